@@ -303,7 +303,7 @@ static void *grow_or_look_on(void *data) {
   return NULL;
 }
 
-static void test_looking_on(void **state) {
+static void test_queries_meanwhile(void **state) {
   (void)state;
   open("", 8 * GIB);
   steps = 3000;
@@ -364,7 +364,7 @@ static void note(void *context, const weir_trace_entry *entry) {
     atomic_fetch_add((atomic_int *)context, 1);
 }
 
-static void test_short_of_memory(void **state) {
+static void test_little_memory(void **state) {
   (void)state;
   open("", 48 * MIB);
   atomic_int seen = 0;
@@ -435,7 +435,7 @@ static void *come_and_go(void *data) {
   return NULL;
 }
 
-static void test_neighbours_out_of_line(void **state) {
+static void test_unaligned_neighbours(void **state) {
   (void)state;
   open("", GIB);
   assert_int_equal(posix_memalign((void **)&strip, 2 * MIB, (STRIP + 1) * 2 * MIB), 0);
@@ -509,7 +509,7 @@ static void *have_an_allocator(void *data) {
   return NULL;
 }
 
-static void test_an_allocator_for_each(void **state) {
+static void test_one_allocator_per_thread(void **state) {
   (void)state;
   open("", 4 * GIB);
   steps = 20;
@@ -522,12 +522,12 @@ int main(void) {
       cmocka_unit_test_teardown(test_own_streams, alloc_teardown),
       cmocka_unit_test_teardown(test_one_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_everything, alloc_teardown),
-      cmocka_unit_test_teardown(test_looking_on, alloc_teardown),
+      cmocka_unit_test_teardown(test_queries_meanwhile, alloc_teardown),
       cmocka_unit_test_teardown(test_scopes_that_end, alloc_teardown),
-      cmocka_unit_test_teardown(test_short_of_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_neighbours_out_of_line, alloc_teardown),
+      cmocka_unit_test_teardown(test_little_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_unaligned_neighbours, alloc_teardown),
       cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
-      cmocka_unit_test_teardown(test_an_allocator_for_each, alloc_teardown),
+      cmocka_unit_test_teardown(test_one_allocator_per_thread, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

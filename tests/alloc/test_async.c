@@ -173,7 +173,7 @@ static void test_peers(void **state) {
 }
 
 /* A driver without stream-ordered memory. */
-static void test_not_there(void **state) {
+static void test_driver_without_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   faults->MemPoolCreate = NULL;
@@ -186,7 +186,7 @@ static void test_not_there(void **state) {
   alloc_close();
 }
 
-static void test_not_for_it(void **state) {
+static void test_unsupported_calls(void **state) {
   (void)state;
   open_async(NULL);
   void *a = get(512, NULL);
@@ -281,8 +281,8 @@ int main(void) {
       cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_left_behind, alloc_teardown),
       cmocka_unit_test_teardown(test_peers, alloc_teardown),
-      cmocka_unit_test_teardown(test_not_there, alloc_teardown),
-      cmocka_unit_test_teardown(test_not_for_it, alloc_teardown),
+      cmocka_unit_test_teardown(test_driver_without_pools, alloc_teardown),
+      cmocka_unit_test_teardown(test_unsupported_calls, alloc_teardown),
       cmocka_unit_test_teardown(test_capture, alloc_teardown),
       cmocka_unit_test_teardown(test_capture_of_several_streams, alloc_teardown),
   };

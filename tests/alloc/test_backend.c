@@ -522,7 +522,7 @@ static void *next_piece(void *context, size_t bytes, int device, weir_cu_stream 
   return p;
 }
 
-static void test_crumbs(void **state) {
+static void test_small_pieces(void **state) {
   (void)state;
   int kept = 0;
   weir_backend backend = {.size = sizeof backend, .context = &kept, .alloc = next_piece, .free = keep};
@@ -578,7 +578,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_limits, alloc_teardown),
       cmocka_unit_test_teardown(test_memory_twice, alloc_teardown),
-      cmocka_unit_test_teardown(test_crumbs, alloc_teardown),
+      cmocka_unit_test_teardown(test_small_pieces, alloc_teardown),
       cmocka_unit_test_teardown(test_calls_from_inside, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

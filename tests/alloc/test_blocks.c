@@ -40,7 +40,7 @@ static void test_lowest_of_equal_size(void **state) {
 }
 
 /* The order of the frees does not matter. */
-static void test_lowest_whatever_was_freed_last(void **state) {
+static void test_lowest_regardless_of_free_order(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *a = get(4 * KIB, NULL), *b = get(512, NULL), *c = get(4 * KIB, NULL), *e = get(512, NULL);
@@ -72,7 +72,7 @@ static void test_never_from_another_stream(void **state) {
 }
 
 /* A freed block is reused on its stream at once and without driver calls, because the work of a stream is ordered. */
-static void test_cached_path_calls_nobody(void **state) {
+static void test_cached_path_makes_no_driver_calls(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream stream = work_stream();
@@ -168,7 +168,7 @@ static void test_oversize_is_never_split(void **state) {
 
 /* An oversize request uses a cached block only if it wastes less than max_non_split_rounding, which defaults to the
  * size of a large segment. */
-static void test_oversize_wastes_only_so_much(void **state) {
+static void test_oversize_waste_is_limited(void **state) {
   (void)state;
   alloc_open("max_split_size_mb:40", GIB);
   void *p = get(60 * MIB, NULL);
@@ -337,14 +337,14 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_smallest_that_fits, alloc_teardown),
       cmocka_unit_test_teardown(test_lowest_of_equal_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_lowest_whatever_was_freed_last, alloc_teardown),
+      cmocka_unit_test_teardown(test_lowest_regardless_of_free_order, alloc_teardown),
       cmocka_unit_test_teardown(test_never_from_another_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_cached_path_calls_nobody, alloc_teardown),
+      cmocka_unit_test_teardown(test_cached_path_makes_no_driver_calls, alloc_teardown),
       cmocka_unit_test_teardown(test_large_splits_above_one_mib, alloc_teardown),
       cmocka_unit_test_teardown(test_small_splits_to_the_last_unit, alloc_teardown),
       cmocka_unit_test_teardown(test_max_split_size, alloc_teardown),
       cmocka_unit_test_teardown(test_oversize_is_never_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_oversize_wastes_only_so_much, alloc_teardown),
+      cmocka_unit_test_teardown(test_oversize_waste_is_limited, alloc_teardown),
       cmocka_unit_test_teardown(test_oversize_is_counted, alloc_teardown),
       cmocka_unit_test_teardown(test_merges_with_both_neighbours, alloc_teardown),
       cmocka_unit_test_teardown(test_merged_block_serves_a_larger_request, alloc_teardown),

@@ -67,7 +67,7 @@ static void test_two_streams(void **state) {
 }
 
 /* Without the setting the block waits for the end of the capture, joined or not. */
-static void test_not_asked_for(void **state) {
+static void test_setting_off(void **state) {
   (void)state;
   open(NULL);
   begin(own_pool);
@@ -110,7 +110,7 @@ static void test_four_streams(void **state) {
 }
 
 /* Joined indirectly, through a third stream. */
-static void test_roundabout(void **state) {
+static void test_indirect_join(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
@@ -127,7 +127,7 @@ static void test_roundabout(void **state) {
 }
 
 /* Only the work that the other stream did before the free counts. */
-static void test_marker_is_where_it_was_freed(void **state) {
+static void test_marker_is_at_the_free(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
@@ -198,7 +198,7 @@ static void test_use_before_the_capture(void **state) {
 
 /* A block of the default pool from before the capture: the work of its other stream may still run when the capture
  * ends. */
-static void test_block_of_before_the_capture(void **state) {
+static void test_block_from_before_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   void *p = get_here();
@@ -244,7 +244,7 @@ static void test_use_outside_the_capture(void **state) {
 }
 
 /* Blocks left at the end of the capture get events as usual. */
-static void test_left_over(void **state) {
+static void test_blocks_left_at_the_end(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
@@ -273,15 +273,15 @@ static void test_destroyed_meanwhile(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_two_streams, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_not_asked_for, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_setting_off, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_four_streams, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_roundabout, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_marker_is_where_it_was_freed, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_indirect_join, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_marker_is_at_the_free, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_stays_with_its_stream, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_use_before_the_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_block_of_before_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_block_from_before_the_capture, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_use_outside_the_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_left_over, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_blocks_left_at_the_end, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_destroyed_meanwhile, alloc_teardown_runtime),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -395,7 +395,7 @@ static void test_waiting_block(void **state) {
   close_pool();
 }
 
-static void test_pool_that_is_over(void **state) {
+static void test_destroyed_pool(void **state) {
   (void)state;
   open();
   void *a = get(MIN_BLOCK, NULL);
@@ -423,7 +423,7 @@ static void test_pool_that_is_over(void **state) {
 }
 
 /* Pages were unmapped since, so blocks of the checkpoint have no memory. */
-static void test_pages_that_are_gone(void **state) {
+static void test_unmapped_pages(void **state) {
   (void)state;
   open();
   void *a = get(20 * MIB, NULL), *b = get(20 * MIB, NULL);
@@ -494,7 +494,7 @@ static void leave_place(void) {
 
 /* The pool was destroyed and created again, and its segment has the address of an earlier one, but belongs to another
  * stream. The work of that stream is not ordered with the work that used the blocks of the checkpoint. */
-static void test_another_segment_at_the_place(void **state) {
+static void test_segment_of_another_stream_at_the_address(void **state) {
   (void)state;
   assert_int_equal(posix_memalign((void **)&place, SMALL_SEGMENT, LARGE_SEGMENT), 0);
   alloc_open(conf, GIB);
@@ -536,10 +536,10 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_settings_changed_meanwhile, open_fixed, alloc_teardown),
       BOTH(test_wait),
       BOTH(test_waiting_block),
-      BOTH(test_pool_that_is_over),
-      cmocka_unit_test_setup_teardown(test_pages_that_are_gone, open_expandable, alloc_teardown),
+      BOTH(test_destroyed_pool),
+      cmocka_unit_test_setup_teardown(test_unmapped_pages, open_expandable, alloc_teardown),
       BOTH(test_empty_pool),
-      BOTH(test_another_segment_at_the_place),
+      BOTH(test_segment_of_another_stream_at_the_address),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

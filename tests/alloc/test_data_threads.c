@@ -187,7 +187,7 @@ static void test_expandable(void **state) {
 }
 
 /* Little memory, so that the cache is emptied repeatedly, and allocations wait for blocks of other streams. */
-static void test_short_of_memory(void **state) {
+static void test_little_memory(void **state) {
   (void)state;
   run("", 64 * MIB, usual_or_long(200, 1000));
   assert_true(atomic_load(&refusals) > 0);
@@ -198,7 +198,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_fixed, alloc_teardown),
       cmocka_unit_test_teardown(test_expandable, alloc_teardown),
-      cmocka_unit_test_teardown(test_short_of_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_little_memory, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

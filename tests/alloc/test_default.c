@@ -175,7 +175,7 @@ static void *first_use(void *data) {
 
 static void test_first_use_by_many_threads(void **state) {
   (void)state;
-  NEED_SOFT("it takes two devices");
+  NEED_SOFT("needs two devices");
   for (int round = 0; round < 20; round++) {
     pthread_t threads[THREADS];
     pthread_barrier_init(&barrier, NULL, THREADS);
@@ -238,7 +238,7 @@ static int setup_by_environment(void **state) {
   return runtime_setup_none(state);
 }
 
-static void test_shutdown_of_the_runtimes_own_driver(void **state) {
+static void test_shutdown_closes_the_runtimes_driver(void **state) {
   (void)state;
   check_end();
 }
@@ -335,9 +335,9 @@ static void start_in_child(void *data) {
   child_assert(weir_shutdown() == WEIR_OK);
 }
 
-static void test_fork_after_the_end(void **state) {
+static void test_fork_after_shutdown(void **state) {
   (void)state;
-  NEED_SOFT("NVIDIA's driver does not work in a child, once started");
+  NEED_SOFT("NVIDIA's driver does not work in a child once it is started");
   assert_ok(weir_free(take(512, default_stream(0))));
   assert_ok(weir_shutdown());
   in_process(start_in_child, NULL);
@@ -430,7 +430,7 @@ static weir_status use_both_devices(void) {
 /* Each driver call fails once. The affected call reports it, the next attempt succeeds, and nothing is leaked. */
 static void test_faults(void **state) {
   (void)state;
-  NEED_SOFT("it takes a fault table around the software device");
+  NEED_SOFT("needs a fault table around the software device");
   unsigned long failed = 0, faults = 1;
   for (unsigned long n = 1; faults; n++) {
     assert_int_equal(runtime_setup_fault(NULL), 0);
@@ -463,12 +463,12 @@ int main(void) {
       TEST(test_first_use_by_many_threads),
       TEST(test_settings_of_the_environment),
       TEST(test_shutdown),
-      TEST_ENV(test_shutdown_of_the_runtimes_own_driver),
+      TEST_ENV(test_shutdown_closes_the_runtimes_driver),
       TEST_ENV(test_refused_shutdown_keeps_it),
       TEST(test_shutdown_with_caching_off),
       TEST(test_failed_start),
       TEST(test_fork),
-      TEST(test_fork_after_the_end),
+      TEST(test_fork_after_shutdown),
       TEST(test_graph),
       TEST(test_first_use_in_a_capture),
       TEST(test_hooks_of_the_program_stay),

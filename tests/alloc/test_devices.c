@@ -34,7 +34,7 @@ static void test_context_of_the_thread_stays(void **state) {
 }
 
 /* An unused device has no context. */
-static void test_context_is_made_when_it_is_needed(void **state) {
+static void test_context_is_created_on_first_use(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   put(get_on(1, 512, NULL));
@@ -92,7 +92,7 @@ static void test_copies_take_the_right_variant(void **state) {
 }
 
 /* The allocator has not used the other device: its memory belongs to the driver. */
-static void test_copy_to_memory_of_the_drivers(void **state) {
+static void test_copy_to_driver_memory(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "expandable_segments:True");
   soft_use(1);
@@ -111,7 +111,7 @@ static void test_copy_to_memory_of_the_drivers(void **state) {
 }
 
 /* Several allocators on one device share only its memory. */
-static void test_allocators_side_by_side(void **state) {
+static void test_several_allocators(void **state) {
   (void)state;
   enum { COUNT = 40 };
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
@@ -135,11 +135,11 @@ static void test_allocators_side_by_side(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_context_of_the_thread_stays, alloc_teardown),
-      cmocka_unit_test_teardown(test_context_is_made_when_it_is_needed, alloc_teardown),
+      cmocka_unit_test_teardown(test_context_is_created_on_first_use, alloc_teardown),
       cmocka_unit_test_teardown(test_fewer_devices_than_there_are, alloc_teardown),
       cmocka_unit_test_teardown(test_copies_take_the_right_variant, alloc_teardown),
-      cmocka_unit_test_teardown(test_copy_to_memory_of_the_drivers, alloc_teardown),
-      cmocka_unit_test_teardown(test_allocators_side_by_side, alloc_teardown),
+      cmocka_unit_test_teardown(test_copy_to_driver_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_several_allocators, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ static void test_splits_to_the_last_unit(void **state) {
 
 /* The block at the growing end counts with the size that it can grow to: a larger block that cannot grow fits better.
  * */
-static void test_growing_end_is_spared(void **state) {
+static void test_growing_end_is_used_last(void **state) {
   (void)state;
   open();
   void *hole = get(15 * MIB, NULL), *wall = get(15 * MIB, NULL);
@@ -103,7 +103,7 @@ static void test_growing_end_is_spared(void **state) {
 
 /* ---- Unmapping ---- */
 
-static void test_all_goes_back(void **state) {
+static void test_everything_is_released(void **state) {
   (void)state;
   open();
   void *a = get(30 * MIB, NULL), *b = get(512, NULL);
@@ -176,7 +176,7 @@ static void test_holes_lowest_first(void **state) {
   alloc_close();
 }
 
-static void test_hole_that_is_too_small_is_passed(void **state) {
+static void test_small_hole_is_skipped(void **state) {
   (void)state;
   open();
   void *page[4];
@@ -267,7 +267,7 @@ static void test_more_than_the_reservation(void **state) {
 }
 
 /* The first growth of a stream fails and removes its reservation too. */
-static void test_failed_reservation_goes(void **state) {
+static void test_failed_reservation_is_released(void **state) {
   (void)state;
   open();
   void *p;
@@ -312,7 +312,7 @@ static void test_unmapping_waits_for_the_stream(void **state) {
 }
 
 /* Streams without pages to release are not waited for; here a page is only partly free. */
-static void test_nothing_to_unmap_is_no_wait(void **state) {
+static void test_no_wait_without_pages_to_unmap(void **state) {
   (void)state;
   open();
   weir_cu_stream stream = work_stream();
@@ -480,7 +480,7 @@ static void open_told(void) {
   faults->MemCreate = see_prop;
 }
 
-static void test_pages_are_as_large_as_they_must(void **state) {
+static void test_page_sizes(void **state) {
   (void)state;
   open_told();
   faults->MemGetAllocationGranularity = eight_mib;
@@ -527,26 +527,26 @@ int main(void) {
       cmocka_unit_test_teardown(test_small_pool_has_small_pages, alloc_teardown),
       cmocka_unit_test_teardown(test_each_stream_has_its_own, alloc_teardown),
       cmocka_unit_test_teardown(test_splits_to_the_last_unit, alloc_teardown),
-      cmocka_unit_test_teardown(test_growing_end_is_spared, alloc_teardown),
-      cmocka_unit_test_teardown(test_all_goes_back, alloc_teardown),
+      cmocka_unit_test_teardown(test_growing_end_is_used_last, alloc_teardown),
+      cmocka_unit_test_teardown(test_everything_is_released, alloc_teardown),
       cmocka_unit_test_teardown(test_partial_pages_stay, alloc_teardown),
       cmocka_unit_test_teardown(test_tail_is_unmapped_and_grows_again, alloc_teardown),
       cmocka_unit_test_teardown(test_holes_lowest_first, alloc_teardown),
-      cmocka_unit_test_teardown(test_hole_that_is_too_small_is_passed, alloc_teardown),
+      cmocka_unit_test_teardown(test_small_hole_is_skipped, alloc_teardown),
       cmocka_unit_test_teardown(test_hole_with_the_free_block_before_it, alloc_teardown),
       cmocka_unit_test_teardown(test_run_over_several_holes, alloc_teardown),
       cmocka_unit_test_teardown(test_run_over_very_many_holes, alloc_teardown),
       cmocka_unit_test_teardown(test_more_than_there_is, alloc_teardown),
       cmocka_unit_test_teardown(test_more_than_the_reservation, alloc_teardown),
-      cmocka_unit_test_teardown(test_failed_reservation_goes, alloc_teardown),
+      cmocka_unit_test_teardown(test_failed_reservation_is_released, alloc_teardown),
       cmocka_unit_test_teardown(test_pages_move_to_another_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_unmapping_waits_for_the_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_nothing_to_unmap_is_no_wait, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_wait_without_pages_to_unmap, alloc_teardown),
       cmocka_unit_test_teardown(test_turned_off_and_on, alloc_teardown),
       cmocka_unit_test_teardown(test_freed_after_the_switch, alloc_teardown),
       cmocka_unit_test_teardown(test_driver_without_virtual_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_peers, alloc_teardown),
-      cmocka_unit_test_teardown(test_pages_are_as_large_as_they_must, alloc_teardown),
+      cmocka_unit_test_teardown(test_page_sizes, alloc_teardown),
       cmocka_unit_test_teardown(test_device_without_virtual_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_pages_for_network_cards, alloc_teardown),
   };

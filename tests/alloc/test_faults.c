@@ -250,7 +250,7 @@ static void fill_other_stream(void) {
 
 static void take_600(void) { take(600 * MIB, mine); }
 
-static void test_releasing_and_trying_again(void **state) {
+static void test_releasing_and_retrying(void **state) {
   (void)state;
   sweep(&(scenario){.prepare = fill_other_stream, .act = take_600});
   sweep(&(scenario){.prepare = fill_other_stream, .act = take_600, .conf = "expandable_segments:True"});
@@ -628,7 +628,7 @@ static void test_pairs(void **state) {
 
 /* A driver that cannot even undo: after a failed mapping the unmap fails too. The address range is cleaned up when it
  * is needed again. */
-static void test_failure_upon_failure(void **state) {
+static void test_second_failure(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
   void *a = get(20 * MIB, NULL), *p = NULL;
@@ -646,7 +646,7 @@ static void test_failure_upon_failure(void **state) {
 
 /* A failure other than out of memory is reported at once: nothing is emptied, and no out of memory is counted, since
  * freeing memory and retrying would not help. */
-static void test_trouble_is_no_shortage(void **state) {
+static void test_other_failures_are_not_out_of_memory(void **state) {
   (void)state;
   static const struct {
     const char *conf, *name;
@@ -677,7 +677,7 @@ static void test_trouble_is_no_shortage(void **state) {
 }
 
 /* The last attempt fails for another reason, after an out of memory. */
-static void test_trouble_after_a_shortage(void **state) {
+static void test_other_failure_after_out_of_memory(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = NULL;
@@ -693,7 +693,7 @@ static void test_trouble_after_a_shortage(void **state) {
   alloc_close();
 }
 
-static void test_emptying_in_trouble(void **state) {
+static void test_failed_release_and_out_of_memory(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
@@ -793,7 +793,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_emptying, say_what),
       cmocka_unit_test_teardown(test_growing_over_holes, say_what),
       cmocka_unit_test_teardown(test_growing_and_shrinking, say_what),
-      cmocka_unit_test_teardown(test_releasing_and_trying_again, say_what),
+      cmocka_unit_test_teardown(test_releasing_and_retrying, say_what),
       cmocka_unit_test_teardown(test_releasing_oversize, say_what),
       cmocka_unit_test_teardown(test_collecting, say_what),
       cmocka_unit_test_teardown(test_out_of_memory, say_what),
@@ -809,10 +809,10 @@ int main(void) {
       cmocka_unit_test_teardown(test_mixtures, say_what),
       cmocka_unit_test_teardown(test_broken_device, say_what),
       cmocka_unit_test_teardown(test_pairs, say_what),
-      cmocka_unit_test_teardown(test_failure_upon_failure, say_what),
-      cmocka_unit_test_teardown(test_trouble_is_no_shortage, say_what),
-      cmocka_unit_test_teardown(test_trouble_after_a_shortage, say_what),
-      cmocka_unit_test_teardown(test_emptying_in_trouble, say_what),
+      cmocka_unit_test_teardown(test_second_failure, say_what),
+      cmocka_unit_test_teardown(test_other_failures_are_not_out_of_memory, say_what),
+      cmocka_unit_test_teardown(test_other_failure_after_out_of_memory, say_what),
+      cmocka_unit_test_teardown(test_failed_release_and_out_of_memory, say_what),
       cmocka_unit_test_teardown(test_no_event_and_no_wait, say_what),
       cmocka_unit_test_teardown(test_creation, say_what),
       cmocka_unit_test_teardown(test_destruction, say_what),

@@ -102,7 +102,7 @@ static void test_streams_that_join(void **state) {
 
 /* A block freed in a capture is reused by the same stream in the capture, because the work of the graph is ordered too.
  * */
-static void test_memory_is_used_again_in_the_capture(void **state) {
+static void test_memory_is_reused_in_the_capture(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
@@ -208,7 +208,7 @@ static void test_graphs_share_a_pool(void **state) {
 }
 
 /* PyTorch's test_repeat_graph_capture without its library: a hundred captures use no more memory than one. */
-static void test_captures_again_and_again(void **state) {
+static void test_repeated_captures(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
@@ -370,7 +370,7 @@ static void test_out_of_memory_in_a_capture(void **state) {
 }
 
 /* PyTorch's test_graph_capture_error_releases_reserved_segments. */
-static void test_failed_capture_lets_go(void **state) {
+static void test_failed_capture_releases_memory(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
@@ -462,7 +462,7 @@ static void test_without_an_allocator(void **state) {
 }
 
 /* The allocator is destroyed first: graphs no longer use it. */
-static void test_allocator_goes_first(void **state) {
+static void test_allocator_is_destroyed_first(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
@@ -487,20 +487,20 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_allocations_of_the_capture, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_streams_that_join, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_memory_is_used_again_in_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_memory_is_reused_in_the_capture, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_pool_lives_as_long_as_the_graph, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_result_outlives_the_graph, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_graphs_share_a_pool, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_captures_again_and_again, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_repeated_captures, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_grows_in_a_capture, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_record_stream_and_captures, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_empty_cache_in_a_capture, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_out_of_memory_in_a_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_failed_capture_lets_go, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_failed_capture_releases_memory, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_scope_of_the_same_pool, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_scope_of_another_pool, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_without_an_allocator, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_allocator_goes_first, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_allocator_is_destroyed_first, alloc_teardown_runtime),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,7 +144,7 @@ static void test_streams_are_waited_for(void **state) {
 }
 
 /* A slow stream does not delay other blocks; a stream of another device counts as well. */
-static void test_streams_apart(void **state) {
+static void test_streams_are_independent(void **state) {
   (void)state;
   open_host("");
   weir_cu_stream slow = work_stream();
@@ -403,7 +403,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_reuse, host_teardown),
       cmocka_unit_test_teardown(test_wrong_calls, host_teardown),
       cmocka_unit_test_teardown(test_streams_are_waited_for, host_teardown),
-      cmocka_unit_test_teardown(test_streams_apart, host_teardown),
+      cmocka_unit_test_teardown(test_streams_are_independent, host_teardown),
       cmocka_unit_test_teardown(test_capture, host_teardown),
       cmocka_unit_test_teardown(test_statistics, host_teardown),
       cmocka_unit_test_teardown(test_registered, host_teardown),

@@ -193,7 +193,7 @@ static void test_many_of_one_size(void **state) {
 }
 
 /* Blocks arrive in descending and in ascending order, each beyond all before, with searches in between. */
-static void test_always_beyond(void **state) {
+static void test_monotonic_addresses(void **state) {
   (void)state;
   for (int down = 0; down < 2; down++) {
     weir__index index = {0};
@@ -414,7 +414,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_index, soft_teardown),
       cmocka_unit_test_teardown(test_many_of_one_size, soft_teardown),
-      cmocka_unit_test(test_always_beyond),
+      cmocka_unit_test(test_monotonic_addresses),
       cmocka_unit_test(test_empty_shelves),
       cmocka_unit_test(test_outliers),
       cmocka_unit_test(test_empty_index),

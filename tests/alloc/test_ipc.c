@@ -293,7 +293,7 @@ static void test_files(void **state) {
   alloc_close();
 }
 
-static void test_what_cannot_be_shared(void **state) {
+static void test_memory_that_cannot_be_shared(void **state) {
   (void)state;
   weir_ipc_handle handle = {.size = sizeof handle};
   alloc_open("backend:cudaMallocAsync", GIB);
@@ -372,7 +372,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_version_3, teardown),
       cmocka_unit_test_teardown(test_wrong_names, teardown),
       cmocka_unit_test_teardown(test_files, teardown),
-      cmocka_unit_test_teardown(test_what_cannot_be_shared, teardown),
+      cmocka_unit_test_teardown(test_memory_that_cannot_be_shared, teardown),
       cmocka_unit_test_teardown(test_other_memory, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
 /*
  * Random operations, compared with a simple, slow model.
  *
- * Two kinds of properties are checked. The first hold for any allocator: live blocks never overlap, memory that a stream
- * has yet to use is not handed out, and reads find what was written, in the order of the streams. They also hold while
- * driver calls fail at random. The second are the policy of this allocator: support/model.h predicts for each call the
- * resulting address, the memory taken from and returned to the driver, and every statistic.
+ * Two kinds of properties are checked. The first hold for any allocator: live blocks never overlap, memory that a
+ * stream has yet to use is not handed out, and reads find what was written, in the order of the streams. They also
+ * hold while driver calls fail at random. The second are the policy of this allocator: support/model.h predicts for
+ * each call the resulting address, the memory taken from and returned to the driver, and every statistic.
  *
  * The walker runs every few operations, and the segments are compared with the memory of the device. A failing run
  * prints its seed:
@@ -972,7 +972,7 @@ static void test_policy(void **state) {
   run_seeds((unsigned long)usual_or_long(60000, 400000));
 }
 
-static void test_while_calls_fail(void **state) {
+static void test_failing_calls(void **state) {
   (void)state;
   exact = false;
   run_seeds((unsigned long)usual_or_long(16000, 80000));
@@ -989,7 +989,7 @@ static int teardown(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_policy, teardown),
-      cmocka_unit_test_teardown(test_while_calls_fail, teardown),
+      cmocka_unit_test_teardown(test_failing_calls, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,7 +225,7 @@ static void test_pools(void **state) {
   sweep("expandable_segments:True", use_pools);
 }
 
-static void test_the_rest(void **state) {
+static void test_other_calls(void **state) {
   (void)state;
   sweep("", use_the_rest);
   sweep("expandable_segments:True", use_the_rest);
@@ -251,7 +251,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_error_text), /* runs before any other failure */
       cmocka_unit_test(test_cache),      cmocka_unit_test(test_many_of_one_size),
-      cmocka_unit_test(test_pools),      cmocka_unit_test(test_the_rest),
+      cmocka_unit_test(test_pools),      cmocka_unit_test(test_other_calls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ static void refuse(size_t bytes, const char *words) {
 
 /* ---- The text ---- */
 
-static void test_says_where_all_is(void **state) {
+static void test_text_accounts_for_all_memory(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = get(900 * MIB, NULL), *q = get(2 * MIB, NULL), *s = get(MIB / 2, NULL), *r = NULL;
@@ -35,7 +35,7 @@ static void test_says_where_all_is(void **state) {
 }
 
 /* The segment could not be allocated: 20 MiB for a request of 2 MiB. */
-static void test_says_what_the_driver_was_asked_for(void **state) {
+static void test_text_names_the_segment_size(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = get(GIB - 2 * MIB, NULL), *q = get(512, NULL), *r;
@@ -49,7 +49,7 @@ static void test_says_what_the_driver_was_asked_for(void **state) {
   alloc_close();
 }
 
-static void test_says_what_is_allowed(void **state) {
+static void test_text_names_the_limit(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.25));
@@ -59,7 +59,7 @@ static void test_says_what_is_allowed(void **state) {
 }
 
 /* Free memory of private pools is not available to others, so it counts as allocated. */
-static void test_says_what_is_in_private_pools(void **state) {
+static void test_text_names_private_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 3};
@@ -85,7 +85,7 @@ static void test_no_advice_with_expandable_segments(void **state) {
   alloc_close();
 }
 
-static void test_names_the_device(void **state) {
+static void test_text_names_the_device(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = NULL;
@@ -116,14 +116,14 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
                weir_allocator_free(allocator, p) == WEIR_OK && weir_allocator_empty_cache(allocator) == WEIR_OK;
 }
 
-static void test_observer_is_told(void **state) {
+static void test_observer_is_called(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
   memset(&seen, 0, sizeof seen);
   void *kept = get_on(1, 100 * MIB, NULL), *p = NULL;
+  /* The error text is not that of the observer. */
   assert_error_says(OUT_OF_MEMORY, "Tried to allocate 2.00 GiB",
-                    /* The error text is not that of the observer. */
                     weir_allocator_alloc(allocator, 1, 2 * GIB - 5, NULL, &p));
   assert_int_equal(seen.calls, 1);
   assert_int_equal(seen.device, 1);
@@ -160,7 +160,7 @@ static void count_call(void *context, int device, size_t bytes, size_t limit, si
   ++*(int *)context;
 }
 
-static void test_all_observers_are_told(void **state) {
+static void test_all_observers_are_called(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   int counts[WEIR__MAX_OBSERVERS] = {0};
@@ -178,7 +178,7 @@ static void test_all_observers_are_told(void **state) {
 
 /* ---- Continuing ---- */
 
-static void test_counts_and_goes_on(void **state) {
+static void test_counts_and_continues(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = get(600 * MIB, NULL);
@@ -286,7 +286,7 @@ static void test_tracker_of_pages_and_pools(void **state) {
   alloc_close();
 }
 
-static void test_so_many_trackers(void **state) {
+static void test_tracker_limit(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
@@ -300,20 +300,20 @@ static void test_so_many_trackers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_says_where_all_is, alloc_teardown),
-      cmocka_unit_test_teardown(test_says_what_the_driver_was_asked_for, alloc_teardown),
-      cmocka_unit_test_teardown(test_says_what_is_allowed, alloc_teardown),
-      cmocka_unit_test_teardown(test_says_what_is_in_private_pools, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_accounts_for_all_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_the_segment_size, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_the_limit, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_private_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_no_advice_with_expandable_segments, alloc_teardown),
-      cmocka_unit_test_teardown(test_names_the_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_observer_is_told, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_the_device, alloc_teardown),
+      cmocka_unit_test_teardown(test_observer_is_called, alloc_teardown),
       cmocka_unit_test_teardown(test_limit_is_rounded, alloc_teardown),
-      cmocka_unit_test_teardown(test_all_observers_are_told, alloc_teardown),
-      cmocka_unit_test_teardown(test_counts_and_goes_on, alloc_teardown),
+      cmocka_unit_test_teardown(test_all_observers_are_called, alloc_teardown),
+      cmocka_unit_test_teardown(test_counts_and_continues, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_raises_oom, alloc_teardown),
       cmocka_unit_test_teardown(test_tracker_sees_all_in_order, alloc_teardown),
       cmocka_unit_test_teardown(test_tracker_of_pages_and_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_so_many_trackers, alloc_teardown),
+      cmocka_unit_test_teardown(test_tracker_limit, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -190,7 +190,7 @@ static void hear(void *context, const weir_trace_entry *entry) {
   snprintf(heard + used, sizeof heard - used, "%s%d:%d", used ? " " : "", (int)entry->action, (int)entry->bytes);
 }
 
-static void test_alloc_at_is_told(void **state) {
+static void test_alloc_at_is_traced(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   char *base = get(512, NULL);
@@ -396,7 +396,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_describe, alloc_teardown),
       cmocka_unit_test_teardown(test_contexts_of_a_runtime, alloc_teardown),
       cmocka_unit_test_teardown(test_alloc_at, alloc_teardown),
-      cmocka_unit_test_teardown(test_alloc_at_is_told, alloc_teardown),
+      cmocka_unit_test_teardown(test_alloc_at_is_traced, alloc_teardown),
       cmocka_unit_test_teardown(test_alloc_at_elsewhere, alloc_teardown),
       cmocka_unit_test_teardown(test_expandable_segments, alloc_teardown),
       cmocka_unit_test_teardown(test_no_split, alloc_teardown),

@@ -75,7 +75,7 @@ static void *alloc_on_thread(void *out) {
 }
 
 /* PyTorch's test_mempool_ctx_multithread: a scope without a filter applies only to its thread. */
-static void test_scope_is_not_of_other_threads(void **state) {
+static void test_scope_does_not_apply_to_other_threads(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   begin(pool_a);
@@ -112,7 +112,7 @@ static void test_scope_with_a_filter(void **state) {
   alloc_close();
 }
 
-static void test_innermost_that_wants_it(void **state) {
+static void test_innermost_matching_scope(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   static char context[] = "context";
@@ -321,7 +321,7 @@ static void test_memory_in_use_outlives_the_holders(void **state) {
   }
 }
 
-static void test_held_again_before_it_went(void **state) {
+static void test_held_again_before_release(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   begin(pool_a);
@@ -399,7 +399,7 @@ static void test_empty_one_pool_waits_for_its_events(void **state) {
 }
 
 /* An expandable segment of a pool is counted once, however it was mapped and however many pieces are unmapped. */
-static void test_expandable_pool_goes_in_pieces(void **state) {
+static void test_expandable_pool_is_unmapped_in_pieces(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
   begin(pool_a);
@@ -741,7 +741,7 @@ static void test_own_memory_that_is_in_use(void **state) {
 }
 
 /* Memory from a pool's functions may begin at any address: segments then share units of the page map. */
-static void test_own_memory_out_of_line(void **state) {
+static void test_own_memory_unaligned(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   create_own(pool_a, 0);
@@ -821,7 +821,7 @@ static void test_segments_that_share_a_unit(void **state) {
 
 /* PyTorch's test_mempool_oom_recovery_releases_cached_blocks: a scope is not a capture, so all cached memory can be
  * released. */
-static void test_cached_memory_goes_for_a_pool(void **state) {
+static void test_cached_memory_is_released_for_a_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *cached = get(800 * MIB, NULL);
@@ -943,9 +943,9 @@ static void test_seed_allocate_in_thread_to_pool(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_scope_of_a_thread, alloc_teardown),
-      cmocka_unit_test_teardown(test_scope_is_not_of_other_threads, alloc_teardown),
+      cmocka_unit_test_teardown(test_scope_does_not_apply_to_other_threads, alloc_teardown),
       cmocka_unit_test_teardown(test_scope_with_a_filter, alloc_teardown),
-      cmocka_unit_test_teardown(test_innermost_that_wants_it, alloc_teardown),
+      cmocka_unit_test_teardown(test_innermost_matching_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_scope_of_a_device, alloc_teardown),
       cmocka_unit_test_teardown(test_destroyed_with_an_open_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_use_counts, alloc_teardown),
@@ -954,11 +954,11 @@ int main(void) {
       cmocka_unit_test_teardown(test_statistics_of_many_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_held_pool_keeps_its_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_memory_in_use_outlives_the_holders, alloc_teardown),
-      cmocka_unit_test_teardown(test_held_again_before_it_went, alloc_teardown),
+      cmocka_unit_test_teardown(test_held_again_before_release, alloc_teardown),
       cmocka_unit_test_teardown(test_released_inside_the_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_empty_one_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_empty_one_pool_waits_for_its_events, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable_pool_goes_in_pieces, alloc_teardown),
+      cmocka_unit_test_teardown(test_expandable_pool_is_unmapped_in_pieces, alloc_teardown),
       cmocka_unit_test_teardown(test_expandable_pool_that_never_grew, alloc_teardown),
       cmocka_unit_test_teardown(test_use_on_oom, alloc_teardown),
       cmocka_unit_test_teardown(test_use_on_oom_after_the_events, alloc_teardown),
@@ -970,9 +970,9 @@ int main(void) {
       cmocka_unit_test_teardown(test_own_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory_is_refused, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory_that_is_in_use, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_memory_out_of_line, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_memory_unaligned, alloc_teardown),
       cmocka_unit_test_teardown(test_segments_that_share_a_unit, alloc_teardown),
-      cmocka_unit_test_teardown(test_cached_memory_goes_for_a_pool, alloc_teardown),
+      cmocka_unit_test_teardown(test_cached_memory_is_released_for_a_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_free_in_a_scope_gets_its_events, alloc_teardown),
       cmocka_unit_test_teardown(test_check_live, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_allocate_in_thread_to_pool, alloc_teardown),

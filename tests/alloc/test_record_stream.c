@@ -76,7 +76,7 @@ static void test_later_work_does_not_count(void **state) {
   alloc_close();
 }
 
-static void test_own_stream_and_null_are_nothing(void **state) {
+static void test_own_stream_and_null_are_ignored(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream();
@@ -91,7 +91,7 @@ static void test_own_stream_and_null_are_nothing(void **state) {
   alloc_close();
 }
 
-static void test_twice_is_once(void **state) {
+static void test_recording_twice(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
@@ -123,7 +123,7 @@ static void test_uses_end_with_the_free(void **state) {
 }
 
 /* A slow stream delays only its own blocks. */
-static void test_no_queue_behind_a_slow_stream(void **state) {
+static void test_slow_stream_delays_only_its_blocks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream slow = work_stream(), fast = work_stream();
@@ -163,7 +163,7 @@ static void test_waiting_block_is_not_merged(void **state) {
   alloc_close();
 }
 
-static void test_events_are_used_again(void **state) {
+static void test_events_are_reused(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
@@ -181,7 +181,7 @@ static void test_events_are_used_again(void **state) {
   alloc_close();
 }
 
-static void test_nothing_is_asked_when_nothing_waits(void **state) {
+static void test_no_queries_without_waiting_blocks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
@@ -253,7 +253,7 @@ static void test_seed_record_stream_oom(void **state) {
 }
 
 /* The other stream was destroyed before the block was freed. Its work may still run, and the block waits for it. */
-static void test_stream_that_is_gone(void **state) {
+static void test_destroyed_stream(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -271,7 +271,7 @@ static void test_stream_that_is_gone(void **state) {
 }
 
 /* The stream of cached blocks was destroyed: the memory can still be released. */
-static void test_own_stream_is_gone(void **state) {
+static void test_destroyed_own_stream(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
@@ -309,7 +309,7 @@ static void test_streams_may_end(void **state) {
 
 /* The program captures the other stream without notifying the allocator. An event there would become part of the graph.
  * */
-static void test_stream_that_is_captured(void **state) {
+static void test_captured_stream(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream(), other = work_stream();
@@ -350,19 +350,19 @@ int main(void) {
       cmocka_unit_test_teardown(test_waits_for_the_other_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_waits_for_every_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_later_work_does_not_count, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_stream_and_null_are_nothing, alloc_teardown),
-      cmocka_unit_test_teardown(test_twice_is_once, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_stream_and_null_are_ignored, alloc_teardown),
+      cmocka_unit_test_teardown(test_recording_twice, alloc_teardown),
       cmocka_unit_test_teardown(test_uses_end_with_the_free, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_queue_behind_a_slow_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_slow_stream_delays_only_its_blocks, alloc_teardown),
       cmocka_unit_test_teardown(test_waiting_block_is_not_merged, alloc_teardown),
-      cmocka_unit_test_teardown(test_events_are_used_again, alloc_teardown),
-      cmocka_unit_test_teardown(test_nothing_is_asked_when_nothing_waits, alloc_teardown),
+      cmocka_unit_test_teardown(test_events_are_reused, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_queries_without_waiting_blocks, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_record_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_record_stream_oom, alloc_teardown),
-      cmocka_unit_test_teardown(test_stream_that_is_gone, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_stream_is_gone, alloc_teardown),
+      cmocka_unit_test_teardown(test_destroyed_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_destroyed_own_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_streams_may_end, alloc_teardown),
-      cmocka_unit_test_teardown(test_stream_that_is_captured, alloc_teardown),
+      cmocka_unit_test_teardown(test_captured_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_legacy_stream_as_the_other, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,7 +126,7 @@ static weir_cu_result alloc_with_company(weir_driver *self, weir_cu_deviceptr *p
   return inner_alloc(self, pointer, bytes);
 }
 
-static void test_limit_with_the_lock_given_back(void **state) {
+static void test_limit_while_the_lock_is_released(void **state) {
   (void)state;
   open("release_lock_on_cudamalloc:True");
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
@@ -157,7 +157,7 @@ static int give_up_hoard(void *context, int device) {
   return host.answer;
 }
 
-static void test_callback_frees_what_is_needed(void **state) {
+static void test_callback_frees_memory(void **state) {
   (void)state;
   open(NULL);
   assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
@@ -179,7 +179,7 @@ static void test_callback_frees_what_is_needed(void **state) {
 }
 
 /* A callback that freed nothing is trusted. */
-static void test_callback_that_says_no(void **state) {
+static void test_callback_that_frees_nothing(void **state) {
   (void)state;
   open(NULL);
   host.hoard = get(100 * MIB, NULL);
@@ -240,7 +240,7 @@ static void test_collects_the_oldest(void **state) {
   alloc_close();
 }
 
-static void test_collects_until_it_is_enough(void **state) {
+static void test_collects_until_below_the_threshold(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
   grow_older(1);
@@ -301,7 +301,7 @@ static void test_age_from_before_the_limit(void **state) {
   alloc_close();
 }
 
-static void test_collects_the_only_one(void **state) {
+static void test_collects_a_single_block(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
   assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
@@ -427,7 +427,7 @@ static void *fill_with_oversize(const size_t *sizes, int count, void **blocks) {
   return rest;
 }
 
-static void test_releases_the_smallest_that_is_enough(void **state) {
+static void test_releases_the_smallest_sufficient_block(void **state) {
   (void)state;
   open("max_split_size_mb:40");
   void *b[3];
@@ -508,7 +508,7 @@ static void test_split_block_above_a_new_limit(void **state) {
 
 /* ---- Everything ---- */
 
-static void test_releases_all_and_tries_again(void **state) {
+static void test_releases_everything_and_retries(void **state) {
   (void)state;
   open(NULL);
   void *a = get(300 * MIB, NULL), *b = get(300 * MIB, work_stream()), *s = get(512, NULL);
@@ -571,7 +571,7 @@ static void test_seed_out_of_memory_retry(void **state) {
 }
 
 /* Memory of other programs on the device counts as well. */
-static void test_memory_that_others_hold(void **state) {
+static void test_memory_of_other_programs(void **state) {
   (void)state;
   open(NULL);
   weir_cu_deviceptr foreign = soft_alloc(900 * MIB);
@@ -590,29 +590,29 @@ int main(void) {
       cmocka_unit_test_teardown(test_fraction_of_nothing, alloc_teardown),
       cmocka_unit_test_teardown(test_fraction_is_of_a_device, alloc_teardown),
       cmocka_unit_test_teardown(test_fraction_from_the_settings, alloc_teardown),
-      cmocka_unit_test_teardown(test_limit_with_the_lock_given_back, alloc_teardown),
-      cmocka_unit_test_teardown(test_callback_frees_what_is_needed, alloc_teardown),
-      cmocka_unit_test_teardown(test_callback_that_says_no, alloc_teardown),
+      cmocka_unit_test_teardown(test_limit_while_the_lock_is_released, alloc_teardown),
+      cmocka_unit_test_teardown(test_callback_frees_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_callback_that_frees_nothing, alloc_teardown),
       cmocka_unit_test_teardown(test_all_callbacks_run, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_the_oldest, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_until_it_is_enough, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_until_below_the_threshold, alloc_teardown),
       cmocka_unit_test_teardown(test_mean_age_is_exact, alloc_teardown),
       cmocka_unit_test_teardown(test_age_from_before_the_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_the_only_one, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_a_single_block, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_only_with_a_fraction, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_nothing_with_a_fraction_of_1, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_nothing_below_the_threshold, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_whole_large_segments_only, alloc_teardown),
       cmocka_unit_test_teardown(test_collection_with_a_driver_that_fails, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_the_smallest_that_is_enough, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_the_smallest_sufficient_block, alloc_teardown),
       cmocka_unit_test_teardown(test_releases_several_the_largest_first, alloc_teardown),
       cmocka_unit_test_teardown(test_releases_for_a_small_request, alloc_teardown),
       cmocka_unit_test_teardown(test_oversize_of_another_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_split_block_above_a_new_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_all_and_tries_again, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_everything_and_retries, alloc_teardown),
       cmocka_unit_test_teardown(test_searches_again_after_the_events, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_out_of_memory_retry, alloc_teardown),
-      cmocka_unit_test_teardown(test_memory_that_others_hold, alloc_teardown),
+      cmocka_unit_test_teardown(test_memory_of_other_programs, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,7 @@ static void test_refused_while_an_allocator_is_alive(void **state) {
   assert_ok(weir_shutdown());
 }
 
-static void test_many_are_counted(void **state) {
+static void test_several_allocators_are_counted(void **state) {
   (void)state;
   weir_allocator *all[7];
   for (int i = 0; i < 7; i++)
@@ -155,7 +155,7 @@ static void test_with_a_graph(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_refused_while_an_allocator_is_alive, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_many_are_counted, setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_several_allocators_are_counted, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_others_do_not_matter, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_outlives_the_runtime_on_its_own_driver, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_with_a_graph, setup, runtime_teardown),

@@ -113,7 +113,7 @@ static void test_pools_do_not_lend(void **state) {
   alloc_close();
 }
 
-static void test_requested_is_what_was_asked_for(void **state) {
+static void test_requested_bytes_are_not_rounded(void **state) {
   (void)state;
   alloc_open("roundup_power2_divisions:4", GIB);
   void *p = get(129 * MIB, NULL);
@@ -167,7 +167,7 @@ int main(void) {
       cmocka_unit_test(test_segment_sizes),
       cmocka_unit_test_teardown(test_pools_by_size, alloc_teardown),
       cmocka_unit_test_teardown(test_pools_do_not_lend, alloc_teardown),
-      cmocka_unit_test_teardown(test_requested_is_what_was_asked_for, alloc_teardown),
+      cmocka_unit_test_teardown(test_requested_bytes_are_not_rounded, alloc_teardown),
       cmocka_unit_test_teardown(test_large_segment_size, alloc_teardown),
       cmocka_unit_test_teardown(test_segments_fill_up, alloc_teardown),
   };

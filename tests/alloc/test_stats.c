@@ -127,7 +127,7 @@ static void test_inactive_split(void **state) {
   alloc_close();
 }
 
-static void test_devices_count_for_themselves(void **state) {
+static void test_devices_count_separately(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = get_on(1, 30 * MIB, NULL);
@@ -241,7 +241,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_peaks, alloc_teardown),
       cmocka_unit_test_teardown(test_reset_accumulated, alloc_teardown),
       cmocka_unit_test_teardown(test_inactive_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_devices_count_for_themselves, alloc_teardown),
+      cmocka_unit_test_teardown(test_devices_count_separately, alloc_teardown),
       cmocka_unit_test_teardown(test_private_pools_count_too, alloc_teardown),
       cmocka_unit_test_teardown(test_reset_of_a_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_older_caller, alloc_teardown),

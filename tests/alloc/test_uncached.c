@@ -29,7 +29,7 @@ static void test_every_call_is_the_drivers(void **state) {
   alloc_close();
 }
 
-static void test_switched_while_memory_is_out(void **state) {
+static void test_switched_while_memory_is_live(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *cached = get(512, NULL);
@@ -116,7 +116,7 @@ static void test_environment(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_every_call_is_the_drivers, alloc_teardown),
-      cmocka_unit_test_teardown(test_switched_while_memory_is_out, alloc_teardown),
+      cmocka_unit_test_teardown(test_switched_while_memory_is_live, alloc_teardown),
       cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_left_behind, alloc_teardown),
       cmocka_unit_test_teardown(test_refused_free, alloc_teardown),

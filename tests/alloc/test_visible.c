@@ -107,7 +107,7 @@ static void test_one_numbering(void **state) {
 }
 
 /* No device is visible: the driver itself reports it. */
-static void test_no_device_is_left(void **state) {
+static void test_no_visible_device(void **state) {
   (void)state;
   static const char *const texts[] = {"", "4", "0,0", "1,0,1", "MIG-1", "nothing"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -132,7 +132,7 @@ static weir_cu_result three_devices(weir_driver *self, int *count) {
 
 /* The runtime uses the devices that a table lists: it never applies the variable to a table, whether the table has
  * applied it or not. */
-static void test_a_table_is_what_it_lists(void **state) {
+static void test_table_of_the_program(void **state) {
   (void)state;
   weir_driver *inner, *table;
   int count;
@@ -161,8 +161,8 @@ static void test_a_table_is_what_it_lists(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_numbering),
-      cmocka_unit_test(test_no_device_is_left),
-      cmocka_unit_test(test_a_table_is_what_it_lists),
+      cmocka_unit_test(test_no_visible_device),
+      cmocka_unit_test(test_table_of_the_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static void test_grows(void **state) {
   free(items);
 }
 
-static void test_keeps_what_is_large_enough(void **state) {
+static void test_large_enough_array_is_kept(void **state) {
   (void)state;
   char *items = NULL;
   size_t room = 0;
@@ -57,7 +57,7 @@ static void test_too_large(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_grows),
-      cmocka_unit_test(test_keeps_what_is_large_enough),
+      cmocka_unit_test(test_large_enough_array_is_kept),
       cmocka_unit_test(test_too_large),
   };
   return cmocka_run_group_tests_name("base.array", tests, NULL, NULL);

@@ -120,7 +120,7 @@ static void test_try(void **state) {
 }
 
 /* The owner thread has exited, or is missing in a forked child. */
-static void test_the_one_is_gone(void **state) {
+static void test_owner_has_exited(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
   in_thread(take_many, &lock);
@@ -153,7 +153,7 @@ static void *end_late(void *left) {
   return pthread_setspecific(last_key, left) ? left : NULL;
 }
 
-static void test_at_the_end(void **state) {
+static void test_thread_exit(void **state) {
   (void)state;
   assert_int_equal(pthread_key_create(&last_key, use_late), 0);
   for (int i = 0; i < 20; i++) {
@@ -204,7 +204,7 @@ static void *work(void *of) {
   return NULL;
 }
 
-static void test_one_at_a_time(void **state) {
+static void test_mutual_exclusion(void **state) {
   (void)state;
   pthread_t threads[THREADS];
   long turns[THREADS] = {0}, all = 0;
@@ -227,9 +227,9 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bias),       cmocka_unit_test(test_try),
-      cmocka_unit_test(test_two),        cmocka_unit_test(test_the_one_is_gone),
-      cmocka_unit_test(test_at_the_end), cmocka_unit_test(test_one_at_a_time),
+      cmocka_unit_test(test_bias),        cmocka_unit_test(test_try),
+      cmocka_unit_test(test_two),         cmocka_unit_test(test_owner_has_exited),
+      cmocka_unit_test(test_thread_exit), cmocka_unit_test(test_mutual_exclusion),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static void one_of_each(void) {
   weir__log(WEIR_LOG_DEBUG, "d%d", 4);
 }
 
-static void the_environment_says_how_much_is_said(void **state) {
+static void the_environment_sets_the_level(void **state) {
   (void)state;
   static const struct {
     const char *weir_log, *text;
@@ -77,14 +77,14 @@ static void set_info_and_say_one_of_each(void) {
   one_of_each();
 }
 
-static void the_program_overrules_the_environment(void **state) {
+static void the_program_overrides_the_environment(void **state) {
   (void)state;
   char text[1024];
   in_child("error", set_info_and_say_one_of_each, text, sizeof text);
   assert_string_equal(text, "weir: error: e1\nweir: warning: w2\nweir: info: i3\n");
 }
 
-static void a_level_out_of_range_is_moved_into_it(void **state) {
+static void a_level_out_of_range_is_clamped(void **state) {
   (void)state;
   weir_log_set_level((weir_log_level)99);
   assert_int_equal(weir_log_get_level(), WEIR_LOG_DEBUG);
@@ -94,7 +94,7 @@ static void a_level_out_of_range_is_moved_into_it(void **state) {
   assert_int_equal(weir_log_get_level(), WEIR_LOG_WARN);
 }
 
-static void a_sink_gets_the_message_and_nothing_else(void **state) {
+static void a_sink_gets_only_the_message(void **state) {
   (void)state;
   struct heard heard = {0};
   weir_log_set_sink(hear, &heard);
@@ -106,7 +106,7 @@ static void a_sink_gets_the_message_and_nothing_else(void **state) {
   assert_string_equal(heard.message, "two words");
 }
 
-static void a_long_message_is_marked_as_cut(void **state) {
+static void a_long_message_is_marked_as_truncated(void **state) {
   (void)state;
   static struct heard heard;
   char whole[4000];
@@ -127,7 +127,7 @@ static void set_sink_and_take_it_back(void) {
   weir__log(WEIR_LOG_WARN, "to stderr again");
 }
 
-static void no_sink_is_stderr_again(void **state) {
+static void without_a_sink_messages_go_to_stderr(void **state) {
   (void)state;
   char text[1024];
   in_child(NULL, set_sink_and_take_it_back, text, sizeof text);
@@ -162,12 +162,12 @@ static void a_sink_may_fork(void **state) {
 int main(void) {
   /* The first test needs a process that has not read the environment yet. */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_environment_says_how_much_is_said),
-      cmocka_unit_test(the_program_overrules_the_environment),
-      cmocka_unit_test(no_sink_is_stderr_again),
-      cmocka_unit_test(a_level_out_of_range_is_moved_into_it),
-      cmocka_unit_test(a_sink_gets_the_message_and_nothing_else),
-      cmocka_unit_test(a_long_message_is_marked_as_cut),
+      cmocka_unit_test(the_environment_sets_the_level),
+      cmocka_unit_test(the_program_overrides_the_environment),
+      cmocka_unit_test(without_a_sink_messages_go_to_stderr),
+      cmocka_unit_test(a_level_out_of_range_is_clamped),
+      cmocka_unit_test(a_sink_gets_only_the_message),
+      cmocka_unit_test(a_long_message_is_marked_as_truncated),
       cmocka_unit_test(a_sink_may_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,7 +68,7 @@ static void *say_often(void *argument) {
   return NULL;
 }
 
-static void after_a_change_of_sink_the_old_one_is_left_alone(void **state) {
+static void a_replaced_sink_is_not_called(void **state) {
   (void)state;
   struct ear ears[2] = {{1, 0}, {1, 0}};
   pthread_t threads[THREADS];
@@ -102,7 +102,7 @@ static void *say_once(void *argument) {
   return argument;
 }
 
-static void a_child_does_not_wait_for_a_thread_that_it_has_not_got(void **state) {
+static void a_child_does_not_wait_for_threads_of_its_parent(void **state) {
   (void)state;
   pthread_t thread;
   weir_log_set_sink(sleep_in_sink, NULL);
@@ -127,8 +127,8 @@ static void a_child_does_not_wait_for_a_thread_that_it_has_not_got(void **state)
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_thread_has_its_own_last_error),
-      cmocka_unit_test(after_a_change_of_sink_the_old_one_is_left_alone),
-      cmocka_unit_test(a_child_does_not_wait_for_a_thread_that_it_has_not_got),
+      cmocka_unit_test(a_replaced_sink_is_not_called),
+      cmocka_unit_test(a_child_does_not_wait_for_threads_of_its_parent),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

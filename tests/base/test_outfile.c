@@ -110,7 +110,7 @@ static void test_a_new_file(void **state) {
   }
 }
 
-static void test_nothing_is_there_before_it_is_kept(void **state) {
+static void test_no_file_before_the_commit(void **state) {
   (void)state;
   weir__outfile out;
   put(path_of("old"), "old");
@@ -184,7 +184,7 @@ static void test_links_are_followed(void **state) {
   unlink(path_of("deeper/absolute"));
 }
 
-static void test_what_cannot_be_written(void **state) {
+static void test_unwritable_paths(void **state) {
   (void)state;
   assert_int_equal(mkdir(path_of("folder"), 0700), 0);
   assert_int_equal(symlink("folder", path_of("to_folder")), 0);
@@ -385,10 +385,10 @@ static void test_two_at_once(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_a_new_file),
-      TEST(test_nothing_is_there_before_it_is_kept),
+      TEST(test_no_file_before_the_commit),
       TEST(test_permissions_are_kept),
       TEST(test_links_are_followed),
-      TEST(test_what_cannot_be_written),
+      TEST(test_unwritable_paths),
       TEST(test_a_full_disk),
       TEST(test_a_fifo),
       TEST(test_a_device),

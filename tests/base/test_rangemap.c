@@ -152,7 +152,7 @@ static void test_empty_map_answers_nothing(void **state) {
   weir__rangemap_clear(&map);
 }
 
-static void test_insert_refuses_what_is_no_range(void **state) {
+static void test_insert_refuses_invalid_ranges(void **state) {
   (void)state;
   weir__rangemap map = {0};
   int value;
@@ -234,7 +234,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_operations_match_a_plain_model),
       cmocka_unit_test(test_empty_map_answers_nothing),
-      cmocka_unit_test(test_insert_refuses_what_is_no_range),
+      cmocka_unit_test(test_insert_refuses_invalid_ranges),
       cmocka_unit_test(test_ranges_reach_both_ends_of_the_address_space),
       cmocka_unit_test(test_neighbours_touch_but_do_not_overlap),
       cmocka_unit_test(test_walk_in_order_while_removing),

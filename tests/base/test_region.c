@@ -50,14 +50,14 @@ static void test_pieces(void **state) {
   }
 }
 
-static void test_sizes_that_are_none(void **state) {
+static void test_invalid_sizes(void **state) {
   (void)state;
   assert_null(weir__region_take(0));
   assert_null(weir__region_take(WEIR__REGION_PIECE + 1));
   assert_null(weir__region_take(SIZE_MAX));
 }
 
-static void test_what_came_back_serves_again(void **state) {
+static void test_returned_pieces_are_reused(void **state) {
   (void)state;
   void *first = weir__region_take(10000), *second = weir__region_take(10000);
   weir__region_give(first, 10000);
@@ -92,8 +92,8 @@ static void test_slab(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_sizes_that_are_none),
-      cmocka_unit_test(test_what_came_back_serves_again),
+      cmocka_unit_test(test_invalid_sizes),
+      cmocka_unit_test(test_returned_pieces_are_reused),
       cmocka_unit_test(test_slab),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,7 @@ int __wrap_madvise(void *memory, size_t bytes, int advice) {
   return __real_madvise(memory, (bytes + PAGE - 1) / PAGE * PAGE, advice);
 }
 
-static void test_neighbours_stay(void **state) {
+static void test_neighbours_are_untouched(void **state) {
   (void)state;
   unsigned char *pieces[COUNT];
   for (int i = 0; i < COUNT; i++) {
@@ -60,7 +60,7 @@ static void test_neighbours_stay(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_neighbours_stay),
+      cmocka_unit_test(test_neighbours_are_untouched),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

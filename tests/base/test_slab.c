@@ -8,7 +8,7 @@
 
 #include "base/slab.h"
 
-static void test_objects_are_apart_and_aligned(void **state) {
+static void test_objects_are_disjoint_and_aligned(void **state) {
   (void)state;
   enum { COUNT = 20000, SIZE = 40 };
   static unsigned char *objects[COUNT];
@@ -25,7 +25,7 @@ static void test_objects_are_apart_and_aligned(void **state) {
   weir__slab_clear(&slab);
 }
 
-static void test_what_was_given_is_taken_again(void **state) {
+static void test_returned_objects_are_reused(void **state) {
   (void)state;
   weir__slab slab = {0};
   void *first = weir__slab_take(&slab, 24), *second = weir__slab_take(&slab, 24);
@@ -64,8 +64,8 @@ static void test_a_cleared_slab_starts_anew(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_objects_are_apart_and_aligned),
-      cmocka_unit_test(test_what_was_given_is_taken_again),
+      cmocka_unit_test(test_objects_are_disjoint_and_aligned),
+      cmocka_unit_test(test_returned_objects_are_reused),
       cmocka_unit_test(test_objects_larger_than_a_chunk),
       cmocka_unit_test(test_a_cleared_slab_starts_anew),
   };

@@ -20,7 +20,7 @@ static void every_status_has_its_name_and_text(void **state) {
 #undef X
 }
 
-static void a_number_that_is_no_status_has_a_name(void **state) {
+static void an_unknown_status_has_a_name(void **state) {
   (void)state;
   const int numbers[] = {-1, 9999};
   for (size_t i = 0; i < WEIR_COUNT_OF(numbers); i++) {
@@ -36,7 +36,7 @@ static void nothing_failed_yet(void **state) {
   assert_int_equal(weir_last_driver_result(), 0);
 }
 
-static void failing_keeps_the_text_and_passes_the_status_on(void **state) {
+static void failing_stores_the_text_and_returns_the_status(void **state) {
   (void)state;
   assert_int_equal(weir__fail(WEIR_ERROR_INVALID_DEVICE, "weir_device_set: device %d of %d", 7, 2),
                    WEIR_ERROR_INVALID_DEVICE);
@@ -59,7 +59,7 @@ static void a_text_may_quote_the_one_before(void **state) {
   assert_string_equal(weir_last_error(), "weir_init: a queued call failed: weir_inner: why");
 }
 
-static void a_long_text_is_kept_up_to_a_size_and_then_marked_as_cut(void **state) {
+static void a_long_text_is_truncated_and_marked(void **state) {
   (void)state;
   char whole[1025];
   memset(whole, 'a', sizeof whole - 1);
@@ -73,7 +73,7 @@ static void a_long_text_is_kept_up_to_a_size_and_then_marked_as_cut(void **state
   assert_string_equal(weir_last_error() + length - 5, "aa...");
 }
 
-static void a_failure_is_a_message_for_those_who_debug(void **state) {
+static void a_failure_is_logged_at_debug_level(void **state) {
   (void)state;
   struct heard heard = {0};
   weir_log_set_sink(hear, &heard);
@@ -93,12 +93,12 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nothing_failed_yet),
       cmocka_unit_test(every_status_has_its_name_and_text),
-      cmocka_unit_test(a_number_that_is_no_status_has_a_name),
-      cmocka_unit_test(failing_keeps_the_text_and_passes_the_status_on),
+      cmocka_unit_test(an_unknown_status_has_a_name),
+      cmocka_unit_test(failing_stores_the_text_and_returns_the_status),
       cmocka_unit_test(the_drivers_code_belongs_to_the_last_failure),
       cmocka_unit_test(a_text_may_quote_the_one_before),
-      cmocka_unit_test(a_long_text_is_kept_up_to_a_size_and_then_marked_as_cut),
-      cmocka_unit_test(a_failure_is_a_message_for_those_who_debug),
+      cmocka_unit_test(a_long_text_is_truncated_and_marked),
+      cmocka_unit_test(a_failure_is_logged_at_debug_level),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void sizes_that_can_be_read(void **state) {
   }
 }
 
-static void sizes_that_make_no_sense_change_nothing(void **state) {
+static void invalid_sizes_change_nothing(void **state) {
   (void)state;
   static const char *const texts[] = {
       "",
@@ -129,7 +129,7 @@ struct new {
   int b;
 };
 
-static void an_older_caller_keeps_the_defaults_of_what_it_does_not_know(void **state) {
+static void an_older_caller_gets_defaults_for_newer_fields(void **state) {
   (void)state;
   struct new ours = {sizeof ours, 1, 2};
   const struct old theirs = {sizeof theirs, 10};
@@ -138,7 +138,7 @@ static void an_older_caller_keeps_the_defaults_of_what_it_does_not_know(void **s
   assert_int_equal(ours.b, 2);
 }
 
-static void a_newer_caller_is_read_as_far_as_is_known(void **state) {
+static void unknown_fields_of_a_newer_caller_are_ignored(void **state) {
   (void)state;
   struct {
     struct old ours;
@@ -211,10 +211,10 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes_for_people),
       cmocka_unit_test(sizes_that_can_be_read),
-      cmocka_unit_test(sizes_that_make_no_sense_change_nothing),
+      cmocka_unit_test(invalid_sizes_change_nothing),
       cmocka_unit_test(rounding_up),
-      cmocka_unit_test(an_older_caller_keeps_the_defaults_of_what_it_does_not_know),
-      cmocka_unit_test(a_newer_caller_is_read_as_far_as_is_known),
+      cmocka_unit_test(an_older_caller_gets_defaults_for_newer_fields),
+      cmocka_unit_test(unknown_fields_of_a_newer_caller_are_ignored),
       cmocka_unit_test(texts_for_terminals),
       cmocka_unit_test(errors_have_no_control_characters),
   };

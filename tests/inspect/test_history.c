@@ -225,7 +225,7 @@ static void test_newest_are_kept(void **state) {
   }
 }
 
-static void test_state_keeps_the_last_one(void **state) {
+static void test_state_mode_keeps_one_entry(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_STATE, WEIR_CONTEXT_ALL);
@@ -472,7 +472,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_ring_of_one, history_teardown),
       cmocka_unit_test_teardown(test_snapshots_of_a_full_ring, alloc_teardown),
       cmocka_unit_test_teardown(test_newest_are_kept, history_teardown),
-      cmocka_unit_test_teardown(test_state_keeps_the_last_one, history_teardown),
+      cmocka_unit_test_teardown(test_state_mode_keeps_one_entry, history_teardown),
       cmocka_unit_test_teardown(test_skip, history_teardown),
       cmocka_unit_test_teardown(test_clear_and_off, history_teardown),
       cmocka_unit_test_teardown(test_phases_and_texts, history_teardown),

@@ -1,5 +1,5 @@
 /*
- * Trackers and observers beside the recorder.
+ * Trackers and observers, together with the recorder.
  */
 #include "inspect/history.h"
 
@@ -12,7 +12,7 @@ static void allocating_tracker(void *context, const weir_trace_entry *entry) {
   if (seen_count < 64)
     seen_actions[seen_count] = entry->action;
   seen_count++;
-  /* Locks of every kind: another size, another stream, memory from the driver, the whole cache. */
+  /* Takes locks of every kind: another size, another stream, driver memory, the whole cache. */
   assert_ok(weir_allocator_alloc(allocator, 0, 3 * MIB, work_stream(), &p));
   assert_ok(weir_allocator_free(allocator, p));
   assert_ok(weir_allocator_alloc(allocator, 0, 512, entry->stream, &p));
@@ -47,7 +47,7 @@ static void count_entry(void *context, const weir_trace_entry *entry) {
   ++*(int *)context;
 }
 
-static void test_trackers_hear_what_is_skipped(void **state) {
+static void test_trackers_get_skipped_entries(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   int entries = 0;
@@ -107,7 +107,7 @@ static void test_notifies_oom(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_tracker_may_allocate, history_teardown),
-      cmocka_unit_test_teardown(test_trackers_hear_what_is_skipped, history_teardown),
+      cmocka_unit_test_teardown(test_trackers_get_skipped_entries, history_teardown),
       cmocka_unit_test_teardown(test_notifies_oom, history_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
  */
 #include "inspect/history.h"
 
-/* ---- Which stack is kept in which mode ---- */
+/* ---- The stack that each mode keeps ---- */
 
 /* PyTorch's test_memory_plots_free_stack. */
 static void test_stacks_of_frees(void **state) {
@@ -290,8 +290,8 @@ static uint32_t stack_of_alloc(void) {
   return info.stack;
 }
 
-/* A stack whose key is known is not asked for its frames; a hook without a key, or with native frames behind its own,
- * always is. */
+/* The hook is not called for a stack whose key is known; without a key, or with native frames after its own, it is
+ * always called. */
 static void test_keys_of_stacks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);

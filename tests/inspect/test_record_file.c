@@ -1,5 +1,5 @@
 /*
- * WEIR_RECORD: the file has the recording however the process ends, and the program runs on whatever happens to the
+ * WEIR_RECORD: the file has the recording however the process ends, and the program continues whatever happens to the
  * file.
  */
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include "weir/log.h"
 #include "weir/snapshot.h"
 
-/* ---- Around a test ---- */
+/* ---- Fixture ---- */
 
 static int is_done(void *context, weir_cu_stream stream) {
   (void)context;
@@ -245,7 +245,7 @@ static void test_same_as_snapshot(void **state) {
   weir__recording_free(other);
 }
 
-/* Changes of settings and limits are in the file at their places, and a replay follows them. */
+/* Changes of settings and limits are recorded at their position, and a replay follows them. */
 static void test_changes(void **state) {
   (void)state;
   void *held[40];
@@ -298,7 +298,7 @@ static void test_changes(void **state) {
   weir__recording_free(s);
 }
 
-/* The limit is in the file where it was set: memory was released for it at that place. */
+/* The limit is recorded at the position where it was set: memory was released for it there. */
 static void test_limit_set_later(void **state) {
   (void)state;
   open_recorded(folder, "4", "none");
@@ -334,7 +334,7 @@ static void test_released_pools(void **state) {
     give(a);
     give(b);
     assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK);
-    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK); /* the scope's */
+    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK); /* the holder of the scope */
     if (i % 3 == 0)
       assert_int_equal(weir_allocator_empty_pool(recorded, id), WEIR_OK);
     if (i % 3 == 1)
@@ -440,7 +440,7 @@ static void test_clear(void **state) {
 
 /* ---- No file ---- */
 
-/* 0 if the program ran on, and one warning said why there is no recording. */
+/* Returns 0 if the program continued and one warning gave the reason for the missing recording. */
 static int goes_on(const char *where, const char *mb, const char *why) {
   weir_log_set_sink(count_warning, NULL);
   warnings = 0;
@@ -479,7 +479,7 @@ static void test_read_only_folder(void **state) {
   assert_int_equal(code, 0);
 }
 
-/* Less space than asked for: a full disk, as far as a test can have one. */
+/* Less space than requested, similar to a full disk. */
 static void test_no_room(void **state) {
   (void)state;
   pid_t child = fork();

@@ -197,7 +197,7 @@ static void test_ring_of_one(void **state) {
   weir_snapshot_destroy(taken);
 }
 
-/* What a file says about entries that it no longer has. */
+/* The information about entries that are no longer in the file. */
 static void test_wrapped(void **state) {
   (void)state;
   open_recorded("1", "none", GIB);
@@ -282,7 +282,7 @@ static void test_pools_without_end(void **state) {
   weir__recording_free(s);
 }
 
-/* Many live pools: each has a chunk of its own in the file, and without one its entries are counted as lost. */
+/* Many live pools: each has a separate chunk in the file, and without one its entries are counted as lost. */
 static void test_many_pools_alive(void **state) {
   (void)state;
   enum { ALIVE = 5000 };
@@ -345,7 +345,7 @@ static void test_deep_stacks(void **state) {
     if (depth < WEIR__MOST_FRAMES)
       assert_in_range(frames, depth + 2, depth + 40);
     else
-      /* The outermost frames are left out, and on reading also Weir's own at the inner end. */
+      /* The outermost frames are dropped, and on reading also those of Weir at the inner end. */
       assert_in_range(frames, WEIR__MOST_FRAMES - 12, WEIR__MOST_FRAMES);
   }
   assert_int_equal(found, WEIR_COUNT_OF(depths));

@@ -29,7 +29,7 @@ typedef struct job {
   bool records;   /* blocks are used by other streams too */
   bool empties;   /* the cache is emptied now and then */
   bool changes;   /* settings and limits change during the job */
-  uint64_t limit; /* or 0 */
+  uint64_t limit; /* 0 for none */
   size_t largest;
 } job;
 
@@ -236,7 +236,7 @@ static void test_explain(void **state) {
   assert_int_equal(small_summary.end_reserved, small.reserved);
 }
 
-/* The numbers agree with the allocator's statistics. */
+/* The numbers equal the statistics of the allocator. */
 static void test_summary(void **state) {
   (void)state;
   const job j = {.largest = 30 * MIB};

@@ -1,6 +1,7 @@
 /*
  * Stacks in the file of WEIR_RECORD, read after the process has ended: they begin at the code that called Weir and have
- * names, frames of a language runtime come first, and threads without such frames carry a phase shared by another.
+ * names, frames of a language runtime come first, and threads without such frames have the phase that another thread
+ * shares.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -58,7 +59,7 @@ static __attribute__((noinline)) void outer_caller(size_t bytes) {
   __asm__ volatile("" : : : "memory");
 }
 
-/* Runs in a child that has ended when the file is read. */
+/* Runs in a child that has exited when the file is read. */
 static void record_in_child(const char *stacks, void (*work)(void)) {
   int lines[2], pipes[2];
   assert_int_equal(pipe(pipes), 0);
@@ -134,7 +135,7 @@ static void test_begins_at_the_caller(void **state) {
   weir__recording_free(s);
 }
 
-/* Through the slow path, with the frames of a segment's allocation. */
+/* On the slow path, with the frames of a segment's allocation. */
 static void test_slow_path_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
@@ -207,7 +208,7 @@ static void test_symbol_tables(void **state) {
   assert_null(weir__elf_open(__FILE__));
 }
 
-/* Files with random bytes. */
+/* Files with random bytes changed. */
 static void test_damaged_files(void **state) {
   (void)state;
   char path[512], copy[512];
@@ -321,7 +322,7 @@ static void work_without_frames(void) {
   work_small();
 }
 
-static void test_native_frames_where_there_are_no_others(void **state) {
+static void test_native_frames_as_fallback(void **state) {
   (void)state;
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
@@ -331,7 +332,7 @@ static void test_native_frames_where_there_are_no_others(void **state) {
   weir__recording_free(s);
 }
 
-static void test_settings_that_are_none(void **state) {
+static void test_invalid_settings(void **state) {
   (void)state;
   static const char *const wrong[] = {"alloc,", "alloc,all", "native", ",native", "alloc,native,"};
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++) {
@@ -347,7 +348,7 @@ static void test_settings_that_are_none(void **state) {
   }
 }
 
-/* ---- Phases of others ---- */
+/* ---- Shared phases ---- */
 
 static void *work_thread(void *frames) {
   has_frames = frames != NULL;
@@ -423,8 +424,8 @@ int main(void) {
       cmocka_unit_test(test_without_build_id),
       cmocka_unit_test_teardown(test_language_frames_alone, teardown),
       cmocka_unit_test_teardown(test_language_and_native_frames, teardown),
-      cmocka_unit_test_teardown(test_native_frames_where_there_are_no_others, teardown),
-      cmocka_unit_test_teardown(test_settings_that_are_none, teardown),
+      cmocka_unit_test_teardown(test_native_frames_as_fallback, teardown),
+      cmocka_unit_test_teardown(test_invalid_settings, teardown),
       cmocka_unit_test_teardown(test_shared_phase, teardown),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

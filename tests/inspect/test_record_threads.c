@@ -23,18 +23,18 @@ enum { ROUNDS = 3, OPS = 6000 };
 #endif
 enum { MOST_THREADS = 8, HELD = 48, SHARED = 64 };
 
-/* What the threads of a test do. */
+/* The behaviour of the threads in a test. */
 typedef struct plan {
   const char *name, *conf;
   int threads;
-  bool one_stream;   /* all work on the same one */
+  bool one_stream;   /* all threads use the same stream */
   bool pools;        /* some allocations go to private pools, one for each thread */
-  bool hand_over;    /* what one thread allocates, another may free */
-  bool empties;      /* one of them empties the cache now and then */
+  bool hand_over;    /* a thread may free the memory of another */
+  bool empties;      /* one thread empties the cache now and then */
   bool records;      /* blocks are used by other streams too */
-  uint64_t limit;    /* or 0 */
-  size_t largest;    /* request */
-  bool may_fail;     /* requests */
+  uint64_t limit;    /* 0 for none */
+  size_t largest;    /* the largest request */
+  bool may_fail;     /* requests may fail */
   bool goes_round;   /* the file is so small that most entries are dropped */
   uint64_t interval; /* chunks between checkpoints, or 0 for the default */
 } plan;

@@ -1,5 +1,5 @@
 /*
- * Taking snapshots: their contents, that they are of one moment, and how long they take.
+ * Taking snapshots: their contents, that they show a single moment, and how long they take.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,8 +30,8 @@ static size_t list(const weir_snapshot *snapshot, const weir_snapshot_segment **
   return count;
 }
 
-/* Blocks cover their segment, segments are in order and apart, sums are what the blocks say. Returns the number of
- * blocks. */
+/* Blocks cover their segment, segments are ordered and disjoint, and sums equal the values of the blocks. Returns the
+ * number of blocks. */
 static size_t check_shape(const weir_snapshot *snapshot) {
   const weir_snapshot_segment *s;
   size_t count = list(snapshot, &s), blocks = 0;
@@ -372,7 +372,8 @@ static void test_a_hundred_thousand_blocks(void **state) {
     weir_snapshot_destroy(snapshot);
   }
   printf("a snapshot of %d blocks: %.2f ms\n", BLOCKS, best * 1e3);
-  assert_true(best < 1); /* a defect, not a slow machine; the bar is for optimised builds, see docs/snapshots.md */
+  /* Detects a defect, not a slow machine; the limit for optimised builds is in docs/snapshots.md. */
+  assert_true(best < 1);
   for (size_t i = 1; i < BLOCKS; i += 2)
     assert_ok(weir_allocator_free(allocator, live[i]));
   free(live);
@@ -395,7 +396,8 @@ static void test_bad_calls(void **state) {
   options.device = -2;
   assert_error(INVALID_DEVICE, weir_snapshot_take(allocator, &options, &snapshot));
   assert_null(snapshot);
-  options = (weir_snapshot_options){.size = sizeof options.size, .device = 77}; /* a caller that knows no field */
+  /* A caller whose struct has no fields. */
+  options = (weir_snapshot_options){.size = sizeof options.size, .device = 77};
   assert_ok(weir_snapshot_take(allocator, &options, &snapshot));
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(NULL, &segments_out, &count));
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));

@@ -1,5 +1,5 @@
 /*
- * Snapshots while other threads allocate and free: each is of one moment.
+ * Snapshots while other threads allocate and free: each shows a single moment.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void *one_inside_the_other(void *argument) {
   return NULL;
 }
 
-/* Allocates and frees large segments meanwhile. */
+/* Meanwhile allocates and frees large segments. */
 static void *come_and_go(void *argument) {
   (void)argument;
   while (!atomic_load(&stop)) {
@@ -49,7 +49,7 @@ static size_t count_live(const weir_snapshot *snapshot, weir_cu_stream stream, u
   return live;
 }
 
-/* Returns how many of the outer blocks were live. */
+/* Returns the number of live outer blocks. */
 static size_t check(const weir_snapshot *snapshot) {
   size_t live = 0;
   for (size_t i = 0; i < snapshot->segment_count; i++) {
@@ -70,13 +70,13 @@ static size_t check(const weir_snapshot *snapshot) {
   return live;
 }
 
-/* Blocks that stay, so that copying a stream takes longer than a thread holds its two blocks. */
+/* Permanent blocks, so that copying a stream takes longer than a thread holds its two blocks. */
 static void add_ballast(weir_cu_stream stream, void **blocks) {
   for (int i = 0; i < BALLAST; i++)
     assert_ok(weir_allocator_alloc(allocator, 0, 512, stream, &blocks[i]));
 }
 
-static void test_each_is_of_one_moment(void **state) {
+static void test_snapshots_are_consistent(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, NULL);
   static void *ballast[2 * PAIRS][BALLAST];
@@ -112,6 +112,6 @@ static void test_each_is_of_one_moment(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_each_is_of_one_moment, alloc_teardown)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_snapshots_are_consistent, alloc_teardown)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

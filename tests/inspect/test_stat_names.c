@@ -40,7 +40,7 @@ static void check_four(const weir_allocator_stats *stats, const char *group, con
   assert_memory_equal(&all, stat, sizeof all);
 }
 
-/* Each field has a value of its own, and each name leads to its field. */
+/* Each field has a different value, and each name returns the value of its field. */
 static void test_every_name_leads_to_its_field(void **state) {
   (void)state;
   weir_allocator_stats stats;
@@ -78,7 +78,7 @@ static void test_the_list_of_names(void **state) {
   assert_null(weir_stats_name(count));
 }
 
-static void test_names_that_are_none(void **state) {
+static void test_unknown_names(void **state) {
   (void)state;
   static const char *const wrong[] = {"",
                                       ".",
@@ -123,7 +123,7 @@ static void test_a_struct_of_an_older_program(void **state) {
   assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", &value));
 }
 
-/* ---- Of an allocator ---- */
+/* ---- Allocators ---- */
 
 static int64_t now_of(const char *name) {
   int64_t value = -77;
@@ -191,7 +191,7 @@ static void test_private_pools(void **state) {
   alloc_close();
 }
 
-/* ---- As JSON ---- */
+/* ---- JSON ---- */
 
 static char *json_of(weir_stats_form form) {
   char *text = NULL;
@@ -258,7 +258,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_name_leads_to_its_field),
       cmocka_unit_test(test_the_list_of_names),
-      cmocka_unit_test(test_names_that_are_none),
+      cmocka_unit_test(test_unknown_names),
       cmocka_unit_test(test_a_struct_of_an_older_program),
       cmocka_unit_test_teardown(test_of_an_allocator, alloc_teardown),
       cmocka_unit_test_teardown(test_private_pools, alloc_teardown),

@@ -85,7 +85,7 @@ static void test_zero(void **state) {
   (void)state;
   weir_allocator_stats stats = {.size = sizeof stats};
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
-  stats = (weir_allocator_stats){.size = sizeof stats.size, .num_ooms = 9}; /* a caller that knows no counter */
+  stats = (weir_allocator_stats){.size = sizeof stats.size, .num_ooms = 9}; /* a caller whose struct has no counters */
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
 }
 

@@ -28,7 +28,7 @@ static int remove_folder(void **state) {
   (void)state;
   char command[160];
   snprintf(command, sizeof command, "rm -rf '%s'", folder);
-  return system(command); /* NOLINT(cert-env33-c): the path is the test's own */
+  return system(command); /* NOLINT(cert-env33-c): the path belongs to the test */
 }
 
 /* The path of a file in the test's folder, valid for the next three calls. */
@@ -50,7 +50,7 @@ static bool has_python(void) {
   } while (0)
 
 static void run(const char *command) {
-  if (system(command) != 0) /* NOLINT(cert-env33-c): the test's own commands */
+  if (system(command) != 0) /* NOLINT(cert-env33-c): the command belongs to the test */
     fail_msg("failed: %s", command);
 }
 
@@ -219,7 +219,7 @@ static void test_cpython_reads_long_lists(void **state) {
   alloc_close();
 }
 
-/* ---- The seed's test_cpp_memory_snapshot_pickle ---- */
+/* ---- PyTorch's test_cpp_memory_snapshot_pickle ---- */
 
 static __attribute__((noinline)) size_t the_script_fn(void **addresses, size_t room) {
   size_t count = (size_t)backtrace(addresses, (int)room);
@@ -232,7 +232,7 @@ static void test_cpp_memory_snapshot_pickle(void **state) {
   NEED_PYTHON();
   void *libdw = dlopen("libdw.so.1", RTLD_NOW);
   if (!libdw)
-    WAIVE_TEST("there is no libdw.so.1, and the linker does not know the functions of a program");
+    WAIVE_TEST("needs libdw.so.1: the dynamic linker does not know the functions of a program");
   dlclose(libdw);
   for (int with_stacks = 0; with_stacks < 2; with_stacks++) {
     alloc_open(NULL, 64 * MIB);
@@ -343,7 +343,7 @@ static void check_read_events(const weir__recording *read, const recorded *r) {
   }
 }
 
-static void test_our_reader_reads_it(void **state) {
+static void test_weir_reads_it(void **state) {
   (void)state;
   open_with_blocks("expandable_segments:True,max_split_size_mb:64");
   recorded r = one_of_everything();
@@ -494,7 +494,7 @@ static void test_a_full_disk(void **state) {
   close_with_blocks();
 }
 
-static void test_a_file_is_whole_or_not_there(void **state) {
+static void test_files_are_written_atomically(void **state) {
   (void)state;
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
@@ -502,11 +502,11 @@ static void test_a_file_is_whole_or_not_there(void **state) {
   assert_error_says(SYSTEM, "No such file", weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("none/s.json")));
   assert_int_equal(mkdir(path_of("taken"), 0700), 0);
   assert_error(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("taken"))); /* it is a folder */
-  for (int i = 0; i < 2; i++) /* the second replaces the first */
+  for (int i = 0; i < 2; i++) /* the second call replaces the first file */
     assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("again.json")));
   assert_int_equal(access(path_of("again.json"), F_OK), 0);
 
-  /* A link stays one, and the file that it points to keeps its permissions; a FIFO is written through. */
+  /* A symbolic link stays a link, and its target keeps its permissions; a FIFO is written through. */
   struct stat about;
   assert_int_equal(chmod(path_of("again.json"), 0604), 0);
   assert_int_equal(symlink("again.json", path_of("link")), 0);
@@ -534,12 +534,12 @@ int main(void) {
       cmocka_unit_test_teardown(test_cpython_reads_nothing, alloc_teardown),
       cmocka_unit_test_teardown(test_cpython_reads_long_lists, alloc_teardown),
       cmocka_unit_test_teardown(test_cpp_memory_snapshot_pickle, alloc_teardown),
-      cmocka_unit_test_teardown(test_our_reader_reads_it, alloc_teardown),
+      cmocka_unit_test_teardown(test_weir_reads_it, alloc_teardown),
       cmocka_unit_test_teardown(test_a_million_events, alloc_teardown),
       cmocka_unit_test_teardown(test_a_stack_of_a_thousand_frames, alloc_teardown),
       cmocka_unit_test_teardown(test_a_text_longer_than_the_buffer, alloc_teardown),
       cmocka_unit_test_teardown(test_a_full_disk, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_file_is_whole_or_not_there, alloc_teardown),
+      cmocka_unit_test_teardown(test_files_are_written_atomically, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

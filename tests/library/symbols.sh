@@ -1,5 +1,5 @@
 #!/bin/sh
-# symbols.sh LIBRARY INCLUDE_DIR CC: the library exports what the public headers declare, and nothing else.
+# symbols.sh LIBRARY INCLUDE_DIR CC: the library exports exactly the functions that the public headers declare.
 set -eu
 library=$1 include=$2 cc=$3
 work=$(mktemp -d)
@@ -15,7 +15,7 @@ if [ -n "$foreign" ]; then
   exit 1
 fi
 
-# What is left by the preprocessor has no comments; a name before a parenthesis is a function, unless "(*" follows it.
+# Preprocessed text has no comments; a name before a parenthesis is a function, unless "(*" follows it.
 printf '#include "weir/weir.h"\n' | "$cc" -std=c11 -I "$include" -E -P - | tr '\n' ' ' | tr ';{}' '[\n*]' |
   grep -v typedef | grep -o '\bweir_[a-z0-9_]* *([^*]' | sed 's/ *(.*//' | LC_ALL=C sort -u >"$work/declared"
 

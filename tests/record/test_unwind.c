@@ -182,7 +182,7 @@ static void test_deep(void **state) {
 static void test_threads(void **state) {
   (void)state;
 #ifdef __SANITIZE_THREAD__
-  puts("waived: libunwind takes a lock when a thread ends, and the sanitizer does not know the thread any more");
+  puts("waived: libunwind takes a lock at thread exit, when the sanitizer has already forgotten the thread");
   skip();
 #endif
   pthread_t threads[4];
@@ -218,7 +218,7 @@ int main(void) {
   if (library)
     *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
   if (!backtrace_native || !weir__unwind_start(library)) {
-    puts("waived: stacks are libunwind's alone here");
+    puts("waived: only libunwind walks stacks here");
     return 77;
   }
   const struct CMUnitTest tests[] = {

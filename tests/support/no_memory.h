@@ -30,7 +30,7 @@ void *__wrap_weir__region_take(size_t bytes) { return __real_weir__region_take(b
 void __wrap_weir__region_give(void *piece, size_t bytes) { __real_weir__region_give(piece, bytes); }
 
 int main(void) {
-  puts("waived: a sanitizer stands in for malloc");
+  puts("waived: a sanitizer replaces malloc");
   return 77;
 }
 

@@ -1,6 +1,6 @@
 /*
- * A program of CUDA's runtime that knows nothing of Weir, for a machine with a GPU. It checks what it gets, whoever serves it;
- * with LD_PRELOAD=libweir_preload.so it also checks that Weir does. run.sh builds and runs it.
+ * A CUDA runtime program without any code for Weir, for a machine with a GPU. It checks its results with any allocator;
+ * with LD_PRELOAD=libweir_preload.so it also checks that Weir serves it. run.sh builds and runs it.
  */
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -46,7 +46,7 @@ static void hold(void *semaphore) {
   }
 }
 
-/* A function of the driver's, as libraries fetch it. */
+/* Looks up a driver function as libraries do. */
 static void *entry(const char *name) {
   void *function = NULL;
   enum cudaDriverEntryPointQueryResult found;
@@ -242,7 +242,7 @@ static void freed_on_another_stream(void) {
   assert_cuda(cudaFreeAsync(b, one));
   assert_cuda(cudaFreeAsync(c, one));
   assert_cuda(cudaDeviceSynchronize());
-  /* Memory of no stream, freed in one; and the other way round. */
+  /* Memory without a stream that is freed in one, and the reverse. */
   assert_cuda(cudaMalloc(&a, MIB));
   assert_cuda(cudaFreeAsync(a, one));
   assert_cuda(cudaMallocAsync(&a, MIB, one));
@@ -265,7 +265,7 @@ static void graphs(void) {
   assert_cuda(cudaMemsetAsync(node, 9, MIB, stream));
   assert_cuda(cudaMemcpyAsync(result, node, sizeof bytes, cudaMemcpyDeviceToDevice, stream));
   assert_cuda(cudaFreeAsync(node, stream));
-  assert_cuda(cudaFree(freed)); /* allowed in a relaxed capture, and must not break it */
+  assert_cuda(cudaFree(freed)); /* allowed in a relaxed capture, which must stay valid */
   assert_cuda(cudaStreamEndCapture(stream, &graph));
   assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
   for (int i = 0; i < 3; i++)
@@ -285,7 +285,7 @@ static void *post_later(void *semaphore) {
   return NULL;
 }
 
-/* A free that waits for the device does not break a capture that begins meanwhile. */
+/* A free that waits for the device does not invalidate a capture that begins meanwhile. */
 static void capture_while_a_free_waits(void) {
   cudaStream_t stream, busy;
   cudaGraph_t graph;
@@ -321,7 +321,7 @@ static void capture_while_a_free_waits(void) {
   assert_cuda(cudaStreamDestroy(busy));
 }
 
-/* Memory of streams that are gone is used by others when it runs short. */
+/* Memory of destroyed streams is used by others when memory runs short. */
 static void streams_that_are_gone(void) {
   size_t most = 1000 * MIB;
   cudaStream_t streams[3];
@@ -358,7 +358,7 @@ static void pools(void) {
   assert_cuda(cudaFreeAsync(b, stream));
   assert_cuda(cudaStreamSynchronize(stream));
   assert_cuda(cudaMemPoolDestroy(own));
-  /* One that can be shared stays the driver's. */
+  /* A shareable pool stays with the driver. */
   props.handleTypes = cudaMemHandleTypePosixFileDescriptor;
   assert_cuda(cudaMemPoolCreate(&own, &props));
   assert_cuda(cudaMallocFromPoolAsync(&c, MIB, own, stream));
@@ -373,7 +373,7 @@ static void pools(void) {
   assert_cuda(cudaStreamDestroy(stream));
 }
 
-/* A context that is not the device's primary one has memory of its own. */
+/* A context other than the primary context of the device has separate memory. */
 static void other_contexts(void) {
   int (*create)(void **, unsigned, int);
   int (*destroy)(void *);
