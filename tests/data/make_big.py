@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """make_big.py FILE [MEGABYTES] [--frames N]: writes a large snapshot, as torch.cuda.memory._dump_snapshot() writes it.
 
-The pickle is written opcode by opcode, so that a file of a gigabyte takes a minute or two and little memory. Its history is
-a possible one, so `weir replay --check` finds no difference. With --frames every event has a stack of N frames: a list for
-each allocation with shared frames, as PyTorch writes them.
+The pickle is written opcode by opcode, so that a file of a gigabyte takes a minute or two and little memory. Its
+history is a possible one, so `weir replay --check` finds no difference. With --frames every event has a stack of N
+frames: a list for each allocation with shared frames, as PyTorch writes them.
 """
 import argparse
 import pickle

@@ -1,8 +1,8 @@
 """check_trace.py [FILE]: checks a trace against the Trace Event Format, as Perfetto's importer reads it.
 
-It requires an object with traceEvents; for each entry a known phase, a name, numbers for pid and tid, and ts unless it is
-metadata; instants with a scope; counters with numbers only; asynchronous ranges with category and id, each end after its
-begin; exactly one name for each used process and thread; and times that never decrease per thread and per counter.
+It requires an object with traceEvents; for each entry a known phase, a name, numbers for pid and tid, and ts unless it
+is metadata; instants with a scope; counters with numbers only; asynchronous ranges with category and id, each end after
+its begin; exactly one name for each used process and thread; and times that never decrease per thread and per counter.
 Prints the number of entries of each phase.
 """
 

@@ -2,8 +2,8 @@
 """test_frames.py LIBWEIR WEIR CC: Python frames of the PyTorch adapter in recordings, without PyTorch.
 
 The adapter's build.py builds the libraries. A child process loads the adapter's package and calls libweir.so through
-ctypes, and therefore without the GIL, as PyTorch often calls its allocator. `weir export` reads the recordings after the
-child has exited.
+ctypes, and therefore without the GIL, as PyTorch often calls its allocator. `weir export` reads the recordings after
+the child has exited.
 """
 import argparse
 import json
