@@ -48,10 +48,7 @@ static void in_child(void (*what)(void)) {
     what();
     _exit(0);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 0);
+  assert_int_equal(child_outcome(child), 0);
 }
 
 static void call_everything(void) {
@@ -318,10 +315,7 @@ static void test_fork_within_a_callback(void **state) {
   weir_status status = weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer);
   if (child_of_callback == 0)
     _exit(status_in_child == WEIR_ERROR_BAD_FORK ? 0 : 1);
-  int result;
-  assert_int_equal(waitpid(child_of_callback, &result, 0), child_of_callback);
-  assert_true(WIFEXITED(result));
-  assert_int_equal(WEXITSTATUS(result), 0);
+  assert_int_equal(child_outcome(child_of_callback), 0);
   assert_ok(status);
   put(pointer);
   alloc_close();

@@ -1,15 +1,10 @@
 /*
  * Growing arrays.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "base/array.h"
+#include "support/check.h"
 
 static void test_grows(void **state) {
   (void)state;

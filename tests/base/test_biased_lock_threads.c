@@ -3,18 +3,12 @@
  */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/biased_lock.h"
+#include "support/check.h"
 
 enum { TURNS = 300 }; /* enough for a new lock to become biased */
 
@@ -131,9 +125,7 @@ static void test_owner_has_exited(void **state) {
     take_turns(&lock, 4 * TURNS);
     _exit(is_biased_to_us(&lock) ? 0 : 1);
   }
-  int status = -1;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_int_equal(status, 0);
+  assert_int_equal(child_outcome(child), 0);
   take_turns(&lock, 4 * TURNS);
   assert_true(is_biased_to_us(&lock));
 }

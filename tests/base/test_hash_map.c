@@ -1,15 +1,10 @@
 /*
  * The hash map, compared with a plain array.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "base/hash_map.h"
+#include "support/check.h"
 
 typedef struct entry {
   uint64_t key;

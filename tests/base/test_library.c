@@ -1,15 +1,10 @@
 /*
  * Shared libraries.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/library.h"
+#include "support/check.h"
 
 static void test_open(void **state) {
   (void)state;

@@ -1,17 +1,11 @@
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
+#include "support/check.h"
 
 enum { THREADS = 8, ROUNDS = 2000 };
 
@@ -116,12 +110,10 @@ static void a_child_does_not_wait_for_threads_of_its_parent(void **state) {
     weir_log_set_sink(NULL, NULL);
     _exit(7);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
+  int outcome = child_outcome(child);
   assert_int_equal(pthread_join(thread, NULL), 0);
   weir_log_set_sink(NULL, NULL);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 7);
+  assert_int_equal(outcome, 7);
 }
 
 int main(void) {

@@ -2,21 +2,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/outfile.h"
+#include "support/check.h"
 
 static char folder[] = "/tmp/weir_outfile_XXXXXX";
 
@@ -323,13 +317,11 @@ static void test_a_folder_that_is_read_only(void **state) {
     }
     _exit(wrong);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
+  int outcome = child_outcome(child);
   assert_int_equal(chmod(folder, 0755), 0);
-  assert_true(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77)
+  if (outcome == 77)
     skip();
-  assert_int_equal(WEXITSTATUS(status), 0);
+  assert_int_equal(outcome, 0);
   check_contents(path_of("file"), "text");
   check_contents(path_of("closed"), "old");
 }
@@ -357,7 +349,7 @@ static void test_named_parts_are_abandoned(void **state) {
     weir__outfile_abandon_all();
     _exit(0);
   }
-  assert_int_equal(waitpid(child, NULL, 0), child);
+  assert_int_equal(child_outcome(child), 0);
   assert_non_null(find_part());
   weir__outfile_abandon_all();
   assert_null(find_part());

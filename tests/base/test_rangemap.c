@@ -1,12 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "base/rangemap.h"
+#include "support/check.h"
 #include "support/random.h"
 
 #define LAST UINT64_MAX

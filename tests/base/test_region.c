@@ -1,16 +1,11 @@
 /*
  * The region: pieces are zeroed, disjoint and addressable with 32 bits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/region.h"
 #include "base/slab.h"
+#include "support/check.h"
 
 static int is_zero(const void *memory, size_t bytes) {
   const unsigned char *byte = memory;

@@ -3,18 +3,12 @@
  * functions.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/region.h"
+#include "support/check.h"
 
 enum { PAGE = 64 << 10, PIECE = 8 << 10, COUNT = 32 };
 

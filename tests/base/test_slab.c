@@ -1,12 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/slab.h"
+#include "support/check.h"
 
 static void test_objects_are_disjoint_and_aligned(void **state) {
   (void)state;

@@ -1,13 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
+#include "support/check.h"
 #include "support/heard.h"
 
 static void every_status_has_its_name_and_text(void **state) {

@@ -1,13 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/base.h"
 #include "base/text.h"
+#include "support/check.h"
 
 static void bytes_for_people(void **state) {
   (void)state;

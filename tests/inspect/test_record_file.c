@@ -11,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offline/replay.h"
@@ -55,13 +54,6 @@ static void check_replay(const weir__recording *s) {
   if (report.differences)
     fail_msg("%zu differences, the first: %s", report.differences, report.shown[0]);
   assert_true(report.allocations > 0);
-}
-
-/* Waits for a child. Returns its exit code, or minus the signal that ended it. */
-static int outcome(pid_t child) {
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 /* ---- A process that is killed ---- */
@@ -134,7 +126,7 @@ static void test_killed(void **state) {
       usleep(1000);
     }
     kill(child, SIGKILL);
-    assert_int_equal(outcome(child), -SIGKILL);
+    assert_int_equal(child_outcome(child), -SIGKILL);
 
     weir__recording *s = load_recording(find_file(".ring"));
     long allocs[STREAMS] = {0}, requested[STREAMS] = {0}, completed[STREAMS] = {0};
@@ -474,7 +466,7 @@ static void test_read_only_folder(void **state) {
       _exit(2);
     _exit(goes_on(folder, "1", strerror(EACCES)));
   }
-  int code = outcome(child);
+  int code = child_outcome(child);
   assert_int_equal(chmod(folder, 0755), 0);
   assert_int_equal(code, 0);
 }
@@ -490,7 +482,7 @@ static void test_no_room(void **state) {
       _exit(2);
     _exit(goes_on(folder, "64", "set WEIR_RECORD_MB to make it smaller"));
   }
-  assert_int_equal(outcome(child), 0);
+  assert_int_equal(child_outcome(child), 0);
   assert_null(find_file(".ring"));
 }
 
@@ -523,7 +515,7 @@ static void test_fork(void **state) {
   assert_int_equal(read(back[0], &byte, 1), 1);
   record_pairs(10);
   assert_int_equal(write(there[1], "x", 1), 1);
-  assert_int_equal(outcome(child), 0);
+  assert_int_equal(child_outcome(child), 0);
   record_pairs(10);
   give(held);
   weir__recording *s = load_recording(find_file(".ring"));
@@ -575,7 +567,7 @@ static void test_abort_and_signal(void **state) {
     record_pairs(1);
     abort();
   }
-  assert_int_equal(outcome(child), -SIGABRT);
+  assert_int_equal(child_outcome(child), -SIGABRT);
   weir__recording *first = load_recording(find_file("-signal-1.pickle"));
   weir__recording *last = load_recording(find_file("-abort-2.pickle"));
   assert_int_equal(first->segment_count, 2);

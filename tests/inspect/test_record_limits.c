@@ -13,7 +13,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offline/replay.h"
@@ -47,9 +46,7 @@ static int in_child(int (*what)(void)) {
   assert_true(child >= 0);
   if (!child)
     _exit(what());
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return child_outcome(child);
 }
 
 enum { WAIVED = 77 };

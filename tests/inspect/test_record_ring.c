@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offline/explain.h"
@@ -330,9 +329,7 @@ static void test_fork(void **state) {
     weir_history_clear(recorded);
     _exit(status == WEIR_ERROR_BAD_FORK ? 0 : 1);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  assert_int_equal(child_outcome(child), 0);
   check_window(find_file(".ring"), 0, recorded);
   churn(&j, 30000);
   check_window(find_file(".ring"), 0, recorded);
@@ -372,8 +369,7 @@ static void test_forks_meanwhile(void **state) {
     assert_true(child >= 0);
     if (!child)
       _exit(0);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
+    child_outcome(child);
   }
   atomic_store(&is_over, true);
   for (int i = 0; i < threads; i++)
@@ -404,8 +400,7 @@ static void test_killed(void **state) {
       usleep(100);
     usleep(37 * (useconds_t)round);
     kill(child, SIGKILL);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
+    child_outcome(child);
     weir__recording *s = load_recording(find_file(".ring"));
     assert_non_null(s->devices[0].start);
     assert_true(s->devices[0].dropped > 0);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "inspect/symbols.h"
@@ -72,9 +71,7 @@ static void record_in_child(const char *stacks, void (*work)(void)) {
     lines[1] = outer_line;
     _exit(write(pipes[1], lines, sizeof lines) == sizeof lines ? 0 : 1);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  assert_int_equal(child_outcome(child), 0);
   assert_int_equal(read(pipes[0], lines, sizeof lines), sizeof lines);
   inner_line = lines[0];
   outer_line = lines[1];

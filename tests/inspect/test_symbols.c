@@ -1,16 +1,13 @@
 /*
  * Resolving addresses. The test looks up its own functions, whose lines it knows.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
 #include "inspect/symbols.h"
+#include "support/check.h"
 
 static void *caller;
 static int inner_line, middle_line, outer_line;

@@ -2,13 +2,10 @@
  * The emitter of pickles and JSON: values, texts that need escapes, references and line breaks.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "inspect/write_sink.h"
+#include "support/check.h"
 
 static weir__sink sink;
 static FILE *file;

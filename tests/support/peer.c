@@ -36,12 +36,10 @@ void peer_start(int socket_type, const char *role, const char *argument) {
 }
 
 void peer_end(void) {
-  int status;
-  assert_int_equal(waitpid(peer, &status, 0), peer);
+  int outcome = child_outcome(peer);
   peer = 0;
   close(peer_socket);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 0);
+  assert_int_equal(outcome, 0);
 }
 
 void peer_kill(void) {
