@@ -1,4 +1,4 @@
-# The commands of this project. The work itself is done by CMake (see CMakeLists.txt) and by scripts/.
+# The commands of this project. CMake (see CMakeLists.txt) and scripts/ do the work.
 PREFIX ?= /usr/local
 DESTDIR ?=
 ARGS ?=
@@ -16,10 +16,10 @@ run: all
 	@echo
 	@build/weir demo $(ARGS)
 	@echo
-	@echo 'A recorded PyTorch job that ran out of memory, explained by: build/weir explain tests/data/traces/llama_oom.pickle.zst'
+	@echo 'A recorded PyTorch job ran out of memory: build/weir explain tests/data/traces/llama_oom.pickle.zst'
 	@build/weir explain tests/data/traces/llama_oom.pickle.zst
 	@echo
-	@echo 'Next: build/weir --help for all commands, docs/README.md for all pages, make help for all targets.'
+	@echo 'Next: build/weir --help lists all commands, docs/README.md all pages, and make help all targets.'
 
 test:
 	@scripts/setup test
@@ -55,16 +55,19 @@ clean:
 	rm -rf build
 
 help:
-	@echo 'make           build the library, the program build/weir, and the Python package build/python'
-	@echo 'make run       build, run `weir demo` (ARGS="..." are passed on), and explain a recorded failure'
-	@echo 'make test      build and run all tests, in 7 minutes of two cores (STAGES="debug asan tsan strict clang fuzz": some)'
-	@echo 'make test-all  the same in long forms, longer fuzzing, and both commands of the README in a fresh Debian; an hour'
-	@echo 'make test-gpu  run on a real GPU what can (GPU_BUILD=FOLDER: test programs that were built elsewhere)'
-	@echo 'make fuzz      run each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)'
-	@echo 'make bench     build, and run the benchmarks'
-	@echo 'make install   install to PREFIX=$(PREFIX), under DESTDIR if set'
+	@echo 'make           build the library, the program build/weir and the Python package build/python'
+	@echo 'make run       build, run `weir demo` (with ARGS="..." as arguments), and explain a recorded failure'
+	@echo 'make test      build and run all tests, about 7 minutes on two cores'
+	@echo '               (STAGES="debug asan tsan strict clang fuzz" selects stages)'
+	@echo 'make test-all  run the long forms of the tests, fuzz longer, and test `make run` and `make test` in a'
+	@echo '               fresh Debian; about an hour'
+	@echo 'make test-gpu  run the tests that need a GPU (GPU_BUILD=FOLDER uses test programs built on another machine)'
+	@echo 'make fuzz      run each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds'
+	@echo 'make bench     build and run the benchmarks'
+	@echo 'make install   install to PREFIX=$(PREFIX), under DESTDIR if it is set'
 	@echo 'make format    format the code'
-	@echo 'make lint      check the code with clang-format, clang-tidy, cppcheck, shellcheck and a build for WebAssembly'
+	@echo 'make lint      check the code with clang-format, check-layers, shellcheck, clang-tidy, cppcheck and a build for'
+	@echo '               WebAssembly'
 	@echo 'make clean     remove build/'
 	@echo
-	@echo 'What is missing on the machine is installed first (as root, on Debian), or named.'
+	@echo 'Missing packages are installed first (as root on Debian), or listed.'

@@ -1,4 +1,4 @@
-"""The extension of the package `weir`; pyproject.toml has the rest."""
+"""Builds the extension of the package `weir`; pyproject.toml has the rest."""
 
 import re
 from glob import glob
@@ -6,12 +6,14 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-# The version stands in one place, the public header.
+# The public header defines the version.
 header = Path("include/weir/runtime.h").read_text()
 version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
 
-# The library without what reads recorded histories, which belongs to the program.
+# All of the library except src/offline, which belongs to the program.
 library = [source for source in glob("src/**/*.c", recursive=True) if not source.startswith("src/offline/")]
+headers = glob("include/weir/*.h") + glob("src/**/*.h", recursive=True)
+headers += glob("python/src/*.h") + glob("python/frames/*.[ch]")
 
 setup(
     version=version,
@@ -20,10 +22,10 @@ setup(
         Extension(
             "weir._weir",
             sorted(library) + sorted(glob("python/src/*.c")) + ["python/frames/walk.c"],
-            depends=glob("include/weir/*.h") + glob("src/**/*.h", recursive=True) + glob("python/src/*.h") + glob("python/frames/*.[ch]"),
+            depends=headers,
             include_dirs=["include", "src"],
             define_macros=[("_GNU_SOURCE", None)],
-            # The library is inside, and stays inside: other copies of it may be in the process.
+            # The library is linked in, with hidden symbols, since the process may contain other copies of it.
             extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
             libraries=["pthread", "dl"],
         )

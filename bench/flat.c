@@ -1,6 +1,6 @@
 /*
- * flat: how the cost of the allocator's calls grows with the number of private pools, of streams, and of streams whose
- * events are pending. Runs on the ledger, so only the allocator is measured.
+ * flat: how the cost of the allocator's calls grows with the number of private pools, of streams, and of streams with
+ * pending events. Runs on the ledger, so only the allocator is measured.
  *
  *   cc -O2 bench/flat.c $(pkg-config --cflags --libs weir) -o flat && ./flat
  */

@@ -1,8 +1,8 @@
 /*
- * How fast the ledger is: nanoseconds per call of each kind, with 10, 1,000 and 100,000 objects alive.
+ * The speed of the ledger: nanoseconds per call of each kind, with 10, 1,000 and 100,000 live objects.
  *
- * A round takes some of the live objects at random, gives them back in that order, and makes as many anew; each kind of
- * call is timed as a row of its own. What reading the clock costs is measured and taken off.
+ * A round selects some of the live objects at random, frees them in that order, and creates as many new ones. Each kind
+ * of call has its own row. The cost of reading the clock is measured and subtracted.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ typedef struct bench {
   int live, batch, level;
   int order[MANY]; /* a permutation of the live objects; a round works on the first `batch` of it */
   uint64_t random;
-  double clock_ns; /* reading the clock once, which is what is between two readings */
+  double clock_ns; /* the cost of one reading of the clock */
   weir_cu_deviceptr pointers[MANY];
   weir_cu_mem_handle handles[MANY];
   weir_cu_event events[MANY];
@@ -46,7 +46,7 @@ static double now(void) {
   return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/* The least of many tries: what disturbs a try makes it longer. */
+/* The minimum of many tries, since disturbances only make a try longer. */
 static double cost_of_clock(void) {
   double least = 1e9;
   for (int try = 0; try < 1000; try++) {
@@ -107,7 +107,7 @@ static void plain(bench *b, row *rows) {
   finish(b, rows, 4, rounds);
 }
 
-/* Hands the freed addresses out again, the last one first: what a replay of a recorded history does. */
+/* Places new allocations at the freed addresses, the most recent first, as the replay of a recording does. */
 typedef struct places {
   weir_cu_deviceptr free[MANY];
   int count;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the Python package takes, in nanoseconds: PYTHONPATH=build/python bench/python.py [--json]
+"""The cost of the Python package's calls in nanoseconds: PYTHONPATH=build/python bench/python.py [--json]
 
-The best of several rounds, without the loop's own time. WEIR_DRIVER chooses the device.
+Prints the best of several rounds, without the cost of the loop. WEIR_DRIVER selects the device.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def best(function, repeats: int, rounds: int = 9) -> float:
 
 
 def pair(size: int) -> float:
-    """An allocation and its release, as a loop of plain statements does it."""
+    """Times an allocation and its release in a loop of plain statements."""
     empty = weir.empty
     times = []
     for _ in range(9):
@@ -64,23 +64,23 @@ def best(n):
     return min(times)
 import weir
 weir.empty(512)
-print(best(10 - _weir._gather_frames() - 3))  # here, best, the list, and the rest of them deep
+print(best(10 - _weir._gather_frames() - 3))  # without the module, best, the list, and with the rest in deep
 """
 
 
 def recorded(stacks: str | None) -> float:
-    """An allocation of 512 bytes and its free, called from C under ten Python frames, in a process that records itself to a file (in
-    /dev/shm, and small: the ring goes round, and its pages are there)."""
+    """Times an allocation of 512 bytes and its free, called from C under ten Python frames, in a process that records
+    itself to a ring file (a small one in /dev/shm: the ring wraps around, and its pages are resident)."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         env = dict(os.environ)
         if stacks:
             env.update(WEIR_RECORD=folder, WEIR_RECORD_MB="4", WEIR_RECORD_STACKS=stacks)
-        run = [subprocess.run([sys.executable, "-c", PAIRS], env=env, stdout=subprocess.PIPE, check=True) for _ in range(3)]
-        return min(float(done.stdout) for done in run)
+        command = [sys.executable, "-c", PAIRS]
+        return min(float(subprocess.check_output(command, env=env)) for _ in range(3))
 
 
 def import_time() -> float:
-    """`import weir`, less what Python needs to start, in nanoseconds."""
+    """Times `import weir`, without the start of Python, in nanoseconds."""
 
     def run(code: str) -> float:
         begin = time.perf_counter_ns()
@@ -91,7 +91,7 @@ def import_time() -> float:
 
 
 def measure() -> dict[str, tuple[float, float | None]]:
-    """What it is: how long it took, and what it may take."""
+    """Returns, by name, the time of each measurement and its upper bound."""
     weir.empty(4096)
     results: dict[str, tuple[float, float | None]] = {
         "empty(4096) and its release": (pair(4096), 400),
@@ -103,9 +103,9 @@ def measure() -> dict[str, tuple[float, float | None]]:
         "a stack of 50 frames": (stack(50), None),
     }
     weir.memory._record_memory_history(context=None, max_entries=10_000)
-    results["empty(4096) and its release, events recorded"] = (pair(4096), None)
+    results["empty(4096) and its release, history recorded"] = (pair(4096), None)
     weir.memory._record_memory_history(context="alloc", stacks="python", max_entries=10_000)
-    results["the same with Python's stacks"] = (pair(4096), None)
+    results["the same with Python stacks"] = (pair(4096), None)
     weir.memory._record_memory_history(None)
     off = recorded(None)
     results["a pair from C"] = (off, None)
@@ -117,8 +117,8 @@ def measure() -> dict[str, tuple[float, float | None]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object: name to nanoseconds")
-    parser.add_argument("--check", action="store_true", help="fail when something takes longer than it may")
+    parser.add_argument("--json", action="store_true", help="print one JSON object of names and nanoseconds")
+    parser.add_argument("--check", action="store_true", help="fail if a measurement exceeds its bound")
     options = parser.parse_args()
     results = measure()
     if options.json:

@@ -1,24 +1,22 @@
 /*
- * How long histories take to be explained, replayed and tuned: from a hundred thousand events to ten million. They are made
- * here, by an allocator that does what a training job asks of it: each step keeps its activations until the way back, and no
- * two steps are of the same length.
+ * The time to open and to replay recordings of a hundred thousand to ten million events. The recordings are made here by
+ * an allocator under the load of a training job: each step keeps its activations until the backward pass, and each step
+ * has another length.
  *
  *     build/bench/replay [EVENTS...]
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "offline/predict.h"
 #include "weir/alloc.h"
 #include "weir/driver.h"
+#include "weir/history.h"
+#include "weir/offline.h"
+#include "weir/snapshot.h"
 
 enum { LAYERS = 48, PER_LAYER = 6, WEIGHTS = 200 };
-
-typedef struct recording {
-  weir__recording_entry *events;
-  size_t count, most;
-} recording;
 
 static void die(const char *what) {
   fprintf(stderr, "%s: %s\n", what, weir_last_error());
@@ -38,25 +36,6 @@ static uint64_t next_random(uint64_t *state) {
   return z ^ z >> 31;
 }
 
-static void record(void *context, const weir_trace_entry *entry) {
-  static const uint8_t actions[] = {
-      [WEIR_TRACE_ALLOC] = WEIR_TRACE_ALLOC,
-      [WEIR_TRACE_FREE_REQUESTED] = WEIR_TRACE_FREE_REQUESTED,
-      [WEIR_TRACE_FREE_COMPLETED] = WEIR_TRACE_FREE_COMPLETED,
-      [WEIR_TRACE_SEGMENT_ALLOC] = WEIR_TRACE_SEGMENT_ALLOC,
-      [WEIR_TRACE_SEGMENT_FREE] = WEIR_TRACE_SEGMENT_FREE,
-      [WEIR_TRACE_SEGMENT_MAP] = WEIR_TRACE_SEGMENT_MAP,
-      [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP,
-      [WEIR_TRACE_OOM] = WEIR_TRACE_OOM,
-  };
-  recording *r = context;
-  if (r->count < r->most)
-    r->events[r->count++] = (weir__recording_entry){.action = actions[entry->action],
-                                                    .address = entry->address,
-                                                    .size = entry->bytes,
-                                                    .pool = WEIR__RECORDING_NO_POOL};
-}
-
 static void *take(weir_allocator *allocator, uint64_t bytes) {
   void *pointer;
   if (weir_allocator_alloc(allocator, 0, bytes, NULL, &pointer))
@@ -64,85 +43,98 @@ static void *take(weir_allocator *allocator, uint64_t bytes) {
   return pointer;
 }
 
-static void make(recording *r) {
+static void run_step(weir_allocator *allocator, uint64_t tokens) {
+  void *kept[LAYERS][PER_LAYER];
+  for (int layer = 0; layer < LAYERS; layer++)
+    for (int i = 0; i < PER_LAYER; i++) {
+      void *scratch = take(allocator, tokens * (512u << i % 3));
+      kept[layer][i] = take(allocator, tokens * (64u << 2 * i));
+      weir_allocator_free(allocator, scratch);
+    }
+  for (int layer = LAYERS - 1; layer >= 0; layer--)
+    for (int i = 0; i < PER_LAYER; i++) {
+      void *gradient = take(allocator, tokens * (64u << 2 * i));
+      weir_allocator_free(allocator, kept[layer][i]);
+      weir_allocator_free(allocator, gradient);
+    }
+}
+
+/* Writes a recording of about so many events to a file. */
+static void make(uint64_t events, FILE *file) {
+  enum { EVENTS_PER_STEP = LAYERS * PER_LAYER * 9 };
   weir_ledger_options ledger;
   weir_allocator_options options;
+  weir_history_options history;
   weir_driver *driver;
   weir_allocator *allocator;
-  void *kept[LAYERS][PER_LAYER];
+  weir_snapshot *snapshot;
   uint64_t random = 1;
   weir_ledger_options_init(&ledger);
   weir_allocator_options_init(&options);
+  weir_history_options_init(&history);
   ledger.bytes = 1ull << 40;
   options.conf = "";
+  history.context = WEIR_CONTEXT_NONE;
+  history.max_entries = SIZE_MAX;
   if (weir_driver_open_ledger(&ledger, &driver) || driver->Init(driver, 0) ||
-      weir_allocator_create(driver, &options, &allocator) || weir_allocator_attach_tracker(allocator, record, r))
+      weir_allocator_create(driver, &options, &allocator) || weir_history_record(allocator, &history))
     die("set up");
   for (int i = 0; i < WEIGHTS; i++)
     take(allocator, 1 + next_random(&random) % (32 << 20));
-  while (r->count < r->most) {
-    uint64_t tokens = 256 + next_random(&random) % 4096;
-    for (int layer = 0; layer < LAYERS; layer++)
-      for (int i = 0; i < PER_LAYER; i++) {
-        void *scratch = take(allocator, tokens * (512u << i % 3));
-        kept[layer][i] = take(allocator, tokens * (64u << 2 * i));
-        weir_allocator_free(allocator, scratch);
-      }
-    for (int layer = LAYERS - 1; layer >= 0; layer--)
-      for (int i = 0; i < PER_LAYER; i++) {
-        void *gradient = take(allocator, tokens * (64u << 2 * i));
-        weir_allocator_free(allocator, kept[layer][i]);
-        weir_allocator_free(allocator, gradient);
-      }
-  }
+  for (uint64_t i = 0; i < events / EVENTS_PER_STEP; i++)
+    run_step(allocator, 256 + next_random(&random) % 4096);
+  if (weir_snapshot_take(allocator, NULL, &snapshot) || weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file) ||
+      fflush(file))
+    die("snapshot");
+  weir_snapshot_destroy(snapshot);
   weir_allocator_destroy(allocator);
   weir_driver_close(driver);
 }
 
-static void measure(size_t events) {
+static void measure(uint64_t events) {
   static const char *const confs[] = {NULL, "expandable_segments:True", "max_split_size_mb:256"};
-  recording r = {.most = events};
-  r.events = calloc(events, sizeof *r.events);
-  if (!r.events)
-    die("no host memory");
-  make(&r);
-  int64_t streams[] = {0};
-  weir__recording_pool pools[] = {{{0, 0}}};
-  weir__recording_device device = {.events = r.events, .event_count = r.count};
-  const weir__recording snapshot = {.devices = &device,
-                                    .device_count = 1,
-                                    .has_history = true,
-                                    .streams = streams,
-                                    .stream_count = 1,
-                                    .pools = pools,
-                                    .pool_count = 1};
-  weir__replayer *history;
+  char path[] = "/tmp/weir-bench-XXXXXX";
+  weir_offline_recording *recording;
+  weir_offline_replayer *replayer;
+  weir_offline_result result;
+  int descriptor = mkstemp(path);
+  FILE *file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
+  if (!file)
+    die(path);
+  make(events, file);
+  fclose(file);
   double begin = now();
-  if (weir__replayer_open(&snapshot, 0, 0, 0, &history))
+  if (weir_offline_recording_load(path, NULL, &recording))
+    die("load");
+  unlink(path);
+  double loaded = now();
+  if (weir_offline_replayer_create(recording, NULL, &replayer))
     die("open");
-  printf("%10zu %12.3f", r.count, now() - begin);
-  if (weir__replayer_check(history)->differences)
-    printf(" (differs: %s)", weir__replayer_check(history)->shown[0]);
+  double opened = now();
+  weir_offline_result_init(&result);
+  if (weir_offline_replayer_check(replayer, &result))
+    die("check");
+  printf("%10llu %12.3f %12.3f", (unsigned long long)result.events, loaded - begin, opened - loaded);
+  if (!result.is_exact)
+    printf(" (differs: %s)", result.first_difference);
   for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
-    weir__settings settings;
-    weir__replay_report report;
-    weir__capacity capacity = weir__replayer_capacity(history);
-    if (confs[i] && weir__settings_parse(NULL, confs[i], &settings))
-      die(confs[i]);
-    if (weir__replayer_run(history, confs[i] ? &settings : NULL, &capacity, NULL, &report))
+    weir_offline_predict_options options;
+    weir_offline_predict_options_init(&options);
+    options.conf = confs[i];
+    if (weir_offline_replayer_predict(replayer, &options, &result))
       die("run");
-    printf(" %12.3f (%4.1f)", report.seconds, (double)report.events / report.seconds / 1e6);
+    printf(" %12.3f (%4.1f)", result.seconds, (double)result.events / result.seconds / 1e6);
   }
   putchar('\n');
   fflush(stdout);
-  weir__replayer_close(history);
-  free(r.events);
+  weir_offline_replayer_destroy(replayer);
+  weir_offline_recording_destroy(recording);
 }
 
 int main(int argc, char **argv) {
-  static const size_t sizes[] = {100000, 1000000, 10000000};
-  puts("Seconds (and million events in a second) for a history of so many events");
-  printf("%10s %12s %19s %19s %19s\n", "events", "explain", "recorded", "expandable", "max_split_size 256");
+  static const uint64_t sizes[] = {100000, 1000000, 10000000};
+  puts("Seconds (and million events per second) by the number of events of a recording");
+  printf("%10s %12s %12s %19s %19s %19s\n", "events", "load", "open", "recorded", "expandable", "max_split_size 256");
   if (argc > 1)
     for (int i = 1; i < argc; i++)
       measure(strtoull(argv[i], NULL, 10));

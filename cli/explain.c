@@ -183,7 +183,7 @@ static void print_uses(const report *f) {
 static void print_holders(const report *f) {
   const weir__explanation *x = f->x;
   char text[2][32], stack[WEIR__DESCRIBE_TEXT];
-  size_t shown = x->has_request && x->cause != WEIR__CAUSE_EXHAUSTED ? 3 : WEIR__SUMMARY_HOLDERS;
+  size_t shown = x->has_request && x->cause != WEIR_OFFLINE_CAUSE_EXHAUSTED ? 3 : WEIR__SUMMARY_HOLDERS;
   if (x->holder_count)
     printf("  %slargest users%s\n", weir_cli_bold(), weir_cli_plain());
   for (size_t i = 0; i < x->holder_count && i < shown; i++) {
@@ -197,7 +197,7 @@ static void print_holders(const report *f) {
 static void print_pins(const report *f) {
   const weir__explanation *x = f->x;
   char text[3][32];
-  if (!x->pin_count || x->cause == WEIR__CAUSE_EXHAUSTED)
+  if (!x->pin_count || x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
     return;
   if (x->pins_serve)
     printf("  %sin the way%s: each of these segments could serve the request without the blocks in it\n",
@@ -241,29 +241,29 @@ static void print_cause(const weir__explanation *x) {
   uint64_t free_bytes = x->bytes[WEIR__USE_FREE_WHOLE] + x->bytes[WEIR__USE_FREE_SPLIT];
   printf("  %swhy%s         ", weir_cli_bold(), weir_cli_plain());
   switch (x->cause) {
-  case WEIR__CAUSE_EXHAUSTED:
+  case WEIR_OFFLINE_CAUSE_EXHAUSTED:
     print_exhausted(x);
     break;
-  case WEIR__CAUSE_FRAGMENTED:
+  case WEIR_OFFLINE_CAUSE_FRAGMENTED:
     printf("Fragmentation: %s are free, but in blocks of at most %s, and live blocks keep their segments from being "
            "released.\n",
            bytes(free_bytes, text[0]), bytes(x->largest_hole, text[1]));
     break;
-  case WEIR__CAUSE_STREAMS:
+  case WEIR_OFFLINE_CAUSE_STREAMS:
     printf("Other streams: %s are free, but belong to other streams, and a block is only reused on its stream.\n",
            bytes(x->bytes[WEIR__USE_FREE_STREAM], text[0]));
     break;
-  case WEIR__CAUSE_POOLS:
+  case WEIR_OFFLINE_CAUSE_POOLS:
     printf("Pools: %s are free, but not in the pool of the request (%s), and a block never changes its pool.\n",
            bytes(x->bytes[WEIR__USE_FREE_POOL], text[0]),
            x->is_private ? "which is private" : "graphs have pools of their own");
     break;
-  case WEIR__CAUSE_CLASS:
+  case WEIR_OFFLINE_CAUSE_CLASS:
     printf(
         "Size classes: %s are free in segments of the other size class, which live blocks keep from being released.\n",
         bytes(x->bytes[WEIR__USE_FREE_CLASS], text[0]));
     break;
-  case WEIR__CAUSE_WAITING:
+  case WEIR_OFFLINE_CAUSE_WAITING:
     if (x->was_rescued)
       printf("Waiting: suitable blocks were freed, but still in use by another stream. PyTorch waits for it, but does "
              "not search again: repeating the request would have succeeded.\n");
@@ -271,7 +271,7 @@ static void print_cause(const weir__explanation *x) {
       printf("Waiting: %s were freed, but still in use by another stream%s.\n",
              bytes(x->bytes[WEIR__USE_WAITING], text[0]), x->is_capture ? ", and a capture does not wait" : "");
     break;
-  case WEIR__CAUSE_MIXED:
+  case WEIR_OFFLINE_CAUSE_MIXED:
   default:
     if (x->is_from_file && !x->reserved)
       printf("Not known: the file does not contain what was reserved at that moment.\n");
@@ -288,7 +288,7 @@ static void print_failed_settings(const weir__explanation *x) {
   size_t count = 0, shown = 0;
   for (size_t i = 0; i < x->trial_count; i++)
     count += x->trials[i].remedy == WEIR__REMEDY_SETTING && !x->trials[i].works;
-  if (count && x->cause == WEIR__CAUSE_EXHAUSTED) {
+  if (count && x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED) {
     printf("    no          none of the %zu settings that were tried\n", count);
     return;
   }
@@ -463,7 +463,7 @@ static void print_next(const report *f) {
     printf("call torch.cuda.empty_cache() between the steps\n");
   else if (find_remedy(x, WEIR__REMEDY_WAIT))
     printf("catch the error, call torch.cuda.synchronize(), and repeat the request\n");
-  else if (x->cause == WEIR__CAUSE_EXHAUSTED)
+  else if (x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
     printf("no setting helps: free or shrink what is listed as in use, or request less\n");
   else if (x->trial_count)
     printf("nothing that was tried helps: free the blocks in the way earlier, or allocate them first\n");

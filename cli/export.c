@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "cli.h"
-#include "offline/target.h"
+#include "offline/output_file.h"
 #include "progress.h"
 
 enum format { FORMAT_JSON, FORMAT_SQLITE, FORMAT_CSV, FORMAT_PERFETTO };
@@ -20,14 +20,14 @@ static struct {
   const char *to;
 } options = {.table = -1, .device = -1};
 
-static weir_status write_to(const weir__recording *snapshot, weir_cli_progress *progress, weir__target *target) {
+static weir_status write_to(const weir__recording *snapshot, weir_cli_progress *progress, weir__output_file *target) {
   if (options.format == FORMAT_SQLITE) {
     weir_status status =
         weir__export_sqlite(snapshot, options.device, weir_cli_progress_step, progress,
                             target->path ? target->path : "standard output", weir__outfile_contents(&target->out));
-    return status ? status : weir__target_keep(target);
+    return status ? status : weir__output_file_keep(target);
   }
-  weir_status status = weir__target_open(target);
+  weir_status status = weir__output_file_open(target);
   if (status)
     return status;
   if (options.format == FORMAT_JSON)
@@ -40,13 +40,13 @@ static weir_status write_to(const weir__recording *snapshot, weir_cli_progress *
   else
     status = weir__export_perfetto(snapshot, options.device, weir_cli_progress_step, progress, target->file);
   if (!status)
-    status = weir__target_close(target);
-  return status ? status : weir__target_keep(target);
+    status = weir__output_file_close(target);
+  return status ? status : weir__output_file_keep(target);
 }
 
 static int export_file(const char *file) {
   weir__recording *snapshot;
-  weir__target target;
+  weir__output_file target;
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
   weir_status status = weir__recording_load(file, NULL, &snapshot);
   weir_cli_progress_end(progress);
@@ -60,11 +60,11 @@ static int export_file(const char *file) {
   }
   weir__export_clean(snapshot);
   progress = weir_cli_progress_begin("writing");
-  status = weir__target_begin(&target, options.to,
-                              options.format == FORMAT_SQLITE ? WEIR__OUTFILE_BY_PATH : WEIR__OUTFILE_WRITE);
+  status = weir__output_file_begin(&target, options.to,
+                                   options.format == FORMAT_SQLITE ? WEIR__OUTFILE_BY_PATH : WEIR__OUTFILE_WRITE);
   if (!status) {
     status = write_to(snapshot, progress, &target);
-    weir__target_end(&target);
+    weir__output_file_end(&target);
   }
   weir_cli_progress_end(progress);
   weir__recording_free(snapshot);

@@ -175,7 +175,7 @@ typedef struct initial {
 static initial count_initial(const weir__state *state) {
   initial sum = {0};
   for (size_t i = 0; i < state->block_count; i++)
-    if (state->blocks[i].state >= WEIR__ALLOCATED) {
+    if (weir__state_is_active(&state->blocks[i])) {
       sum.blocks++;
       sum.bytes += state->blocks[i].requested;
     }

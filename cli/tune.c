@@ -235,7 +235,7 @@ static void read_base(const char *conf, weir__settings *base) {
 }
 
 static int tune_files(tuning *t, char **names, int count) {
-  weir__parallel *parallel = &t->options.team;
+  weir__parallel *parallel = &t->options.parallel;
   weir__settings base;
   int code = WEIR_EXIT_OK;
   t->files = calloc((size_t)count, sizeof *t->files);
@@ -281,9 +281,9 @@ static int run(int count, char **files) {
   int code = weir_cli_prediction_begin();
   if (code)
     return code;
-  weir_cli_ranks_begin(&t.options.team);
+  weir_cli_ranks_begin(&t.options.parallel);
   code = tune_files(&t, files, count);
-  weir_cli_ranks_end(&t.options.team, false);
+  weir_cli_ranks_end(&t.options.parallel, false);
   for (int i = 0; t.files && i < count; i++)
     weir_cli_history_close(&t.files[i]);
   free(t.files);

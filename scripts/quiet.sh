@@ -1,8 +1,8 @@
-# Shows one line where a command would print hundreds. To be sourced.
+# Functions that show one line instead of a command's long output. To be sourced.
 # shellcheck shell=sh
 
-# start_quiet LOG COMMAND...: runs the command in the background with its output in LOG; its process is $quiet_pid. An interrupt
-# ends it with all its children.
+# start_quiet LOG COMMAND...: runs the command in the background with its output in LOG, and sets quiet_pid. An
+# interrupt ends it and all its children.
 quiet_pid=
 start_quiet() {
   quiet_log=$1
@@ -16,16 +16,16 @@ start_quiet() {
   trap 'stop_quiet $quiet_pid; exit 130' INT TERM HUP
 }
 
-# stop_quiet PID: ends what start_quiet has begun.
+# stop_quiet PID: ends a command of start_quiet.
 stop_quiet() {
   kill -- "-$1" 2>/dev/null || kill "$1" 2>/dev/null
 }
 
-# is_terminal: standard output is one that can write a line anew.
+# is_terminal: whether standard output is a terminal that can rewrite a line.
 is_terminal() { [ -t 1 ] && [ "${TERM:-dumb}" != dumb ]; }
 
-# wait_quiet PID [STATUS]: waits with a sign of life. On a terminal that is a turning bar, or STATUS, a command that prints a few
-# words, on a line of its own; elsewhere a dot every five seconds. Returns the exit code.
+# wait_quiet PID [STATUS]: waits and shows progress: on a terminal a spinner, or a line with the output of the command
+# STATUS; elsewhere a dot every five seconds. Returns the exit code.
 wait_quiet() {
   ticks=0
   is_terminal && [ -z "${2:-}" ] && printf ' '
@@ -52,8 +52,8 @@ wait_quiet() {
   wait "$1"
 }
 
-# quietly TEXT LOG COMMAND...: a line with TEXT, a sign of life, and how long it took. If the command fails, LOG follows, and the
-# exit code is the command's.
+# quietly TEXT LOG COMMAND...: prints a line with TEXT, progress and the time taken. If the command fails, prints LOG
+# and returns its exit code.
 quietly() {
   printf '%s ' "$1"
   quiet_began=$(date +%s)

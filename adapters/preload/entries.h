@@ -1,15 +1,15 @@
 /*
- * The driver's functions that the preload library takes the place of. A list, included once for every use of it; it has no
- * include guard on purpose.
+ * The driver functions that the preload library replaces. This list is included once for each use, so it has no include
+ * guard.
  *
  *   ENTRY(symbol, name, since, stream, (parameters))
  *
- * symbol is what libcuda.so.1 exports, name what cuGetProcAddress knows it by, since the CUDA version (1000 * major + 10 *
- * minor) from which on that name means this symbol. stream tells the two variants of a call that takes a stream apart: LEGACY
- * and PER_THREAD say what stream NULL is, ANY has no variants.
+ * symbol is the name that libcuda.so.1 exports, and name the one for cuGetProcAddress. since is the first CUDA version
+ * (1000 * major + 10 * minor) in which the name means this symbol. stream distinguishes the two variants of a call that
+ * takes a stream: LEGACY and PER_THREAD state the meaning of the stream NULL; ANY has no variants.
  */
 
-/* ---- Ways to a function ---- */
+/* ---- Lookup ---- */
 
 ENTRY(cuGetProcAddress, cuGetProcAddress, 11030, ANY, (const char *name, void **function, int version, uint64_t flags))
 ENTRY(cuGetProcAddress_v2, cuGetProcAddress, 12000, ANY,
@@ -33,7 +33,7 @@ ENTRY(cuMemAllocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync, 11020, PER_THREAD,
 ENTRY(cuMemFreeAsync, cuMemFreeAsync, 11020, LEGACY, (weir_cu_deviceptr pointer, weir_cu_stream stream))
 ENTRY(cuMemFreeAsync_ptsz, cuMemFreeAsync, 11020, PER_THREAD, (weir_cu_deviceptr pointer, weir_cu_stream stream))
 
-/* ---- What has a say in whether memory may be used ---- */
+/* ---- Calls that affect whether memory may be used ---- */
 
 ENTRY(cuMemPoolCreate, cuMemPoolCreate, 11020, ANY, (weir_cu_mempool * pool, const weir_cu_mempool_props *props))
 ENTRY(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, ANY,
@@ -55,7 +55,7 @@ ENTRY(cuStreamEndCapture_ptsz, cuStreamEndCapture, 10000, PER_THREAD, (weir_cu_s
 ENTRY(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, 7000, ANY, (weir_cu_device device))
 ENTRY(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, ANY, (weir_cu_device device))
 
-/* ---- Memory that stays the driver's, but may need some that is cached ---- */
+/* ---- Memory that the driver serves, which may need cached memory to be released ---- */
 
 ENTRY(cuMemCreate, cuMemCreate, 10020, ANY,
       (weir_cu_mem_handle * handle, size_t bytes, const weir_cu_mem_prop *prop, unsigned long long flags))

@@ -6,9 +6,8 @@
  *
  * The stream that memory belongs to:
  * - Memory of cuMemAlloc belongs to no stream: the program may use it on any stream at once. It is allocated on a
- * stream
- * that nothing else uses (NO_STREAM), and is freed there only when the device has finished with it: cuMemFree waits for
- *   the device, as the driver's does.
+ *   stream that nothing else uses (NO_STREAM), and is freed there only when the device has finished with it: cuMemFree
+ *   waits for the device, as the driver's does.
  * - Memory of cuMemAllocAsync belongs to its stream, and is reused there in the stream's order.
  * - The default stream of each thread has one handle for all threads. Its memory is allocated on NO_STREAM.
  * - Memory that is freed in another stream than its own waits for that stream, by an event.
@@ -200,14 +199,13 @@ static uint64_t limit_of(weir_allocator *allocator, int device, uint64_t total) 
   if (text && *text && !weir_bytes_parse(text, &bytes))
     limit = least(limit, bytes);
   else if (text && *text)
-    say(WEIR_LOG_ERROR, "WEIR_MEMORY_LIMIT=%s is no size, and does not count: expected bytes, as 8GiB", text);
+    say(WEIR_LOG_ERROR, "ignoring WEIR_MEMORY_LIMIT=%s: expected a size such as 8GiB", text);
 
   text = getenv("WEIR_MEMORY_FRACTION");
   char *end;
   fraction = text && *text ? strtod(text, &end) : 1;
   if (text && *text && (*end || !(fraction >= 0 && fraction <= 1)))
-    say(WEIR_LOG_ERROR,
-        "WEIR_MEMORY_FRACTION=%s is no part of the device's memory, and does not count: expected 0 to 1", text);
+    say(WEIR_LOG_ERROR, "ignoring WEIR_MEMORY_FRACTION=%s: expected a number from 0 to 1", text);
   else
     limit = least(limit, (uint64_t)(fraction * (double)total));
   return limit;
@@ -819,8 +817,8 @@ weir_cu_result cuIpcGetMemHandle(weir_cu_ipc_mem_handle *handle, weir_cu_devicep
   if (can_be_shared)
     return REAL(cuIpcGetMemHandle, handle, pointer);
   say(WEIR_LOG_WARN,
-      "preload: memory at %p cannot be shared with another process, because it is a part of a larger piece; "
-      "WEIR_NO_MEMORY_CACHING=1 gives each allocation its own",
+      "preload: memory at %p cannot be shared with another process, because it is a part of a larger segment; set "
+      "WEIR_NO_MEMORY_CACHING=1 to give each allocation a segment of its own",
       (void *)(uintptr_t)pointer);
   return WEIR_CU_NOT_SUPPORTED;
 }

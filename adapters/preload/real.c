@@ -1,10 +1,11 @@
 /*
- * How programs come to the driver's functions, and how ours come between.
+ * How programs find the driver's functions, and how the preload library replaces them.
  *
- * There are three ways. A program that is linked to libcuda.so.1 finds the names that we export, since we were loaded first.
- * One that asks dlsym gets ours in the place of the driver's; NVIDIA's runtime does so, also where it is linked into the program. And
- * cuGetProcAddress, which the runtime and frameworks then ask for all the rest, is one of ours. A function is replaced only
- * if it is the driver's: a library that happens to have the same names keeps them.
+ * There are three ways. A program that is linked to libcuda.so.1 finds the names that this library exports, since it
+ * was loaded first. A program that calls dlsym gets this library's functions instead of the driver's; NVIDIA's runtime
+ * does so, even if it is linked statically. And cuGetProcAddress, which the runtime and frameworks call for the other
+ * functions, is replaced too. A function is replaced only if it belongs to the driver: another library with the same
+ * names is not affected.
  */
 #include "real.h"
 
@@ -14,10 +15,10 @@
 
 enum { ANY, LEGACY, PER_THREAD };
 
-/* The bit of cuGetProcAddress's flags that asks for the second variant. */
+/* The flag of cuGetProcAddress that selects the variant for per-thread default streams. */
 enum { PER_THREAD_DEFAULT_STREAM = 2 };
 
-/* From here on a name may mean a function of another signature. */
+/* From this version on, a name may mean a function with another signature. */
 enum { UNKNOWN_VERSION = 14000 };
 
 static const struct {
@@ -42,13 +43,13 @@ _Thread_local bool preload_finds_real;
 
 /* ---- The driver ---- */
 
-/* Found by whoever comes first; two that do so at once find the same. */
+/* Found by the first thread that needs it. Two threads at once find the same. */
 static _Atomic(void *) real[PRELOAD_COUNT];
 static atomic_bool is_loaded;
 
 typedef void *(*dlsym_fn)(void *, const char *);
 
-/* libc's own. Found by its version, which dlvsym asks for: dlsym itself would find ours. */
+/* libc's own dlsym. It is found by its version through dlvsym, since dlsym itself would find ours. */
 __attribute__((no_sanitize("address", "undefined", "thread"))) static dlsym_fn libc_dlsym(void) {
   static _Atomic(dlsym_fn) found;
   dlsym_fn fn = atomic_load_explicit(&found, memory_order_relaxed);
@@ -59,13 +60,13 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) static dlsym_fn l
   for (size_t i = 0; i < sizeof versions / sizeof *versions && !address; i++)
     address = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
   if (!address)
-    abort(); /* without it no program gets far: better at once than somewhere */
+    abort(); /* no program can run without it */
   memcpy(&fn, &address, sizeof fn);
   atomic_store_explicit(&found, fn, memory_order_relaxed);
   return fn;
 }
 
-/* The driver is there when the program has loaded it: we never do. */
+/* The driver is available if the program has loaded it; this library never loads it. */
 static bool load(void) {
   if (atomic_load_explicit(&is_loaded, memory_order_acquire))
     return true;
@@ -87,7 +88,7 @@ weir_cu_result preload_absent(void) { return load() ? WEIR_CU_NOT_SUPPORTED : WE
 
 /* ---- dlsym ---- */
 
-/* What takes the place of what dlsym would find; NULL: nothing does. */
+/* Returns the function that replaces what dlsym would find, or NULL if none does. */
 static void *replacement(void *handle, const char *name) {
   if (preload_finds_real || handle == RTLD_NEXT)
     return NULL;
@@ -101,8 +102,8 @@ static void *replacement(void *handle, const char *name) {
   return NULL;
 }
 
-/* libc's dlsym looks at where it was called from (RTLD_NEXT and RTLD_DEFAULT mean that library's view), so this ends in a jump
- * and not in a call, whatever the build. It also runs before a sanitizer is ready. */
+/* libc's dlsym depends on its caller (RTLD_NEXT and RTLD_DEFAULT mean the view of the calling library), so this must
+ * end in a jump instead of a call in every build. It also runs before a sanitizer is initialized. */
 #if defined(__clang__)
 #define JUMP __attribute__((musttail))
 __attribute__((visibility("default"), no_sanitize("address", "undefined", "thread")))
@@ -123,7 +124,8 @@ dlsym(void *restrict handle, const char *restrict name) {
 
 /* ---- cuGetProcAddress ---- */
 
-/* What takes the place of the function that the driver found. Of a name's versions the newest that the caller knows counts. */
+/* Returns the replacement of a function that the driver found. Of several versions of a name, the newest that the
+ * caller knows is used. */
 static void *instead_of(void *found, const char *name, int version, uint64_t flags) {
   int best = -1;
   int other = flags & PER_THREAD_DEFAULT_STREAM ? LEGACY : PER_THREAD;

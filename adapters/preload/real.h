@@ -1,5 +1,5 @@
 /*
- * The way to the real driver: which of its functions are ours, and where the real ones are.
+ * Access to the real driver: which of its functions are replaced, and where the real ones are.
  */
 #ifndef WEIR_PRELOAD_REAL_H
 #define WEIR_PRELOAD_REAL_H
@@ -11,7 +11,7 @@
 
 #include "weir/driver.h"
 
-/* The functions that programs find in our place of the driver's. */
+/* The functions that programs find instead of the driver's. */
 #define ENTRY(symbol, name, since, stream, params)                                                                     \
   typedef weir_cu_result preload_##symbol params;                                                                      \
   __attribute__((visibility("default"))) preload_##symbol symbol;
@@ -23,7 +23,7 @@ typedef enum preload_entry {
   PRELOAD_COUNT
 } preload_entry;
 
-/* The driver's function, or NULL: the driver is not there, or lacks it. */
+/* Returns the driver's function, or NULL if the driver is not loaded, or lacks it. */
 void *preload_real(preload_entry entry);
 
 #define ENTRY(symbol, name, since, stream, params)                                                                     \
@@ -38,10 +38,10 @@ void *preload_real(preload_entry entry);
 /* Calls the driver's own function. */
 #define REAL(symbol, ...) (preload_real_##symbol() ? preload_real_##symbol()(__VA_ARGS__) : preload_absent())
 
-/* What a function answers that the driver has not. */
+/* The result of a function that the driver lacks. */
 weir_cu_result preload_absent(void);
 
-/* While this is set, this thread finds the driver's own functions: Weir is looking for them. */
+/* While this is set, the thread finds the driver's own functions. Set while Weir looks them up. */
 extern _Thread_local bool preload_finds_real;
 
 #endif

@@ -1,4 +1,4 @@
-// Memory: giving it out and taking it back, limits, statistics, and what happens when there is none left.
+// Memory: allocation and free, limits, statistics, and out of memory.
 #include "allocator.h"
 
 #include <c10/core/impl/GPUTrace.h>
@@ -24,10 +24,10 @@ using c10::CachingDeviceAllocator::DeviceStats;
 
 namespace {
 
-// A deleter is a plain function, so it finds the allocator here.
+// A deleter is a plain function, so it gets the allocator from here.
 Allocator *instance = nullptr;
 
-// What Weir said about the calling thread's last failure, for PyTorch's observers.
+// Weir's description of the calling thread's last failure, for PyTorch's observers.
 struct Shortage {
   bool is_new = false;
   size_t bytes, limit, free_bytes;
@@ -38,14 +38,14 @@ void note_shortage(void *, int, size_t bytes, size_t limit, size_t free_bytes) {
   shortage = {true, bytes, limit, free_bytes};
 }
 
-// What PyTorch's own code frees when memory runs short, such as what other processes have sent back.
+// Runs PyTorch's callbacks that free memory when it runs short, such as memory that other processes have returned.
 int run_free_callbacks(void *, int) {
   bool freed = false;
   for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
     try {
       freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
     } catch (const std::exception &error) {
-      TORCH_WARN("weir: the callback ", name, " that frees memory failed: ", error.what());
+      TORCH_WARN("weir: the callback ", name, " to free memory failed: ", error.what());
     }
   }
   return freed;
@@ -71,15 +71,15 @@ StatArray stats_of(const weir_stat (&from)[WEIR_STAT_KINDS]) {
   return {stat_of(from[WEIR_STAT_ALL]), stat_of(from[WEIR_STAT_SMALL_POOL]), stat_of(from[WEIR_STAT_LARGE_POOL])};
 }
 
-// A call of the CUDA runtime leaves its thread with a context: that of the device the thread has chosen. Libraries count on it
-// (cuBLAS is one), and PyTorch's own allocator gives it to every thread that gets memory from the driver. Weir calls the driver
-// itself, and would leave a thread without one as it was; so before Weir looks, the runtime is asked for it.
+// After a call of the CUDA runtime, the thread has a current context: that of its device. Libraries such as cuBLAS rely
+// on this, and with PyTorch's own allocator every thread that gets memory from the driver has a context. Weir calls the
+// driver directly, which would leave a thread without one. So before Weir queries the context, the runtime sets it.
 weir_cu_result (*driver_context)(weir_driver *, weir_cu_context *) = nullptr;
 bool has_one_device = false;
-thread_local int device_of_thread = -1; // on which it allocated last, where there are several; -1: on none
+thread_local int device_of_thread = -1; // the device of its last allocation if there are several; -1 if there was none
 
-// A thread that has chosen no device is on the first one, and may only free memory of another: a context that nobody uses takes
-// hundreds of megabytes of it. So one is made where memory is asked for, and else taken where there is one.
+// A thread that has not chosen a device is on the first one, but may only free memory of another. An unused context
+// takes hundreds of megabytes. So a context is created only for allocations, and otherwise used only if it exists.
 bool may_have_context(DeviceIndex device) {
   return has_one_device || device == device_of_thread || c10::cuda::hasPrimaryContext(device);
 }
@@ -88,10 +88,10 @@ weir_cu_result runtime_context(weir_driver *driver, weir_cu_context *context) {
   weir_cu_result r = driver_context(driver, context);
   if (r || *context)
     return r;
-  try { // Weir is C: nothing may fly through it
+  try { // Weir is C: no exception may pass through it
     DeviceIndex device = 0;
     if (c10::cuda::GetDevice(&device) || !may_have_context(device) || cudaSetDevice(device)) {
-      (void)cudaGetLastError(); // it is Weir's call that fails then, and says so
+      (void)cudaGetLastError(); // Weir's call fails then, and reports the error
       return r;
     }
   } catch (const std::exception &) {
@@ -105,7 +105,7 @@ void replace_all(std::string &text, const char *from, const char *to) {
     text.replace(at, std::strlen(from), to);
 }
 
-// Weir's text has the same sentences as PyTorch's. It speaks of Weir where people, and programs, look for PyTorch.
+// Weir's text has the sentences of PyTorch's, but it names Weir, while users and programs look for PyTorch.
 std::string shortage_text(const std::string &weirs, bool expandable) {
   static const char last[] = "is reserved by PyTorch but unallocated.";
   static const char advice[] =
@@ -143,8 +143,8 @@ Allocator &the_allocator() {
 void Allocator::init(int device_count) {
   std::lock_guard<std::mutex> lock(init_mutex_);
   if (weir_ || device_count < 1) {
-    TORCH_CHECK(device_count <= device_count_, "weir: the allocator was started for ", device_count_,
-                " devices, and cannot be started again for ", device_count);
+    TORCH_CHECK(device_count <= device_count_, "weir: the allocator was initialized for ", device_count_,
+                " devices, and cannot be initialized again for ", device_count);
     return;
   }
   weir_driver *driver = nullptr;
@@ -183,7 +183,7 @@ void Allocator::init(int device_count) {
 
 bool Allocator::initialized() { return weir_ != nullptr; }
 
-// Keys that only Weir has come from WEIR_ALLOC_CONF, and stay what they are.
+// Keys that only Weir has come from WEIR_ALLOC_CONF, and are not changed.
 void Allocator::apply_settings() {
   if (!weir_)
     return;
@@ -193,7 +193,7 @@ void Allocator::apply_settings() {
     return;
   settings_ = conf;
   if (weir_allocator_configure(weir_, conf.c_str()))
-    TORCH_WARN("weir: ", weir_last_error(), ". The settings before it stay.");
+    TORCH_WARN("weir: ", weir_last_error(), ". The previous settings remain in effect.");
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
@@ -219,7 +219,7 @@ bool Allocator::isEnabled() const {
   return weir_ ? weir_allocator_is_caching(weir_) != 0 : wants_caching_ && !is_bypassed();
 }
 
-// Much of PyTorch asks for the name to know what an allocator can do. This one can do what the native one can.
+// Much of PyTorch checks this name to know what an allocator supports. This one supports what the native one does.
 std::string Allocator::name() { return "native"; }
 
 // ---- Errors ----
@@ -266,9 +266,9 @@ void Allocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) {
 
 #if WEIR_TORCH_2_12
 void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
-  if (!weir_) // PyTorch's own tells it to the devices that there are, which are none yet
+  if (!weir_) // PyTorch's own allocator passes it to the existing devices, of which there are none yet
     return;
-  // Kept for good: Weir has no way to detach one, and neither has PyTorch.
+  // Never freed: neither Weir nor PyTorch can detach one.
   auto kept = std::make_unique<cca::OomRejectionObserver>(std::move(observer));
   check(weir_allocator_attach_rejection_observer(
       weir_,
@@ -276,7 +276,7 @@ void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
         try {
           (*static_cast<cca::OomRejectionObserver *>(kept))(device, bytes, reserved, total);
         } catch (const std::exception &error) {
-          TORCH_WARN("weir: an observer of refused allocations failed: ", error.what());
+          TORCH_WARN("weir: an observer of rejected allocations failed: ", error.what());
         }
       },
       kept.get()));
@@ -292,7 +292,7 @@ static inline void tell_python(void *pointer) {
     (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
 }
 
-// With one device there is nothing to ask.
+// With one device there is no need to query it.
 DeviceIndex Allocator::current_device() const {
   DeviceIndex device = 0;
   if (C10_UNLIKELY(device_count_ != 1))
@@ -332,7 +332,7 @@ void *Allocator::alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t st
   return pointer;
 }
 
-// Of a new block, NULL: none.
+// Of a new block; NULL if there is none.
 void Allocator::tell_profiler(void *pointer) {
   weir_pointer_info block;
   block.size = sizeof block;
@@ -433,7 +433,7 @@ void Allocator::delete_pointer(void *pointer) { instance->free(pointer); }
 
 void Allocator::raw_delete(void *pointer) { free(pointer); }
 
-// Memory of others (another process's, a foreign library's) has a deleter of theirs, and is none of our business.
+// Memory that is owned elsewhere (by another process or library) has its own deleter, and is ignored here.
 void Allocator::recordStream(const c10::DataPtr &pointer, c10::cuda::CUDAStream stream) {
   if (!pointer.get() || pointer.get_deleter() != &delete_pointer)
     return;

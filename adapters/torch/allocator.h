@@ -1,4 +1,4 @@
-// Weir as PyTorch's allocator of device memory: every method of CUDAAllocator, on Weir's C functions.
+// Weir as PyTorch's allocator of device memory: implements CUDAAllocator with Weir's C functions.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -124,24 +124,24 @@ public:
 private:
   using PoolKey = std::pair<int, MempoolId_t>;
 
-  // A scope that sends allocations to a pool. Weir calls its filter, so it stays where it is.
+  // A scope that routes allocations to a pool. Its address must not change, since Weir calls its filter.
   struct Scope {
     PoolKey key;
     std::function<bool(cudaStream_t)> filter;
     bool is_capture;
   };
 
-  // Where the memory of a pool comes from instead of the driver.
+  // The allocator that provides a pool's memory instead of the driver.
   struct Source {
     PoolAllocator allocator;
-    std::unordered_map<uintptr_t, int32_t> order; // of its segments, as they were made; guarded by sources_mutex_
+    std::unordered_map<uintptr_t, int32_t> order; // of creation of its segments; guarded by sources_mutex_
     int32_t next = 0;
     PoolKey key;
     Allocator *owner = nullptr;
   };
 
   DeviceIndex current_device() const;
-  DeviceIndex device_to_use() const; // the current one, on which the thread allocates
+  DeviceIndex device_to_use() const; // the current device, on which the thread allocates
   void *alloc(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void *alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void tell_profiler(void *pointer);
@@ -162,24 +162,24 @@ private:
   static void source_free(void *source, void *pointer, size_t bytes, int device, weir_cu_stream stream);
 
   weir_driver *driver_ = nullptr;
-  weir_allocator *weir_ = nullptr; // never ends: tensors may be freed to the very end of the process
+  weir_allocator *weir_ = nullptr; // never destroyed: tensors may be freed until the process exits
   int device_count_ = 0;
-  bool wants_caching_ = true;   // as enable() was called before the start
-  int64_t max_split_size_ = -1; // PyTorch's statistics have the one of the start, whatever the settings are later
+  bool wants_caching_ = true;   // the argument of an enable() before the start
+  int64_t max_split_size_ = -1; // at the start; PyTorch's statistics do not reflect later changes of the setting
   History history_;
   c10::ApproximateClockToUnixTimeConverter clock_;
   std::mutex init_mutex_;
   std::mutex settings_mutex_;
-  std::string settings_; // that Weir has; guarded by settings_mutex_
+  std::string settings_; // Weir's current settings; guarded by settings_mutex_
   std::mutex scopes_mutex_;
-  std::vector<std::unique_ptr<Scope>> scopes_; // the innermost last
+  std::vector<std::unique_ptr<Scope>> scopes_; // the innermost is the last
   std::mutex sources_mutex_;
-  std::map<PoolKey, Source *> sources_; // they end with their pools
+  std::map<PoolKey, Source *> sources_; // destroyed with their pools
   std::mutex observers_mutex_;
   std::vector<cca::OutOfMemoryObserver> observers_;
 };
 
-// The one of the process. It is made when it is first asked for, and never destroyed.
+// The allocator of the process. It is created at the first call, and never destroyed.
 Allocator &the_allocator();
 
 } // namespace weir_torch

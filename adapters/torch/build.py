@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Builds the adapter for the PyTorch of the Python that runs this, into a folder that can be put on PYTHONPATH.
+"""Builds the adapter for the PyTorch of the running Python, into a folder that can be added to PYTHONPATH.
 
     python3 adapters/torch/build.py --weir build/libweir.so --out build/torch
 
-The folder then has the package weir_torch with its libraries, and the metadata that lets PyTorch find it (WEIR_TORCH=1).
+The folder contains the package weir_torch with its libraries, and the metadata by which PyTorch finds it if
+WEIR_TORCH=1 is set.
 """
 import argparse
 import glob
@@ -19,8 +20,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 LIBRARY = "libweir_torch.so"
 PLUGGABLE = "libweir_torch_pluggable.so"
-FRAMES = "libweir_torch_frames"  # .<the Python it is for>.so, and .public.so for any
-# The C++ library that PyTorch has loaded, and not a copy of it: some compilers know only one to link in whole.
+FRAMES = "libweir_torch_frames"  # followed by .<version of Python>.so, or .public.so for any version
+# Links to the C++ library that PyTorch has loaded, not to a copy: some compilers would link a static one by default.
 CXX_RUNTIME = ["-nodefaultlibs", "-l:libstdc++.so.6", "-lm", "-lgcc_s", "-lgcc", "-lpthread", "-lc"]
 
 
@@ -34,11 +35,13 @@ def weir_version():
 
 
 def cuda_include(torch_folder):
-    """PyTorch's headers include CUDA's: of a toolkit, or of NVIDIA's packages beside PyTorch."""
+    """Returns the folder of CUDA's headers, from a toolkit or from NVIDIA's packages beside PyTorch."""
     places = [os.path.join(os.environ[name], "include") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    places += sorted(glob.glob(os.path.join(os.path.dirname(torch_folder), "nvidia", "cu[0-9]*", "include")), reverse=True)
+    packages = os.path.join(os.path.dirname(torch_folder), "nvidia")
+    places += sorted(glob.glob(os.path.join(packages, "cu[0-9]*", "include")), reverse=True)
     places += [os.path.join(os.path.dirname(torch_folder), "nvidia", "cuda_runtime", "include")]
-    places += ["/usr/local/cuda/include"] + sorted(glob.glob("/usr/local/cuda-*/include"), reverse=True) + ["/usr/include"]
+    places += ["/usr/local/cuda/include"] + sorted(glob.glob("/usr/local/cuda-*/include"), reverse=True)
+    places += ["/usr/include"]
     for place in places:
         if os.path.exists(os.path.join(place, "cuda_runtime_api.h")):
             return place
@@ -50,19 +53,19 @@ def run(command):
     if done.stdout:
         print(done.stdout, end="", flush=True)
     if done.returncode:
-        fail("this command failed:\n  " + " ".join(command))
+        fail("command failed:\n  " + " ".join(command))
 
 
 def find_torch():
-    """PyTorch, if the adapter can be built for it."""
+    """Imports PyTorch, and checks that the adapter can be built for it."""
     try:
         import torch
     except ImportError as error:
-        fail(f"{sys.executable} has no PyTorch: {error}")
+        fail(f"PyTorch is not installed for {sys.executable}: {error}")
     if version_of(torch) < (2, 10):
-        fail(f"PyTorch 2.10 or newer is needed, this is {torch.__version__}")
+        fail(f"PyTorch 2.10 or later is required, found {torch.__version__}")
     if torch.version.cuda is None:
-        fail(f"this PyTorch, {torch.__version__}, was built without CUDA")
+        fail(f"PyTorch {torch.__version__} was built without CUDA")
     cuda_include(os.path.dirname(torch.__file__))
     return torch
 
@@ -76,8 +79,9 @@ def compile_library(arguments, package):
     folder = os.path.dirname(torch.__file__)
     standard = "c++20" if version_of(torch) >= (2, 13) else "c++17"
     include = os.path.join(folder, "include")
-    # Each allocation crosses two libraries: calls go straight to their targets, and none of ours is looked up by name.
-    flags = [f"-std={standard}", "-O2", "-g", "-fPIC", "-fno-plt", "-fno-semantic-interposition", "-Wall", "-Wextra", "-DUSE_CUDA",
+    # Each allocation crosses two libraries, so calls are bound directly, without a lookup by name.
+    flags = [f"-std={standard}", "-O2", "-g", "-fPIC", "-fno-plt", "-fno-semantic-interposition", "-Wall", "-Wextra",
+             "-DUSE_CUDA",
              f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
              "-I" + os.path.join(ROOT, "include"), "-isystem", include,
              "-isystem", os.path.join(include, "torch", "csrc", "api", "include"), "-isystem", cuda_include(folder)]
@@ -86,7 +90,7 @@ def compile_library(arguments, package):
     sources = sorted(glob.glob(os.path.join(HERE, "*.cpp")))
     outputs = [os.path.join(objects, os.path.basename(source) + ".o") for source in sources]
     with ThreadPoolExecutor(arguments.jobs) as workers:
-        list(workers.map(lambda pair: run([arguments.cxx, *flags, "-c", pair[0], "-o", pair[1]]), zip(sources, outputs)))
+        list(workers.map(lambda source, output: run([arguments.cxx, *flags, "-c", source, "-o", output]), sources, outputs))
     run([arguments.cxx, "-shared", *outputs, "-o", os.path.join(package, LIBRARY), "-L" + os.path.join(folder, "lib"),
          "-lc10", "-lc10_cuda", "-ltorch_cuda", "-ltorch_cpu", package_weir(arguments, package), "-Wl,-rpath,$ORIGIN",
          *CXX_RUNTIME])
@@ -95,7 +99,7 @@ def compile_library(arguments, package):
 
 
 def package_weir(arguments, package):
-    """The library travels with the package, under the name that it asks to be loaded by."""
+    """Copies the library into the package, under its soname."""
     target = os.path.join(package, "libweir.so.0")
     if os.path.realpath(arguments.weir) != os.path.realpath(target):
         shutil.copy(os.path.realpath(arguments.weir), target)
@@ -103,25 +107,28 @@ def package_weir(arguments, package):
 
 
 def compile_pluggable(arguments, package):
-    run([arguments.cc, "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic",
-         "-I" + os.path.join(ROOT, "include"), "-shared", os.path.join(HERE, "pluggable.c"), "-o",
+    run([arguments.cc, "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
+         "-Wpedantic", "-I" + os.path.join(ROOT, "include"), "-shared", os.path.join(HERE, "pluggable.c"), "-o",
          os.path.join(package, PLUGGABLE), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN", "-lpthread"])
 
 
 def compile_frames(arguments, package):
-    """What walks Python's stacks for WEIR_RECORD_STACKS: for this Python, whose headers say how it keeps its frames, and for any
-    other through public functions. Builds for several Pythons can stand side by side."""
+    """Builds the libraries that add Python frames to stacks (WEIR_RECORD_STACKS): one for this version of Python, whose
+    headers define the layout of frames, and one for any version, through public functions. Builds for several versions
+    of Python can coexist."""
     sources = os.path.join(ROOT, "python", "frames")
     include = sysconfig.get_path("include")
     variants = [("public", "public.c", [])]
     if os.path.exists(os.path.join(include, "internal", "pycore_frame.h")):
         variants.append((sysconfig.get_config_var("SOABI"), "walk.c", ["-isystem", include]))
     else:
-        print(f"there is no {include}/internal/pycore_frame.h: stacks of this Python come from its public functions, which is slower")
+        print(f"{include}/internal/pycore_frame.h was not found: stacks of this Python use its public functions, which"
+              " is slower")
     for name, source, flags in variants:
         run([arguments.cc, "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fno-plt", "-Wall", "-Wextra",
              "-I" + os.path.join(ROOT, "include"), *flags, "-shared", os.path.join(sources, source), "-o",
-             os.path.join(package, f"{FRAMES}.{name}.so"), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN", "-lpthread"])
+             os.path.join(package, f"{FRAMES}.{name}.so"), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN",
+             "-lpthread"])
 
 
 def write_metadata(out):
@@ -136,21 +143,25 @@ def write_metadata(out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weir", default=os.path.join(ROOT, "build", "libweir.so"), help="the shared library of Weir (%(default)s)")
-    parser.add_argument("--out", default=os.path.join(ROOT, "build", "torch"), help="the folder that is made (%(default)s)")
-    parser.add_argument("--cxx", default=os.environ.get("CXX", "g++"), help="the C++ compiler (%(default)s)")
-    parser.add_argument("--cc", default=os.environ.get("CC", "gcc"), help="the C compiler (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many files at once (%(default)s)")
-    parser.add_argument("--pluggable-only", action="store_true", help=f"only {PLUGGABLE}, which needs no PyTorch to build")
-    parser.add_argument("--check", action="store_true", help="only say whether it can be built here")
+    parser.add_argument("--weir", default=os.path.join(ROOT, "build", "libweir.so"),
+                        help="the shared library of Weir (default: %(default)s)")
+    parser.add_argument("--out", default=os.path.join(ROOT, "build", "torch"),
+                        help="the output folder (default: %(default)s)")
+    parser.add_argument("--cxx", default=os.environ.get("CXX", "g++"), help="the C++ compiler (default: %(default)s)")
+    parser.add_argument("--cc", default=os.environ.get("CC", "gcc"), help="the C compiler (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1,
+                        help="the number of parallel compilations (default: %(default)s)")
+    parser.add_argument("--pluggable-only", action="store_true",
+                        help=f"build only {PLUGGABLE}, which does not need PyTorch")
+    parser.add_argument("--check", action="store_true", help="only check whether the adapter can be built here")
     arguments = parser.parse_args()
     if arguments.check:
         if not shutil.which(arguments.cxx):
-            fail(f"there is no C++ compiler {arguments.cxx}")
-        print(f"it can be built for PyTorch {find_torch().__version__}")
+            fail(f"the C++ compiler {arguments.cxx} was not found")
+        print(f"the adapter can be built for PyTorch {find_torch().__version__}")
         return
     if not os.path.exists(arguments.weir):
-        fail(f"there is no {arguments.weir}; build Weir first (make), or name its library with --weir")
+        fail(f"{arguments.weir} was not found; build Weir first (make), or pass its library with --weir")
     package = os.path.join(arguments.out, "weir_torch")
     os.makedirs(package, exist_ok=True)
     for name in os.listdir(os.path.join(HERE, "weir_torch")):

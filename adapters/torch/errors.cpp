@@ -13,7 +13,7 @@ std::string last_error() {
 }
 
 void throw_status(weir_status status) {
-  // What the driver refused is raised as PyTorch raises it, with CUDA's words: programs look at the type and the text.
+  // Driver errors are raised as PyTorch raises them, with CUDA's text, since programs check the type and the text.
   bool is_the_drivers =
       status == WEIR_ERROR_DEVICE_FAULT || status == WEIR_ERROR_DRIVER || status == WEIR_ERROR_CAPTURE;
   if (is_the_drivers)

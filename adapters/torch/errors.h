@@ -1,4 +1,4 @@
-// Weir's statuses as PyTorch's exceptions.
+// Converts Weir's statuses to PyTorch's exceptions.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace weir_torch {
 
-// The text of the calling thread's last failure, without the name of the C function in front: PyTorch's callers know which of
-// PyTorch's methods they called.
+// The text of the calling thread's last failure, without the leading name of the C function: PyTorch's callers know
+// which method they called.
 std::string last_error();
 
 [[noreturn]] void throw_status(weir_status status);

@@ -32,8 +32,8 @@ TraceEntry::Action action_of(weir_trace_action action) {
   return TraceEntry::OOM;
 }
 
-// PyTorch's own segments lose their context when they are first cut, and programs have come to count on it: with the context
-// "state" no stack of an allocation is left once it was freed.
+// PyTorch's own segments lose their context when they are first split, and programs rely on this: with the context
+// "state", the stack of an allocation is gone once it was freed.
 bool is_cut(uint64_t segment, uint64_t requested) {
   constexpr uint64_t unit = 512, small_most = 1 << 20;
   uint64_t rest = segment > requested ? segment - requested : 0;
@@ -72,8 +72,8 @@ void History::init(weir_allocator *allocator, int device_count) {
   watch();
 }
 
-// Weir takes the long way for those who watch, so it is told only while there are some. From the first time on segments are always
-// of interest: contexts that are remembered end with them. The control lock is held.
+// An observer makes Weir leave the fast path, so one is registered only while it is needed. After the first time,
+// segment actions are always observed, since stored contexts of segments end with them. The control lock is held.
 void History::watch() {
   bool wanted = on_.load() || trackers_.load();
   was_watched_ = was_watched_ || wanted;
@@ -88,7 +88,7 @@ void History::watch() {
 void History::forget(const void *pointer) {
   bool any = false;
   for (auto &device : devices_) {
-    Context context; // ends outside of the lock
+    Context context; // destroyed outside of the lock
     std::lock_guard<std::mutex> lock(device->mutex);
     auto at = device->blocks.find(reinterpret_cast<uintptr_t>(pointer));
     if (at != device->blocks.end()) {
@@ -143,15 +143,15 @@ void History::annotate(int device, const std::vector<std::pair<std::string, std:
 }
 
 void History::witness(void *self, const weir_trace_entry *entry) {
-  // Weir is C, and its locks are held: nothing may fly through it.
+  // Weir is C, and its locks are held: no exception may pass through it.
   try {
     static_cast<History *>(self)->see(*entry);
   } catch (const std::exception &error) {
-    TORCH_WARN_ONCE("weir: what happened to memory could not be noted: ", error.what());
+    TORCH_WARN_ONCE("weir: a history entry was lost: ", error.what());
   }
 }
 
-// What an event carries, and what is kept of it for blocks and segments.
+// Returns the context of a history entry, and updates the contexts stored for blocks and segments.
 Context History::context_of(Device &device, const weir_trace_entry &entry) {
   const Operation *operation = Operation::current();
   Context context = operation && is_watched() ? operation->context() : nullptr;

@@ -1,8 +1,8 @@
-// What happened, and who asked for it: PyTorch's history, filled from Weir's events.
+// PyTorch's history and stacks of allocations, filled from Weir's history entries.
 //
-// A context is what PyTorch's recorder makes of the caller's stack. It is gathered before Weir is called, with no lock held,
-// because the recorder may want Python's lock. While the call lasts the thread carries it (Operation); the events that the call
-// causes are told by Weir in the middle of it (weir_allocator_set_witness), so that those of an address are in order.
+// A context is the caller's stack as PyTorch's recorder returns it. It is created before Weir is called, with no lock
+// held, because the recorder may need the GIL. During the call the thread holds it in an Operation. Weir reports the
+// actions of the call from within it (weir_allocator_set_witness), so that those of an address are in order.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -31,7 +31,7 @@ using c10::cuda::CUDACachingAllocator::TraceEntry;
 using AnnotationEntry = decltype(SnapshotInfo::external_annotations)::value_type;
 using Context = std::shared_ptr<c10::GatheredContext>;
 
-// The newest entries, the oldest first to go.
+// The most recent entries; the oldest are dropped first.
 template <typename T> class Ring {
 public:
   void limit(size_t most) {
@@ -71,18 +71,19 @@ public:
 
 private:
   std::vector<T> entries_;
-  size_t next_ = 0; // the oldest, once it is full
+  size_t next_ = 0; // the index of the oldest entry once the ring is full
   size_t most_ = 1;
 };
 
 class History {
 public:
-  // Once, before anything else.
+  // Must be called once, before all other methods.
   void init(weir_allocator *allocator, int device_count);
 
-  // Somebody wants to know what happens: history is on, or there are trackers. One load, for the short way of an allocation.
+  // Whether the history is on or there are trackers. A single load, for the fast path of an allocation.
   bool is_watched() const { return watched_.load(std::memory_order_relaxed); }
-  // History was turned off, and blocks that are still in use keep their contexts, as PyTorch's own do: whoever frees one says so.
+  // Whether the history was turned off while allocated blocks have contexts. As in PyTorch's own allocator, they keep
+  // them; forget() must be called when one is freed.
   bool remembers() const { return remembers_.load(std::memory_order_relaxed); }
   void forget(const void *pointer);
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
@@ -91,7 +92,7 @@ public:
   void attach(AllocatorTraceTracker tracker);
   void annotate(int device, const std::vector<std::pair<std::string, std::string>> &pairs);
 
-  // The caller's context, where the level asks for one. No lock may be held.
+  // Returns the caller's context if the level requires one. No lock may be held.
   Context gather(RecordContext level) const {
     if (when_.load(std::memory_order_relaxed) < level)
       return nullptr;
@@ -99,18 +100,18 @@ public:
     return recorder ? recorder() : nullptr;
   }
 
-  // Where a live block, or the segment that begins at an address, was asked for.
+  // The context in which a live block, or the segment at an address, was allocated.
   Context of_block(int device, uintptr_t address);
   Context of_segment(int device, uintptr_t address);
 
-  // An event of no block, with the calling thread's texts.
+  // Records an entry that is not about a block, with the calling thread's metadata and compile context.
   void note(TraceEntry::Action action, int device, uint64_t address, uint64_t bytes, void *stream,
             c10::MempoolId_t pool, Context context);
 
   std::vector<TraceEntry> entries(int device);
   std::vector<AnnotationEntry> annotations();
 
-  // Of the calling thread.
+  // These belong to the calling thread.
   static void push_compile_context(std::string text);
   static void pop_compile_context();
   static void set_metadata(std::string text);
@@ -123,10 +124,10 @@ private:
   };
 
   struct Device {
-    std::mutex mutex; // of all that follows; nothing is called with it held but the destructors of contexts
+    std::mutex mutex; // guards the fields below; only destructors of contexts run while it is held
     Ring<TraceEntry> ring;
-    std::unordered_map<uintptr_t, Context> blocks; // of blocks in use
-    std::map<uintptr_t, SegmentContext> segments;  // by the address of what was allocated or mapped in one go
+    std::unordered_map<uintptr_t, Context> blocks; // of allocated blocks
+    std::map<uintptr_t, SegmentContext> segments;  // by the address of each allocated or mapped range
   };
 
   static void witness(void *self, const weir_trace_entry *entry);
@@ -140,22 +141,22 @@ private:
   std::atomic<RecordContext> when_{RecordContext::NEVER};
   std::atomic<CreateContextFn> recorder_{nullptr};
   std::atomic<unsigned> skip_{0};
-  std::mutex control_;       // of who watches
-  bool was_watched_ = false; // at any time; guarded by control_
-  size_t most_ = 1;          // entries of each device; guarded by control_
+  std::mutex control_;       // serializes changes of what is observed
+  bool was_watched_ = false; // at any time in the past; guarded by control_
+  size_t most_ = 1;          // the number of entries per device; guarded by control_
   std::vector<std::unique_ptr<Device>> devices_;
   std::mutex annotation_mutex_;
   Ring<AnnotationEntry> annotations_;
-  // Replaced whole, so that it is read without a lock; the old ones stay, there are few.
+  // Replaced as a whole, so that it can be read without a lock. Old vectors are never freed; there are few.
   std::atomic<const std::vector<AllocatorTraceTracker> *> trackers_{nullptr};
 };
 
-// A call of the allocator's: the context that its events carry. They nest: what is freed on the way to a larger allocation is a
-// call of its own.
+// A call of the allocator, with the context for its history entries. Operations nest: memory that is freed during an
+// allocation is freed by a call of its own.
 class Operation {
 public:
-  // Most calls lend their context to all that happens in them. Restoring a checkpoint is many calls in one: what it frees has a
-  // context only where a free of its own would have one.
+  // Most calls use their context for all entries they cause. Restoring a checkpoint combines many calls: memory that it
+  // frees has a context only if a separate free would have one.
   enum Frees { frees_with_it, frees_apart };
 
   explicit Operation(Context context, Frees frees = frees_with_it);
@@ -163,7 +164,7 @@ public:
   Operation(const Operation &) = delete;
   Operation &operator=(const Operation &) = delete;
 
-  // The thread's innermost; nullptr: none.
+  // The thread's innermost operation, or nullptr.
   static const Operation *current();
   const Context &context() const { return context_; }
   bool are_frees_apart() const { return frees_ == frees_apart; }

@@ -1,4 +1,4 @@
-// What Python calls, through ctypes: plain C functions, so that one build serves every Python.
+// The functions that Python calls through ctypes: plain C, so that one build works with every version of Python.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
@@ -16,7 +16,8 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 
 static thread_local std::string problem;
 
-// NULL when Weir serves PyTorch from here on; else what is wrong, until the thread's next call.
+// Returns NULL if PyTorch uses Weir from now on, or else a description of the problem, valid until the thread's next
+// call.
 EXPORT const char *weir_torch_install(void) {
   try {
     cca::CUDAAllocator *current = cca::get();
@@ -25,18 +26,18 @@ EXPORT const char *weir_torch_install(void) {
       return nullptr;
     if (current->initialized()) {
       problem =
-          "CUDA has been started already, and PyTorch's allocator has given out memory. Install Weir before anything"
-          " touches the device: right after `import torch`, or with WEIR_TORCH=1 in the environment.";
+          "CUDA is already initialized, and PyTorch's allocator has allocated memory. Install Weir before anything"
+          " uses the device: right after `import torch`, or with WEIR_TORCH=1 in the environment.";
       return problem.c_str();
     }
     if (current->name() != "native") {
-      problem = "PyTorch uses the allocator \"" + current->name() + "\" already; Weir takes the place of \"native\".";
+      problem = "PyTorch already uses the allocator \"" + current->name() + "\"; Weir can only replace \"native\".";
       return problem.c_str();
     }
-    // It never ends, so nobody may delete it.
+    // The allocator is never destroyed, so it must not be deleted.
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<cca::CUDAAllocator>(&allocator, [](cca::CUDAAllocator *) {}));
-    // torch.accelerator asks this registry, which changeCurrentAllocator leaves alone.
+    // torch.accelerator uses this registry, which changeCurrentAllocator does not update.
     c10::SetAllocator(c10::kCUDA, &allocator, 1);
     return nullptr;
   } catch (const std::exception &error) {
@@ -49,15 +50,15 @@ EXPORT int weir_torch_is_installed(void) {
   return cca::get() == static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());
 }
 
-// The weir_allocator behind it, for whoever wants to call Weir's own functions on it; NULL before CUDA has started.
+// The underlying weir_allocator, for direct calls of Weir's functions; NULL before CUDA is initialized.
 EXPORT void *weir_torch_allocator(void) { return weir_torch::the_allocator().weir(); }
 
-// As a c10::cuda::CUDACachingAllocator::CUDAAllocator, also where it is not installed: for a comparison in one process.
+// The same as a c10::cuda::CUDACachingAllocator::CUDAAllocator, installed or not, for comparisons in one process.
 EXPORT void *weir_torch_as_cuda_allocator(void) {
   return static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());
 }
 
-// Whether an allocation finds out without a call that no profiler listens: for tests.
+// Whether an allocation can check for profilers without a call; for tests.
 EXPORT int weir_torch_knows_pushed_place(void) { return weir_torch::knows_pushed_place(); }
 
 EXPORT const char *weir_torch_built_for(void) { return TORCH_VERSION; }

@@ -12,10 +12,10 @@ namespace weir_torch {
 
 namespace {
 
-thread_local const char this_thread = 0; // its address stands for the thread
+thread_local const char this_thread = 0; // its address identifies the thread
 
 struct Range final : at::ObserverContext {
-  uint32_t before = 0; // the phase around it
+  uint32_t before = 0; // the enclosing phase
   const char *thread = &this_thread;
 };
 
@@ -26,8 +26,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction &range) {
   return context;
 }
 
-// A range may end in another thread than it began in, with a future. The thread of its beginning then keeps it until the range around it
-// ends.
+// A range may end on another thread than it began on, with a future. The first thread then keeps the phase until the
+// enclosing range ends.
 void end(const at::RecordFunction &, at::ObserverContext *context) {
   const auto *range = static_cast<const Range *>(context);
   if (!range || range->thread != &this_thread)

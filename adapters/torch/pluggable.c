@@ -1,10 +1,11 @@
 /*
- * libweir_torch_pluggable.so: Weir by PyTorch's plain way, torch.cuda.memory.CUDAPluggableAllocator, and for the memory of a
- * torch.cuda.MemPool(allocator=...). No header and no library of PyTorch's is needed to build it, so it fits every version.
+ * libweir_torch_pluggable.so: Weir through torch.cuda.memory.CUDAPluggableAllocator, and as the source of memory of a
+ * torch.cuda.MemPool(allocator=...). It needs no headers and libraries of PyTorch to build, so it works with every
+ * version.
  *
- * It has an allocator of its own, beside whatever else uses Weir in the process. Nothing here can raise an exception: what fails
- * is told on stderr, and NULL comes back, which a MemPool takes as out of memory. As PyTorch's only allocator it is taken for
- * memory.
+ * It has its own allocator, separate from other uses of Weir in the process. It cannot raise exceptions: failures are
+ * printed to stderr and return NULL. A MemPool treats NULL as out of memory; PyTorch treats it as valid memory if this
+ * is its only allocator.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,7 +32,7 @@ EXPORT void weir_torch_release_pool(int device, weir_pool_id pool);
 EXPORT weir_allocator *weir_torch_pluggable_allocator(void);
 
 static weir_driver *driver;
-static weir_allocator *allocator; /* NULL: the start failed, and that was told */
+static weir_allocator *allocator; /* NULL if the start failed, which was reported */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void complain(weir_status status) {
@@ -39,11 +40,11 @@ static void complain(weir_status status) {
     fprintf(stderr, "weir: error: %s\n", weir_last_error());
 }
 
-/* The settings are those of the environment: WEIR_ALLOC_CONF, or PyTorch's. */
+/* Takes the settings from the environment: WEIR_ALLOC_CONF, or PyTorch's variables. */
 static void start(void) {
   weir_status status = weir_driver_open_cuda(&driver);
   if (!status && driver->Init(driver, 0)) {
-    fprintf(stderr, "weir: error: cuInit failed: there is no CUDA device that can be used\n");
+    fprintf(stderr, "weir: error: cuInit failed: no usable CUDA device was found\n");
     return;
   }
   if (!status)
@@ -58,21 +59,22 @@ EXPORT weir_allocator *weir_torch_pluggable_allocator(void) {
 
 /* ---- Scopes ---- */
 
-/* PyTorch opens a scope for a graph just before the capture begins, and for a MemPool in use_mem_pool. It does not say which: its
- * filter would, but that is a C++ object, which C cannot call. The names of the pools do: {n, 0} for graphs, {0, n} for those of
- * the program. A graph may be captured into one of the program's too, which shows when a stream that is captured allocates. */
+/* PyTorch opens a scope for a graph just before the capture begins, and for a MemPool in use_mem_pool. It does not
+ * state which: the filter would, but it is a C++ object, which C cannot call. The ids of the pools do: {n, 0} for
+ * graphs, {0, n} for the program's. A graph may also be captured into a pool of the program, which is detected when a
+ * capturing stream allocates. */
 typedef struct scope {
   struct scope *outer;
   int device;
   weir_pool_id pool;
   pthread_t thread;
-  bool is_open;    /* Weir has it; not so when its begin failed, and then the end is not for Weir either */
-  bool is_capture; /* and Weir was told */
+  bool is_open;    /* in Weir; false if its begin failed, so that the end is not passed to Weir either */
+  bool is_capture; /* and Weir was notified */
 } scope;
 
 static pthread_mutex_t scopes_lock = PTHREAD_MUTEX_INITIALIZER;
-static scope *scopes;             /* the innermost; guarded by the lock, as all that is in them */
-static atomic_int program_scopes; /* how many are of the program's pools */
+static scope *scopes;             /* the innermost; guarded by the lock, as are the fields of all scopes */
+static atomic_int program_scopes; /* the number of scopes of the program's pools */
 
 static bool is_of_graph(weir_pool_id pool) { return pool.first != 0; }
 
@@ -88,7 +90,7 @@ static void begin_capture(scope *s) {
   complain(status);
 }
 
-/* This thread's innermost scope turns out to be a capture's, unless one that is known as such is around it. */
+/* Marks this thread's innermost scope as a capture, unless it is inside one that is known to be a capture. */
 static void note_capture(int device) {
   scope *mine = NULL;
   pthread_mutex_lock(&scopes_lock);
@@ -113,7 +115,7 @@ EXPORT void weir_torch_begin_pool(int device, weir_pool_id pool, void *filter) {
     return;
   scope *s = calloc(1, sizeof *s);
   if (!s) {
-    fprintf(stderr, "weir: error: no host memory for a scope; what is allocated in it is not of the pool\n");
+    fprintf(stderr, "weir: error: no host memory for a scope; its allocations do not come from the pool\n");
     return;
   }
   *s = (scope){.device = device, .pool = pool, .thread = pthread_self()};
@@ -179,11 +181,11 @@ EXPORT void weir_torch_free(void *pointer, size_t size, int device, weir_cu_stre
   if (!allocator)
     return;
   weir_status status = weir_allocator_free(allocator, pointer);
-  if (status != WEIR_ERROR_BAD_FORK) /* memory of the parent of a forked child */
+  if (status != WEIR_ERROR_BAD_FORK) /* the memory of a forked child's parent */
     complain(status);
 }
 
-/* ---- The optional hooks: set_init_fn, set_reset_fn and so on ---- */
+/* ---- Optional hooks: set_init_fn, set_reset_fn and so on ---- */
 
 EXPORT void weir_torch_init(int device_count) {
   (void)device_count;

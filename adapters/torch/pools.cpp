@@ -1,4 +1,4 @@
-// Private pools: of graphs, and of MemPool. Their scopes, their own allocators, their checkpoints.
+// Private pools of graphs and of MemPool: scopes, allocators and checkpoints.
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
 
@@ -20,12 +20,12 @@ struct Checkpoint : cca::AllocatorState {
   weir_pool_id pool;
 };
 
-// Weir calls it with a lock held: what the filter throws must end here.
+// Weir calls it with a lock held, so no exception may escape.
 int filter_stream(void *filter, weir_cu_stream stream) {
   try {
     return (*static_cast<std::function<bool(cudaStream_t)> *>(filter))(stream);
   } catch (const std::exception &error) {
-    TORCH_WARN_ONCE("weir: whether an allocation belongs to a pool could not be told: ", error.what());
+    TORCH_WARN_ONCE("weir: the filter of a pool failed: ", error.what());
     return 0;
   }
 }
@@ -34,8 +34,8 @@ int filter_stream(void *filter, weir_cu_stream stream) {
 
 // ---- Scopes ----
 
-// PyTorch before 2.13 does not say which scopes are captures. A graph opens its scope before its capture begins, for streams that
-// are in the capture: such a scope does not want the current stream yet, while any other wants what its own thread allocates.
+// PyTorch before 2.13 does not state which scopes are captures. A graph opens its scope before its capture begins, for
+// streams in the capture: such a scope does not accept the current stream yet, while others accept their own thread's.
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) {
   check_device(device);
   auto scope = std::make_unique<Scope>();
@@ -50,7 +50,7 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::f
   TORCH_CHECK(status != WEIR_ERROR_BAD_STATE, "beginAllocateToPool: already recording to mempool_id");
   check(status);
   if (scope->is_capture && (status = weir_allocator_begin_capture(weir_, device))) {
-    (void)weir_pool_end(weir_, device, id_of(pool)); // Weir must not ask the filter of a scope that is gone
+    (void)weir_pool_end(weir_, device, id_of(pool)); // Weir must not call the filter of a destroyed scope
     (void)weir_pool_release(weir_, device, id_of(pool));
     throw_status(status);
   }
@@ -60,7 +60,7 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::f
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
   check_device(device);
-  std::unique_ptr<Scope> scope; // ends after Weir has let go of it
+  std::unique_ptr<Scope> scope; // destroyed after Weir has removed it
   PoolKey key{device, pool};
   {
     std::lock_guard<std::mutex> lock(scopes_mutex_);
@@ -86,7 +86,7 @@ void Allocator::markCaptureEnd(DeviceIndex device) {
 }
 #endif
 
-// ---- Who holds a pool, and what it is like ----
+// ---- Uses and properties of a pool ----
 
 void *Allocator::source_alloc(void *context, size_t bytes, int, weir_cu_stream) {
   auto *source = static_cast<Source *>(context);
@@ -98,7 +98,7 @@ void *Allocator::source_alloc(void *context, size_t bytes, int, weir_cu_stream) 
     }
     return pointer;
   } catch (const std::exception &error) {
-    TORCH_WARN("weir: the allocator of a pool failed: ", error.what());
+    TORCH_WARN("weir: the allocator of a pool failed to allocate: ", error.what());
     return nullptr;
   }
 }
@@ -108,13 +108,13 @@ void Allocator::source_free(void *context, void *pointer, size_t, int, weir_cu_s
   try {
     source->allocator->raw_delete(pointer);
   } catch (const std::exception &error) {
-    TORCH_WARN("weir: the allocator of a pool did not take memory back: ", error.what());
+    TORCH_WARN("weir: the allocator of a pool failed to free memory: ", error.what());
   }
   std::lock_guard<std::mutex> lock(source->owner->sources_mutex_);
   source->order.erase(reinterpret_cast<uintptr_t>(pointer));
 }
 
-// An allocator of a pool's lives as long as the pool has memory of it, which may be long after the last who held the pool.
+// A pool's allocator lives as long as the pool has memory from it, which may be long after the last use of the pool.
 void Allocator::source_end(void *context) {
   auto *source = static_cast<Source *>(context);
   {
@@ -145,10 +145,10 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool, PoolAll
   check(weir_pool_create(weir_, device, id_of(pool), &options));
   std::lock_guard<std::mutex> lock(sources_mutex_);
   sources_[source->key] = source.get();
-  source.release(); // source_end has it
+  source.release(); // source_end deletes it
 }
 
-// In which order the segments of a pool's own allocator were made; -1 for all others.
+// The order of creation of a segment from a pool's own allocator; -1 for all others.
 int32_t Allocator::order_of(int device, MempoolId_t pool, uintptr_t address) {
   std::lock_guard<std::mutex> lock(sources_mutex_);
   auto source = sources_.find({device, pool});
@@ -161,7 +161,7 @@ int32_t Allocator::order_of(int device, MempoolId_t pool, uintptr_t address) {
 void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
   check_device(device);
   weir_status status = weir_pool_release(weir_, device, id_of(pool));
-  if (status != WEIR_ERROR_BAD_FORK) // a forked child's pool goes with the process; this is called by destructors
+  if (status != WEIR_ERROR_BAD_FORK) // the exit of a forked child releases the pool; destructors call this
     check(status);
 }
 
@@ -171,7 +171,7 @@ int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
   return weir_pool_use_count(weir_, device, id_of(pool), &count) ? 0 : count;
 }
 
-// A pool that is gone has nothing to lend: PyTorch says so at the end of every MemPool, whatever became of it.
+// PyTorch resets this at the end of every MemPool, even if the pool no longer exists.
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) {
   check_device(device);
   weir_status status = weir_pool_set_use_on_oom(weir_, device, id_of(pool), use_on_oom);
@@ -195,8 +195,8 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
 
 // ---- Checkpoints ----
 
-// A state can be taken, or set, when no other stream uses the pool's blocks. PyTorch's own allocator forgets the uses that were
-// recorded while memory went to a pool; here they are waited for.
+// A checkpoint can be taken or restored only while no other stream uses the pool's blocks. PyTorch's own allocator
+// drops the uses recorded while allocations went to a pool; here they are waited for.
 template <typename Call>
 static weir_status when_others_are_done(weir_allocator *weir, int device, weir_pool_id pool, Call call) {
   weir_status status = call();

@@ -16,12 +16,12 @@ __thread const void *const *pushed_place = nullptr;
 
 namespace {
 
-// Stands for a place where it is not known: it is never null, so everybody asks.
+// The place if it is not known: it is never null, so every call asks.
 const void *const nowhere = &nowhere;
 
 constexpr size_t unknown = SIZE_MAX;
 
-// What the library that has ThreadLocalDebugInfo keeps for the calling thread.
+// The calling thread's thread-local storage of the library that has ThreadLocalDebugInfo.
 struct ThreadMemory {
   const char *begin = nullptr;
   size_t bytes = 0;
@@ -54,8 +54,8 @@ const void *const *word_at(const ThreadMemory &memory, size_t offset) {
   return reinterpret_cast<const void *const *>(memory.begin + offset);
 }
 
-// PyTorch has no name for the place, but it can be found: something is pushed, and the one word that leads to it is it. It has to
-// be what it was before when that is taken away again.
+// PyTorch does not export the address, but it can be found: after something is pushed, exactly one word must point to
+// it, and that word must have its previous value after the pop.
 size_t find_offset() {
   const void *before = ThreadLocalDebugInfo::current().get();
   ThreadLocalDebugInfo::_push(DebugInfoKind::TEST_INFO, std::make_shared<c10::DebugInfoBase>());
@@ -80,8 +80,7 @@ size_t offset() {
 } // namespace
 
 bool ask_for_profiler() {
-  bool is_there =
-      ThreadLocalDebugInfo::get(DebugInfoKind::PROFILER_STATE) != nullptr; // the thread has its memory from here on
+  bool is_there = ThreadLocalDebugInfo::get(DebugInfoKind::PROFILER_STATE) != nullptr; // allocates the thread's storage
   if (!pushed_place) {
     ThreadMemory memory = thread_memory();
     pushed_place = memory.begin && offset() != unknown ? word_at(memory, offset()) : &nowhere;

@@ -1,15 +1,15 @@
-// Whether a profiler wants to know of memory: every allocation and every free asks.
+// Whether a profiler tracks memory: every allocation and every free checks this.
 #pragma once
 
 #include <c10/macros/Macros.h>
 
 namespace weir_torch {
 
-// Where PyTorch keeps, for the calling thread, what profilers and others have pushed; NULL until it was looked for. The word there
-// is null where nobody has pushed anything, as a rule.
+// The address of the word in which PyTorch keeps the calling thread's debug info; NULL until it was looked up. The word
+// is usually null, since nothing has been pushed.
 extern __thread const void *const *pushed_place __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-// PyTorch's own question. It looks for its thread's memory twice, and takes about as long as an allocation of ours.
+// Calls PyTorch's check. It resolves thread-local storage twice, and takes about as long as an allocation by Weir.
 bool ask_for_profiler();
 
 inline bool is_profiled() {
@@ -17,7 +17,7 @@ inline bool is_profiled() {
   return C10_UNLIKELY(!place || *place) && ask_for_profiler();
 }
 
-// Whether is_profiled() knows the place, and need not ask each time.
+// Whether is_profiled() knows the address, and can avoid the call.
 bool knows_pushed_place();
 
 } // namespace weir_torch

@@ -16,7 +16,7 @@ using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
 namespace {
 
 constexpr size_t mib = size_t{1} << 20;
-constexpr size_t most_mib = (size_t{1} << 43) - 1; // that Weir takes; PyTorch's "unlimited" is more
+constexpr size_t most_mib = (size_t{1} << 43) - 1; // Weir's maximum; PyTorch's "unlimited" is more
 
 const char *flag(bool on) { return on ? "True" : "False"; }
 
@@ -62,8 +62,8 @@ std::string settings_of_torch() {
   return out.str();
 }
 
-// PyTorch has one place for a parser of device settings, which its own CUDA code has taken. It is called last for every change,
-// so what stands there is kept, and followed. Nobody has to look for changes when memory is allocated.
+// PyTorch has one hook for a parser of device settings, which its own CUDA code uses. It is called last for every
+// change, so this wraps the existing hook. Allocations need not check for changes.
 void follow_settings_of_torch(std::function<void()> changed) {
   auto &place = Generic::getConfigParserHook();
   place = [theirs = place, changed = std::move(changed)](const std::string &text) {

@@ -1,4 +1,4 @@
-// PyTorch's settings, as Weir reads them.
+// Converts PyTorch's settings to Weir's.
 #pragma once
 
 #include <functional>
@@ -6,10 +6,10 @@
 
 namespace weir_torch {
 
-// All settings of PyTorch's that concern device memory, as they are now, in Weir's syntax.
+// Returns all current settings of PyTorch about device memory, in Weir's syntax.
 std::string settings_of_torch();
 
-// Calls `changed` whenever PyTorch has been given new settings, also when it refused some of them.
+// Calls `changed` whenever PyTorch has received new settings, even if it rejected some of them.
 void follow_settings_of_torch(std::function<void()> changed);
 
 } // namespace weir_torch

@@ -1,4 +1,4 @@
-// Memory that other processes and other devices use too.
+// Memory that is shared with other processes and other devices.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -8,7 +8,7 @@
 
 namespace weir_torch {
 
-// Weir writes handles as PyTorch does, so a process with Weir and one without can share memory.
+// Weir writes handles in PyTorch's format, so a process with Weir and one without can share memory.
 cca::ShareableHandle Allocator::shareIpcHandle(void *pointer) {
   weir_ipc_handle handle;
   handle.size = sizeof handle;
@@ -17,7 +17,7 @@ cca::ShareableHandle Allocator::shareIpcHandle(void *pointer) {
           std::string(reinterpret_cast<const char *>(handle.bytes), handle.length)};
 }
 
-// Weir opens a handle once, however often it is asked to.
+// Weir opens a handle once, even if it is requested several times.
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
   void *base = nullptr;
   check(weir_ipc_open(weir_, c10::cuda::current_device(), handle.data(), handle.size(), &base));

@@ -1,4 +1,4 @@
-// Snapshots and history: PyTorch's structs, filled from Weir's.
+// Snapshots and history: fills PyTorch's structs from Weir's.
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -15,7 +15,7 @@ using Cuda = cca::CUDAAllocatorConfig;
 
 namespace {
 
-// A copy of what Weir has now.
+// A snapshot of Weir's allocator.
 class Copy {
 public:
   Copy(weir_allocator *allocator, int device, MempoolId_t pool, weir_status *status) {
@@ -96,7 +96,7 @@ void Allocator::fill_config(cca::AllocatorConfigInfo &config) {
 #endif
 }
 
-// What was recorded comes first: the snapshot itself is an entry too, and shows in the next one.
+// The history is read first: taking the snapshot adds an entry too, which belongs to the next one.
 #if WEIR_TORCH_2_11
 SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
 #else
@@ -127,7 +127,7 @@ std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceI
   check_device(device);
   std::vector<weir_expandable_segment> segments;
   size_t count = 0;
-  do { // there may be more of them by now
+  do { // their number may have grown
     segments.resize(count);
     check(weir_allocator_expandable_segments(weir_, device, segments.data(), segments.size(), &count));
   } while (count > segments.size());
@@ -137,7 +137,7 @@ std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceI
   return result;
 }
 
-// A caller who has no guess gets one: the device's free memory. One who has is told of cached blocks only.
+// If the caller passes 0, the free memory of the device counts too; otherwise only cached blocks do.
 void Allocator::cacheInfo(DeviceIndex device, size_t *largest) {
   check_device(device);
   if (*largest == 0) {

@@ -1,5 +1,5 @@
-// What differs between the PyTorch versions that the adapter builds against, 2.10 to 2.14, has a name here. Everything else in
-// this folder asks for these names only.
+// Names for the differences between the supported PyTorch versions, 2.10 to 2.14. All other files in this folder test
+// these names only.
 #pragma once
 
 #if __has_include(<torch/headeronly/version.h>)
@@ -12,12 +12,13 @@
   (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
 
 #if !WEIR_TORCH_AT_LEAST(10)
-#error "PyTorch 2.10 or newer is needed"
+#error "PyTorch 2.10 or later is required"
 #endif
 
-// snapshot() may leave the traces out, recordHistory() may skip actions, a pool owns its allocator, large_segment_size_mb.
+// snapshot() can omit the traces, recordHistory() can skip actions, a pool owns its allocator, large_segment_size_mb.
 #define WEIR_TORCH_2_11 WEIR_TORCH_AT_LEAST(11)
-// setNoSplit, and the last parameter of setUseOnOOM, came in the days in which 2.10 was cut: it may have them or not.
+// setNoSplit and the last parameter of setUseOnOOM were added around the release of 2.10, which may or may not have
+// them.
 #if WEIR_TORCH_2_11
 #define WEIR_TORCH_2_11_OVERRIDE override
 #else

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Whole jobs whose memory is of the kinds that one meets: fixed shapes, random lengths, recomputation, random resolutions,
-token by token, prefetching on a stream of its own, graphs. Random weights, fixed seeds, nothing but PyTorch.
+"""Whole jobs with common patterns of memory use: fixed shapes, random lengths, recomputation, random resolutions,
+generation token by token, prefetching on a side stream, graphs. Random weights, fixed seeds, nothing but PyTorch.
 
     python3 jobs.py NAME[:HISTORY]... [--steps N]
 
-prints a JSON line for each; HISTORY is what is recorded meanwhile: plain (no stacks), python or all. Without a NAME they are read from
-the standard input, one a line. The allocator and its settings are those of the environment (PYTORCH_CUDA_ALLOC_CONF, WEIR_TORCH). Each
-job begins with an empty cache, and its first step, which makes the model, is not counted. The first time that a process does a job,
-PyTorch's libraries load a kernel and choose an algorithm for every new shape, which takes several times as long as the steps do: to
-measure allocators, ask for each job more than once.
+Prints a JSON line for each job. HISTORY selects what is recorded: plain (no stacks), python or all. Without a NAME,
+jobs are read from standard input, one per line. The environment selects the allocator and its settings
+(PYTORCH_CUDA_ALLOC_CONF, WEIR_TORCH). Each job starts with an empty cache, and its first step, which creates the model,
+is not counted. The first time that a process runs a job, PyTorch's libraries load a kernel and select an algorithm for
+every new shape, which takes several times as long as the steps: to measure allocators, run each job more than once.
 """
 import argparse
 import gc
@@ -34,11 +34,13 @@ class Block(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.gate, self.down = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.up, self.gate = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x, past=None):
         b, s, w = x.shape
-        q, k, v = (t.view(b, s, self.heads, w // self.heads).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        parts = self.qkv(self.norm1(x)).chunk(3, -1)
+        q, k, v = (t.view(b, s, self.heads, w // self.heads).transpose(1, 2) for t in parts)
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=past is None)
@@ -70,7 +72,7 @@ class Language(nn.Module):
 
 
 class Low(nn.Module):
-    """A frozen layer with a small one beside it that learns."""
+    """A frozen layer with a small trainable one beside it."""
 
     def __init__(self, base, rank=16):
         super().__init__()
@@ -89,14 +91,16 @@ class Bottleneck(nn.Module):
         self.body = nn.Sequential(nn.Conv2d(into, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
                                   nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
                                   nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out))
-        self.skip = nn.Identity() if stride == 1 and into == out else nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+        self.skip = nn.Identity()
+        if stride != 1 or into != out:
+            self.skip = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
     def forward(self, x):
         return F.relu(self.body(x) + self.skip(x))
 
 
 def make(kind, *arguments, dtype=torch.float32, **named):
-    """On the device from the start: to begin on the host takes longer than the job."""
+    """Creates a module on the device directly: starting on the host takes longer than the job."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -107,7 +111,7 @@ def make(kind, *arguments, dtype=torch.float32, **named):
 
 
 def images(counts=(3, 4, 6, 3)):
-    """A network for images, with the layers of a ResNet-50."""
+    """A network for images with the layers of a ResNet-50."""
     layers, into = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
     for stage, count in enumerate(counts):
         for i in range(count):
@@ -136,7 +140,8 @@ def random_lengths(steps=24):
     model = make(Language, dtype=torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for _ in range(steps):
-        loss = model.loss(torch.randint(0, 32000, (random.choice([1, 2, 3, 4, 6]), random.randrange(64, 4096)), device=DEVICE))
+        shape = random.choice([1, 2, 3, 4, 6]), random.randrange(64, 4096)
+        loss = model.loss(torch.randint(0, 32000, shape, device=DEVICE))
         advance(loss, optimizer)
         yield loss
 
@@ -148,7 +153,8 @@ def recomputation(steps=16):
         layer.qkv, layer.out = Low(layer.qkv), Low(layer.out)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
     for _ in range(steps):
-        loss = model.loss(torch.randint(0, 32000, (random.choice([1, 2, 4]), random.randrange(128, 4096)), device=DEVICE))
+        shape = random.choice([1, 2, 4]), random.randrange(128, 4096)
+        loss = model.loss(torch.randint(0, 32000, shape, device=DEVICE))
         advance(loss, optimizer)
         yield loss
 
@@ -167,7 +173,8 @@ def generation(steps=3):
     model = make(Language, 2048, 12, 16, 5632, dtype=torch.bfloat16).eval()
     for _ in range(steps):
         with torch.no_grad():
-            tokens, past = torch.randint(0, 32000, (random.choice([1, 4, 8, 16]), random.randrange(32, 1024)), device=DEVICE), None
+            shape = random.choice([1, 4, 8, 16]), random.randrange(32, 1024)
+            tokens, past = torch.randint(0, 32000, shape, device=DEVICE), None
             for _ in range(random.randrange(40, 120)):
                 logits, past = model(tokens, past)
                 tokens = logits[:, -1:].argmax(-1)
@@ -177,7 +184,7 @@ def generation(steps=3):
 def prefetching(steps=24):
     model = make(images, (2, 2, 2, 2))
     optimizer, side = torch.optim.SGD(model.parameters(), lr=0.1), torch.cuda.Stream()
-    data = torch.randn(96, 3, 224, 224)  # once: to draw it for each step would take most of the step
+    data = torch.randn(96, 3, 224, 224)  # once: new data for each step would take most of the step
 
     def fetch():
         batch = data[: random.randrange(16, 96)].pin_memory()
@@ -196,7 +203,10 @@ def prefetching(steps=24):
 
 
 def graphs(steps=60):
-    net = [make(lambda: nn.Sequential(nn.Linear(2048, 8192), nn.GELU(), nn.Linear(8192, 2048)), dtype=torch.bfloat16) for _ in range(6)]
+    def block():
+        return nn.Sequential(nn.Linear(2048, 8192), nn.GELU(), nn.Linear(8192, 2048))
+
+    net = [make(block, dtype=torch.bfloat16) for _ in range(6)]
     pool, made = torch.cuda.graph_pool_handle(), []
     for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
         x, side = torch.randn(rows, 2048, device=DEVICE, dtype=torch.bfloat16), torch.cuda.Stream()
@@ -220,11 +230,12 @@ def graphs(steps=60):
         yield y.float().softmax(-1).sum()
 
 
-JOBS = {job.__name__: job for job in (fixed_shapes, random_lengths, recomputation, resolutions, generation, prefetching, graphs)}
+JOBS = {job.__name__: job
+        for job in (fixed_shapes, random_lengths, recomputation, resolutions, generation, prefetching, graphs)}
 
 
 def forget():
-    """The next job, and another process, begin with nothing of this one."""
+    """Releases all memory of a job before the next one, or another process, starts."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -254,7 +265,7 @@ def run(name, history, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("jobs", nargs="*", metavar="NAME[:HISTORY]", help="of " + ", ".join(JOBS))
+    parser.add_argument("jobs", nargs="*", metavar="NAME[:HISTORY]", help="one of " + ", ".join(JOBS))
     parser.add_argument("--steps", type=int, default=0)
     arguments = parser.parse_args()
     try:
@@ -267,7 +278,7 @@ def main():
     for item in arguments.jobs or map(str.strip, sys.stdin):
         name, history = (item + ":none").split(":")[:2]
         if name not in JOBS or history not in ("none", "plain", "python", "all"):
-            parser.error(f"there is no {name}:{history}")
+            parser.error(f"unknown job or history: {name}:{history}")
         try:
             result = run(name, history, arguments.steps)
         except torch.OutOfMemoryError as error:

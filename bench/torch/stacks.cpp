@@ -1,5 +1,5 @@
-// How long an allocation and its free take through PyTorch's allocator interface, for stacks.py, which calls it from Python functions
-// within each other: the stack that a recorder finds is that of the caller.
+// Times an allocation and its free through PyTorch's allocator interface, for stacks.py, which calls this from nested
+// Python functions: a recorder captures the stack of the caller.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <exception>
 
-// Nanoseconds of a pair; negative if something failed.
+// Returns the nanoseconds of a pair, or a negative number if a call failed.
 extern "C" double bench_pairs(long pairs, size_t bytes) {
   try {
     auto *allocator = c10::cuda::CUDACachingAllocator::get();

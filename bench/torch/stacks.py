@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a recording with Python stacks adds to an allocation under PyTorch: one command, a table in Markdown.
+"""Measures what a recording with Python stacks adds to an allocation under PyTorch: one command, a table in Markdown.
 
     python3 bench/torch/stacks.py [--package build/torch] [--frames 10] [--rounds 5] [--json]
 
-Each way of recording has processes of its own, in turns, and the best of their rounds counts. A pair is an allocation of 512 bytes and
-its free, through PyTorch's allocator interface from C++, called with the GIL held from so many Python functions within each other; the
-other column has torch.empty() from the same depth. What is added is the difference to the same allocator without recording: of PyTorch's
-own, _record_memory_history with Python stacks; of Weir, WEIR_RECORD with WEIR_RECORD_STACKS=alloc to a file in /dev/shm, with as little
-as 16 MiB, so that the ring goes round and its pages are there.
+Each way of recording has its own processes, which alternate, and the best of their rounds counts. A pair is an
+allocation of 512 bytes and its free, through PyTorch's allocator interface from C++, called with the GIL held from
+nested Python functions; the other column is torch.empty() at the same depth. The added time is the difference to the
+same allocator without recording. PyTorch records with _record_memory_history and Python stacks; Weir with WEIR_RECORD
+and WEIR_RECORD_STACKS=alloc to a file of 16 MiB in /dev/shm, so that the ring wraps around and its pages are resident.
 """
 import argparse
 import ctypes
@@ -17,37 +17,26 @@ import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-WAYS = {  # name: Weir, recording
+from tools import HERE, PACKAGE, compile_library, environment
+
+WAYS = {  # name: (uses Weir, recording)
     "PyTorch, off": (False, None),
-    "PyTorch, events": (False, "plain"),
+    "PyTorch, no stacks": (False, "plain"),
     "PyTorch, Python stacks": (False, "python"),
     "Weir, off": (True, None),
     "Weir, ring file": (True, "none"),
     "Weir, ring file with Python stacks": (True, "alloc"),
-    "Weir, and native frames": (True, "alloc,native"),
+    "Weir, with native frames": (True, "alloc,native"),
 }
 PAIRS = 20_000
 
 
 def compile_pairs(folder):
-    sys.path.insert(0, os.path.join(ROOT, "adapters", "torch"))
-    import build
-    import torch
-
-    torch_folder = os.path.dirname(torch.__file__)
-    path = os.path.join(folder, "libbench_stacks.so")
-    standard = "c++20" if build.version_of(torch) >= (2, 13) else "c++17"
-    subprocess.run(["g++", f"-std={standard}", "-O2", "-shared", "-fPIC", os.path.join(HERE, "stacks.cpp"), "-o", path,
-                    "-isystem", os.path.join(torch_folder, "include"), "-isystem", build.cuda_include(torch_folder),
-                    f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", "-L" + os.path.join(torch_folder, "lib"),
-                    "-lc10", "-lc10_cuda", *build.CXX_RUNTIME], check=True)
-    return path
+    return compile_library(os.path.join(HERE, "stacks.cpp"), os.path.join(folder, "libbench_stacks.so"))
 
 
 def measure(path, history, frames):
-    """In a process of its own: prints the best of a pair and of torch.empty()."""
+    """Runs in a process of its own: prints the best times of a pair and of torch.empty()."""
     import time
 
     import torch
@@ -89,13 +78,14 @@ def measure(path, history, frames):
 
 def run(way, path, package, frames):
     weir, history = WAYS[way]
-    env = dict(os.environ, WEIR_TORCH="1" if weir else "0", PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
+    env = environment(package, weir)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         if weir and history:
             env.update(WEIR_RECORD=folder, WEIR_RECORD_MB="16", WEIR_RECORD_STACKS=history)
-        done = subprocess.run([sys.executable, __file__, "--measure", path, history or "off", str(frames)], env=env, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, __file__, "--measure", path, history or "off", str(frames)]
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        sys.exit(f"stacks.py: {way}: ended with {done.returncode}")
+        sys.exit(f"stacks.py: {way}: exit code {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -103,10 +93,10 @@ def main():
     if len(sys.argv) > 1 and sys.argv[1] == "--measure":
         measure(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--package", default=os.path.join(ROOT, "build", "torch"), help="what adapters/torch/build.py has made (%(default)s)")
-    parser.add_argument("--frames", type=int, default=10, help="Python frames of a stack (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="processes of each way (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="the numbers as JSON: way to nanoseconds of a pair and of torch.empty()")
+    parser.add_argument("--package", default=PACKAGE, help="the output folder of adapters/torch/build.py (%(default)s)")
+    parser.add_argument("--frames", type=int, default=10, help="the number of Python frames (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="the number of processes for each way (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print nanoseconds of pairs and of torch.empty() as JSON")
     arguments = parser.parse_args()
     best = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,9 @@
 /*
- * Python's stacks for the history (weir_set_stack_hook). The Python package and the adapter for PyTorch compile the same sources:
- * walk.c, which knows how some versions of CPython keep their frames, or public.c, which asks any Python through its public functions.
+ * Python stacks for the history (weir_set_stack_hook). The Python package and the adapter for PyTorch compile the same
+ * sources: walk.c, which knows the frame layout of some versions of CPython, or public.c, which uses public functions
+ * of any version.
  *
- * Both run in the thread whose stack is wanted, and neither waits for the GIL with a lock held.
+ * Both run on the thread whose stack is captured, and neither waits for the GIL while a lock is held.
  */
 #ifndef WEIR_FRAMES_H
 #define WEIR_FRAMES_H
@@ -12,20 +13,20 @@
 
 #include "weir/history.h"
 
-/* From now on stacks have Python's frames. With the GIL. false if this Python is not the one that it was built for; a message of
- * the log says so. */
+/* Adds Python frames to stacks from now on. Called with the GIL. Returns false, and logs a message, if this is not the
+ * version of Python that it was built for. */
 bool weir_frames_begin(void);
 
-/* No longer. When it returns no thread looks at a frame any more. With the GIL, and before the interpreter ends: from then on
- * Python takes the states of its threads away. Doing it twice is allowed. */
+/* Stops adding Python frames. When it returns, no thread reads a frame any more. Called with the GIL before the
+ * interpreter ends, since Python then frees its thread states. May be called twice. */
 void weir_frames_end(void);
 
 bool weir_frames_are_on(void);
 
-/* The hook. A thread that Python does not know has no frames. */
+/* The stack hook. A thread that is unknown to Python has no frames. */
 size_t weir_frames_gather(void *context, weir_stack_frame *frames, size_t room);
 
-/* Its key. public.c has none: it makes an object of each frame anyway. */
+/* The key of the calling thread's stack. public.c has none, since it creates an object for each frame anyway. */
 int weir_frames_key(void *context, uint64_t *key);
 
 #endif

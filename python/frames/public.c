@@ -1,7 +1,7 @@
 /*
- * Python's stacks through public functions: for versions that walk.c does not know, and where Python's headers were not there. What is
- * needed is declared here, with opaque pointers for objects: these functions are the same in all versions from 3.10 on. Each stack
- * needs the GIL, and makes an object of each frame.
+ * Python stacks through public functions, for versions that walk.c does not know and for builds without Python's
+ * headers. The functions are declared here, with opaque pointers for objects: they are the same in all versions since
+ * 3.10. Each stack needs the GIL, and creates an object for each frame.
  */
 #include <stdatomic.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ extern void Py_DecRef(void *object); /* NULL is allowed */
 
 static atomic_bool is_on;
 
-/* A text that Python cannot put into UTF-8 is shown as a question mark. */
+/* Text that Python cannot encode as UTF-8 becomes a question mark. */
 static uint32_t text_of(void *code, const char *attribute) {
   void *string = PyObject_GetAttrString(code, attribute);
   const char *text = string ? PyUnicode_AsUTF8AndSize(string, NULL) : NULL;
@@ -58,7 +58,7 @@ static size_t walk(void *thread, weir_stack_frame *frames, size_t room) {
 
 size_t weir_frames_gather(void *context, weir_stack_frame *frames, size_t room) {
   (void)context;
-  if (!atomic_load(&is_on)) /* a thread that waits for the GIL while the interpreter ends waits forever */
+  if (!atomic_load(&is_on)) /* a thread that waits for the GIL while the interpreter ends would wait forever */
     return 0;
   void *thread = PyGILState_GetThisThreadState();
   if (!thread)
@@ -77,8 +77,8 @@ bool weir_frames_begin(void) {
   static atomic_flag is_said = ATOMIC_FLAG_INIT;
   if (!atomic_flag_test_and_set(&is_said))
     weir_log_message(WEIR_LOG_INFO,
-                     "Python frames come from Python's public functions, which need the GIL for each stack:"
-                     " the layout of this version's frames is not known, or its headers were missing");
+                     "Python frames are read through Python's public functions, which need the GIL for each stack:"
+                     " the frame layout of this version is unknown, or its headers were missing at build time");
   atomic_store(&is_on, true);
   weir_set_stack_hook(weir_frames_gather, NULL);
   return true;

@@ -1,16 +1,16 @@
 /*
- * Python's stacks, by CPython's own view of a frame.
+ * Python stacks, read from CPython's internal frames.
  *
- * The hook runs in the thread whose stack is wanted, inside a call that this thread made: so its frames stand still, whether
- * it holds the GIL or not. It walks them without touching a reference count. What a frame stands for, its file, function and line,
- * is looked up by the instruction that it is at, in a table that keeps the code alive; only an instruction that was never seen before
- * needs the GIL.
+ * The hook runs on the thread whose stack is captured, inside a call that this thread made, so its frames do not
+ * change, whether it holds the GIL or not. It walks them without touching a reference count. The file, function and
+ * line of a frame are looked up by the frame's current instruction, in a table that keeps the code objects alive. Only
+ * an instruction that is not in the table yet needs the GIL.
  *
- * Threads read the table without a lock. Each says in a word of its own that it is walking; before memory is freed that a walk may
- * look at, an old table or, at the end, the states of threads, weir_frames_end and the table's writer wait until all these words are
- * clear. A thread that waits for the GIL is not walking. The table is written with the GIL held.
+ * Threads read the table without a lock. Each thread has a flag that says that it is walking. Before memory is freed
+ * that a walk may read (an old table or, at the end, thread states), weir_frames_end and the table's writer wait until
+ * all flags are clear. A thread that waits for the GIL is not walking. The table is written with the GIL held.
  *
- * The layout of frames changes with each version of CPython. One that is not known here is asked through public functions.
+ * The layout of frames changes with each version of CPython. Unknown versions use public functions (public.c).
  */
 #include <patchlevel.h>
 #include <pyconfig.h>
@@ -26,7 +26,7 @@
 #if PY_VERSION_HEX < 0x030B0000
 #include <frameobject.h>
 #else
-#define Py_BUILD_CORE 1 /* for this header, and for nothing else */
+#define Py_BUILD_CORE 1 /* only for this header */
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
 #endif
@@ -41,7 +41,7 @@
 #include "frames.h"
 #include "weir/log.h"
 
-/* An instruction takes two bytes, or several times that. */
+/* An instruction takes two bytes or a multiple of that. */
 enum { UNIT = 2 };
 
 /* ---- Threads that walk ---- */
@@ -52,7 +52,7 @@ typedef struct walker {
   struct walker *next; /* written before it is in the list */
 } walker;
 
-static _Atomic(walker *) walkers; /* they stay, and are used again */
+static _Atomic(walker *) walkers; /* never freed; reused by later threads */
 static atomic_bool is_on;
 static _Thread_local walker *mine __attribute__((tls_model("initial-exec")));
 static pthread_key_t thread_end;
@@ -63,7 +63,7 @@ static void leave(void *walker_of_thread) {
   atomic_store(&w->is_used, false);
 }
 
-/* In the child of a fork there are no other threads. */
+/* The child of a fork has no other threads. */
 static void forget_others(void) {
   for (walker *w = atomic_load(&walkers); w; w = w->next)
     if (w != mine) {
@@ -77,7 +77,7 @@ static void start_walkers(void) {
   pthread_atfork(NULL, NULL, forget_others);
 }
 
-/* NULL: no host memory. */
+/* Returns NULL without host memory. */
 static __attribute__((noinline)) walker *join(void) {
   walker *w = atomic_load(&walkers);
   for (bool unused = false; w && !atomic_compare_exchange_strong(&w->is_used, &unused, true); unused = false)
@@ -96,8 +96,8 @@ static __attribute__((noinline)) walker *join(void) {
   return w;
 }
 
-/* false: it is over. Both words are written and read in one order that all threads see, so either this thread sees that it is over,
- * or the one that ended it sees this one walking. */
+/* Returns false if walking has ended. Both flags are accessed in sequentially consistent order, so either this thread
+ * sees the end, or the thread that ends walking sees this one. */
 static inline bool begin_walk(walker *w) {
   atomic_store(&w->is_walking, 1);
   if (atomic_load(&is_on))
@@ -108,7 +108,7 @@ static inline bool begin_walk(walker *w) {
 
 static inline void end_walk(walker *w) { atomic_store_explicit(&w->is_walking, 0, memory_order_release); }
 
-/* Every walk that had begun is over. The caller is not walking itself. */
+/* Waits until all current walks are over. The caller must not be walking. */
 static void wait_for_walks(void) {
   for (walker *w = atomic_load(&walkers); w; w = w->next)
     while (atomic_load(&w->is_walking))
@@ -117,10 +117,10 @@ static void wait_for_walks(void) {
 
 /* ---- The table ---- */
 
-/* An instruction, and what it stands for. */
+/* An instruction, and its position in the source. */
 typedef struct place {
-  _Atomic(PyCodeObject *) code; /* a strong reference, written last; NULL: the slot is free */
-  int instruction;              /* its number in the code */
+  _Atomic(PyCodeObject *) code; /* a strong reference, written last; NULL if the slot is free */
+  int instruction;              /* its index in the code */
   weir_stack_frame frame;
 } place;
 
@@ -130,13 +130,13 @@ typedef struct place_table {
   place places[];
 } place_table;
 
-/* When there are more it begins anew: code that was made to run once would stay forever otherwise. */
+/* With more entries, the table starts empty again; otherwise code that runs once would be kept forever. */
 enum { FIRST_SLOTS = 1024, MOST_SLOTS = 1 << 17 };
 
-static _Atomic(place_table *) current; /* NULL: nothing was seen yet */
+static _Atomic(place_table *) current; /* NULL while it is empty */
 
-/* Part of every key. Code that the table keeps alive is told by its address; when the table lets go of some, or could not take some,
- * the keys until then are good no longer. */
+/* Part of every key. Keys identify code by its address, which is unique only while the table keeps the code alive. When
+ * the table drops code, or could not add some, this changes, and older keys become invalid. */
 static _Atomic uint64_t generation = 1;
 
 static size_t slot_of(const PyCodeObject *code, int instruction) {
@@ -145,7 +145,7 @@ static size_t slot_of(const PyCodeObject *code, int instruction) {
   return (size_t)(h >> 32);
 }
 
-/* Where it is, or the free slot where it would go. */
+/* The slot of an instruction, or the free slot where it would be stored. */
 static inline place *find(place_table *table, const PyCodeObject *code, int instruction) {
   for (size_t i = slot_of(code, instruction);; i++) {
     place *p = &table->places[i & (table->slots - 1)];
@@ -166,7 +166,8 @@ static void put(place_table *table, PyCodeObject *code, int instruction, const w
   atomic_store_explicit(&p->code, code, memory_order_release);
 }
 
-/* Nobody finds the table any more. With the GIL; the end of a code object may run code of the program, which may lead here again. */
+/* Frees a table that is no longer reachable. With the GIL; destroying a code object may run Python code, which may call
+ * this again. */
 static void drop_table(place_table *table) {
   if (!table)
     return;
@@ -176,7 +177,7 @@ static void drop_table(place_table *table) {
   free(table);
 }
 
-/* With room for one more; NULL: no host memory. */
+/* Returns a table with room for one more entry, or NULL without host memory. */
 static place_table *table_with_room(place_table **old) {
   place_table *table = atomic_load_explicit(&current, memory_order_relaxed);
   *old = NULL;
@@ -201,7 +202,7 @@ static place_table *table_with_room(place_table **old) {
   return larger;
 }
 
-/* A text that Python cannot put into UTF-8 is shown as a question mark. */
+/* Text that Python cannot encode as UTF-8 becomes a question mark. */
 static uint32_t text_of(PyObject *string) {
   const char *text = PyUnicode_AsUTF8(string);
   if (text)
@@ -224,8 +225,8 @@ static void learn_with_gil(PyCodeObject *code, int instruction, weir_stack_frame
   PyErr_Restore(type, value, trace);
 }
 
-/* An instruction that is not in the table. The thread is not walking. false: the interpreter ends, and a thread that waits for the
- * GIL now waits forever. */
+/* Adds an instruction to the table. The thread must not be walking. Returns false if the interpreter is ending: a
+ * thread that waits for the GIL then would wait forever. */
 static bool learn(PyCodeObject *code, int instruction, weir_stack_frame *frame) {
   if (PyGILState_Check()) {
     learn_with_gil(code, instruction, frame);
@@ -239,7 +240,7 @@ static bool learn(PyCodeObject *code, int instruction, weir_stack_frame *frame) 
   return true;
 }
 
-/* ---- The frames of a thread, by version: the innermost frame, the one behind a frame, its code, its instruction ---- */
+/* ---- Frames by version: the innermost frame, the next outer frame, the code and the instruction of a frame ---- */
 
 #if PY_VERSION_HEX < 0x030B0000
 
@@ -267,7 +268,7 @@ static frame_pointer innermost(PyThreadState *thread) {
 
 static frame_pointer behind(frame_pointer frame) { return frame->previous; }
 
-/* One that the interpreter puts between itself and a C function. */
+/* Whether the interpreter inserted the frame between itself and a C function. */
 static bool is_between(frame_pointer frame) {
 #if PY_VERSION_HEX >= 0x030C0000
   return frame->owner == FRAME_OWNED_BY_CSTACK;
@@ -276,7 +277,7 @@ static bool is_between(frame_pointer frame) {
 #endif
 }
 
-/* NULL for one that has no place in a program yet, or never will: those between the interpreter and a C function. */
+/* Returns NULL for a frame that has not started to execute, and for one between the interpreter and a C function. */
 static PyCodeObject *code_of(frame_pointer frame, int *instruction) {
 #if PY_VERSION_HEX >= 0x030D0000
   if (frame->owner == FRAME_OWNED_BY_CSTACK || !PyCode_Check(frame->f_executable))
@@ -300,7 +301,7 @@ static PyCodeObject *code_of(frame_pointer frame, int *instruction) {
 
 #endif
 
-/* The thread walks; on return too, unless it is over. What is not in the table is learnt in between. */
+/* The thread is walking, and still is on return, unless walking has ended. It pauses to add missing instructions. */
 static size_t walk(walker *w, weir_stack_frame *frames, size_t room) {
   PyThreadState *thread = PyGILState_GetThisThreadState();
   place_table *table = atomic_load_explicit(&current, memory_order_acquire);
@@ -337,15 +338,15 @@ size_t weir_frames_gather(void *context, weir_stack_frame *frames, size_t room) 
   return count;
 }
 
-/* The instructions of all frames, mixed. A frame that has no place in a program yet is not in the table, which keeps code alive: a
- * stack with one has no key. */
+/* A hash of the instructions of all frames. A frame that has not started to execute is not in the table, which keeps
+ * code alive, so a stack with such a frame has no key. */
 int weir_frames_key(void *context, uint64_t *key) {
   (void)context;
   walker *w = mine ? mine : join();
   if (!w || !begin_walk(w))
     return 0;
   const PyThreadState *thread = PyGILState_GetThisThreadState();
-  /* Spread over all bits: a small number would change only what the address of other code may change too. */
+  /* Spreads the index over all bits: a small number could collide with a difference between code addresses. */
   uint64_t mixed = atomic_load_explicit(&generation, memory_order_acquire) * 0xc2b2ae3d27d4eb4fu;
   bool has_key = thread != NULL;
   for (frame_pointer f = has_key ? innermost((PyThreadState *)thread) : NULL; f && has_key; f = behind(f)) {
@@ -371,7 +372,7 @@ bool weir_frames_begin(void) {
   char built_for[16], text[160];
   snprintf(built_for, sizeof built_for, "%d.%d.", PY_MAJOR_VERSION, PY_MINOR_VERSION);
   if (strncmp(Py_GetVersion(), built_for, strlen(built_for)) != 0) {
-    snprintf(text, sizeof text, "stacks have no Python frames: they were built for Python %.*s, and this is %.20s",
+    snprintf(text, sizeof text, "stacks have no Python frames: they were built for Python %.*s, but this is %.20s",
              (int)strlen(built_for) - 1, built_for, Py_GetVersion());
     weir_log_message(WEIR_LOG_WARN, text);
     return false;
@@ -388,7 +389,7 @@ void weir_frames_end(void) {
     return;
   weir_set_stack_hook(NULL, NULL);
   wait_for_walks();
-  atomic_fetch_add(&generation, 1); /* before the code may go */
+  atomic_fetch_add(&generation, 1); /* before the code can be freed */
   drop_table(atomic_exchange(&current, NULL));
 }
 

@@ -1,17 +1,17 @@
 /*
- * Buffers: memory as an object. It is freed when the object goes.
+ * Buffers: objects that own memory, and free it when they are destroyed.
  *
- * Making one and letting it go is the hot path of the package: no dict, no cycle collector, no tuple of arguments, and objects
- * that went are used again.
+ * Creating and destroying one is the hot path of the package. Buffers have no dict and no cycle collection, their
+ * constructor takes no argument tuple, and destroyed objects are reused.
  */
 #include "memory.h"
 
 #include <stddef.h>
 #include <string.h>
 
-/* ---- Making and freeing ---- */
+/* ---- Creating and freeing ---- */
 
-/* Objects that went, to be used again; guarded by the GIL. */
+/* Destroyed objects, to be reused; guarded by the GIL. */
 enum { SPARE_BUFFERS = 128 };
 static pyweir_buffer *spare[SPARE_BUFFERS];
 static int spare_count;
@@ -59,7 +59,7 @@ static pyweir_buffer *owning_buffer(weir_allocator *allocator, void *pointer, si
   } else {
     weir_status status;
     PYWEIR_CALL(status, weir_allocator_free(allocator, pointer));
-    (void)status; /* the exception that is set is the one that counts */
+    (void)status; /* the exception that is already set takes precedence */
   }
   return buffer;
 }
@@ -71,7 +71,7 @@ pyweir_buffer *pyweir_buffer_allocate(weir_allocator *allocator, weir_stream str
   return pyweir_check(status) == 0 ? owning_buffer(allocator, pointer, bytes, stream) : NULL;
 }
 
-/* Frees what it owns; afterwards it owns nothing and has no memory. */
+/* Frees the memory that the buffer owns. Afterwards it owns nothing and has no memory. */
 static weir_status give_up(pyweir_buffer *buffer) {
   weir_status status = WEIR_OK;
   void *pointer = buffer->pointer;
@@ -82,7 +82,7 @@ static weir_status give_up(pyweir_buffer *buffer) {
   case PYWEIR_OWNS_NOTHING:
     break;
   case PYWEIR_OWNS_DEVICE:
-    /* In a forked child the memory is the parent's, and the locks are as they were at the fork. */
+    /* In a forked child the memory belongs to the parent, and the locks are in their state at the fork. */
     if (!weir_is_in_bad_fork())
       PYWEIR_CALL(status, weir_allocator_free(pyweir_allocator(), pointer));
     break;
@@ -106,16 +106,8 @@ static void buffer_dealloc(PyObject *self) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   if (buffer->weak)
     PyObject_ClearWeakRefs(self);
-  if (buffer->owner != PYWEIR_OWNS_NOTHING) {
-    weir_status status = give_up(buffer);
-    if (status != WEIR_OK) {
-      PyObject *type, *value, *trace;
-      PyErr_Fetch(&type, &value, &trace);
-      pyweir_raise(status);
-      PyErr_WriteUnraisable(NULL);
-      PyErr_Restore(type, value, trace);
-    }
-  }
+  if (buffer->owner != PYWEIR_OWNS_NOTHING)
+    pyweir_write_unraisable(give_up(buffer));
   if (spare_count < SPARE_BUFFERS)
     spare[spare_count++] = buffer;
   else
@@ -146,7 +138,7 @@ static PyObject *empty_with(PyObject *bytes_object, PyObject *device_object, PyO
 int pyweir_take_arguments(const char *who, const char *const *names, int name_count, int positional,
                           PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **values) {
   if (count > positional) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %d positional arguments, %zd were given", who, positional, count);
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %d positional arguments (%zd given)", who, positional, count);
     return -1;
   }
   for (Py_ssize_t i = 0; i < count; i++)
@@ -159,8 +151,8 @@ int pyweir_take_arguments(const char *who, const char *const *names, int name_co
         found = n;
     if (found < 0 || found < count) {
       PyErr_Format(PyExc_TypeError,
-                   found < 0 ? "%s() has no argument '%U'" : "%s() got more than one value for the argument '%U'", who,
-                   keyword);
+                   found < 0 ? "%s() got an unexpected argument '%U'" : "%s() got multiple values for argument '%U'",
+                   who, keyword);
       return -1;
     }
     values[found] = args[count + i];
@@ -180,20 +172,20 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
       PYWEIR_CALL(status, allocate_here(allocator, &stream, bytes, &pointer));
       return pyweir_check(status) == 0 ? (PyObject *)owning_buffer(allocator, pointer, bytes, stream) : NULL;
     }
-    PyErr_Clear(); /* said better below */
+    PyErr_Clear(); /* the error below is clearer */
   }
   static const char *const names[] = {"nbytes", "device", "stream"};
   PyObject *values[] = {NULL, Py_None, Py_None};
   if (pyweir_take_arguments("empty", names, 3, 1, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0]) {
-    PyErr_SetString(PyExc_TypeError, "empty() needs the argument 'nbytes'");
+    PyErr_SetString(PyExc_TypeError, "empty() missing required argument 'nbytes'");
     return NULL;
   }
   return empty_with(values[0], values[1], values[2]);
 }
 
-/* Memory that something else owns, as an object. */
+/* Wraps memory that is owned elsewhere. */
 static PyObject *from_pointer(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *address, *device_object, *bytes_object;
@@ -211,7 +203,7 @@ static PyObject *from_pointer(PyObject *module, PyObject *args) {
   return (PyObject *)pyweir_buffer_new(pointer, bytes, stream);
 }
 
-/* ---- Looking ---- */
+/* ---- Attributes ---- */
 
 static PyObject *get_pointer(PyObject *self, void *unused) {
   (void)unused;
@@ -263,15 +255,15 @@ static PyObject *get_owns(PyObject *self, void *unused) {
   return PyBool_FromLong(owner == PYWEIR_OWNS_DEVICE || owner == PYWEIR_OWNS_HOST);
 }
 
-/* Other libraries take the address for one of a CUDA device, so a software device's is not shown to them. */
+/* Other libraries would take the address for one on a CUDA device, so memory of a software device is not exported. */
 static PyObject *get_cuda_array_interface(PyObject *self, void *unused) {
   (void)unused;
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   weir_cu_stream raw = NULL;
   weir_stream stream;
   if (buffer->is_host || !pyweir_driver_can(WEIR_DRIVER_NVIDIA)) {
-    PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__: the memory is not a CUDA device's but %s",
-                 buffer->is_host ? "the host's" : "a software device's");
+    PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__ needs memory of a CUDA device, not of %s",
+                 buffer->is_host ? "the host" : "a software device");
     return NULL;
   }
   if (pyweir_buffer_check(buffer) != 0)
@@ -280,7 +272,7 @@ static PyObject *get_cuda_array_interface(PyObject *self, void *unused) {
   PYWEIR_CALL(status, pyweir_current_stream(buffer->stream.device, &stream, &raw));
   if (pyweir_check(status) != 0)
     return NULL;
-  /* The legacy default stream is 1 there, as 0 would be ambiguous. */
+  /* The protocol encodes the legacy default stream as 1, since 0 would be ambiguous. */
   unsigned long long number = raw ? (unsigned long long)(uintptr_t)raw : 1;
   return Py_BuildValue("{s(n)sss(KO)sOsKsi}", "shape", (Py_ssize_t)buffer->bytes, "typestr", "|u1", "data",
                        (unsigned long long)(uintptr_t)buffer->pointer, buffer->is_readonly ? Py_True : Py_False,
@@ -292,14 +284,14 @@ static PyObject *buffer_repr(PyObject *self) {
   if (!buffer->pointer && buffer->bytes)
     return PyUnicode_FromFormat("<weir.Buffer of %zu bytes, freed>", buffer->bytes);
   if (buffer->is_host)
-    return PyUnicode_FromFormat("<weir.Buffer of %zu bytes at %p of the host>", buffer->bytes, buffer->pointer);
-  return PyUnicode_FromFormat("<weir.Buffer of %zu bytes at %p of device %d>", buffer->bytes, buffer->pointer,
+    return PyUnicode_FromFormat("<weir.Buffer of %zu bytes at %p on the host>", buffer->bytes, buffer->pointer);
+  return PyUnicode_FromFormat("<weir.Buffer of %zu bytes at %p on device %d>", buffer->bytes, buffer->pointer,
                               buffer->stream.device);
 }
 
 static Py_ssize_t buffer_length(PyObject *self) { return (Py_ssize_t)((pyweir_buffer *)self)->bytes; }
 
-/* ---- Parts of it ---- */
+/* ---- Views ---- */
 
 static PyObject *view_of(pyweir_buffer *buffer, size_t offset, size_t bytes) {
   pyweir_buffer *root = pyweir_buffer_root(buffer);
@@ -319,7 +311,7 @@ static PyObject *view_of(pyweir_buffer *buffer, size_t offset, size_t bytes) {
 static PyObject *buffer_subscript(PyObject *self, PyObject *key) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   if (!PySlice_Check(key)) {
-    PyErr_Format(PyExc_TypeError, "a buffer is cut by a slice such as [512:1024], not by %.100s",
+    PyErr_Format(PyExc_TypeError, "a Buffer is indexed by a slice such as [512:1024], got %.100s",
                  Py_TYPE(key)->tp_name);
     return NULL;
   }
@@ -327,14 +319,14 @@ static PyObject *buffer_subscript(PyObject *self, PyObject *key) {
   if (PySlice_Unpack(key, &start, &stop, &step) != 0 || pyweir_buffer_check(buffer) != 0)
     return NULL;
   if (step != 1) {
-    PyErr_SetString(PyExc_ValueError, "a slice of a buffer has no step: its bytes lie one after the other");
+    PyErr_SetString(PyExc_ValueError, "a slice of a Buffer must be contiguous (step 1)");
     return NULL;
   }
   Py_ssize_t length = PySlice_AdjustIndices((Py_ssize_t)buffer->bytes, &start, &stop, step);
   return view_of(buffer, (size_t)start, (size_t)length);
 }
 
-/* ---- Work on it ---- */
+/* ---- Operations ---- */
 
 static int refuse_readonly(const pyweir_buffer *buffer) {
   if (!buffer->is_readonly)
@@ -343,7 +335,7 @@ static int refuse_readonly(const pyweir_buffer *buffer) {
   return -1;
 }
 
-/* The current stream of a buffer's device; of the current device for host memory. */
+/* The current stream of a buffer's device; for host memory, of the current device. */
 static int stream_for(const pyweir_buffer *buffer, weir_stream *stream) {
   return pyweir_check(weir_stream_current(buffer->is_host ? -1 : buffer->stream.device, stream));
 }
@@ -354,7 +346,7 @@ static PyObject *record_stream(PyObject *self, PyObject *object) {
   weir_cu_stream raw;
   weir_status status = WEIR_OK;
   if (object == Py_None) {
-    PyErr_SetString(PyExc_TypeError, "record_stream() needs a stream, not None");
+    PyErr_SetString(PyExc_TypeError, "record_stream() needs a stream, got None");
     return NULL;
   }
   if (pyweir_buffer_check(buffer) != 0 || pyweir_parse_stream(object, -1, &stream) != 0)
@@ -409,14 +401,14 @@ static PyObject *buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t c
   if (pyweir_take_arguments("fill_", names, 2, 1, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0]) {
-    PyErr_SetString(PyExc_TypeError, "fill_() needs the argument 'value'");
+    PyErr_SetString(PyExc_TypeError, "fill_() missing required argument 'value'");
     return NULL;
   }
   long width = values[1] ? PyLong_AsLong(values[1]) : 1;
   if (width == -1 && PyErr_Occurred())
     return NULL;
   if ((width != 1 && width != 4) || buffer->bytes % (size_t)width != 0) {
-    PyErr_SetString(PyExc_ValueError, "width is 1, or 4 for a buffer of whole words");
+    PyErr_SetString(PyExc_ValueError, "width must be 1, or 4 if the size of the buffer is a multiple of 4");
     return NULL;
   }
   PyObject *number = PyNumber_Index(values[0]);
@@ -427,7 +419,7 @@ static PyObject *buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t c
   Py_DECREF(number);
   long most = width == 4 ? 0xffffffffL : 0xff;
   if (overflow || value < 0 || value > most) {
-    PyErr_Format(PyExc_ValueError, "value is from 0 to %ld", most);
+    PyErr_Format(PyExc_ValueError, "value must be between 0 and %ld", most);
     return NULL;
   }
   return fill_with(buffer, (unsigned long)value, (int)width);
@@ -438,7 +430,7 @@ static PyObject *buffer_zero(PyObject *self, PyObject *unused) {
   return fill_with((pyweir_buffer *)self, 0, 1);
 }
 
-/* Between two devices each one's stream waits for the other's. Without the GIL. */
+/* Copies between two devices. The streams of both wait for each other. Called without the GIL. */
 static weir_status copy_between(const pyweir_buffer *to, const pyweir_buffer *from, size_t bytes, weir_stream stream) {
   weir_stream other;
   weir_status status = weir_stream_current(from->stream.device, &other);
@@ -458,7 +450,7 @@ int pyweir_buffer_copy(pyweir_buffer *to, pyweir_buffer *from, weir_stream strea
   return pyweir_check(status);
 }
 
-/* Pinned memory is kept from being used again while the stream needs it, any other is waited for. */
+/* Pinned memory is not reused until the stream has finished with it. For other host memory, the caller has to wait. */
 static int settle_host(pyweir_buffer *buffer, weir_stream stream, bool non_blocking, bool *wait) {
   pyweir_buffer *root = pyweir_buffer_root(buffer);
   if (!buffer->is_host)
@@ -478,7 +470,7 @@ static int copy_buffer(pyweir_buffer *to, pyweir_buffer *from, bool non_blocking
   if (pyweir_buffer_check(from) != 0)
     return -1;
   if (to->bytes != from->bytes) {
-    PyErr_Format(PyExc_ValueError, "the source has %zu bytes, the buffer %zu", from->bytes, to->bytes);
+    PyErr_Format(PyExc_ValueError, "the source has %zu bytes, but the buffer has %zu", from->bytes, to->bytes);
     return -1;
   }
   if (!to->bytes)
@@ -499,7 +491,7 @@ static int copy_buffer(pyweir_buffer *to, pyweir_buffer *from, bool non_blocking
   return pyweir_check(status);
 }
 
-/* Between a buffer and memory of Python's, and waits for it. */
+/* Copies between a buffer and memory of a Python object, and waits. */
 static int copy_python(pyweir_buffer *buffer, PyObject *object, bool to_buffer) {
   Py_buffer view;
   weir_stream stream;
@@ -509,7 +501,7 @@ static int copy_python(pyweir_buffer *buffer, PyObject *object, bool to_buffer) 
   weir_status status = WEIR_OK;
   void *to = to_buffer ? buffer->pointer : view.buf, *from = to_buffer ? view.buf : buffer->pointer;
   if ((size_t)view.len != buffer->bytes) {
-    PyErr_Format(PyExc_ValueError, "the %s has %zd bytes, the buffer %zu", to_buffer ? "source" : "destination",
+    PyErr_Format(PyExc_ValueError, "the %s has %zd bytes, but the buffer has %zu", to_buffer ? "source" : "destination",
                  view.len, buffer->bytes);
   } else if (!view.len) {
     result = 0;
@@ -533,7 +525,7 @@ static PyObject *buffer_copy(PyObject *self, PyObject *const *args, Py_ssize_t c
   if (pyweir_take_arguments("copy_", names, 2, 2, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0]) {
-    PyErr_SetString(PyExc_TypeError, "copy_() needs the argument 'source'");
+    PyErr_SetString(PyExc_TypeError, "copy_() missing required argument 'source'");
     return NULL;
   }
   int non_blocking = PyObject_IsTrue(values[1]);
@@ -550,7 +542,7 @@ static PyObject *buffer_copy(PyObject *self, PyObject *const *args, Py_ssize_t c
 static PyObject *copy_to(PyObject *self, PyObject *destination) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   if (PYWEIR_IS_BUFFER(destination)) {
-    PyErr_SetString(PyExc_TypeError, "copy_to() is for memory of Python's; use destination.copy_(buffer)");
+    PyErr_SetString(PyExc_TypeError, "copy_() copies between Buffers: use destination.copy_(buffer)");
     return NULL;
   }
   if (pyweir_buffer_check(buffer) != 0 || copy_python(buffer, destination, false) != 0)
@@ -597,7 +589,7 @@ static weir_status settle(const pyweir_buffer *buffer) {
   weir_status status = weir_stream_current(buffer->stream.device, &current);
   if (status == WEIR_OK)
     status = weir_stream_is_capturing(current, &capturing);
-  /* What is captured does not run yet: there is nothing to wait for. */
+  /* Captured work does not run yet, so there is nothing to wait for. */
   if (status != WEIR_OK || capturing)
     return status;
   status = weir_stream_synchronize(current);
@@ -617,7 +609,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   view->obj = NULL;
   if (!buffer->is_host && !pyweir_driver_can(WEIR_DRIVER_HOST_ACCESS)) {
-    PyErr_SetString(PyExc_BufferError, "the processor cannot read the memory of this device; copy it with tobytes(), "
+    PyErr_SetString(PyExc_BufferError, "the host cannot access the memory of this device; copy it with tobytes(), "
                                        "copy_to() or to a buffer of host_empty()");
     return -1;
   }
@@ -640,53 +632,51 @@ static void release_buffer(PyObject *self, Py_buffer *view) {
 /* ---- The type ---- */
 
 static PyMethodDef methods[] = {
-    {"data_ptr", data_ptr, METH_NOARGS, "data_ptr($self, /)\n--\n\nThe address of the memory; 0 when there is none."},
+    {"data_ptr", data_ptr, METH_NOARGS, "data_ptr($self, /)\n--\n\nReturns the address of the memory; 0 if empty."},
     {"record_stream", record_stream, METH_O,
-     "record_stream($self, stream, /)\n--\n\nAnother stream uses the memory too: when it is freed, it is not used "
-     "again "
-     "before that stream\ngot to what it has now."},
+     "record_stream($self, stream, /)\n--\n\n"
+     "Records that another stream uses the memory. After it is freed, the memory is not reused until that\n"
+     "stream has finished the work submitted so far."},
     {"fill_", PYWEIR_FAST_KEYWORDS(buffer_fill),
-     "fill_($self, value, *, width=1)\n--\n\nFills it with a byte, or with width=4 with a word, on the current stream "
-     "of "
-     "its device."},
-    {"zero_", buffer_zero, METH_NOARGS, "zero_($self, /)\n--\n\nfill_(0)."},
+     "fill_($self, value, *, width=1)\n--\n\n"
+     "Fills the buffer with a byte, or with a 32-bit word if width is 4, on the current stream of its device."},
+    {"zero_", buffer_zero, METH_NOARGS, "zero_($self, /)\n--\n\nFills the buffer with zeros. See fill_()."},
     {"copy_", PYWEIR_FAST_KEYWORDS(buffer_copy),
-     "copy_($self, source, non_blocking=False)\n--\n\nCopies all of a buffer, or of an object with the buffer "
-     "protocol, of "
-     "the same size, on the\ncurrent stream. Where memory of the host takes part it waits for the copy; with "
-     "non_blocking\nnot for that of pinned memory."},
+     "copy_($self, source, non_blocking=False)\n--\n\n"
+     "Copies from a Buffer, or from an object with the buffer protocol, of the same size, on the current stream.\n"
+     "Waits for the copy if host memory is involved; with non_blocking, not if that memory is pinned."},
     {"copy_to", copy_to, METH_O,
-     "copy_to($self, destination, /)\n--\n\nCopies it to a writable object with the buffer protocol, of the same size, "
-     "and "
-     "waits."},
-    {"tobytes", buffer_tobytes, METH_NOARGS, "tobytes($self, /)\n--\n\nA copy of the memory; waits for it."},
+     "copy_to($self, destination, /)\n--\n\n"
+     "Copies the buffer to a writable object with the buffer protocol, of the same size, and waits."},
+    {"tobytes", buffer_tobytes, METH_NOARGS, "tobytes($self, /)\n--\n\nReturns a copy of the memory as bytes."},
     {"free", buffer_free, METH_NOARGS,
-     "free($self, /)\n--\n\nFrees the memory now instead of when the object goes. BufferError while views or exported "
-     "arrays\nof it are there."},
+     "free($self, /)\n--\n\n"
+     "Frees the memory now instead of when the object is destroyed. Raises BufferError if there are views or\n"
+     "exported arrays."},
     {"share", pyweir_buffer_share, METH_NOARGS,
-     "share($self, /)\n--\n\nA tuple that open_shared() of another process takes, to have the same memory. Waits until "
-     "what "
-     "is\nunder way is done. The memory has to be kept as long as the other process uses it."},
+     "share($self, /)\n--\n\n"
+     "Returns a tuple that another process passes to open_shared() to access the same memory. Waits for pending\n"
+     "work. The memory must be kept while the other process uses it."},
     {"__dlpack__", PYWEIR_FAST_KEYWORDS(pyweir_buffer_dlpack),
-     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\nThe memory for another "
-     "library, as a capsule of DLPack."},
+     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "Exports the memory to another library as a DLPack capsule."},
     {"__dlpack_device__", pyweir_buffer_dlpack_device, METH_NOARGS,
-     "__dlpack_device__($self, /)\n--\n\nThe kind of device and its number, as DLPack has them."},
+     "__dlpack_device__($self, /)\n--\n\nReturns the device type and index in the terms of DLPack."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef attributes[] = {
-    {"pointer", get_pointer, NULL, "The address of the memory; 0 when there is none.", NULL},
-    {"nbytes", get_bytes, NULL, "How many bytes it has.", NULL},
-    {"size", get_bytes, NULL, "How many bytes it has.", NULL},
-    {"device", get_device, NULL, "The number of its device; -1 for memory of the host.", NULL},
-    {"stream", get_stream, NULL, "The stream that it was allocated for; None for memory of the host.", NULL},
-    {"is_host", get_is_host, NULL, "Whether it is memory of the host.", NULL},
-    {"is_pinned", get_is_pinned, NULL, "Whether it is memory of host_empty().", NULL},
-    {"readonly", get_readonly, NULL, "Whether it may not be written to.", NULL},
-    {"owns_memory", get_owns, NULL, "Whether it frees the memory when it goes.", NULL},
+    {"pointer", get_pointer, NULL, "The address of the memory; 0 if empty.", NULL},
+    {"nbytes", get_bytes, NULL, "The size in bytes.", NULL},
+    {"size", get_bytes, NULL, "The size in bytes.", NULL},
+    {"device", get_device, NULL, "The index of the device; -1 for host memory.", NULL},
+    {"stream", get_stream, NULL, "The stream for which the memory was allocated; None for host memory.", NULL},
+    {"is_host", get_is_host, NULL, "Whether it is host memory.", NULL},
+    {"is_pinned", get_is_pinned, NULL, "Whether it is pinned host memory of host_empty().", NULL},
+    {"readonly", get_readonly, NULL, "Whether writing is forbidden.", NULL},
+    {"owns_memory", get_owns, NULL, "Whether destroying the object frees the memory.", NULL},
     {"__cuda_array_interface__", get_cuda_array_interface, NULL,
-     "The memory for Numba, CuPy and others; on a CUDA device only.", NULL},
+     "The memory in the form that Numba, CuPy and others accept; on a CUDA device only.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -695,8 +685,8 @@ static PyBufferProcs buffer_protocol = {.bf_getbuffer = get_buffer, .bf_releaseb
 
 PyTypeObject pyweir_buffer_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Buffer",
-    .tp_doc = "Memory of a device, or pinned memory of the host. It is freed when the object goes.\n\nMade by empty(), "
-              "host_empty(), from_dlpack() and open_shared().",
+    .tp_doc = "Device memory or pinned host memory, which is freed when the object is destroyed.\n\n"
+              "Created by empty(), host_empty(), from_dlpack() and open_shared().",
     .tp_basicsize = sizeof(pyweir_buffer),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = buffer_dealloc,
@@ -710,11 +700,12 @@ PyTypeObject pyweir_buffer_type = {
 
 static PyMethodDef functions[] = {
     {"empty", PYWEIR_FAST_KEYWORDS(empty),
-     "empty(nbytes, *, device=None, stream=None)\n--\n\nA Buffer with new memory of a device, the current one if none "
-     "is "
-     "named, for use on a stream, the\ndevice's current one if none is named. What is in it is not defined."},
+     "empty(nbytes, *, device=None, stream=None)\n--\n\n"
+     "Allocates device memory, with undefined contents, and returns a Buffer.\n\n"
+     "device: the device; None for the current one.\n"
+     "stream: the stream that uses the memory; None for the current stream of the device."},
     {"_buffer_from_data_pointer", from_pointer, METH_VARARGS,
-     "(address, device, nbytes): a Buffer of memory that something else owns."},
+     "(address, device, nbytes): wraps memory that is owned elsewhere in a Buffer."},
     {NULL, NULL, 0, NULL},
 };
 

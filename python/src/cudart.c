@@ -1,14 +1,14 @@
 /*
- * The calls of the CUDA runtime that weir.cudart() has. They return a code, as the runtime's do, and raise nothing but wrong
- * arguments.
+ * The CUDA runtime calls of weir.cudart(). Like the runtime they return an error code; only invalid arguments raise an
+ * exception.
  */
 #include "pyweir.h"
 
-/* The driver, with the current device's context made the thread's. */
+/* The driver, with the context of the current device current in the calling thread. */
 static int enter(weir_driver **driver) {
   int device;
   weir_status status;
-  if (pyweir_ensure_init() != 0 || pyweir_parse_device(Py_None, &device) != 0)
+  if (pyweir_need_device(Py_None, &device) != 0)
     return -1;
   PYWEIR_CALL(status, weir_device_set(device));
   return pyweir_check(status) != 0 ? -1 : pyweir_check(weir_get_driver(driver));
@@ -18,14 +18,6 @@ static int address_of(PyObject *object, void **address) {
   *address = PyLong_AsVoidPtr(object);
   return !*address && PyErr_Occurred() ? -1 : 0;
 }
-
-/* Makes a call of the driver's without the GIL. */
-#define CALL(result, expression)                                                                                       \
-  do {                                                                                                                 \
-    PyThreadState *saved = pyweir_begin_call();                                                                        \
-    (result) = (expression);                                                                                           \
-    pyweir_end_call(saved);                                                                                            \
-  } while (0)
 
 static PyObject *error_string(PyObject *module, PyObject *argument) {
   (void)module;
@@ -64,10 +56,10 @@ static PyObject *host_register(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OnI:cudaHostRegister", &pointer, &bytes, &flags) || address_of(pointer, &address) != 0)
     return NULL;
   if (bytes < 0)
-    return PyErr_Format(PyExc_ValueError, "cudaHostRegister(): size is %zd", bytes);
+    return PyErr_Format(PyExc_ValueError, "cudaHostRegister(): size must not be negative, got %zd", bytes);
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->MemHostRegister(driver, address, (size_t)bytes, flags));
+  PYWEIR_CALL(result, driver->MemHostRegister(driver, address, (size_t)bytes, flags));
   return PyLong_FromLong(result);
 }
 
@@ -78,11 +70,11 @@ static PyObject *host_unregister(PyObject *module, PyObject *argument) {
   weir_cu_result result;
   if (address_of(argument, &address) != 0 || enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->MemHostUnregister(driver, address));
+  PYWEIR_CALL(result, driver->MemHostUnregister(driver, address));
   return PyLong_FromLong(result);
 }
 
-/* Writes the new stream to an address, as the runtime does. */
+/* Stores the handle of the new stream at an address, as the runtime does. */
 static PyObject *stream_create(PyObject *module, PyObject *argument) {
   (void)module;
   void *address;
@@ -94,7 +86,7 @@ static PyObject *stream_create(PyObject *module, PyObject *argument) {
     return PyLong_FromLong(WEIR_CU_INVALID_VALUE);
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->StreamCreateWithPriority(driver, address, WEIR_CU_STREAM_DEFAULT, 0));
+  PYWEIR_CALL(result, driver->StreamCreateWithPriority(driver, address, WEIR_CU_STREAM_DEFAULT, 0));
   return PyLong_FromLong(result);
 }
 
@@ -105,7 +97,7 @@ static PyObject *stream_destroy(PyObject *module, PyObject *argument) {
   weir_cu_result result;
   if (address_of(argument, &stream) != 0 || enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->StreamDestroy(driver, stream));
+  PYWEIR_CALL(result, driver->StreamDestroy(driver, stream));
   return PyLong_FromLong(result);
 }
 
@@ -115,7 +107,7 @@ static PyObject *profiler_start(PyObject *module, PyObject *unused) {
   weir_cu_result result;
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->ProfilerStart(driver));
+  PYWEIR_CALL(result, driver->ProfilerStart(driver));
   return PyLong_FromLong(result);
 }
 
@@ -125,11 +117,11 @@ static PyObject *profiler_stop(PyObject *module, PyObject *unused) {
   weir_cu_result result;
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->ProfilerStop(driver));
+  PYWEIR_CALL(result, driver->ProfilerStop(driver));
   return PyLong_FromLong(result);
 }
 
-/* Whether host memory is page-locked: the driver knows the address then. */
+/* Whether host memory is page-locked, in which case the driver knows the address. */
 static PyObject *is_pinned(PyObject *module, PyObject *argument) {
   (void)module;
   void *address;
@@ -138,14 +130,14 @@ static PyObject *is_pinned(PyObject *module, PyObject *argument) {
   unsigned type = 0;
   if (address_of(argument, &address) != 0 || enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE,
-                                           (weir_cu_deviceptr)(uintptr_t)address));
+  PYWEIR_CALL(result, driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE,
+                                                  (weir_cu_deviceptr)(uintptr_t)address));
   return PyBool_FromLong(result == WEIR_CU_SUCCESS && type == WEIR_CU_MEMORY_TYPE_HOST);
 }
 
 static PyMethodDef methods[] = {
-    {"_error_string", error_string, METH_O, "The text of a code."},
-    {"_error_names", error_names, METH_NOARGS, "All codes by name."},
+    {"_error_string", error_string, METH_O, "Returns the message of an error code."},
+    {"_error_names", error_names, METH_NOARGS, "Returns all error codes by name."},
     {"_host_register", host_register, METH_VARARGS, NULL},
     {"_host_unregister", host_unregister, METH_O, NULL},
     {"_stream_create", stream_create, METH_O, NULL},

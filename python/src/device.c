@@ -1,5 +1,5 @@
 /*
- * Devices: how many, which is current, what they are and how busy.
+ * Devices: their number, the current one, their properties and their utilization.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "pyweir.h"
 
-/* ---- Device: which one, as a value ---- */
+/* ---- Device: a device as a value ---- */
 
 typedef struct device_object {
   PyObject_HEAD int index;
@@ -23,25 +23,25 @@ PyObject *pyweir_device_wrap(int device) {
   return (PyObject *)self;
 }
 
-/* A number from 0 to INT_MAX. Bools are numbers to Python, and a mistake here. */
+/* Parses an index from 0 to INT_MAX. Rejects bool, which Python treats as an integer. */
 static int index_of(PyObject *object, int *device) {
   long number = PyLong_AsLong(object);
   if (number == -1 && PyErr_Occurred())
     return -1;
   if (number < 0 || number > INT_MAX) {
-    PyErr_Format(PyExc_ValueError, "invalid device number %ld: devices are counted from 0", number);
+    PyErr_Format(PyExc_ValueError, "invalid device index %ld: expected 0 or greater", number);
     return -1;
   }
   *device = (int)number;
   return 0;
 }
 
-/* "cuda" or "cuda:1"; *device is -1 for the first. */
+/* Parses "cuda" (*device is -1) or "cuda:1". */
 static int device_of_text(PyObject *object, int *device) {
   const char *text = PyUnicode_AsUTF8(object);
   if (!text)
     return -1;
-  /* As PyTorch: letters, and perhaps a number, without zeros in front that say nothing. */
+  /* The syntax is PyTorch's: letters, and optionally an index without leading zeros. */
   size_t letters = strspn(text, "abcdefghijklmnopqrstuvwxyz");
   const char *number = text[letters] == ':' ? text + letters + 1 : NULL;
   bool well_formed = letters > 0 && (number || !text[letters]);
@@ -49,7 +49,7 @@ static int device_of_text(PyObject *object, int *device) {
     well_formed = well_formed && *number && strlen(number) <= 4 && strspn(number, "0123456789") == strlen(number) &&
                   !(*number == '0' && number[1]);
   if (!well_formed) {
-    PyErr_Format(PyExc_RuntimeError, "Invalid device string: '%U'; it is written \"cuda\" or \"cuda:1\"", object);
+    PyErr_Format(PyExc_RuntimeError, "Invalid device string: '%U' (expected \"cuda\" or \"cuda:1\")", object);
     return -1;
   }
   if (letters != 4 || strncmp(text, "cuda", 4) != 0) {
@@ -60,7 +60,7 @@ static int device_of_text(PyObject *object, int *device) {
   return 0;
 }
 
-/* An object with a type and an index. -1 for one without an index. */
+/* Parses an object with a type and an index. *device is -1 if the index is None. */
 static int device_of_object(PyObject *object, int *device) {
   PyObject *index = NULL;
   PyObject *type = PyObject_GetAttrString(object, "type");
@@ -69,9 +69,7 @@ static int device_of_object(PyObject *object, int *device) {
     index = PyObject_GetAttrString(object, "index");
   if (!index || !PyUnicode_Check(type)) {
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))
-      PyErr_Format(PyExc_TypeError,
-                   "expected a device: a number, \"cuda:1\", or an object with type and index; got %.100s",
-                   Py_TYPE(object)->tp_name);
+      pyweir_type_error("a device (an index, \"cuda:1\", or an object with type and index)", object);
   } else if (PyUnicode_CompareWithASCIIString(type, "cuda") != 0) {
     PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %S", object);
   } else if (index == Py_None) {
@@ -85,7 +83,7 @@ static int device_of_object(PyObject *object, int *device) {
   return result;
 }
 
-/* The same as parse, but the current device stays -1, so that nothing has to be started. */
+/* Like pyweir_parse_device, except that the current device is returned as -1, so that nothing needs to be started. */
 static int parse_any(PyObject *object, int *device) {
   if (object == Py_None) {
     *device = -1;
@@ -126,11 +124,11 @@ static PyObject *device_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:Device", names, &object, &index))
     return NULL;
   if (index && (!PyUnicode_Check(object) || PyUnicode_CompareWithASCIIString(object, "cuda") != 0)) {
-    PyErr_SetString(PyExc_ValueError, "Device(type, index): the type is \"cuda\"");
+    PyErr_SetString(PyExc_ValueError, "Device(type, index): the type must be \"cuda\"");
     return NULL;
   }
   if (index && PyBool_Check(index)) {
-    PyErr_SetString(PyExc_TypeError, "Device(type, index): the index is a number");
+    PyErr_SetString(PyExc_TypeError, "Device(type, index): the index must be an int");
     return NULL;
   }
   if (index ? index_of(index, &device) != 0 : parse_any(object, &device) != 0)
@@ -171,7 +169,7 @@ static PyObject *device_reduce(PyObject *self, PyObject *unused) {
 }
 
 static PyMemberDef device_members[] = {
-    {"index", T_INT, offsetof(device_object, index), READONLY, "Its number, from 0."},
+    {"index", T_INT, offsetof(device_object, index), READONLY, "The index of the device."},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -188,7 +186,7 @@ static PyMethodDef device_methods[] = {
 static PyTypeObject device_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Device",
     .tp_doc = PyDoc_STR("Device(device)\nDevice('cuda', index)\n--\n\n"
-                        "Names a device: its type is \"cuda\", its index the number. str() of it is \"cuda:0\"."),
+                        "A device: its type is \"cuda\", and its index a number. str() returns \"cuda:0\"."),
     .tp_basicsize = sizeof(device_object),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = device_new,
@@ -201,7 +199,7 @@ static PyTypeObject device_type = {
     .tp_methods = device_methods,
 };
 
-/* ---- The unique identifier of a device ---- */
+/* ---- The UUID of a device ---- */
 
 typedef struct uuid_object {
   PyObject_HEAD unsigned char bytes[16];
@@ -209,7 +207,7 @@ typedef struct uuid_object {
 
 static PyTypeObject uuid_type;
 
-/* From the 32 hexadecimal digits in "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". Missing digits read as 0. */
+/* Parses the 32 hexadecimal digits of "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". Missing digits read as 0. */
 static PyObject *uuid_new_of(const char *text) {
   uuid_object *self = PyObject_New(uuid_object, &uuid_type);
   if (!self)
@@ -224,7 +222,7 @@ static PyObject *uuid_new_of(const char *text) {
   return (PyObject *)self;
 }
 
-/* A list of numbers, which is what torch.cuda returns: not a bytes object. */
+/* Returns a list of numbers, as torch.cuda does, not a bytes object. */
 static PyObject *uuid_bytes(PyObject *self, void *closure) {
   (void)closure;
   PyObject *list = PyList_New(16);
@@ -262,13 +260,13 @@ static PyObject *uuid_compare(PyObject *a, PyObject *b, int operation) {
 }
 
 static PyGetSetDef uuid_getters[] = {
-    {"bytes", uuid_bytes, NULL, "Its 16 bytes, as a list of numbers.", NULL},
+    {"bytes", uuid_bytes, NULL, "The 16 bytes as a list of numbers.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject uuid_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._CUuuid",
-    .tp_doc = PyDoc_STR("The unique identifier of a device. str() of it has 32 hexadecimal digits in five groups."),
+    .tp_doc = PyDoc_STR("The UUID of a device. str() returns 32 hexadecimal digits in five groups."),
     .tp_basicsize = sizeof(uuid_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_repr = uuid_repr,
@@ -315,9 +313,9 @@ static PyObject *properties_repr(PyObject *object) {
 #define FIELD(python, kind, field, doc)                                                                                \
   { python, kind, offsetof(properties_object, it.field), READONLY, doc }
 static PyMemberDef properties_members[] = {
-    FIELD("name", T_STRING_INPLACE, name, "What the device is called."),
-    FIELD("major", T_INT, major, "Compute capability, before the point."),
-    FIELD("minor", T_INT, minor, "Compute capability, after the point."),
+    FIELD("name", T_STRING_INPLACE, name, "The name of the device."),
+    FIELD("major", T_INT, major, "The major version of the compute capability."),
+    FIELD("minor", T_INT, minor, "The minor version of the compute capability."),
     FIELD("total_memory", T_ULONGLONG, total_memory, "Bytes."),
     FIELD("multi_processor_count", T_INT, multiprocessor_count, NULL),
     FIELD("max_threads_per_block", T_INT, max_threads_per_block, NULL),
@@ -338,19 +336,19 @@ static PyMemberDef properties_members[] = {
 #define FLAG(python, field, doc)                                                                                       \
   { python, properties_bool, NULL, doc, (void *)offsetof(properties_object, it.field) }
 static PyGetSetDef properties_getters[] = {
-    {"uuid", properties_uuid, NULL, "The unique identifier of the device: str(uuid) or uuid.bytes.", NULL},
+    {"uuid", properties_uuid, NULL, "The UUID of the device, as str(uuid) or uuid.bytes.", NULL},
     {"gcnArchName", properties_name, NULL,
-     "The name, as in PyTorch on NVIDIA's devices; AMD's have an architecture here.", NULL},
-    FLAG("is_integrated", is_integrated, "Whether it shares the host's memory."),
+     "The name, as PyTorch has it on NVIDIA devices; on AMD devices this is the architecture.", NULL},
+    FLAG("is_integrated", is_integrated, "Whether it shares memory with the host."),
     FLAG("is_multi_gpu_board", is_multi_gpu_board, NULL),
-    FLAG("virtual_memory", virtual_memory, "Whether expandable segments are possible."),
-    FLAG("memory_pools", memory_pools, "Whether stream-ordered pools are there."),
+    FLAG("virtual_memory", virtual_memory, "Whether expandable segments are supported."),
+    FLAG("memory_pools", memory_pools, "Whether stream-ordered memory pools are supported."),
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject properties_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._CudaDeviceProperties",
-    .tp_doc = PyDoc_STR("What get_device_properties() returns."),
+    .tp_doc = PyDoc_STR("The properties of a device. See get_device_properties()."),
     .tp_basicsize = sizeof(properties_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_repr = properties_repr,
@@ -380,9 +378,8 @@ static PyObject *get_properties(PyObject *module, PyObject *argument) {
 
 /* ---- Functions ---- */
 
-/* One that takes a device and starts Weir first. */
-static int begin(PyObject *argument, int *device) {
-  return pyweir_ensure_init() != 0 ? -1 : pyweir_parse_device(argument, device);
+int pyweir_need_device(PyObject *object, int *device) {
+  return pyweir_ensure_init() == 0 ? pyweir_parse_device(object, device) : -1;
 }
 
 static PyObject *is_available(PyObject *module, PyObject *unused) {
@@ -405,7 +402,7 @@ static PyObject *device_count(PyObject *module, PyObject *unused) {
 static PyObject *current_device(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   int device;
-  if (begin(Py_None, &device) != 0)
+  if (pyweir_need_device(Py_None, &device) != 0)
     return NULL;
   return PyLong_FromLong(device);
 }
@@ -414,13 +411,13 @@ static PyObject *set_device(PyObject *module, PyObject *argument) {
   (void)module;
   int device;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_set(device));
   return pyweir_none(status);
 }
 
-/* What guards are made of: a negative number changes nothing, and starts nothing. */
+/* For device guards: a negative index changes nothing, and starts nothing. */
 static PyObject *exchange_by(weir_status (*call)(int, int *), PyObject *argument) {
   int previous = -1;
   weir_status status = WEIR_OK;
@@ -455,7 +452,7 @@ static PyObject *synchronize(PyObject *module, PyObject *argument) {
   (void)module;
   int device;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_synchronize(device));
   return pyweir_none(status);
@@ -466,7 +463,7 @@ static PyObject *memory_info(PyObject *module, PyObject *argument) {
   int device;
   size_t free_bytes, total;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_memory_info(device, &free_bytes, &total));
   if (pyweir_check(status) != 0)
@@ -479,8 +476,8 @@ static PyObject *can_access_peer(PyObject *module, PyObject *const *args, Py_ssi
   int device, peer, can;
   weir_status status;
   if (count != 2)
-    return PyErr_Format(PyExc_TypeError, "expected a device and its peer, got %zd arguments", count);
-  if (begin(args[0], &device) != 0 || pyweir_parse_device(args[1], &peer) != 0)
+    return PyErr_Format(PyExc_TypeError, "expected two arguments, a device and its peer, got %zd", count);
+  if (pyweir_need_device(args[0], &device) != 0 || pyweir_parse_device(args[1], &peer) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_can_access_peer(device, peer, &can));
   return pyweir_check(status) == 0 ? PyBool_FromLong(can) : NULL;
@@ -514,36 +511,23 @@ static PyObject *get_sync_debug(PyObject *module, PyObject *unused) {
 static PyObject *measure(weir_status (*call)(int, int *), PyObject *argument) {
   int device, value;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, call(device, &value));
   return pyweir_check(status) == 0 ? PyLong_FromLong(value) : NULL;
 }
 
-static PyObject *utilization(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_utilization, argument);
-}
-
-static PyObject *memory_usage(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_memory_usage, argument);
-}
-
-static PyObject *temperature(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_temperature, argument);
-}
-
-static PyObject *power_draw(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_power_draw, argument);
-}
-
-static PyObject *clock_rate(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_clock_rate, argument);
-}
+#define METRIC(name)                                                                                                   \
+  static PyObject *name(PyObject *module, PyObject *argument) {                                                        \
+    (void)module;                                                                                                      \
+    return measure(weir_device_##name, argument);                                                                      \
+  }
+METRIC(utilization)
+METRIC(memory_usage)
+METRIC(temperature)
+METRIC(power_draw)
+METRIC(clock_rate)
+#undef METRIC
 
 static PyMethodDef methods[] = {
     {"_is_available", is_available, METH_NOARGS, NULL},
@@ -552,7 +536,7 @@ static PyMethodDef methods[] = {
     {"_set_device", set_device, METH_O, NULL},
     {"_exchange_device", exchange, METH_O, NULL},
     {"_maybe_exchange_device", maybe_exchange, METH_O, NULL},
-    {"_parse_device", parse_device, METH_O, "The number of a device, -1 for the current one. Starts nothing."},
+    {"_parse_device", parse_device, METH_O, "Returns a device's index, -1 for the current one. Starts nothing."},
     {"_synchronize", synchronize, METH_O, NULL},
     {"_memory_info", memory_info, METH_O, NULL},
     {"_get_device_properties", get_properties, METH_O, NULL},

@@ -1,16 +1,16 @@
 /*
- * DLPack: memory handed to other libraries and taken from them, without a copy.
+ * DLPack: exchanges memory with other libraries without a copy.
  *
- * A capsule holds a tensor with a function that frees it. There are two forms of tensor, and the consumer says which it
- * knows: the first has no version, the second (from version 1.0 on) has one, and flags. On a software device the memory is the
- * processor's for everybody else, and that is what is said of it.
+ * A capsule holds a tensor with a function that frees it. The consumer states which of two forms it understands: an
+ * unversioned one, and one with a version and flags (since version 1.0). The memory of a software device is host memory
+ * to other libraries, and is exported as such.
  */
 #include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The layout, which DLPack fixes ---- */
+/* ---- The layout, defined by DLPack ---- */
 
 enum { DEVICE_CPU = 1, DEVICE_CUDA = 2, DEVICE_CUDA_HOST = 3 };
 enum { TYPE_UNSIGNED = 1 };
@@ -22,7 +22,7 @@ typedef struct tensor {
   int32_t dimensions;
   uint8_t type_code, type_bits;
   uint16_t type_lanes;
-  int64_t *shape, *strides; /* strides count elements; NULL: the elements lie one after the other */
+  int64_t *shape, *strides; /* strides count elements; NULL if the elements are contiguous */
   uint64_t byte_offset;
 } tensor;
 
@@ -43,9 +43,9 @@ typedef struct versioned_tensor {
 static const char name_plain[] = "dltensor", name_plain_used[] = "used_dltensor";
 static const char name_versioned[] = "dltensor_versioned", name_versioned_used[] = "used_dltensor_versioned";
 
-/* ---- Out ---- */
+/* ---- Export ---- */
 
-/* What is handed out, with either head. */
+/* An exported tensor, in either form. */
 typedef struct exported {
   union {
     managed_tensor plain;
@@ -55,7 +55,8 @@ typedef struct exported {
   pyweir_buffer *buffer; /* a strong reference */
 } exported;
 
-/* Called by whoever has the tensor, on any thread. After the interpreter's end the memory goes with the process. */
+/* Called by the owner of the tensor on any thread. After the interpreter has ended, the memory is left to the exit of
+ * the process. */
 static void release_export(exported *e) {
   if (Py_IsInitialized()) {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -69,7 +70,7 @@ static void release_export(exported *e) {
 static void delete_plain(managed_tensor *t) { release_export(t->context); }
 static void delete_versioned(versioned_tensor *t) { release_export(t->context); }
 
-/* A capsule that nobody took. One that was taken has another name, and is its taker's. */
+/* Destroys a capsule that was not consumed. A consumed one has another name, and its tensor belongs to the consumer. */
 static void drop_capsule(PyObject *capsule) {
   if (PyCapsule_IsValid(capsule, name_plain)) {
     managed_tensor *t = PyCapsule_GetPointer(capsule, name_plain);
@@ -98,7 +99,7 @@ PyObject *pyweir_buffer_dlpack_device(PyObject *self, PyObject *unused) {
   return Py_BuildValue("ii", type, number);
 }
 
-/* The consumer's stream waits for what is under way, and the memory for that stream when it is freed. Without the GIL. */
+/* Makes the consumer's stream wait for pending work, and records the stream as a use of the memory. Without the GIL. */
 static weir_status hand_to_stream(pyweir_buffer *buffer, void *root, bool is_ours, weir_cu_stream raw) {
   weir_stream current, consumer;
   weir_status status = weir_stream_current(buffer->stream.device, &current);
@@ -114,33 +115,33 @@ static weir_status hand_to_stream(pyweir_buffer *buffer, void *root, bool is_our
   return status;
 }
 
-/* What is under way comes before what the consumer does: on its stream on a CUDA device, else before this returns. */
+/* Orders pending work before the consumer's: on its stream on a CUDA device, or else before this returns. */
 static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
   long long number = -2;
   if (stream != Py_None) {
     if (!PyLong_Check(stream)) {
-      PyErr_Format(PyExc_TypeError, "stream is None or an int, not %.100s", Py_TYPE(stream)->tp_name);
+      pyweir_type_error("a stream as None or an int", stream);
       return -1;
     }
     number = PyLong_AsLongLong(stream);
     if (number == -1 && PyErr_Occurred())
       return -1;
     if (number == -1)
-      return 0; /* the consumer sees to it */
+      return 0; /* the consumer synchronizes */
   }
   if (type != DEVICE_CUDA) {
     if (stream != Py_None) {
-      PyErr_SetString(PyExc_BufferError, "stream is None or -1 for memory that is not a CUDA device's");
+      PyErr_SetString(PyExc_BufferError, "stream must be None or -1 for memory that is not on a CUDA device");
       return -1;
     }
     return pyweir_buffer_settle(buffer);
   }
   if (number == 0 || number < -2) {
     PyErr_SetString(PyExc_BufferError,
-                    "stream is -1, 1 (the legacy default stream), 2 (that of a thread) or an address");
+                    "stream must be -1, 1 (legacy default stream), 2 (per-thread default stream) or an address");
     return -1;
   }
-  /* None means the legacy default stream, which is 1, and NULL to the driver. */
+  /* None means the legacy default stream, which DLPack encodes as 1 and the driver as NULL. */
   weir_cu_stream raw = number == 1 || number == -2 ? NULL : (weir_cu_stream)(uintptr_t)number;
   pyweir_buffer *root = pyweir_buffer_root(buffer);
   weir_status status;
@@ -148,13 +149,13 @@ static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
   return pyweir_check(status);
 }
 
-/* Whether the consumer knows tensors with a version. -1 with an exception set. */
+/* Whether the consumer understands versioned tensors. -1 with an exception set. */
 static int wants_version(PyObject *max_version) {
   if (max_version == Py_None)
     return 0;
   long major;
   if (!PyTuple_Check(max_version) || PyTuple_GET_SIZE(max_version) != 2) {
-    PyErr_SetString(PyExc_TypeError, "max_version is None or a tuple (major, minor)");
+    PyErr_SetString(PyExc_TypeError, "max_version must be None or a tuple (major, minor)");
     return -1;
   }
   major = PyLong_AsLong(PyTuple_GET_ITEM(max_version, 0));
@@ -163,19 +164,19 @@ static int wants_version(PyObject *max_version) {
   return major >= 1;
 }
 
-/* A device that was asked for by name has to be the one where the memory is. */
+/* An explicitly requested device must be the one that has the memory. */
 static int check_device(int type, int number, PyObject *asked) {
   int asked_type, asked_number;
   if (asked == Py_None)
     return 0;
   if (!PyTuple_Check(asked) || !PyArg_ParseTuple(asked, "ii", &asked_type, &asked_number)) {
-    PyErr_SetString(PyExc_TypeError, "dl_device is None or a tuple (kind, number)");
+    PyErr_SetString(PyExc_TypeError, "dl_device must be None or a tuple (type, index)");
     return -1;
   }
   if (asked_type == type && asked_number == number)
     return 0;
-  PyErr_Format(PyExc_BufferError, "the memory is on device (%d, %d) and is not copied to (%d, %d)", type, number,
-               asked_type, asked_number);
+  PyErr_Format(PyExc_BufferError, "the memory is on device (%d, %d); copying to (%d, %d) is not supported", type,
+               number, asked_type, asked_number);
   return -1;
 }
 
@@ -219,7 +220,7 @@ static PyObject *export(pyweir_buffer *buffer, int type, int number, bool versio
 static pyweir_buffer *copy_of(pyweir_buffer *buffer) {
   weir_stream stream;
   if (buffer->is_host) {
-    PyErr_SetString(PyExc_BufferError, "memory of the host is not copied here; copy it with copy_()");
+    PyErr_SetString(PyExc_BufferError, "copy=True is not supported for host memory; use copy_()");
     return NULL;
   }
   if (pyweir_check(weir_stream_current(buffer->stream.device, &stream)) != 0)
@@ -244,7 +245,7 @@ PyObject *pyweir_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t
     return NULL;
   if (buffer->is_readonly && !versioned && !copy) {
     PyErr_SetString(PyExc_BufferError,
-                    "read-only memory needs max_version=(1, 0): older tensors cannot say that it is");
+                    "read-only memory needs max_version=(1, 0): an unversioned tensor has no read-only flag");
     return NULL;
   }
   Py_INCREF(buffer);
@@ -259,9 +260,9 @@ PyObject *pyweir_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t
   return capsule;
 }
 
-/* ---- In ---- */
+/* ---- Import ---- */
 
-/* Tensors that were taken are given back by their own functions, whatever these are. */
+/* Imported tensors are released by their own deleters. */
 static void release_plain(void *context) {
   managed_tensor *t = context;
   if (t->deleter)
@@ -274,25 +275,25 @@ static void release_versioned(void *context) {
     t->deleter(t);
 }
 
-/* Bytes of a tensor whose elements lie one after the other. */
+/* The size in bytes of a contiguous tensor. */
 static int measure(const tensor *t, size_t *bytes) {
   size_t elements = 1, expected = 1;
   for (int i = t->dimensions - 1; i >= 0; i--) {
     if (t->shape[i] < 0 || __builtin_mul_overflow(elements, (size_t)t->shape[i], &elements)) {
-      PyErr_SetString(PyExc_BufferError, "the tensor has a shape that is none");
+      PyErr_SetString(PyExc_BufferError, "the shape of the tensor is invalid");
       return -1;
     }
   }
   for (int i = t->dimensions - 1; t->strides && elements && i >= 0; i--) {
     if (t->shape[i] != 1 && t->strides[i] != (int64_t)expected) {
-      PyErr_SetString(PyExc_BufferError, "the elements of the tensor do not lie one after the other; copy it first");
+      PyErr_SetString(PyExc_BufferError, "the tensor is not contiguous; copy it first");
       return -1;
     }
     expected *= (size_t)t->shape[i];
   }
   size_t bits = (size_t)t->type_bits * t->type_lanes;
   if (__builtin_mul_overflow(elements, bits, bytes) || *bytes > SIZE_MAX - 7) {
-    PyErr_SetString(PyExc_BufferError, "the tensor has a shape that is none");
+    PyErr_SetString(PyExc_BufferError, "the shape of the tensor is invalid");
     return -1;
   }
   *bytes = (*bytes + 7) / 8;
@@ -304,26 +305,26 @@ static int device_of_tensor(const tensor *t, bool *is_host) {
   *is_host = t->device_type == DEVICE_CPU || t->device_type == DEVICE_CUDA_HOST;
   if (*is_host || (is_cuda && t->device_type == DEVICE_CUDA))
     return 0;
-  PyErr_Format(PyExc_BufferError, "the tensor is on a device of kind %d, which Weir does not work with here",
+  PyErr_Format(PyExc_BufferError, "the tensor is on a device of type %d, which is not supported here",
                (int)t->device_type);
   return -1;
 }
 
-/* The capsule is the caller's, and loses its tensor on success. */
+/* Imports a capsule. The caller keeps the capsule, which loses its tensor on success. */
 static PyObject *take_capsule(PyObject *capsule) {
   bool versioned = PyCapsule_IsValid(capsule, name_versioned);
   if (!versioned && !PyCapsule_IsValid(capsule, name_plain)) {
     PyErr_SetString(PyExc_BufferError,
                     PyCapsule_IsValid(capsule, name_plain_used) || PyCapsule_IsValid(capsule, name_versioned_used)
-                        ? "the capsule was used before; a tensor can be taken once"
-                        : "the capsule is not one of DLPack's");
+                        ? "the capsule was already consumed"
+                        : "the capsule is not a DLPack capsule");
     return NULL;
   }
   void *managed = PyCapsule_GetPointer(capsule, versioned ? name_versioned : name_plain);
   const versioned_tensor *v = managed;
   if (versioned && v->major > 1) {
-    PyErr_Format(PyExc_BufferError, "the tensor has version %u.%u of DLPack; up to 1 is understood", v->major,
-                 v->minor);
+    PyErr_Format(PyExc_BufferError, "the tensor has DLPack version %u.%u; only versions up to 1.x are supported",
+                 v->major, v->minor);
     return NULL;
   }
   const tensor *t = versioned ? &v->of : &((const managed_tensor *)managed)->of;
@@ -348,7 +349,7 @@ static PyObject *take_capsule(PyObject *capsule) {
   return (PyObject *)buffer;
 }
 
-/* What the producer is told to wait for: the stream that will use it, on its device. A new reference. */
+/* The stream that the producer is to synchronize with: the current one on its device. A new reference. */
 static PyObject *consumer_stream(PyObject *producer) {
   PyObject *device = PyObject_CallMethod(producer, "__dlpack_device__", NULL);
   int type, number;
@@ -371,7 +372,7 @@ static PyObject *consumer_stream(PyObject *producer) {
   return raw ? PyLong_FromVoidPtr(raw) : PyLong_FromLong(1);
 }
 
-/* Older producers know no max_version. */
+/* Older producers do not have max_version. */
 static PyObject *ask_producer(PyObject *producer) {
   PyObject *stream = consumer_stream(producer);
   if (!stream)
@@ -401,11 +402,8 @@ static PyObject *from_dlpack(PyObject *module, PyObject *object) {
     return NULL;
   if (PyCapsule_CheckExact(object))
     return take_capsule(object);
-  if (!PyObject_HasAttrString(object, "__dlpack__")) {
-    PyErr_Format(PyExc_TypeError, "from_dlpack() takes a capsule or an object with __dlpack__, not %.100s",
-                 Py_TYPE(object)->tp_name);
-    return NULL;
-  }
+  if (!PyObject_HasAttrString(object, "__dlpack__"))
+    return pyweir_type_error("a capsule or an object with __dlpack__", object);
   PyObject *capsule = ask_producer(object);
   if (!capsule)
     return NULL;
@@ -420,9 +418,9 @@ static PyObject *from_dlpack(PyObject *module, PyObject *object) {
 
 static PyMethodDef functions[] = {
     {"from_dlpack", from_dlpack, METH_O,
-     "from_dlpack(object, /)\n--\n\nA Buffer of the memory of another library's array, or of a capsule of DLPack. It "
-     "is "
-     "given back\nwhen the Buffer goes."},
+     "from_dlpack(object, /)\n--\n\n"
+     "Returns a Buffer of the memory of another library's array, or of a DLPack capsule. The memory is released when\n"
+     "the Buffer is destroyed."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,5 +1,5 @@
 /*
- * Statuses to exceptions, and Weir's warnings to Python's.
+ * Converts statuses to exceptions, and Weir's warnings to Python warnings.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,15 +12,15 @@ PyObject *pyweir_AcceleratorError;
 
 /* ---- Warnings ---- */
 
-/* A warning is written where no Python may run: in a call that holds locks, on any thread. Those of a call that Python made
- * are kept until it has returned. */
+/* Weir writes warnings where Python code must not run: in calls that hold locks, on any thread. Warnings of a call from
+ * Python are kept until the call has returned. */
 typedef struct kept_warning {
   struct kept_warning *next;
   char text[];
 } kept_warning;
 
 static _Thread_local kept_warning *kept, **kept_end;
-static _Thread_local int calls; /* how many of Python's calls this thread is in */
+static _Thread_local int calls; /* the nesting depth of this thread's calls from Python */
 
 static void write_message(void *context, weir_log_level level, const char *message) {
   (void)context;
@@ -51,7 +51,7 @@ void pyweir_end_call(PyThreadState *saved) {
   calls--;
 }
 
-/* -1 where a warning is an error; the others are then dropped. */
+/* Returns -1 if a warning becomes an exception; the remaining ones are then dropped. */
 static int give_warnings(void) {
   int result = 0;
   while (kept) {
@@ -90,7 +90,7 @@ static PyObject *type_of(weir_status status, int result) {
   }
 }
 
-/* The code that the CUDA runtime has for it: the driver's where it was asked, else that of the same meaning. */
+/* The CUDA runtime's error code: the driver's if it returned one, or else the code with the same meaning. */
 static int code_of(weir_status status, int result) {
   if (result)
     return result;
@@ -125,7 +125,7 @@ static void set_exception(PyObject *type, weir_status status, int result, const 
 PyObject *pyweir_raise(weir_status status) {
   const char *last = weir_last_error();
   int result = weir_last_driver_result();
-  /* Statuses that are no failure set no text. */
+  /* Statuses that are not failures set no text. */
   char *text = strdup(*last && status != WEIR_ERROR_NOT_READY ? last : weir_status_string(status));
   if (!text)
     return PyErr_NoMemory();
@@ -133,6 +133,20 @@ PyObject *pyweir_raise(weir_status status) {
     set_exception(type_of(status, result), status, result, text);
   free(text);
   return NULL;
+}
+
+PyObject *pyweir_type_error(const char *what, PyObject *object) {
+  return PyErr_Format(PyExc_TypeError, "expected %s, got %.100s", what, Py_TYPE(object)->tp_name);
+}
+
+void pyweir_write_unraisable(weir_status status) {
+  if (status == WEIR_OK)
+    return;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  pyweir_raise(status);
+  PyErr_WriteUnraisable(NULL);
+  PyErr_Restore(type, value, trace);
 }
 
 int pyweir_check(weir_status status) {
@@ -152,12 +166,13 @@ int pyweir_add_errors(PyObject *module) {
   weir_log_set_sink(write_message, NULL);
 
   pyweir_OutOfMemoryError = PyErr_NewExceptionWithDoc(
-      "weir.OutOfMemoryError", "The device has not enough memory. The text says where it all is, and what helps.",
+      "weir.OutOfMemoryError", "The device is out of memory. The message says where the memory is, and what may help.",
       PyExc_RuntimeError, NULL);
   if (!pyweir_OutOfMemoryError || PyModule_AddObjectRef(module, "OutOfMemoryError", pyweir_OutOfMemoryError) != 0)
     return -1;
   pyweir_AcceleratorError = PyErr_NewExceptionWithDoc(
-      "weir.AcceleratorError", "The device or its driver failed; error_code is its code.", PyExc_RuntimeError, NULL);
+      "weir.AcceleratorError", "The device or its driver failed. error_code is the CUDA error code.",
+      PyExc_RuntimeError, NULL);
   if (!pyweir_AcceleratorError)
     return -1;
   return PyModule_AddObjectRef(module, "AcceleratorError", pyweir_AcceleratorError);

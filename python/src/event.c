@@ -18,11 +18,11 @@ static PyTypeObject event_type;
 weir_event *pyweir_event_get(PyObject *object) {
   if (PyObject_TypeCheck(object, &event_type))
     return ((event_object *)object)->it;
-  PyErr_Format(PyExc_TypeError, "expected a weir.Event, got %.100s", Py_TYPE(object)->tp_name);
+  pyweir_type_error("a weir.Event", object);
   return NULL;
 }
 
-/* Takes the event, also when it fails. */
+/* Takes ownership of the event, also on failure. */
 static PyObject *make(PyTypeObject *type, weir_event *event, unsigned flags) {
   event_object *self = (event_object *)type->tp_alloc(type, 0);
   if (!self) {
@@ -77,14 +77,14 @@ static void event_dealloc(PyObject *object) {
   if (self->weak)
     PyObject_ClearWeakRefs(object);
   if (self->it) {
-    /* Nobody asks for a status here, so that warnings go to stderr. */
+    /* No status is returned here, so warnings go to stderr. */
     Py_BEGIN_ALLOW_THREADS weir_event_destroy(self->it);
     Py_END_ALLOW_THREADS
   }
   Py_TYPE(object)->tp_free(object);
 }
 
-/* The stream that a method was given: one, or none for the current one. */
+/* The stream argument of a method; the current stream if there is none. */
 static int stream_argument(PyObject *args, PyObject *keywords, const char *format, weir_stream *stream) {
   static char *names[] = {"stream", NULL};
   PyObject *argument = Py_None;
@@ -152,8 +152,8 @@ static PyObject *event_from_ipc_handle(PyObject *type, PyObject *args, PyObject 
     return NULL;
   weir_cu_ipc_event_handle handle;
   if ((size_t)length != sizeof handle.reserved)
-    return PyErr_Format(PyExc_ValueError, "from_ipc_handle(): the handle has %zd bytes; ipc_handle() makes %zu", length,
-                        sizeof handle.reserved);
+    return PyErr_Format(PyExc_ValueError, "from_ipc_handle(): expected a handle of %zu bytes, got %zd",
+                        sizeof handle.reserved, length);
   memcpy(handle.reserved, bytes, sizeof handle.reserved);
   int device;
   if (pyweir_ensure_init() != 0 || pyweir_parse_device(device_argument, &device) != 0)
@@ -189,10 +189,10 @@ static PyObject *event_as_parameter(PyObject *self, void *closure) {
   return result;
 }
 
-/* One that may be shared goes as its handle: the other process gets an event that stands for this one. */
+/* An interprocess event is pickled as its handle: the other process gets an event that refers to this one. */
 static PyObject *event_reduce(PyObject *self, PyObject *unused) {
   if (!(((event_object *)self)->flags & WEIR_EVENT_INTERPROCESS))
-    return PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s that was not made with interprocess=True",
+    return PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s that was not created with interprocess=True",
                         Py_TYPE(self)->tp_name);
   PyObject *handle = event_ipc_handle(self, unused);
   PyObject *rebuild = handle ? PyObject_GetAttrString((PyObject *)Py_TYPE(self), "from_ipc_handle") : NULL;
@@ -213,28 +213,28 @@ static PyObject *event_repr(PyObject *self) {
 }
 
 static PyGetSetDef event_getters[] = {
-    {"device", event_get_device, NULL, "Its device; None until it is first recorded.", NULL},
+    {"device", event_get_device, NULL, "The device of the event; None until it is first recorded.", NULL},
     {"cuda_event", event_get_raw, NULL, "The address of the CUevent; 0 until it is first recorded.", NULL},
-    {"_as_parameter_", event_as_parameter, NULL, "What ctypes passes for it.", NULL},
+    {"_as_parameter_", event_as_parameter, NULL, "The value that ctypes passes.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef event_methods[] = {
     {"record", PYWEIR_KEYWORDS(event_record),
-     "record($self, stream=None)\n--\n\nMarks where the stream is now. None is the current stream."},
+     "record($self, stream=None)\n--\n\nRecords the event in a stream; None for the current stream."},
     {"wait", PYWEIR_KEYWORDS(event_wait),
-     "wait($self, stream=None)\n--\n\nLater work of the stream waits for the event. None is the current stream."},
-    {"query", event_query, METH_NOARGS,
-     "query($self)\n--\n\nWhether all that was in the stream when it was recorded is done."},
+     "wait($self, stream=None)\n--\n\nMakes later work of a stream wait for the event; None for the current stream."},
+    {"query", event_query, METH_NOARGS, "query($self)\n--\n\nWhether the work before the event has completed."},
     {"synchronize", event_synchronize, METH_NOARGS,
-     "synchronize($self)\n--\n\nWaits until all that was in the stream when it was recorded is done."},
+     "synchronize($self)\n--\n\nWaits until the work before the event has completed."},
     {"elapsed_time", event_elapsed, METH_O,
-     "elapsed_time($self, end_event)\n--\n\nMilliseconds from this event to the other. Both were made with "
-     "enable_timing=True,\nrecorded, and are done."},
+     "elapsed_time($self, end_event)\n--\n\n"
+     "Returns the milliseconds between this event and another. Both must have been created with\n"
+     "enable_timing=True, been recorded, and have completed."},
     {"ipc_handle", event_ipc_handle, METH_NOARGS,
-     "ipc_handle($self)\n--\n\nA name of the event, as bytes, for from_ipc_handle() in another process."},
+     "ipc_handle($self)\n--\n\nReturns a handle, as bytes, for from_ipc_handle() in another process."},
     {"from_ipc_handle", (PyCFunction)(void (*)(void))event_from_ipc_handle, METH_VARARGS | METH_KEYWORDS | METH_CLASS,
-     "from_ipc_handle($type, device, handle)\n--\n\nThe event that ipc_handle() named in another process."},
+     "from_ipc_handle($type, device, handle)\n--\n\nOpens the event of a handle from another process's ipc_handle()."},
     {"__reduce__", event_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -242,10 +242,10 @@ static PyMethodDef event_methods[] = {
 static PyTypeObject event_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Event",
     .tp_doc = PyDoc_STR("Event(enable_timing=False, blocking=False, interprocess=False)\n--\n\n"
-                        "A mark in a stream, that others wait for and that measures time.\n\n"
-                        "enable_timing: it may be used in elapsed_time().\n"
-                        "blocking: synchronize() sleeps, where it would spin.\n"
-                        "interprocess: it may be shared with other processes; not together with enable_timing."),
+                        "A CUDA event: a marker in a stream, to wait for or to measure time.\n\n"
+                        "enable_timing: allows elapsed_time().\n"
+                        "blocking: makes synchronize() sleep instead of spinning.\n"
+                        "interprocess: allows sharing with other processes; excludes enable_timing."),
     .tp_basicsize = sizeof(event_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = event_new,

@@ -1,5 +1,5 @@
 /*
- * Python's stacks for the history, which python/frames walks: when they are on, and what tests and the benchmark ask.
+ * Python stacks for the history, which python/frames walks: enabling them, and functions for tests and benchmarks.
  */
 #include "../frames/frames.h"
 
@@ -17,9 +17,9 @@ static PyObject *end_frames(PyObject *module, PyObject *unused) {
   Py_RETURN_NONE;
 }
 
-/* Before the interpreter ends, and takes the states of threads away that still run. */
+/* Turns them off before the interpreter ends and destroys the states of threads that still run. */
 static int end_at_exit(void) {
-  static PyMethodDef end = {"_end_frames", end_frames, METH_NOARGS, "Stacks have no Python frames from now on."};
+  static PyMethodDef end = {"_end_frames", end_frames, METH_NOARGS, "Turns Python frames in stacks off."};
   static bool is_registered;
   if (is_registered)
     return 0;
@@ -67,7 +67,7 @@ static PyObject *gather_frames(PyObject *module, PyObject *unused) {
 static long parse_repeats(PyObject *object) {
   long repeats = PyLong_AsLong(object);
   if (repeats <= 0 && !PyErr_Occurred())
-    PyErr_SetString(PyExc_ValueError, "the number of repeats is positive");
+    PyErr_SetString(PyExc_ValueError, "the number of repeats must be positive");
   return repeats;
 }
 
@@ -76,7 +76,7 @@ static PyObject *ns_each(const struct timespec *begin, const struct timespec *en
   return PyFloat_FromDouble(spent / (double)repeats);
 }
 
-/* How long a stack takes, in nanoseconds, without the cost of a call from Python. */
+/* The time to walk a stack, in nanoseconds, without the cost of a call from Python. */
 static PyObject *time_frames(PyObject *module, PyObject *repeat_object) {
   (void)module;
   weir_stack_frame frames[ROOM];
@@ -96,7 +96,7 @@ static PyObject *time_frames(PyObject *module, PyObject *repeat_object) {
   return ns_each(&begin, &end, repeats);
 }
 
-/* The same for an allocation of 512 bytes and its free, with whatever is recorded of them. */
+/* The same for an allocation of 512 bytes and its free, including their recording. */
 static PyObject *time_pairs(PyObject *module, PyObject *repeat_object) {
   (void)module;
   struct timespec begin, end;
@@ -117,9 +117,9 @@ static PyObject *time_pairs(PyObject *module, PyObject *repeat_object) {
 }
 
 static PyMethodDef functions[] = {
-    {"_gather_frames", gather_frames, METH_NOARGS, "How many frames the hook finds for the calling thread."},
-    {"_time_frames", time_frames, METH_O, "(repeats): nanoseconds that the hook takes for the calling thread's stack."},
-    {"_time_pairs", time_pairs, METH_O, "(repeats): nanoseconds of an allocation and its free, from C."},
+    {"_gather_frames", gather_frames, METH_NOARGS, "Returns the number of Python frames of the calling thread."},
+    {"_time_frames", time_frames, METH_O, "(repeats): nanoseconds to walk the calling thread's stack."},
+    {"_time_pairs", time_pairs, METH_O, "(repeats): nanoseconds of an allocation and its free, called from C."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -14,7 +14,7 @@ PyObject *pyweir_pool_id_wrap(weir_pool_id id) {
 
 int pyweir_parse_pool_id(PyObject *object, weir_pool_id *id) {
   if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
-    PyErr_Format(PyExc_TypeError, "expected a pool id, a tuple of two numbers; got %.100s", Py_TYPE(object)->tp_name);
+    pyweir_type_error("a pool id as a tuple of two ints", object);
     return -1;
   }
   unsigned long long numbers[2];
@@ -57,7 +57,7 @@ static void graph_dealloc(PyObject *object) {
   if (self->weak)
     PyObject_ClearWeakRefs(object);
   if (self->it) {
-    /* Nobody asks for a status here, so that warnings go to stderr. */
+    /* No status is returned here, so warnings go to stderr. */
     Py_BEGIN_ALLOW_THREADS weir_graph_destroy(self->it);
     Py_END_ALLOW_THREADS
   }
@@ -155,35 +155,36 @@ static PyObject *graph_debug_dump(PyObject *self, PyObject *args, PyObject *keyw
 
 static PyObject *graph_reduce(PyObject *self, PyObject *unused) {
   (void)unused;
-  return PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s: what it captured belongs to its process",
+  return PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s: a graph belongs to its process",
                       Py_TYPE(self)->tp_name);
 }
 
 static PyMethodDef graph_methods[] = {
     {"capture_begin", PYWEIR_KEYWORDS(graph_capture_begin),
      "capture_begin($self, pool=None, capture_error_mode='global')\n--\n\n"
-     "Captures what is put into the current stream, which must not be the default one. Use weir.graph instead.\n\n"
-     "pool: shares memory with graphs of that pool: graph_pool_handle(), or pool() of another graph.\n"
-     "capture_error_mode: \"global\": no unsafe call from any thread meanwhile; \"thread_local\": none from this one;\n"
-     "\"relaxed\": any."},
+     "Starts to capture the work submitted to the current stream, which must not be the default stream.\n"
+     "Prefer weir.graph.\n\n"
+     "pool: the id of a memory pool to share, from graph_pool_handle() or from pool() of another graph.\n"
+     "capture_error_mode: forbids unsafe calls during the capture: \"global\" from all threads, \"thread_local\" from\n"
+     "    this thread, \"relaxed\" from none."},
     {"capture_end", graph_capture_end, METH_NOARGS,
-     "capture_end($self)\n--\n\nEnds the capture, on the stream on which it began."},
-    {"replay", graph_replay, METH_NOARGS, "replay($self)\n--\n\nPuts all that was captured into the current stream."},
+     "capture_end($self)\n--\n\nEnds the capture. Must be called on the stream on which it began."},
+    {"replay", graph_replay, METH_NOARGS, "replay($self)\n--\n\nLaunches the graph on the current stream."},
     {"reset", graph_reset, METH_NOARGS,
-     "reset($self)\n--\n\nForgets what was captured, so that it can be captured anew."},
-    {"pool", graph_pool, METH_NOARGS, "pool($self)\n--\n\nThe id of its memory pool, for other captures to share."},
-    {"node_count", graph_node_count, METH_NOARGS, "node_count($self)\n--\n\nHow many pieces of work were captured."},
+     "reset($self)\n--\n\nDiscards the captured work, so that the object can capture again."},
+    {"pool", graph_pool, METH_NOARGS, "pool($self)\n--\n\nReturns the id of its memory pool, to share."},
+    {"node_count", graph_node_count, METH_NOARGS, "node_count($self)\n--\n\nReturns the number of captured nodes."},
     {"enable_debug_mode", graph_enable_debug_mode, METH_NOARGS,
-     "enable_debug_mode($self)\n--\n\nBefore the capture: keeps what debug_dump() writes."},
+     "enable_debug_mode($self)\n--\n\nKeeps the information for debug_dump(). Must be called before the capture."},
     {"debug_dump", PYWEIR_KEYWORDS(graph_debug_dump),
-     "debug_dump($self, debug_path)\n--\n\nWrites what was captured to a file, as DOT text. Once only."},
+     "debug_dump($self, debug_path)\n--\n\nWrites the captured graph to a file in the DOT format. Works once."},
     {"__reduce__", graph_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject graph_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.CUDAGraph",
-    .tp_doc = PyDoc_STR("CUDAGraph()\n--\n\nWork captured once from a stream, and launched as one, many times."),
+    .tp_doc = PyDoc_STR("CUDAGraph()\n--\n\nA CUDA graph: work captured once from a stream, and launched many times."),
     .tp_basicsize = sizeof(graph_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = graph_new,

@@ -1,5 +1,5 @@
 /*
- * The history: recording it, snapshots as Python's objects, and who is told of what happens.
+ * The history: recording, snapshots as Python objects, and callbacks.
  */
 #include "memory.h"
 
@@ -18,12 +18,12 @@ static int pick(const char *text, const char *const *names, int count, const cha
   return -1;
 }
 
-/* The bits of a sequence of actions. */
+/* Converts a sequence of action names to a bit mask. */
 static int parse_actions(PyObject *object, unsigned *bits) {
   *bits = 0;
   if (object == Py_None)
     return 0;
-  PyObject *list = PySequence_Fast(object, "skip_actions is a list of names");
+  PyObject *list = PySequence_Fast(object, "skip_actions must be a list of names");
   if (!list)
     return -1;
   int result = 0;
@@ -33,7 +33,7 @@ static int parse_actions(PyObject *object, unsigned *bits) {
     unsigned bit;
     if (!name) {
       if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_TypeError, "skip_actions is a list of names");
+        PyErr_SetString(PyExc_TypeError, "skip_actions must be a list of names");
       result = -1;
     } else if (weir_history_action(name, &bit) != WEIR_OK) {
       PyErr_Format(PyExc_ValueError, "Unknown TraceEntry action: %U", item);
@@ -45,7 +45,7 @@ static int parse_actions(PyObject *object, unsigned *bits) {
   return result;
 }
 
-/* An int of any size; what is too large means no bound. */
+/* Parses an int of any size; one that is too large means no limit. */
 static int parse_entries(PyObject *object, size_t *entries) {
   PyObject *number = PyNumber_Index(object);
   if (!number)
@@ -56,14 +56,14 @@ static int parse_entries(PyObject *object, size_t *entries) {
   if (value == -1 && PyErr_Occurred())
     return -1;
   if (overflow < 0 || (!overflow && value < 0)) {
-    PyErr_SetString(PyExc_ValueError, "max_entries is not negative");
+    PyErr_SetString(PyExc_ValueError, "max_entries must not be negative");
     return -1;
   }
   *entries = overflow || value >= PY_SSIZE_T_MAX ? SIZE_MAX : value ? (size_t)value : 1;
   return 0;
 }
 
-/* Compiled regions say themselves what is compiled, and ranges what they annotate: this is how it was asked for. */
+/* Whether memory_annotation() records its blocks. Python code queries this. */
 static bool record_annotations;
 
 static PyObject *record(weir_history_options *options, bool annotations) {
@@ -169,7 +169,7 @@ static PyObject *history_info(PyObject *module, PyObject *device) {
 
 /* ---- Snapshots ---- */
 
-/* In memory, as the file would be. Without the GIL; the bytes are the caller's. */
+/* Returns a snapshot in memory with the contents of the file. Called without the GIL; the caller frees the bytes. */
 static weir_status pickle_snapshot(const weir_snapshot_options *options, char **bytes, size_t *length) {
   weir_snapshot *snapshot;
   weir_status status = weir_snapshot_take(pyweir_allocator(), options, &snapshot);
@@ -202,7 +202,7 @@ static int parse_unsigned(PyObject *object, uint64_t *value) {
   return *value == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* None, a pool's id, or the id and whether events are wanted. */
+/* Accepts None, a pool id, or a pool id followed by include_traces. */
 static int parse_what(PyObject *what, weir_snapshot_options *options) {
   weir_snapshot_options_init(options);
   if (what == Py_None)
@@ -230,7 +230,7 @@ static int parse_what(PyObject *what, weir_snapshot_options *options) {
   return 0;
 }
 
-static PyObject *loads; /* pickle.loads, or NULL until it is needed */
+static PyObject *loads; /* pickle.loads; NULL until it is first needed */
 
 static PyObject *bytes_to_objects(const char *bytes, size_t length) {
   if (!loads) {
@@ -299,10 +299,10 @@ static PyObject *dump_snapshot(PyObject *module, PyObject *args) {
   return result;
 }
 
-/* ---- What the program says about itself ---- */
+/* ---- Metadata, phases and annotations ---- */
 
-/* Every thread has its own in PyTorch; a device has one here. */
-static char *metadata; /* malloc'd, NULL for none; guarded by the GIL */
+/* In PyTorch every thread has its own metadata; here a device has one. */
+static char *metadata; /* malloc'd, NULL if there is none; guarded by the GIL */
 
 static weir_status set_everywhere(const char *text) {
   int count;
@@ -314,10 +314,8 @@ static weir_status set_everywhere(const char *text) {
 
 static PyObject *set_metadata(PyObject *module, PyObject *text) {
   (void)module;
-  if (!PyUnicode_Check(text)) {
-    PyErr_Format(PyExc_TypeError, "metadata is a str, not %.100s", Py_TYPE(text)->tp_name);
-    return NULL;
-  }
+  if (!PyUnicode_Check(text))
+    return pyweir_type_error("metadata as a str", text);
   const char *utf8 = PyUnicode_AsUTF8(text);
   if (!utf8 || !pyweir_need_allocator())
     return NULL;
@@ -351,7 +349,7 @@ static PyObject *mark(PyObject *module, PyObject *args) {
   return pyweir_none(status);
 }
 
-/* The texts of a dict of str to str, and the objects that they belong to. */
+/* The texts of a dict of str to str, and the objects that own them. */
 enum { MOST_PAIRS = 64 };
 typedef struct pairs {
   PyObject *objects[2 * MOST_PAIRS]; /* strong references */
@@ -368,7 +366,7 @@ static int add_text(pairs *p, PyObject *object) {
   const char *text = PyUnicode_Check(object) ? PyUnicode_AsUTF8(object) : NULL;
   if (!text) {
     if (!PyErr_Occurred())
-      PyErr_SetString(PyExc_TypeError, "an annotation is a dict of str to str");
+      PyErr_SetString(PyExc_TypeError, "an annotation must be a dict of str to str");
     return -1;
   }
   Py_INCREF(object);
@@ -380,7 +378,7 @@ static int add_text(pairs *p, PyObject *object) {
 static int take_pairs(PyObject *dict, pairs *p) {
   PyObject *key, *value;
   if (PyDict_GET_SIZE(dict) > MOST_PAIRS) {
-    PyErr_Format(PyExc_ValueError, "an annotation has at most %d pairs", MOST_PAIRS);
+    PyErr_Format(PyExc_ValueError, "an annotation can have at most %d pairs", MOST_PAIRS);
     return -1;
   }
   for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);)
@@ -412,10 +410,8 @@ static PyObject *wants_annotations(PyObject *module, PyObject *unused) {
 }
 
 static PyObject *enter_text(PyObject *name, uint32_t (*enter)(const char *)) {
-  if (!PyUnicode_Check(name)) {
-    PyErr_Format(PyExc_TypeError, "a name is a str, not %.100s", Py_TYPE(name)->tp_name);
-    return NULL;
-  }
+  if (!PyUnicode_Check(name))
+    return pyweir_type_error("a name as a str", name);
   const char *text = PyUnicode_AsUTF8(name);
   return text ? PyLong_FromUnsignedLong(enter(text)) : NULL;
 }
@@ -448,13 +444,13 @@ static PyObject *leave_compile(PyObject *module, PyObject *before) {
   return leave_text(before, weir_history_leave_compile);
 }
 
-/* ---- Watching ---- */
+/* ---- Callbacks ---- */
 
-/* Who is told. The tuples are replaced, never changed, so that one can be walked while another takes its place. */
+/* A list of callbacks. Tuples are replaced, never changed, so one can be iterated over while it is replaced. */
 typedef struct listeners {
   PyObject *tuple;   /* of callables, or NULL; guarded by the GIL */
   bool is_attached;  /* to the allocator; guarded by the GIL */
-  _Atomic int count; /* of the tuple: where there are none, nobody takes the GIL */
+  _Atomic int count; /* of the tuple; while it is 0, no thread takes the GIL */
 } listeners;
 
 static listeners trackers, observers;
@@ -474,7 +470,7 @@ static int add_listener(listeners *l, PyObject *callable) {
   return 0;
 }
 
-/* A ValueError if it is not there. */
+/* Raises ValueError if the callback is not attached. */
 static int remove_listener(listeners *l, PyObject *callable) {
   Py_ssize_t count = l->tuple ? PyTuple_GET_SIZE(l->tuple) : 0, found = -1;
   for (Py_ssize_t i = 0; i < count && found < 0; i++) {
@@ -485,7 +481,7 @@ static int remove_listener(listeners *l, PyObject *callable) {
       found = i;
   }
   if (found < 0) {
-    PyErr_SetString(PyExc_ValueError, "it is not attached");
+    PyErr_SetString(PyExc_ValueError, "the callback is not attached");
     return -1;
   }
   PyObject *smaller = PyTuple_New(count - 1);
@@ -502,8 +498,8 @@ static int remove_listener(listeners *l, PyObject *callable) {
   return 0;
 }
 
-/* Takes the GIL, on whatever thread this is, and hands the arguments to all. What they raise is shown, and goes no further. An
- * exception that is under way stays. */
+/* Takes the GIL, on any thread, and calls all callbacks. Their exceptions are printed and ignored. An exception that is
+ * already set is preserved. */
 static void tell(listeners *l, PyObject *(*make_arguments)(const void *), const void *what) {
   if (!l->count || !Py_IsInitialized())
     return;
@@ -555,7 +551,7 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
 static int check_callable(PyObject *object) {
   if (PyCallable_Check(object))
     return 0;
-  PyErr_Format(PyExc_TypeError, "it is called with what happens, and %.100s cannot be", Py_TYPE(object)->tp_name);
+  pyweir_type_error("a callable", object);
   return -1;
 }
 
@@ -606,26 +602,26 @@ static PyObject *detach_observer(PyObject *module, PyObject *callable) {
 }
 
 static PyMethodDef functions[] = {
-    {"_cuda_record_memory_history", PYWEIR_KEYWORDS(record_history), "Begins, changes or ends recording."},
+    {"_cuda_record_memory_history", PYWEIR_KEYWORDS(record_history), "Starts, changes or stops recording."},
     {"_cuda_record_memory_history_legacy", PYWEIR_KEYWORDS(record_history_legacy),
-     "The same with the arguments of old."},
-    {"_cuda_isHistoryEnabled", is_history_enabled, METH_NOARGS, "Whether something is recorded."},
-    {"_history_info", history_info, METH_O, "(device): how much is kept, and how much was dropped."},
-    {"_cuda_memorySnapshot", memory_snapshot, METH_O, "(None, or pool and whether events are wanted): a dict."},
-    {"_memory_snapshot_pickled", pickled_snapshot, METH_NOARGS, "A snapshot as the bytes of a pickle."},
+     "The same with the arguments of the older interface."},
+    {"_cuda_isHistoryEnabled", is_history_enabled, METH_NOARGS, "Whether the history is recorded."},
+    {"_history_info", history_info, METH_O, "(device): the number of history entries kept and dropped."},
+    {"_cuda_memorySnapshot", memory_snapshot, METH_O, "(None, or pool id and include_traces): a snapshot as a dict."},
+    {"_memory_snapshot_pickled", pickled_snapshot, METH_NOARGS, "Returns a snapshot as the bytes of a pickle."},
     {"_dump_snapshot", dump_snapshot, METH_VARARGS, "(path, as_json): writes a snapshot to a file."},
     {"_cuda_setMemoryMetadata", set_metadata, METH_O, "(text)"},
-    {"_cuda_getMemoryMetadata", get_metadata, METH_NOARGS, "The text that was set last."},
-    {"_mark_memory_history", mark, METH_VARARGS, "(text, device=None): an event of its own."},
-    {"_record_annotation", annotate, METH_VARARGS, "(dict, device=None): keys and values with a time."},
-    {"_wants_annotations", wants_annotations, METH_NOARGS, "Whether ranges were asked to annotate."},
-    {"_enter_phase", enter_phase, METH_O, "(name): what _leave_phase takes."},
+    {"_cuda_getMemoryMetadata", get_metadata, METH_NOARGS, "Returns the metadata that was set last."},
+    {"_mark_memory_history", mark, METH_VARARGS, "(text, device=None): adds a history entry with a text."},
+    {"_record_annotation", annotate, METH_VARARGS, "(dict, device=None): adds an annotation with the time."},
+    {"_wants_annotations", wants_annotations, METH_NOARGS, "Whether annotations of blocks are to be recorded."},
+    {"_enter_phase", enter_phase, METH_O, "(name): returns the argument for _leave_phase."},
     {"_leave_phase", leave_phase, METH_O, "(before)"},
-    {"_enter_compile_context", enter_compile, METH_O, "(name): what _leave_compile_context takes."},
+    {"_enter_compile_context", enter_compile, METH_O, "(name): returns the argument for _leave_compile_context."},
     {"_leave_compile_context", leave_compile, METH_O, "(before)"},
-    {"_attach_tracker", attach_tracker, METH_O, "(callable): is called with every event."},
+    {"_attach_tracker", attach_tracker, METH_O, "(callable): adds a callback for all actions."},
     {"_detach_tracker", detach_tracker, METH_O, "(callable)"},
-    {"_cuda_attach_out_of_memory_observer", attach_observer, METH_O, "(callable): is called before memory runs out."},
+    {"_cuda_attach_out_of_memory_observer", attach_observer, METH_O, "(callable): adds an out-of-memory callback."},
     {"_detach_out_of_memory_observer", detach_observer, METH_O, "(callable)"},
     {NULL, NULL, 0, NULL},
 };

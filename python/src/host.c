@@ -1,9 +1,9 @@
 /*
- * Pinned memory of the host.
+ * Pinned host memory.
  */
 #include "memory.h"
 
-/* Made with the first use; stays until the process ends. Written with the GIL. */
+/* Created at the first use, and never destroyed. Written with the GIL. */
 static weir_host_allocator *host;
 
 static weir_status make_host(weir_host_allocator **made) {
@@ -22,7 +22,7 @@ static int need_host(void) {
   PYWEIR_CALL(status, make_host(&made));
   if (pyweir_check(status) != 0)
     return -1;
-  /* Another thread may have been quicker, as the GIL was let go. */
+  /* Another thread may have created it while the GIL was released. */
   if (host)
     weir_host_allocator_destroy(made);
   else
@@ -70,7 +70,7 @@ static PyObject *time_dict(const weir_host_time *t) {
                        "count", (long long)t->count, "avg", t->count ? (long long)(t->total / t->count) : 0);
 }
 
-/* {} before the start. */
+/* Returns {} before the start. */
 static PyObject *host_stats(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   weir_host_stats stats = {.size = sizeof stats};
@@ -116,14 +116,13 @@ static PyObject *empty_cache(PyObject *module, PyObject *unused) {
 
 static PyMethodDef functions[] = {
     {"host_empty", host_empty, METH_O,
-     "host_empty(nbytes, /)\n--\n\nA Buffer with new memory of the host that devices reach by themselves: copies from "
-     "and "
-     "to it do\nnot make the host wait. Python and NumPy see it through the buffer protocol. What is in it is\nnot "
-     "defined."},
-    {"_cuda_hostMemoryStats", host_stats, METH_NOARGS, "The counters of pinned memory as nested dicts."},
-    {"_cuda_resetPeakHostMemoryStats", reset_peak, METH_NOARGS, "The peaks begin at what is now."},
-    {"_cuda_resetAccumulatedHostMemoryStats", reset_accumulated, METH_NOARGS, "The sums begin at 0."},
-    {"_host_emptyCache", empty_cache, METH_NOARGS, "Gives pinned memory that is not in use back."},
+     "host_empty(nbytes, /)\n--\n\n"
+     "Allocates pinned host memory, with undefined contents, and returns a Buffer. Devices access this memory\n"
+     "directly, so copies can run without waiting. Python and NumPy access it through the buffer protocol."},
+    {"_cuda_hostMemoryStats", host_stats, METH_NOARGS, "Returns the statistics of pinned memory as nested dicts."},
+    {"_cuda_resetPeakHostMemoryStats", reset_peak, METH_NOARGS, "Resets the peaks to the current values."},
+    {"_cuda_resetAccumulatedHostMemoryStats", reset_accumulated, METH_NOARGS, "Resets the totals to 0."},
+    {"_host_emptyCache", empty_cache, METH_NOARGS, "Releases cached pinned memory."},
     {NULL, NULL, 0, NULL},
 };
 

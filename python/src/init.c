@@ -1,15 +1,15 @@
 /*
- * Starting from Python. The order of a start, its lock and the queued calls are the package's (weir/_lazy.py); here is what
- * it stands on, and the flag that makes the question cheap.
+ * Starting Weir from Python. weir/_lazy.py implements the order of the steps, the lock and the deferred calls; this
+ * file has the functions that it calls, and the flag that makes the check cheap.
  */
 #include <pthread.h>
 
 #include "pyweir.h"
 
 bool pyweir_started;
-static PyObject *lazy_init; /* the package's function, or NULL until it is there; guarded by the GIL */
+static PyObject *lazy_init; /* _lazy_init() of the package; NULL until it is set; guarded by the GIL */
 
-/* The parent's runtime is not the child's. */
+/* A forked child cannot use the parent's runtime. */
 static void after_fork_in_child(void) { pyweir_started = false; }
 
 int pyweir_start(void) {
@@ -57,10 +57,10 @@ static PyObject *is_in_bad_fork(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef methods[] = {
-    {"_set_lazy_init", set_lazy_init, METH_O, "The function that starts Weir when a call needs it."},
+    {"_set_lazy_init", set_lazy_init, METH_O, "Sets the function that starts Weir when a call needs it."},
     {"_start", start_runtime, METH_NOARGS, "Starts the runtime and its allocator."},
-    {"_set_started", set_started, METH_NOARGS, "The start is over."},
-    {"_is_started", is_started, METH_NOARGS, "Whether the start is over, in this process."},
+    {"_set_started", set_started, METH_NOARGS, "Marks the start as complete."},
+    {"_is_started", is_started, METH_NOARGS, "Whether the start is complete in this process."},
     {"_is_in_bad_fork", is_in_bad_fork, METH_NOARGS, "Whether the process was forked after the start."},
     {NULL, NULL, 0, NULL},
 };

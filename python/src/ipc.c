@@ -1,21 +1,21 @@
 /*
- * Memory shared with other processes.
+ * Memory that is shared with other processes.
  */
 #include "memory.h"
 
 #include <stdlib.h>
 
-/* (device, name, bytes, offset): what another process opens it by. */
+/* Returns (device, name, bytes, offset), from which another process opens the memory. */
 PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused) {
   (void)unused;
   pyweir_buffer *buffer = (pyweir_buffer *)self, *root = pyweir_buffer_root(buffer);
   if (pyweir_buffer_check(buffer) != 0)
     return NULL;
   if (root->owner != PYWEIR_OWNS_DEVICE || !root->pointer) {
-    PyErr_SetString(PyExc_ValueError, "memory that empty() gave can be shared, and no other");
+    PyErr_SetString(PyExc_ValueError, "only memory of empty() can be shared");
     return NULL;
   }
-  /* Nothing orders the two processes, so that what is in it has to be there now. */
+  /* The work of the two processes is not ordered, so the contents must be complete now. */
   if (pyweir_buffer_settle(buffer) != 0)
     return NULL;
   weir_ipc_handle *handle = calloc(1, sizeof *handle);
@@ -34,19 +34,13 @@ PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused) {
   return result;
 }
 
-/* The release of a buffer that was opened; with the GIL. */
+/* Releases an opened buffer. Called with the GIL. */
 static void close_shared(void *base) {
   if (weir_is_in_bad_fork())
     return;
   weir_status status;
   PYWEIR_CALL(status, weir_ipc_close(pyweir_allocator(), base));
-  if (status != WEIR_OK) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    pyweir_raise(status);
-    PyErr_WriteUnraisable(NULL);
-    PyErr_Restore(type, value, trace);
-  }
+  pyweir_write_unraisable(status);
 }
 
 static PyObject *open_shared(PyObject *module, PyObject *args) {
@@ -82,7 +76,7 @@ release_name:
 }
 
 static PyMethodDef functions[] = {
-    {"_open_shared", open_shared, METH_VARARGS, "(device, name, bytes, offset): a Buffer of another process's memory."},
+    {"_open_shared", open_shared, METH_VARARGS, "(device, name, bytes, offset): opens memory of another process."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,5 +1,5 @@
 /*
- * The process's allocator, what it counts, and how it is steered.
+ * The process's allocator: its statistics, limits and settings.
  */
 #include "memory.h"
 
@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Written once, with the GIL, when the runtime starts. It stays until the process ends: buffers may outlive all else. */
+/* Written once, with the GIL, when the runtime starts. It is never destroyed, since buffers may outlive all else. */
 static weir_allocator *allocator;
 static const weir_driver *memory_driver;
-static const weir_backend *chosen_backend; /* what it is to stand on; guarded by the GIL */
+static const weir_backend *chosen_backend; /* NULL for the default; guarded by the GIL */
 
 weir_allocator *pyweir_allocator(void) { return allocator; }
 
@@ -38,7 +38,7 @@ static weir_status make_with_backend(weir_driver *driver, weir_allocator **made)
   return status;
 }
 
-/* The process default, unless the program chose a back end. */
+/* Returns the process default, unless the program chose a back end. */
 static weir_status make_allocator(weir_allocator **made) {
   weir_driver *driver;
   weir_status status = weir_get_driver(&driver);
@@ -61,17 +61,13 @@ int pyweir_memory_start(void) {
     allocator = made;
   weir_history_info info = {.size = sizeof info};
   if (!made || weir_history_get_info(made, 0, &info) != WEIR_OK || info.context == WEIR_CONTEXT_NONE)
-    pyweir_frames_use(false); /* there is no recording after all */
+    pyweir_frames_use(false); /* there is no recording */
   return pyweir_check(status);
 }
 
 weir_allocator *pyweir_need_allocator(void) { return pyweir_ensure_init() == 0 ? allocator : NULL; }
 
 /* ---- Arguments ---- */
-
-int pyweir_need_device(PyObject *object, int *device) {
-  return pyweir_ensure_init() == 0 ? pyweir_parse_device(object, device) : -1;
-}
 
 int pyweir_parse_bytes(PyObject *object, size_t *bytes) {
   PyObject *number = PyNumber_Index(object);
@@ -89,10 +85,9 @@ int pyweir_parse_bytes(PyObject *object, size_t *bytes) {
   return 0;
 }
 
-/* A number that is an address; refuses negative ones. */
-static int parse_address(PyObject *object, void **address) {
+int pyweir_parse_address(PyObject *object, void **address) {
   if (!PyLong_Check(object)) {
-    PyErr_Format(PyExc_TypeError, "an address is an int, not %.100s", Py_TYPE(object)->tp_name);
+    pyweir_type_error("an address as an int", object);
     return -1;
   }
   unsigned long long value = PyLong_AsUnsignedLongLong(object);
@@ -102,7 +97,7 @@ static int parse_address(PyObject *object, void **address) {
   return 0;
 }
 
-/* The id of a stream that is of no pool is its address. */
+/* The id of a stream that is not from a pool is its address. */
 weir_status pyweir_raw_stream(weir_stream stream, weir_cu_stream *raw) {
   if (stream.id & 1)
     return weir_stream_raw(stream, raw);
@@ -117,16 +112,16 @@ weir_status pyweir_current_stream(int device, weir_stream *stream, weir_cu_strea
 
 /* ---- Statistics ---- */
 
-/* One counter: where its number lies in weir_allocator_stats, its flat name, and the up to three words of that. */
+/* One counter: the offset of its value in weir_allocator_stats, its flat name, and up to three words of the name. */
 typedef struct counter {
   size_t offset;
   PyObject *name;
   PyObject *words[3]; /* unused ones are NULL */
 } counter;
 
-static counter *counters;                        /* made at the import, sorted by name */
-static size_t counter_count, first_behind_pools; /* the first counter whose name comes after those of pools */
-static PyObject *flat_shape;                     /* a dict with all names, to be copied: its copy need not grow */
+static counter *counters;                        /* created at the import, sorted by name */
+static size_t counter_count, first_behind_pools; /* the first counter whose name sorts after those of pools */
+static PyObject *flat_shape;                     /* a dict with all names; a copy of it need not grow */
 static PyObject *by_pools;
 static PyObject *kind_words[WEIR_STAT_KINDS], *metric_words[4];
 
@@ -143,7 +138,7 @@ static int split_name(const char *name, PyObject *words[3]) {
   return 0;
 }
 
-/* Where each name's number lies is asked of the library: of a struct whose numbers are their own places. */
+/* Finds the offset of each value by asking the library for the values of a struct that holds its own offsets. */
 static int find_counters(void) {
   weir_allocator_stats stats = {.size = sizeof stats};
   int64_t *places = (int64_t *)(void *)((char *)&stats + sizeof stats.size);
@@ -182,7 +177,7 @@ static int put(PyObject *dict, PyObject *key, PyObject *value) {
   return result;
 }
 
-/* What private pools hold. */
+/* The statistics of private pools. */
 typedef struct pool_stats {
   weir_pool_id id;
   weir_stat reserved[WEIR_STAT_KINDS];
@@ -208,7 +203,7 @@ static weir_status read_pools(int device, device_stats *stats) {
   for (size_t i = 0; status == WEIR_OK && i < count && i < room; i++) {
     pool_stats *pool = &stats->pools[stats->pool_count];
     pool->id = ids[i];
-    /* A pool that went in between is left out. */
+    /* A pool that was destroyed in the meantime is left out. */
     if (weir_pool_get_stats(allocator, device, ids[i], pool->reserved) == WEIR_OK)
       stats->pool_count++;
   }
@@ -227,7 +222,7 @@ static int64_t metric_of(const weir_stat *stat, int metric) {
   return values[metric];
 }
 
-/* As text, which is how the flat names are in order. */
+/* Compares as text, the order of the flat names. */
 static int by_id_text(const void *a, const void *b) {
   char x[48], y[48];
   const weir_pool_id p = ((const pool_stats *)a)->id, q = ((const pool_stats *)b)->id;
@@ -268,7 +263,7 @@ static int add_flat_pools(PyObject *dict, const device_stats *stats) {
   return 0;
 }
 
-/* In the order of the names. Those of pools come in between, so that a dict with them grows from nothing. */
+/* In the order of the names. Those of pools come in between, so a dict with pools is built from empty. */
 static PyObject *flat_dict(const device_stats *stats) {
   PyObject *dict = stats->pool_count ? PyDict_New() : PyDict_Copy(flat_shape);
   if (!dict)
@@ -286,7 +281,7 @@ release_dict:
   return NULL;
 }
 
-/* The dict in `dict` of that key, made if it is not there. Borrowed. */
+/* Returns the dict at a key of `dict`, and creates it if it does not exist. Borrowed. */
 static PyObject *inner_dict(PyObject *dict, PyObject *key) {
   PyObject *inner = PyDict_GetItemWithError(dict, key);
   if (inner || PyErr_Occurred())
@@ -333,7 +328,7 @@ release_dict:
   return NULL;
 }
 
-/* {} before the start. */
+/* Returns {} before the start. */
 static PyObject *stats_as(PyObject *device, PyObject *(*make)(const device_stats *)) {
   if (!pyweir_started)
     return PyDict_New();
@@ -348,10 +343,10 @@ static PyObject *stats_as(PyObject *device, PyObject *(*make)(const device_stats
   return result;
 }
 
-/* A function of one optional argument: what it is, or None. -1 with an exception set. */
+/* Parses the one optional argument of a function; None if it is missing. -1 with an exception set. */
 static int one_optional(const char *who, PyObject *const *args, Py_ssize_t count, PyObject **argument) {
   if (count > 1) {
-    PyErr_Format(PyExc_TypeError, "%s takes at most one argument, %zd were given", who, count);
+    PyErr_Format(PyExc_TypeError, "%s takes at most one argument (%zd given)", who, count);
     return -1;
   }
   *argument = count ? args[0] : Py_None;
@@ -370,7 +365,7 @@ static PyObject *memory_stats(PyObject *module, PyObject *const *args, Py_ssize_
   return one_optional("memory_stats_as_nested_dict", args, count, &device) == 0 ? stats_as(device, nested_dict) : NULL;
 }
 
-/* One counter alone; 0 before the start. */
+/* Returns a single counter; 0 before the start. */
 static PyObject *memory_stat(PyObject *module, PyObject *const *args, Py_ssize_t count) {
   (void)module;
   if (count != 2) {
@@ -426,7 +421,7 @@ static weir_status processes_text(int device, int form, char *text, size_t size,
   return weir_allocator_processes(allocator, device, text, size, length);
 }
 
-/* Calls again with more room as long as the text does not fit. */
+/* Repeats the call with more space until the text fits. */
 static PyObject *text_of(text_call call, int device, int form) {
   size_t size = 8192, length = 0;
   char *text = NULL;
@@ -461,7 +456,7 @@ static PyObject *memory_summary(PyObject *module, PyObject *args) {
   return text_of(summary_text, number, abbreviated ? WEIR_SUMMARY_ABBREVIATED : WEIR_SUMMARY_FULL);
 }
 
-/* None where there is nobody to ask. */
+/* Returns None if the management library is not available. */
 static PyObject *processes(PyObject *module, PyObject *device) {
   (void)module;
   int number;
@@ -513,7 +508,7 @@ static PyObject *get_fraction(PyObject *module, PyObject *device) {
   return pyweir_check(status) == 0 ? PyFloat_FromDouble(fraction) : NULL;
 }
 
-/* None: no limit. */
+/* None removes the limit. */
 static PyObject *set_limit(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *limit, *device;
@@ -534,11 +529,8 @@ static weir_status configure_all(const char *conf) {
 
 static PyObject *configure(PyObject *module, PyObject *conf) {
   (void)module;
-  if (!PyUnicode_Check(conf)) {
-    PyErr_Format(PyExc_TypeError, "settings are a str such as 'expandable_segments:True', not %.100s",
-                 Py_TYPE(conf)->tp_name);
-    return NULL;
-  }
+  if (!PyUnicode_Check(conf))
+    return pyweir_type_error("settings as a str such as 'expandable_segments:True'", conf);
   const char *text = PyUnicode_AsUTF8(conf);
   if (!text || !pyweir_need_allocator())
     return NULL;
@@ -598,7 +590,7 @@ static PyObject *largest_block(PyObject *module, PyObject *device) {
   return pyweir_check(status) == 0 ? PyLong_FromSize_t(bytes) : NULL;
 }
 
-/* ---- Plain pointers ---- */
+/* ---- Raw addresses ---- */
 
 static weir_status allocate(weir_stream stream, size_t bytes, void **pointer) {
   weir_cu_stream raw;
@@ -606,7 +598,7 @@ static weir_status allocate(weir_stream stream, size_t bytes, void **pointer) {
   return status == WEIR_OK ? weir_allocator_alloc(allocator, stream.device, bytes, raw, pointer) : status;
 }
 
-/* (bytes, stream, device): memory of the device for the stream, which may be None. */
+/* (bytes, stream, device): allocates on the device for the stream, which may be None. */
 static PyObject *raw_alloc(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *bytes_object, *stream_object, *device_object = Py_None;
@@ -627,7 +619,7 @@ static PyObject *raw_alloc(PyObject *module, PyObject *args) {
 static PyObject *raw_delete(PyObject *module, PyObject *object) {
   (void)module;
   void *pointer;
-  if (parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
+  if (pyweir_parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_allocator_free(allocator, pointer));
@@ -641,7 +633,7 @@ static PyObject *raw_record_stream(PyObject *module, PyObject *args) {
   weir_stream stream;
   weir_cu_stream raw;
   if (!PyArg_ParseTuple(args, "OO:_record_stream", &pointer_object, &stream_object) ||
-      parse_address(pointer_object, &pointer) != 0 || !pyweir_need_allocator() ||
+      pyweir_parse_address(pointer_object, &pointer) != 0 || !pyweir_need_allocator() ||
       pyweir_parse_stream(stream_object, -1, &stream) != 0)
     return NULL;
   weir_status status;
@@ -651,12 +643,12 @@ static PyObject *raw_record_stream(PyObject *module, PyObject *args) {
   return pyweir_none(status);
 }
 
-/* (base, bytes) of the segment that an address lies in. */
+/* Returns (base, bytes) of the segment that contains an address. */
 static PyObject *base_allocation(PyObject *module, PyObject *object) {
   (void)module;
   void *pointer, *base = NULL;
   size_t bytes = 0;
-  if (parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
+  if (pyweir_parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_allocator_base(allocator, pointer, &base, &bytes));
@@ -670,28 +662,28 @@ static PyObject *driver(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef functions[] = {
-    {"_memory_stats_flat", PYWEIR_FAST(memory_stats_flat), "(device): the counters by their flat names, in order."},
-    {"_cuda_memoryStats", PYWEIR_FAST(memory_stats), "(device): the counters as nested dicts."},
+    {"_memory_stats_flat", PYWEIR_FAST(memory_stats_flat), "(device): the statistics by flat name, sorted."},
+    {"_cuda_memoryStats", PYWEIR_FAST(memory_stats), "(device): the statistics as nested dicts."},
     {"_memory_stat", PYWEIR_FAST(memory_stat), "(device, name): one counter."},
     {"_cuda_resetPeakMemoryStats", reset_peak, METH_O, "(device)"},
     {"_cuda_resetAccumulatedMemoryStats", reset_accumulated, METH_O, "(device)"},
     {"_memory_summary", memory_summary, METH_VARARGS, "(device, abbreviated): the table as text."},
-    {"_gpu_processes", processes, METH_O, "(device): a text, or None where nobody can be asked."},
-    {"_mem_get_info", memory_info, METH_O, "(device): bytes free and in all."},
+    {"_gpu_processes", processes, METH_O, "(device): a text; None if the management library is not available."},
+    {"_mem_get_info", memory_info, METH_O, "(device): the free and the total bytes."},
     {"_cuda_setMemoryFraction", set_fraction, METH_VARARGS, "(fraction, device)"},
     {"_cuda_getMemoryFraction", get_fraction, METH_O, "(device)"},
     {"_set_memory_limit", set_limit, METH_VARARGS, "(bytes or None, device)"},
     {"_cuda_cudaCachingAllocator_set_allocator_settings", configure, METH_O, "(settings)"},
-    {"_allocator_settings", settings, METH_NOARGS, "The settings that are not at their default."},
-    {"_cuda_getAllocatorBackend", backend_name, METH_NOARGS, "What the allocator stands on."},
-    {"_cuda_emptyCache", empty_cache, METH_NOARGS, "Gives unused memory back."},
+    {"_allocator_settings", settings, METH_NOARGS, "Returns the settings that differ from their defaults."},
+    {"_cuda_getAllocatorBackend", backend_name, METH_NOARGS, "Returns the name of the back end."},
+    {"_cuda_emptyCache", empty_cache, METH_NOARGS, "Releases cached memory."},
     {"_cuda_cudaCachingAllocator_enable", enable_caching, METH_O, "(on)"},
-    {"_is_caching", is_caching, METH_NOARGS, "Whether memory is kept when it is freed."},
-    {"_largest_block", largest_block, METH_O, "(device): the largest block that is free."},
+    {"_is_caching", is_caching, METH_NOARGS, "Whether freed memory is cached."},
+    {"_largest_block", largest_block, METH_O, "(device): the size of the largest free block."},
     {"_cuda_cudaCachingAllocator_raw_alloc", raw_alloc, METH_VARARGS, "(bytes, stream, device=None): an address."},
     {"_cuda_cudaCachingAllocator_raw_delete", raw_delete, METH_O, "(address)"},
     {"_record_stream", raw_record_stream, METH_VARARGS, "(address, stream)"},
-    {"_base_allocation", base_allocation, METH_O, "(address): the segment's address and bytes."},
+    {"_base_allocation", base_allocation, METH_O, "(address): the address and size of its segment."},
     {"_driver_name", driver, METH_NOARGS, "'cuda' or 'soft'."},
     {NULL, NULL, 0, NULL},
 };

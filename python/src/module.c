@@ -1,5 +1,5 @@
 /*
- * The module weir._weir: what the package `weir` is made on. One object serves the whole process, as the runtime does.
+ * The module weir._weir, on which the package `weir` is built. One module object serves the process, like the runtime.
  */
 #include "pyweir.h"
 
@@ -21,7 +21,7 @@ int pyweir_int(PyObject *object, int *value) {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "weir._weir",
-    .m_doc = "What the package weir is made on. Use the package.",
+    .m_doc = "The extension module of the package weir. Use the package.",
     .m_size = -1,
 };
 

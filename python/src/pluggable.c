@@ -1,8 +1,8 @@
 /*
- * Allocators of the program's own: functions of a library that was loaded, by address.
+ * Pluggable allocators: functions of a loaded library, given by address.
  *
- * One becomes the process's allocator, or a pool takes its segments from it. Statistics, history and snapshots go on as with
- * Weir's own.
+ * One can become the process's allocator, or provide the segments of a pool. Statistics, history and snapshots work as
+ * with Weir's own allocator.
  */
 #include "memory.h"
 
@@ -10,11 +10,11 @@
 #include <stdlib.h>
 
 struct pyweir_functions {
-  atomic_int holds; /* whoever lets go of the last one frees it */
+  atomic_int holds; /* the reference count */
   weir_backend backend;
   void *(*alloc)(size_t bytes, int device, weir_cu_stream stream);
   void (*free)(void *pointer, size_t bytes, int device, weir_cu_stream stream);
-  /* The rest is optional: NULL. Written before the allocator is used. */
+  /* Optional, NULL if not set. Written before the allocator is used. */
   void (*init)(int device_count);
   void (*reset)(void);
   void (*set_fraction)(double fraction, int device);
@@ -25,7 +25,7 @@ struct pyweir_functions {
   void (*release_pool)(int device, weir_pool_id pool);
 };
 
-/* ---- From Weir's functions, which have a context, to the program's ---- */
+/* ---- Adapters from Weir's functions, which have a context, to the program's ---- */
 
 void *pyweir_functions_alloc(void *functions, size_t bytes, int device, weir_cu_stream stream) {
   return ((pyweir_functions *)functions)->alloc(bytes, device, stream);
@@ -66,17 +66,15 @@ void pyweir_functions_drop(void *functions) {
 /* ---- The object ---- */
 
 typedef struct allocator_object {
-  PyObject_HEAD pyweir_functions *functions; /* NULL: Weir's own allocator */
+  PyObject_HEAD pyweir_functions *functions; /* NULL for Weir's own allocator */
 } allocator_object;
 
 static PyTypeObject allocator_type;
-static PyObject *current; /* the one that was chosen, or NULL; guarded by the GIL */
+static PyObject *current; /* the chosen allocator, or NULL; guarded by the GIL */
 
 int pyweir_functions_of(PyObject *object, pyweir_functions **functions) {
   if (!PyObject_TypeCheck(object, &allocator_type)) {
-    PyErr_Format(PyExc_TypeError,
-                 "an allocator such as CUDAPluggableAllocator(...).allocator() is expected, not %.100s",
-                 Py_TYPE(object)->tp_name);
+    pyweir_type_error("an allocator such as CUDAPluggableAllocator(...).allocator()", object);
     return -1;
   }
   *functions = ((allocator_object *)object)->functions;
@@ -99,23 +97,23 @@ static PyObject *allocator_name(PyObject *self, PyObject *unused) {
   return PyUnicode_FromString(pyweir_allocator() ? weir_allocator_backend(pyweir_allocator()) : "native");
 }
 
-/* An address that is not 0. Which function lies there is for the caller to know. */
+/* Parses an address that is not 0. The caller casts it to the type of the function. */
 static int parse_function(PyObject *object, void **function) {
   if (!PyLong_Check(object)) {
-    PyErr_Format(PyExc_TypeError, "the address of a function is an int, not %.100s", Py_TYPE(object)->tp_name);
+    pyweir_type_error("the address of a function as an int", object);
     return -1;
   }
   *function = PyLong_AsVoidPtr(object);
   if (!*function && !PyErr_Occurred())
-    PyErr_SetString(PyExc_ValueError, "the address of a function is not 0");
+    PyErr_SetString(PyExc_ValueError, "the address of a function must not be 0");
   return *function ? 0 : -1;
 }
 
-/* Functions that are set later than the choice would not be called. */
+/* Functions that are set after the allocator was chosen would not be called. */
 static pyweir_functions *open_functions(PyObject *self) {
   pyweir_functions *functions = ((allocator_object *)self)->functions;
   if (!functions)
-    PyErr_SetString(PyExc_RuntimeError, "Weir's own allocator has no functions to set");
+    PyErr_SetString(PyExc_RuntimeError, "functions of Weir's own allocator cannot be set");
   else if (self == current && pyweir_allocator()) {
     PyErr_SetString(PyExc_RuntimeError, "the allocator is in use: set its functions before the first allocation");
     functions = NULL;
@@ -144,9 +142,9 @@ SETTER(set_release_pool, release_pool, release_pool, call_release_pool)
 #undef SETTER
 
 static PyMethodDef allocator_methods[] = {
-    {"name", allocator_name, METH_NOARGS, "name($self, /)\n--\n\nWhat get_allocator_backend() says of it."},
+    {"name", allocator_name, METH_NOARGS, "name($self, /)\n--\n\nReturns its name for get_allocator_backend()."},
     {"set_init_fn", set_init_fn, METH_O, "void fn(int device_count): called once, before all others."},
-    {"set_reset_fn", set_reset_fn, METH_O, "void fn(void): empty_cache, and before memory runs out."},
+    {"set_reset_fn", set_reset_fn, METH_O, "void fn(void): called by empty_cache(), and before out of memory."},
     {"set_memory_fraction_fn", set_memory_fraction_fn, METH_O, "void fn(double fraction, int device)"},
     {"set_base_alloc_fn", set_base_alloc_fn, METH_O, "void *fn(void *pointer, size_t *bytes)"},
     {"set_record_stream_fn", set_record_stream_fn, METH_O, "void fn(void *pointer, CUstream stream)"},
@@ -159,7 +157,7 @@ static PyMethodDef allocator_methods[] = {
 
 static PyTypeObject allocator_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._cuda_CUDAAllocator",
-    .tp_doc = "Where memory comes from. Functions are given by their addresses.",
+    .tp_doc = "An allocator. Its functions are given by their addresses.",
     .tp_basicsize = sizeof(allocator_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = allocator_dealloc,
@@ -196,7 +194,7 @@ static PyObject *custom_allocator(PyObject *module, PyObject *args) {
   return self;
 }
 
-/* Before the start; the functions are then held as long as the process lives. */
+/* Works before the start only. The process then keeps the functions until it exits. */
 static PyObject *change_current(PyObject *module, PyObject *object) {
   (void)module;
   pyweir_functions *functions;
@@ -222,8 +220,8 @@ static PyObject *get_current(PyObject *module, PyObject *unused) {
 
 static PyMethodDef functions[] = {
     {"_cuda_customAllocator", custom_allocator, METH_VARARGS, "(address of alloc, address of free): an allocator."},
-    {"_cuda_changeCurrentAllocator", change_current, METH_O, "(allocator): before the start only."},
-    {"_cuda_getAllocator", get_current, METH_NOARGS, "The process's allocator."},
+    {"_cuda_changeCurrentAllocator", change_current, METH_O, "(allocator): works before the start only."},
+    {"_cuda_getAllocator", get_current, METH_NOARGS, "Returns the process's allocator."},
     {NULL, NULL, 0, NULL},
 };
 

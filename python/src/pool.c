@@ -1,5 +1,5 @@
 /*
- * Private pools: as objects, as scopes, and their states that are kept and restored.
+ * Private pools: objects, scopes and checkpoints.
  */
 #include "memory.h"
 
@@ -13,7 +13,7 @@ typedef struct pool_object {
   PyObject_HEAD weir_pool_id id;
   int device;
   bool is_held;
-  PyObject *allocator; /* whose functions it has, or NULL */
+  PyObject *allocator; /* the source of its segments, or NULL */
   PyObject *weak;      /* list of weak references */
 } pool_object;
 
@@ -54,7 +54,7 @@ static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *keywords
   PYWEIR_CALL(status, create_pool(device, self->id, use_on_oom, no_split, functions));
   self->is_held = status == WEIR_OK;
   if (status == WEIR_OK)
-    functions = NULL; /* the pool holds them now */
+    functions = NULL; /* the pool owns them now */
   if (pyweir_check(status) != 0)
     goto release_self;
   if (allocator != Py_None) {
@@ -71,7 +71,7 @@ drop_functions:
   return NULL;
 }
 
-/* Subclasses may have an __init__ of their own; what it gets was read by __new__. */
+/* Subclasses may have their own __init__; __new__ has already read the arguments. */
 static int pool_init(PyObject *self, PyObject *args, PyObject *keywords) {
   (void)self, (void)args, (void)keywords;
   return 0;
@@ -92,13 +92,7 @@ static void pool_dealloc(PyObject *object) {
   if (self->is_held && !weir_is_in_bad_fork()) {
     weir_status status;
     PYWEIR_CALL(status, let_go(self->device, self->id));
-    if (status != WEIR_OK) {
-      PyObject *type, *value, *trace;
-      PyErr_Fetch(&type, &value, &trace);
-      pyweir_raise(status);
-      PyErr_WriteUnraisable(NULL);
-      PyErr_Restore(type, value, trace);
-    }
+    pyweir_write_unraisable(status);
   }
   Py_XDECREF(self->allocator);
   Py_TYPE(object)->tp_free(object);
@@ -136,20 +130,20 @@ static PyObject *pool_use_count(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef pool_methods[] = {
-    {"use_count", pool_use_count, METH_NOARGS, "use_count($self, /)\n--\n\nHow often the pool is held."},
+    {"use_count", pool_use_count, METH_NOARGS, "use_count($self, /)\n--\n\nReturns the number of uses of the pool."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef pool_attributes[] = {
-    {"id", pool_id, NULL, "The pool's name: a tuple of two numbers.", NULL},
-    {"device", pool_device, NULL, "The number of the device that was current when it was made.", NULL},
-    {"allocator", pool_allocator, NULL, "Where its segments come from; None: from the driver.", NULL},
+    {"id", pool_id, NULL, "The id of the pool, a tuple of two ints.", NULL},
+    {"device", pool_device, NULL, "The index of the device that was current when the pool was created.", NULL},
+    {"allocator", pool_allocator, NULL, "The source of its segments; None for the driver.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject pool_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._MemPool",
-    .tp_doc = "What MemPool is made on.",
+    .tp_doc = "The base class of MemPool.",
     .tp_basicsize = sizeof(pool_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = pool_new,
@@ -175,7 +169,7 @@ static int every_stream(void *context, weir_cu_stream stream) {
   return 1;
 }
 
-/* The context is the stream. */
+/* The context is the raw stream. */
 static int that_stream(void *context, weir_cu_stream stream) { return context == (void *)stream; }
 
 static PyObject *begin(int device, weir_pool_id id, weir_pool_filter filter, void *context) {
@@ -253,9 +247,9 @@ static PyObject *empty_pool(PyObject *module, PyObject *id_object) {
   return pyweir_none(status);
 }
 
-/* ---- What lives in it ---- */
+/* ---- Live allocations ---- */
 
-/* The addresses of a collection of ints, malloc'd. NULL with an exception set. */
+/* Returns the addresses of a collection of ints, malloc'd, or NULL with an exception set. */
 static void **parse_addresses(PyObject *object, size_t *count) {
   PyObject *list = PySequence_List(object);
   if (!list)
@@ -265,12 +259,7 @@ static void **parse_addresses(PyObject *object, size_t *count) {
   if (!addresses)
     PyErr_NoMemory();
   for (Py_ssize_t i = 0; addresses && i < size; i++) {
-    PyObject *item = PyList_GET_ITEM(list, i);
-    if (PyLong_Check(item))
-      addresses[i] = PyLong_AsVoidPtr(item);
-    else
-      PyErr_Format(PyExc_TypeError, "an address is an int, not %.100s", Py_TYPE(item)->tp_name);
-    if (PyErr_Occurred()) {
+    if (pyweir_parse_address(PyList_GET_ITEM(list, i), &addresses[i]) != 0) {
       free(addresses);
       addresses = NULL;
     }
@@ -311,7 +300,7 @@ static void checkpoint_dealloc(PyObject *object) {
 
 static PyTypeObject checkpoint_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._cuda_CUDAAllocator_AllocatorState",
-    .tp_doc = "The state of a pool: which blocks there were, and which were in use.",
+    .tp_doc = "The state of a pool at one moment: its blocks, and which of them were allocated.",
     .tp_basicsize = sizeof(checkpoint_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = checkpoint_dealloc,
@@ -337,12 +326,12 @@ static PyObject *get_checkpoint(PyObject *module, PyObject *args) {
   return (PyObject *)self;
 }
 
-/* A list of buffers: all of them, and no other. A new reference. */
+/* Converts a sequence to a list in which every item is a Buffer. A new reference. */
 static PyObject *parse_buffers(PyObject *object) {
   PyObject *list = PySequence_List(object);
   for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++)
     if (!PYWEIR_IS_BUFFER(PyList_GET_ITEM(list, i))) {
-      PyErr_Format(PyExc_TypeError, "a Buffer is expected, not %.100s", Py_TYPE(PyList_GET_ITEM(list, i))->tp_name);
+      pyweir_type_error("a weir.Buffer", PyList_GET_ITEM(list, i));
       Py_CLEAR(list);
     }
   return list;
@@ -359,17 +348,17 @@ static bool is_among(void *pointer, void *const *sorted, size_t count) {
   return bsearch(&pointer, sorted, count, sizeof *sorted, by_address) != NULL;
 }
 
-/* Whether a buffer may take over memory that the restoring made live. */
+/* Whether a buffer may take over memory that became live again. */
 static int check_heirs(PyObject *heirs) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(heirs); i++)
     if (buffer_at(heirs, i)->owner != PYWEIR_OWNS_NOTHING) {
-      PyErr_SetString(PyExc_RuntimeError, "a Buffer that is to own restored memory owns some already");
+      PyErr_SetString(PyExc_RuntimeError, "a Buffer for restored memory must not own memory already");
       return -1;
     }
   return 0;
 }
 
-/* The buffers of memory that is gone own nothing any more, and those that were named own what came back. */
+/* Buffers of released memory lose their ownership, and the given buffers take ownership of the restored memory. */
 static int settle_owners(weir_checkpoint_delta *delta, PyObject *stale, PyObject *heirs) {
   qsort(delta->freed, delta->freed_count, sizeof *delta->freed, by_address);
   qsort(delta->allocated, delta->allocated_count, sizeof *delta->allocated, by_address);
@@ -417,22 +406,20 @@ static PyObject *set_checkpoint(PyObject *module, PyObject *args) {
   return result;
 }
 
-/* ---- Owners by hand ---- */
+/* ---- Ownership ---- */
 
 static PyObject *has_standard_deleter(PyObject *module, PyObject *object) {
   (void)module;
-  if (!PYWEIR_IS_BUFFER(object)) {
-    PyErr_Format(PyExc_TypeError, "a Buffer is expected, not %.100s", Py_TYPE(object)->tp_name);
-    return NULL;
-  }
+  if (!PYWEIR_IS_BUFFER(object))
+    return pyweir_type_error("a weir.Buffer", object);
   return PyBool_FromLong(((pyweir_buffer *)object)->owner == PYWEIR_OWNS_DEVICE);
 }
 
-/* Frees the memory and leaves the buffer its address. */
+/* Frees the memory, but leaves the address in the buffer. */
 static PyObject *free_and_disown(PyObject *module, PyObject *object) {
   (void)module;
   if (!PYWEIR_IS_BUFFER(object) || ((pyweir_buffer *)object)->owner != PYWEIR_OWNS_DEVICE) {
-    PyErr_SetString(PyExc_TypeError, "a Buffer that owns memory of a device is expected");
+    PyErr_SetString(PyExc_TypeError, "expected a weir.Buffer that owns device memory");
     return NULL;
   }
   pyweir_buffer *buffer = (pyweir_buffer *)object;
@@ -443,21 +430,21 @@ static PyObject *free_and_disown(PyObject *module, PyObject *object) {
 }
 
 static PyMethodDef functions[] = {
-    {"_cuda_beginAllocateToPool", begin_all, METH_VARARGS, "(device, id): all allocations of the device go there."},
+    {"_cuda_beginAllocateToPool", begin_all, METH_VARARGS, "(device, id): routes all allocations of the device to it."},
     {"_cuda_beginAllocateCurrentThreadToPool", begin_thread, METH_VARARGS, "(device, id): those of this thread."},
     {"_cuda_beginAllocateCurrentStreamToPool", begin_stream, METH_VARARGS, "(device, id): those on this stream."},
     {"_cuda_endAllocateToPool", end, METH_VARARGS, "(device, id)"},
     {"_cuda_endAllocateCurrentStreamToPool", end, METH_VARARGS, "(device, id)"},
-    {"_cuda_releasePool", release, METH_VARARGS, "(device, id): lets go of it once."},
-    {"_pool_use_count", use_count, METH_VARARGS, "(device, id): how often it is held."},
-    {"_empty_pool", empty_pool, METH_O, "(id): gives its unused memory back."},
+    {"_cuda_releasePool", release, METH_VARARGS, "(device, id): releases one use of the pool."},
+    {"_pool_use_count", use_count, METH_VARARGS, "(device, id): the number of uses of the pool."},
+    {"_empty_pool", empty_pool, METH_O, "(id): releases its cached memory."},
     {"_cuda_checkPoolLiveAllocations", check_live, METH_VARARGS,
-     "(device, id, addresses): whether exactly these are in use."},
-    {"_cuda_getCheckpointState", get_checkpoint, METH_VARARGS, "(device, id): the pool's state."},
+     "(device, id, addresses): whether exactly these are allocated."},
+    {"_cuda_getCheckpointState", get_checkpoint, METH_VARARGS, "(device, id): a checkpoint of the pool."},
     {"_cuda_setCheckpointPoolState", set_checkpoint, METH_VARARGS,
-     "(device, state, stale buffers, buffers that own what comes back)"},
+     "(device, state, stale buffers, buffers that take ownership of restored memory)"},
     {"_has_Standard_Deleter", has_standard_deleter, METH_O, "(buffer): whether it frees its memory."},
-    {"_free_And_Remove_DeleterFn", free_and_disown, METH_O, "(buffer): frees its memory now; the address stays."},
+    {"_free_And_Remove_DeleterFn", free_and_disown, METH_O, "(buffer): frees its memory, but keeps the address."},
     {NULL, NULL, 0, NULL},
 };
 

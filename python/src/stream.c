@@ -1,5 +1,5 @@
 /*
- * weir.Stream, and what the current stream is.
+ * weir.Stream, and the current stream.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ PyObject *pyweir_stream_wrap(weir_stream stream) { return make(&stream_type, str
 
 /* ---- Arguments ---- */
 
-/* The address of a stream of another library's, from its attribute or from the protocol of NVIDIA's own. */
+/* The address of another library's stream, from its attribute or from NVIDIA's protocol. */
 static int address_of(PyObject *object, void **address) {
   PyObject *number = NULL;
   if (PyIndex_Check(object) && !PyBool_Check(object)) {
@@ -40,12 +40,11 @@ static int address_of(PyObject *object, void **address) {
       PyErr_Clear();
       PyObject *method = PyObject_GetAttrString(object, "__cuda_stream__");
       if (!method && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Format(PyExc_TypeError,
-                     "expected a stream: a weir.Stream, a CUstream's address, or an object with cuda_stream or "
-                     "__cuda_stream__; got %.100s",
-                     Py_TYPE(object)->tp_name);
+        pyweir_type_error("a stream (a weir.Stream, the address of a CUstream, or an object with cuda_stream or "
+                          "__cuda_stream__)",
+                          object);
       }
-      /* Some have it as an attribute, some as a method. */
+      /* An attribute in some libraries, a method in others. */
       PyObject *pair = method && PyCallable_Check(method) ? PyObject_CallNoArgs(method) : Py_XNewRef(method);
       Py_XDECREF(method);
       if (pair) {
@@ -67,7 +66,7 @@ int pyweir_parse_stream(PyObject *object, int device, weir_stream *stream) {
   if (pyweir_stream_check(object)) {
     *stream = pyweir_stream_get(object);
     if (device >= 0 && stream->device != device) {
-      PyErr_Format(PyExc_ValueError, "the stream is of device cuda:%d, and cuda:%d was asked for", stream->device,
+      PyErr_Format(PyExc_ValueError, "the stream belongs to device cuda:%d, but cuda:%d was requested", stream->device,
                    device);
       return -1;
     }
@@ -119,7 +118,7 @@ static void stream_dealloc(PyObject *self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-/* The plain address, 0 for the default stream. */
+/* The address as a number, 0 for the default stream. */
 static int raw_of(PyObject *self, weir_cu_stream *raw) {
   weir_status status;
   PYWEIR_CALL(status, weir_stream_raw(pyweir_stream_get(self), raw));
@@ -132,7 +131,7 @@ static PyObject *stream_get_raw(PyObject *self, void *closure) {
   return raw_of(self, &raw) == 0 ? PyLong_FromVoidPtr(raw) : NULL;
 }
 
-/* So that ctypes passes a Stream as a pointer. */
+/* Lets ctypes pass a Stream as a pointer. */
 static PyObject *stream_as_parameter(PyObject *self, void *closure) {
   (void)closure;
   weir_cu_stream raw;
@@ -184,7 +183,7 @@ static PyObject *stream_wait_event(PyObject *self, PyObject *event) {
 static PyObject *stream_wait_stream(PyObject *self, PyObject *other) {
   weir_status status;
   if (!pyweir_stream_check(other))
-    return PyErr_Format(PyExc_TypeError, "wait_stream() expects a weir.Stream, got %.100s", Py_TYPE(other)->tp_name);
+    return pyweir_type_error("a weir.Stream", other);
   PYWEIR_CALL(status, weir_stream_wait_stream(pyweir_stream_get(self), pyweir_stream_get(other)));
   return pyweir_none(status);
 }
@@ -212,7 +211,7 @@ static PyObject *stream_priority_range(PyObject *unused, PyObject *none) {
   return pyweir_check(status) == 0 ? Py_BuildValue("(ii)", least, greatest) : NULL;
 }
 
-/* What cuda.core and others ask a stream for: the protocol's version, and the address. */
+/* The protocol of cuda.core and others: the version of the protocol, and the address. */
 static PyObject *stream_protocol(PyObject *self, PyObject *unused) {
   (void)unused;
   weir_cu_stream raw;
@@ -238,7 +237,7 @@ static PyObject *stream_is_capturing(PyObject *self, PyObject *unused) {
   return pyweir_check(status) == 0 ? PyBool_FromLong(capturing) : NULL;
 }
 
-/* What a thread's `with stream:` blocks replaced, the innermost first: blocks end in the reverse order. */
+/* The streams that a thread's `with stream:` blocks replaced, innermost first. Blocks end in reverse order. */
 typedef struct entered {
   struct entered *outer;
   weir_stream_scope scope;
@@ -268,20 +267,21 @@ static PyObject *stream_exit(PyObject *self, PyObject *args) {
   weir_status status;
   entered *block = innermost;
   if (!block)
-    return PyErr_Format(PyExc_RuntimeError, "this thread is in no block of a stream's");
+    return PyErr_Format(PyExc_RuntimeError, "this thread has not entered a `with` block of a stream");
   innermost = block->outer;
   PYWEIR_CALL(status, weir_stream_scope_leave(&block->scope));
   free(block);
   return pyweir_none(status);
 }
 
-/* It is a queue of this process, and another has nothing of that name. */
+/* A stream is a queue of this process, and means nothing to another one. */
 static PyObject *stream_reduce(PyObject *self, PyObject *unused) {
   (void)unused;
-  return PyErr_Format(PyExc_TypeError,
-                      "cannot pickle a %.100s: a stream belongs to its process. An Event made with interprocess=True "
-                      "can be sent to another",
-                      Py_TYPE(self)->tp_name);
+  return PyErr_Format(
+      PyExc_TypeError,
+      "cannot pickle a %.100s: a stream belongs to its process. An Event created with interprocess=True "
+      "can be sent to another",
+      Py_TYPE(self)->tp_name);
 }
 
 static PyObject *stream_repr(PyObject *self) {
@@ -307,38 +307,39 @@ static PyObject *stream_compare(PyObject *a, PyObject *b, int operation) {
 }
 
 static PyMemberDef stream_members[] = {
-    {"stream_id", T_LONGLONG, offsetof(stream_object, it.id), READONLY, "Which stream of its device."},
-    {"device_index", T_INT, offsetof(stream_object, it.device), READONLY, "The number of its device."},
-    {"device_type", T_INT, offsetof(stream_object, it.device_type), READONLY, "1: a GPU."},
+    {"stream_id", T_LONGLONG, offsetof(stream_object, it.id), READONLY, "The id of the stream on its device."},
+    {"device_index", T_INT, offsetof(stream_object, it.device), READONLY, "The index of its device."},
+    {"device_type", T_INT, offsetof(stream_object, it.device_type), READONLY, "The type of its device: 1 for a GPU."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef stream_getters[] = {
-    {"cuda_stream", stream_get_raw, NULL, "The address of the CUstream; 0 is the default stream.", NULL},
-    {"_as_parameter_", stream_as_parameter, NULL, "What ctypes passes for it.", NULL},
-    {"device", stream_get_device, NULL, "Its device.", NULL},
-    {"priority", stream_get_priority, NULL, "0, or less for a more urgent one.", NULL},
+    {"cuda_stream", stream_get_raw, NULL, "The address of the CUstream; 0 for the default stream.", NULL},
+    {"_as_parameter_", stream_as_parameter, NULL, "The value that ctypes passes.", NULL},
+    {"device", stream_get_device, NULL, "The device of the stream.", NULL},
+    {"priority", stream_get_priority, NULL, "The priority: 0, or negative for a higher priority.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef stream_methods[] = {
-    {"query", stream_query, METH_NOARGS, "query($self)\n--\n\nWhether all its work is done."},
-    {"synchronize", stream_synchronize, METH_NOARGS, "synchronize($self)\n--\n\nWaits until all its work is done."},
+    {"query", stream_query, METH_NOARGS, "query($self)\n--\n\nWhether all work of the stream has completed."},
+    {"synchronize", stream_synchronize, METH_NOARGS,
+     "synchronize($self)\n--\n\nWaits until all work of the stream has completed."},
     {"wait_event", stream_wait_event, METH_O,
-     "wait_event($self, event)\n--\n\nLater work of the stream waits for the event."},
+     "wait_event($self, event)\n--\n\nMakes later work of the stream wait for an event."},
     {"wait_stream", stream_wait_stream, METH_O,
-     "wait_stream($self, stream)\n--\n\nLater work of this stream waits for all that is in the other now."},
+     "wait_stream($self, stream)\n--\n\nMakes later work of this stream wait for the current work of another stream."},
     {"record_event", PYWEIR_KEYWORDS(stream_record_event),
-     "record_event($self, event=None)\n--\n\nRecords an event, a new one by default, and returns it."},
+     "record_event($self, event=None)\n--\n\nRecords an event, a new one if it is None, and returns it."},
     {"is_capturing", stream_is_capturing, METH_NOARGS,
-     "is_capturing($self)\n--\n\nWhether what is put into it is captured into a graph."},
+     "is_capturing($self)\n--\n\nWhether the stream is being captured into a graph."},
     {"priority_range", stream_priority_range, METH_NOARGS | METH_STATIC,
-     "priority_range()\n--\n\nThe least and the most urgent priority, as (0, -3)."},
+     "priority_range()\n--\n\nReturns the lowest and the highest priority, such as (0, -3)."},
     {"_spin", stream_spin, METH_O,
-     "_spin($self, cycles)\n--\n\nKeeps it busy for so many cycles of the device's clock."},
+     "_spin($self, cycles)\n--\n\nKeeps the stream busy for a number of cycles of the device clock."},
     {"__cuda_stream__", stream_protocol, METH_NOARGS,
-     "__cuda_stream__($self)\n--\n\nFor other libraries: (0, address)."},
-    {"__enter__", stream_enter, METH_NOARGS, "Makes it, and its device, current within a `with` block."},
+     "__cuda_stream__($self)\n--\n\nReturns (0, address), for other libraries."},
+    {"__enter__", stream_enter, METH_NOARGS, "Makes the stream and its device current within a `with` block."},
     {"__exit__", stream_exit, METH_VARARGS, NULL},
     {"__reduce__", stream_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -349,12 +350,12 @@ static PyTypeObject stream_type = {
     .tp_doc = PyDoc_STR(
         "Stream(device=None, priority=0, *, stream_id=None, device_index=None, device_type=None, "
         "stream_ptr=None)\n--\n\n"
-        "A queue of work on a device: what is in one stream is done in order, what is in two may be done at once.\n\n"
-        "device: the device; None is the current one.\n"
-        "priority: less than 0 is more urgent; what is out of priority_range() is moved into it.\n"
-        "stream_id, device_index, device_type: names a stream that there is, by these attributes of it.\n"
-        "stream_ptr: the address of a CUstream that was made elsewhere; see ExternalStream.\n\n"
-        "Streams come from a pool of 32 of each priority and live as long as the process."),
+        "A queue of work on a device. Work in one stream runs in order; work in different streams may overlap.\n\n"
+        "device: the device; None for the current one.\n"
+        "priority: negative for a higher priority; clamped to priority_range().\n"
+        "stream_id, device_index, device_type: these attributes of an existing stream, to refer to it.\n"
+        "stream_ptr: the address of a CUstream that was created elsewhere; see ExternalStream.\n\n"
+        "Streams come from a pool of 32 per priority, and are never destroyed."),
     .tp_basicsize = sizeof(stream_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_new = stream_new,
@@ -394,8 +395,7 @@ static PyObject *set_stream(PyObject *module, PyObject *argument) {
   (void)module;
   weir_status status;
   if (!pyweir_stream_check(argument))
-    return PyErr_Format(PyExc_TypeError, "set_stream() expects a weir.Stream or None, got %.100s",
-                        Py_TYPE(argument)->tp_name);
+    return pyweir_type_error("a weir.Stream or None", argument);
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_stream_set_current(pyweir_stream_get(argument)));

@@ -37,7 +37,7 @@ def test_attributes():
     assert buffer.device == weir.current_device()
     assert buffer.stream == weir.current_stream()
     assert (buffer.is_host, buffer.is_pinned, buffer.readonly, buffer.owns_memory) == (False, False, False, True)
-    assert repr(buffer) == f"<weir.Buffer of 1000 bytes at {buffer.pointer:#x} of device 0>"
+    assert repr(buffer) == f"<weir.Buffer of 1000 bytes at {buffer.pointer:#x} on device 0>"
     with pytest.raises(AttributeError):
         buffer.pointer = 3
     with pytest.raises(AttributeError):
@@ -111,11 +111,11 @@ def test_fill():
     assert buffer.fill_(0x01020304, width=4).tobytes() == bytes([4, 3, 2, 1]) * 4
     assert buffer.zero_().tobytes() == bytes(16)
     for value, width in [(256, 1), (-1, 1), (1 << 32, 4), (10**30, 1)]:
-        with pytest.raises(ValueError, match="value is from 0 to"):
+        with pytest.raises(ValueError, match="value must be between 0 and"):
             buffer.fill_(value, width=width)
-    with pytest.raises(ValueError, match="width is 1, or 4"):
+    with pytest.raises(ValueError, match="width must be 1, or 4"):
         buffer.fill_(1, width=2)
-    with pytest.raises(ValueError, match="whole words"):
+    with pytest.raises(ValueError, match="multiple of 4"):
         weir.empty(6).fill_(1, width=4)
 
 
@@ -124,7 +124,7 @@ def test_copy_between_buffers():
     target = weir.empty(4 * KIB)
     assert target.copy_(source) is target
     assert target.tobytes() == b"\5" * (4 * KIB)
-    with pytest.raises(ValueError, match="the source has 10 bytes, the buffer 4096"):
+    with pytest.raises(ValueError, match="the source has 10 bytes, but the buffer has 4096"):
         target.copy_(weir.empty(10))
 
 
@@ -143,7 +143,7 @@ def test_copy_with_python():
     out = bytearray(8)
     buffer.copy_to(out)
     assert out == b"12345678"
-    with pytest.raises(ValueError, match="the source has 3 bytes, the buffer 8"):
+    with pytest.raises(ValueError, match="the source has 3 bytes, but the buffer has 8"):
         buffer.copy_(b"abc")
     with pytest.raises(ValueError, match="the destination has 2 bytes"):
         buffer.copy_to(bytearray(2))
@@ -200,7 +200,7 @@ def test_views():
     assert weir.memory_allocated() < before
     with pytest.raises(TypeError, match="a slice"):
         weir.empty(8)[0]
-    with pytest.raises(ValueError, match="no step"):
+    with pytest.raises(ValueError, match="contiguous"):
         weir.empty(8)[::2]
 
 
@@ -341,16 +341,16 @@ def test_dlpack_arguments():
     buffer = weir.empty(8)
     with pytest.raises(TypeError, match="max_version"):
         buffer.__dlpack__(max_version=1)
-    with pytest.raises(TypeError, match="has no argument 'streams'"):
+    with pytest.raises(TypeError, match="unexpected argument 'streams'"):
         buffer.__dlpack__(streams=1)
-    with pytest.raises(TypeError, match="stream is None or an int"):
+    with pytest.raises(TypeError, match="None or an int"):
         buffer.__dlpack__(stream="1")
-    with pytest.raises(BufferError, match="is not copied to"):
+    with pytest.raises(BufferError, match="is not supported"):
         buffer.__dlpack__(dl_device=(9, 0))
     buffer.__dlpack__(dl_device=buffer.__dlpack_device__())
     buffer.__dlpack__(stream=-1)
     if is_soft:
-        with pytest.raises(BufferError, match="stream is None or -1"):
+        with pytest.raises(BufferError, match="stream must be None or -1"):
             buffer.__dlpack__(stream=1)
     else:
         with pytest.raises(BufferError):
@@ -362,11 +362,11 @@ def test_dlpack_arguments():
 def test_dlpack_once():
     capsule = weir.empty(8).__dlpack__()
     weir.from_dlpack(capsule)
-    with pytest.raises(BufferError, match="was used before"):
+    with pytest.raises(BufferError, match="already consumed"):
         weir.from_dlpack(capsule)
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    with pytest.raises(BufferError, match="not one of DLPack's"):
+    with pytest.raises(BufferError, match="not a DLPack capsule"):
         weir.from_dlpack(new(1, b"something", None))
     with pytest.raises(TypeError, match="an object with __dlpack__"):
         weir.from_dlpack(12)
@@ -393,7 +393,7 @@ def test_dlpack_from_numpy():
     if not buffer.readonly:
         buffer.fill_(0)
         assert not array.any()
-    with pytest.raises(BufferError, match="do not lie one after the other"):
+    with pytest.raises(BufferError, match="not contiguous"):
         weir.from_dlpack(array[::2])
 
 
@@ -415,7 +415,7 @@ def test_cuda_array_interface():
     buffer = weir.empty(100)
     if is_soft:
         assert not hasattr(buffer, "__cuda_array_interface__")
-        with pytest.raises(AttributeError, match="a software device's"):
+        with pytest.raises(AttributeError, match="a software device"):
             buffer.__cuda_array_interface__
         return
     stream = weir.Stream()

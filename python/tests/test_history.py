@@ -316,7 +316,7 @@ def test_history_arguments():
         (("nothing",), "expected state to be 'state', 'all', or None"),
         (("all", "nothing"), "expected context to be 'state', 'alloc', 'all', or None"),
         (("all", "all", "nothing"), "expected stacks to be 'python', or 'all'"),
-        (("all", "all", "python", -1), "max_entries is not negative"),
+        (("all", "all", "python", -1), "max_entries must not be negative"),
     ]:
         with pytest.raises(ValueError, match=message):
             weir.memory._record_memory_history(*arguments)

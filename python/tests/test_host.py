@@ -22,7 +22,7 @@ def test_host_empty():
     buffer = weir.host_empty(1000)
     assert (buffer.is_host, buffer.is_pinned, buffer.owns_memory) == (True, True, True)
     assert (buffer.device, buffer.stream) == (-1, None)
-    assert repr(buffer) == f"<weir.Buffer of 1000 bytes at {buffer.pointer:#x} of the host>"
+    assert repr(buffer) == f"<weir.Buffer of 1000 bytes at {buffer.pointer:#x} on the host>"
     assert buffer.fill_(3).tobytes() == b"\3" * 1000
     with memoryview(buffer) as view:
         view[:] = bytes(1000)

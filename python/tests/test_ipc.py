@@ -95,9 +95,9 @@ def test_share_expandable():
 
 
 def test_what_cannot_be_shared():
-    with pytest.raises(ValueError, match="memory that empty"):
+    with pytest.raises(ValueError, match="only memory of empty"):
         weir.host_empty(8).share()
-    with pytest.raises(ValueError, match="memory that empty"):
+    with pytest.raises(ValueError, match="only memory of empty"):
         weir.empty(0).share()
     buffer = weir.empty(8)
     buffer.free()

@@ -47,7 +47,7 @@ def test_mempool_id():
 def test_mempool_attributes(two_devices):
     pool = weir.MemPool()
     assert (pool.use_count(), pool.device, pool.allocator) == (1, 0, None)
-    assert repr(pool) == f"<weir.MemPool {pool.id} of device 0>"
+    assert repr(pool) == f"<weir.MemPool {pool.id} on device 0>"
     with weir.use_mem_pool(pool):
         assert pool.use_count() == 2
     assert pool.use_count() == 1
@@ -125,7 +125,7 @@ def test_use_mem_pool_ends_with_an_exception():
 
 
 def test_use_mem_pool_refusals():
-    with pytest.raises(TypeError, match="a MemPool is expected"):
+    with pytest.raises(TypeError, match="expected a weir.MemPool"):
         weir.use_mem_pool((0, 1))
     with pytest.raises(TypeError):
         weir.MemPool(3)
@@ -526,9 +526,9 @@ def test_checkpoint_refusals():
     with weir.use_mem_pool(pool):
         owner = weir.empty(512)
     state = _weir._cuda_getCheckpointState(0, pool.id)
-    with pytest.raises(TypeError, match="a Buffer is expected"):
+    with pytest.raises(TypeError, match="expected a weir.Buffer"):
         _weir._cuda_setCheckpointPoolState(0, state, [1], [])
-    with pytest.raises(RuntimeError, match="owns some already"):
+    with pytest.raises(RuntimeError, match="must not own memory already"):
         _weir._cuda_setCheckpointPoolState(0, state, [], [owner])
     del owner
 

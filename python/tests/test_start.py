@@ -83,7 +83,7 @@ def import_copy(folder, names, code="import weir"):
 def test_an_extension_for_another_python(tmp_path):
     other = "_weir.cpython-38-x86_64-linux-gnu.so"
     text = import_copy(tmp_path, [other])
-    assert f"is built for Python 3.8 ({other})" in text
+    assert f"was built for Python 3.8 ({other})" in text
     assert "this is Python %d.%d (%s)" % (*sys.version_info[:2], sys.executable) in text
     assert f"`{sys.executable} -m pip install .`" in text and f"`scripts/build-python {sys.executable} FOLDER`" in text
 
@@ -96,7 +96,7 @@ def test_an_extension_for_several_other_pythons(tmp_path):
 def test_no_extension(tmp_path):
     for number, code in enumerate(["import weir", "import weir.memory", "from weir.cupy import install"]):
         text = import_copy(tmp_path / str(number), [], code)
-        assert "the extension of weir is not built: there is no _weir*.so in" in text and "-m pip install ." in text
+        assert "the weir extension is not built: there is no _weir*.so in" in text and "-m pip install ." in text
 
 
 def test_an_extension_that_cannot_be_loaded(tmp_path):

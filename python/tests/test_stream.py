@@ -183,7 +183,7 @@ def test_streams_are_contexts():
             assert weir.current_stream() == inner
         assert weir.current_stream() == outer
     assert weir.current_stream() == weir.default_stream()
-    with pytest.raises(RuntimeError, match="in no block"):
+    with pytest.raises(RuntimeError, match="has not entered"):
         outer.__exit__(None, None, None)
 
 

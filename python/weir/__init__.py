@@ -1,7 +1,7 @@
-"""Weir: a GPU memory and device runtime, under the names that torch.cuda has.
+"""Weir: a GPU memory and device runtime with the interface of torch.cuda.
 
-Importing it touches no device: the first call that needs one starts the driver. Where there is no GPU it works on a
-software device (WEIR_DRIVER=soft asks for it).
+Importing the package initializes no device: the first call that needs a device starts the driver. Without a GPU, Weir
+uses a software device (set WEIR_DRIVER=soft to select it explicitly).
 
     import weir
 
@@ -49,5 +49,5 @@ __all__ = [
 
 
 def _sleep(cycles: int) -> None:
-    """Keeps the current stream busy for so many cycles of the device's clock."""
+    """Keeps the current stream busy for a number of cycles of the device clock."""
     current_stream()._spin(cycles)

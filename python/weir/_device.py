@@ -1,4 +1,4 @@
-"""Devices: how many, which is current, what they are, how busy."""
+"""Devices: their number, the current one, their properties and their utilization."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ _CudaDeviceProperties = _weir._CudaDeviceProperties
 
 
 def is_available() -> bool:
-    """Whether there is a device to work with. Never fails, and starts nothing."""
+    """Whether a device is available. Never fails, and does not start the driver."""
     return _weir._is_available()
 
 
 def device_count() -> int:
-    """How many devices there are: 0 where there is none.
+    """Returns the number of devices; 0 if there are none.
 
-    Starts nothing. Before the start it follows changes of CUDA_VISIBLE_DEVICES, after it the number stays. In a process that was
-    forked after the start it is the parent's number.
+    Does not start Weir. Until Weir has started, the number follows changes of CUDA_VISIBLE_DEVICES; after that it is
+    fixed. A process that was forked after the start gets the number of its parent.
     """
     return _weir._device_count()
 
 
 def current_device() -> int:
-    """The number of the calling thread's current device."""
+    """Returns the index of the calling thread's current device."""
     return _weir._current_device()
 
 
 def set_device(device: Any) -> None:
-    """Makes a device the calling thread's current one. A negative number does nothing. `with weir.device(...)` is better."""
+    """Sets the current device of the calling thread. A negative index is ignored. Prefer `with weir.device(...)`."""
     index = _get_device_index(device)
     if index >= 0:
         _weir._set_device(index)
 
 
 class device:
-    """Makes a device the current one within a `with` block. None and negative numbers change nothing."""
+    """A context manager that changes the current device. None and negative indices change nothing."""
 
     def __init__(self, device: Any) -> None:
         self.idx = -1 if device is None else _get_device_index(device, optional=True)
@@ -89,9 +89,10 @@ class device:
 
 
 class device_of(device):
-    """Makes the device of an object the current one within a `with` block; for an object of the host, nothing changes.
+    """A context manager that makes the device of an object current. An object in host memory changes nothing.
 
-    obj: a Buffer, a Stream, an Event, or what has a `device` or a DLPack device.
+    Args:
+        obj: a Buffer, a Stream, an Event, or any object with a `device` attribute or a DLPack device.
     """
 
     def __init__(self, obj: Any) -> None:
@@ -121,44 +122,44 @@ def _valid(device: Any, words: str = "Invalid device id") -> int:
 
 
 def get_device_properties(device: Any = None) -> _weir._CudaDeviceProperties:
-    """What a device is: name, total_memory, major, minor, multi_processor_count and more."""
+    """Returns the properties of a device: name, total_memory, major, minor, multi_processor_count and more."""
     return _weir._get_device_properties(_valid(device))
 
 
 def get_device_name(device: Any = None) -> str:
-    """What a device is called."""
+    """Returns the name of a device."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """The compute capability of a device, as (9, 0)."""
+    """Returns the compute capability of a device, such as (9, 0)."""
     properties = get_device_properties(device)
     return properties.major, properties.minor
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether a device could touch memory of another, which has to be named: None and "cuda" are refused."""
+    """Whether a device can access the memory of a peer. The peer needs an index: None and "cuda" are rejected."""
     index, peer = _valid(device), _get_device_index(peer_device)
     return _weir._can_access_peer(index, _valid(peer, "Invalid peer device id"))
 
 
 def synchronize(device: Any = None) -> None:
-    """Waits for all work of a device."""
+    """Waits for all work on a device."""
     _weir._synchronize(None if device is None else _get_device_index(device, optional=True))
 
 
 def get_arch_list() -> list[str]:
-    """The architectures that Weir has device code for. It has little, as text for all since sm_50."""
+    """Returns the architectures of Weir's device code, which is PTX for sm_50 and later."""
     return ["compute_50"] if is_available() else []
 
 
 def get_gencode_flags() -> str:
-    """The same as flags for nvcc."""
+    """Returns the architectures of get_arch_list() as flags for nvcc."""
     pairs = (arch.split("_") for arch in get_arch_list())
     return " ".join(f"-gencode compute=compute_{number},code={kind}_{number}" for kind, number in pairs)
 
 
-# ---- How busy, how warm ----
+# ---- Utilization, temperature, power ----
 
 
 def _measure(call: Any, device: Any) -> int:
@@ -166,45 +167,45 @@ def _measure(call: Any, device: Any) -> int:
 
 
 def utilization(device: Any = None) -> int:
-    """Percent of the last sample period, a second or less, in which kernels ran.
+    """Returns the percentage of time, over the last sample period (a second or less), in which kernels ran.
 
-    NVIDIA's management library is asked. NotImplementedError where it cannot tell. The software device says 100 or 0:
-    whether it is at work at this moment.
+    The value comes from NVIDIA's management library (NVML). Raises NotImplementedError if it is not available. The
+    software device returns 100 if it is busy at the moment, or else 0.
     """
     return _measure(_weir._utilization, device)
 
 
 def memory_usage(device: Any = None) -> int:
-    """Percent of the last sample period in which memory was read or written. See utilization()."""
+    """Returns the percentage of the last sample period in which memory was read or written. See utilization()."""
     return _measure(_weir._memory_usage, device)
 
 
 def temperature(device: Any = None) -> int:
-    """Degrees Celsius. NotImplementedError where that cannot be told: the software device has none."""
+    """Returns degrees Celsius. Raises NotImplementedError if not available, as on the software device."""
     return _measure(_weir._temperature, device)
 
 
 def power_draw(device: Any = None) -> int:
-    """Milliwatts. NotImplementedError where that cannot be told: the software device has none."""
+    """Returns milliwatts. Raises NotImplementedError if not available, as on the software device."""
     return _measure(_weir._power_draw, device)
 
 
 def clock_rate(device: Any = None) -> int:
-    """Megahertz of the processors at this moment; of the software device, what it was set to."""
+    """Returns the current clock rate of the multiprocessors in MHz; on the software device, the configured one."""
     return _measure(_weir._clock_rate, device)
 
 
 def device_memory_used(device: Any = None) -> int:
-    """Bytes of a device that are in use, by every process."""
+    """Returns the bytes of a device's memory that are in use by all processes."""
     free, total = _weir._memory_info(None if device is None else _get_device_index(device, optional=True))
     return total - free
 
 
-# ---- Which devices are visible ----
+# ---- Visible devices ----
 
 
 def _parse_visible_devices() -> list[int] | list[str]:
-    """What CUDA_VISIBLE_DEVICES says: numbers, or beginnings of names. All numbers when it is not set."""
+    """Parses CUDA_VISIBLE_DEVICES into indices or UUID prefixes. Returns all indices if it is not set."""
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return list(range(64))
@@ -215,7 +216,7 @@ def _parse_visible_devices() -> list[int] | list[str]:
 
 
 def _leading_number(text: str) -> int | None:
-    """As C's strtoul: "1gpu" is 1. None where there is no number, or one below 0."""
+    """Parses like strtoul: "1gpu" is 1. Returns None if there is no number, or a negative one."""
     text = text.strip()
     sign = text[:1] if text[:1] in ("+", "-") else ""
     digits = text[len(sign) :]
@@ -224,7 +225,7 @@ def _leading_number(text: str) -> int | None:
 
 
 def _until_bad(parts: list[str], convert: Any) -> list[Any]:
-    """Up to the first that cannot be converted; nothing at all where one is there twice."""
+    """Converts the parts up to the first invalid one. Returns an empty list if a value occurs twice."""
     found: list[Any] = []
     for part in parts:
         value = convert(part)
@@ -237,7 +238,7 @@ def _until_bad(parts: list[str], convert: Any) -> list[Any]:
 
 
 def _transform_uuid_to_ordinals(candidates: list[str], uuids: list[str]) -> list[int]:
-    """The numbers of devices by beginnings of their names, up to the first that names none, or more than one."""
+    """Maps UUID prefixes to device indices, up to the first prefix that matches no device or more than one."""
 
     def number_of(candidate: str) -> int | None:
         matches = [number for number, uuid in enumerate(uuids) if uuid.startswith(candidate)]
@@ -252,7 +253,8 @@ _SYNC_DEBUG_MODES = ("default", "warn", "error")
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """What happens when a call makes the host wait for a stream: "default" (0) nothing, "warn" (1), "error" (2)."""
+    """Sets what happens if a call makes the host wait for a stream: nothing ("default" or 0), a warning ("warn" or 1),
+    or an error ("error" or 2)."""
     _lazy_init()
     if isinstance(debug_mode, str):
         if debug_mode not in _SYNC_DEBUG_MODES:
@@ -264,16 +266,16 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
 
 
 def get_sync_debug_mode() -> int:
-    """The mode as a number: 0, 1 or 2."""
+    """Returns the synchronization debug mode as a number: 0, 1 or 2."""
     _lazy_init()
     return _weir._get_sync_debug_mode()
 
 
-# ---- The CUDA runtime's own ----
+# ---- The CUDA runtime ----
 
 
 def cudart() -> ModuleType:
-    """Calls of the CUDA runtime, under its names: cudaHostRegister, cudaMemGetInfo, cudaProfilerStart and others."""
+    """Returns a module with CUDA runtime functions: cudaHostRegister, cudaMemGetInfo, cudaProfilerStart and others."""
     _lazy_init()
     from weir import _cudart
 
@@ -281,20 +283,20 @@ def cudart() -> ModuleType:
 
 
 class cudaStatus:
-    """Codes of the CUDA runtime."""
+    """Status codes of the CUDA runtime."""
 
     SUCCESS: int = 0
     ERROR_NOT_READY: int = 34
 
 
 class CudaError(RuntimeError):
-    """A call of the CUDA runtime returned a code that is not success."""
+    """A call of the CUDA runtime failed."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{_weir._error_string(int(code))} ({int(code)})")
 
 
 def check_error(res: int) -> None:
-    """Raises a CudaError unless the code is 0."""
+    """Raises CudaError unless the code is 0."""
     if res != cudaStatus.SUCCESS:
         raise CudaError(res)

@@ -1,10 +1,10 @@
-"""Starting Weir when it is first needed, and calls that wait for it."""
+"""Lazy start of Weir, and calls that are deferred until it has started."""
 
 from __future__ import annotations
 
 import os
 
-# The module `threading` would be half of the time that the import takes.
+# Importing `threading` would double the import time.
 from _thread import allocate_lock, get_ident
 
 from weir import _weir
@@ -19,12 +19,12 @@ _is_in_bad_fork = _weir._is_in_bad_fork
 _lock = allocate_lock()  # held during the start
 _starting_thread: int | None = None
 _queued_calls: list[tuple[Callable[[], object], list[str]]] = []
-# The latest call with seed=True and the latest with seed_all=True, in the order in which they were queued.
+# The most recent call with seed=True and the most recent with seed_all=True, in the order in which they were queued.
 _queued_seeds: dict[str, tuple[Callable[[], object], list[str]]] = {}
 
 
 class DeferredCudaCallError(Exception):
-    """A call that had been queued for the start failed."""
+    """A call that was deferred until the start of Weir failed."""
 
 
 def is_initialized() -> bool:
@@ -33,22 +33,22 @@ def is_initialized() -> bool:
 
 
 def init() -> None:
-    """Starts Weir: the driver, the devices, the allocator.
+    """Starts Weir: the driver, the devices and the allocator.
 
-    Nobody has to: the first call that needs a device does it. A second time does nothing. A start that fails can be tried
-    again.
+    Calling this is optional, since the first call that needs a device starts Weir. Further calls do nothing. A failed
+    start can be retried.
     """
     _lazy_init()
 
 
 def _lazy_call(callable: Callable[[], object], *, seed: bool = False, seed_all: bool = False) -> None:
-    """Calls it now if Weir has started, else when it starts.
+    """Calls a function now if Weir has started, or else when it starts.
 
-    If it fails then, the start fails with DeferredCudaCallError, which names the place of this call.
+    If a deferred call fails, the start fails with DeferredCudaCallError, which shows the stack of this call.
 
     Args:
-        seed, seed_all: the call seeds a random generator, or those of all devices. A seed replaces the one before it, so
-            only the latest call of each of the two kinds is kept. They run after all other queued calls.
+        seed, seed_all: the function seeds the random generator of one device, or of all devices. A new seed replaces
+            the previous one, so only the most recent call of each kind is kept. These run after the other calls.
     """
     if _starting_thread != get_ident():
         with _lock:
@@ -68,7 +68,7 @@ def _lazy_call(callable: Callable[[], object], *, seed: bool = False, seed_all: 
 
 def _lazy_init() -> None:
     global _starting_thread
-    # A queued call needs the devices, and is made by the thread that is just starting them.
+    # Deferred calls use the devices from within the start, on the thread that runs it.
     if is_initialized() or _starting_thread == get_ident():
         return
     with _lock:
@@ -79,7 +79,7 @@ def _lazy_init() -> None:
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
                 "'spawn' start method"
             )
-        # As in torch.cuda: kernels are loaded when they are first used. The driver reads it when it starts.
+        # As torch.cuda does: load kernels at their first use. The driver reads this when it starts.
         os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
         _weir._start()
         _starting_thread = get_ident()
@@ -100,7 +100,7 @@ def _lazy_init() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # Another thread of the parent may have held it.
+    # Another thread of the parent may have held it at the time of the fork.
     global _lock, _starting_thread
     _lock, _starting_thread = allocate_lock(), None
 

@@ -1,4 +1,4 @@
-"""Why the extension module could not be imported, in words that say what to do."""
+"""Explains why the extension module could not be imported, and what to do about it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def explanation(folder: str) -> Optional[str]:
-    """What is wrong with the extension in the package's folder; None if it was built for this Python.
+    """Describes what is wrong with the extension in the package's folder. Returns None if it matches this Python.
 
-    This runs in Pythons that Weir does not support too, so it uses nothing that is newer than Python 3.7.
+    This code also runs in Python versions that Weir does not support, so it needs nothing newer than Python 3.7.
     """
     from importlib.machinery import EXTENSION_SUFFIXES
 
@@ -24,14 +24,14 @@ def explanation(folder: str) -> Optional[str]:
         return None
     if built:
         versions = [re.sub(r"^_weir\.cpython-(\d)(\d+)\w*-.*$", r"Python \1.\2", name) for name in built]
-        problem = "the extension of weir in %s is built for %s, and this is Python %s (%s)." % (
+        problem = "the weir extension in %s was built for %s, but this is Python %s (%s)." % (
             folder,
             " and ".join("%s (%s)" % pair if pair[0] != pair[1] else pair[1] for pair in zip(versions, built)),
             running,
             sys.executable,
         )
     else:
-        problem = "the extension of weir is not built: there is no _weir*.so in %s." % folder
+        problem = "the weir extension is not built: there is no _weir*.so in %s." % folder
     if sys.version_info < (3, 10):
         return problem + " Weir needs Python 3.10 or later."
     return problem + (

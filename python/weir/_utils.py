@@ -1,4 +1,4 @@
-"""What several modules need."""
+"""Helper functions of several modules."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
-    """The number of a device that is given as a number, as "cuda:1", or as an object with type and index.
+    """Returns the index of a device that is given as an index, as "cuda:1", or as an object with `type` and `index`.
 
-    A number comes back as it is. None, or "cuda" without a number, is the current device where `optional` is True. With
-    `allow_cpu` the host is a device too, -1.
+    An integer is returned unchanged. With `optional`, None and "cuda" without an index mean the current device. With
+    `allow_cpu`, the host is accepted too, as -1.
     """
     if isinstance(device, int) and not isinstance(device, bool):
         return device

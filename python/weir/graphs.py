@@ -1,4 +1,4 @@
-"""Graphs: work captured once from a stream, and launched as one, many times."""
+"""CUDA graphs: work that is captured from a stream once, and launched many times."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ __all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturi
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether what is put into the current stream is captured into a graph."""
+    """Whether the current stream is being captured into a graph."""
     return _weir._is_current_stream_capturing()
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """A new id of a memory pool, for graphs to share."""
+    """Returns the id of a new memory pool that graphs can share."""
     return _weir._graph_pool_handle()
 
 
 class graph:
-    """Captures what is put into the current stream within a `with` block.
+    """A context manager that captures the work submitted to the current stream into a graph.
 
-    cuda_graph: the CUDAGraph that keeps it.
-    pool: the id of a memory pool to share: graph_pool_handle(), or pool() of another graph.
-    stream: where to capture; None is a stream that is kept for it.
-    capture_error_mode: what other threads may do meanwhile: "global", "thread_local" or "relaxed"; see capture_begin.
+    If the block raises an exception, the exception propagates, and the graph is left without a capture.
 
-    Where the block fails, its exception comes out, and the graph is as if never captured.
+    Args:
+        cuda_graph: the CUDAGraph to capture into.
+        pool: the id of a memory pool to share, from graph_pool_handle() or from pool() of another graph.
+        stream: the stream to capture; None for a stream that is reserved for captures.
+        capture_error_mode: what other threads may do during the capture: "global", "thread_local" or "relaxed"; see
+            CUDAGraph.capture_begin.
     """
 
     default_capture_stream: Stream | None = None
@@ -61,7 +63,7 @@ class graph:
     def __enter__(self) -> None:
         from weir.memory import empty_cache
 
-        # As much memory as can be had for the graph's pool.
+        # Leaves as much memory as possible to the graph's pool.
         synchronize()
         empty_cache()
         self.stream_ctx.__enter__()
@@ -77,7 +79,7 @@ class graph:
         try:
             self.cuda_graph.capture_end()
         except Exception:
-            # What broke the capture says more than that it is broken.
+            # The error that broke the capture is more useful than the fact that it is broken.
             if error is None:
                 raise
         finally:
@@ -91,20 +93,20 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: tuple[int, int] | None = None,
 ) -> Any:
-    """Functions that work on Buffers, as graphs.
+    """Captures functions that work on Buffers as graphs.
 
-    Each is called `num_warmup_iters` times, then once more to be captured, with its `sample_args`. The function that comes
-    back copies its arguments into these, launches the graph, and returns what the captured call returned: the same
-    Buffers each time. Of a tuple of functions, with a tuple of their arguments, the graphs share one pool: they are
-    called in the order of the tuple.
+    Each function is called `num_warmup_iters` times with its `sample_args`, and once more during the capture. The
+    returned function copies its arguments into the sample arguments, launches the graph, and returns what the captured
+    call returned: the same Buffers each time. Pass a tuple of functions and a tuple of their argument tuples to capture
+    several. Their graphs share one memory pool, so they must be called in the order of the tuple.
 
-    allow_unused_input is for gradients, which Weir has none of.
+    `allow_unused_input` is accepted for compatibility: it concerns gradients, which Weir does not have.
     """
     several = isinstance(callables, tuple)
     functions = callables if several else (callables,)
     samples = sample_args if several else (sample_args,)
     if len(functions) != len(samples):
-        raise ValueError(f"{len(functions)} callables, and sample_args for {len(samples)}")
+        raise ValueError(f"expected sample_args for {len(functions)} callables, got {len(samples)}")
     for function, arguments in zip(functions, samples):
         if not callable(function):
             raise TypeError(f"expected a callable, got {type(function).__name__}")
@@ -139,7 +141,7 @@ def make_graphed_callables(
 def _graphed(captured: CUDAGraph, inputs: tuple[Any, ...], outputs: Any, name: str) -> Callable[..., Any]:
     def graphed(*arguments: Any) -> Any:
         if len(arguments) != len(inputs):
-            raise TypeError(f"{name}() was captured with {len(inputs)} arguments, and was called with {len(arguments)}")
+            raise TypeError(f"{name}() was captured with {len(inputs)} arguments, got {len(arguments)}")
         for mine, given in zip(inputs, arguments):
             if given is not mine:
                 mine.copy_(given)

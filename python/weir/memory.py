@@ -1,6 +1,6 @@
-"""Memory of devices and pinned memory of the host: buffers, counters, limits, pools, and the history of it all.
+"""Memory: device buffers, pinned host buffers, statistics, limits, pools and the allocation history.
 
-The names, arguments and keys are those of torch.cuda.memory. A Buffer stands where a tensor stands there.
+The names, arguments and keys are those of torch.cuda.memory. Weir has a Buffer where PyTorch has a tensor.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Any, Literal
+
+    from typing_extensions import Self
 
     from weir.streams import Stream
 
@@ -79,14 +81,18 @@ def _index(device: DeviceLike) -> int:
     return _get_device_index(device, optional=True)
 
 
-# ---- Plain addresses ----
+# ---- Raw addresses ----
 
 
 def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: Stream | int | None = None) -> int:
-    """Allocates memory of a device for a stream, and returns its address.
+    """Allocates device memory, and returns its address. Free it with caching_allocator_delete().
 
-    For programs that work with addresses; a Buffer (see empty) frees itself. Without a device the current one is meant,
-    without a stream the device's current one. caching_allocator_delete frees it.
+    This is for programs that work with addresses. A Buffer (see empty()) frees its memory automatically.
+
+    Args:
+        size: the number of bytes.
+        device: the device; None for the current one.
+        stream: the stream that uses the memory, a Stream or the address of a CUstream; None for the current one.
     """
     if stream is not None and not isinstance(stream, int) and not hasattr(stream, "cuda_stream"):
         raise TypeError(
@@ -97,12 +103,12 @@ def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: Stream
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Frees memory that caching_allocator_alloc gave."""
+    """Frees memory that caching_allocator_alloc() returned."""
     _weir._cuda_cudaCachingAllocator_raw_delete(mem_ptr)
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Turns caching off or on again. While it is off, every allocation and every free goes to the driver."""
+    """Disables or enables caching. While it is disabled, every allocation and every free calls the driver."""
     if is_initialized():
         _weir._cuda_cudaCachingAllocator_enable(value)
 
@@ -111,7 +117,7 @@ def caching_allocator_enable(value: bool = True) -> None:
 
 
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
-    """Lets the process take at most this part, 0 to 1, of a device's memory. A request beyond it is out of memory."""
+    """Limits the process to a fraction (0 to 1) of a device's memory. A request beyond it raises OutOfMemoryError."""
     if not isinstance(fraction, float):
         raise TypeError("Invalid type for fraction argument, must be `float`")
     if not 0 <= fraction <= 1:
@@ -120,75 +126,76 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
 
 
 def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
-    """The part of a device's memory that the process may take, 0 to 1."""
+    """Returns the fraction (0 to 1) of a device's memory that the process may use."""
     return _weir._cuda_getMemoryFraction(device)
 
 
 def set_per_process_memory_limit(nbytes: int | None, device: DeviceLike = None) -> None:
-    """Lets the process take at most so many bytes of a device's memory; None: as many as there are."""
+    """Limits the process to a number of bytes of a device's memory; None removes the limit."""
     _weir._set_memory_limit(nbytes, device)
 
 
 def get_allocator_backend() -> str:
-    """What the allocator stands on: "native", "cudaMallocAsync" or "pluggable"."""
+    """Returns the allocator's back end: "native", "cudaMallocAsync" or "pluggable"."""
     return _weir._cuda_getAllocatorBackend()
 
 
 def get_allocator_settings() -> str:
-    """The settings that are not at their default, as "expandable_segments:True"."""
+    """Returns the settings that differ from their defaults, such as "expandable_segments:True"."""
     return _weir._allocator_settings()
 
 
 def _set_allocator_settings(env: str) -> None:
-    """Changes settings, as "max_split_size_mb:200,expandable_segments:True". ValueError for one that is none."""
+    """Changes settings, such as "max_split_size_mb:200,expandable_segments:True". Raises ValueError if any is invalid.
+    """
     _weir._cuda_cudaCachingAllocator_set_allocator_settings(env)
 
 
 def empty_cache() -> None:
-    """Gives memory that is not in use back to the driver, so that other programs can have it."""
+    """Releases cached memory to the driver, so that other programs can use it."""
     _weir._cuda_emptyCache()
 
 
-# ---- Counters ----
+# ---- Statistics ----
 
 
 def memory_stats(device: DeviceLike = None) -> dict[str, int]:
-    """The counters of a device, by names such as "allocated_bytes.all.current"; empty before Weir has started.
+    """Returns the statistics of a device by key, such as "allocated_bytes.all.current"; empty before Weir has started.
 
-    "{stat}.{pool}.{metric}", of
+    Most keys have the form "{stat}.{pool}.{metric}":
 
-    stat:   "allocation" (requests), "segment" (allocations of the driver), "active" (blocks in use, or freed and
-            still needed by a stream), "inactive_split" (free parts of segments), and "allocated_bytes",
-            "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes" (what was asked for before it
-            was rounded)
+    stat:   "allocation" (requests), "segment" (segments obtained from the driver), "active" (blocks that are
+            allocated, or freed but still in use by a stream), "inactive_split" (free parts of segments in use), and
+            "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes" (before
+            rounding)
     pool:   "all", "small_pool", "large_pool"
-    metric: "current", "peak", "allocated" and "freed" (sums since the start)
+    metric: "current", "peak", "allocated" and "freed" (totals since the start)
 
-    "oversize_allocations.{metric}" and "oversize_segments.{metric}" are of what max_split_size leaves whole.
-    "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free" and
-    "num_oom_rejections" count events; "max_split_size" is a setting, -1 for none.
-    "reserved_bytes_by_private_pools.0_1.{pool}.{metric}" is of the pool (0, 1).
+    "oversize_allocations.{metric}" and "oversize_segments.{metric}" cover blocks that max_split_size keeps from being
+    split. "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free" and
+    "num_oom_rejections" count events. "max_split_size" is a setting, -1 if there is no limit.
+    "reserved_bytes_by_private_pools.0_1.{pool}.{metric}" is about the pool with the id (0, 1).
     """
     return _weir._memory_stats_flat(device)
 
 
 def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
-    """What memory_stats has, as dicts in dicts. Private pools are there by their ids, as (0, 1)."""
+    """Returns the statistics of memory_stats() as nested dicts. The keys of private pools are ids such as (0, 1)."""
     return _weir._cuda_memoryStats(device)
 
 
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
-    """Sets the "allocated" and "freed" sums of a device, and its counts of events, to 0."""
+    """Resets the "allocated" and "freed" totals and the event counts of a device to 0."""
     _weir._cuda_resetAccumulatedMemoryStats(device)
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
-    """Lets the peaks of a device begin at what is now."""
+    """Resets the peaks of a device to the current values."""
     _weir._cuda_resetPeakMemoryStats(device)
 
 
 def reset_max_memory_allocated(device: DeviceLike = None) -> None:
-    """Deprecated: reset_peak_memory_stats, which resets all peaks."""
+    """Deprecated: use reset_peak_memory_stats(), which resets all peaks."""
     warnings.warn(
         "weir.reset_max_memory_allocated now calls weir.reset_peak_memory_stats, which resets /all/ peak memory stats.",
         FutureWarning,
@@ -198,7 +205,7 @@ def reset_max_memory_allocated(device: DeviceLike = None) -> None:
 
 
 def reset_max_memory_cached(device: DeviceLike = None) -> None:
-    """Deprecated: reset_peak_memory_stats, which resets all peaks."""
+    """Deprecated: use reset_peak_memory_stats(), which resets all peaks."""
     warnings.warn(
         "weir.reset_max_memory_cached now calls weir.reset_peak_memory_stats, which resets /all/ peak memory stats.",
         FutureWarning,
@@ -212,33 +219,33 @@ def _stat(device: DeviceLike, name: str) -> int:
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    """Bytes of a device that buffers have now."""
+    """Returns the allocated bytes of a device."""
     return _stat(device, "allocated_bytes.all.current")
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    """The most bytes that buffers had, since the start or the last reset_peak_memory_stats."""
+    """Returns the peak of memory_allocated() since the start or the last reset_peak_memory_stats()."""
     return _stat(device, "allocated_bytes.all.peak")
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    """Bytes of a device that are taken from the driver now, in use or not."""
+    """Returns the bytes of a device that are held from the driver, allocated or cached."""
     return _stat(device, "reserved_bytes.all.current")
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """The most bytes that were taken from the driver, since the start or the last reset_peak_memory_stats."""
+    """Returns the peak of memory_reserved() since the start or the last reset_peak_memory_stats()."""
     return _stat(device, "reserved_bytes.all.peak")
 
 
 def memory_cached(device: DeviceLike = None) -> int:
-    """Deprecated: memory_reserved."""
+    """Deprecated: use memory_reserved()."""
     warnings.warn("`weir.memory_cached` has been renamed to `weir.memory_reserved`", FutureWarning, stacklevel=2)
     return memory_reserved(device)
 
 
 def max_memory_cached(device: DeviceLike = None) -> int:
-    """Deprecated: max_memory_reserved."""
+    """Deprecated: use max_memory_reserved()."""
     warnings.warn(
         "`weir.max_memory_cached` has been renamed to `weir.max_memory_reserved`", FutureWarning, stacklevel=2
     )
@@ -246,17 +253,17 @@ def max_memory_cached(device: DeviceLike = None) -> int:
 
 
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
-    """The counters of a device as a table; abbreviated, without the lines of the small and the large pool."""
+    """Returns the statistics of a device as a table; if abbreviated, without the rows of the small and large pools."""
     return _weir._memory_summary(device, abbreviated)
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """Bytes of a device that are free for every process, and how many it has."""
+    """Returns the free and the total memory of a device in bytes. All processes share the free memory."""
     return _weir._mem_get_info(device)
 
 
 def list_gpu_processes(device: DeviceLike = None) -> str:
-    """The processes that have memory of a device, as a text. A software device is this process's alone, and says so."""
+    """Lists the processes that use memory of a device, as text. Only this process can use a software device."""
     index = _index(device)
     text = _weir._gpu_processes(index)
     if text is not None:
@@ -267,19 +274,19 @@ def list_gpu_processes(device: DeviceLike = None) -> str:
         free, total = mem_get_info(index)
         used = (total - free) / (1024 * 1024)
         return f"GPU:{index} (software device)\nprocess {os.getpid():>10d} uses {used:>12.3f} MB GPU memory"
-    return "the driver's management library (NVML) is not there, or does not know the device"
+    return "NVIDIA's management library (NVML) is not available, or does not list the device"
 
 
-# ---- Pinned memory of the host, memory of other processes ----
+# ---- Pinned host memory, shared memory ----
 
 
 def host_memory_stats() -> dict[str, int]:
-    """The counters of pinned memory, by names such as "allocated_bytes.current"; empty before Weir has started.
+    """Returns the statistics of pinned memory by key, such as "allocated_bytes.current"; empty before Weir has started.
 
-    "allocations" and "allocated_bytes" are of blocks that are held, in use or not; "active_requests" and "active_bytes"
-    of those in use, or freed and still needed by a stream; each with "current", "peak", "allocated" and "freed".
-    "num_host_alloc" and "num_host_free" count calls of the driver, and "host_alloc_time" and "host_free_time" have the
-    microseconds that they took: "total", "max", "min", "count", "avg". Sizes are rounded up to powers of two.
+    "allocations" and "allocated_bytes" cover all blocks held from the driver; "active_requests" and "active_bytes"
+    those that are allocated, or freed but still in use by a stream. Each has "current", "peak", "allocated" and
+    "freed". "num_host_alloc" and "num_host_free" count driver calls. "host_alloc_time" and "host_free_time" are their
+    durations in microseconds: "total", "max", "min", "count", "avg". Sizes are rounded up to powers of two.
     """
     flat = {}
     for name, value in host_memory_stats_as_nested_dict().items():
@@ -291,30 +298,30 @@ def host_memory_stats() -> dict[str, int]:
 
 
 def host_memory_stats_as_nested_dict() -> dict[str, Any]:
-    """What host_memory_stats has, as dicts in a dict."""
+    """Returns the statistics of host_memory_stats() as nested dicts."""
     return _weir._cuda_hostMemoryStats()
 
 
 def reset_accumulated_host_memory_stats() -> None:
-    """Sets the sums of pinned memory's counters, and its times, to 0."""
+    """Resets the totals and the durations of pinned memory to 0."""
     _weir._cuda_resetAccumulatedHostMemoryStats()
 
 
 def reset_peak_host_memory_stats() -> None:
-    """Lets the peaks of pinned memory's counters begin at what is now."""
+    """Resets the peaks of pinned memory to the current values."""
     _weir._cuda_resetPeakHostMemoryStats()
 
 
 def host_empty_cache() -> None:
-    """Gives pinned memory that is not in use back to the driver."""
+    """Releases cached pinned memory to the driver."""
     _weir._host_emptyCache()
 
 
 def open_shared(handle: tuple[int, bytes, int, int]) -> Buffer:
-    """A Buffer of the memory that another process named by Buffer.share().
+    """Opens memory that another process shared, and returns a Buffer. Takes the result of Buffer.share().
 
-    That process keeps it as long as it is used here. Nothing orders the work of the two processes: Event.ipc_handle()
-    does, or waiting.
+    The other process must keep the memory while it is used here. The work of the two processes is not ordered: use
+    Event.ipc_handle(), or synchronize.
     """
     device, name, nbytes, offset = handle
     return _weir._open_shared(device, name, nbytes, offset)
@@ -324,34 +331,34 @@ def open_shared(handle: tuple[int, bytes, int, int]) -> Buffer:
 
 
 def memory_snapshot(mempool_id: PoolId | None = None, include_traces: bool = True) -> list[dict[str, Any]]:
-    """The segments of all devices, or of one private pool, with their blocks.
+    """Returns the segments of all devices, or of one private pool, with their blocks.
 
     Args:
-        mempool_id: the id of a MemPool, or None for all segments.
-        include_traces: with False, what was recorded is not looked at, which is quicker.
+        mempool_id: the id of a MemPool; None for all segments.
+        include_traces: False skips the recorded history, which is faster.
     """
     first, second = (0, 0) if mempool_id is None else mempool_id
     return _weir._cuda_memorySnapshot((first, second, include_traces))["segments"]
 
 
 def _record_memory_history(enabled: Literal["state", "all"] | bool | None = "all", *args: Any, **kwargs: Any) -> None:
-    """Begins, changes or ends recording of what the allocator does; _snapshot() has it then.
+    """Starts, changes or stops the recording of the allocation history, which _snapshot() returns.
 
     Args:
-        enabled: None ends it; "state" keeps who asked for the blocks that are in use; "all" keeps all events too.
-        context: which stacks are kept: None, "state" (of blocks in use), "alloc" (and of events; those of a free have
-        the stack
-            of the allocation), "all" (and frees have their own).
-        stacks: "python", or "all" for native frames behind Python's.
-        max_entries: so many events are kept of each device; the oldest go first.
-        device: not used; all devices are recorded.
-        clear_history: forgets what was recorded before.
-        compile_context: not needed; see _compile_context.
-        global_record_annotations: memory_annotation() is to note its begin and end.
-        skip_actions: events that are not kept, such as ["free_requested"].
+        enabled: None stops recording; "state" records the stacks of allocated blocks; "all" also history entries.
+        context: the stacks to record: None, "state" (of allocated blocks), "alloc" (also of history entries, where a
+            free has the stack of its allocation), or "all" (where a free has its own).
+        stacks: "python", or "all" for Python and native frames.
+        max_entries: the number of history entries to keep per device; the oldest are dropped first.
+        device: ignored; all devices are recorded.
+        clear_history: discards existing history entries.
+        compile_context: ignored; see _compile_context.
+        global_record_annotations: makes memory_annotation() record the start and the end of its block.
+        skip_actions: actions that are not recorded, such as ["free_requested"].
 
-    A bool for `enabled` stands for the arguments of old: record_context=True, trace_alloc_max_entries=1,
-    trace_alloc_record_context=False, device=None, record_context_cpp=False and the last four of the above.
+    If `enabled` is a bool, the other arguments are those of the older interface: record_context=True,
+    trace_alloc_max_entries=1, trace_alloc_record_context=False, device=None, record_context_cpp=False, followed by the
+    last four of the above.
     """
     if isinstance(enabled, bool):
         _record_memory_history_legacy(enabled, *args, **kwargs)
@@ -406,14 +413,14 @@ def _record_memory_history_legacy(
 
 def _refuse_fx(augment_with_fx_traces: bool) -> None:
     if augment_with_fx_traces:
-        raise NotImplementedError("there are no FX graphs here: augment_with_fx_traces is False")
+        raise NotImplementedError("Weir has no FX graphs: augment_with_fx_traces must be False")
 
 
 def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """Where all memory is, and what was recorded, as PyTorch's snapshots have it.
+    """Returns the state of all memory and the recorded history, in the format of PyTorch's snapshots.
 
-    A dict of "segments" (with "blocks", and those with "frames"), "device_traces" (a list of events for each device),
-    "allocator_settings" and "external_annotations".
+    The dict has the keys "segments" (each with "blocks", which have "frames"), "device_traces" (a list of history
+    entries for each device), "allocator_settings" and "external_annotations".
     """
     _refuse_fx(augment_with_fx_traces)
     return _weir._cuda_memorySnapshot(None)
@@ -427,70 +434,73 @@ def _dump_snapshot(
 ) -> None:
     """Writes a snapshot to a file, for PyTorch's viewer and for the program `weir`.
 
-    The file is there whole, or not at all.
+    The file is written atomically: it appears complete or not at all.
     """
     _refuse_fx(augment_with_fx_traces)
     _weir._dump_snapshot(filename, as_json)
 
 
 def _set_memory_metadata(metadata: str) -> None:
-    """A text that every event carries from now on, as "user_metadata"; "" for none."""
+    """Sets a text that all further history entries have as "user_metadata"; "" for none."""
     _weir._cuda_setMemoryMetadata(metadata)
 
 
 def _get_memory_metadata() -> str:
-    """The text that _set_memory_metadata set last."""
+    """Returns the text that _set_memory_metadata() set last."""
     return _weir._cuda_getMemoryMetadata()
 
 
-class memory_phase:
-    """What the thread is doing, as "forward": its events carry the name inside of the block. Phases nest."""
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"expected a name as a str, got {type(name).__name__}")
+    return name
+
+
+class _Scope:
+    """A context manager that sets a name of the calling thread, and restores the previous one at the end."""
+
+    _enter: Callable[[str], int]
+    _leave: Callable[[int], None]
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"a name is a str, not {type(name).__name__}")
-        self.name = name
+        self.name = _checked_name(name)
         self._before: list[int] = []
 
-    def __enter__(self) -> memory_phase:
-        self._before.append(_weir._enter_phase(self.name))
+    def __enter__(self) -> Self:
+        self._before.append(self._enter(self.name))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _weir._leave_phase(self._before.pop())
+        self._leave(self._before.pop())
 
 
-class _compile_context:
-    """The same for what a compiler is compiling, which snapshots have as "compile_context"."""
+class memory_phase(_Scope):
+    """A context manager that names the phase of the calling thread, such as "forward". Phases can be nested.
 
-    def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"a name is a str, not {type(name).__name__}")
-        self.name = name
-        self._before: list[int] = []
+    History entries of the thread within the block have the name.
+    """
 
-    def __enter__(self) -> _compile_context:
-        self._before.append(_weir._enter_compile_context(self.name))
-        return self
+    _enter = staticmethod(_weir._enter_phase)
+    _leave = staticmethod(_weir._leave_phase)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _weir._leave_compile_context(self._before.pop())
+
+class _compile_context(_Scope):
+    """Like memory_phase, for the name of what is being compiled: "compile_context" in snapshots."""
+
+    _enter = staticmethod(_weir._enter_compile_context)
+    _leave = staticmethod(_weir._leave_compile_context)
 
 
 class memory_annotation:
-    """Notes the begin and the end of a block, with the time, among a snapshot's "external_annotations".
+    """A context manager that adds the start and the end of its block to a snapshot's "external_annotations".
 
-    Nothing is noted unless _record_memory_history(global_record_annotations=True) asked for it.
+    This has no effect unless _record_memory_history(global_record_annotations=True) was called.
     """
 
     def __init__(self, name: str, **metadata: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"a name is a str, not {type(name).__name__}")
-        self._pairs = {"name": name, **metadata}
+        self._pairs = {"name": _checked_name(name), **metadata}
 
     def _note(self, stage: str) -> None:
         if _weir._wants_annotations():
@@ -507,34 +517,34 @@ class memory_annotation:
 
 
 def attach_memory_tracker(tracker: Callable[[str, int, int, int, int, PoolId], object]) -> None:
-    """Calls tracker(action, device, address, bytes, stream, pool_id) for every event, recorded or not.
+    """Registers a callback: tracker(action, device, address, bytes, stream, pool_id) for each action of the allocator.
 
-    It is called by the thread that causes the event, before its call returns, and may allocate: of that it is not told.
-    What it raises is shown and goes no further.
+    It is called whether or not the history is recorded, on the thread that causes the action, before that thread's call
+    returns. The callback may allocate; its own actions are not reported. Its exceptions are printed and ignored.
     """
     _weir._attach_tracker(tracker)
 
 
 def detach_memory_tracker(tracker: Callable[..., object]) -> None:
-    """Ends what attach_memory_tracker began. ValueError when it is not attached."""
+    """Removes a callback of attach_memory_tracker(). Raises ValueError if it is not attached."""
     _weir._detach_tracker(tracker)
 
 
 def attach_oom_observer(observer: Callable[[int, int, int, int], object]) -> None:
-    """Calls observer(device, bytes wanted, bytes allowed, bytes free) before out of memory is raised."""
+    """Registers a callback: observer(device, bytes requested, bytes allowed, bytes free) before OutOfMemoryError."""
     _weir._cuda_attach_out_of_memory_observer(observer)
 
 
 def detach_oom_observer(observer: Callable[..., object]) -> None:
-    """Ends what attach_oom_observer began. ValueError when it is not attached."""
+    """Removes a callback of attach_oom_observer(). Raises ValueError if it is not attached."""
     _weir._detach_out_of_memory_observer(observer)
 
 
-# ---- Allocators of the program's own ----
+# ---- Pluggable allocators ----
 
 
 class _CUDAAllocator:
-    """An allocator, as change_current_allocator and MemPool take it."""
+    """An allocator for change_current_allocator() and MemPool."""
 
     def __init__(self, allocator: _weir._cuda_CUDAAllocator) -> None:
         self._allocator = allocator
@@ -544,16 +554,17 @@ class _CUDAAllocator:
 
 
 class CUDAPluggableAllocator(_CUDAAllocator):
-    """An allocator of a shared library's functions.
+    """An allocator that calls functions of a shared library.
 
-    Counters, history and snapshots work over it as they do over Weir's own. Functions that are optional are set on
-    allocator(), by their addresses: set_init_fn, set_reset_fn, set_memory_fraction_fn, set_base_alloc_fn,
-    set_record_stream_fn, set_begin_allocate_to_pool, set_end_allocate_to_pool_fn and set_release_pool.
+    Statistics, history and snapshots work as with Weir's own allocator. Optional functions are set on allocator(), by
+    address: set_init_fn, set_reset_fn, set_memory_fraction_fn, set_base_alloc_fn, set_record_stream_fn,
+    set_begin_allocate_to_pool, set_end_allocate_to_pool_fn and set_release_pool.
 
     Args:
-        path_to_so_file: the library.
-        alloc_fn_name: void *alloc(size_t bytes, int device, CUstream stream); NULL is out of memory.
-        free_fn_name: void free(void *pointer, size_t bytes, int device, CUstream stream).
+        path_to_so_file: the path of the shared library.
+        alloc_fn_name: the name of void *alloc(size_t bytes, int device, CUstream stream), which returns NULL if it is
+            out of memory.
+        free_fn_name: the name of void free(void *pointer, size_t bytes, int device, CUstream stream).
     """
 
     def __init__(self, path_to_so_file: str | os.PathLike[str], alloc_fn_name: str, free_fn_name: str) -> None:
@@ -567,12 +578,12 @@ class CUDAPluggableAllocator(_CUDAAllocator):
 
 
 def change_current_allocator(allocator: _CUDAAllocator) -> None:
-    """Makes it the process's allocator. RuntimeError once Weir has started."""
+    """Sets the allocator of the process. Raises RuntimeError if Weir has already started."""
     _weir._cuda_changeCurrentAllocator(allocator.allocator())
 
 
 def _get_current_allocator() -> _CUDAAllocator:
-    """The process's allocator."""
+    """Returns the allocator of the process."""
     return _CUDAAllocator(_weir._cuda_getAllocator())
 
 
@@ -580,12 +591,12 @@ def _get_current_allocator() -> _CUDAAllocator:
 
 
 class MemPool(_weir._MemPool):
-    """Memory that is kept apart, of the device that is current when it is made.
+    """A private pool of memory, on the device that is current when the pool is created.
 
     Args:
-        allocator: where its segments come from, as CUDAPluggableAllocator(...).allocator(); None: from the driver.
-        use_on_oom: its free blocks serve others before a request outside of it fails.
-        no_split: each segment serves one allocation.
+        allocator: the source of its segments, such as CUDAPluggableAllocator(...).allocator(); None for the driver.
+        use_on_oom: whether its free blocks may serve requests outside of the pool that would fail otherwise.
+        no_split: whether each segment serves a single allocation.
     """
 
     def __new__(
@@ -599,24 +610,24 @@ class MemPool(_weir._MemPool):
         return super().__new__(cls, allocator, True, use_on_oom, no_split)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        """Its segments, as memory_snapshot has them."""
+        """Returns the segments of the pool, as memory_snapshot() does."""
         return memory_snapshot(self.id, include_traces)
 
     def __repr__(self) -> str:
-        return f"<weir.MemPool {self.id} of device {self.device}>"
+        return f"<weir.MemPool {self.id} on device {self.device}>"
 
 
 class use_mem_pool:
-    """Inside of the block the thread's allocations come from a pool. Blocks nest: the innermost counts.
+    """A context manager that makes the calling thread allocate from a pool. The innermost block takes precedence.
 
     Args:
         pool: a MemPool.
-        device: of which device; the current one if none is named.
+        device: the device; None for the current one.
     """
 
     def __init__(self, pool: MemPool, device: DeviceLike = None) -> None:
         if not isinstance(pool, _weir._MemPool):
-            raise TypeError(f"a MemPool is expected, not {type(pool).__name__}")
+            raise TypeError(f"expected a weir.MemPool, got {type(pool).__name__}")
         self._pool = pool
         self._device = device
         self._entered: list[int] = []

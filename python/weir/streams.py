@@ -26,10 +26,11 @@ __all__ = [
 
 
 class ExternalStream(Stream):
-    """A stream that was made elsewhere. It stays its maker's, and must live as long as it is used here.
+    """A stream that was created elsewhere. Its creator keeps ownership, and must keep it alive while it is used here.
 
-    stream_ptr: the address of the CUstream.
-    device: where it was made; None is the current one.
+    Args:
+        stream_ptr: the address of the CUstream.
+        device: the device of the stream; None for the current one.
     """
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
@@ -41,28 +42,28 @@ def _index(device: Any) -> Any:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The calling thread's current stream of a device."""
+    """Returns the calling thread's current stream on a device."""
     return _weir._current_stream(_index(device))
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The default stream of a device."""
+    """Returns the default stream of a device."""
     return _weir._default_stream(_index(device))
 
 
 def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
-    """A Stream for a CUstream that was made elsewhere. See ExternalStream."""
+    """Returns a Stream for a CUstream that was created elsewhere. See ExternalStream."""
     return Stream(_index(device), stream_ptr=data_ptr)
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Makes a stream the current one, and its device too. None does nothing. `with weir.stream(...)` is better."""
+    """Makes a stream and its device current. None is ignored. Prefer `with weir.stream(...)`."""
     if stream is not None:
         _weir._set_stream(stream)
 
 
 class StreamContext:
-    """Makes a stream, and its device, current within a `with` block. None changes nothing."""
+    """A context manager that makes a stream and its device current. None changes nothing."""
 
     def __init__(self, stream: Stream | None) -> None:
         if stream is not None and not isinstance(stream, Stream):
@@ -89,5 +90,5 @@ class StreamContext:
 
 
 def stream(stream: Stream | None) -> StreamContext:
-    """Makes a stream, and its device, current within a `with` block: `with weir.stream(s): ...`."""
+    """Returns a context manager that makes a stream and its device current: `with weir.stream(s): ...`."""
     return StreamContext(stream)

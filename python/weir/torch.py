@@ -1,7 +1,7 @@
-"""Weir under PyTorch: `import weir.torch; weir.torch.install()` before anything touches the device.
+"""Weir as PyTorch's allocator: call `import weir.torch; weir.torch.install()` before anything uses the device.
 
-The adapter is a package of its own, weir_torch, because it is built for one version of PyTorch: adapters/torch/build.py makes
-it. This is the same under the name that one looks for.
+The adapter is a separate package, weir_torch, because it is built for one version of PyTorch (by
+adapters/torch/build.py). This module provides the same functions under the name weir.torch.
 """
 
 try:
@@ -10,8 +10,8 @@ except ModuleNotFoundError as error:
     if error.name != "weir_torch":
         raise
     raise ModuleNotFoundError(
-        "weir.torch needs the adapter, which is built for the PyTorch that is installed: run"
-        " `python3 adapters/torch/build.py` in Weir's sources, and put the folder that it names into PYTHONPATH",
+        "weir.torch needs the adapter weir_torch, which is built for the installed version of PyTorch: run"
+        " `python3 adapters/torch/build.py` in Weir's source folder, and add the folder that it prints to PYTHONPATH",
         name="weir_torch",
     ) from None
 

@@ -404,7 +404,7 @@ weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *o
 }
 
 /* The long way: whatever is wrong, unusual or not cached. */
-static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, size_t bytes,
+static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, uint64_t bytes,
                                                            weir_cu_stream stream, void **pointer) {
   const char *who = "weir_allocator_alloc";
   weir_status status = weir__allocator_check(who, allocator);
@@ -454,7 +454,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
   }
   if (!block) {
     weir_status status;
-    size_t bytes = 0;
+    uint64_t bytes = 0;
     if (weir__uncached_find(allocator, pointer, &bytes))
       WEIR__PROBE_FREE(pointer, -1, bytes, (void *)0);
     return weir__uncached_free(who, allocator, pointer, &status) ? status
@@ -504,7 +504,7 @@ static __attribute__((noinline)) weir_status free_generic(weir_allocator *alloca
 /* Recorded with a stack. It is gathered first, with no lock held: what gathers it may wait. */
 static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
                                                               const weir__settings *settings, uint64_t size,
-                                                              size_t bytes, void **pointer) {
+                                                              uint64_t bytes, void **pointer) {
   const weir__recorder *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
   uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
   uint64_t ticks = weir__clock_ticks();
@@ -531,8 +531,8 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
 
 /* Something is in the way of the short way. Where it is nothing but the recorder, the arena's lock is all that it takes. */
 static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, weir__arena *arena,
-                                                            const weir__settings *settings, uint64_t size, size_t bytes,
-                                                            void **pointer) {
+                                                            const weir__settings *settings, uint64_t size,
+                                                            uint64_t bytes, void **pointer) {
   if (weir__slow_reasons(heap) == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
     return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
   uint64_t ticks = weir__clock_ticks();
@@ -583,7 +583,7 @@ static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   return !block->marks.has_uses && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 
-weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                  void **pointer) {
   if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
       bytes - 1 >= WEIR__MOST_BYTES - 1)

@@ -164,7 +164,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
     goto free_parts;
   }
   for (int i = 0; i < count; i++) {
-    size_t total;
+    uint64_t total;
     status = WEIR__CALL_FOR(who, driver, DeviceTotalMem(driver, &total, i));
     if (status)
       goto free_parts;
@@ -210,7 +210,9 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   weir__client_remove(&allocator->client);
   if (allocator->hooks)
     allocator->hooks->end(allocator);
-  weir__graphs_forget(allocator);
+  void (*forget_graphs)(weir_allocator *) = atomic_load(&allocator->forget_graphs);
+  if (forget_graphs)
+    forget_graphs(allocator);
   weir__uncached_clear(allocator);
   weir__ipc_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)

@@ -12,7 +12,7 @@ weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream) {
   weir__arena *arena = weir__arena_find(pool, stream);
   if (arena)
     return arena;
-  arena = aligned_alloc(64, weir__round_up(sizeof *arena, 64));
+  arena = aligned_alloc(64, (size_t)weir__round_up(sizeof *arena, 64));
   if (!arena)
     return NULL;
   memset(arena, 0, sizeof *arena);

@@ -401,7 +401,7 @@ bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_
   return true;
 }
 
-void *weir__backend_base(weir_allocator *allocator, void *pointer, size_t *bytes) {
+void *weir__backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes) {
   const weir_backend *calls = &allocator->backend->calls;
   return calls->base ? calls->base(calls->context, pointer, bytes) : NULL;
 }

@@ -61,7 +61,7 @@ bool weir__backend_is_async(const weir_allocator *allocator);
 
 /* True if the back end tracks streams itself, and was called. */
 bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
-void *weir__backend_base(weir_allocator *allocator, void *pointer, size_t *bytes);
+void *weir__backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes);
 
 /* No other stream uses the freed block any more. The heap's lock and the arena's are held. */
 void weir__backend_block_done(weir__heap *heap, weir__block *block);

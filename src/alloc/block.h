@@ -127,8 +127,8 @@ static inline void weir__block_link(weir__block *block, weir__block *previous, w
 enum { WEIR__LIVE_SLOTS = 7 };
 
 typedef struct weir__live_bucket {
-  uint8_t marks[WEIR__LIVE_SLOTS]; /* 0: empty */
-  uint8_t passed;                  /* blocks that went on; at 255 it is no longer counted, and stays */
+  _Alignas(64) uint8_t marks[WEIR__LIVE_SLOTS]; /* 0: empty */
+  uint8_t passed;                               /* blocks that went on; at 255 it is no longer counted, and stays */
   weir__block *blocks[WEIR__LIVE_SLOTS];
 } weir__live_bucket;
 
@@ -147,7 +147,7 @@ typedef struct weir__live_place {
 
 static inline uint64_t weir__live_hash(uint64_t address) { return address / WEIR__UNIT * 0x9e3779b97f4a7c15u; }
 static inline uint8_t weir__live_mark(uint64_t hash) { return (uint8_t)(hash >> 24 | 2); } /* so neither 0 nor 1 */
-static inline size_t weir__live_home(const weir__live *live, uint64_t hash) { return hash >> live->shift; }
+static inline size_t weir__live_home(const weir__live *live, uint64_t hash) { return (size_t)(hash >> live->shift); }
 
 /* A bit, the highest of its byte, for each mark that is equal; behind the first of them perhaps also for one that differs by 1,
  * which is never an empty one when a block's mark is looked for. */

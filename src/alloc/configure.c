@@ -137,7 +137,7 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
   return WEIR_OK;
 }
 
-weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size_t bytes) {
+weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint64_t bytes) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)

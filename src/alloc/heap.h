@@ -127,8 +127,8 @@ struct weir__private_pool {
   atomic_bool no_split; /* also read with an arena's lock alone */
   atomic_int in_flight; /* allocations that a scope has sent here and that have not returned; raised under the lock */
   weir__pool_record *record;
-  void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream); /* NULL: memory of the driver */
-  void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
+  void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream); /* NULL: memory of the driver */
+  void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
   void *context;
   void (*destroy)(void *context); /* called when the pool has gone; may be NULL */
   weir__pool small, large;
@@ -297,6 +297,7 @@ struct weir_allocator {
   atomic_bool witnesses_segments;      /* the witness is called for segments alone */
   weir__lock witness_lock;             /* of the witness, and of what is traced */
   weir__observers trackers, oom_observers, rejection_observers, free_callbacks;
+  _Atomic(void (*)(weir_allocator *)) forget_graphs; /* ends the use by the runtime's graphs; NULL without one */
   struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock */
   weir__mutex ipc_lock;
   weir__client client;

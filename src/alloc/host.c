@@ -273,7 +273,7 @@ free_settings:
   return status;
 }
 
-weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **pointer) {
+weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer) {
   CHECK(host);
   if (!pointer)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);

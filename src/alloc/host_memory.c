@@ -100,7 +100,9 @@ static void touch_all(char *memory, uint64_t bytes, uint64_t threads) {
 }
 
 static weir_cu_result get_registered(weir_driver *driver, uint64_t bytes, uint64_t threads, void **pointer) {
-  void *memory = aligned_alloc(WEIR__HOST_UNIT, weir__round_up(bytes, WEIR__HOST_UNIT));
+  void *memory = bytes <= SIZE_MAX - WEIR__HOST_UNIT
+                     ? aligned_alloc(WEIR__HOST_UNIT, (size_t)weir__round_up(bytes, WEIR__HOST_UNIT))
+                     : NULL;
   if (!memory)
     return WEIR_CU_OUT_OF_MEMORY;
   touch_all(memory, bytes, threads);

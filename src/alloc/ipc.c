@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/arena.h"
@@ -21,6 +20,7 @@
 #include "alloc/pointer.h"
 #include "alloc/segment.h"
 #include "alloc/uncached.h"
+#include "base/system.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
@@ -103,15 +103,15 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
                       "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "
                       "device%s. Consider using expandable_segments:False where memory is shared",
                       who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
-  size_t first = (address - segment->base) / segment->page;
-  size_t end = (address + bytes - 1 - segment->base) / segment->page + 1;
+  size_t first = (size_t)((address - segment->base) / segment->page);
+  size_t end = (size_t)((address + bytes - 1 - segment->base) / segment->page) + 1;
   pages_header header = {
       .process = (int32_t)weir__process_id(), .page = segment->page, .count = end - first, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
   if (prefix + of_header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages are more than a name has room for", who, end - first);
   if (!segment->files)
-    segment->files = calloc(segment->bytes / segment->page, sizeof *segment->files);
+    segment->files = calloc((size_t)(segment->bytes / segment->page), sizeof *segment->files);
   if (!segment->files)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
   begin_name(heap, handle, kind_pages, address - (segment->base + first * segment->page));
@@ -156,7 +156,7 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: cudaMallocAsync does not yet support memory that is shared; take backend:native", __func__);
   void *base;
-  size_t bytes;
+  uint64_t bytes;
   weir__heap *heap;
   weir__segment *segment = NULL;
   weir__arena *arena;
@@ -194,7 +194,7 @@ static weir_status cannot_fetch(const char *who, int32_t process, int error) {
 /* Puts one page into its place. */
 static weir_status map_page(const char *who, weir_driver *driver, int process_file, int32_t process, int32_t number,
                             uint64_t address, uint64_t page) {
-  int file = (int)syscall(SYS_pidfd_getfd, process_file, number, 0);
+  int file = weir__process_take_descriptor(process_file, number);
   if (file < 0)
     return cannot_fetch(who, process, errno);
   weir_cu_mem_handle memory;
@@ -228,7 +228,7 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   if (!driver->MemImportFromShareableHandle)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
   open->bytes = header.page * header.count;
-  int process_file = (int)syscall(SYS_pidfd_open, header.process, 0);
+  int process_file = weir__process_open(header.process);
   if (process_file < 0)
     return cannot_fetch(who, header.process, errno);
   weir_status status = WEIR_OK;

@@ -122,7 +122,7 @@ weir_status weir_default_allocator(weir_allocator **allocator) {
 
 /* ---- Its calls ---- */
 
-weir_status weir_malloc(size_t bytes, weir_stream stream, void **pointer) {
+weir_status weir_malloc(uint64_t bytes, weir_stream stream, void **pointer) {
   weir_allocator *allocator;
   weir_status status = find(&allocator);
   if (!status)
@@ -169,7 +169,7 @@ weir_status weir_memory_stats(int device, weir_allocator_stats *stats) {
 
 /* ---- Calls of any allocator that take a weir_stream ---- */
 
-weir_status weir_allocator_alloc_on(weir_allocator *allocator, size_t bytes, weir_stream stream, void **pointer) {
+weir_status weir_allocator_alloc_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void **pointer) {
   weir_cu_stream raw;
   weir_status status = weir_stream_raw(stream, &raw);
   if (!status)
@@ -177,7 +177,7 @@ weir_status weir_allocator_alloc_on(weir_allocator *allocator, size_t bytes, wei
   return weir__fail_as(__func__, status);
 }
 
-weir_status weir_allocator_alloc_at_on(weir_allocator *allocator, size_t bytes, weir_stream stream, void *address) {
+weir_status weir_allocator_alloc_at_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void *address) {
   weir_cu_stream raw;
   weir_status status = weir_stream_raw(stream, &raw);
   if (!status)
@@ -203,7 +203,7 @@ weir_status weir_allocator_set_reserve_class_on(weir_allocator *allocator, weir_
 }
 
 weir_status weir_allocator_copy_async_on(weir_allocator *allocator, void *to, int to_device, const void *from,
-                                         int from_device, size_t bytes, weir_stream stream, int peer_access) {
+                                         int from_device, uint64_t bytes, weir_stream stream, int peer_access) {
   weir_cu_stream raw;
   weir_status status = weir_stream_raw(stream, &raw);
   if (!status)

@@ -72,7 +72,7 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   weir_allocator *allocator = heap->allocator;
   weir_driver *driver = allocator->driver;
   const weir__settings *settings = weir__settings_of(heap);
-  size_t device_free = 0, device_total = heap->total;
+  uint64_t device_free = 0, device_total = heap->total;
   driver->MemGetInfo(driver, &device_free, &device_total);
   uint64_t in_private = 0;
   for (weir__private_pool *p = heap->private_pools; p; p = p->next)

@@ -40,7 +40,7 @@ static weir_cu_result context_of(weir__heap *heap, weir_cu_context *context) {
 }
 
 weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int to_device, const void *from,
-                                      int from_device, size_t bytes, weir_cu_stream stream, int peer_access) {
+                                      int from_device, uint64_t bytes, weir_cu_stream stream, int peer_access) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *target = weir__heap_get(__func__, allocator, to_device);
   weir__heap *source = target ? weir__heap_get(__func__, allocator, from_device) : NULL;

@@ -133,7 +133,7 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
   return WEIR_OK;
 }
 
-weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes) {
+weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, uint64_t *bytes) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!base || !bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
@@ -196,7 +196,7 @@ static bool take_at(weir__arena *arena, const weir__settings *settings, weir__bl
   return done;
 }
 
-weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                     void *pointer) {
   uint64_t address = (uint64_t)pointer;
   WEIR__CHECK_ALLOCATOR(allocator);
@@ -204,7 +204,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   if (!bytes || bytes >= WEIR__MOST_BYTES)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %zu bytes", __func__, bytes);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %llu bytes", __func__, (unsigned long long)bytes);
   if (address % WEIR__UNIT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the address %p is not aligned to %d bytes", __func__, pointer,
                       WEIR__UNIT);

@@ -12,7 +12,6 @@
 #include "alloc/trace.h"
 #include "base/thread.h"
 #include "weir/adapter.h"
-#include "weir/graph.h"
 #include "weir/pool.h"
 
 static bool same_id(weir_pool_id a, weir_pool_id b) { return a.first == b.first && a.second == b.second; }
@@ -432,6 +431,15 @@ weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id
   return end(__func__, allocator, device, id, false);
 }
 
+weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream) {
+  weir__route route = {.is_capture = true, .origin = stream};
+  return begin("weir_graph_capture_begin", allocator, device, id, &route);
+}
+
+void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id) {
+  end("weir_graph_capture_end", allocator, device, id, true);
+}
+
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                       size_t *count) {
   WEIR__CHECK_ALLOCATOR(allocator);
@@ -515,36 +523,4 @@ void weir__routes_clear(weir__heap *heap) {
     free(record);
   }
   weir__hash_map_clear(&heap->pools_by_id);
-}
-
-/* ---- Graphs ---- */
-
-static weir_status hook_begin(void *context, int device, weir_pool_id id, weir_cu_stream stream) {
-  weir__route route = {.is_capture = true, .origin = stream};
-  return begin("weir_graph_capture_begin", context, device, id, &route);
-}
-
-static void hook_end(void *context, int device, weir_pool_id id) {
-  end("weir_graph_capture_end", context, device, id, true);
-}
-
-static void hook_release(void *context, int device, weir_pool_id id) { weir_pool_release(context, device, id); }
-
-/* Which allocator the runtime's graphs use, so that it does not outlive its hooks. */
-static _Atomic(weir_allocator *) of_graphs;
-
-void weir__graphs_forget(weir_allocator *allocator) {
-  if (atomic_compare_exchange_strong(&of_graphs, &(weir_allocator *){allocator}, NULL))
-    weir_graph_set_memory_hooks(NULL);
-}
-
-weir_status weir_graph_use_allocator(weir_allocator *allocator) {
-  weir_graph_memory_hooks hooks = {
-      .size = sizeof hooks, .begin = hook_begin, .end = hook_end, .release = hook_release, .context = allocator};
-  weir_status status = allocator ? weir__allocator_check(__func__, allocator) : WEIR_OK;
-  if (!status)
-    status = weir_graph_set_memory_hooks(allocator ? &hooks : NULL);
-  if (!status)
-    atomic_store(&of_graphs, allocator);
-  return status;
 }

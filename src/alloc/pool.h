@@ -26,7 +26,8 @@ void weir__pools_finalize(weir__heap *heap);
 /* The end of a heap: its scopes and the records of its pools. */
 void weir__routes_clear(weir__heap *heap);
 
-/* The runtime's graphs no longer use the allocator. */
-void weir__graphs_forget(weir_allocator *allocator);
+/* Open and close the scope of a capture of the runtime: allocations on its streams come from the pool. */
+weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream);
+void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id);
 
 #endif

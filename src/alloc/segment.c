@@ -249,10 +249,14 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
 
 /* ---- Expandable segments: pages ---- */
 
+static size_t page_of(const weir__segment *segment, uint64_t address) {
+  return (size_t)((address - segment->base) / segment->page);
+}
+
 void weir__pages_prepare(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   int can_map = 0, rdma = 0;
-  size_t granularity = 0;
+  uint64_t granularity = 0;
   if (driver->DeviceGetAttribute(driver, &rdma, WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED, heap->device))
     rdma = 0;
   /* So that network cards can reach them, where the device has it. */
@@ -332,7 +336,7 @@ weir_cu_result weir__share_segments(weir__heap *heap, int device) {
 static bool make_room(weir__segment *segment, size_t pages) {
   if (pages <= segment->room)
     return true;
-  size_t all = segment->bytes / segment->page, twice = 2 * segment->room;
+  size_t all = (size_t)(segment->bytes / segment->page), twice = 2 * segment->room;
   size_t room = twice > all ? all : twice > pages ? twice : pages;
   weir_cu_mem_handle *grown = realloc(segment->handles, room * sizeof *grown);
   if (!grown)
@@ -406,7 +410,7 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
   }
   if (!weir__page_map_note(heap->allocator->pages, block->address, size, arena, true))
     goto free_rest;
-  if (!map_pages(heap, segment, (block->address - segment->base) / segment->page, size / segment->page))
+  if (!map_pages(heap, segment, page_of(segment, block->address), (size_t)(size / segment->page)))
     goto forget_range;
 
   weir__tree_remove(&arena->unmapped, block);
@@ -442,7 +446,7 @@ static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, 
   uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
   weir__block *low = before ? weir__arena_new_block(arena, segment, block->address, before) : NULL;
   weir__block *high = after ? weir__arena_new_block(arena, segment, address + bytes, after) : NULL;
-  size_t first = (address - segment->base) / segment->page, pages = bytes / segment->page;
+  size_t first = page_of(segment, address), pages = (size_t)(bytes / segment->page);
   if ((before && !low) || (after && !high) || !unmap_pages(heap, segment, first, pages)) {
     if (low)
       weir__slab_give(&arena->blocks, low, sizeof *low);

@@ -21,7 +21,7 @@ enum kind {
   KIND_MIB,      /* uint64_t, bytes; MiB in the text */
   KIND_POWER,    /* uint64_t, a power of two */
   KIND_FRACTION, /* double */
-  KIND_BACKEND,  /* weir__backend */
+  KIND_BACKEND,  /* weir__backend_choice */
   KIND_ROUNDUP,  /* roundup_divisions */
   KIND_RESERVE,  /* weir__reserve */
   KIND_CLASSES   /* expandable_segments_reserve_by_class */
@@ -155,7 +155,7 @@ static const size_t field_sizes[] = {
     [KIND_MIB] = sizeof(uint64_t),
     [KIND_POWER] = sizeof(uint64_t),
     [KIND_FRACTION] = sizeof(double),
-    [KIND_BACKEND] = sizeof(weir__backend),
+    [KIND_BACKEND] = sizeof(weir__backend_choice),
     [KIND_ROUNDUP] = sizeof(((weir__settings *)0)->roundup_divisions),
     [KIND_RESERVE] = sizeof(weir__reserve),
     [KIND_CLASSES] = sizeof(((weir__settings *)0)->expandable_segments_reserve_by_class),
@@ -309,7 +309,7 @@ static void put_value(struct writer *writer, const struct option *option, const 
     put(writer, "%s", text);
     break;
   case KIND_BACKEND:
-    put(writer, "%s", backends[*(const weir__backend *)field]);
+    put(writer, "%s", backends[*(const weir__backend_choice *)field]);
     break;
   case KIND_ROUNDUP:
     put_roundup(writer, field);
@@ -606,11 +606,11 @@ static weir_status parse_flag(struct parser *parser, struct word word, bool *fla
   return WEIR_OK;
 }
 
-static weir_status parse_backend(struct parser *parser, struct word word, weir__backend *backend) {
+static weir_status parse_backend(struct parser *parser, struct word word, weir__backend_choice *backend) {
   char text[48];
   for (size_t i = 0; i < WEIR_COUNT_OF(backends); i++) {
     if (word_is(word, backends[i])) {
-      *backend = (weir__backend)i;
+      *backend = (weir__backend_choice)i;
       return WEIR_OK;
     }
   }

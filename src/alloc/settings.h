@@ -17,7 +17,7 @@ enum {
   WEIR__RESERVE_CLASS_NAME = 32 /* with its NUL */
 };
 
-typedef enum weir__backend { WEIR__BACKEND_NATIVE, WEIR__BACKEND_CUDA_MALLOC_ASYNC } weir__backend;
+typedef enum weir__backend_choice { WEIR__BACKEND_NATIVE, WEIR__BACKEND_CUDA_MALLOC_ASYNC } weir__backend_choice;
 
 /* How much address space an expandable segment reserves: so many bytes, or a part of the device's memory. One of the
  * two is not 0, or the reserve is not set. */
@@ -43,7 +43,7 @@ struct weir__settings {
   bool release_lock_on_malloc;
   bool graph_capture_record_stream_reuse;
   bool throw_on_oom;
-  weir__backend backend;
+  weir__backend_choice backend;
   double memory_fraction;
   uint8_t roundup_divisions[WEIR__ROUNDUP_INTERVALS]; /* log2 + 1 of the divisions; 0 and 1: none */
 

@@ -92,7 +92,7 @@ static uint64_t largest_of(const weir__pool *pool) {
   return largest;
 }
 
-weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, size_t *bytes) {
+weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, uint64_t *bytes) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: bytes is NULL", __func__);
@@ -101,7 +101,7 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
     return WEIR_ERROR_INVALID_DEVICE;
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
-  size_t largest = 0, total;
+  uint64_t largest = 0, total;
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {

@@ -38,7 +38,7 @@ static bool read_settings(copy *c, const weir_allocator *allocator) {
   c->settings_time = weir__clock_ticks();
   const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
   c->conf_bytes = weir__settings_format(settings, NULL, 0);
-  c->conf_room = weir__round_up(c->conf_bytes, 8);
+  c->conf_room = (size_t)weir__round_up(c->conf_bytes, 8);
   c->conf = calloc(1, c->conf_room + 1);
   if (c->conf)
     weir__settings_format(settings, c->conf, c->conf_bytes + 1);
@@ -178,7 +178,10 @@ static bool write_draft(copy *c, int device, const weir__ring_file_state *state)
   return false;
 }
 
-bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns) {
+/* Copies the state of a device and writes it to the file, whose checkpoint_lock is held. `deadline_ns`
+ * (weir__monotonic_ns, or WEIR__NO_DEADLINE) bounds the wait for the heap's lock. Warns once if the file has no room.
+ * */
+static bool write_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns) {
   copy c = {.file = file, .history = history};
   weir__ring_file_state state = {.device = (uint32_t)heap->device};
   bool done = false;
@@ -192,4 +195,55 @@ bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring
   free(c.list);
   free(c.conf);
   return done;
+}
+
+/* ---- When ---- */
+
+/* The file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
+weir__ring_file *weir__checkpoint_file(const weir__heap *heap, weir__recorder **history) {
+  *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
+  return *history ? (*history)->devices[heap->device].ring.file : NULL;
+}
+
+static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns) {
+  write_checkpoint(heap, history, file, deadline_ns);
+  atomic_store(&file->is_due[heap->device], false);
+  weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false);
+}
+
+/* Back-pressure: an allocating thread takes the checkpoint if the service thread is late, and others wait meanwhile,
+ * since their events would push the last checkpoint out of the ring. The wait is bounded, because the caller may hold a
+ * lock of the program that the service thread needs. */
+void weir__checkpoint_take_due(weir__heap *heap) {
+  enum { most_ns = 100000000 };
+  weir__recorder *history;
+  weir__ring_file *file = weir__checkpoint_file(heap, &history);
+  uint64_t deadline_ns = weir__monotonic_ns() + most_ns;
+  if (!file || !weir__mutex_lock_until(&file->checkpoint_lock, deadline_ns)) {
+    weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false); /* the next chunk will ask again */
+    return;
+  }
+  if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
+    take_checkpoint(heap, history, file, deadline_ns);
+  weir__mutex_unlock(&file->checkpoint_lock);
+}
+
+/* Takes the checkpoints that are due, or all. */
+void weir__checkpoints_take(weir_allocator *allocator, bool all) {
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir__recorder *history;
+    weir__ring_file *file = weir__checkpoint_file(&allocator->heaps[i], &history);
+    if (!file || !file->due)
+      continue;
+    weir__mutex_lock(&file->checkpoint_lock);
+    if (all || atomic_load(&file->is_due[i]))
+      take_checkpoint(&allocator->heaps[i], history, file, WEIR__NO_DEADLINE);
+    weir__mutex_unlock(&file->checkpoint_lock);
+  }
+}
+
+void weir__checkpoint_begin(weir_allocator *allocator) {
+  const weir__recorder *history = atomic_load(&allocator->history);
+  if (history && weir__recorder_is_on(history))
+    weir__checkpoints_take(allocator, true);
 }

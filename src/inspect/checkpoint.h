@@ -4,15 +4,20 @@
 #ifndef WEIR_INSPECT_CHECKPOINT_H
 #define WEIR_INSPECT_CHECKPOINT_H
 
-#include <time.h>
-
 #include "alloc/heap.h"
 #include "base/base.h"
 #include "record/ring_file.h"
 
-/* Copies the state of a device and writes it to the file. The caller holds the file's checkpoint_lock and no lock of
- * the allocator. `deadline_ns` (weir__monotonic_ns, or WEIR__NO_DEADLINE) bounds the wait for the heap's lock. Warns
- * once if the file has no room. Returns false if nothing was written. */
-bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns);
+/* The ring file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
+weir__ring_file *weir__checkpoint_file(const weir__heap *heap, weir__recorder **history);
+
+/* Recording has begun, or was cleared: the present state is the beginning of the recording. No lock is held. */
+void weir__checkpoint_begin(weir_allocator *allocator);
+
+/* Takes the checkpoints of the devices where one is due, or of all. No lock is held. */
+void weir__checkpoints_take(weir_allocator *allocator, bool all);
+
+/* WEIR__SLOW_CHECKPOINT is set: takes the checkpoint, or waits for the thread that takes it. No lock is held. */
+void weir__checkpoint_take_due(weir__heap *heap);
 
 #endif

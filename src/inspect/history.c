@@ -5,7 +5,7 @@
 
 #include "alloc/trace.h"
 #include "base/thread.h"
-#include "inspect/record_env.h"
+#include "inspect/checkpoint.h"
 #include "record/stacks.h"
 #include "record/texts.h"
 
@@ -63,7 +63,7 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
     return no_memory(__func__);
   weir__recorder_set(history, &options);
   weir__update_tracing(allocator);
-  weir__record_begun(allocator);
+  weir__checkpoint_begin(allocator);
   return WEIR_OK;
 }
 
@@ -77,7 +77,7 @@ weir_status weir_history_clear(weir_allocator *allocator) {
   weir__recorder *history = atomic_load(&allocator->history);
   if (history) {
     weir__recorder_clear(history);
-    weir__record_begun(allocator);
+    weir__checkpoint_begin(allocator);
   }
   return WEIR_OK;
 }

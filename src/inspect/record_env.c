@@ -17,7 +17,6 @@
 #include "base/system.h"
 #include "base/thread.h"
 #include "inspect/checkpoint.h"
-#include "inspect/record_env.h"
 #include "record/ring_file.h"
 #include "weir/snapshot.h"
 
@@ -157,57 +156,6 @@ static void dump_out_of_memory(weir_allocator *allocator) {
     dump(allocator, history, "oom", number);
 }
 
-/* ---- Checkpoints in the file ---- */
-
-/* The file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
-static weir__ring_file *file_of_heap(const weir__heap *heap, weir__recorder **history) {
-  *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
-  return *history ? (*history)->devices[heap->device].ring.file : NULL;
-}
-
-static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns) {
-  weir__checkpoint_take(heap, history, file, deadline_ns);
-  atomic_store(&file->is_due[heap->device], false);
-  weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false);
-}
-
-/* Back-pressure: an allocating thread takes the checkpoint if the service thread is late, and others wait meanwhile,
- * since their events would push the last checkpoint out of the ring. The wait is bounded, because the caller may hold a
- * lock of the program that the service thread needs. */
-static void take_due_checkpoint(weir__heap *heap) {
-  enum { most_ns = 100000000 };
-  weir__recorder *history;
-  weir__ring_file *file = file_of_heap(heap, &history);
-  uint64_t deadline_ns = weir__monotonic_ns() + most_ns;
-  if (!file || !weir__mutex_lock_until(&file->checkpoint_lock, deadline_ns)) {
-    weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false); /* the next chunk will ask again */
-    return;
-  }
-  if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
-    take_checkpoint(heap, history, file, deadline_ns);
-  weir__mutex_unlock(&file->checkpoint_lock);
-}
-
-/* Takes the checkpoints that are due, or all. */
-static void take_checkpoints(weir_allocator *allocator, bool all) {
-  for (int i = 0; i < allocator->heap_count; i++) {
-    weir__recorder *history;
-    weir__ring_file *file = file_of_heap(&allocator->heaps[i], &history);
-    if (!file || !file->due)
-      continue;
-    weir__mutex_lock(&file->checkpoint_lock);
-    if (all || atomic_load(&file->is_due[i]))
-      take_checkpoint(&allocator->heaps[i], history, file, WEIR__NO_DEADLINE);
-    weir__mutex_unlock(&file->checkpoint_lock);
-  }
-}
-
-void weir__record_begun(weir_allocator *allocator) {
-  const weir__recorder *history = atomic_load(&allocator->history);
-  if (history && weir__recorder_is_on(history))
-    take_checkpoints(allocator, true);
-}
-
 /* ---- Signals: a handler may do very little, so a service thread writes the snapshots ---- */
 
 typedef struct member {
@@ -236,7 +184,7 @@ static void *serve(void *unused) {
       const weir__recorder *history = atomic_load(&m->allocator->history);
       if (is_signal && history->devices[0].ring.file) /* not the file of the parent process */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
-      take_checkpoints(m->allocator, false);
+      weir__checkpoints_take(m->allocator, false);
     }
     weir__mutex_unlock(&members_lock);
     atomic_store(&served_count, number);
@@ -250,7 +198,7 @@ static void on_due(void *context, int device, bool is_urgent) {
   enum { few_blocks = 1000 };
   weir_allocator *allocator = context;
   weir__recorder *history;
-  weir__ring_file *file = file_of_heap(&allocator->heaps[device], &history);
+  weir__ring_file *file = weir__checkpoint_file(&allocator->heaps[device], &history);
   if (!file)
     return;
   atomic_store(&file->is_due[device], true);
@@ -388,7 +336,7 @@ static void record_from_env(weir_allocator *allocator) {
     weir__trace_limit(&allocator->heaps[i]);
   }
   static const weir__recording_hooks hooks = {
-      .checkpoint = take_due_checkpoint, .out_of_memory = dump_out_of_memory, .end = leave};
+      .checkpoint = weir__checkpoint_take_due, .out_of_memory = dump_out_of_memory, .end = leave};
   allocator->hooks = &hooks;
 
   if (!allocator->backend) { /* the memory of other back ends is not replayed */

@@ -12,6 +12,7 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
+#include "base/array.h"
 #include "base/thread.h"
 #include "record/operations.h"
 #include "record/recorder.h"
@@ -33,19 +34,6 @@ void weir_snapshot_options_init(weir_snapshot_options *options) {
   *options = (weir_snapshot_options){.size = sizeof *options, .device = -1, .traces = 1};
 }
 
-bool weir__make_room(void *array, size_t *room, size_t need, size_t element) {
-  void **at = array;
-  if (need <= *room)
-    return true;
-  size_t more = *room + *room / 2 > need ? *room + *room / 2 : need + 16;
-  void *grown = more <= SIZE_MAX / element ? realloc(*at, more * element) : NULL;
-  if (!grown)
-    return false;
-  *at = grown;
-  *room = more;
-  return true;
-}
-
 /* ---- A device frozen at one moment ---- */
 
 static int by_arena(const void *a, const void *b) {
@@ -62,7 +50,7 @@ bool weir__frozen_list(const weir__heap *heap, weir_pool_id pool, weir__frozen_s
     const weir__private_pool *owner = s->arena->pool->owner;
     if ((pool.first || pool.second) && (!owner || owner->id.first != pool.first || owner->id.second != pool.second))
       continue;
-    if (!weir__make_room(list, &room, *count + 1, sizeof **list))
+    if (!WEIR__RESERVE(*list, room, *count + 1))
       return false;
     (*list)[(*count)++] = (weir__frozen_segment){.segment = s};
   }
@@ -138,7 +126,7 @@ static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, weir__frozen_
   while (snapshot->block_room - snapshot->block_count < blocks) {
     weir__unfreeze(list, count);
     size_t need = snapshot->block_count + blocks + blocks / 16 + 64;
-    if (!weir__make_room(&snapshot->blocks, &snapshot->block_room, need, sizeof *snapshot->blocks))
+    if (!WEIR__RESERVE(snapshot->blocks, snapshot->block_room, need))
       return false;
     memset(snapshot->blocks + snapshot->block_count, 0,
            (snapshot->block_room - snapshot->block_count) * sizeof *snapshot->blocks);
@@ -161,7 +149,7 @@ static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, c
   for (size_t i = p->first; i < p->first + p->count; i++) {
     const weir_snapshot_block *b = &snapshot->blocks[i];
     if (!run || run->address + run->bytes != b->address) {
-      if (!weir__make_room(&snapshot->segments, room, snapshot->segment_count + 1, sizeof *snapshot->segments))
+      if (!WEIR__RESERVE(snapshot->segments, *room, snapshot->segment_count + 1))
         return false;
       run = &snapshot->segments[snapshot->segment_count++];
       *run =
@@ -217,9 +205,8 @@ static uint32_t add_text(weir_snapshot *s, const char *text) {
 
 /* The next element of an array, or NULL if there is no host memory. */
 #define ADD(s, array, count, room)                                                                                     \
-  (weir__make_room(&(s)->array, &(s)->room, (s)->count + 1, sizeof *(s)->array)                                        \
-       ? &(s)->array[(s)->count++]                                                                                     \
-       : ((s)->is_out_of_memory = true, NULL))
+  (WEIR__RESERVE((s)->array, (s)->room, (s)->count + 1) ? &(s)->array[(s)->count++]                                    \
+                                                        : ((s)->is_out_of_memory = true, NULL))
 
 void weir__snapshot_add_frame(weir_snapshot *s, uintptr_t address, const char *function, const char *file, int line) {
   weir__taken_frame *frame = ADD(s, frames, frame_count, frame_room);

@@ -124,10 +124,6 @@ void weir__snapshot_add_frame(weir_snapshot *snapshot, uintptr_t address, const 
 void weir__snapshot_add_annotation(weir_snapshot *snapshot, int device, int64_t time_us);
 void weir__snapshot_add_pair(weir_snapshot *snapshot, const char *key, const char *value);
 
-/* Grows an array from malloc to room for `need` elements. false if there is no host memory; then nothing has
- * changed. */
-bool weir__make_room(void *array, size_t *room, size_t need, size_t element);
-
 /* ---- A device frozen at one moment ---- */
 
 /* Snapshots and checkpoints copy the blocks of a device with the locks of all arenas that have memory, so that the copy

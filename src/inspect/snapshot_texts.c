@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/text.h"
 
 /* A copy that is valid UTF-8, or NULL if there is no host memory. */
@@ -36,53 +37,33 @@ static uint64_t hash_of(const char *text) {
   return h ^ h >> 32;
 }
 
-/* Makes room for one more text; the table stays at most half full. */
-static bool grow(weir__text_set *texts) {
-  if (texts->count == texts->room) {
-    size_t room = texts->room ? 2 * texts->room : 64;
-    char **at = realloc(texts->at, room * sizeof *at);
-    if (!at)
-      return false;
-    texts->at = at;
-    texts->room = room;
-  }
-  if (2 * (texts->count + 1) <= texts->slot_count)
-    return true;
-  size_t slot_count = texts->slot_count ? 2 * texts->slot_count : 128;
-  uint32_t *slots = calloc(slot_count, sizeof *slots);
-  if (!slots)
-    return false;
-  for (size_t i = 0; i < texts->count; i++) {
-    size_t slot = hash_of(texts->at[i]) & (slot_count - 1);
-    while (slots[slot])
-      slot = (slot + 1) & (slot_count - 1);
-    slots[slot] = (uint32_t)i + 1;
-  }
-  free(texts->slots);
-  texts->slots = slots;
-  texts->slot_count = slot_count;
-  return true;
-}
+typedef struct numbered {
+  uint64_t hash;
+  uint32_t number; /* + 1 */
+} numbered;
 
 uint32_t weir__text_set_add(weir__text_set *texts, const char *text) {
-  char *copy = grow(texts) ? copy_valid(text ? text : "") : NULL;
+  char *copy = WEIR__RESERVE(texts->at, texts->room, texts->count + 1) ? copy_valid(text ? text : "") : NULL;
   if (!copy)
     return WEIR__NO_TEXT;
-  size_t slot = hash_of(copy) & (texts->slot_count - 1);
-  for (; texts->slots[slot]; slot = (slot + 1) & (texts->slot_count - 1))
-    if (!strcmp(texts->at[texts->slots[slot] - 1], copy)) {
-      free(copy);
-      return texts->slots[slot] - 1;
+  for (uint64_t hash = hash_of(copy) | 1;; hash += 2) { /* texts with the same hash get the next ones; 0 is no key */
+    numbered *found = weir__hash_map_put(&texts->numbers, sizeof *found, hash);
+    if (found && !found->number) {
+      texts->at[texts->count] = copy;
+      found->number = (uint32_t)++texts->count;
+      return found->number - 1;
     }
-  texts->at[texts->count] = copy;
-  texts->slots[slot] = (uint32_t)++texts->count;
-  return (uint32_t)texts->count - 1;
+    if (!found || !strcmp(texts->at[found->number - 1], copy)) {
+      free(copy);
+      return found ? found->number - 1 : WEIR__NO_TEXT;
+    }
+  }
 }
 
 void weir__text_set_clear(weir__text_set *texts) {
   for (size_t i = 0; i < texts->count; i++)
     free(texts->at[i]);
   free(texts->at);
-  free(texts->slots);
+  weir__hash_map_clear(&texts->numbers);
   *texts = (weir__text_set){0};
 }

@@ -8,11 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash_map.h"
+
 typedef struct weir__text_set {
   char **at;
   size_t count, room;
-  uint32_t *slots; /* a hash table of number + 1; 0 is an empty slot */
-  size_t slot_count;
+  weir__hash_map numbers; /* by the hash of the text */
 } weir__text_set;
 
 #define WEIR__NO_TEXT UINT32_MAX

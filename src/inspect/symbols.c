@@ -6,7 +6,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/base.h"
+#include "base/hash_map.h"
 #include "base/library.h"
 #include "base/thread.h"
 #include "inspect/snapshot.h"
@@ -103,7 +105,7 @@ static bool libdw_open(libdw *dw, const char *name) {
 
 /* A resolved address. */
 typedef struct known {
-  uintptr_t address; /* 0 if the slot is empty */
+  uint64_t address;
   size_t first, count;
 } known;
 
@@ -122,8 +124,7 @@ struct weir__symbols {
   weir__symbol *symbols;
   size_t count, room;
   weir__text_set texts;
-  known *table; /* hashed by address, at most half full */
-  size_t known_count, table_size;
+  weir__hash_map known; /* by address */
 };
 
 weir__symbols *weir__symbols_new(const char *library) {
@@ -151,7 +152,7 @@ void weir__symbols_delete(weir__symbols *symbols) {
     weir__library_close(symbols->dw.library);
   weir__text_set_clear(&symbols->texts);
   free(symbols->symbols);
-  free(symbols->table);
+  weir__hash_map_clear(&symbols->known);
   free(symbols);
 }
 
@@ -201,8 +202,7 @@ const char *weir__symbols_name(weir__symbols *s, const char *symbol) {
 static bool add(weir__symbols *s, const char *function, const char *file, int line) {
   uint32_t name = add_name(s, function ? function : "??");
   uint32_t path = weir__text_set_add(&s->texts, file ? file : "??");
-  if (name == WEIR__NO_TEXT || path == WEIR__NO_TEXT ||
-      !weir__make_room(&s->symbols, &s->room, s->count + 1, sizeof *s->symbols))
+  if (name == WEIR__NO_TEXT || path == WEIR__NO_TEXT || !WEIR__RESERVE(s->symbols, s->room, s->count + 1))
     return false;
   s->symbols[s->count++] = (weir__symbol){name, path, line > 0 ? line : 0};
   return true;
@@ -252,7 +252,7 @@ static bool add_inlined(weir__symbols *s, void *module, uint64_t address, const 
       continue;
     done = add(s, name, *file, *line);
     uint64_t number = number_of(dw, &around[i], AT_CALL_FILE);
-    *file = files && number < file_count ? dw->file(files, number, NULL, NULL) : NULL;
+    *file = files && number < file_count ? dw->file(files, (size_t)number, NULL, NULL) : NULL;
     *line = (int)number_of(dw, &around[i], AT_CALL_LINE);
   }
   free(scopes);
@@ -279,41 +279,19 @@ static bool look_up(weir__symbols *s, uint64_t address) {
   return add(s, function, file, line);
 }
 
-static bool grow_table(weir__symbols *s) {
-  if (2 * (s->known_count + 1) <= s->table_size)
-    return true;
-  size_t size = s->table_size ? 2 * s->table_size : 256;
-  known *table = calloc(size, sizeof *table);
-  if (!table)
-    return false;
-  for (size_t i = 0; i < s->table_size; i++) {
-    size_t slot = (s->table[i].address * 0x9e3779b97f4a7c15u >> 32) & (size - 1);
-    while (s->table[i].address && table[slot].address)
-      slot = (slot + 1) & (size - 1);
-    if (s->table[i].address)
-      table[slot] = s->table[i];
-  }
-  free(s->table);
-  s->table = table;
-  s->table_size = size;
-  return true;
-}
-
 size_t weir__symbols_of(weir__symbols *s, uintptr_t address, size_t *first) {
-  if (!grow_table(s))
-    return 0;
-  size_t slot = (address * 0x9e3779b97f4a7c15u >> 32) & (s->table_size - 1);
-  while (s->table[slot].address && s->table[slot].address != address)
-    slot = (slot + 1) & (s->table_size - 1);
-  known *k = &s->table[slot];
-  if (!k->address) {
+  const known *k = weir__hash_map_find(&s->known, sizeof *k, address);
+  if (!k) {
     size_t before = s->count;
     if (!s->is_open)
       start(s);
-    if (!look_up(s, address - 1)) /* the call instruction itself */
+    known *made = look_up(s, address - 1) /* the call instruction itself */
+                      ? weir__hash_map_put(&s->known, sizeof *made, address)
+                      : NULL;
+    if (!made)
       return 0;
-    *k = (known){address, before, s->count - before};
-    s->known_count++;
+    *made = (known){address, before, s->count - before};
+    k = made;
   }
   *first = k->first;
   return k->count;

@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/base.h"
 #include "base/outfile.h"
+#include "base/system.h"
 #include "inspect/snapshot.h"
 #include "inspect/symbols.h"
 
@@ -84,7 +86,7 @@ typedef weir__snapshot_writer writer;
 
 static uint32_t *grow_memos(writer *w, memo_table *table, uint32_t number) {
   size_t before = table->room;
-  if (!weir__make_room(&table->memos, &table->room, (size_t)number + 1, sizeof *table->memos)) {
+  if (!WEIR__RESERVE(table->memos, table->room, (size_t)number + 1)) {
     w->is_out_of_memory = true;
     return NULL;
   }
@@ -542,7 +544,7 @@ weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_form
   if (error)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", __func__, path, strerror(error));
   weir_status status = WEIR_OK;
-  int descriptor = fcntl(out.fd, F_DUPFD_CLOEXEC, 0);
+  int descriptor = weir__descriptor_copy(out.fd);
   FILE *file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
   if (!file) {
     error = errno;

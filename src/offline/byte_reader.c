@@ -7,14 +7,14 @@
 
 enum { BUFFER_SIZE = 128 * 1024, SLACK = WEIR__BYTE_READER_SLACK };
 
-/* The bytes that came decide what may be taken for them. */
+/* The limit follows the number of bytes read. */
 static void raise_budget(weir__byte_reader *w, uint64_t bytes) {
-  uint64_t allowed = WEIR__WINDOW_MEMORY + (bytes < UINT64_MAX / 128 ? bytes : UINT64_MAX / 128) * WEIR__WINDOW_FACTOR;
+  uint64_t allowed = WEIR__READER_MEMORY + (bytes < UINT64_MAX / 128 ? bytes : UINT64_MAX / 128) * WEIR__READER_FACTOR;
   w->budget->limit = allowed < w->memory ? allowed : w->memory;
 }
 
-weir_status weir__byte_reader_open(weir__byte_reader *w, weir__input *source, weir__budget *budget, uint64_t limit) {
-  *w = (weir__byte_reader){.source = source, .budget = budget, .limit = limit, .memory = budget->limit};
+weir_status weir__byte_reader_open(weir__byte_reader *w, weir__input *input, weir__budget *budget, uint64_t limit) {
+  *w = (weir__byte_reader){.input = input, .budget = budget, .limit = limit, .memory = budget->limit};
   raise_budget(w, 0);
   w->buffer = weir__grow(budget, NULL, &w->capacity, BUFFER_SIZE + SLACK, 1);
   if (w->buffer == NULL)
@@ -32,7 +32,7 @@ void weir__byte_reader_close(weir__byte_reader *w) {
 weir_status weir__byte_reader_fail_args(const weir__byte_reader *w, const char *format, va_list args) {
   char text[WEIR__TEXT_SIZE / 2];
   weir__format_text(text, sizeof text, format, args);
-  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", weir__input_name(w->source),
+  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", weir__input_name(w->input),
                     (unsigned long long)weir__byte_reader_offset(w, w->begin), text);
 }
 
@@ -48,12 +48,12 @@ weir_status weir__byte_reader_fail_memory(const weir__byte_reader *w) {
   char limit[32];
   if (w->budget->is_over && w->budget->limit < w->memory)
     return weir__byte_reader_fail(w, "reading it takes more memory than %u bytes for each byte of it, and %s",
-                                  WEIR__WINDOW_FACTOR, weir__format_bytes(WEIR__WINDOW_MEMORY, limit));
+                                  WEIR__READER_FACTOR, weir__format_bytes(WEIR__READER_MEMORY, limit));
   if (w->budget->is_over)
     return weir__byte_reader_fail(w, "reading it takes more memory than the limit of %s",
                                   weir__format_bytes(w->budget->limit, limit));
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: byte %llu: the host has no memory to read on",
-                    weir__input_name(w->source), (unsigned long long)weir__byte_reader_offset(w, w->begin));
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: byte %llu: the host has no memory left to read it",
+                    weir__input_name(w->input), (unsigned long long)weir__byte_reader_offset(w, w->begin));
 }
 
 weir_status weir__byte_reader_fail_end(const weir__byte_reader *w) {
@@ -82,10 +82,10 @@ weir_status weir__byte_reader_fill(weir__byte_reader *w, size_t wanted) {
       }
       w->buffer = w->begin = grown;
     }
-    /* Also where a long text has made the buffer large, no more than usual is ahead of who reads. */
+    /* Even if a long text has enlarged the buffer, no more than usual is read ahead. */
     size_t got = 0, missing = ahead + wanted - kept, room = w->capacity - kept - SLACK;
     size_t most = missing > BUFFER_SIZE ? missing : BUFFER_SIZE;
-    status = weir__input_read(w->source, w->buffer + kept, room < most ? room : most, &got);
+    status = weir__input_read(w->input, w->buffer + kept, room < most ? room : most, &got);
     kept += got;
     w->has_ended = got == 0;
     raise_budget(w, w->offset + kept);

@@ -1,14 +1,14 @@
 #include "offline/code.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/thread.h"
 #include "inspect/symbols.h"
 #include "offline/elf.h"
 
-/* A program or library on disk. Those that were opened stay: the recordings of many ranks have the same ones. */
+/* A program or library on disk. It stays open, since the recordings of many ranks have the same ones. */
 typedef struct code_file {
   struct code_file *next;
   char *path;
@@ -23,14 +23,14 @@ struct weir__code {
 };
 
 static code_file *files;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list, and of all symbols in it */
+static weir__mutex lock = WEIR__MUTEX_INIT; /* of the list, and of all symbols in it */
 
 static bool is_unchanged(const struct stat *a, const struct stat *b) {
   return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
          a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* The lock is held. NULL: it is not there, or cannot be read. */
+/* The lock is held. NULL if it is missing or cannot be read. */
 static code_file *file_of(const char *path) {
   struct stat about;
   if (*path != '/' || stat(path, &about) != 0)
@@ -64,9 +64,9 @@ static bool is_recorded_one(const code_file *file, const weir__code_origin *orig
 }
 
 weir__code *weir__code_open(const weir__code_origin *origin) {
-  pthread_mutex_lock(&lock);
+  weir__mutex_lock(&lock);
   code_file *file = file_of(origin->path);
-  pthread_mutex_unlock(&lock);
+  weir__mutex_unlock(&lock);
   weir__code *code = file && is_recorded_one(file, origin) ? malloc(sizeof *code) : NULL;
   if (code)
     *code = (weir__code){file, origin->base};
@@ -79,7 +79,7 @@ static bool is_known(const char *text) { return strcmp(text, "??") != 0; }
 
 /* The lock is held. */
 static size_t look_up(code_file *file, uint64_t address, weir__code_name *names, size_t room) {
-  size_t first = 0, count = weir__symbols_of(file->symbols, address, &first), written = 0;
+  size_t first = 0, count = weir__symbols_of(file->symbols, (uintptr_t)address, &first), written = 0;
   for (size_t i = 0; i < count && written < room; i++) {
     const weir__symbol *symbol = weir__symbols_at(file->symbols, first + i);
     weir__code_name name = {weir__symbols_text(file->symbols, symbol->function),
@@ -99,8 +99,8 @@ static size_t look_up(code_file *file, uint64_t address, weir__code_name *names,
 size_t weir__code_names(weir__code *code, uint64_t address, weir__code_name *names, size_t room) {
   if (address == code->base) /* the file begins with its header */
     return 0;
-  pthread_mutex_lock(&lock);
+  weir__mutex_lock(&lock);
   size_t count = look_up(code->file, address - code->base, names, room);
-  pthread_mutex_unlock(&lock);
+  weir__mutex_unlock(&lock);
   return count;
 }

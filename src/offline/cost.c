@@ -9,12 +9,13 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/system.h"
 
 enum { MOST_BYTES = 1 << 16 };
 
-/* An NVIDIA H200 with driver 580 and CUDA 13.0. A pair of cuMemAlloc and cuMemFree takes 62 to 94 us, and is cut in half.
- * cuMemCreate takes 8.9, 9.4 and 11.1 us for 2, 20 and 64 MiB, cuMemRelease 13.0, 17.5 and 33.8: straight lines that are no
- * more than a tenth away. cuMemAddressReserve takes 9 to 66 us. */
+/* Measured on an NVIDIA H200 with driver 580 and CUDA 13.0. A pair of cuMemAlloc and cuMemFree takes 62 to 94 us, half
+ * of which is assigned to each. cuMemCreate takes 8.9, 9.4 and 11.1 us for 2, 20 and 64 MiB, cuMemRelease 13.0, 17.5
+ * and 33.8; linear fits are within a tenth. cuMemAddressReserve takes 9 to 66 us. */
 void weir__costs_default(weir__costs *costs) {
   *costs = (weir__costs){.of = {[WEIR__METER_ALLOC] = {39000, 0},
                                 [WEIR__METER_FREE] = {39000, 0},
@@ -27,7 +28,7 @@ void weir__costs_default(weir__costs *costs) {
                                 [WEIR__METER_RELEASE] = {11700, 315}}};
 }
 
-/* Where a key's number is; NULL: there is no such key. */
+/* The number of a key; NULL if there is no such key. */
 static double *find(weir__costs *costs, const char *key, size_t length) {
   bool is_mib = length > 4 && memcmp(key + length - 4, "_mib", 4) == 0;
   if (is_mib)
@@ -40,7 +41,7 @@ static double *find(weir__costs *costs, const char *key, size_t length) {
   return NULL;
 }
 
-/* What stands between words, in lines and in JSON. */
+/* What separates words, in lines and in JSON. */
 static const char separators[] = " \t\r\n,:={}\"";
 
 static const char *skip(const char *at, int *line) {
@@ -71,7 +72,7 @@ weir_status weir__costs_parse(const char *name, const char *text, weir__costs *c
     *number = strtod(value, &end);
     if (end == value || (*end && !strchr(separators, *end)) || errno || !isfinite(*number) || *number < 0 ||
         *number > 1e12)
-      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: line %d: %.*s: '%.*s' is no number of nanoseconds from 0 to 1e12",
+      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: line %d: %.*s: '%.*s' is not a number of nanoseconds from 0 to 1e12",
                         name, line, (int)length, at,
                         (int)(strcspn(value, separators) < 80 ? strcspn(value, separators) : 80), value);
     at = end;
@@ -81,7 +82,7 @@ weir_status weir__costs_parse(const char *name, const char *text, weir__costs *c
 }
 
 weir_status weir__costs_load(const char *path, weir__costs *costs) {
-  int standard = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+  int standard = strcmp(path, "-") == 0 ? weir__descriptor_copy(STDIN_FILENO) : -1;
   FILE *file = standard >= 0 ? fdopen(standard, "rb") : fopen(path, "rb");
   if (!file)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", path, strerror(errno));
@@ -93,7 +94,7 @@ weir_status weir__costs_load(const char *path, weir__costs *costs) {
   else if (ferror(file))
     status = weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", path, strerror(errno));
   else if (size > MOST_BYTES || memchr(text, 0, size))
-    status = weir__fail(WEIR_ERROR_BAD_DATA, "%s: this is no table of costs", path);
+    status = weir__fail(WEIR_ERROR_BAD_DATA, "%s: not a table of costs", path);
   else {
     text[size] = 0;
     status = weir__costs_parse(path, text, costs);

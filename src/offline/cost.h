@@ -1,13 +1,13 @@
 /*
- * What driver calls cost: a table of nanoseconds, and the estimate that follows from counted calls. The default table was
- * measured on an H200.
+ * The cost of driver calls: a table of nanoseconds, and an estimate from counted calls. The default table was measured
+ * on an H200.
  */
 #ifndef WEIR_OFFLINE_COST_H
 #define WEIR_OFFLINE_COST_H
 
 #include "offline/meter.h"
 
-/* Of one kind of call, in nanoseconds: for each handle that it is about, and for each MiB of them. */
+/* Nanoseconds of one kind of call, for each handle and for each MiB. */
 typedef struct weir__cost {
   double handle, mib;
 } weir__cost;
@@ -22,10 +22,10 @@ void weir__costs_default(weir__costs *costs);
  * ("create"), or a kind and "_mib" ("create_mib"). An error names the line. */
 weir_status weir__costs_load(const char *path, weir__costs *costs);
 
-/* Reads a text in memory likewise; `name` is what errors call it. */
+/* The same for a text in memory; errors call it `name`. */
 weir_status weir__costs_parse(const char *name, const char *text, weir__costs *costs);
 
-/* Nanoseconds. A call that failed counts as one for a single handle. */
+/* In nanoseconds. A failed call counts as one for a single handle. */
 double weir__costs_estimate(const weir__costs *costs, const weir__meter_counts *counts);
 
 #endif

@@ -7,11 +7,11 @@
 #include "base/base.h"
 #include "base/text.h"
 
-static const char *text_of(const weir__recording *snapshot, uint32_t id) {
-  return id < snapshot->strings.count ? snapshot->strings.items[id].text : "";
+static const char *text_of(const weir__recording *recording, uint32_t id) {
+  return id < recording->strings.count ? recording->strings.items[id].text : "";
 }
 
-/* As much of a text as there is room for, without what a terminal would obey. */
+/* Copies as much of a text as there is room for, without control characters. */
 static const char *escaped(const char *text, char *out, size_t size) {
   weir__escape_text(text, strlen(text), out, size);
   return out;
@@ -35,8 +35,8 @@ static bool is_weir(const char *file) {
   return strstr(file, "libweir") || strstr(file, "/_weir.") || (strstr(file, "/weir/") && is_python(file));
 }
 
-/* How far a frame is from the code of the program's author. `has_python`: the stack has Python frames, so native ones belong to
- * the interpreter and to extensions. */
+/* How far a frame is from the program's own code. With `has_python` the stack has Python frames, so native ones belong
+ * to the interpreter and to extensions. */
 typedef enum distance { OWN, OTHER_LIBRARY, FRAMEWORK } distance;
 
 static distance distance_of(const char *file, bool has_python) {
@@ -49,30 +49,30 @@ static distance distance_of(const char *file, bool has_python) {
   return strstr(file, "-packages/") ? OTHER_LIBRARY : FRAMEWORK;
 }
 
-static const char *file_of(const weir__recording *snapshot, uint32_t frame) {
-  return text_of(snapshot, snapshot->frames[frame].filename);
+static const char *file_of(const weir__recording *recording, uint32_t frame) {
+  return text_of(recording, recording->frames[frame].filename);
 }
 
 #define NO_FRAME UINT32_MAX
 
-/* The frames that stand for a stack: the innermost one, and the innermost of the program's own code, or else of a library other than
- * PyTorch. Native frames are passed over where there are Python frames, and Weir's own always. */
+/* The frames that describe a stack: the innermost one, and the innermost of the program's own code, or else of a
+ * library other than PyTorch. Native frames are skipped if there are Python frames, and Weir's own always. */
 typedef struct shown {
   uint32_t inner, own;
 } shown;
 
-static shown frames_of(const weir__recording *snapshot, uint32_t stack) {
-  const weir__recording_stack *s = &snapshot->stacks[stack < snapshot->stack_count ? stack : 0];
+static shown frames_of(const weir__recording *recording, uint32_t stack) {
+  const weir__recording_stack *s = &recording->stacks[stack < recording->stack_count ? stack : 0];
   shown found = {NO_FRAME, NO_FRAME};
-  if (!s->count) /* a file without any frame has no array of them */
+  if (!s->count) /* a recording without frames has no array of them */
     return found;
-  const uint32_t *frames = snapshot->stack_frames + s->first;
+  const uint32_t *frames = recording->stack_frames + s->first;
   distance closest = FRAMEWORK;
   bool has_python = false;
   for (size_t i = 0; i < s->count && !has_python; i++)
-    has_python = is_python(file_of(snapshot, frames[i]));
+    has_python = is_python(file_of(recording, frames[i]));
   for (size_t i = 0; i < s->count; i++) {
-    const char *file = file_of(snapshot, frames[i]);
+    const char *file = file_of(recording, frames[i]);
     distance d = distance_of(file, has_python);
     if (found.inner == NO_FRAME && (has_python ? is_python(file) && !is_weir(file) : *file && !is_weir(file)))
       found.inner = frames[i];
@@ -88,35 +88,35 @@ static shown frames_of(const weir__recording *snapshot, uint32_t stack) {
   return found;
 }
 
-static int put_frame(const weir__recording *snapshot, uint32_t frame, const char *before, char *text, size_t size) {
-  const weir__recording_frame *f = &snapshot->frames[frame];
-  const char *file = text_of(snapshot, f->filename), *slash = strrchr(file, '/');
+static int put_frame(const weir__recording *recording, uint32_t frame, const char *before, char *text, size_t size) {
+  const weir__recording_frame *f = &recording->frames[frame];
+  const char *file = text_of(recording, f->filename), *slash = strrchr(file, '/');
   char name[49], base[41];
-  return snprintf(text, size, "%s%s (%s:%lld)", before, escaped(text_of(snapshot, f->name), name, sizeof name),
+  return snprintf(text, size, "%s%s (%s:%lld)", before, escaped(text_of(recording, f->name), name, sizeof name),
                   escaped(slash ? slash + 1 : file, base, sizeof base), (long long)f->line);
 }
 
-static const char *put_frames(const weir__recording *snapshot, const shown *frames, char text[WEIR__DESCRIBE_TEXT]) {
+static const char *put_frames(const weir__recording *recording, const shown *frames, char text[WEIR__DESCRIBE_TEXT]) {
   *text = 0;
   if (frames->inner == NO_FRAME)
     return text;
-  int length = put_frame(snapshot, frames->inner, "", text, WEIR__DESCRIBE_TEXT);
+  int length = put_frame(recording, frames->inner, "", text, WEIR__DESCRIBE_TEXT);
   if (frames->own != NO_FRAME && length > 0 && length < WEIR__DESCRIBE_TEXT)
-    put_frame(snapshot, frames->own, ", from ", text + length, WEIR__DESCRIBE_TEXT - (size_t)length);
+    put_frame(recording, frames->own, ", from ", text + length, WEIR__DESCRIBE_TEXT - (size_t)length);
   return text;
 }
 
-const char *weir__describe_stack(const weir__recording *snapshot, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]) {
-  shown frames = frames_of(snapshot, stack);
-  return put_frames(snapshot, &frames, text);
+const char *weir__describe_stack(const weir__recording *recording, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]) {
+  shown frames = frames_of(recording, stack);
+  return put_frames(recording, &frames, text);
 }
 
-/* ---- Stacks that look alike ---- */
+/* ---- Stacks that are described alike ---- */
 
-/* Stacks by the frames that are shown of them, and by what these look like. */
+/* Stacks by the frames that describe them, and by their texts. */
 typedef struct site {
   shown frames;
-  uint32_t stack; /* + 1: the first such; 0: empty */
+  uint32_t stack; /* + 1: the first such;  0 if it is empty */
 } site;
 
 static site *site_of(site *table, size_t room, const shown *frames) {
@@ -126,32 +126,32 @@ static site *site_of(site *table, size_t room, const shown *frames) {
   return &table[slot];
 }
 
-static site *look_of(const weir__recording *snapshot, site *table, size_t room, const shown *frames) {
+static site *look_of(const weir__recording *recording, site *table, size_t room, const shown *frames) {
   char text[WEIR__DESCRIBE_TEXT] = "", other[WEIR__DESCRIBE_TEXT];
-  put_frames(snapshot, frames, text);
+  put_frames(recording, frames, text);
   size_t slot = (size_t)weir__hash_bytes(0, text, strlen(text)) & (room - 1);
-  while (table[slot].stack && strcmp(put_frames(snapshot, &table[slot].frames, other), text) != 0)
+  while (table[slot].stack && strcmp(put_frames(recording, &table[slot].frames, other), text) != 0)
     slot = (slot + 1) & (room - 1);
   return &table[slot];
 }
 
-weir_status weir__describe_alike(const weir__recording *snapshot, uint32_t **alike) {
+weir_status weir__describe_alike(const weir__recording *recording, uint32_t **alike) {
   size_t room = 64;
-  while (room < 2 * snapshot->stack_count)
+  while (room < 2 * recording->stack_count)
     room *= 2;
   site *sites = calloc(2 * room, sizeof *sites), *looks = sites ? sites + room : NULL;
-  uint32_t *result = malloc((snapshot->stack_count + 1) * sizeof *result);
+  uint32_t *result = malloc((recording->stack_count + 1) * sizeof *result);
   if (!sites || !result) {
     free(sites);
     free(result);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu stacks", snapshot->stack_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu stacks", recording->stack_count);
   }
   result[0] = 0;
-  for (size_t i = 0; i < snapshot->stack_count; i++) {
-    shown frames = frames_of(snapshot, (uint32_t)i);
+  for (size_t i = 0; i < recording->stack_count; i++) {
+    shown frames = frames_of(recording, (uint32_t)i);
     site *known = site_of(sites, room, &frames);
     if (!known->stack) {
-      site *look = look_of(snapshot, looks, room, &frames);
+      site *look = look_of(recording, looks, room, &frames);
       if (!look->stack)
         *look = (site){frames, (uint32_t)i + 1};
       *known = (site){frames, look->stack};
@@ -163,7 +163,7 @@ weir_status weir__describe_alike(const weir__recording *snapshot, uint32_t **ali
   return WEIR_OK;
 }
 
-const char *weir__describe_phase(const weir__recording *snapshot, int device, int64_t time_us,
+const char *weir__describe_phase(const weir__recording *recording, int device, int64_t time_us,
                                  char text[WEIR__DESCRIBE_TEXT]) {
   enum { DEEPEST = 32 };
   const weir__recording_annotation *open[DEEPEST], *last = NULL;
@@ -172,11 +172,11 @@ const char *weir__describe_phase(const weir__recording *snapshot, int device, in
   *text = 0;
   if (!time_us)
     return text;
-  for (size_t i = 0; i < snapshot->annotation_count; i++) {
-    const weir__recording_annotation *a = &snapshot->annotations[i];
+  for (size_t i = 0; i < recording->annotation_count; i++) {
+    const weir__recording_annotation *a = &recording->annotations[i];
     if (a->time_us > time_us || (a->device >= 0 && a->device != device))
       continue;
-    if (strcmp(text_of(snapshot, a->stage), "START") == 0) {
+    if (strcmp(text_of(recording, a->stage), "START") == 0) {
       if (depth < DEEPEST)
         open[depth++] = a;
     } else {
@@ -189,9 +189,9 @@ const char *weir__describe_phase(const weir__recording *snapshot, int device, in
     }
   }
   if (depth)
-    snprintf(text, WEIR__DESCRIBE_TEXT, "in %s", escaped(text_of(snapshot, open[depth - 1]->name), name, sizeof name));
+    snprintf(text, WEIR__DESCRIBE_TEXT, "in %s", escaped(text_of(recording, open[depth - 1]->name), name, sizeof name));
   else if (last)
-    snprintf(text, WEIR__DESCRIBE_TEXT, "after %s", escaped(text_of(snapshot, last->name), name, sizeof name));
+    snprintf(text, WEIR__DESCRIBE_TEXT, "after %s", escaped(text_of(recording, last->name), name, sizeof name));
   return text;
 }
 
@@ -210,8 +210,8 @@ const char *weir__describe_span(int64_t microseconds, char text[32]) {
   return text;
 }
 
-const char *weir__describe_stream(const weir__recording *snapshot, uint16_t stream, char text[48]) {
-  int64_t handle = stream < snapshot->stream_count ? snapshot->streams[stream] : 0;
+const char *weir__describe_stream(const weir__recording *recording, uint16_t stream, char text[48]) {
+  int64_t handle = stream < recording->stream_count ? recording->streams[stream] : 0;
   if (handle)
     snprintf(text, 48, "stream 0x%llx", (unsigned long long)handle);
   else

@@ -1,16 +1,19 @@
 #include "offline/elf.h"
 
+#ifndef __wasi__
+
 #include <elf.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory_map.h"
+
 typedef struct function {
   uint64_t begin, bytes;
-  const char *name; /* in the map; ends in it */
+  const char *name; /* in the mapped file, NUL-terminated */
 } function;
 
 struct weir__elf {
@@ -19,10 +22,10 @@ struct weir__elf {
   Elf64_Ehdr header;
   function *functions; /* by address */
   size_t count;
-  bool has_functions; /* they were looked for */
+  bool has_functions; /* they were searched for */
 };
 
-/* A part of the file; NULL if it is not all there. */
+/* A part of the file; NULL if it exceeds the file. */
 static const void *part_of(const weir__elf *elf, uint64_t at, uint64_t bytes) {
   return at <= elf->bytes && bytes <= elf->bytes - at ? elf->map + at : NULL;
 }
@@ -35,7 +38,7 @@ static bool is_readable(const Elf64_Ehdr *h) {
          h->e_ident[EI_DATA] == (first ? ELFDATA2LSB : ELFDATA2MSB) && (h->e_type == ET_EXEC || h->e_type == ET_DYN);
 }
 
-/* Waits for nothing: a name may be that of a FIFO. */
+/* Does not block: the path may be that of a FIFO. */
 static int open_regular(const char *path, size_t *bytes) {
   struct stat about;
   int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -52,10 +55,10 @@ static int open_regular(const char *path, size_t *bytes) {
 weir__elf *weir__elf_open(const char *path) {
   weir__elf *elf = calloc(1, sizeof *elf);
   int descriptor = elf ? open_regular(path, &elf->bytes) : -1;
-  void *map = descriptor < 0 ? MAP_FAILED : mmap(NULL, elf->bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  const void *map = descriptor < 0 ? NULL : weir__map_file(descriptor, elf->bytes);
   if (descriptor >= 0)
     close(descriptor);
-  if (map == MAP_FAILED) {
+  if (!map) {
     free(elf);
     return NULL;
   }
@@ -70,7 +73,7 @@ weir__elf *weir__elf_open(const char *path) {
 void weir__elf_close(weir__elf *elf) {
   if (!elf)
     return;
-  munmap((void *)elf->map, elf->bytes);
+  weir__unmap(elf->map, elf->bytes);
   free(elf->functions);
   free(elf);
 }
@@ -174,3 +177,29 @@ const char *weir__elf_function(weir__elf *elf, uint64_t address) {
   const function *f = low ? &elf->functions[low - 1] : NULL;
   return f && address - f->begin < f->bytes ? f->name : NULL;
 }
+
+#else
+
+#include <stddef.h>
+
+/* WASI has no elf.h, and a page has no files of programs: nothing is found. */
+weir__elf *weir__elf_open(const char *path) {
+  (void)path;
+  return NULL;
+}
+
+void weir__elf_close(weir__elf *elf) { (void)elf; }
+
+const unsigned char *weir__elf_build_id(const weir__elf *elf, size_t *bytes) {
+  (void)elf;
+  *bytes = 0;
+  return NULL;
+}
+
+const char *weir__elf_function(weir__elf *elf, uint64_t address) {
+  (void)elf;
+  (void)address;
+  return NULL;
+}
+
+#endif

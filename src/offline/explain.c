@@ -4,27 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/sizes.h"
+#include "alloc/replay_port.h"
 #include "base/base.h"
 #include "offline/describe.h"
 #include "offline/explain_parts.h"
 #include "offline/replay_plan.h"
 
-/* What is taken along while the history is replayed. */
+/* What is collected while the history is replayed. */
 typedef struct view {
   size_t target;
   bool is_taken;
   size_t rescued;
   bool was_rescued; /* the request at the target */
   uint64_t peak;    /* reserved bytes in the whole recording */
-  uint64_t memory;  /* with which the history was opened */
+  uint64_t memory;  /* with which the replayer was opened */
   double fraction;
   weir__settings settings;
   weir__state state;
   weir_status status;
 } view;
 
-static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
   view *v = context;
   if (event < v->target) {
     v->rescued = report->rescued;
@@ -32,7 +32,7 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
   }
   v->is_taken = true;
   v->was_rescued = report->rescued > v->rescued;
-  v->status = weir__state_of_heap(heap, &v->state);
+  v->status = weir__state_of_allocator(allocator, &v->state);
   return false;
 }
 
@@ -78,8 +78,8 @@ static size_t next_oom(const weir__recording_device *device, size_t first) {
   return i;
 }
 
-/* Whether the list of segments shows the state at an event: nothing happened after it. A snapshot that is written when memory
- * runs out is like that. */
+/* Whether the list of segments shows the state at an event, since nothing happened after it: as in a snapshot that is
+ * written when memory runs out. */
 static bool is_last(const weir__recording_device *device, size_t event) {
   for (size_t i = event + 1; i < device->event_count; i++)
     if (device->events[i].action <= WEIR_TRACE_SEGMENT_UNMAP)
@@ -87,16 +87,17 @@ static bool is_last(const weir__recording_device *device, size_t event) {
   return true;
 }
 
-/* ---- What was asked ---- */
+/* ---- The request ---- */
 
-/* The pool of a request that failed is not recorded before PyTorch 2.12: it is taken for that of the last one before it. */
-static void seek(const weir__recording *snapshot, const weir__recording_device *device, size_t event,
+/* Before PyTorch 2.12 the pool of a request that failed is not recorded: it is assumed to be that of the last request.
+ * */
+static void seek(const weir__recording *recording, const weir__recording_device *device, size_t event,
                  const weir__state *state, weir__explanation *x, weir__seeker *seeker) {
   const weir__recording_entry *e = &device->events[event];
-  *seeker = (weir__seeker){.stream = snapshot->streams[e->stream], .is_small = x->is_small};
+  *seeker = (weir__seeker){.stream = recording->streams[e->stream], .is_small = x->is_small};
   if (e->pool != WEIR__RECORDING_NO_POOL) {
-    seeker->pool[0] = snapshot->pools[e->pool].id[0];
-    seeker->pool[1] = snapshot->pools[e->pool].id[1];
+    seeker->pool[0] = recording->pools[e->pool].id[0];
+    seeker->pool[1] = recording->pools[e->pool].id[1];
   } else {
     size_t i = event;
     while (i > 0 && device->events[i].action != WEIR_TRACE_ALLOC)
@@ -112,10 +113,10 @@ static void seek(const weir__recording *snapshot, const weir__recording_device *
 static void read_request(const weir__recording_entry *e, const weir__settings *settings, weir__explanation *x) {
   x->has_request = true;
   x->request = e->size;
-  x->rounded = e->size < WEIR__MOST_BYTES ? weir__round_bytes(settings, e->size) : e->size;
-  x->wanted = e->size < WEIR__MOST_BYTES ? weir__segment_bytes(settings, x->rounded) : e->size;
+  x->rounded = weir__port_round(settings, e->size);
+  x->wanted = weir__port_segment_bytes(settings, e->size);
   x->mapped = x->wanted;
-  x->is_small = x->rounded <= WEIR__SMALL_MAX;
+  x->is_small = x->rounded <= WEIR__PORT_SMALL_MAX;
   x->stream = e->stream;
   x->stack = e->stack;
   if (e->action == WEIR_TRACE_OOM) {
@@ -124,26 +125,26 @@ static void read_request(const weir__recording_entry *e, const weir__settings *s
   }
 }
 
-/* ---- What there was, and what was missing ---- */
+/* ---- The limit, and what was missing ---- */
 
-/* What an expandable segment would have to map for the request: the allocator takes the lowest place where unmapped space, with the
- * free blocks around it, is long enough. Behind its last page a segment has room. */
+/* What an expandable segment would have to map for the request. The allocator takes the lowest unmapped range that is
+ * long enough together with the free blocks around it. There is room after the last page. */
 static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeker, const weir__settings *settings,
                              uint64_t bytes) {
-  uint64_t page = seeker->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size;
+  uint64_t page = seeker->is_small ? WEIR__PORT_SMALL_SEGMENT : settings->large_segment_size;
   for (size_t i = 0; i < state->segment_count; i++) {
     const weir__state_segment *s = &state->segments[i];
     if (!s->is_expandable || !weir__may_get(seeker, s))
       continue;
-    uint64_t have = 0, unmapped = 0; /* of the run of free and unmapped blocks under way */
+    uint64_t have = 0, unmapped = 0; /* of the current run of free and unmapped blocks */
     for (size_t k = s->first; k < s->first + s->count; k++) {
       const weir__state_block *b = &state->blocks[k];
-      if (b->state >= WEIR__ALLOCATED) {
+      if (weir__state_is_active(b)) {
         have = unmapped = 0;
         continue;
       }
       uint64_t take = b->size < bytes - have ? b->size : bytes - have;
-      if (b->state == WEIR__UNMAPPED)
+      if (b->state == WEIR__BLOCK_UNMAPPED)
         unmapped += (take + page - 1) / page * page;
       have += take;
       if (have == bytes && unmapped)
@@ -169,11 +170,11 @@ static void find_limit(weir__explanation *x) {
     x->limit_most = refused - 1;
 }
 
-/* How much more than there was. Not known of a failure that neither a limit nor a full device explains. */
+/* How much memory was missing. Not known for a failure that neither a limit nor a full device explains. */
 static void find_missing(weir__explanation *x) {
   bool is_full = x->has_device_free && x->device_free < x->mapped;
   uint64_t of_device = is_full ? x->mapped - x->device_free : 0, taken;
-  x->missing_most = x->wanted; /* whatever there was */
+  x->missing_most = x->wanted; /* no matter how much was free */
   if (x->limit_is_device) {
     uint64_t room = x->limit > x->reserved ? x->limit - x->reserved : 0;
     x->has_missing = room < x->mapped;
@@ -219,14 +220,14 @@ static void count_bytes(const weir__state *state, const weir__seeker *seeker, we
     const weir__state_segment *s = &state->segments[i];
     for (size_t k = s->first; k < s->first + s->count; k++) {
       const weir__state_block *b = &state->blocks[k];
-      if (b->state == WEIR__ALLOCATED) {
+      if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED) {
         uint64_t asked = b->requested < b->size ? b->requested : b->size;
         add(x, WEIR__USE_LIVE, asked);
         if (asked < b->size)
           add(x, WEIR__USE_ROUNDING, b->size - asked);
-      } else if (b->state == WEIR__WAITING)
+      } else if (b->state == WEIR_BLOCK_ACTIVE_PENDING_FREE)
         add(x, WEIR__USE_WAITING, b->size);
-      else if (b->state == WEIR__FREE) {
+      else if (b->state == WEIR_BLOCK_INACTIVE) {
         weir__byte_use use = use_of_free(s, b, seeker);
         uint64_t *largest =
             use == WEIR__USE_FREE_WHOLE || use == WEIR__USE_FREE_SPLIT ? &x->largest_hole : &x->largest_elsewhere;
@@ -237,7 +238,7 @@ static void count_bytes(const weir__state *state, const weir__seeker *seeker, we
   }
 }
 
-/* ---- Who holds ---- */
+/* ---- Holders ---- */
 
 static int by_key(const void *a, const void *b) {
   const weir__holder *x = a, *y = b;
@@ -251,10 +252,10 @@ static int by_bytes(const void *a, const void *b) {
   return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : by_key(a, b);
 }
 
-static weir_status find_holders(const weir__recording *snapshot, const weir__state *state, weir__explanation *x) {
+static weir_status find_holders(const weir__recording *recording, const weir__state *state, weir__explanation *x) {
   size_t count = 0, groups = 0;
   uint32_t *alike;
-  weir_status status = weir__describe_alike(snapshot, &alike);
+  weir_status status = weir__describe_alike(recording, &alike);
   if (status)
     return status;
   weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
@@ -263,11 +264,11 @@ static weir_status find_holders(const weir__recording *snapshot, const weir__sta
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
   }
   for (size_t i = 0; i < state->block_count; i++)
-    x->has_stacks |= state->blocks[i].state == WEIR__ALLOCATED && state->blocks[i].stack;
+    x->has_stacks |= state->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED && state->blocks[i].stack;
   for (size_t i = 0; i < state->block_count; i++) {
     const weir__state_block *b = &state->blocks[i];
-    if (b->state == WEIR__ALLOCATED)
-      all[count++] = (weir__holder){b->stack < snapshot->stack_count ? alike[b->stack] : 0,
+    if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED)
+      all[count++] = (weir__holder){b->stack < recording->stack_count ? alike[b->stack] : 0,
                                     x->has_stacks ? 0 : b->requested, b->requested, 1};
   }
   qsort(all, count, sizeof *all, by_key);
@@ -288,22 +289,22 @@ static weir_status find_holders(const weir__recording *snapshot, const weir__sta
 
 /* ---- The cause ---- */
 
-static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
+static weir_offline_cause cause_of(const weir__explanation *x, bool was_rescued) {
   static const struct {
     weir__byte_use use;
-    weir__cause cause;
-  } stranded[] = {{WEIR__USE_FREE_SPLIT, WEIR__CAUSE_FRAGMENTED},
-                  {WEIR__USE_FREE_STREAM, WEIR__CAUSE_STREAMS},
-                  {WEIR__USE_FREE_POOL, WEIR__CAUSE_POOLS},
-                  {WEIR__USE_FREE_CLASS, WEIR__CAUSE_CLASS},
-                  {WEIR__USE_WAITING, WEIR__CAUSE_WAITING}};
+    weir_offline_cause cause;
+  } stranded[] = {{WEIR__USE_FREE_SPLIT, WEIR_OFFLINE_CAUSE_FRAGMENTED},
+                  {WEIR__USE_FREE_STREAM, WEIR_OFFLINE_CAUSE_STREAMS},
+                  {WEIR__USE_FREE_POOL, WEIR_OFFLINE_CAUSE_POOLS},
+                  {WEIR__USE_FREE_CLASS, WEIR_OFFLINE_CAUSE_CLASS},
+                  {WEIR__USE_WAITING, WEIR_OFFLINE_CAUSE_WAITING}};
   if (was_rescued)
-    return WEIR__CAUSE_WAITING;
+    return WEIR_OFFLINE_CAUSE_WAITING;
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
   uint64_t missing = x->missing_most;
   if (x->limit != UINT64_MAX && (x->rounded > x->limit || active > x->limit - x->rounded))
-    return WEIR__CAUSE_EXHAUSTED;
-  weir__cause cause = WEIR__CAUSE_MIXED;
+    return WEIR_OFFLINE_CAUSE_EXHAUSTED;
+  weir_offline_cause cause = WEIR_OFFLINE_CAUSE_MIXED;
   uint64_t most = 0;
   for (size_t i = 0; i < WEIR_COUNT_OF(stranded); i++) {
     uint64_t bytes = x->bytes[stranded[i].use];
@@ -317,10 +318,10 @@ static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
   return cause;
 }
 
-/* ---- The whole ---- */
+/* ---- The explanation ---- */
 
-static weir_status analyse(const weir__recording *snapshot, const weir__recording_device *device,
-                           const weir__replayer *history, view *v, weir__explanation *x) {
+static weir_status analyse(const weir__recording *recording, const weir__recording_device *device,
+                           const weir__replayer *replayer, view *v, weir__explanation *x) {
   weir__seeker seeker;
   size_t event = x->event;
   bool failed = x->moment == WEIR__AT_OOM;
@@ -332,14 +333,14 @@ static weir_status analyse(const weir__recording *snapshot, const weir__recordin
   }
   if (device->event_count) {
     weir__state_find_events(&v->state, device->events, event);
-    if (history && !x->is_from_file)
-      weir__state_take_stacks(&v->state, weir__replayer_start(history));
+    if (replayer && !x->is_from_file)
+      weir__state_take_stacks(&v->state, weir__replayer_start(replayer));
     x->time_us = device->events[event].time_us;
   }
   if (failed) {
     read_request(&device->events[event], &v->settings, x);
-    seek(snapshot, device, event, &v->state, x, &seeker);
-    if (v->settings.expandable_segments && x->rounded < WEIR__MOST_BYTES)
+    seek(recording, device, event, &v->state, x, &seeker);
+    if (v->settings.expandable_segments && x->rounded < WEIR__PORT_MAX_REQUEST)
       x->mapped = bytes_to_map(&v->state, &seeker, &v->settings, x->rounded);
   }
   count_bytes(&v->state, failed ? &seeker : NULL, x);
@@ -349,7 +350,7 @@ static weir_status analyse(const weir__recording *snapshot, const weir__recordin
     x->was_rescued = v->was_rescued;
     x->has_missing &= !v->was_rescued;
   }
-  weir_status status = find_holders(snapshot, &v->state, x);
+  weir_status status = find_holders(recording, &v->state, x);
   if (!status && failed) {
     x->cause = cause_of(x, v->was_rescued);
     status = weir__find_pins(&v->state, &seeker, x);
@@ -357,21 +358,22 @@ static weir_status analyse(const weir__recording *snapshot, const weir__recordin
   return status;
 }
 
-static bool is_replayed(const weir__replayer *history, size_t event) {
-  const weir__replay_report *check = weir__replayer_check(history);
+static bool is_replayed(const weir__replayer *replayer, size_t event) {
+  const weir__replay_report *check = weir__replayer_check(replayer);
   return !check->differences || check->first_difference > event;
 }
 
-/* Opens the history with the memory that was given. If the device's memory alone does not explain the file, the program had a limit
- * of its own, or others had a part of the device: that is inferred then. A limit that does not explain it is wrong. */
-static weir_status open_history(const weir__recording *snapshot, const weir__explain_options *options, view *v,
-                                weir__explanation *x, weir__replayer **history) {
-  weir_status status = weir__replayer_open(snapshot, options->device, v->memory, v->fraction, history);
-  if (status || !v->memory || is_replayed(*history, x->event))
+/* Opens the history with the given memory. If the device's memory alone does not explain the recording, the program had
+ * a limit of its own, or other processes used a part of the device, which is then inferred. A given limit that does not
+ * explain the recording is an error. */
+static weir_status open_history(const weir__recording *recording, const weir__explain_options *options, view *v,
+                                weir__explanation *x, weir__replayer **replayer) {
+  weir_status status = weir__replayer_open(recording, options->device, v->memory, v->fraction, replayer);
+  if (status || !v->memory || is_replayed(*replayer, x->event))
     return status;
-  uint64_t limit = weir__replayer_check(*history)->limit, peak = v->peak;
+  uint64_t limit = weir__replayer_check(*replayer)->limit, peak = v->peak;
   char text[3][32];
-  /* Pages of expandable segments may go a little beyond a limit, so this alone would not say that it is wrong. */
+  /* Pages of expandable segments may exceed a limit a little, so this alone does not prove it wrong. */
   if (limit < peak)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "--fraction %g of --memory %s is %s, less than the %s that were reserved at the peak: give the "
@@ -379,7 +381,7 @@ static weir_status open_history(const weir__recording *snapshot, const weir__exp
                       v->fraction, weir__format_bytes(v->memory, text[0]), weir__format_bytes(limit, text[1]),
                       weir__format_bytes(peak, text[2]));
   weir__replayer *inferred = NULL;
-  status = weir__replayer_open(snapshot, options->device, 0, 0, &inferred);
+  status = weir__replayer_open(recording, options->device, 0, 0, &inferred);
   if (status || !is_replayed(inferred, x->event)) {
     weir__replayer_close(inferred);
     return WEIR_OK; /* nothing explains it */
@@ -388,22 +390,22 @@ static weir_status open_history(const weir__recording *snapshot, const weir__exp
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                         "--memory and --fraction allow %s, with which the recording is not reproduced (%s), but it is "
                         "without them: give the limit that was in force, or leave both out",
-                        weir__format_bytes(limit, text[0]), weir__replayer_check(*history)->shown[0]);
+                        weir__format_bytes(limit, text[0]), weir__replayer_check(*replayer)->shown[0]);
     weir__replayer_close(inferred);
     return status;
   }
-  weir__replayer_close(*history);
-  *history = inferred;
+  weir__replayer_close(*replayer);
+  *replayer = inferred;
   v->memory = 0;
   v->fraction = 0;
   x->has_other_limit = true;
   return WEIR_OK;
 }
 
-/* The limit that the replay had. */
-static void take_limit(const weir__replayer *history, weir__explanation *x) {
-  const weir__replay_report *check = weir__replayer_check(history);
-  weir__capacity capacity = weir__replayer_capacity(history);
+/* The limit of the replay. */
+static void take_limit(const weir__replayer *replayer, weir__explanation *x) {
+  const weir__replay_report *check = weir__replayer_check(replayer);
+  weir__capacity capacity = weir__replayer_capacity(replayer);
   x->limit = capacity.limit;
   x->limit_is_inferred = check->limit_is_inferred;
   if (capacity.memory && capacity.memory < x->limit) {
@@ -413,12 +415,12 @@ static void take_limit(const weir__replayer *history, weir__explanation *x) {
   }
 }
 
-/* Replays up to the moment. The state is taken from the allocator if it is exact there, else from the file where the file
- * shows it. */
-static weir_status get_state(const weir__recording *snapshot, const weir__explain_options *options, view *v,
-                             weir__explanation *x, weir__replayer **history) {
-  const weir__recording_device *device = &snapshot->devices[options->device];
-  bool is_listed = !snapshot->is_events_only; /* the file lists the segments at its end */
+/* Replays up to the moment. The state is that of the allocator if the replay is exact up to there, or that of the list
+ * of segments if it shows the moment. */
+static weir_status get_state(const weir__recording *recording, const weir__explain_options *options, view *v,
+                             weir__explanation *x, weir__replayer **replayer) {
+  const weir__recording_device *device = &recording->devices[options->device];
+  bool is_listed = !recording->is_events_only; /* the list of segments shows the end */
   bool in_file = is_listed && (x->moment == WEIR__AT_END || is_last(device, x->event));
   x->limit = x->limit_most = UINT64_MAX;
   x->memory = options->memory ? options->memory : device->memory;
@@ -429,22 +431,22 @@ static weir_status get_state(const weir__recording *snapshot, const weir__explai
   if (!device->event_count && device->start)
     return weir__state_copy(device->start, &v->state);
   if (device->event_count && !(is_listed && x->moment == WEIR__AT_END)) { /* the list itself shows the end */
-    weir_status status = open_history(snapshot, options, v, x, history);
-    if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *history))
+    weir_status status = open_history(recording, options, v, x, replayer);
+    if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *replayer))
       return status;
-    if (status) { /* it makes no sense to the replay */
+    if (status) { /* the replay cannot use it */
       x->differences = 1;
       snprintf(x->difference, sizeof x->difference, "%.*s", (int)sizeof x->difference - 1, weir_last_error());
     } else {
-      const weir__replay_report *check = weir__replayer_check(*history);
-      v->settings = *weir__replayer_settings(*history);
-      if (!is_replayed(*history, x->event)) {
+      const weir__replay_report *check = weir__replayer_check(*replayer);
+      v->settings = *weir__replayer_settings(*replayer);
+      if (!is_replayed(*replayer, x->event)) {
         x->differences = check->differences;
         memcpy(x->difference, check->shown[0], sizeof x->difference);
       } else {
         weir__replay_report report;
-        take_limit(*history, x);
-        status = weir__replayer_recheck(*history, &(weir__replay_watch){look, v}, &report);
+        take_limit(*replayer, x);
+        status = weir__replayer_recheck(*replayer, &(weir__replay_callback){look, v}, &report);
         if (status || v->status)
           return status ? status : v->status;
       }
@@ -456,7 +458,7 @@ static weir_status get_state(const weir__recording *snapshot, const weir__explai
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s", x->difference);
   if (!is_listed && options->moment == WEIR__AT_AUTO) {
     x->is_unknown = true;
-    if (x->moment != WEIR__AT_OOM) { /* when most was in use is not known either */
+    if (x->moment != WEIR__AT_OOM) { /* then the peak is not known, either */
       x->moment = WEIR__AT_END;
       x->event = device->event_count ? device->event_count - 1 : 0;
     }
@@ -473,19 +475,19 @@ static weir_status get_state(const weir__recording *snapshot, const weir__explai
     x->event = device->event_count ? device->event_count - 1 : 0;
   x->is_from_file = true;
   x->is_unknown = !is_listed;
-  return weir__state_of_file(snapshot, device, &v->state);
+  return weir__state_of_file(recording, device, &v->state);
 }
 
 static void note_start(const weir__state *start, weir__explanation *x) {
   x->rebuilt_segments = start->segment_count;
   for (size_t i = 0; i < start->block_count; i++)
-    if (start->blocks[i].state >= WEIR__ALLOCATED) {
+    if (weir__state_is_active(&start->blocks[i])) {
       x->rebuilt_blocks++;
       x->rebuilt_bytes += start->blocks[i].requested;
     }
 }
 
-/* Whether the memory that was given contradicts what the file shows. */
+/* Whether the given memory contradicts the recording. */
 static weir_status check_memory(const weir__recording_device *device, const weir__explain_options *options,
                                 const weir__summary *summary) {
   uint64_t reserved = summary->reserved_before, memory = options->memory;
@@ -520,20 +522,20 @@ static weir_status check_memory(const weir__recording_device *device, const weir
   return WEIR_OK;
 }
 
-weir_status weir__explain(const weir__recording *snapshot, const weir__explain_options *options,
+weir_status weir__explain(const weir__recording *recording, const weir__explain_options *options,
                           weir__explanation *explanation) {
   weir__explanation x = {.device = options->device};
   weir__summary summary;
-  if (options->device < 0 || (size_t)options->device >= snapshot->device_count)
+  if (options->device < 0 || (size_t)options->device >= recording->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", options->device,
-                      snapshot->device_count, snapshot->device_count ? ", from 0 on" : ": nothing was recorded");
-  weir_status status = weir__summarize(snapshot, options->device, &summary);
+                      recording->device_count, recording->device_count ? ", from 0 on" : ": nothing was recorded");
+  weir_status status = weir__summarize(recording, options->device, &summary);
   if (status)
     return status;
-  const weir__recording_device *device = &snapshot->devices[options->device];
+  const weir__recording_device *device = &recording->devices[options->device];
   if (!device->event_count && !device->segment_count && !device->start)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "the file has nothing of device %d; what is to be recorded comes between "
+                      "the file has nothing of device %d: record the job between "
                       "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
                       options->device);
   x.completeness = summary.completeness;
@@ -548,18 +550,19 @@ weir_status weir__explain(const weir__recording *snapshot, const weir__explain_o
   if (status)
     return status;
 
-  weir__replayer *history = NULL;
+  weir__replayer *replayer = NULL;
   view v = {.peak = summary.reserved.bytes};
-  status = get_state(snapshot, options, &v, &x, &history);
+  status = get_state(recording, options, &v, &x, &replayer);
   x.has_checkpoint = device->start != NULL;
-  if (!status && history && !x.is_from_file && !x.is_unknown)
-    note_start(weir__replayer_start(history), &x);
+  if (!status && replayer && !x.is_from_file && !x.is_unknown)
+    note_start(weir__replayer_start(replayer), &x);
   if (!status)
-    status = analyse(snapshot, device, history, &v, &x);
+    status = analyse(recording, device, replayer, &v, &x);
   if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
-    bool has_shrunk = summary.reserved.bytes > x.limit; /* the device has less than before: others have taken it */
-    weir__trial_options trials = {.snapshot = snapshot,
-                                  .history = history,
+    bool has_shrunk =
+        summary.reserved.bytes > x.limit; /* the device has less free memory than before: other processes use it */
+    weir__trial_options trials = {.recording = recording,
+                                  .replayer = replayer,
                                   .options = options,
                                   .event = x.event,
                                   .memory = v.memory,
@@ -569,7 +572,7 @@ weir_status weir__explain(const weir__recording *snapshot, const weir__explain_o
     status = weir__try_remedies(&trials, &x);
   }
   weir__state_clear(&v.state);
-  weir__replayer_close(history);
+  weir__replayer_close(replayer);
   if (!status)
     *explanation = x;
   return status;

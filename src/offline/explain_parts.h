@@ -1,9 +1,11 @@
 /*
- * The parts of an explanation: explain.c puts them together; pins.c finds what is in the way, trials.c what would have helped.
+ * The parts of an explanation: explain.c puts them together, explain_pins.c finds the blocks in the way, and
+ * explain_remedies.c what would have helped.
  */
 #ifndef WEIR_OFFLINE_EXPLAIN_PARTS_H
 #define WEIR_OFFLINE_EXPLAIN_PARTS_H
 
+#include "alloc/replay_port.h"
 #include "offline/explain.h"
 #include "offline/state.h"
 
@@ -22,13 +24,13 @@ static inline bool weir__may_get(const weir__seeker *seeker, const weir__state_s
 weir_status weir__find_pins(const weir__state *state, const weir__seeker *seeker, weir__explanation *explanation);
 
 typedef struct weir__trial_options {
-  const weir__recording *snapshot;
-  const weir__replayer *history;
+  const weir__recording *recording;
+  const weir__replayer *replayer;
   const weir__explain_options *options;
   size_t event;    /* of the request */
-  uint64_t memory; /* of the recording, as weir__replayer_open got them; 0: as it was inferred */
+  uint64_t memory; /* of the recording, as for weir__replayer_open; 0 if inferred */
   double fraction;
-  uint64_t most;    /* what the device had for this process at the failure; UINT64_MAX: enough */
+  uint64_t most;    /* what the device had for this process at the failure; UINT64_MAX if enough */
   bool was_rescued; /* a checked replay served it after waiting */
 } weir__trial_options;
 

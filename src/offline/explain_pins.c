@@ -1,12 +1,11 @@
 /*
- * What is in the way. Two ways to make room are looked at, and the one with fewer live bytes in its way is told: a hole in a
- * segment that the request may use, or segments that could go back to the driver.
+ * Pins: the live blocks in the way. There are two ways to make room, a hole in a segment that the request may use, or
+ * segments that could be released. The one with fewer live bytes is reported.
  */
 #include <stdlib.h>
 
+#include "alloc/replay_port.h"
 #include "offline/explain_parts.h"
-
-static bool is_active(const weir__state_block *block) { return block->state >= WEIR__ALLOCATED; }
 
 static void add_block(weir__pin *pin, const weir__state_block *b) {
   pin->pinned += b->size;
@@ -22,14 +21,14 @@ static void add_block(weir__pin *pin, const weir__state_block *b) {
 static void fill_pin(const weir__state *state, const weir__state_segment *s, size_t from, size_t to, weir__pin *pin) {
   *pin = (weir__pin){.segment = s->address, .bytes = s->size};
   for (size_t i = s->first; i < s->first + s->count; i++)
-    if (state->blocks[i].state == WEIR__FREE)
+    if (state->blocks[i].state == WEIR_BLOCK_INACTIVE)
       pin->free += state->blocks[i].size;
   for (size_t i = from; i < to; i++)
-    if (is_active(&state->blocks[i]))
+    if (weir__state_is_active(&state->blocks[i]))
       add_block(pin, &state->blocks[i]);
 }
 
-/* The run of blocks in a segment that is as long as `bytes` and has fewest live bytes in it. false: there is none. */
+/* The run of blocks in a segment that has at least `bytes` bytes and the fewest live ones. false if there is none. */
 static bool best_run(const weir__state *state, const weir__state_segment *s, uint64_t bytes, size_t *from, size_t *to,
                      uint64_t *live) {
   uint64_t length = 0, active = 0;
@@ -37,16 +36,16 @@ static bool best_run(const weir__state *state, const weir__state_segment *s, uin
   bool found = false;
   for (size_t i = begin; i < end; i++) {
     const weir__state_block *b = &state->blocks[i];
-    if (b->state == WEIR__UNMAPPED) {
+    if (b->state == WEIR__BLOCK_UNMAPPED) {
       length = active = 0;
       begin = i + 1;
       continue;
     }
     length += b->size;
-    active += is_active(b) ? b->size : 0;
+    active += weir__state_is_active(b) ? b->size : 0;
     while (begin < i && length - state->blocks[begin].size >= bytes) {
       length -= state->blocks[begin].size;
-      active -= is_active(&state->blocks[begin]) ? state->blocks[begin].size : 0;
+      active -= weir__state_is_active(&state->blocks[begin]) ? state->blocks[begin].size : 0;
       begin++;
     }
     if (length >= bytes && (!found || active < *live)) {
@@ -70,7 +69,7 @@ static int by_live(const void *a, const void *b) {
                             : (x->segment > y->segment) - (x->segment < y->segment);
 }
 
-/* What is held by least, for its size, first. */
+/* By live bytes in proportion to the size. */
 static int by_part(const void *a, const void *b) {
   const candidate *x = a, *y = b;
   double p = (double)x->live / (double)x->size, q = (double)y->live / (double)y->size;
@@ -83,7 +82,7 @@ static void keep(const weir__state *state, const candidate *c, size_t count, wei
     fill_pin(state, &state->segments[c[i].segment], c[i].from, c[i].to, &x->pins[i]);
 }
 
-/* Segments that could serve. One that is full of live blocks is no answer. */
+/* Segments that could serve the request. Full ones do not count. */
 static size_t find_runs(const weir__state *state, const weir__seeker *seeker, uint64_t bytes, candidate *out) {
   size_t count = 0;
   for (size_t i = 0; i < state->segment_count; i++) {
@@ -96,14 +95,14 @@ static size_t find_runs(const weir__state *state, const weir__seeker *seeker, ui
   return count;
 }
 
-/* Segments that could go back: of the default pool, made in one piece, with something free in them. */
+/* Segments that could be released: fixed ones of the default pool with free blocks. */
 static size_t find_segments(const weir__state *state, candidate *out) {
   size_t count = 0;
   for (size_t i = 0; i < state->segment_count; i++) {
     const weir__state_segment *s = &state->segments[i];
     candidate c = {i, s->first, s->first + s->count, 0, s->size};
     for (size_t k = c.from; k < c.to; k++)
-      c.live += is_active(&state->blocks[k]) ? state->blocks[k].size : 0;
+      c.live += weir__state_is_active(&state->blocks[k]) ? state->blocks[k].size : 0;
     if (!s->is_expandable && !s->pool[0] && !s->pool[1] && c.live && c.live < s->size)
       out[count++] = c;
   }
@@ -135,7 +134,7 @@ weir_status weir__find_pins(const weir__state *state, const weir__seeker *seeker
     x->pin_room = room;
     for (size_t i = 0; i < used; i++)
       for (size_t k = back[i].from; k < back[i].to; k++)
-        x->pin_blocks += is_active(&state->blocks[k]);
+        x->pin_blocks += weir__state_is_active(&state->blocks[k]);
   }
   free(runs);
   return WEIR_OK;

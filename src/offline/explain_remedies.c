@@ -1,15 +1,16 @@
 /*
- * What would have helped: each is replayed within the same limit, and looked at right after the request.
+ * What would have helped: each remedy is replayed within the same limit, up to the request.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/replay_port.h"
 #include "offline/explain_parts.h"
 #include "offline/predict.h"
 
 typedef struct watch {
-  size_t target, empty_after; /* events; WEIR__NO_ENTRY: the cache is left alone */
+  size_t target, empty_after; /* events; WEIR__NO_ENTRY if the cache is not emptied */
   bool has_begun, is_emptied, is_seen;
   size_t failures;      /* so far */
   size_t failed_before; /* the target */
@@ -17,7 +18,7 @@ typedef struct watch {
   uint64_t reserved;
 } watch;
 
-static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
   watch *w = context;
   if (!w->has_begun)
     w->failures = report->unplaced;
@@ -26,21 +27,23 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
     w->is_seen = true;
     w->failed_before = w->failures;
     w->served = report->failures == w->failures;
-    w->reserved = heap->reserved;
+    weir_allocator_stats stats = {.size = sizeof stats};
+    weir_allocator_get_stats(allocator, 0, &stats);
+    w->reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
     return false;
   }
   w->failures = report->failures;
   if (!w->is_emptied && event >= w->empty_after) {
     w->is_emptied = true;
-    weir_allocator_empty_cache(heap->allocator);
+    weir_allocator_empty_cache(allocator);
   }
   return true;
 }
 
-/* What there was at the failure. Other processes may have had a part of the device. */
+/* The capacity at the failure. Other processes may have used a part of the device. */
 static weir_status capacity_for(const weir__trial_options *o, const weir__settings *settings,
                                 weir__capacity *capacity) {
-  weir_status status = weir__replayer_capacity_of(o->history, settings, o->memory, o->fraction, capacity);
+  weir_status status = weir__replayer_capacity_of(o->replayer, settings, o->memory, o->fraction, capacity);
   if (!status && o->most != UINT64_MAX && (!capacity->memory || capacity->memory > o->most))
     capacity->memory = o->most;
   return status;
@@ -50,7 +53,7 @@ static weir_status run_in(const weir__trial_options *o, const weir__settings *se
                           size_t empty_after, watch *w) {
   weir__replay_report report;
   *w = (watch){.target = o->event, .empty_after = empty_after};
-  return weir__replayer_run(o->history, settings, capacity, &(weir__replay_watch){look, w}, &report);
+  return weir__replayer_run(o->replayer, settings, capacity, &(weir__replay_callback){look, w}, &report);
 }
 
 static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {
@@ -60,10 +63,10 @@ static weir_status run(const weir__trial_options *o, const weir__settings *setti
 }
 
 static const weir__recording_entry *events_of(const weir__trial_options *o) {
-  return o->snapshot->devices[o->options->device].events;
+  return o->recording->devices[o->options->device].events;
 }
 
-/* The event after which nothing belongs to the request yet: neither what went back for it nor what was waited for. */
+/* The last event that does not belong to the request: neither a release for it nor a block that it waited for. */
 static size_t before_request(const weir__trial_options *o) {
   const weir__recording_entry *events = events_of(o);
   size_t i = o->event;
@@ -72,20 +75,20 @@ static size_t before_request(const weir__trial_options *o) {
   return i ? i - 1 : 0;
 }
 
-/* Of what is in use; in sums that may wrap around, as a file may say anything. */
+/* Sums may wrap around, since a file may contain any number. */
 static uint64_t change_of(const weir__recording_entry *e) {
   return e->action == WEIR_TRACE_ALLOC ? e->size : e->action == WEIR_TRACE_FREE_REQUESTED ? 0 - e->size : 0;
 }
 
-/* The last time that about as little was in use as ever in the second half of the history: the end of the last step. */
+/* The last event of the second half of the history at which about the least was in use: the end of the last step. */
 static size_t quiet_event(const weir__trial_options *o) {
   const weir__recording_entry *events = events_of(o);
-  const weir__state *start = weir__replayer_start(o->history);
+  const weir__state *start = weir__replayer_start(o->replayer);
   uint64_t live = 0;
   int64_t least = INT64_MAX;
   size_t quiet = WEIR__NO_ENTRY;
   for (size_t i = 0; i < start->block_count; i++)
-    live += start->blocks[i].state == WEIR__ALLOCATED ? start->blocks[i].requested : 0;
+    live += start->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED ? start->blocks[i].requested : 0;
   for (size_t i = 0; i < o->event; i++) {
     live += change_of(&events[i]);
     if (i >= o->event / 2 && (int64_t)live < least)
@@ -106,11 +109,11 @@ static size_t failures_before(const weir__trial_options *o) {
   return count;
 }
 
-/* What to set: the recorded text with the change, where Weir can read that text; else the recorded settings with it. */
-static bool export_text(const weir__recording *snapshot, const weir__settings *recorded, const char *change,
+/* The text to set: the recorded text with the change, if it can be parsed, or else the recorded settings with it. */
+static bool export_text(const weir__recording *recording, const weir__settings *recorded, const char *change,
                         char text[WEIR__TRIAL_TEXT]) {
   weir__settings settings;
-  if (weir__settings_parse(NULL, snapshot->conf ? snapshot->conf : "", &settings))
+  if (weir__settings_parse(NULL, recording->conf ? recording->conf : "", &settings))
     settings = *recorded;
   if (weir__settings_parse(&settings, change, &settings))
     return false;
@@ -174,8 +177,8 @@ static bool is_known(const weir__explanation *x, const char *conf) {
 }
 
 static weir_status try_settings(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
-  const weir__settings *known = weir__replayer_settings(o->history);
-  if (weir__replayer_start(o->history)->segment_count) {
+  const weir__settings *known = weir__replayer_settings(o->replayer);
+  if (weir__replayer_start(o->replayer)->segment_count) {
     watch w;
     weir_status status = run(o, known, WEIR__NO_ENTRY, &w);
     if (status)
@@ -187,9 +190,9 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
     weir__settings settings;
     weir__trial trial = {.remedy = WEIR__REMEDY_SETTING};
     progress(o, 3 + i);
-    /* What comes to the same as something before is not tried again. */
+    /* Whether equivalent settings were tried before. */
     if (weir__settings_parse(known, changes[i], &settings) || weir__settings_equal(&settings, known) ||
-        !export_text(o->snapshot, known, changes[i], trial.conf) || is_known(x, trial.conf))
+        !export_text(o->recording, known, changes[i], trial.conf) || is_known(x, trial.conf))
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
     weir_status status = run(o, &settings, WEIR__NO_ENTRY, &w);
@@ -200,15 +203,15 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
   return WEIR_OK;
 }
 
-/* Whether the request is served, or all of the recording, with so many steps of memory. It is the limit that is varied where
- * there is one, else the device's memory. */
+/* Whether the request, and all requests of the recording, are served with `steps` of memory: of the limit if there is
+ * one, or else of the device. */
 static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64_t steps, bool whole, size_t recorded,
                              bool *works) {
   weir__capacity capacity = {0, UINT64_MAX};
   *(is_limit ? &capacity.limit : &capacity.memory) = steps * WEIR__FIT_STEP;
   if (whole) {
     weir__replay_report report;
-    weir_status status = weir__replayer_run(o->history, NULL, &capacity, NULL, &report);
+    weir_status status = weir__replayer_run(o->replayer, NULL, &capacity, NULL, &report);
     *works = !status && !report.failures;
     return status;
   }
@@ -218,7 +221,7 @@ static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64
   return status;
 }
 
-/* The least that works from `least` on, which does not; 0: there is none. */
+/* The least number of steps above `least` that works; 0 if there is none. */
 static weir_status find_fit(const weir__trial_options *o, bool is_limit, uint64_t least, uint64_t guess, bool whole,
                             size_t recorded, uint64_t *found) {
   uint64_t most = guess > least ? guess : least + 1;
@@ -240,7 +243,7 @@ static weir_status find_fit(const weir__trial_options *o, bool is_limit, uint64_
   return status;
 }
 
-/* How much would have been enough. At least what failed is known not to be. */
+/* How much memory would have been enough: more than at the failure. */
 static weir_status find_fits(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
   weir__capacity capacity;
   weir_status status = capacity_for(o, NULL, &capacity);
@@ -275,7 +278,7 @@ weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *
     x->is_proven = w.is_seen && !w.served;
     if (!x->is_proven)
       return WEIR_OK;
-    /* The allocator waits for all streams before it gives up, and looks again: that the request fails is the answer. */
+    /* The allocator waits for all streams and searches again before it fails, so waiting does not help. */
     x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT};
   }
   weir_status status = try_emptying(o, recorded, x);

@@ -3,36 +3,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/sizes.h"
+#include "alloc/replay_port.h"
+#include "base/array.h"
 #include "base/base.h"
 #include "base/rangemap.h"
 
-/* Of a part: not known. */
+/* Of a region. */
 enum { UNKNOWN = -1 };
 
-/* So many pages at most, mapped or not, are put back: more than any device has, and few enough for a file that says anything. */
+/* The most pages that are installed, mapped or not: more than any device has, and few enough for a hostile file. */
 enum { MOST_PAGES = 1 << 18 };
 
-/* Memory that came from the driver: a fixed segment, or pages of an expandable one that were mapped or listed together. */
-typedef struct part {
+/* Memory that came from the driver: a fixed segment, or pages of an expandable one that were mapped or listed together.
+ * */
+typedef struct region {
   uint64_t address, size;
-  int64_t pool;  /* number in the snapshot, or UNKNOWN */
+  int64_t pool;  /* number in the recording, or UNKNOWN */
   int8_t small;  /* of the small pool, or UNKNOWN */
-  bool is_fixed; /* else pages */
-  bool is_ghost; /* pages that are mapped in the history, and were not there at the beginning */
+  bool is_fixed; /* a fixed segment; otherwise pages */
+  bool is_ghost; /* pages that are mapped later in the history */
   uint16_t stream;
-  size_t
-      released; /* a fixed segment from which nothing is allocated any more: the event + 1 with which it goes; else 0 */
-} part;
+  size_t released; /* the event + 1 that frees a fixed segment from which nothing is allocated before; otherwise 0 */
+} region;
 
-/* An allocation that was there. */
-typedef struct thing {
-  uint64_t address, size; /* of its block; 0: not known */
+/* An allocation that existed. */
+typedef struct allocation {
+  uint64_t address, size; /* of its block; 0 if not known */
   uint64_t requested;
-  uint64_t end; /* where something showed it; else 0 */
+  uint64_t end; /* of its block, if a later allocation showed it; otherwise 0 */
   uint32_t stack;
-  bool is_waiting; /* freed, and not completed */
-} thing;
+  bool is_waiting; /* freed, and still in use by another stream */
+} allocation;
 
 typedef struct list {
   void *items;
@@ -40,90 +41,86 @@ typedef struct list {
 } list;
 
 typedef struct builder {
-  const weir__recording *snapshot;
+  const weir__recording *recording;
   const weir__settings *settings;
-  list parts;                   /* part; all that ever were in one of the maps */
-  list things;                  /* thing; likewise */
-  weir__rangemap memory;        /* parts that are there: number + 1 */
-  weir__rangemap blocks;        /* things that are there: number + 1; a block reaches as far as is known */
-  uint64_t reserved, peak;      /* at the beginning, and the most that there was */
+  list regions;                 /* region; all that were ever in the map */
+  list allocations;             /* allocation; likewise */
+  weir__rangemap memory;        /* regions that exist: number + 1 */
+  weir__rangemap blocks;        /* allocations that exist: number + 1; as long as is known */
+  uint64_t reserved, peak;      /* at the beginning, and at most */
   uint64_t pages;               /* of expandable segments, holes too */
-  list segments, pieces, order; /* of the state: weir__state_segment, weir__state_block; parts by address: part */
+  list segments, pieces, order; /* of the state: weir__state_segment and weir__state_block; regions by address */
   bool has_failed;              /* no host memory */
 } builder;
 
-/* A new item, zeroed; NULL: no host memory. */
+/* A new item, zeroed; NULL if there is no host memory. */
 static void *append(builder *b, list *l, size_t size) {
-  if (l->count == l->room) {
-    void *grown = realloc(l->items, (2 * l->room + 64) * size);
-    if (!grown) {
-      b->has_failed = true;
-      return NULL;
-    }
-    l->items = grown;
-    l->room = 2 * l->room + 64;
+  if (!weir__array_reserve(&l->items, &l->room, l->count + 1, size)) {
+    b->has_failed = true;
+    return NULL;
   }
   return memset((char *)l->items + l->count++ * size, 0, size);
 }
 
-static part *part_number(const builder *b, const void *number) {
-  return (part *)b->parts.items + (uintptr_t)number - 1;
+static region *region_number(const builder *b, const void *number) {
+  return (region *)b->regions.items + (uintptr_t)number - 1;
 }
-static thing *thing_number(const builder *b, const void *number) {
-  return (thing *)b->things.items + (uintptr_t)number - 1;
+static allocation *allocation_number(const builder *b, const void *number) {
+  return (allocation *)b->allocations.items + (uintptr_t)number - 1;
 }
 
 /* ---- What was there ---- */
 
 static bool is_sound(uint64_t address, uint64_t size, uint64_t unit) {
-  return size && size < WEIR__MOST_BYTES && address < UINT64_MAX - size && address % unit == 0 && size % unit == 0;
+  return size && size < WEIR__PORT_MAX_REQUEST && address < UINT64_MAX - size && address % unit == 0 &&
+         size % unit == 0;
 }
 
-static bool are_pages(uint64_t address, uint64_t size) { return is_sound(address, size, WEIR__SMALL_SEGMENT); }
+static bool are_pages(uint64_t address, uint64_t size) { return is_sound(address, size, WEIR__PORT_SMALL_SEGMENT); }
 
-/* Two at one place: the file is odd, and the one that is there stays. */
-static void put_part(builder *b, const part *p) {
-  if (!is_sound(p->address, p->size, p->is_fixed ? WEIR__UNIT : WEIR__SMALL_SEGMENT) ||
+/* If two overlap, the recording is damaged, and the existing one stays. */
+static void put_region(builder *b, const region *p) {
+  if (!is_sound(p->address, p->size, p->is_fixed ? WEIR__PORT_UNIT : WEIR__PORT_SMALL_SEGMENT) ||
       weir__rangemap_overlap(&b->memory, p->address, p->size, NULL, NULL))
     return;
-  part *kept = append(b, &b->parts, sizeof *kept);
+  region *kept = append(b, &b->regions, sizeof *kept);
   if (!kept)
     return;
   *kept = *p;
-  b->has_failed |= !weir__rangemap_insert(&b->memory, p->address, p->size, (void *)b->parts.count);
+  b->has_failed |= !weir__rangemap_insert(&b->memory, p->address, p->size, (void *)b->regions.count);
 }
 
-static void put_thing(builder *b, const thing *t) {
-  uint64_t size = t->size ? t->size : weir__round_up(t->requested, WEIR__UNIT);
-  if (!is_sound(t->address, size, WEIR__UNIT) || weir__rangemap_overlap(&b->blocks, t->address, size, NULL, NULL))
+static void put_allocation(builder *b, const allocation *t) {
+  uint64_t size = t->size ? t->size : weir__round_up(t->requested, WEIR__PORT_UNIT);
+  if (!is_sound(t->address, size, WEIR__PORT_UNIT) || weir__rangemap_overlap(&b->blocks, t->address, size, NULL, NULL))
     return;
-  thing *kept = append(b, &b->things, sizeof *kept);
+  allocation *kept = append(b, &b->allocations, sizeof *kept);
   if (!kept)
     return;
   *kept = *t;
-  b->has_failed |= !weir__rangemap_insert(&b->blocks, t->address, size, (void *)b->things.count);
+  b->has_failed |= !weir__rangemap_insert(&b->blocks, t->address, size, (void *)b->allocations.count);
 }
 
-/* Pages go, of whatever parts they are. */
+/* Removes pages from all regions that they belong to. */
 static void take_pages(builder *b, uint64_t address, uint64_t size) {
   uint64_t base, length, end = address + size;
   void *found;
   if (!are_pages(address, size))
     return;
   while ((found = weir__rangemap_overlap(&b->memory, address, size, &base, &length)) && !b->has_failed) {
-    part p = *part_number(b, found);
+    region p = *region_number(b, found);
     if (p.is_fixed)
       return;
     weir__rangemap_remove(&b->memory, base);
     if (base < address) {
       p.address = base;
       p.size = address - base;
-      put_part(b, &p);
+      put_region(b, &p);
     }
     if (base + length > end) {
       p.address = end;
       p.size = base + length - end;
-      put_part(b, &p);
+      put_region(b, &p);
     }
   }
 }
@@ -131,34 +128,34 @@ static void take_pages(builder *b, uint64_t address, uint64_t size) {
 static void begin_at_end(builder *b, const weir__recording_device *device) {
   for (size_t i = 0; i < device->segment_count; i++) {
     const weir__recording_segment *s = &device->segments[i];
-    put_part(b, &(part){.address = s->address,
-                        .size = s->size,
-                        .pool = s->pool,
-                        .small = !s->is_large,
-                        .is_fixed = !s->is_expandable,
-                        .stream = s->stream});
+    put_region(b, &(region){.address = s->address,
+                            .size = s->size,
+                            .pool = s->pool,
+                            .small = !s->is_large,
+                            .is_fixed = !s->is_expandable,
+                            .stream = s->stream});
     for (size_t k = 0; k < s->block_count; k++) {
       const weir__recording_block *block = &s->blocks[k];
       if (block->state != WEIR_BLOCK_INACTIVE)
-        put_thing(b, &(thing){.address = block->address,
-                              .size = block->size,
-                              .requested = block->requested,
-                              .stack = block->stack,
-                              .is_waiting = block->state == WEIR_BLOCK_ACTIVE_PENDING_FREE});
+        put_allocation(b, &(allocation){.address = block->address,
+                                        .size = block->size,
+                                        .requested = block->requested,
+                                        .stack = block->stack,
+                                        .is_waiting = block->state == WEIR_BLOCK_ACTIVE_PENDING_FREE});
     }
   }
 }
 
-/* A free block is used from its front. So where something is allocated, the block before it ends, if it is of the same segment:
- * up to 1 MiB may have been left on a large one, and since all of those are longer, there is only one to look at. */
+/* A free block is used from its front, so the block before a new allocation in the same segment ends there. Up to 1 MiB
+ * may be left unused at the end of a large block, and large blocks are longer than that, so only one can end there. */
 static void learn_end(builder *b, uint64_t address) {
-  uint64_t window = address < WEIR__SMALL_MAX ? address : WEIR__SMALL_MAX, base, size;
+  uint64_t window = address < WEIR__PORT_SMALL_MAX ? address : WEIR__PORT_SMALL_MAX, base, size;
   void *found = window ? weir__rangemap_overlap(&b->blocks, address - window, window, &base, &size) : NULL;
   void *memory = weir__rangemap_find(&b->memory, address, NULL, NULL);
-  if (!found || !memory || !part_number(b, memory)->is_fixed || part_number(b, memory)->small ||
+  if (!found || !memory || !region_number(b, memory)->is_fixed || region_number(b, memory)->small ||
       weir__rangemap_find(&b->memory, address - 1, NULL, NULL) != memory)
     return;
-  thing *t = thing_number(b, found);
+  allocation *t = allocation_number(b, found);
   if (!t->size && base + size < address)
     t->end = address;
 }
@@ -176,39 +173,40 @@ static void go_back(builder *b, const weir__recording_entry *e, size_t number) {
     learn_end(b, e->address);
     found = weir__rangemap_find(&b->memory, e->address, NULL, NULL);
     if (found)
-      part_number(b, found)->released = 0;
+      region_number(b, found)->released = 0;
     break;
   case WEIR_TRACE_FREE_REQUESTED:
     found = weir__rangemap_find(&b->blocks, e->address, &base, NULL);
     if (found && base == e->address)
-      thing_number(b, found)->is_waiting = false;
+      allocation_number(b, found)->is_waiting = false;
     else
-      put_thing(b, &(thing){.address = e->address, .requested = e->size, .stack = e->stack});
+      put_allocation(b, &(allocation){.address = e->address, .requested = e->size, .stack = e->stack});
     break;
   case WEIR_TRACE_FREE_COMPLETED:
-    put_thing(b, &(thing){.address = e->address, .requested = e->size, .stack = e->stack, .is_waiting = true});
+    put_allocation(b,
+                   &(allocation){.address = e->address, .requested = e->size, .stack = e->stack, .is_waiting = true});
     break;
   case WEIR_TRACE_SEGMENT_ALLOC:
     weir__rangemap_remove(&b->memory, e->address);
     break;
-  case WEIR_TRACE_SEGMENT_FREE: /* one of the small pool has one size, and no other has it */
-    put_part(b, &(part){.address = e->address,
-                        .size = e->size,
-                        .pool = pool_of(e),
-                        .small = e->size == WEIR__SMALL_SEGMENT,
-                        .is_fixed = true,
-                        .stream = e->stream,
-                        .released = number + 1});
+  case WEIR_TRACE_SEGMENT_FREE: /* segments of the small pool have a size that no other has */
+    put_region(b, &(region){.address = e->address,
+                            .size = e->size,
+                            .pool = pool_of(e),
+                            .small = e->size == WEIR__PORT_SMALL_SEGMENT,
+                            .is_fixed = true,
+                            .stream = e->stream,
+                            .released = number + 1});
     break;
   case WEIR_TRACE_SEGMENT_MAP:
     take_pages(b, e->address, e->size);
     break;
   case WEIR_TRACE_SEGMENT_UNMAP:
-    put_part(b, &(part){.address = e->address,
-                        .size = e->size,
-                        .pool = pool_of(e),
-                        .small = e->size % b->settings->large_segment_size ? true : UNKNOWN,
-                        .stream = e->stream});
+    put_region(b, &(region){.address = e->address,
+                            .size = e->size,
+                            .pool = pool_of(e),
+                            .small = e->size % b->settings->large_segment_size ? true : UNKNOWN,
+                            .stream = e->stream});
     break;
   default:
     break;
@@ -218,90 +216,92 @@ static void go_back(builder *b, const weir__recording_entry *e, size_t number) {
 /* ---- Which pages belong together ---- */
 
 static int by_address(const void *a, const void *b) {
-  const part *x = a, *y = b;
+  const region *x = a, *y = b;
   if (x->address != y->address)
     return x->address < y->address ? -1 : 1;
   return x->is_ghost - y->is_ghost;
 }
 
-/* All parts that are there, and pages that were mapped later: those tell where their segment begins, and whose it is. */
-static void list_parts(builder *b, const weir__recording_device *device) {
+/* Lists all regions that exist, and pages that were mapped later, which show where their segment begins and whose it
+ * is. */
+static void list_regions(builder *b, const weir__recording_device *device) {
   uint64_t base = 0, size = 0;
   for (const void *found; (found = weir__rangemap_at_or_after(&b->memory, base + size, &base, &size));) {
-    part *p = append(b, &b->order, sizeof *p);
+    region *p = append(b, &b->order, sizeof *p);
     if (!p)
       return;
-    *p = *part_number(b, found);
+    *p = *region_number(b, found);
   }
   for (size_t i = 0; i < device->event_count; i++) {
     const weir__recording_entry *e = &device->events[i];
     if (e->action != WEIR_TRACE_SEGMENT_MAP || !are_pages(e->address, e->size))
       continue;
-    part *p = append(b, &b->order, sizeof *p);
+    region *p = append(b, &b->order, sizeof *p);
     if (!p)
       return;
-    *p = (part){.address = e->address,
-                .size = e->size,
-                .pool = pool_of(e),
-                .small =
-                    b->settings->large_segment_size == WEIR__SMALL_SEGMENT ? UNKNOWN : e->size == WEIR__SMALL_SEGMENT,
-                .is_ghost = true,
-                .stream = e->stream};
+    *p = (region){.address = e->address,
+                  .size = e->size,
+                  .pool = pool_of(e),
+                  .small = b->settings->large_segment_size == WEIR__PORT_SMALL_SEGMENT
+                               ? UNKNOWN
+                               : e->size == WEIR__PORT_SMALL_SEGMENT,
+                  .is_ghost = true,
+                  .stream = e->stream};
   }
   for (size_t i = 0; i < device->segment_count; i++) {
     const weir__recording_segment *s = &device->segments[i];
-    part *p = s->is_expandable && are_pages(s->address, s->size) ? append(b, &b->order, sizeof *p) : NULL;
+    region *p = s->is_expandable && are_pages(s->address, s->size) ? append(b, &b->order, sizeof *p) : NULL;
     if (p)
-      *p = (part){.address = s->address,
-                  .size = s->size,
-                  .pool = s->pool,
-                  .small = !s->is_large,
-                  .is_ghost = true,
-                  .stream = s->stream};
+      *p = (region){.address = s->address,
+                    .size = s->size,
+                    .pool = s->pool,
+                    .small = !s->is_large,
+                    .is_ghost = true,
+                    .stream = s->stream};
   }
   if (b->order.count)
-    qsort(b->order.items, b->order.count, sizeof(part), by_address);
+    qsort(b->order.items, b->order.count, sizeof(region), by_address);
 }
 
-static uint64_t distance(const part *low, const part *high) {
+static uint64_t distance(const region *low, const region *high) {
   uint64_t end = low->address + low->size;
   return high->address > end ? high->address - end : 0;
 }
 
-/* Pages of one segment are no further apart than its reservation is long, which is 9/8 of the device's memory. */
-static bool is_near(const builder *b, const part *low, const part *high) {
+/* Pages of one segment are no further apart than its reservation, which is 9/8 of the device's memory. */
+static bool is_near(const builder *b, const region *low, const region *high) {
   return distance(low, high) / 9 * 8 < b->peak;
 }
 
 /* The nearest of one stream on either side, by class. */
 typedef struct nearest {
-  const part *of[2];
+  const region *of[2];
 } nearest;
 
-static const part *closer(const builder *b, const part *p, const part *found, const part *other) {
-  const part *low = other && other->address < p->address ? other : p, *high = low == p ? other : p;
+static const region *closer(const builder *b, const region *p, const region *found, const region *other) {
+  const region *low = other && other->address < p->address ? other : p, *high = low == p ? other : p;
   if (!other || (p->small != UNKNOWN && p->small != other->small) || !is_near(b, low, high))
     return found;
   if (!found)
     return other;
-  const part *found_low = found->address < p->address ? found : p, *found_high = found_low == p ? found : p;
+  const region *found_low = found->address < p->address ? found : p, *found_high = found_low == p ? found : p;
   return distance(low, high) < distance(found_low, found_high) ? other : found;
 }
 
-/* What is not known of pages is taken from the nearest of their stream of which it is. Fixed segments whose pool is not known go
- * back in the history, so they are of the default pool: see offline/replay_plan.h. */
+/* Unknown pools and size classes of pages are those of the nearest known pages of their stream. Fixed segments of an
+ * unknown pool are released in the history, so they belong to the default pool: see offline/replay_plan.h. */
 static void fill_in(builder *b) {
-  size_t streams = b->snapshot->stream_count;
-  part *parts = b->order.items;
+  size_t streams = b->recording->stream_count;
+  region *regions = b->order.items;
   nearest *last = calloc(streams + 1, sizeof *last);
-  const part **found = calloc(b->order.count + 1, sizeof *found);
+  const region **found = calloc(b->order.count + 1, sizeof *found);
   if (!last || !found)
     b->has_failed = true;
   for (int is_back = 0; is_back < 2 && !b->has_failed; is_back++) {
     memset(last, 0, streams * sizeof *last);
     for (size_t k = 0; k < b->order.count; k++) {
       size_t i = is_back ? b->order.count - 1 - k : k;
-      const part *p = &parts[i];
+      const region *p = &regions[i];
       if (p->is_fixed || p->stream >= streams)
         continue;
       if (p->pool != UNKNOWN && p->small != UNKNOWN)
@@ -312,7 +312,7 @@ static void fill_in(builder *b) {
     }
   }
   for (size_t i = 0; i < b->order.count && !b->has_failed; i++) {
-    part *p = &parts[i];
+    region *p = &regions[i];
     if (p->pool == UNKNOWN)
       p->pool = found[i] ? found[i]->pool : 0;
     if (p->small == UNKNOWN)
@@ -324,8 +324,8 @@ static void fill_in(builder *b) {
 
 /* ---- The state ---- */
 
-/* Of a file that contradicts itself a block may have less than was asked for: then it was asked for less. */
-static void add_piece(builder *b, uint64_t address, uint64_t end, const thing *t, uint8_t state) {
+/* In a recording that contradicts itself a block may be smaller than its request: then the request is cut. */
+static void add_piece(builder *b, uint64_t address, uint64_t end, const allocation *t, uint8_t state) {
   weir__state_block *piece = end > address ? append(b, &b->pieces, sizeof *piece) : NULL;
   uint64_t requested = t ? t->requested : 0;
   if (!piece)
@@ -336,105 +336,104 @@ static void add_piece(builder *b, uint64_t address, uint64_t end, const thing *t
                                .event = WEIR__NO_ENTRY,
                                .stack = t ? t->stack : 0,
                                .state = state};
-  if (state != WEIR__UNMAPPED)
+  if (state != WEIR__BLOCK_UNMAPPED)
     b->reserved += end - address;
 }
 
-static const thing *next_thing(const builder *b, uint64_t from) {
+static const allocation *next_allocation(const builder *b, uint64_t from) {
   const void *found = weir__rangemap_at_or_after(&b->blocks, from, NULL, NULL);
-  return found ? thing_number(b, found) : NULL;
+  return found ? allocation_number(b, found) : NULL;
 }
 
-/* How long the block of an allocation is, if `room` is what there is up to the next one, or the end of the memory. */
-static uint64_t block_bytes(const builder *b, const part *p, const thing *t, uint64_t room) {
+/* The size of an allocation's block, if the next one, or the end of the memory, is `room` bytes away. */
+static uint64_t block_bytes(const builder *b, const region *p, const allocation *t, uint64_t room) {
   uint64_t size = t->size ? t->size : t->end ? t->end - t->address : 0;
   if (size)
     return size < room ? size : room;
-  size = t->requested < WEIR__MOST_BYTES ? weir__round_bytes(b->settings, t->requested) : room;
-  /* A large block of a fixed segment is not cut for a rest of up to 1 MiB, nor if it is too large to be cut at all. */
+  size = t->requested < WEIR__PORT_MAX_REQUEST ? weir__port_round(b->settings, t->requested) : room;
+  /* A large block of a fixed segment is not split for a remainder of up to 1 MiB, nor above max_split_size. */
   bool is_cut = p->small || (b->settings->expandable_segments && !p->is_fixed) ||
-                (size < b->settings->max_split_size && room > size && room - size > WEIR__SMALL_MAX);
+                (size < b->settings->max_split_size && room > size && room - size > WEIR__PORT_SMALL_MAX);
   return is_cut && size < room ? size : room;
 }
 
-/* Blocks and holes of memory without gaps. What lies before the first block of a range of pages may be of one in the range
- * before: none is, since ranges that touch were put together. */
-static void cut(builder *b, const part *p, uint64_t address, uint64_t end) {
+/* Adds the blocks of contiguous memory. Ranges that touch were joined, so no block crosses their ends. */
+static void cut(builder *b, const region *p, uint64_t address, uint64_t end) {
   uint64_t at = address;
-  for (const thing *t; (t = next_thing(b, at)) && t->address < end;) {
-    const thing *after = next_thing(b, t->address + 1);
+  for (const allocation *t; (t = next_allocation(b, at)) && t->address < end;) {
+    const allocation *after = next_allocation(b, t->address + 1);
     uint64_t room = (after && after->address < end ? after->address : end) - t->address;
-    add_piece(b, at, t->address, NULL, WEIR__FREE);
+    add_piece(b, at, t->address, NULL, WEIR_BLOCK_INACTIVE);
     at = t->address + block_bytes(b, p, t, room);
-    add_piece(b, t->address, at, t, t->is_waiting ? WEIR__WAITING : WEIR__ALLOCATED);
+    add_piece(b, t->address, at, t, t->is_waiting ? WEIR_BLOCK_ACTIVE_PENDING_FREE : WEIR_BLOCK_ACTIVE_ALLOCATED);
   }
-  add_piece(b, at, end, NULL, WEIR__FREE);
+  add_piece(b, at, end, NULL, WEIR_BLOCK_INACTIVE);
 }
 
-static bool is_same(const builder *b, const part *p, const part *next) {
+static bool is_same(const builder *b, const region *p, const region *next) {
   return !p->is_fixed && !next->is_fixed && p->stream == next->stream && p->pool == next->pool &&
          p->small == next->small && is_near(b, p, next);
 }
 
-/* A segment of parts [first, end): if none of them was there, there is none. An expandable one begins with the lowest page that
- * is seen of it. */
+/* Adds the segment of regions [first, end), if any of them existed. An expandable one begins with its lowest page that
+ * is ever seen. */
 static void add_segment(builder *b, size_t first, size_t end) {
-  const part *parts = b->order.items;
+  const region *regions = b->order.items;
   size_t from = first, begin = b->pieces.count;
-  while (from < end && parts[from].is_ghost)
+  while (from < end && regions[from].is_ghost)
     from++;
   if (from == end)
     return;
-  const int64_t *pool = b->snapshot->pools[parts[from].pool].id;
-  uint64_t at = parts[first].address;
+  const int64_t *pool = b->recording->pools[regions[from].pool].id;
+  uint64_t at = regions[first].address;
   for (size_t i = from; i < end && !b->has_failed; i++) {
-    if (parts[i].is_ghost)
+    if (regions[i].is_ghost)
       continue;
-    uint64_t address = parts[i].address, stop = address + parts[i].size;
-    for (; i + 1 < end && (parts[i + 1].is_ghost || parts[i + 1].address == stop); i++) /* pages that touch */
-      if (!parts[i + 1].is_ghost)
-        stop += parts[i + 1].size;
-    add_piece(b, at, address, NULL, WEIR__UNMAPPED);
-    cut(b, &parts[from], address, stop);
+    uint64_t address = regions[i].address, stop = address + regions[i].size;
+    for (; i + 1 < end && (regions[i + 1].is_ghost || regions[i + 1].address == stop); i++) /* adjacent pages */
+      if (!regions[i + 1].is_ghost)
+        stop += regions[i + 1].size;
+    add_piece(b, at, address, NULL, WEIR__BLOCK_UNMAPPED);
+    cut(b, &regions[from], address, stop);
     at = stop;
   }
   weir__state_block *only = (weir__state_block *)b->pieces.items + begin;
-  if (!b->has_failed && b->pieces.count == begin + 1 && only->state == WEIR__FREE && parts[from].released)
-    only->event = parts[from].released - 1;
-  if (!parts[from].is_fixed)
-    b->pages += (at - parts[first].address) /
-                (parts[from].small ? (uint64_t)WEIR__SMALL_SEGMENT : b->settings->large_segment_size);
+  if (!b->has_failed && b->pieces.count == begin + 1 && only->state == WEIR_BLOCK_INACTIVE && regions[from].released)
+    only->event = regions[from].released - 1;
+  if (!regions[from].is_fixed)
+    b->pages += (at - regions[first].address) /
+                (regions[from].small ? (uint64_t)WEIR__PORT_SMALL_SEGMENT : b->settings->large_segment_size);
   weir__state_segment *s = append(b, &b->segments, sizeof *s);
   if (s)
-    *s = (weir__state_segment){.address = parts[first].address,
-                               .size = at - parts[first].address,
-                               .stream = b->snapshot->streams[parts[from].stream],
+    *s = (weir__state_segment){.address = regions[first].address,
+                               .size = at - regions[first].address,
+                               .stream = b->recording->streams[regions[from].stream],
                                .pool = {pool[0], pool[1]},
                                .first = begin,
                                .count = b->pieces.count - begin,
-                               .is_small = parts[from].small,
-                               .is_expandable = !parts[from].is_fixed};
+                               .is_small = regions[from].small,
+                               .is_expandable = !regions[from].is_fixed};
 }
 
 static void build(builder *b, const weir__recording_device *device) {
-  list_parts(b, device);
+  list_regions(b, device);
   if (b->has_failed)
     return;
   fill_in(b);
-  const part *parts = b->order.items;
+  const region *regions = b->order.items;
   for (size_t first = 0, end; first < b->order.count && !b->has_failed; first = end) {
-    for (end = first + 1; end < b->order.count && is_same(b, &parts[end - 1], &parts[end]);)
+    for (end = first + 1; end < b->order.count && is_same(b, &regions[end - 1], &regions[end]);)
       end++;
     add_segment(b, first, end);
   }
 }
 
-/* Whether there was memory before the first event, and the most that there ever was. A file that does not list its segments
- * does not tell. */
-static bool is_late(const weir__recording *snapshot, const weir__recording_device *device, uint64_t *peak) {
+/* Whether there was memory before the first event, and the peak of reserved memory. Not known without a list of
+ * segments. */
+static bool is_late(const weir__recording *recording, const weir__recording_device *device, uint64_t *peak) {
   uint64_t now = 0, end = 0;
   int64_t most = 0;
-  if (snapshot->is_events_only)
+  if (recording->is_events_only)
     return false;
   for (size_t i = 0; i < device->event_count; i++) {
     const weir__recording_entry *e = &device->events[i];
@@ -450,13 +449,13 @@ static bool is_late(const weir__recording *snapshot, const weir__recording_devic
   return (int64_t)(end - now) > 0;
 }
 
-weir_status weir__initial_state_make(const weir__recording *snapshot, const weir__recording_device *device,
+weir_status weir__initial_state_make(const weir__recording *recording, const weir__recording_device *device,
                                      size_t first, const weir__settings *settings, weir__state *start) {
-  builder b = {.snapshot = snapshot, .settings = settings};
+  builder b = {.recording = recording, .settings = settings};
   *start = (weir__state){0};
   if (device->start)
     return weir__state_copy(device->start, start);
-  if (!is_late(snapshot, device, &b.peak))
+  if (!is_late(recording, device, &b.peak))
     return WEIR_OK;
   begin_at_end(&b, device);
   for (size_t i = device->event_count; i-- > first && !b.has_failed;)
@@ -464,15 +463,15 @@ weir_status weir__initial_state_make(const weir__recording *snapshot, const weir
   build(&b, device);
   weir__rangemap_clear(&b.memory);
   weir__rangemap_clear(&b.blocks);
-  free(b.parts.items);
-  free(b.things.items);
+  free(b.regions.items);
+  free(b.allocations.items);
   free(b.order.items);
   *start = (weir__state){.segments = b.segments.items,
                          .segment_count = b.segments.count,
                          .blocks = b.pieces.items,
                          .block_count = b.pieces.count,
                          .reserved = b.reserved};
-  if (b.pages > MOST_PAGES) /* the check will show that it is missing */
+  if (b.pages > MOST_PAGES) /* the checked replay will show that it is missing */
     weir__state_clear(start);
   if (!b.has_failed)
     return WEIR_OK;

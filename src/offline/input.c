@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/system.h"
 
 #ifdef WEIR_HAVE_ZSTD
 #include <zstd.h>
@@ -23,15 +24,15 @@ typedef enum packing { PLAIN, ZSTD, GZIP } packing;
 
 struct weir__input {
   char *name;
-  int file;                   /* -1: the input is all there is */
-  unsigned char *buffer;      /* for a file: what `input` lies in */
-  const unsigned char *input; /* bytes that came from the file and nobody has read */
+  int file;                   /* -1 if there is no file: all data are in `input` */
+  unsigned char *buffer;      /* for a file: the buffer of `input` */
+  const unsigned char *input; /* unread bytes of the file */
   size_t input_size;
   uint64_t input_offset; /* of `input` in the file */
   packing packing;
-  bool is_between_frames; /* of compressed data: nothing of a frame, or of a member of gzip's, is outstanding */
-  uint64_t unpacked;      /* bytes that compressed data gave */
-  unsigned char ahead[WEIR__SOURCE_PEEK]; /* bytes that were only looked at */
+  bool is_between_frames;                /* of compressed data: at the end of a frame, or of a gzip member */
+  uint64_t unpacked;                     /* decompressed bytes */
+  unsigned char ahead[WEIR__INPUT_PEEK]; /* bytes that were peeked at */
   size_t ahead_at, ahead_size;
 #ifdef WEIR_HAVE_ZSTD
   ZSTD_DCtx *zstd;
@@ -41,47 +42,47 @@ struct weir__input {
 #endif
 };
 
-static weir_status failed(const weir__input *source, const char *what) {
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s: %s: %s", source->name, what, strerror(errno));
+static weir_status failed(const weir__input *input, const char *what) {
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s: %s: %s", input->name, what, strerror(errno));
 }
 
-static weir_status read_file(weir__input *source, void *to, size_t room, size_t *got) {
+static weir_status read_file(weir__input *input, void *to, size_t room, size_t *got) {
   ssize_t n;
   do
-    n = read(source->file, to, room);
+    n = read(input->file, to, room);
   while (n < 0 && errno == EINTR);
   if (n < 0)
-    return failed(source, "read");
+    return failed(input, "read");
   *got = (size_t)n;
   return WEIR_OK;
 }
 
-/* Reads on until there are `wanted` bytes of input or no more. */
-static weir_status fill(weir__input *source, size_t wanted) {
-  if (source->file < 0)
+/* Reads until there are `wanted` bytes of input, or the file ends. */
+static weir_status fill(weir__input *input, size_t wanted) {
+  if (input->file < 0)
     return WEIR_OK;
-  if (source->input_size > 0)
-    memmove(source->buffer, source->input, source->input_size);
-  source->input = source->buffer;
-  while (source->input_size < wanted) {
+  if (input->input_size > 0)
+    memmove(input->buffer, input->input, input->input_size);
+  input->input = input->buffer;
+  while (input->input_size < wanted) {
     size_t got = 0;
-    weir_status status = read_file(source, source->buffer + source->input_size, INPUT_SIZE - source->input_size, &got);
+    weir_status status = read_file(input, input->buffer + input->input_size, INPUT_SIZE - input->input_size, &got);
     if (status != WEIR_OK)
       return status;
     if (got == 0)
       break;
-    source->input_size += got;
+    input->input_size += got;
   }
   return WEIR_OK;
 }
 
-static void consume(weir__input *source, size_t size) {
-  source->input += size;
-  source->input_size -= size;
-  source->input_offset += size;
+static void consume(weir__input *input, size_t size) {
+  input->input += size;
+  input->input_size -= size;
+  input->input_offset += size;
 }
 
-/* A zstd frame, or one of the frames that a reader has to skip. */
+/* A zstd frame, or a skippable frame. */
 static bool begins_zstd(const unsigned char *bytes) {
   static const unsigned char magic[] = {0x28, 0xb5, 0x2f, 0xfd}, skippable[] = {0x2a, 0x4d, 0x18};
   return memcmp(bytes, magic, sizeof magic) == 0 ||
@@ -93,265 +94,265 @@ static bool begins_gzip(const unsigned char *bytes) {
   return memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-static weir_status no_memory(const weir__input *source) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", source->name);
+static __attribute__((unused)) weir_status no_memory(const weir__input *input) {
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", input->name);
 }
 
-static weir_status begin_zstd(weir__input *source) {
+static weir_status begin_zstd(weir__input *input) {
 #ifdef WEIR_HAVE_ZSTD
-  source->zstd = ZSTD_createDCtx();
-  return source->zstd != NULL ? WEIR_OK : no_memory(source);
+  input->zstd = ZSTD_createDCtx();
+  return input->zstd != NULL ? WEIR_OK : no_memory(input);
 #else
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "%s: it is compressed with zstd, and this build of Weir is without zstd; decompress it first",
-                    source->name);
+                    "%s: it is compressed with zstd, and this build of Weir has no zstd; decompress it first",
+                    input->name);
 #endif
 }
 
-static weir_status begin_gzip(weir__input *source) {
+static weir_status begin_gzip(weir__input *input) {
 #ifdef WEIR_HAVE_ZLIB
-  if (inflateInit2(&source->gzip, 15 + 16) == Z_OK) /* the largest window; gzip's header and no other */
+  if (inflateInit2(&input->gzip, 15 + 16) == Z_OK) /* the largest window; a gzip header */
     return WEIR_OK;
-  source->packing = PLAIN;
-  return no_memory(source);
+  input->packing = PLAIN;
+  return no_memory(input);
 #else
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "%s: it is compressed with gzip, and this build of Weir is without zlib; decompress it first "
+                    "%s: it is compressed with gzip, and this build of Weir has no zlib; decompress it first "
                     "(gzip -d), or install zlib1g-dev and build again",
-                    source->name);
+                    input->name);
 #endif
 }
 
-static weir_status begin(weir__input *source) {
-  weir_status status = fill(source, MAGIC_SIZE);
-  if (status != WEIR_OK || source->input_size < MAGIC_SIZE)
+static weir_status begin(weir__input *input) {
+  weir_status status = fill(input, MAGIC_SIZE);
+  if (status != WEIR_OK || input->input_size < MAGIC_SIZE)
     return status;
-  source->is_between_frames = true;
-  if (begins_zstd(source->input)) {
-    source->packing = ZSTD;
-    return begin_zstd(source);
+  input->is_between_frames = true;
+  if (begins_zstd(input->input)) {
+    input->packing = ZSTD;
+    return begin_zstd(input);
   }
-  if (begins_gzip(source->input)) {
-    source->packing = GZIP;
-    return begin_gzip(source);
+  if (begins_gzip(input->input)) {
+    input->packing = GZIP;
+    return begin_gzip(input);
   }
   return WEIR_OK;
 }
 
 static weir__input *new_source(const char *name) {
-  weir__input *source = calloc(1, sizeof *source);
-  if (source == NULL)
+  weir__input *input = calloc(1, sizeof *input);
+  if (input == NULL)
     return NULL;
-  source->file = -1;
-  source->name = strdup(name);
-  if (source->name == NULL) {
-    free(source);
+  input->file = -1;
+  input->name = strdup(name);
+  if (input->name == NULL) {
+    free(input);
     return NULL;
   }
-  return source;
+  return input;
 }
 
-static weir_status finish_open(weir__input *source, weir_status status, weir__input **out) {
+static weir_status finish_open(weir__input *input, weir_status status, weir__input **out) {
   if (status == WEIR_OK)
-    status = begin(source);
+    status = begin(input);
   if (status != WEIR_OK) {
-    weir__input_close(source);
+    weir__input_close(input);
     return status;
   }
-  *out = source;
+  *out = input;
   return WEIR_OK;
 }
 
 weir_status weir__input_open(const char *path, weir__input **out) {
   bool is_standard = strcmp(path, "-") == 0;
-  weir__input *source = new_source(is_standard ? "standard input" : path);
+  weir__input *input = new_source(is_standard ? "standard input" : path);
   unsigned char *buffer = malloc(INPUT_SIZE);
-  if (source == NULL || buffer == NULL) {
+  if (input == NULL || buffer == NULL) {
     free(buffer);
-    weir__input_close(source);
+    weir__input_close(input);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", path);
   }
-  source->buffer = buffer;
-  source->file = is_standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path, O_RDONLY | O_CLOEXEC);
-  return finish_open(source, source->file < 0 ? failed(source, "open") : WEIR_OK, out);
+  input->buffer = buffer;
+  input->file = is_standard ? weir__descriptor_copy(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+  return finish_open(input, input->file < 0 ? failed(input, "open") : WEIR_OK, out);
 }
 
 weir_status weir__input_open_memory(const char *name, const void *data, size_t size, weir__input **out) {
-  weir__input *source = new_source(name);
-  if (source == NULL)
+  weir__input *input = new_source(name);
+  if (input == NULL)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", name);
-  source->input = data;
-  source->input_size = size;
-  return finish_open(source, WEIR_OK, out);
+  input->input = data;
+  input->input_size = size;
+  return finish_open(input, WEIR_OK, out);
 }
 
-void weir__input_close(weir__input *source) {
-  if (source == NULL)
+void weir__input_close(weir__input *input) {
+  if (input == NULL)
     return;
 #ifdef WEIR_HAVE_ZSTD
-  ZSTD_freeDCtx(source->zstd);
+  ZSTD_freeDCtx(input->zstd);
 #endif
 #ifdef WEIR_HAVE_ZLIB
-  if (source->packing == GZIP)
-    inflateEnd(&source->gzip);
+  if (input->packing == GZIP)
+    inflateEnd(&input->gzip);
 #endif
-  if (source->file >= 0)
-    close(source->file);
-  free(source->buffer);
-  free(source->name);
-  free(source);
+  if (input->file >= 0)
+    close(input->file);
+  free(input->buffer);
+  free(input->name);
+  free(input);
 }
 
-const char *weir__input_name(const weir__input *source) { return source->name; }
+const char *weir__input_name(const weir__input *input) { return input->name; }
 
-static weir_status read_plain(weir__input *source, void *to, size_t room, size_t *got) {
-  if (source->input_size > 0) {
-    size_t n = room < source->input_size ? room : source->input_size;
-    memcpy(to, source->input, n);
-    consume(source, n);
+static weir_status read_plain(weir__input *input, void *to, size_t room, size_t *got) {
+  if (input->input_size > 0) {
+    size_t n = room < input->input_size ? room : input->input_size;
+    memcpy(to, input->input, n);
+    consume(input, n);
     *got = n;
     return WEIR_OK;
   }
   *got = 0;
-  return source->file < 0 ? WEIR_OK : read_file(source, to, room, got);
+  return input->file < 0 ? WEIR_OK : read_file(input, to, room, got);
 }
 
 /* ---- Compressed ---- */
 
 #if defined WEIR_HAVE_ZSTD || defined WEIR_HAVE_ZLIB
-static weir_status bad_packing(const weir__input *source, const char *who, const char *why) {
-  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: %s%s%s", source->name,
-                    (unsigned long long)source->input_offset, who, *who ? ": " : "", why);
+static weir_status bad_packing(const weir__input *input, const char *who, const char *why) {
+  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: %s%s%s", input->name,
+                    (unsigned long long)input->input_offset, who, *who ? ": " : "", why);
 }
 
-static weir_status bad_end(const weir__input *source) {
-  return bad_packing(source, "", "it ends in the middle of the compressed data");
+static weir_status bad_end(const weir__input *input) {
+  return bad_packing(input, "", "it ends in the middle of the compressed data");
 }
 
-/* Small files that unpack to very much are no histories. */
-static weir_status check_ratio(weir__input *source, size_t got) {
-  source->unpacked += got;
-  if (source->unpacked <= WEIR__SOURCE_FREE ||
-      (source->unpacked - WEIR__SOURCE_FREE) / WEIR__SOURCE_RATIO <= source->input_offset)
+/* Refuses small files that unpack to very much. */
+static weir_status check_ratio(weir__input *input, size_t got) {
+  input->unpacked += got;
+  if (input->unpacked <= WEIR__INPUT_FREE ||
+      (input->unpacked - WEIR__INPUT_FREE) / WEIR__INPUT_RATIO <= input->input_offset)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_DATA,
-                    "%s: byte %llu of the compressed file: it unpacks to more than %u times its size", source->name,
-                    (unsigned long long)source->input_offset, WEIR__SOURCE_RATIO);
+                    "%s: byte %llu of the compressed file: it unpacks to more than %u times its size", input->name,
+                    (unsigned long long)input->input_offset, WEIR__INPUT_RATIO);
 }
 #endif
 
 #ifdef WEIR_HAVE_ZSTD
-static weir_status read_zstd(weir__input *source, void *to, size_t room, size_t *got) {
+static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *got) {
   ZSTD_outBuffer out = {to, room, 0};
   while (out.pos == 0) {
-    if (source->input_size == 0) {
-      weir_status status = fill(source, 1);
+    if (input->input_size == 0) {
+      weir_status status = fill(input, 1);
       if (status != WEIR_OK)
         return status;
     }
-    if (source->input_size == 0 && source->is_between_frames)
+    if (input->input_size == 0 && input->is_between_frames)
       break;
-    ZSTD_inBuffer in = {source->input, source->input_size, 0};
-    size_t left = ZSTD_decompressStream(source->zstd, &out, &in);
+    ZSTD_inBuffer in = {input->input, input->input_size, 0};
+    size_t left = ZSTD_decompressStream(input->zstd, &out, &in);
     if (ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation)
-      return no_memory(source);
+      return no_memory(input);
     if (ZSTD_isError(left))
-      return bad_packing(source, "zstd", ZSTD_getErrorName(left));
-    source->is_between_frames = left == 0;
-    if (source->input_size == 0 && out.pos == 0 && left > 0)
-      return bad_end(source);
-    consume(source, in.pos);
+      return bad_packing(input, "zstd", ZSTD_getErrorName(left));
+    input->is_between_frames = left == 0;
+    if (input->input_size == 0 && out.pos == 0 && left > 0)
+      return bad_end(input);
+    consume(input, in.pos);
   }
   *got = out.pos;
-  return check_ratio(source, out.pos);
+  return check_ratio(input, out.pos);
 }
 #endif
 
 #ifdef WEIR_HAVE_ZLIB
-/* Behind a member there may be others, or zeros up to the end of a block of some device. */
-static weir_status begin_member(weir__input *source, bool *is_end) {
-  weir_status status = fill(source, MAGIC_SIZE);
+/* Other members, or padding with zeros, may follow a member. */
+static weir_status begin_member(weir__input *input, bool *is_end) {
+  weir_status status = fill(input, MAGIC_SIZE);
   if (status != WEIR_OK)
     return status;
-  while (source->input_size > 0 && source->input[0] == 0) {
-    consume(source, 1);
-    if (source->input_size == 0)
-      status = fill(source, MAGIC_SIZE);
+  while (input->input_size > 0 && input->input[0] == 0) {
+    consume(input, 1);
+    if (input->input_size == 0)
+      status = fill(input, MAGIC_SIZE);
     if (status != WEIR_OK)
       return status;
   }
-  *is_end = source->input_size == 0;
-  if (!*is_end && inflateReset(&source->gzip) != Z_OK)
-    return bad_packing(source, "gzip", "it cannot be continued");
+  *is_end = input->input_size == 0;
+  if (!*is_end && inflateReset(&input->gzip) != Z_OK)
+    return bad_packing(input, "gzip", "it cannot be continued");
   return WEIR_OK;
 }
 
-static weir_status read_gzip(weir__input *source, void *to, size_t room, size_t *got) {
-  z_stream *z = &source->gzip;
+static weir_status read_gzip(weir__input *input, void *to, size_t room, size_t *got) {
+  z_stream *z = &input->gzip;
   uInt most = room < UINT32_MAX ? (uInt)room : UINT32_MAX;
   z->next_out = to;
   z->avail_out = most;
   while (z->avail_out == most) {
     bool is_end = false;
-    weir_status status = source->is_between_frames ? begin_member(source, &is_end)
-                         : source->input_size == 0 ? fill(source, 1)
-                                                   : WEIR_OK;
+    weir_status status = input->is_between_frames ? begin_member(input, &is_end)
+                         : input->input_size == 0 ? fill(input, 1)
+                                                  : WEIR_OK;
     if (status != WEIR_OK)
       return status;
     if (is_end)
       break;
-    if (source->input_size == 0)
-      return bad_end(source);
-    source->is_between_frames = false;
-    z->next_in = (z_const Bytef *)source->input;
-    z->avail_in = source->input_size < UINT32_MAX ? (uInt)source->input_size : UINT32_MAX;
+    if (input->input_size == 0)
+      return bad_end(input);
+    input->is_between_frames = false;
+    z->next_in = (z_const Bytef *)input->input;
+    z->avail_in = input->input_size < UINT32_MAX ? (uInt)input->input_size : UINT32_MAX;
     uInt before = z->avail_in;
     int result = inflate(z, Z_NO_FLUSH);
     if (result == Z_MEM_ERROR)
-      return no_memory(source);
+      return no_memory(input);
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-      return bad_packing(source, "gzip", z->msg != NULL ? z->msg : "the data are damaged");
-    consume(source, before - z->avail_in);
-    source->is_between_frames = result == Z_STREAM_END;
+      return bad_packing(input, "gzip", z->msg != NULL ? z->msg : "the data are damaged");
+    consume(input, before - z->avail_in);
+    input->is_between_frames = result == Z_STREAM_END;
   }
   *got = most - z->avail_out;
-  return check_ratio(source, *got);
+  return check_ratio(input, *got);
 }
 #endif
 
-static weir_status read_any(weir__input *source, void *to, size_t room, size_t *got) {
+static weir_status read_any(weir__input *input, void *to, size_t room, size_t *got) {
 #ifdef WEIR_HAVE_ZSTD
-  if (source->packing == ZSTD)
-    return read_zstd(source, to, room, got);
+  if (input->packing == ZSTD)
+    return read_zstd(input, to, room, got);
 #endif
 #ifdef WEIR_HAVE_ZLIB
-  if (source->packing == GZIP)
-    return read_gzip(source, to, room, got);
+  if (input->packing == GZIP)
+    return read_gzip(input, to, room, got);
 #endif
-  return read_plain(source, to, room, got);
+  return read_plain(input, to, room, got);
 }
 
-weir_status weir__input_peek(weir__input *source, void *to, size_t room, size_t *got) {
-  while (source->ahead_size < room) {
+weir_status weir__input_peek(weir__input *input, void *to, size_t room, size_t *got) {
+  while (input->ahead_size < room) {
     size_t more = 0;
-    weir_status status = read_any(source, source->ahead + source->ahead_size, room - source->ahead_size, &more);
+    weir_status status = read_any(input, input->ahead + input->ahead_size, room - input->ahead_size, &more);
     if (status != WEIR_OK)
       return status;
     if (more == 0)
       break;
-    source->ahead_size += more;
+    input->ahead_size += more;
   }
-  *got = source->ahead_size < room ? source->ahead_size : room;
-  memcpy(to, source->ahead, *got);
+  *got = input->ahead_size < room ? input->ahead_size : room;
+  memcpy(to, input->ahead, *got);
   return WEIR_OK;
 }
 
-weir_status weir__input_read(weir__input *source, void *to, size_t room, size_t *got) {
-  size_t ahead = source->ahead_size - source->ahead_at;
+weir_status weir__input_read(weir__input *input, void *to, size_t room, size_t *got) {
+  size_t ahead = input->ahead_size - input->ahead_at;
   if (ahead == 0)
-    return read_any(source, to, room, got);
+    return read_any(input, to, room, got);
   *got = room < ahead ? room : ahead;
-  memcpy(to, source->ahead + source->ahead_at, *got);
-  source->ahead_at += *got;
+  memcpy(to, input->ahead + input->ahead_at, *got);
+  input->ahead_at += *got;
   return WEIR_OK;
 }

@@ -6,13 +6,13 @@
 #include "base/rangemap.h"
 
 typedef struct meter {
-  weir_driver table; /* first: a weir_driver * of a meter is a meter * */
+  weir_driver table; /* must be first: a weir_driver * of a meter is a meter * */
   weir_driver *inner;
   weir__meter_counts counts;
-  /* An allocator maps handles of one size into a reservation, so the range of a call tells how many there are. The values
-   * are the handles' sizes, and this meter until the first is mapped. */
+  /* An allocator maps handles of one size into a reservation, so the range of a call shows their number. The values are
+   * the handles' sizes, and the meter itself until the first is mapped. */
   weir__rangemap reservations;
-  weir__rangemap handles; /* that were created and not released: the values are their sizes */
+  weir__rangemap handles; /* handles that were created and not released: the values are their sizes */
 } meter;
 
 const char *weir__meter_name(weir__meter_kind kind) {
@@ -36,7 +36,7 @@ static weir_cu_result count(meter *m, weir__meter_kind kind, weir_cu_result resu
   return result;
 }
 
-/* ---- What is only passed on ---- */
+/* ---- Calls that are only forwarded ---- */
 
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
   static weir_cu_result name(weir_driver *self WEIR__AND params) {                                                     \
@@ -50,9 +50,9 @@ static weir_cu_result count(meter *m, weir__meter_kind kind, weir_cu_result resu
   }
 #include "weir/driver_entries.h"
 
-/* ---- What is counted ---- */
+/* ---- Calls that are counted ---- */
 
-static weir_cu_result count_alloc(weir_driver *self, weir_cu_deviceptr *pointer, size_t bytes) {
+static weir_cu_result count_alloc(weir_driver *self, weir_cu_deviceptr *pointer, uint64_t bytes) {
   return count((meter *)self, WEIR__METER_ALLOC, MemAlloc(self, pointer, bytes), 1, bytes);
 }
 
@@ -60,7 +60,7 @@ static weir_cu_result count_free(weir_driver *self, weir_cu_deviceptr pointer) {
   return count((meter *)self, WEIR__METER_FREE, MemFree(self, pointer), 1, 0);
 }
 
-static weir_cu_result count_reserve(weir_driver *self, weir_cu_deviceptr *pointer, size_t bytes, size_t alignment,
+static weir_cu_result count_reserve(weir_driver *self, weir_cu_deviceptr *pointer, uint64_t bytes, uint64_t alignment,
                                     weir_cu_deviceptr wish, unsigned long long flags) {
   meter *m = (meter *)self;
   weir_cu_result result = MemAddressReserve(self, pointer, bytes, alignment, wish, flags);
@@ -69,7 +69,7 @@ static weir_cu_result count_reserve(weir_driver *self, weir_cu_deviceptr *pointe
   return count(m, WEIR__METER_RESERVE, result, 1, bytes);
 }
 
-static weir_cu_result count_unreserve(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes) {
+static weir_cu_result count_unreserve(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes) {
   meter *m = (meter *)self;
   weir_cu_result result = MemAddressFree(self, pointer, bytes);
   if (!result)
@@ -77,7 +77,7 @@ static weir_cu_result count_unreserve(weir_driver *self, weir_cu_deviceptr point
   return count(m, WEIR__METER_UNRESERVE, result, 1, bytes);
 }
 
-static weir_cu_result count_create(weir_driver *self, weir_cu_mem_handle *handle, size_t bytes,
+static weir_cu_result count_create(weir_driver *self, weir_cu_mem_handle *handle, uint64_t bytes,
                                    const weir_cu_mem_prop *prop, unsigned long long flags) {
   meter *m = (meter *)self;
   weir_cu_result result = MemCreate(self, handle, bytes, prop, flags);
@@ -93,7 +93,7 @@ static weir_cu_result count_release(weir_driver *self, weir_cu_mem_handle handle
   return count(m, WEIR__METER_RELEASE, result, 1, (uintptr_t)bytes);
 }
 
-static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes, size_t offset,
+static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes, uint64_t offset,
                                 weir_cu_mem_handle handle, unsigned long long flags) {
   meter *m = (meter *)self;
   uint64_t base, size;
@@ -105,20 +105,20 @@ static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, si
   return count(m, WEIR__METER_MAP, result, 1, bytes);
 }
 
-/* How many handles are mapped into a range that has no holes. */
-static uint64_t handles_in(const meter *m, weir_cu_deviceptr pointer, size_t bytes) {
+/* The number of handles that are mapped into a range without holes. */
+static uint64_t handles_in(const meter *m, weir_cu_deviceptr pointer, uint64_t bytes) {
   const void *size = weir__rangemap_find(&m->reservations, pointer, NULL, NULL);
   return size && size != m ? (bytes + (uintptr_t)size - 1) / (uintptr_t)size : 1;
 }
 
-static weir_cu_result count_set_access(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes,
+static weir_cu_result count_set_access(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes,
                                        const weir_cu_mem_access *access, size_t accesses) {
   meter *m = (meter *)self;
   weir_cu_result result = MemSetAccess(self, pointer, bytes, access, accesses);
   return count(m, WEIR__METER_SET_ACCESS, result, handles_in(m, pointer, bytes), bytes);
 }
 
-static weir_cu_result count_unmap(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes) {
+static weir_cu_result count_unmap(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes) {
   meter *m = (meter *)self;
   return count(m, WEIR__METER_UNMAP, MemUnmap(self, pointer, bytes), handles_in(m, pointer, bytes), bytes);
 }

@@ -1,6 +1,6 @@
 /*
- * A driver table around another that counts what memory costs: how often each call was made, on how many handles and bytes.
- * As the ledger, it is for one thread at a time.
+ * A driver table around another one that counts the calls that manage memory, with their handles and bytes. Like the
+ * ledger, it is used by one thread at a time.
  */
 #ifndef WEIR_OFFLINE_METER_H
 #define WEIR_OFFLINE_METER_H
@@ -29,10 +29,10 @@ typedef enum weir__meter_kind {
 } weir__meter_kind;
 
 typedef struct weir__meter_count {
-  uint64_t calls;   /* those that failed too */
-  uint64_t failed;  /* of them, for want of memory or for any other reason */
-  uint64_t handles; /* that calls which succeeded were about: set_access and unmap take many at once, the others one */
-  uint64_t bytes;   /* likewise; of free: 0, since the call does not say */
+  uint64_t calls;   /* including failed ones */
+  uint64_t failed;  /* failed calls, for any reason */
+  uint64_t handles; /* of successful calls: set_access and unmap take many at once, the others one */
+  uint64_t bytes;   /* likewise; 0 for free, which does not say */
 } weir__meter_count;
 
 typedef struct weir__meter_counts {
@@ -41,13 +41,13 @@ typedef struct weir__meter_counts {
 
 const char *weir__meter_name(weir__meter_kind kind);
 
-/* `inner` stays the caller's, and must outlive it. */
+/* `inner` must outlive it, and is not closed with it. */
 weir_status weir__meter_open(weir_driver *inner, weir_driver **driver);
 
-/* What was counted so far. `driver` is one of weir__meter_open's. */
+/* The counts so far. `driver` is from weir__meter_open. */
 const weir__meter_counts *weir__meter_read(const weir_driver *driver);
 
-/* Counts from here on. */
+/* Resets the counts. */
 void weir__meter_reset(weir_driver *driver);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The machine: a stack, marks into it, a memo, and boxes. The loop in weir__pickle_read has the opcodes that histories are
- * made of and keeps its place in registers; `rare` has the others. Nothing here calls itself.
+ * The machine: a stack, marks into it, a memo, and boxes. The loop in weir__pickle_read has the opcodes that are common
+ * in recordings and keeps its state in registers; `rare` has the others. There is no recursion.
  */
 #include <string.h>
 
@@ -30,8 +30,8 @@ static weir_status fail_opcode(weir__pickle *p, unsigned char op) {
 
 /* ---- Stack and memo ---- */
 
-/* An opcode has at least one byte and pushes at most one value: so with room for as many values as there are bytes in the
- * window, nobody has to ask. */
+/* An opcode has at least one byte and pushes at most one value. So with room for as many values as there are bytes in
+ * the buffer, pushing needs no check. */
 static weir_status reserve_stack(weir__pickle *p) {
   size_t height = (size_t)(p->top - p->stack), box_at = (size_t)(p->last_box - p->stack);
   size_t needed = height + (size_t)(p->in.end - p->in.at) + 1;
@@ -55,7 +55,7 @@ static inline weir_status push_mark(weir__pickle *p) {
   return WEIR_OK;
 }
 
-/* The values above the highest mark, which goes. */
+/* Pops the top mark. Returns the values above it. */
 static inline weir_status pop_mark(weir__pickle *p, value **values, size_t *count) {
   if (p->mark_count == 0)
     return FAIL(p, "there is no mark for this opcode");
@@ -69,11 +69,11 @@ static inline weir_status pop_mark(weir__pickle *p, value **values, size_t *coun
 
 static bool has(const weir__pickle *p, size_t count) { return (size_t)(p->top - p->stack) - p->fence >= count; }
 
-/* Makes place for entry `index`, which is behind all others. */
+/* Makes room for entry `index`, which is beyond all others. */
 static weir_status extend_memo(weir__pickle *p, uint64_t index) {
-  /* Who counts its entries does not get ahead of the bytes it has written; a few are left out at times. */
+  /* Entries are numbered in order, so an index does not exceed the number of bytes read; a few may be skipped. */
   if (index > weir__byte_reader_offset(&p->in, p->in.begin) + MEMO_GAP || index >= NO_MEMO)
-    return FAIL(p, "memo entry %llu is out of any order", (unsigned long long)index);
+    return FAIL(p, "memo entry %llu is out of order", (unsigned long long)index);
   value *grown = weir__grow(&p->budget, p->memo, &p->memo_capacity, (size_t)index + 1, sizeof *grown);
   if (grown == NULL)
     return FAIL_MEMORY(p);
@@ -101,7 +101,7 @@ static inline weir_status put_memo(weir__pickle *p, uint64_t index) {
   return WEIR_OK;
 }
 
-/* One more reference to what is there already. */
+/* Adds a reference to an existing value. */
 static inline void push_again(weir__pickle *p, value v) {
   if (weir__pickle_is_box(v)) {
     box_of(p, v)->is_shared = true;
@@ -178,7 +178,7 @@ static weir_status add_items(weir__pickle *p, box *b, const value *values, size_
   return WEIR_OK;
 }
 
-/* `child` goes into `parent`. */
+/* Puts `child` into `parent`. */
 static weir_status seal(weir__pickle *p, box *parent, value child) {
   box *b = box_of(p, child);
   if (b == parent)
@@ -191,9 +191,9 @@ static weir_status seal(weir__pickle *p, box *parent, value child) {
   return WEIR_OK;
 }
 
-/* `*v` is complete: does the hook want it? Then *v becomes the hook's object, and the box is free. */
+/* Offers the complete box *v to the hook. If the hook takes it, *v becomes the hook's object, and the box is freed. */
 static inline weir_status offer(weir__pickle *p, weir__pickle_hook hook, value *v, const value *items, size_t count) {
-  size_t index = weir__pickle_payload(*v);
+  size_t index = (size_t)weir__pickle_payload(*v);
   p->boxes[index].was_offered = true;
   value taken = 0;
   TRY(hook(p->context, p, items, count, &taken));
@@ -208,7 +208,7 @@ static inline weir_status offer(weir__pickle *p, weir__pickle_hook hook, value *
   return WEIR_OK;
 }
 
-/* Only a box with no reference elsewhere may go. */
+/* Only a box without other references may be freed. */
 static inline bool is_alone(const box *b) { return !b->was_offered && !b->is_shared && !b->is_sealed; }
 
 static inline bool may_offer(const weir__pickle *p, value v) {
@@ -237,7 +237,7 @@ static weir_status seal_items(weir__pickle *p, size_t parent, value *values, siz
   return WEIR_OK;
 }
 
-/* Keys have to be hashable, which lists, dicts and sets are not. */
+/* Keys must be hashable, which lists, dicts and sets are not. */
 static weir_status check_key(weir__pickle *p, value key) {
   weir__pickle_tag tag = weir__pickle_tag_of(key);
   if (tag == WEIR__PICKLE_LIST || tag == WEIR__PICKLE_DICT || tag == WEIR__PICKLE_SET)
@@ -246,7 +246,7 @@ static weir_status check_key(weir__pickle *p, value key) {
 }
 
 static inline weir_status seal_pairs(weir__pickle *p, size_t parent, value *pairs, size_t count) {
-  if (p->last_box < pairs) /* as it is nearly always */
+  if (p->last_box < pairs) /* the common case */
     return WEIR_OK;
   for (size_t i = 0; i < count; i++) {
     if (!weir__pickle_is_box(pairs[i]))
@@ -277,13 +277,13 @@ static inline weir_status target(weir__pickle *p, weir__pickle_tag tag, value **
 static weir_status add_to_list(weir__pickle *p, value *values, size_t count) {
   value *list = NULL;
   TRY(target(p, WEIR__PICKLE_LIST, &list));
-  size_t index = weir__pickle_payload(*list);
+  size_t index = (size_t)weir__pickle_payload(*list);
   TRY(seal_items(p, index, values, count));
   return add_items(p, &p->boxes[index], values, count);
 }
 
 static weir_status add_to_set(weir__pickle *p, value set, value *values, size_t count) {
-  size_t index = weir__pickle_payload(set);
+  size_t index = (size_t)weir__pickle_payload(set);
   for (size_t i = 0; i < count; i++)
     TRY(check_key(p, values[i]));
   TRY(seal_items(p, index, values, count));
@@ -294,8 +294,8 @@ static inline weir_status add_to_dict(weir__pickle *p, value *pairs, size_t coun
   value *dict = NULL;
   TRY(target(p, WEIR__PICKLE_DICT, &dict));
   if (count % 2 != 0)
-    return FAIL(p, "a dict gets a key without a value");
-  size_t index = weir__pickle_payload(*dict);
+    return FAIL(p, "a dict has a key without a value");
+  size_t index = (size_t)weir__pickle_payload(*dict);
   TRY(seal_pairs(p, index, pairs, count));
   if (is_complete && p->boxes[index].count == 0 && may_offer(p, *dict)) {
     TRY(offer(p, p->hook, dict, pairs, count / 2));
@@ -312,8 +312,8 @@ static bool is_plain(const value *values, size_t count) {
   return true;
 }
 
-/* The `count` highest values become a tuple. Small ones repeat a lot (a pool's id is one) and cannot change: each is kept
- * once, as far as a small table remembers. */
+/* Makes a tuple of the top `count` values. Small tuples repeat a lot (a pool's id is one) and are immutable, so a small
+ * table shares recent ones. */
 static weir_status make_tuple(weir__pickle *p, value *values, size_t count) {
   value *known = NULL;
   if (count <= 3 && is_plain(values, count)) {
@@ -327,7 +327,7 @@ static weir_status make_tuple(weir__pickle *p, value *values, size_t count) {
   }
   value tuple = 0;
   TRY(new_box(p, WEIR__PICKLE_TUPLE, &tuple));
-  TRY(seal_items(p, weir__pickle_payload(tuple), values, count));
+  TRY(seal_items(p, (size_t)weir__pickle_payload(tuple), values, count));
   TRY(add_items(p, box_of(p, tuple), values, count));
   if (known != NULL)
     *known = tuple;
@@ -336,7 +336,7 @@ static weir_status make_tuple(weir__pickle *p, value *values, size_t count) {
   return WEIR_OK;
 }
 
-/* LIST, TUPLE, DICT, FROZENSET: all that is above the mark. */
+/* LIST, TUPLE, DICT, FROZENSET: takes everything above the mark. */
 static weir_status make_from_mark(weir__pickle *p, weir__pickle_tag tag) {
   value *values;
   size_t count;
@@ -345,9 +345,9 @@ static weir_status make_from_mark(weir__pickle *p, weir__pickle_tag tag) {
     return make_tuple(p, values, count);
   value made;
   TRY(new_box(p, tag, &made));
-  size_t index = weir__pickle_payload(made);
+  size_t index = (size_t)weir__pickle_payload(made);
   if (tag == WEIR__PICKLE_DICT && count % 2 != 0)
-    return FAIL(p, "a dict gets a key without a value");
+    return FAIL(p, "a dict has a key without a value");
   if (tag == WEIR__PICKLE_DICT)
     TRY(seal_pairs(p, index, values, count));
   else if (tag == WEIR__PICKLE_LIST)
@@ -505,15 +505,15 @@ static weir_status stop(weir__pickle *p, value *root) {
   p->in.begin = p->in.at;
   TRY(weir__byte_reader_fill(&p->in, 1));
   if (p->in.at < p->in.end)
-    return FAIL(p, "there are bytes behind the end of the pickle");
+    return FAIL(p, "bytes follow the end of the pickle");
   *root = p->top[-1];
   return WEIR_OK;
 }
 
-/* The loop below has come to where too few bytes are ahead to go on blindly: at the window's end, and at each opcode near
- * the end of all. */
+/* Called where too few bytes are left for the unchecked loop below: at the end of the buffer, and at each opcode near
+ * the end of the input. */
 static weir_status look_ahead(weir__pickle *p) {
-  if (p->in.at > p->in.end) /* the opcode before has eaten zeros from behind the end */
+  if (p->in.at > p->in.end) /* the opcode before has read zeros beyond the end */
     return FAIL_END(p);
   p->in.begin = p->in.at;
   if (!p->in.has_ended)
@@ -529,7 +529,7 @@ static inline uint32_t load32(const unsigned char *at) {
 
 static inline uint64_t load64(const unsigned char *at) { return load32(at) | (uint64_t)load32(at + 4) << 32; }
 
-/* A text of at most 255 bytes, which are there. */
+/* A text of at most 255 bytes, which are in the buffer. */
 static inline weir_status push_short_str(weir__pickle *p, const unsigned char *text, size_t size) {
   uint64_t word = 0;
   if (size - 1 < 8) {
@@ -548,7 +548,7 @@ static inline weir_status push_short_str(weir__pickle *p, const unsigned char *t
   return WEIR_OK;
 }
 
-/* The opcodes of the loop, in one piece for its switch. */
+/* The opcodes of the loop. */
 enum {
   RARE,
   BININT1,
@@ -650,7 +650,7 @@ weir_status weir__pickle_read(weir__pickle *p, weir__pickle_hook hook, void *con
     }
     p->in.at = at;
     TRY(rare(p, op));
-    TRY(reserve_stack(p)); /* it may have moved the window */
+    TRY(reserve_stack(p)); /* it may have moved the buffer */
     at = p->in.at;
   }
 }

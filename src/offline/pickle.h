@@ -1,20 +1,20 @@
 /*
- * A reader of pickles that executes nothing. It knows the opcodes of all protocols (0 to 5), accepts those that make plain
- * data, and refuses the others by name: there is no code behind them that could run.
+ * A reader of pickles that executes nothing. It knows the opcodes of all protocols (0 to 5), accepts those that make
+ * plain data, and refuses the others by name; it has no code to run them.
  *
  * It reads a stream, a buffer at a time, and keeps little:
  *
- * - A value is one word: a tag and a payload. Small integers lie in the word itself; texts are kept once each and known by
- *   number; lists, tuples, dicts and sets are "boxes", also known by number.
- * - A box is sealed when it is put into another one, and cannot change from then on. So what is read has no cycles, and a
- *   box's depth is known when it is sealed; nothing here, and nothing that walks the result, can be led round in circles.
- * - A dict that is complete is offered to the consumer's hook. If the hook keeps what it needs and puts an object of its own
- *   in the dict's place, the dict's memory is used for the next one. That is how a history of millions of entries, each a
- *   dict, goes through in the space of one. So are lists of such objects, when they are put into a dict: the stacks.
+ * - A value is one word: a tag and a payload. Small integers are stored in the word itself; texts are interned; lists,
+ *   tuples, dicts and sets are "boxes", known by number.
+ * - A box is sealed when it is put into another one, and cannot change afterwards. So the result has no cycles, and the
+ *   depth of a box is known when it is sealed.
+ * - A complete dict is offered to the consumer's hook. If the hook puts an object of its own in the dict's place, the
+ *   memory of the dict is reused. So a history of millions of entries, each a dict, is read in the space of one. The
+ *   same holds for lists of such objects that are put into a dict: stacks.
  *
- * Everything a file can ask for is limited: see weir__pickle_limits. Every error says what, and at which byte.
+ * Everything a file can ask for is limited: see weir__pickle_limits. Every error says what is wrong, and at which byte.
  *
- * One thread at a time may use a reader.
+ * A reader is used by one thread at a time.
  */
 #ifndef WEIR_OFFLINE_PICKLE_H
 #define WEIR_OFFLINE_PICKLE_H
@@ -24,16 +24,17 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "offline/budget.h"
 #include "offline/input.h"
-#include "offline/store.h"
 
-/* 0 in a field: the default. */
+/* 0 in a field stands for the default. */
 typedef struct weir__pickle_limits {
-  uint64_t input;  /* bytes of pickle, decompressed: 64 GiB */
-  uint64_t memory; /* bytes that reading takes, what the consumer keeps included: 4 GiB; see also WEIR__WINDOW_FACTOR */
-  size_t objects;  /* boxes that are kept, and different texts: 2^27 */
-  size_t string;   /* bytes of one text or bytes object: 64 MiB */
-  size_t depth;    /* boxes within boxes: 100 */
+  uint64_t input; /* bytes of pickle, decompressed: 64 GiB */
+  uint64_t
+      memory;     /* bytes that reading takes, including what the consumer keeps: 4 GiB; see also WEIR__READER_FACTOR */
+  size_t objects; /* boxes that are kept, and different texts: 2^27 */
+  size_t string;  /* bytes of one text or bytes object: 64 MiB */
+  size_t depth;   /* boxes within boxes: 100 */
 } weir__pickle_limits;
 
 typedef uint64_t weir__pickle_value;
@@ -43,8 +44,8 @@ typedef enum weir__pickle_tag {
   WEIR__PICKLE_NONE,
   WEIR__PICKLE_BOOL,
   WEIR__PICKLE_INT,       /* in the word itself: 59 bits */
-  WEIR__PICKLE_WIDE_INT,  /* the rest of 64 bits; signed ... */
-  WEIR__PICKLE_WIDE_UINT, /* ... and from 2^63 on */
+  WEIR__PICKLE_WIDE_INT,  /* other signed integers of 64 bits */
+  WEIR__PICKLE_WIDE_UINT, /* from 2^63 on */
   WEIR__PICKLE_FLOAT,
   WEIR__PICKLE_STR,
   WEIR__PICKLE_BYTES,       /* a bytearray too */
@@ -68,7 +69,7 @@ static inline weir__pickle_value weir__pickle_make(weir__pickle_tag tag, uint64_
   return payload << WEIR__PICKLE_TAG_BITS | tag;
 }
 
-/* One bit, so that many values can be asked at once. */
+/* One bit, so that many values can be tested at once. */
 static inline bool weir__pickle_is_box(weir__pickle_value value) { return value & WEIR__PICKLE_LIST; }
 
 /* "a str", "a list", ... */
@@ -76,40 +77,40 @@ const char *weir__pickle_kind(weir__pickle_value value);
 
 typedef struct weir__pickle weir__pickle;
 
-/* The source stays the caller's. `limits` may be NULL. */
+/* The caller closes the input. `limits` may be NULL. */
 weir_status weir__pickle_open(weir__input *source, const weir__pickle_limits *limits, weir__pickle **pickle);
 void weir__pickle_close(weir__pickle *pickle);
 
-/* Looks at a complete dict: `pair_count` times a key and a value, in the order in which they were set (a key that comes
- * again replaces the one before). It may put an object into *taken, which is 0 at the call, and the dict is gone: only
- * boxes among its values stay. Where it fails, it has called weir__pickle_fail. */
+/* Gets a complete dict: `pair_count` pairs of a key and a value, in the order in which they were set (a repeated key
+ * replaces the earlier one). It may put an object into *taken, which is 0 at the call; then the dict is freed, and only
+ * boxes among its values stay. If it fails, it has called weir__pickle_fail. */
 typedef weir_status (*weir__pickle_hook)(void *context, weir__pickle *pickle, const weir__pickle_value *pairs,
                                          size_t pair_count, weir__pickle_value *taken);
 
 /* The same for a list that holds objects only and goes into a dict; `items` are `count` values. Set before reading. */
 void weir__pickle_set_list_hook(weir__pickle *pickle, weir__pickle_hook hook);
 
-/* Reads the whole pickle; behind its end there must be nothing. `hook` may be NULL. Once per reader. */
+/* Reads the whole pickle; nothing may follow its end. `hook` may be NULL. Once per reader. */
 weir_status weir__pickle_read(weir__pickle *pickle, weir__pickle_hook hook, void *context, weir__pickle_value *root);
 
-/* "NAME: byte N: ...": where the reader stands. */
+/* "NAME: byte N: ...", with the reader's position. */
 weir_status weir__pickle_fail(weir__pickle *pickle, const char *format, ...) WEIR_PRINTF(2, 3);
 
-/* The same when memory could not be had: the limit, or the host's. */
+/* The same for a failed allocation: the limit was reached, or the host has no memory. */
 weir_status weir__pickle_fail_memory(weir__pickle *pickle);
 
 weir__budget *weir__pickle_budget(weir__pickle *pickle);
 
-/* How many bytes have come so far. */
+/* The number of bytes read so far. */
 uint64_t weir__pickle_size(const weir__pickle *pickle);
 
-/* The texts, by number. The consumer may add its own, and may take them all over by leaving an empty one in place. */
+/* The texts, by number. The consumer may add its own, and may take all of them by leaving an empty table in place. */
 weir__strings *weir__pickle_strings(weir__pickle *pickle);
 
 /* The number of a text that the consumer wants to recognise. */
 weir_status weir__pickle_intern(weir__pickle *pickle, const char *text, uint32_t *id);
 
-/* false: it is no integer, or does not fit. A bool is an integer, as in Python. */
+/* false if it is no integer, or does not fit. A bool is an integer, as in Python. */
 bool weir__pickle_int64_slow(const weir__pickle *pickle, weir__pickle_value value, int64_t *out);
 bool weir__pickle_uint64_slow(const weir__pickle *pickle, weir__pickle_value value, uint64_t *out);
 
@@ -133,7 +134,7 @@ weir__string weir__pickle_string(const weir__pickle *pickle, weir__pickle_value 
 /* What a box holds; a dict has keys and values in turn, and `count` counts both. */
 const weir__pickle_value *weir__pickle_items(const weir__pickle *pickle, weir__pickle_value box, size_t *count);
 
-/* A number that the consumer may keep with a sealed box; 0 until then. */
+/* A note of the consumer's for a sealed box; 0 at first. */
 uint32_t *weir__pickle_note(weir__pickle *pickle, weir__pickle_value box);
 
 #endif

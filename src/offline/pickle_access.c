@@ -1,5 +1,5 @@
 /*
- * Opening and closing, errors, and what the consumer asks.
+ * Opening and closing, errors, and access to values.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * The state of the reader, for the files that it is made of: pickle.c has the opcodes, and what they do with lists, tuples,
- * dicts and sets; pickle_scalar.c pushes numbers and texts; pickle_access.c opens, closes and answers the consumer.
+ * The state of the reader, shared by its files: pickle.c has the opcodes, and what they do with lists, tuples, dicts
+ * and sets; pickle_scalar.c pushes numbers and texts; pickle_access.c has the calls of the consumer.
  */
 #ifndef WEIR_OFFLINE_PICKLE_MACHINE_H
 #define WEIR_OFFLINE_PICKLE_MACHINE_H
@@ -9,7 +9,7 @@
 #include "offline/pickle.h"
 
 enum {
-  HEAP_ITEMS = 4096, /* from here on a box's items have memory of their own and can grow in place */
+  HEAP_ITEMS = 4096, /* from this number on, a box's items have memory of their own and can grow in place */
   TUPLES = 256
 };
 
@@ -21,10 +21,10 @@ typedef struct box {
   value *items;   /* on the heap from HEAP_ITEMS on, in the chunks below it */
   uint32_t count; /* of a dict: keys and values together */
   uint32_t capacity;
-  uint32_t memo;    /* where the memo has it, if at one place only; NO_MEMO */
-  uint32_t note;    /* the consumer's; while it is free: the next free box + 1 */
+  uint32_t memo;    /* its memo entry, if it has exactly one; otherwise NO_MEMO */
+  uint32_t note;    /* the consumer's; of a free box: the next free box + 1 */
   uint16_t depth;   /* 1 + that of the deepest box inside */
-  bool is_sealed;   /* it is inside another one */
+  bool is_sealed;   /* it is part of another box */
   bool is_shared;   /* there may be more references than one on the stack and one in the memo */
   bool was_offered; /* the hook has seen it */
 } box;
@@ -33,32 +33,32 @@ struct weir__pickle {
   weir__pickle_limits limits;
   weir__budget budget;
 
-  weir__byte_reader in; /* begins at the opcode that is being carried out */
+  weir__byte_reader in; /* begins at the current opcode */
   uint64_t frame_end;   /* offset; 0 before the first frame */
 
   value *stack;
   size_t stack_capacity;
-  value *top;      /* one above the highest */
-  value *last_box; /* no box is above it */
+  value *top;      /* one above the top */
+  value *last_box; /* no box may be deeper */
   size_t *marks;   /* heights of the stack */
   size_t mark_count, mark_capacity;
-  size_t fence; /* the highest mark: what is below belongs to others */
+  size_t fence; /* the top mark: nothing below may be used */
 
-  value *memo; /* 0: nothing there */
+  value *memo; /* 0 if it is unused */
   size_t memo_count, memo_capacity;
   size_t memo_filled; /* of memo_count */
 
   box *boxes;
   size_t box_count, box_capacity;
-  uint32_t free_box; /* + 1; 0: none */
+  uint32_t free_box; /* + 1; 0 if there is none */
   weir__chunks items;
-  value tuples[TUPLES]; /* small tuples of late, by hash: equal ones are one */
+  value tuples[TUPLES]; /* recent small tuples by hash, so that equal ones are shared */
 
   uint64_t *wide; /* bits of wide integers and floats */
   size_t wide_count, wide_capacity;
   weir__strings strings;
-  uint64_t recent_word; /* a short text of late: its bytes, ... */
-  size_t recent_size;   /* ... how many, and its number. Histories repeat one in every entry */
+  uint64_t recent_word; /* a recent short text: its bytes, */
+  size_t recent_size;   /* its length, and its number. Entries of a history repeat the same texts */
   uint32_t recent_id;
   char *scratch;
   size_t scratch_capacity;
@@ -88,7 +88,7 @@ static inline weir_status check_objects(weir__pickle *p) {
   return FAIL(p, "there are more objects than the limit of %zu", p->limits.objects);
 }
 
-/* A text that is new here. */
+/* Adds a new text. */
 weir_status weir__pickle_add_str(weir__pickle *p, uint32_t hash, const char *text, size_t size, uint32_t *id);
 
 static inline weir_status push_str(weir__pickle *p, const char *text, size_t size) {
@@ -100,7 +100,7 @@ static inline weir_status push_str(weir__pickle *p, const char *text, size_t siz
   return WEIR_OK;
 }
 
-/* A number of `size` bytes, the lowest first. */
+/* A little-endian number of `size` bytes. */
 static inline uint64_t load(const unsigned char *at, size_t size) {
   uint64_t word = 0;
   for (size_t i = size; i-- > 0;)

@@ -61,7 +61,7 @@ enum weir__pickle_opcode {
   OP_BYTEARRAY8 = 0x96
 };
 
-/* The others: why such an opcode is refused, and its name. NULL: it is no opcode at all. */
+/* Why an opcode that makes no plain data is refused, and its name. NULL if there is no such opcode. */
 const char *weir__pickle_refused(unsigned char op, const char **name);
 
 #endif

@@ -33,7 +33,7 @@ static weir_status push_bits(weir__pickle *p, uint64_t bits, bool is_negative) {
   return push_int(p, (int64_t)bits);
 }
 
-/* An integer of any number of bytes, two's complement, the lowest first. */
+/* A little-endian integer of any number of bytes, in two's complement. */
 static weir_status push_long(weir__pickle *p, const unsigned char *bytes, size_t size) {
   bool is_negative = size > 0 && bytes[size - 1] >= 0x80;
   while (size > 8 && bytes[size - 1] == (is_negative ? 0xff : 0))
@@ -46,7 +46,7 @@ static weir_status push_long(weir__pickle *p, const unsigned char *bytes, size_t
   return push_bits(p, bits, is_negative);
 }
 
-/* A text that is new here. */
+/* Adds a new text. */
 weir_status weir__pickle_add_str(weir__pickle *p, uint32_t hash, const char *text, size_t size, uint32_t *id) {
   if (!weir__utf8_is_valid(text, size))
     return FAIL(p, "a text that is not UTF-8");
@@ -55,7 +55,7 @@ weir_status weir__pickle_add_str(weir__pickle *p, uint32_t hash, const char *tex
   return *id != WEIR__TABLE_END ? WEIR_OK : FAIL_MEMORY(p);
 }
 
-/* What Python 2 wrote for its str. As in Python 3, only ASCII is understood. */
+/* A str of Python 2. As in Python 3, only ASCII is accepted. */
 static weir_status push_old_str(weir__pickle *p, const char *text, size_t size) {
   if (!weir__ascii_is_valid(text, size))
     return FAIL(p, "an 8-bit str that is not ASCII");
@@ -97,7 +97,8 @@ weir_status weir__pickle_push_number_line(weir__pickle *p, unsigned char op) {
     memcpy(&bits, &number, sizeof bits);
     return weir__pickle_push_wide(p, WEIR__PICKLE_FLOAT, bits);
   }
-  if (op == OP_INT && size == 2 && line[0] == '0' && (line[1] == '0' || line[1] == '1')) { /* how bools began */
+  if (op == OP_INT && size == 2 && line[0] == '0' &&
+      (line[1] == '0' || line[1] == '1')) { /* how protocol 0 writes bools */
     *p->top++ = weir__pickle_make(WEIR__PICKLE_BOOL, line[1] == '1');
     return WEIR_OK;
   }
@@ -125,7 +126,7 @@ weir_status weir__pickle_take_index(weir__pickle *p, uint64_t *index) {
   return WEIR_OK;
 }
 
-/* A number of `size` bytes that says how long something is. */
+/* A length of `size` bytes. */
 static weir_status take_length(weir__pickle *p, size_t size, size_t *length) {
   const unsigned char *bytes;
   TRY(weir__byte_reader_take(&p->in, size, &bytes));

@@ -15,7 +15,7 @@ bool weir__ascii_is_valid(const char *text, size_t size) {
   return (high & 0x8080808080808080) == 0;
 }
 
-/* The length of the character at `at`, 0 if it is none. */
+/* The length of the UTF-8 character at `at`; 0 if it is none. */
 static size_t utf8_length(const unsigned char *at, size_t left) {
   if (at[0] < 0x80)
     return 1;
@@ -25,7 +25,7 @@ static size_t utf8_length(const unsigned char *at, size_t left) {
   for (size_t i = 1; i < length; i++)
     if ((at[i] & 0xc0) != 0x80)
       return 0;
-  /* A longer form than needed, or past U+10FFFF. */
+  /* An overlong form, or beyond U+10FFFF. */
   if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f))
     return 0;
   return length;
@@ -67,7 +67,7 @@ static size_t utf8_put(uint32_t code, char *out) {
   return 4;
 }
 
-/* `digits` digits of a base up to 16; -1: one is not. */
+/* The value of `digits` digits of a base up to 16; -1 if one is not a digit. */
 static int64_t digits_value(const char *text, size_t digits, int base) {
   int64_t value = 0;
   for (size_t i = 0; i < digits; i++) {
@@ -173,7 +173,7 @@ weir__number weir__float_decode(const char *text, size_t size, double *value) {
     return WEIR__NUMBER_BAD;
   memcpy(copy, text, size);
   copy[size] = '\0';
-  /* strtod knows more than Python writes: hexadecimal, spaces, nan(...). */
+  /* strtod accepts more than Python writes: hexadecimal, spaces, nan(...). */
   const char *word = copy + (copy[0] == '-' || copy[0] == '+');
   if (strcmp(word, "inf") != 0 && strcmp(word, "nan") != 0 &&
       (strlen(copy) != size || strspn(copy, "0123456789+-.eE") != size))

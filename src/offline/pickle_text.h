@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* UTF-8 as Python writes it: half a surrogate pair may stand alone, which file names with odd bytes need. */
+/* UTF-8 as Python writes it, with lone surrogates, which file names with undecodable bytes need. */
 bool weir__utf8_is_valid(const char *text, size_t size);
 
 bool weir__ascii_is_valid(const char *text, size_t size);
@@ -21,10 +21,10 @@ size_t weir__repr_decode(const char *text, size_t size, char *out);        /* 'q
 
 typedef enum weir__number { WEIR__NUMBER_OK, WEIR__NUMBER_BAD, WEIR__NUMBER_WIDE } weir__number;
 
-/* A decimal integer from -2^63 to 2^64 - 1: the bits, and whether it is negative. WIDE: it is one, but does not fit. */
+/* A decimal integer from -2^63 to 2^64 - 1: the bits, and whether it is negative. WIDE if it does not fit. */
 weir__number weir__integer_decode(const char *text, size_t size, uint64_t *bits, bool *is_negative);
 
-/* What Python's repr(float) writes; the point is a point in every locale. */
+/* What Python's repr(float) writes, in any locale. */
 weir__number weir__float_decode(const char *text, size_t size, double *value);
 
 #endif

@@ -19,10 +19,10 @@ void weir__prediction_from(const weir__replay_report *report, const weir__costs 
                                    .cost = weir__costs_estimate(costs, &report->calls)};
 }
 
-weir_status weir__predict(const weir__replayer *history, const weir__settings *settings, const weir__capacity *capacity,
-                          const weir__costs *costs, weir__prediction *prediction) {
+weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
+                          const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction) {
   weir__replay_report report;
-  weir_status status = weir__replayer_run(history, settings, capacity, NULL, &report);
+  weir_status status = weir__replayer_run(replayer, settings, capacity, NULL, &report);
   if (status)
     *prediction = (weir__prediction){.status = status};
   else
@@ -45,45 +45,45 @@ uint64_t weir__prediction_calls(const weir__prediction *prediction) {
 
 /* ---- The least memory ---- */
 
-/* One run with so many steps of memory. */
-static weir_status try_steps(const weir__replayer *history, const weir__settings *settings,
+/* One run with `steps` of memory. */
+static weir_status try_steps(const weir__replayer *replayer, const weir__settings *settings,
                              const weir__capacity *capacity, uint64_t steps, bool *fits, weir__fit *fit) {
   weir__replay_report report;
   weir__capacity tried = {0, UINT64_MAX};
   *(capacity->limit != UINT64_MAX ? &tried.limit : &tried.memory) = steps * WEIR__FIT_STEP;
-  weir_status status = weir__replayer_run(history, settings, &tried, NULL, &report);
+  weir_status status = weir__replayer_run(replayer, settings, &tried, NULL, &report);
   *fits = !status && !report.failures;
   if (*fits)
     *fit = (weir__fit){.bytes = steps * WEIR__FIT_STEP, .retries = (uint64_t)report.stats.num_alloc_retries};
   return status;
 }
 
-weir_status weir__predict_fit(const weir__replayer *history, const weir__settings *settings,
+weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
                               const weir__capacity *capacity, weir__fit *fit) {
   weir__replay_report report;
   const weir__capacity all = {0, UINT64_MAX};
-  weir_status status = weir__replayer_run(history, settings, &all, NULL, &report);
+  weir_status status = weir__replayer_run(replayer, settings, &all, NULL, &report);
   if (status)
     return status;
   if (report.failures)
-    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at event %zu fits into no device",
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at event %zu does not fit on any device",
                       (unsigned long long)report.failed_bytes, report.first_failure);
-  /* What was reserved without any limit is enough, but for expandable segments, whose addresses are limited too. What was
-   * requested at once is not, less a step. */
+  /* What was reserved without a limit is enough, except for expandable segments, whose address space is limited, too.
+   * One step less than what was requested at once is not enough. */
   uint64_t most = (uint64_t)report.stats.reserved_bytes[WEIR_STAT_ALL].peak / WEIR__FIT_STEP + 1;
   uint64_t least = (uint64_t)report.stats.requested_bytes[WEIR_STAT_ALL].peak / WEIR__FIT_STEP;
   weir__fit found = {0};
   bool fits = false;
   least -= least > 0;
-  while (!(status = try_steps(history, settings, capacity, most, &fits, &found)) && !fits) {
+  while (!(status = try_steps(replayer, settings, capacity, most, &fits, &found)) && !fits) {
     least = most;
     most += most / 4 + 1;
     if (most > WEIR__REPLAY_ENOUGH_MEMORY / WEIR__FIT_STEP)
-      return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the job fits into no device under these settings");
+      return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the job does not fit on any device under these settings");
   }
   while (!status && most - least > 1) {
     uint64_t middle = least + (most - least) / 2;
-    status = try_steps(history, settings, capacity, middle, &fits, &found);
+    status = try_steps(replayer, settings, capacity, middle, &fits, &found);
     *(fits ? &most : &least) = middle;
   }
   if (!status)

@@ -11,7 +11,7 @@
 typedef struct weir__prediction {
   weir_status status; /* of the replay itself; nothing else holds unless it is WEIR_OK */
   uint64_t peak_reserved, peak_allocated, peak_requested; /* bytes */
-  uint64_t retries;                                       /* requests for which all that was cached went back */
+  uint64_t retries;                                       /* requests for which everything cached was released */
   uint64_t failures;                                      /* requests that ran out of memory */
   uint64_t first_failure, failed_bytes, failed_reserved, failed_allocated; /* of the first: see weir__replay_report */
   weir__meter_counts calls;
@@ -21,9 +21,9 @@ typedef struct weir__prediction {
 
 void weir__prediction_from(const weir__replay_report *report, const weir__costs *costs, weir__prediction *prediction);
 
-/* `settings` NULL: the recorded ones. Returns prediction->status. */
-weir_status weir__predict(const weir__replayer *history, const weir__settings *settings, const weir__capacity *capacity,
-                          const weir__costs *costs, weir__prediction *prediction);
+/* `settings` NULL stands for the recorded ones. Returns prediction->status. */
+weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
+                          const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction);
 
 /* The part of the reserved memory that is not allocated, at the peaks of both: 0 to 1. */
 double weir__prediction_fragmentation(const weir__prediction *prediction);
@@ -33,13 +33,13 @@ uint64_t weir__prediction_calls(const weir__prediction *prediction);
 enum { WEIR__FIT_STEP = 2 << 20 };
 
 typedef struct weir__fit {
-  uint64_t bytes;   /* 0: it fits nowhere */
-  uint64_t retries; /* with so little memory; each is a wait for the whole device */
+  uint64_t bytes;   /* 0 if it fits nowhere */
+  uint64_t retries; /* with that little memory; each waits for the whole device */
 } weir__fit;
 
-/* The least memory, in steps, with which no request fails; found by bisection, so with one step less a request does fail. It
- * is the limit that is varied where the capacity has one, else the device's memory. */
-weir_status weir__predict_fit(const weir__replayer *history, const weir__settings *settings,
+/* The least memory, in steps, with which no request fails; found by bisection, so with one step less a request fails.
+ * It is the limit if the capacity has one, or else the device's memory. */
+weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
                               const weir__capacity *capacity, weir__fit *fit);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * A memory snapshot as torch.cuda.memory._dump_snapshot() writes it, read without running anything: see offline/pickle.h.
- * Texts, frames, stacks, streams and pools are kept once each and known by number; an event is 40 bytes.
+ * A recording in memory: what torch.cuda.memory._dump_snapshot() writes (recording_pickle.c), or what WEIR_RECORD
+ * leaves behind (ring_reader.c). Texts, frames, stacks, streams and pools are interned and known by number; an event,
+ * which is a history entry, takes 40 bytes.
  *
- * The schema has grown with every release and will go on to: keys that are not known are counted and left aside, keys that
- * came later may be missing. What makes no sense (a size that is a text) is an error.
+ * The schema of pickles grows with every release: unknown keys are counted and ignored, and newer keys may be missing.
+ * Values of the wrong type are an error.
  */
 #ifndef WEIR_OFFLINE_RECORDING_H
 #define WEIR_OFFLINE_RECORDING_H
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/replay_port.h"
 #include "inspect/write_snapshot.h"
 #include "offline/pickle.h"
 #include "record/entry.h"
@@ -24,16 +26,14 @@ enum { WEIR__RECORDING_MANY_THREADS = 127 };
 typedef struct weir__recording_entry {
   uint64_t address; /* of an oom: the device's free memory */
   uint64_t size;    /* alloc, free_*: what was requested; segment_*: the segment's; oom: the request, rounded */
-  int64_t time_us;  /* since 1970; 0: not recorded */
-  uint32_t stack;   /* 0: none recorded */
-  uint32_t remark;  /* 0: nothing said */
-  uint32_t pool;    /* WEIR__RECORDING_NO_POOL: not recorded, as up to PyTorch 2.11 */
+  int64_t time_us;  /* since 1970; 0 if not recorded */
+  uint32_t stack;   /* 0 if none was recorded */
+  uint32_t remark;  /* 0 for none */
+  uint32_t pool;    /* WEIR__RECORDING_NO_POOL if not recorded, as up to PyTorch 2.11 */
   uint16_t stream;
-  uint8_t action;     /* weir_trace_action, or WEIR__ACTION_UNKNOWN: then `remark` has its text */
-  uint8_t thread : 7; /* who did it, from 1 on; 0: not recorded; WEIR__RECORDING_MANY_THREADS: one of the others */
-  uint8_t
-      is_for_request : 1; /* where the file has causes, of a segment: for the thread's next request; of a request: the
-                               * cache could not serve it */
+  uint8_t action;             /* weir_trace_action, or WEIR__ACTION_UNKNOWN with its text in `remark` */
+  uint8_t thread : 7;         /* from 1 on; 0 if not recorded; WEIR__RECORDING_MANY_THREADS for one of the rest */
+  uint8_t is_for_request : 1; /* if has_causes: of a segment, for the next request; of a request, a cache miss */
 } weir__recording_entry;
 
 _Static_assert(sizeof(weir__recording_entry) == 40, "an event is what there are millions of");
@@ -65,12 +65,11 @@ typedef struct weir__recording_device {
   size_t event_count;
   const weir__recording_segment *segments; /* in the file's order */
   size_t segment_count;
-  uint64_t dropped; /* earlier events that a ring has dropped, at least; 0: none, or the file does not say */
-  uint64_t memory;  /* the device's, in bytes; 0: the file does not say */
-  struct weir__state
-      *start;       /* what was there before the first event, as the file has it (offline/state.h); NULL: it does not */
-  bool lacks_start; /* there may have been something, and nothing in the file tells what */
-  uint64_t peak_allocated, peak_reserved; /* with `start`: the most that there was before it */
+  uint64_t dropped; /* older events that did not fit into the ring, at least; 0 if there are none, or it is not known */
+  uint64_t memory;  /* the device's, in bytes; 0 if not recorded */
+  struct weir__state *start;              /* the recorded state before the first event; NULL if there is none */
+  bool lacks_start;                       /* there was something before the first event, and it is not known what */
+  uint64_t peak_allocated, peak_reserved; /* with `start`: the peaks before it */
 } weir__recording_device;
 
 typedef struct weir__recording_frame {
@@ -87,34 +86,33 @@ typedef struct weir__recording_pool {
   int64_t id[2];
 } weir__recording_pool;
 
-/* What an event says beside the numbers; strings. */
+/* The texts of an event; numbers of strings. */
 typedef struct weir__recording_remark {
-  uint32_t compile_context; /* "N/A": none */
-  uint32_t user_metadata;   /* "": none */
-  uint32_t action;          /* of WEIR__ACTION_UNKNOWN: its name; else "" */
-  uint32_t phase;           /* what the thread was doing; "": none */
+  uint32_t compile_context; /* "N/A" for none */
+  uint32_t user_metadata;   /* "" for none */
+  uint32_t action;          /* the name of WEIR__ACTION_UNKNOWN; otherwise "" */
+  uint32_t phase;           /* what the thread was doing; "" if not known */
 } weir__recording_remark;
 
-/* A range that the program has marked: one for its START, one for its END. */
+/* The START or the END of a range that the program marked. */
 typedef struct weir__recording_annotation {
   uint32_t name, stage; /* strings */
-  int device;           /* -1: not said */
+  int device;           /* -1 if not recorded */
   int64_t time_us;
-  size_t first_pair, pair_count; /* what else the program said */
+  size_t first_pair, pair_count; /* other keys and values of the program */
 } weir__recording_annotation;
 
 typedef weir__text_pair weir__recording_pair;
 
-/* What the program told the allocator while it was recorded: settings, or a limit. Those that came before the first event of
- * a device are there too, the last of each. */
+/* A change of settings or of a limit by the program. The last ones before the first event of a device are included. */
 typedef struct weir__recording_change {
   int device;
-  size_t event;     /* of the device: it holds from there on */
-  const char *conf; /* all settings from there on, in the syntax of WEIR_ALLOC_CONF; NULL: it is a limit */
-  uint64_t limit;   /* bytes that may be reserved; UINT64_MAX: all */
+  size_t event;     /* of the device, from which on it is in force */
+  const char *conf; /* all settings, in the syntax of WEIR_ALLOC_CONF; NULL for a limit */
+  uint64_t limit;   /* bytes that may be reserved; UINT64_MAX for all */
 } weir__recording_change;
 
-/* A request of a device whose block was taken before other threads did something: see record/operations.h. */
+/* A request whose block was taken before other threads did something: see record/operations.h. */
 typedef struct weir__recording_early {
   int device;
   size_t event, request;
@@ -128,27 +126,27 @@ typedef struct weir__recording_ignored {
   uint64_t count;
 } weir__recording_ignored;
 
-/* Nothing of it changes once it is loaded: any number of threads may read. */
+/* Immutable once it is loaded: any number of threads may read it. */
 typedef struct weir__recording {
   weir__recording_device *devices; /* by number */
   size_t device_count;
   weir__recording_device host; /* pinned host memory: its segments have device -1 */
-  bool has_host;               /* the file has host_segments or host_traces, even if there is nothing in them */
-  bool has_history;            /* the file has device_traces, even if there is nothing in them */
-  bool is_events_only;         /* it has no list of segments: a recording of WEIR_RECORD */
-  bool is_cut_off;             /* the recording did not end: what each thread was doing then is there in part */
-  bool has_causes; /* events of segments say whether they were for a request, and all say which thread it was */
+  bool has_host;               /* the file has host_segments or host_traces, even if they are empty */
+  bool has_history;            /* the file has device_traces, even if they are empty */
+  bool is_events_only;         /* without a list of segments: a recording of WEIR_RECORD */
+  bool is_cut_off;             /* the process was killed: the last operation of each thread may be incomplete */
+  bool has_causes;             /* segment events say whether they were for a request, and all events have a thread */
 
   weir__recording_setting *settings;
   size_t setting_count;
-  const char *conf; /* the settings as the program gave them last: PYTORCH_CUDA_ALLOC_CONF; NULL: not recorded */
+  const char *conf; /* the last text of the settings, PYTORCH_CUDA_ALLOC_CONF; NULL if not recorded */
 
   weir__recording_annotation *annotations; /* in the order of time */
   size_t annotation_count;
   weir__recording_pair *pairs;
   size_t pair_count;
 
-  weir__recording_change *changes; /* for each device in their order; of recordings of WEIR_RECORD only */
+  weir__recording_change *changes; /* by device, in their order; only in recordings of WEIR_RECORD */
   size_t change_count;
 
   weir__recording_early *early; /* as changes */
@@ -158,7 +156,7 @@ typedef struct weir__recording {
   size_t stream_count;
   weir__recording_pool *pools; /* [0] is (0, 0), the default pool */
   size_t pool_count;
-  weir__recording_remark *remarks; /* [0] says nothing */
+  weir__recording_remark *remarks; /* [0] has no texts */
   size_t remark_count;
   weir__recording_frame *frames;
   size_t frame_count;
@@ -167,10 +165,10 @@ typedef struct weir__recording {
   uint32_t *stack_frames;
   weir__strings strings;
 
-  weir__recording_ignored *ignored; /* the first of the keys that were left aside */
+  weir__recording_ignored *ignored; /* the first of the keys that were ignored */
   size_t ignored_count;
 
-  /* What devices and segments point into. */
+  /* The arrays that devices and segments point into. */
   weir__recording_entry *events;
   size_t event_count; /* of all devices */
   weir__recording_segment *segments;
@@ -182,24 +180,29 @@ typedef struct weir__recording {
 
 typedef weir__pickle_limits weir__recording_limits;
 
-/* Reads a file, a pipe or, for "-", the standard input, plain or compressed. `limits` may be NULL: see weir__pickle_limits. */
-weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **snapshot);
+/* Reads a file, a pipe or, for "-", the standard input, plain or compressed. `limits` may be NULL for the defaults. */
+weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **recording);
 
-/* Reads from a source that is not a file; it stays the caller's. */
-weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits, weir__recording **snapshot);
+/* Reads the contents of a file from memory, plain or compressed; errors call it `name`. */
+weir_status weir__recording_load_memory(const char *name, const void *bytes, size_t size,
+                                        const weir__recording_limits *limits, weir__recording **recording);
 
-/* Whether a file of `bytes` bytes may hold all this: stacks and texts are stored once, and walked or written with every event
- * that has them. WEIR_ERROR_BAD_DATA if they are out of all proportion. */
-weir_status weir__recording_check_size(const weir__recording *snapshot, const char *name, uint64_t bytes);
+/* Reads a pickle from an input, which the caller closes. */
+weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits,
+                                 weir__recording **recording);
 
-void weir__recording_free(weir__recording *snapshot);
+/* WEIR_ERROR_BAD_DATA if a recording is out of all proportion to its file of `bytes` bytes: stacks and texts are stored
+ * once, but walked and written with every event that has them. */
+weir_status weir__recording_check_size(const weir__recording *recording, const char *name, uint64_t bytes);
 
-/* NULL: the file does not have it. `sub` is NULL for a plain setting. */
-const weir__recording_setting *weir__recording_find_setting(const weir__recording *snapshot, const char *key,
+void weir__recording_free(weir__recording *recording);
+
+/* NULL if the recording does not have it. `sub` is NULL for a plain setting. */
+const weir__recording_setting *weir__recording_find_setting(const weir__recording *recording, const char *key,
                                                             const char *sub);
 
-/* The device that one asks about first: on which a request failed, or else that has a history, or else segments. 0 if there is
- * none such. */
-int weir__recording_first_device(const weir__recording *snapshot);
+/* The device that is shown by default: the first on which a request failed, or else that has a history, or else
+ * segments. 0 if there is none. */
+int weir__recording_first_device(const weir__recording *recording);
 
 #endif

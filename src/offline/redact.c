@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include "base/base.h"
+#include "base/system.h"
 #include "offline/export.h"
+#include "offline/output_file.h"
 #include "offline/rewrite.h"
-#include "offline/target.h"
 
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
@@ -212,7 +212,7 @@ static weir_status hide_settings(hider *h, size_t *dropped) {
 static weir_status add_salt(weir__sha256 *sha, const char *salt) {
   unsigned char random[WEIR__SHA256_SIZE];
   uint64_t length = salt ? strlen(salt) : sizeof random;
-  if (!salt && getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+  if (!salt && !weir__random_bytes(random, sizeof random))
     return weir__fail(WEIR_ERROR_SYSTEM, "cannot get random numbers: %s; use --salt", strerror(errno));
   weir__sha256_begin(sha);
   weir__sha256_add(sha, &length, sizeof length);
@@ -389,7 +389,7 @@ static weir_status check_names(const char *from, const char *to) {
   return WEIR_OK;
 }
 
-static weir_status write_copy(const char *from, const weir__redact_options *options, weir__target *target,
+static weir_status write_copy(const char *from, const weir__redact_options *options, weir__output_file *target,
                               weir__behaviour *before, weir__redact_report *report) {
   weir__recording *snapshot;
   TRY(weir__recording_load(from, NULL, &snapshot));
@@ -398,16 +398,16 @@ static weir_status write_copy(const char *from, const weir__redact_options *opti
   if (!status)
     status = weir__redact(snapshot, options, &report->hidden);
   if (!status)
-    status = weir__target_open(target);
+    status = weir__output_file_open(target);
   if (!status)
     status = weir__rewrite(snapshot, -1, &weir__pickle_format, NULL, NULL, target->file);
   if (!status)
-    status = weir__target_close(target);
+    status = weir__output_file_close(target);
   weir__recording_free(snapshot);
   return status;
 }
 
-static weir_status check_copy(const weir__target *target, const weir__behaviour *before) {
+static weir_status check_copy(const weir__output_file *target, const weir__behaviour *before) {
   weir__recording *copy;
   weir__behaviour after;
   TRY(weir__recording_load(weir__outfile_contents(&target->out), NULL, &copy));
@@ -422,16 +422,16 @@ static weir_status check_copy(const weir__target *target, const weir__behaviour 
 
 weir_status weir__redact_file(const char *from, const char *to, const weir__redact_options *options,
                               weir__redact_report *report) {
-  weir__target target;
+  weir__output_file target;
   weir__behaviour before = {0};
   weir__redact_report r = {0};
   TRY(check_names(from, to));
-  TRY(weir__target_begin(&target, to, WEIR__OUTFILE_REREAD));
+  TRY(weir__output_file_begin(&target, to, WEIR__OUTFILE_REREAD));
   weir_status status = write_copy(from, options, &target, &before, &r);
   if (!status)
     status = check_copy(&target, &before);
   if (!status)
-    status = weir__target_keep(&target);
+    status = weir__output_file_keep(&target);
   for (size_t i = 0; i < before.device_count; i++) {
     r.devices++;
     r.unchecked += before.devices[i].status != WEIR_OK;
@@ -440,7 +440,7 @@ weir_status weir__redact_file(const char *from, const char *to, const weir__reda
     r.differences += before.devices[i].report.differences;
   }
   weir__behaviour_free(&before);
-  weir__target_end(&target);
+  weir__output_file_end(&target);
   if (!status)
     *report = r;
   return status;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "base/text.h"
 #include "inspect/snapshot.h"
 #include "offline/byte_reader.h"
@@ -24,57 +25,57 @@
       return status_;                                                                                                  \
   } while (0)
 
-/* All modules are logged again when one is loaded, so that more are of no use, and would be looked through for every frame. */
+/* All modules are logged again when one is loaded; older ones are of no use, and would be searched for every frame. */
 enum { MOST_MODULES = 4096 };
 
-/* A text, a pool or a context of the log; or a stack. */
+/* A text, a pool, a context or a stack of the log. */
 typedef struct entry {
-  uint64_t at; /* of its bytes */
+  uint64_t at; /* offset in the file */
   uint32_t length;
 } entry;
 
 typedef struct module {
   weir__ring_file_module where;
   uint32_t path;     /* a string */
-  uint64_t id_at;    /* of its build ID in the file */
-  uint32_t id_bytes; /* 0: it has none */
-  bool is_open;      /* it was tried */
-  weir__code *code;  /* NULL: its names are not known */
+  uint64_t id_at;    /* offset of its build ID */
+  uint32_t id_bytes; /* 0 if it has none */
+  bool is_open;      /* opening it was tried */
+  weir__code *code;  /* NULL if its names are not known */
 } module;
 
-/* Settings or a limit, as the log has them. */
+/* A change of settings or of a limit in the log. */
 typedef struct change {
   uint64_t time; /* ticks */
-  int device;    /* -1: of all */
-  uint32_t conf; /* a string; of settings only */
+  int device;    /* -1 for all */
+  uint32_t conf; /* a string; for settings only */
   uint64_t limit;
 } change;
 
 typedef struct loader {
   const char *path;
-  weir__input *source; /* NULL: the file at `path` */
+  weir__input *source; /* NULL for the file at `path` */
   unsigned char *data; /* the file */
   uint64_t size;
   const weir__ring_file_header *header;
   weir__budget budget;
   weir__recording *s;
-  entry *texts, *stacks; /* [0] is nothing */
+  entry *texts, *stacks; /* [0] is unused */
   size_t text_count, text_room, stack_count, stack_room;
-  module *modules, *last_module; /* the last that was asked for */
+  module *modules, *last_module; /* the last one found */
   size_t module_count, module_room;
-  uint64_t settings_at; /* of the latest; 0: none */
+  uint64_t settings_at; /* offset of the latest; 0 if there are none */
   uint32_t settings_length;
   change *changes;
   size_t change_count, change_room;
   weir__entry *annotations; /* of all devices */
   size_t annotation_count, annotation_room;
-  uint8_t *threads; /* by number in events; 0: it has none yet */
+  uint8_t *threads; /* by number in entries; 0 if not numbered yet */
   uint8_t thread_count;
   size_t frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
       snapshot_annotation_room, early_room;
   weir__table frame_table, stream_table, pool_table;
-  uint32_t last_pool;  /* the one before is nearly always the one */
-  uint32_t *remark_of; /* by number of a text; 0: not asked for yet, or the usual one */
+  uint32_t last_pool;  /* nearly always the next one, too */
+  uint32_t *remark_of; /* by number of a text; 0 if not known yet, or the usual one */
   weir__clock_line clock;
 } loader;
 
@@ -95,7 +96,7 @@ static weir_status no_memory(const loader *l) {
   return weir__not_ok(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", l->path));
 }
 
-/* Room for so many more in an array. */
+/* Makes room for `more` items in an array. */
 #define ROOM(l, array, count, room, more)                                                                              \
   do {                                                                                                                 \
     void *grown_ = weir__grow(&(l)->budget, (array), &(room), (count) + (more), sizeof *(array));                      \
@@ -125,7 +126,7 @@ bool weir__ring_file_begins(const void *bytes, size_t size) {
 
 static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
   while (from < to) {
-    ssize_t got = pread(descriptor, l->data + from, to - from, (off_t)from);
+    ssize_t got = pread(descriptor, l->data + from, (size_t)(to - from), (off_t)from);
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
@@ -137,15 +138,15 @@ static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t 
   return WEIR_OK;
 }
 
-/* Memory grows with the bytes that come, not with what the header promises. */
+/* Memory grows with the bytes that arrive, not with what the header promises. */
 static weir_status read_source(loader *l) {
   size_t room = 0, got = 0;
   do {
-    unsigned char *grown = weir__grow(&l->budget, l->data, &room, l->size + WEIR__RING_HEADER, 1);
+    unsigned char *grown = weir__grow(&l->budget, l->data, &room, (size_t)l->size + WEIR__RING_HEADER, 1);
     if (!grown)
       return no_memory(l);
     l->data = grown;
-    TRY(weir__input_read(l->source, l->data + l->size, room - l->size, &got));
+    TRY(weir__input_read(l->source, l->data + l->size, room - (size_t)l->size, &got));
     l->size += got;
   } while (got);
   l->header = (const weir__ring_file_header *)(const void *)l->data;
@@ -154,7 +155,7 @@ static weir_status read_source(loader *l) {
   return WEIR_OK;
 }
 
-/* The header comes last: what a process that still runs drops meanwhile is told there. */
+/* The header is read last: it says what a running process has dropped meanwhile. */
 static weir_status read_all(loader *l) {
   struct stat about;
   int descriptor = open(l->path, O_RDONLY | O_CLOEXEC);
@@ -168,7 +169,7 @@ static weir_status read_all(loader *l) {
     status = bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
   if (!status) {
     size_t room = 0;
-    l->data = weir__grow(&l->budget, NULL, &room, l->size, 1);
+    l->data = l->size > SIZE_MAX ? NULL : weir__grow(&l->budget, NULL, &room, (size_t)l->size, 1);
     status = l->data ? read_part(l, descriptor, WEIR__RING_HEADER, l->size) : no_memory(l);
   }
   if (!status)
@@ -178,7 +179,7 @@ static weir_status read_all(loader *l) {
   return status;
 }
 
-/* Up to a century from 1970 on, so that sums of them are numbers too. */
+/* A century from 1970 on, so that sums do not overflow. */
 #define MOST_NS 4000000000000000000
 
 static bool is_time(int64_t ns) { return ns >= 0 && ns <= MOST_NS; }
@@ -260,7 +261,7 @@ static weir_status add_change(loader *l, const change *made) {
   return WEIR_OK;
 }
 
-/* The first walk only looks for the last. */
+/* The first pass only looks for the latest. */
 static weir_status add_settings(loader *l, const weir__ring_file_record *e, uint64_t at) {
   change made = {.device = -1};
   if (e->length < sizeof made.time)
@@ -284,7 +285,7 @@ static weir_status add_limit(loader *l, const weir__ring_file_record *e, uint64_
   return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes}) : WEIR_OK;
 }
 
-/* Two walks: the settings are needed before there is a snapshot that has strings. */
+/* Two passes: the settings are needed before there is a recording that has strings. */
 static weir_status read_log(loader *l) {
   uint64_t at = l->header->log_at, end = at + l->header->log_used;
   while (at < end) {
@@ -325,7 +326,7 @@ static weir_status read_log(loader *l) {
   return WEIR_OK;
 }
 
-/* A snapshot with the settings and nothing else, by way of what writes and reads snapshots: so that they are there as always. */
+/* Begins with a recording of the settings alone, written and read as a pickle, so that they have the usual form. */
 static weir_status begin_snapshot(loader *l, const weir__recording_limits *limits) {
   weir__taken_device devices[WEIR__RING_DEVICES] = {{0}};
   weir_snapshot empty = {.devices = devices, .device_count = l->header->device_count};
@@ -360,7 +361,7 @@ static weir_status begin_snapshot(loader *l, const weir__recording_limits *limit
     status = weir__recording_read(source, limits, &l->s);
     weir__input_close(source);
     if (!status) {
-      l->s->ignored_count = 0; /* no key of the file's */
+      l->s->ignored_count = 0; /* keys of that pickle, not of the file */
       l->s->is_events_only = l->s->has_causes = true;
       l->s->is_cut_off = !l->header->is_closed;
     }
@@ -376,7 +377,7 @@ end:
 
 /* ---- What numbers mean ---- */
 
-/* Arrays of a snapshot that was read cannot grow: each is begun anew with its first element, the usual case. */
+/* Arrays of a recording that was read cannot grow: starts a new one with its first element, the usual case. */
 #define BEGIN_AGAIN(l, array, room)                                                                                    \
   do {                                                                                                                 \
     void *begun_ = weir__grow(&(l)->budget, NULL, &(room), 1, sizeof *(array));                                        \
@@ -387,7 +388,17 @@ end:
     (array) = begun_;                                                                                                  \
   } while (0)
 
-/* The text of a number; false: there is none. */
+/* Finds `entry` in an array of the recording, or appends it. */
+#define INTERN(l, index, array, count, room, entry, id)                                                                \
+  do {                                                                                                                 \
+    void *grown_ = weir__table_intern(&(index), &(l)->budget, (l)->s->strings.seed, (array), &(count), &(room),        \
+                                      &(entry), sizeof(entry), &(id));                                                 \
+    if (!grown_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    (array) = grown_;                                                                                                  \
+  } while (0)
+
+/* The text of a number. false if there is none. */
 static bool text_of(const loader *l, uint32_t number, const char **text, size_t *length) {
   bool known = number && number < l->text_count;
   *text = known ? (const char *)l->data + l->texts[number].at : "";
@@ -405,16 +416,16 @@ static weir_status string_of(loader *l, uint32_t number, uint32_t *string) {
 static module *module_of(loader *l, uint64_t address) {
   module *recent = l->last_module;
   if (recent && address >= recent->where.begin &&
-      address < recent->where.end) /* frames of a stack are mostly of the same */
+      address < recent->where.end) /* frames of a stack are mostly of one module */
     return recent;
   size_t last = l->module_count > MOST_MODULES ? l->module_count - MOST_MODULES : 0;
-  for (size_t i = l->module_count; i-- > last;) /* the latest: another library may have been there before */
+  for (size_t i = l->module_count; i-- > last;) /* the latest one, since another library may have been there before */
     if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
       return l->last_module = &l->modules[i];
   return NULL;
 }
 
-/* A frame of these texts; equal ones have one number. */
+/* Interns a frame. */
 static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, uint32_t *number) {
   weir__recording *s = l->s;
   weir__recording_frame made;
@@ -422,26 +433,15 @@ static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, 
   made.name = name;
   made.filename = file;
   made.line = line;
-  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
-  size_t cursor = weir__table_begin(&l->frame_table, hash);
-  for (uint32_t id; (id = weir__table_next(&l->frame_table, hash, &cursor)) != WEIR__TABLE_END;)
-    if (memcmp(&s->frames[id], &made, sizeof made) == 0) {
-      *number = id;
-      return WEIR_OK;
-    }
-  ROOM(l, s->frames, s->frame_count, l->frame_room, 1);
-  if (!weir__table_add(&l->frame_table, &l->budget, hash, (uint32_t)s->frame_count))
-    return no_memory(l);
-  *number = (uint32_t)s->frame_count;
-  s->frames[s->frame_count++] = made;
+  INTERN(l, l->frame_table, s->frames, s->frame_count, l->frame_room, made, *number);
   return WEIR_OK;
 }
 
-/* The file of a module, if it is still the one that was recorded. */
+/* The file of a module, if it is still the recorded one. */
 static weir__code *code_of(const loader *l, module *in) {
   if (!in->is_open) {
     char host[sizeof l->header->host] = "";
-    gethostname(host, sizeof host - 1);
+    weir__host_name(host, sizeof host);
     weir__code_origin origin = {.path = l->s->strings.items[in->path].text,
                                 .base = in->where.base,
                                 .build_id = l->data + in->id_at,
@@ -454,8 +454,8 @@ static weir__code *code_of(const loader *l, module *in) {
   return in->code;
 }
 
-/* Appends what an address stands for: one frame, and those that were inlined there. Where the names are not known it is the module
- * and the address in it. */
+/* Appends the frames of an address: one, and those that were inlined there. If the names are not known, a frame has the
+ * module and the offset in it. */
 static weir_status add_native(loader *l, uint64_t address, size_t *used) {
   enum { MOST_INLINED = 32 };
   weir__code_name names[MOST_INLINED];
@@ -492,8 +492,8 @@ static bool frame_begins(const weir__recording *s, uint32_t frame, const char *p
   return strncmp(s->strings.items[s->frames[frame].name].text, prefix, strlen(prefix)) == 0;
 }
 
-/* How many of a stack's native frames are Weir's own. A program that has libweir.a inside has them: its stacks begin with Weir's
- * functions, of which the public one that the program called is the last. */
+/* The number of native frames that are Weir's own, as in a program with libweir.a: a stack begins with them, and the
+ * last is the public function that the program called. */
 static size_t count_own(const weir__recording *s, const uint32_t *frames, size_t count) {
   enum { DEEPEST = 24 };
   size_t own = 0;
@@ -505,7 +505,7 @@ static size_t count_own(const weir__recording *s, const uint32_t *frames, size_t
   return own;
 }
 
-/* All stacks, with the numbers that they have in events. */
+/* Reads all stacks; they keep the numbers that they have in entries. */
 static weir_status read_stacks(loader *l) {
   weir__recording *s = l->s;
   size_t room = 0, used = 0;
@@ -518,7 +518,7 @@ static weir_status read_stacks(loader *l) {
   for (size_t i = 1; i < l->stack_count; i++) {
     size_t words = l->stacks[i].length / sizeof(uint64_t), first = used;
     const unsigned char *at = l->data + l->stacks[i].at;
-    size_t native = SIZE_MAX; /* where those begin */
+    size_t native = SIZE_MAX; /* where native frames begin */
     for (size_t k = 0; k < words;) {
       uint64_t pair[2] = {0, 0};
       bool has_two = k + 1 < words;
@@ -575,56 +575,24 @@ static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
     *pool = l->last_pool;
     return WEIR_OK;
   }
-  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
-  size_t cursor = weir__table_begin(&l->pool_table, hash);
-  while ((*pool = weir__table_next(&l->pool_table, hash, &cursor)) != WEIR__TABLE_END)
-    if (memcmp(&s->pools[*pool], &made, sizeof made) == 0) {
-      l->last_pool = *pool;
-      return WEIR_OK;
-    }
-  ROOM(l, s->pools, s->pool_count, l->pool_room, 1);
-  if (!weir__table_add(&l->pool_table, &l->budget, hash, (uint32_t)s->pool_count))
-    return no_memory(l);
-  *pool = l->last_pool = (uint32_t)s->pool_count;
-  s->pools[s->pool_count++] = made;
+  INTERN(l, l->pool_table, s->pools, s->pool_count, l->pool_room, made, *pool);
+  l->last_pool = *pool;
   return WEIR_OK;
 }
 
 static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *stream) {
   weir__recording *s = l->s;
-  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &raw, sizeof raw));
-  size_t cursor = weir__table_begin(&l->stream_table, hash);
-  *stream = 0;
-  if (!raw)
-    return WEIR_OK;
-  for (uint32_t id; (id = weir__table_next(&l->stream_table, hash, &cursor)) != WEIR__TABLE_END;)
-    if (s->streams[id] == (int64_t)raw) {
-      *stream = (uint16_t)id;
-      return WEIR_OK;
-    }
-  if (s->stream_count >= UINT16_MAX)
+  int64_t made = (int64_t)raw;
+  uint32_t id = 0;
+  if (raw)
+    INTERN(l, l->stream_table, s->streams, s->stream_count, l->stream_room, made, id);
+  if (id >= UINT16_MAX)
     return bad(l, at, "there are more than %d streams", UINT16_MAX);
-  ROOM(l, s->streams, s->stream_count, l->stream_room, 1);
-  if (!weir__table_add(&l->stream_table, &l->budget, hash, (uint32_t)s->stream_count))
-    return no_memory(l);
-  *stream = (uint16_t)s->stream_count;
-  s->streams[s->stream_count++] = (int64_t)raw;
+  *stream = (uint16_t)id;
   return WEIR_OK;
 }
 
 /* ---- Events ---- */
-
-static const uint8_t actions[] = {[WEIR_TRACE_ALLOC] = WEIR_TRACE_ALLOC,
-                                  [WEIR_TRACE_FREE_REQUESTED] = WEIR_TRACE_FREE_REQUESTED,
-                                  [WEIR_TRACE_FREE_COMPLETED] = WEIR_TRACE_FREE_COMPLETED,
-                                  [WEIR_TRACE_SEGMENT_ALLOC] = WEIR_TRACE_SEGMENT_ALLOC,
-                                  [WEIR_TRACE_SEGMENT_FREE] = WEIR_TRACE_SEGMENT_FREE,
-                                  [WEIR_TRACE_SEGMENT_MAP] = WEIR_TRACE_SEGMENT_MAP,
-                                  [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP,
-                                  [WEIR_TRACE_OOM] = WEIR_TRACE_OOM,
-                                  [WEIR_TRACE_SNAPSHOT] = WEIR_TRACE_SNAPSHOT,
-                                  [WEIR_TRACE_ANNOTATE] = WEIR_TRACE_ANNOTATE,
-                                  [WEIR_TRACE_USER_DEFINED] = WEIR_TRACE_USER_DEFINED};
 
 typedef struct place {
   uint64_t sequence, at;
@@ -641,7 +609,7 @@ static unsigned count_at(const loader *l, uint64_t at) {
   return count;
 }
 
-/* The chunks that have events, in the order in which they were begun. */
+/* Finds the chunks that have entries, in the order of their sequence numbers. */
 static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
   size_t room = 0;
   *events = 0;
@@ -662,8 +630,7 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
   return WEIR_OK;
 }
 
-/* The events of a device, from all chunks, in order. With a checkpoint those that have gone into it are left away: how
- * many is added to the dropped ones. */
+/* Gathers the entries of a device from all chunks, in order. Those before the checkpoint count as dropped. */
 static weir_status gather(loader *l, int device, const weir__ring_file_start *start, const place *places, size_t count,
                           weir__entry *to, weir__entry *spare, size_t *found) {
   const weir__ring_file_device *d = &l->header->devices[device];
@@ -692,13 +659,13 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
   return WEIR_OK;
 }
 
-/* 0, which is "not recorded", for ticks that are none of this clock's. */
+/* Microseconds since 1970; 0, which is "not recorded", for ticks that are out of range. */
 static int64_t time_of(const loader *l, uint64_t ticks) {
   double ns = (double)(int64_t)(ticks - l->clock.ticks) * l->clock.ns_per_tick;
   return ns > -(double)MOST_NS && ns < (double)MOST_NS ? (l->clock.unix_ns + (int64_t)ns) / 1000 : 0;
 }
 
-/* Numbers of threads, smaller. */
+/* Renumbers threads from 1 on. */
 static uint8_t thread_of(loader *l, uint16_t number) {
   uint8_t *thread = &l->threads[number & WEIR__ENTRY_MOST_THREADS];
   if ((number & WEIR__ENTRY_MOST_THREADS) == WEIR__ENTRY_MOST_THREADS)
@@ -713,7 +680,7 @@ static weir_status convert(loader *l, const weir__entry *e, weir__recording_entr
                                 .size = e->bytes,
                                 .time_us = time_of(l, e->time),
                                 .stack = e->stack < l->s->stack_count ? e->stack : 0,
-                                .action = actions[e->action],
+                                .action = e->action,
                                 .thread = thread_of(l, e->thread) & WEIR__RECORDING_MANY_THREADS,
                                 .is_for_request = (e->thread & WEIR__ENTRY_FOR_REQUEST) != 0};
   TRY(remark_of(l, e->context, &to->remark));
@@ -727,8 +694,8 @@ static weir_status add_placed(loader *l, const weir__recording_change *made) {
   return WEIR_OK;
 }
 
-/* Between which events of a device, in the order of time, its settings and its limit changed. What a checkpoint has is
- * the beginning, whatever the log had room for before it. */
+/* Finds between which events of a device its settings and its limit changed. A checkpoint, where there is one, has the
+ * first of each, whatever the log had room for before it. */
 static weir_status place_changes(loader *l, int device, const weir__ring_file_start *start, const weir__entry *events,
                                  size_t count) {
   weir__recording *s = l->s;
@@ -743,7 +710,7 @@ static weir_status place_changes(loader *l, int device, const weir__ring_file_st
     const change *c = &l->changes[i];
     if ((c->device >= 0 && c->device != device) || (start->is_known && c->time <= start->of.settings_time))
       continue;
-    while (read < count && events[read].time <= c->time) /* where a block was taken is no event of a snapshot */
+    while (read < count && events[read].time <= c->time) /* taking a block is no event of a recording */
       at += events[read++].action != WEIR__ACTION_TAKEN;
     weir__recording_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
     size_t same = first;
@@ -777,7 +744,7 @@ static weir_status find_early(loader *l, int device, weir__entry *events, size_t
   return grown ? WEIR_OK : no_memory(l);
 }
 
-/* What was there before the first event of a device. Stacks for which the log had no room are none. */
+/* Reads the state before the first event of a device. Stacks for which the log had no room are 0. */
 static weir_status read_start(loader *l, int device, weir__ring_file_start *start) {
   weir__recording_device *d = &l->s->devices[device];
   uint64_t at;
@@ -848,7 +815,7 @@ static weir_status read_annotations(loader *l) {
     size_t count = 0;
     if (e->context >= l->text_count ||
         !weir__pairs_of_bytes(l->data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
-      continue; /* there was no room for it in the log */
+      continue; /* the log had no room for it */
     weir__recording_annotation made = {.device = e->device, .time_us = time_of(l, e->time)};
     TRY(add_string(l, "", 0, &made.name));
     made.stage = made.name;
@@ -866,7 +833,7 @@ static weir_status read_annotations(loader *l) {
   return WEIR_OK;
 }
 
-/* ---- All of it ---- */
+/* ---- The whole ---- */
 
 static weir_status begin_numbers(loader *l) {
   size_t remarks = 0, threads = 0;

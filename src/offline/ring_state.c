@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/replay_port.h"
 #include "offline/byte_reader.h"
 
 /* The most pages of expandable segments, mapped or not, in one checkpoint: more than any device has, and few enough to
@@ -18,7 +19,7 @@ typedef struct reader {
   weir__state *state;
   uint64_t pages;
   uint64_t bad;
-  const char *why; /* NULL: nothing is wrong yet */
+  const char *why; /* NULL if nothing is wrong */
 } reader;
 
 static bool wrong(reader *r, uint64_t at, const char *why) {
@@ -30,33 +31,35 @@ static bool wrong(reader *r, uint64_t at, const char *why) {
 /* ---- One segment ---- */
 
 static bool is_sound(const weir__ring_file_segment *s) {
-  return s->bytes && s->bytes < WEIR__MOST_BYTES && s->address && s->address < UINT64_MAX - s->bytes &&
-         s->address % WEIR__UNIT == 0 && s->bytes % WEIR__UNIT == 0 && s->page % WEIR__UNIT == 0 && s->is_small <= 1 &&
-         (!s->page || (s->page <= s->bytes && s->bytes % s->page == 0));
+  return s->bytes && s->bytes < WEIR__PORT_MAX_REQUEST && s->address && s->address < UINT64_MAX - s->bytes &&
+         s->address % WEIR__PORT_UNIT == 0 && s->bytes % WEIR__PORT_UNIT == 0 && s->page % WEIR__PORT_UNIT == 0 &&
+         s->is_small <= 1 && (!s->page || (s->page <= s->bytes && s->bytes % s->page == 0));
 }
 
 /* `offset` is where it begins in its segment, `before` the state of the one before it. */
 static bool read_block(reader *r, const weir__ring_file_segment *s, uint64_t number, uint64_t offset, uint8_t before) {
+  static const uint8_t states[] = {WEIR_BLOCK_INACTIVE, WEIR__BLOCK_UNMAPPED, WEIR_BLOCK_ACTIVE_ALLOCATED,
+                                   WEIR_BLOCK_ACTIVE_PENDING_FREE};
   uint64_t at = r->blocks_at + number * sizeof(weir__ring_file_block);
   weir__ring_file_block b;
   memcpy(&b, r->data + at, sizeof b);
-  uint64_t size = (uint64_t)b.units * WEIR__UNIT, requested = b.rest >> 2;
-  uint8_t state = b.rest & 3;
-  bool is_active = state == WEIR__ALLOCATED || state == WEIR__WAITING;
+  uint64_t size = (uint64_t)b.units * WEIR__PORT_UNIT, requested = b.rest >> 2;
+  uint8_t state = states[b.rest & 3];
+  bool is_active = state == WEIR_BLOCK_ACTIVE_ALLOCATED || state == WEIR_BLOCK_ACTIVE_PENDING_FREE;
   if (!size || size > s->bytes - offset)
     return wrong(r, at, "a block that does not fit into its segment");
   if (is_active ? !requested || requested > size : requested || state == before)
     return wrong(r, at, "a block whose state and size make no sense");
-  if (state == WEIR__UNMAPPED && (!s->page || size % s->page || offset % s->page))
+  if (state == WEIR__BLOCK_UNMAPPED && (!s->page || size % s->page || offset % s->page))
     return wrong(r, at, "a hole that is not made of pages");
   r->state->blocks[r->state->block_count++] = (weir__state_block){.address = s->address + offset,
                                                                   .size = size,
                                                                   .requested = requested,
                                                                   .event = WEIR__NO_ENTRY,
                                                                   .stack = is_active ? b.extra : 0,
-                                                                  .age = state == WEIR__FREE ? b.extra : 0,
+                                                                  .age = state == WEIR_BLOCK_INACTIVE ? b.extra : 0,
                                                                   .state = state};
-  if (state != WEIR__UNMAPPED)
+  if (state != WEIR__BLOCK_UNMAPPED)
     r->state->reserved += size;
   return true;
 }
@@ -68,11 +71,11 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
   memcpy(&s, r->data + at, sizeof s);
   if (!is_sound(&s) || s.block_count > r->of.block_count - *block)
     return wrong(r, at, "a segment that makes no sense");
-  if (!s.block_count && s.page) /* a reservation of which nothing is mapped */
+  if (!s.block_count && s.page) /* a reservation without pages */
     return true;
   size_t first = state->block_count;
   for (uint32_t i = 0; i < s.block_count; i++) {
-    uint8_t before = i ? state->blocks[state->block_count - 1].state : WEIR__ALLOCATED;
+    uint8_t before = i ? state->blocks[state->block_count - 1].state : WEIR_BLOCK_ACTIVE_ALLOCATED;
     if (!read_block(r, &s, *block + i, offset, before))
       return false;
     offset += state->blocks[state->block_count - 1].size;
@@ -80,8 +83,8 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
   *block += s.block_count;
   if (s.page)
     r->pages += offset / s.page;
-  if (offset > weir__most_units * WEIR__UNIT || (s.page ? offset % s.page != 0 : offset != s.bytes) ||
-      state->blocks[state->block_count - 1].state == WEIR__UNMAPPED || r->pages > MOST_PAGES)
+  if (offset >= WEIR__PORT_MAX_BLOCK || (s.page ? offset % s.page != 0 : offset != s.bytes) ||
+      state->blocks[state->block_count - 1].state == WEIR__BLOCK_UNMAPPED || r->pages > MOST_PAGES)
     return wrong(r, at, "a segment whose blocks are not all of it");
   state->segments[state->segment_count++] = (weir__state_segment){.address = s.address,
                                                                   .size = offset,
@@ -108,8 +111,8 @@ static uint64_t end_of(const weir__state_segment *s) { return s->address + (s->r
 static bool read_all(reader *r) {
   weir__state *state = r->state;
   uint64_t block = 0;
-  memcpy(state->pools, r->data + r->pools_at, r->of.pool_count * sizeof *state->pools);
-  state->pool_count = r->of.pool_count;
+  memcpy(state->pools, r->data + r->pools_at, (size_t)r->of.pool_count * sizeof *state->pools);
+  state->pool_count = (size_t)r->of.pool_count;
   for (uint64_t i = 0; i < r->of.segment_count; i++)
     if (!read_segment(r, i, &block))
       return false;
@@ -148,7 +151,7 @@ static bool read_head(reader *r, int device) {
   return true;
 }
 
-/* Blocks are in the order of the copy; weir__state wants them by address. */
+/* Sorts blocks by address, as weir__state wants them. */
 static bool sort_blocks(weir__state *state) {
   weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
   size_t count = 0;
@@ -179,9 +182,9 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
   r->state = weir__budget_take(budget, bytes) ? calloc(1, sizeof *r->state) : NULL;
   if (!r->state)
     return no_memory(budget);
-  r->state->segments = malloc((r->of.segment_count + 1) * sizeof *r->state->segments);
-  r->state->blocks = malloc((r->of.block_count + 1) * sizeof *r->state->blocks);
-  r->state->pools = malloc((r->of.pool_count + 1) * sizeof *r->state->pools);
+  r->state->segments = malloc(((size_t)r->of.segment_count + 1) * sizeof *r->state->segments);
+  r->state->blocks = malloc(((size_t)r->of.block_count + 1) * sizeof *r->state->blocks);
+  r->state->pools = malloc(((size_t)r->of.pool_count + 1) * sizeof *r->state->pools);
   weir_status status = r->state->segments && r->state->blocks && r->state->pools ? WEIR_OK : no_memory(budget);
   if (!status && !read_all(r))
     status = WEIR_ERROR_BAD_DATA;
@@ -195,7 +198,7 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
   return status;
 }
 
-/* ---- Which of them ---- */
+/* ---- The choice of a checkpoint ---- */
 
 /* Whether a slot has a complete checkpoint: its checksum matches. */
 static bool is_whole(const unsigned char *data, const weir__ring_file_header *h, const weir__ring_file_slot *slot) {

@@ -1,19 +1,20 @@
 /*
- * Reads the checkpoints of a recording (record/ring_file.h): what was there before the first event that it still has.
+ * Reads the checkpoints of a ring file (record/ring_file.h): the state before the first event that it still has.
  */
 #ifndef WEIR_OFFLINE_RING_STATE_H
 #define WEIR_OFFLINE_RING_STATE_H
 
+#include "alloc/replay_port.h"
 #include "offline/state.h"
 #include "record/ring_file.h"
 
 /* The checkpoint that the history of a device starts from. */
 typedef struct weir__ring_file_start {
-  bool is_known; /* there is one that reaches back to the events; else all that follows but for the last is 0 */
+  bool is_known;            /* there is one before the first event; if not, the rest but the last field is 0 */
   weir__ring_file_state of; /* its numbers */
   const char *conf;         /* in the file, of.conf_bytes long */
   weir__state *state;       /* the caller's; NULL unless it is known */
-  bool is_missing;          /* there are checkpoints, or were, and none that reaches back */
+  bool is_missing;          /* there are or were checkpoints, and all are too late */
 } weir__ring_file_start;
 
 /* `data` is the whole file, with a valid header. Incomplete checkpoints are ignored. A complete one that is

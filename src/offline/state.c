@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/arena.h"
+#include "alloc/replay_port.h"
 #include "offline/byte_reader.h"
 
 void weir__state_clear(weir__state *state) {
@@ -50,7 +50,7 @@ static int by_address(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Puts the segments in order, and their blocks too. false: no host memory. */
+/* Puts the segments in order, and their blocks too. false if there is no host memory. */
 static bool sort(weir__state *state) {
   weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
   if (!sorted)
@@ -76,61 +76,20 @@ static weir_status finish(weir__state *state) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to put a state in order");
 }
 
-static void add_segment(weir__state *state, const weir__segment *segment) {
-  const weir__arena *arena = segment->arena;
-  const weir__private_pool *owner = arena->pool->owner;
-  weir__state_segment *s = &state->segments[state->segment_count++];
-  *s = (weir__state_segment){.address = segment->base,
-                             .size = segment->bytes,
-                             .stream = (int64_t)(uintptr_t)arena->stream,
-                             .first = state->block_count,
-                             .is_small = arena->pool->is_small,
-                             .is_expandable = segment->page != 0};
-  if (owner) {
-    s->pool[0] = (int64_t)owner->id.first;
-    s->pool[1] = (int64_t)owner->id.second;
-  }
-  for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
-    bool is_active = weir__block_is_active(b);
-    state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
-                                                              .size = weir__block_bytes(b),
-                                                              .requested = is_active ? b->requested : 0,
-                                                              .event = WEIR__NO_ENTRY,
-                                                              .state = b->state};
-    if (weir__block_is_mapped(b))
-      state->reserved += weir__block_bytes(b);
-  }
-  s->count = state->block_count - s->first;
-  /* Behind the last page there is only address space. */
-  while (s->count && state->blocks[s->first + s->count - 1].state == WEIR__UNMAPPED) {
-    s->size -= state->blocks[s->first + s->count - 1].size;
-    s->count--;
-    state->block_count--;
-  }
-}
-
-weir_status weir__state_of_heap(weir__heap *heap, weir__state *state) {
-  size_t segments = 0, blocks = 0;
-  for (weir__segment *s = heap->segments; s; s = s->next) {
-    segments++;
-    weir__arena_lock(s->arena);
-    weir__arena_unlock(s->arena); /* locking it has settled it */
-    for (const weir__block *b = s->first; b; b = weir__block_next(b))
-      blocks++;
-  }
+weir_status weir__state_of_allocator(weir_allocator *allocator, weir__state *state) {
+  size_t segments, blocks;
+  weir__port_count_state(allocator, &segments, &blocks);
   weir_status status = make_room(state, segments, blocks);
   if (status)
     return status;
-  for (const weir__segment *s = heap->segments; s; s = s->next)
-    add_segment(state, s);
+  weir__port_read_state(allocator, state);
+  for (size_t i = 0; i < state->block_count; i++)
+    state->blocks[i].event = WEIR__NO_ENTRY;
   return finish(state);
 }
 
-weir_status weir__state_of_file(const weir__recording *snapshot, const weir__recording_device *device,
+weir_status weir__state_of_file(const weir__recording *recording, const weir__recording_device *device,
                                 weir__state *state) {
-  static const uint8_t states[] = {[WEIR_BLOCK_INACTIVE] = WEIR__FREE,
-                                   [WEIR_BLOCK_ACTIVE_ALLOCATED] = WEIR__ALLOCATED,
-                                   [WEIR_BLOCK_ACTIVE_PENDING_FREE] = WEIR__WAITING};
   size_t blocks = 0;
   for (size_t i = 0; i < device->segment_count; i++)
     blocks += device->segments[i].block_count;
@@ -139,10 +98,10 @@ weir_status weir__state_of_file(const weir__recording *snapshot, const weir__rec
     return status;
   for (size_t i = 0; i < device->segment_count; i++) {
     const weir__recording_segment *from = &device->segments[i];
-    const int64_t *pool = snapshot->pools[from->pool].id;
+    const int64_t *pool = recording->pools[from->pool].id;
     state->segments[state->segment_count++] = (weir__state_segment){.address = from->address,
                                                                     .size = from->size,
-                                                                    .stream = snapshot->streams[from->stream],
+                                                                    .stream = recording->streams[from->stream],
                                                                     .pool = {pool[0], pool[1]},
                                                                     .first = state->block_count,
                                                                     .count = from->block_count,
@@ -157,7 +116,7 @@ weir_status weir__state_of_file(const weir__recording *snapshot, const weir__rec
                                                                 .requested = is_active ? b->requested : 0,
                                                                 .event = WEIR__NO_ENTRY,
                                                                 .stack = b->stack,
-                                                                .state = states[b->state]};
+                                                                .state = b->state};
     }
   }
   return finish(state);
@@ -176,7 +135,8 @@ const weir__state_segment *weir__state_find(const weir__state *state, uint64_t a
   return found && address - found->address < found->size ? found : NULL;
 }
 
-/* The block that begins at an address; NULL: none. Blocks of segments that overlap, as in a damaged file, may not be found. */
+/* The block that begins at an address; NULL if there is none. Blocks of segments that overlap, as in a damaged file,
+ * may not be found. */
 static weir__state_block *find_block(const weir__state *state, uint64_t address) {
   const weir__state_segment *s = weir__state_find(state, address);
   if (!s)
@@ -195,12 +155,12 @@ static weir__state_block *find_block(const weir__state *state, uint64_t address)
 void weir__state_find_events(weir__state *state, const weir__recording_entry *events, size_t last) {
   size_t missing = 0;
   for (size_t i = 0; i < state->block_count; i++)
-    missing += state->blocks[i].state >= WEIR__ALLOCATED;
+    missing += weir__state_is_active(&state->blocks[i]);
   for (size_t i = last + 1; i-- > 0 && missing;) {
     if (events[i].action != WEIR_TRACE_ALLOC)
       continue;
     weir__state_block *b = find_block(state, events[i].address);
-    if (!b || b->state < WEIR__ALLOCATED || b->event != WEIR__NO_ENTRY)
+    if (!b || !weir__state_is_active(b) || b->event != WEIR__NO_ENTRY)
       continue;
     b->event = i;
     if (events[i].stack)
@@ -213,7 +173,7 @@ void weir__state_take_stacks(weir__state *state, const weir__state *from) {
   for (size_t i = 0; i < state->block_count; i++) {
     weir__state_block *b = &state->blocks[i];
     const weir__state_block *known =
-        b->state >= WEIR__ALLOCATED && b->event == WEIR__NO_ENTRY ? find_block(from, b->address) : NULL;
+        weir__state_is_active(b) && b->event == WEIR__NO_ENTRY ? find_block(from, b->address) : NULL;
     if (known)
       b->stack = known->stack;
   }

@@ -3,56 +3,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/replay_port.h"
 #include "base/base.h"
+#include "base/hash_map.h"
 #include "offline/describe.h"
 #include "offline/state.h"
 
-/* ---- Holders: sums by a key ---- */
+/* ---- Holders: sums by stack, or by size where there are no stacks ---- */
+
+typedef struct sum {
+  uint64_t key; /* + 1 */
+  weir__holder of;
+} sum;
 
 typedef struct sums {
-  weir__holder *slots; /* count 0 and bytes 0: empty, or all of it was freed; the key stays */
-  uint64_t *keys;      /* + 1; 0: empty */
-  size_t room, used;
+  weir__hash_map map;    /* of sum; those of which everything was freed stay */
   const uint32_t *alike; /* stacks that are counted as one: see weir__describe_alike */
   size_t stack_count;
 } sums;
 
-static bool sums_grow(sums *s) {
-  sums grown = {.room = s->room ? 2 * s->room : 256, .alike = s->alike, .stack_count = s->stack_count};
-  grown.slots = calloc(grown.room, sizeof *grown.slots);
-  grown.keys = calloc(grown.room, sizeof *grown.keys);
-  if (!grown.slots || !grown.keys) {
-    free(grown.slots);
-    free(grown.keys);
-    return false;
-  }
-  for (size_t i = 0; i < s->room; i++) {
-    if (!s->keys[i])
-      continue;
-    size_t slot = (size_t)(s->keys[i] * 0x9e3779b97f4a7c15u >> 20) & (grown.room - 1);
-    while (grown.keys[slot])
-      slot = (slot + 1) & (grown.room - 1);
-    grown.keys[slot] = s->keys[i];
-    grown.slots[slot] = s->slots[i];
-    grown.used++;
-  }
-  free(s->slots);
-  free(s->keys);
-  *s = grown;
-  return true;
-}
-
-/* NULL: no host memory. */
+/* NULL if there is no host memory. */
 static weir__holder *sums_of(sums *s, uint64_t key) {
   key -= key == UINT64_MAX; /* + 1 is never 0 */
-  if (2 * (s->used + 1) > s->room && !sums_grow(s))
-    return NULL;
-  size_t slot = (size_t)((key + 1) * 0x9e3779b97f4a7c15u >> 20) & (s->room - 1);
-  while (s->keys[slot] && s->keys[slot] != key + 1)
-    slot = (slot + 1) & (s->room - 1);
-  s->used += !s->keys[slot];
-  s->keys[slot] = key + 1;
-  return &s->slots[slot];
+  sum *found = weir__hash_map_put(&s->map, sizeof *found, key + 1);
+  return found ? &found->of : NULL;
 }
 
 static bool add(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
@@ -77,96 +51,50 @@ static void subtract(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
 }
 
 static size_t largest(const sums *s, weir__holder top[WEIR__SUMMARY_HOLDERS]) {
-  size_t count = 0;
-  for (size_t i = 0; i < s->room; i++) {
-    if (!s->slots[i].count)
+  size_t count = 0, next = 0;
+  for (const sum *found; (found = weir__hash_map_next(&s->map, sizeof *found, &next));) {
+    const weir__holder *h = &found->of;
+    if (!h->count)
       continue;
     size_t at = count < WEIR__SUMMARY_HOLDERS ? count++ : count;
-    if (at == WEIR__SUMMARY_HOLDERS && s->slots[i].bytes <= top[--at].bytes)
+    if (at == WEIR__SUMMARY_HOLDERS && h->bytes <= top[--at].bytes)
       continue;
-    for (; at > 0 && top[at - 1].bytes < s->slots[i].bytes; at--)
+    for (; at > 0 && top[at - 1].bytes < h->bytes; at--)
       top[at] = top[at - 1];
-    top[at] = s->slots[i];
+    top[at] = *h;
   }
   return count;
 }
 
-static void sums_clear(sums *s) {
-  free(s->slots);
-  free(s->keys);
-  *s = (sums){0};
-}
-
-/* ---- What lives: allocations by address ---- */
+/* ---- Live allocations by address ---- */
 
 typedef struct live {
-  uint64_t address; /* 0: empty; 1: was removed */
+  uint64_t address;
   uint64_t size;
   uint32_t stack;
-  bool is_waiting; /* it was freed, and other streams may use it still */
+  bool is_waiting; /* it was freed, and other streams may still use it */
 } live;
 
-typedef struct lives {
-  live *slots;
-  size_t room, used; /* `used` counts those that were removed too */
-  size_t count;
-} lives;
-
-static size_t live_home(const lives *l, uint64_t address) {
-  return (size_t)((address >> 9) * 0x9e3779b97f4a7c15u >> 20) & (l->room - 1);
+static live *live_find(const weir__hash_map *map, uint64_t address) {
+  return address ? weir__hash_map_find(map, sizeof(live), address) : NULL;
 }
 
-static live *live_find(const lives *l, uint64_t address) {
-  if (!l->room || address < 2)
-    return NULL;
-  for (size_t slot = live_home(l, address); l->slots[slot].address; slot = (slot + 1) & (l->room - 1))
-    if (l->slots[slot].address == address)
-      return &l->slots[slot];
-  return NULL;
-}
-
-static void live_put(lives *l, const live *entry) {
-  size_t slot = live_home(l, entry->address);
-  while (l->slots[slot].address > 1)
-    slot = (slot + 1) & (l->room - 1);
-  l->used += !l->slots[slot].address;
-  l->slots[slot] = *entry;
-  l->count++;
-}
-
-/* `entry` is not in it. */
-static bool live_add(lives *l, const live *entry) {
-  if (2 * (l->used + 1) > l->room) {
-    lives grown = {.room = 256};
-    while (grown.room < 4 * (l->count + 1))
-      grown.room *= 2;
-    grown.slots = calloc(grown.room, sizeof *grown.slots);
-    if (!grown.slots)
-      return false;
-    for (size_t i = 0; i < l->room; i++)
-      if (l->slots[i].address > 1)
-        live_put(&grown, &l->slots[i]);
-    free(l->slots);
-    *l = grown;
-  }
-  live_put(l, entry);
-  return true;
-}
-
-static void live_remove(lives *l, live *entry) {
-  entry->address = 1;
-  l->count--;
+static bool live_add(weir__hash_map *map, const live *entry) {
+  live *added = weir__hash_map_put(map, sizeof *added, entry->address);
+  if (added)
+    *added = *entry;
+  return added != NULL;
 }
 
 /* ---- The passes ---- */
 
-/* Levels relative to the beginning; the first pass knows only the differences. */
+/* A level relative to the beginning, which the first pass does not know. */
 typedef struct level {
   int64_t now, peak;
   size_t event;
 } level;
 
-/* `by` may be the complement of a size; a file may say anything, so the sum may wrap around. */
+/* `by` may be the complement of a size. A file may contain any number, so the sum may wrap around. */
 static void move(level *l, uint64_t by, size_t event) {
   l->now = (int64_t)((uint64_t)l->now + by);
   if (l->now > l->peak) {
@@ -234,18 +162,18 @@ static bool count_segments(const weir__recording_device *device, weir__summary *
   return true;
 }
 
-/* What lived before the history, where a checkpoint has it. */
-static bool begin_with(const weir__state *start, weir__summary *s, lives *l, sums *holders) {
+/* What was live before the history, where a checkpoint has it. */
+static bool begin_with(const weir__state *start, weir__summary *s, weir__hash_map *lives, sums *holders) {
   bool ok = true;
   s->reserved_before = start->reserved;
   for (size_t i = 0; i < start->block_count; i++)
     s->has_stacks |= start->blocks[i].stack != 0;
   for (size_t i = 0; i < start->block_count && ok; i++) {
     const weir__state_block *b = &start->blocks[i];
-    if (b->state < WEIR__ALLOCATED)
+    if (!weir__state_is_active(b))
       continue;
-    bool is_waiting = b->state == WEIR__WAITING;
-    ok = live_add(l, &(live){b->address, b->requested, b->stack, is_waiting});
+    bool is_waiting = b->state == WEIR_BLOCK_ACTIVE_PENDING_FREE;
+    ok = live_add(lives, &(live){b->address, b->requested, b->stack, is_waiting});
     if (is_waiting)
       continue;
     s->live_before += b->requested;
@@ -254,29 +182,27 @@ static bool begin_with(const weir__state *start, weir__summary *s, lives *l, sum
   return ok;
 }
 
-/* Goes through the history with all that lives at hand. What lived before its beginning is told by a checkpoint, or
- * from the end: an allocation of the list of segments that the history does not make. `at_end` gets what lives then,
- * unless there is such a list. */
+/* Goes through the history and keeps track of what is live. What was live before its beginning is known from a
+ * checkpoint, or from the end: an allocation in the list of segments that the history does not have. `at_end` gets what
+ * is live at the end, unless there is such a list. */
 static bool follow(const weir__recording_device *device, weir__summary *s, sums *holders, sums *at_end) {
-  lives l = {0};
-  bool ok = !device->start || begin_with(device->start, s, &l, holders);
+  weir__hash_map lives = {0};
+  bool ok = !device->start || begin_with(device->start, s, &lives, holders);
   for (size_t i = 0; i < device->event_count && ok; i++) {
     const weir__recording_entry *e = &device->events[i];
     if (e->action == WEIR_TRACE_ALLOC) {
-      live *old = live_find(&l, e->address), entry = {e->address, e->size, e->stack, false};
-      if (e->address < 2)
+      if (!e->address)
         continue;
-      if (old) /* its free is missing: the ring keeps all or nothing, so the file is odd; the newer one counts */
-        live_remove(&l, old);
-      ok = live_add(&l, &entry);
+      /* It replaces one whose free is missing, as in a damaged recording. */
+      ok = live_add(&lives, &(live){e->address, e->size, e->stack, false});
       if (i <= s->live.event)
         ok = ok && add(holders, s->has_stacks, e->stack, e->size);
     } else if (e->action == WEIR_TRACE_FREE_REQUESTED) {
-      live *entry = live_find(&l, e->address);
+      live *entry = live_find(&lives, e->address);
       if (!entry || entry->is_waiting) {
         s->unknown_frees++;
         s->live_before += e->size;
-        /* It lived up to here. */
+        /* It was live up to here. */
         if (i > s->live.event)
           ok = add(holders, s->has_stacks, e->stack, e->size);
         continue;
@@ -285,24 +211,25 @@ static bool follow(const weir__recording_device *device, weir__summary *s, sums 
         subtract(holders, s->has_stacks, entry->stack, entry->size);
       entry->is_waiting = true;
     } else if (e->action == WEIR_TRACE_FREE_COMPLETED) {
-      live *entry = live_find(&l, e->address);
+      live *entry = live_find(&lives, e->address);
       if (entry && entry->is_waiting)
-        live_remove(&l, entry);
+        weir__hash_map_remove(&lives, sizeof *entry, entry);
     }
   }
-  /* And what is left at the end without having been made. */
+  /* What is left at the end without having been allocated. */
   for (size_t i = 0; i < device->segment_count && ok; i++)
     for (size_t k = 0; k < device->segments[i].block_count && ok; k++) {
       const weir__recording_block *b = &device->segments[i].blocks[k];
-      if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED && !live_find(&l, b->address)) {
+      if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED && !live_find(&lives, b->address)) {
         s->live_before += b->requested;
         ok = add(holders, s->has_stacks, b->stack, b->requested);
       }
     }
-  for (size_t i = 0; !device->segment_count && i < l.room && ok; i++)
-    if (l.slots[i].address > 1 && !l.slots[i].is_waiting)
-      ok = add(at_end, s->has_stacks, l.slots[i].stack, l.slots[i].size);
-  free(l.slots);
+  size_t next = 0;
+  for (const live *entry; !device->segment_count && ok && (entry = weir__hash_map_next(&lives, sizeof *entry, &next));)
+    if (!entry->is_waiting)
+      ok = add(at_end, s->has_stacks, entry->stack, entry->size);
+  weir__hash_map_clear(&lives);
   return ok;
 }
 
@@ -315,8 +242,8 @@ static int by_begin(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Segments at the end that the history has not made. Of an expandable one that was made in pieces, and given back in others, a
- * piece may begin anywhere in what was made. */
+/* Counts segments at the end that the history did not allocate. A piece of an expandable one may begin anywhere in the
+ * ranges that were mapped. */
 static bool count_unknown_segments(const weir__recording_device *device, weir__summary *s) {
   size_t count = 0;
   range *made = malloc((s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP] + 1) * sizeof *made);
@@ -346,35 +273,35 @@ static bool count_unknown_segments(const weir__recording_device *device, weir__s
   return true;
 }
 
-/* 100000, 65536: what is chosen, not what happens to be. */
+/* A round number, such as 100000 or 65536, is the size of a ring. */
 static bool is_round(size_t n) { return n >= 1000 && (n % 1000 == 0 || (n & (n - 1)) == 0); }
 
-static bool count_streams(const weir__recording *snapshot, const weir__recording_device *device, weir__summary *s) {
-  bool *seen = calloc(snapshot->stream_count + 1, sizeof *seen);
+static bool count_streams(const weir__recording *recording, const weir__recording_device *device, weir__summary *s) {
+  bool *seen = calloc(recording->stream_count + 1, sizeof *seen);
   if (!seen)
     return false;
   for (size_t i = 0; i < device->event_count; i++)
     seen[device->events[i].stream] = true;
   for (size_t i = 0; i < device->segment_count; i++)
     seen[device->segments[i].stream] = true;
-  for (size_t i = 0; i < snapshot->stream_count; i++)
+  for (size_t i = 0; i < recording->stream_count; i++)
     s->streams += seen[i];
   free(seen);
   return true;
 }
 
-weir_status weir__summarize(const weir__recording *snapshot, int number, weir__summary *summary) {
-  const weir__recording_device *device = &snapshot->devices[number];
+weir_status weir__summarize(const weir__recording *recording, int number, weir__summary *summary) {
+  const weir__recording_device *device = &recording->devices[number];
   weir__summary s = {0};
   level used = {0}, reserved = {0};
   uint32_t *alike;
-  weir_status status = weir__describe_alike(snapshot, &alike);
+  weir_status status = weir__describe_alike(recording, &alike);
   if (status)
     return status;
-  sums holders = {.alike = alike, .stack_count = snapshot->stack_count}, at_end = holders;
+  sums holders = {.alike = alike, .stack_count = recording->stack_count}, at_end = holders;
   count_events(device, &s, &used, &reserved);
-  bool ok = count_segments(device, &s, &at_end) && count_streams(snapshot, device, &s);
-  /* What there was before follows from what there is at the end. */
+  bool ok = count_segments(device, &s, &at_end) && count_streams(recording, device, &s);
+  /* What was reserved before follows from the end. */
   if ((int64_t)s.end_reserved > reserved.now)
     s.reserved_before = s.end_reserved - (uint64_t)reserved.now;
   s.live.event = used.event;
@@ -386,8 +313,8 @@ weir_status weir__summarize(const weir__recording *snapshot, int number, weir__s
     s.at_end_count = largest(&at_end, s.at_end);
   }
   bool has_before = device->start && device->start->segment_count;
-  sums_clear(&holders);
-  sums_clear(&at_end);
+  weir__hash_map_clear(&holders.map);
+  weir__hash_map_clear(&at_end.map);
   free(alike);
   if (!ok)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
@@ -399,11 +326,11 @@ weir_status weir__summarize(const weir__recording *snapshot, int number, weir__s
                                                    : WEIR__HISTORY_LATE;
   s.is_unknown = device->lacks_start;
   s.is_end_told =
-      snapshot->is_events_only && !s.is_unknown && (device->start || s.completeness == WEIR__HISTORY_COMPLETE);
+      recording->is_events_only && !s.is_unknown && (device->start || s.completeness == WEIR__HISTORY_COMPLETE);
   if (s.is_end_told) {
     s.end_reserved = s.reserved_before + (uint64_t)reserved.now;
     s.end_requested = s.live_before + (uint64_t)used.now;
-  } else if (snapshot->is_events_only)
+  } else if (recording->is_events_only)
     s.at_end_count = 0;
   *summary = s;
   return WEIR_OK;

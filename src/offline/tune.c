@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/base.h"
+#include "base/system.h"
 
 enum {
   ROUNDS = 2,      /* of neighbours */
@@ -42,7 +44,7 @@ static bool is_allowed(const weir__settings *s) {
     return false;
   if (s->max_split_size != UINT64_MAX && (s->max_split_size < s->large_segment_size || s->max_split_size > 8192 * MIB))
     return false;
-  /* Pages are of one size and cannot be kept whole; and only such a limit makes use of the rounding. */
+  /* max_split_size has no effect on pages, and max_non_split_rounding none without max_split_size. */
   if (s->expandable_segments && s->max_split_size != UINT64_MAX)
     return false;
   return !s->max_non_split_rounding_set ||
@@ -58,20 +60,14 @@ static void add(search *s, weir__settings candidate) {
   for (size_t i = 1; i < r->candidate_count; i++)
     if (weir__settings_equal(&r->candidates[i].settings, &candidate))
       return;
-  if (r->candidate_count == s->room) {
-    size_t room = s->room ? 2 * s->room : 256;
-    weir__tune_candidate *grown = realloc(r->candidates, room * sizeof *grown);
-    if (!grown) {
-      s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", room);
-      return;
-    }
-    r->candidates = grown;
-    s->room = room;
+  if (!WEIR__RESERVE(r->candidates, s->room, r->candidate_count + 1)) {
+    s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count + 1);
+    return;
   }
   r->candidates[r->candidate_count++] = (weir__tune_candidate){.settings = candidate, .keys = count_keys(&candidate)};
 }
 
-/* The same number for all sizes from an interval on: 0 is all of them, 5 those from 32 MiB on. */
+/* The same divisions for all sizes from an interval on: 0 for all sizes, 5 for those from 32 MiB on. */
 static weir__settings with_divisions(weir__settings s, unsigned log_plus_one, int from) {
   for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
     s.roundup_divisions[i] = (uint8_t)(i >= from ? log_plus_one : 0);
@@ -173,32 +169,32 @@ static void add_neighbours(search *s, const weir__settings *of) {
     add(s, with_divisions(*of, 6, 0));
 }
 
-/* ---- Trying them ---- */
+/* ---- Evaluating ---- */
 
 typedef struct batch {
   const search *s;
   size_t first; /* of the candidates */
 } batch;
 
-/* The recorded settings, or a candidate's. Where a recording began late, what was there before is placed anew in every run, so
- * that they can be compared. */
-static const weir__settings *settings_for(const search *s, size_t candidate, const weir__replayer *history) {
+/* The recorded settings, or a candidate's. If a recording began late, what was there before is allocated anew in every
+ * run, so that runs can be compared. */
+static const weir__settings *settings_for(const search *s, size_t candidate, const weir__replayer *replayer) {
   if (candidate)
     return &s->result->candidates[candidate].settings;
-  return weir__replayer_start(history)->segment_count ? weir__replayer_settings(history) : NULL;
+  return weir__replayer_start(replayer)->segment_count ? weir__replayer_settings(replayer) : NULL;
 }
 
 static void predict(void *context, size_t index, void *result) {
   const batch *b = context;
   const weir__tune_options *o = b->s->options;
   size_t candidate = b->first + index / o->history_count;
-  const weir__replayer *history = o->histories[index % o->history_count];
-  const weir__settings *settings = settings_for(b->s, candidate, history);
+  const weir__replayer *replayer = o->histories[index % o->history_count];
+  const weir__settings *settings = settings_for(b->s, candidate, replayer);
   weir__prediction *prediction = result;
   weir__capacity capacity;
-  prediction->status = weir__replayer_capacity_of(history, settings, o->memory, o->fraction, &capacity);
+  prediction->status = weir__replayer_capacity_of(replayer, settings, o->memory, o->fraction, &capacity);
   if (!prediction->status)
-    weir__predict(history, settings, &capacity, o->costs, prediction);
+    weir__predict(replayer, settings, &capacity, o->costs, prediction);
 }
 
 static weir__tune_score score_of(const weir__prediction *of, size_t count) {
@@ -224,7 +220,7 @@ static weir_status predict_all(search *s, size_t first) {
   if (!predictions)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
   batch b = {s, first};
-  weir_status status = weir__parallel_run(&s->options->team, count, predict, &b, predictions, sizeof *predictions);
+  weir_status status = weir__parallel_run(&s->options->parallel, count, predict, &b, predictions, sizeof *predictions);
   for (size_t i = 0; i < count && !status; i++)
     if (predictions[i].status)
       status = weir__fail(predictions[i].status, "a replay failed: %s", weir_status_string(predictions[i].status));
@@ -269,7 +265,7 @@ bool weir__tune_beats(const weir__tune_candidate *a, const weir__tune_candidate 
          (x->peak < y->peak || x->cost < y->cost || x->total < y->total || a->keys < b->keys);
 }
 
-/* A candidate that beats another is listed before it, so the front, filled in that order, decides. */
+/* A candidate that beats another is listed before it, so comparing with the front is enough. */
 static bool is_beaten(const weir__tune_candidate *candidates, size_t candidate, const size_t *front, size_t count) {
   const weir__tune_candidate *c = &candidates[candidate];
   for (size_t i = 0; i < count; i++) {
@@ -282,8 +278,8 @@ static bool is_beaten(const weir__tune_candidate *candidates, size_t candidate, 
   return false;
 }
 
-/* The least memory first, but a percent of it is not worth a dearer or a longer setting. Each step keeps those that come close
- * to the least of what is left; of those that cost about the same, the simplest is the best. */
+/* The least memory is best, but one percent of it is not worth a higher cost or more keys. Each step keeps the
+ * candidates that are close to the best of the rest; of those that cost about the same, the simplest wins. */
 static size_t find_best(const weir__tune_candidate *c, const size_t *front, size_t count, double negligible) {
   uint64_t peak = UINT64_MAX, total = UINT64_MAX;
   double cost = 1e300;
@@ -299,7 +295,7 @@ static size_t find_best(const weir__tune_candidate *c, const size_t *front, size
     if (CLOSE(c[front[i]].score.peak, peak) && CLOSE(c[front[i]].score.total, total) && c[front[i]].score.cost < cost)
       cost = c[front[i]].score.cost;
   double most_cost = 1.1 * cost > cost + negligible ? 1.1 * cost : cost + negligible;
-  for (size_t i = 0; i < count; i++) { /* in their order: of those with as many keys the first is the best */
+  for (size_t i = 0; i < count; i++) { /* in order: of those with equally many keys the first is the best */
     size_t f = front[i];
     if (CLOSE(c[f].score.peak, peak) && CLOSE(c[f].score.total, total) && c[f].score.cost <= most_cost &&
         (best == SIZE_MAX || c[f].keys < c[best].keys))
@@ -319,7 +315,7 @@ size_t weir__tune_choose(const weir__tune_candidate *candidates, size_t count, b
   for (size_t i = skip_first; i < count; i++)
     if (candidates[i].score.failures == failures)
       front[eligible++] = i;
-  qsort_r(front, eligible, sizeof *front, compare_candidates, (void *)candidates);
+  weir__sort(front, eligible, sizeof *front, compare_candidates, (void *)candidates);
   for (size_t i = 0; i < eligible; i++)
     if (!is_beaten(candidates, front[i], front, front_count))
       front[front_count++] = front[i];
@@ -327,8 +323,8 @@ size_t weir__tune_choose(const weir__tune_candidate *candidates, size_t count, b
   return front_count;
 }
 
-/* What the driver may cost more, in ns, before it is worth a word: half a percent of the shortest job, and 50 ms in any case,
- * since most of it is spent while the cache fills and a recording is seldom all of a job. */
+/* A difference in driver cost that does not matter, in ns: half a percent of the shortest job, and at least 50 ms,
+ * since most calls are made while the cache fills, and a recording is seldom all of a job. */
 static double negligible_cost(const weir__tune_options *o) {
   const double least = 50e6;
   double seconds = 1e300;
@@ -355,13 +351,13 @@ static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
 static void fit(void *context, size_t index, void *result) {
   const search *s = context;
   const weir__tune_options *o = s->options;
-  const weir__replayer *history = o->histories[index % o->history_count];
+  const weir__replayer *replayer = o->histories[index % o->history_count];
   bool is_best = index >= o->history_count && s->result->best != 0;
-  const weir__settings *settings = settings_for(s, is_best ? s->result->best : 0, history);
+  const weir__settings *settings = settings_for(s, is_best ? s->result->best : 0, replayer);
   weir__capacity capacity;
   weir__fit found;
-  if (!weir__replayer_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&
-      !weir__predict_fit(history, settings, &capacity, &found))
+  if (!weir__replayer_capacity_of(replayer, settings, o->memory, o->fraction, &capacity) &&
+      !weir__predict_fit(replayer, settings, &capacity, &found))
     *(weir__fit *)result = found;
 }
 
@@ -381,14 +377,14 @@ static weir_status find_fit(search *s) {
   weir__fit *fits = calloc(2 * count, sizeof *fits);
   if (!fits)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
-  weir_status status = weir__parallel_run(&s->options->team, 2 * count, fit, s, fits, sizeof *fits);
+  weir_status status = weir__parallel_run(&s->options->parallel, 2 * count, fit, s, fits, sizeof *fits);
   s->result->fit_recorded = most_of(fits, count);
   s->result->fit_best = most_of(fits + count, count);
   free(fits);
   return status;
 }
 
-/* ---- All of it ---- */
+/* ---- The whole ---- */
 
 /* Of the searched keys, those of `from`. */
 static void copy_searched(weir__settings *to, const weir__settings *from) {
@@ -401,7 +397,7 @@ static void copy_searched(weir__settings *to, const weir__settings *from) {
   memcpy(to->roundup_divisions, from->roundup_divisions, sizeof to->roundup_divisions);
 }
 
-/* Whether there is a limit that collection could look at; and what the histories were recorded with. */
+/* Finds out whether there is a limit, which garbage collection needs, and whether the recorded settings differ. */
 static void look(search *s) {
   const weir__tune_options *o = s->options;
   weir__tune_result *r = s->result;
@@ -418,7 +414,7 @@ static void look(search *s) {
 static weir_status search_all(search *s) {
   weir__tune_result *r = s->result;
   look(s);
-  add(s, s->base); /* its place: nothing is compared with the first */
+  add(s, s->base); /* a placeholder: nothing is compared with the first */
   if (!s->status) {
     copy_searched(&r->candidates[0].settings, weir__replayer_settings(s->options->histories[0]));
     r->candidates[0].keys = count_keys(&r->candidates[0].settings);
@@ -430,12 +426,12 @@ static weir_status search_all(search *s) {
     done = r->candidate_count;
     if (!s->status)
       s->status = choose(s->options, r);
-    double cost = 1e300; /* parents: from the least peak on, each cheaper than the one before */
+    double cost = 1e300; /* parents: by peak, each cheaper than the one before */
     for (size_t i = 0, parents = 0; i < r->front_count && parents < MOST_PARENTS && round < ROUNDS && !s->status; i++) {
       const weir__tune_candidate *c = &r->candidates[r->front[i]];
       if (c->score.cost >= cost)
         continue;
-      weir__settings parent = c->settings; /* the list may move */
+      weir__settings parent = c->settings; /* a copy, since the list may move */
       cost = c->score.cost;
       parents++;
       add_neighbours(s, &parent);

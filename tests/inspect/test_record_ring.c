@@ -461,7 +461,7 @@ static void expect_unknown(const char *path) {
   assert_true(summary.is_unknown);
   assert_ok(weir__explain(s, &(weir__explain_options){.device = 0}, &x));
   assert_true(x.is_unknown);
-  assert_int_equal(x.cause, WEIR__CAUSE_NONE);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_NONE);
   assert_int_equal(weir__explain(s, &(weir__explain_options){.device = 0, .moment = WEIR__AT_PEAK}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   weir__recording_free(s);

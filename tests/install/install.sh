@@ -69,6 +69,16 @@ if command -v pkg-config >/dev/null; then
       "$cxx" -std=c++17 "$consumer/use.cpp" $(pkg-config --cflags --libs weir-static) -o "$work/pc-cpp-static"
     fi
   }
+  # The library of recordings alone, without libweir.
+  [ "$(pkg-config --modversion weir-offline)" = "$version" ]
+  # shellcheck disable=SC2046
+  "$cc" -std=c11 "$consumer/offline.c" $(pkg-config --cflags --libs weir-offline) -o "$work/offline"
+  got=$(LD_LIBRARY_PATH=$libdir "$work/offline")
+  if [ "$got" != "18 the recording" ]; then
+    echo "offline printed '$got', expected '18 the recording'"
+    exit 1
+  fi
+  echo "ok: offline"
   for program in "$work"/pc-*-weir; do expect "$program" shared; done
   for program in "$work"/pc-*-static; do expect "$program" static; done
 else

@@ -1,7 +1,9 @@
 #!/bin/sh
-# needed.sh LIBRARY SONAME: the library has this SONAME, needs only libc, and uses little thread-local storage.
+# needed.sh LIBRARY SONAME [NAME...]: the library has this SONAME, needs only libc and the named libraries, and uses little
+# thread-local storage.
 set -eu
 library=$1 soname=$2
+shift 2
 
 dynamic=$(LC_ALL=C readelf -d "$library")
 got=$(printf '%s\n' "$dynamic" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
@@ -16,8 +18,13 @@ for name in $needed; do
     libc.so.* | ld-linux*) ;;
     libpthread.so.* | libdl.so.*) ;; # parts of glibc that were files of their own before 2.34
     *)
-      echo "$library needs $name"
-      exit 1
+      case " $* " in
+        *" ${name%%.so*} "*) ;;
+        *)
+          echo "$library needs $name"
+          exit 1
+          ;;
+      esac
       ;;
   esac
 done

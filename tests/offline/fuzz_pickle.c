@@ -1,5 +1,5 @@
 /*
- * A libFuzzer target, see scripts/fuzz. Every input is read twice: as a snapshot, and as values, which are walked.
+ * A libFuzzer target, see scripts/fuzz. Every input is read twice: as a recording, and as values, which are walked.
  */
 #include <stdlib.h>
 
@@ -52,12 +52,12 @@ static void keep(uint64_t sum) { __asm__ volatile("" : : "r"(sum)); }
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const weir__pickle_limits limits = {.memory = 8 << 20, .input = 1 << 20};
   weir__input *source;
-  weir__recording *snapshot;
+  weir__recording *recording;
   if (weir__input_open_memory("fuzz", data, size, &source) != WEIR_OK)
     return 0;
-  if (weir__recording_read(source, &limits, &snapshot) == WEIR_OK) {
-    keep(look_at(snapshot));
-    weir__recording_free(snapshot);
+  if (weir__recording_read(source, &limits, &recording) == WEIR_OK) {
+    keep(look_at(recording));
+    weir__recording_free(recording);
   }
   weir__input_close(source);
 

@@ -1,9 +1,10 @@
 /*
- * A libFuzzer target, see scripts/fuzz: what can be read as a snapshot is replayed, unchecked under the recorded settings and
- * under others, and checked; or it is summed up and explained. Whatever a file claims, that ends, and says so or goes on.
+ * A libFuzzer target, see scripts/fuzz: what can be read as a snapshot is replayed, unchecked under the recorded
+ * settings and under others, and checked; or it is summed up and explained. Whatever a file claims, that ends, and says
+ * so or goes on.
  *
- * An input is a pickle; or, when its first byte is odd, a history in eight bytes for each event, of which a pickle is made, so
- * that chance is spent on what a history says and not on how it is written.
+ * An input is a pickle; or, when its first byte is odd, a history in eight bytes for each event, of which a pickle is
+ * made, so that chance is spent on what a history says and not on how it is written.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,7 @@ static void put_history(writer *w, const uint8_t *data, size_t size) {
 
 /* ---- Replaying ---- */
 
-static void explain(const weir__recording *snapshot, int device, uint8_t way) {
+static void explain(const weir__recording *recording, int device, uint8_t way) {
   weir__summary summary;
   weir__explanation x;
   const weir__explain_options options = {.device = device,
@@ -141,14 +142,14 @@ static void explain(const weir__recording *snapshot, int device, uint8_t way) {
                                          .event = way,
                                          .memory = way & 1 ? 1ull << 30 : 0,
                                          .no_trials = way % 8 != 0};
-  if (weir__summarize(snapshot, device, &summary) != WEIR_OK)
+  if (weir__summarize(recording, device, &summary) != WEIR_OK)
     abort();
-  if (weir__explain(snapshot, &options, &x) == WEIR_OK && x.event > snapshot->devices[device].event_count)
+  if (weir__explain(recording, &options, &x) == WEIR_OK && x.event > recording->devices[device].event_count)
     abort();
 }
 
 /* One way for each input, by its last byte: making an allocator costs more than most histories. */
-static void replay(const weir__recording *snapshot, uint8_t way) {
+static void replay(const weir__recording *recording, uint8_t way) {
   const uint64_t gib = 1ull << 30;
   const weir__replay_options ways[] = {{.memory = 4 * gib},
                                        {.memory = gib, .conf = "expandable_segments:True"},
@@ -158,12 +159,12 @@ static void replay(const weir__recording *snapshot, uint8_t way) {
   weir__replay_report report;
   const int count = sizeof ways / sizeof *ways;
   weir__replay_options options = ways[way % count];
-  options.device = snapshot->device_count ? way / count % (int)snapshot->device_count : 0;
-  if (way >= 128 && snapshot->device_count) {
-    explain(snapshot, options.device, (uint8_t)(way - 128));
+  options.device = recording->device_count ? way / count % (int)recording->device_count : 0;
+  if (way >= 128 && recording->device_count) {
+    explain(recording, options.device, (uint8_t)(way - 128));
     return;
   }
-  if (weir__replay(snapshot, &options, &report) != WEIR_OK)
+  if (weir__replay(recording, &options, &report) != WEIR_OK)
     return;
   int64_t requested = report.stats.requested_bytes[WEIR_STAT_ALL].current;
   int64_t active = report.stats.active_bytes[WEIR_STAT_ALL].current;
@@ -172,17 +173,17 @@ static void replay(const weir__recording *snapshot, uint8_t way) {
     abort();
 }
 
-/* false: it is no snapshot. */
+/* false if it is no recording. */
 static bool read_and_replay(const uint8_t *data, size_t size, uint8_t way) {
   const weir__pickle_limits limits = {.memory = 8 << 20, .input = 1 << 20};
   weir__input *source;
-  weir__recording *snapshot;
+  weir__recording *recording;
   if (weir__input_open_memory("fuzz", data, size, &source) != WEIR_OK)
     return false;
-  bool is_snapshot = weir__recording_read(source, &limits, &snapshot) == WEIR_OK;
+  bool is_snapshot = weir__recording_read(source, &limits, &recording) == WEIR_OK;
   if (is_snapshot) {
-    replay(snapshot, way);
-    weir__recording_free(snapshot);
+    replay(recording, way);
+    weir__recording_free(recording);
   }
   weir__input_close(source);
   return is_snapshot;

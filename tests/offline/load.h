@@ -14,7 +14,7 @@
 
 #include "offline/recording.h"
 
-/* weir__recording_free() it. `name` is below tests/data, without ".pickle.zst". Where there is no libzstd the test is waived. */
+/* weir__recording_free() it. `name` is below tests/data, without ".pickle.zst". Without libzstd the test is waived. */
 static inline weir__recording *load(const char *name) {
 #ifndef WEIR_HAVE_ZSTD
   print_message("waived: %s: built without libzstd\n", name);
@@ -22,10 +22,10 @@ static inline weir__recording *load(const char *name) {
 #endif
   char path[1024];
   snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
-  weir__recording *snapshot = NULL;
-  if (weir__recording_load(path, NULL, &snapshot) != WEIR_OK)
+  weir__recording *recording = NULL;
+  if (weir__recording_load(path, NULL, &recording) != WEIR_OK)
     fail_msg("%s", weir_last_error());
-  return snapshot;
+  return recording;
 }
 
 #endif

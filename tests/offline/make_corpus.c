@@ -1,6 +1,6 @@
 /*
- * Takes pickle_cases.bin apart: make_corpus FILE FOLDER writes each case's data to a file of its own, for the fuzzers to begin
- * with. What the file looks like is said in tests/data/make_pickles.py.
+ * Takes pickle_cases.bin apart: make_corpus FILE FOLDER writes each case's data to a file of its own, for the fuzzers
+ * to begin with. What the file looks like is said in tests/data/make_pickles.py.
  */
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * Files that put the same few values into many places: what reading them takes, in memory and time, is bounded by their size.
+ * Files that use the same few values in many places: the memory and time that reading takes is bounded by their size.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -276,7 +276,7 @@ static void long_text(pickle *p, size_t n) {
 static void events_times_frames(pickle *p, size_t n) { many_events(p, "frames", deep_stack, n); }
 static void events_times_text(pickle *p, size_t n) { many_events(p, "user_metadata", long_text, n); }
 
-/* ---- What they take ---- */
+/* ---- Memory and time ---- */
 
 static weir_status read_pickle(const pickle *p, weir__recording **s) {
   weir__input *source;
@@ -321,7 +321,7 @@ static void test_products_are_refused(void **state) {
   static const size_t sizes[] = {108000, 400000};
   for (size_t i = 0; i < 2; i++) {
     check(segments_times_blocks, sizes[i], "64 bytes for each byte");
-    check(segments_times_keys, sizes[i], "more than 4 to look at for each byte");
+    check(segments_times_keys, sizes[i], "more than 4 to visit for each byte");
     check(devices_times_events, sizes[i], "64 bytes for each byte");
     check(settings_times_settings, sizes[i], "64 bytes for each byte");
     check(events_times_frames, sizes[i], "more than 32 frames for each byte");
@@ -329,7 +329,7 @@ static void test_products_are_refused(void **state) {
   check(events_times_text, 1000000, "more than 1024 times the size");
 }
 
-/* What can be read once for all places is. */
+/* Values that are used in many places are read once. */
 static void test_shared_values_are_read_once(void **state) {
   (void)state;
   static const size_t sizes[] = {108000, 400000};

@@ -1,6 +1,6 @@
 /*
- * Explanations: of jobs that ran out of memory, of histories by hand that have one cause each, and of histories that lack their
- * beginning. What is said to help is replayed here once more.
+ * Explanations: of jobs that ran out of memory, of histories by hand that have one cause each, and of histories that
+ * lack their beginning. What is said to help is replayed here once more.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,13 +18,13 @@
 
 enum { MIB = 1 << 20 };
 
-static void explain(const weir__recording *snapshot, const weir__explain_options *options, weir__explanation *x) {
-  if (weir__explain(snapshot, options, x) != WEIR_OK)
+static void explain(const weir__recording *recording, const weir__explain_options *options, weir__explanation *x) {
+  if (weir__explain(recording, options, x) != WEIR_OK)
     fail_msg("%s", weir_last_error());
 }
 
 /* Every reserved byte has a use, and every pin is an allocation of the history. */
-static void check_sums(const weir__recording *snapshot, const weir__explanation *x) {
+static void check_sums(const weir__recording *recording, const weir__explanation *x) {
   uint64_t all = 0;
   for (int i = 0; i < WEIR__USES; i++)
     all += x->bytes[i];
@@ -38,7 +38,7 @@ static void check_sums(const weir__recording *snapshot, const weir__explanation 
       assert_true(b->address >= p->segment && b->address + b->size <= p->segment + p->bytes);
       if (b->event == SIZE_MAX)
         continue;
-      const weir__recording_entry *e = &snapshot->devices[x->device].events[b->event];
+      const weir__recording_entry *e = &recording->devices[x->device].events[b->event];
       assert_int_equal(e->action, WEIR_TRACE_ALLOC);
       assert_int_equal(e->address, b->address);
       assert_int_equal(e->size, b->requested);
@@ -47,14 +47,14 @@ static void check_sums(const weir__recording *snapshot, const weir__explanation 
 }
 
 /* A setting that works, replayed without the explanation's help: nothing fails up to the request. */
-static void check_trials(const weir__recording *snapshot, const weir__explanation *x) {
+static void check_trials(const weir__recording *recording, const weir__explanation *x) {
   for (size_t i = 0; i < x->trial_count; i++) {
     const weir__trial *t = &x->trials[i];
     if (t->remedy != WEIR__REMEDY_SETTING)
       continue;
     weir__replay_report report;
     weir__replay_options options = {.conf = t->conf};
-    if (weir__replay(snapshot, &options, &report) != WEIR_OK)
+    if (weir__replay(recording, &options, &report) != WEIR_OK)
       fail_msg("%s", weir_last_error());
     bool is_served = !report.failures || report.first_failure > x->event;
     if (is_served != t->works)
@@ -74,9 +74,9 @@ static const weir__trial *find_setting(const weir__explanation *x, const char *c
 
 static void test_llama_oom(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_oom");
+  weir__recording *recording = load("traces/llama_oom");
   weir__explanation x;
-  explain(snapshot, &(weir__explain_options){0}, &x);
+  explain(recording, &(weir__explain_options){0}, &x);
   assert_int_equal(x.moment, WEIR__AT_OOM);
   assert_int_equal(x.event, 13750);
   assert_int_equal(x.differences, 0);
@@ -86,8 +86,8 @@ static void test_llama_oom(void **state) {
   /* The job allowed itself 0.09 of 150109880320 bytes. */
   assert_true(x.limit_is_inferred);
   assert_true(x.limit <= 13509889228 && x.limit_most >= 13509889228);
-  check_sums(snapshot, &x);
-  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  check_sums(recording, &x);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_true(x.largest_hole < x.rounded);
   assert_true(x.bytes[WEIR__USE_FREE_SPLIT] + x.limit - x.reserved > x.rounded);
   assert_false(x.pins_serve);
@@ -95,20 +95,20 @@ static void test_llama_oom(void **state) {
   assert_true(x.is_proven);
   assert_true(find_setting(&x, "expandable_segments:True")->works);
   assert_false(find_setting(&x, "max_split_size_mb:128")->works);
-  check_trials(snapshot, &x);
+  check_trials(recording, &x);
 
   /* With the real limit. */
-  explain(snapshot, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
+  explain(recording, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
   assert_false(x.limit_is_inferred);
   assert_int_equal(x.limit, 13509889229);
   assert_int_equal(x.limit_most, x.limit);
-  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_true(find_setting(&x, "expandable_segments:True")->works);
 
-  /* Nothing is predicted when nobody wants it. */
-  explain(snapshot, &(weir__explain_options){.no_trials = true}, &x);
+  /* Nothing is predicted with no_trials. */
+  explain(recording, &(weir__explain_options){.no_trials = true}, &x);
   assert_int_equal(x.trial_count, 0);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 static void test_histories(void **state) {
@@ -119,21 +119,21 @@ static void test_histories(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "histories/%s", names[i]);
-    weir__recording *snapshot = load(name);
+    weir__recording *recording = load(name);
     weir__explanation x;
-    explain(snapshot, &(weir__explain_options){0}, &x);
+    explain(recording, &(weir__explain_options){0}, &x);
     assert_int_equal(x.moment, WEIR__AT_OOM);
     assert_int_equal(x.differences, 0);
     assert_true(x.is_proven);
-    check_sums(snapshot, &x);
-    check_trials(snapshot, &x);
+    check_sums(recording, &x);
+    check_trials(recording, &x);
     bool is_exhausted = x.bytes[WEIR__USE_LIVE] + x.bytes[WEIR__USE_ROUNDING] + x.rounded > x.limit;
-    assert_int_equal(x.cause == WEIR__CAUSE_EXHAUSTED, is_exhausted);
+    assert_int_equal(x.cause == WEIR_OFFLINE_CAUSE_EXHAUSTED, is_exhausted);
     if (is_exhausted)
       for (size_t k = 0; k < x.trial_count; k++)
         if (strstr(x.trials[k].conf, "roundup") == NULL) /* less rounding may be just what is missing */
           assert_false(x.trials[k].works);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
@@ -141,45 +141,45 @@ static void test_histories(void **state) {
 
 static void test_moments(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/resnet_stacks");
+  weir__recording *recording = load("traces/resnet_stacks");
   weir__explanation x;
-  explain(snapshot, &(weir__explain_options){0}, &x);
+  explain(recording, &(weir__explain_options){0}, &x);
   assert_int_equal(x.moment, WEIR__AT_PEAK);
   assert_false(x.has_request);
-  assert_int_equal(x.cause, WEIR__CAUSE_NONE);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_NONE);
   assert_int_equal(x.trial_count, 0);
   assert_int_equal(x.bytes[WEIR__USE_LIVE], 9454177936); /* PyTorch's own peak of requested_bytes */
-  check_sums(snapshot, &x);
+  check_sums(recording, &x);
   assert_true(x.has_stacks);
 
   weir__explanation at;
-  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = x.event}, &at);
+  explain(recording, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = x.event}, &at);
   assert_memory_equal(at.bytes, x.bytes, sizeof x.bytes);
 
   /* The end is what the file lists, and the replay comes to the same. */
-  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
+  explain(recording, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
   assert_true(x.is_from_file);
-  check_sums(snapshot, &x);
-  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = snapshot->devices[0].event_count - 1},
+  check_sums(recording, &x);
+  explain(recording, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = recording->devices[0].event_count - 1},
           &at);
   assert_false(at.is_from_file);
   assert_memory_equal(at.bytes, x.bytes, sizeof x.bytes);
   assert_memory_equal(at.blocks, x.blocks, sizeof x.blocks);
 
-  assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_OOM}, &x),
+  assert_int_equal(weir__explain(recording, &(weir__explain_options){.moment = WEIR__AT_OOM}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "no request that ran out of memory"));
-  assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = 1 << 20}, &x),
+  assert_int_equal(weir__explain(recording, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = 1 << 20}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
-  assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_DEVICE);
-  weir__recording_free(snapshot);
+  assert_int_equal(weir__explain(recording, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_DEVICE);
+  weir__recording_free(recording);
 }
 
 /* ---- Histories that lack their beginning ---- */
 
-static weir__recording part_of(const weir__recording *snapshot, size_t from, weir__recording_device *device) {
-  weir__recording part = *snapshot;
-  *device = snapshot->devices[0];
+static weir__recording part_of(const weir__recording *recording, size_t from, weir__recording_device *device) {
+  weir__recording part = *recording;
+  *device = recording->devices[0];
   device->events += from;
   device->event_count -= from;
   part.devices = device;
@@ -187,7 +187,7 @@ static weir__recording part_of(const weir__recording *snapshot, size_t from, wei
   return part;
 }
 
-/* What was there is put back, block for block: the replay does not differ, and the answer is the same. */
+/* What was there is installed block by block: the replay does not differ, and the answer is the same. */
 static void test_late(void **state) {
   (void)state;
   static const char *const names[] = {"traces/llama_oom",
@@ -199,11 +199,11 @@ static void test_late(void **state) {
                                       "traces/llama_varlen_expandable",
                                       "traces/cuda_graphs_expandable"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weir__recording *snapshot = load(names[i]);
+    weir__recording *recording = load(names[i]);
     for (size_t part_number = 1; part_number < 4; part_number += 2) {
       weir__recording_device device;
-      size_t from = snapshot->devices[0].event_count * part_number / 4;
-      weir__recording part = part_of(snapshot, from, &device);
+      size_t from = recording->devices[0].event_count * part_number / 4;
+      weir__recording part = part_of(recording, from, &device);
       weir__explanation late, whole;
       explain(&part, &(weir__explain_options){.no_trials = true}, &late);
       if (late.differences)
@@ -212,7 +212,7 @@ static void test_late(void **state) {
       assert_true(late.rebuilt_segments > 0);
       assert_false(late.is_from_file);
       check_sums(&part, &late);
-      explain(snapshot,
+      explain(recording,
               &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = from + late.event, .no_trials = true},
               &whole);
       assert_int_equal(late.reserved, whole.reserved);
@@ -220,16 +220,17 @@ static void test_late(void **state) {
       for (int use = WEIR__USE_WAITING; use < WEIR__USES; use++)
         assert_int_equal(late.bytes[use], whole.bytes[use]);
     }
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
-/* Without a list of segments nobody knows what was there: nothing is predicted, and what is told is what the file lists. */
+/* Without a list of segments the state is not known: nothing is predicted, and only what the recording lists is shown.
+ * */
 static void test_late_and_unlisted(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_varlen_expandable");
+  weir__recording *recording = load("traces/llama_varlen_expandable");
   weir__recording_device device;
-  weir__recording part = part_of(snapshot, 40000, &device);
+  weir__recording part = part_of(recording, 40000, &device);
   weir__explanation x;
   device.segment_count = 0;
   explain(&part, &(weir__explain_options){0}, &x);
@@ -253,17 +254,17 @@ static void test_late_and_unlisted(void **state) {
   assert_null(strstr(weir_last_error(), "--at end"));
 
   /* From a whole one its end is replayed. */
-  part = part_of(snapshot, 0, &device);
+  part = part_of(recording, 0, &device);
   part.is_events_only = true;
   weir__explanation listed;
-  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_END}, &listed);
+  explain(recording, &(weir__explain_options){.moment = WEIR__AT_END}, &listed);
   device.segment_count = 0;
   explain(&part, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
   assert_false(x.is_unknown);
   assert_true(x.reserved > 0);
   assert_int_equal(x.reserved, listed.reserved);
   assert_memory_equal(x.bytes, listed.bytes, sizeof x.bytes);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* ---- By hand: one cause each ---- */
@@ -283,15 +284,15 @@ static weir_status explain_with(weir__recording_entry *events, size_t count, uin
   weir__recording_pool pools[1] = {{{0, 0}}};
   weir__recording_stack stacks[1] = {{0, 0}};
   weir__recording_device device = {.events = events, .event_count = count, .memory = memory};
-  weir__recording snapshot = {.devices = &device,
-                              .device_count = 1,
-                              .streams = streams,
-                              .stream_count = 2,
-                              .pools = pools,
-                              .pool_count = 1,
-                              .stacks = stacks,
-                              .stack_count = 1};
-  return weir__explain(&snapshot, options, x);
+  weir__recording recording = {.devices = &device,
+                               .device_count = 1,
+                               .streams = streams,
+                               .stream_count = 2,
+                               .pools = pools,
+                               .pool_count = 1,
+                               .stacks = stacks,
+                               .stack_count = 1};
+  return weir__explain(&recording, options, x);
 }
 
 static void explain_events(weir__recording_entry *events, size_t count, weir__explanation *x) {
@@ -310,7 +311,7 @@ static void test_exhausted(void **state) {
   weir__explanation x;
   explain_events(events, 3, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_EXHAUSTED);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_EXHAUSTED);
   assert_int_equal(x.device_free, FREE);
   for (size_t i = 0; i < x.trial_count; i++)
     assert_false(x.trials[i].works);
@@ -326,7 +327,7 @@ static void test_pinned(void **state) {
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_int_equal(x.largest_hole, 50 * MIB);
   assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 100 * MIB);
   assert_true(x.pins_serve);
@@ -336,7 +337,7 @@ static void test_pinned(void **state) {
   assert_int_equal(x.pins[0].blocks[0].event, 5);
 }
 
-/* The other stream has cut its segment, so it cannot go back. */
+/* The other stream has split its segment, so it cannot be released. */
 static void test_other_stream(void **state) {
   (void)state;
   weir__recording_entry events[] = {ON(1, SEGMENT_ALLOC, A, 120 * MIB),  ON(1, ALLOC, A, 120 * MIB),
@@ -345,7 +346,7 @@ static void test_other_stream(void **state) {
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_STREAMS);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_STREAMS);
   assert_int_equal(x.bytes[WEIR__USE_FREE_STREAM], 100 * MIB);
   assert_int_equal(x.largest_hole, 0);
   assert_int_equal(x.largest_elsewhere, 100 * MIB);
@@ -374,7 +375,7 @@ static void test_size_class(void **state) {
   weir__explanation x;
   explain_events(events, count, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_CLASS);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_CLASS);
   assert_int_equal(x.bytes[WEIR__USE_FREE_CLASS], SEGMENTS * MIB);
   assert_int_equal(x.pin_segments, 16); /* 32 of 120 MiB have to go */
   assert_int_equal(x.pin_blocks, 16);
@@ -389,7 +390,7 @@ static void test_waiting(void **state) {
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_WAITING);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_WAITING);
   assert_true(x.trial_count > 0);
   assert_int_equal(x.trials[0].remedy, WEIR__REMEDY_WAIT);
   assert_true(x.trials[0].works);
@@ -397,7 +398,7 @@ static void test_waiting(void **state) {
 
 /* ---- The limit, and what was missing ---- */
 
-/* Ten blocks of 100 MiB on a device of 1 GiB, and then one more: whatever is known of the device, it is too little memory. */
+/* Ten blocks of 100 MiB on a device of 1 GiB, and then one more, which is too much whatever is known of the device. */
 static void test_full_device(void **state) {
   (void)state;
   weir__recording_entry events[21];
@@ -417,7 +418,7 @@ static void test_full_device(void **state) {
     assert_int_equal(x.moment, WEIR__AT_OOM);
     assert_int_equal(x.differences, 0);
     assert_false(x.is_from_file);
-    assert_int_equal(x.cause, WEIR__CAUSE_EXHAUSTED);
+    assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_EXHAUSTED);
     assert_true(x.limit_is_device && !x.limit_is_inferred);
     assert_int_equal(x.limit, 1ull << 30);
     assert_int_equal(x.limit_most, x.limit);
@@ -432,10 +433,10 @@ static void test_full_device(void **state) {
   }
 }
 
-/* What is given and cannot be is refused; the device's size alone does not lose the failure. */
+/* Impossible options are refused; the device's size alone does not hide the failure. */
 static void test_given_memory(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_oom");
+  weir__recording *recording = load("traces/llama_oom");
   const weir__explain_options wrong[] = {{.memory = 80},
                                          {.memory = 10ull << 30},
                                          {.memory = 80ull << 30}, /* 119 GiB of it were free */
@@ -443,12 +444,12 @@ static void test_given_memory(void **state) {
                                          {.memory = 150109880320, .fraction = 0.5}};
   weir__explanation x, inferred;
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    assert_int_equal(weir__explain(snapshot, &wrong[i], &x), WEIR_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(weir__explain(recording, &wrong[i], &x), WEIR_ERROR_INVALID_ARGUMENT);
     assert_non_null(strstr(weir_last_error(), "--memory"));
     assert_non_null(strstr(weir_last_error(), "leave"));
   }
-  explain(snapshot, &(weir__explain_options){0}, &inferred);
-  explain(snapshot, &(weir__explain_options){.memory = 150109880320}, &x);
+  explain(recording, &(weir__explain_options){0}, &inferred);
+  explain(recording, &(weir__explain_options){.memory = 150109880320}, &x);
   assert_int_equal(x.moment, WEIR__AT_OOM);
   assert_true(x.has_other_limit);
   assert_true(x.limit_is_inferred);
@@ -459,11 +460,11 @@ static void test_given_memory(void **state) {
   assert_int_equal(x.missing_most, inferred.missing_most);
   /* The job allowed itself 13509889229 bytes, so that 1140814643 were missing. */
   assert_true(x.missing_least <= 1140814643 && x.missing_most >= 1140814643);
-  explain(snapshot, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
+  explain(recording, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
   assert_true(x.has_missing);
   assert_int_equal(x.missing_least, 1140814643);
   assert_int_equal(x.missing_most, 1140814643);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 enum { MOST_EVENTS = 1 << 16, SLOTS = 48 };
@@ -501,7 +502,8 @@ static void fill(job *j, uint64_t bytes) {
   assert_int_equal(j->driver->MemAlloc(j->driver, &j->filler, bytes), WEIR_CU_SUCCESS);
 }
 
-/* A job of requests of all sizes that runs until memory runs out: within a limit, or on a device of which others have a part. */
+/* A job with requests of all sizes that runs out of memory: within a limit, or on a device that other processes use,
+ * too. */
 static void run_job(job *j, unsigned seed, const char *conf, uint64_t memory, uint64_t limit, uint64_t others) {
   weir_ledger_options ledger;
   weir_allocator_options options;
@@ -561,17 +563,17 @@ static void explain_job(const job *j, bool is_expandable, const weir__explain_op
   weir__recording_setting setting = {
       .key = "expandable_segments", .kind = WEIR__SETTING_BOOL, .integer = is_expandable};
   weir__recording_device device = {.events = j->events, .event_count = j->count};
-  weir__recording snapshot = {.devices = &device,
-                              .device_count = 1,
-                              .streams = streams,
-                              .stream_count = 1,
-                              .pools = pools,
-                              .pool_count = 1,
-                              .stacks = stacks,
-                              .stack_count = 1,
-                              .settings = &setting,
-                              .setting_count = 1};
-  explain(&snapshot, options, x);
+  weir__recording recording = {.devices = &device,
+                               .device_count = 1,
+                               .streams = streams,
+                               .stream_count = 1,
+                               .pools = pools,
+                               .pool_count = 1,
+                               .stacks = stacks,
+                               .stack_count = 1,
+                               .settings = &setting,
+                               .setting_count = 1};
+  explain(&recording, options, x);
   if (x->differences)
     fail_msg("%s", x->difference);
   assert_int_equal(x->moment, WEIR__AT_OOM);
@@ -579,8 +581,8 @@ static void explain_job(const job *j, bool is_expandable, const weir__explain_op
   assert_true(x->has_missing);
 }
 
-/* The truth is asked of the job's own allocator. With a limit that is known, what is said is exact; without, it is a range in which
- * the truth lies. */
+/* The truth is asked of the job's own allocator. With a limit that is known, what is said is exact; without, it is a
+ * range in which the truth lies. */
 static void test_missing_of_limit(void **state) {
   (void)state;
   for (unsigned seed = 0; seed < 24; seed++) {
@@ -636,7 +638,7 @@ static void test_missing_of_device(void **state) {
   }
 }
 
-/* Segments without a history: what they show is told. A device with neither has nothing to tell. */
+/* Segments without a history are shown. A device with neither has nothing to show. */
 static void test_no_history(void **state) {
   (void)state;
   weir__recording_block blocks[] = {
@@ -648,17 +650,17 @@ static void test_no_history(void **state) {
   int64_t streams[1] = {0};
   weir__recording_pool pools[1] = {{{0, 0}}};
   weir__recording_device devices[2] = {{.segments = &segment, .segment_count = 1}, {0}};
-  weir__recording snapshot = {
+  weir__recording recording = {
       .devices = devices, .device_count = 2, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
   weir__explanation x;
-  explain(&snapshot, &(weir__explain_options){0}, &x);
+  explain(&recording, &(weir__explain_options){0}, &x);
   assert_int_equal(x.moment, WEIR__AT_END);
   assert_int_equal(x.completeness, WEIR__HISTORY_NONE);
   assert_int_equal(x.bytes[WEIR__USE_LIVE], 8 * MIB - 100);
   assert_int_equal(x.bytes[WEIR__USE_ROUNDING], 100);
   assert_int_equal(x.bytes[WEIR__USE_WAITING], 4 * MIB);
   assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 8 * MIB);
-  assert_int_equal(weir__explain(&snapshot, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(weir__explain(&recording, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "nothing of device 1"));
 }
 

@@ -14,31 +14,31 @@
 #include "base/base.h"
 #include "offline/export.h"
 #include "offline/offline_data.h"
+#include "offline/output_file.h"
 #include "offline/redact.h"
 #include "offline/summary.h"
-#include "offline/target.h"
 
 static weir__recording *load(const char *name) {
   char path[1024];
-  weir__recording *snapshot;
+  weir__recording *recording;
   snprintf(path, sizeof path, "%s/%s", WEIR_TEST_DATA, name);
-  weir_status status = weir__recording_load(path, NULL, &snapshot);
+  weir_status status = weir__recording_load(path, NULL, &recording);
 #ifndef WEIR_HAVE_ZSTD
   if (status == WEIR_ERROR_NOT_SUPPORTED)
     skip();
 #endif
   assert_int_equal(status, WEIR_OK);
-  return snapshot;
+  return recording;
 }
 
 /* What is written, as a text; free() it. */
-typedef weir_status (*writing)(const weir__recording *snapshot, int device, FILE *file);
+typedef weir_status (*writing)(const weir__recording *recording, int device, FILE *file);
 
-static char *written(const weir__recording *snapshot, int device, writing write, size_t *size) {
+static char *written(const weir__recording *recording, int device, writing write, size_t *size) {
   char *text = NULL;
   FILE *file = open_memstream(&text, size);
   assert_non_null(file);
-  assert_int_equal(write(snapshot, device, file), WEIR_OK);
+  assert_int_equal(write(recording, device, file), WEIR_OK);
   fclose(file);
   return text;
 }
@@ -96,7 +96,7 @@ static void test_round_trips(void **state) {
   }
 }
 
-/* What PyTorch does not write, and the reader takes. */
+/* What PyTorch does not write, and the reader accepts. */
 static void test_odd_round_trip(void **state) {
   weir__recording *s = load("small_snapshot.pickle");
   (void)state;
@@ -179,20 +179,20 @@ static void test_csv(void **state) {
 
 static void test_targets(void **state) {
   char folder[] = "/tmp/weir_export_XXXXXX", path[64];
-  weir__target target;
+  weir__output_file target;
   (void)state;
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/out", folder);
   for (int keeps = 0; keeps < 2; keeps++) {
-    assert_int_equal(weir__target_begin(&target, path, WEIR__OUTFILE_WRITE), WEIR_OK);
-    assert_int_equal(weir__target_open(&target), WEIR_OK);
+    assert_int_equal(weir__output_file_begin(&target, path, WEIR__OUTFILE_WRITE), WEIR_OK);
+    assert_int_equal(weir__output_file_open(&target), WEIR_OK);
     fputs("text", target.file);
     assert_int_not_equal(access(path, F_OK), 0);
     if (keeps) {
-      assert_int_equal(weir__target_close(&target), WEIR_OK);
-      assert_int_equal(weir__target_keep(&target), WEIR_OK);
+      assert_int_equal(weir__output_file_close(&target), WEIR_OK);
+      assert_int_equal(weir__output_file_keep(&target), WEIR_OK);
     }
-    weir__target_end(&target);
+    weir__output_file_end(&target);
     assert_int_equal(access(path, F_OK), keeps ? 0 : -1);
   }
   unlink(path);
@@ -203,14 +203,14 @@ static void test_targets(void **state) {
     snprintf(path, sizeof path, "%s/%s", folder, ends[i]);
     if (mknod(path, S_IFCHR | 0666, makedev(1, 7)) != 0 || access(path, W_OK) != 0)
       break; /* for root alone */
-    assert_int_equal(weir__target_begin(&target, path, WEIR__OUTFILE_WRITE), WEIR_OK);
-    weir_status status = weir__target_open(&target);
+    assert_int_equal(weir__output_file_begin(&target, path, WEIR__OUTFILE_WRITE), WEIR_OK);
+    weir_status status = weir__output_file_open(&target);
     if (status != WEIR_ERROR_NOT_SUPPORTED) { /* zstd */
       assert_int_equal(status, WEIR_OK);
       fputs("text", target.file);
-      assert_int_equal(weir__target_close(&target), WEIR_ERROR_SYSTEM);
+      assert_int_equal(weir__output_file_close(&target), WEIR_ERROR_SYSTEM);
     }
-    weir__target_end(&target);
+    weir__output_file_end(&target);
     unlink(path);
   }
   assert_int_equal(rmdir(folder), 0);

@@ -1,6 +1,6 @@
 /*
- * Histories that lack their beginning. Cut off recordings of real jobs, and off short ones in which memory runs short in every
- * way: what was there is worked out, and the rest is replayed from it without a difference.
+ * Histories that lack their beginning. Cut off recordings of real jobs, and off short ones in which memory runs short
+ * in every way: what was there is worked out, and the rest is replayed from it without a difference.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/replay_port.h"
 #include "offline/load.h"
 #include "offline/predict.h"
 #include "offline/tune.h"
@@ -20,9 +21,9 @@
 enum { MIB = 1 << 20 };
 
 /* The same file without its first events. */
-static weir__recording part_of(const weir__recording *snapshot, size_t from, weir__recording_device *device) {
-  weir__recording part = *snapshot;
-  *device = snapshot->devices[0];
+static weir__recording part_of(const weir__recording *recording, size_t from, weir__recording_device *device) {
+  weir__recording part = *recording;
+  *device = recording->devices[0];
   device->events += from;
   device->event_count -= from;
   part.devices = device;
@@ -41,9 +42,9 @@ static int64_t peak_of(const weir__replay_report *report) { return report->stats
 
 /* ---- The rest is exact ---- */
 
-static void check_cut(const char *name, const weir__recording *snapshot, size_t from) {
+static void check_cut(const char *name, const weir__recording *recording, size_t from) {
   weir__recording_device device;
-  weir__recording part = part_of(snapshot, from, &device);
+  weir__recording part = part_of(recording, from, &device);
   weir__replayer *history = open_part(&part);
   const weir__replay_report *check = weir__replayer_check(history);
   if (check->differences)
@@ -79,15 +80,15 @@ static void test_jobs(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "traces/%s", names[i]);
-    weir__recording *snapshot = load(name);
+    weir__recording *recording = load(name);
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
       if (k == i % 3 || usual_or_long(false, true))
-        check_cut(name, snapshot, snapshot->devices[0].event_count * parts[k] / 100);
-    weir__recording_free(snapshot);
+        check_cut(name, recording, recording->devices[0].event_count * parts[k] / 100);
+    weir__recording_free(recording);
   }
 }
 
-/* In the midst of requests too, whose segments were made before the recording began. */
+/* Also in the middle of requests, whose segments were made before the recording began. */
 static void test_anywhere(void **state) {
   (void)state;
   static const char *const names[] = {"capped_oom",         "capped_streams", "collected",        "collected_retried",
@@ -97,23 +98,23 @@ static void test_anywhere(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "histories/%s", names[i]);
-    weir__recording *snapshot = load(name);
+    weir__recording *recording = load(name);
     size_t stride = (size_t)usual_or_long(67, 17);
-    for (size_t from = 1 + i; from < snapshot->devices[0].event_count; from += stride)
-      check_cut(name, snapshot, from);
-    weir__recording_free(snapshot);
+    for (size_t from = 1 + i; from < recording->devices[0].event_count; from += stride)
+      check_cut(name, recording, from);
+    weir__recording_free(recording);
   }
 }
 
-/* For how long segments were free is not known, and with collection by age it matters. What is guessed may be wrong, and then
- * the replay says so: at most one cut in ten. */
+/* For how long segments were free is not known, and with collection by age it matters. What is guessed may be wrong,
+ * and then the replay says so: at most one cut in ten. */
 static void test_ages(void **state) {
   (void)state;
-  weir__recording *snapshot = load("histories/split_rounding");
+  weir__recording *recording = load("histories/split_rounding");
   size_t cuts = 0, differ = 0, stride = (size_t)usual_or_long(9, 2);
-  for (size_t from = 1; from < snapshot->devices[0].event_count; from += stride) {
+  for (size_t from = 1; from < recording->devices[0].event_count; from += stride) {
     weir__recording_device device;
-    weir__recording part = part_of(snapshot, from, &device);
+    weir__recording part = part_of(recording, from, &device);
     weir__replayer *history = open_part(&part);
     differ += weir__replayer_check(history)->differences > 0;
     cuts++;
@@ -121,10 +122,10 @@ static void test_ages(void **state) {
   }
   print_message("%zu of %zu cuts differ\n", differ, cuts);
   assert_true(10 * differ <= cuts);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
-/* ---- What was there ---- */
+/* ---- The initial state ---- */
 
 /* The same blocks as those that the whole history has left there. */
 typedef struct seen {
@@ -132,22 +133,22 @@ typedef struct seen {
   weir__state state;
 } seen;
 
-static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
   (void)report;
   seen *s = context;
   if (event < s->event)
     return true;
-  assert_int_equal(weir__state_of_heap(heap, &s->state), WEIR_OK);
+  assert_int_equal(weir__state_of_allocator(allocator, &s->state), WEIR_OK);
   return false;
 }
 
-/* What is left on a block behind what was asked for may look as if it were free. */
+/* The unused end of a block may look as if it were free. */
 static void compare_blocks(const weir__state *a, const weir__state *b) {
   size_t i = 0, k = 0;
   for (;; i++, k++) {
-    while (i < a->block_count && a->blocks[i].state < WEIR__ALLOCATED)
+    while (i < a->block_count && !weir__state_is_active(&a->blocks[i]))
       i++;
-    while (k < b->block_count && b->blocks[k].state < WEIR__ALLOCATED)
+    while (k < b->block_count && !weir__state_is_active(&b->blocks[k]))
       k++;
     if (i == a->block_count || k == b->block_count)
       break;
@@ -163,16 +164,16 @@ static void test_blocks(void **state) {
   static const char *const names[] = {"traces/llama_varlen", "traces/streams_prefetch_expandable",
                                       "histories/expandable_emptied", "histories/pools"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weir__recording *snapshot = load(names[i]);
-    size_t from = snapshot->devices[0].event_count / 2;
-    while (snapshot->devices[0].events[from - 1].action != WEIR_TRACE_ALLOC) /* nothing is half done */
+    weir__recording *recording = load(names[i]);
+    size_t from = recording->devices[0].event_count / 2;
+    while (recording->devices[0].events[from - 1].action != WEIR_TRACE_ALLOC) /* nothing is half done */
       from++;
     weir__recording_device device;
-    weir__recording part = part_of(snapshot, from, &device);
-    weir__replayer *whole = open_part(snapshot), *history = open_part(&part);
+    weir__recording part = part_of(recording, from, &device);
+    weir__replayer *whole = open_part(recording), *history = open_part(&part);
     seen s = {.event = from - 1};
     weir__replay_report report;
-    assert_int_equal(weir__replayer_recheck(whole, &(weir__replay_watch){look, &s}, &report), WEIR_OK);
+    assert_int_equal(weir__replayer_recheck(whole, &(weir__replay_callback){look, &s}, &report), WEIR_OK);
     const weir__state *start = weir__replayer_start(history);
     assert_int_equal(start->reserved, s.state.reserved);
     assert_int_equal(start->segment_count, s.state.segment_count);
@@ -187,19 +188,19 @@ static void test_blocks(void **state) {
     weir__state_clear(&s.state);
     weir__replayer_close(history);
     weir__replayer_close(whole);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
 /* ---- Predictions ---- */
 
-/* Under other settings it is placed anew, and what the job did after that decides: with expandable segments there is little
- * fragmentation, whatever the order was. */
+/* Under other settings it is placed anew, and what the job did after that decides: with expandable segments there is
+ * little fragmentation, whatever the order was. */
 static void test_anew(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_varlen");
+  weir__recording *recording = load("traces/llama_varlen");
   weir__recording_device device;
-  weir__recording part = part_of(snapshot, snapshot->devices[0].event_count * 3 / 10, &device);
+  weir__recording part = part_of(recording, recording->devices[0].event_count * 3 / 10, &device);
   weir__replayer *history = open_part(&part);
   weir__settings expandable;
   weir__replay_report report;
@@ -226,15 +227,15 @@ static void test_anew(void **state) {
   assert_true(report.unplaced > 0 && report.failures >= report.unplaced);
   assert_int_equal(report.first_failure, 0);
   weir__replayer_close(history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* Settings that are the recorded ones do not win over them: all begin in the same way. */
 static void test_tune(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/gpt2_fixed");
+  weir__recording *recording = load("traces/gpt2_fixed");
   weir__recording_device device;
-  weir__recording part = part_of(snapshot, snapshot->devices[0].event_count / 2, &device);
+  weir__recording part = part_of(recording, recording->devices[0].event_count / 2, &device);
   const weir__replayer *history = open_part(&part);
   weir__costs costs;
   weir__costs_default(&costs);
@@ -252,7 +253,7 @@ static void test_tune(void **state) {
   assert_true(result.fit_recorded.bytes <= result.candidates[0].score.peak + 2 * MIB);
   weir__tune_clear(&result);
   weir__replayer_close((weir__replayer *)history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* ---- By hand ---- */
@@ -263,7 +264,8 @@ static void test_tune(void **state) {
 
 static const uint64_t A = 1ull << 40;
 
-/* A file whose segments overlap, whose blocks lie outside, and whose pages are none: it is taken as far as it makes sense. */
+/* A recording whose segments overlap, with blocks outside and pages that are none: it is used as far as it makes sense.
+ * */
 static void test_odd(void **state) {
   (void)state;
   weir__recording_block blocks[] = {
@@ -284,17 +286,17 @@ static void test_odd(void **state) {
   int64_t streams[1] = {0};
   weir__recording_pool pools[1] = {{{0, 0}}};
   weir__recording_device device = {.segments = segments, .segment_count = 5, .events = events, .event_count = 6};
-  weir__recording snapshot = {
+  weir__recording recording = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
   weir__replayer *history = NULL;
-  weir_status status = weir__replayer_open(&snapshot, 0, 0, 0, &history);
+  weir_status status = weir__replayer_open(&recording, 0, 0, 0, &history);
   if (status == WEIR_OK)
     assert_true(weir__replayer_check(history)->differences > 0);
   weir__replayer_close(history);
 }
 
-/* Two private pools from before the recording, one of which is used in it. They are released, and their memory goes back with all
- * that is cached. */
+/* Two private pools from before the recording, one of which is used in it. They are released, and their memory goes
+ * back with all that is cached. */
 static void test_released_pools(void **state) {
   (void)state;
   const uint64_t b = A + 64 * MIB, c = A + 128 * MIB;
@@ -312,9 +314,9 @@ static void test_released_pools(void **state) {
   weir__recording_pool pools[] = {{{0, 0}}, {{0, 6}}, {{0, 5}}}; /* the pool that was made last goes first */
   weir__recording_device device = {
       .segments = &segment, .segment_count = 1, .events = events, .event_count = sizeof events / sizeof *events};
-  weir__recording snapshot = {
+  weir__recording recording = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 3};
-  weir__replayer *history = open_part(&snapshot);
+  weir__replayer *history = open_part(&recording);
   const weir__replay_report *check = weir__replayer_check(history);
   assert_int_equal(weir__replayer_start(history)->segment_count, 2);
   if (check->differences)

@@ -27,13 +27,13 @@ static void mark(void *context, size_t index, void *result) {
 static void test_every_job_once(void **state) {
   (void)state;
   size_t results[100], steps = 0;
-  const weir__parallel team = {.threads = 5, .progress = count_steps, .progress_context = &steps};
+  const weir__parallel parallel = {.threads = 5, .progress = count_steps, .progress_context = &steps};
   memset(results, 0xff, sizeof results);
-  assert_int_equal(weir__parallel_run(&team, 100, mark, NULL, results, sizeof *results), WEIR_OK);
+  assert_int_equal(weir__parallel_run(&parallel, 100, mark, NULL, results, sizeof *results), WEIR_OK);
   for (size_t i = 0; i < 100; i++)
     assert_int_equal(results[i], i + 1);
   assert_int_equal(steps, 100);
-  assert_int_equal(weir__parallel_run(&team, 0, mark, NULL, results, sizeof *results), WEIR_OK);
+  assert_int_equal(weir__parallel_run(&parallel, 0, mark, NULL, results, sizeof *results), WEIR_OK);
   assert_int_equal(steps, 100);
 }
 
@@ -67,22 +67,22 @@ static void test_one_history_for_all(void **state) {
                                       "traces/cuda_graphs"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char path[1024];
-    weir__recording *snapshot = NULL;
+    weir__recording *recording = NULL;
     weir__replayer *history = NULL;
     snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, names[i]);
-    if (weir__recording_load(path, NULL, &snapshot) || weir__replayer_open(snapshot, 0, 0, 0, &history))
+    if (weir__recording_load(path, NULL, &recording) || weir__replayer_open(recording, 0, 0, 0, &history))
       fail_msg("%s", weir_last_error());
-    weir__parallel team = {.threads = 1};
-    assert_int_equal(weir__parallel_run(&team, TIMES * CONFS, predict, history, one, sizeof *one), WEIR_OK);
-    team.threads = 6;
-    assert_int_equal(weir__parallel_run(&team, TIMES * CONFS, predict, history, many, sizeof *many), WEIR_OK);
+    weir__parallel parallel = {.threads = 1};
+    assert_int_equal(weir__parallel_run(&parallel, TIMES * CONFS, predict, history, one, sizeof *one), WEIR_OK);
+    parallel.threads = 6;
+    assert_int_equal(weir__parallel_run(&parallel, TIMES * CONFS, predict, history, many, sizeof *many), WEIR_OK);
     for (size_t k = 0; k < TIMES * CONFS; k++) {
       assert_int_equal(one[k].status, WEIR_OK);
       assert_memory_equal(&one[k], &many[k], sizeof *one);
       assert_memory_equal(&one[k], &one[k % CONFS], sizeof *one);
     }
     weir__replayer_close(history);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 

@@ -178,7 +178,7 @@ static void check_fails(const void *data, size_t size, const weir__pickle_limits
 
 #define FAILS(literal, at, why) check_fails(literal, sizeof(literal) - 1, NULL, at, why)
 
-/* ---- What CPython wrote ---- */
+/* ---- Pickles of CPython ---- */
 
 typedef struct pickle_case {
   char name[32];
@@ -325,7 +325,7 @@ static void test_spoiled_bytes(void **state) {
   assert_true(accepted > 0 && sum != 0);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refused pickles ---- */
 
 static void test_refused_opcodes(void **state) {
   (void)state;
@@ -394,7 +394,7 @@ static void test_memo(void **state) {
   FAILS("q\0.", 0, "too few values");
   FAILS("\x94.", 0, "too few values");
   FAILS("N(\x94.", 2, "too few values"); /* not across a mark */
-  FAILS("Nr\xff\xff\xff\x7f.", 1, "memo entry 2147483647 is out of any order");
+  FAILS("Nr\xff\xff\xff\x7f.", 1, "memo entry 2147483647 is out of order");
   FAILS("Np99999999999999999999\n.", 1, "number cannot be read");
 }
 
@@ -451,8 +451,8 @@ static void test_stack(void **state) {
 
 static void test_end(void **state) {
   (void)state;
-  FAILS("N.N", 2, "bytes behind the end");
-  FAILS("N.\n", 2, "bytes behind the end");
+  FAILS("N.N", 2, "bytes follow the end");
+  FAILS("N.\n", 2, "bytes follow the end");
   FAILS("K", 0, "the data end at byte 1, in the middle of this opcode");
   FAILS("M\1", 0, "the data end at byte 2, in the middle");
   FAILS("NX\5\0\0\0abc", 1, "the data end at byte 9, in the middle");

@@ -1,5 +1,5 @@
 /*
- * What is predicted from one recording, against what was recorded with other settings: the same job, run twice on a GPU.
+ * Compares predictions from one recording with a recording under other settings: the same job, run twice on a GPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,9 +17,9 @@
 #define DEVICE_TOTAL 150109880320ull
 #define MIB (1ull << 20)
 
-static weir__replayer *open_history(const weir__recording *snapshot) {
+static weir__replayer *open_history(const weir__recording *recording) {
   weir__replayer *history;
-  if (weir__replayer_open(snapshot, 0, 0, 0, &history))
+  if (weir__replayer_open(recording, 0, 0, 0, &history))
     fail_msg("%s", weir_last_error());
   assert_int_equal(weir__replayer_check(history)->differences, 0);
   return history;
@@ -43,7 +43,7 @@ static weir__prediction predict(const weir__replayer *history, const char *conf,
 /* The measured numbers are torch.cuda.memory_stats() at the end of the other run. */
 static const struct proof {
   const char *from, *conf;
-  double fraction; /* of the device; 0: no limit, and the device is not known either */
+  double fraction; /* of the device; 0 if there is no limit, and the device is not known, either */
   int64_t reserved, allocated, device_alloc, device_free, retries;
 } proofs[] = {
     {"llama_varlen", "", 0, 34955329536, 19512419328, 165, 0, 0},
@@ -69,16 +69,16 @@ static void test_predicted_is_measured(void **state) {
     const struct proof *p = &proofs[i];
     char name[128];
     snprintf(name, sizeof name, "traces/%s", p->from);
-    weir__recording *snapshot = load(name);
-    weir__replayer *history = open_history(snapshot);
+    weir__recording *recording = load(name);
+    weir__replayer *history = open_history(recording);
     weir__prediction got = predict(history, p->conf, p->fraction > 0 ? DEVICE_TOTAL : 0, p->fraction);
     double off = 100 * ((double)got.peak_reserved - (double)p->reserved) / (double)p->reserved;
     print_message("%-28s %-34s %8g %14llu %14lld %7.3f%%\n", p->from, p->conf, p->fraction,
                   (unsigned long long)got.peak_reserved, (long long)p->reserved, off);
     if (off > 0.1 || off < -0.1)
       fail_msg("%s under '%s': more than 0.1 %% off", p->from, p->conf);
-    /* Of two free blocks of one size the lower is taken, so addresses decide a little: which request gets a block whose rest
-     * is not worth splitting off. */
+    /* Of two free blocks of one size the lower is taken, so addresses decide a little: which request gets a block whose
+     * rest is not worth splitting off. */
     assert_true(llabs((int64_t)got.peak_allocated - p->allocated) <= p->allocated / 1000);
     assert_int_equal(got.retries, p->retries);
     assert_int_equal(got.failures, 0);
@@ -87,7 +87,7 @@ static void test_predicted_is_measured(void **state) {
     assert_int_equal(of[WEIR__METER_ALLOC].handles + of[WEIR__METER_SET_ACCESS].calls, p->device_alloc);
     assert_int_equal(of[WEIR__METER_FREE].handles + of[WEIR__METER_UNMAP].calls, p->device_free);
     weir__replayer_close(history);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
@@ -95,8 +95,8 @@ static void test_predicted_is_measured(void **state) {
 
 static void test_calls(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_varlen");
-  weir__replayer *history = open_history(snapshot);
+  weir__recording *recording = load("traces/llama_varlen");
+  weir__replayer *history = open_history(recording);
   weir__prediction p = predict(history, "expandable_segments:True", DEVICE_TOTAL, 0.145);
   const weir__meter_count *of = p.calls.of;
   assert_int_equal(of[WEIR__METER_ALLOC].calls, 0);
@@ -108,7 +108,7 @@ static void test_calls(void **state) {
   assert_int_equal(of[WEIR__METER_UNMAP].bytes, of[WEIR__METER_RELEASE].bytes);
   assert_true(of[WEIR__METER_UNMAP].handles > of[WEIR__METER_UNMAP].calls);
   assert_true(of[WEIR__METER_RESERVE].calls > 0);
-  /* What is not given back was there at the end, and that is no more than the peak. */
+  /* What is not released is there at the end, and is no more than the peak. */
   assert_true(of[WEIR__METER_CREATE].bytes - of[WEIR__METER_RELEASE].bytes <= p.peak_reserved);
 
   weir__costs costs = {0};
@@ -125,14 +125,14 @@ static void test_calls(void **state) {
   assert_true(p.cost > 165 * 31000.0 && p.cost < 165 * 47000.0);
   assert_true(weir__prediction_fragmentation(&p) > 0.441 && weir__prediction_fragmentation(&p) < 0.443);
   weir__replayer_close(history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* Calls that fail are counted, and cost what one does. */
 static void test_failed_calls(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_oom");
-  weir__replayer *history = open_history(snapshot);
+  weir__recording *recording = load("traces/llama_oom");
+  weir__replayer *history = open_history(recording);
   weir__prediction p = predict(history, NULL, 12ull << 30, 0);
   assert_true(p.calls.of[WEIR__METER_ALLOC].failed > 0);
   assert_true(p.failures > 0);
@@ -141,7 +141,7 @@ static void test_failed_calls(void **state) {
   assert_true(p.failed_reserved <= 12ull << 30);
   assert_true(p.failed_reserved + p.failed_bytes > 12ull << 30);
   weir__replayer_close(history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 static void test_costs(void **state) {
@@ -163,12 +163,12 @@ static void test_costs(void **state) {
   static const struct {
     const char *text, *error;
   } bad[] = {{"alloc 1\nmalloc 5", "line 2: there is no key 'malloc'"},
-             {"alloc", "line 1: alloc: '' is no number"},
-             {"alloc x", "'x' is no number"},
-             {"alloc -1", "'-1' is no number"},
-             {"alloc nan", "'nan' is no number"},
-             {"alloc 1e99", "'1e99' is no number"},
-             {"alloc 5x", "'5x' is no number"},
+             {"alloc", "line 1: alloc: '' is not a number"},
+             {"alloc x", "'x' is not a number"},
+             {"alloc -1", "'-1' is not a number"},
+             {"alloc nan", "'nan' is not a number"},
+             {"alloc 1e99", "'1e99' is not a number"},
+             {"alloc 5x", "'5x' is not a number"},
              {"_mib 5", "no key '_mib'"}};
   before = costs;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -186,8 +186,8 @@ static void test_costs(void **state) {
 /* A history with all that is said about memory. */
 static void test_capacity(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_oom");
-  weir__replayer *history = open_history(snapshot);
+  weir__recording *recording = load("traces/llama_oom");
+  weir__replayer *history = open_history(recording);
   weir__settings settings;
   weir__capacity capacity = weir__replayer_capacity(history);
   assert_int_equal(capacity.memory, 0); /* the file has a limit; how large the device was is not known */
@@ -218,35 +218,35 @@ static void test_capacity(void **state) {
   settings.backend = WEIR__BACKEND_CUDA_MALLOC_ASYNC;
   assert_int_equal(weir__predict(history, &settings, &capacity, &costs, &prediction), WEIR_ERROR_NOT_SUPPORTED);
   weir__replayer_close(history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* Without a limit there is room for settings that need far more than the recorded ones. */
 static void test_no_limit(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/cuda_graphs");
-  weir__replayer *history = open_history(snapshot);
+  weir__recording *recording = load("traces/cuda_graphs");
+  weir__replayer *history = open_history(recording);
   weir__prediction p = predict(history, "large_segment_size_mb:20480", 0, 0);
   assert_true(p.peak_reserved > 40ull << 30);
   assert_int_equal(p.failures, 0);
   assert_int_equal(p.retries, 0);
   assert_int_equal(p.calls.of[WEIR__METER_ALLOC].failed, 0);
   weir__replayer_close(history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* One history, run again and again: the last run knows nothing of the first. */
 static void test_runs_are_independent(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_lora_gc");
-  weir__replayer *history = open_history(snapshot);
+  weir__recording *recording = load("traces/llama_lora_gc");
+  weir__replayer *history = open_history(recording);
   weir__prediction first = predict(history, NULL, 0, 0), other, again;
   other = predict(history, "expandable_segments:True", 0, 0);
   again = predict(history, NULL, 0, 0);
   assert_memory_equal(&first, &again, sizeof first);
   assert_int_not_equal(first.peak_reserved, other.peak_reserved);
   weir__replayer_close(history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* ---- The least memory ---- */
@@ -256,8 +256,8 @@ static void test_fit(void **state) {
   static const char *const names[] = {"traces/llama_oom", "traces/gpt2_fixed", "histories/emptied", "histories/pools"};
   static const char *const confs[] = {"", "expandable_segments:True", "max_split_size_mb:64"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weir__recording *snapshot = load(names[i]);
-    weir__replayer *history = open_history(snapshot);
+    weir__recording *recording = load(names[i]);
+    weir__replayer *history = open_history(recording);
     for (size_t k = 0; k < sizeof confs / sizeof *confs; k++) {
       weir__settings settings;
       weir__fit fit;
@@ -280,7 +280,7 @@ static void test_fit(void **state) {
       }
     }
     weir__replayer_close(history);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
@@ -293,9 +293,9 @@ static void test_fits_nowhere(void **state) {
   int64_t streams[] = {0};
   weir__recording_pool pools[] = {{{0, 0}}};
   weir__recording_device device = {.events = events, .event_count = 1};
-  weir__recording snapshot = {
+  weir__recording recording = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
-  weir__replayer *history = open_history(&snapshot);
+  weir__replayer *history = open_history(&recording);
   weir__capacity capacity = {0, UINT64_MAX};
   weir__fit fit;
   assert_int_equal(weir__predict_fit(history, NULL, &capacity, &fit), WEIR_ERROR_OUT_OF_MEMORY);

@@ -59,7 +59,8 @@ static void write_values(writer *w, char end) {
   w->at++;
 }
 
-/* None, True, False, integers, floats with a point, 'texts', [lists], (tuples), {dicts}; PUT n: <n=value>, GET n: <n>. */
+/* None, True, False, integers, floats with a point, 'texts', [lists], (tuples), {dicts}; PUT n: <n=value>, GET n: <n>.
+ * */
 static void write_value(writer *w) {
   char c = *w->at;
   char *end;
@@ -116,12 +117,12 @@ static bytes pickle_of(const char *value) {
 }
 
 static weir_status read_bytes(const void *data, size_t size, const weir__recording_limits *limits,
-                              weir__recording **snapshot) {
+                              weir__recording **recording) {
   weir__input *source;
   weir_status status = weir__input_open_memory("test", data, size, &source);
   if (status != WEIR_OK)
     return status;
-  status = weir__recording_read(source, limits, snapshot);
+  status = weir__recording_read(source, limits, recording);
   weir__input_close(source);
   return status;
 }
@@ -545,7 +546,7 @@ static void test_stacks_are_kept_once(void **state) {
   weir__recording_free(s);
 }
 
-/* ---- What makes no sense ---- */
+/* ---- Damaged recordings ---- */
 
 static void test_errors(void **state) {
   (void)state;
@@ -867,7 +868,7 @@ static void test_spoiled_bytes(void **state) {
   free(small.data);
 }
 
-/* However little memory is allowed, up to enough: an error or a whole snapshot. */
+/* With any memory limit, reading results in an error or a whole recording. */
 static void test_memory_limits(void **state) {
   (void)state;
   bytes small = read_test_file("small_snapshot.pickle");

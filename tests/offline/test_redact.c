@@ -16,9 +16,9 @@
 #include "offline/rewrite.h"
 
 static weir__recording *load(void) {
-  weir__recording *snapshot;
-  assert_int_equal(weir__recording_load(WEIR_TEST_DATA "/small_snapshot.pickle", NULL, &snapshot), WEIR_OK);
-  return snapshot;
+  weir__recording *recording;
+  assert_int_equal(weir__recording_load(WEIR_TEST_DATA "/small_snapshot.pickle", NULL, &recording), WEIR_OK);
+  return recording;
 }
 
 /* ---- SHA-256 ---- */

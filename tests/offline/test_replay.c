@@ -19,7 +19,7 @@
 
 static const struct job {
   const char *name;
-  double fraction; /* that the job allowed itself; 0: no limit */
+  double fraction; /* that the job allowed itself; 0 if there is no limit */
   int64_t peak_allocated, peak_reserved, peak_active, peak_requested, allocations, device_alloc, device_free, retries;
   int64_t ooms;
 } jobs[] = {
@@ -52,16 +52,16 @@ static weir__recording *load_file(const char *folder, const char *name) {
 #endif
   char path[1024];
   snprintf(path, sizeof path, "%s/%s/%s.pickle.zst", WEIR_TEST_DATA, folder, name);
-  weir__recording *snapshot = NULL;
-  if (weir__recording_load(path, NULL, &snapshot) != WEIR_OK)
+  weir__recording *recording = NULL;
+  if (weir__recording_load(path, NULL, &recording) != WEIR_OK)
     fail_msg("%s", weir_last_error());
-  return snapshot;
+  return recording;
 }
 
 static weir__recording *load(const struct job *job) { return load_file("traces", job->name); }
 
-static void replay(const weir__recording *snapshot, const weir__replay_options *options, weir__replay_report *report) {
-  if (weir__replay(snapshot, options, report) != WEIR_OK)
+static void replay(const weir__recording *recording, const weir__replay_options *options, weir__replay_report *report) {
+  if (weir__replay(recording, options, report) != WEIR_OK)
     fail_msg("%s", weir_last_error());
 }
 
@@ -86,13 +86,13 @@ static void assert_exact(const struct job *job, const weir__replay_report *repor
 static void test_exact(void **state) {
   (void)state;
   for (int i = 0; i < JOBS; i++) {
-    weir__recording *snapshot = load(&jobs[i]);
+    weir__recording *recording = load(&jobs[i]);
     weir__replay_options options = {.check = true, .memory = DEVICE_TOTAL, .fraction = jobs[i].fraction};
     weir__replay_report report;
-    replay(snapshot, &options, &report);
+    replay(recording, &options, &report);
     assert_false(report.limit_is_inferred);
     assert_exact(&jobs[i], &report);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
@@ -100,18 +100,18 @@ static void test_exact(void **state) {
 static void test_exact_with_an_inferred_limit(void **state) {
   (void)state;
   for (int i = 0; i < JOBS; i++) {
-    weir__recording *snapshot = load(&jobs[i]);
+    weir__recording *recording = load(&jobs[i]);
     weir__replay_options options = {.check = true};
     weir__replay_report report;
-    replay(snapshot, &options, &report);
+    replay(recording, &options, &report);
     assert_int_equal(report.limit_is_inferred, jobs[i].fraction > 0);
     assert_exact(&jobs[i], &report);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
-/* Histories that a model of PyTorch's rules wrote, on a device of 16 GiB: short ones, in which memory runs short in each of
- * the ways there are, and the program empties the cache itself. */
+/* Histories that a model of PyTorch's rules wrote, on a device of 16 GiB: short ones, in which memory runs short in
+ * each of the ways there are, and the program empties the cache itself. */
 static const struct history {
   const char *name;
   double fraction;
@@ -140,14 +140,14 @@ static void test_histories(void **state) {
   for (size_t i = 0; i < sizeof histories / sizeof *histories; i++)
     for (int is_given = 0; is_given < 2; is_given++) {
       const struct history *h = &histories[i];
-      weir__recording *snapshot = load_file("histories", h->name);
+      weir__recording *recording = load_file("histories", h->name);
       weir__replay_options options = {.check = true};
       if (is_given) {
         options.memory = 16ull << 30;
         options.fraction = h->fraction;
       }
       weir__replay_report report;
-      replay(snapshot, &options, &report);
+      replay(recording, &options, &report);
       for (size_t k = 0; k < report.differences && k < WEIR__REPLAY_SHOWN; k++)
         print_error("%s: %s\n", h->name, report.shown[k]);
       const weir_allocator_stats *s = &report.stats;
@@ -161,7 +161,7 @@ static void test_histories(void **state) {
       assert_int_equal(s->num_device_free, h->device_free);
       assert_int_equal(s->num_alloc_retries, h->retries);
       assert_int_equal(s->num_ooms, h->ooms);
-      weir__recording_free(snapshot);
+      weir__recording_free(recording);
     }
 }
 
@@ -177,14 +177,14 @@ static void replay_events(weir__recording_entry *events, size_t count, const wei
   int64_t streams[1] = {0};
   weir__recording_pool pools[1] = {{{0, 0}}};
   weir__recording_device device = {.events = events, .event_count = count};
-  weir__recording snapshot = *with;
-  snapshot.devices = &device;
-  snapshot.device_count = 1;
-  snapshot.streams = streams;
-  snapshot.stream_count = 1;
-  snapshot.pools = pools;
-  snapshot.pool_count = 1;
-  replay(&snapshot, options, report);
+  weir__recording recording = *with;
+  recording.devices = &device;
+  recording.device_count = 1;
+  recording.streams = streams;
+  recording.stream_count = 1;
+  recording.pools = pools;
+  recording.pool_count = 1;
+  replay(&recording, options, report);
 }
 
 /* A request that failed though another stream gave back its block in time: PyTorch did not look again. */
@@ -200,10 +200,10 @@ static void test_rescued(void **state) {
       EVENT(OOM, 0, 50 * MIB),
       EVENT(ALLOC, a, 50 * MIB),
   };
-  weir__recording snapshot = {0};
+  weir__recording recording = {0};
   weir__replay_report report;
   const weir__replay_options options = {.check = true, .memory = 1ull << 30, .fraction = 0.1};
-  replay_events(events, sizeof events / sizeof *events, &snapshot, &options, &report);
+  replay_events(events, sizeof events / sizeof *events, &recording, &options, &report);
   assert_int_equal(report.differences, 0);
   assert_int_equal(report.rescued, 1);
   assert_int_equal(report.allocations, 2);
@@ -213,23 +213,23 @@ static void test_rescued(void **state) {
 static void test_settings_in_the_text(void **state) {
   (void)state;
   weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, 1ull << 40, 32 * MIB), EVENT(ALLOC, 1ull << 40, 2 * MIB)};
-  weir__recording snapshot = {.conf = "large_segment_size_mb:32,max_non_split_rounding_mb,40"};
+  weir__recording recording = {.conf = "large_segment_size_mb:32,max_non_split_rounding_mb,40"};
   weir__replay_report report;
   weir__replay_options options = {.check = true};
-  replay_events(events, 2, &snapshot, &options, &report);
+  replay_events(events, 2, &recording, &options, &report);
   assert_int_equal(report.differences, 0);
-  snapshot.conf = "";
-  replay_events(events, 2, &snapshot, &options, &report);
+  recording.conf = "";
+  replay_events(events, 2, &recording, &options, &report);
   assert_int_not_equal(report.differences, 0);
 
-  snapshot.conf = "large_segment_size_mb:32,per_process_memory_fraction:0.5";
+  recording.conf = "large_segment_size_mb:32,per_process_memory_fraction:0.5";
   options.memory = 1ull << 30;
-  replay_events(events, 2, &snapshot, &options, &report);
+  replay_events(events, 2, &recording, &options, &report);
   assert_int_equal(report.differences, 0);
   assert_false(report.limit_is_inferred);
   assert_int_equal(report.limit, 1ull << 29);
   options.fraction = 0.25; /* who says it knows better */
-  replay_events(events, 2, &snapshot, &options, &report);
+  replay_events(events, 2, &recording, &options, &report);
   assert_int_equal(report.limit, 1ull << 28);
 }
 
@@ -239,14 +239,14 @@ static void test_incomplete(void **state) {
   weir__recording_entry events[] = {EVENT(FREE_REQUESTED, 1ull << 40, MIB), EVENT(FREE_COMPLETED, 1ull << 40, MIB),
                                     EVENT(SEGMENT_FREE, 1ull << 40, 2 * MIB), EVENT(SEGMENT_ALLOC, 1ull << 41, 2 * MIB),
                                     EVENT(ALLOC, 1ull << 41, MIB)};
-  weir__recording snapshot = {0};
+  weir__recording recording = {0};
   weir__replay_report report;
   weir__replay_options options = {.check = true};
-  replay_events(events, 5, &snapshot, &options, &report);
+  replay_events(events, 5, &recording, &options, &report);
   assert_int_equal(report.unknown_frees, 1);
   assert_int_not_equal(report.differences, 0); /* the segment that was not made here */
   options.check = false;
-  replay_events(events, 5, &snapshot, &options, &report);
+  replay_events(events, 5, &recording, &options, &report);
   assert_int_equal(report.allocations, 1);
 }
 
@@ -275,9 +275,9 @@ static void test_absurd_numbers(void **state) {
   weir__replay_report report;
   for (size_t count = 0; count <= 4; count++)
     for (int check = 0; check < 2; check++) {
-      weir__recording snapshot = {.settings = settings, .setting_count = count};
+      weir__recording recording = {.settings = settings, .setting_count = count};
       const weir__replay_options options = {.check = check};
-      replay_events(events, sizeof events / sizeof *events, &snapshot, &options, &report);
+      replay_events(events, sizeof events / sizeof *events, &recording, &options, &report);
       assert_int_not_equal(report.failures, 0);
     }
 }
@@ -285,9 +285,9 @@ static void test_absurd_numbers(void **state) {
 /* A check that cannot fail is none: a history that was tampered with is found out. */
 static void test_tampered(void **state) {
   (void)state;
-  weir__recording *snapshot = load(&jobs[2]);
-  weir__recording_entry *events = snapshot->events;
-  size_t at = snapshot->event_count / 2;
+  weir__recording *recording = load(&jobs[2]);
+  weir__recording_entry *events = recording->events;
+  size_t at = recording->event_count / 2;
   while (events[at].action != WEIR_TRACE_ALLOC)
     at++;
   weir__replay_options options = {.check = true, .memory = DEVICE_TOTAL, .fraction = jobs[2].fraction};
@@ -295,12 +295,12 @@ static void test_tampered(void **state) {
 
   uint64_t address = events[at].address;
   events[at].address += 512;
-  replay(snapshot, &options, &report);
+  replay(recording, &options, &report);
   assert_int_not_equal(report.differences, 0);
   events[at].address = address;
 
   events[at].size *= 3;
-  replay(snapshot, &options, &report);
+  replay(recording, &options, &report);
   assert_int_not_equal(report.differences, 0);
   events[at].size /= 3;
 
@@ -308,13 +308,13 @@ static void test_tampered(void **state) {
   while (events[segment].action != WEIR_TRACE_SEGMENT_ALLOC)
     segment++;
   events[segment].size += 2 << 20;
-  replay(snapshot, &options, &report);
+  replay(recording, &options, &report);
   assert_int_not_equal(report.differences, 0);
   events[segment].size -= 2 << 20;
 
-  replay(snapshot, &options, &report);
+  replay(recording, &options, &report);
   assert_int_equal(report.differences, 0);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* Other settings, and too little memory. */
@@ -323,24 +323,24 @@ static void test_unchecked(void **state) {
   const struct job *job = jobs;
   while (strcmp(job->name, "llama_varlen") != 0)
     job++;
-  weir__recording *snapshot = load(job);
+  weir__recording *recording = load(job);
   weir__replay_report recorded, expandable, small;
   weir__replay_options options = {.memory = DEVICE_TOTAL};
-  replay(snapshot, &options, &recorded);
+  replay(recording, &options, &recorded);
   options.conf = "expandable_segments:True";
-  replay(snapshot, &options, &expandable);
+  replay(recording, &options, &expandable);
   assert_int_equal(recorded.allocations, job->allocations);
   assert_int_equal(expandable.allocations, job->allocations);
   assert_true(expandable.stats.reserved_bytes[0].peak < recorded.stats.reserved_bytes[0].peak * 2 / 3);
   options.memory = 8ull << 30;
-  replay(snapshot, &options, &small);
+  replay(recording, &options, &small);
   assert_int_not_equal(small.failures, 0);
   assert_true(small.stats.reserved_bytes[0].peak <= 8ll << 30);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
-/* Forty streams that need more than half a terabyte: each has two expandable segments, whose addresses are 9/8 of a device that
- * has enough. */
+/* Forty streams that need more than half a terabyte: each has two expandable segments, whose addresses are 9/8 of a
+ * device that has enough. */
 static void test_many_streams(void **state) {
   (void)state;
   enum { STREAMS = 40, EVENTS = 4 };
@@ -362,18 +362,18 @@ static void test_many_streams(void **state) {
     }
   }
   weir__recording_device device = {.events = events, .event_count = STREAMS * EVENTS};
-  weir__recording snapshot = {.devices = &device,
-                              .device_count = 1,
-                              .streams = streams,
-                              .stream_count = STREAMS,
-                              .pools = pools,
-                              .pool_count = 1};
+  weir__recording recording = {.devices = &device,
+                               .device_count = 1,
+                               .streams = streams,
+                               .stream_count = STREAMS,
+                               .pools = pools,
+                               .pool_count = 1};
   weir__replay_options options = {.check = true};
   weir__replay_report report;
-  replay(&snapshot, &options, &report);
+  replay(&recording, &options, &report);
   assert_int_equal(report.differences, 0);
   options = (weir__replay_options){.conf = "expandable_segments:True"};
-  replay(&snapshot, &options, &report);
+  replay(&recording, &options, &report);
   assert_int_equal(report.failures, 0);
   assert_int_equal(report.allocations, 2 * STREAMS);
   assert_int_equal(report.calls.of[WEIR__METER_RESERVE].handles, 2 * STREAMS);

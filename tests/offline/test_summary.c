@@ -1,5 +1,5 @@
 /*
- * What a summary counts, against what PyTorch's own counters said at the end of each job, and on histories that are not whole.
+ * Compares summaries with PyTorch's own counters at the end of each job, and tests histories that are not complete.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +15,8 @@
 #include "offline/load.h"
 #include "offline/summary.h"
 
-static void summarize(const weir__recording *snapshot, weir__summary *summary) {
-  if (weir__summarize(snapshot, 0, summary) != WEIR_OK)
+static void summarize(const weir__recording *recording, weir__summary *summary) {
+  if (weir__summarize(recording, 0, summary) != WEIR_OK)
     fail_msg("%s", weir_last_error());
 }
 
@@ -32,16 +32,16 @@ static void test_peaks(void **state) {
               {"traces/llama_varlen_expandable_capped", 19507403152, 19740491776, 0, 1},
               {"traces/resnet_stacks", 9454177936, 12807307264, 0, 1}};
   for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-    weir__recording *snapshot = load(jobs[i].name);
+    weir__recording *recording = load(jobs[i].name);
     weir__summary s;
-    summarize(snapshot, &s);
+    summarize(recording, &s);
     assert_int_equal(s.live.bytes, jobs[i].requested);
     assert_int_equal(s.reserved.bytes, jobs[i].reserved);
     assert_int_equal(s.actions[WEIR_TRACE_OOM], jobs[i].ooms);
     assert_int_equal(s.streams, jobs[i].streams);
     assert_int_equal(s.completeness, WEIR__HISTORY_COMPLETE);
     assert_int_equal(s.live_before, 0);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
@@ -58,9 +58,9 @@ static uint64_t sum(const weir__holder *holders, size_t count) {
 
 static void test_holders(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/resnet_stacks");
+  weir__recording *recording = load("traces/resnet_stacks");
   weir__summary s;
-  summarize(snapshot, &s);
+  summarize(recording, &s);
   assert_true(s.has_stacks);
   assert_int_equal(s.holder_count, WEIR__SUMMARY_HOLDERS);
   assert_true(sum(s.holders, s.holder_count) <= s.live.bytes);
@@ -71,8 +71,8 @@ static void test_holders(void **state) {
   assert_int_equal(sum(s.at_end, s.at_end_count), s.end_requested);
 
   char text[WEIR__DESCRIBE_TEXT];
-  assert_string_equal(weir__describe_stack(snapshot, 0, text), "");
-  weir__describe_stack(snapshot, s.holders[0].stack, text);
+  assert_string_equal(weir__describe_stack(recording, 0, text), "");
+  weir__describe_stack(recording, s.holders[0].stack, text);
   assert_non_null(strstr(text, "_conv_forward (conv.py:"));
   assert_non_null(strstr(text, ", from w_resnet_multiscale (workloads.py:"));
   assert_int_equal(s.holders[0].count, 53);
@@ -80,22 +80,23 @@ static void test_holders(void **state) {
   for (size_t i = 0; i < s.holder_count; i++)
     for (size_t k = i + 1; k < s.holder_count; k++) {
       char other[WEIR__DESCRIBE_TEXT];
-      weir__describe_stack(snapshot, s.holders[i].stack, text);
-      assert_string_not_equal(text, weir__describe_stack(snapshot, s.holders[k].stack, other));
+      weir__describe_stack(recording, s.holders[i].stack, text);
+      assert_string_not_equal(text, weir__describe_stack(recording, s.holders[k].stack, other));
     }
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 
   /* No stacks: by size. */
-  snapshot = load("traces/llama_oom");
-  summarize(snapshot, &s);
+  recording = load("traces/llama_oom");
+  summarize(recording, &s);
   assert_false(s.has_stacks);
   assert_int_equal(s.holders[0].size, 1958400000);
   assert_int_equal(s.holders[0].count, 2);
   assert_int_equal(s.holders[0].bytes, 2 * 1958400000ull);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
-/* Of a stack, the innermost frame and the innermost of the program's own are shown; stacks that differ elsewhere are one. */
+/* A stack is described by the innermost frame and the innermost one of the program; stacks that differ elsewhere are
+ * equal. */
 static void test_own_frames(void **state) {
   (void)state;
   static weir__string texts[] = {
@@ -147,27 +148,27 @@ static void test_own_frames(void **state) {
     stacks[i] = (weir__recording_stack){.first = 5 * i, .count = (uint32_t)cases[i].count};
     memcpy(all + 5 * i, cases[i].frames, sizeof cases[i].frames);
   }
-  weir__recording snapshot = {.frames = frames,
-                              .frame_count = sizeof frames / sizeof *frames,
-                              .stacks = stacks,
-                              .stack_count = CASES,
-                              .stack_frames = all};
-  snapshot.strings.items = texts;
-  snapshot.strings.count = sizeof texts / sizeof *texts;
-  assert_int_equal(weir__describe_alike(&snapshot, &alike), WEIR_OK);
+  weir__recording recording = {.frames = frames,
+                               .frame_count = sizeof frames / sizeof *frames,
+                               .stacks = stacks,
+                               .stack_count = CASES,
+                               .stack_frames = all};
+  recording.strings.items = texts;
+  recording.strings.count = sizeof texts / sizeof *texts;
+  assert_int_equal(weir__describe_alike(&recording, &alike), WEIR_OK);
   for (size_t i = 0; i < CASES; i++) {
     char text[WEIR__DESCRIBE_TEXT];
-    assert_string_equal(weir__describe_stack(&snapshot, (uint32_t)i, text), cases[i].text);
+    assert_string_equal(weir__describe_stack(&recording, (uint32_t)i, text), cases[i].text);
     assert_int_equal(alike[i], cases[i].alike);
   }
   free(alike);
 }
 
 /* The history from an event on, and up to another: what a ring leaves. */
-static weir__recording part_of(const weir__recording *snapshot, size_t from, size_t count,
+static weir__recording part_of(const weir__recording *recording, size_t from, size_t count,
                                weir__recording_device *device) {
-  weir__recording part = *snapshot;
-  *device = snapshot->devices[0];
+  weir__recording part = *recording;
+  *device = recording->devices[0];
   device->events += from;
   device->event_count = count;
   part.devices = device;
@@ -175,18 +176,18 @@ static weir__recording part_of(const weir__recording *snapshot, size_t from, siz
   return part;
 }
 
-/* What was there before the first event is told from the end, so the peak is the same. */
+/* What was there before the first event is inferred from the end, so the peak is the same. */
 static void test_late(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_oom");
+  weir__recording *recording = load("traces/llama_oom");
   weir__recording_device device;
   weir__summary whole, s;
-  summarize(snapshot, &whole);
-  size_t from = 9001, count = snapshot->devices[0].event_count - from;
-  weir__recording part = part_of(snapshot, from, count, &device);
+  summarize(recording, &whole);
+  size_t from = 9001, count = recording->devices[0].event_count - from;
+  weir__recording part = part_of(recording, from, count, &device);
   int64_t live = 0;
   for (size_t i = 0; i < from; i++) {
-    const weir__recording_entry *e = &snapshot->devices[0].events[i];
+    const weir__recording_entry *e = &recording->devices[0].events[i];
     live += e->action == WEIR_TRACE_ALLOC            ? (int64_t)e->size
             : e->action == WEIR_TRACE_FREE_REQUESTED ? -(int64_t)e->size
                                                      : 0;
@@ -201,15 +202,15 @@ static void test_late(void **state) {
   assert_true(s.unknown_segments > 0);
   assert_int_equal(sum(s.holders, s.holder_count), sum(whole.holders, whole.holder_count));
 
-  /* A number of events that somebody has chosen. */
-  part = part_of(snapshot, snapshot->devices[0].event_count - 4000, 4000, &device);
+  /* A round number of events. */
+  part = part_of(recording, recording->devices[0].event_count - 4000, 4000, &device);
   summarize(&part, &s);
   assert_int_equal(s.completeness, WEIR__HISTORY_WRAPPED);
 
-  part = part_of(snapshot, 0, 0, &device);
+  part = part_of(recording, 0, 0, &device);
   summarize(&part, &s);
   assert_int_equal(s.completeness, WEIR__HISTORY_NONE);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 static void test_words(void **state) {
@@ -220,15 +221,15 @@ static void test_words(void **state) {
   assert_string_equal(weir__describe_span(1200000, text), "1.20 s");
   assert_string_equal(weir__describe_span(300000000, text), "5 min");
   assert_string_equal(weir__describe_span(9000000000, text), "2.5 h");
-  weir__recording *snapshot = load("traces/llama_oom");
+  weir__recording *recording = load("traces/llama_oom");
   char phase[WEIR__DESCRIBE_TEXT];
-  int64_t begin = snapshot->annotations[0].time_us;
-  assert_string_equal(weir__describe_phase(snapshot, 0, begin - 1, phase), "");
-  assert_string_equal(weir__describe_phase(snapshot, 0, begin + 1, phase), "in Optimizer.step#AdamW.step");
-  assert_string_equal(weir__describe_phase(snapshot, 0, snapshot->annotations[1].time_us + 1, phase),
+  int64_t begin = recording->annotations[0].time_us;
+  assert_string_equal(weir__describe_phase(recording, 0, begin - 1, phase), "");
+  assert_string_equal(weir__describe_phase(recording, 0, begin + 1, phase), "in Optimizer.step#AdamW.step");
+  assert_string_equal(weir__describe_phase(recording, 0, recording->annotations[1].time_us + 1, phase),
                       "after Optimizer.step#AdamW.step");
-  assert_string_equal(weir__describe_phase(snapshot, 1, begin + 1, phase), "");
-  weir__recording_free(snapshot);
+  assert_string_equal(weir__describe_phase(recording, 1, begin + 1, phase), "");
+  weir__recording_free(recording);
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 /*
- * The search for settings: the same answer whoever does the work, and the one that the rules say.
+ * The search for settings: the result follows the rules, and does not depend on the distribution of the work.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -83,10 +83,10 @@ static void test_any_number_of_threads(void **state) {
   weir__tune_options options = options_for(&f);
   weir__tune_result one, many;
   options.fit = true;
-  options.team.threads = 1;
+  options.parallel.threads = 1;
   tune(&options, &one);
   assert_true(one.candidate_count >= 200);
-  options.team.threads = 7;
+  options.parallel.threads = 7;
   tune(&options, &many);
   assert_same(&one, &many, f.count);
   weir__tune_clear(&many);
@@ -150,7 +150,7 @@ static void test_any_number_of_processes(void **state) {
   pthread_mutex_init(&m.lock, NULL);
   for (int i = 0; i < RANKS; i++) {
     processes[i] = (process){.options = options};
-    processes[i].options.team =
+    processes[i].options.parallel =
         (weir__parallel){.threads = 1, .rank = i, .ranks = RANKS, .share = share, .share_context = &m};
     assert_int_equal(pthread_create(&threads[i], NULL, run_process, &processes[i]), 0);
   }
@@ -320,7 +320,7 @@ static void test_too_little(void **state) {
   close_files(&f);
 }
 
-/* What cannot be replayed ends the search, and nothing is left. */
+/* A recording that cannot be replayed ends the search, and nothing is leaked. */
 static void test_refused(void **state) {
   (void)state;
   files f = {0};

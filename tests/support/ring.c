@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "alloc/replay_port.h"
 #include "offline/state.h"
 #include "weir/snapshot.h"
 
@@ -16,11 +17,11 @@ typedef struct view {
   weir__state state;
 } view;
 
-static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
   view *v = context;
   (void)report;
   if (event == v->last)
-    assert_ok(weir__state_of_heap(heap, &v->state));
+    assert_ok(weir__state_of_allocator(allocator, &v->state));
   return true;
 }
 
@@ -30,7 +31,7 @@ static size_t list_replayed(const weir__state *state, known *to) {
     const weir__state_segment *s = &state->segments[i];
     for (size_t k = s->first; k < s->first + s->count; k++) {
       const weir__state_block *b = &state->blocks[k];
-      if (b->state != WEIR__UNMAPPED)
+      if (b->state != WEIR__BLOCK_UNMAPPED)
         to[count++] = (known){b->address,
                               b->size,
                               b->requested,
@@ -46,9 +47,6 @@ static size_t list_replayed(const weir__state *state, known *to) {
 }
 
 static size_t list_live(const weir_snapshot_segment *segments, size_t count, int device, known *to, size_t room) {
-  static const uint8_t states[] = {[WEIR_BLOCK_INACTIVE] = WEIR__FREE,
-                                   [WEIR_BLOCK_ACTIVE_ALLOCATED] = WEIR__ALLOCATED,
-                                   [WEIR_BLOCK_ACTIVE_PENDING_FREE] = WEIR__WAITING};
   size_t found = 0;
   for (size_t i = 0; i < count; i++) {
     const weir_snapshot_segment *s = &segments[i];
@@ -60,7 +58,7 @@ static size_t list_live(const weir_snapshot_segment *segments, size_t count, int
                             b->requested,
                             (uint64_t)(uintptr_t)s->stream,
                             {s->pool.first, s->pool.second},
-                            states[b->state],
+                            (uint64_t)b->state,
                             !s->is_large,
                             (uint64_t)s->is_expandable,
                             0};
@@ -104,7 +102,7 @@ size_t check_loaded(const weir__recording *s, int device, weir_allocator *alloca
   if (weir__replayer_open(s, device, 0, 0, &history))
     fail_msg("device %d: %s", device, weir_last_error());
   view v = {.last = d->event_count - 1};
-  assert_ok(weir__replayer_recheck(history, &(weir__replay_watch){look, &v}, &report));
+  assert_ok(weir__replayer_recheck(history, &(weir__replay_callback){look, &v}, &report));
   for (size_t i = 0; i < report.differences && i < 4; i++)
     print_error("%s\n", report.shown[i]);
   assert_int_equal(report.differences, 0);

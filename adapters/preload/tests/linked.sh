@@ -41,10 +41,10 @@ expect '^total 4096 MiB,'
 run plain WEIR_MEMORY_LIMIT=2GiB WEIR_MEMORY_FRACTION=0.5
 expect '^total 2048 MiB,'
 run plain WEIR_MEMORY_LIMIT=lots
-expect 'WEIR_MEMORY_LIMIT=lots is no size'
+expect 'ignoring WEIR_MEMORY_LIMIT=lots'
 expect '^total 16384 MiB,'
 run plain WEIR_MEMORY_FRACTION=2
-expect 'WEIR_MEMORY_FRACTION=2 is no part'
+expect 'ignoring WEIR_MEMORY_FRACTION=2'
 run plain WEIR_ALLOC_CONF=expandable_segments:True
 expect '^total 16384 MiB, the driver was asked 0 times$'
 

@@ -1,10 +1,10 @@
-"""Weir under PyTorch.
+"""Weir as PyTorch's allocator of device memory.
 
     import torch, weir_torch
-    weir_torch.install()          # before anything touches the device
+    weir_torch.install()          # before anything uses the device
 
-or, with no change to the program, WEIR_TORCH=1 in its environment. From then on every tensor's memory on the device is Weir's;
-torch.cuda.memory_stats(), memory_snapshot(), graphs, MemPool and everything else work as before.
+Alternatively, set WEIR_TORCH=1 in the environment of an unchanged program. All device memory of tensors then comes from
+Weir; torch.cuda.memory_stats(), memory_snapshot(), graphs, MemPool and everything else work as before.
 """
 import atexit
 import ctypes
@@ -20,7 +20,7 @@ _frames = None
 
 
 def library_folder():
-    """The folder of the libraries: libweir_torch.so, libweir_torch_pluggable.so and libweir.so.0."""
+    """Returns the folder of the libraries: libweir_torch.so, libweir_torch_pluggable.so and libweir.so.0."""
     return os.environ.get("WEIR_TORCH_LIBRARIES") or _HERE
 
 
@@ -32,13 +32,13 @@ def _load():
 
     path = os.path.join(library_folder(), "libweir_torch.so")
     if torch.version.cuda is None:
-        raise RuntimeError(f"weir: this PyTorch, {torch.__version__}, was built without CUDA: there is no device memory to manage")
+        raise RuntimeError(f"weir: PyTorch {torch.__version__} was built without CUDA: it has no device memory")
     if not os.path.exists(path):
-        raise RuntimeError(f"weir: {path} is not there. Build it for this PyTorch: python3 adapters/torch/build.py")
+        raise RuntimeError(f"weir: {path} was not found. Build it for this PyTorch: python3 adapters/torch/build.py")
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
-        raise RuntimeError(f"weir: {path} cannot be loaded into PyTorch {torch.__version__}: {error}. It must be built for this"
+        raise RuntimeError(f"weir: {path} cannot be loaded into PyTorch {torch.__version__}: {error}. Build it for this"
                            " version: python3 adapters/torch/build.py") from error
     library.weir_torch_built_for.restype = ctypes.c_char_p
     library.weir_torch_install.restype = ctypes.c_char_p
@@ -46,14 +46,14 @@ def _load():
     library.weir_torch_allocator.restype = ctypes.c_void_p
     built, runs = library.weir_torch_built_for().decode(), torch.__version__.split("+")[0]
     if built.split(".")[:2] != runs.split(".")[:2]:
-        raise RuntimeError(f"weir: {path} was built for PyTorch {built}, and this is {runs}. PyTorch's allocator interface changes"
-                           " from version to version: build it for this one, python3 adapters/torch/build.py")
+        raise RuntimeError(f"weir: {path} was built for PyTorch {built}, but this is {runs}. PyTorch's allocator"
+                           " interface changes between versions. Build it for this one with adapters/torch/build.py")
     _library = library
     return library
 
 
 def _record_frames():
-    """Gives the stacks of a recording (WEIR_RECORD with WEIR_RECORD_STACKS) Python's frames, until the interpreter ends."""
+    """Adds Python frames to the stacks of a recording (WEIR_RECORD, WEIR_RECORD_STACKS) until the interpreter ends."""
     global _frames
     wanted = os.environ.get("WEIR_RECORD_STACKS", "") not in ("", "none")
     if _frames is not None or not wanted or not os.environ.get("WEIR_RECORD"):
@@ -65,16 +65,19 @@ def _record_frames():
         library = ctypes.PyDLL(path)  # with the GIL
         library.weir_frames_begin.restype = ctypes.c_bool
         if library.weir_frames_begin():
-            atexit.register(library.weir_frames_end)  # before Python takes away the states of threads that still run
+            atexit.register(library.weir_frames_end)  # before Python frees the states of threads that still run
             _frames = library
             return
-    warnings.warn("weir: the stacks of WEIR_RECORD have no Python frames: there is no libweir_torch_frames in"
+    warnings.warn("weir: the stacks of WEIR_RECORD have no Python frames: libweir_torch_frames was not found in"
                   f" {library_folder()}. Build it: python3 adapters/torch/build.py", stacklevel=3)
 
 
 def install():
-    """Puts Weir under PyTorch. Before CUDA starts, so right after `import torch`; RuntimeError says why when it cannot be done.
-    Doing it twice is allowed."""
+    """Makes PyTorch allocate device memory from Weir. Further calls do nothing.
+
+    Call it before CUDA is initialized, such as right after `import torch`. Raises RuntimeError with the reason if it is
+    not possible.
+    """
     problem = _load().weir_torch_install()
     if problem is not None:
         raise RuntimeError("weir: " + problem.decode(errors="replace"))
@@ -82,12 +85,12 @@ def install():
 
 
 def is_installed():
-    """Whether PyTorch's device memory comes from Weir."""
+    """Whether PyTorch allocates device memory from Weir."""
     return _library is not None and bool(_library.weir_torch_is_installed())
 
 
 def allocator():
-    """The address of the weir_allocator behind PyTorch, for calls of Weir's own functions; None before CUDA has started."""
+    """Returns the address of the underlying weir_allocator, for Weir's C functions; None before CUDA is initialized."""
     return _load().weir_torch_allocator()
 
 
@@ -97,7 +100,7 @@ def _weir():
 
 
 def settings():
-    """The settings of the allocator that are not at their default, as Weir writes them."""
+    """Returns the allocator's settings that differ from their defaults, in Weir's syntax."""
     address = allocator()
     if not address:
         return ""
@@ -109,9 +112,11 @@ def settings():
 
 
 def pluggable_allocator():
-    """A torch.cuda.memory.CUDAPluggableAllocator over Weir, with all hooks set: for torch.cuda.memory.change_current_allocator, or,
-    with .allocator(), for torch.cuda.MemPool. install() is the better way for a whole program: PyTorch's pluggable allocators have
-    no statistics, no snapshots and no pools of their own."""
+    """Returns a torch.cuda.memory.CUDAPluggableAllocator that uses Weir, with all hooks set.
+
+    Pass it to torch.cuda.memory.change_current_allocator(), or its .allocator() to torch.cuda.MemPool. For a whole
+    program, prefer install(): PyTorch's pluggable allocators have no statistics, snapshots and pools.
+    """
     import torch
 
     _record_frames()
@@ -119,20 +124,22 @@ def pluggable_allocator():
     pluggable = torch.cuda.memory.CUDAPluggableAllocator(path, "weir_torch_alloc", "weir_torch_free")
     library, inner = ctypes.CDLL(path), pluggable.allocator()
     for setter, name in (("set_init_fn", "weir_torch_init"), ("set_reset_fn", "weir_torch_reset"),
-                         ("set_memory_fraction_fn", "weir_torch_memory_fraction"), ("set_base_alloc_fn", "weir_torch_base_alloc"),
+                         ("set_memory_fraction_fn", "weir_torch_memory_fraction"),
+                         ("set_base_alloc_fn", "weir_torch_base_alloc"),
                          ("set_record_stream_fn", "weir_torch_record_stream"),
                          ("set_begin_allocate_to_pool", "weir_torch_begin_pool"),
-                         ("set_end_allocate_to_pool_fn", "weir_torch_end_pool"), ("set_release_pool", "weir_torch_release_pool")):
+                         ("set_end_allocate_to_pool_fn", "weir_torch_end_pool"),
+                         ("set_release_pool", "weir_torch_release_pool")):
         if hasattr(inner, setter):
             getattr(inner, setter)(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
     return pluggable
 
 
 def _autoload():
-    """PyTorch calls this at the end of `import torch` (entry point of the group torch.backends)."""
+    """The entry point that PyTorch calls at the end of `import torch` (group torch.backends)."""
     if os.environ.get("WEIR_TORCH") != "1":
         return
     try:
         install()
     except RuntimeError as error:
-        warnings.warn(f"{error} (WEIR_TORCH=1 is set; PyTorch goes on with its own allocator)", stacklevel=2)
+        warnings.warn(f"{error} (WEIR_TORCH=1 is set; PyTorch keeps its own allocator)", stacklevel=2)

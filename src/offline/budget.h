@@ -1,27 +1,27 @@
 /*
- * Memory for what is read from a file that nobody vouches for: every byte is taken from a budget, so a hostile file ends in
- * an error and not in the host's last page. Not thread-safe: its owner guards it.
+ * Containers for what is read from untrusted files: every byte is charged to a budget, so a hostile file results in an
+ * error before the host runs out of memory. Not thread-safe: the owner guards them.
  */
-#ifndef WEIR_OFFLINE_STORE_H
-#define WEIR_OFFLINE_STORE_H
+#ifndef WEIR_OFFLINE_BUDGET_H
+#define WEIR_OFFLINE_BUDGET_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* What may be taken in all. Nothing is given back to it before all of it goes. */
+/* The memory that may be taken in all. Freed memory is not credited. */
 typedef struct weir__budget {
   uint64_t used, limit;
-  bool is_over; /* why the last call failed: the limit, or else the host has no memory */
+  bool is_over; /* the last call failed because of the limit; if not, the host has no memory */
 } weir__budget;
 
 bool weir__budget_take(weir__budget *budget, uint64_t size);
 
 void *weir__grow_slow(weir__budget *budget, void *items, size_t *capacity, size_t needed, size_t item_size);
 
-/* An array with room for `needed` items: `items` itself, or moved. NULL: no room, and `items` is as before. It is given back
- * with weir__drop: a large one is not malloc's, so that it grows without being copied. */
+/* An array with room for `needed` items: `items` itself, or moved. NULL if there is no room; `items` is then as before.
+ * It is freed with weir__drop: a large one is mapped, so that it grows without being copied. */
 static inline void *weir__grow(weir__budget *budget, void *items, size_t *capacity, size_t needed, size_t item_size) {
   return needed <= *capacity ? items : weir__grow_slow(budget, items, capacity, needed, item_size);
 }
@@ -29,25 +29,25 @@ static inline void *weir__grow(weir__budget *budget, void *items, size_t *capaci
 /* `items` may be NULL. */
 void weir__drop(void *items);
 
-/* Bytes that stay where they are until all of them go. All zero is empty. */
+/* Memory that does not move, freed all at once. All zero is empty. */
 typedef struct weir__chunks {
-  char *at, *end; /* what is left of the newest chunk */
+  char *at, *end; /* the rest of the newest chunk */
   void *first;    /* all chunks, linked through their first word */
   size_t growth;  /* bytes of the newest chunk */
 } weir__chunks;
 
-/* `align` is a power of two up to 16. NULL: no room. */
+/* `align` is a power of two up to 16. NULL if there is no room. */
 void *weir__chunks_take(weir__chunks *chunks, weir__budget *budget, size_t size, size_t align);
 void weir__chunks_clear(weir__chunks *chunks);
 
-/* Finds numbers by hash; what a number stands for, and whether it is equal, only the owner knows:
+/* An index of numbers by hash. The owner compares what they stand for:
  *
  *   size_t cursor = weir__table_begin(table, hash);
  *   for (uint32_t id; (id = weir__table_next(table, hash, &cursor)) != WEIR__TABLE_END;)
  *     if (is_equal(id)) ...
  */
 typedef struct weir__table {
-  uint64_t *slots; /* the hash above, the number + 1 below; 0: empty */
+  uint64_t *slots; /* the hash in the upper half, the number + 1 in the lower; 0 if unused */
   size_t capacity; /* a power of two, or 0 */
   size_t count;
 } weir__table;
@@ -69,13 +69,18 @@ static inline uint32_t weir__table_next(const weir__table *table, uint32_t hash,
   }
 }
 
-/* `id` is below WEIR__TABLE_END. false: no room. */
+/* `id` is below WEIR__TABLE_END. false if there is no room. */
 bool weir__table_add(weir__table *table, weir__budget *budget, uint32_t hash, uint32_t id);
 void weir__table_clear(weir__table *table);
 
+/* Finds an item with the bytes of `item` in an array, or appends it; *id is its number. `index` is the array's index.
+ * Returns the array, which may have moved; NULL if there is no room, and the array is as before. */
+void *weir__table_intern(weir__table *index, weir__budget *budget, uint64_t seed, void *items, size_t *count,
+                         size_t *capacity, const void *item, size_t size, uint32_t *id);
+
 __extension__ typedef unsigned __int128 weir__u128;
 
-/* Two words into one, every bit of both in every bit of it. */
+/* Mixes two words into one. */
 static inline uint64_t weir__hash_mix(uint64_t a, uint64_t b) {
   weir__u128 product = (weir__u128)(a ^ 0x9e3779b97f4a7c15) * (b ^ 0xc2b2ae3d27d4eb4f);
   return (uint64_t)product ^ (uint64_t)(product >> 64);
@@ -83,7 +88,7 @@ static inline uint64_t weir__hash_mix(uint64_t a, uint64_t b) {
 
 static inline uint32_t weir__hash_end(uint64_t hash) { return (uint32_t)(hash ^ hash >> 32); }
 
-/* `seed` is not known to whoever wrote the bytes, so that they cannot choose them to collide. */
+/* A random `seed` keeps files from being made to collide. */
 static inline uint64_t weir__hash_bytes(uint64_t seed, const void *bytes, size_t size) {
   const unsigned char *at = bytes;
   uint64_t hash = seed ^ size, word;
@@ -104,13 +109,13 @@ static inline uint64_t weir__hash_bytes(uint64_t seed, const void *bytes, size_t
 
 uint64_t weir__hash_seed(void);
 
-/* A text with its length; a NUL follows it, and there may be others inside. */
+/* A text and its length. A NUL follows it; there may be others inside. */
 typedef struct weir__string {
   const char *text;
   uint32_t length;
 } weir__string;
 
-/* Texts kept once each, known by number. */
+/* Interned texts, known by number. */
 typedef struct weir__strings {
   weir__string *items;
   size_t count, capacity;
@@ -137,7 +142,8 @@ static inline uint32_t weir__strings_find(const weir__strings *strings, uint32_t
   }
 }
 
-/* A copy of `text` under a new number, which `find` finds from then on if `is_shared`. WEIR__TABLE_END: no room. */
+/* Adds a copy of `text` under a new number; weir__strings_find finds it if `is_shared`. WEIR__TABLE_END if there is no
+ * room. */
 uint32_t weir__strings_add(weir__strings *strings, weir__budget *budget, uint32_t hash, const char *text, size_t length,
                            bool is_shared);
 void weir__strings_clear(weir__strings *strings);

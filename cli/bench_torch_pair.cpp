@@ -1,5 +1,6 @@
-// The patterns of `weir bench alloc` through PyTorch's allocator interface, PyTorch's allocator and Weir in turns in one process: a
-// library that side_by_side.py loads into a PyTorch whose own allocator is in place, and gives Weir's as well.
+// The patterns of `weir bench alloc` through PyTorch's allocator interface: PyTorch's allocator and Weir take turns in
+// one process. bench/torch/side_by_side.py builds this as a shared library, loads it into a process that uses PyTorch's
+// own allocator, and passes Weir's allocator to bench_torch_run.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -8,22 +9,24 @@
 #include <exception>
 #include <vector>
 
-#include "../../cli/bench_patterns.h"
+#include "bench_patterns.h"
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-enum { TORCH_STREAMS = 32, CONTESTANTS = 2 }; // streams of a priority: the next one is the first again
+// The streams that PyTorch has for each priority; further ones repeat these.
+enum { TORCH_STREAMS = 32, CONTESTANTS = 2 };
 
-static void tell(const std::exception &error) {
+// Without the stack that c10 appends to the first line.
+static void report(const std::exception &error) {
   fprintf(stderr, "%.*s\n", (int)strcspn(error.what(), "\n"), error.what());
 }
 
-// Both are called as PyTorch calls whichever is installed: through the interface's table of virtual functions.
+// Both are called through virtual functions of the interface, as PyTorch calls the installed allocator.
 static void *take(void *allocator, size_t bytes, void *stream) {
   try {
     return static_cast<CUDAAllocator *>(allocator)->raw_alloc_with_stream(bytes, (cudaStream_t)stream);
   } catch (const std::exception &error) {
-    tell(error);
+    report(error);
     return nullptr;
   }
 }
@@ -61,7 +64,7 @@ static bool run(const bench_pattern &pattern, CUDAAllocator *const *allocators, 
     bench_stay_on(-1, &cores);
   if (!good)
     return false;
-  double ratios[BENCH_MAX_ROUNDS]; // of neighbours: the machine is not as fast in all rounds
+  double ratios[BENCH_MAX_ROUNDS]; // of adjacent rounds, since the speed of the machine varies over time
   for (int i = 0; i < scale.rounds; i++)
     ratios[i] = rounds[0][i] / rounds[1][i];
   printf("{\"pattern\": \"%s\", \"title\": \"%s\", \"ratio\": %.3f", pattern.name, pattern.title,
@@ -76,7 +79,7 @@ static bool run(const bench_pattern &pattern, CUDAAllocator *const *allocators, 
   return true;
 }
 
-// Of the patterns whose name is in `names` (with a space after each). 1: all were run.
+// Runs the patterns listed in `names`, each followed by a space. Returns 1 if all of them ran, or else 0.
 extern "C" int bench_torch_run(void *weir, int rounds, long pairs, double most_ns, const char *names) {
   bench_scale scale = {rounds, pairs, most_ns};
   if (rounds < 1 || rounds > BENCH_MAX_ROUNDS)
@@ -85,7 +88,7 @@ extern "C" int bench_torch_run(void *weir, int rounds, long pairs, double most_n
     CUDAAllocator *allocators[CONTESTANTS] = {c10::cuda::CUDACachingAllocator::get(),
                                               static_cast<CUDAAllocator *>(weir)};
     if (allocators[0] == allocators[1]) {
-      fprintf(stderr, "Weir is installed; PyTorch's own allocator has to be\n");
+      fprintf(stderr, "expected PyTorch's own allocator to be installed, found Weir\n");
       return 0;
     }
     allocators[1]->init(1);
@@ -100,7 +103,7 @@ extern "C" int bench_torch_run(void *weir, int rounds, long pairs, double most_n
         return 0;
     }
   } catch (const std::exception &error) {
-    tell(error);
+    report(error);
     return 0;
   }
   return 1;

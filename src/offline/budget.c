@@ -1,8 +1,9 @@
-#include "offline/store.h"
+#include "offline/budget.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/random.h>
+
+#include "base/memory_map.h"
+#include "base/system.h"
 
 enum { SMALLEST_ARRAY = 16, MAPPED_ARRAY = 256 * 1024, SMALLEST_CHUNK = 4096, LARGEST_CHUNK = 1 << 20 };
 
@@ -13,13 +14,13 @@ bool weir__budget_take(weir__budget *budget, uint64_t size) {
   return !budget->is_over;
 }
 
-/* Ahead of an array's items. */
+/* The header of an array, before its items. */
 typedef union array {
-  size_t mapped; /* bytes of the mapping; 0: from malloc */
+  size_t mapped; /* bytes of the mapping; 0 if it is from malloc */
   char line[64]; /* items begin on a cache line where the array is mapped */
 } array;
 
-/* An array of `size` bytes with the header, in place of `old`, which had `old_size`. NULL: `old` is as before. */
+/* Resizes an array with its header to `size` bytes. NULL on failure; `old` is then as before. */
 static array *resize(array *old, size_t old_size, size_t size) {
   if (size < MAPPED_ARRAY) { /* arrays never shrink, so the old one is not mapped either */
     array *heap = realloc(old, size);
@@ -28,12 +29,9 @@ static array *resize(array *old, size_t old_size, size_t size) {
     return heap;
   }
   bool was_mapped = old != NULL && old->mapped != 0;
-  array *mapped = was_mapped ? mremap(old, old->mapped, size, MREMAP_MAYMOVE)
-                             : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED)
+  array *mapped = was_mapped ? weir__map_grow(old, old->mapped, size) : weir__map_memory(size);
+  if (mapped == NULL)
     return NULL;
-  /* Faults are what a large array costs most. Where the system has no large pages, nothing happens. */
-  madvise(mapped, size, MADV_HUGEPAGE);
   if (old != NULL && !was_mapped) {
     memcpy(mapped, old, old_size);
     free(old);
@@ -49,7 +47,7 @@ void *weir__grow_slow(weir__budget *budget, void *items, size_t *capacity, size_
   if (target < needed)
     target = needed;
   uint64_t left = budget->limit - budget->used;
-  if ((target - *capacity) > left / item_size) /* not room for twice as much; perhaps for what is needed */
+  if ((target - *capacity) > left / item_size) /* no room to double; perhaps for what is needed */
     target = needed;
   budget->is_over = (target - *capacity) > left / item_size;
   if (budget->is_over || target > (SIZE_MAX - sizeof(array)) / item_size)
@@ -66,12 +64,12 @@ void *weir__grow_slow(weir__budget *budget, void *items, size_t *capacity, size_
 void weir__drop(void *items) {
   array *a = items != NULL ? (array *)items - 1 : NULL;
   if (a != NULL && a->mapped != 0)
-    munmap(a, a->mapped);
+    weir__unmap(a, a->mapped);
   else
     free(a);
 }
 
-/* The chunk's link is a whole 16 bytes, so that what follows is aligned for any type. */
+/* The link of a chunk takes 16 bytes, so that what follows is aligned for any type. */
 static char *new_chunk(weir__chunks *chunks, weir__budget *budget, size_t size) {
   if (size > SIZE_MAX - 16 || !weir__budget_take(budget, size + 16))
     return NULL;
@@ -147,10 +145,28 @@ void weir__table_clear(weir__table *table) {
   *table = (weir__table){0};
 }
 
+void *weir__table_intern(weir__table *index, weir__budget *budget, uint64_t seed, void *items, size_t *count,
+                         size_t *capacity, const void *item, size_t size, uint32_t *id) {
+  uint32_t hash = weir__hash_end(weir__hash_bytes(seed, item, size));
+  size_t cursor = weir__table_begin(index, hash);
+  while ((*id = weir__table_next(index, hash, &cursor)) != WEIR__TABLE_END)
+    if (memcmp((const char *)items + *id * size, item, size) == 0)
+      return items;
+  budget->is_over = *count >= WEIR__TABLE_END;
+  if (budget->is_over || !weir__table_add(index, budget, hash, (uint32_t)*count))
+    return NULL;
+  void *grown = weir__grow(budget, items, capacity, *count + 1, size);
+  if (grown == NULL)
+    return NULL;
+  memcpy((char *)grown + *count * size, item, size);
+  *id = (uint32_t)(*count)++;
+  return grown;
+}
+
 uint64_t weir__hash_seed(void) {
   uint64_t seed;
-  if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
-    seed = (uintptr_t)&weir__hash_seed; /* where the program was loaded is still something */
+  if (!weir__random_bytes(&seed, sizeof seed))
+    seed = (uintptr_t)&weir__hash_seed; /* at least the load address is random */
   return seed;
 }
 

@@ -1,0 +1,305 @@
+/*
+ * The public calls of weir/offline.h. A recording and a replayer of theirs are the internal ones.
+ */
+#pragma GCC visibility push(default)
+#include "weir/offline.h"
+#pragma GCC visibility pop
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "offline/explain.h"
+#include "offline/predict.h"
+
+static const weir__recording *inside(const weir_offline_recording *recording) {
+  return (const weir__recording *)(const void *)recording;
+}
+
+static const weir__replayer *replayer_inside(const weir_offline_replayer *replayer) {
+  return (const weir__replayer *)(const void *)replayer;
+}
+
+const char *weir_offline_last_error(void) { return weir_last_error(); }
+
+static weir_status null(const char *who) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", who);
+}
+
+/* An output that carries its size; `who` is the public call. */
+static weir_status check_output(const char *who, const char *name, const void *output) {
+  size_t size = 0;
+  if (output)
+    memcpy(&size, output, sizeof size);
+  if (size >= sizeof size)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, or its size is not set; call %s_init first", who,
+                    name, name);
+}
+
+static weir_status check_capacity(const char *who, uint64_t memory, double fraction) {
+  if (!(fraction >= 0 && fraction <= 1))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: fraction is %g, expected 0 to 1", who, fraction);
+  if (fraction > 0 && !memory)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: fraction is a part of memory, which is not set", who);
+  return WEIR_OK;
+}
+
+/* ---- Reading ---- */
+
+void weir_offline_load_options_init(weir_offline_load_options *options) {
+  if (options)
+    *options = (weir_offline_load_options){.size = sizeof *options};
+}
+
+weir_status weir_offline_recording_load(const char *path, const weir_offline_load_options *options,
+                                        weir_offline_recording **recording) {
+  weir_offline_load_options o;
+  weir__recording *loaded;
+  weir_offline_load_options_init(&o);
+  if (!path || !recording)
+    return null(__func__);
+  weir_status status = weir__read_options(__func__, "options", &o, sizeof o, options);
+  if (!status)
+    status = weir__recording_load(path, &(weir__recording_limits){.memory = o.memory}, &loaded);
+  if (!status)
+    *recording = (weir_offline_recording *)(void *)loaded;
+  return status;
+}
+
+weir_status weir_offline_recording_load_memory(const void *bytes, size_t size, const weir_offline_load_options *options,
+                                               weir_offline_recording **recording) {
+  weir_offline_load_options o;
+  weir__recording *loaded;
+  weir_offline_load_options_init(&o);
+  if ((!bytes && size) || !recording)
+    return null(__func__);
+  weir_status status = weir__read_options(__func__, "options", &o, sizeof o, options);
+  if (!status)
+    status = weir__recording_load_memory(o.name ? o.name : "the recording", bytes, size,
+                                         &(weir__recording_limits){.memory = o.memory}, &loaded);
+  if (!status)
+    *recording = (weir_offline_recording *)(void *)loaded;
+  return status;
+}
+
+void weir_offline_recording_destroy(weir_offline_recording *recording) {
+  weir__recording_free((weir__recording *)(void *)recording);
+}
+
+void weir_offline_info_init(weir_offline_info *info) {
+  if (info)
+    *info = (weir_offline_info){.size = sizeof *info};
+}
+
+/* Replaces -1 by the first device that has something to show. */
+static weir_status choose_device(const char *who, const weir__recording *recording, int *device) {
+  if (*device == -1)
+    *device = weir__recording_first_device(recording);
+  if (*device >= 0 && (size_t)*device < recording->device_count)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d; the recording has %zu", who, *device,
+                    recording->device_count);
+}
+
+weir_status weir_offline_recording_get_info(const weir_offline_recording *recording, int device,
+                                            weir_offline_info *info) {
+  if (!recording)
+    return null(__func__);
+  weir_status status = check_output(__func__, "info", info);
+  if (!status)
+    status = choose_device(__func__, inside(recording), &device);
+  if (status)
+    return status;
+  const weir__recording_device *d = &inside(recording)->devices[device];
+  weir_offline_info now = {.size = info->size,
+                           .device_count = (int)inside(recording)->device_count,
+                           .device = device,
+                           .events = d->event_count,
+                           .dropped = d->dropped,
+                           .segments = d->segment_count};
+  for (size_t i = 0; i < d->event_count; i++)
+    now.ooms += d->events[i].action == WEIR_TRACE_OOM;
+  weir__copy_sized(info, info->size, &now, sizeof now);
+  return WEIR_OK;
+}
+
+/* ---- Replaying ---- */
+
+void weir_offline_replay_options_init(weir_offline_replay_options *options) {
+  if (options)
+    *options = (weir_offline_replay_options){.size = sizeof *options, .device = -1};
+}
+
+weir_status weir_offline_replayer_create(const weir_offline_recording *recording,
+                                         const weir_offline_replay_options *options, weir_offline_replayer **replayer) {
+  weir_offline_replay_options o;
+  weir__replayer *opened;
+  weir_offline_replay_options_init(&o);
+  if (!recording || !replayer)
+    return null(__func__);
+  weir_status status = weir__read_options(__func__, "options", &o, sizeof o, options);
+  if (!status)
+    status = check_capacity(__func__, o.memory, o.fraction);
+  if (!status)
+    status = choose_device(__func__, inside(recording), &o.device);
+  if (!status)
+    status = weir__replayer_open(inside(recording), o.device, o.memory, o.fraction, &opened);
+  if (!status)
+    *replayer = (weir_offline_replayer *)(void *)opened;
+  return status;
+}
+
+void weir_offline_replayer_destroy(weir_offline_replayer *replayer) {
+  weir__replayer_close((weir__replayer *)(void *)replayer);
+}
+
+void weir_offline_result_init(weir_offline_result *result) {
+  if (result)
+    *result = (weir_offline_result){.size = sizeof *result};
+}
+
+static void write_result(const weir__replayer *replayer, const weir__replay_report *report,
+                         weir_offline_result *result) {
+  weir__costs costs;
+  weir__prediction p;
+  weir__costs_default(&costs);
+  weir__prediction_from(report, &costs, &p);
+  weir_offline_result now = {.size = result->size,
+                             .is_exact = !weir__replayer_check(replayer)->differences,
+                             .events = report->events,
+                             .allocations = report->allocations,
+                             .differences = report->differences,
+                             .peak_reserved = p.peak_reserved,
+                             .peak_allocated = p.peak_allocated,
+                             .peak_requested = p.peak_requested,
+                             .retries = p.retries,
+                             .ooms = p.failures,
+                             .first_oom = p.first_failure,
+                             .oom_bytes = p.failed_bytes,
+                             .oom_reserved = p.failed_reserved,
+                             .oom_allocated = p.failed_allocated,
+                             .limit = report->limit,
+                             .limit_is_inferred = report->limit_is_inferred,
+                             .driver_calls = weir__prediction_calls(&p),
+                             .driver_ns = p.cost,
+                             .seconds = report->seconds};
+  if (report->differences)
+    snprintf(now.first_difference, sizeof now.first_difference, "%s", report->shown[0]);
+  weir__copy_sized(result, result->size, &now, sizeof now);
+}
+
+weir_status weir_offline_replayer_check(const weir_offline_replayer *replayer, weir_offline_result *result) {
+  if (!replayer)
+    return null(__func__);
+  weir_status status = check_output(__func__, "result", result);
+  if (!status)
+    write_result(replayer_inside(replayer), weir__replayer_check(replayer_inside(replayer)), result);
+  return status;
+}
+
+void weir_offline_predict_options_init(weir_offline_predict_options *options) {
+  if (options)
+    *options = (weir_offline_predict_options){.size = sizeof *options};
+}
+
+weir_status weir_offline_replayer_predict(const weir_offline_replayer *replayer,
+                                          const weir_offline_predict_options *options, weir_offline_result *result) {
+  weir_offline_predict_options o;
+  weir__settings parsed, *settings = NULL;
+  weir__capacity capacity;
+  weir__replay_report report;
+  weir_offline_predict_options_init(&o);
+  if (!replayer)
+    return null(__func__);
+  weir_status status = check_output(__func__, "result", result);
+  if (!status)
+    status = weir__read_options(__func__, "options", &o, sizeof o, options);
+  if (!status)
+    status = check_capacity(__func__, o.memory, o.fraction);
+  if (!status && o.conf)
+    status = weir__settings_parse(NULL, o.conf, settings = &parsed);
+  if (!status)
+    status = weir__replayer_capacity_of(replayer_inside(replayer), settings, o.memory, o.fraction, &capacity);
+  if (!status)
+    status = weir__replayer_run(replayer_inside(replayer), settings, &capacity, NULL, &report);
+  if (status)
+    return status;
+  report.limit_is_inferred = !o.memory && capacity.limit != UINT64_MAX;
+  write_result(replayer_inside(replayer), &report, result);
+  return WEIR_OK;
+}
+
+/* ---- Explaining ---- */
+
+const char *weir_offline_cause_name(weir_offline_cause cause) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      WEIR_OFFLINE_CAUSE_MAP(X)
+#undef X
+  };
+  return (unsigned)cause < WEIR_OFFLINE_CAUSES ? names[cause] : "unknown";
+}
+
+void weir_offline_explain_options_init(weir_offline_explain_options *options) {
+  if (options)
+    *options = (weir_offline_explain_options){.size = sizeof *options, .device = -1};
+}
+
+void weir_offline_explanation_init(weir_offline_explanation *explanation) {
+  if (explanation)
+    *explanation = (weir_offline_explanation){.size = sizeof *explanation};
+}
+
+weir_status weir_offline_recording_explain(const weir_offline_recording *recording,
+                                           const weir_offline_explain_options *options,
+                                           weir_offline_explanation *explanation) {
+  weir_offline_explain_options o;
+  weir__explanation x;
+  weir_offline_explain_options_init(&o);
+  if (!recording)
+    return null(__func__);
+  weir_status status = check_output(__func__, "explanation", explanation);
+  if (!status)
+    status = weir__read_options(__func__, "options", &o, sizeof o, options);
+  if (!status)
+    status = check_capacity(__func__, o.memory, o.fraction);
+  if (!status)
+    status = choose_device(__func__, inside(recording), &o.device);
+  if (!status)
+    status = weir__explain(inside(recording),
+                           &(weir__explain_options){.device = o.device,
+                                                    .moment = WEIR__AT_OOM,
+                                                    .memory = o.memory,
+                                                    .fraction = o.fraction,
+                                                    .no_trials = o.no_remedies != 0},
+                           &x);
+  if (!status && x.is_unknown)
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s", __func__, x.difference);
+  if (status)
+    return status;
+  weir_offline_explanation now = {.size = explanation->size,
+                                  .device = x.device,
+                                  .cause = x.cause,
+                                  .is_exact = !x.differences && !x.is_from_file,
+                                  .event = x.event,
+                                  .request = x.request,
+                                  .wanted = x.wanted,
+                                  .reserved = x.reserved,
+                                  .allocated = x.bytes[WEIR__USE_LIVE],
+                                  .largest_free = x.largest_hole,
+                                  .limit = x.limit,
+                                  .limit_is_inferred = x.limit_is_inferred,
+                                  .missing = x.has_missing ? x.missing_most : UINT64_MAX,
+                                  .enough_for_request = x.fit_request,
+                                  .enough_for_recording = x.fit_recording};
+  for (int use = WEIR__USE_FREE_WHOLE; use < WEIR__USES; use++)
+    now.free += x.bytes[use];
+  for (size_t i = x.trial_count; i-- > 0;) { /* the first that works counts */
+    now.empty_cache_helps |= x.trials[i].works && x.trials[i].remedy == WEIR__REMEDY_EMPTY;
+    if (x.trials[i].works && x.trials[i].remedy == WEIR__REMEDY_SETTING)
+      snprintf(now.conf, sizeof now.conf, "%s", x.trials[i].conf);
+  }
+  weir__copy_sized(explanation, explanation->size, &now, sizeof now);
+  return WEIR_OK;
+}

@@ -1,0 +1,10 @@
+#include <stdio.h>
+#include <weir/offline.h>
+
+/* Prints the status of reading something that is no recording, and the first words of the error. */
+int main(void) {
+  weir_offline_recording *recording;
+  weir_status status = weir_offline_recording_load_memory("garbage", 7, NULL, &recording);
+  printf("%d %.13s\n", (int)status, weir_offline_last_error());
+  return 0;
+}
