@@ -20,14 +20,14 @@ typedef struct plug_log {
   int refuse; /* the number of requests to refuse */
   int holds;  /* bytes that a reset releases to serve a request; refuse becomes 0 then */
   double fraction;
-  char told[512]; /* calls about pools, streams and bases */
+  char call_log[512]; /* calls about pools, streams and bases */
 } plug_log;
 
 static plug_log plugged;
 
-static __attribute__((unused)) void note_told(const char *what, int device, weir_pool_id pool) {
-  size_t used = strlen(plugged.told);
-  snprintf(plugged.told + used, sizeof plugged.told - used, "%s%s %d {%d,%d}", used ? "; " : "", what, device,
+static __attribute__((unused)) void note_call(const char *what, int device, weir_pool_id pool) {
+  size_t used = strlen(plugged.call_log);
+  snprintf(plugged.call_log + used, sizeof plugged.call_log - used, "%s%s %d {%d,%d}", used ? "; " : "", what, device,
            (int)pool.first, (int)pool.second);
 }
 

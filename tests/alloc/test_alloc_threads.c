@@ -407,7 +407,7 @@ static void strip_free(void *context, void *pointer, size_t bytes, int device, w
   atomic_store(&taken[((char *)pointer - strip - MIB) / (2 * MIB)], 0);
 }
 
-static void *come_and_go(void *data) {
+static void *allocate_and_free(void *data) {
   worker *w = data;
   const weir_pool_id pool = {0, (uint64_t)w->number + 1};
   weir_pool_options options;
@@ -440,7 +440,7 @@ static void test_unaligned_neighbours(void **state) {
   open("", GIB);
   assert_int_equal(posix_memalign((void **)&strip, 2 * MIB, (STRIP + 1) * 2 * MIB), 0);
   steps = 300;
-  run_threads(come_and_go, streams, THREADS);
+  run_threads(allocate_and_free, streams, THREADS);
   close_empty();
   free(strip);
 }

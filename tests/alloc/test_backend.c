@@ -257,7 +257,7 @@ static void on_stream(void *context, void *pointer, weir_cu_stream stream) {
   plug_log *log = context;
   log->last_freed = pointer;
   log->last_stream = stream;
-  note_told("stream", 0, (weir_pool_id){0, 0});
+  note_call("stream", 0, (weir_pool_id){0, 0});
 }
 
 static int (*told_filter)(void *context, weir_cu_stream stream);
@@ -267,15 +267,15 @@ static void on_begin(void *context, int device, weir_pool_id pool, int (*filter)
   (void)context;
   told_filter = filter;
   told_filter_context = filter_context;
-  note_told("begin", device, pool);
+  note_call("begin", device, pool);
 }
 static void on_end(void *context, int device, weir_pool_id pool) {
   (void)context;
-  note_told("end", device, pool);
+  note_call("end", device, pool);
 }
 static void on_release(void *context, int device, weir_pool_id pool) {
   (void)context;
-  note_told("release", device, pool);
+  note_call("release", device, pool);
 }
 
 static int only_odd(void *context, weir_cu_stream stream) {
@@ -318,7 +318,7 @@ static void test_optional_functions(void **state) {
   soft_step_all();
 
   weir_pool_id id = {0, 7};
-  *plugged.told = 0;
+  *plugged.call_log = 0;
   assert_ok(weir_pool_begin(allocator, 1, id, only_odd, &backend));
   assert_true(told_filter == only_odd);
   assert_ptr_equal(told_filter_context, &backend);
@@ -326,7 +326,7 @@ static void test_optional_functions(void **state) {
   assert_ok(weir_pool_end(allocator, 1, id));
   assert_ok(weir_pool_release(allocator, 1, id));
   assert_error(INVALID_ARGUMENT, weir_pool_release(allocator, 1, id));
-  assert_string_equal(plugged.told, "begin 1 {0,7}; end 1 {0,7}; release 1 {0,7}");
+  assert_string_equal(plugged.call_log, "begin 1 {0,7}; end 1 {0,7}; release 1 {0,7}");
   alloc_close();
 }
 

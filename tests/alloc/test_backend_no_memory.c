@@ -45,21 +45,21 @@ static void valid(void) {
   counting = was;
 }
 
-static void is_for_want_of_memory(weir_status status) {
+static void assert_ok_or_no_memory(weir_status status) {
   if (status != WEIR_OK)
     assert_true(status == WEIR_ERROR_HOST_OUT_OF_MEMORY || status == WEIR_ERROR_OUT_OF_MEMORY);
 }
 
 static void *take(size_t bytes, int stream) {
   void *p = NULL;
-  is_for_want_of_memory(weir_allocator_alloc(allocator, 0, bytes, streams[stream], &p));
+  assert_ok_or_no_memory(weir_allocator_alloc(allocator, 0, bytes, streams[stream], &p));
   valid();
   return p;
 }
 
 static void drop(void *p) {
   weir_status status = weir_allocator_free(allocator, p);
-  is_for_want_of_memory(status); /* the driver needed host memory; the call can be repeated */
+  assert_ok_or_no_memory(status); /* the driver needed host memory; the call can be repeated */
   if (status)
     assert_ok(weir_allocator_free(allocator, p));
   valid();
@@ -92,7 +92,7 @@ static void make_allocator(const weir_backend *backend) {
   options.conf = backend ? "" : "backend:cudaMallocAsync";
   options.backend = backend;
   allocator = NULL;
-  is_for_want_of_memory(weir_allocator_create(ledger, &options, &allocator));
+  assert_ok_or_no_memory(weir_allocator_create(ledger, &options, &allocator));
 }
 
 static void script_plug(void) {
@@ -112,11 +112,11 @@ static void script_host(void) {
   enum { MANY = 40 };
   weir_host_allocator *host = NULL;
   void *p[MANY] = {0};
-  is_for_want_of_memory(weir_host_allocator_create(ledger, "pinned_reserve_segment_size_mb:1", &host));
+  assert_ok_or_no_memory(weir_host_allocator_create(ledger, "pinned_reserve_segment_size_mb:1", &host));
   if (!host)
     return;
   for (int i = 0; i < MANY; i++)
-    is_for_want_of_memory(weir_host_alloc(host, 5000 * (size_t)(i + 1), &p[i]));
+    assert_ok_or_no_memory(weir_host_alloc(host, 5000 * (size_t)(i + 1), &p[i]));
   for (int i = 0; i < MANY; i++) {
     if (p[i] && i % 2)
       weir_host_record_stream(host, p[i], 0, streams[i % 3]);

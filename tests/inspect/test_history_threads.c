@@ -131,12 +131,12 @@ static void test_changing(void **state) {
   run(change_while);
 }
 
-static atomic_int told;
+static atomic_int tracked;
 
 static void tracker(void *context, const weir_trace_entry *entry) {
   (void)context;
   void *p;
-  atomic_fetch_add(&told, 1);
+  atomic_fetch_add(&tracked, 1);
   if (weir_allocator_alloc(allocator, 0, 512, entry->stream, &p) == WEIR_OK)
     weir_allocator_free(allocator, p);
 }
@@ -151,9 +151,9 @@ static void track_while(int round) {
 
 static void test_trackers_that_allocate(void **state) {
   (void)state;
-  atomic_store(&told, 0);
+  atomic_store(&tracked, 0);
   run(track_while);
-  assert_true(atomic_load(&told) >= THREADS * PAIRS * 3);
+  assert_true(atomic_load(&tracked) >= THREADS * PAIRS * 3);
 }
 
 int main(void) {

@@ -433,7 +433,7 @@ static void test_clear(void **state) {
 /* ---- No file ---- */
 
 /* Returns 0 if the program continued and one warning gave the reason for the missing recording. */
-static int goes_on(const char *where, const char *mb, const char *why) {
+static int continues_without_file(const char *where, const char *mb, const char *why) {
   weir_log_set_sink(count_warning, NULL);
   warnings = 0;
   open_recorded(where, mb, "none");
@@ -452,8 +452,8 @@ static void test_no_folder(void **state) {
   fclose(fopen(path_in("plain"), "w"));
   char under[512];
   snprintf(under, sizeof under, "%s/x", path_in("plain"));
-  assert_int_equal(goes_on(under, "1", strerror(ENOTDIR)), 0);
-  assert_int_equal(goes_on("/nonexistent/folder", "1", strerror(ENOENT)), 0);
+  assert_int_equal(continues_without_file(under, "1", strerror(ENOTDIR)), 0);
+  assert_int_equal(continues_without_file("/nonexistent/folder", "1", strerror(ENOENT)), 0);
 }
 
 static void test_read_only_folder(void **state) {
@@ -464,7 +464,7 @@ static void test_read_only_folder(void **state) {
   if (!child) {
     if (geteuid() == 0 && (setegid(65534) != 0 || seteuid(65534) != 0))
       _exit(2);
-    _exit(goes_on(folder, "1", strerror(EACCES)));
+    _exit(continues_without_file(folder, "1", strerror(EACCES)));
   }
   int code = child_outcome(child);
   assert_int_equal(chmod(folder, 0755), 0);
@@ -480,7 +480,7 @@ static void test_no_room(void **state) {
     struct rlimit little = {1 << 20, 1 << 20};
     if (setrlimit(RLIMIT_FSIZE, &little) != 0)
       _exit(2);
-    _exit(goes_on(folder, "64", "set WEIR_RECORD_MB to make it smaller"));
+    _exit(continues_without_file(folder, "64", "set WEIR_RECORD_MB to make it smaller"));
   }
   assert_int_equal(child_outcome(child), 0);
   assert_null(find_file(".ring"));

@@ -35,7 +35,7 @@ typedef struct plan {
   uint64_t limit;    /* 0 for none */
   size_t largest;    /* the largest request */
   bool may_fail;     /* requests may fail */
-  bool goes_round;   /* the file is so small that most entries are dropped */
+  bool wraps;        /* the file is so small that most entries are dropped */
   uint64_t interval; /* chunks between checkpoints, or 0 for the default */
 } plan;
 
@@ -62,7 +62,7 @@ static void *allocate(void *argument) {
   void *held[HELD] = {0};
   uint32_t random = 77 + (uint32_t)thread;
   bool in_pool = false;
-  for (int i = 0; i < (doing->goes_round ? 3 : 1) * OPS; i++) {
+  for (int i = 0; i < (doing->wraps ? 3 : 1) * OPS; i++) {
     random = random * 1664525 + 1013904223;
     uint32_t bits = random >> 12;
     int k = (int)(bits % HELD);
@@ -101,11 +101,8 @@ static void *allocate(void *argument) {
 }
 
 static void open_recorded(void) {
-  open_recording(&(recording){.bytes = 16 * GIB,
-                              .is_done = is_done,
-                              .conf = doing->conf,
-                              .folder = folder,
-                              .mb = doing->goes_round ? "1" : "16"});
+  open_recording(&(recording){
+      .bytes = 16 * GIB, .is_done = is_done, .conf = doing->conf, .folder = folder, .mb = doing->wraps ? "1" : "16"});
   weir__ring_file *file = atomic_load(&recorded->history)->file;
   weir__lock_take(&file->lock);
   file->interval = doing->interval;
@@ -155,7 +152,7 @@ static void run(const plan *what) {
     for (int i = 0; i < what->threads; i++)
       assert_int_equal(pthread_join(threads[i], NULL), 0);
     size_t raced = 0;
-    if (what->goes_round) {
+    if (what->wraps) {
       assert_true(atomic_load(&recorded->history)->file->header->devices[0].dropped > 0);
       check_window(find_file(".ring"), 0, recorded);
     } else
@@ -218,39 +215,39 @@ static void test_limited(void **state) {
 static void test_rings(void **state) {
   (void)state;
   for (uint64_t interval = 0; interval < 3; interval++) {
-    run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .goes_round = true, .interval = interval});
+    run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .wraps = true, .interval = interval});
     run(&(plan){.name = "ring of one stream",
                 .threads = 6,
                 .largest = 8 * MIB,
                 .one_stream = true,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, expandable",
                 .conf = "expandable_segments:True",
                 .threads = 5,
                 .empties = true,
                 .largest = 30 * MIB,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, handed over",
                 .threads = 5,
                 .hand_over = true,
                 .largest = 30 * MIB,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, pools",
                 .threads = 5,
                 .pools = true,
                 .records = true,
                 .largest = 8 * MIB,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, limited",
                 .threads = 4,
                 .limit = 1500 * MIB,
                 .largest = 60 * MIB,
                 .may_fail = true,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
   }
 }

@@ -27,7 +27,7 @@ static void *one_inside_the_other(void *argument) {
 }
 
 /* Meanwhile allocates and frees large segments. */
-static void *come_and_go(void *argument) {
+static void *allocate_and_free(void *argument) {
   (void)argument;
   while (!atomic_load(&stop)) {
     void *p;
@@ -90,7 +90,7 @@ static void test_snapshots_are_consistent(void **state) {
   }
   for (size_t i = 0; i < PAIRS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, one_inside_the_other, (void *)i), 0);
-  assert_int_equal(pthread_create(&threads[PAIRS], NULL, come_and_go, NULL), 0);
+  assert_int_equal(pthread_create(&threads[PAIRS], NULL, allocate_and_free, NULL), 0);
   size_t seen = 0, live = 0;
   for (int n = 0; n < SHOTS; n++) {
     weir_snapshot *snapshot = NULL;

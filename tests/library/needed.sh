@@ -1,6 +1,6 @@
 #!/bin/sh
-# needed.sh LIBRARY SONAME [NAME...]: the library has this SONAME, needs only libc and the named libraries, and uses little
-# thread-local storage.
+# needed.sh LIBRARY SONAME [NAME...]: the library has this SONAME, needs only libc and the named libraries, and uses
+# little thread-local storage.
 set -eu
 library=$1 soname=$2
 shift 2
