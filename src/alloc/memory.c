@@ -10,6 +10,7 @@
 
 #include "alloc/heap.h"
 #include "base/thread.h"
+#include "weir/device.h"
 #include "weir/graph.h"
 #include "weir/host.h"
 #include "weir/runtime.h"

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "driver/context.h"
 #include "runtime/runtime.h"
+#include "weir/runtime.h"
 
 static _Thread_local weir__thread this_thread;
 

@@ -1,6 +1,7 @@
 /*
- * count_pair CASE PAIRS: warms up, then makes so many pairs of an allocation and a free on the cached path. Nothing is
- * checked here but that they work: instructions.sh counts the instructions of two runs, and takes the difference.
+ * count_pair CASE PAIRS: warms up, then makes PAIRS pairs of an allocation and a free on the cached path.
+ * instructions.sh counts the instructions of two runs and takes the difference; this program only checks that the calls
+ * succeed.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The text up to a newline is read over the defaults, the rest over that. What is accepted must come back. */
+/* The text up to a newline is parsed over the defaults, and the rest over the result. Accepted settings must survive a
+ * round trip through their text. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   char *text = malloc(size + 1), *second;
   weir__settings settings, again;

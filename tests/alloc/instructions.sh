@@ -1,7 +1,7 @@
 #!/bin/sh
-# instructions.sh PROGRAM COMPILER: how many instructions an allocation and its free take on the cached path, compared with
-# instructions.golden. Unlike a time this does not depend on the machine or on what else it does; it does depend on the
-# compiler, so the file says which one it is of, and others are waived. PROGRAM is count_pair, built as a release is.
+# instructions.sh PROGRAM COMPILER: the number of instructions of an allocation and its free on the cached path,
+# compared with instructions.golden. Unlike a time, it does not depend on the machine or its load; it does depend on the
+# compiler, so the file names the compiler, and others are waived. PROGRAM is count_pair, built like a release.
 #
 # With WEIR_UPDATE_GOLDEN=1 the file is written instead: scripts/update-golden.
 set -u
@@ -18,13 +18,13 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# count CASE PAIRS: the instructions of a whole run; nothing when it fails.
+# count CASE PAIRS: the instructions of a whole run; nothing if it fails.
 count() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" >"$work/log" 2>&1 || return
   sed -n 's/^==[0-9]*== Collected *: *\([0-9]*\)$/\1/p' "$work/log"
 }
 
-# per_pair CASE: a run with twice as many pairs has so many instructions more, and all else is the same.
+# per_pair CASE: the difference between two runs, one of which has twice as many pairs.
 per_pair() {
   once=$(count "$1" $pairs)
   twice=$(count "$1" $((2 * pairs)))

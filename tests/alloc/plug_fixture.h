@@ -1,6 +1,6 @@
 /*
- * A back end for tests: memory of the software device, by plain calls of it, and a log of what was called. Its calls go past
- * the faults: they are the back end's own affair.
+ * A pluggable back end for tests: memory of the software device, and a log of the calls. Its calls bypass the fault
+ * table, because the allocator under test does not make them.
  */
 #ifndef WEIR_TEST_PLUG_H
 #define WEIR_TEST_PLUG_H
@@ -17,17 +17,17 @@ typedef struct plug_log {
   int last_device;
   weir_cu_stream last_stream;
   void *last_freed;
-  int refuse; /* so many requests get nothing */
-  int holds;  /* bytes that a reset gives back so that a request can be served: then refuse becomes 0 */
+  int refuse; /* the number of requests to refuse */
+  int holds;  /* bytes that a reset releases to serve a request; refuse becomes 0 then */
   double fraction;
-  char told[512]; /* of pools, streams and bases */
+  char call_log[512]; /* calls about pools, streams and bases */
 } plug_log;
 
 static plug_log plugged;
 
-static __attribute__((unused)) void note_told(const char *what, int device, weir_pool_id pool) {
-  size_t used = strlen(plugged.told);
-  snprintf(plugged.told + used, sizeof plugged.told - used, "%s%s %d {%d,%d}", used ? "; " : "", what, device,
+static __attribute__((unused)) void note_call(const char *what, int device, weir_pool_id pool) {
+  size_t used = strlen(plugged.call_log);
+  snprintf(plugged.call_log + used, sizeof plugged.call_log - used, "%s%s %d {%d,%d}", used ? "; " : "", what, device,
            (int)pool.first, (int)pool.second);
 }
 
@@ -68,7 +68,7 @@ static __attribute__((unused)) weir_backend plug_backend(void) {
   return (weir_backend){.size = sizeof(weir_backend), .context = &plugged, .alloc = plug_alloc, .free = plug_free};
 }
 
-/* An allocator over it, in stepped time. */
+/* An allocator on this back end in stepped time. */
 static __attribute__((unused)) void plug_open_on(weir_soft_clock clock, int devices, const weir_backend *backend,
                                                  const char *conf) {
   alloc_open_devices(clock, devices, GIB);
@@ -76,7 +76,7 @@ static __attribute__((unused)) void plug_open_on(weir_soft_clock clock, int devi
   weir_allocator_options_init(&options);
   options.conf = conf ? conf : "";
   options.backend = backend;
-  CHECK(weir_allocator_create(faults, &options, &allocator));
+  assert_ok(weir_allocator_create(faults, &options, &allocator));
 }
 
 static __attribute__((unused)) void plug_open(const weir_backend *backend, const char *conf) {

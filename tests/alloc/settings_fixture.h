@@ -1,21 +1,16 @@
 /*
- * Settings that a test reads from a text that is right.
+ * Parses settings that must be valid.
  */
 #ifndef WEIR_TEST_ALLOC_SETTINGS_H
 #define WEIR_TEST_ALLOC_SETTINGS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "alloc/settings.h"
 #include "base/base.h"
+#include "support/check.h"
 
 #define MAX_MIB 8796093022207ull
 

@@ -1,5 +1,5 @@
 /*
- * A witness: who is told in the middle of what happens.
+ * The witness, which is called inside each operation.
  */
 #include "weir/adapter.h"
 
@@ -23,8 +23,8 @@ static void test_witness(void **state) {
   alloc_open(NULL, GIB);
   memset(seen, 0, sizeof seen);
   put(get(512, NULL));
-  CHECK(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
-  CHECK(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
+  assert_ok(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
+  assert_ok(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
   void *p = get(512, NULL), *large = get(3 * MIB, NULL);
   put(p);
   put(large);
@@ -38,20 +38,20 @@ static void test_witness(void **state) {
   work(side);
   put(p);
   assert_string_equal(seen, "Aaf");
-  CHECK(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
+  assert_ok(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
   put(get(512, NULL));
   assert_string_equal(seen, "Aaf");
   assert_int_equal(weir_allocator_set_witness(NULL, write_down, seen, WEIR_WITNESS_ALL), WEIR_ERROR_INVALID_ARGUMENT);
   alloc_close();
 }
 
-/* Segments alone: cached allocations and frees stay on the short way, and nobody hears of them. */
+/* A witness for segments only: cached allocations and frees stay on the fast path and do not call it. */
 static void test_witness_of_segments(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   memset(seen, 0, sizeof seen);
   put(get(512, NULL));
-  CHECK(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_SEGMENTS));
+  assert_ok(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_SEGMENTS));
   put(get(512, NULL));
   assert_string_equal(seen, "");
   void *large = get(3 * MIB, NULL);
@@ -60,22 +60,22 @@ static void test_witness_of_segments(void **state) {
   memset(seen, 0, sizeof seen);
   empty_cache();
   assert_string_equal(seen, "FF");
-  CHECK(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
+  assert_ok(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
   memset(seen, 0, sizeof seen);
   put(get(512, NULL));
   assert_string_equal(seen, "Aafc");
   assert_int_equal(weir_allocator_set_witness(allocator, write_down, seen, (weir_witness_scope)2),
                    WEIR_ERROR_INVALID_ARGUMENT);
-  CHECK(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
+  assert_ok(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
   alloc_close();
 }
 
 static void test_one_witness(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
+  assert_ok(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
   assert_int_equal(weir_allocator_set_witness(allocator, write_down, NULL, WEIR_WITNESS_ALL), WEIR_ERROR_BAD_STATE);
-  CHECK(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
+  assert_ok(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
   alloc_close();
 }
 

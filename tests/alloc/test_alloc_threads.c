@@ -1,6 +1,6 @@
 /*
- * Many threads at once: over streams, pools, limits and empties. Who has a block writes his mark into it and finds it
- * there when he frees it; at the end the walker runs. The thread sanitizer sees the rest.
+ * Many threads at once, with streams, pools, limits and emptied caches. The thread that owns a block writes a mark into
+ * it and checks the mark before it frees the block; at the end the walker runs. The thread sanitizer finds the rest.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,13 @@
 #include "support/alloc.h"
 #include "support/length.h"
 
-enum { THREADS = 16, SLOTS = 64, HOMES = 4 /* streams that have blocks of their own, where anybody allocates */ };
+enum { THREADS = 16, SLOTS = 64, HOMES = 4 /* streams with their own blocks, on which all threads allocate */ };
 
 typedef struct worker {
   int number;
   uint64_t random;
   weir_cu_stream stream;
-  const char *wrong; /* what it found; NULL: nothing */
+  const char *wrong; /* the failed condition, or NULL */
   long allocations, refusals;
 } worker;
 
@@ -22,11 +22,11 @@ static worker workers[THREADS];
 static weir_cu_stream streams[THREADS];
 static _Atomic(void *) slots[SLOTS]; /* blocks that one thread leaves for another to free */
 static int steps;
-static bool may_reset; /* sums may be reset on the way */
+static bool may_reset; /* accumulated statistics may be reset during the test */
 
 static uint64_t random_of(worker *w, uint64_t limit) { return soft_random_r(&w->random, limit); }
 
-#define EXPECT_THAT(w, condition)                                                                                      \
+#define worker_assert(w, condition)                                                                                    \
   do {                                                                                                                 \
     if (!(condition))                                                                                                  \
       (w)->wrong = #condition;                                                                                         \
@@ -61,8 +61,8 @@ static void open(const char *conf, unsigned long long bytes) {
 
 static void close_empty(void) {
   for (int i = 0; i < SLOTS; i++)
-    CHECK(weir_allocator_free(allocator, atomic_load(&slots[i])));
-  OK(d->CtxSynchronize(d));
+    assert_ok(weir_allocator_free(allocator, atomic_load(&slots[i])));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(allocated(), 0);
   empty_cache();
   assert_int_equal(active(), 0);
@@ -72,7 +72,7 @@ static void close_empty(void) {
 
 /* ---- Allocating and freeing ---- */
 
-/* The mark lies in the first bytes of a block, and says who has it. */
+/* The mark in the first bytes of a block identifies its owner. */
 static void set_mark(void *p, const worker *w, uint64_t number) {
   uint64_t words[2] = {(uint64_t)w->number, number};
   memcpy(p, words, sizeof words);
@@ -96,18 +96,18 @@ static void *alloc_and_free(void *data) {
   for (int i = 0; i < steps; i++) {
     int at = (int)random_of(w, HAS);
     if (has[at]) {
-      EXPECT_THAT(w, has_mark(has[at], w, number[at]));
-      EXPECT_THAT(w, weir_allocator_free(allocator, has[at]) == WEIR_OK);
+      worker_assert(w, has_mark(has[at], w, number[at]));
+      worker_assert(w, weir_allocator_free(allocator, has[at]) == WEIR_OK);
       has[at] = NULL;
     } else {
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &has[at]) == WEIR_OK);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &has[at]) == WEIR_OK);
       number[at] = (uint64_t)i;
       set_mark(has[at], w, number[at]);
       w->allocations++;
     }
   }
   for (int i = 0; i < HAS; i++)
-    EXPECT_THAT(w, weir_allocator_free(allocator, has[i]) == WEIR_OK);
+    worker_assert(w, weir_allocator_free(allocator, has[i]) == WEIR_OK);
   return NULL;
 }
 
@@ -133,7 +133,8 @@ static void test_one_stream(void **state) {
 
 /* ---- Everything at once ---- */
 
-/* What others are about to change: pools that may go, blocks that may be freed, sums that may be reset. */
+/* Queries of objects that other threads change: pools that may be destroyed, blocks that may be freed, statistics that
+ * may be reset. */
 static void look_around(worker *w) {
   const weir_pool_id some = {0, 1 + random_of(w, THREADS + 1)};
   weir_stat reserved_bytes[WEIR_STAT_KINDS];
@@ -144,7 +145,7 @@ static void look_around(worker *w) {
   size_t bytes;
   switch (random_of(w, 8)) {
   case 0:
-    weir_pool_get_stats(allocator, 0, some, reserved_bytes); /* it may not be there */
+    weir_pool_get_stats(allocator, 0, some, reserved_bytes); /* the pool may not exist */
     break;
   case 1:
     weir_pool_use_count(allocator, 0, some, &count);
@@ -157,24 +158,25 @@ static void look_around(worker *w) {
     weir_checkpoint_destroy(checkpoint);
     break;
   case 4:
-    EXPECT_THAT(w, weir_allocator_settings(allocator, text, sizeof text) < sizeof text);
+    worker_assert(w, weir_allocator_settings(allocator, text, sizeof text) < sizeof text);
     break;
   case 5:
-    EXPECT_THAT(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
+    worker_assert(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
     break;
   case 6:
     if (may_reset)
-      EXPECT_THAT(w, weir_allocator_reset_accumulated_stats(allocator, 0) == WEIR_OK);
+      worker_assert(w, weir_allocator_reset_accumulated_stats(allocator, 0) == WEIR_OK);
     break;
-  default: /* a block that nobody else has meanwhile */
+  default: /* a block that no other thread uses meanwhile */
     p = atomic_exchange(&slots[random_of(w, SLOTS)], NULL);
     if (p && weir_allocator_base(allocator, p, &base, &bytes) == WEIR_OK)
-      EXPECT_THAT(w, (char *)base <= (char *)p && (char *)p < (char *)base + bytes);
-    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, (char *)base <= (char *)p && (char *)p < (char *)base + bytes);
+    worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
   }
 }
 
-/* A pool for which threads compete: one has the scope, which takes all allocations of one stream, whoever makes them. */
+/* A pool that threads compete for: one thread has the scope open, which captures all allocations of one stream by any
+ * thread. */
 static int is_first_stream(void *context, weir_cu_stream stream) {
   (void)context;
   return stream == streams[0];
@@ -184,16 +186,16 @@ static void share_a_scope(worker *w) {
   const weir_pool_id shared = {0, THREADS + 1};
   weir_status status = weir_pool_begin(allocator, 0, shared, is_first_stream, NULL);
   if (status) {
-    EXPECT_THAT(w, status == WEIR_ERROR_BAD_STATE); /* another has it */
+    worker_assert(w, status == WEIR_ERROR_BAD_STATE); /* another thread has it open */
     return;
   }
   void *p = NULL;
   status = weir_allocator_alloc(allocator, 0, some_bytes(w), streams[0], &p);
-  EXPECT_THAT(w, status == WEIR_OK || status == WEIR_ERROR_OUT_OF_MEMORY);
+  worker_assert(w, status == WEIR_OK || status == WEIR_ERROR_OUT_OF_MEMORY);
   w->refusals += status != WEIR_OK;
-  EXPECT_THAT(w, weir_pool_end(allocator, 0, shared) == WEIR_OK);
-  EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
-  EXPECT_THAT(w, weir_pool_release(allocator, 0, shared) == WEIR_OK);
+  worker_assert(w, weir_pool_end(allocator, 0, shared) == WEIR_OK);
+  worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
+  worker_assert(w, weir_pool_release(allocator, 0, shared) == WEIR_OK);
 }
 
 static void *do_everything(void *data) {
@@ -211,29 +213,30 @@ static void *do_everything(void *data) {
         w->allocations++;
         p = atomic_exchange(&slots[random_of(w, SLOTS)], p);
       } else {
-        EXPECT_THAT(w, status == WEIR_ERROR_OUT_OF_MEMORY);
+        worker_assert(w, status == WEIR_ERROR_OUT_OF_MEMORY);
         w->refusals++;
       }
-      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
     } else if (what < 75) {
       p = atomic_exchange(&slots[random_of(w, SLOTS)], NULL);
       if (p && random_of(w, 3) == 0) {
         uint64_t to = random_of(w, THREADS);
-        EXPECT_THAT(w, weir_allocator_record_stream(allocator, p, streams[to]) == WEIR_OK);
-        if (to >= HOMES) /* otherwise it may be the block's own, and then nobody waits before the block's next use */
-          EXPECT_THAT(w, d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 16, streams[to]) == WEIR_CU_SUCCESS);
+        worker_assert(w, weir_allocator_record_stream(allocator, p, streams[to]) == WEIR_OK);
+        /* Otherwise it may be the block's own stream, and nothing orders the work before the block's next use. */
+        if (to >= HOMES)
+          worker_assert(w, d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 16, streams[to]) == WEIR_CU_SUCCESS);
       }
-      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
     } else if (what < 77) {
-      EXPECT_THAT(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
+      worker_assert(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
     } else if (what < 78) {
       const weir_pool_id some = {0, 1 + random_of(w, THREADS + 1)};
-      EXPECT_THAT(w, weir_allocator_empty_pool(allocator, some) == WEIR_OK);
+      worker_assert(w, weir_allocator_empty_pool(allocator, some) == WEIR_OK);
     } else if (what < 83) {
       weir_allocator_stats stats = {.size = sizeof stats};
-      EXPECT_THAT(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
-      EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.allocated_bytes[WEIR_STAT_ALL].peak);
-      EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.reserved_bytes[WEIR_STAT_ALL].current);
+      worker_assert(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
+      worker_assert(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.allocated_bytes[WEIR_STAT_ALL].peak);
+      worker_assert(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.reserved_bytes[WEIR_STAT_ALL].current);
     } else if (what < 84) {
       look_around(w);
     } else if (what < 86) {
@@ -241,12 +244,12 @@ static void *do_everything(void *data) {
     } else if (what < 94) {
       weir_status status =
           in_scope ? weir_pool_end(allocator, 0, pool) : weir_pool_begin(allocator, 0, pool, NULL, NULL);
-      EXPECT_THAT(w, status == WEIR_OK);
+      worker_assert(w, status == WEIR_OK);
       held += !in_scope;
       in_scope = !in_scope;
     } else if (what < 97) {
       if (held > in_scope) {
-        EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+        worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
         held--;
       }
     } else if (what < 98) {
@@ -254,20 +257,20 @@ static void *do_everything(void *data) {
           "expandable_segments:True",         "expandable_segments:False",          "max_split_size_mb:20",
           "max_split_size_mb:4096",           "garbage_collection_threshold:0.5",   "release_lock_on_cudamalloc:True",
           "release_lock_on_cudamalloc:False", "roundup_power2_divisions:[1:4,>:8]", "roundup_power2_divisions:0"};
-      EXPECT_THAT(w, weir_allocator_configure(allocator, confs[random_of(w, WEIR_COUNT_OF(confs))]) == WEIR_OK);
+      worker_assert(w, weir_allocator_configure(allocator, confs[random_of(w, WEIR_COUNT_OF(confs))]) == WEIR_OK);
     } else if (what < 99) {
       double fraction = 0.5 + (double)random_of(w, 50) / 100;
-      EXPECT_THAT(w, weir_allocator_set_fraction(allocator, 0, fraction) == WEIR_OK);
+      worker_assert(w, weir_allocator_set_fraction(allocator, 0, fraction) == WEIR_OK);
     } else {
       size_t largest = 0;
-      EXPECT_THAT(w, weir_allocator_largest_block(allocator, 0, &largest) == WEIR_OK);
-      EXPECT_THAT(w, weir_allocator_free(allocator, &largest) == WEIR_ERROR_INVALID_ARGUMENT);
+      worker_assert(w, weir_allocator_largest_block(allocator, 0, &largest) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, &largest) == WEIR_ERROR_INVALID_ARGUMENT);
     }
   }
   if (in_scope)
-    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
   while (held-- > 0)
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
   return NULL;
 }
 
@@ -280,27 +283,27 @@ static void test_everything(void **state) {
   close_empty();
 }
 
-/* One looks on while the others come to new peaks, from which he takes them down again and again. */
+/* One thread resets the peaks repeatedly while the others reach new ones. */
 static void *grow_or_look_on(void *data) {
   worker *w = data;
   if (w->number)
     return alloc_and_free(data);
   for (int i = 0; i < steps; i++) {
     weir_allocator_stats stats = {.size = sizeof stats};
-    EXPECT_THAT(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
+    worker_assert(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
+    worker_assert(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
     for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
-      EXPECT_THAT(w, stats.allocation[kind].current <= stats.allocation[kind].peak);
-      EXPECT_THAT(w, stats.allocated_bytes[kind].current <= stats.allocated_bytes[kind].peak);
-      EXPECT_THAT(w, stats.active_bytes[kind].current <= stats.active_bytes[kind].peak);
-      EXPECT_THAT(w, stats.inactive_split_bytes[kind].current <= stats.inactive_split_bytes[kind].peak);
-      EXPECT_THAT(w, stats.allocated_bytes[kind].current <= stats.reserved_bytes[kind].current);
+      worker_assert(w, stats.allocation[kind].current <= stats.allocation[kind].peak);
+      worker_assert(w, stats.allocated_bytes[kind].current <= stats.allocated_bytes[kind].peak);
+      worker_assert(w, stats.active_bytes[kind].current <= stats.active_bytes[kind].peak);
+      worker_assert(w, stats.inactive_split_bytes[kind].current <= stats.inactive_split_bytes[kind].peak);
+      worker_assert(w, stats.allocated_bytes[kind].current <= stats.reserved_bytes[kind].current);
     }
   }
   return NULL;
 }
 
-static void test_looking_on(void **state) {
+static void test_queries_meanwhile(void **state) {
   (void)state;
   open("", 8 * GIB);
   steps = 3000;
@@ -308,27 +311,27 @@ static void test_looking_on(void **state) {
   close_empty();
 }
 
-/* Scopes come and go around those who allocate: a pool stays while an allocation is on its way to it. */
+/* Scopes open and close around allocations: a pool lives until an allocation in progress has finished. */
 static void *come_by(void *data) {
   worker *w = data;
   const weir_pool_id pool = {0, 1 + (uint64_t)w->number % 4};
   for (int i = 0; i < steps; i++) {
     if (w->number >= 4) {
       void *p = NULL;
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 1 + random_of(w, 4 * KIB), streams[0], &p) == WEIR_OK);
-      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, 1 + random_of(w, 4 * KIB), streams[0], &p) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
       w->allocations++;
       continue;
     }
     weir_pool_options options;
     weir_pool_options_init(&options);
     options.no_split = (int)random_of(w, 2);
-    EXPECT_THAT(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, is_first_stream, NULL) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
+    worker_assert(w, weir_pool_begin(allocator, 0, pool, is_first_stream, NULL) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
   }
   return NULL;
 }
@@ -341,7 +344,7 @@ static void test_scopes_that_end(void **state) {
   close_empty();
 }
 
-/* ---- Short of memory ---- */
+/* ---- Out of memory ---- */
 
 static int free_a_slot(void *context, int device) {
   (void)context, (void)device;
@@ -361,14 +364,14 @@ static void note(void *context, const weir_trace_entry *entry) {
     atomic_fetch_add((atomic_int *)context, 1);
 }
 
-static void test_short_of_memory(void **state) {
+static void test_little_memory(void **state) {
   (void)state;
   open("", 48 * MIB);
   atomic_int seen = 0;
   atomic_int noted = 0;
-  CHECK(weir_allocator_attach_free_callback(allocator, free_a_slot, NULL));
-  CHECK(weir_allocator_attach_oom_observer(allocator, look, &seen));
-  CHECK(weir_allocator_attach_tracker(allocator, note, &noted));
+  assert_ok(weir_allocator_attach_free_callback(allocator, free_a_slot, NULL));
+  assert_ok(weir_allocator_attach_oom_observer(allocator, look, &seen));
+  assert_ok(weir_allocator_attach_tracker(allocator, note, &noted));
   steps = 600;
   may_reset = false;
   run_threads(do_everything, streams, THREADS);
@@ -382,13 +385,13 @@ static void test_short_of_memory(void **state) {
   close_empty();
 }
 
-/* ---- Memory of one's own, out of line: segments come and go beside segments in use ---- */
+/* ---- Unaligned memory from pool functions: segments come and go next to segments in use ---- */
 
 enum { STRIP = 40 };
 static char *strip;
 static atomic_int taken[STRIP];
 
-/* Pieces of 2 MiB side by side, each with a border in the middle of a unit. */
+/* Adjacent pieces of 2 MiB, whose borders lie in the middle of a unit. */
 static void *strip_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
   (void)context, (void)device, (void)stream;
   if (bytes != 2 * MIB)
@@ -404,7 +407,7 @@ static void strip_free(void *context, void *pointer, size_t bytes, int device, w
   atomic_store(&taken[((char *)pointer - strip - MIB) / (2 * MIB)], 0);
 }
 
-static void *come_and_go(void *data) {
+static void *allocate_and_free(void *data) {
   worker *w = data;
   const weir_pool_id pool = {0, (uint64_t)w->number + 1};
   weir_pool_options options;
@@ -413,66 +416,66 @@ static void *come_and_go(void *data) {
   options.free = strip_free;
   for (int i = 0; i < steps; i++) {
     void *p = NULL, *q = NULL;
-    EXPECT_THAT(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &p) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &q) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
+    worker_assert(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
+    worker_assert(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &p) == WEIR_OK);
+    worker_assert(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &q) == WEIR_OK);
+    worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
     set_mark(p, w, (uint64_t)i);
     set_mark(q, w, (uint64_t)-i);
-    EXPECT_THAT(w, has_mark(p, w, (uint64_t)i));
-    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
-    EXPECT_THAT(w, has_mark(q, w, (uint64_t)-i));
-    EXPECT_THAT(w, weir_allocator_free(allocator, q) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
+    worker_assert(w, has_mark(p, w, (uint64_t)i));
+    worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
+    worker_assert(w, has_mark(q, w, (uint64_t)-i));
+    worker_assert(w, weir_allocator_free(allocator, q) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
     w->allocations += 2;
   }
   return NULL;
 }
 
-static void test_neighbours_out_of_line(void **state) {
+static void test_unaligned_neighbours(void **state) {
   (void)state;
   open("", GIB);
   assert_int_equal(posix_memalign((void **)&strip, 2 * MIB, (STRIP + 1) * 2 * MIB), 0);
   steps = 300;
-  run_threads(come_and_go, streams, THREADS);
+  run_threads(allocate_and_free, streams, THREADS);
   close_empty();
   free(strip);
 }
 
-/* ---- Checkpoints, each thread with a pool of its own ---- */
+/* ---- Checkpoints, each thread with a separate pool ---- */
 
 static void *go_back(void *data) {
   worker *w = data;
   const weir_pool_id pool = {0, (uint64_t)w->number + 1};
-  EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
+  worker_assert(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
   for (int i = 0; i < steps; i++) {
     enum { OLD = 6, NEW = 4 };
     void *old[OLD] = {0}, *new[NEW] = {0};
     weir_checkpoint *checkpoint = NULL;
     weir_checkpoint_delta delta = {0};
     for (int k = 0; k < OLD; k++)
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &old[k]) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_checkpoint(allocator, 0, pool, &checkpoint) == WEIR_OK);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &old[k]) == WEIR_OK);
+    worker_assert(w, weir_pool_checkpoint(allocator, 0, pool, &checkpoint) == WEIR_OK);
     for (int k = 0; k < OLD; k += 2)
-      EXPECT_THAT(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
     for (int k = 0; k < NEW; k++)
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &new[k]) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_restore(allocator, checkpoint, &delta) == WEIR_OK);
-    EXPECT_THAT(w, delta.freed_count == OLD / 2 + NEW && delta.allocated_count == OLD);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &new[k]) == WEIR_OK);
+    worker_assert(w, weir_pool_restore(allocator, checkpoint, &delta) == WEIR_OK);
+    worker_assert(w, delta.freed_count == OLD / 2 + NEW && delta.allocated_count == OLD);
     int equal = 0;
-    EXPECT_THAT(w, weir_pool_check_live(allocator, 0, pool, old, OLD, &equal) == WEIR_OK && equal);
+    worker_assert(w, weir_pool_check_live(allocator, 0, pool, old, OLD, &equal) == WEIR_OK && equal);
     weir_checkpoint_delta_clear(&delta);
     weir_checkpoint_destroy(checkpoint);
     for (int k = 0; k < OLD; k++)
-      EXPECT_THAT(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
+    worker_assert(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
     w->allocations += OLD + NEW;
   }
-  EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
-  EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+  worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+  worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
   return NULL;
 }
 
@@ -488,7 +491,7 @@ static void test_checkpoints(void **state) {
 
 /* ---- Several allocators ---- */
 
-/* A program that has one for each thread. */
+/* A program with one allocator per thread. */
 static void *have_an_allocator(void *data) {
   worker *w = data;
   for (int i = 0; i < steps; i++) {
@@ -497,16 +500,16 @@ static void *have_an_allocator(void *data) {
     options.conf = i % 2 ? "expandable_segments:True" : "";
     weir_allocator *mine = NULL;
     void *p = NULL;
-    EXPECT_THAT(w, weir_allocator_create(faults, &options, &mine) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_alloc(mine, 0, 3 * MIB, w->stream, &p) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_ERROR_INVALID_ARGUMENT);
+    worker_assert(w, weir_allocator_create(faults, &options, &mine) == WEIR_OK);
+    worker_assert(w, weir_allocator_alloc(mine, 0, 3 * MIB, w->stream, &p) == WEIR_OK);
+    worker_assert(w, weir_allocator_free(allocator, p) == WEIR_ERROR_INVALID_ARGUMENT);
     weir_allocator_destroy(mine);
     w->allocations++;
   }
   return NULL;
 }
 
-static void test_an_allocator_for_each(void **state) {
+static void test_one_allocator_per_thread(void **state) {
   (void)state;
   open("", 4 * GIB);
   steps = 20;
@@ -519,12 +522,12 @@ int main(void) {
       cmocka_unit_test_teardown(test_own_streams, alloc_teardown),
       cmocka_unit_test_teardown(test_one_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_everything, alloc_teardown),
-      cmocka_unit_test_teardown(test_looking_on, alloc_teardown),
+      cmocka_unit_test_teardown(test_queries_meanwhile, alloc_teardown),
       cmocka_unit_test_teardown(test_scopes_that_end, alloc_teardown),
-      cmocka_unit_test_teardown(test_short_of_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_neighbours_out_of_line, alloc_teardown),
+      cmocka_unit_test_teardown(test_little_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_unaligned_neighbours, alloc_teardown),
       cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
-      cmocka_unit_test_teardown(test_an_allocator_for_each, alloc_teardown),
+      cmocka_unit_test_teardown(test_one_allocator_per_thread, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

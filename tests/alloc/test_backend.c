@@ -1,6 +1,5 @@
 /*
- * A back end of the program's: every allocation is a call of it, and everything that the cache offers beside caching works
- * over it.
+ * A pluggable back end: every allocation calls it, and every feature of the allocator other than caching works with it.
  */
 #include "alloc/plug_fixture.h"
 #include "weir/history.h"
@@ -16,7 +15,7 @@ static void test_every_call_is_the_back_ends(void **state) {
   weir_cu_stream stream = work_stream();
   void *a = get(1000, stream);
   assert_int_equal(plugged.allocs, 1);
-  assert_int_equal(plugged.last_bytes, 1000); /* as it was asked for */
+  assert_int_equal(plugged.last_bytes, 1000); /* not rounded */
   assert_ptr_equal(plugged.last_stream, stream);
   void *b = get(3 * MIB + 1, NULL);
   assert_int_equal(plugged.last_bytes, 3 * MIB + 1);
@@ -26,11 +25,11 @@ static void test_every_call_is_the_back_ends(void **state) {
   assert_int_equal(plugged.last_bytes, 1000);
   assert_ptr_equal(plugged.last_stream, stream);
   assert_ptr_equal(get(0, NULL), NULL);
-  CHECK(weir_allocator_free(allocator, NULL));
-  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, a));
-  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, (char *)b + 1));
-  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_record_stream(allocator, a, stream));
-  REFUSED_SAYING(OUT_OF_MEMORY, "1EB", weir_allocator_alloc(allocator, 0, 1ull << 60, NULL, &a));
+  assert_ok(weir_allocator_free(allocator, NULL));
+  assert_error_says(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, a));
+  assert_error_says(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, (char *)b + 1));
+  assert_error_says(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_record_stream(allocator, a, stream));
+  assert_error_says(OUT_OF_MEMORY, "1EB", weir_allocator_alloc(allocator, 0, 1ull << 60, NULL, &a));
   put(b);
   assert_int_equal(plugged.frees, 2);
   alloc_close();
@@ -42,31 +41,31 @@ static void test_names_and_options(void **state) {
   backend.name = "mine";
   plug_open(&backend, "backend:native");
   assert_string_equal(weir_allocator_backend(allocator), "mine");
-  CHECK(weir_allocator_set_caching(allocator, 0)); /* nothing to turn off */
+  assert_ok(weir_allocator_set_caching(allocator, 0)); /* there is no cache to turn off */
   assert_int_equal(weir_allocator_is_caching(allocator), 1);
   put(get(512, NULL));
   assert_int_equal(plugged.allocs, 1);
-  REFUSED_SAYING(NOT_SUPPORTED, "mine", weir_allocator_configure(allocator, "backend:cudaMallocAsync"));
+  assert_error_says(NOT_SUPPORTED, "mine", weir_allocator_configure(allocator, "backend:cudaMallocAsync"));
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = "";
   options.backend = &backend;
   weir_allocator *other = NULL;
   backend.free = NULL;
-  REFUSED_SAYING(INVALID_ARGUMENT, "alloc and free", weir_allocator_create(faults, &options, &other));
+  assert_error_says(INVALID_ARGUMENT, "alloc and free", weir_allocator_create(faults, &options, &other));
   backend.free = plug_free;
   backend.alloc = NULL;
-  REFUSED_SAYING(INVALID_ARGUMENT, "alloc and free", weir_allocator_create(faults, &options, &other));
+  assert_error_says(INVALID_ARGUMENT, "alloc and free", weir_allocator_create(faults, &options, &other));
   assert_null(other);
   backend.alloc = plug_alloc;
-  backend.size = offsetof(weir_backend, init); /* a program of an older version */
+  backend.size = offsetof(weir_backend, init); /* a program built for an older version */
   backend.init = (void (*)(void *, int))1;
-  CHECK(weir_allocator_create(faults, &options, &other));
+  assert_ok(weir_allocator_create(faults, &options, &other));
   weir_allocator_destroy(other);
   alloc_close();
 }
 
-/* What is still out, or waits, goes with the allocator; on the device that it is of. */
+/* Live and waiting memory is freed with the allocator, on the device that it belongs to. */
 static void test_left_behind(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
@@ -119,19 +118,19 @@ static void test_statistics(void **state) {
   assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].freed, 40 * MIB);
   assert_int_equal(s.oversize_allocations.current, 0);
   assert_int_equal(s.num_device_free, 1);
-  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
   assert_int_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].peak, 1000);
   void *base = NULL;
   size_t bytes = 0;
-  CHECK(weir_allocator_base(allocator, a, &base, &bytes));
+  assert_ok(weir_allocator_base(allocator, a, &base, &bytes));
   assert_ptr_equal(base, a);
   assert_int_equal(bytes, 1000);
   weir_pointer_info info = {.size = sizeof info};
-  CHECK(weir_allocator_describe(allocator, a, &info));
+  assert_ok(weir_allocator_describe(allocator, a, &info));
   assert_int_equal(info.bytes, 1000);
   assert_int_equal(info.is_large, 0);
   size_t largest = 0;
-  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
   assert_true(largest > 0 && largest < GIB);
   put(a);
   alloc_close();
@@ -152,8 +151,8 @@ static void test_trackers_and_history(void **state) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   *heard = 0;
-  CHECK(weir_allocator_attach_tracker(allocator, hear, NULL));
-  CHECK(weir_history_record(allocator, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, hear, NULL));
+  assert_ok(weir_history_record(allocator, NULL));
   weir_cu_stream other = work_stream();
   void *a = get(1000, NULL);
   put(a);
@@ -165,33 +164,33 @@ static void test_trackers_and_history(void **state) {
   work(other);
   put(a);
   assert_string_equal(heard, "segment_alloc 700, alloc 700, free_requested 700");
-  assert_int_equal(plugged.frees, 1); /* the other stream is not there yet */
+  assert_int_equal(plugged.frees, 1); /* the other stream is not done */
   weir_pointer_info info = {.size = sizeof info};
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, &info));
   soft_step_all();
-  void *b = get(800, NULL); /* looks */
+  void *b = get(800, NULL); /* polls the events */
   assert_int_equal(plugged.frees, 2);
   assert_string_equal(heard, "segment_alloc 700, alloc 700, free_requested 700, free_completed 700, segment_free 700, "
                              "segment_alloc 800, alloc 800");
-  CHECK(weir_allocator_describe(allocator, b, &info));
+  assert_ok(weir_allocator_describe(allocator, b, &info));
   assert_int_not_equal(info.stack, 0);
 
   weir_snapshot *snapshot = NULL;
   const weir_snapshot_segment *segments = NULL;
   size_t count = 0;
   uint64_t events = 0, dropped = 0;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  CHECK(weir_snapshot_segments(snapshot, &segments, &count));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_segments(snapshot, &segments, &count));
   assert_int_equal(count, 1);
   assert_int_equal(segments[0].address, (uint64_t)b);
   assert_int_equal(segments[0].bytes, 800);
   assert_int_equal(segments[0].block_count, 1);
   assert_int_equal(segments[0].blocks[0].state, WEIR_BLOCK_ACTIVE_ALLOCATED);
   assert_int_equal(segments[0].blocks[0].stack, info.stack);
-  CHECK(weir_snapshot_events(snapshot, 0, &events, &dropped));
+  assert_ok(weir_snapshot_events(snapshot, 0, &events, &dropped));
   assert_int_equal(events, 12);
   weir_snapshot_event event = {.size = sizeof event};
-  CHECK(weir_snapshot_event_at(snapshot, 0, 11, &event));
+  assert_ok(weir_snapshot_event_at(snapshot, 0, 11, &event));
   assert_int_equal(event.action, WEIR_TRACE_ALLOC);
   assert_int_equal(event.address, (uint64_t)b);
   assert_int_equal(event.bytes, 800);
@@ -201,7 +200,7 @@ static void test_trackers_and_history(void **state) {
   alloc_close();
 }
 
-/* A snapshot shows what waits. */
+/* A snapshot shows waiting blocks. */
 static void test_pending_in_a_snapshot(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
@@ -217,8 +216,8 @@ static void test_pending_in_a_snapshot(void **state) {
   weir_snapshot *snapshot = NULL;
   const weir_snapshot_segment *segments = NULL;
   size_t count = 0;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  CHECK(weir_snapshot_segments(snapshot, &segments, &count));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_segments(snapshot, &segments, &count));
   assert_int_equal(count, 1);
   assert_int_equal(segments[0].blocks[0].state, WEIR_BLOCK_ACTIVE_PENDING_FREE);
   weir_snapshot_destroy(snapshot);
@@ -258,7 +257,7 @@ static void on_stream(void *context, void *pointer, weir_cu_stream stream) {
   plug_log *log = context;
   log->last_freed = pointer;
   log->last_stream = stream;
-  note_told("stream", 0, (weir_pool_id){0, 0});
+  note_call("stream", 0, (weir_pool_id){0, 0});
 }
 
 static int (*told_filter)(void *context, weir_cu_stream stream);
@@ -268,15 +267,15 @@ static void on_begin(void *context, int device, weir_pool_id pool, int (*filter)
   (void)context;
   told_filter = filter;
   told_filter_context = filter_context;
-  note_told("begin", device, pool);
+  note_call("begin", device, pool);
 }
 static void on_end(void *context, int device, weir_pool_id pool) {
   (void)context;
-  note_told("end", device, pool);
+  note_call("end", device, pool);
 }
 static void on_release(void *context, int device, weir_pool_id pool) {
   (void)context;
-  note_told("release", device, pool);
+  note_call("release", device, pool);
 }
 
 static int only_odd(void *context, weir_cu_stream stream) {
@@ -297,37 +296,37 @@ static void test_optional_functions(void **state) {
   backend.release_pool = on_release;
   plug_open_on(WEIR_SOFT_STEPPED, 2, &backend, "per_process_memory_fraction:0.5");
   assert_int_equal(plugged.inits, 2);
-  assert_true(plugged.fraction == 1.5); /* of device 1, the last */
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.25));
+  assert_true(plugged.fraction == 1.5); /* of device 1, the last one */
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.25));
   assert_true(plugged.fraction == 0.25);
   empty_cache();
-  assert_int_equal(plugged.resets, 1); /* not once for each device */
+  assert_int_equal(plugged.resets, 1); /* once, not per device */
   void *a = get(512, NULL), *base = NULL;
   size_t bytes = 0;
-  CHECK(weir_allocator_base(allocator, a, &base, &bytes));
+  assert_ok(weir_allocator_base(allocator, a, &base, &bytes));
   assert_ptr_equal(base, (char *)a - 64);
   assert_int_equal(bytes, 4096);
 
-  /* It waits for streams by itself: nothing does here. */
+  /* The back end handles streams itself, so the allocator does not wait for them. */
   weir_cu_stream other = work_stream();
   work(other);
   also_used_by(a, other);
   assert_ptr_equal(plugged.last_stream, other);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, (char *)a + 8, other));
+  assert_error(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, (char *)a + 8, other));
   put(a);
   assert_int_equal(plugged.frees, 1);
   soft_step_all();
 
   weir_pool_id id = {0, 7};
-  *plugged.told = 0;
-  CHECK(weir_pool_begin(allocator, 1, id, only_odd, &backend));
+  *plugged.call_log = 0;
+  assert_ok(weir_pool_begin(allocator, 1, id, only_odd, &backend));
   assert_true(told_filter == only_odd);
   assert_ptr_equal(told_filter_context, &backend);
-  REFUSED(BAD_STATE, weir_pool_begin(allocator, 1, id, NULL, NULL));
-  CHECK(weir_pool_end(allocator, 1, id));
-  CHECK(weir_pool_release(allocator, 1, id));
-  REFUSED(INVALID_ARGUMENT, weir_pool_release(allocator, 1, id));
-  assert_string_equal(plugged.told, "begin 1 {0,7}; end 1 {0,7}; release 1 {0,7}");
+  assert_error(BAD_STATE, weir_pool_begin(allocator, 1, id, NULL, NULL));
+  assert_ok(weir_pool_end(allocator, 1, id));
+  assert_ok(weir_pool_release(allocator, 1, id));
+  assert_error(INVALID_ARGUMENT, weir_pool_release(allocator, 1, id));
+  assert_string_equal(plugged.call_log, "begin 1 {0,7}; end 1 {0,7}; release 1 {0,7}");
   alloc_close();
 }
 
@@ -335,33 +334,33 @@ static void test_optional_functions(void **state) {
 
 static void pool_is_gone(void *context) { ++*(int *)context; }
 
-/* The allocations of a scope are the pool's, and a pool's own functions come before the back end's. */
+/* Allocations in a scope belong to the pool, and a pool's own functions take precedence over the back end. */
 static void test_pools(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   weir_pool_id id = {0, 3}, own = {0, 4};
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *a = get(600, NULL), *b = get(2 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   void *c = get(600, NULL), *live[] = {b, a};
   int equal = 0;
-  CHECK(weir_pool_check_live(allocator, 0, id, live, 2, &equal));
+  assert_ok(weir_pool_check_live(allocator, 0, id, live, 2, &equal));
   assert_int_equal(equal, 1);
   weir_pointer_info info = {.size = sizeof info};
-  CHECK(weir_allocator_describe(allocator, a, &info));
+  assert_ok(weir_allocator_describe(allocator, a, &info));
   assert_int_equal(info.pool.second, 3);
   weir_stat held[WEIR_STAT_KINDS];
-  CHECK(weir_pool_get_stats(allocator, 0, id, held));
+  assert_ok(weir_pool_get_stats(allocator, 0, id, held));
   assert_int_equal(held[WEIR_STAT_ALL].current, 600 + 2 * MIB);
   weir_checkpoint *checkpoint = NULL;
-  REFUSED_SAYING(NOT_SUPPORTED, "pluggable", weir_pool_checkpoint(allocator, 0, id, &checkpoint));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_error_says(NOT_SUPPORTED, "pluggable", weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+  assert_ok(weir_pool_release(allocator, 0, id));
   put(a);
   put(b);
   empty_cache();
-  REFUSED(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, id, &equal)); /* gone */
-  CHECK(weir_pool_get_stats(allocator, 0, id, held));
+  assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, id, &equal)); /* destroyed */
+  assert_ok(weir_pool_get_stats(allocator, 0, id, held));
   assert_int_equal(held[WEIR_STAT_ALL].current, 0);
 
   plug_log other = {0};
@@ -372,16 +371,16 @@ static void test_pools(void **state) {
   options.free = count_free;
   options.context = &other;
   old_allocator_frees = 0;
-  CHECK(weir_pool_create(allocator, 0, own, &options));
-  CHECK(weir_pool_begin(allocator, 0, own, NULL, NULL));
+  assert_ok(weir_pool_create(allocator, 0, own, &options));
+  assert_ok(weir_pool_begin(allocator, 0, own, NULL, NULL));
   a = get(500, NULL);
   assert_int_equal(other.allocs, 1);
   assert_int_equal(plugged.allocs, before);
-  CHECK(weir_pool_end(allocator, 0, own));
+  assert_ok(weir_pool_end(allocator, 0, own));
   put(a);
   assert_int_equal(old_allocator_frees, 1);
-  CHECK(weir_pool_release(allocator, 0, own));
-  CHECK(weir_pool_release(allocator, 0, own));
+  assert_ok(weir_pool_release(allocator, 0, own));
+  assert_ok(weir_pool_release(allocator, 0, own));
   empty_cache();
   put(c);
 
@@ -389,15 +388,15 @@ static void test_pools(void **state) {
   options.alloc = NULL;
   options.free = NULL;
   options.destroy = pool_is_gone;
-  CHECK(weir_pool_create(allocator, 0, own, &options));
-  CHECK(weir_pool_release(allocator, 0, own));
+  assert_ok(weir_pool_create(allocator, 0, own, &options));
+  assert_ok(weir_pool_release(allocator, 0, own));
   assert_int_equal(gone, 0);
   empty_cache();
   assert_int_equal(gone, 1);
   alloc_close();
 }
 
-/* ---- Running short ---- */
+/* ---- Out of memory ---- */
 
 static size_t oom_bytes;
 static void on_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
@@ -413,7 +412,7 @@ static int free_one(void *context, int device) {
   (void)device;
   if (!to_free)
     return 0;
-  CHECK(weir_allocator_free(allocator, to_free));
+  assert_ok(weir_allocator_free(allocator, to_free));
   to_free = NULL;
   return 1;
 }
@@ -424,11 +423,11 @@ static void test_out_of_memory(void **state) {
   backend.reset = on_reset;
   plug_open(&backend, NULL);
   *heard = 0;
-  CHECK(weir_allocator_attach_oom_observer(allocator, on_oom, NULL));
-  CHECK(weir_allocator_attach_tracker(allocator, hear, NULL));
+  assert_ok(weir_allocator_attach_oom_observer(allocator, on_oom, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, hear, NULL));
   void *p = NULL;
   plugged.refuse = -1;
-  REFUSED_SAYING(OUT_OF_MEMORY, "Tried to allocate 3.00 MiB", weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, "Tried to allocate 3.00 MiB", weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
   assert_null(p);
   assert_int_equal(oom_bytes, 3 * MIB + GIB);
   assert_int_equal(plugged.resets, 1);
@@ -437,7 +436,7 @@ static void test_out_of_memory(void **state) {
   assert_int_equal(stats_of(0).num_alloc_retries, 1);
   assert_valid();
 
-  /* The back end finds something when it is asked to. */
+  /* The back end releases memory on request. */
   plugged.holds = 1;
   p = get(3 * MIB, NULL);
   assert_int_equal(plugged.resets, 2);
@@ -450,16 +449,16 @@ static void test_limits(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
-  CHECK(weir_allocator_set_limit(allocator, 0, 10 * MIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, 10 * MIB));
   void *a = get(6 * MIB, NULL), *b = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "10.00 MiB allowed", weir_allocator_alloc(allocator, 0, 6 * MIB, NULL, &b));
-  assert_int_equal(plugged.allocs, 1); /* it was not asked */
+  assert_error_says(OUT_OF_MEMORY, "10.00 MiB allowed", weir_allocator_alloc(allocator, 0, 6 * MIB, NULL, &b));
+  assert_int_equal(plugged.allocs, 1); /* the back end was not called */
   b = get(4 * MIB, NULL);
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 1, NULL, &a));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 1, NULL, &a));
   put(b);
 
-  /* A callback makes room, and so does a stream that is waited for. */
-  CHECK(weir_allocator_attach_free_callback(allocator, free_one, NULL));
+  /* A callback frees memory, and so does waiting for a stream. */
+  assert_ok(weir_allocator_attach_free_callback(allocator, free_one, NULL));
   to_free = a;
   b = get(8 * MIB, NULL);
   assert_null(to_free);
@@ -471,14 +470,14 @@ static void test_limits(void **state) {
   b = get(8 * MIB, NULL);
   assert_int_equal(stats_of(0).num_sync_all_streams > 0, 1);
   put(b);
-  CHECK(weir_allocator_set_limit(allocator, 0, SIZE_MAX));
+  assert_ok(weir_allocator_set_limit(allocator, 0, SIZE_MAX));
   configure("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.01");
-  REFUSED_SAYING(OUT_OF_MEMORY, "preemptively", weir_allocator_alloc(allocator, 0, 20 * MIB, NULL, &b));
+  assert_error_says(OUT_OF_MEMORY, "preemptively", weir_allocator_alloc(allocator, 0, 20 * MIB, NULL, &b));
   assert_int_equal(stats_of(0).num_oom_rejections, 1);
   alloc_close();
 }
 
-/* ---- Wrong, and strange ---- */
+/* ---- Invalid and unusual back ends ---- */
 
 static void *same_again(void *context, size_t bytes, int device, weir_cu_stream stream) {
   static char memory[64];
@@ -502,7 +501,7 @@ static void test_memory_twice(void **state) {
   weir_backend backend = {.size = sizeof backend, .name = "twice", .context = &kept, .alloc = same_again, .free = keep};
   plug_open(&backend, NULL);
   void *a = get(16, NULL), *b = NULL;
-  REFUSED_SAYING(BAD_STATE, "twice returned memory", weir_allocator_alloc(allocator, 0, 16, NULL, &b));
+  assert_error_says(BAD_STATE, "twice returned memory", weir_allocator_alloc(allocator, 0, 16, NULL, &b));
   assert_null(b);
   assert_int_equal(kept, 0);
   assert_valid();
@@ -511,7 +510,7 @@ static void test_memory_twice(void **state) {
   alloc_close();
 }
 
-/* Small pieces side by side, of any alignment, in one page and of several streams. */
+/* Small adjacent pieces of any alignment, in one page and of several streams. */
 static char pieces[4096];
 static size_t pieces_used;
 static void *next_piece(void *context, size_t bytes, int device, weir_cu_stream stream) {
@@ -523,7 +522,7 @@ static void *next_piece(void *context, size_t bytes, int device, weir_cu_stream 
   return p;
 }
 
-static void test_crumbs(void **state) {
+static void test_small_pieces(void **state) {
   (void)state;
   int kept = 0;
   weir_backend backend = {.size = sizeof backend, .context = &kept, .alloc = next_piece, .free = keep};
@@ -540,15 +539,15 @@ static void test_crumbs(void **state) {
   alloc_close();
 }
 
-/* The back end is called with no lock held, and may allocate itself: from another allocator, or from this one. */
+/* The back end is called without locks and may allocate, from another allocator or from this one. */
 static void *alloc_inside(void *context, size_t bytes, int device, weir_cu_stream stream) {
   plug_log *log = context;
   if (bytes == 777 && log->holds == 0) {
     void *p = NULL;
     log->holds = 1;
-    CHECK(weir_allocator_alloc(allocator, device, 100, stream, &p));
-    CHECK(weir_allocator_empty_cache(allocator));
-    CHECK(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_alloc(allocator, device, 100, stream, &p));
+    assert_ok(weir_allocator_empty_cache(allocator));
+    assert_ok(weir_allocator_free(allocator, p));
   }
   return plug_alloc(context, bytes, device, stream);
 }
@@ -558,12 +557,12 @@ static void test_calls_from_inside(void **state) {
   weir_backend backend = plug_backend();
   backend.alloc = alloc_inside;
   plug_open(&backend, NULL);
-  CHECK(weir_history_record(allocator, NULL));
+  assert_ok(weir_history_record(allocator, NULL));
   put(get(777, NULL));
   assert_int_equal(plugged.allocs, 2);
   assert_int_equal(plugged.frees, 2);
-  REFUSED_SAYING(NOT_SUPPORTED, "allocation at an address",
-                 weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
+  assert_error_says(NOT_SUPPORTED, "allocation at an address",
+                    weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
   alloc_close();
 }
 
@@ -580,7 +579,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_limits, alloc_teardown),
       cmocka_unit_test_teardown(test_memory_twice, alloc_teardown),
-      cmocka_unit_test_teardown(test_crumbs, alloc_teardown),
+      cmocka_unit_test_teardown(test_small_pieces, alloc_teardown),
       cmocka_unit_test_teardown(test_calls_from_inside, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

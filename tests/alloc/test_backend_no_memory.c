@@ -1,12 +1,13 @@
 /*
- * Other back ends and pinned memory when the host has no memory: each allocation that a script makes fails once. It runs on the
- * ledger, which stands this too.
+ * Other back ends and pinned memory when the host has no memory: each allocation of a script fails once. The tests run
+ * on the ledger, which survives this too.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "alloc/allocator.h"
 #include "support/alloc.h"
+#include "support/ledger.h"
 #include "support/no_memory.h"
 #include "weir/history.h"
 #include "weir/host.h"
@@ -34,7 +35,7 @@ static void plug_free(void *context, void *pointer, size_t bytes, int device, we
   (void)device;
   (void)stream;
   out--;
-  OK(ledger->MemFree(ledger, (weir_cu_deviceptr)pointer));
+  assert_cu(ledger->MemFree(ledger, (weir_cu_deviceptr)pointer));
 }
 
 static void valid(void) {
@@ -44,23 +45,23 @@ static void valid(void) {
   counting = was;
 }
 
-static void is_for_want_of_memory(weir_status status) {
+static void assert_ok_or_no_memory(weir_status status) {
   if (status != WEIR_OK)
     assert_true(status == WEIR_ERROR_HOST_OUT_OF_MEMORY || status == WEIR_ERROR_OUT_OF_MEMORY);
 }
 
 static void *take(size_t bytes, int stream) {
   void *p = NULL;
-  is_for_want_of_memory(weir_allocator_alloc(allocator, 0, bytes, streams[stream], &p));
+  assert_ok_or_no_memory(weir_allocator_alloc(allocator, 0, bytes, streams[stream], &p));
   valid();
   return p;
 }
 
 static void drop(void *p) {
   weir_status status = weir_allocator_free(allocator, p);
-  is_for_want_of_memory(status); /* the driver needed some: it can be tried again */
+  assert_ok_or_no_memory(status); /* the driver needed host memory; the call can be repeated */
   if (status)
-    CHECK(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_free(allocator, p));
   valid();
 }
 
@@ -73,14 +74,14 @@ static void use_allocator(void) {
   for (int i = 0; i < MANY; i++)
     p[i] = take(1000 * (size_t)(i + 1), i % 3);
   if (is_in)
-    CHECK(weir_pool_end(allocator, 0, id));
+    assert_ok(weir_pool_end(allocator, 0, id));
   for (int i = 0; i < MANY; i++) {
     if (p[i] && i % 2)
       weir_allocator_record_stream(allocator, p[i], streams[(i + 1) % 3]);
     drop(p[i]);
   }
   if (is_in)
-    CHECK(weir_pool_release(allocator, 0, id));
+    assert_ok(weir_pool_release(allocator, 0, id));
   weir_allocator_empty_cache(allocator);
   valid();
 }
@@ -91,7 +92,7 @@ static void make_allocator(const weir_backend *backend) {
   options.conf = backend ? "" : "backend:cudaMallocAsync";
   options.backend = backend;
   allocator = NULL;
-  is_for_want_of_memory(weir_allocator_create(ledger, &options, &allocator));
+  assert_ok_or_no_memory(weir_allocator_create(ledger, &options, &allocator));
 }
 
 static void script_plug(void) {
@@ -111,36 +112,29 @@ static void script_host(void) {
   enum { MANY = 40 };
   weir_host_allocator *host = NULL;
   void *p[MANY] = {0};
-  is_for_want_of_memory(weir_host_allocator_create(ledger, "pinned_reserve_segment_size_mb:1", &host));
+  assert_ok_or_no_memory(weir_host_allocator_create(ledger, "pinned_reserve_segment_size_mb:1", &host));
   if (!host)
     return;
   for (int i = 0; i < MANY; i++)
-    is_for_want_of_memory(weir_host_alloc(host, 5000 * (size_t)(i + 1), &p[i]));
+    assert_ok_or_no_memory(weir_host_alloc(host, 5000 * (size_t)(i + 1), &p[i]));
   for (int i = 0; i < MANY; i++) {
     if (p[i] && i % 2)
       weir_host_record_stream(host, p[i], 0, streams[i % 3]);
-    CHECK(weir_host_free(host, p[i]));
+    assert_ok(weir_host_free(host, p[i]));
   }
   weir_host_configure(host, "pinned_max_cached_size_mb:1");
   weir_host_empty_cache(host);
   counting = false;
   void *again = NULL;
-  CHECK(weir_host_alloc(host, 12345, &again));
-  CHECK(weir_host_free(host, again));
+  assert_ok(weir_host_alloc(host, 12345, &again));
+  assert_ok(weir_host_free(host, again));
   weir_host_allocator_destroy(host);
 }
 
 static void run(void (*script)(void)) {
-  weir_ledger_options options;
-  weir_ledger_options_init(&options);
-  options.bytes = 4 * GIB;
-  CHECK(weir_driver_open_ledger(&options, &ledger));
-  OK(ledger->Init(ledger, 0));
-  weir_cu_context context;
-  OK(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
-  OK(ledger->CtxSetCurrent(ledger, context));
+  ledger = open_ledger(1, 4 * GIB);
   for (int i = 0; i < 3; i++)
-    OK(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
+    streams[i] = make_stream(ledger, WEIR_CU_STREAM_NON_BLOCKING);
   allocator = NULL;
   out = 0;
   made = 0;
@@ -148,24 +142,22 @@ static void run(void (*script)(void)) {
   script();
   counting = false;
   if (allocator) {
-    void *p = NULL; /* it works on */
-    CHECK(weir_allocator_alloc(allocator, 0, 3000, streams[0], &p));
-    CHECK(weir_allocator_free(allocator, p));
-    CHECK(weir_allocator_empty_cache(allocator));
+    void *p = NULL; /* the allocator still works */
+    assert_ok(weir_allocator_alloc(allocator, 0, 3000, streams[0], &p));
+    assert_ok(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_empty_cache(allocator));
     valid();
     weir_allocator_destroy(allocator);
     allocator = NULL;
   }
   assert_int_equal(out, 0);
-  size_t free_bytes = 0, total = 1;
-  OK(ledger->MemGetInfo(ledger, &free_bytes, &total));
-  assert_int_equal(free_bytes, total);
+  assert_int_equal(free_bytes(ledger), 4 * GIB);
   weir_driver_close(ledger);
 }
 
 static void sweep(void (*script)(void)) {
   fail_at = 0;
-  run(script); /* also for what is made once for the process */
+  run(script); /* once more, because the first run makes allocations that are made once per process */
   run(script);
   unsigned long all = made;
   assert_true(all > 20);

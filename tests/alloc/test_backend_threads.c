@@ -1,5 +1,5 @@
 /*
- * Threads over other back ends: nothing is lost, and nothing is given out twice.
+ * Threads with other back ends: no memory is lost or handed out twice.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -80,13 +80,13 @@ static void run_all(bool writes) {
   weir_history_options options;
   weir_history_options_init(&options);
   options.stacks =
-      WEIR_STACKS_LANGUAGE; /* what gathers native ones, and the thread sanitizer, both want a thread's end */
-  CHECK(weir_history_record(allocator, &options));
+      WEIR_STACKS_LANGUAGE; /* native stacks and the thread sanitizer both intercept the exit of a thread */
+  assert_ok(weir_history_record(allocator, &options));
   for (int i = 0; i < THREADS; i++) {
     workers[i] = (worker){.number = i + 1,
                           .mine = streams[i / 2],
                           .other = streams[(i + 1) % THREADS],
-                          .writes = writes}; /* two share one */
+                          .writes = writes}; /* pairs of threads share a stream */
     assert_int_equal(pthread_create(&workers[i].thread, NULL, run, &workers[i]), 0);
   }
   for (int i = 0; i < THREADS; i++) {

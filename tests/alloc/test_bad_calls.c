@@ -1,5 +1,5 @@
 /*
- * What is refused, with which status and which sentence; and that nothing is changed by it.
+ * Refused calls: their status, their error text, and that they change nothing.
  */
 #include <limits.h>
 #include <math.h>
@@ -13,7 +13,7 @@ static void test_zero_bytes(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = &p;
-  CHECK(weir_allocator_alloc(allocator, 0, 0, NULL, &p));
+  assert_ok(weir_allocator_alloc(allocator, 0, 0, NULL, &p));
   assert_null(p);
   put(p);
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].allocated, 0);
@@ -26,41 +26,41 @@ static void test_null(void **state) {
   alloc_open(NULL, GIB);
   void *p;
   size_t bytes;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc(NULL, 0, 512, NULL, &p));
-  REFUSED_SAYING(INVALID_ARGUMENT, "pointer", weir_allocator_alloc(allocator, 0, 512, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(NULL, &p));
-  CHECK(weir_allocator_free(allocator, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(NULL, &p, NULL));
-  CHECK(weir_allocator_record_stream(allocator, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_empty_cache(NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_empty_pool(NULL, some_pool));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_largest_block(NULL, 0, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_largest_block(allocator, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(NULL, &p, &p, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(allocator, NULL, &p, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(allocator, &p, NULL, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(allocator, &p, &p, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_alloc(NULL, 0, 512, NULL, &p));
+  assert_error_says(INVALID_ARGUMENT, "pointer", weir_allocator_alloc(allocator, 0, 512, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(NULL, &p));
+  assert_ok(weir_allocator_free(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_record_stream(NULL, &p, NULL));
+  assert_ok(weir_allocator_record_stream(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_empty_cache(NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_empty_pool(NULL, some_pool));
+  assert_error(INVALID_ARGUMENT, weir_allocator_largest_block(NULL, 0, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_largest_block(allocator, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(NULL, &p, &p, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(allocator, NULL, &p, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(allocator, &p, NULL, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(allocator, &p, &p, NULL));
   double fraction;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_fraction(NULL, 0, 0.5));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_fraction(NULL, 0, &fraction));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_fraction(allocator, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_configure(NULL, ""));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_configure(allocator, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_caching(NULL, 1));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_fraction(NULL, 0, 0.5));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_fraction(NULL, 0, &fraction));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_fraction(allocator, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_configure(NULL, ""));
+  assert_error(INVALID_ARGUMENT, weir_allocator_configure(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_caching(NULL, 1));
   assert_int_equal(weir_allocator_is_caching(NULL), 0);
   assert_int_equal(weir_allocator_settings(NULL, NULL, 0), 0);
   weir_allocator_stats stats = {.size = sizeof stats};
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stats(NULL, 0, &stats));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stats(allocator, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stats(NULL, 0, &stats));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stats(allocator, 0, NULL));
   stats.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_allocator_get_stats(allocator, 0, &stats));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_reset_peak_stats(NULL, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_reset_accumulated_stats(NULL, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_tracker(allocator, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(allocator, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_free_callback(allocator, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_enable_peer_access(NULL, 0, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_copy_async(NULL, &p, 0, &p, 0, 1, NULL, 0));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_get_stats(allocator, 0, &stats));
+  assert_error(INVALID_ARGUMENT, weir_allocator_reset_peak_stats(NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_reset_accumulated_stats(NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_free_callback(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_enable_peer_access(NULL, 0, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_copy_async(NULL, &p, 0, &p, 0, 1, NULL, 0));
   weir_allocator_destroy(NULL);
   assert_string_equal(weir_allocator_backend(allocator), "native");
   alloc_close();
@@ -70,17 +70,17 @@ static void test_null_at_creation(void **state) {
   (void)state;
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   weir_allocator *made = NULL;
-  REFUSED_SAYING(INVALID_ARGUMENT, "driver", weir_allocator_create(NULL, NULL, &made));
-  REFUSED_SAYING(INVALID_ARGUMENT, "allocator", weir_allocator_create(d, NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, "driver", weir_allocator_create(NULL, NULL, &made));
+  assert_error_says(INVALID_ARGUMENT, "allocator", weir_allocator_create(d, NULL, NULL));
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = "max_split_size_mb:nine";
-  REFUSED_SAYING(INVALID_ARGUMENT, "max_split_size_mb", weir_allocator_create(d, &options, &made));
+  assert_error_says(INVALID_ARGUMENT, "max_split_size_mb", weir_allocator_create(d, &options, &made));
   options.conf = "";
   options.devices = 2;
-  REFUSED_SAYING(INVALID_ARGUMENT, "2 devices", weir_allocator_create(d, &options, &made));
+  assert_error_says(INVALID_ARGUMENT, "2 devices", weir_allocator_create(d, &options, &made));
   options.devices = -1;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
+  assert_error(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
   assert_null(made);
   alloc_close();
 }
@@ -95,31 +95,32 @@ static void test_no_such_device(void **state) {
     size_t bytes;
     double fraction;
     weir_allocator_stats stats = {.size = sizeof stats};
-    REFUSED_SAYING(INVALID_DEVICE, "there are 1", weir_allocator_alloc(allocator, number, 512, NULL, &p));
+    assert_error_says(INVALID_DEVICE, "there are 1", weir_allocator_alloc(allocator, number, 512, NULL, &p));
     assert_null(p);
-    REFUSED(INVALID_DEVICE, weir_allocator_largest_block(allocator, number, &bytes));
-    REFUSED(INVALID_DEVICE, weir_allocator_set_fraction(allocator, number, 0.5));
-    REFUSED(INVALID_DEVICE, weir_allocator_get_fraction(allocator, number, &fraction));
-    REFUSED(INVALID_DEVICE, weir_allocator_get_stats(allocator, number, &stats));
-    REFUSED(INVALID_DEVICE, weir_allocator_reset_peak_stats(allocator, number));
-    REFUSED(INVALID_DEVICE, weir_allocator_reset_accumulated_stats(allocator, number));
-    REFUSED(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, number, 0));
-    REFUSED(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, 0, number));
-    REFUSED(INVALID_DEVICE, weir_allocator_copy_async(allocator, &p, number, &p, 0, 1, NULL, 0));
-    REFUSED(INVALID_DEVICE, weir_allocator_copy_async(allocator, &p, 0, &p, number, 1, NULL, 0));
-    REFUSED(INVALID_DEVICE, weir_pool_create(allocator, number, some_pool, NULL));
-    REFUSED(INVALID_DEVICE, weir_pool_begin(allocator, number, some_pool, NULL, NULL));
+    assert_error(INVALID_DEVICE, weir_allocator_largest_block(allocator, number, &bytes));
+    assert_error(INVALID_DEVICE, weir_allocator_set_fraction(allocator, number, 0.5));
+    assert_error(INVALID_DEVICE, weir_allocator_get_fraction(allocator, number, &fraction));
+    assert_error(INVALID_DEVICE, weir_allocator_get_stats(allocator, number, &stats));
+    assert_error(INVALID_DEVICE, weir_allocator_reset_peak_stats(allocator, number));
+    assert_error(INVALID_DEVICE, weir_allocator_reset_accumulated_stats(allocator, number));
+    assert_error(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, number, 0));
+    assert_error(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, 0, number));
+    assert_error(INVALID_DEVICE, weir_allocator_copy_async(allocator, &p, number, &p, 0, 1, NULL, 0));
+    assert_error(INVALID_DEVICE, weir_allocator_copy_async(allocator, &p, 0, &p, number, 1, NULL, 0));
+    assert_error(INVALID_DEVICE, weir_pool_create(allocator, number, some_pool, NULL));
+    assert_error(INVALID_DEVICE, weir_pool_begin(allocator, number, some_pool, NULL, NULL));
   }
   alloc_close();
 }
 
-/* A device with more memory than one block can have: what is too much for a block is refused, and the rest can be had. */
+/* A device with more memory than one block can have: a request that is too large for a block is refused, and the rest
+ * of the memory is available. */
 static void test_more_than_a_block(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : "", 8192 * GIB);
     void *p = NULL;
-    REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 3072 * GIB, NULL, &p));
+    assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 3072 * GIB, NULL, &p));
     assert_null(p);
     assert_valid();
     assert_int_equal(reserved(), 0);
@@ -133,28 +134,28 @@ static void test_more_than_a_block(void **state) {
   }
 }
 
-/* The sentences of PyTorch's test_out_of_memory. */
+/* The error texts that PyTorch's test_out_of_memory expects. */
 static void test_absurd_sizes(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *kept = get(1024, NULL), *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY,
-                 "CUDA out of memory. Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of 1024.00 MiB",
-                 weir_allocator_alloc(allocator, 0, 800000000 * GIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY,
+                    "CUDA out of memory. Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of 1024.00 MiB",
+                    weir_allocator_alloc(allocator, 0, 800000000 * GIB, NULL, &p));
   static const char more[] = "CUDA out of memory. Tried to allocate more than 1EB memory.";
-  REFUSED_SAYING(OUT_OF_MEMORY, more, weir_allocator_alloc(allocator, 0, 8000000000 * GIB, NULL, &p));
-  REFUSED_SAYING(OUT_OF_MEMORY, more, weir_allocator_alloc(allocator, 0, 1ull << 60, NULL, &p));
-  REFUSED_SAYING(OUT_OF_MEMORY, more, weir_allocator_alloc(allocator, 0, SIZE_MAX, NULL, &p));
-  REFUSED_SAYING(OUT_OF_MEMORY, "Tried to allocate 1073741824.00 GiB",
-                 weir_allocator_alloc(allocator, 0, (1ull << 60) - 1, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, more, weir_allocator_alloc(allocator, 0, 8000000000 * GIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, more, weir_allocator_alloc(allocator, 0, 1ull << 60, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, more, weir_allocator_alloc(allocator, 0, SIZE_MAX, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, "Tried to allocate 1073741824.00 GiB",
+                    weir_allocator_alloc(allocator, 0, (1ull << 60) - 1, NULL, &p));
   configure("roundup_power2_divisions:8");
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, (1ull << 60) - 1, NULL, &p));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, (1ull << 60) - 1, NULL, &p));
   configure("expandable_segments:True");
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, (1ull << 60) - 1, NULL, &p));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, (1ull << 60) - 1, NULL, &p));
   assert_null(p);
   assert_valid();
-  /* The device works on. */
-  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)kept, 7, 1024, NULL));
+  /* The device still works. */
+  assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)kept, 7, 1024, NULL));
   soft_step_all();
   put(kept);
   put(get(1024, NULL));
@@ -168,18 +169,19 @@ static void test_double_free(void **state) {
   char words[64];
   snprintf(words, sizeof words, "invalid device pointer: %p", p);
   put(p);
-  REFUSED_SAYING(INVALID_ARGUMENT, words, weir_allocator_free(allocator, p));
+  assert_error_says(INVALID_ARGUMENT, words, weir_allocator_free(allocator, p));
   assert_non_null(strstr(weir_last_error(), "it was already freed"));
   put(q); /* merged: there is no block at q any more */
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_record_stream(allocator, q, work_stream()));
+  assert_error_says(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
+  assert_error_says(INVALID_ARGUMENT, "it was already freed",
+                    weir_allocator_record_stream(allocator, q, work_stream()));
   empty_cache();
-  REFUSED_SAYING(INVALID_ARGUMENT, "freed and returned to the driver", weir_allocator_free(allocator, p));
+  assert_error_says(INVALID_ARGUMENT, "freed and returned to the driver", weir_allocator_free(allocator, p));
   assert_valid();
   alloc_close();
 }
 
-/* Freed, and waiting for another stream: it is no longer the caller's. */
+/* Freed and waiting for another stream, so the caller no longer owns it. */
 static void test_double_free_of_a_waiting_block(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -188,9 +190,9 @@ static void test_double_free_of_a_waiting_block(void **state) {
   work(other);
   also_used_by(p, other);
   put(p);
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed, and waits for other streams",
-                 weir_allocator_free(allocator, p));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, p, NULL));
+  assert_error_says(INVALID_ARGUMENT, "it was already freed, and waits for other streams",
+                    weir_allocator_free(allocator, p));
+  assert_error(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, p, NULL));
   assert_valid();
   soft_step_all();
   alloc_close();
@@ -215,49 +217,49 @@ static void test_foreign_and_interior_pointers(void **state) {
   for (size_t i = 0; i < WEIR_COUNT_OF(foreign); i++) {
     void *base = p;
     size_t bytes = 1;
-    REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, foreign[i]));
-    REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer",
-                   weir_allocator_record_stream(allocator, foreign[i], work_stream()));
-    REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer",
-                   weir_allocator_base(allocator, foreign[i], &base, &bytes));
+    assert_error_says(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, foreign[i]));
+    assert_error_says(INVALID_ARGUMENT, "invalid device pointer",
+                      weir_allocator_record_stream(allocator, foreign[i], work_stream()));
+    assert_error_says(INVALID_ARGUMENT, "invalid device pointer",
+                      weir_allocator_base(allocator, foreign[i], &base, &bytes));
     assert_ptr_equal(base, p);
   }
-  REFUSED_SAYING(INVALID_ARGUMENT, "it is 512 bytes into the live allocation at",
-                 weir_allocator_free(allocator, foreign[1]));
-  REFUSED_SAYING(INVALID_ARGUMENT, "never allocated: the memory there is free",
-                 weir_allocator_free(allocator, foreign[2]));
-  REFUSED_SAYING(INVALID_ARGUMENT, "this allocator has no memory there", weir_allocator_free(allocator, &on_stack));
-  OK(d->MemFree(d, driver_memory));
+  assert_error_says(INVALID_ARGUMENT, "it is 512 bytes into the live allocation at",
+                    weir_allocator_free(allocator, foreign[1]));
+  assert_error_says(INVALID_ARGUMENT, "never allocated: the memory there is free",
+                    weir_allocator_free(allocator, foreign[2]));
+  assert_error_says(INVALID_ARGUMENT, "this allocator has no memory there", weir_allocator_free(allocator, &on_stack));
+  assert_cu(d->MemFree(d, driver_memory));
   assert_valid();
   put(p);
   alloc_close();
 }
 
-/* A double free in an expandable segment, whose pages may be gone. */
+/* A double free in an expandable segment, whose pages may be unmapped. */
 static void test_double_free_in_an_expandable_segment(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
   void *p = get(40 * MIB, NULL), *q = get(40 * MIB, NULL);
   put(q);
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
+  assert_error_says(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
   empty_cache();
-  REFUSED_SAYING(INVALID_ARGUMENT, "freed and returned to the driver", weir_allocator_free(allocator, q));
+  assert_error_says(INVALID_ARGUMENT, "freed and returned to the driver", weir_allocator_free(allocator, q));
   put(p);
   alloc_close();
 }
 
-/* Of two allocators each knows its own memory alone. */
+/* Each of two allocators knows only its own memory. */
 static void test_pointer_of_another_allocator(void **state) {
   (void)state;
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   weir_allocator *one = alloc_create(NULL), *two = alloc_create("expandable_segments:True");
   void *p, *q;
-  CHECK(weir_allocator_alloc(one, 0, 512, NULL, &p));
-  CHECK(weir_allocator_alloc(two, 0, 512, NULL, &q));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(two, p));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(one, q));
-  CHECK(weir_allocator_free(one, p));
-  CHECK(weir_allocator_free(two, q));
+  assert_ok(weir_allocator_alloc(one, 0, 512, NULL, &p));
+  assert_ok(weir_allocator_alloc(two, 0, 512, NULL, &q));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(two, p));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(one, q));
+  assert_ok(weir_allocator_free(one, p));
+  assert_ok(weir_allocator_free(two, q));
   weir_allocator_destroy(one);
   weir_allocator_destroy(two);
   alloc_close();
@@ -269,10 +271,10 @@ static void test_bad_fractions(void **state) {
   static const double bad[] = {-0.1, 1.0001, 2, -INFINITY, INFINITY, NAN};
   double fraction = 9;
   for (size_t i = 0; i < WEIR_COUNT_OF(bad); i++)
-    REFUSED_SAYING(INVALID_ARGUMENT, "invalid fraction:", weir_allocator_set_fraction(allocator, 0, bad[i]));
-  REFUSED_SAYING(INVALID_ARGUMENT, "invalid fraction:2. Please set within [0, 1].",
-                 weir_allocator_set_fraction(allocator, 0, 2));
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+    assert_error_says(INVALID_ARGUMENT, "invalid fraction:", weir_allocator_set_fraction(allocator, 0, bad[i]));
+  assert_error_says(INVALID_ARGUMENT, "invalid fraction:2. Please set within [0, 1].",
+                    weir_allocator_set_fraction(allocator, 0, 2));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 1);
   alloc_close();
 }
@@ -282,14 +284,14 @@ static void test_bad_settings_change_nothing(void **state) {
   alloc_open("max_split_size_mb:64", GIB);
   char before[256], after[256];
   weir_allocator_settings(allocator, before, sizeof before);
-  REFUSED_SAYING(INVALID_ARGUMENT, "no_such_key",
-                 weir_allocator_configure(allocator, "max_split_size_mb:128,no_such_key:1"));
-  REFUSED_SAYING(INVALID_ARGUMENT, "expandable_segments",
-                 weir_allocator_configure(allocator, "max_split_size_mb:128,expandable_segments:yes"));
+  assert_error_says(INVALID_ARGUMENT, "no_such_key",
+                    weir_allocator_configure(allocator, "max_split_size_mb:128,no_such_key:1"));
+  assert_error_says(INVALID_ARGUMENT, "expandable_segments",
+                    weir_allocator_configure(allocator, "max_split_size_mb:128,expandable_segments:yes"));
   weir_allocator_settings(allocator, after, sizeof after);
   assert_string_equal(before, after);
   assert_int_equal(stats_of(0).max_split_size, 64 * MIB);
-  configure("expandable_segments:True"); /* one key leaves the others alone */
+  configure("expandable_segments:True"); /* one key leaves the others unchanged */
   assert_int_equal(stats_of(0).max_split_size, 64 * MIB);
   alloc_close();
 }
@@ -303,34 +305,34 @@ static void test_bad_pool_calls(void **state) {
   alloc_open(NULL, GIB);
   const weir_pool_id none = {0, 0};
   int number;
-  REFUSED(INVALID_ARGUMENT, weir_pool_create(NULL, 0, some_pool, NULL));
-  REFUSED_SAYING(INVALID_ARGUMENT, "default pool", weir_pool_create(allocator, 0, none, NULL));
-  REFUSED_SAYING(INVALID_ARGUMENT, "default pool", weir_pool_begin(allocator, 0, none, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_create(NULL, 0, some_pool, NULL));
+  assert_error_says(INVALID_ARGUMENT, "default pool", weir_pool_create(allocator, 0, none, NULL));
+  assert_error_says(INVALID_ARGUMENT, "default pool", weir_pool_begin(allocator, 0, none, NULL, NULL));
   static const char lost[] = "Could not find pool of id {0, 77}";
-  REFUSED_SAYING(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool));
-  REFUSED_SAYING(INVALID_ARGUMENT, lost, weir_pool_use_count(allocator, 0, some_pool, &number));
-  REFUSED(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, some_pool, NULL));
-  REFUSED_SAYING(INVALID_ARGUMENT, lost, weir_pool_set_use_on_oom(allocator, 0, some_pool, 1));
-  REFUSED_SAYING(INVALID_ARGUMENT, lost, weir_pool_check_live(allocator, 0, some_pool, NULL, 0, &number));
-  REFUSED(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, some_pool, NULL, 1, &number));
-  REFUSED(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, some_pool, NULL, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool));
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_use_count(allocator, 0, some_pool, &number));
+  assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, some_pool, NULL));
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_set_use_on_oom(allocator, 0, some_pool, 1));
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_check_live(allocator, 0, some_pool, NULL, 0, &number));
+  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, some_pool, NULL, 1, &number));
+  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, some_pool, NULL, 0, NULL));
   weir_checkpoint *checkpoint = NULL;
-  REFUSED_SAYING(INVALID_ARGUMENT, lost, weir_pool_checkpoint(allocator, 0, some_pool, &checkpoint));
-  REFUSED(INVALID_ARGUMENT, weir_pool_checkpoint(allocator, 0, some_pool, NULL));
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_checkpoint(allocator, 0, some_pool, &checkpoint));
+  assert_error(INVALID_ARGUMENT, weir_pool_checkpoint(allocator, 0, some_pool, NULL));
   assert_null(checkpoint);
   weir_checkpoint_delta delta;
-  REFUSED(INVALID_ARGUMENT, weir_pool_restore(allocator, NULL, &delta));
-  REFUSED_SAYING(BAD_STATE, "not currently recording to mempool_id", weir_pool_end(allocator, 0, some_pool));
+  assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, NULL, &delta));
+  assert_error_says(BAD_STATE, "not currently recording to mempool_id", weir_pool_end(allocator, 0, some_pool));
   weir_pool_options options;
   weir_pool_options_init(&options);
   options.free = free_nothing;
-  REFUSED_SAYING(INVALID_ARGUMENT, "must be given together", weir_pool_create(allocator, 0, some_pool, &options));
-  CHECK(weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
-  REFUSED_SAYING(BAD_STATE, "already recording to mempool_id {0, 77}",
-                 weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
-  CHECK(weir_pool_end(allocator, 0, some_pool));
-  CHECK(weir_pool_release(allocator, 0, some_pool));
-  REFUSED_SAYING(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool)); /* nobody holds it */
+  assert_error_says(INVALID_ARGUMENT, "must be given together", weir_pool_create(allocator, 0, some_pool, &options));
+  assert_ok(weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
+  assert_error_says(BAD_STATE, "already recording to mempool_id {0, 77}",
+                    weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
+  assert_ok(weir_pool_end(allocator, 0, some_pool));
+  assert_ok(weir_pool_release(allocator, 0, some_pool));
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool)); /* nobody holds it */
   weir_checkpoint_destroy(NULL);
   weir_checkpoint_delta_clear(NULL);
   alloc_close();

@@ -1,7 +1,7 @@
 /*
- * Wrong arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h and log.h: a
- * status, a text that begins with the call's name, outputs as they were, and nothing changed.
- * tests/library/bad_input.sh checks that no call is missing.
+ * Invalid arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h and log.h: the
+ * call returns a status, sets an error text that begins with its name, leaves its outputs untouched and changes
+ * nothing. tests/library/bad_input.sh checks that no call is missing.
  */
 #include <limits.h>
 #include <math.h>
@@ -19,7 +19,7 @@
 
 static const weir_pool_id pool = {0, 5}, no_pool = {0, 99}, default_pool = {0, 0};
 static const int no_devices[] = {1, 2, -1, -2, INT_MAX, INT_MIN};
-static weir_cu_stream bad_stream; /* one that was destroyed */
+static weir_cu_stream bad_stream; /* destroyed */
 
 #define FOR_EACH_BAD_DEVICE(device)                                                                                    \
   for (size_t at_device = 0; at_device < WEIR_COUNT_OF(no_devices); at_device++)                                       \
@@ -27,20 +27,15 @@ static weir_cu_stream bad_stream; /* one that was destroyed */
 
 static void open_all(void) {
   alloc_open("", GIB);
-  CHECK(weir_pool_create(allocator, 0, pool, NULL));
-  OK(d->StreamCreateWithPriority(d, &bad_stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  OK(d->StreamDestroy(d, bad_stream));
+  assert_ok(weir_pool_create(allocator, 0, pool, NULL));
+  assert_cu(d->StreamCreateWithPriority(d, &bad_stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_cu(d->StreamDestroy(d, bad_stream));
 }
 
 static void close_all(void) {
-  CHECK(weir_pool_release(allocator, 0, pool));
+  assert_ok(weir_pool_release(allocator, 0, pool));
   assert_int_equal(allocated(), 0);
   alloc_close();
-}
-
-static void track(void *context, const weir_trace_entry *entry) {
-  (void)context;
-  (void)entry;
 }
 
 static void *pool_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
@@ -51,7 +46,7 @@ static void *pool_alloc(void *context, size_t bytes, int device, weir_cu_stream 
   return NULL;
 }
 
-/* Whether a struct is all 0x5a behind its size. */
+/* Whether all bytes of a struct after its size are 0x5a. */
 static bool is_untouched(const void *data, size_t size) {
   const unsigned char *bytes = data;
   for (size_t i = sizeof(size_t); i < size; i++)
@@ -120,25 +115,25 @@ static void test_create(void **state) {
   weir_backend backend;
   weir_allocator_options_init(&options);
   weir_backend_init(&backend);
-  REFUSED_SAYING(INVALID_ARGUMENT, "driver is NULL", weir_allocator_create(NULL, &options, &made));
-  REFUSED_SAYING(INVALID_ARGUMENT, "allocator is NULL", weir_allocator_create(d, &options, NULL));
+  assert_error_says(INVALID_ARGUMENT, "driver is NULL", weir_allocator_create(NULL, &options, &made));
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL", weir_allocator_create(d, &options, NULL));
   options.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "the size of options is not set", weir_allocator_create(d, &options, &made));
+  assert_error_says(INVALID_ARGUMENT, "the size of options is not set", weir_allocator_create(d, &options, &made));
   weir_allocator_options_init(&options);
   options.devices = 2;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
+  assert_error(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
   options.devices = INT_MIN;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
+  assert_error(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
   options.devices = 0;
   options.conf = "backend:none_such";
-  REFUSED(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
+  assert_error(INVALID_ARGUMENT, weir_allocator_create(d, &options, &made));
   options.conf = "";
   options.backend = &backend;
-  REFUSED_SAYING(INVALID_ARGUMENT, "both alloc and free", weir_allocator_create(d, &options, &made));
+  assert_error_says(INVALID_ARGUMENT, "both alloc and free", weir_allocator_create(d, &options, &made));
   backend.alloc = pool_alloc;
-  REFUSED_SAYING(INVALID_ARGUMENT, "both alloc and free", weir_allocator_create(d, &options, &made));
+  assert_error_says(INVALID_ARGUMENT, "both alloc and free", weir_allocator_create(d, &options, &made));
   backend.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "the size of the back end", weir_allocator_create(d, &options, &made));
+  assert_error_says(INVALID_ARGUMENT, "the size of the back end", weir_allocator_create(d, &options, &made));
   assert_ptr_equal(made, state);
   weir_allocator_destroy(NULL);
   assert_string_equal(weir_allocator_backend(NULL), "native");
@@ -153,44 +148,45 @@ static void test_memory(void **state) {
   size_t bytes = 77;
   weir_pointer_info info;
   SPOIL(info);
-  REFUSED_SAYING(INVALID_ARGUMENT, "allocator is NULL", weir_allocator_alloc(NULL, 0, 512, NULL, &p));
-  REFUSED_SAYING(INVALID_ARGUMENT, "pointer is NULL", weir_allocator_alloc(allocator, 0, 512, NULL, NULL));
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, SIZE_MAX, NULL, &p));
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
-  REFUSED_SAYING(INVALID_HANDLE, "is not a stream", weir_allocator_alloc(allocator, 0, 512, bad_stream, &p));
-  REFUSED_SAYING(INVALID_HANDLE, "is not a stream", weir_allocator_alloc(allocator, 0, 512, (weir_cu_stream)16, &p));
-  REFUSED_SAYING(INVALID_ARGUMENT, "allocator is NULL", weir_allocator_free(NULL, live));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, state));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, live + 1));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(NULL, live, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, state, NULL));
-  REFUSED_SAYING(INVALID_HANDLE, "is not a stream", weir_allocator_record_stream(allocator, live, bad_stream));
-  REFUSED_SAYING(INVALID_HANDLE, "is not a stream", weir_allocator_record_stream(allocator, live, (weir_cu_stream)16));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(NULL, live, &base, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(allocator, NULL, &base, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(allocator, state, &base, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(allocator, live, NULL, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_base(allocator, live, &base, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(NULL, live, &info));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, NULL, &info));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, state, &info));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, live, NULL));
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL", weir_allocator_alloc(NULL, 0, 512, NULL, &p));
+  assert_error_says(INVALID_ARGUMENT, "pointer is NULL", weir_allocator_alloc(allocator, 0, 512, NULL, NULL));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, SIZE_MAX, NULL, &p));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
+  assert_error_says(INVALID_HANDLE, "is not a stream", weir_allocator_alloc(allocator, 0, 512, bad_stream, &p));
+  assert_error_says(INVALID_HANDLE, "is not a stream", weir_allocator_alloc(allocator, 0, 512, (weir_cu_stream)16, &p));
+  assert_error_says(INVALID_ARGUMENT, "allocator is NULL", weir_allocator_free(NULL, live));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, state));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, live + 1));
+  assert_error(INVALID_ARGUMENT, weir_allocator_record_stream(NULL, live, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, state, NULL));
+  assert_error_says(INVALID_HANDLE, "is not a stream", weir_allocator_record_stream(allocator, live, bad_stream));
+  assert_error_says(INVALID_HANDLE, "is not a stream",
+                    weir_allocator_record_stream(allocator, live, (weir_cu_stream)16));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(NULL, live, &base, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(allocator, NULL, &base, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(allocator, state, &base, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(allocator, live, NULL, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_base(allocator, live, &base, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(NULL, live, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, NULL, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, state, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, live, NULL));
   assert_true(is_untouched(&info, sizeof info));
   info.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_allocator_describe(allocator, live, &info));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_at(NULL, 0, 512, NULL, live));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, 0, NULL, live));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, SIZE_MAX, NULL, live));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, 512, NULL, live + 1));
-  REFUSED(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 512, NULL, live));
-  REFUSED(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 512, NULL, NULL));
-  REFUSED(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 512, bad_stream, live));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_empty_cache(NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_empty_pool(NULL, pool));
-  CHECK(weir_allocator_empty_pool(allocator, no_pool)); /* there is nothing to empty */
+  assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_describe(allocator, live, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_alloc_at(NULL, 0, 512, NULL, live));
+  assert_error(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, 0, NULL, live));
+  assert_error(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, SIZE_MAX, NULL, live));
+  assert_error(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, 512, NULL, live + 1));
+  assert_error(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 512, NULL, live));
+  assert_error(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 512, NULL, NULL));
+  assert_error(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 512, bad_stream, live));
+  assert_error(INVALID_ARGUMENT, weir_allocator_empty_cache(NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_empty_pool(NULL, pool));
+  assert_ok(weir_allocator_empty_pool(allocator, no_pool)); /* nothing to empty */
   FOR_EACH_BAD_DEVICE(device) {
-    REFUSED(INVALID_DEVICE, weir_allocator_alloc(allocator, device, 512, NULL, &p));
-    REFUSED(INVALID_DEVICE, weir_allocator_alloc_at(allocator, device, 512, NULL, live));
+    assert_error(INVALID_DEVICE, weir_allocator_alloc(allocator, device, 512, NULL, &p));
+    assert_error(INVALID_DEVICE, weir_allocator_alloc_at(allocator, device, 512, NULL, live));
   }
   assert_ptr_equal(p, state);
   assert_ptr_equal(base, state);
@@ -209,40 +205,40 @@ static void test_limits_and_settings(void **state) {
   char name[200];
   memset(name, 'a', sizeof name - 1);
   name[sizeof name - 1] = 0;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_largest_block(NULL, 0, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_largest_block(allocator, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_expandable_segments(NULL, 0, &segment, 1, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, NULL, 1, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, &segment, 1, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_fraction(NULL, 0, 0.5));
+  assert_error(INVALID_ARGUMENT, weir_allocator_largest_block(NULL, 0, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_allocator_largest_block(allocator, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_expandable_segments(NULL, 0, &segment, 1, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, NULL, 1, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, &segment, 1, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_fraction(NULL, 0, 0.5));
   static const double wrong[] = {-0.1, 1.1, -INFINITY, INFINITY, NAN};
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++)
-    REFUSED(INVALID_ARGUMENT, weir_allocator_set_fraction(allocator, 0, wrong[i]));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_fraction(NULL, 0, &fraction));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_fraction(allocator, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_limit(NULL, 0, MIB));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_configure(NULL, ""));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_configure(allocator, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_configure(allocator, "no_such_key:1"));
+    assert_error(INVALID_ARGUMENT, weir_allocator_set_fraction(allocator, 0, wrong[i]));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_fraction(NULL, 0, &fraction));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_fraction(allocator, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_limit(NULL, 0, MIB));
+  assert_error(INVALID_ARGUMENT, weir_allocator_configure(NULL, ""));
+  assert_error(INVALID_ARGUMENT, weir_allocator_configure(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_configure(allocator, "no_such_key:1"));
   assert_int_equal(weir_allocator_settings(NULL, name, sizeof name), 0);
   assert_int_equal(weir_allocator_settings(allocator, NULL, 100), weir_allocator_settings(allocator, NULL, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_reserve_class(NULL, 0, NULL, "a"));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_reserve_class(allocator, 0, NULL, name));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_caching(NULL, 1));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_reserve_class(NULL, 0, NULL, "a"));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_reserve_class(allocator, 0, NULL, name));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_caching(NULL, 1));
   assert_int_equal(weir_allocator_is_caching(NULL), 0);
   FOR_EACH_BAD_DEVICE(device) {
-    REFUSED(INVALID_DEVICE, weir_allocator_largest_block(allocator, device, &bytes));
-    REFUSED(INVALID_DEVICE, weir_allocator_expandable_segments(allocator, device, &segment, 1, &count));
-    REFUSED(INVALID_DEVICE, weir_allocator_set_fraction(allocator, device, 0.5));
-    REFUSED(INVALID_DEVICE, weir_allocator_get_fraction(allocator, device, &fraction));
-    REFUSED(INVALID_DEVICE, weir_allocator_set_limit(allocator, device, MIB));
-    REFUSED(INVALID_DEVICE, weir_allocator_set_reserve_class(allocator, device, NULL, "a"));
+    assert_error(INVALID_DEVICE, weir_allocator_largest_block(allocator, device, &bytes));
+    assert_error(INVALID_DEVICE, weir_allocator_expandable_segments(allocator, device, &segment, 1, &count));
+    assert_error(INVALID_DEVICE, weir_allocator_set_fraction(allocator, device, 0.5));
+    assert_error(INVALID_DEVICE, weir_allocator_get_fraction(allocator, device, &fraction));
+    assert_error(INVALID_DEVICE, weir_allocator_set_limit(allocator, device, MIB));
+    assert_error(INVALID_DEVICE, weir_allocator_set_reserve_class(allocator, device, NULL, "a"));
   }
   assert_int_equal(bytes, 77);
   assert_int_equal(count, 77);
   assert_int_equal(segment.bytes, 77);
   assert_true(fraction == 77);
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 1);
   assert_int_equal(weir_allocator_is_caching(allocator), 1);
   put(get(900 * MIB, NULL));
@@ -255,38 +251,38 @@ static void test_devices_and_statistics(void **state) {
   char *live = get(4096, NULL);
   weir_allocator_stats stats;
   SPOIL(stats);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_enable_peer_access(NULL, 0, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_copy_async(NULL, live, 0, live, 0, 1, NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_enable_peer_access(NULL, 0, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_copy_async(NULL, live, 0, live, 0, 1, NULL, 0));
   assert_int_not_equal(weir_allocator_copy_async(allocator, live, 0, live + 512, 0, 1, bad_stream, 0), WEIR_OK);
   assert_int_not_equal(weir_allocator_copy_async(allocator, NULL, 0, live, 0, 1, NULL, 0), WEIR_OK);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stats(NULL, 0, &stats));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stats(allocator, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_reset_peak_stats(NULL, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_reset_accumulated_stats(NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stats(NULL, 0, &stats));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stats(allocator, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_reset_peak_stats(NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_reset_accumulated_stats(NULL, 0));
   FOR_EACH_BAD_DEVICE(device) {
-    REFUSED(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, device, 0));
-    REFUSED(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, 0, device));
-    REFUSED(INVALID_DEVICE, weir_allocator_copy_async(allocator, live, device, live, 0, 1, NULL, 0));
-    REFUSED(INVALID_DEVICE, weir_allocator_copy_async(allocator, live, 0, live, device, 1, NULL, 0));
-    REFUSED(INVALID_DEVICE, weir_allocator_get_stats(allocator, device, &stats));
-    REFUSED(INVALID_DEVICE, weir_allocator_reset_peak_stats(allocator, device));
-    REFUSED(INVALID_DEVICE, weir_allocator_reset_accumulated_stats(allocator, device));
+    assert_error(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, device, 0));
+    assert_error(INVALID_DEVICE, weir_allocator_enable_peer_access(allocator, 0, device));
+    assert_error(INVALID_DEVICE, weir_allocator_copy_async(allocator, live, device, live, 0, 1, NULL, 0));
+    assert_error(INVALID_DEVICE, weir_allocator_copy_async(allocator, live, 0, live, device, 1, NULL, 0));
+    assert_error(INVALID_DEVICE, weir_allocator_get_stats(allocator, device, &stats));
+    assert_error(INVALID_DEVICE, weir_allocator_reset_peak_stats(allocator, device));
+    assert_error(INVALID_DEVICE, weir_allocator_reset_accumulated_stats(allocator, device));
   }
   assert_true(is_untouched(&stats, sizeof stats));
   stats.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_allocator_get_stats(allocator, 0, &stats));
-  stats.size = offsetof(weir_allocator_stats, num_ooms); /* of an older program: what it does not have is not written */
-  CHECK(weir_allocator_get_stats(allocator, 0, &stats));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_get_stats(allocator, 0, &stats));
+  stats.size = offsetof(weir_allocator_stats, num_ooms); /* an older program: fields beyond its size are not written */
+  assert_ok(weir_allocator_get_stats(allocator, 0, &stats));
   assert_int_equal((unsigned char)stats.num_ooms, 0x5a);
 
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_tracker(NULL, track, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_tracker(allocator, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(NULL, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(allocator, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(NULL, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(allocator, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_free_callback(NULL, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_free_callback(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(NULL, ignore_trace, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(NULL, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(NULL, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_free_callback(NULL, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_free_callback(allocator, NULL, NULL));
   put(live);
   soft_step_all();
   close_all();
@@ -298,24 +294,24 @@ static void test_adapter(void **state) {
   (void)state;
   open_all();
   unsigned long long bytes = 77;
-  REFUSED(INVALID_ARGUMENT, weir_bytes_parse(NULL, &bytes));
-  REFUSED(INVALID_ARGUMENT, weir_bytes_parse("1", NULL));
+  assert_error(INVALID_ARGUMENT, weir_bytes_parse(NULL, &bytes));
+  assert_error(INVALID_ARGUMENT, weir_bytes_parse("1", NULL));
   for (const char *const *text = (const char *const[]){"", "GiB", "1 bushel", "-1", "1GiB2", NULL}; *text; text++)
-    REFUSED_SAYING(INVALID_ARGUMENT, "is not a size", weir_bytes_parse(*text, &bytes));
+    assert_error_says(INVALID_ARGUMENT, "is not a size", weir_bytes_parse(*text, &bytes));
   assert_int_equal(bytes, 77);
-  CHECK(weir_bytes_parse("8GiB", &bytes));
+  assert_ok(weir_bytes_parse("8GiB", &bytes));
   assert_int_equal(bytes, 8 * GIB);
   assert_int_equal(weir_allocator_owns(NULL, &bytes), 0);
   size_t count = 77;
   weir_pool_id ids[2] = {{7, 7}, {7, 7}};
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_witness(NULL, track, NULL, WEIR_WITNESS_ALL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, track, NULL, (weir_witness_scope)2));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, track, NULL, (weir_witness_scope)-1));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_pools_ever(NULL, 0, ids, 2, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, NULL, 2, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, ids, 2, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(NULL, ignore_trace, NULL, WEIR_WITNESS_ALL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, ignore_trace, NULL, (weir_witness_scope)2));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, ignore_trace, NULL, (weir_witness_scope)-1));
+  assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(NULL, 0, ids, 2, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, NULL, 2, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, ids, 2, NULL));
   FOR_EACH_BAD_DEVICE(device)
-  REFUSED(INVALID_DEVICE, weir_allocator_pools_ever(allocator, device, ids, 2, &count));
+  assert_error(INVALID_DEVICE, weir_allocator_pools_ever(allocator, device, ids, 2, &count));
   assert_int_equal(count, 77);
   assert_int_equal(ids[0].first, 7);
   close_all();
@@ -334,62 +330,62 @@ static void test_pools(void **state) {
   weir_pool_options options;
   weir_pool_options_init(&options);
   options.alloc = pool_alloc;
-  REFUSED_SAYING(INVALID_ARGUMENT, "must be given together", weir_pool_create(allocator, 0, no_pool, &options));
+  assert_error_says(INVALID_ARGUMENT, "must be given together", weir_pool_create(allocator, 0, no_pool, &options));
   options.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_pool_create(allocator, 0, no_pool, &options));
-  CHECK(weir_pool_checkpoint(allocator, 0, pool, &taken));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_pool_create(allocator, 0, no_pool, &options));
+  assert_ok(weir_pool_checkpoint(allocator, 0, pool, &taken));
 
-#define POOL_CALLS(refused, status, allocator, device, id)                                                             \
+#define POOL_CALLS(status, allocator, device, id)                                                                      \
   do {                                                                                                                 \
-    refused(status, weir_pool_release(allocator, device, id));                                                         \
-    refused(status, weir_pool_use_count(allocator, device, id, &count));                                               \
-    refused(status, weir_pool_get_stats(allocator, device, id, stats));                                                \
-    refused(status, weir_pool_set_use_on_oom(allocator, device, id, 1));                                               \
-    refused(status, weir_pool_set_no_split(allocator, device, id, 1));                                                 \
-    refused(status, weir_pool_check_live(allocator, device, id, pointers, 1, &equal));                                 \
-    refused(status, weir_pool_checkpoint(allocator, device, id, &checkpoint));                                         \
+    assert_error(status, weir_pool_release(allocator, device, id));                                                    \
+    assert_error(status, weir_pool_use_count(allocator, device, id, &count));                                          \
+    assert_error(status, weir_pool_get_stats(allocator, device, id, stats));                                           \
+    assert_error(status, weir_pool_set_use_on_oom(allocator, device, id, 1));                                          \
+    assert_error(status, weir_pool_set_no_split(allocator, device, id, 1));                                            \
+    assert_error(status, weir_pool_check_live(allocator, device, id, pointers, 1, &equal));                            \
+    assert_error(status, weir_pool_checkpoint(allocator, device, id, &checkpoint));                                    \
   } while (0)
-  POOL_CALLS(REFUSED, INVALID_ARGUMENT, NULL, 0, pool);
-  POOL_CALLS(REFUSED, INVALID_ARGUMENT, allocator, 0, no_pool);
-  POOL_CALLS(REFUSED, INVALID_ARGUMENT, allocator, 0, default_pool);
+  POOL_CALLS(INVALID_ARGUMENT, NULL, 0, pool);
+  POOL_CALLS(INVALID_ARGUMENT, allocator, 0, no_pool);
+  POOL_CALLS(INVALID_ARGUMENT, allocator, 0, default_pool);
   FOR_EACH_BAD_DEVICE(device) {
-    POOL_CALLS(REFUSED, INVALID_DEVICE, allocator, device, pool);
-    REFUSED(INVALID_DEVICE, weir_pool_create(allocator, device, pool, NULL));
-    REFUSED(INVALID_DEVICE, weir_pool_begin(allocator, device, pool, NULL, NULL));
-    REFUSED(INVALID_DEVICE, weir_pool_end(allocator, device, pool));
-    REFUSED(INVALID_DEVICE, weir_pool_wait(allocator, device, pool));
-    REFUSED(INVALID_DEVICE, weir_allocator_begin_capture(allocator, device));
-    REFUSED(INVALID_DEVICE, weir_allocator_end_capture(allocator, device));
+    POOL_CALLS(INVALID_DEVICE, allocator, device, pool);
+    assert_error(INVALID_DEVICE, weir_pool_create(allocator, device, pool, NULL));
+    assert_error(INVALID_DEVICE, weir_pool_begin(allocator, device, pool, NULL, NULL));
+    assert_error(INVALID_DEVICE, weir_pool_end(allocator, device, pool));
+    assert_error(INVALID_DEVICE, weir_pool_wait(allocator, device, pool));
+    assert_error(INVALID_DEVICE, weir_allocator_begin_capture(allocator, device));
+    assert_error(INVALID_DEVICE, weir_allocator_end_capture(allocator, device));
   }
-  REFUSED(INVALID_ARGUMENT, weir_pool_create(NULL, 0, pool, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_create(allocator, 0, default_pool, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_begin(NULL, 0, pool, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_begin(allocator, 0, default_pool, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_end(NULL, 0, pool));
-  REFUSED(BAD_STATE, weir_pool_end(allocator, 0, pool));
-  REFUSED(BAD_STATE, weir_pool_end(allocator, 0, no_pool));
-  REFUSED(INVALID_ARGUMENT, weir_pool_wait(NULL, 0, pool));
-  REFUSED(INVALID_ARGUMENT, weir_pool_wait(allocator, 0, no_pool));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_begin_capture(NULL, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_end_capture(NULL, 0));
-  REFUSED(BAD_STATE, weir_allocator_end_capture(allocator, 0));
-  REFUSED(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, pool, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, pool, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, pool, NULL, 1, &equal));
-  REFUSED(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, pool, pointers, 1, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_checkpoint(allocator, 0, pool, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_pool_restore(NULL, taken, &delta));
-  REFUSED(INVALID_ARGUMENT, weir_pool_restore(allocator, NULL, &delta));
-  REFUSED(INVALID_ARGUMENT, weir_pool_restore(allocator, taken, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_create(NULL, 0, pool, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_create(allocator, 0, default_pool, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_begin(NULL, 0, pool, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_begin(allocator, 0, default_pool, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_end(NULL, 0, pool));
+  assert_error(BAD_STATE, weir_pool_end(allocator, 0, pool));
+  assert_error(BAD_STATE, weir_pool_end(allocator, 0, no_pool));
+  assert_error(INVALID_ARGUMENT, weir_pool_wait(NULL, 0, pool));
+  assert_error(INVALID_ARGUMENT, weir_pool_wait(allocator, 0, no_pool));
+  assert_error(INVALID_ARGUMENT, weir_allocator_begin_capture(NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_end_capture(NULL, 0));
+  assert_error(BAD_STATE, weir_allocator_end_capture(allocator, 0));
+  assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, pool, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, pool, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, pool, NULL, 1, &equal));
+  assert_error(INVALID_ARGUMENT, weir_pool_check_live(allocator, 0, pool, pointers, 1, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_checkpoint(allocator, 0, pool, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_restore(NULL, taken, &delta));
+  assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, NULL, &delta));
+  assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, taken, NULL));
   weir_checkpoint_destroy(NULL);
   weir_checkpoint_delta_clear(NULL);
-  CHECK(weir_graph_use_allocator(NULL)); /* takes away what is not there */
+  assert_ok(weir_graph_use_allocator(NULL)); /* there is none to remove */
   assert_int_equal(count, 77);
   assert_int_equal(equal, 77);
   assert_int_equal(stats[0].current, 77);
   assert_int_equal(delta.freed_count, 77);
   assert_ptr_equal(checkpoint, state);
-  CHECK(weir_pool_use_count(allocator, 0, pool, &count));
+  assert_ok(weir_pool_use_count(allocator, 0, pool, &count));
   assert_int_equal(count, 1);
   weir_checkpoint_destroy(taken);
   close_all();
@@ -407,63 +403,63 @@ static void test_history(void **state) {
   weir_history_options options;
   unsigned bit = 77;
   weir_stack_frame frame = {.line = 77};
-  REFUSED(INVALID_ARGUMENT, weir_history_record(NULL, NULL));
-#define REFUSED_OPTION(field, value)                                                                                   \
+  assert_error(INVALID_ARGUMENT, weir_history_record(NULL, NULL));
+#define assert_bad_option(field, value)                                                                                \
   do {                                                                                                                 \
     weir_history_options_init(&options);                                                                               \
     options.field = value;                                                                                             \
-    REFUSED(INVALID_ARGUMENT, weir_history_record(allocator, &options));                                               \
+    assert_error(INVALID_ARGUMENT, weir_history_record(allocator, &options));                                          \
   } while (0)
-  REFUSED_OPTION(size, 0);
-  REFUSED_OPTION(mode, (weir_history_mode)3);
-  REFUSED_OPTION(mode, (weir_history_mode)-1);
-  REFUSED_OPTION(context, (weir_history_context)4);
-  REFUSED_OPTION(stacks, (weir_history_stacks)3);
-  REFUSED_OPTION(skip, 1u << WEIR_TRACE_ACTIONS);
-  REFUSED_OPTION(skip, 1u << 31);
+  assert_bad_option(size, 0);
+  assert_bad_option(mode, (weir_history_mode)3);
+  assert_bad_option(mode, (weir_history_mode)-1);
+  assert_bad_option(context, (weir_history_context)4);
+  assert_bad_option(stacks, (weir_history_stacks)3);
+  assert_bad_option(skip, 1u << WEIR_TRACE_ACTIONS);
+  assert_bad_option(skip, 1u << 31);
   assert_int_equal(weir_history_is_on(allocator), 0);
   assert_int_equal(weir_history_is_on(NULL), 0);
-  REFUSED(INVALID_ARGUMENT, weir_history_action(NULL, &bit));
-  REFUSED(INVALID_ARGUMENT, weir_history_action("alloc", NULL));
-  REFUSED(INVALID_ARGUMENT, weir_history_action("", &bit));
-  REFUSED(INVALID_ARGUMENT, weir_history_action("Alloc", &bit));
+  assert_error(INVALID_ARGUMENT, weir_history_action(NULL, &bit));
+  assert_error(INVALID_ARGUMENT, weir_history_action("alloc", NULL));
+  assert_error(INVALID_ARGUMENT, weir_history_action("", &bit));
+  assert_error(INVALID_ARGUMENT, weir_history_action("Alloc", &bit));
   static const int not_actions[] = {-1, 10, 11, WEIR_TRACE_ACTIONS, INT_MAX};
   for (size_t i = 0; i < WEIR_COUNT_OF(not_actions); i++)
     assert_string_equal(weir_trace_action_name((weir_trace_action)not_actions[i]), "unknown");
   assert_string_equal(weir_block_state_name((weir_block_state)-1), "unknown");
   assert_string_equal(weir_block_state_name(WEIR_BLOCK_STATES), "unknown");
   assert_int_equal(bit, 77);
-  REFUSED(INVALID_ARGUMENT, weir_history_clear(NULL));
-  CHECK(weir_history_record(allocator, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_history_get_info(NULL, 0, &info));
-  REFUSED(INVALID_ARGUMENT, weir_history_get_info(allocator, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_history_annotate(NULL, 0, pairs, 1));
-  REFUSED(INVALID_ARGUMENT, weir_history_annotate(allocator, 0, NULL, 1));
-  REFUSED_SAYING(INVALID_ARGUMENT, "value of pair 1", weir_history_annotate(allocator, 0, pairs, 2));
-  REFUSED(INVALID_ARGUMENT, weir_history_mark(NULL, 0, "text"));
-  REFUSED(INVALID_ARGUMENT, weir_history_mark_pointer(NULL, live, "text"));
-  REFUSED(INVALID_ARGUMENT, weir_history_mark_pointer(allocator, NULL, "text"));
-  REFUSED(INVALID_ARGUMENT, weir_history_mark_pointer(allocator, state, "text"));
-  REFUSED(INVALID_ARGUMENT, weir_history_set_metadata(NULL, 0, "text"));
+  assert_error(INVALID_ARGUMENT, weir_history_clear(NULL));
+  assert_ok(weir_history_record(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_history_get_info(NULL, 0, &info));
+  assert_error(INVALID_ARGUMENT, weir_history_get_info(allocator, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_history_annotate(NULL, 0, pairs, 1));
+  assert_error(INVALID_ARGUMENT, weir_history_annotate(allocator, 0, NULL, 1));
+  assert_error_says(INVALID_ARGUMENT, "value of pair 1", weir_history_annotate(allocator, 0, pairs, 2));
+  assert_error(INVALID_ARGUMENT, weir_history_mark(NULL, 0, "text"));
+  assert_error(INVALID_ARGUMENT, weir_history_mark_pointer(NULL, live, "text"));
+  assert_error(INVALID_ARGUMENT, weir_history_mark_pointer(allocator, NULL, "text"));
+  assert_error(INVALID_ARGUMENT, weir_history_mark_pointer(allocator, state, "text"));
+  assert_error(INVALID_ARGUMENT, weir_history_set_metadata(NULL, 0, "text"));
   FOR_EACH_BAD_DEVICE(device) {
-    REFUSED(INVALID_DEVICE, weir_history_get_info(allocator, device, &info));
-    REFUSED(INVALID_DEVICE, weir_history_annotate(allocator, device, pairs, 1));
-    REFUSED(INVALID_DEVICE, weir_history_mark(allocator, device, "text"));
-    REFUSED(INVALID_DEVICE, weir_history_set_metadata(allocator, device, "text"));
+    assert_error(INVALID_DEVICE, weir_history_get_info(allocator, device, &info));
+    assert_error(INVALID_DEVICE, weir_history_annotate(allocator, device, pairs, 1));
+    assert_error(INVALID_DEVICE, weir_history_mark(allocator, device, "text"));
+    assert_error(INVALID_DEVICE, weir_history_set_metadata(allocator, device, "text"));
   }
   assert_true(is_untouched(&info, sizeof info));
   info.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_history_get_info(allocator, 0, &info));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_history_get_info(allocator, 0, &info));
   weir_history_info_init(&info);
-  CHECK(weir_history_get_info(allocator, 0, &info));
+  assert_ok(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.kept, 0);
   assert_int_equal(info.annotations, 0);
 
-  /* No text is no phase; numbers that are none have no text and no frames. */
+  /* An empty text is not a phase; invalid numbers have no text and no frames. */
   uint32_t before = weir_history_enter_phase(NULL);
   weir_history_leave_phase(before);
-  weir_history_share_phase(UINT32_MAX); /* the number of no text */
-  CHECK(weir_history_mark(allocator, 0, "with a phase that does not exist"));
+  weir_history_share_phase(UINT32_MAX); /* not a text */
+  assert_ok(weir_history_mark(allocator, 0, "with a phase that does not exist"));
   weir_history_share_phase(0);
   before = weir_history_enter_compile(NULL);
   weir_history_leave_compile(before);
@@ -491,41 +487,41 @@ static void test_host(void **state) {
   int owns = 77;
   weir_host_stats stats;
   SPOIL(stats);
-  REFUSED_SAYING(INVALID_ARGUMENT, "driver is NULL", weir_host_allocator_create(NULL, "", &host));
-  REFUSED_SAYING(INVALID_ARGUMENT, "host is NULL", weir_host_allocator_create(d, "", NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_allocator_create(d, "no_such_key:1", &host));
+  assert_error_says(INVALID_ARGUMENT, "driver is NULL", weir_host_allocator_create(NULL, "", &host));
+  assert_error_says(INVALID_ARGUMENT, "host is NULL", weir_host_allocator_create(d, "", NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(d, "no_such_key:1", &host));
   assert_ptr_equal(host, state);
-  CHECK(weir_host_allocator_create(d, "", &host));
-  CHECK(weir_host_alloc(host, 1000, &live));
-  REFUSED(INVALID_ARGUMENT, weir_host_alloc(NULL, 512, &p));
-  REFUSED(INVALID_ARGUMENT, weir_host_alloc(host, 512, NULL));
-  REFUSED(HOST_OUT_OF_MEMORY, weir_host_alloc(host, SIZE_MAX, &p));
-  REFUSED(HOST_OUT_OF_MEMORY, weir_host_alloc(host, 1ull << 60, &p));
-  REFUSED(INVALID_ARGUMENT, weir_host_free(NULL, live));
-  REFUSED(INVALID_ARGUMENT, weir_host_free(host, state));
-  REFUSED(INVALID_ARGUMENT, weir_host_free(host, (char *)live + 1));
-  REFUSED(INVALID_ARGUMENT, weir_host_record_stream(NULL, live, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_record_stream(host, state, 0, NULL));
-  REFUSED(INVALID_HANDLE, weir_host_record_stream(host, live, 0, bad_stream));
+  assert_ok(weir_host_allocator_create(d, "", &host));
+  assert_ok(weir_host_alloc(host, 1000, &live));
+  assert_error(INVALID_ARGUMENT, weir_host_alloc(NULL, 512, &p));
+  assert_error(INVALID_ARGUMENT, weir_host_alloc(host, 512, NULL));
+  assert_error(HOST_OUT_OF_MEMORY, weir_host_alloc(host, SIZE_MAX, &p));
+  assert_error(HOST_OUT_OF_MEMORY, weir_host_alloc(host, 1ull << 60, &p));
+  assert_error(INVALID_ARGUMENT, weir_host_free(NULL, live));
+  assert_error(INVALID_ARGUMENT, weir_host_free(host, state));
+  assert_error(INVALID_ARGUMENT, weir_host_free(host, (char *)live + 1));
+  assert_error(INVALID_ARGUMENT, weir_host_record_stream(NULL, live, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_record_stream(host, state, 0, NULL));
+  assert_error(INVALID_HANDLE, weir_host_record_stream(host, live, 0, bad_stream));
   FOR_EACH_BAD_DEVICE(device)
-  REFUSED(INVALID_DEVICE, weir_host_record_stream(host, live, device, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_empty_cache(NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_configure(NULL, ""));
-  REFUSED(INVALID_ARGUMENT, weir_host_configure(host, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_configure(host, "pinned_use_cuda_host_register:perhaps"));
-  REFUSED(INVALID_ARGUMENT, weir_host_owns(NULL, live, &owns));
-  REFUSED(INVALID_ARGUMENT, weir_host_owns(host, live, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_get_stats(NULL, &stats));
-  REFUSED(INVALID_ARGUMENT, weir_host_get_stats(host, NULL));
+  assert_error(INVALID_DEVICE, weir_host_record_stream(host, live, device, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_empty_cache(NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_configure(NULL, ""));
+  assert_error(INVALID_ARGUMENT, weir_host_configure(host, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_configure(host, "pinned_use_cuda_host_register:perhaps"));
+  assert_error(INVALID_ARGUMENT, weir_host_owns(NULL, live, &owns));
+  assert_error(INVALID_ARGUMENT, weir_host_owns(host, live, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_get_stats(NULL, &stats));
+  assert_error(INVALID_ARGUMENT, weir_host_get_stats(host, NULL));
   assert_true(is_untouched(&stats, sizeof stats));
   stats.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_host_get_stats(host, &stats));
-  REFUSED(INVALID_ARGUMENT, weir_host_reset_peak_stats(NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_reset_accumulated_stats(NULL));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_host_get_stats(host, &stats));
+  assert_error(INVALID_ARGUMENT, weir_host_reset_peak_stats(NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_reset_accumulated_stats(NULL));
   assert_ptr_equal(p, state);
   assert_int_equal(owns, 77);
-  CHECK(weir_host_free(host, live));
-  REFUSED(INVALID_ARGUMENT, weir_host_free(host, live));
+  assert_ok(weir_host_free(host, live));
+  assert_error(INVALID_ARGUMENT, weir_host_free(host, live));
   weir_host_allocator_destroy(host);
   weir_host_allocator_destroy(NULL);
   close_all();
@@ -540,28 +536,28 @@ static void test_ipc(void **state) {
   weir_ipc_handle handle;
   SPOIL(handle);
   unsigned char bytes[WEIR_IPC_HANDLE_MAX] = {0};
-  REFUSED(INVALID_ARGUMENT, weir_ipc_share(NULL, live, &handle));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, NULL, &handle));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, state, &handle));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, live, NULL));
+  assert_error(INVALID_ARGUMENT, weir_ipc_share(NULL, live, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_share(allocator, NULL, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_share(allocator, state, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_share(allocator, live, NULL));
   assert_true(is_untouched(&handle, sizeof handle));
   handle.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_ipc_share(allocator, live, &handle));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_open(NULL, 0, bytes, 64, &base));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, NULL, 64, &base));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, bytes, 64, NULL));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_ipc_share(allocator, live, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_open(NULL, 0, bytes, 64, &base));
+  assert_error(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, NULL, 64, &base));
+  assert_error(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, bytes, 64, NULL));
   FOR_EACH_BAD_DEVICE(device)
-  REFUSED(INVALID_DEVICE, weir_ipc_open(allocator, device, bytes, 64, &base));
+  assert_error(INVALID_DEVICE, weir_ipc_open(allocator, device, bytes, 64, &base));
   static const size_t lengths[] = {0, 1, 25, 64, 65, 66, 67, 100, sizeof bytes};
   for (size_t i = 0; i < WEIR_COUNT_OF(lengths); i++) {
-    runtime_forget_error();
+    clear_last_error();
     assert_int_not_equal(weir_ipc_open(allocator, 0, bytes, lengths[i], &base), WEIR_OK);
     assert_memory_equal(weir_last_error(), "weir_ipc_open: ", 15);
   }
-  REFUSED(INVALID_ARGUMENT, weir_ipc_close(NULL, state));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_close(allocator, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_close(allocator, state));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_close(allocator, live));
+  assert_error(INVALID_ARGUMENT, weir_ipc_close(NULL, state));
+  assert_error(INVALID_ARGUMENT, weir_ipc_close(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_ipc_close(allocator, state));
+  assert_error(INVALID_ARGUMENT, weir_ipc_close(allocator, live));
   assert_ptr_equal(base, state);
   put(live);
   close_all();
@@ -572,25 +568,25 @@ static void test_ipc(void **state) {
 static void test_snapshots(void **state) {
   (void)state;
   open_all();
-  CHECK(weir_history_record(allocator, NULL));
+  assert_ok(weir_history_record(allocator, NULL));
   const char *const pairs[] = {"key", "value"};
-  CHECK(weir_history_annotate(allocator, 0, pairs, 1));
+  assert_ok(weir_history_annotate(allocator, 0, pairs, 1));
   void *live = get(512, NULL);
   weir_snapshot *snapshot = (weir_snapshot *)state;
   weir_snapshot_options options;
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_take(NULL, NULL, &snapshot));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_take(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_take(NULL, NULL, &snapshot));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_take(allocator, NULL, NULL));
   weir_snapshot_options_init(&options);
   options.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_snapshot_take(allocator, &options, &snapshot));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_snapshot_take(allocator, &options, &snapshot));
   FOR_EACH_BAD_DEVICE(device) {
     weir_snapshot_options_init(&options);
     options.device = device;
     if (device != -1)
-      REFUSED(INVALID_DEVICE, weir_snapshot_take(allocator, &options, &snapshot));
+      assert_error(INVALID_DEVICE, weir_snapshot_take(allocator, &options, &snapshot));
   }
   assert_ptr_equal(snapshot, state);
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
 
   const weir_snapshot_segment *segments = (const weir_snapshot_segment *)state;
   size_t count = 77;
@@ -600,36 +596,36 @@ static void test_snapshots(void **state) {
   const char *key = "key", *value = "value";
   SPOIL(event);
   SPOIL(annotation);
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_segments(NULL, &segments, &count));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, &segments, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_events(NULL, 0, &events, &dropped));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, NULL, &dropped));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, &events, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_event_at(NULL, 0, 0, &event));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 2, &event));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, UINT64_MAX, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_segments(NULL, &segments, &count));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, &segments, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_events(NULL, 0, &events, &dropped));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, NULL, &dropped));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, &events, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(NULL, 0, 0, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 2, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, UINT64_MAX, &event));
   FOR_EACH_BAD_DEVICE(device) {
-    REFUSED(INVALID_DEVICE, weir_snapshot_events(snapshot, device, &events, &dropped));
-    REFUSED(INVALID_DEVICE, weir_snapshot_event_at(snapshot, device, 0, &event));
+    assert_error(INVALID_DEVICE, weir_snapshot_events(snapshot, device, &events, &dropped));
+    assert_error(INVALID_DEVICE, weir_snapshot_event_at(snapshot, device, 0, &event));
   }
   assert_true(is_untouched(&event, sizeof event));
   event.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_snapshot_event_at(snapshot, 0, 0, &event));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_snapshot_event_at(snapshot, 0, 0, &event));
   assert_int_equal(weir_snapshot_annotation_count(NULL), 0);
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_at(NULL, 0, &annotation));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 1, &annotation));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, SIZE_MAX, &annotation));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(NULL, 0, &annotation));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 1, &annotation));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, SIZE_MAX, &annotation));
   assert_true(is_untouched(&annotation, sizeof annotation));
   annotation.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_snapshot_annotation_at(snapshot, 0, &annotation));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_pair(NULL, 0, 0, &key, &value));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 0, NULL, &value));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 0, &key, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 1, &key, &value));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 1, 0, &key, &value));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_snapshot_annotation_at(snapshot, 0, &annotation));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_pair(NULL, 0, 0, &key, &value));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 0, NULL, &value));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 0, &key, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 1, &key, &value));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 1, 0, &key, &value));
   assert_string_equal(key, "key");
   assert_string_equal(value, "value");
   assert_int_equal(count, 77);
@@ -642,19 +638,19 @@ static void test_snapshots(void **state) {
   assert_int_equal(write(file_number, "before", 6), 6);
   FILE *file = fdopen(file_number, "r+");
   assert_non_null(file);
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, file));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_write(snapshot, (weir_snapshot_format)2, file));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_save(NULL, WEIR_SNAPSHOT_JSON, path));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_save(snapshot, (weir_snapshot_format)-1, path));
-  REFUSED(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, "/nowhere/at/all"));
-  REFUSED(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, ""));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, file));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)2, file));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, file));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, (weir_snapshot_format)2, file));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_save(NULL, WEIR_SNAPSHOT_JSON, path));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_save(snapshot, (weir_snapshot_format)-1, path));
+  assert_error(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, "/nowhere/at/all"));
+  assert_error(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, ""));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, file));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)2, file));
   FOR_EACH_BAD_DEVICE(device)
-  REFUSED(INVALID_DEVICE, weir_allocator_write_stats(allocator, device, WEIR_STATS_FLAT, file));
+  assert_error(INVALID_DEVICE, weir_allocator_write_stats(allocator, device, WEIR_STATS_FLAT, file));
   assert_int_equal(fseek(file, 0, SEEK_END), 0);
   assert_int_equal(ftell(file), 6);
   fclose(file);
@@ -676,40 +672,42 @@ static void test_counters(void **state) {
   char text[64] = "before";
   assert_null(weir_stats_name(weir_stats_count()));
   assert_null(weir_stats_name(SIZE_MAX));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(NULL, "num_ooms", &value));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, NULL, &value));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", NULL));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "", &value));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "num_oom", &value));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(NULL, "oversize_segments", &stat));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(&stats, NULL, &stat));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(&stats, "oversize_segments", NULL));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(&stats, "oversize_segments.", &stat));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(NULL, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, NULL, &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", NULL));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_oom", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(NULL, "oversize_segments", &stat));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(&stats, NULL, &stat));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(&stats, "oversize_segments", NULL));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(&stats, "oversize_segments.", &stat));
   stats.size = sizeof stats.size;
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", &value));
   stats.size = sizeof stats;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_pools(NULL, 0, ids, 2, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, NULL, 2, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, ids, 2, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stat(NULL, 0, "num_ooms", &value));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, NULL, &value));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "num_ooms", NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "none", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_pools(NULL, 0, ids, 2, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, NULL, 2, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, ids, 2, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(NULL, 0, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, NULL, &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "num_ooms", NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "none", &value));
   assert_int_equal(weir_stats_summary(NULL, 0, WEIR_SUMMARY_FULL, text, sizeof text), 0);
   assert_int_equal(weir_stats_summary(&stats, 0, (weir_summary_form)3, text, sizeof text), 0);
   assert_true(weir_stats_summary(&stats, 0, WEIR_SUMMARY_LINE, NULL, 100) > 0);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_summary(NULL, 0, WEIR_SUMMARY_LINE, text, sizeof text, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, NULL, 100, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, (weir_summary_form)3, text, sizeof text, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, (weir_summary_form)-1, text, sizeof text, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_processes(allocator, 0, NULL, 100, &count));
-  REFUSED(NOT_SUPPORTED, weir_allocator_processes(allocator, 0, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_summary(NULL, 0, WEIR_SUMMARY_LINE, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, NULL, 100, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, (weir_summary_form)3, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT,
+               weir_allocator_summary(allocator, 0, (weir_summary_form)-1, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_processes(allocator, 0, NULL, 100, &count));
+  assert_error(NOT_SUPPORTED, weir_allocator_processes(allocator, 0, text, sizeof text, &count));
   FOR_EACH_BAD_DEVICE(device) {
-    REFUSED(INVALID_DEVICE, weir_allocator_pools(allocator, device, ids, 2, &count));
-    REFUSED(INVALID_DEVICE, weir_allocator_get_stat(allocator, device, "num_ooms", &value));
-    REFUSED(INVALID_DEVICE, weir_allocator_summary(allocator, device, WEIR_SUMMARY_LINE, text, sizeof text, &count));
-    REFUSED(INVALID_DEVICE, weir_allocator_processes(allocator, device, text, sizeof text, &count));
+    assert_error(INVALID_DEVICE, weir_allocator_pools(allocator, device, ids, 2, &count));
+    assert_error(INVALID_DEVICE, weir_allocator_get_stat(allocator, device, "num_ooms", &value));
+    assert_error(INVALID_DEVICE,
+                 weir_allocator_summary(allocator, device, WEIR_SUMMARY_LINE, text, sizeof text, &count));
+    assert_error(INVALID_DEVICE, weir_allocator_processes(allocator, device, text, sizeof text, &count));
   }
   assert_int_equal(value, 77);
   assert_int_equal(count, 77);

@@ -1,15 +1,16 @@
 /*
- * Blocks: which free one a request gets, when it is split, and what freeing merges.
+ * Blocks: which free block serves a request, when it is split, and which blocks a free merges.
  */
 #include "support/alloc.h"
 
 /* ---- Best fit ---- */
 
-/* Free blocks of these sizes in one segment, kept apart by small live ones; holes[i] is where each is. */
+/* Creates free blocks of these sizes in one segment, separated by small live blocks; holes[i] is the address of each.
+ * */
 static void make_holes(const size_t *sizes, int count, void **holes) {
   for (int i = 0; i < count; i++) {
     holes[i] = get(sizes[i], NULL);
-    get(512, NULL); /* it lives until the close */
+    get(512, NULL); /* live until the close */
   }
   for (int i = 0; i < count; i++)
     put(holes[i]);
@@ -38,8 +39,8 @@ static void test_lowest_of_equal_size(void **state) {
   alloc_close();
 }
 
-/* The order in which they became free does not count. */
-static void test_lowest_whatever_was_freed_last(void **state) {
+/* The order of the frees does not matter. */
+static void test_lowest_regardless_of_free_order(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *a = get(4 * KIB, NULL), *b = get(512, NULL), *c = get(4 * KIB, NULL), *e = get(512, NULL);
@@ -70,8 +71,8 @@ static void test_never_from_another_stream(void **state) {
   alloc_close();
 }
 
-/* A freed block is used again on its stream at once, with no call of the driver: its work is in order. */
-static void test_cached_path_calls_nobody(void **state) {
+/* A freed block is reused on its stream at once and without driver calls, because the work of a stream is ordered. */
+static void test_cached_path_makes_no_driver_calls(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream stream = work_stream();
@@ -103,7 +104,7 @@ static void test_large_splits_above_one_mib(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = free_20m(NULL);
-  assert_ptr_equal(get(19 * MIB, NULL), p); /* 1 MiB would be left: it stays on */
+  assert_ptr_equal(get(19 * MIB, NULL), p); /* not split for a remainder of 1 MiB */
   assert_layout(p, "20M*");
   assert_int_equal(allocated(), 20 * MIB);
   put(p);
@@ -135,12 +136,12 @@ static void test_max_split_size(void **state) {
   void *p = get(40 * MIB, NULL);
   assert_int_equal(stats_of(0).max_split_size, 40 * MIB);
   put(p);
-  /* What is smaller than the limit does not take a block that is not ... */
+  /* A request below the limit does not use a block above it ... */
   void *q = get(30 * MIB, NULL);
   assert_ptr_not_equal(q, p);
   assert_int_equal(reserved(), 70 * MIB);
   put(q);
-  /* ... and a block of less than the limit is split as ever. */
+  /* ... and a block below the limit is split as usual. */
   void *r = get(20 * MIB, NULL);
   assert_ptr_equal(r, q);
   assert_layout(r, "20M* 10M");
@@ -158,23 +159,23 @@ static void test_oversize_is_never_split(void **state) {
   assert_int_equal(allocated(), 60 * MIB);
   void *q = get(50 * MIB, NULL);
   put(q);
-  assert_ptr_equal(get(40 * MIB, NULL), q); /* the limit itself is oversize */
+  assert_ptr_equal(get(40 * MIB, NULL), q); /* the limit itself counts as oversize */
   assert_layout(q, "50M*");
   put(p);
   put(q);
   alloc_close();
 }
 
-/* An oversize request takes a cached block only if less than max_non_split_rounding is wasted: by default as much
- * as a large segment. */
-static void test_oversize_wastes_only_so_much(void **state) {
+/* An oversize request uses a cached block only if it wastes less than max_non_split_rounding, which defaults to the
+ * size of a large segment. */
+static void test_oversize_waste_is_limited(void **state) {
   (void)state;
   alloc_open("max_split_size_mb:40", GIB);
   void *p = get(60 * MIB, NULL);
   put(p);
   void *q = get(40 * MIB, NULL);
   assert_ptr_not_equal(q, p);
-  void *r = get(40 * MIB + 512, NULL); /* a block is looked for by its own size */
+  void *r = get(40 * MIB + 512, NULL); /* the search uses the size of the block */
   assert_ptr_equal(r, p);
   put(q);
   put(r);
@@ -198,7 +199,7 @@ static void test_oversize_is_counted(void **state) {
   weir_allocator_stats s = stats_of(0);
   assert_int_equal(s.oversize_allocations.current, 2);
   assert_int_equal(s.oversize_segments.current, 2);
-  /* What was counted is what is counted back, also when the limit was changed meanwhile. */
+  /* A block leaves the statistics as it entered them, even if the limit has changed in between. */
   configure("max_split_size_mb:100");
   put(p);
   assert_int_equal(stats_of(0).oversize_allocations.current, 1);
@@ -250,7 +251,7 @@ static void test_merged_block_serves_a_larger_request(void **state) {
   alloc_close();
 }
 
-/* Two segments side by side stay two. */
+/* Adjacent segments are not merged. */
 static void test_segments_do_not_merge(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -265,16 +266,16 @@ static void test_segments_do_not_merge(void **state) {
   alloc_close();
 }
 
-/* ---- Between taking a block and handing it out ---- */
+/* ---- Between finding a block and returning it ---- */
 
-/* A request that the index cannot serve takes its block, lets go of the arena, and makes the thread's context what
- * it was. That is the moment at which another thread may free a neighbour; here the driver's call does. */
+/* A request that the index cannot serve takes its block, releases the arena and restores the context of the thread.
+ * Meanwhile another thread may free a neighbour; here the driver call does so. */
 static void *neighbour;
 static weir_cu_result (*inner_set_current)(weir_driver *, weir_cu_context);
 
 static weir_cu_result free_neighbour(weir_driver *self, weir_cu_context context) {
   if (!context && neighbour) {
-    CHECK(weir_allocator_free(allocator, neighbour));
+    assert_ok(weir_allocator_free(allocator, neighbour));
     neighbour = NULL;
   }
   return inner_set_current(self, context);
@@ -285,8 +286,8 @@ static void *get_while_neighbour_goes(size_t bytes, void *goes) {
   inner_set_current = faults->CtxSetCurrent;
   faults->CtxSetCurrent = free_neighbour;
   neighbour = goes;
-  OK(d->CtxSetCurrent(d, NULL));
-  CHECK(weir_allocator_alloc(allocator, 0, bytes, NULL, &p));
+  assert_cu(d->CtxSetCurrent(d, NULL));
+  assert_ok(weir_allocator_alloc(allocator, 0, bytes, NULL, &p));
   soft_use(0);
   faults->CtxSetCurrent = inner_set_current;
   assert_null(neighbour);
@@ -321,7 +322,7 @@ static void test_found_block_and_its_neighbours(void **state) {
     void *a = get(9 * MIB, NULL), *b = get(9 * MIB, NULL), *c = get(2 * MIB, NULL);
     assert_layout(a, "9M* 9M* 2M*");
     hoard = b;
-    CHECK(weir_allocator_attach_free_callback(allocator, free_hoard, NULL));
+    assert_ok(weir_allocator_attach_free_callback(allocator, free_hoard, NULL));
     void *p = get_while_neighbour_goes(9 * MIB, which ? a : c);
     assert_ptr_equal(p, b);
     assert_layout(b, which ? "9M 9M* 2M*" : "9M* 9M* 2M");
@@ -336,14 +337,14 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_smallest_that_fits, alloc_teardown),
       cmocka_unit_test_teardown(test_lowest_of_equal_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_lowest_whatever_was_freed_last, alloc_teardown),
+      cmocka_unit_test_teardown(test_lowest_regardless_of_free_order, alloc_teardown),
       cmocka_unit_test_teardown(test_never_from_another_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_cached_path_calls_nobody, alloc_teardown),
+      cmocka_unit_test_teardown(test_cached_path_makes_no_driver_calls, alloc_teardown),
       cmocka_unit_test_teardown(test_large_splits_above_one_mib, alloc_teardown),
       cmocka_unit_test_teardown(test_small_splits_to_the_last_unit, alloc_teardown),
       cmocka_unit_test_teardown(test_max_split_size, alloc_teardown),
       cmocka_unit_test_teardown(test_oversize_is_never_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_oversize_wastes_only_so_much, alloc_teardown),
+      cmocka_unit_test_teardown(test_oversize_waste_is_limited, alloc_teardown),
       cmocka_unit_test_teardown(test_oversize_is_counted, alloc_teardown),
       cmocka_unit_test_teardown(test_merges_with_both_neighbours, alloc_teardown),
       cmocka_unit_test_teardown(test_merged_block_serves_a_larger_request, alloc_teardown),

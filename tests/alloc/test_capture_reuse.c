@@ -1,6 +1,6 @@
 /*
- * graph_capture_record_stream_reuse: a block that several captured streams used, and that was freed in the capture, serves its
- * stream again in the same capture once that comes after all of them in the graph.
+ * graph_capture_record_stream_reuse: a block that several captured streams used, and that was freed in the capture, is
+ * reused by its stream in the same capture once that stream comes after all of them in the graph.
  */
 #include <string.h>
 
@@ -12,44 +12,32 @@ static weir_stream s[5];
 static weir_graph *graph;
 
 static void open(const char *conf) {
-  alloc_open(conf, GIB);
-  CHECK(weir_use_driver(faults));
-  CHECK(weir_graph_use_allocator(allocator));
+  alloc_open_runtime(conf);
   for (int i = 0; i < 5; i++)
     s[i] = new_stream(0);
-  CHECK(weir_graph_create(&graph));
+  assert_ok(weir_graph_create(&graph));
 }
 
 static void close_all(void) {
   weir_graph_destroy(graph);
-  CHECK(weir_graph_use_allocator(NULL));
-  CHECK(weir_shutdown());
-  CHECK(weir_use_driver(NULL));
-  alloc_close();
-}
-
-static int reuse_teardown(void **state) {
-  weir_graph_use_allocator(NULL);
-  weir_shutdown();
-  weir_use_driver(NULL);
-  return alloc_teardown(state);
+  alloc_close_runtime();
 }
 
 static void begin(weir_pool_id pool) {
-  CHECK(weir_stream_set_current(s[0]));
-  CHECK(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_stream_set_current(s[0]));
+  assert_ok(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
 }
 
 static void end(void) {
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   assert_valid();
 }
 
-static void after(weir_stream stream, weir_stream other) { CHECK(weir_stream_wait_stream(stream, other)); }
-static void touch(void *p, weir_stream stream) { CHECK(weir_fill_async(p, 1, SIZE, stream)); }
+static void after(weir_stream stream, weir_stream other) { assert_ok(weir_stream_wait_stream(stream, other)); }
+static void touch(void *p, weir_stream stream) { assert_ok(weir_fill_async(p, 1, SIZE, stream)); }
 static void *get_here(void) { return get(SIZE, raw_of(s[0])); }
 
-/* Used on another stream of the capture, and freed. */
+/* Uses a block on another stream of the capture and frees it. */
 static void *use_and_free(int stream) {
   void *p = get_here();
   touch(p, s[0]);
@@ -66,7 +54,7 @@ static void test_two_streams(void **state) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1), *q = get_here();
-  assert_ptr_not_equal(q, p); /* the other stream's fill need not be done */
+  assert_ptr_not_equal(q, p); /* the fill on the other stream may not be done */
   touch(q, s[0]);
   after(s[0], s[1]);
   void *r = get_here();
@@ -78,8 +66,8 @@ static void test_two_streams(void **state) {
   close_all();
 }
 
-/* Without the setting it waits for the end of the capture, joined or not. */
-static void test_not_asked_for(void **state) {
+/* Without the setting the block waits for the end of the capture, joined or not. */
+static void test_setting_off(void **state) {
   (void)state;
   open(NULL);
   begin(own_pool);
@@ -94,7 +82,7 @@ static void test_not_asked_for(void **state) {
   close_all();
 }
 
-/* PyTorch's test_graph_capture_reclaim_4_streams: all of them have to be passed. */
+/* PyTorch's test_graph_capture_reclaim_4_streams: the stream must come after all others. */
 static void test_four_streams(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -121,14 +109,14 @@ static void test_four_streams(void **state) {
   close_all();
 }
 
-/* Passed by way of a third stream. */
-static void test_roundabout(void **state) {
+/* Joined indirectly, through a third stream. */
+static void test_indirect_join(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1);
   after(s[2], s[1]);
-  CHECK(weir_fill_async(p, 1, 1, s[2])); /* any node */
+  assert_ok(weir_fill_async(p, 1, 1, s[2])); /* any node */
   after(s[0], s[2]);
   void *q = get_here();
   assert_ptr_equal(q, p);
@@ -138,17 +126,17 @@ static void test_roundabout(void **state) {
   close_all();
 }
 
-/* What the other stream did after the free does not count, what it did before does. */
-static void test_marker_is_where_it_was_freed(void **state) {
+/* Only the work that the other stream did before the free counts. */
+static void test_marker_is_at_the_free(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1), *scratch = get(SIZE, raw_of(s[1]));
   weir_event *event = NULL;
-  CHECK(weir_event_create(0, &event));
-  CHECK(weir_event_record(event, s[1])); /* right behind the use */
+  assert_ok(weir_event_create(0, &event));
+  assert_ok(weir_event_record(event, s[1])); /* immediately after the use */
   touch(scratch, s[1]);
-  CHECK(weir_event_wait(event, s[0]));
+  assert_ok(weir_event_wait(event, s[0]));
   void *q = get_here();
   assert_ptr_equal(q, p);
   touch(q, s[0]);
@@ -160,7 +148,7 @@ static void test_marker_is_where_it_was_freed(void **state) {
   close_all();
 }
 
-/* Another stream of the capture does not get it: a block stays with its stream. */
+/* Another stream of the capture does not get the block: a block stays with its stream. */
 static void test_stays_with_its_stream(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -175,41 +163,42 @@ static void test_stays_with_its_stream(void **state) {
   close_all();
 }
 
-/* PyTorch's test_graph_capture_pre_capture_stream_use: the block was used before the capture too, and that work is no part of
- * the graph: nothing in it comes after it. */
+/* PyTorch's test_graph_capture_pre_capture_stream_use: the block was also used before the capture. That work is not
+ * part of the graph, so nothing in the graph comes after it. */
 static void test_use_before_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   weir_pool_id shared = weir_graph_pool_handle();
-  CHECK(weir_pool_begin(allocator, 0, shared, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, shared, NULL, NULL));
   void *p = get_here();
-  CHECK(weir_pool_end(allocator, 0, shared));
+  assert_ok(weir_pool_end(allocator, 0, shared));
   touch(p, s[1]);
   also_used_by(p, raw_of(s[1]));
   begin(shared);
   touch(p, s[0]);
   after(s[1], s[0]);
   touch(p, s[1]);
-  also_used_by(p, raw_of(s[1])); /* once more, in the capture */
+  also_used_by(p, raw_of(s[1])); /* again, in the capture */
   put(p);
   after(s[0], s[1]);
   void *q = get_here();
   assert_ptr_not_equal(q, p);
   touch(q, s[0]);
   end();
-  void *r = get(SIZE, raw_of(s[4])); /* somebody looks: it gets its event */
+  void *r = get(SIZE, raw_of(s[4])); /* polls, so that the block gets its event */
   assert_layout(p, "4K~ 4K* 2040K");
   soft_step_all();
   put(get(SIZE, raw_of(s[4])));
   assert_layout(p, "4K 4K* 2040K");
   put(q);
   put(r);
-  CHECK(weir_pool_release(allocator, 0, shared));
+  assert_ok(weir_pool_release(allocator, 0, shared));
   close_all();
 }
 
-/* A block of before the capture, of the default pool: its other stream's work may still run when it is over. */
-static void test_block_of_before_the_capture(void **state) {
+/* A block of the default pool from before the capture: the work of its other stream may still run when the capture
+ * ends. */
+static void test_block_from_before_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   void *p = get_here();
@@ -222,7 +211,7 @@ static void test_block_of_before_the_capture(void **state) {
   put(p);
   touch(q, s[1]);
   after(s[0], s[1]);
-  put(get_here()); /* somebody looks */
+  put(get_here()); /* polls the events */
   end();
   assert_true(soft_pending(raw_of(s[1])) > 0);
   void *r = get_here();
@@ -233,7 +222,7 @@ static void test_block_of_before_the_capture(void **state) {
   close_all();
 }
 
-/* A stream that is not captured uses it: the graph says nothing of it. */
+/* A stream outside the capture uses the block, so the graph does not order its work. */
 static void test_use_outside_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -254,8 +243,8 @@ static void test_use_outside_the_capture(void **state) {
   close_all();
 }
 
-/* Left over at the end, it gets events like any other. */
-static void test_left_over(void **state) {
+/* Blocks left at the end of the capture get events as usual. */
+static void test_blocks_left_at_the_end(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
@@ -270,7 +259,7 @@ static void test_left_over(void **state) {
   close_all();
 }
 
-/* The allocator goes while some wait. */
+/* The allocator is destroyed while blocks wait. */
 static void test_destroyed_meanwhile(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -283,17 +272,17 @@ static void test_destroyed_meanwhile(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_two_streams, reuse_teardown),
-      cmocka_unit_test_teardown(test_not_asked_for, reuse_teardown),
-      cmocka_unit_test_teardown(test_four_streams, reuse_teardown),
-      cmocka_unit_test_teardown(test_roundabout, reuse_teardown),
-      cmocka_unit_test_teardown(test_marker_is_where_it_was_freed, reuse_teardown),
-      cmocka_unit_test_teardown(test_stays_with_its_stream, reuse_teardown),
-      cmocka_unit_test_teardown(test_use_before_the_capture, reuse_teardown),
-      cmocka_unit_test_teardown(test_block_of_before_the_capture, reuse_teardown),
-      cmocka_unit_test_teardown(test_use_outside_the_capture, reuse_teardown),
-      cmocka_unit_test_teardown(test_left_over, reuse_teardown),
-      cmocka_unit_test_teardown(test_destroyed_meanwhile, reuse_teardown),
+      cmocka_unit_test_teardown(test_two_streams, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_setting_off, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_four_streams, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_indirect_join, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_marker_is_at_the_free, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_stays_with_its_stream, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_use_before_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_block_from_before_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_use_outside_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_blocks_left_at_the_end, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_destroyed_meanwhile, alloc_teardown_runtime),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

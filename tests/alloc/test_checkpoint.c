@@ -1,5 +1,5 @@
 /*
- * Checkpoints of a private pool: taken, and restored to the byte. The scenarios are those of PyTorch's
+ * Checkpoints of a private pool, which are restored exactly. The scenarios are those of PyTorch's
  * TestBlockStateAbsorption.
  */
 #include <stdio.h>
@@ -27,16 +27,16 @@ static int open_expandable(void **state) {
 
 static void open(void) {
   alloc_open(conf, GIB);
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
 }
 
 static void close_pool(void) {
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   alloc_close();
 }
 
-/* The whole pool as a text: for each segment its address, stream and blocks. */
+/* The whole pool as text: the address, stream and blocks of each segment. */
 static char *describe(char *text, size_t size) {
   size_t used = 0;
   text[0] = 0;
@@ -50,13 +50,13 @@ static char *describe(char *text, size_t size) {
 
 static weir_checkpoint *take(void) {
   weir_checkpoint *checkpoint = NULL;
-  CHECK(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+  assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
   return checkpoint;
 }
 
 static weir_checkpoint_delta restore(const weir_checkpoint *checkpoint) {
   weir_checkpoint_delta delta = {0};
-  CHECK(weir_pool_restore(allocator, checkpoint, &delta));
+  assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
   assert_valid();
   return delta;
 }
@@ -76,7 +76,7 @@ static bool lists(void **pointers, size_t count, const void *p) {
   return false;
 }
 
-/* checkFunction: what is restored at once is what is there. */
+/* Restores a checkpoint that was just taken, which changes nothing; PyTorch's checkFunction. */
 static void check_restored_at_once(void) {
   char before[2048], after[2048];
   weir_allocator_stats was = stats_of(0), is;
@@ -92,14 +92,15 @@ static void check_restored_at_once(void) {
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     assert_int_equal(is.allocated_bytes[kind].current, was.allocated_bytes[kind].current);
     assert_int_equal(is.active_bytes[kind].current, was.active_bytes[kind].current);
-    assert_int_equal(is.requested_bytes[kind].current, was.allocated_bytes[kind].current); /* whole blocks */
+    /* Restored blocks count in full. */
+    assert_int_equal(is.requested_bytes[kind].current, was.allocated_bytes[kind].current);
     assert_int_equal(is.inactive_split_bytes[kind].current, was.inactive_split_bytes[kind].current);
   }
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
 }
 
-/* x + x, as a framework would: the result is there before the operand goes. */
+/* x + x as in a framework: the result is allocated before the operand is freed. */
 static void *add(void *x, size_t bytes) {
   void *result = get(bytes, NULL);
   put(x);
@@ -126,7 +127,7 @@ static void test_simple(void **state) {
   close_pool();
 }
 
-/* Eleven blocks of the smallest size, of which these stay. */
+/* Allocates eleven blocks of the smallest size and frees the others. */
 static void keep_of_eleven(const int *kept, int count) {
   void *p[11];
   for (int i = 0; i < 11; i++)
@@ -193,7 +194,7 @@ static void test_additional_free_following_checkpoint(void **state) {
   assert_true(lists(delta.freed, 2, first) && lists(delta.freed, 2, second));
   assert_int_equal(delta.allocated_count, 1);
   assert_ptr_equal(delta.allocated[0], first);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, second));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, second));
   put(first);
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
@@ -220,7 +221,7 @@ static void test_tensor_dies_after_checkpoint(void **state) {
   close_pool();
 }
 
-/* The memory itself is not touched. */
+/* The contents of the memory are not touched. */
 static void test_assigning_back(void **state) {
   (void)state;
   open();
@@ -245,7 +246,7 @@ static void test_assigning_back(void **state) {
   close_pool();
 }
 
-/* Back and forth between two states, as a tree of graphs does. */
+/* Back and forth between two states, as with a tree of graphs. */
 static void test_two_checkpoints(void **state) {
   (void)state;
   open();
@@ -271,7 +272,7 @@ static void test_two_checkpoints(void **state) {
   close_pool();
 }
 
-/* A new segment since then stays, free. */
+/* A segment created since the checkpoint stays, and is free. */
 static void test_new_segments_stay(void **state) {
   (void)state;
   open();
@@ -282,7 +283,7 @@ static void test_new_segments_stay(void **state) {
   weir_checkpoint_delta delta = restore(checkpoint);
   assert_int_equal(reserved(), was);
   assert_int_equal(live(), 1);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, b));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, b));
   put(a);
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
@@ -310,7 +311,7 @@ static void test_expandable_segment_growth(void **state) {
   close_pool();
 }
 
-/* The split rules of today do not matter. */
+/* The current split rules do not matter. */
 static void test_settings_changed_meanwhile(void **state) {
   (void)state;
   open();
@@ -330,7 +331,7 @@ static void test_settings_changed_meanwhile(void **state) {
   close_pool();
 }
 
-/* Other streams have used blocks, one of them live: who has waited for them can go on. */
+/* Other streams have used blocks, one of which is live: a caller that has waited for them can continue. */
 static void test_wait(void **state) {
   (void)state;
   open();
@@ -342,8 +343,8 @@ static void test_wait(void **state) {
   also_used_by(a, other);
   also_used_by(b, other);
   put(b);
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
-  CHECK(weir_pool_wait(allocator, 0, id));
+  assert_error_says(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_ok(weir_pool_wait(allocator, 0, id));
   assert_valid();
   assert_int_equal(live(), 1);
   delta = restore(checkpoint);
@@ -352,16 +353,16 @@ static void test_wait(void **state) {
   put(a);
   put(b);
   assert_int_equal(live(), 0);
-  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find pool", weir_pool_wait(allocator, 0, (weir_pool_id){99, 0}));
-  REFUSED(INVALID_DEVICE, weir_pool_wait(allocator, 7, id));
+  assert_error_says(INVALID_ARGUMENT, "Could not find pool", weir_pool_wait(allocator, 0, (weir_pool_id){99, 0}));
+  assert_error(INVALID_DEVICE, weir_pool_wait(allocator, 7, id));
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
   close_pool();
 }
 
-/* ---- What is refused ---- */
+/* ---- Refused calls ---- */
 
-/* A block that waits for another stream: neither can be done, and nothing happens. */
+/* While a block waits for another stream, both calls are refused and change nothing. */
 static void test_waiting_block(void **state) {
   (void)state;
   open();
@@ -373,17 +374,17 @@ static void test_waiting_block(void **state) {
   work(other);
   also_used_by(b, other);
   describe(before, sizeof before);
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
   put(b);
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized when checkpointing block",
-                 weir_pool_checkpoint(allocator, 0, id, &refused));
+  assert_error_says(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "Events should have synchronized when checkpointing block",
+                    weir_pool_checkpoint(allocator, 0, id, &refused));
   assert_null(refused);
   assert_null(delta.freed);
   assert_valid();
-  assert_int_equal(live(), 2); /* a and c are live as before */
+  assert_int_equal(live(), 2); /* a and c are still live */
   soft_step_all();
-  put(get(MIN_BLOCK, NULL)); /* somebody looks */
+  put(get(MIN_BLOCK, NULL)); /* polls the events */
   delta = restore(checkpoint);
   assert_string_equal(describe(after, sizeof after), before);
   put(a);
@@ -394,25 +395,26 @@ static void test_waiting_block(void **state) {
   close_pool();
 }
 
-static void test_pool_that_is_over(void **state) {
+static void test_destroyed_pool(void **state) {
   (void)state;
   open();
   void *a = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take(), *refused = NULL;
   weir_checkpoint_delta delta = {0};
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
-  REFUSED_SAYING(BAD_STATE, "Not expected to checkpoint freeable graph",
-                 weir_pool_checkpoint(allocator, 0, id, &refused));
-  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find private pool id", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  assert_error_says(BAD_STATE, "Not expected to checkpoint freeable graph",
+                    weir_pool_checkpoint(allocator, 0, id, &refused));
+  assert_error_says(INVALID_ARGUMENT, "Could not find private pool id",
+                    weir_pool_restore(allocator, checkpoint, &delta));
   put(a);
   empty_cache();
-  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find private pool id {21, 0}",
-                 weir_pool_restore(allocator, checkpoint, &delta));
-  /* A pool of the same name is another one: its segments are gone. */
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, "Could not find private pool id {21, 0}",
+                    weir_pool_restore(allocator, checkpoint, &delta));
+  /* A new pool with the same id is a different pool: the segments of the checkpoint do not exist. */
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *elsewhere = get(30 * MIB, NULL);
-  REFUSED_SAYING(BAD_STATE, "could not find", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "could not find", weir_pool_restore(allocator, checkpoint, &delta));
   assert_valid();
   assert_int_equal(live(), 1);
   put(elsewhere);
@@ -420,28 +422,28 @@ static void test_pool_that_is_over(void **state) {
   close_pool();
 }
 
-/* Pages went since: the pieces have no memory to be in. */
-static void test_pages_that_are_gone(void **state) {
+/* Pages were unmapped since, so blocks of the checkpoint have no memory. */
+static void test_unmapped_pages(void **state) {
   (void)state;
   open();
   void *a = get(20 * MIB, NULL), *b = get(20 * MIB, NULL);
   weir_checkpoint *checkpoint = take();
   weir_checkpoint_delta delta = {0};
   put(a);
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   empty_cache();
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   assert_layout(b, "20M- 20M* 1120M-");
-  REFUSED_SAYING(BAD_STATE, "has changed", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "has changed", weir_pool_restore(allocator, checkpoint, &delta));
   assert_layout(b, "20M- 20M* 1120M-");
   weir_checkpoint *with_hole = take();
   delta = restore(with_hole);
   assert_layout(b, "20M- 20M* 1120M-");
   weir_checkpoint_delta_clear(&delta);
-  void *again = get(20 * MIB, NULL); /* the hole is filled: the piece behind it no longer begins a run */
+  void *again = get(20 * MIB, NULL); /* fills the hole, so the piece after it no longer begins a run */
   assert_ptr_equal(again, a);
-  REFUSED_SAYING(BAD_STATE, "has changed", weir_pool_restore(allocator, with_hole, &delta));
+  assert_error_says(BAD_STATE, "has changed", weir_pool_restore(allocator, with_hole, &delta));
   assert_layout(b, "20M* 20M* 1120M-");
   weir_checkpoint_destroy(checkpoint);
   weir_checkpoint_destroy(with_hole);
@@ -463,7 +465,7 @@ static void test_empty_pool(void **state) {
   close_pool();
 }
 
-/* A pool's own memory, which is always the same. */
+/* Memory from a pool's own functions, which return the same address each time. */
 static char *place;
 
 static void *place_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
@@ -480,19 +482,19 @@ static void use_place(void) {
   weir_pool_options_init(&options);
   options.alloc = place_alloc;
   options.free = place_free;
-  CHECK(weir_pool_create(allocator, 0, id, &options));
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
 }
 
 static void leave_place(void) {
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
 }
 
-/* The pool went and came again, and its segment lies where one lay before: but it is another stream's. What that stream does
- * to it has no order with those who had the blocks of the checkpoint. */
-static void test_another_segment_at_the_place(void **state) {
+/* The pool was destroyed and created again, and its segment has the address of an earlier one, but belongs to another
+ * stream. The work of that stream is not ordered with the work that used the blocks of the checkpoint. */
+static void test_segment_of_another_stream_at_the_address(void **state) {
   (void)state;
   assert_int_equal(posix_memalign((void **)&place, SMALL_SEGMENT, LARGE_SEGMENT), 0);
   alloc_open(conf, GIB);
@@ -507,7 +509,7 @@ static void test_another_segment_at_the_place(void **state) {
   void *b = get(3 * SMALL, second);
   assert_ptr_equal(b, a);
   weir_checkpoint_delta delta = {0};
-  REFUSED_SAYING(BAD_STATE, "was freed", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "was freed", weir_pool_restore(allocator, checkpoint, &delta));
   put(b);
   leave_place();
   weir_checkpoint_destroy(checkpoint);
@@ -534,10 +536,10 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_settings_changed_meanwhile, open_fixed, alloc_teardown),
       BOTH(test_wait),
       BOTH(test_waiting_block),
-      BOTH(test_pool_that_is_over),
-      cmocka_unit_test_setup_teardown(test_pages_that_are_gone, open_expandable, alloc_teardown),
+      BOTH(test_destroyed_pool),
+      cmocka_unit_test_setup_teardown(test_unmapped_pages, open_expandable, alloc_teardown),
       BOTH(test_empty_pool),
-      BOTH(test_another_segment_at_the_place),
+      BOTH(test_segment_of_another_stream_at_the_address),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

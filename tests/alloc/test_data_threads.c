@@ -1,8 +1,8 @@
 /*
- * Data in memory that is really touched: the software device runs its streams on threads, and host threads allocate, use and
- * free at the same time. Every block is filled from end to end by device work with a pattern of its own; every use of it, on
- * its stream or on another, finds that pattern, however late that use runs. A block that were given out twice, or too early,
- * would have another's pattern. The thread sanitizer sees more: a fill that no event puts behind the last use is a race.
+ * Data in memory that is really written: the software device runs its streams on threads, while host threads allocate,
+ * use and free memory. Device work fills every block from end to end with a pattern; every use, on the block's stream
+ * or on another and however late it runs, must find that pattern. A block that is handed out twice or too early would
+ * contain another pattern. The thread sanitizer finds more: a fill that is not ordered after the last use is a race.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,16 +29,16 @@ typedef struct look {
 static weir_cu_stream streams[STREAMS];
 static _Atomic(block *) slots[SLOTS]; /* blocks that one thread leaves for another */
 static atomic_ulong looks, spoiled, refusals;
-static _Atomic(const char *) wrong; /* the first call that did not do what it should */
+static _Atomic(const char *) wrong; /* the first condition that failed */
 static int steps;
 
-#define EXPECT_THAT(condition)                                                                                         \
+#define worker_assert(condition)                                                                                       \
   do {                                                                                                                 \
     if (!(condition))                                                                                                  \
       atomic_store(&wrong, #condition);                                                                                \
   } while (0)
 
-/* ---- What streams do ---- */
+/* ---- Work of the streams ---- */
 
 static void look_now(void *data) {
   look *l = data;
@@ -50,11 +50,11 @@ static void look_now(void *data) {
 
 static void look_on(const block *b, int stream) {
   look *l = malloc(sizeof *l);
-  EXPECT_THAT(l);
+  worker_assert(l);
   if (!l)
     return;
   *l = (look){b->memory, b->bytes, b->pattern};
-  EXPECT_THAT(!d->LaunchHostFunc(d, streams[stream], look_now, l));
+  worker_assert(!d->LaunchHostFunc(d, streams[stream], look_now, l));
 }
 
 static void be_slow(void *data) {
@@ -62,20 +62,20 @@ static void be_slow(void *data) {
   nanosleep(&(struct timespec){0, 20000}, NULL);
 }
 
-/* Another stream looks at it, later than whoever frees the block thinks. */
+/* Another stream reads the block, possibly long after the free. */
 static void use_on(const block *b, int stream, bool slow) {
   weir_cu_event event;
-  EXPECT_THAT(!d->EventCreate(d, &event, WEIR_CU_EVENT_DISABLE_TIMING));
-  EXPECT_THAT(!d->EventRecord(d, event, streams[b->stream]));
-  EXPECT_THAT(!d->StreamWaitEvent(d, streams[stream], event, 0));
-  EXPECT_THAT(!d->EventDestroy(d, event));
+  worker_assert(!d->EventCreate(d, &event, WEIR_CU_EVENT_DISABLE_TIMING));
+  worker_assert(!d->EventRecord(d, event, streams[b->stream]));
+  worker_assert(!d->StreamWaitEvent(d, streams[stream], event, 0));
+  worker_assert(!d->EventDestroy(d, event));
   if (slow)
-    EXPECT_THAT(!d->LaunchHostFunc(d, streams[stream], be_slow, NULL));
+    worker_assert(!d->LaunchHostFunc(d, streams[stream], be_slow, NULL));
   look_on(b, stream);
-  EXPECT_THAT(!weir_allocator_record_stream(allocator, b->memory, streams[stream]));
+  worker_assert(!weir_allocator_record_stream(allocator, b->memory, streams[stream]));
 }
 
-/* ---- What threads do ---- */
+/* ---- Work of the threads ---- */
 
 static block *take(uint64_t *random) {
   uint64_t kind = soft_random_r(random, 20);
@@ -86,16 +86,16 @@ static block *take(uint64_t *random) {
   void *memory = NULL;
   weir_status status = weir_allocator_alloc(allocator, 0, bytes, streams[stream], &memory);
   if (status) {
-    EXPECT_THAT(status == WEIR_ERROR_OUT_OF_MEMORY);
+    worker_assert(status == WEIR_ERROR_OUT_OF_MEMORY);
     atomic_fetch_add(&refusals, 1);
     return NULL;
   }
   block *b = malloc(sizeof *b);
-  EXPECT_THAT(b);
+  worker_assert(b);
   if (!b)
     return NULL;
   *b = (block){memory, bytes, stream, (uint8_t)soft_random_r(random, 256)};
-  EXPECT_THAT(!d->MemsetD8Async(d, (weir_cu_deviceptr)memory, b->pattern, bytes, streams[stream]));
+  worker_assert(!d->MemsetD8Async(d, (weir_cu_deviceptr)memory, b->pattern, bytes, streams[stream]));
   return b;
 }
 
@@ -103,7 +103,7 @@ static void drop(block *b) {
   if (!b)
     return;
   look_on(b, b->stream);
-  EXPECT_THAT(!weir_allocator_free(allocator, b->memory));
+  worker_assert(!weir_allocator_free(allocator, b->memory));
   free(b);
 }
 
@@ -113,7 +113,7 @@ static void *work_on_data(void *data) {
   const weir_pool_id pool = {0, (uint64_t)number + 1};
   bool in_scope = false;
   block *kept[KEPT] = {0};
-  EXPECT_THAT(!d->CtxSetCurrent(d, ctx));
+  worker_assert(!d->CtxSetCurrent(d, ctx));
   for (int i = 0; i < steps; i++) {
     block **at = &kept[soft_random_r(&random, KEPT)];
     uint64_t what = soft_random_r(&random, 100);
@@ -123,24 +123,24 @@ static void *work_on_data(void *data) {
     } else if (what < 75 && *at) {
       for (uint64_t n = 1 + soft_random_r(&random, 2); n > 0; n--)
         use_on(*at, (int)soft_random_r(&random, STREAMS), what < 55);
-    } else if (what < 88) { /* the next one who comes by frees it */
+    } else if (what < 88) { /* another thread frees it */
       *at = atomic_exchange(&slots[soft_random_r(&random, SLOTS)], *at);
     } else if (what < 94) {
-      EXPECT_THAT(!(in_scope ? weir_pool_end(allocator, 0, pool) : weir_pool_begin(allocator, 0, pool, NULL, NULL)));
+      worker_assert(!(in_scope ? weir_pool_end(allocator, 0, pool) : weir_pool_begin(allocator, 0, pool, NULL, NULL)));
       if (in_scope)
-        EXPECT_THAT(!weir_pool_release(allocator, 0, pool));
+        worker_assert(!weir_pool_release(allocator, 0, pool));
       in_scope = !in_scope;
     } else if (what < 95)
-      EXPECT_THAT(!weir_allocator_empty_cache(allocator));
+      worker_assert(!weir_allocator_empty_cache(allocator));
     else if (what < 96)
-      EXPECT_THAT(!weir_allocator_empty_pool(allocator, pool));
+      worker_assert(!weir_allocator_empty_pool(allocator, pool));
     else if (what == 96 && number == 0)
-      EXPECT_THAT(!weir_allocator_configure(allocator, soft_random_r(&random, 2) ? "expandable_segments:True"
-                                                                                 : "expandable_segments:False"));
+      worker_assert(!weir_allocator_configure(allocator, soft_random_r(&random, 2) ? "expandable_segments:True"
+                                                                                   : "expandable_segments:False"));
   }
   if (in_scope) {
-    EXPECT_THAT(!weir_pool_end(allocator, 0, pool));
-    EXPECT_THAT(!weir_pool_release(allocator, 0, pool));
+    worker_assert(!weir_pool_end(allocator, 0, pool));
+    worker_assert(!weir_pool_release(allocator, 0, pool));
   }
   for (int i = 0; i < KEPT; i++)
     drop(kept[i]);
@@ -163,7 +163,7 @@ static void run(const char *conf, unsigned long long bytes, int count) {
     pthread_join(threads[i], NULL);
   for (int i = 0; i < SLOTS; i++)
     drop(atomic_exchange(&slots[i], NULL));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   if (atomic_load(&wrong)) {
     print_error("not %s\n", atomic_load(&wrong));
     fail();
@@ -186,8 +186,8 @@ static void test_expandable(void **state) {
   run("expandable_segments:True", GIB, usual_or_long(300, 2000));
 }
 
-/* So little that everything which is cached goes again and again, and what waits is waited for. */
-static void test_short_of_memory(void **state) {
+/* Little memory, so that the cache is emptied repeatedly, and allocations wait for blocks of other streams. */
+static void test_little_memory(void **state) {
   (void)state;
   run("", 64 * MIB, usual_or_long(200, 1000));
   assert_true(atomic_load(&refusals) > 0);
@@ -198,7 +198,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_fixed, alloc_teardown),
       cmocka_unit_test_teardown(test_expandable, alloc_teardown),
-      cmocka_unit_test_teardown(test_short_of_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_little_memory, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * The process default allocator: first use from many threads, its end with the runtime, fork, devices, graphs, failing
- * driver calls; and the calls of any allocator that take a weir_stream.
+ * The default allocator of the process: first use from many threads, its destruction with the runtime, fork, devices,
+ * graphs and failing driver calls; also the calls of any allocator that take a weir_stream.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,20 +13,20 @@ enum { MIB = 1 << 20 };
 
 static weir_allocator *get_default(void) {
   weir_allocator *allocator = NULL;
-  CHECK(weir_default_allocator(&allocator));
+  assert_ok(weir_default_allocator(&allocator));
   return allocator;
 }
 
 static weir_allocator_stats stats_of(int device) {
   weir_allocator_stats stats;
   weir_allocator_stats_init(&stats);
-  CHECK(weir_memory_stats(device, &stats));
+  assert_ok(weir_memory_stats(device, &stats));
   return stats;
 }
 
 static void *take(size_t bytes, weir_stream stream) {
   void *pointer = NULL;
-  CHECK(weir_malloc(bytes, stream, &pointer));
+  assert_ok(weir_malloc(bytes, stream, &pointer));
   assert_non_null(pointer);
   return pointer;
 }
@@ -37,32 +37,32 @@ static void test_malloc_and_free(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
   void *pointer = take(3 * MIB, stream);
-  CHECK(weir_fill_async(pointer, 7, 3 * MIB, stream));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_fill_async(pointer, 7, 3 * MIB, stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_filled(0, pointer, 7, 3 * MIB);
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].current, 1);
   assert_int_equal(stats_of(-1).allocated_bytes[WEIR_STAT_ALL].current, 3 * MIB);
-  CHECK(weir_free(pointer));
+  assert_ok(weir_free(pointer));
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].current, 0);
   assert_int_not_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].current, 0);
   void *again = take(3 * MIB, stream);
   assert_ptr_equal(again, pointer); /* from the cache */
-  CHECK(weir_free(again));
-  CHECK(weir_memory_empty_cache());
+  assert_ok(weir_free(again));
+  assert_ok(weir_memory_empty_cache());
   assert_int_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].current, 0);
 
   void *nothing = &nothing;
-  CHECK(weir_malloc(0, stream, &nothing));
+  assert_ok(weir_malloc(0, stream, &nothing));
   assert_null(nothing);
-  CHECK(weir_free(NULL));
+  assert_ok(weir_free(NULL));
 }
 
 static void test_free_before_first_use(void **state) {
   (void)state;
   int place;
-  CHECK(weir_free(NULL));
-  assert_int_equal(weir_is_initialized(), 0); /* nothing was started for it */
-  REFUSED_SAYING(INVALID_ARGUMENT, "weir_malloc has allocated no memory", weir_free(&place));
+  assert_ok(weir_free(NULL));
+  assert_int_equal(weir_is_initialized(), 0); /* it does not start the runtime */
+  assert_error_says(INVALID_ARGUMENT, "weir_malloc has allocated no memory", weir_free(&place));
 }
 
 /* ---- Streams and devices ---- */
@@ -76,13 +76,13 @@ static void test_two_devices(void **state) {
   assert_int_equal(stats_of(1).allocated_bytes[WEIR_STAT_ALL].current, 6 * MIB - MIB);
   weir_pointer_info info;
   weir_pointer_info_init(&info);
-  CHECK(weir_allocator_describe(get_default(), b, &info));
+  assert_ok(weir_allocator_describe(get_default(), b, &info));
   assert_int_equal(info.device, 1);
   assert_ptr_equal(info.stream, raw_of(second));
-  CHECK(weir_device_set(1));
+  assert_ok(weir_device_set(1));
   assert_int_equal(stats_of(-1).allocation[WEIR_STAT_ALL].current, 1);
-  CHECK(weir_free(a));
-  CHECK(weir_free(b));
+  assert_ok(weir_free(a));
+  assert_ok(weir_free(b));
 }
 
 static void test_memory_waits_for_another_stream(void **state) {
@@ -90,13 +90,13 @@ static void test_memory_waits_for_another_stream(void **state) {
   weir_stream stream = new_stream(0), other = new_stream(0);
   void *pointer = take(3 * MIB, stream);
   struct held *gate = hold(other);
-  CHECK(weir_memory_record_stream(pointer, other));
-  CHECK(weir_free(pointer));
-  assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1); /* freed, and still in use by the other stream */
+  assert_ok(weir_memory_record_stream(pointer, other));
+  assert_ok(weir_free(pointer));
+  assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1); /* freed, but still in use by the other stream */
   let_go(gate);
-  CHECK(weir_stream_synchronize(other));
+  assert_ok(weir_stream_synchronize(other));
   void *again = take(3 * MIB, stream);
-  CHECK(weir_free(again));
+  assert_ok(weir_free(again));
   assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 0);
 }
 
@@ -108,29 +108,29 @@ static void test_forms_that_take_a_stream(void **state) {
   weir_host_allocator *host;
   weir_stream stream = new_stream(0), other = new_stream(0);
   void *pointer = NULL, *pinned = NULL;
-  CHECK(weir_get_driver(&driver));
-  CHECK(weir_host_allocator_create(driver, "", &host));
-  CHECK(weir_host_alloc(host, 4096, &pinned));
+  assert_ok(weir_get_driver(&driver));
+  assert_ok(weir_host_allocator_create(driver, "", &host));
+  assert_ok(weir_host_alloc(host, 4096, &pinned));
 
-  CHECK(weir_allocator_alloc_on(allocator, 4096, stream, &pointer));
+  assert_ok(weir_allocator_alloc_on(allocator, 4096, stream, &pointer));
   weir_pointer_info info;
   weir_pointer_info_init(&info);
-  CHECK(weir_allocator_describe(allocator, pointer, &info));
+  assert_ok(weir_allocator_describe(allocator, pointer, &info));
   assert_ptr_equal(info.stream, raw_of(stream));
-  CHECK(weir_allocator_record_stream_on(allocator, pointer, other));
-  CHECK(weir_allocator_copy_async_on(allocator, pinned, 0, pointer, 0, 4096, stream, 0));
-  CHECK(weir_host_record_stream_on(host, pinned, stream));
-  CHECK(weir_allocator_set_reserve_class_on(allocator, stream, NULL));
-  CHECK(weir_device_synchronize(0));
-  CHECK(weir_allocator_free(allocator, pointer));
-  CHECK(weir_allocator_alloc_on(allocator, 512, stream, &pointer));
+  assert_ok(weir_allocator_record_stream_on(allocator, pointer, other));
+  assert_ok(weir_allocator_copy_async_on(allocator, pinned, 0, pointer, 0, 4096, stream, 0));
+  assert_ok(weir_host_record_stream_on(host, pinned, stream));
+  assert_ok(weir_allocator_set_reserve_class_on(allocator, stream, NULL));
+  assert_ok(weir_device_synchronize(0));
+  assert_ok(weir_allocator_free(allocator, pointer));
+  assert_ok(weir_allocator_alloc_on(allocator, 512, stream, &pointer));
   void *behind = (char *)pointer + 4096;
-  CHECK(weir_allocator_alloc_at_on(allocator, 512, stream, behind));
+  assert_ok(weir_allocator_alloc_at_on(allocator, 512, stream, behind));
   assert_int_equal(weir_allocator_owns(allocator, behind), 1);
-  CHECK(weir_allocator_free(allocator, behind));
-  CHECK(weir_allocator_free(allocator, pointer));
+  assert_ok(weir_allocator_free(allocator, behind));
+  assert_ok(weir_allocator_free(allocator, pointer));
 
-  CHECK(weir_host_free(host, pinned));
+  assert_ok(weir_host_free(host, pinned));
   weir_host_allocator_destroy(host);
 }
 
@@ -142,15 +142,15 @@ static void test_owns(void **state) {
   assert_int_equal(weir_allocator_owns(allocator, pointer + 100), 1);
   assert_int_equal(weir_allocator_owns(allocator, &pointer), 0);
   assert_int_equal(weir_allocator_owns(allocator, NULL), 0);
-  CHECK(weir_free(pointer));
+  assert_ok(weir_free(pointer));
   assert_int_equal(weir_allocator_owns(allocator, pointer), 1); /* cached */
-  CHECK(weir_memory_empty_cache());
+  assert_ok(weir_memory_empty_cache());
   assert_int_equal(weir_allocator_owns(allocator, pointer), 0);
 
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   pointer = take(4096, default_stream(0));
   assert_int_equal(weir_allocator_owns(allocator, pointer), 1);
-  CHECK(weir_free(pointer));
+  assert_ok(weir_free(pointer));
   assert_int_equal(weir_allocator_owns(allocator, pointer), 0);
 }
 
@@ -175,7 +175,7 @@ static void *first_use(void *data) {
 
 static void test_first_use_by_many_threads(void **state) {
   (void)state;
-  NEED_SOFT("it takes two devices");
+  NEED_SOFT("needs two devices");
   for (int round = 0; round < 20; round++) {
     pthread_t threads[THREADS];
     pthread_barrier_init(&barrier, NULL, THREADS);
@@ -190,7 +190,7 @@ static void test_first_use_by_many_threads(void **state) {
       assert_ptr_equal(seen[i], get_default());
     assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].allocated, THREADS / 2);
     assert_int_equal(stats_of(1).allocation[WEIR_STAT_ALL].allocated, THREADS / 2);
-    CHECK(weir_shutdown());
+    assert_ok(weir_shutdown());
   }
 }
 
@@ -199,32 +199,32 @@ static void test_settings_of_the_environment(void **state) {
   void *pointer = &pointer;
   weir_stream stream = default_stream(0);
   setenv("WEIR_ALLOC_CONF", "max_split_size_mb:nine", 1);
-  REFUSED_SAYING(INVALID_ARGUMENT, "max_split_size_mb", weir_malloc(512, stream, &pointer));
+  assert_error_says(INVALID_ARGUMENT, "max_split_size_mb", weir_malloc(512, stream, &pointer));
   assert_ptr_equal(pointer, &pointer);
   setenv("WEIR_ALLOC_CONF", "max_split_size_mb:99", 1); /* the next call tries again */
-  CHECK(weir_malloc(512, stream, &pointer));
+  assert_ok(weir_malloc(512, stream, &pointer));
   unsetenv("WEIR_ALLOC_CONF");
   char text[64];
   weir_allocator_settings(get_default(), text, sizeof text);
   assert_string_equal(text, "max_split_size_mb:99");
-  CHECK(weir_free(pointer));
+  assert_ok(weir_free(pointer));
 }
 
-/* ---- The end ---- */
+/* ---- Shutdown ---- */
 
 static void check_end(void) {
   void *pointer = take(3 * MIB, default_stream(0)), *small = take(100, new_stream(0));
-  REFUSED_SAYING(BAD_STATE, "1 allocator still uses", weir_shutdown());
+  assert_error_says(BAD_STATE, "1 allocator still uses", weir_shutdown());
   assert_non_null(strstr(weir_last_error(), "the process default, with 2 allocations of 3.00 MiB"));
   assert_int_equal(weir_is_initialized(), 1);
-  CHECK(weir_free(small));
-  REFUSED_SAYING(BAD_STATE, "with 1 allocation of 3.00 MiB", weir_shutdown());
-  CHECK(weir_free(pointer));
-  CHECK(weir_shutdown());
+  assert_ok(weir_free(small));
+  assert_error_says(BAD_STATE, "with 1 allocation of 3.00 MiB", weir_shutdown());
+  assert_ok(weir_free(pointer));
+  assert_ok(weir_shutdown());
   assert_int_equal(weir_is_initialized(), 0);
-  /* It starts anew. */
-  CHECK(weir_free(take(512, default_stream(0))));
-  CHECK(weir_shutdown());
+  /* It starts again. */
+  assert_ok(weir_free(take(512, default_stream(0))));
+  assert_ok(weir_shutdown());
 }
 
 static void test_shutdown(void **state) {
@@ -238,32 +238,32 @@ static int setup_by_environment(void **state) {
   return runtime_setup_none(state);
 }
 
-static void test_shutdown_of_the_runtimes_own_driver(void **state) {
+static void test_shutdown_closes_the_runtimes_driver(void **state) {
   (void)state;
   check_end();
 }
 
-/* An idle default allocator stays as it is where another allocator is in the way of the shutdown. */
+/* An idle default allocator is kept if another allocator prevents the shutdown. */
 static void test_refused_shutdown_keeps_it(void **state) {
   (void)state;
   weir_driver *driver;
   weir_allocator *other, *allocator = get_default();
-  CHECK(weir_get_driver(&driver));
-  CHECK(weir_allocator_create(driver, NULL, &other));
-  REFUSED_SAYING(BAD_STATE, "1 allocator still uses", weir_shutdown());
+  assert_ok(weir_get_driver(&driver));
+  assert_ok(weir_allocator_create(driver, NULL, &other));
+  assert_error_says(BAD_STATE, "1 allocator still uses", weir_shutdown());
   assert_ptr_equal(get_default(), allocator);
-  CHECK(weir_free(take(512, default_stream(0))));
+  assert_ok(weir_free(take(512, default_stream(0))));
   weir_allocator_destroy(other);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
 }
 
 static void test_shutdown_with_caching_off(void **state) {
   (void)state;
-  CHECK(weir_allocator_set_caching(get_default(), 0));
+  assert_ok(weir_allocator_set_caching(get_default(), 0));
   void *pointer = take(1000, default_stream(0));
-  REFUSED_SAYING(BAD_STATE, "with 1 allocation of 1000 bytes", weir_shutdown());
-  CHECK(weir_free(pointer));
-  CHECK(weir_shutdown());
+  assert_error_says(BAD_STATE, "with 1 allocation of 1000 bytes", weir_shutdown());
+  assert_ok(weir_free(pointer));
+  assert_ok(weir_shutdown());
 }
 
 static weir_status malloc_early(void *context) {
@@ -277,18 +277,18 @@ static weir_status fail_once(void *context) {
   return (*failures)++ ? WEIR_OK : WEIR_ERROR_BAD_STATE;
 }
 
-/* A start that fails takes the allocator of a queued call with it. */
+/* A start that fails also destroys the allocator that a queued call created. */
 static void test_failed_start(void **state) {
   (void)state;
   void *pointer = NULL;
   int failures = 0;
-  CHECK(weir_lazy_call(malloc_early, &pointer, "here"));
-  CHECK(weir_lazy_call(fail_once, &failures, "there"));
-  REFUSED(DEFERRED_CALL, weir_init());
+  assert_ok(weir_lazy_call(malloc_early, &pointer, "here"));
+  assert_ok(weir_lazy_call(fail_once, &failures, "there"));
+  assert_error(DEFERRED_CALL, weir_init());
   assert_non_null(pointer);
-  REFUSED_SAYING(INVALID_ARGUMENT, "has allocated no memory", weir_free(pointer));
-  CHECK(weir_init()); /* the queue runs again */
-  CHECK(weir_free(pointer));
+  assert_error_says(INVALID_ARGUMENT, "has allocated no memory", weir_free(pointer));
+  assert_ok(weir_init()); /* the queue runs again */
+  assert_ok(weir_free(pointer));
 }
 
 /* ---- Fork ---- */
@@ -318,10 +318,10 @@ static void use_in_child(void *data) {
 static void test_fork(void **state) {
   (void)state;
   stream_of_parent = default_stream(0);
-  in_process(use_in_child, NULL); /* before its first use, but after the start of the runtime */
+  in_process(use_in_child, NULL); /* before its first use, but after the runtime has started */
   inherited = take(512, stream_of_parent);
   in_process(use_in_child, NULL);
-  CHECK(weir_free(inherited));
+  assert_ok(weir_free(inherited));
   in_process(use_in_child, NULL);
 }
 
@@ -335,11 +335,11 @@ static void start_in_child(void *data) {
   child_assert(weir_shutdown() == WEIR_OK);
 }
 
-static void test_fork_after_the_end(void **state) {
+static void test_fork_after_shutdown(void **state) {
   (void)state;
-  NEED_SOFT("NVIDIA's driver does not work in a child, once started");
-  CHECK(weir_free(take(512, default_stream(0))));
-  CHECK(weir_shutdown());
+  NEED_SOFT("NVIDIA's driver does not work in a child once it is started");
+  assert_ok(weir_free(take(512, default_stream(0))));
+  assert_ok(weir_shutdown());
   in_process(start_in_child, NULL);
 }
 
@@ -352,23 +352,23 @@ static void test_graph(void **state) {
   weir_graph *graph;
   weir_pool_id pool;
   weir_stream_scope scope;
-  CHECK(weir_graph_create(&graph));
-  CHECK(weir_stream_scope_enter(stream, &scope));
-  CHECK(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_stream_scope_enter(stream, &scope));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *pointer = take(4096, stream);
-  CHECK(weir_fill_async(pointer, 3, 4096, stream));
-  CHECK(weir_graph_capture_end(graph));
-  CHECK(weir_stream_scope_leave(&scope));
+  assert_ok(weir_fill_async(pointer, 3, 4096, stream));
+  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_stream_scope_leave(&scope));
   weir_pointer_info info;
   weir_pointer_info_init(&info);
-  CHECK(weir_graph_pool(graph, &pool));
-  CHECK(weir_allocator_describe(allocator, pointer, &info));
+  assert_ok(weir_graph_pool(graph, &pool));
+  assert_ok(weir_allocator_describe(allocator, pointer, &info));
   assert_memory_equal(&info.pool, &pool, sizeof pool);
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_graph_replay(graph));
   assert_filled(0, pointer, 3, 4096);
-  REFUSED_SAYING(BAD_STATE, "the process default", weir_shutdown());
-  CHECK(weir_free(pointer));
-  CHECK(weir_shutdown()); /* the graph still holds the pool */
+  assert_error_says(BAD_STATE, "the process default", weir_shutdown());
+  assert_ok(weir_free(pointer));
+  assert_ok(weir_shutdown()); /* the graph still holds the pool */
   weir_graph_destroy(graph);
 }
 
@@ -378,15 +378,15 @@ static void test_first_use_in_a_capture(void **state) {
   weir_graph *graph;
   weir_stream_scope scope;
   void *pointer = &pointer;
-  CHECK(weir_graph_create(&graph));
-  CHECK(weir_stream_scope_enter(stream, &scope));
-  CHECK(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
-  REFUSED_SAYING(BAD_STATE, "capture", weir_malloc(4096, stream, &pointer));
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_stream_scope_enter(stream, &scope));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_error_says(BAD_STATE, "capture", weir_malloc(4096, stream, &pointer));
   mark(stream, 1);
-  CHECK(weir_graph_capture_end(graph));
-  CHECK(weir_stream_scope_leave(&scope));
+  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_stream_scope_leave(&scope));
   weir_graph_destroy(graph);
-  CHECK(weir_free(take(4096, stream)));
+  assert_ok(weir_free(take(4096, stream)));
 }
 
 static weir_status begin_nothing(void *context, int device, weir_pool_id pool, weir_cu_stream stream) {
@@ -400,13 +400,13 @@ static void test_hooks_of_the_program_stay(void **state) {
   weir_graph_memory_hooks_init(&hooks);
   weir_graph_memory_hooks_init(&now);
   hooks.begin = begin_nothing;
-  CHECK(weir_graph_set_memory_hooks(&hooks));
+  assert_ok(weir_graph_set_memory_hooks(&hooks));
   get_default();
-  CHECK(weir_graph_get_memory_hooks(&now));
+  assert_ok(weir_graph_get_memory_hooks(&now));
   assert_true(now.begin == begin_nothing);
   assert_int_equal(now.size, sizeof now);
-  CHECK(weir_graph_set_memory_hooks(NULL));
-  CHECK(weir_graph_get_memory_hooks(&now));
+  assert_ok(weir_graph_set_memory_hooks(NULL));
+  assert_ok(weir_graph_get_memory_hooks(&now));
   assert_true(now.begin == NULL);
 }
 
@@ -427,23 +427,23 @@ static weir_status use_both_devices(void) {
   return status;
 }
 
-/* Each driver call fails once. The call that notices it says so; the next try works, and nothing is left behind. */
+/* Each driver call fails once. The affected call reports it, the next attempt succeeds, and nothing is leaked. */
 static void test_faults(void **state) {
   (void)state;
-  NEED_SOFT("it takes a fault table around the software device");
+  NEED_SOFT("needs a fault table around the software device");
   unsigned long failed = 0, faults = 1;
   for (unsigned long n = 1; faults; n++) {
     assert_int_equal(runtime_setup_fault(NULL), 0);
-    CHECK(weir_fault_nth_any(fault, n, WEIR_CU_OUT_OF_MEMORY));
+    assert_ok(weir_fault_nth_any(fault, n, WEIR_CU_OUT_OF_MEMORY));
     weir_status status = use_both_devices();
-    CHECK(weir_fault_counts(fault, WEIR_CALL_COUNT, NULL, &faults));
-    CHECK(weir_fault_clear(fault));
+    assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, NULL, &faults));
+    assert_ok(weir_fault_clear(fault));
     if (status) {
       failed++;
       assert_int_equal(status, WEIR_ERROR_OUT_OF_MEMORY);
       assert_memory_equal(weir_last_error(), "weir_", 5);
     }
-    CHECK(use_both_devices());
+    assert_ok(use_both_devices());
     assert_int_equal(runtime_teardown(NULL), 0);
   }
   assert_in_range(failed, 10, 1000);
@@ -463,12 +463,12 @@ int main(void) {
       TEST(test_first_use_by_many_threads),
       TEST(test_settings_of_the_environment),
       TEST(test_shutdown),
-      TEST_ENV(test_shutdown_of_the_runtimes_own_driver),
+      TEST_ENV(test_shutdown_closes_the_runtimes_driver),
       TEST_ENV(test_refused_shutdown_keeps_it),
       TEST(test_shutdown_with_caching_off),
       TEST(test_failed_start),
       TEST(test_fork),
-      TEST(test_fork_after_the_end),
+      TEST(test_fork_after_shutdown),
       TEST(test_graph),
       TEST(test_first_use_in_a_capture),
       TEST(test_hooks_of_the_program_stay),

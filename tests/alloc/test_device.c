@@ -1,5 +1,5 @@
 /*
- * The allocator over each device, NVIDIA's included: memory that is really written, streams that really run, graphs.
+ * The allocator on each device, including NVIDIA's: memory that is really written, streams that really run, and graphs.
  *
  * Each test runs with fixed and with expandable segments.
  */
@@ -19,13 +19,13 @@ static void start(const char *conf) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = conf;
-  CHECK(weir_get_driver(&driver));
-  CHECK(weir_device_set(0));
-  CHECK(weir_allocator_create(driver, &options, &allocator));
+  assert_ok(weir_get_driver(&driver));
+  assert_ok(weir_device_set(0));
+  assert_ok(weir_allocator_create(driver, &options, &allocator));
 }
 
 static void stop(void) {
-  CHECK(weir_device_synchronize(0));
+  assert_ok(weir_device_synchronize(0));
   weir_allocator_destroy(allocator);
   allocator = NULL;
 }
@@ -41,16 +41,16 @@ static void with_each_setting(void (*test)(void)) {
 
 static void *take(size_t bytes, weir_stream stream) {
   void *memory = NULL;
-  CHECK(weir_allocator_alloc(allocator, 0, bytes, raw_of(stream), &memory));
+  assert_ok(weir_allocator_alloc(allocator, 0, bytes, raw_of(stream), &memory));
   assert_non_null(memory);
   return memory;
 }
 
-static void give(void *memory) { CHECK(weir_allocator_free(allocator, memory)); }
+static void give(void *memory) { assert_ok(weir_allocator_free(allocator, memory)); }
 
 static int64_t stat(const char *name) {
   int64_t value = -1;
-  CHECK(weir_allocator_get_stat(allocator, 0, name, &value));
+  assert_ok(weir_allocator_get_stat(allocator, 0, name, &value));
   return value;
 }
 
@@ -71,14 +71,14 @@ static void fill(piece *p, const weir_stream *streams) {
   p->bytes = 1 + soft_random(most[soft_random(4)]);
   p->value = (uint8_t)soft_random(256);
   p->memory = take(p->bytes, streams[p->stream]);
-  CHECK(weir_fill_async(p->memory, p->value, p->bytes, streams[p->stream]));
+  assert_ok(weir_fill_async(p->memory, p->value, p->bytes, streams[p->stream]));
 }
 
 static void check(const piece *p, const weir_stream *streams) {
   uint8_t edges[2 * EDGE];
   size_t edge = p->bytes < EDGE ? p->bytes : EDGE;
-  CHECK(weir_copy(edges, p->memory, edge, streams[p->stream]));
-  CHECK(weir_copy(edges + edge, p->memory + p->bytes - edge, edge, streams[p->stream]));
+  assert_ok(weir_copy(edges, p->memory, edge, streams[p->stream]));
+  assert_ok(weir_copy(edges + edge, p->memory + p->bytes - edge, edge, streams[p->stream]));
   for (size_t i = 0; i < 2 * edge; i++)
     assert_int_equal(edges[i], p->value);
 }
@@ -99,7 +99,7 @@ static void use_data(void) {
     give(pieces[i].memory);
   }
   assert_int_equal(stat("allocated_bytes.all.current"), 0);
-  CHECK(weir_allocator_empty_cache(allocator));
+  assert_ok(weir_allocator_empty_cache(allocator));
   assert_int_equal(stat("reserved_bytes.all.current"), 0);
 }
 
@@ -111,22 +111,22 @@ static void test_data(void **state) {
 
 /* ---- Streams ---- */
 
-/* All memory that is needed while a stream is held was had before: nobody waits for the held one. */
+/* All memory that is needed while a stream is held is allocated before: no call may wait for the held stream. */
 static void use_two_streams(void) {
   weir_stream own = new_stream(0), other = new_stream(0);
   size_t bytes = 4 * MIB;
   void *memory = take(bytes, own), *second = take(bytes, own);
-  CHECK(weir_stream_synchronize(own));
+  assert_ok(weir_stream_synchronize(own));
   void *low = memory < second ? memory : second, *high = memory < second ? second : memory;
   give(high);
   struct held *held = hold(other);
-  CHECK(weir_fill_async(low, 7, bytes, other));
-  CHECK(weir_allocator_record_stream(allocator, low, raw_of(other)));
+  assert_ok(weir_fill_async(low, 7, bytes, other));
+  assert_ok(weir_allocator_record_stream(allocator, low, raw_of(other)));
   give(low);
   assert_int_equal(stat("active.all.current"), 1);
-  assert_ptr_equal(take(bytes, own), high); /* the lower one would be the better fit, and is still in use */
+  assert_ptr_equal(take(bytes, own), high); /* the lower block would fit better, but is still in use */
   let_go(held);
-  CHECK(weir_stream_synchronize(other));
+  assert_ok(weir_stream_synchronize(other));
   assert_ptr_equal(take(bytes, own), low);
   assert_filled(0, low, 7, bytes);
   give(low);
@@ -180,14 +180,14 @@ static void test_threads(void **state) {
 static void run_short(void) {
   weir_stream stream = new_stream(0);
   void *memory = NULL;
-  CHECK(weir_allocator_set_limit(allocator, 0, 64 * MIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, 64 * MIB));
   void *first = take(40 * MIB, stream);
-  REFUSED_SAYING(OUT_OF_MEMORY, "40.00 MiB", weir_allocator_alloc(allocator, 0, 40 * MIB, raw_of(stream), &memory));
+  assert_error_says(OUT_OF_MEMORY, "40.00 MiB", weir_allocator_alloc(allocator, 0, 40 * MIB, raw_of(stream), &memory));
   assert_null(memory);
   assert_int_equal(stat("num_ooms"), 1);
   give(first);
   give(take(40 * MIB, stream));
-  CHECK(weir_allocator_set_limit(allocator, 0, SIZE_MAX));
+  assert_ok(weir_allocator_set_limit(allocator, 0, SIZE_MAX));
 }
 
 static void test_limit(void **state) {
@@ -195,21 +195,21 @@ static void test_limit(void **state) {
   with_each_setting(run_short);
 }
 
-/* Somebody else has nearly all of the device. */
+/* Other code uses nearly all of the device. */
 static void share_the_device(void) {
   weir_stream stream = new_stream(0);
   size_t free_bytes = 0, total = 0, left = 600 * MIB;
-  give(take(MIB, stream)); /* the context is there */
-  CHECK(weir_device_memory_info(0, &free_bytes, &total));
+  give(take(MIB, stream)); /* creates the context */
+  assert_ok(weir_device_memory_info(0, &free_bytes, &total));
   assert_true(free_bytes > left);
   weir_cu_deviceptr others = 0;
-  OK(d->MemAlloc(d, &others, free_bytes - left));
+  assert_cu(d->MemAlloc(d, &others, free_bytes - left));
   void *memory = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "GiB", weir_allocator_alloc(allocator, 0, 2048 * MIB, raw_of(stream), &memory));
+  assert_error_says(OUT_OF_MEMORY, "GiB", weir_allocator_alloc(allocator, 0, 2048 * MIB, raw_of(stream), &memory));
   void *fits = take(100 * MIB, stream);
-  CHECK(weir_fill_async(fits, 3, 100 * MIB, stream));
-  CHECK(weir_stream_synchronize(stream));
-  OK(d->MemFree(d, others));
+  assert_ok(weir_fill_async(fits, 3, 100 * MIB, stream));
+  assert_ok(weir_stream_synchronize(stream));
+  assert_cu(d->MemFree(d, others));
   give(fits);
   give(take(700 * MIB, stream));
 }
@@ -224,20 +224,20 @@ static void test_shared_device(void **state) {
 static void use_pool(void) {
   weir_stream stream = new_stream(0);
   weir_pool_id id = weir_graph_pool_handle();
-  CHECK(weir_pool_create(allocator, 0, id, NULL));
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_create(allocator, 0, id, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *kept = take(3 * MIB, stream);
-  CHECK(weir_fill_async(kept, 5, 3 * MIB, stream));
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_fill_async(kept, 5, 3 * MIB, stream));
+  assert_ok(weir_pool_end(allocator, 0, id));
   weir_checkpoint *checkpoint = NULL;
-  CHECK(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *later = take(2 * MIB, stream);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   give(kept);
 
   weir_checkpoint_delta delta;
-  CHECK(weir_pool_restore(allocator, checkpoint, &delta));
+  assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
   assert_int_equal(delta.freed_count, 1);
   assert_ptr_equal(delta.freed[0], later);
   assert_int_equal(delta.allocated_count, 1);
@@ -246,9 +246,9 @@ static void use_pool(void) {
   weir_checkpoint_destroy(checkpoint);
   assert_filled(0, kept, 5, 3 * MIB);
   give(kept);
-  for (int i = 0; i < 3; i++) /* of create, and of each begin */
-    CHECK(weir_pool_release(allocator, 0, id));
-  CHECK(weir_allocator_empty_cache(allocator));
+  for (int i = 0; i < 3; i++) /* one for create, one for each begin */
+    assert_ok(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_allocator_empty_cache(allocator));
 }
 
 static void test_pool(void **state) {
@@ -258,37 +258,38 @@ static void test_pool(void **state) {
 
 enum { WORDS = 4096 };
 
-/* What is allocated while a graph is captured is the graph's: others do not get it, and each replay finds it as it was. */
+/* Memory allocated during a capture belongs to the graph: other allocations do not get it, and each replay finds it
+ * unchanged. */
 static void use_graph(void) {
   weir_stream stream = new_stream(0);
   weir_graph *graph = NULL;
   uint32_t host[WORDS];
   load_add(0);
   uint32_t *in = take(sizeof host, stream), *out = take(sizeof host, stream);
-  CHECK(weir_graph_use_allocator(allocator));
-  CHECK(weir_graph_create(&graph));
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_use_allocator(allocator));
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   uint32_t *between = take(sizeof host, stream);
-  OK(launch_add(between, in, 10, WORDS, stream));
-  OK(launch_add(out, between, 100, WORDS, stream));
+  assert_cu(launch_add(between, in, 10, WORDS, stream));
+  assert_cu(launch_add(out, between, 100, WORDS, stream));
   give(between);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   uint32_t *outside = take(sizeof host, stream);
   assert_ptr_not_equal(outside, between);
   for (uint32_t turn = 1; turn <= 3; turn++) {
-    CHECK(weir_fill32_async(in, turn, WORDS, stream));
-    CHECK(weir_fill32_async(outside, 99, WORDS, stream));
-    CHECK(weir_graph_replay(graph));
-    CHECK(weir_copy(host, out, sizeof host, stream));
+    assert_ok(weir_fill32_async(in, turn, WORDS, stream));
+    assert_ok(weir_fill32_async(outside, 99, WORDS, stream));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_copy(host, out, sizeof host, stream));
     for (int i = 0; i < WORDS; i++)
       assert_int_equal(host[i], turn + 110);
-    CHECK(weir_copy(host, outside, sizeof host, stream));
+    assert_ok(weir_copy(host, outside, sizeof host, stream));
     assert_int_equal(host[WORDS - 1], 99);
   }
   weir_graph_destroy(graph);
-  CHECK(weir_stream_set_current(default_stream(0)));
-  CHECK(weir_graph_use_allocator(NULL));
+  assert_ok(weir_stream_set_current(default_stream(0)));
+  assert_ok(weir_graph_use_allocator(NULL));
   give(in);
   give(out);
   give(outside);
@@ -307,12 +308,12 @@ static void test_history(void **state) {
   weir_stream stream = new_stream(0);
   weir_history_options options;
   weir_history_options_init(&options);
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
   for (int i = 0; i < 10; i++)
     give(take(1000, stream));
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(allocator, 0, &info));
-  assert_int_equal(info.kept, 31); /* three of each pair, and the segment */
+  assert_ok(weir_history_get_info(allocator, 0, &info));
+  assert_int_equal(info.kept, 31); /* three for each pair, and one for the segment */
   stop();
 }
 
@@ -322,17 +323,17 @@ static void use_recorded(void) {
   weir_stream own = new_stream(0), other = new_stream(0);
   size_t bytes = 4 * MIB;
   uint8_t *memory = take(bytes, own), edge[EDGE];
-  CHECK(weir_fill_async(memory, 1, bytes, own));
-  CHECK(weir_stream_synchronize(own));
+  assert_ok(weir_fill_async(memory, 1, bytes, own));
+  assert_ok(weir_stream_synchronize(own));
   struct held *held = hold(other);
-  CHECK(weir_fill_async(memory, 7, bytes, other));
-  CHECK(weir_allocator_record_stream(allocator, memory, raw_of(other)));
+  assert_ok(weir_fill_async(memory, 7, bytes, other));
+  assert_ok(weir_allocator_record_stream(allocator, memory, raw_of(other)));
   give(memory);
-  uint8_t *second = take(bytes, own); /* not what the held stream still uses */
-  CHECK(weir_fill_async(second, 9, bytes, own));
+  uint8_t *second = take(bytes, own); /* not the block that the held stream still uses */
+  assert_ok(weir_fill_async(second, 9, bytes, own));
   let_go(held);
-  CHECK(weir_stream_synchronize(other));
-  CHECK(weir_copy(edge, second, EDGE, own));
+  assert_ok(weir_stream_synchronize(other));
+  assert_ok(weir_copy(edge, second, EDGE, own));
   for (int i = 0; i < EDGE; i++)
     assert_int_equal(edge[i], 9);
   give(second);
@@ -371,14 +372,14 @@ static void check_without_a_context(void) {
   weir_stream stream = default_stream(0);
   char *blocks[2] = {take(4096, stream), take(4096, stream)}, got[4096];
   for (int i = 0; i < 2; i++)
-    CHECK(weir_fill_async(blocks[i], (uint8_t)('a' + i), 4096, stream));
+    assert_ok(weir_fill_async(blocks[i], (uint8_t)('a' + i), 4096, stream));
   pthread_t thread;
   void *problem;
   assert_int_equal(pthread_create(&thread, NULL, copy_without_a_context, blocks), 0);
   pthread_join(thread, &problem);
   if (problem)
     fail_msg("%s", (char *)problem);
-  CHECK(weir_copy(got, blocks[1], sizeof got, stream));
+  assert_ok(weir_copy(got, blocks[1], sizeof got, stream));
   assert_int_equal(got[0], 'a');
   assert_int_equal(got[4095], 'a');
   give(blocks[0]);

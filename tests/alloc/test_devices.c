@@ -1,5 +1,5 @@
 /*
- * Several devices: contexts, copies between them, and allocators side by side.
+ * Several devices: contexts, copies between devices, and several allocators.
  */
 #include <string.h>
 
@@ -8,22 +8,22 @@
 
 static weir_cu_context current(void) {
   weir_cu_context context = NULL;
-  OK(d->CtxGetCurrent(d, &context));
+  assert_cu(d->CtxGetCurrent(d, &context));
   return context;
 }
 
-/* The thread's context is what it was, also when it had none. */
+/* Calls restore the context of the thread, even if it had none. */
 static void test_context_of_the_thread_stays(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "expandable_segments:True");
   static const int devices[] = {0, 1};
   for (int i = 0; i < 3; i++) {
-    OK(d->CtxSetCurrent(d, i < 2 ? contexts[i] : NULL));
+    assert_cu(d->CtxSetCurrent(d, i < 2 ? contexts[i] : NULL));
     weir_cu_context before = current();
     for (int k = 0; k < 2; k++) {
       void *p = get_on(devices[k], 30 * MIB, NULL), *q = NULL;
       assert_ptr_equal(current(), before);
-      REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, devices[k], 2 * GIB, NULL, &q));
+      assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, devices[k], 2 * GIB, NULL, &q));
       put(p);
       empty_cache();
       assert_ptr_equal(current(), before);
@@ -33,8 +33,8 @@ static void test_context_of_the_thread_stays(void **state) {
   alloc_close();
 }
 
-/* A device that is not used has no context. */
-static void test_context_is_made_when_it_is_needed(void **state) {
+/* An unused device has no context. */
+static void test_context_is_created_on_first_use(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   put(get_on(1, 512, NULL));
@@ -51,24 +51,24 @@ static void test_fewer_devices_than_there_are(void **state) {
   weir_allocator_options_init(&options);
   options.conf = "";
   options.devices = 2;
-  CHECK(weir_allocator_create(faults, &options, &allocator));
+  assert_ok(weir_allocator_create(faults, &options, &allocator));
   void *p = NULL;
   put(get_on(1, 512, NULL));
-  REFUSED(INVALID_DEVICE, weir_allocator_alloc(allocator, 2, 512, NULL, &p));
+  assert_error(INVALID_DEVICE, weir_allocator_alloc(allocator, 2, 512, NULL, &p));
   alloc_close();
 }
 
-/* Plain where it is one device, where the devices are peers, and where no expandable segment was ever made. */
+/* The copy is a plain one on a single device, between peers, and if there has never been an expandable segment. */
 static void test_copies_take_the_right_variant(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   int can = 0;
-  OK(d->DeviceCanAccessPeer(d, &can, 0, 1));
+  assert_cu(d->DeviceCanAccessPeer(d, &can, 0, 1));
   assert_int_equal(can, 1);
-  OK(d->CtxEnablePeerAccess(d, contexts[1], 0));
+  assert_cu(d->CtxEnablePeerAccess(d, contexts[1], 0));
   char *a = get_on(0, MIB, NULL), *b = get_on(1, MIB, NULL);
   memset(a, 7, MIB);
-  CHECK(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 0));
+  assert_ok(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 0));
   soft_step_all();
   assert_int_equal(b[MIB - 1], 7);
   assert_int_equal(calls(WEIR_CALL_MemcpyAsync), 1);
@@ -77,41 +77,41 @@ static void test_copies_take_the_right_variant(void **state) {
   configure("expandable_segments:True");
   char *c = get_on(0, MIB, work_stream());
   memset(c, 8, MIB);
-  CHECK(weir_allocator_copy_async(allocator, b, 1, c, 0, MIB, NULL, 0));
+  assert_ok(weir_allocator_copy_async(allocator, b, 1, c, 0, MIB, NULL, 0));
   soft_step_all();
   assert_int_equal(b[MIB - 1], 8);
   assert_int_equal(calls(WEIR_CALL_MemcpyPeerAsync), 1);
-  CHECK(weir_allocator_copy_async(allocator, a, 0, c, 0, MIB, NULL, 0)); /* one device */
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 1));
-  CHECK(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 1)); /* peers */
+  assert_ok(weir_allocator_copy_async(allocator, a, 0, c, 0, MIB, NULL, 0)); /* same device */
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1));
+  assert_ok(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 1)); /* peers */
   assert_int_equal(calls(WEIR_CALL_MemcpyPeerAsync), 1);
   assert_int_equal(calls(WEIR_CALL_MemcpyAsync), 3);
   soft_step_all();
-  OK(d->CtxDisablePeerAccess(d, contexts[1]));
+  assert_cu(d->CtxDisablePeerAccess(d, contexts[1]));
   alloc_close();
 }
 
-/* The other device was not used through the allocator: its memory is the driver's own. */
-static void test_copy_to_memory_of_the_drivers(void **state) {
+/* The allocator has not used the other device: its memory belongs to the driver. */
+static void test_copy_to_driver_memory(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "expandable_segments:True");
   soft_use(1);
   weir_cu_deviceptr there = soft_alloc(MIB);
   soft_use(0);
   char *here = NULL;
-  CHECK(weir_allocator_alloc(allocator, 0, MIB, NULL, (void **)&here));
+  assert_ok(weir_allocator_alloc(allocator, 0, MIB, NULL, (void **)&here));
   memset(here, 9, MIB);
-  CHECK(weir_allocator_copy_async(allocator, (void *)there, 1, here, 0, MIB, NULL, 0));
+  assert_ok(weir_allocator_copy_async(allocator, (void *)there, 1, here, 0, MIB, NULL, 0));
   soft_step_all();
   assert_int_equal(((char *)there)[MIB - 1], 9);
   soft_use(1);
-  OK(d->MemFree(d, there));
+  assert_cu(d->MemFree(d, there));
   soft_use(0);
   alloc_close();
 }
 
-/* Many allocators on one device share nothing but its memory. */
-static void test_allocators_side_by_side(void **state) {
+/* Several allocators on one device share only its memory. */
+static void test_several_allocators(void **state) {
   (void)state;
   enum { COUNT = 40 };
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
@@ -119,7 +119,7 @@ static void test_allocators_side_by_side(void **state) {
   void *p[COUNT];
   for (int i = 0; i < COUNT; i++) {
     many[i] = alloc_create(i % 2 ? "expandable_segments:True" : "max_split_size_mb:40");
-    CHECK(weir_allocator_alloc(many[i], 0, 3 * MIB, NULL, &p[i]));
+    assert_ok(weir_allocator_alloc(many[i], 0, 3 * MIB, NULL, &p[i]));
     memset(p[i], i, 3 * MIB);
   }
   for (int i = 0; i < COUNT; i++) {
@@ -135,11 +135,11 @@ static void test_allocators_side_by_side(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_context_of_the_thread_stays, alloc_teardown),
-      cmocka_unit_test_teardown(test_context_is_made_when_it_is_needed, alloc_teardown),
+      cmocka_unit_test_teardown(test_context_is_created_on_first_use, alloc_teardown),
       cmocka_unit_test_teardown(test_fewer_devices_than_there_are, alloc_teardown),
       cmocka_unit_test_teardown(test_copies_take_the_right_variant, alloc_teardown),
-      cmocka_unit_test_teardown(test_copy_to_memory_of_the_drivers, alloc_teardown),
-      cmocka_unit_test_teardown(test_allocators_side_by_side, alloc_teardown),
+      cmocka_unit_test_teardown(test_copy_to_driver_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_several_allocators, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

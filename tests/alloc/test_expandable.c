@@ -1,8 +1,8 @@
 /*
- * Expandable segments: one reservation for a pool and a stream, into which pages are mapped as they are needed.
+ * Expandable segments: one reservation per pool and stream, into which pages are mapped as needed.
  *
- * The device has 1 GiB, so the reservation of the large pool is 1160 MiB (9/8, in pages of 20), that of the small
- * pool 1152.
+ * The device has 1 GiB, so the reservation of the large pool is 1160 MiB (9/8, in pages of 20 MiB), and that of the
+ * small pool 1152 MiB.
  */
 #include <string.h>
 
@@ -25,9 +25,9 @@ static void test_grows_at_the_tail(void **state) {
   assert_ptr_equal(b, (char *)a + 30 * MIB);
   assert_ptr_equal(c, (char *)b + 10 * MIB);
   weir_allocator_stats s = stats_of(0);
-  assert_int_equal(s.segment[WEIR_STAT_ALL].current, 0);        /* expandable segments are not counted as segments, */
-  assert_int_equal(s.inactive_split[WEIR_STAT_ALL].current, 0); /* nor their free parts as split, */
-  assert_int_equal(s.num_device_alloc, 2);                      /* but each mapping as an allocation */
+  assert_int_equal(s.segment[WEIR_STAT_ALL].current, 0);        /* expandable segments do not count as segments, */
+  assert_int_equal(s.inactive_split[WEIR_STAT_ALL].current, 0); /* their free parts do not count as split, */
+  assert_int_equal(s.num_device_alloc, 2);                      /* and each mapping counts as an allocation */
   assert_int_equal(soft_census().reservations, 1);
   alloc_close();
 }
@@ -37,7 +37,7 @@ static void test_free_tail_is_used_first(void **state) {
   open();
   void *a = get(30 * MIB, NULL);
   void *b = get(25 * MIB, NULL);
-  assert_layout(a, "30M* 25M* 5M 1100M-"); /* 10 MiB were there, 15 are wanted: one page */
+  assert_layout(a, "30M* 25M* 5M 1100M-"); /* 15 MiB from 10 free ones and one new page */
   assert_int_equal(reserved(), 60 * MIB);
   put(a);
   put(b);
@@ -73,8 +73,7 @@ static void test_each_stream_has_its_own(void **state) {
   alloc_close();
 }
 
-/* Whatever is left of a block, down to 512 bytes, becomes a block, also in the large pool; a split limit changes
- * nothing. */
+/* A remainder of 512 bytes or more becomes a block, in the large pool as well; a split limit has no effect. */
 static void test_splits_to_the_last_unit(void **state) {
   (void)state;
   alloc_open("expandable_segments:True,max_split_size_mb:20", GIB);
@@ -87,8 +86,9 @@ static void test_splits_to_the_last_unit(void **state) {
   alloc_close();
 }
 
-/* The block at the growing end counts as what it can grow to: one that is larger, but cannot grow, fits better. */
-static void test_growing_end_is_spared(void **state) {
+/* The block at the growing end counts with the size that it can grow to: a larger block that cannot grow fits better.
+ * */
+static void test_growing_end_is_used_last(void **state) {
   (void)state;
   open();
   void *hole = get(15 * MIB, NULL), *wall = get(15 * MIB, NULL);
@@ -101,9 +101,9 @@ static void test_growing_end_is_spared(void **state) {
   alloc_close();
 }
 
-/* ---- Giving back ---- */
+/* ---- Unmapping ---- */
 
-static void test_all_goes_back(void **state) {
+static void test_everything_is_released(void **state) {
   (void)state;
   open();
   void *a = get(30 * MIB, NULL), *b = get(512, NULL);
@@ -115,13 +115,13 @@ static void test_all_goes_back(void **state) {
   assert_int_equal(census.reservations, 0);
   assert_int_equal(census.handles, 0);
   assert_int_equal(stats_of(0).num_device_free, 2);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, a));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, a));
   void *c = get(30 * MIB, NULL);
   put(c);
   alloc_close();
 }
 
-/* A page cannot be taken in part. */
+/* Only whole pages can be unmapped. */
 static void test_partial_pages_stay(void **state) {
   (void)state;
   open();
@@ -154,7 +154,7 @@ static void test_tail_is_unmapped_and_grows_again(void **state) {
 
 /* ---- Holes ---- */
 
-/* Four blocks of a page; the first and the third are given back: 20M- 20M* 20M- 20M* 1080M- */
+/* Four blocks of one page each; the first and the third are unmapped: 20M- 20M* 20M- 20M* 1080M- */
 static void make_holes(void *page[4]) {
   for (int i = 0; i < 4; i++)
     page[i] = get(20 * MIB, NULL);
@@ -176,7 +176,7 @@ static void test_holes_lowest_first(void **state) {
   alloc_close();
 }
 
-static void test_hole_that_is_too_small_is_passed(void **state) {
+static void test_small_hole_is_skipped(void **state) {
   (void)state;
   open();
   void *page[4];
@@ -202,7 +202,7 @@ static void test_hole_with_the_free_block_before_it(void **state) {
   alloc_close();
 }
 
-/* A request may take several holes, and what is free between them. */
+/* A request can fill several holes together with the free blocks between them. */
 static void test_run_over_several_holes(void **state) {
   (void)state;
   open();
@@ -221,7 +221,7 @@ static void test_run_over_several_holes(void **state) {
   alloc_close();
 }
 
-/* More holes than anybody would expect: every other page is one. */
+/* Very many holes: every other page is one. */
 static void test_run_over_very_many_holes(void **state) {
   (void)state;
   enum { PAGES = 300 };
@@ -231,10 +231,10 @@ static void test_run_over_very_many_holes(void **state) {
     page[i] = get(12 * MIB, NULL);
   void *end = get(12 * MIB, NULL);
   for (int i = 0; i < PAGES; i += 2)
-    CHECK(weir_allocator_free(allocator, page[i]));
+    assert_ok(weir_allocator_free(allocator, page[i]));
   empty_cache();
   for (int i = 1; i < PAGES; i += 2)
-    CHECK(weir_allocator_free(allocator, page[i]));
+    assert_ok(weir_allocator_free(allocator, page[i]));
   assert_int_equal(reserved(), (PAGES / 2 + 1) * 12 * MIB);
   assert_ptr_equal(get(PAGES * 12 * MIB, NULL), page[0]);
   assert_int_equal(stats_of(0).num_alloc_retries, 0);
@@ -244,7 +244,7 @@ static void test_run_over_very_many_holes(void **state) {
 
 /* ---- Limits ---- */
 
-/* A page more than the device has: nothing of it stays, and what fits is still to be had. */
+/* One page more than the device has: nothing of it stays mapped, and a smaller request succeeds. */
 static void test_more_than_there_is(void **state) {
   (void)state;
   open();
@@ -266,15 +266,15 @@ static void test_more_than_the_reservation(void **state) {
   alloc_close();
 }
 
-/* The first growth of a stream fails: its reservation goes too. */
-static void test_failed_reservation_goes(void **state) {
+/* The first growth of a stream fails and removes its reservation too. */
+static void test_failed_reservation_is_released(void **state) {
   (void)state;
   open();
   void *p;
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   assert_int_equal(try_get(520 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(soft_census().reservations, 0);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
   void *big = get(1000 * MIB, NULL);
   assert_int_equal(try_get(100 * MIB, work_stream(), &p), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(soft_census().reservations, 1);
@@ -282,7 +282,7 @@ static void test_failed_reservation_goes(void **state) {
   alloc_close();
 }
 
-/* One stream's cached pages are unmapped for another's request. */
+/* Cached pages of one stream are unmapped for a request of another. */
 static void test_pages_move_to_another_stream(void **state) {
   (void)state;
   open();
@@ -296,13 +296,13 @@ static void test_pages_move_to_another_stream(void **state) {
   alloc_close();
 }
 
-/* The pages of a stream go only when its work is done: the work may still touch them. */
+/* Pages are unmapped only when the work of their stream is done, because it may still use them. */
 static void test_unmapping_waits_for_the_stream(void **state) {
   (void)state;
   open();
   weir_cu_stream stream = work_stream();
   void *a = get(20 * MIB, stream);
-  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 20 * MIB, stream));
+  assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 20 * MIB, stream));
   put(a);
   assert_int_equal(soft_pending(stream), 1);
   empty_cache();
@@ -311,14 +311,14 @@ static void test_unmapping_waits_for_the_stream(void **state) {
   alloc_close();
 }
 
-/* Nobody waits for a stream that has nothing to give: here of the page that is free in part. */
-static void test_nothing_to_unmap_is_no_wait(void **state) {
+/* Streams without pages to release are not waited for; here a page is only partly free. */
+static void test_no_wait_without_pages_to_unmap(void **state) {
   (void)state;
   open();
   weir_cu_stream stream = work_stream();
   void *a = get(10 * MIB, stream);
   assert_layout(a, "10M* 10M 1140M-");
-  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 10 * MIB, stream));
+  assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 10 * MIB, stream));
   empty_cache();
   assert_int_equal(soft_pending(stream), 1);
   assert_layout(a, "10M* 10M 1140M-");
@@ -335,17 +335,17 @@ static void test_turned_off_and_on(void **state) {
   put(a);
   assert_layout(a, "20M 1140M-");
   configure("expandable_segments:False");
-  void *b = get(10 * MIB, NULL); /* old pages do not serve */
+  void *b = get(10 * MIB, NULL); /* pages mapped before are not used */
   assert_layout(b, "10M*");
   assert_int_equal(segments(), 1);
   put(b);
   void *c = get(10 * MIB, NULL);
   assert_ptr_equal(c, b);
   configure("expandable_segments:True");
-  void *e = get(10 * MIB, NULL); /* they do again */
+  void *e = get(10 * MIB, NULL); /* now they are used again */
   assert_ptr_equal(e, a);
   put(c);
-  void *f = get(9 * MIB, NULL); /* and a fixed block is as good as any: the smallest that fits */
+  void *f = get(9 * MIB, NULL); /* a fixed block is used as well: the smallest that fits */
   assert_ptr_equal(f, c);
   assert_layout(f, "9M* 1M");
   put(e);
@@ -356,7 +356,7 @@ static void test_turned_off_and_on(void **state) {
   alloc_close();
 }
 
-/* A live block outlives the switch, and is freed as what it is. */
+/* A live block outlives the switch and is freed correctly. */
 static void test_freed_after_the_switch(void **state) {
   (void)state;
   open();
@@ -389,7 +389,7 @@ static void test_driver_without_virtual_memory(void **state) {
 
 /* ---- Other devices ---- */
 
-/* What the allocator told the driver of who may touch which memory. */
+/* Records the driver calls that set access to memory. */
 static struct {
   weir_cu_deviceptr pointer;
   size_t bytes;
@@ -422,7 +422,7 @@ static void test_peers(void **state) {
   assert_int_equal(access_count, 1); /* one call for all pages of a range */
   assert_int_equal(access_calls[0].bytes, 40 * MIB);
   assert_int_equal(access_calls[0].devices, 1);
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 2));
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 2));
   unsigned long long shared = 0;
   for (int i = 1; i < access_count; i++) {
     assert_int_equal(access_calls[i].devices, 1 << 2);
@@ -430,13 +430,13 @@ static void test_peers(void **state) {
   }
   assert_int_equal(shared, 40 * MIB);
   int before = access_count;
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 2)); /* the second time there is nothing to do */
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 0));
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 2)); /* the second call has nothing to do */
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 0));
   assert_int_equal(access_count, before);
-  void *b = get_on(0, 20 * MIB, NULL); /* what is mapped later is shared from the start */
+  void *b = get_on(0, 20 * MIB, NULL); /* pages mapped later are shared from the start */
   assert_int_equal(access_count, before + 1);
   assert_int_equal(access_calls[before].devices, 1 | 1 << 2);
-  void *c = get_on(1, 20 * MIB, NULL); /* other devices' memory is not */
+  void *c = get_on(1, 20 * MIB, NULL); /* memory of other devices is not shared */
   assert_int_equal(access_calls[before + 1].devices, 1 << 1);
   put(a);
   put(b);
@@ -444,9 +444,9 @@ static void test_peers(void **state) {
   alloc_close();
 }
 
-/* ---- What the device's pages are like ---- */
+/* ---- Properties of the pages ---- */
 
-static int attributes[256]; /* what the device is said to have; -1: what it has */
+static int attributes[256]; /* attributes to report instead of those of the device; -1 for no change */
 static weir_cu_mem_prop made_of;
 static weir_driver of_soft;
 
@@ -468,7 +468,7 @@ static weir_cu_result see_prop(weir_driver *self, weir_cu_mem_handle *handle, si
                                const weir_cu_mem_prop *prop, unsigned long long flags) {
   weir_cu_mem_prop plain = *prop;
   made_of = *prop;
-  plain.flags.gpu_direct_rdma = 0; /* the software device has no such thing */
+  plain.flags.gpu_direct_rdma = 0; /* the software device does not support it */
   return of_soft.MemCreate(self, handle, bytes, &plain, flags);
 }
 
@@ -480,16 +480,16 @@ static void open_told(void) {
   faults->MemCreate = see_prop;
 }
 
-static void test_pages_are_as_large_as_they_must(void **state) {
+static void test_page_sizes(void **state) {
   (void)state;
   open_told();
   faults->MemGetAllocationGranularity = eight_mib;
   allocator = alloc_create("expandable_segments:True");
   void *p = get(512, NULL);
-  assert_int_equal(reserved(), 8 * MIB); /* for 2 MiB */
+  assert_int_equal(reserved(), 8 * MIB); /* for a request of 2 MiB */
   put(p);
   p = get(30 * MIB, NULL);
-  assert_int_equal(reserved(), 56 * MIB); /* two for 20 MiB */
+  assert_int_equal(reserved(), 56 * MIB); /* plus two pages for 20 MiB */
   put(p);
   alloc_close();
 }
@@ -507,7 +507,7 @@ static void test_device_without_virtual_memory(void **state) {
   alloc_close();
 }
 
-/* Network cards can reach the pages where the device has that. */
+/* GPUDirect RDMA is enabled for the pages if the device supports it. */
 static void test_pages_for_network_cards(void **state) {
   (void)state;
   for (int has = 0; has < 2; has++) {
@@ -527,26 +527,26 @@ int main(void) {
       cmocka_unit_test_teardown(test_small_pool_has_small_pages, alloc_teardown),
       cmocka_unit_test_teardown(test_each_stream_has_its_own, alloc_teardown),
       cmocka_unit_test_teardown(test_splits_to_the_last_unit, alloc_teardown),
-      cmocka_unit_test_teardown(test_growing_end_is_spared, alloc_teardown),
-      cmocka_unit_test_teardown(test_all_goes_back, alloc_teardown),
+      cmocka_unit_test_teardown(test_growing_end_is_used_last, alloc_teardown),
+      cmocka_unit_test_teardown(test_everything_is_released, alloc_teardown),
       cmocka_unit_test_teardown(test_partial_pages_stay, alloc_teardown),
       cmocka_unit_test_teardown(test_tail_is_unmapped_and_grows_again, alloc_teardown),
       cmocka_unit_test_teardown(test_holes_lowest_first, alloc_teardown),
-      cmocka_unit_test_teardown(test_hole_that_is_too_small_is_passed, alloc_teardown),
+      cmocka_unit_test_teardown(test_small_hole_is_skipped, alloc_teardown),
       cmocka_unit_test_teardown(test_hole_with_the_free_block_before_it, alloc_teardown),
       cmocka_unit_test_teardown(test_run_over_several_holes, alloc_teardown),
       cmocka_unit_test_teardown(test_run_over_very_many_holes, alloc_teardown),
       cmocka_unit_test_teardown(test_more_than_there_is, alloc_teardown),
       cmocka_unit_test_teardown(test_more_than_the_reservation, alloc_teardown),
-      cmocka_unit_test_teardown(test_failed_reservation_goes, alloc_teardown),
+      cmocka_unit_test_teardown(test_failed_reservation_is_released, alloc_teardown),
       cmocka_unit_test_teardown(test_pages_move_to_another_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_unmapping_waits_for_the_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_nothing_to_unmap_is_no_wait, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_wait_without_pages_to_unmap, alloc_teardown),
       cmocka_unit_test_teardown(test_turned_off_and_on, alloc_teardown),
       cmocka_unit_test_teardown(test_freed_after_the_switch, alloc_teardown),
       cmocka_unit_test_teardown(test_driver_without_virtual_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_peers, alloc_teardown),
-      cmocka_unit_test_teardown(test_pages_are_as_large_as_they_must, alloc_teardown),
+      cmocka_unit_test_teardown(test_page_sizes, alloc_teardown),
       cmocka_unit_test_teardown(test_device_without_virtual_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_pages_for_network_cards, alloc_teardown),
   };

@@ -1,8 +1,8 @@
 /*
- * Every driver call that the allocator makes fails once. Whatever fails, and wherever: afterwards the walker holds,
- * the books agree with the device, the next allocation works, and in the end no byte is missing.
+ * Each driver call of the allocator fails once. Afterwards the allocator is valid, its segments account for the memory
+ * of the device, the next allocation succeeds, and at the end no memory is leaked.
  *
- * A scenario is run once to count its calls, and then once for each of them, on a fresh device.
+ * A scenario runs once to count its calls, and then once for each call on a fresh device.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,35 +15,15 @@ typedef struct scenario {
   const char *conf;
   int devices;
   void (*prepare)(void); /* without faults; may be NULL */
-  void (*act)(void);     /* here a call fails */
-  bool is_long;          /* each call fails with one code, not with each */
+  void (*act)(void);     /* a driver call fails here */
+  bool is_long;          /* each call fails with one code instead of with each */
 } scenario;
 
-/* ---- What a scenario is written with ---- */
+/* ---- Functions for scenarios ---- */
 
-enum { MOST = 64 };
-static void *live[MOST]; /* what it has at the end, and what is freed then */
-static int live_count;
 static weir_cu_stream mine, other, third;
 
-static void *take_on(int device, size_t bytes, weir_cu_stream stream) {
-  void *p = NULL;
-  if (weir_allocator_alloc(allocator, device, bytes, stream, &p) != WEIR_OK)
-    return NULL;
-  assert_true(live_count < MOST);
-  return live[live_count++] = p;
-}
-
-static void *take(size_t bytes, weir_cu_stream stream) { return take_on(0, bytes, stream); }
-
-static void drop(void *p) {
-  if (!p || weir_allocator_free(allocator, p) != WEIR_OK)
-    return;
-  int i = 0;
-  while (live[i] != p)
-    i++;
-  live[i] = live[--live_count];
-}
+static void *take(size_t bytes, weir_cu_stream stream) { return get_live(0, bytes, stream); }
 
 /* A call that may fail. */
 static void may_fail(weir_status status) { (void)status; }
@@ -51,7 +31,6 @@ static void may_fail(weir_status status) { (void)status; }
 /* ---- The sweep ---- */
 
 static void open(const scenario *s) {
-  live_count = 0;
   alloc_open_on(WEIR_SOFT_STEPPED, s->devices ? s->devices : 1, GIB, s->conf);
   mine = work_stream();
   other = work_stream();
@@ -61,7 +40,7 @@ static void open(const scenario *s) {
 }
 
 static void check_recovery(void) {
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_clear(faults));
   assert_valid();
   weir_cu_stream streams[] = {mine, other, NULL};
   for (int i = 0; i < 3; i++) {
@@ -69,10 +48,7 @@ static void check_recovery(void) {
     put(get(3 * MIB, streams[i]));
     put(get(45 * MIB, streams[i]));
   }
-  while (live_count) {
-    assert_int_equal(weir_allocator_free(allocator, live[--live_count]), WEIR_OK);
-    assert_valid();
-  }
+  put_all_live();
   soft_step_all();
   empty_cache();
   assert_int_equal(soft_census().device_bytes, 0);
@@ -85,10 +61,10 @@ static void check_recovery(void) {
   alloc_close();
 }
 
-/* The calls of a kind that were made, and those that failed. */
+/* The number of calls of a kind, and how many of them failed. */
 static unsigned long made(weir_driver_call call, unsigned long *failed) {
   unsigned long calls = 0, faulty = 0;
-  CHECK(weir_fault_counts(faults, call, &calls, &faulty));
+  assert_ok(weir_fault_counts(faults, call, &calls, &faulty));
   if (failed)
     *failed = faulty;
   return calls;
@@ -98,7 +74,7 @@ static struct {
   weir_driver_call call;
   unsigned long nth;
   weir_cu_result result;
-} under_way; /* what a failing test was about */
+} under_way; /* printed when a test fails */
 
 static int say_what(void **state) {
   if (allocator && under_way.nth)
@@ -112,7 +88,7 @@ static void fail_call(weir_driver_call call, unsigned long nth, weir_cu_result r
   under_way.call = call;
   under_way.nth = nth;
   under_way.result = result;
-  CHECK(weir_fault_nth(faults, call, nth, result, 0));
+  assert_ok(weir_fault_nth(faults, call, nth, result, 0));
 }
 
 static void run_with(const scenario *s, weir_driver_call call, unsigned long nth, weir_cu_result result) {
@@ -128,7 +104,7 @@ static void run_with(const scenario *s, weir_driver_call call, unsigned long nth
   check_recovery();
 }
 
-/* The calls of each kind in the scenario; a rule may be set already. */
+/* Counts the calls of each kind in the scenario; a fault may be set already. */
 static void count_calls(const scenario *s, unsigned long count[WEIR_CALL_COUNT]) {
   for (int c = 0; c < WEIR_CALL_COUNT; c++)
     count[c] = made(c, NULL);
@@ -151,13 +127,13 @@ static void sweep(const scenario *s) {
   assert_true(total > 0);
 }
 
-/* What undoes, and what is tried instead. */
+/* Calls that undo others, and calls that are tried instead. */
 static const weir_driver_call second_calls[] = {
     WEIR_CALL_MemUnmap,          WEIR_CALL_MemRelease,     WEIR_CALL_MemAddressFree, WEIR_CALL_MemFree,
     WEIR_CALL_StreamSynchronize, WEIR_CALL_CtxSynchronize, WEIR_CALL_CtxSetCurrent,  WEIR_CALL_MemGetInfo};
 
-/* Each call fails, and with it each of those that a failure leads to. Pages that could not be unmapped stay until their place
- * is wanted, so that only the walker holds at once; in the end all is back. */
+/* Each call fails, together with each of the calls that handle its failure. Pages that could not be unmapped stay until
+ * their address range is needed again, so only the walker is checked at once; at the end everything is released. */
 static void sweep_pairs(const scenario *s) {
   unsigned long count[WEIR_CALL_COUNT], then[WEIR_CALL_COUNT], total = 0;
   open(s);
@@ -173,22 +149,22 @@ static void sweep_pairs(const scenario *s) {
         for (unsigned long second = 1; second <= then[second_calls[k]] && (int)second_calls[k] != c;
              second++, total++) {
           open(s);
-          CHECK(weir_fault_nth(faults, second_calls[k], second, WEIR_CU_UNKNOWN, 0));
+          assert_ok(weir_fault_nth(faults, second_calls[k], second, WEIR_CU_UNKNOWN, 0));
           fail_call(c, nth, WEIR_CU_OUT_OF_MEMORY);
           s->act();
-          CHECK(weir_fault_clear(faults));
+          assert_ok(weir_fault_clear(faults));
           assert_true(weir__allocator_is_valid(allocator));
           void *p = NULL;
-          CHECK(weir_allocator_alloc(allocator, 0, 60 * MIB, mine, &p));
-          CHECK(weir_allocator_free(allocator, p));
-          while (live_count)
-            CHECK(weir_allocator_free(allocator, live[--live_count]));
+          assert_ok(weir_allocator_alloc(allocator, 0, 60 * MIB, mine, &p));
+          assert_ok(weir_allocator_free(allocator, p));
+          while (live_block_count)
+            assert_ok(weir_allocator_free(allocator, live_blocks[--live_block_count]));
           soft_step_all();
-          CHECK(weir_allocator_empty_cache(allocator));
+          assert_ok(weir_allocator_empty_cache(allocator));
           assert_true(weir__allocator_is_valid(allocator));
           weir_allocator_destroy(allocator);
           allocator = NULL;
-          alloc_close(); /* nothing is left */
+          alloc_close(); /* checks for leaks */
         }
     }
   assert_true(total > 0);
@@ -236,8 +212,8 @@ static void make_holes(void) {
   put(page[2]);
   empty_cache();
   put(page[1]);
-  live[live_count++] = page[3];
-  live[live_count++] = page[4];
+  keep_live(page[3]);
+  keep_live(page[4]);
   assert_layout(page[1], "20M- 20M 20M- 20M* 20M* 1060M-");
 }
 
@@ -250,14 +226,14 @@ static void test_growing_over_holes(void **state) {
 
 static void grow_and_shrink(void) {
   void *a = take(50 * MIB, mine), *b = take(50 * MIB, mine), *c = take(500 * KIB, mine);
-  drop(b);
+  put_live(b);
   empty();
   void *e = take(90 * MIB, mine);
-  drop(a);
-  drop(c);
+  put_live(a);
+  put_live(c);
   empty();
   take(30 * MIB, mine);
-  drop(e);
+  put_live(e);
 }
 
 static void test_growing_and_shrinking(void **state) {
@@ -265,7 +241,7 @@ static void test_growing_and_shrinking(void **state) {
   sweep(&(scenario){.act = grow_and_shrink, .conf = "expandable_segments:True"});
 }
 
-/* ---- Running short ---- */
+/* ---- Out of memory ---- */
 
 static void fill_other_stream(void) {
   put(get(600 * MIB, other));
@@ -274,7 +250,7 @@ static void fill_other_stream(void) {
 
 static void take_600(void) { take(600 * MIB, mine); }
 
-static void test_releasing_and_trying_again(void **state) {
+static void test_releasing_and_retrying(void **state) {
   (void)state;
   sweep(&(scenario){.prepare = fill_other_stream, .act = take_600});
   sweep(&(scenario){.prepare = fill_other_stream, .act = take_600, .conf = "expandable_segments:True"});
@@ -296,7 +272,7 @@ static void test_releasing_oversize(void **state) {
 
 static void fill_for_collection(void) {
   void *p[] = {get(100 * MIB, mine), get(110 * MIB, mine), get(120 * MIB, mine)};
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
   for (int i = 0; i < 3; i++)
     put(p[i]);
 }
@@ -323,16 +299,16 @@ static void *shared_block;
 
 static void use_on_three_streams(void) {
   shared_block = take(512, mine);
-  live_count--;
-  CHECK(weir_allocator_record_stream(allocator, shared_block, other));
-  CHECK(weir_allocator_record_stream(allocator, shared_block, third));
+  forget_live(shared_block);
+  assert_ok(weir_allocator_record_stream(allocator, shared_block, other));
+  assert_ok(weir_allocator_record_stream(allocator, shared_block, third));
 }
 
-/* The block is not given out while one of them has work that uses it, whatever fails. */
+/* Whatever fails, the block is not reused while one of the streams has work that uses it. */
 static void free_and_take(void) {
   work(other);
   work(third);
-  CHECK(weir_allocator_free(allocator, shared_block));
+  assert_ok(weir_allocator_free(allocator, shared_block));
   for (int i = 0; i < 4; i++) {
     void *p = take(512, mine);
     if (p == shared_block) {
@@ -355,9 +331,9 @@ static void test_events(void **state) {
 static void free_and_empty(void) {
   work(other);
   work(third);
-  CHECK(weir_allocator_free(allocator, shared_block));
+  assert_ok(weir_allocator_free(allocator, shared_block));
   empty();
-  if (soft_pending(other) || soft_pending(third)) /* then it could not go */
+  if (soft_pending(other) || soft_pending(third)) /* the block could not be released then */
     assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1);
 }
 
@@ -371,13 +347,13 @@ static void test_waiting_for_events(void **state) {
 static const weir_pool_id pool = {0, 31};
 
 static void use_a_pool(void) {
-  CHECK(weir_pool_begin(allocator, 0, pool, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, pool, NULL, NULL));
   void *a = take(3 * MIB, mine), *b = take(45 * MIB, mine);
-  CHECK(weir_pool_end(allocator, 0, pool));
-  drop(b);
-  CHECK(weir_pool_release(allocator, 0, pool));
+  assert_ok(weir_pool_end(allocator, 0, pool));
+  put_live(b);
+  assert_ok(weir_pool_release(allocator, 0, pool));
   empty();
-  drop(a);
+  put_live(a);
   may_fail(weir_allocator_empty_pool(allocator, pool));
 }
 
@@ -387,43 +363,42 @@ static void test_pools(void **state) {
   sweep(&(scenario){.act = use_a_pool, .conf = "expandable_segments:True"});
 }
 
-/* As in a capture, which changes what is allowed and what is put off. The runtime itself is spared: it has its own
- * table. */
+/* A capture changes which calls are allowed and which are deferred. The runtime has a separate table without faults. */
 static void use_in_a_capture(void) {
   weir_stream stream = new_stream(0);
   weir_cu_stream raw = raw_of(stream);
   weir_graph *graph = NULL;
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_graph_create(&graph));
-  CHECK(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *a = take(3 * MIB, raw), *b = take(45 * MIB, other);
   if (a) {
-    CHECK(weir_fill_async(a, 1, 512, stream));
-    CHECK(weir_allocator_record_stream(allocator, a, third));
+    assert_ok(weir_fill_async(a, 1, 512, stream));
+    assert_ok(weir_allocator_record_stream(allocator, a, third));
   }
-  drop(a);
-  drop(b);
+  put_live(a);
+  put_live(b);
   empty();
-  CHECK(weir_fill_async((void *)shared_block, 1, 512, stream));
-  CHECK(weir_graph_capture_end(graph)); /* nothing has disturbed it */
+  assert_ok(weir_fill_async((void *)shared_block, 1, 512, stream));
+  assert_ok(weir_graph_capture_end(graph)); /* the capture is still valid */
   take(512, raw);
   weir_graph_destroy(graph);
 }
 
 static void prepare_capture(void) {
   shared_block = get(512, mine);
-  live[live_count++] = shared_block;
-  CHECK(weir_use_driver(d));
-  CHECK(weir_init());
-  CHECK(weir_graph_use_allocator(allocator));
+  keep_live(shared_block);
+  assert_ok(weir_use_driver(d));
+  assert_ok(weir_init());
+  assert_ok(weir_graph_use_allocator(allocator));
 }
 
 static void end_capture(void) {
   soft_step_all();
-  CHECK(weir_graph_use_allocator(NULL));
-  CHECK(weir_stream_set_current(default_stream(0)));
-  CHECK(weir_shutdown());
-  CHECK(weir_use_driver(NULL));
+  assert_ok(weir_graph_use_allocator(NULL));
+  assert_ok(weir_stream_set_current(default_stream(0)));
+  assert_ok(weir_shutdown());
+  assert_ok(weir_use_driver(NULL));
 }
 
 static void capture_and_end(void) {
@@ -431,27 +406,27 @@ static void capture_and_end(void) {
   end_capture();
 }
 
-/* A stream that has joined the capture, and comes back: what it used serves again within the capture. */
+/* A stream joins the capture and is joined back: blocks that it used are reused within the capture. */
 static void fork_in_a_capture(void) {
   weir_stream first = new_stream(0), second = new_stream(0);
   weir_graph *graph = NULL;
-  CHECK(weir_stream_set_current(first));
-  CHECK(weir_graph_create(&graph));
-  CHECK(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_stream_set_current(first));
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *a = take(3 * MIB, raw_of(first));
-  CHECK(weir_stream_wait_stream(second, first));
+  assert_ok(weir_stream_wait_stream(second, first));
   if (a) {
-    CHECK(weir_fill_async(a, 1, 512, second));
-    CHECK(weir_allocator_record_stream(allocator, a, raw_of(second)));
+    assert_ok(weir_fill_async(a, 1, 512, second));
+    assert_ok(weir_allocator_record_stream(allocator, a, raw_of(second)));
   }
-  drop(a);
+  put_live(a);
   take(3 * MIB, raw_of(first));
-  CHECK(weir_stream_wait_stream(first, second));
+  assert_ok(weir_stream_wait_stream(first, second));
   void *b = take(3 * MIB, raw_of(first)), *c = take(45 * MIB, raw_of(second));
-  drop(b);
-  drop(c);
-  CHECK(weir_fill_async((void *)shared_block, 1, 512, first));
-  CHECK(weir_graph_capture_end(graph));
+  put_live(b);
+  put_live(c);
+  assert_ok(weir_fill_async((void *)shared_block, 1, 512, first));
+  assert_ok(weir_graph_capture_end(graph));
   take(512, raw_of(first));
   weir_graph_destroy(graph);
 }
@@ -474,14 +449,14 @@ static void test_captures(void **state) {
   sweep(&(scenario){.prepare = prepare_capture, .act = capture_and_end, .conf = "expandable_segments:True"});
 }
 
-/* ---- The rest ---- */
+/* ---- Other calls ---- */
 
 static void use_without_cache(void) {
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   void *a = take(512, mine);
   take(30 * MIB, mine);
-  drop(a);
-  CHECK(weir_allocator_set_caching(allocator, 1));
+  put_live(a);
+  assert_ok(weir_allocator_set_caching(allocator, 1));
 }
 
 static void test_uncached(void **state) {
@@ -490,9 +465,9 @@ static void test_uncached(void **state) {
 }
 
 static void use_two_devices(void) {
-  take_on(0, 50 * MIB, NULL);
+  get_live(0, 50 * MIB, NULL);
   may_fail(weir_allocator_enable_peer_access(allocator, 0, 1));
-  void *a = take_on(0, 50 * MIB, NULL), *b = take_on(1, 50 * MIB, NULL);
+  void *a = get_live(0, 50 * MIB, NULL), *b = get_live(1, 50 * MIB, NULL);
   if (a && b)
     may_fail(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 0));
   soft_step_all();
@@ -506,20 +481,20 @@ static void test_devices(void **state) {
   sweep(&(scenario){.act = use_two_devices, .devices = 2, .conf = "expandable_segments:True"});
 }
 
-/* Devices that are peers before the memory is there, and after. */
+/* Peer access is enabled before and after the memory is allocated. */
 static void share_and_grow(void) {
-  take_on(0, 30 * MIB, mine);
-  take_on(0, 512, mine);
+  get_live(0, 30 * MIB, mine);
+  get_live(0, 512, mine);
   may_fail(weir_allocator_enable_peer_access(allocator, 0, 1));
   may_fail(weir_allocator_enable_peer_access(allocator, 0, 1));
-  void *a = take_on(0, 70 * MIB, mine), *b = take_on(1, 512, NULL);
+  void *a = get_live(0, 70 * MIB, mine), *b = get_live(1, 512, NULL);
   if (a && b) {
     may_fail(weir_allocator_copy_async(allocator, b, 1, a, 0, 512, mine, 1));
     may_fail(weir_allocator_copy_async(allocator, a, 0, b, 1, 512, mine, 0));
     may_fail(weir_allocator_copy_async(allocator, a, 0, (char *)a + MIB, 0, 512, mine, 0));
   }
   soft_step_all();
-  drop(a);
+  put_live(a);
   empty();
 }
 
@@ -531,35 +506,32 @@ static void test_peers(void **state) {
 
 /* ---- Checkpoints ---- */
 
-/* A restore that is refused leaves all as it is; one that is not makes live exactly what was. */
+/* A refused restore changes nothing; a successful one restores exactly the live blocks of the checkpoint. */
 static void checkpoint_and_restore(void) {
   weir_checkpoint *checkpoint = NULL;
   weir_checkpoint_delta delta = {0};
-  CHECK(weir_pool_begin(allocator, 0, pool, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, pool, NULL, NULL));
   void *a = take(3 * MIB, mine), *b = take(45 * MIB, mine);
   take(512, other);
   weir_status status = weir_pool_checkpoint(allocator, 0, pool, &checkpoint);
-  drop(a);
+  put_live(a);
   take(12 * MIB, mine);
-  drop(b);
+  put_live(b);
   take(90 * MIB, mine);
   empty();
   if (!status && !weir_pool_restore(allocator, checkpoint, &delta)) {
     for (size_t i = 0; i < delta.freed_count; i++) {
-      int k = 0;
-      while (live[k] != delta.freed[i])
-        k++;
-      live[k] = live[--live_count];
+      forget_live(delta.freed[i]);
     }
     for (size_t i = 0; i < delta.allocated_count; i++)
-      live[live_count++] = delta.allocated[i];
+      keep_live(delta.allocated[i]);
   }
   assert_valid();
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
   take(512, mine);
-  CHECK(weir_pool_end(allocator, 0, pool));
-  CHECK(weir_pool_release(allocator, 0, pool));
+  assert_ok(weir_pool_end(allocator, 0, pool));
+  assert_ok(weir_pool_release(allocator, 0, pool));
 }
 
 static void test_checkpoints(void **state) {
@@ -568,7 +540,7 @@ static void test_checkpoints(void **state) {
   sweep(&(scenario){.act = checkpoint_and_restore, .conf = "expandable_segments:True"});
 }
 
-/* ---- A bit of everything: a program that does not care what fails ---- */
+/* ---- A mixture of all calls, in a program that ignores failures ---- */
 
 static uint64_t mixture;
 
@@ -580,11 +552,11 @@ static void mix(void) {
   for (int i = 0; i < 90; i++) {
     weir_cu_stream stream = streams[soft_random(4)];
     uint64_t what = soft_random(100), k = soft_random(2);
-    void *p = live_count ? live[soft_random((uint64_t)live_count)] : NULL;
-    if (what < 40 && live_count < MOST - 1)
+    void *p = live_block_count ? live_blocks[soft_random((uint64_t)live_block_count)] : NULL;
+    if (what < 40 && live_block_count < MAX_LIVE_BLOCKS - 1)
       take(soft_random(2) ? 1 + soft_random(MIB) : MIB + soft_random(60 * MIB), stream);
     else if (what < 65)
-      drop(p);
+      put_live(p);
     else if (what < 75 && p) {
       may_fail(weir_allocator_record_stream(allocator, p, stream));
       work(stream);
@@ -595,24 +567,24 @@ static void mix(void) {
     else if (what < 88)
       configure(soft_random(2) ? "expandable_segments:True" : "expandable_segments:False");
     else if (what < 91)
-      CHECK(weir_allocator_set_fraction(allocator, 0, 0.2 + (double)soft_random(8) / 10));
+      assert_ok(weir_allocator_set_fraction(allocator, 0, 0.2 + (double)soft_random(8) / 10));
     else if (what < 93)
       configure(soft_random(2) ? "max_split_size_mb:30,garbage_collection_threshold:0.3" : "max_split_size_mb:default");
     else {
       if (is_open[k]) {
-        CHECK(weir_pool_end(allocator, 0, pools[k]));
-        CHECK(weir_pool_release(allocator, 0, pools[k]));
+        assert_ok(weir_pool_end(allocator, 0, pools[k]));
+        assert_ok(weir_pool_release(allocator, 0, pools[k]));
       } else
-        CHECK(weir_pool_begin(allocator, 0, pools[k], NULL, NULL));
+        assert_ok(weir_pool_begin(allocator, 0, pools[k], NULL, NULL));
       is_open[k] = !is_open[k];
     }
   }
   for (int k = 0; k < 2; k++)
     if (is_open[k]) {
-      CHECK(weir_pool_end(allocator, 0, pools[k]));
-      CHECK(weir_pool_release(allocator, 0, pools[k]));
+      assert_ok(weir_pool_end(allocator, 0, pools[k]));
+      assert_ok(weir_pool_release(allocator, 0, pools[k]));
     }
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
   soft_seed(0);
 }
 
@@ -622,21 +594,21 @@ static void test_mixtures(void **state) {
     sweep(&(scenario){.act = mix, .is_long = true});
 }
 
-/* From some call on nothing works any more, as when a kernel broke the context. Calls fail or do without; none crashes, and
- * the books stay in order. */
+/* From some call on every call fails, as after a kernel has broken the context. Calls fail or work without the driver;
+ * none crashes, and the statistics stay correct. */
 static void test_broken_device(void **state) {
   (void)state;
   for (unsigned long nth = 1; nth <= 60; nth += 4) {
     open(&(scenario){.conf = nth % 8 == 1 ? "expandable_segments:True" : ""});
     mixture = nth;
-    CHECK(weir_fault_nth(faults, WEIR_CALL_CtxGetCurrent, nth, WEIR_CU_LAUNCH_FAILED, 1));
+    assert_ok(weir_fault_nth(faults, WEIR_CALL_CtxGetCurrent, nth, WEIR_CU_LAUNCH_FAILED, 1));
     mix();
     assert_true(weir__allocator_is_valid(allocator));
     void *p = NULL;
     if (calls(WEIR_CALL_CtxGetCurrent) >= nth)
       assert_int_not_equal(weir_allocator_alloc(allocator, 0, 900 * MIB, third, &p), WEIR_OK);
-    while (live_count)
-      CHECK(weir_allocator_free(allocator, live[--live_count]));
+    while (live_block_count)
+      assert_ok(weir_allocator_free(allocator, live_blocks[--live_block_count]));
     may_fail(weir_allocator_empty_cache(allocator));
     assert_true(weir__allocator_is_valid(allocator));
     weir_allocator_destroy(allocator);
@@ -645,7 +617,7 @@ static void test_broken_device(void **state) {
   }
 }
 
-/* ---- Failures upon failures ---- */
+/* ---- Several failures ---- */
 
 static void test_pairs(void **state) {
   (void)state;
@@ -654,16 +626,16 @@ static void test_pairs(void **state) {
   sweep_pairs(&(scenario){.prepare = use_on_three_streams, .act = free_and_empty});
 }
 
-/* A driver that does not even undo: after a mapping that failed it does not unmap. The place is cleaned when it is
- * wanted. */
-static void test_failure_upon_failure(void **state) {
+/* A driver that cannot even undo: after a failed mapping the unmap fails too. The address range is cleaned up when it
+ * is needed again. */
+static void test_second_failure(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
   void *a = get(20 * MIB, NULL), *p = NULL;
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemUnmap, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemSetAccess", weir_allocator_alloc(allocator, 0, 60 * MIB, NULL, &p));
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemUnmap, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemSetAccess", weir_allocator_alloc(allocator, 0, 60 * MIB, NULL, &p));
+  assert_ok(weir_fault_clear(faults));
   void *b = get(60 * MIB, NULL);
   put(a);
   put(b);
@@ -672,9 +644,9 @@ static void test_failure_upon_failure(void **state) {
   alloc_close();
 }
 
-/* What is refused for another reason than want of memory is told as what it is, at once: nothing is emptied, no shortage is
- * counted, and who frees memory and tries again knows better. */
-static void test_trouble_is_no_shortage(void **state) {
+/* A failure other than out of memory is reported at once: nothing is emptied, and no out of memory is counted, since
+ * freeing memory and retrying would not help. */
+static void test_other_failures_are_not_out_of_memory(void **state) {
   (void)state;
   static const struct {
     const char *conf, *name;
@@ -693,8 +665,8 @@ static void test_trouble_is_no_shortage(void **state) {
     put(get(50 * MIB, NULL));
     int64_t before = reserved();
     void *p = NULL;
-    CHECK(weir_fault_nth(faults, cases[i].call, 1, WEIR_CU_ILLEGAL_ADDRESS, 0));
-    REFUSED_SAYING(DEVICE_FAULT, cases[i].name, weir_allocator_alloc(allocator, 0, 90 * MIB, work_stream(), &p));
+    assert_ok(weir_fault_nth(faults, cases[i].call, 1, WEIR_CU_ILLEGAL_ADDRESS, 0));
+    assert_error_says(DEVICE_FAULT, cases[i].name, weir_allocator_alloc(allocator, 0, 90 * MIB, work_stream(), &p));
     assert_int_equal(weir_last_driver_result(), WEIR_CU_ILLEGAL_ADDRESS);
     assert_int_equal(stats_of(0).num_ooms, 0);
     assert_int_equal(stats_of(0).num_alloc_retries, 0);
@@ -704,31 +676,32 @@ static void test_trouble_is_no_shortage(void **state) {
   }
 }
 
-/* The last attempt is in trouble, and it was a shortage before. */
-static void test_trouble_after_a_shortage(void **state) {
+/* The last attempt fails for another reason, after an out of memory. */
+static void test_other_failure_after_out_of_memory(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = NULL;
   put(get(600 * MIB, NULL));
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemAlloc, 2, WEIR_CU_LAUNCH_FAILED, 0));
-  REFUSED(DEVICE_FAULT, weir_allocator_alloc(allocator, 0, 700 * MIB, NULL, &p));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemAlloc, 2, WEIR_CU_LAUNCH_FAILED, 0));
+  assert_error(DEVICE_FAULT, weir_allocator_alloc(allocator, 0, 700 * MIB, NULL, &p));
   assert_int_equal(stats_of(0).num_ooms, 0);
   assert_int_equal(reserved(), 0);
-  /* And the other way round: what cannot be given back is no reason, if then there is no memory. */
+  /* The reverse: a failed release is not reported if there is no memory afterwards. */
   put(get(50 * MIB, NULL));
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFree, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFree, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
   alloc_close();
 }
 
-static void test_emptying_in_trouble(void **state) {
+static void test_failed_release_and_out_of_memory(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     put(get(50 * MIB, NULL));
     int64_t before = reserved();
-    CHECK(weir_fault_nth(faults, expandable ? WEIR_CALL_MemUnmap : WEIR_CALL_MemFree, 1, WEIR_CU_ILLEGAL_ADDRESS, 0));
-    REFUSED_SAYING(DEVICE_FAULT, expandable ? "cuMemUnmap" : "cuMemFree", weir_allocator_empty_cache(allocator));
+    assert_ok(
+        weir_fault_nth(faults, expandable ? WEIR_CALL_MemUnmap : WEIR_CALL_MemFree, 1, WEIR_CU_ILLEGAL_ADDRESS, 0));
+    assert_error_says(DEVICE_FAULT, expandable ? "cuMemUnmap" : "cuMemFree", weir_allocator_empty_cache(allocator));
     assert_int_equal(reserved(), before);
     empty_cache();
     assert_int_equal(reserved(), 0);
@@ -736,36 +709,36 @@ static void test_emptying_in_trouble(void **state) {
   }
 }
 
-/* Neither an event nor a wait works when the block is freed: it stays in use until one does. */
+/* Neither the event nor the wait succeeds when the block is freed: it stays in use until one does. */
 static void test_no_event_and_no_wait(void **state) {
   (void)state;
   open(&(scenario){.prepare = use_on_three_streams});
   work(other);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_EventRecord, 1, WEIR_CU_UNKNOWN, 0));
-  CHECK(weir_fault_nth(faults, WEIR_CALL_StreamSynchronize, 1, WEIR_CU_UNKNOWN, 0));
-  CHECK(weir_fault_nth(faults, WEIR_CALL_CtxSynchronize, 1, WEIR_CU_UNKNOWN, 0));
-  CHECK(weir_allocator_free(allocator, shared_block));
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_EventRecord, 1, WEIR_CU_UNKNOWN, 0));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_StreamSynchronize, 1, WEIR_CU_UNKNOWN, 0));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_CtxSynchronize, 1, WEIR_CU_UNKNOWN, 0));
+  assert_ok(weir_allocator_free(allocator, shared_block));
+  assert_ok(weir_fault_clear(faults));
   assert_valid();
   assert_layout(shared_block, "512~ 2096640");
-  soft_step_all(); /* the event that there is */
+  soft_step_all(); /* the existing event */
   assert_ptr_not_equal(take(512, mine), shared_block);
-  soft_step_all(); /* the one that was put in then */
+  soft_step_all(); /* the event that was recorded then */
   assert_ptr_equal(take(512, mine), shared_block);
   check_recovery();
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Creation and destruction ---- */
 
 static void test_creation(void **state) {
   (void)state;
   alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
   weir_allocator *made_one = NULL;
-  CHECK(weir_fault_nth(faults, WEIR_CALL_DeviceGetCount, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuDeviceGetCount", weir_allocator_create(faults, NULL, &made_one));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_DeviceGetCount, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuDeviceGetCount", weir_allocator_create(faults, NULL, &made_one));
   for (unsigned long nth = 1; nth <= 2; nth++) {
-    CHECK(weir_fault_nth(faults, WEIR_CALL_DeviceTotalMem, nth, WEIR_CU_UNKNOWN, 0));
-    REFUSED_SAYING(DRIVER, "cuDeviceTotalMem", weir_allocator_create(faults, NULL, &made_one));
+    assert_ok(weir_fault_nth(faults, WEIR_CALL_DeviceTotalMem, nth, WEIR_CU_UNKNOWN, 0));
+    assert_error_says(DRIVER, "cuDeviceTotalMem", weir_allocator_create(faults, NULL, &made_one));
   }
   assert_null(made_one);
   alloc_close();
@@ -775,16 +748,16 @@ static void prepare_destruction(void) {
   open(&(scenario){.conf = "expandable_segments:True"});
   take(50 * MIB, mine);
   use_on_three_streams();
-  CHECK(weir_allocator_free(allocator, shared_block));
+  assert_ok(weir_allocator_free(allocator, shared_block));
   configure("expandable_segments:False");
   take(50 * MIB, other);
   take(512, other);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   take(3 * MIB, mine);
 }
 
-/* The end cannot tell of a failure. It gives back what the driver takes, all but what the failed call was about, and leaves
- * nothing of its own behind: the address sanitizer sees to that. */
+/* Destruction cannot report a failure. It releases everything that the driver accepts, except the object of the failed
+ * call, and leaks no host memory, which the address sanitizer checks. */
 static void test_destruction(void **state) {
   (void)state;
   unsigned long before[WEIR_CALL_COUNT], total = 0;
@@ -796,11 +769,11 @@ static void test_destruction(void **state) {
   unsigned long count[WEIR_CALL_COUNT];
   for (int c = 0; c < WEIR_CALL_COUNT; c++)
     count[c] = made(c, NULL) - before[c];
-  alloc_close(); /* nothing is left */
+  alloc_close(); /* checks for leaks */
   for (int c = 0; c < WEIR_CALL_COUNT; c++)
     for (unsigned long nth = 1; nth <= count[c]; nth++, total++) {
       prepare_destruction();
-      CHECK(weir_fault_nth(faults, c, nth, WEIR_CU_UNKNOWN, 0));
+      assert_ok(weir_fault_nth(faults, c, nth, WEIR_CU_UNKNOWN, 0));
       weir_allocator_destroy(allocator);
       allocator = NULL;
       weir_soft_census left = soft_census();
@@ -820,7 +793,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_emptying, say_what),
       cmocka_unit_test_teardown(test_growing_over_holes, say_what),
       cmocka_unit_test_teardown(test_growing_and_shrinking, say_what),
-      cmocka_unit_test_teardown(test_releasing_and_trying_again, say_what),
+      cmocka_unit_test_teardown(test_releasing_and_retrying, say_what),
       cmocka_unit_test_teardown(test_releasing_oversize, say_what),
       cmocka_unit_test_teardown(test_collecting, say_what),
       cmocka_unit_test_teardown(test_out_of_memory, say_what),
@@ -836,10 +809,10 @@ int main(void) {
       cmocka_unit_test_teardown(test_mixtures, say_what),
       cmocka_unit_test_teardown(test_broken_device, say_what),
       cmocka_unit_test_teardown(test_pairs, say_what),
-      cmocka_unit_test_teardown(test_failure_upon_failure, say_what),
-      cmocka_unit_test_teardown(test_trouble_is_no_shortage, say_what),
-      cmocka_unit_test_teardown(test_trouble_after_a_shortage, say_what),
-      cmocka_unit_test_teardown(test_emptying_in_trouble, say_what),
+      cmocka_unit_test_teardown(test_second_failure, say_what),
+      cmocka_unit_test_teardown(test_other_failures_are_not_out_of_memory, say_what),
+      cmocka_unit_test_teardown(test_other_failure_after_out_of_memory, say_what),
+      cmocka_unit_test_teardown(test_failed_release_and_out_of_memory, say_what),
       cmocka_unit_test_teardown(test_no_event_and_no_wait, say_what),
       cmocka_unit_test_teardown(test_creation, say_what),
       cmocka_unit_test_teardown(test_destruction, say_what),

@@ -1,6 +1,6 @@
 /*
- * What fork does to allocators: the child's calls are refused, whatever the parent's threads were doing, and the
- * parent's go on.
+ * Allocators and fork: calls in the child are refused regardless of what the threads of the parent were doing, and the
+ * parent continues.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,13 +22,13 @@ static const char sentence[] =
 
 static const weir_pool_id some_pool = {0, 7};
 
-/* What the parent has when it forks. */
+/* The objects of the parent when it forks. */
 static weir_host_allocator *host;
 static weir_checkpoint *checkpoint;
 static void *memory, *pinned;
 
-/* In a child: ends it with the line's number when the call is not refused as it should be. */
-static void refused(weir_status status, const char *call, int line) {
+/* Ends the child unless the call failed with WEIR_ERROR_BAD_FORK and the right text. */
+static void check_bad_fork(weir_status status, const char *call, int line) {
   size_t name = strcspn(call, "(");
   const char *text = weir_last_error();
   if (status == WEIR_ERROR_BAD_FORK && strncmp(text, call, name) == 0 && strstr(text, sentence))
@@ -36,16 +36,9 @@ static void refused(weir_status status, const char *call, int line) {
   fprintf(stderr, "line %d: %s: %s: %s\n", line, call, weir_status_name(status), text);
   _exit(1);
 }
-#define BAD_FORK(call) (runtime_forget_error(), refused((call), #call, __LINE__))
-#define IN_CHILD(condition)                                                                                            \
-  do {                                                                                                                 \
-    if (!(condition)) {                                                                                                \
-      fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                                          \
-      _exit(1);                                                                                                        \
-    }                                                                                                                  \
-  } while (0)
+#define assert_bad_fork(call) (clear_last_error(), check_bad_fork((call), #call, __LINE__))
 
-/* Runs it in a child that has ten seconds. */
+/* Runs a function in a child, for at most ten seconds. */
 static void in_child(void (*what)(void)) {
   fflush(NULL);
   pid_t child = fork();
@@ -55,27 +48,7 @@ static void in_child(void (*what)(void)) {
     what();
     _exit(0);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 0);
-}
-
-static void track(void *context, const weir_trace_entry *entry) {
-  (void)context;
-  (void)entry;
-}
-static void watch_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
-  (void)context;
-  (void)device;
-  (void)bytes;
-  (void)limit;
-  (void)free_bytes;
-}
-static int free_nothing(void *context, int device) {
-  (void)context;
-  (void)device;
-  return 0;
+  assert_int_equal(child_outcome(child), 0);
 }
 
 static void call_everything(void) {
@@ -96,127 +69,127 @@ static void call_everything(void) {
   weir_ipc_handle handle = {.size = sizeof handle, .length = 77};
   const char *pair[] = {"key", "value"};
 
-  /* The fast path, for memory that is cached, and for a size that is new. */
-  BAD_FORK(weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer));
-  BAD_FORK(weir_allocator_alloc(allocator, 0, 64 * MIB, NULL, &pointer));
-  BAD_FORK(weir_allocator_alloc(allocator, 0, 0, NULL, &pointer));
-  BAD_FORK(weir_allocator_free(allocator, memory));
-  BAD_FORK(weir_allocator_free(allocator, memory));
-  BAD_FORK(weir_allocator_free(allocator, NULL));
+  /* The fast path, with cached memory and with a new size. */
+  assert_bad_fork(weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer));
+  assert_bad_fork(weir_allocator_alloc(allocator, 0, 64 * MIB, NULL, &pointer));
+  assert_bad_fork(weir_allocator_alloc(allocator, 0, 0, NULL, &pointer));
+  assert_bad_fork(weir_allocator_free(allocator, memory));
+  assert_bad_fork(weir_allocator_free(allocator, memory));
+  assert_bad_fork(weir_allocator_free(allocator, NULL));
 
-  BAD_FORK(weir_allocator_record_stream(allocator, memory, (weir_cu_stream)16));
-  BAD_FORK(weir_allocator_empty_cache(allocator));
-  BAD_FORK(weir_allocator_empty_pool(allocator, some_pool));
-  BAD_FORK(weir_allocator_largest_block(allocator, 0, &size));
-  BAD_FORK(weir_allocator_base(allocator, memory, &base, &size));
-  BAD_FORK(weir_allocator_describe(allocator, memory, &info));
-  BAD_FORK(weir_allocator_alloc_at(allocator, 0, 512, NULL, memory));
-  BAD_FORK(weir_allocator_expandable_segments(allocator, 0, NULL, 0, &size));
-  BAD_FORK(weir_allocator_set_fraction(allocator, 0, 0.5));
-  BAD_FORK(weir_allocator_set_limit(allocator, 0, MIB));
-  BAD_FORK(weir_allocator_get_fraction(allocator, 0, &fraction));
-  BAD_FORK(weir_allocator_configure(allocator, "max_split_size_mb:40"));
-  BAD_FORK(weir_allocator_set_reserve_class(allocator, 0, NULL, NULL));
-  BAD_FORK(weir_allocator_set_caching(allocator, 0));
-  BAD_FORK(weir_allocator_enable_peer_access(allocator, 0, 0));
-  BAD_FORK(weir_allocator_copy_async(allocator, memory, 0, memory, 0, 1, NULL, 0));
-  BAD_FORK(weir_allocator_get_stats(allocator, 0, &stats));
-  BAD_FORK(weir_allocator_reset_peak_stats(allocator, 0));
-  BAD_FORK(weir_allocator_reset_accumulated_stats(allocator, 0));
-  BAD_FORK(weir_allocator_attach_tracker(allocator, track, NULL));
-  BAD_FORK(weir_allocator_attach_oom_observer(allocator, watch_oom, NULL));
-  BAD_FORK(weir_allocator_attach_rejection_observer(allocator, watch_oom, NULL));
-  BAD_FORK(weir_allocator_attach_free_callback(allocator, free_nothing, NULL));
-  BAD_FORK(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
+  assert_bad_fork(weir_allocator_record_stream(allocator, memory, (weir_cu_stream)16));
+  assert_bad_fork(weir_allocator_empty_cache(allocator));
+  assert_bad_fork(weir_allocator_empty_pool(allocator, some_pool));
+  assert_bad_fork(weir_allocator_largest_block(allocator, 0, &size));
+  assert_bad_fork(weir_allocator_base(allocator, memory, &base, &size));
+  assert_bad_fork(weir_allocator_describe(allocator, memory, &info));
+  assert_bad_fork(weir_allocator_alloc_at(allocator, 0, 512, NULL, memory));
+  assert_bad_fork(weir_allocator_expandable_segments(allocator, 0, NULL, 0, &size));
+  assert_bad_fork(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_bad_fork(weir_allocator_set_limit(allocator, 0, MIB));
+  assert_bad_fork(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_bad_fork(weir_allocator_configure(allocator, "max_split_size_mb:40"));
+  assert_bad_fork(weir_allocator_set_reserve_class(allocator, 0, NULL, NULL));
+  assert_bad_fork(weir_allocator_set_caching(allocator, 0));
+  assert_bad_fork(weir_allocator_enable_peer_access(allocator, 0, 0));
+  assert_bad_fork(weir_allocator_copy_async(allocator, memory, 0, memory, 0, 1, NULL, 0));
+  assert_bad_fork(weir_allocator_get_stats(allocator, 0, &stats));
+  assert_bad_fork(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_bad_fork(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_bad_fork(weir_allocator_attach_tracker(allocator, ignore_trace, NULL));
+  assert_bad_fork(weir_allocator_attach_oom_observer(allocator, ignore_oom, NULL));
+  assert_bad_fork(weir_allocator_attach_rejection_observer(allocator, ignore_oom, NULL));
+  assert_bad_fork(weir_allocator_attach_free_callback(allocator, free_no_memory, NULL));
+  assert_bad_fork(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
 
-  BAD_FORK(weir_pool_create(allocator, 0, some_pool, NULL));
-  BAD_FORK(weir_pool_release(allocator, 0, some_pool));
-  BAD_FORK(weir_pool_use_count(allocator, 0, some_pool, &number));
-  BAD_FORK(weir_pool_get_stats(allocator, 0, some_pool, reserved_bytes));
-  BAD_FORK(weir_pool_set_use_on_oom(allocator, 0, some_pool, 1));
-  BAD_FORK(weir_pool_set_no_split(allocator, 0, some_pool, 1));
-  BAD_FORK(weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
-  BAD_FORK(weir_pool_end(allocator, 0, some_pool));
-  BAD_FORK(weir_allocator_begin_capture(allocator, 0));
-  BAD_FORK(weir_allocator_end_capture(allocator, 0));
-  BAD_FORK(weir_pool_check_live(allocator, 0, some_pool, pointers, 1, &number));
-  BAD_FORK(weir_pool_wait(allocator, 0, some_pool));
-  BAD_FORK(weir_pool_checkpoint(allocator, 0, some_pool, &made));
+  assert_bad_fork(weir_pool_create(allocator, 0, some_pool, NULL));
+  assert_bad_fork(weir_pool_release(allocator, 0, some_pool));
+  assert_bad_fork(weir_pool_use_count(allocator, 0, some_pool, &number));
+  assert_bad_fork(weir_pool_get_stats(allocator, 0, some_pool, reserved_bytes));
+  assert_bad_fork(weir_pool_set_use_on_oom(allocator, 0, some_pool, 1));
+  assert_bad_fork(weir_pool_set_no_split(allocator, 0, some_pool, 1));
+  assert_bad_fork(weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
+  assert_bad_fork(weir_pool_end(allocator, 0, some_pool));
+  assert_bad_fork(weir_allocator_begin_capture(allocator, 0));
+  assert_bad_fork(weir_allocator_end_capture(allocator, 0));
+  assert_bad_fork(weir_pool_check_live(allocator, 0, some_pool, pointers, 1, &number));
+  assert_bad_fork(weir_pool_wait(allocator, 0, some_pool));
+  assert_bad_fork(weir_pool_checkpoint(allocator, 0, some_pool, &made));
   if (checkpoint)
-    BAD_FORK(weir_pool_restore(allocator, checkpoint, &delta));
-  BAD_FORK(weir_graph_use_allocator(allocator));
+    assert_bad_fork(weir_pool_restore(allocator, checkpoint, &delta));
+  assert_bad_fork(weir_graph_use_allocator(allocator));
 
-  BAD_FORK(weir_history_record(allocator, NULL));
-  BAD_FORK(weir_history_clear(allocator));
-  BAD_FORK(weir_history_get_info(allocator, 0, &history));
-  BAD_FORK(weir_history_annotate(allocator, 0, pair, 1));
-  BAD_FORK(weir_history_mark(allocator, 0, "text"));
-  BAD_FORK(weir_history_mark_pointer(allocator, memory, "text"));
-  BAD_FORK(weir_history_set_metadata(allocator, 0, "text"));
-  BAD_FORK(weir_snapshot_take(allocator, NULL, &snapshot));
-  BAD_FORK(weir_allocator_pools(allocator, 0, NULL, 0, &size));
-  BAD_FORK(weir_allocator_pools_ever(allocator, 0, NULL, 0, &size));
-  BAD_FORK(weir_allocator_get_stat(allocator, 0, "num_ooms", &value));
-  BAD_FORK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, stderr));
-  BAD_FORK(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, text, sizeof text, &size));
-  BAD_FORK(weir_allocator_processes(allocator, 0, text, sizeof text, &size));
-  BAD_FORK(weir_ipc_share(allocator, memory, &handle));
-  BAD_FORK(weir_ipc_open(allocator, 0, "name", 4, &base));
-  BAD_FORK(weir_ipc_close(allocator, memory));
+  assert_bad_fork(weir_history_record(allocator, NULL));
+  assert_bad_fork(weir_history_clear(allocator));
+  assert_bad_fork(weir_history_get_info(allocator, 0, &history));
+  assert_bad_fork(weir_history_annotate(allocator, 0, pair, 1));
+  assert_bad_fork(weir_history_mark(allocator, 0, "text"));
+  assert_bad_fork(weir_history_mark_pointer(allocator, memory, "text"));
+  assert_bad_fork(weir_history_set_metadata(allocator, 0, "text"));
+  assert_bad_fork(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_bad_fork(weir_allocator_pools(allocator, 0, NULL, 0, &size));
+  assert_bad_fork(weir_allocator_pools_ever(allocator, 0, NULL, 0, &size));
+  assert_bad_fork(weir_allocator_get_stat(allocator, 0, "num_ooms", &value));
+  assert_bad_fork(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, stderr));
+  assert_bad_fork(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, text, sizeof text, &size));
+  assert_bad_fork(weir_allocator_processes(allocator, 0, text, sizeof text, &size));
+  assert_bad_fork(weir_ipc_share(allocator, memory, &handle));
+  assert_bad_fork(weir_ipc_open(allocator, 0, "name", 4, &base));
+  assert_bad_fork(weir_ipc_close(allocator, memory));
 
-  BAD_FORK(weir_host_alloc(host, 4096, &pointer));
-  BAD_FORK(weir_host_free(host, pinned));
-  BAD_FORK(weir_host_record_stream(host, pinned, 0, NULL));
-  BAD_FORK(weir_host_empty_cache(host));
-  BAD_FORK(weir_host_configure(host, ""));
-  BAD_FORK(weir_host_owns(host, pinned, &number));
-  BAD_FORK(weir_host_get_stats(host, &host_stats));
-  BAD_FORK(weir_host_reset_peak_stats(host));
-  BAD_FORK(weir_host_reset_accumulated_stats(host));
+  assert_bad_fork(weir_host_alloc(host, 4096, &pointer));
+  assert_bad_fork(weir_host_free(host, pinned));
+  assert_bad_fork(weir_host_record_stream(host, pinned, 0, NULL));
+  assert_bad_fork(weir_host_empty_cache(host));
+  assert_bad_fork(weir_host_configure(host, ""));
+  assert_bad_fork(weir_host_owns(host, pinned, &number));
+  assert_bad_fork(weir_host_get_stats(host, &host_stats));
+  assert_bad_fork(weir_host_reset_peak_stats(host));
+  assert_bad_fork(weir_host_reset_accumulated_stats(host));
 
-  IN_CHILD(pointer == &pointer && base == &base && size == 77 && number == 77 && value == 77 && fraction == 77);
-  IN_CHILD(strcmp(text, "untouched") == 0 && stats.num_ooms == 77 && info.bytes == 77 && history.kept == 77);
-  IN_CHILD(host_stats.num_host_alloc == 77 && reserved_bytes[0].current == 77 && delta.freed_count == 77);
-  IN_CHILD((void *)made == &made && (void *)snapshot == &snapshot && handle.length == 77);
+  child_assert(pointer == &pointer && base == &base && size == 77 && number == 77 && value == 77 && fraction == 77);
+  child_assert(strcmp(text, "untouched") == 0 && stats.num_ooms == 77 && info.bytes == 77 && history.kept == 77);
+  child_assert(host_stats.num_host_alloc == 77 && reserved_bytes[0].current == 77 && delta.freed_count == 77);
+  child_assert((void *)made == &made && (void *)snapshot == &snapshot && handle.length == 77);
 
-  /* What needs neither a device nor a lock answers; destroying is allowed, and frees nothing. */
+  /* Calls that need neither a device nor a lock succeed; destroying is allowed and frees nothing. */
   weir_allocator_backend(allocator);
   weir_allocator_is_caching(allocator);
   weir_history_is_on(allocator);
-  IN_CHILD(weir_allocator_settings(allocator, NULL, 0) < 1000);
+  child_assert(weir_allocator_settings(allocator, NULL, 0) < 1000);
   weir_allocator_destroy(allocator);
   weir_host_allocator_destroy(host);
 }
 
-/* An allocator of its own, over a driver of its own, works in the child, and is refused in a child of that. */
+/* A new allocator with its own driver works in the child, and is refused in a child of that child. */
 static void use_a_new_one(void) {
   weir_driver *driver;
   weir_allocator *mine;
   void *pointer;
-  IN_CHILD(weir_driver_open("soft", &driver) == WEIR_OK && driver->Init(driver, 0) == WEIR_CU_SUCCESS);
-  IN_CHILD(weir_allocator_create(driver, NULL, &mine) == WEIR_OK);
-  IN_CHILD(weir_allocator_alloc(mine, 0, 4096, NULL, &pointer) == WEIR_OK);
+  child_assert(weir_driver_open("soft", &driver) == WEIR_OK && driver->Init(driver, 0) == WEIR_CU_SUCCESS);
+  child_assert(weir_allocator_create(driver, NULL, &mine) == WEIR_OK);
+  child_assert(weir_allocator_alloc(mine, 0, 4096, NULL, &pointer) == WEIR_OK);
   pid_t child = fork();
-  IN_CHILD(child >= 0);
+  child_assert(child >= 0);
   if (child == 0) {
-    BAD_FORK(weir_allocator_free(mine, pointer));
-    BAD_FORK(weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer));
+    assert_bad_fork(weir_allocator_free(mine, pointer));
+    assert_bad_fork(weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer));
     _exit(0);
   }
   int status;
-  IN_CHILD(waitpid(child, &status, 0) == child && status == 0);
-  IN_CHILD(weir_allocator_free(mine, pointer) == WEIR_OK);
+  child_assert(waitpid(child, &status, 0) == child && status == 0);
+  child_assert(weir_allocator_free(mine, pointer) == WEIR_OK);
   weir_allocator_destroy(mine);
   weir_driver_close(driver);
 }
 
 static void open_all(const char *conf, bool recorded) {
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
-  CHECK(weir_host_allocator_create(d, NULL, &host));
-  CHECK(weir_host_alloc(host, 1000, &pinned));
+  assert_ok(weir_host_allocator_create(d, NULL, &host));
+  assert_ok(weir_host_alloc(host, 1000, &pinned));
   if (recorded)
-    CHECK(weir_history_record(allocator, NULL));
-  CHECK(weir_pool_create(allocator, 0, some_pool, NULL));
+    assert_ok(weir_history_record(allocator, NULL));
+  assert_ok(weir_pool_create(allocator, 0, some_pool, NULL));
   memory = get(4096, NULL);
   put(get(4096, NULL));
 }
@@ -224,8 +197,8 @@ static void open_all(const char *conf, bool recorded) {
 static void close_all(void) {
   put(memory);
   put(get(4096, NULL));
-  CHECK(weir_pool_release(allocator, 0, some_pool));
-  CHECK(weir_host_free(host, pinned));
+  assert_ok(weir_pool_release(allocator, 0, some_pool));
+  assert_ok(weir_host_free(host, pinned));
   weir_host_allocator_destroy(host);
   alloc_close();
 }
@@ -239,7 +212,7 @@ static void test_every_call_of_a_child_is_refused(void **state) {
       open_all(confs[i], recorded);
       checkpoint = NULL;
       if (strcmp(confs[i], "backend:cudaMallocAsync") != 0)
-        CHECK(weir_pool_checkpoint(allocator, 0, some_pool, &checkpoint));
+        assert_ok(weir_pool_checkpoint(allocator, 0, some_pool, &checkpoint));
       in_child(call_everything);
       in_child(use_a_new_one);
       weir_checkpoint_destroy(checkpoint);
@@ -252,7 +225,7 @@ static void test_without_the_cache(void **state) {
   (void)state;
   open_all("", false);
   put(memory);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   memory = get(4096, NULL);
   checkpoint = NULL;
   in_child(call_everything);
@@ -279,14 +252,14 @@ static void *churn(void *stream) {
   return NULL;
 }
 
-/* Locks that are held by threads which the child does not have are not waited for. */
+/* The child does not wait for locks held by threads that do not exist in it. */
 static void refused_at_once(void) {
   void *pointer = NULL;
   weir_allocator_stats stats = {.size = sizeof stats};
-  BAD_FORK(weir_allocator_alloc(allocator, 0, 512, NULL, &pointer));
-  BAD_FORK(weir_allocator_free(allocator, memory));
-  BAD_FORK(weir_allocator_get_stats(allocator, 0, &stats));
-  BAD_FORK(weir_allocator_empty_cache(allocator));
+  assert_bad_fork(weir_allocator_alloc(allocator, 0, 512, NULL, &pointer));
+  assert_bad_fork(weir_allocator_free(allocator, memory));
+  assert_bad_fork(weir_allocator_get_stats(allocator, 0, &stats));
+  assert_bad_fork(weir_allocator_empty_cache(allocator));
   weir_allocator_destroy(allocator);
 }
 
@@ -296,7 +269,7 @@ static void test_fork_while_threads_allocate(void **state) {
   for (int recorded = 0; recorded < 2; recorded++) {
     alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "");
     if (recorded)
-      CHECK(weir_history_record(allocator, NULL));
+      assert_ok(weir_history_record(allocator, NULL));
     memory = get(4096, NULL);
     pthread_t threads[THREADS];
     atomic_store(&ends, false);
@@ -312,7 +285,7 @@ static void test_fork_while_threads_allocate(void **state) {
   }
 }
 
-/* ---- Within a callback ---- */
+/* ---- In a callback ---- */
 
 static pid_t child_of_callback;
 static weir_status status_in_child;
@@ -332,21 +305,18 @@ static int fork_once(void *context, int device) {
   return 0;
 }
 
-/* The child returns through the call that its parent is in, which may fail in any way but must end. */
+/* The child returns through the call that the parent is in. The call may fail in any way but must return. */
 static void test_fork_within_a_callback(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 1, GIB, "");
   bool has_forked = false;
-  CHECK(weir_allocator_attach_free_callback(allocator, fork_once, &has_forked));
+  assert_ok(weir_allocator_attach_free_callback(allocator, fork_once, &has_forked));
   void *pointer = NULL;
   weir_status status = weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer);
   if (child_of_callback == 0)
     _exit(status_in_child == WEIR_ERROR_BAD_FORK ? 0 : 1);
-  int result;
-  assert_int_equal(waitpid(child_of_callback, &result, 0), child_of_callback);
-  assert_true(WIFEXITED(result));
-  assert_int_equal(WEXITSTATUS(result), 0);
-  CHECK(status);
+  assert_int_equal(child_outcome(child_of_callback), 0);
+  assert_ok(status);
   put(pointer);
   alloc_close();
 }

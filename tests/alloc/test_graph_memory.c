@@ -1,7 +1,7 @@
 /*
- * Graphs and memory: what is allocated during a capture comes from the graph's pool, and the capture is not disturbed.
+ * Graphs and memory: allocations during a capture come from the graph's pool, and the capture stays valid.
  *
- * The runtime stands on the same stepped device as the allocator.
+ * The runtime uses the same stepped device as the allocator.
  */
 #include <string.h>
 
@@ -9,54 +9,27 @@
 
 static const weir_pool_id own_pool = {0, 0};
 
-static void open(const char *conf) {
-  alloc_open(conf, GIB);
-  CHECK(weir_use_driver(faults));
-  CHECK(weir_graph_use_allocator(allocator));
-}
-
-static void close_all(void) {
-  CHECK(weir_graph_use_allocator(NULL));
-  CHECK(weir_shutdown());
-  CHECK(weir_use_driver(NULL));
-  alloc_close();
-}
-
-static int graph_teardown(void **state) {
-  weir_graph_use_allocator(NULL);
-  weir_shutdown();
-  weir_use_driver(NULL);
-  return alloc_teardown(state);
-}
-
 static weir_graph *new_graph(void) {
   weir_graph *graph = NULL;
-  CHECK(weir_graph_create(&graph));
+  assert_ok(weir_graph_create(&graph));
   return graph;
 }
 
 static void begin(weir_graph *graph, weir_stream stream, weir_pool_id pool) {
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
   assert_valid();
 }
 
 static void end(weir_graph *graph) {
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   assert_valid();
 }
 
 static weir_pool_id pool_of_graph(const weir_graph *graph) {
   weir_pool_id id = {0, 0};
-  CHECK(weir_graph_pool(graph, &id));
+  assert_ok(weir_graph_pool(graph, &id));
   return id;
-}
-
-static weir_pool_id pool_of(const void *p) {
-  const weir__segment *segment = segment_at(p);
-  assert_non_null(segment);
-  const weir__private_pool *owner = segment->arena->pool->owner;
-  return owner ? owner->id : (weir_pool_id){0, 0};
 }
 
 static bool is_in(const void *p, weir_pool_id id) {
@@ -65,17 +38,17 @@ static bool is_in(const void *p, weir_pool_id id) {
 }
 
 static void fill(void *p, int value, size_t bytes, weir_stream stream) {
-  CHECK(weir_fill_async(p, (uint8_t)value, bytes, stream));
+  assert_ok(weir_fill_async(p, (uint8_t)value, bytes, stream));
 }
 
-/* Makes a stream join the capture of another one, and back. */
-static void join(weir_stream stream, weir_stream captured) { CHECK(weir_stream_wait_stream(stream, captured)); }
+/* Makes a stream join the capture of another stream, and back. */
+static void join(weir_stream stream, weir_stream captured) { assert_ok(weir_stream_wait_stream(stream, captured)); }
 
-/* ---- Where memory comes from ---- */
+/* ---- The source of memory ---- */
 
 static void test_allocations_of_the_capture(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0), other = new_stream(0);
   void *outside = get(4095, raw_of(stream));
   put(outside);
@@ -88,26 +61,26 @@ static void test_allocations_of_the_capture(void **state) {
   assert_true(is_in(not_in, own_pool));
   assert_ptr_not_equal(in, outside);
   assert_ptr_equal(get(4095, raw_of(stream)), outside); /* the scope ends with the capture */
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(((char *)in)[4094], 9);
   put(in);
   put(not_in);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* PyTorch's test_cuda_graph_allocator_propagates_stream: a stream that joins the capture gets its memory from
- * there too. */
+/* PyTorch's test_cuda_graph_allocator_propagates_stream: a stream that joins the capture also allocates from its pool.
+ * */
 static void test_streams_that_join(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream s0 = new_stream(0), s1 = new_stream(0);
   weir_graph *graph = new_graph();
   begin(graph, s0, own_pool);
   void *z = get(40960000, raw_of(s0));
   fill(z, 1, 100, s0);
-  void *before = get(512, raw_of(s1)); /* not yet */
+  void *before = get(512, raw_of(s1)); /* has not joined yet */
   join(s1, s0);
   void *w = get(40960000, raw_of(s1));
   fill(w, 2, 100, s1);
@@ -124,13 +97,14 @@ static void test_streams_that_join(void **state) {
   put(before);
   put(after);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* What is freed in a capture serves the same stream in it again: the graph's work is in order too. */
-static void test_memory_is_used_again_in_the_capture(void **state) {
+/* A block freed in a capture is reused by the same stream in the capture, because the work of the graph is ordered too.
+ * */
+static void test_memory_is_reused_in_the_capture(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
@@ -141,15 +115,15 @@ static void test_memory_is_used_again_in_the_capture(void **state) {
   end(graph);
   put(p);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* ---- How long it stays ---- */
+/* ---- The lifetime of memory ---- */
 
 static void test_pool_lives_as_long_as_the_graph(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
-    open(expandable ? "expandable_segments:True" : NULL);
+    alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0);
     weir_graph *graph = new_graph();
     begin(graph, stream, own_pool);
@@ -159,13 +133,13 @@ static void test_pool_lives_as_long_as_the_graph(void **state) {
     end(graph);
     int64_t was = reserved();
     empty_cache();
-    assert_int_equal(reserved(), was); /* the graph writes there whenever it is replayed */
-    CHECK(weir_graph_replay(graph));
-    CHECK(weir_stream_synchronize(stream));
+    assert_int_equal(reserved(), was); /* each replay of the graph writes there */
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_stream_synchronize(stream));
     weir_graph_destroy(graph);
     empty_cache();
     assert_int_equal(reserved(), 0);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
@@ -177,7 +151,7 @@ static void test_result_outlives_the_graph(void **state) {
     int64_t segment;
   } cases[] = {{512, 2 * MIB}, {MIB, 2 * MIB}, {MIB + 512, 20 * MIB}, {9 * MIB, 20 * MIB}, {30 * MIB, 30 * MIB}};
   for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
-    open(NULL);
+    alloc_open_runtime(NULL);
     weir_stream stream = new_stream(0);
     weir_graph *graph = new_graph();
     begin(graph, stream, own_pool);
@@ -188,24 +162,24 @@ static void test_result_outlives_the_graph(void **state) {
     end(graph);
     assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1);
     assert_int_equal(active(), cases[i].bytes);
-    CHECK(weir_graph_replay(graph));
-    CHECK(weir_stream_synchronize(stream));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_stream_synchronize(stream));
     weir_graph_destroy(graph);
     empty_cache();
-    assert_int_equal(reserved(), cases[i].segment); /* the one with the result in it */
+    assert_int_equal(reserved(), cases[i].segment); /* the segment with the result */
     assert_int_equal(b[cases[i].bytes - 1], 2);
     put(b);
     empty_cache();
     assert_int_equal(reserved(), 0);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
-/* PyTorch's test_graph_two_successive: graphs that share a pool use the same memory, and it lives until the last
- * is gone. */
+/* PyTorch's test_graph_two_successive: graphs that share a pool use the same memory, which lives until the last graph
+ * is destroyed. */
 static void test_graphs_share_a_pool(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *one = new_graph(), *two = new_graph();
   weir_pool_id shared = weir_graph_pool_handle();
@@ -221,25 +195,25 @@ static void test_graphs_share_a_pool(void **state) {
   put(p);
   end(two);
   assert_int_equal(reserved(), 30 * MIB);
-  CHECK(weir_pool_use_count(allocator, 0, shared, &holders));
+  assert_ok(weir_pool_use_count(allocator, 0, shared, &holders));
   assert_int_equal(holders, 2);
   weir_graph_destroy(one);
   empty_cache();
   assert_int_equal(reserved(), 30 * MIB);
-  CHECK(weir_graph_reset(two));
+  assert_ok(weir_graph_reset(two));
   empty_cache();
   assert_int_equal(reserved(), 0);
   weir_graph_destroy(two);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* The seed's test_repeat_graph_capture, without its library: a hundred captures take no more than one. */
-static void test_captures_again_and_again(void **state) {
+/* PyTorch's test_repeat_graph_capture without its library: a hundred captures use no more memory than one. */
+static void test_repeated_captures(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_pool_id shared = weir_graph_pool_handle();
-  CHECK(weir_pool_create(allocator, 0, shared, NULL));
+  assert_ok(weir_pool_create(allocator, 0, shared, NULL));
   for (int i = 0; i < 100; i++) {
     weir_graph *graph = new_graph();
     begin(graph, stream, shared);
@@ -250,40 +224,41 @@ static void test_captures_again_and_again(void **state) {
     weir_graph_destroy(graph);
     assert_int_equal(reserved(), 30 * MIB);
   }
-  CHECK(weir_pool_release(allocator, 0, shared));
-  close_all();
+  assert_ok(weir_pool_release(allocator, 0, shared));
+  alloc_close_runtime();
 }
 
-/* ---- What must not disturb a capture ---- */
+/* ---- Calls that must not invalidate a capture ---- */
 
-/* Growing takes calls that a capture forbids; they are made nevertheless, and the capture is as good as before. */
+/* Growing needs calls that a capture forbids; the allocator makes them in a relaxed mode, and the capture stays valid.
+ * */
 static void test_grows_in_a_capture(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
-    open(expandable ? "expandable_segments:True" : NULL);
+    alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0), other = new_stream(0);
     weir_graph *graph = new_graph();
     begin(graph, stream, own_pool);
     void *p = get(30 * MIB, raw_of(stream));
     fill(p, 1, 100, stream);
-    void *q = get(50 * MIB, raw_of(other)); /* for others too */
+    void *q = get(50 * MIB, raw_of(other)); /* also on other streams */
     fill(p, 2, 100, stream);
     end(graph);
     size_t nodes = 0;
-    CHECK(weir_graph_node_count(graph, &nodes));
+    assert_ok(weir_graph_node_count(graph, &nodes));
     assert_int_equal(nodes, 2);
     put(p);
     put(q);
     weir_graph_destroy(graph);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
-/* PyTorch's test_graph_record_stream: events that wait are not asked about during a capture, and what is freed in
- * it gets its events afterwards. */
+/* PyTorch's test_graph_record_stream: events are not queried during a capture, and blocks freed in it get their events
+ * afterwards. */
 static void test_record_stream_and_captures(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream s0 = new_stream(0), s1 = new_stream(0), s2 = new_stream(0);
   void *problem = get(512, raw_of(s1));
   weir_graph *graph = new_graph();
@@ -291,7 +266,7 @@ static void test_record_stream_and_captures(void **state) {
   fill(problem, 1, 512, s0);
   put(problem);
   assert_int_equal(calls(WEIR_CALL_EventRecord), 1);
-  soft_step_all(); /* it could be asked about, and would be free */
+  soft_step_all(); /* the event is complete, and a query would free the block */
 
   begin(graph, s1, own_pool);
   unsigned long queries = calls(WEIR_CALL_EventQuery);
@@ -304,8 +279,9 @@ static void test_record_stream_and_captures(void **state) {
   put(b);
   assert_int_equal(calls(WEIR_CALL_EventRecord), records);
   void *c = get(512, raw_of(s1));
-  assert_ptr_not_equal(c, b); /* it waits for the end */
-  put(get(512, raw_of(s0)));  /* on a stream outside nobody asks either: that would spoil the capture */
+  assert_ptr_not_equal(c, b); /* waits for the end of the capture */
+  /* A stream outside the capture does not query events either, which would invalidate the capture. */
+  put(get(512, raw_of(s0)));
   assert_layout(b, "512~ 512* 2047K");
   assert_int_equal(calls(WEIR_CALL_EventQuery), queries);
   join(s1, s2);
@@ -313,7 +289,7 @@ static void test_record_stream_and_captures(void **state) {
   assert_int_equal(calls(WEIR_CALL_EventRecord), records + 1); /* of the join */
   assert_int_equal(calls(WEIR_CALL_EventQuery), queries);
 
-  void *again = get(512, raw_of(s1)); /* the next allocation looks */
+  void *again = get(512, raw_of(s1)); /* the next allocation polls */
   assert_ptr_equal(again, problem);
   assert_int_equal(calls(WEIR_CALL_EventRecord), records + 2);
   assert_layout(b, "512~ 512* 2047K");
@@ -323,26 +299,27 @@ static void test_record_stream_and_captures(void **state) {
   put(c);
   put(again);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* empty_cache during a capture: the default pool keeps its blocks, pools that are over go, the capture goes on. */
+/* empty_cache during a capture: the default pool keeps its blocks, released pools are freed, and the capture continues.
+ * */
 static void test_empty_cache_in_a_capture(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
-    open(expandable ? "expandable_segments:True" : NULL);
+    alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0), other = new_stream(0);
     const weir_pool_id over = {0, 991}, over_here = {0, 992}, over_legacy = {0, 993};
     void *cached = get(20 * MIB, raw_of(other));
     put(cached);
-    /* Pools that are over: of another stream, of the stream that will be captured, and of the legacy stream. */
+    /* Released pools: of another stream, of the stream that will be captured, and of the legacy stream. */
     weir_cu_stream raws[] = {raw_of(other), raw_of(stream), NULL};
     weir_pool_id ids[] = {over, over_here, over_legacy};
     for (int i = 0; i < 3; i++) {
-      CHECK(weir_pool_begin(allocator, 0, ids[i], NULL, NULL));
+      assert_ok(weir_pool_begin(allocator, 0, ids[i], NULL, NULL));
       put(get(20 * MIB, raws[i]));
-      CHECK(weir_pool_end(allocator, 0, ids[i]));
-      CHECK(weir_pool_release(allocator, 0, ids[i]));
+      assert_ok(weir_pool_end(allocator, 0, ids[i]));
+      assert_ok(weir_pool_release(allocator, 0, ids[i]));
     }
     assert_int_equal(reserved(), 80 * MIB);
 
@@ -351,34 +328,34 @@ static void test_empty_cache_in_a_capture(void **state) {
     void *p = get(20 * MIB, raw_of(stream));
     fill(p, 1, 100, stream);
     empty_cache();
-    /* Pages of the captured stream stay: it cannot be waited for. */
+    /* Pages of the captured stream stay, because it cannot be synchronized. */
     assert_int_equal(reserved(), (expandable ? 60 : 40) * MIB);
     assert_true(is_in(cached, own_pool));
     fill(p, 2, 100, stream);
     end(graph);
     size_t nodes = 0;
-    CHECK(weir_graph_node_count(graph, &nodes));
+    assert_ok(weir_graph_node_count(graph, &nodes));
     assert_int_equal(nodes, 2);
 
     put(p);
     weir_graph_destroy(graph);
     empty_cache();
     assert_int_equal(reserved(), 0);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
-/* PyTorch's test_graph_capture_oom: no memory in a capture is a status, nothing cached is released for it, and the
- * capture can still be ended. */
+/* PyTorch's test_graph_capture_oom: out of memory in a capture is reported, no cached memory is released for it, and
+ * the capture can still be ended. */
 static void test_out_of_memory_in_a_capture(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   void *cached = get(600 * MIB, NULL), *p = NULL;
   put(cached);
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
-  REFUSED_SAYING(OUT_OF_MEMORY, "out of memory", weir_allocator_alloc(allocator, 0, 600 * MIB, raw_of(stream), &p));
+  assert_error_says(OUT_OF_MEMORY, "out of memory", weir_allocator_alloc(allocator, 0, 600 * MIB, raw_of(stream), &p));
   assert_int_equal(reserved(), 600 * MIB);
   assert_int_equal(stats_of(0).num_alloc_retries, 0);
   p = get(100 * MIB, raw_of(stream));
@@ -389,27 +366,27 @@ static void test_out_of_memory_in_a_capture(void **state) {
   p = get(600 * MIB, raw_of(stream));
   assert_int_equal(stats_of(0).num_alloc_retries, 1);
   put(p);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* PyTorch's test_graph_capture_error_releases_reserved_segments. */
-static void test_failed_capture_lets_go(void **state) {
+static void test_failed_capture_releases_memory(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
   void *p = get(30 * MIB, raw_of(stream));
-  EXPECT(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, raw_of(stream))); /* which ends the capture */
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, raw_of(stream))); /* invalidates the capture */
   assert_true(weir_graph_capture_end(graph) != WEIR_OK);
   put(p);
   empty_cache();
   assert_int_equal(reserved(), 0);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* ---- Scopes by hand beside a capture ---- */
+/* ---- Explicit scopes during a capture ---- */
 
 static int always(void *context, weir_cu_stream stream) {
   (void)stream;
@@ -417,60 +394,60 @@ static int always(void *context, weir_cu_stream stream) {
   return 1;
 }
 
-/* A scope of the same pool, opened by hand during the capture: each end closes its own. */
+/* An explicit scope of the same pool, opened during the capture: each end closes its own scope. */
 static void test_scope_of_the_same_pool(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_pool_id shared = weir_graph_pool_handle();
   weir_graph *graph = new_graph();
   int asked = 0;
   begin(graph, stream, shared);
-  CHECK(weir_pool_begin(allocator, 0, shared, always, &asked));
+  assert_ok(weir_pool_begin(allocator, 0, shared, always, &asked));
   void *p = get(512, NULL);
   assert_true(is_in(p, shared));
   fill(get(512, raw_of(stream)), 1, 512, stream);
   end(graph);
   void *q = get(512, NULL);
-  assert_true(is_in(q, shared)); /* the scope by hand is open still */
+  assert_true(is_in(q, shared)); /* the explicit scope is still open */
   assert_int_equal(asked, 3);
-  CHECK(weir_pool_end(allocator, 0, shared));
+  assert_ok(weir_pool_end(allocator, 0, shared));
   assert_true(is_in(get(512, NULL), own_pool));
-  REFUSED(BAD_STATE, weir_pool_end(allocator, 0, shared));
-  CHECK(weir_pool_release(allocator, 0, shared));
+  assert_error(BAD_STATE, weir_pool_end(allocator, 0, shared));
+  assert_ok(weir_pool_release(allocator, 0, shared));
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: inside a capture a scope by hand is the inner one. */
+/* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: an explicit scope inside a capture is the inner one. */
 static void test_scope_of_another_pool(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   const weir_pool_id nested = {0, 555};
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
-  CHECK(weir_pool_begin(allocator, 0, nested, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, nested, NULL, NULL));
   void *p = get(512, raw_of(stream));
   assert_true(is_in(p, nested));
-  CHECK(weir_pool_end(allocator, 0, nested));
+  assert_ok(weir_pool_end(allocator, 0, nested));
   void *q = get(512, raw_of(stream));
   fill(q, 1, 512, stream);
   end(graph);
   assert_true(is_in(q, pool_of_graph(graph)));
   put(p);
   put(q);
-  CHECK(weir_pool_release(allocator, 0, nested));
+  assert_ok(weir_pool_release(allocator, 0, nested));
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* ---- Taking it away ---- */
+/* ---- Removing the allocator ---- */
 
 static void test_without_an_allocator(void **state) {
   (void)state;
-  open(NULL);
-  CHECK(weir_graph_use_allocator(NULL));
+  alloc_open_runtime(NULL);
+  assert_ok(weir_graph_use_allocator(NULL));
   weir_stream stream = new_stream(0);
   void *p = get(512, raw_of(stream));
   weir_graph *graph = new_graph();
@@ -481,13 +458,13 @@ static void test_without_an_allocator(void **state) {
   assert_true(is_in(p, own_pool));
   put(p);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
-/* The allocator goes first: graphs are none of its business then. */
-static void test_allocator_goes_first(void **state) {
+/* The allocator is destroyed first: graphs no longer use it. */
+static void test_allocator_is_destroyed_first(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph(), *later = new_graph();
   begin(graph, stream, own_pool);
@@ -498,32 +475,32 @@ static void test_allocator_goes_first(void **state) {
   allocator = NULL;
   weir_graph_destroy(graph);
   weir_cu_deviceptr own = soft_alloc(512);
-  CHECK(weir_graph_capture_begin(later, own_pool, WEIR_CAPTURE_GLOBAL));
-  CHECK(weir_fill_async((void *)own, 1, 512, stream));
-  CHECK(weir_graph_capture_end(later));
+  assert_ok(weir_graph_capture_begin(later, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_fill_async((void *)own, 1, 512, stream));
+  assert_ok(weir_graph_capture_end(later));
   weir_graph_destroy(later);
-  OK(d->MemFree(d, own));
-  close_all();
+  assert_cu(d->MemFree(d, own));
+  alloc_close_runtime();
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_allocations_of_the_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_streams_that_join, graph_teardown),
-      cmocka_unit_test_teardown(test_memory_is_used_again_in_the_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_pool_lives_as_long_as_the_graph, graph_teardown),
-      cmocka_unit_test_teardown(test_result_outlives_the_graph, graph_teardown),
-      cmocka_unit_test_teardown(test_graphs_share_a_pool, graph_teardown),
-      cmocka_unit_test_teardown(test_captures_again_and_again, graph_teardown),
-      cmocka_unit_test_teardown(test_grows_in_a_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_record_stream_and_captures, graph_teardown),
-      cmocka_unit_test_teardown(test_empty_cache_in_a_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_out_of_memory_in_a_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_failed_capture_lets_go, graph_teardown),
-      cmocka_unit_test_teardown(test_scope_of_the_same_pool, graph_teardown),
-      cmocka_unit_test_teardown(test_scope_of_another_pool, graph_teardown),
-      cmocka_unit_test_teardown(test_without_an_allocator, graph_teardown),
-      cmocka_unit_test_teardown(test_allocator_goes_first, graph_teardown),
+      cmocka_unit_test_teardown(test_allocations_of_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_streams_that_join, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_memory_is_reused_in_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_pool_lives_as_long_as_the_graph, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_result_outlives_the_graph, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_graphs_share_a_pool, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_repeated_captures, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_grows_in_a_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_record_stream_and_captures, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_empty_cache_in_a_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_out_of_memory_in_a_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_failed_capture_releases_memory, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_scope_of_the_same_pool, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_scope_of_another_pool, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_without_an_allocator, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_allocator_is_destroyed_first, alloc_teardown_runtime),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

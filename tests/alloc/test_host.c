@@ -1,5 +1,5 @@
 /*
- * Pinned host memory: what is cached, when it is used again, and what the settings change.
+ * Pinned host memory: caching, reuse and settings.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static weir_host_allocator *host;
 
 static void open_host(const char *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
-  CHECK(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, conf, &host));
 }
 
 static void close_host(void) {
@@ -31,15 +31,15 @@ static int host_teardown(void **state) {
 
 static void *take(size_t bytes) {
   void *p = NULL;
-  CHECK(weir_host_alloc(host, bytes, &p));
+  assert_ok(weir_host_alloc(host, bytes, &p));
   return p;
 }
 
-static void give(void *p) { CHECK(weir_host_free(host, p)); }
+static void give(void *p) { assert_ok(weir_host_free(host, p)); }
 
 static weir_host_stats host_stats(void) {
   weir_host_stats stats = {.size = sizeof stats};
-  CHECK(weir_host_get_stats(host, &stats));
+  assert_ok(weir_host_get_stats(host, &stats));
   return stats;
 }
 
@@ -54,22 +54,22 @@ static void test_reuse(void **state) {
   memset(a, 7, 1000);
   assert_int_equal(pinned(), 1);
   give(a);
-  assert_int_equal(pinned(), 1);         /* kept */
-  assert_ptr_equal(take(600), a);        /* 1024 serve both */
-  void *b = take(1024), *c = take(1025); /* the second takes 2048 */
+  assert_int_equal(pinned(), 1);         /* cached */
+  assert_ptr_equal(take(600), a);        /* both are rounded to 1024 */
+  void *b = take(1024), *c = take(1025); /* the second is rounded to 2048 */
   assert_ptr_not_equal(b, a);
   assert_int_equal(pinned(), 3);
   give(c);
-  void *e = take(512); /* of a size of its own */
+  void *e = take(512); /* of a different size class */
   assert_int_equal(pinned(), 4);
   give(a);
   give(b);
-  assert_ptr_equal(take(1024), b); /* the last one freed comes first */
+  assert_ptr_equal(take(1024), b); /* the block freed last is reused first */
   give(b);
   give(e);
   assert_ptr_equal(take(0), NULL);
   give(NULL);
-  CHECK(weir_host_empty_cache(host));
+  assert_ok(weir_host_empty_cache(host));
   assert_int_equal(pinned(), 0);
   close_host();
 }
@@ -79,33 +79,33 @@ static void test_wrong_calls(void **state) {
   open_host("");
   void *a = take(100), *p = NULL;
   int owns = 7;
-  REFUSED(INVALID_ARGUMENT, weir_host_free(host, (char *)a + 1));
-  REFUSED(INVALID_ARGUMENT, weir_host_free(host, &owns));
-  REFUSED(INVALID_DEVICE, weir_host_record_stream(host, a, 2, NULL));
-  REFUSED(INVALID_DEVICE, weir_host_record_stream(host, a, -1, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_record_stream(host, &owns, 0, NULL));
-  CHECK(weir_host_record_stream(host, NULL, 0, NULL));
-  CHECK(weir_host_owns(host, (char *)a + 50, &owns));
+  assert_error(INVALID_ARGUMENT, weir_host_free(host, (char *)a + 1));
+  assert_error(INVALID_ARGUMENT, weir_host_free(host, &owns));
+  assert_error(INVALID_DEVICE, weir_host_record_stream(host, a, 2, NULL));
+  assert_error(INVALID_DEVICE, weir_host_record_stream(host, a, -1, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_record_stream(host, &owns, 0, NULL));
+  assert_ok(weir_host_record_stream(host, NULL, 0, NULL));
+  assert_ok(weir_host_owns(host, (char *)a + 50, &owns));
   assert_int_equal(owns, 1);
-  CHECK(weir_host_owns(host, &owns, &owns));
+  assert_ok(weir_host_owns(host, &owns, &owns));
   assert_int_equal(owns, 0);
   give(a);
-  REFUSED(INVALID_ARGUMENT, weir_host_free(host, a));
-  CHECK(weir_host_owns(host, a, &owns));
+  assert_error(INVALID_ARGUMENT, weir_host_free(host, a));
+  assert_ok(weir_host_owns(host, a, &owns));
   assert_int_equal(owns, 0);
-  REFUSED(INVALID_ARGUMENT, weir_host_record_stream(host, a, 0, NULL));
-  REFUSED_SAYING(HOST_OUT_OF_MEMORY, "1EB", weir_host_alloc(host, 1ull << 60, &p));
-  REFUSED(INVALID_ARGUMENT, weir_host_alloc(host, 1, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_alloc(NULL, 1, &p));
-  REFUSED(INVALID_ARGUMENT, weir_host_free(NULL, a));
-  REFUSED(INVALID_ARGUMENT, weir_host_configure(host, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_configure(host, "pinned_nothing:1"));
-  REFUSED(INVALID_ARGUMENT, weir_host_get_stats(host, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_owns(host, a, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_record_stream(host, a, 0, NULL));
+  assert_error_says(HOST_OUT_OF_MEMORY, "1EB", weir_host_alloc(host, 1ull << 60, &p));
+  assert_error(INVALID_ARGUMENT, weir_host_alloc(host, 1, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_alloc(NULL, 1, &p));
+  assert_error(INVALID_ARGUMENT, weir_host_free(NULL, a));
+  assert_error(INVALID_ARGUMENT, weir_host_configure(host, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_configure(host, "pinned_nothing:1"));
+  assert_error(INVALID_ARGUMENT, weir_host_get_stats(host, NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_owns(host, a, NULL));
   weir_host_allocator *other = NULL;
-  REFUSED(INVALID_ARGUMENT, weir_host_allocator_create(NULL, "", &other));
-  REFUSED(INVALID_ARGUMENT, weir_host_allocator_create(faults, "", NULL));
-  REFUSED(INVALID_ARGUMENT, weir_host_allocator_create(faults, "x", &other));
+  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(NULL, "", &other));
+  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(faults, "", NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(faults, "x", &other));
   weir_host_allocator_destroy(NULL);
   close_host();
 }
@@ -118,24 +118,24 @@ static void test_streams_are_waited_for(void **state) {
   weir_cu_stream one = work_stream(), two = work_stream();
   char *a = take(4096);
   work(one);
-  CHECK(weir_host_record_stream(host, a + 100, 0, one));
-  CHECK(weir_host_record_stream(host, a, 0, one)); /* once is enough */
-  CHECK(weir_host_record_stream(host, a, 0, two));
+  assert_ok(weir_host_record_stream(host, a + 100, 0, one));
+  assert_ok(weir_host_record_stream(host, a, 0, one)); /* recording twice has no effect */
+  assert_ok(weir_host_record_stream(host, a, 0, two));
   work(two);
   give(a);
-  REFUSED(INVALID_ARGUMENT, weir_host_free(host, a));
-  assert_int_equal(host_stats().active_requests.current, 1); /* until it can be used again */
+  assert_error(INVALID_ARGUMENT, weir_host_free(host, a));
+  assert_int_equal(host_stats().active_requests.current, 1); /* until it can be reused */
   void *b = take(4096);
   assert_ptr_not_equal(b, a);
   soft_step(one, 100);
   void *c = take(4096);
-  assert_ptr_not_equal(c, a); /* the second is missing */
-  CHECK(weir_host_empty_cache(host));
+  assert_ptr_not_equal(c, a); /* the second stream is not done */
+  assert_ok(weir_host_empty_cache(host));
   assert_int_equal(pinned(), 3);
   soft_step_all();
   assert_ptr_equal(take(4096), a);
   assert_int_equal(host_stats().active_requests.current, 3);
-  give(a); /* of the last time nothing is left */
+  give(a); /* the streams of the last use are forgotten */
   assert_ptr_equal(take(4096), a);
   give(a);
   give(b);
@@ -143,8 +143,8 @@ static void test_streams_are_waited_for(void **state) {
   close_host();
 }
 
-/* A slow stream holds up nobody else, and a stream of another device is one too. */
-static void test_streams_apart(void **state) {
+/* A slow stream does not delay other blocks; a stream of another device counts as well. */
+static void test_streams_are_independent(void **state) {
   (void)state;
   open_host("");
   weir_cu_stream slow = work_stream();
@@ -156,8 +156,8 @@ static void test_streams_apart(void **state) {
   soft_use(1);
   work(quick);
   soft_use(0);
-  CHECK(weir_host_record_stream(host, a, 0, slow));
-  CHECK(weir_host_record_stream(host, b, 1, quick));
+  assert_ok(weir_host_record_stream(host, a, 0, slow));
+  assert_ok(weir_host_record_stream(host, b, 1, quick));
   give(a);
   give(b);
   soft_step(quick, 100);
@@ -166,41 +166,41 @@ static void test_streams_apart(void **state) {
   assert_ptr_not_equal(c, a);
   soft_step_all();
   assert_ptr_equal(take(4096), a);
-  OK(d->StreamDestroy(d, quick));
+  assert_cu(d->StreamDestroy(d, quick));
   close_host();
 }
 
-/* What a graph copies from and to it does at every launch: the memory stays the graph's. */
+/* A graph copies from and to the memory at every launch, so the memory stays with the graph. */
 static void test_capture(void **state) {
   (void)state;
   open_host("");
   weir_cu_stream stream = work_stream(), other = work_stream();
   weir_cu_deviceptr to = soft_alloc(4096);
   void *late = take(2048);
-  CHECK(weir_host_record_stream(host, late, 0, stream)); /* before the capture */
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  void *a = take(4096); /* the driver is asked, and the capture is not disturbed */
-  OK(d->MemcpyAsync(d, to, (weir_cu_deviceptr)a, 4096, stream));
-  CHECK(weir_host_record_stream(host, a, 0, stream));
+  assert_ok(weir_host_record_stream(host, late, 0, stream)); /* before the capture */
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  void *a = take(4096); /* a driver call, which leaves the capture valid */
+  assert_cu(d->MemcpyAsync(d, to, (weir_cu_deviceptr)a, 4096, stream));
+  assert_ok(weir_host_record_stream(host, a, 0, stream));
   give(a);
-  give(late); /* cannot be asked now */
+  give(late); /* its event cannot be queried now */
   void *b = take(8192);
-  CHECK(weir_host_record_stream(host, b, 0, other));
+  assert_ok(weir_host_record_stream(host, b, 0, other));
   give(b);
   void *c = take(4096);
   assert_ptr_not_equal(c, a);
   give(c);
-  CHECK(weir_host_empty_cache(host));
+  assert_ok(weir_host_empty_cache(host));
   weir_cu_graph graph = NULL;
-  OK(d->StreamEndCapture(d, stream, &graph));
-  give(take(100)); /* looks, and finds that it can be asked now */
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  give(take(100)); /* polls; the event can be queried now */
   soft_step_all();
   assert_ptr_equal(take(2048), late);
   c = take(4096);
   assert_ptr_not_equal(c, a);
-  assert_int_equal(host_stats().active_requests.current, 3); /* late, c, and what the graph has */
-  OK(d->GraphDestroy(d, graph));
-  OK(d->MemFree(d, to));
+  assert_int_equal(host_stats().active_requests.current, 3); /* late, c, and the memory of the graph */
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->MemFree(d, to));
   close_host();
 }
 
@@ -224,23 +224,23 @@ static void test_statistics(void **state) {
   assert_int_equal(s.active_requests.peak, 2);
   assert_int_equal(s.active_bytes.current, 1024);
   assert_int_equal(s.active_bytes.freed, 4096);
-  CHECK(weir_host_empty_cache(host));
+  assert_ok(weir_host_empty_cache(host));
   s = host_stats();
   assert_int_equal(s.allocations.current, 1);
   assert_int_equal(s.allocated_bytes.freed, 4096);
   assert_int_equal(s.num_host_free, 1);
   assert_int_equal(s.host_free_time.count, 1);
-  CHECK(weir_host_reset_peak_stats(host));
-  CHECK(weir_host_reset_accumulated_stats(host));
+  assert_ok(weir_host_reset_peak_stats(host));
+  assert_ok(weir_host_reset_accumulated_stats(host));
   s = host_stats();
   assert_int_equal(s.active_bytes.peak, 1024);
   assert_int_equal(s.active_bytes.current, 1024);
   assert_int_equal(s.active_bytes.allocated, 0);
   assert_int_equal(s.num_host_alloc, 0);
   assert_int_equal(s.host_alloc_time.count, 0);
-  weir_host_stats old = {.size = offsetof(weir_host_stats, allocated_bytes)}; /* of an older program */
+  weir_host_stats old = {.size = offsetof(weir_host_stats, allocated_bytes)}; /* an older program */
   old.num_host_alloc = 99;
-  CHECK(weir_host_get_stats(host, &old));
+  assert_ok(weir_host_get_stats(host, &old));
   assert_int_equal(old.num_host_alloc, 99);
   assert_int_equal(old.allocations.current, 1);
   give(a);
@@ -257,13 +257,13 @@ static void test_registered(void **state) {
   memset(b, 1, 100);
   assert_int_equal(soft_census().registrations, 2);
   assert_int_equal(pinned(), 0);
-  CHECK(weir_host_configure(host, "pinned_use_cuda_host_register:False"));
+  assert_ok(weir_host_configure(host, "pinned_use_cuda_host_register:False"));
   void *c = take(3000);
   assert_int_equal(pinned(), 1);
   give(a);
   give(b);
   give(c);
-  CHECK(weir_host_empty_cache(host)); /* each the way it came */
+  assert_ok(weir_host_empty_cache(host)); /* each block is released the way it was allocated */
   assert_int_equal(soft_census().registrations, 0);
   assert_int_equal(pinned(), 0);
   close_host();
@@ -272,21 +272,21 @@ static void test_registered(void **state) {
 static void test_reserve(void **state) {
   (void)state;
   open_host("pinned_reserve_segment_size_mb:1");
-  assert_int_equal(pinned(), 0); /* not before it is wanted */
+  assert_int_equal(pinned(), 0); /* allocated on first use */
   char *a = take(100), *b = take(5000);
   assert_int_equal(pinned(), 1);
   assert_int_equal(b - a, 4096);
   assert_int_equal(host_stats().num_host_alloc, 0);
   assert_int_equal(host_stats().allocated_bytes.current, 128 + 8192);
-  void *large = take(1 << 20); /* there is no room for it any more */
+  void *large = take(1 << 20); /* does not fit any more */
   assert_int_equal(pinned(), 2);
   give(a);
   assert_ptr_equal(take(128), a);
   give(a);
   give(b);
   give(large);
-  CHECK(weir_host_empty_cache(host));
-  assert_int_equal(pinned(), 1); /* the reserve stays */
+  assert_ok(weir_host_empty_cache(host));
+  assert_int_equal(pinned(), 1); /* the reserve is kept */
   assert_ptr_equal(take(8192), b);
   close_host();
 }
@@ -294,38 +294,38 @@ static void test_reserve(void **state) {
 static void test_thresholds(void **state) {
   (void)state;
   open_host("pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:4");
-  void *a = take((1 << 20) + 1); /* as it is */
+  void *a = take((1 << 20) + 1); /* not rounded */
   assert_int_equal(host_stats().allocated_bytes.current, (1 << 20) + 1);
   give(a);
-  void *b = take((1 << 20) + 100); /* of the same bucket, and too small: another one */
+  void *b = take((1 << 20) + 100); /* in the same bucket but larger than the cached block */
   assert_int_equal(pinned(), 2);
   assert_int_equal(host_stats().allocated_bytes.current, 2 * (1 << 20) + 101);
   give(b);
   assert_ptr_equal(take((1 << 20) + 50), b);
   void *large = take(5 << 20);
   assert_int_equal(pinned(), 3);
-  give(large); /* which is not kept */
+  give(large); /* not cached */
   assert_int_equal(pinned(), 2);
   large = take(5 << 20);
   weir_cu_stream stream = work_stream();
   work(stream);
-  CHECK(weir_host_record_stream(host, large, 0, stream));
+  assert_ok(weir_host_record_stream(host, large, 0, stream));
   give(large);
   assert_int_equal(pinned(), 3);
   soft_step_all();
-  give(take(100)); /* looks */
+  give(take(100)); /* polls the events */
   assert_int_equal(pinned(), 3);
   close_host();
 }
 
-/* A thread looks after the events, and an allocation does not. */
+/* A thread polls the events instead of the allocations. */
 static void test_background_thread(void **state) {
   (void)state;
   open_host("pinned_use_background_threads:True");
   weir_cu_stream stream = work_stream();
   void *a = take(4096);
   work(stream);
-  CHECK(weir_host_record_stream(host, a, 0, stream));
+  assert_ok(weir_host_record_stream(host, a, 0, stream));
   give(a);
   assert_ptr_not_equal(take(4096), a);
   soft_step_all();
@@ -355,27 +355,27 @@ static void test_left_behind(void **state) {
   weir_cu_stream stream = work_stream();
   for (int i = 0; i < 20; i++) {
     void *p = take(100u << i % 5);
-    CHECK(weir_host_record_stream(host, p, 0, stream));
+    assert_ok(weir_host_record_stream(host, p, 0, stream));
     work(stream);
     if (i % 3)
       give(p);
   }
-  close_host(); /* which waits */
+  close_host(); /* waits for the thread */
 }
 
-/* No context is made, and none is taken, before something is allocated; the thread's own stays its own. */
+/* No context is created or retained before the first allocation, and the context of the thread stays current. */
 static void test_contexts(void **state) {
   (void)state;
   open_host("");
-  OK(d->CtxSetCurrent(d, NULL));
+  assert_cu(d->CtxSetCurrent(d, NULL));
   weir_cu_context now = NULL;
   void *a = take(100);
-  OK(d->CtxGetCurrent(d, &now));
+  assert_cu(d->CtxGetCurrent(d, &now));
   assert_null(now);
   soft_use(1);
-  CHECK(weir_host_record_stream(host, a, 0, NULL));
+  assert_ok(weir_host_record_stream(host, a, 0, NULL));
   give(a);
-  OK(d->CtxGetCurrent(d, &now));
+  assert_cu(d->CtxGetCurrent(d, &now));
   assert_ptr_equal(now, contexts[1]);
   soft_use(0);
   close_host();
@@ -386,14 +386,14 @@ static void test_out_of_memory(void **state) {
   open_host("");
   void *a = take(4096), *p = NULL;
   give(a);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemHostAlloc, 1, WEIR_CU_OUT_OF_MEMORY, 0));
-  p = take(100); /* what is cached goes, and it is tried again */
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemHostAlloc, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+  p = take(100); /* releases the cache and retries */
   assert_int_equal(pinned(), 1);
   give(p);
-  CHECK(weir_fault_random(faults, 1, 1000000, WEIR_CU_OUT_OF_MEMORY));
-  REFUSED_SAYING(HOST_OUT_OF_MEMORY, "Tried to allocate 1024.00 KiB", weir_host_alloc(host, 1 << 20, &p));
-  CHECK(weir_fault_clear(faults));
-  REFUSED_SAYING(HOST_OUT_OF_MEMORY, "Tried to allocate", weir_host_alloc(host, 1ull << 50, &p));
+  assert_ok(weir_fault_random(faults, 1, 1000000, WEIR_CU_OUT_OF_MEMORY));
+  assert_error_says(HOST_OUT_OF_MEMORY, "Tried to allocate 1024.00 KiB", weir_host_alloc(host, 1 << 20, &p));
+  assert_ok(weir_fault_clear(faults));
+  assert_error_says(HOST_OUT_OF_MEMORY, "Tried to allocate", weir_host_alloc(host, 1ull << 50, &p));
   give(take(1 << 20));
   close_host();
 }
@@ -403,7 +403,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_reuse, host_teardown),
       cmocka_unit_test_teardown(test_wrong_calls, host_teardown),
       cmocka_unit_test_teardown(test_streams_are_waited_for, host_teardown),
-      cmocka_unit_test_teardown(test_streams_apart, host_teardown),
+      cmocka_unit_test_teardown(test_streams_are_independent, host_teardown),
       cmocka_unit_test_teardown(test_capture, host_teardown),
       cmocka_unit_test_teardown(test_statistics, host_teardown),
       cmocka_unit_test_teardown(test_registered, host_teardown),

@@ -1,15 +1,12 @@
 /*
- * Every driver call that pinned memory takes fails once. Afterwards everything works, and in the end no byte is missing.
+ * Each driver call for pinned memory fails once. Afterwards everything works, and at the end no memory is leaked.
  */
 #include <string.h>
 
 #include "support/alloc.h"
 #include "weir/host.h"
 
-enum { MOST = 32 };
 static weir_host_allocator *host;
-static void *live[MOST];
-static int live_count;
 static weir_cu_stream stream;
 
 static void *take(size_t bytes) {
@@ -19,21 +16,18 @@ static void *take(size_t bytes) {
     return NULL;
   }
   memset(p, 1, bytes);
-  assert_true(live_count < MOST);
-  return live[live_count++] = p;
+  keep_live(p);
+  return p;
 }
 
 static void drop(void *p) {
   if (!p)
     return;
-  weir_host_free(host, p); /* which may say that the driver did not take it back: it is free all the same */
-  int i = 0;
-  while (live[i] != p)
-    i++;
-  live[i] = live[--live_count];
+  weir_host_free(host, p); /* freed even if the call reports that the driver refused to release it */
+  forget_live(p);
 }
 
-/* What is not recorded was not promised. */
+/* A use that could not be recorded gives no guarantee. */
 static void use(void *p) {
   if (p)
     weir_host_record_stream(host, p, 0, stream);
@@ -51,37 +45,36 @@ static void act(void) {
   take(1000);
   drop(take(2 * MIB));
   weir_host_empty_cache(host);
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
   a = take(3000);
   use(a);
   drop(a);
   weir_cu_graph graph;
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
   drop(take(100));
 }
 
-static void open(const char *conf) {
+static void open(const void *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  CHECK(weir_host_allocator_create(faults, conf, &host));
-  live_count = 0;
+  assert_ok(weir_host_allocator_create(faults, conf, &host));
   stream = work_stream();
 }
 
 static void check_recovery(void) {
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_clear(faults));
   drop(take(100));
   drop(take(3 * MIB));
-  while (live_count)
-    drop(live[0]);
+  while (live_block_count)
+    drop(live_blocks[0]);
   for (int i = 0; i < 3; i++) {
     soft_step_all();
     drop(take(100));
   }
-  CHECK(weir_host_empty_cache(host));
+  assert_ok(weir_host_empty_cache(host));
   weir_host_stats stats = {.size = sizeof stats};
-  CHECK(weir_host_get_stats(host, &stats));
-  assert_in_range(stats.allocations.current, 0, 1); /* what a graph has */
+  assert_ok(weir_host_get_stats(host, &stats));
+  assert_in_range(stats.allocations.current, 0, 1); /* of a graph */
   assert_int_equal(stats.active_requests.current, stats.allocations.current);
   assert_int_equal(stats.allocated_bytes.current, stats.active_bytes.current);
   weir_host_allocator_destroy(host);
@@ -92,48 +85,28 @@ static void check_recovery(void) {
   alloc_close();
 }
 
-static void sweep(const char *conf) {
-  static const weir_cu_result codes[] = {WEIR_CU_OUT_OF_MEMORY, WEIR_CU_UNKNOWN, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED};
-  open(conf);
-  unsigned long before = calls(WEIR_CALL_COUNT);
-  act();
-  unsigned long count = calls(WEIR_CALL_COUNT) - before, failed = 0;
-  check_recovery();
-  assert_true(count > 30);
-  for (unsigned long nth = 1; nth <= count; nth++)
-    for (size_t code = 0; code < WEIR_COUNT_OF(codes); code++) {
-      unsigned long made = 0, faulty = 0;
-      open(conf);
-      CHECK(weir_fault_nth_any(faults, nth, codes[code]));
-      act();
-      CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
-      failed += faulty;
-      check_recovery();
-    }
-  assert_true(failed >= count);
-}
-
 static void test_driver(void **state) {
   (void)state;
-  sweep("");
+  sweep_driver_calls(&(fault_sweep){open, act, check_recovery, ""});
 }
 
 static void test_registered(void **state) {
   (void)state;
-  sweep("pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1");
+  sweep_driver_calls(
+      &(fault_sweep){open, act, check_recovery,
+                     "pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1"});
 }
 
-/* Memory that the driver does not take back is kept, and tried again. */
+/* Memory that the driver refuses to release is kept, and releasing it is retried. */
 static void test_refused_free(void **state) {
   (void)state;
   open("pinned_max_cached_size_mb:1");
   void *a = take(2 * MIB);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemFreeHost", weir_host_free(host, a));
-  live_count = 0;
-  assert_ptr_equal(take(2 * MIB), a); /* it was freed all the same */
-  CHECK(weir_host_configure(host, "pinned_free_catch_all:True"));
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemFreeHost", weir_host_free(host, a));
+  assert_ptr_equal(take(2 * MIB), a); /* freed nevertheless */
+  assert_ok(weir_host_configure(host, "pinned_free_catch_all:True"));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
   drop(a);
   check_recovery();
 }

@@ -1,5 +1,5 @@
 /*
- * Threads that share pinned memory: nobody gets what another one has, or what a stream still reads.
+ * Threads that share pinned memory: no thread gets a block that another thread owns or that a stream still reads.
  */
 #include <pthread.h>
 #include <string.h>
@@ -52,17 +52,17 @@ static void *run(void *argument) {
   return NULL;
 }
 
-/* Page-locked by the driver's own allocation, or memory of the process that is registered. */
+/* Page-locked by the driver's allocation, or memory of the process that is registered. */
 static void check_kind(const char *conf) {
   void *memory;
-  CHECK(weir_host_alloc(host, 1 << 20, &memory));
+  assert_ok(weir_host_alloc(host, 1 << 20, &memory));
   assert_int_equal(soft_census().registrations, strstr(conf, "host_register:True") ? 1 : 0);
-  CHECK(weir_host_free(host, memory));
+  assert_ok(weir_host_free(host, memory));
 }
 
 static void run_all(const char *conf) {
   alloc_open_devices(WEIR_SOFT_THREADS, 1, GIB);
-  CHECK(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, conf, &host));
   check_kind(conf);
   worker workers[THREADS] = {0};
   for (int i = 0; i < THREADS; i++) {
@@ -72,12 +72,12 @@ static void run_all(const char *conf) {
   for (int i = 0; i < THREADS; i++) {
     pthread_join(workers[i].thread, NULL);
     assert_int_equal(workers[i].failures, 0);
-    OK(d->StreamSynchronize(d, workers[i].stream));
-    OK(d->MemFree(d, workers[i].scratch));
+    assert_cu(d->StreamSynchronize(d, workers[i].stream));
+    assert_cu(d->MemFree(d, workers[i].scratch));
   }
-  CHECK(weir_host_empty_cache(host));
+  assert_ok(weir_host_empty_cache(host));
   weir_host_stats stats = {.size = sizeof stats};
-  CHECK(weir_host_get_stats(host, &stats));
+  assert_ok(weir_host_get_stats(host, &stats));
   assert_int_equal(stats.active_requests.current, 0);
   assert_int_equal(stats.active_bytes.current, 0);
   assert_int_equal(stats.active_requests.allocated, stats.active_requests.freed);

@@ -1,5 +1,5 @@
 /*
- * The index of free blocks, the tree of unmapped ones and the table of live ones, each against a plain list.
+ * The index of free blocks, the tree of unmapped blocks and the table of live blocks, each compared with a plain list.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "support/soft.h"
 
 enum { BLOCKS = 600 };
-static weir__block *blocks; /* in the region, as those of an arena are */
+static weir__block *blocks; /* in the region, like the blocks of an arena */
 static bool is_in[BLOCKS];
 
 static int take_blocks(void **state) {
@@ -27,7 +27,7 @@ static bool before(const weir__block *a, const weir__block *b) {
   return a->units != b->units ? a->units < b->units : a->address < b->address;
 }
 
-/* The first in the order of the index that is not before the key; `after`: that comes behind it. */
+/* The first block in the order of the index that is not before the key, or that is after it if `after` is set. */
 static weir__block *expected_from(const weir__block *key, bool after) {
   weir__block *best = NULL;
   for (int i = 0; i < BLOCKS; i++)
@@ -45,7 +45,7 @@ static weir__block *expected_before(const weir__block *key) {
   return best;
 }
 
-/* Sizes around the borders of bins, and equal ones. */
+/* Sizes around the borders of bins, and equal sizes. */
 static uint32_t some_units(void) {
   uint64_t units;
   switch (soft_random(4)) {
@@ -64,7 +64,7 @@ static uint32_t some_units(void) {
   return (uint32_t)units;
 }
 
-/* Puts a block in, or takes it out. */
+/* Inserts or removes a block. */
 static void toggle(weir__index *index, int i, size_t *count) {
   if (is_in[i])
     weir__index_remove(index, &blocks[i]);
@@ -92,7 +92,7 @@ static void test_index(void **state) {
     assert_true(weir__index_prepare(&index, weir__most_units * WEIR__UNIT));
     for (int i = 0; i < BLOCKS; i++)
       blocks[i] = (weir__block){.address = (1 + soft_random(1 << 20)) << 9 | 1ull << 40, .units = some_units()};
-    for (int i = 0; i < BLOCKS; i++) /* no two at one address */
+    for (int i = 0; i < BLOCKS; i++) /* all addresses differ */
       blocks[i].address += (uint64_t)i << 30;
     for (int step = 0; step < 3000; step++) {
       int i = (int)soft_random(BLOCKS);
@@ -115,7 +115,7 @@ static void test_index(void **state) {
 
 /* ---- Many blocks of one size ---- */
 
-/* Addresses of which each kind is a trouble of its own for partitions. */
+/* Distributions of addresses, each of which is hard for partitions in a different way. */
 typedef enum lie { SPREAD, NEAR, CLUSTERS, POWERS, LIES } lie;
 
 static uint64_t some_address(lie lie) {
@@ -138,8 +138,8 @@ static bool is_taken(uint64_t address, int count) {
   return false;
 }
 
-/* A few sizes, so that each has many blocks, the lowest of which is taken at times. Only with `walks` does anybody want the order of
- * all; without it partitions stay for long. */
+/* A few sizes with many blocks each; now and then the lowest block is taken. `walks` also asks for the full order,
+ * which dissolves partitions; without it they stay for long. */
 static void check_many(lie lie, bool walks) {
   static const uint32_t sizes[] = {1, 7, 4095, 4096};
   weir__index index = {0};
@@ -154,7 +154,7 @@ static void check_many(lie lie, bool walks) {
   }
   for (int step = 0; step < 6000; step++) {
     int i = (int)soft_random(BLOCKS);
-    bool grows = step / 1000 % 2 == 0; /* and shrinks to nothing, nearly */
+    bool grows = step / 1000 % 2 == 0; /* then shrinks almost to nothing */
     if (is_in[i] == grows && soft_random(8))
       continue;
     toggle(&index, i, &count);
@@ -192,8 +192,8 @@ static void test_many_of_one_size(void **state) {
   soft_seed(0);
 }
 
-/* Blocks that come from above to below, and from below to above, each beyond all before, and are asked for meanwhile. */
-static void test_always_beyond(void **state) {
+/* Blocks arrive in descending and in ascending order, each beyond all before, with searches in between. */
+static void test_monotonic_addresses(void **state) {
   (void)state;
   for (int down = 0; down < 2; down++) {
     weir__index index = {0};
@@ -229,7 +229,7 @@ static int count_partitions(weir__ref list) {
   return count;
 }
 
-/* Enough of one size for partitions, which are made by asking. */
+/* Enough blocks of one size for partitions, which a search creates. */
 static void insert_some(weir__index *index, uint64_t address, uint32_t units) {
   for (int i = 0; i < 9; i++) {
     blocks[i] = (weir__block){.address = address + (uint64_t)i * 4096, .units = units};
@@ -243,7 +243,7 @@ static void remove_some(weir__index *index) {
     weir__index_remove(index, &blocks[i]);
 }
 
-/* Partitions of which nothing is left, and which nobody has asked for since, in many bins and in one. */
+/* Empty partitions that no search has visited since, in many bins and in one. */
 static void test_empty_partitions(void **state) {
   (void)state;
   weir__index index = {0};
@@ -257,7 +257,7 @@ static void test_empty_partitions(void **state) {
 
   blocks[10] = (weir__block){.address = 1ull << 45, .units = 8};
   weir__index_insert(&index, &blocks[10]);
-  for (uint64_t i = 1; i < 20000; i++) { /* each lower than all before */
+  for (uint64_t i = 1; i < 20000; i++) { /* each below all before */
     insert_some(&index, (1ull << 45) - (i << 16), 8);
     remove_some(&index);
     assert_in_range(count_partitions(index.group[0]->list[8]), 0, 100);
@@ -266,7 +266,7 @@ static void test_empty_partitions(void **state) {
   weir__index_clear(&index);
 }
 
-/* Outliers that come and go do not move the others each time. */
+/* Outliers that come and go do not move the other blocks each time. */
 static void test_outliers(void **state) {
   (void)state;
   weir__index index = {0};
@@ -302,7 +302,7 @@ static void test_empty_index(void **state) {
   assert_false(weir__index_has(&index, &(weir__block){.units = 1}));
 }
 
-/* The index knows when it was spoiled. */
+/* The validity check detects damage. */
 static void test_index_out_of_order(void **state) {
   (void)state;
   weir__index index = {0};
@@ -321,7 +321,7 @@ static void test_index_out_of_order(void **state) {
   index.group[0]->used[0] = 1 << 2;
   assert_int_equal(weir__index_count(&index), 20);
 
-  /* In partitions as well. */
+  /* Also in partitions. */
   assert_ptr_equal(weir__index_at_least(&index, 1024), &blocks[0]);
   assert_int_equal(weir__index_count(&index), 20);
   weir__partitions *partitions = partitions_at(index.group[0]->list[2]);
@@ -332,12 +332,12 @@ static void test_index_out_of_order(void **state) {
   blocks[7].link++;
   assert_int_equal(weir__index_count(&index), -1);
   blocks[7].link--;
-  blocks[7].address += 1ull << 30; /* where nobody looks for it */
+  blocks[7].address += 1ull << 30; /* in the wrong partition */
   assert_false(weir__index_has(&index, &blocks[7]));
   weir__index_clear(&index);
 }
 
-/* Who takes a block out of the index, and has not handed it out yet, leaves nothing of its links behind. */
+/* Taking a block out of the index, before it is handed out, clears its links. */
 static void test_held(void **state) {
   (void)state;
   weir__index index = {0};
@@ -380,7 +380,7 @@ static void test_tree(void **state) {
   soft_seed(0);
 }
 
-/* Addresses that fall on each other's places, taken out in every order. */
+/* Addresses that collide in the table, removed in every order. */
 static void test_live(void **state) {
   (void)state;
   soft_seed(4);
@@ -416,7 +416,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_index, soft_teardown),
       cmocka_unit_test_teardown(test_many_of_one_size, soft_teardown),
-      cmocka_unit_test(test_always_beyond),
+      cmocka_unit_test(test_monotonic_addresses),
       cmocka_unit_test(test_empty_partitions),
       cmocka_unit_test(test_outliers),
       cmocka_unit_test(test_empty_index),

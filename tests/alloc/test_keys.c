@@ -1,5 +1,5 @@
 /*
- * Settings that change what the allocator asks of the driver: reserves of address space, early refusal, the back end.
+ * Settings that change the driver calls of the allocator: reserved address space, early refusal, and the back end.
  */
 #include <string.h>
 
@@ -20,14 +20,14 @@ static void test_reserve(void **state) {
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.5", GIB);
   void *p = get(512, NULL), *q = NULL;
   assert_int_equal(reservation_of(p), GIB / 2);
-  /* One allocation does not span segments: what is larger than the reserve takes the ordinary way out. */
+  /* An allocation does not span segments: a request larger than the reservation fails as out of memory. */
   assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
   assert_null(q);
   assert_non_null(strstr(weir_last_error(), "exceeds the expandable-segment reserve of 512.00 MiB"));
   q = get(400 * MIB, NULL);
   alloc_close();
   alloc_open("expandable_segments:True,expandable_segments_reserve:64G", GIB);
-  assert_int_equal(reservation_of(get(512, NULL)), GIB / 8 * 9); /* never more */
+  assert_int_equal(reservation_of(get(512, NULL)), GIB / 8 * 9); /* at most 9/8 of the device */
   alloc_close();
 }
 
@@ -57,16 +57,15 @@ static void test_refused_early(void **state) {
   assert_non_null(
       strstr(weir_last_error(), "preemptively rejected because it would exceed per_process_memory_fraction"));
   assert_non_null(strstr(weir_last_error(), "310.00 MiB"));
-  assert_int_equal(calls(WEIR_CALL_MemAlloc) + calls(WEIR_CALL_MemFree),
-                   before); /* not even the cache was given back */
+  assert_int_equal(calls(WEIR_CALL_MemAlloc) + calls(WEIR_CALL_MemFree), before); /* the cache is kept */
   assert_int_equal(stats_of(0).num_oom_rejections, 1);
   assert_int_equal(stats_of(0).num_ooms, 0);
   configure("throw_on_cudamalloc_oom:False");
-  q = get(310 * MIB, NULL); /* the ordinary way: the cached segment goes */
+  q = get(310 * MIB, NULL); /* as usual, the cached segment is released */
   alloc_close();
 }
 
-/* What a private pool holds is counted for it too. */
+/* Memory of a private pool counts as well. */
 static void test_pool_stats(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -86,7 +85,7 @@ static void test_pool_stats(void **state) {
   put(outside);
   assert_int_equal(weir_pool_release(allocator, 0, id), WEIR_OK);
   empty_cache();
-  assert_int_equal(weir_pool_get_stats(allocator, 0, id, stats), WEIR_OK); /* it has gone, and is remembered */
+  assert_int_equal(weir_pool_get_stats(allocator, 0, id, stats), WEIR_OK); /* destroyed, but its statistics are kept */
   assert_int_equal(stats[WEIR_STAT_ALL].current, 0);
   assert_int_equal(stats[WEIR_STAT_ALL].peak, 32 * MIB);
   alloc_close();

@@ -1,5 +1,6 @@
 /*
- * A program that ends with its allocator open: the leak checker, where there is one, finds all of it from the program's variable.
+ * A program that exits with an open allocator: a leak checker finds all of its memory reachable from the program's
+ * variable.
  */
 #include "support/alloc.h"
 
@@ -9,14 +10,14 @@ static void *blocks[200];
 static void test_left_open(void **state) {
   (void)state;
   weir_driver *driver;
-  CHECK(weir_driver_open_ledger(NULL, &driver));
-  OK(driver->Init(driver, 0));
-  CHECK(weir_allocator_create(driver, NULL, &kept));
+  assert_ok(weir_driver_open_ledger(NULL, &driver));
+  assert_cu(driver->Init(driver, 0));
+  assert_ok(weir_allocator_create(driver, NULL, &kept));
   for (int i = 0; i < 200; i++)
-    CHECK(weir_allocator_alloc(kept, 0, 4096, NULL, &blocks[i]));
-  for (int i = 0; i < 200; i += 2) /* so many of one size that the index keeps a heap of them */
-    CHECK(weir_allocator_free(kept, blocks[i]));
-  CHECK(weir_allocator_alloc(kept, 0, 4096, NULL, &blocks[0]));
+    assert_ok(weir_allocator_alloc(kept, 0, 4096, NULL, &blocks[i]));
+  for (int i = 0; i < 200; i += 2) /* enough blocks of one size for partitions of the index */
+    assert_ok(weir_allocator_free(kept, blocks[i]));
+  assert_ok(weir_allocator_alloc(kept, 0, 4096, NULL, &blocks[0]));
 }
 
 int main(void) {

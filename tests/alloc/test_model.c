@@ -1,16 +1,17 @@
 /*
- * Random operations against a model that is slow and plain.
+ * Random operations, compared with a simple, slow model.
  *
- * Two things are compared. The first is what must be true of any allocator: no two live blocks overlap, memory that a stream
- * has yet to use is given to nobody else, and what was written is what is read, in the order of the streams. This holds also
- * while driver calls fail at random. The second is this allocator's policy: support/model.h says for each call which address
- * comes out, what is taken from the driver and given back, and what every statistic is afterwards.
+ * Two kinds of properties are checked. The first hold for any allocator: live blocks never overlap, memory that a
+ * stream has yet to use is not handed out, and reads find what was written, in the order of the streams. They also
+ * hold while driver calls fail at random. The second are the policy of this allocator: support/model.h predicts for
+ * each call the resulting address, the memory taken from and returned to the driver, and every statistic.
  *
- * The walker runs every few operations, and the books are compared with the device's. A failing run names its seed:
+ * The walker runs every few operations, and the segments are compared with the memory of the device. A failing run
+ * prints its seed:
  *
- *     WEIR_TEST_SEED=17 build/debug/tests/test_alloc_model          that one alone
- *     WEIR_TEST_SEED=17 WEIR_TEST_TRACE=1 ...                       says what it does
- *     WEIR_TEST_OPS=5000000 ...                                     so many operations, over as many seeds as that takes
+ *     WEIR_TEST_SEED=17 build/debug/tests/test_alloc_model          runs only that seed
+ *     WEIR_TEST_SEED=17 WEIR_TEST_TRACE=1 ...                       prints each operation
+ *     WEIR_TEST_OPS=5000000 ...                                     the number of operations, over several seeds
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,9 +25,9 @@
 
 enum { STREAMS = 4, POOLS = 5, OWN_POOL = 4, MOST = 400, EDGE = 64, STEPS = 4000, CHECKPOINTS = 2 };
 #define OWN_BYTES (32 * MIB)
-#define OWN_SPACE (17 * OWN_BYTES) /* so much that a run is found, whatever is taken */
+#define OWN_SPACE (17 * OWN_BYTES) /* enough address space to find a free run in any state */
 
-/* ---- The round: one seed ---- */
+/* ---- One round per seed ---- */
 
 static bool exact;  /* the policy is compared; otherwise driver calls fail at random */
 static bool traced; /* WEIR_TEST_TRACE */
@@ -54,7 +55,7 @@ static void check_model(void) {
   }
 }
 
-/* ---- What the allocator tells ---- */
+/* ---- The trace ---- */
 
 static weir_trace_entry *trace;
 static size_t trace_count, trace_room;
@@ -70,23 +71,23 @@ static void record(void *context, const weir_trace_entry *entry) {
   trace[trace_count++] = *entry;
 }
 
-/* ---- Work: what streams do to memory ---- */
+/* ---- Work of streams on memory ---- */
 
 typedef struct piece_of_work {
   int stream;
-  unsigned long number; /* among those of its stream */
-  char *memory;         /* NULL: only work */
+  unsigned long number; /* the sequence number in its stream */
+  char *memory;         /* NULL for work without memory */
   size_t bytes;
   uint8_t pattern;
-  bool writes; /* or checks */
+  bool writes; /* writes the pattern, or checks it */
 } piece_of_work;
 
 static weir_cu_stream streams[STREAMS];
 static unsigned long issued[STREAMS], done[STREAMS]; /* pieces of work */
-static unsigned long queued[STREAMS];                /* everything that went into a stream, events and waits too */
-static unsigned long spoiled;                        /* reads that found something else than was written */
+static unsigned long queued[STREAMS];                /* everything enqueued in a stream, including events and waits */
+static unsigned long spoiled;                        /* reads that did not find the written pattern */
 
-/* The first and the last bytes of a block stand for all of it. */
+/* The first and the last bytes of a block stand for the whole block. */
 static void run_piece(void *data) {
   piece_of_work *w = data;
   size_t edge = w->bytes < EDGE ? w->bytes : EDGE;
@@ -106,22 +107,22 @@ static void issue(int stream, bool writes, char *memory, size_t bytes, uint8_t p
   piece_of_work *w = malloc(sizeof *w);
   assert_non_null(w);
   *w = (piece_of_work){stream, ++issued[stream], memory, bytes, pattern, writes};
-  OK(d->LaunchHostFunc(d, streams[stream], run_piece, w));
+  assert_cu(d->LaunchHostFunc(d, streams[stream], run_piece, w));
   queued[stream]++;
 }
 
-/* What `stream` does from here on comes after what `first` has to do now. */
+/* Later work of `stream` comes after all current work of `first`. */
 static void wait_for(int stream, int first) {
   weir_cu_event event = soft_event();
   unsigned long before = soft_pending(streams[stream]);
-  OK(d->EventRecord(d, event, streams[first]));
+  assert_cu(d->EventRecord(d, event, streams[first]));
   queued[first]++;
-  OK(d->StreamWaitEvent(d, streams[stream], event, 0));
+  assert_cu(d->StreamWaitEvent(d, streams[stream], event, 0));
   queued[stream] += soft_pending(streams[stream]) - before;
-  OK(d->EventDestroy(d, event));
+  assert_cu(d->EventDestroy(d, event));
 }
 
-/* How far each stream got, counted as `queued` is. */
+/* The position of each stream, counted like `queued`. */
 static void get_passed(unsigned long passed[MODEL_STREAMS]) {
   memset(passed, 0, MODEL_STREAMS * sizeof *passed);
   for (int i = 0; i < STREAMS; i++)
@@ -135,13 +136,13 @@ static int index_of(weir_cu_stream stream) {
   return i;
 }
 
-/* ---- What is live, and what is not yet free to all ---- */
+/* ---- Live memory, and freed memory in use by streams ---- */
 
 typedef struct block {
   char *memory;
   size_t bytes; /* as requested */
   int stream;
-  unsigned used_by; /* a bit for each other stream */
+  unsigned used_by; /* one bit for each other stream */
   uint8_t pattern;
   bool uncached;
 } block;
@@ -149,7 +150,7 @@ typedef struct block {
 static block live[MOST];
 static int live_count;
 
-/* Freed memory that other streams have yet to use: nobody may have it before they are there. */
+/* Freed memory that other streams have yet to use: it must not be handed out before they are done. */
 typedef struct shadow {
   char *memory;
   size_t bytes;
@@ -218,7 +219,7 @@ static int find_live(const void *memory) {
 
 /* ---- Allocating ---- */
 
-/* On, before or behind a size at which something changes. */
+/* At, before or after a size at which the policy changes. */
 static size_t boundary(void) {
   const uint64_t split = m && m->settings.max_split != MODEL_UNLIMITED ? m->settings.max_split : 40 * MIB;
   const uint64_t segment = m ? m->settings.large_segment : 20 * MIB;
@@ -270,7 +271,7 @@ static size_t new_bytes(void) {
   }
 }
 
-/* Programs ask for the same sizes again and again, so that blocks of equal size compete. */
+/* Programs request the same sizes repeatedly, so that blocks of equal size compete. */
 static size_t usual[6];
 
 static size_t some_bytes(void) {
@@ -282,11 +283,12 @@ static size_t some_bytes(void) {
 
 static const uint64_t page_mib[] = {12, 20, 20, 32}; /* large_segment_size_mb */
 
-/* It was not for want of memory that could be given: a segment of that size, or whole pages, do not fit. */
+/* Out of memory is correct: a segment of that size, or whole pages, do not fit. */
 static void check_refusal(size_t bytes) {
   uint64_t size = model_round(&m->settings, bytes), wanted = model_segment_bytes(&m->settings, size);
   uint64_t allowed = m->limit < m->device_bytes ? m->limit : m->device_bytes;
-  for (size_t i = 0; i < WEIR_COUNT_OF(page_mib) && m->settings.expandable; i++) { /* that old segments may have */
+  /* The page sizes of older segments. */
+  for (size_t i = 0; i < WEIR_COUNT_OF(page_mib) && m->settings.expandable; i++) {
     uint64_t page = page_mib[i] * MIB, pages = (size + page - 1) / page * page;
     wanted = pages > wanted ? pages : wanted;
   }
@@ -339,7 +341,7 @@ static void op_alloc(void) {
   check_refusal(bytes);
 }
 
-/* The software device gives pages. */
+/* The software device hands out whole pages. */
 static uint64_t charged(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 /* Without the cache, one. */
@@ -351,9 +353,9 @@ static void op_uncached(void) {
   void *memory = NULL;
   say("alloc %zu without the cache", bytes);
   trace_count = 0;
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   weir_status status = weir_allocator_alloc(allocator, 0, bytes, streams[stream], &memory);
-  CHECK(weir_allocator_set_caching(allocator, 1));
+  assert_ok(weir_allocator_set_caching(allocator, 1));
   assert_int_equal(trace_count, 0);
   if (exact) {
     assert_int_equal(status, charged(bytes) > m->device_bytes - m->used ? WEIR_ERROR_OUT_OF_MEMORY : WEIR_OK);
@@ -374,13 +376,13 @@ static void free_live(int i) {
   trace_count = 0;
   weir_status status = weir_allocator_free(allocator, b.memory);
   if (status && !exact && b.uncached)
-    return; /* the driver did not take it */
-  CHECK(status);
+    return; /* the driver refused it */
+  assert_ok(status);
   if (b.uncached) {
     assert_int_equal(trace_count, 0);
     if (exact)
       m->used -= charged(b.bytes);
-    b.used_by = live[i].used_by = 0; /* the driver waits for all */
+    b.used_by = live[i].used_by = 0; /* the driver waits for all streams */
   } else {
     for (int k = 0; k < STREAMS; k++)
       if (b.used_by && soft_pending(streams[k]) > before[k])
@@ -402,7 +404,7 @@ static void op_free(void) {
     free_live((int)soft_random((uint64_t)live_count));
 }
 
-/* As a step of a program ends: many at once. */
+/* Frees many blocks at once, like the end of a training step. */
 static void op_free_many(void) {
   for (uint64_t n = soft_random(60); n > 0 && live_count; n--)
     op_free();
@@ -410,14 +412,14 @@ static void op_free_many(void) {
 
 /* ---- Streams ---- */
 
-/* Another stream reads the block, once it was written. */
+/* Another stream reads the block after it was written. */
 static void op_use(void) {
   if (!live_count)
     return;
   block *b = &live[soft_random((uint64_t)live_count)];
   int stream = (int)soft_random(STREAMS);
   say("use %p on %d", (void *)b->memory, stream);
-  CHECK(weir_allocator_record_stream(allocator, b->memory, streams[stream]));
+  assert_ok(weir_allocator_record_stream(allocator, b->memory, streams[stream]));
   if (stream != b->stream) {
     wait_for(stream, b->stream);
     b->used_by |= 1u << stream;
@@ -459,8 +461,8 @@ static void op_empty(void) { empty(soft_random(2) ? (weir_pool_id){0, 0} : pool_
 static void op_limit(void) {
   double fraction = soft_random(3) ? 1 : 0.3 + (double)soft_random(700) / 1000, now = -1;
   say("fraction %g", fraction);
-  CHECK(weir_allocator_set_fraction(allocator, 0, fraction));
-  CHECK(weir_allocator_get_fraction(allocator, 0, &now));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, fraction));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &now));
   assert_true(now == fraction);
   if (exact)
     model_set_fraction(m, fraction);
@@ -471,7 +473,7 @@ static void set_divisions(uint64_t first, uint64_t second, uint64_t rest) {
     m->settings.divisions[i] = i == 0 ? first : i == 1 ? 0 : i == 2 ? second : rest;
 }
 
-/* One key, with a value that is allowed as the others are. */
+/* One key with a value that is valid with the other keys. */
 static void op_configure(void) {
   static const double parts[] = {0.1, 0.2, 0.5, 0.8};
   model_settings *s = &m->settings;
@@ -560,13 +562,13 @@ static void op_bad_free(void) {
   assert_int_equal(weir_allocator_base(allocator, p, &base, &bytes), WEIR_ERROR_INVALID_ARGUMENT);
 }
 
-/* What can be asked. */
+/* Calls that only query. */
 static void op_look(void) {
   if (!exact)
     return;
   size_t bytes = 0;
   void *base = NULL;
-  CHECK(weir_allocator_largest_block(allocator, 0, &bytes));
+  assert_ok(weir_allocator_largest_block(allocator, 0, &bytes));
   assert_int_equal(bytes, model_largest(m));
   if (!live_count)
     return;
@@ -577,18 +579,18 @@ static void op_look(void) {
     assert_int_equal(status, WEIR_ERROR_NOT_SUPPORTED);
     return;
   }
-  CHECK(status);
+  assert_ok(status);
   assert_int_equal((uint64_t)base, expected ? expected->segment->base : (uint64_t)b->memory);
   assert_int_equal(bytes, expected ? expected->segment->bytes : b->bytes);
 }
 
 static void op_reset_stats(void) {
   if (soft_random(2)) {
-    CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+    assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
     if (exact)
       model_reset_peaks(m);
   } else {
-    CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+    assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
     if (exact)
       model_reset_accumulated(m);
   }
@@ -596,11 +598,11 @@ static void op_reset_stats(void) {
 
 /* ---- Pools ---- */
 
-static int held[POOLS];       /* how often */
-static int scopes[POOLS + 1]; /* pools of the open scopes, the innermost last */
+static int held[POOLS];       /* number of holders */
+static int scopes[POOLS + 1]; /* the pools of the open scopes, innermost last */
 static int scope_count;
 
-/* Memory of a pool's own, whose segments begin in the middle of a unit of the allocator's map. */
+/* Memory from a pool's own functions, whose segments begin in the middle of a unit of the page map. */
 static char *own_memory;
 static bool own_taken[OWN_SPACE / MIB];
 static uint64_t own_used;
@@ -623,7 +625,7 @@ static void *own_alloc(void *context, size_t bytes, int device, weir_cu_stream s
 
 static void own_free(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream) {
   (void)context, (void)device, (void)stream;
-  OK(d->CtxSynchronize(d)); /* nobody else does: see weir_pool_options */
+  assert_cu(d->CtxSynchronize(d)); /* the allocator does not synchronize here; see weir_pool_options */
   memset(&own_taken[((char *)pointer - own_memory) / (ptrdiff_t)MIB], false, (bytes + MIB - 1) / MIB);
   own_used -= bytes;
 }
@@ -640,15 +642,16 @@ static void op_scope(void) {
   if (!is_open) {
     bool filtered = soft_random(2);
     masks[pool] = filtered ? (unsigned)soft_random(1u << STREAMS) : ~0u;
-    CHECK(weir_pool_begin(allocator, 0, pool_ids[pool], filtered ? is_in_mask : NULL, filtered ? &masks[pool] : NULL));
+    assert_ok(
+        weir_pool_begin(allocator, 0, pool_ids[pool], filtered ? is_in_mask : NULL, filtered ? &masks[pool] : NULL));
     if (exact)
       assert_int_equal(model_pool_begin(m, pool_ids[pool], masks[pool]), WEIR_OK);
     scopes[scope_count++] = pool;
     held[pool]++;
-    REFUSED(BAD_STATE, weir_pool_begin(allocator, 0, pool_ids[pool], NULL, NULL));
+    assert_error(BAD_STATE, weir_pool_begin(allocator, 0, pool_ids[pool], NULL, NULL));
     return;
   }
-  CHECK(weir_pool_end(allocator, 0, pool_ids[pool]));
+  assert_ok(weir_pool_end(allocator, 0, pool_ids[pool]));
   if (exact)
     assert_int_equal(model_pool_end(m, pool_ids[pool]), WEIR_OK);
   int i = 0;
@@ -671,12 +674,12 @@ static void op_create_pool(void) {
   say("create pool %d", pool);
   weir_status status = weir_pool_create(allocator, 0, pool_ids[pool], &options);
   if (pool == OWN_POOL && status) {
-    assert_int_equal(status, WEIR_ERROR_BAD_STATE); /* it is there */
+    assert_int_equal(status, WEIR_ERROR_BAD_STATE); /* it exists */
     if (exact)
       assert_non_null(model_pool_find(m, pool_ids[pool]));
     return;
   }
-  CHECK(status);
+  assert_ok(status);
   held[pool]++;
   if (exact)
     model_pool_create(m, pool_ids[pool], &options);
@@ -704,8 +707,8 @@ static void op_look_at_pool(void) {
   assert_int_equal(status, expected ? WEIR_OK : WEIR_ERROR_INVALID_ARGUMENT);
   const model_pool_stats *known = model_pool_stats_find(m, pool_ids[pool]);
   const weir_stat *all = known ? &known->reserved_bytes[WEIR_STAT_ALL] : NULL;
-  if (expected || (all && (all->peak || all->allocated || all->freed))) { /* others may be forgotten */
-    CHECK(weir_pool_get_stats(allocator, 0, pool_ids[pool], stats));
+  if (expected || (all && (all->peak || all->allocated || all->freed))) { /* statistics of others may be dropped */
+    assert_ok(weir_pool_get_stats(allocator, 0, pool_ids[pool], stats));
     assert_memory_equal(stats, known->reserved_bytes, sizeof stats);
   }
   if (!expected)
@@ -716,10 +719,10 @@ static void op_look_at_pool(void) {
     for (const model_block *b = s->first; b && s->pool == expected; b = b->next)
       if (b->state == MODEL_ALLOCATED)
         pointers[pointer_count++] = (void *)b->address;
-  CHECK(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count, &equal));
+  assert_ok(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count, &equal));
   assert_int_equal(equal, 1);
   if (pointer_count) {
-    CHECK(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count - 1, &equal));
+    assert_ok(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count - 1, &equal));
     assert_int_equal(equal, 0);
   }
 }
@@ -781,10 +784,10 @@ static void op_checkpoint(void) {
     assert_int_equal(status, WEIR_ERROR_BAD_STATE); /* a block waits */
 }
 
-/* What was given out between is counted for a moment, so that the sums of before are no use. */
+/* The restore counts its allocations for a moment, so the accumulated values differ from those before. */
 static void forget_sums(void) {
-  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
-  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   if (exact) {
     model_reset_peaks(m);
     model_reset_accumulated(m);
@@ -803,7 +806,7 @@ static int stream_at(const void *memory) {
 
 static void op_restore(void) {
   int at = (int)soft_random(CHECKPOINTS);
-  if (!checkpoints[at].theirs || !exact) /* without the model nobody knows what came back */
+  if (!checkpoints[at].theirs || !exact) /* without the model the restored blocks are not known */
     return;
   weir_checkpoint_delta delta = {0};
   size_t room = model_block_count(m) + checkpoints[at].mine->count + 1, freed_count = 0, allocated_count = 0;
@@ -896,14 +899,14 @@ static void begin_round(uint64_t seed) {
     usual[i] = new_bytes();
   own_memory = mmap(NULL, OWN_SPACE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   assert_ptr_not_equal(own_memory, MAP_FAILED);
-  CHECK(weir_allocator_attach_tracker(allocator, record, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, record, NULL));
   if (!exact)
-    CHECK(weir_fault_random(faults, seed, 30000, soft_random(2) ? WEIR_CU_OUT_OF_MEMORY : WEIR_CU_UNKNOWN));
+    assert_ok(weir_fault_random(faults, seed, 30000, soft_random(2) ? WEIR_CU_OUT_OF_MEMORY : WEIR_CU_UNKNOWN));
 }
 
-/* Everything goes back. */
+/* Releases everything. */
 static void end_round(void) {
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_clear(faults));
   for (int i = 0; i < CHECKPOINTS; i++)
     drop_checkpoint(i);
   while (live_count)
@@ -912,7 +915,7 @@ static void end_round(void) {
     op_scope();
   for (int i = 0; i < POOLS; i++)
     while (held[i]-- > 0) {
-      CHECK(weir_pool_release(allocator, 0, pool_ids[i]));
+      assert_ok(weir_pool_release(allocator, 0, pool_ids[i]));
       if (exact)
         assert_int_equal(model_pool_release(m, pool_ids[i]), WEIR_OK);
     }
@@ -951,7 +954,7 @@ static void run(uint64_t seed, unsigned long steps) {
   end_round();
 }
 
-/* WEIR_TEST_OPS counts over all rounds; a seed that is named is the first. */
+/* WEIR_TEST_OPS counts operations over all rounds; a given seed is the first. */
 static void run_seeds(unsigned long operations) {
   int rounds = (int)((operations + STEPS - 1) / STEPS);
   uint64_t seed = soft_first_seed(&rounds);
@@ -969,13 +972,13 @@ static void test_policy(void **state) {
   run_seeds((unsigned long)usual_or_long(60000, 400000));
 }
 
-static void test_while_calls_fail(void **state) {
+static void test_failing_calls(void **state) {
   (void)state;
   exact = false;
   run_seeds((unsigned long)usual_or_long(16000, 80000));
 }
 
-/* A round that failed leaves its model. */
+/* Frees the model of a failed round. */
 static int teardown(void **state) {
   model_delete(m);
   m = NULL;
@@ -986,7 +989,7 @@ static int teardown(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_policy, teardown),
-      cmocka_unit_test_teardown(test_while_calls_fail, teardown),
+      cmocka_unit_test_teardown(test_failing_calls, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
 /*
- * The allocator when the host has no memory: each allocation that a script makes fails once. The call that needed it
- * says so or does without, the walker holds, and in the end all of the device's memory is back.
+ * The allocator when the host has no memory: each allocation of a script fails once. The call that needed it fails or
+ * does without, the allocator stays valid, and at the end all memory of the device is free.
  *
- * It runs on the ledger, which stands this too. The test stands in for malloc and its like, which the sanitizers do
- * as well: there it is waived.
+ * The tests run on the ledger, which survives this too. They replace malloc, as the sanitizers do; with a sanitizer
+ * they are waived.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,6 +11,7 @@
 
 #include "alloc/allocator.h"
 #include "support/alloc.h"
+#include "support/ledger.h"
 #include "support/length.h"
 #include "support/no_memory.h"
 
@@ -23,8 +24,8 @@ static weir_cu_stream streams[3];
 
 static int since_failure; /* calls of valid() */
 
-/* Walks. Before an allocation fails, a script does the same as in the run without a failure, which is walked after every step. After
- * it the next steps are, and then some; run() walks at the end. */
+/* Walks the allocator. Until the failure, a script does the same as in the run without failures, where every step is
+ * walked. After the failure the next steps are walked, and then some of the rest; run() walks at the end. */
 static void valid(void) {
   bool is_soon = did_fail && (++since_failure <= 8 || since_failure % 16 == 0);
   if (fail_at && !is_soon && !usual_or_long(false, true))
@@ -57,7 +58,7 @@ static void use(void *p, int stream) {
 }
 
 static void use_cache(void) {
-  enum { MANY = 150 }; /* more than one chunk of anything */
+  enum { MANY = 150 }; /* more than one chunk of any container */
   static const size_t sizes[] = {512, 70000, 3 * MIB, 30 * MIB};
   void *p[MANY];
   for (int i = 0; i < MANY; i++)
@@ -78,7 +79,7 @@ static void use_cache(void) {
   valid();
 }
 
-/* With shelves or without, the lowest of many free blocks is the one. */
+/* With partitions or without, the lowest of many free blocks is used. */
 static void use_many_of_one_size(void) {
   enum { PAIRS = 40 };
   void *p[PAIRS], *apart[PAIRS];
@@ -120,7 +121,7 @@ static void use_pools(void) {
         if (delta.allocated[i] != b)
           a = delta.allocated[i];
     } else {
-      /* Half of it may be done: what is live is what the pool says. */
+      /* The restore may be incomplete: the pool knows which blocks are live. */
       void *candidates[] = {a, b, c};
       for (int i = 0; i < 3; i++)
         if (candidates[i])
@@ -168,23 +169,12 @@ static bool make(const char *conf) {
   return status == WEIR_OK;
 }
 
-static void check_all_back(void) {
-  size_t free_bytes = 0, total = 1;
-  OK(ledger->MemGetInfo(ledger, &free_bytes, &total));
-  assert_int_equal(free_bytes, total);
-}
+static void check_all_back(void) { assert_int_equal(free_bytes(ledger), 4 * GIB); }
 
 static void run(const char *conf, void (*script)(void)) {
-  weir_ledger_options options;
-  weir_ledger_options_init(&options);
-  options.bytes = 4 * GIB;
-  CHECK(weir_driver_open_ledger(&options, &ledger));
-  OK(ledger->Init(ledger, 0));
-  weir_cu_context context;
-  OK(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
-  OK(ledger->CtxSetCurrent(ledger, context));
+  ledger = open_ledger(1, 4 * GIB);
   for (int i = 0; i < 3; i++)
-    OK(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
+    streams[i] = make_stream(ledger, WEIR_CU_STREAM_NON_BLOCKING);
   made = 0;
   did_fail = false;
   since_failure = 0;
@@ -192,10 +182,10 @@ static void run(const char *conf, void (*script)(void)) {
   if (make(conf)) {
     script();
     counting = false;
-    void *p = NULL; /* it works on */
-    CHECK(weir_allocator_alloc(allocator, 0, 30 * MIB, streams[0], &p));
-    CHECK(weir_allocator_free(allocator, p));
-    CHECK(weir_allocator_empty_cache(allocator));
+    void *p = NULL; /* the allocator still works */
+    assert_ok(weir_allocator_alloc(allocator, 0, 30 * MIB, streams[0], &p));
+    assert_ok(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_empty_cache(allocator));
     assert_true(weir__allocator_is_valid(allocator));
     weir_allocator_destroy(allocator);
     allocator = NULL;
@@ -235,13 +225,14 @@ static void test_pools(void **state) {
   sweep("expandable_segments:True", use_pools);
 }
 
-static void test_the_rest(void **state) {
+static void test_other_calls(void **state) {
   (void)state;
   sweep("", use_the_rest);
   sweep("expandable_segments:True", use_the_rest);
 }
 
-/* An error for whose text there is no memory still says what it is. The first of a thread makes room for the text, once. */
+/* An error whose text cannot be stored still has a text. The first error of a thread allocates memory for its text,
+ * once. */
 static void test_error_text(void **state) {
   (void)state;
   assert_string_equal(weir_last_error(), "");
@@ -258,9 +249,9 @@ static void test_error_text(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_error_text), /* before anything else fails */
+      cmocka_unit_test(test_error_text), /* runs before any other failure */
       cmocka_unit_test(test_cache),      cmocka_unit_test(test_many_of_one_size),
-      cmocka_unit_test(test_pools),      cmocka_unit_test(test_the_rest),
+      cmocka_unit_test(test_pools),      cmocka_unit_test(test_other_calls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Out of memory: the status, what the text says, who is told, and that the program goes on.
+ * Out of memory: the status, the error text, the observers, and that the program can continue.
  */
 #include <string.h>
 
@@ -7,35 +7,35 @@
 
 static void refuse(size_t bytes, const char *words) {
   void *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, words, weir_allocator_alloc(allocator, 0, bytes, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, words, weir_allocator_alloc(allocator, 0, bytes, NULL, &p));
   assert_null(p);
   assert_valid();
 }
 
 /* ---- The text ---- */
 
-static void test_says_where_all_is(void **state) {
+static void test_text_accounts_for_all_memory(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = get(900 * MIB, NULL), *q = get(2 * MIB, NULL), *s = get(MIB / 2, NULL), *r = NULL;
   weir_cu_deviceptr foreign = soft_alloc(100 * MIB);
-  REFUSED_SAYING(OUT_OF_MEMORY,
-                 "CUDA out of memory. Tried to allocate 32.00 MiB. GPU 0 has a total capacity of 1024.00 MiB of "
-                 "which 2.00 MiB is free. Of the allocated memory 902.50 MiB is allocated by Weir, and 19.50 MiB is "
-                 "reserved by Weir but unallocated. ",
-                 weir_allocator_alloc(allocator, 0, 30 * MIB + 1, NULL, &r));
+  assert_error_says(OUT_OF_MEMORY,
+                    "CUDA out of memory. Tried to allocate 32.00 MiB. GPU 0 has a total capacity of 1024.00 MiB of "
+                    "which 2.00 MiB is free. Of the allocated memory 902.50 MiB is allocated by Weir, and 19.50 MiB is "
+                    "reserved by Weir but unallocated. ",
+                    weir_allocator_alloc(allocator, 0, 30 * MIB + 1, NULL, &r));
   assert_non_null(strstr(weir_last_error(), "expandable_segments:True"));
   assert_null(strstr(weir_last_error(), "allowed;"));
   assert_null(strstr(weir_last_error(), "private pools"));
-  OK(d->MemFree(d, foreign));
+  assert_cu(d->MemFree(d, foreign));
   put(p);
   put(q);
   put(s);
   alloc_close();
 }
 
-/* It is the segment that could not be had: 20 MiB for a request of two. */
-static void test_says_what_the_driver_was_asked_for(void **state) {
+/* The segment could not be allocated: 20 MiB for a request of 2 MiB. */
+static void test_text_names_the_segment_size(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = get(GIB - 2 * MIB, NULL), *q = get(512, NULL), *r;
@@ -49,34 +49,34 @@ static void test_says_what_the_driver_was_asked_for(void **state) {
   alloc_close();
 }
 
-static void test_says_what_is_allowed(void **state) {
+static void test_text_names_the_limit(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.25));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.25));
   refuse(300 * MIB, "of which 1024.00 MiB is free. 256.00 MiB allowed; Of the allocated memory 0 bytes is allocated by "
                     "Weir, ");
   alloc_close();
 }
 
-/* What is free in private pools is not to be had for others: it counts as allocated. */
-static void test_says_what_is_in_private_pools(void **state) {
+/* Free memory of private pools is not available to others, so it counts as allocated. */
+static void test_text_names_private_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 3};
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *p = get(100 * MIB, NULL), *q = get(60 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   put(p);
   void *r = get(2 * MIB, NULL);
   refuse(GIB, "Of the allocated memory 162.00 MiB is allocated by Weir, with 100.00 MiB allocated in private pools "
               "(e.g., CUDA Graphs), and 18.00 MiB is reserved by Weir but unallocated.");
   put(q);
   put(r);
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   alloc_close();
 }
 
-/* The advice is for those who have not taken it. */
+/* The advice is given only if the setting is off. */
 static void test_no_advice_with_expandable_segments(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -85,11 +85,11 @@ static void test_no_advice_with_expandable_segments(void **state) {
   alloc_close();
 }
 
-static void test_names_the_device(void **state) {
+static void test_text_names_the_device(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "GPU 1 has a total capacity", weir_allocator_alloc(allocator, 1, 2 * GIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, "GPU 1 has a total capacity", weir_allocator_alloc(allocator, 1, 2 * GIB, NULL, &p));
   alloc_close();
 }
 
@@ -109,47 +109,48 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
   seen.bytes = bytes;
   seen.limit = limit;
   seen.free_bytes = free_bytes;
-  /* It may do anything: no lock is held. */
+  /* The observer may make any call: no lock is held. */
   seen.ooms = stats_of(device).num_ooms;
   void *p = NULL;
   seen.works = weir_allocator_alloc(allocator, device, 512, NULL, &p) == WEIR_OK &&
                weir_allocator_free(allocator, p) == WEIR_OK && weir_allocator_empty_cache(allocator) == WEIR_OK;
 }
 
-static void test_observer_is_told(void **state) {
+static void test_observer_is_called(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
-  CHECK(weir_allocator_attach_oom_observer(allocator, observe, &seen));
+  assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
   memset(&seen, 0, sizeof seen);
   void *kept = get_on(1, 100 * MIB, NULL), *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "Tried to allocate 2.00 GiB",
-                 weir_allocator_alloc(allocator, 1, 2 * GIB - 5, NULL, &p)); /* the text is not the observer's */
+  /* The error text is not that of the observer. */
+  assert_error_says(OUT_OF_MEMORY, "Tried to allocate 2.00 GiB",
+                    weir_allocator_alloc(allocator, 1, 2 * GIB - 5, NULL, &p));
   assert_int_equal(seen.calls, 1);
   assert_int_equal(seen.device, 1);
   assert_int_equal(seen.bytes, 2 * GIB);
   assert_int_equal(seen.limit, GIB);
   assert_int_equal(seen.free_bytes, GIB - 100 * MIB);
-  assert_int_equal(seen.ooms, 1); /* it was counted before */
+  assert_int_equal(seen.ooms, 1); /* counted before the call */
   assert_true(seen.works);
-  CHECK(weir_allocator_set_fraction(allocator, 1, 0.25));
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 200 * MIB, NULL, &p));
+  assert_ok(weir_allocator_set_fraction(allocator, 1, 0.25));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 200 * MIB, NULL, &p));
   assert_int_equal(seen.calls, 2);
-  assert_int_equal(seen.limit, 256 * MIB); /* the limit, where there is one */
+  assert_int_equal(seen.limit, 256 * MIB); /* the limit, if there is one */
   put(kept);
   alloc_close();
 }
 
-/* The limit is a rounded part of the memory, not a cut one. */
+/* The limit is rounded, not truncated. */
 static void test_limit_is_rounded(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_attach_oom_observer(allocator, observe, &seen));
+  assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
   void *p = NULL;
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.3)); /* of 1073741824: 322122547.2 */
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, GIB, NULL, &p));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.3)); /* of 1073741824: 322122547.2 */
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, GIB, NULL, &p));
   assert_int_equal(seen.limit, 322122547);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.7)); /* 751619276.8 */
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, GIB, NULL, &p));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.7)); /* 751619276.8 */
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, GIB, NULL, &p));
   assert_int_equal(seen.limit, 751619277);
   alloc_close();
 }
@@ -159,25 +160,25 @@ static void count_call(void *context, int device, size_t bytes, size_t limit, si
   ++*(int *)context;
 }
 
-static void test_all_observers_are_told(void **state) {
+static void test_all_observers_are_called(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   int counts[WEIR__MAX_OBSERVERS] = {0};
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
-    CHECK(weir_allocator_attach_oom_observer(allocator, count_call, &counts[i]));
-  REFUSED(BAD_STATE, weir_allocator_attach_oom_observer(allocator, count_call, &counts[0]));
+    assert_ok(weir_allocator_attach_oom_observer(allocator, count_call, &counts[i]));
+  assert_error(BAD_STATE, weir_allocator_attach_oom_observer(allocator, count_call, &counts[0]));
   refuse(2 * GIB, "");
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
-  refuse(SIZE_MAX, ""); /* not a matter of this device's memory: nobody is told */
+  refuse(SIZE_MAX, ""); /* larger than any device, so observers are not called */
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
   alloc_close();
 }
 
-/* ---- Going on ---- */
+/* ---- Continuing ---- */
 
-static void test_counts_and_goes_on(void **state) {
+static void test_counts_and_continues(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = get(600 * MIB, NULL);
@@ -199,7 +200,7 @@ static void test_seed_raises_oom(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
     alloc_open(i ? "max_split_size_mb:1024" : NULL, GIB);
-    CHECK(weir_allocator_attach_oom_observer(allocator, observe, &seen));
+    assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
     memset(&seen, 0, sizeof seen);
     empty_cache();
     refuse(4096 * GIB, "Tried to allocate 4096.00 GiB");
@@ -231,7 +232,7 @@ static void expect_entry(int at, weir_trace_action action, const void *address, 
 static void test_tracker_sees_all_in_order(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_attach_tracker(allocator, track, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
   entry_count = 0;
   weir_cu_stream stream = work_stream(), other = work_stream();
   void *p = get(1000, stream);
@@ -251,7 +252,7 @@ static void test_tracker_sees_all_in_order(void **state) {
   expect_entry(5, WEIR_TRACE_FREE_REQUESTED, p, 1000, stream);
   expect_entry(6, WEIR_TRACE_FREE_COMPLETED, p, 1000, stream);
   expect_entry(7, WEIR_TRACE_SEGMENT_FREE, p, 2 * MIB, stream);
-  /* The device's free memory stands for the address, and the size is the rounded one. */
+  /* The address is the free memory of the device, and the size is rounded. */
   expect_entry(8, WEIR_TRACE_OOM, (void *)(uintptr_t)GIB, 2 * GIB, stream);
   assert_int_equal(entry_count, 9);
   for (int i = 0; i < 9; i++) {
@@ -265,14 +266,14 @@ static void test_tracker_sees_all_in_order(void **state) {
 static void test_tracker_of_pages_and_pools(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
-  CHECK(weir_allocator_attach_tracker(allocator, track, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
   entry_count = 0;
   const weir_pool_id id = {7, 0};
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   char *p = get(30 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   put(p);
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   empty_cache();
   expect_entry(0, WEIR_TRACE_SEGMENT_MAP, p, 40 * MIB, NULL);
   expect_entry(1, WEIR_TRACE_ALLOC, p, 30 * MIB, NULL);
@@ -285,12 +286,12 @@ static void test_tracker_of_pages_and_pools(void **state) {
   alloc_close();
 }
 
-static void test_so_many_trackers(void **state) {
+static void test_tracker_limit(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
-    CHECK(weir_allocator_attach_tracker(allocator, track, NULL));
-  REFUSED(BAD_STATE, weir_allocator_attach_tracker(allocator, track, NULL));
+    assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
+  assert_error(BAD_STATE, weir_allocator_attach_tracker(allocator, track, NULL));
   entry_count = 0;
   put(get(512, NULL));
   assert_int_equal(entry_count, 4 * WEIR__MAX_OBSERVERS);
@@ -299,20 +300,20 @@ static void test_so_many_trackers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_says_where_all_is, alloc_teardown),
-      cmocka_unit_test_teardown(test_says_what_the_driver_was_asked_for, alloc_teardown),
-      cmocka_unit_test_teardown(test_says_what_is_allowed, alloc_teardown),
-      cmocka_unit_test_teardown(test_says_what_is_in_private_pools, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_accounts_for_all_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_the_segment_size, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_the_limit, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_private_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_no_advice_with_expandable_segments, alloc_teardown),
-      cmocka_unit_test_teardown(test_names_the_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_observer_is_told, alloc_teardown),
+      cmocka_unit_test_teardown(test_text_names_the_device, alloc_teardown),
+      cmocka_unit_test_teardown(test_observer_is_called, alloc_teardown),
       cmocka_unit_test_teardown(test_limit_is_rounded, alloc_teardown),
-      cmocka_unit_test_teardown(test_all_observers_are_told, alloc_teardown),
-      cmocka_unit_test_teardown(test_counts_and_goes_on, alloc_teardown),
+      cmocka_unit_test_teardown(test_all_observers_are_called, alloc_teardown),
+      cmocka_unit_test_teardown(test_counts_and_continues, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_raises_oom, alloc_teardown),
       cmocka_unit_test_teardown(test_tracker_sees_all_in_order, alloc_teardown),
       cmocka_unit_test_teardown(test_tracker_of_pages_and_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_so_many_trackers, alloc_teardown),
+      cmocka_unit_test_teardown(test_tracker_limit, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

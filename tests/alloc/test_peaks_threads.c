@@ -1,6 +1,6 @@
 /*
- * Peaks: exact when one stream at a time is at work, whoever does it and in whichever order; with several at work at once
- * never too low, and too high by at most 1 MiB for each.
+ * Peaks are exact if one stream is active at a time, on any thread and in any order. With several active streams they
+ * are never too low, and too high by at most 1 MiB per stream.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void add(tally *t, int64_t by, bool is_small) {
   }
 }
 
-/* Sizes that no rule rounds: what is handed out is what was asked for. */
+/* Sizes that no rule rounds. */
 static size_t some_size(uint64_t *random) {
   return soft_random_r(random, 3) ? (1 + soft_random_r(random, 1024)) * 512 : (1 + soft_random_r(random, 8)) * 12 * MIB;
 }
@@ -49,13 +49,13 @@ static void *in_turns(void *argument) {
     int k = (int)soft_random_r(&random, HELD);
     pthread_mutex_lock(&turn);
     if (held[k]) {
-      CHECK(weir_allocator_free(allocator, held[k]));
+      assert_ok(weir_allocator_free(allocator, held[k]));
       add(&bytes, -(int64_t)sizes[k], sizes[k] <= MIB);
       add(&count, -1, sizes[k] <= MIB);
       held[k] = NULL;
     } else {
       sizes[k] = some_size(&random);
-      CHECK(weir_allocator_alloc(allocator, 0, sizes[k], streams[number], &held[k]));
+      assert_ok(weir_allocator_alloc(allocator, 0, sizes[k], streams[number], &held[k]));
       add(&bytes, (int64_t)sizes[k], sizes[k] <= MIB);
       add(&count, 1, sizes[k] <= MIB);
     }
@@ -64,7 +64,7 @@ static void *in_turns(void *argument) {
   pthread_mutex_lock(&turn);
   for (int k = 0; k < HELD; k++)
     if (held[k]) {
-      CHECK(weir_allocator_free(allocator, held[k]));
+      assert_ok(weir_allocator_free(allocator, held[k]));
       add(&bytes, -(int64_t)sizes[k], sizes[k] <= MIB);
       add(&count, -1, sizes[k] <= MIB);
     }
@@ -109,7 +109,8 @@ static void test_in_turns(void **state) {
 static pthread_barrier_t barrier;
 static const size_t piece = 256 * KIB;
 
-/* All hold HELD pieces at the same moment, once; before and after that they come and go as they like, and never hold more. */
+/* All threads hold HELD blocks at the same moment once; before and after that they allocate and free freely, and never
+ * hold more. */
 static void *at_once(void *argument) {
   int number = *(int *)argument;
   uint64_t random = (uint64_t)number + 5;
@@ -118,19 +119,19 @@ static void *at_once(void *argument) {
     for (int i = 0; i < 20 * ROUNDS; i++) {
       int k = (int)soft_random_r(&random, HELD);
       if (held[k])
-        CHECK(weir_allocator_free(allocator, held[k]));
+        assert_ok(weir_allocator_free(allocator, held[k]));
       held[k] = NULL;
       if (soft_random_r(&random, 2))
-        CHECK(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
+        assert_ok(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
     }
     for (int k = 0; k < HELD && !phase; k++)
       if (!held[k])
-        CHECK(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
+        assert_ok(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
     pthread_barrier_wait(&barrier);
   }
   for (int k = 0; k < HELD; k++)
     if (held[k])
-      CHECK(weir_allocator_free(allocator, held[k]));
+      assert_ok(weir_allocator_free(allocator, held[k]));
   return NULL;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Single pointers and what else a language runtime asks for: what is known of a pointer, allocations at an address, the sizes of
- * expandable segments, pools that change and end, captures of others.
+ * Calls for language runtimes: properties of a pointer, allocations at an address, sizes of expandable segments, pools
+ * that change and are destroyed, and captures by other code.
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "weir/history.h"
 #include "weir/snapshot.h"
 
-/* ---- What is known of a pointer ---- */
+/* ---- Properties of a pointer ---- */
 
 static void test_describe(void **state) {
   (void)state;
@@ -16,11 +16,11 @@ static void test_describe(void **state) {
   weir_cu_stream stream = work_stream();
   weir_pool_id id = {0, 5};
   void *a = get(1000, stream);
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *b = get(3 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   weir_pointer_info info = {.size = sizeof info};
-  CHECK(weir_allocator_describe(allocator, a, &info));
+  assert_ok(weir_allocator_describe(allocator, a, &info));
   assert_int_equal(info.device, 0);
   assert_ptr_equal(info.stream, stream);
   assert_int_equal(info.bytes, 1024);
@@ -29,24 +29,24 @@ static void test_describe(void **state) {
   assert_int_equal(info.is_large, 0);
   assert_int_equal(info.is_expandable, 0);
   assert_int_equal(info.pool.first | info.pool.second, 0);
-  CHECK(weir_allocator_describe(allocator, b, &info));
+  assert_ok(weir_allocator_describe(allocator, b, &info));
   assert_int_equal(info.is_large, 1);
   assert_int_equal(info.pool.second, 5);
   weir_pointer_info old = {.size = offsetof(weir_pointer_info, bytes), .bytes = 77};
-  CHECK(weir_allocator_describe(allocator, a, &old));
+  assert_ok(weir_allocator_describe(allocator, a, &old));
   assert_int_equal(old.bytes, 77);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, (char *)a + 512, &info));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, NULL, &info));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(NULL, a, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, (char *)a + 512, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, NULL, &info));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(NULL, a, &info));
   put(a);
   put(b);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, &info));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, &info));
+  assert_ok(weir_pool_release(allocator, 0, id));
   alloc_close();
 }
 
-/* A hook that names what its runtime keeps of a stack by a number. */
+/* A hook that identifies a stack of its runtime by a number. */
 static int hook_id;
 static size_t hook(void *context, weir_stack_frame *frames, size_t room) {
   (void)context;
@@ -65,7 +65,7 @@ static void test_contexts_of_a_runtime(void **state) {
   options.stacks = WEIR_STACKS_LANGUAGE;
   options.context = WEIR_CONTEXT_ALLOC;
   assert_int_equal(weir_history_is_on(allocator), 0);
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
   assert_int_equal(weir_history_is_on(allocator), 1);
   weir_set_stack_hook(hook, NULL);
   hook_id = 41;
@@ -74,36 +74,36 @@ static void test_contexts_of_a_runtime(void **state) {
   void *b = get(1000, NULL);
   weir_set_stack_hook(NULL, NULL);
   weir_pointer_info of_a = {.size = sizeof of_a}, of_b = of_a, of_c = of_a;
-  CHECK(weir_allocator_describe(allocator, a, &of_a));
-  CHECK(weir_allocator_describe(allocator, b, &of_b));
-  CHECK(weir_allocator_describe(allocator, c, &of_c));
+  assert_ok(weir_allocator_describe(allocator, a, &of_a));
+  assert_ok(weir_allocator_describe(allocator, b, &of_b));
+  assert_ok(weir_allocator_describe(allocator, c, &of_c));
   assert_int_not_equal(of_a.stack, 0);
-  assert_int_equal(of_c.stack, of_a.stack); /* the same stack is kept once */
+  assert_int_equal(of_c.stack, of_a.stack); /* equal stacks are stored once */
   assert_int_not_equal(of_b.stack, of_a.stack);
   weir_stack_frame frames[4];
   assert_int_equal(weir_history_frames(of_b.stack, frames, 4), 2);
   assert_int_equal(frames[0].line, 42);
   assert_string_equal(weir_history_text_of(frames[0].file), "runtime:context");
   assert_string_equal(weir_history_text_of(frames[1].function), "forward");
-  assert_int_equal(weir_history_frames(of_a.stack, frames, 1), 2); /* that many there are */
+  assert_int_equal(weir_history_frames(of_a.stack, frames, 1), 2); /* the full depth */
   assert_int_equal(frames[0].line, 41);
   assert_int_equal(weir_history_frames(0, frames, 4), 0);
   assert_int_equal(weir_history_frames(0x7fffffff, NULL, 0), 0);
   assert_string_equal(weir_history_text_of(0), "");
 
-  /* Events have the number too, a free that of the allocation. */
+  /* Events have the number too; a free has that of the allocation. */
   put(a);
-  CHECK(weir_history_mark_pointer(allocator, b, "weights"));
-  REFUSED_SAYING(INVALID_ARGUMENT, "no live allocation found", weir_history_mark_pointer(allocator, a, "gone"));
+  assert_ok(weir_history_mark_pointer(allocator, b, "weights"));
+  assert_error_says(INVALID_ARGUMENT, "no live allocation found", weir_history_mark_pointer(allocator, a, "gone"));
   const char *pairs[] = {"name", "step", "stage", "START"};
-  CHECK(weir_history_annotate(allocator, 0, pairs, 2));
+  assert_ok(weir_history_annotate(allocator, 0, pairs, 2));
   weir_snapshot *snapshot = NULL;
   uint64_t count = 0, dropped = 0;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  CHECK(weir_snapshot_events(snapshot, 0, &count, &dropped));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_events(snapshot, 0, &count, &dropped));
   assert_int_equal(count, 7); /* a segment, three allocations, a free, a mark */
   weir_snapshot_event event = {.size = sizeof event};
-  CHECK(weir_snapshot_event_at(snapshot, 0, 3, &event));
+  assert_ok(weir_snapshot_event_at(snapshot, 0, 3, &event));
   assert_int_equal(event.action, WEIR_TRACE_ALLOC);
   assert_int_equal(event.address, (uint64_t)b);
   assert_int_equal(event.stack, of_b.stack);
@@ -111,30 +111,30 @@ static void test_contexts_of_a_runtime(void **state) {
   assert_string_equal(event.user_metadata, "");
   int64_t time = event.time_us;
   assert_true(time > 1000000000ll * 1000000);
-  CHECK(weir_snapshot_event_at(snapshot, 0, 4, &event));
+  assert_ok(weir_snapshot_event_at(snapshot, 0, 4, &event));
   assert_int_equal(event.action, WEIR_TRACE_FREE_REQUESTED);
   assert_int_equal(event.stack, of_a.stack);
   assert_true(event.time_us >= time);
-  CHECK(weir_snapshot_event_at(snapshot, 0, 6, &event));
+  assert_ok(weir_snapshot_event_at(snapshot, 0, 6, &event));
   assert_int_equal(event.action, WEIR_TRACE_ANNOTATE);
   assert_int_equal(event.address, (uint64_t)b);
   assert_int_equal(event.bytes, 1000);
   assert_string_equal(event.user_metadata, "weights");
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 7, &event));
-  REFUSED(INVALID_DEVICE, weir_snapshot_event_at(snapshot, 1, 0, &event));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 7, &event));
+  assert_error(INVALID_DEVICE, weir_snapshot_event_at(snapshot, 1, 0, &event));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_event_at(snapshot, 0, 0, NULL));
 
   weir_snapshot_annotation annotation = {.size = sizeof annotation};
   const char *key = NULL, *value = NULL;
   assert_int_equal(weir_snapshot_annotation_count(snapshot), 1);
-  CHECK(weir_snapshot_annotation_at(snapshot, 0, &annotation));
+  assert_ok(weir_snapshot_annotation_at(snapshot, 0, &annotation));
   assert_int_equal(annotation.device, 0);
   assert_int_equal(annotation.pair_count, 2);
-  CHECK(weir_snapshot_annotation_pair(snapshot, 0, 1, &key, &value));
+  assert_ok(weir_snapshot_annotation_pair(snapshot, 0, 1, &key, &value));
   assert_string_equal(key, "stage");
   assert_string_equal(value, "START");
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 2, &key, &value));
-  REFUSED(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 1, &annotation));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_pair(snapshot, 0, 2, &key, &value));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_annotation_at(snapshot, 1, &annotation));
   assert_int_equal(weir_snapshot_annotation_count(NULL), 0);
   weir_snapshot_destroy(snapshot);
   put(b);
@@ -156,25 +156,25 @@ static void test_alloc_at(void **state) {
   weir_cu_stream other = work_stream();
   char *base = get(512, NULL);
   put(base);
-  CHECK(at(base + 4096, 1000, NULL));
+  assert_ok(at(base + 4096, 1000, NULL));
   assert_layout(base, "4K 1K* 2043K");
-  CHECK(at(base, 512, NULL)); /* at the front */
+  assert_ok(at(base, 512, NULL)); /* at the beginning */
   assert_layout(base, "512* 3584 1K* 2043K");
-  CHECK(at(base + 512, 3584, NULL)); /* all of a block */
+  assert_ok(at(base + 512, 3584, NULL)); /* a whole block */
   assert_layout(base, "512* 3584* 1K* 2043K");
-  REFUSED_SAYING(BAD_STATE, "exact address",
-                 weir_allocator_alloc_at(allocator, 0, 512, NULL, base + 4096)); /* in use */
-  REFUSED_SAYING(
+  assert_error_says(BAD_STATE, "exact address",
+                    weir_allocator_alloc_at(allocator, 0, 512, NULL, base + 4096)); /* in use */
+  assert_error_says(
       BAD_STATE, "exact address",
-      weir_allocator_alloc_at(allocator, 0, 1024, NULL, base + 5120 + 2043 * KIB - 512)); /* runs past the end */
-  REFUSED_SAYING(BAD_STATE, "exact address", weir_allocator_alloc_at(allocator, 0, 512, other, base + 8192));
-  REFUSED_SAYING(BAD_STATE, "exact address",
-                 weir_allocator_alloc_at(allocator, 0, 2 * MIB, NULL, base + 8192)); /* of the other pool */
-  REFUSED_SAYING(BAD_STATE, "exact address", weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)512));
-  REFUSED_SAYING(INVALID_ARGUMENT, "not aligned", weir_allocator_alloc_at(allocator, 0, 512, NULL, base + 100));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, 0, NULL, base));
-  REFUSED(INVALID_DEVICE, weir_allocator_alloc_at(allocator, 1, 512, NULL, base));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_at(NULL, 0, 512, NULL, base));
+      weir_allocator_alloc_at(allocator, 0, 1024, NULL, base + 5120 + 2043 * KIB - 512)); /* beyond the end */
+  assert_error_says(BAD_STATE, "exact address", weir_allocator_alloc_at(allocator, 0, 512, other, base + 8192));
+  assert_error_says(BAD_STATE, "exact address",
+                    weir_allocator_alloc_at(allocator, 0, 2 * MIB, NULL, base + 8192)); /* of the other pool */
+  assert_error_says(BAD_STATE, "exact address", weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)512));
+  assert_error_says(INVALID_ARGUMENT, "not aligned", weir_allocator_alloc_at(allocator, 0, 512, NULL, base + 100));
+  assert_error(INVALID_ARGUMENT, weir_allocator_alloc_at(allocator, 0, 0, NULL, base));
+  assert_error(INVALID_DEVICE, weir_allocator_alloc_at(allocator, 1, 512, NULL, base));
+  assert_error(INVALID_ARGUMENT, weir_allocator_alloc_at(NULL, 0, 512, NULL, base));
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].current, 3);
   put(base + 512);
   put(base);
@@ -190,37 +190,37 @@ static void hear(void *context, const weir_trace_entry *entry) {
   snprintf(heard + used, sizeof heard - used, "%s%d:%d", used ? " " : "", (int)entry->action, (int)entry->bytes);
 }
 
-static void test_alloc_at_is_told(void **state) {
+static void test_alloc_at_is_traced(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   char *base = get(512, NULL);
   put(base);
-  CHECK(weir_allocator_attach_tracker(allocator, hear, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, hear, NULL));
   *heard = 0;
-  CHECK(at(base + 2048, 600, NULL));
+  assert_ok(at(base + 2048, 600, NULL));
   assert_string_equal(heard, "0:2048 0:600 1:2048 2:2048");
   put(base + 2048);
   alloc_close();
 }
 
-/* In a scope it is the pool's memory that is looked at, and of an expandable segment what is mapped. */
+/* In a scope the address must be in the pool, and in an expandable segment it must be mapped. */
 static void test_alloc_at_elsewhere(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
   weir_pool_id id = {0, 2};
   char *a = get(30 * MIB, NULL);
   put(a);
-  CHECK(at(a + 4 * MIB, 3 * MIB, NULL));
-  REFUSED(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 2 * MIB, NULL, a + 39 * MIB)); /* 40 MiB are mapped */
+  assert_ok(at(a + 4 * MIB, 3 * MIB, NULL));
+  assert_error(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 2 * MIB, NULL, a + 39 * MIB)); /* 40 MiB are mapped */
   put(a + 4 * MIB);
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   char *b = get(2 * MIB, NULL);
   put(b);
-  REFUSED(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 2 * MIB, NULL, a));
-  CHECK(at(b + MIB, 2 * MIB, NULL));
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_error(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 2 * MIB, NULL, a));
+  assert_ok(at(b + MIB, 2 * MIB, NULL));
+  assert_ok(weir_pool_end(allocator, 0, id));
   put(b + MIB);
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   alloc_close();
 }
 
@@ -232,24 +232,24 @@ static void test_expandable_segments(void **state) {
   weir_cu_stream stream = work_stream();
   size_t count = 7;
   weir_expandable_segment found[4];
-  CHECK(weir_allocator_expandable_segments(allocator, 0, found, 4, &count));
+  assert_ok(weir_allocator_expandable_segments(allocator, 0, found, 4, &count));
   assert_int_equal(count, 0);
   void *a = get(100, stream), *b = get(30 * MIB, stream);
-  CHECK(weir_allocator_expandable_segments(allocator, 0, found, 4, &count));
+  assert_ok(weir_allocator_expandable_segments(allocator, 0, found, 4, &count));
   assert_int_equal(count, 2);
   int small = found[0].is_small ? 0 : 1;
   assert_ptr_equal(found[small].stream, stream);
   assert_int_equal(found[small].bytes, 2 * MIB);
   assert_int_equal(found[1 - small].is_small, 0);
   assert_int_equal(found[1 - small].bytes, 40 * MIB);
-  CHECK(weir_allocator_expandable_segments(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_expandable_segments(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 2);
   configure("expandable_segments:False");
-  void *c = get(100, NULL); /* which is none */
-  CHECK(weir_allocator_expandable_segments(allocator, 0, found, 1, &count));
+  void *c = get(100, NULL); /* not in an expandable segment */
+  assert_ok(weir_allocator_expandable_segments(allocator, 0, found, 1, &count));
   assert_int_equal(count, 2);
-  REFUSED(INVALID_DEVICE, weir_allocator_expandable_segments(allocator, 2, found, 1, &count));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, NULL, 1, &count));
+  assert_error(INVALID_DEVICE, weir_allocator_expandable_segments(allocator, 2, found, 1, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, NULL, 1, &count));
   put(a);
   put(b);
   put(c);
@@ -260,32 +260,33 @@ static void test_no_split(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_pool_id id = {0, 9};
-  REFUSED(INVALID_ARGUMENT, weir_pool_set_no_split(allocator, 0, id, 1));
-  CHECK(weir_pool_create(allocator, 0, id, NULL));
-  CHECK(weir_pool_set_no_split(allocator, 0, id, 1));
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_pool_set_no_split(allocator, 0, id, 1));
+  assert_ok(weir_pool_create(allocator, 0, id, NULL));
+  assert_ok(weir_pool_set_no_split(allocator, 0, id, 1));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *a = get(512, NULL);
   assert_layout(a, "2M*");
-  CHECK(weir_pool_set_no_split(allocator, 0, id, 0));
+  assert_ok(weir_pool_set_no_split(allocator, 0, id, 0));
   void *b = get(512, NULL);
   assert_layout(b, "512* 2096640");
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   put(a);
   put(b);
-  CHECK(weir_pool_release(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   alloc_close();
 }
 
 static void is_gone(void *context) {
   size_t bytes;
   ++*(int *)context;
-  CHECK(weir_allocator_largest_block(allocator, 0, &bytes)); /* no lock is held */
+  assert_ok(weir_allocator_largest_block(allocator, 0, &bytes)); /* no lock is held */
 }
 
 static void count_only(void *context) { ++*(int *)context; }
 
-/* The owner of a pool hears of its end: at the next occasion after nobody holds it, or of the allocator's. */
+/* The owner of a pool is notified of its destruction: at the next opportunity after the last release, or when the
+ * allocator is destroyed. */
 static void test_end_of_a_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -295,30 +296,30 @@ static void test_end_of_a_pool(void **state) {
   weir_pool_options_init(&options);
   options.context = &gone;
   options.destroy = is_gone;
-  CHECK(weir_pool_create(allocator, 0, one, &options));
-  CHECK(weir_pool_create(allocator, 0, two, &options));
-  CHECK(weir_pool_begin(allocator, 0, one, NULL, NULL));
+  assert_ok(weir_pool_create(allocator, 0, one, &options));
+  assert_ok(weir_pool_create(allocator, 0, two, &options));
+  assert_ok(weir_pool_begin(allocator, 0, one, NULL, NULL));
   void *a = get(512, NULL);
-  CHECK(weir_pool_end(allocator, 0, one));
-  CHECK(weir_pool_release(allocator, 0, one));
-  CHECK(weir_pool_release(allocator, 0, one));
+  assert_ok(weir_pool_end(allocator, 0, one));
+  assert_ok(weir_pool_release(allocator, 0, one));
+  assert_ok(weir_pool_release(allocator, 0, one));
   empty_cache();
-  assert_int_equal(gone, 0); /* memory of it is in use */
+  assert_int_equal(gone, 0); /* memory of the pool is in use */
   put(a);
-  CHECK(weir_allocator_empty_pool(allocator, one));
+  assert_ok(weir_allocator_empty_pool(allocator, one));
   assert_int_equal(gone, 1);
-  CHECK(weir_pool_release(allocator, 0, two));
+  assert_ok(weir_pool_release(allocator, 0, two));
   void *p = NULL;
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
-  assert_int_equal(gone, 2); /* running short is an occasion too */
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
+  assert_int_equal(gone, 2); /* running out of memory is an opportunity too */
   for (uint64_t i = 0; i < 300; i++) {
-    CHECK(weir_pool_create(allocator, 0, (weir_pool_id){9, i}, &options));
-    CHECK(weir_pool_release(allocator, 0, (weir_pool_id){9, i}));
+    assert_ok(weir_pool_create(allocator, 0, (weir_pool_id){9, i}, &options));
+    assert_ok(weir_pool_release(allocator, 0, (weir_pool_id){9, i}));
   }
-  assert_int_equal(gone, 256); /* every 256th new pool sweeps away those that were released */
+  assert_int_equal(gone, 256); /* every 256th new pool frees the released ones */
   options.context = &left;
   options.destroy = count_only;
-  CHECK(weir_pool_create(allocator, 0, three, &options));
+  assert_ok(weir_pool_create(allocator, 0, three, &options));
   alloc_close();
   assert_int_equal(left, 1);
 }
@@ -338,22 +339,22 @@ static void on_rejection(void *context, int device, size_t bytes, size_t reserve
 static void test_rejections(void **state) {
   (void)state;
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.25", GIB);
-  CHECK(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
+  assert_ok(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
   void *a = get(30 * MIB, NULL), *s = get(100, NULL), *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "preemptively", weir_allocator_alloc(allocator, 0, 300 * MIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, "preemptively", weir_allocator_alloc(allocator, 0, 300 * MIB, NULL, &p));
   assert_int_equal(rejected[0], 300 * MIB);
   assert_int_equal(rejected[1], 32 * MIB);
   assert_int_equal(rejected[2], GIB);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(allocator, NULL, NULL));
   for (int i = 1; i < WEIR__MAX_OBSERVERS; i++)
-    CHECK(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
-  REFUSED(BAD_STATE, weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
+    assert_ok(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
+  assert_error(BAD_STATE, weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
   put(a);
   put(s);
   alloc_close();
 }
 
-/* ---- Captures that are not the runtime's ---- */
+/* ---- Captures by other code ---- */
 
 static void test_foreign_capture(void **state) {
   (void)state;
@@ -362,31 +363,31 @@ static void test_foreign_capture(void **state) {
   weir_pool_id id = {7, 0};
   void *a = get(512, stream);
   also_used_by(a, other);
-  CHECK(weir_allocator_begin_capture(allocator, 0));
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
-  void *b = get(30 * MIB, stream); /* the driver is asked, and the capture stands it */
-  put(a);                          /* no event is made */
+  assert_ok(weir_allocator_begin_capture(allocator, 0));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  void *b = get(30 * MIB, stream); /* a driver call, which leaves the capture valid */
+  put(a);                          /* no event is recorded */
   put(b);
   empty_cache();
   int status = 0;
-  OK(d->StreamIsCapturing(d, stream, &status));
+  assert_cu(d->StreamIsCapturing(d, stream, &status));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_ACTIVE);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   weir_cu_graph graph = NULL;
-  OK(d->StreamEndCapture(d, stream, &graph));
-  CHECK(weir_allocator_end_capture(allocator, 0));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_ok(weir_allocator_end_capture(allocator, 0));
   assert_int_equal(active(), 512);
   put(get(512, other));
   soft_step_all();
-  put(get(512, other)); /* looks again */
+  put(get(512, other)); /* polls again */
   assert_int_equal(active(), 0);
-  REFUSED(BAD_STATE, weir_allocator_end_capture(allocator, 0));
-  REFUSED(INVALID_DEVICE, weir_allocator_begin_capture(allocator, 4));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_begin_capture(NULL, 0));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_end_capture(NULL, 0));
-  CHECK(weir_pool_release(allocator, 0, id));
-  OK(d->GraphDestroy(d, graph));
+  assert_error(BAD_STATE, weir_allocator_end_capture(allocator, 0));
+  assert_error(INVALID_DEVICE, weir_allocator_begin_capture(allocator, 4));
+  assert_error(INVALID_ARGUMENT, weir_allocator_begin_capture(NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_end_capture(NULL, 0));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  assert_cu(d->GraphDestroy(d, graph));
   alloc_close();
 }
 
@@ -395,7 +396,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_describe, alloc_teardown),
       cmocka_unit_test_teardown(test_contexts_of_a_runtime, alloc_teardown),
       cmocka_unit_test_teardown(test_alloc_at, alloc_teardown),
-      cmocka_unit_test_teardown(test_alloc_at_is_told, alloc_teardown),
+      cmocka_unit_test_teardown(test_alloc_at_is_traced, alloc_teardown),
       cmocka_unit_test_teardown(test_alloc_at_elsewhere, alloc_teardown),
       cmocka_unit_test_teardown(test_expandable_segments, alloc_teardown),
       cmocka_unit_test_teardown(test_no_split, alloc_teardown),

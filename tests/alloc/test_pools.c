@@ -1,5 +1,5 @@
 /*
- * Private pools: scopes, holders, and when their memory goes.
+ * Private pools: scopes, holders, and the lifetime of their memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,31 +10,23 @@
 
 static const weir_pool_id pool_a = {0, 11}, pool_b = {0, 12}, graph_pool = {13, 0};
 
-static void begin(weir_pool_id id) { CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL)); }
-static void end(weir_pool_id id) { CHECK(weir_pool_end(allocator, 0, id)); }
+static void begin(weir_pool_id id) { assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL)); }
+static void end(weir_pool_id id) { assert_ok(weir_pool_end(allocator, 0, id)); }
 
 static void release(weir_pool_id id) {
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   assert_valid();
 }
 
 static int holders(weir_pool_id id) {
   int count = -1;
-  CHECK(weir_pool_use_count(allocator, 0, id, &count));
+  assert_ok(weir_pool_use_count(allocator, 0, id, &count));
   return count;
 }
 
 static bool exists(weir_pool_id id) {
   int count;
   return weir_pool_use_count(allocator, 0, id, &count) == WEIR_OK;
-}
-
-/* The pool that the block of a pointer belongs to; {0, 0}: the default one. */
-static weir_pool_id pool_of(const void *p) {
-  const weir__segment *segment = segment_at(p);
-  assert_non_null(segment);
-  const weir__private_pool *owner = segment->arena->pool->owner;
-  return owner ? owner->id : (weir_pool_id){0, 0};
 }
 
 #define assert_in_pool(p, id)                                                                                          \
@@ -64,11 +56,11 @@ static void test_scope_of_a_thread(void **state) {
   begin(pool_a);
   void *in = get(512, NULL);
   assert_in_pool(in, pool_a);
-  assert_ptr_not_equal(in, before); /* what is cached outside does not serve */
+  assert_ptr_not_equal(in, before); /* blocks cached outside the pool are not used */
   end(pool_a);
   put(in);
   void *after = get(512, NULL);
-  assert_ptr_equal(after, before); /* and the other way round */
+  assert_ptr_equal(after, before); /* nor the reverse */
   assert_in_pool(after, default_pool);
   begin(pool_a);
   assert_ptr_equal(get(512, NULL), in);
@@ -82,8 +74,8 @@ static void *alloc_on_thread(void *out) {
   return NULL;
 }
 
-/* PyTorch's test_mempool_ctx_multithread: a scope without a filter is of its thread alone. */
-static void test_scope_is_not_of_other_threads(void **state) {
+/* PyTorch's test_mempool_ctx_multithread: a scope without a filter applies only to its thread. */
+static void test_scope_does_not_apply_to_other_threads(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   begin(pool_a);
@@ -107,34 +99,34 @@ static void test_scope_with_a_filter(void **state) {
   static char context[] = "context";
   weir_cu_stream other = work_stream();
   wanted = work_stream();
-  CHECK(weir_pool_begin(allocator, 0, pool_a, is_wanted, context));
+  assert_ok(weir_pool_begin(allocator, 0, pool_a, is_wanted, context));
   assert_in_pool(get(512, wanted), pool_a);
   assert_in_pool(get(512, other), default_pool);
   assert_in_pool(get(512, NULL), default_pool);
   void *theirs = NULL;
   wanted = NULL;
-  on_thread(alloc_on_thread, &theirs); /* of any thread */
+  on_thread(alloc_on_thread, &theirs); /* on any thread */
   assert_in_pool(theirs, pool_a);
   end(pool_a);
   assert_in_pool(get(512, wanted), default_pool);
   alloc_close();
 }
 
-static void test_innermost_that_wants_it(void **state) {
+static void test_innermost_matching_scope(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   static char context[] = "context";
   wanted = work_stream();
   begin(pool_a);
-  CHECK(weir_pool_begin(allocator, 0, graph_pool, is_wanted, context));
+  assert_ok(weir_pool_begin(allocator, 0, graph_pool, is_wanted, context));
   assert_in_pool(get(512, wanted), graph_pool);
-  assert_in_pool(get(512, NULL), pool_a); /* the inner one does not want it */
+  assert_in_pool(get(512, NULL), pool_a); /* the filter of the inner scope does not match */
   begin(pool_b);
   assert_in_pool(get(512, wanted), pool_b);
   assert_in_pool(get(512, NULL), pool_b);
   end(pool_b);
   assert_in_pool(get(512, wanted), graph_pool);
-  end(pool_a); /* the order does not matter */
+  end(pool_a); /* in any order */
   assert_in_pool(get(512, wanted), graph_pool);
   assert_in_pool(get(512, NULL), default_pool);
   end(graph_pool);
@@ -142,18 +134,18 @@ static void test_innermost_that_wants_it(void **state) {
   alloc_close();
 }
 
-/* A scope is of one device. */
+/* A scope applies to one device. */
 static void test_scope_of_a_device(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
-  CHECK(weir_pool_begin(allocator, 1, pool_a, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 1, pool_a, NULL, NULL));
   assert_in_pool(get_on(0, 512, NULL), default_pool);
   assert_in_pool(get_on(1, 512, NULL), pool_a);
-  CHECK(weir_pool_end(allocator, 1, pool_a));
+  assert_ok(weir_pool_end(allocator, 1, pool_a));
   alloc_close();
 }
 
-/* An allocator may go while scopes are open. */
+/* An allocator can be destroyed while scopes are open. */
 static void test_destroyed_with_an_open_scope(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -168,13 +160,13 @@ static void test_destroyed_with_an_open_scope(void **state) {
 static void test_use_counts(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, NULL));
   assert_int_equal(holders(pool_a), 1);
   begin(pool_a);
   assert_int_equal(holders(pool_a), 2);
   end(pool_a);
-  assert_int_equal(holders(pool_a), 2); /* closing a scope is not letting go */
-  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_int_equal(holders(pool_a), 2); /* closing a scope does not release the pool */
+  assert_ok(weir_pool_create(allocator, 0, pool_a, NULL));
   assert_int_equal(holders(pool_a), 3);
   release(pool_a);
   release(pool_a);
@@ -186,8 +178,8 @@ static void test_use_counts(void **state) {
   alloc_close();
 }
 
-/* A pool is listed while it is held, or has memory; released and without memory it is not, though the cache was not
- * emptied. */
+/* A pool is listed while it is held or has memory. A released pool without memory is not listed, even before the cache
+ * is emptied. */
 static void test_listed_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -195,13 +187,13 @@ static void test_listed_pools(void **state) {
   begin(pool_a);
   void *p = get(30 * MIB, NULL);
   end(pool_a);
-  CHECK(weir_pool_create(allocator, 0, pool_b, NULL));
-  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_pool_create(allocator, 0, pool_b, NULL));
+  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 2);
   release(pool_b);
   release(pool_a);
   weir_pool_id known;
-  CHECK(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, &known, 1, &count));
   assert_int_equal(count, 1);
   assert_int_equal(known.second, pool_a.second);
   char *text = NULL;
@@ -209,21 +201,21 @@ static void test_listed_pools(void **state) {
   FILE *file = open_memstream(&text, &size);
   assert_non_null(file);
   put(p);
-  CHECK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
   empty_cache();
-  CHECK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
   assert_int_equal(fclose(file), 0);
   char *first = strstr(text, "by_private_pools");
   char *second = strchr(strchr(text, '}'), '{');
   assert_true(first && first < second);
   assert_null(strstr(second, "by_private_pools"));
   free(text);
-  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 0);
   alloc_close();
 }
 
-/* A pool that is gone stays in the statistics, and goes on in them when it is made again. */
+/* The statistics of a pool outlive it, and continue when it is created again. */
 static void test_statistics_outlive_the_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -236,29 +228,29 @@ static void test_statistics_outlive_the_pool(void **state) {
     release(pool_a);
     empty_cache();
     assert_false(exists(pool_a));
-    CHECK(weir_pool_get_stats(allocator, 0, pool_a, stats));
+    assert_ok(weir_pool_get_stats(allocator, 0, pool_a, stats));
     assert_int_equal(stats[WEIR_STAT_ALL].current, 0);
     assert_int_equal(stats[WEIR_STAT_ALL].peak, 30 * MIB);
     assert_int_equal(stats[WEIR_STAT_LARGE_POOL].allocated, 30 * MIB * round);
   }
   size_t count;
   weir_pool_id known;
-  CHECK(weir_allocator_pools(allocator, 0, &known, 1, &count));
-  assert_int_equal(count, 0); /* it has to be asked for by its id */
-  CHECK(weir_allocator_pools_ever(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_int_equal(count, 0); /* only available by its id */
+  assert_ok(weir_allocator_pools_ever(allocator, 0, &known, 1, &count));
   assert_int_equal(count, 1);
   assert_int_equal(known.second, pool_a.second);
   alloc_close();
 }
 
-/* Not of all of them: those of the newest that had memory, and those of pools that are there. */
+/* Statistics are kept for live pools and for the newest of those that had memory. */
 static void test_statistics_of_many_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   enum { COUNT = 3000 };
   weir_stat stats[WEIR_STAT_KINDS];
   size_t count;
-  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, NULL));
   for (uint64_t i = 0; i < COUNT; i++) {
     weir_pool_id id = {i + 1000, 0};
     begin(id);
@@ -269,17 +261,17 @@ static void test_statistics_of_many_pools(void **state) {
     if (i % 3)
       empty_cache();
   }
-  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
-  assert_int_equal(count, 1); /* dead ones do not slow down those who read all statistics */
-  CHECK(weir_allocator_pools_ever(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_int_equal(count, 1); /* destroyed pools do not slow down reading all statistics */
+  assert_ok(weir_allocator_pools_ever(allocator, 0, NULL, 0, &count));
   assert_in_range(count, 101, 600);
-  CHECK(weir_pool_get_stats(allocator, 0, pool_a, stats));
+  assert_ok(weir_pool_get_stats(allocator, 0, pool_a, stats));
   for (uint64_t i = COUNT - 100; i < COUNT; i++)
     if (i % 3) {
-      CHECK(weir_pool_get_stats(allocator, 0, (weir_pool_id){i + 1000, 0}, stats));
+      assert_ok(weir_pool_get_stats(allocator, 0, (weir_pool_id){i + 1000, 0}, stats));
       assert_int_equal(stats[WEIR_STAT_ALL].allocated, 2 * MIB);
     }
-  REFUSED(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, (weir_pool_id){1001, 0}, stats));
+  assert_error(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, (weir_pool_id){1001, 0}, stats));
   release(pool_a);
   alloc_close();
 }
@@ -293,17 +285,17 @@ static void test_held_pool_keeps_its_memory(void **state) {
   put(p);
   empty_cache();
   assert_int_equal(reserved(), 30 * MIB);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a));
   assert_int_equal(reserved(), 30 * MIB);
   release(pool_a);
-  assert_int_equal(reserved(), 30 * MIB); /* it may go now, but nobody has asked */
+  assert_int_equal(reserved(), 30 * MIB); /* it can be freed now, but only on request */
   empty_cache();
   assert_int_equal(reserved(), 0);
   assert_false(exists(pool_a));
   alloc_close();
 }
 
-/* PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph: what is in use outlives its pool. */
+/* PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph: memory in use outlives its pool. */
 static void test_memory_in_use_outlives_the_holders(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -329,7 +321,7 @@ static void test_memory_in_use_outlives_the_holders(void **state) {
   }
 }
 
-static void test_held_again_before_it_went(void **state) {
+static void test_held_again_before_release(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   begin(pool_a);
@@ -346,7 +338,7 @@ static void test_held_again_before_it_went(void **state) {
   alloc_close();
 }
 
-/* Letting go inside the scope: it leads to the pool as long as it is open. */
+/* A pool released inside its scope is used until the scope is closed. */
 static void test_released_inside_the_scope(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -379,11 +371,11 @@ static void test_empty_one_pool(void **state) {
   put(b);
   release(pool_a);
   release(pool_b);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a));
   assert_valid();
   assert_int_equal(reserved(), 80 * MIB);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a)); /* it is gone: nothing to do */
-  CHECK(weir_allocator_empty_pool(allocator, default_pool));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a)); /* destroyed: nothing to do */
+  assert_ok(weir_allocator_empty_pool(allocator, default_pool));
   assert_int_equal(reserved(), 0);
   alloc_close();
 }
@@ -400,14 +392,14 @@ static void test_empty_one_pool_waits_for_its_events(void **state) {
   also_used_by(a, other);
   put(a);
   release(pool_a);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a));
   assert_int_equal(reserved(), 0);
   assert_int_equal(soft_pending(other), 0);
   alloc_close();
 }
 
-/* A pool's segments of an expandable kind are counted once, however they were mapped and in how many pieces they go. */
-static void test_expandable_pool_goes_in_pieces(void **state) {
+/* An expandable segment of a pool is counted once, however it was mapped and however many pieces are unmapped. */
+static void test_expandable_pool_is_unmapped_in_pieces(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
   begin(pool_a);
@@ -425,7 +417,7 @@ static void test_expandable_pool_goes_in_pieces(void **state) {
   assert_int_equal(reserved(), 20 * MIB);
   assert_true(exists(pool_a));
   assert_int_equal(segments_of(pool_a), 1);
-  begin(pool_a); /* and three mappings for what is one then */
+  begin(pool_a); /* fills both holes with three mappings */
   void *a = get(20 * MIB, NULL), *b = get(20 * MIB, NULL);
   end(pool_a);
   put(a);
@@ -438,7 +430,7 @@ static void test_expandable_pool_goes_in_pieces(void **state) {
   alloc_close();
 }
 
-/* Its first growth failed, and nothing is left that could outlive it. */
+/* Its first growth failed, and nothing is left that could outlive the pool. */
 static void test_expandable_pool_that_never_grew(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -461,10 +453,10 @@ static void create(weir_pool_id id, int use_on_oom, int no_split) {
   weir_pool_options_init(&options);
   options.use_on_oom = use_on_oom;
   options.no_split = no_split;
-  CHECK(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
 }
 
-/* PyTorch's test_mempool_limited_memory_with_allocator: a free block of the pool serves others rather than none. */
+/* PyTorch's test_mempool_limited_memory_with_allocator: a free block of the pool serves others as a last resort. */
 static void test_use_on_oom(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -477,25 +469,25 @@ static void test_use_on_oom(void **state) {
   assert_ptr_equal(q, p);
   assert_int_equal(stats_of(0).num_alloc_retries, 0); /* before anything is released */
   put(q);
-  assert_in_pool(q, pool_a); /* it goes back where it came from */
+  assert_in_pool(q, pool_a); /* it returns to its pool */
   assert_int_equal(reserved(), 600 * MIB);
 
-  void *other_stream; /* the pool is not grown for others, and its arenas stay with their streams */
+  void *other_stream; /* the pool does not grow for others, and its arenas stay with their streams */
   assert_int_equal(try_get(600 * MIB, work_stream(), &other_stream), WEIR_ERROR_OUT_OF_MEMORY);
-  begin(pool_b); /* and private pools borrow nothing */
+  begin(pool_b); /* private pools do not borrow */
   assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
   end(pool_b);
 
-  CHECK(weir_pool_set_use_on_oom(allocator, 0, pool_a, 0));
+  assert_ok(weir_pool_set_use_on_oom(allocator, 0, pool_a, 0));
   assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
-  CHECK(weir_pool_set_use_on_oom(allocator, 0, pool_a, 1));
+  assert_ok(weir_pool_set_use_on_oom(allocator, 0, pool_a, 1));
   q = get(500 * MIB, NULL);
   assert_layout(q, "500M* 100M");
   put(q);
   alloc_close();
 }
 
-/* The block that could be lent waits for another stream: it is waited for, and looked for again. */
+/* The block that could be lent waits for another stream: the allocator waits, and searches again. */
 static void test_use_on_oom_after_the_events(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -512,8 +504,8 @@ static void test_use_on_oom_after_the_events(void **state) {
   alloc_close();
 }
 
-/* With a split limit large blocks go back one by one when memory is short, but not those of a pool that somebody
- * holds: graphs write there. */
+/* With a split limit, large blocks are released one by one when memory is short, except those of a held pool, which
+ * graphs write to. */
 static void test_held_pool_keeps_oversize_blocks(void **state) {
   (void)state;
   alloc_open("max_split_size_mb:40", GIB);
@@ -527,7 +519,7 @@ static void test_held_pool_keeps_oversize_blocks(void **state) {
   alloc_close();
 }
 
-/* PyTorch's test_deleted_mempool_not_used_on_oom: once it is released its memory is released like any other. */
+/* PyTorch's test_deleted_mempool_not_used_on_oom: memory of a released pool is released like any other. */
 static void test_use_on_oom_ends_with_the_holders(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -570,7 +562,7 @@ static void test_no_split(void **state) {
   alloc_close();
 }
 
-/* A block that is freed and asked for again at once was handed out under the rule before. Nothing else looks at it here. */
+/* A block that is freed and reused at once was allocated under the previous rule. Nothing else inspects it here. */
 static void test_no_split_ends_between_a_pair(void **state) {
   (void)state;
   for (int by_release = 0; by_release < 2; by_release++) {
@@ -579,13 +571,13 @@ static void test_no_split_ends_between_a_pair(void **state) {
     create(pool_a, 0, 1);
     begin(pool_a);
     put(get(3 * MIB, NULL));
-    CHECK(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
+    assert_ok(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
     for (int i = 0; by_release && i < 2; i++)
-      CHECK(weir_pool_release(allocator, 0, pool_a));
+      assert_ok(weir_pool_release(allocator, 0, pool_a));
     if (!by_release)
-      CHECK(weir_pool_set_no_split(allocator, 0, pool_a, 0));
-    CHECK(weir_allocator_free(allocator, p));
-    CHECK(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &q));
+      assert_ok(weir_pool_set_no_split(allocator, 0, pool_a, 0));
+    assert_ok(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &q));
     assert_ptr_equal(q, p);
     assert_layout(q, "3M* 17M");
     put(q);
@@ -607,14 +599,14 @@ static void test_options_are_for_a_new_pool(void **state) {
   alloc_close();
 }
 
-/* ---- Own memory ---- */
+/* ---- Pools with their own functions ---- */
 
 enum { BORROWED = 16 };
 static struct {
   int allocs, frees, device, refuse;
   weir_cu_stream stream;
   size_t bytes;
-  size_t skew; /* how far from a border of 2 MiB its memory begins */
+  size_t skew; /* offset of its memory from a 2 MiB border */
   struct {
     char *whole, *given;
     size_t bytes;
@@ -659,19 +651,19 @@ static void create_own(weir_pool_id id, int use_on_oom) {
   options.free = own_free;
   options.context = &own;
   options.use_on_oom = use_on_oom;
-  CHECK(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
 }
 
 /* PyTorch's test_mempool_with_allocator. */
 static void test_own_memory(void **state) {
   (void)state;
-  alloc_open("expandable_segments:True", GIB); /* which such a pool does not use */
+  alloc_open("expandable_segments:True", GIB); /* not used by such a pool */
   weir_cu_stream stream = work_stream();
   create_own(pool_a, 0);
   begin(pool_a);
   char *p = get(2 * MIB, stream), *q = get(2 * MIB, stream);
   end(pool_a);
-  assert_int_equal(own.allocs, 1); /* cached and split as ever */
+  assert_int_equal(own.allocs, 1); /* cached and split as usual */
   assert_int_equal(own.bytes, 20 * MIB);
   assert_int_equal(own.device, 0);
   assert_ptr_equal(own.stream, stream);
@@ -707,19 +699,19 @@ static void test_own_memory_is_refused(void **state) {
   weir_pool_options_init(&options);
   options.alloc = own_alloc;
   options.free = own_free;
-  REFUSED_SAYING(BAD_STATE, "exists", weir_pool_create(allocator, 0, pool_a, &options));
+  assert_error_says(BAD_STATE, "exists", weir_pool_create(allocator, 0, pool_a, &options));
   assert_int_equal(holders(pool_a), 2);
   alloc_close();
-  assert_int_equal(own.frees, 1); /* with the allocator, at the latest */
+  assert_int_equal(own.frees, 1); /* freed with the allocator at the latest */
 }
 
-/* A pool's function may ask the allocator where a pointer's memory begins. One that gives memory which is in use is not believed,
- * and is not asked to take it back either. */
+/* A pool's function may ask the allocator for the base of a pointer. Memory that is already in use is refused, and is
+ * not passed to the free function either. */
 static void *strange_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
   (void)bytes, (void)device, (void)stream;
   void *base = NULL;
   size_t all;
-  CHECK(weir_allocator_base(allocator, context, &base, &all));
+  assert_ok(weir_allocator_base(allocator, context, &base, &all));
   return base;
 }
 
@@ -737,7 +729,7 @@ static void test_own_memory_that_is_in_use(void **state) {
   options.alloc = strange_alloc;
   options.free = strange_free;
   options.context = first;
-  CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, &options));
   begin(pool_a);
   collect_messages();
   assert_int_equal(try_get(2 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
@@ -748,8 +740,8 @@ static void test_own_memory_that_is_in_use(void **state) {
   alloc_close();
 }
 
-/* Memory of one's own need not begin where the driver's would: segments share units of the address table then. */
-static void test_own_memory_out_of_line(void **state) {
+/* Memory from a pool's functions may begin at any address: segments then share units of the page map. */
+static void test_own_memory_unaligned(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   create_own(pool_a, 0);
@@ -770,7 +762,7 @@ static void test_own_memory_out_of_line(void **state) {
   alloc_close();
 }
 
-/* Two segments side by side in one piece of memory: the unit in which one ends and the other begins leads to both. */
+/* Two adjacent segments in one piece of memory: the unit that contains their border leads to both. */
 static char *arena_start;
 static size_t arena_used;
 static void *slice_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
@@ -792,7 +784,7 @@ static void test_segments_that_share_a_unit(void **state) {
   weir_pool_options_init(&options);
   options.alloc = slice_alloc;
   options.free = slice_free;
-  CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, &options));
   for (int round = 0; round < 3; round++) {
     arena_start = whole + 1536 * KIB; /* borders in the middle of units */
     arena_used = 0;
@@ -800,7 +792,7 @@ static void test_segments_that_share_a_unit(void **state) {
     char *p[4], *s[4];
     for (int i = 0; i < 4; i++) {
       p[i] = get(12 * MIB, NULL);
-      s[i] = get(MIB, work_stream()); /* a segment of 2 MiB, as large as a unit */
+      s[i] = get(MIB, work_stream()); /* a segment of 2 MiB, the size of a unit */
     }
     end(pool_a);
     for (int i = 0; i < 4; i++) {
@@ -808,27 +800,28 @@ static void test_segments_that_share_a_unit(void **state) {
       assert_layout(p[i] + 12 * MIB - 1, "12M*");
       assert_layout(s[i], "1M* 1M");
       assert_layout(s[i] + 2 * MIB - 1, "1M* 1M");
-      REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, p[i] + 2 * MIB));
+      assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, p[i] + 2 * MIB));
     }
     static const int order[] = {2, 0, 3, 1};
     for (int i = 0; i < 4; i++) {
       put(p[order[(i + round) % 4]]);
       put(s[order[i]]);
     }
-    CHECK(weir_pool_release(allocator, 0, pool_a));
-    CHECK(weir_pool_release(allocator, 0, pool_a));
+    assert_ok(weir_pool_release(allocator, 0, pool_a));
+    assert_ok(weir_pool_release(allocator, 0, pool_a));
     empty_cache();
     assert_int_equal(reserved(), 0);
-    CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+    assert_ok(weir_pool_create(allocator, 0, pool_a, &options));
   }
   alloc_close();
   free(whole);
 }
 
-/* ---- Short of memory in a scope ---- */
+/* ---- Out of memory in a scope ---- */
 
-/* PyTorch's test_mempool_oom_recovery_releases_cached_blocks: a scope is no capture, so all that is cached can go. */
-static void test_cached_memory_goes_for_a_pool(void **state) {
+/* PyTorch's test_mempool_oom_recovery_releases_cached_blocks: a scope is not a capture, so all cached memory can be
+ * released. */
+static void test_cached_memory_is_released_for_a_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *cached = get(800 * MIB, NULL);
@@ -841,7 +834,7 @@ static void test_cached_memory_goes_for_a_pool(void **state) {
   alloc_close();
 }
 
-/* PyTorch's test_mempool_block_free_not_deferred: nor is a free in it put off. */
+/* PyTorch's test_mempool_block_free_not_deferred: a free in a scope is not deferred. */
 static void test_free_in_a_scope_gets_its_events(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -861,7 +854,7 @@ static void test_free_in_a_scope_gets_its_events(void **state) {
 
 static int is_live_set(weir_pool_id id, void *const *pointers, size_t count) {
   int equal = -1;
-  CHECK(weir_pool_check_live(allocator, 0, id, pointers, count, &equal));
+  assert_ok(weir_pool_check_live(allocator, 0, id, pointers, count, &equal));
   return equal;
 }
 
@@ -875,7 +868,7 @@ static void test_check_live(void **state) {
   void *outside = get(16, NULL);
   assert_true(is_live_set(pool_a, (void *[]){p, q}, 2));
   assert_true(is_live_set(pool_a, (void *[]){q, p}, 2));
-  assert_true(is_live_set(pool_a, (void *[]){q, p, q, q, p}, 5)); /* a set */
+  assert_true(is_live_set(pool_a, (void *[]){q, p, q, q, p}, 5)); /* order and duplicates do not matter */
   assert_false(is_live_set(pool_a, (void *[]){p}, 1));
   assert_false(is_live_set(pool_a, (void *[]){p, q, NULL}, 3));
   assert_false(is_live_set(pool_a, (void *[]){p, outside}, 2));
@@ -886,7 +879,7 @@ static void test_check_live(void **state) {
   weir_cu_stream other = work_stream();
   work(other);
   also_used_by(q, other);
-  put(q); /* it waits, but is not live */
+  put(q); /* waiting, so not live */
   assert_true(is_live_set(pool_a, NULL, 0));
   soft_step_all();
   put(outside);
@@ -920,14 +913,14 @@ static void *use_no_pool(void *stream) {
   return NULL;
 }
 
-/* PyTorch's test_allocate_in_thread_to_pool: three segments of the thread and the one that was there before, or two
- * expandable ones. */
+/* PyTorch's test_allocate_in_thread_to_pool: three segments of the thread and the existing one, or two expandable ones.
+ * */
 static void test_seed_allocate_in_thread_to_pool(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     weir_cu_stream first = work_stream(), second = work_stream();
-    CHECK(weir_pool_create(allocator, 0, graph_pool, NULL));
+    assert_ok(weir_pool_create(allocator, 0, graph_pool, NULL));
     begin(graph_pool);
     put(get(16, first));
     end(graph_pool);
@@ -950,9 +943,9 @@ static void test_seed_allocate_in_thread_to_pool(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_scope_of_a_thread, alloc_teardown),
-      cmocka_unit_test_teardown(test_scope_is_not_of_other_threads, alloc_teardown),
+      cmocka_unit_test_teardown(test_scope_does_not_apply_to_other_threads, alloc_teardown),
       cmocka_unit_test_teardown(test_scope_with_a_filter, alloc_teardown),
-      cmocka_unit_test_teardown(test_innermost_that_wants_it, alloc_teardown),
+      cmocka_unit_test_teardown(test_innermost_matching_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_scope_of_a_device, alloc_teardown),
       cmocka_unit_test_teardown(test_destroyed_with_an_open_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_use_counts, alloc_teardown),
@@ -961,11 +954,11 @@ int main(void) {
       cmocka_unit_test_teardown(test_statistics_of_many_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_held_pool_keeps_its_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_memory_in_use_outlives_the_holders, alloc_teardown),
-      cmocka_unit_test_teardown(test_held_again_before_it_went, alloc_teardown),
+      cmocka_unit_test_teardown(test_held_again_before_release, alloc_teardown),
       cmocka_unit_test_teardown(test_released_inside_the_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_empty_one_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_empty_one_pool_waits_for_its_events, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable_pool_goes_in_pieces, alloc_teardown),
+      cmocka_unit_test_teardown(test_expandable_pool_is_unmapped_in_pieces, alloc_teardown),
       cmocka_unit_test_teardown(test_expandable_pool_that_never_grew, alloc_teardown),
       cmocka_unit_test_teardown(test_use_on_oom, alloc_teardown),
       cmocka_unit_test_teardown(test_use_on_oom_after_the_events, alloc_teardown),
@@ -977,9 +970,9 @@ int main(void) {
       cmocka_unit_test_teardown(test_own_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory_is_refused, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory_that_is_in_use, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_memory_out_of_line, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_memory_unaligned, alloc_teardown),
       cmocka_unit_test_teardown(test_segments_that_share_a_unit, alloc_teardown),
-      cmocka_unit_test_teardown(test_cached_memory_goes_for_a_pool, alloc_teardown),
+      cmocka_unit_test_teardown(test_cached_memory_is_released_for_a_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_free_in_a_scope_gets_its_events, alloc_teardown),
       cmocka_unit_test_teardown(test_check_live, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_allocate_in_thread_to_pool, alloc_teardown),

@@ -1,7 +1,7 @@
 /*
- * Memory that other streams use too: it is used again when each of them got to where it was freed.
+ * Memory that other streams use too: it is reused once each of them has reached the point where it was freed.
  *
- * In stepped time a piece of work, and the event behind it, is there until the test steps the stream.
+ * In stepped time a piece of work, and the event after it, stays pending until the test steps the stream.
  */
 #include <string.h>
 
@@ -21,9 +21,9 @@ static void test_waits_for_the_other_stream(void **state) {
   put(p);
   assert_layout(p, "4K~ 2044K");
   weir_allocator_stats s = stats_of(0);
-  assert_int_equal(of(s.allocation), 0); /* the caller has let go of it, */
+  assert_int_equal(of(s.allocation), 0); /* no longer allocated, */
   assert_int_equal(of(s.allocated_bytes), 0);
-  assert_int_equal(of(s.active), 1); /* but it is active still */
+  assert_int_equal(of(s.active), 1); /* but still active */
   assert_int_equal(of(s.active_bytes), SIZE);
   assert_int_equal(of(s.requested_bytes), SIZE);
 
@@ -33,7 +33,7 @@ static void test_waits_for_the_other_stream(void **state) {
   void *r = get(SIZE, mine);
   assert_ptr_not_equal(r, p);
   assert_int_equal(soft_step(other, 1), 1);
-  assert_layout(p, "4K~ 4K* 4K* 2036K"); /* nobody has looked yet */
+  assert_layout(p, "4K~ 4K* 4K* 2036K"); /* not polled yet */
   assert_ptr_equal(get(SIZE, mine), p);
   alloc_close();
 }
@@ -59,7 +59,7 @@ static void test_waits_for_every_stream(void **state) {
   alloc_close();
 }
 
-/* Work that is put into the other stream after the free does not count. */
+/* Work that the other stream gets after the free does not count. */
 static void test_later_work_does_not_count(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -76,7 +76,7 @@ static void test_later_work_does_not_count(void **state) {
   alloc_close();
 }
 
-static void test_own_stream_and_null_are_nothing(void **state) {
+static void test_own_stream_and_null_are_ignored(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream();
@@ -91,7 +91,7 @@ static void test_own_stream_and_null_are_nothing(void **state) {
   alloc_close();
 }
 
-static void test_twice_is_once(void **state) {
+static void test_recording_twice(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
@@ -104,7 +104,7 @@ static void test_twice_is_once(void **state) {
   alloc_close();
 }
 
-/* The next owner of the block starts anew. */
+/* The next use of the block starts without recorded streams. */
 static void test_uses_end_with_the_free(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -122,8 +122,8 @@ static void test_uses_end_with_the_free(void **state) {
   alloc_close();
 }
 
-/* A slow stream holds up its own blocks only. */
-static void test_no_queue_behind_a_slow_stream(void **state) {
+/* A slow stream delays only its own blocks. */
+static void test_slow_stream_delays_only_its_blocks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream slow = work_stream(), fast = work_stream();
@@ -139,7 +139,7 @@ static void test_no_queue_behind_a_slow_stream(void **state) {
   soft_step(fast, 2);
   assert_ptr_equal(get(SIZE, NULL), q);
   assert_layout(p, "4K~ 4K* 4K~ 2036K");
-  soft_step(slow, 2); /* the work and p's event, not yet r's */
+  soft_step(slow, 2); /* the work and the event of p, but not the event of r */
   assert_ptr_equal(get(SIZE, NULL), p);
   assert_layout(p, "4K* 4K* 4K~ 2036K");
   soft_step(slow, 1);
@@ -147,7 +147,7 @@ static void test_no_queue_behind_a_slow_stream(void **state) {
   alloc_close();
 }
 
-/* A block that waits is nobody's neighbour. */
+/* A waiting block is not merged with its neighbours. */
 static void test_waiting_block_is_not_merged(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -158,12 +158,12 @@ static void test_waiting_block_is_not_merged(void **state) {
   put(b);
   put(c);
   assert_layout(a, "4K 4K~ 2040K");
-  empty_cache(); /* waits for the events, and all can go */
+  empty_cache(); /* waits for the events, and releases everything */
   assert_int_equal(reserved(), 0);
   alloc_close();
 }
 
-static void test_events_are_used_again(void **state) {
+static void test_events_are_reused(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
@@ -181,7 +181,7 @@ static void test_events_are_used_again(void **state) {
   alloc_close();
 }
 
-static void test_nothing_is_asked_when_nothing_waits(void **state) {
+static void test_no_queries_without_waiting_blocks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
@@ -198,8 +198,8 @@ static void test_nothing_is_asked_when_nothing_waits(void **state) {
   alloc_close();
 }
 
-/* PyTorch's test_record_stream: a copy from `tmp` is delayed, `tmp` is freed, and what is allocated meanwhile must
- * not spoil it. */
+/* PyTorch's test_record_stream: a copy from `tmp` is delayed, `tmp` is freed, and later allocations must not overwrite
+ * it. */
 static void test_seed_record_stream(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -207,30 +207,29 @@ static void test_seed_record_stream(void **state) {
   static const float values[] = {1, 2, 3, 4};
   float host[4] = {0};
   void *result = get(sizeof values, main_stream), *tmp = get(sizeof values, side);
-  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)tmp, (weir_cu_deviceptr)(uintptr_t)values, sizeof values, side));
+  assert_cu(d->MemcpyAsync(d, (weir_cu_deviceptr)tmp, (weir_cu_deviceptr)(uintptr_t)values, sizeof values, side));
   weir_cu_event copied = soft_event();
-  OK(d->EventRecord(d, copied, side));
-  OK(d->StreamWaitEvent(d, main_stream, copied, 0));
+  assert_cu(d->EventRecord(d, copied, side));
+  assert_cu(d->StreamWaitEvent(d, main_stream, copied, 0));
   also_used_by(tmp, main_stream);
   soft_spin(main_stream, 50000000);
-  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)result, (weir_cu_deviceptr)tmp, sizeof values, main_stream));
+  assert_cu(d->MemcpyAsync(d, (weir_cu_deviceptr)result, (weir_cu_deviceptr)tmp, sizeof values, main_stream));
   put(tmp);
 
   void *tmp2 = get(sizeof values, side);
-  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)tmp2, 0, sizeof values, side));
+  assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)tmp2, 0, sizeof values, side));
   assert_ptr_not_equal(tmp2, tmp); /* "allocation re-used too soon" */
-  OK(d->StreamSynchronize(d, side));
-  OK(d->StreamSynchronize(d, main_stream));
+  assert_cu(d->StreamSynchronize(d, side));
+  assert_cu(d->StreamSynchronize(d, main_stream));
   memcpy(host, result, sizeof host);
   assert_memory_equal(host, values, sizeof values);
 
   assert_ptr_equal(get(sizeof values, side), tmp); /* "allocation not re-used" */
-  OK(d->EventDestroy(d, copied));
+  assert_cu(d->EventDestroy(d, copied));
   alloc_close();
 }
 
-/* PyTorch's test_caching_allocator_record_stream_oom: memory that waits for a stream is there when there is no
- * other. */
+/* PyTorch's test_caching_allocator_record_stream_oom: memory that waits for a stream is used if there is no other. */
 static void test_seed_record_stream_oom(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -253,42 +252,41 @@ static void test_seed_record_stream_oom(void **state) {
   }
 }
 
-/* The other stream was destroyed before the block was freed. Its work may still be under way: the block waits for
- * that. */
-static void test_stream_that_is_gone(void **state) {
+/* The other stream was destroyed before the block was freed. Its work may still run, and the block waits for it. */
+static void test_destroyed_stream(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   void *p = get(SIZE, NULL), *target = get(SIZE, NULL);
   memset(p, 1, SIZE);
-  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)target, (weir_cu_deviceptr)p, SIZE, other));
+  assert_cu(d->MemcpyAsync(d, (weir_cu_deviceptr)target, (weir_cu_deviceptr)p, SIZE, other));
   also_used_by(p, other);
-  OK(d->StreamDestroy(d, other));
+  assert_cu(d->StreamDestroy(d, other));
   put(p);
   void *q = get(SIZE, NULL);
-  memset(q, 2, SIZE); /* if it is the same block, the copy was before */
+  memset(q, 2, SIZE); /* if it is the same block, the copy is done */
   soft_step_all();
   assert_int_equal(((char *)target)[SIZE - 1], 1);
   alloc_close();
 }
 
-/* The stream of cached blocks was destroyed: the memory is still to be had back. */
-static void test_own_stream_is_gone(void **state) {
+/* The stream of cached blocks was destroyed: the memory can still be released. */
+static void test_destroyed_own_stream(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
     void *p = get(20 * MIB, stream);
-    OK(d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 20 * MIB, stream));
+    assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 20 * MIB, stream));
     put(p);
-    OK(d->StreamDestroy(d, stream));
+    assert_cu(d->StreamDestroy(d, stream));
     empty_cache();
     assert_int_equal(reserved(), 0);
     alloc_close();
   }
 }
 
-/* NVIDIA's driver crashes when it is given such a stream: where they may end, none is. */
+/* NVIDIA's driver crashes if it is given a destroyed stream: streams that may be destroyed are not passed to it. */
 static void test_streams_may_end(void **state) {
   (void)state;
   alloc_open_with(&(weir_allocator_options){
@@ -297,11 +295,11 @@ static void test_streams_may_end(void **state) {
   void *p = get(20 * MIB, stream), *q = get(20 * MIB, NULL);
   put(p);
   also_used_by(q, other);
-  CHECK(weir_allocator_begin_capture(allocator, 0));
-  put(q); /* it waits for the end of the capture */
-  CHECK(weir_allocator_end_capture(allocator, 0));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamDestroy(d, other));
+  assert_ok(weir_allocator_begin_capture(allocator, 0));
+  put(q); /* waits for the end of the capture */
+  assert_ok(weir_allocator_end_capture(allocator, 0));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, other));
   empty_cache();
   assert_int_equal(reserved(), 0);
   assert_int_equal(calls(WEIR_CALL_StreamSynchronize), 0);
@@ -309,29 +307,30 @@ static void test_streams_may_end(void **state) {
   alloc_close();
 }
 
-/* A program captures the other stream, and the allocator is not told. An event there would be a part of the graph. */
-static void test_stream_that_is_captured(void **state) {
+/* The program captures the other stream without notifying the allocator. An event there would become part of the graph.
+ * */
+static void test_captured_stream(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream(), other = work_stream();
   weir_cu_graph graph;
   void *p = get(SIZE, mine);
   also_used_by(p, other);
-  OK(d->StreamBeginCapture(d, other, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamBeginCapture(d, other, WEIR_CU_CAPTURE_RELAXED));
   put(p);
   assert_ptr_not_equal(get(SIZE, mine), p);
-  OK(d->StreamEndCapture(d, other, &graph));
+  assert_cu(d->StreamEndCapture(d, other, &graph));
   size_t nodes = 1;
-  OK(d->GraphGetNodes(d, graph, NULL, &nodes));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &nodes));
   assert_int_equal(nodes, 0);
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
   get(SIZE, mine); /* the event is recorded now */
   soft_step_all();
   assert_ptr_equal(get(SIZE, mine), p);
   alloc_close();
 }
 
-/* On the legacy stream as on any other. */
+/* The same on the legacy stream. */
 static void test_legacy_stream_as_the_other(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -351,19 +350,19 @@ int main(void) {
       cmocka_unit_test_teardown(test_waits_for_the_other_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_waits_for_every_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_later_work_does_not_count, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_stream_and_null_are_nothing, alloc_teardown),
-      cmocka_unit_test_teardown(test_twice_is_once, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_stream_and_null_are_ignored, alloc_teardown),
+      cmocka_unit_test_teardown(test_recording_twice, alloc_teardown),
       cmocka_unit_test_teardown(test_uses_end_with_the_free, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_queue_behind_a_slow_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_slow_stream_delays_only_its_blocks, alloc_teardown),
       cmocka_unit_test_teardown(test_waiting_block_is_not_merged, alloc_teardown),
-      cmocka_unit_test_teardown(test_events_are_used_again, alloc_teardown),
-      cmocka_unit_test_teardown(test_nothing_is_asked_when_nothing_waits, alloc_teardown),
+      cmocka_unit_test_teardown(test_events_are_reused, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_queries_without_waiting_blocks, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_record_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_record_stream_oom, alloc_teardown),
-      cmocka_unit_test_teardown(test_stream_that_is_gone, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_stream_is_gone, alloc_teardown),
+      cmocka_unit_test_teardown(test_destroyed_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_destroyed_own_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_streams_may_end, alloc_teardown),
-      cmocka_unit_test_teardown(test_stream_that_is_captured, alloc_teardown),
+      cmocka_unit_test_teardown(test_captured_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_legacy_stream_as_the_other, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /*
- * The port through which recordings are replayed.
+ * The port that replays of recordings use.
  */
 #include "alloc/replay_port.h"
 
@@ -35,7 +35,7 @@ static void test_sizes(void **state) {
   assert_int_equal(weir__port_segment_bytes(&settings, WEIR__PORT_MAX_REQUEST), WEIR__PORT_MAX_REQUEST);
 }
 
-/* A block that was taken is not in the cache until it is handed out and freed. */
+/* A taken block is not in the cache until it has been handed out and freed. */
 static void test_take(void **state) {
   (void)state;
   void *pointer = NULL;
@@ -60,7 +60,7 @@ static void test_uncached(void **state) {
   assert_int_equal(weir__port_alloc_uncached(allocator, NULL, 4 * MIB, NULL, &pointer), WEIR_OK);
   assert_int_equal(reserved(), 40 * MIB);
   put(pointer);
-  weir__port_release_arena(allocator, 1); /* no segment is there */
+  weir__port_release_arena(allocator, 1); /* there are no segments */
   assert_int_equal(reserved(), 40 * MIB);
   weir__port_release_arena(allocator, (uint64_t)(uintptr_t)pointer);
   assert_int_equal(reserved(), 0);
@@ -105,7 +105,7 @@ static void clear_state(weir__state *read) {
   free(read->blocks);
 }
 
-/* What is installed is read back, at the addresses that the device gave: holes, free blocks, a pool and all. */
+/* An installed state is read back with the addresses of the device, including holes, free blocks and a pool. */
 static void test_install(void **state) {
   (void)state;
   weir__settings settings;
@@ -142,7 +142,7 @@ static void test_install(void **state) {
       assert_int_equal(b->address - s->address, v->address - w->address);
       assert_int_equal(b->size, v->size);
       assert_int_equal(b->requested, v->requested);
-      /* Waiting is the caller's to bring about. */
+      /* The port does not create waiting blocks; the caller does. */
       assert_int_equal(b->state, weir__state_is_active(v) ? WEIR_BLOCK_ACTIVE_ALLOCATED : v->state);
     }
   }

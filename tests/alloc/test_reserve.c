@@ -1,5 +1,5 @@
 /*
- * How much address space expandable segments reserve, and requests that are refused before the driver is asked.
+ * The address space that expandable segments reserve, and requests that are refused without a driver call.
  */
 #include <string.h>
 
@@ -26,7 +26,7 @@ static void test_bytes(void **state) {
   alloc_close();
 }
 
-/* Never more than 9/8 of the device: more cannot be mapped. */
+/* At most 9/8 of the device: more cannot be mapped. */
 static void test_at_most_nine_eighths(void **state) {
   (void)state;
   static const char *const confs[] = {"expandable_segments:True,expandable_segments_reserve:400G",
@@ -41,7 +41,7 @@ static void test_at_most_nine_eighths(void **state) {
   }
 }
 
-/* One reservation is full: the stream gets another one. */
+/* One reservation is full, and the stream gets another one. */
 static void test_more_reservations(void **state) {
   (void)state;
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.1", GIB);
@@ -62,8 +62,8 @@ static void test_larger_than_a_reservation(void **state) {
   (void)state;
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.1", GIB);
   void *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "exceeds the expandable-segment reserve of 102.40 MiB",
-                 weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, "exceeds the expandable-segment reserve of 102.40 MiB",
+                    weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
   assert_non_null(strstr(weir_last_error(), "at least 200.00 MiB"));
   assert_valid();
   put(get(100 * MIB, NULL));
@@ -76,23 +76,23 @@ static void test_classes_of_streams(void **state) {
              "expandable_segments_reserve_by_class:[narrow:0.1,wide:0.5]",
              GIB);
   weir_cu_stream plain = work_stream(), narrow = work_stream(), wide = work_stream(), lost = work_stream();
-  CHECK(weir_allocator_set_reserve_class(allocator, 0, narrow, "narrow"));
-  CHECK(weir_allocator_set_reserve_class(allocator, 0, wide, "narrow"));
-  CHECK(weir_allocator_set_reserve_class(allocator, 0, wide, "wide")); /* the last one counts */
-  CHECK(weir_allocator_set_reserve_class(allocator, 0, lost, "unheard-of"));
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, narrow, "narrow"));
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, wide, "narrow"));
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, wide, "wide")); /* the last call counts */
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, lost, "unheard-of"));
   assert_layout(get(20 * MIB, plain), "20M* 240M-");
   assert_layout(get(20 * MIB, narrow), "20M* 100M-");
   assert_layout(get(20 * MIB, wide), "20M* 500M-");
-  assert_layout(get(20 * MIB, lost), "20M* 240M-"); /* as the others have it */
-  CHECK(weir_allocator_set_reserve_class(allocator, 0, narrow, NULL));
-  CHECK(weir_allocator_set_reserve_class(allocator, 0, wide, ""));
-  assert_layout(get(512, narrow), "512* 2096640 254M-"); /* from the next one on */
+  assert_layout(get(20 * MIB, lost), "20M* 240M-"); /* as for the other streams */
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, narrow, NULL));
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, wide, ""));
+  assert_layout(get(512, narrow), "512* 2096640 254M-"); /* from the next reservation on */
   assert_layout(get(512, wide), "512* 2096640 254M-");
-  CHECK(weir_allocator_set_reserve_class(allocator, 0, plain, NULL)); /* it had none */
-  REFUSED(INVALID_ARGUMENT, weir_allocator_set_reserve_class(NULL, 0, plain, "narrow"));
-  REFUSED(INVALID_DEVICE, weir_allocator_set_reserve_class(allocator, 1, plain, "narrow"));
-  REFUSED_SAYING(INVALID_ARGUMENT, "31 bytes",
-                 weir_allocator_set_reserve_class(allocator, 0, plain, "a-name-that-is-longer-than-any-class"));
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, plain, NULL)); /* it had none */
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_reserve_class(NULL, 0, plain, "narrow"));
+  assert_error(INVALID_DEVICE, weir_allocator_set_reserve_class(allocator, 1, plain, "narrow"));
+  assert_error_says(INVALID_ARGUMENT, "31 bytes",
+                    weir_allocator_set_reserve_class(allocator, 0, plain, "a-name-that-is-longer-than-any-class"));
   alloc_close();
 }
 
@@ -104,20 +104,20 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
   observed++;
 }
 
-/* Above the limit a request is refused at once: nothing is released for it, the driver is not asked, and it is no out of
- * memory in the statistics. */
+/* A request above the limit is refused at once: nothing is released, the driver is not called, and it does not count as
+ * an out of memory. */
 static void test_refused_before_the_driver(void **state) {
   (void)state;
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", GIB);
-  CHECK(weir_allocator_attach_oom_observer(allocator, observe, NULL));
+  assert_ok(weir_allocator_attach_oom_observer(allocator, observe, NULL));
   observed = 0;
   void *cached = get(400 * MIB, NULL), *p = NULL;
   put(cached);
   unsigned long before = calls(WEIR_CALL_MemAlloc);
-  REFUSED_SAYING(OUT_OF_MEMORY,
-                 "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
-                 "per_process_memory_fraction limit. Requested size: 450.00 MiB",
-                 weir_allocator_alloc(allocator, 0, 450 * MIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY,
+                    "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+                    "per_process_memory_fraction limit. Requested size: 450.00 MiB",
+                    weir_allocator_alloc(allocator, 0, 450 * MIB, NULL, &p));
   assert_null(p);
   weir_allocator_stats s = stats_of(0);
   assert_int_equal(s.num_oom_rejections, 1);
@@ -126,10 +126,10 @@ static void test_refused_before_the_driver(void **state) {
   assert_int_equal(observed, 0);
   assert_int_equal(calls(WEIR_CALL_MemAlloc), before);
   assert_int_equal(reserved(), 400 * MIB);
-  assert_ptr_equal(get(300 * MIB, NULL), cached); /* what is cached serves */
-  put(get(112 * MIB, WEIR_CU_STREAM_LEGACY));     /* to the byte */
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 512, NULL, &p));
-  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_ptr_equal(get(300 * MIB, NULL), cached); /* cached memory is used */
+  put(get(112 * MIB, WEIR_CU_STREAM_LEGACY));     /* exactly the limit */
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 512, NULL, &p));
+  assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   assert_int_equal(stats_of(0).num_oom_rejections, 0);
   alloc_close();
 }
@@ -138,7 +138,7 @@ static void test_not_refused_otherwise(void **state) {
   (void)state;
   alloc_open("per_process_memory_fraction:0.5", GIB);
   put(get(400 * MIB, NULL));
-  put(get(450 * MIB, NULL)); /* the cached one went for it */
+  put(get(450 * MIB, NULL)); /* the cached segment was released for it */
   assert_int_equal(stats_of(0).num_alloc_retries, 1);
   assert_int_equal(stats_of(0).num_oom_rejections, 0);
   alloc_close();

@@ -1,6 +1,7 @@
 /*
- * PyTorch's test_allocator_fuzz: ten thousand times a block of 2 to 200 MB, or one less, or an empty cache, with data
- * in the blocks that has to be there at the end. Only the ends of a block are written: the machine may be small.
+ * PyTorch's test_allocator_fuzz: ten thousand operations that allocate a block of 2 to 200 MB, free one or empty the
+ * cache, with data in the blocks that is checked at the end. Only both ends of a block are written, because the machine
+ * may be small.
  */
 #include "support/alloc.h"
 
@@ -17,14 +18,14 @@ static int tensor_count;
 static size_t total; /* elements */
 
 static void fill(const tensor *t) {
-  OK(d->MemsetD32Async(d, (weir_cu_deviceptr)t->memory, (unsigned)t->value, EDGE, NULL));
-  OK(d->MemsetD32Async(d, (weir_cu_deviceptr)(t->memory + t->count - EDGE), (unsigned)t->value, EDGE, NULL));
+  assert_cu(d->MemsetD32Async(d, (weir_cu_deviceptr)t->memory, (unsigned)t->value, EDGE, NULL));
+  assert_cu(d->MemsetD32Async(d, (weir_cu_deviceptr)(t->memory + t->count - EDGE), (unsigned)t->value, EDGE, NULL));
 }
 
 static void alloc_one(int value) {
   size_t count = 2 * MIB / 4 + soft_random(198 * MIB / 4);
   void *memory = NULL;
-  CHECK(weir_allocator_alloc(allocator, 0, count * 4, NULL, &memory));
+  assert_ok(weir_allocator_alloc(allocator, 0, count * 4, NULL, &memory));
   assert_true(tensor_count < MOST);
   tensors[tensor_count] = (tensor){memory, count, value};
   fill(&tensors[tensor_count++]);
@@ -35,12 +36,12 @@ static void free_one(void) {
   int i = (int)soft_random((uint64_t)tensor_count);
   tensor t = tensors[i];
   tensors[i] = tensors[--tensor_count];
-  OK(d->StreamSynchronize(d, NULL));
+  assert_cu(d->StreamSynchronize(d, NULL));
   for (size_t k = 0; k < EDGE; k++) {
     assert_int_equal(t.memory[k], t.value);
     assert_int_equal(t.memory[t.count - 1 - k], t.value);
   }
-  CHECK(weir_allocator_free(allocator, t.memory));
+  assert_ok(weir_allocator_free(allocator, t.memory));
   total -= t.count;
 }
 
@@ -56,7 +57,7 @@ static void fuzz(const char *conf) {
     if (choice < 10)
       alloc_one(i);
     else if (choice == 10)
-      CHECK(weir_allocator_empty_cache(allocator));
+      assert_ok(weir_allocator_empty_cache(allocator));
     else
       free_one();
     if (i % 20 == 0)

@@ -2,7 +2,7 @@
 
 #include "alloc/settings_fixture.h"
 
-/* What an unknown key is told, unless one is near. */
+/* The error for an unknown key that is not similar to any other. */
 #define KEYS                                                                                                           \
   "; allowed: backend, max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, "                          \
   "garbage_collection_threshold, roundup_power2_divisions, expandable_segments, expandable_segments_reserve, "         \
@@ -40,7 +40,7 @@ static void assert_divisions(const weir__settings *settings, const unsigned *exp
   }
 }
 
-/* ---- What there is ---- */
+/* ---- The keys ---- */
 
 static void defaults(void **state) {
   (void)state;
@@ -73,7 +73,8 @@ static void defaults(void **state) {
   assert_formatted(&settings, "");
 }
 
-/* Each key, with a value, what is written back ("" for the default), and the field. The field's size says its type. */
+/* Each key with a value, the text that is written back ("" for the default), and the field. The size of the field gives
+ * its type. */
 #define FIELD(field) offsetof(weir__settings, field)
 
 static void flags(void **state) {
@@ -265,7 +266,7 @@ static void roundup(void **state) {
   static const struct {
     const char *text;
     unsigned divisions[WEIR__ROUNDUP_INTERVALS];
-    const char *written; /* where it is not the text */
+    const char *written; /* if it differs from the text */
   } good[] = {
       {"4", {4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}, NULL},
       {"1", {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, NULL},
@@ -280,16 +281,16 @@ static void roundup(void **state) {
       {"[32:256,64:128,256:64,>:32]",
        {256, 256, 256, 256, 256, 256, 128, 0, 64, 32, 32, 32, 32, 32, 32, 32},
        "[32:256,64:128,128:0,256:64,>:32]"},
-      /* What lies between two boundaries has none. */
+      /* Intervals between two boundaries have no value. */
       {"[128:8,256:16,512:1,2048:8,>:2]",
        {8, 8, 8, 8, 8, 8, 8, 8, 16, 1, 0, 8, 2, 2, 2, 2},
        "[128:8,256:16,512:1,1024:0,2048:8,>:2]"},
       {"[1:2]", {2}, "[1:2,>:0]"},
       {"[1:2,]", {2}, "[1:2,>:0]"},
       {"[16:0,>:4]", {0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}, NULL},
-      /* The first that is listed, not the smallest, fills what is below. */
+      /* The first entry of the list, not the smallest, applies to everything below. */
       {"[4:2,1:8]", {8, 2, 2}, "[1:8,2:2,4:2,>:0]"},
-      /* The last interval has no end, so a boundary behind it means it. */
+      /* The last interval has no upper end, so a later boundary refers to it. */
       {"[32768:4]", {4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}, "4"},
       {"[16384:1,65536:4]", {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4}, "[16384:1,>:4]"},
       {"[9223372036854775808:2,>:8]", {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, "2"},
@@ -302,7 +303,7 @@ static void roundup(void **state) {
     if (good[i].written != NULL && good[i].written[0] != '\0')
       snprintf(text, sizeof text, "roundup_power2_divisions:%s", good[i].written);
     assert_formatted(&settings, good[i].written != NULL && good[i].written[0] == '\0' ? "" : text);
-    /* Nothing of an older list stays. */
+    /* No entry of an older list is kept. */
     weir__settings other = parsed("roundup_power2_divisions:[1:2,2:4,4:8,8:16,16:32,>:64]");
     snprintf(text, sizeof text, "roundup_power2_divisions:%s", good[i].text);
     other = parsed_over(&other, text);
@@ -505,7 +506,7 @@ static void grammar(void **state) {
       {"max_split_size_mb:5 12", "settings: column 21: max_split_size_mb: ',' is missing before '12'"},
       {"expandable_segments:Tr ue",
        "settings: column 21: expandable_segments: 'Tr' is neither; allowed: True or False"},
-      /* Nothing that a terminal obeys gets into a message, and not too much. */
+      /* Error texts are escaped for terminals and limited in length. */
       {"a\x1b[31m:1", "settings: column 1: there is no key 'a?'" KEYS},
       {"\xff\x80z:1", "settings: column 1: there is no key '??z'" KEYS},
       {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:1",
@@ -528,7 +529,7 @@ static void a_key_is_given_once(void **state) {
 static void unknown_keys(void **state) {
   (void)state;
   static const struct {
-    const char *key, *meant; /* NULL: none is near */
+    const char *key, *meant; /* NULL if no key is similar */
   } cases[] = {
       {"max_split_size", "max_split_size_mb"},
       {"MAX_SPLIT_SIZE_MB", "max_split_size_mb"},
@@ -579,7 +580,7 @@ static void keys_against_each_other(void **state) {
   assert_refused("large_segment_size_mb:31,max_split_size_mb:30",
                  "settings: column 44: max_split_size_mb: 30 is less than large_segment_size_mb, which is 31" ALLOWED);
 
-  /* Against what was set before. */
+  /* Compared with an earlier setting. */
   settings = parsed("max_split_size_mb:30,max_non_split_rounding_mb:40");
   assert_refused_over(&settings, "large_segment_size_mb:32",
                       "settings: column 23: large_segment_size_mb: 32 is more than max_split_size_mb, which is 30");
@@ -592,7 +593,7 @@ static void keys_against_each_other(void **state) {
       "settings: column 19: max_split_size_mb: 31 is less than large_segment_size_mb, which is 32" ALLOWED);
 #undef ALLOWED
 
-  /* The rounding follows the segment until it is set. */
+  /* The rounding follows the segment size until it is set. */
   assert_int_equal(settings.max_non_split_rounding, 32 * MIB);
   settings = parsed_over(&settings, "large_segment_size_mb:12");
   assert_int_equal(settings.max_non_split_rounding, 12 * MIB);
@@ -632,7 +633,7 @@ static void other_keys_stay(void **state) {
   weir__settings same = parsed_over(&base, "");
   assert_true(weir__settings_equal(&base, &same));
 
-  /* Taking one key back leaves the text without that key: for each. */
+  /* Removing a key leaves the text without that key; for each key. */
   char left[1024];
   snprintf(left, sizeof left, "%s", all);
   weir__settings now = base;
@@ -641,7 +642,7 @@ static void other_keys_stay(void **state) {
     char key[64], change[128];
     sscanf(left, "%63[^:]", key);
     snprintf(change, sizeof change, "%s:default", key);
-    /* Behind its value: a comma that is not in a list. */
+    /* The end of its value: a comma that is not in a list. */
     char *end = left;
     for (int depth = 0; *end != '\0' && (*end != ',' || depth > 0); end++)
       depth += (*end == '[') - (*end == ']');
@@ -667,7 +668,7 @@ static void formatting_into_too_little_room(void **state) {
   weir__settings settings = parsed(whole);
   assert_int_equal(weir__settings_format(&settings, NULL, 0), strlen(whole));
   for (size_t size = 1; size <= strlen(whole) + 2; size++) {
-    char *text = malloc(size); /* so that the sanitizer sees its end */
+    char *text = malloc(size); /* exact size, so that the sanitizer detects reads beyond its end */
     assert_non_null(text);
     assert_int_equal(weir__settings_format(&settings, text, size), strlen(whole));
     size_t kept = size - 1 < strlen(whole) ? size - 1 : strlen(whole);
@@ -677,7 +678,7 @@ static void formatting_into_too_little_room(void **state) {
   }
 }
 
-/* ---- Where it comes from ---- */
+/* ---- Sources of settings ---- */
 
 static const char *const variables[] = {"WEIR_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
                                         "PYTORCH_ALLOC_CONF"};
@@ -692,7 +693,7 @@ static void environment(void **state) {
   assert_null(source);
   assert_formatted(&settings, "");
 
-  /* From the last to the first: each hides those behind it. */
+  /* From last to first: each takes precedence over the later ones. */
   for (size_t i = WEIR_COUNT_OF(variables); i-- > 0;) {
     char text[64], error[256];
     snprintf(text, sizeof text, "max_split_size_mb:%zu", 100 + i);
@@ -772,7 +773,7 @@ static void help_as_text(void **state) {
   free(text);
 }
 
-/* docs/settings.md has the table as the program prints it. */
+/* docs/settings.md contains the table as the program prints it. */
 static void the_page_has_the_table(void **state) {
   (void)state;
   char path[4096];

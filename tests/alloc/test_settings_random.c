@@ -1,5 +1,5 @@
 /*
- * Settings at random: any set of them comes back from its own text, and no text does harm.
+ * Random settings: any set of settings survives a round trip through its text, and no text does harm.
  */
 #include "alloc/settings_fixture.h"
 #include "support/length.h"
@@ -13,7 +13,7 @@ static uint64_t random_below(uint64_t n) {
   return seed % n;
 }
 
-/* Any value, in any of the ways to write it. The segment is 11 to 40, what must not be below it 40 and more. */
+/* Any value in any notation. The segment size is 11 to 40, and values that must not be below it are at least 40. */
 static void random_value(size_t key, char *text) {
   static const char *const keys[] = {"backend",
                                      "max_split_size_mb",
@@ -97,7 +97,8 @@ static void random_value(size_t key, char *text) {
   }
 }
 
-/* What is parsed is written as a text that parses to the same, and neither blanks nor the order of keys matter. */
+/* Parsed settings are written as a text that parses to the same settings; blanks and the order of keys do not matter.
+ * */
 static void any_settings_come_back(void **state) {
   (void)state;
   for (int round = 0; round < usual_or_long(5000, 50000); round++) {
@@ -134,7 +135,7 @@ static void any_settings_come_back(void **state) {
     if (!weir__settings_equal(&a, &b))
       fail_msg("read and written:\n%s\n%s", text, written);
 
-    /* One more key over these changes that key alone. */
+    /* One more key changes only that key. */
     char one[1024], again[1024], expected[8192];
     size_t key = random_below(20);
     random_value(key, one);
@@ -147,7 +148,7 @@ static void any_settings_come_back(void **state) {
   }
 }
 
-/* Valid texts with bytes changed, and bytes that never were one: an error, or settings that come back. */
+/* Valid texts with changed bytes, and random bytes: an error, or settings that survive a round trip. */
 static void garbage(void **state) {
   (void)state;
   static const char *const alphabet[] = {",",
@@ -193,7 +194,7 @@ static void garbage(void **state) {
       for (size_t i = 0; i < length; i++)
         text[i] = (char)(1 + random_below(255));
     }
-    char *exact = malloc(length + 1); /* so that the sanitizer sees its end */
+    char *exact = malloc(length + 1); /* exact size, so that the sanitizer detects reads beyond its end */
     assert_non_null(exact);
     memcpy(exact, text, length);
     exact[length] = '\0';

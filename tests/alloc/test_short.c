@@ -1,9 +1,9 @@
 /*
- * Running short: what is tried, in which order, before a request fails.
+ * Out of memory: the steps, and their order, before a request fails.
  */
 #include "support/alloc.h"
 
-/* The segments that went back to the driver, by their addresses: a new one may be at the same place. */
+/* The segments that were released to the driver, by address; a new segment may have the same address. */
 static uint64_t released[64];
 static int release_count;
 
@@ -16,10 +16,10 @@ static void note_release(void *context, const weir_trace_entry *entry) {
 static void open(const char *conf) {
   alloc_open(conf, GIB);
   release_count = 0;
-  CHECK(weir_allocator_attach_tracker(allocator, note_release, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, note_release, NULL));
 }
 
-/* Whether the segment that began with this block never went back. */
+/* Whether the segment that began with this block was never released. */
 static bool is_held(const void *p) {
   for (int i = 0; i < release_count; i++)
     if (released[i] == (uint64_t)p)
@@ -34,30 +34,31 @@ static void test_fraction(void **state) {
   open(NULL);
   double fraction = 9;
   void *p, *q;
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 1);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 0.5);
   p = get(510 * MIB, NULL);
   assert_int_equal(try_get(4 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
-  q = get(MIB, NULL); /* 2 MiB are left, to the byte */
+  q = get(MIB, NULL); /* exactly 2 MiB are left */
   assert_int_equal(reserved(), 512 * MIB);
   void *r = get(MIB, NULL), *s;
   assert_int_equal(try_get(512, NULL, &s), WEIR_ERROR_OUT_OF_MEMORY);
   put(r);
-  s = get(512, NULL); /* what is cached is not limited */
+  s = get(512, NULL); /* cached memory is not limited */
   put(p);
   put(q);
   put(s);
   alloc_close();
 }
 
-/* PyTorch's test_set_per_process_memory_fraction: 0.499 of a half is there, 0.5 on top of what is used is not. */
+/* PyTorch's test_set_per_process_memory_fraction: 0.499 of a half is available, 0.5 on top of the memory in use is not.
+ * */
 static void test_seed_fraction(void **state) {
   (void)state;
   open(NULL);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   void *p = get((size_t)(0.499 * GIB), NULL), *q;
   put(p);
   empty_cache();
@@ -71,12 +72,12 @@ static void test_fraction_of_nothing(void **state) {
   (void)state;
   open(NULL);
   void *p, *q;
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0));
   assert_int_equal(try_get(512, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
-  assert_int_equal(calls(WEIR_CALL_MemAlloc), 0); /* the driver is not even asked */
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_int_equal(calls(WEIR_CALL_MemAlloc), 0); /* the driver is not called */
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
   p = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.01)); /* below what is there: it stays */
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.01)); /* below the memory in use, which is kept */
   put(p);
   q = get(100 * MIB, NULL);
   assert_ptr_equal(p, q);
@@ -84,14 +85,14 @@ static void test_fraction_of_nothing(void **state) {
   alloc_close();
 }
 
-/* Each device has its own. */
+/* Each device has its own limit. */
 static void test_fraction_is_of_a_device(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = NULL;
-  CHECK(weir_allocator_set_fraction(allocator, 1, 0.25));
+  assert_ok(weir_allocator_set_fraction(allocator, 1, 0.25));
   put(get_on(0, 500 * MIB, NULL));
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 500 * MIB, NULL, &p));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 500 * MIB, NULL, &p));
   put(get_on(1, 256 * MIB, NULL));
   alloc_close();
 }
@@ -101,14 +102,14 @@ static void test_fraction_from_the_settings(void **state) {
   open("per_process_memory_fraction:0.25");
   double fraction = 9;
   void *p;
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 0.25);
   put(get(256 * MIB, NULL));
   assert_int_equal(try_get(257 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   alloc_close();
 }
 
-/* With the lock given back around the driver's call, two who come at once still do not pass the limit. */
+/* The lock is released around the driver call; two concurrent requests still do not exceed the limit. */
 static weir_cu_result (*inner_alloc)(weir_driver *, weir_cu_deviceptr *, size_t);
 static weir_status second_status;
 
@@ -125,10 +126,10 @@ static weir_cu_result alloc_with_company(weir_driver *self, weir_cu_deviceptr *p
   return inner_alloc(self, pointer, bytes);
 }
 
-static void test_limit_with_the_lock_given_back(void **state) {
+static void test_limit_while_the_lock_is_released(void **state) {
   (void)state;
   open("release_lock_on_cudamalloc:True");
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   inner_alloc = faults->MemAlloc;
   faults->MemAlloc = alloc_with_company;
   second_status = WEIR_OK;
@@ -151,20 +152,20 @@ static int give_up_hoard(void *context, int device) {
   host.calls++;
   host.device = device;
   if (host.hoard)
-    CHECK(weir_allocator_free(allocator, host.hoard)); /* no lock is held */
+    assert_ok(weir_allocator_free(allocator, host.hoard)); /* no lock is held */
   host.hoard = NULL;
   return host.answer;
 }
 
-static void test_callback_frees_what_is_needed(void **state) {
+static void test_callback_frees_memory(void **state) {
   (void)state;
   open(NULL);
-  CHECK(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
   host.calls = 0;
   host.answer = 1;
   host.hoard = NULL;
   void *hoard = get(100 * MIB, NULL);
-  assert_int_equal(host.calls, 1); /* before anything new is made */
+  assert_int_equal(host.calls, 1); /* before a new segment is created */
   host.hoard = hoard;
   void *p = get(100 * MIB, NULL);
   assert_int_equal(host.calls, 2);
@@ -172,18 +173,18 @@ static void test_callback_frees_what_is_needed(void **state) {
   assert_ptr_equal(p, hoard);
   assert_int_equal(reserved(), 100 * MIB);
   put(p);
-  put(get(100 * MIB, NULL)); /* not when a cached block fits */
+  put(get(100 * MIB, NULL)); /* not if a cached block fits */
   assert_int_equal(host.calls, 2);
   alloc_close();
 }
 
-/* Who says that nothing was freed is believed. */
-static void test_callback_that_says_no(void **state) {
+/* A callback that freed nothing is trusted. */
+static void test_callback_that_frees_nothing(void **state) {
   (void)state;
   open(NULL);
   host.hoard = get(100 * MIB, NULL);
   void *hoard = host.hoard;
-  CHECK(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
   host.calls = host.answer = 0;
   void *p = get(100 * MIB, NULL);
   assert_int_equal(host.calls, 1);
@@ -203,8 +204,8 @@ static void test_all_callbacks_run(void **state) {
   open(NULL);
   int counts[WEIR__MAX_OBSERVERS] = {0}, more = 0;
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
-    CHECK(weir_allocator_attach_free_callback(allocator, count_call, &counts[i]));
-  REFUSED(BAD_STATE, weir_allocator_attach_free_callback(allocator, count_call, &more));
+    assert_ok(weir_allocator_attach_free_callback(allocator, count_call, &counts[i]));
+  assert_error(BAD_STATE, weir_allocator_attach_free_callback(allocator, count_call, &more));
   put(get(512, NULL));
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
@@ -213,7 +214,7 @@ static void test_all_callbacks_run(void **state) {
 
 /* ---- Collection by age ---- */
 
-/* Ages count the searches of the large pool. The first call makes the segment that the others find. */
+/* The age counts the searches of the large pool. The first call creates the segment that the others find. */
 static void grow_older(int searches) {
   for (int i = 0; i < searches; i++)
     put(get(2 * MIB, WEIR_CU_STREAM_LEGACY));
@@ -222,14 +223,14 @@ static void grow_older(int searches) {
 static void test_collects_the_oldest(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.5");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   grow_older(1);
   void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL), *c = get(200 * MIB, NULL);
   put(a);
   grow_older(10);
   put(b);
   assert_int_equal(reserved(), 620 * MIB);
-  void *p = get(250 * MIB, NULL); /* 108 MiB are above the threshold */
+  void *p = get(250 * MIB, NULL); /* 108 MiB above the threshold */
   assert_false(is_held(a));
   assert_true(is_held(b));
   assert_int_equal(reserved(), 670 * MIB);
@@ -239,29 +240,29 @@ static void test_collects_the_oldest(void **state) {
   alloc_close();
 }
 
-static void test_collects_until_it_is_enough(void **state) {
+static void test_collects_until_below_the_threshold(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
   grow_older(1);
   void *p[4];
   for (int i = 0; i < 4; i++)
     p[i] = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB)); /* set now, so that nothing was collected before */
   for (int i = 0; i < 4; i++) {
     put(p[i]);
     grow_older(5);
   }
-  put(get(150 * MIB, NULL)); /* 420 MiB are there, 102.4 may be: 317.6 have to go */
+  put(get(150 * MIB, NULL)); /* 420 MiB are cached and 102.4 are allowed: 317.6 must be released */
   for (int i = 0; i < 4; i++)
     assert_false(is_held(p[i]));
   alloc_close();
 }
 
-/* The mean of the ages is not rounded: of two that differ by one the older goes, and that is enough. */
+/* The mean of the ages is not rounded: of two that differ by one, the older is released, which is enough. */
 static void test_mean_age_is_exact(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.3");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
   void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL);
   put(a);
@@ -275,9 +276,9 @@ static void test_mean_age_is_exact(void **state) {
   alloc_close();
 }
 
-/* The only one there is has the mean age. */
-/* A block that was freed before collection began is older than one that was freed after it, also when nothing has happened in its
- * arena since. The calls are plain ones: get and put would look at it. */
+/* A single block has the mean age. */
+/* A block freed before collection began is older than one freed after it, even if nothing has happened in its arena
+ * since. The calls are direct, because get and put would inspect it. */
 static void test_age_from_before_the_limit(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.3");
@@ -285,25 +286,25 @@ static void test_age_from_before_the_limit(void **state) {
   void *a = NULL, *b = get(200 * MIB, other), *p = NULL;
   put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
   put(get(200 * MIB, NULL));
-  CHECK(weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &a));
-  CHECK(weir_allocator_free(allocator, a));
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &a));
+  assert_ok(weir_allocator_free(allocator, a));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   for (int i = 0; i < 5; i++) {
-    CHECK(weir_allocator_alloc(allocator, 0, 20 * MIB, WEIR_CU_STREAM_LEGACY, &p));
-    CHECK(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_alloc(allocator, 0, 20 * MIB, WEIR_CU_STREAM_LEGACY, &p));
+    assert_ok(weir_allocator_free(allocator, p));
   }
-  CHECK(weir_allocator_free(allocator, b));
-  CHECK(weir_allocator_alloc(allocator, 0, 250 * MIB, NULL, &p));
+  assert_ok(weir_allocator_free(allocator, b));
+  assert_ok(weir_allocator_alloc(allocator, 0, 250 * MIB, NULL, &p));
   assert_false(is_held(a));
   assert_true(is_held(b));
   put(p);
   alloc_close();
 }
 
-static void test_collects_the_only_one(void **state) {
+static void test_collects_a_single_block(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   void *a = get(200 * MIB, NULL);
   put(a);
   void *p = get(250 * MIB, NULL);
@@ -323,14 +324,14 @@ static void test_collects_only_with_a_fraction(void **state) {
   alloc_close();
 }
 
-/* A fraction of 1 is none, also after a smaller one. */
+/* A fraction of 1 disables it, also after a smaller one. */
 static void test_collects_nothing_with_a_fraction_of_1(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
   double fraction = 9;
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 1);
   void *a = get(400 * MIB, NULL);
   put(a);
@@ -345,8 +346,8 @@ static void test_collects_nothing_with_a_fraction_of_1(void **state) {
 static void test_collects_nothing_below_the_threshold(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.5");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
-  void *a = get(512 * MIB, NULL); /* the threshold itself is not above it */
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
+  void *a = get(512 * MIB, NULL); /* exactly the threshold */
   put(a);
   void *p = get(100 * MIB, WEIR_CU_STREAM_LEGACY);
   assert_true(is_held(a));
@@ -354,16 +355,16 @@ static void test_collects_nothing_below_the_threshold(void **state) {
   alloc_close();
 }
 
-/* Neither what is in use in part, nor small blocks, nor pages of expandable segments, nor private pools. */
+/* Partly used segments, small blocks, expandable segments and private pools are not collected. */
 static void test_collects_whole_large_segments_only(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.01");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   const weir_pool_id id = {0, 5};
   void *half = get(4 * MIB, NULL), *other_half = get(4 * MIB, NULL), *small = get(512, NULL);
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *private_block = get(30 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   configure("expandable_segments:True");
   void *page = get(20 * MIB, NULL);
   configure("expandable_segments:False");
@@ -385,7 +386,7 @@ static weir_cu_result free_nothing(weir_driver *self, weir_cu_deviceptr pointer)
   return WEIR_CU_UNKNOWN;
 }
 
-/* A driver that takes nothing back: the collection ends all the same. */
+/* A driver that refuses every release: the collection still ends. */
 static void test_collection_with_a_driver_that_fails(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
@@ -393,7 +394,7 @@ static void test_collection_with_a_driver_that_fails(void **state) {
   void *p[3];
   for (int i = 0; i < 3; i++)
     p[i] = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB)); /* set now, so that nothing was collected before */
   for (int i = 0; i < 3; i++) {
     put(p[i]);
     grow_older(3);
@@ -412,7 +413,7 @@ static void test_collection_with_a_driver_that_fails(void **state) {
 
 /* ---- Oversize blocks ---- */
 
-/* Cached blocks of these sizes on the legacy stream; the rest of the gigabyte is taken. */
+/* Caches blocks of these sizes on the legacy stream and allocates the rest of the gigabyte. */
 static void *fill_with_oversize(const size_t *sizes, int count, void **blocks) {
   size_t sum = 0;
   for (int i = 0; i < count; i++) {
@@ -426,15 +427,15 @@ static void *fill_with_oversize(const size_t *sizes, int count, void **blocks) {
   return rest;
 }
 
-static void test_releases_the_smallest_that_is_enough(void **state) {
+static void test_releases_the_smallest_sufficient_block(void **state) {
   (void)state;
   open("max_split_size_mb:40");
   void *b[3];
   void *rest = fill_with_oversize((const size_t[]){150 * MIB, 100 * MIB, 50 * MIB}, 3, b);
-  void *p = get(70 * MIB, NULL); /* 100 is too large to be given out for 70, but not to be given back */
+  void *p = get(70 * MIB, NULL); /* 100 MiB is too large to serve 70, but can be released */
   assert_false(is_held(b[1]));
   assert_true(is_held(b[0]) && is_held(b[2]));
-  assert_int_equal(stats_of(0).num_alloc_retries, 0); /* not all was released */
+  assert_int_equal(stats_of(0).num_alloc_retries, 0); /* not everything was released */
   assert_int_equal(reserved(), GIB - 30 * MIB);
   put(p);
   put(rest);
@@ -448,14 +449,14 @@ static void test_releases_several_the_largest_first(void **state) {
   void *rest = fill_with_oversize((const size_t[]){100 * MIB, 60 * MIB, 90 * MIB, 50 * MIB}, 4, b);
   void *p = get(180 * MIB, NULL);
   assert_int_equal(stats_of(0).num_alloc_retries, 0);
-  assert_int_equal(reserved(), GIB - 10 * MIB); /* 100 and 90 went */
+  assert_int_equal(reserved(), GIB - 10 * MIB); /* 100 and 90 were released */
   assert_true(is_held(b[1]) && is_held(b[3]));
   put(p);
   put(rest);
   alloc_close();
 }
 
-/* A request below the limit gives back one block that is not. */
+/* A request below the limit releases one block above it. */
 static void test_releases_for_a_small_request(void **state) {
   (void)state;
   open("max_split_size_mb:40");
@@ -464,13 +465,13 @@ static void test_releases_for_a_small_request(void **state) {
   void *p = get(2 * MIB, NULL);
   assert_int_equal(stats_of(0).num_alloc_retries, 0);
   assert_true(is_held(b[0]));
-  assert_int_equal(reserved(), GIB - 30 * MIB); /* 50 went, 20 came */
+  assert_int_equal(reserved(), GIB - 30 * MIB); /* 50 were released, 20 allocated */
   put(p);
   put(rest);
   alloc_close();
 }
 
-/* Only of the stream that needs it; if that is not enough, all goes. */
+/* Only blocks of the requesting stream; if they are not enough, everything is released. */
 static void test_oversize_of_another_stream(void **state) {
   (void)state;
   open("max_split_size_mb:40");
@@ -483,8 +484,7 @@ static void test_oversize_of_another_stream(void **state) {
   alloc_close();
 }
 
-/* The limit was set when a segment was cut already: a part of it that is free and larger than the limit is not a
- * segment. */
+/* The limit was set after a segment was split: a free part that is larger than the limit is not a whole segment. */
 static void test_split_block_above_a_new_limit(void **state) {
   (void)state;
   open(NULL);
@@ -496,7 +496,7 @@ static void test_split_block_above_a_new_limit(void **state) {
   configure("max_split_size_mb:40");
   assert_int_equal(try_get(300 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(try_get(30 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
-  ((char *)a)[100 * MIB - 1] = 1; /* it is there still */
+  ((char *)a)[100 * MIB - 1] = 1; /* still mapped */
   assert_layout(a, "100M* 400M");
   p = get(390 * MIB, NULL);
   assert_layout(a, "100M* 400M*");
@@ -508,7 +508,7 @@ static void test_split_block_above_a_new_limit(void **state) {
 
 /* ---- Everything ---- */
 
-static void test_releases_all_and_tries_again(void **state) {
+static void test_releases_everything_and_retries(void **state) {
   (void)state;
   open(NULL);
   void *a = get(300 * MIB, NULL), *b = get(300 * MIB, work_stream()), *s = get(512, NULL);
@@ -519,7 +519,7 @@ static void test_releases_all_and_tries_again(void **state) {
   put(half);
   void *p = get(900 * MIB, NULL);
   assert_false(is_held(a));
-  assert_true(is_held(half)); /* in use in part */
+  assert_true(is_held(half)); /* partly in use */
   weir_allocator_stats stats = stats_of(0);
   assert_int_equal(stats.num_alloc_retries, 1);
   assert_int_equal(stats.num_sync_all_streams, 1);
@@ -531,8 +531,8 @@ static void test_releases_all_and_tries_again(void **state) {
   alloc_close();
 }
 
-/* PyTorch's issue 189504: waiting for the events sets the very block free that is wanted, but its segment is in
- * use, so the driver has nothing more to give. It has to be looked for again. */
+/* PyTorch's issue 189504: waiting for the events frees the requested block, but its segment is in use, so the driver
+ * has no more memory than before. The allocator must search again. */
 static void test_searches_again_after_the_events(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -543,7 +543,7 @@ static void test_searches_again_after_the_events(void **state) {
     work(other);
     also_used_by(p, other);
     put(p);
-    void *fill = get(9 * MIB, NULL); /* what is left of the 20 */
+    void *fill = get(9 * MIB, NULL); /* the rest of the 20 MiB */
     void *q = get(9 * MIB, NULL);
     assert_ptr_equal(q, p);
     assert_int_equal(stats_of(0).num_ooms, 0);
@@ -570,14 +570,15 @@ static void test_seed_out_of_memory_retry(void **state) {
   alloc_close();
 }
 
-/* What other programs hold on the device counts as well. */
-static void test_memory_that_others_hold(void **state) {
+/* Memory of other programs on the device counts as well. */
+static void test_memory_of_other_programs(void **state) {
   (void)state;
   open(NULL);
   weir_cu_deviceptr foreign = soft_alloc(900 * MIB);
   void *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "of which 124.00 MiB is free", weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
-  OK(d->MemFree(d, foreign));
+  assert_error_says(OUT_OF_MEMORY, "of which 124.00 MiB is free",
+                    weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
+  assert_cu(d->MemFree(d, foreign));
   put(get(200 * MIB, NULL));
   alloc_close();
 }
@@ -589,29 +590,29 @@ int main(void) {
       cmocka_unit_test_teardown(test_fraction_of_nothing, alloc_teardown),
       cmocka_unit_test_teardown(test_fraction_is_of_a_device, alloc_teardown),
       cmocka_unit_test_teardown(test_fraction_from_the_settings, alloc_teardown),
-      cmocka_unit_test_teardown(test_limit_with_the_lock_given_back, alloc_teardown),
-      cmocka_unit_test_teardown(test_callback_frees_what_is_needed, alloc_teardown),
-      cmocka_unit_test_teardown(test_callback_that_says_no, alloc_teardown),
+      cmocka_unit_test_teardown(test_limit_while_the_lock_is_released, alloc_teardown),
+      cmocka_unit_test_teardown(test_callback_frees_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_callback_that_frees_nothing, alloc_teardown),
       cmocka_unit_test_teardown(test_all_callbacks_run, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_the_oldest, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_until_it_is_enough, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_until_below_the_threshold, alloc_teardown),
       cmocka_unit_test_teardown(test_mean_age_is_exact, alloc_teardown),
       cmocka_unit_test_teardown(test_age_from_before_the_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_the_only_one, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_a_single_block, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_only_with_a_fraction, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_nothing_with_a_fraction_of_1, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_nothing_below_the_threshold, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_whole_large_segments_only, alloc_teardown),
       cmocka_unit_test_teardown(test_collection_with_a_driver_that_fails, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_the_smallest_that_is_enough, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_the_smallest_sufficient_block, alloc_teardown),
       cmocka_unit_test_teardown(test_releases_several_the_largest_first, alloc_teardown),
       cmocka_unit_test_teardown(test_releases_for_a_small_request, alloc_teardown),
       cmocka_unit_test_teardown(test_oversize_of_another_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_split_block_above_a_new_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_all_and_tries_again, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_everything_and_retries, alloc_teardown),
       cmocka_unit_test_teardown(test_searches_again_after_the_events, alloc_teardown),
       cmocka_unit_test_teardown(test_seed_out_of_memory_retry, alloc_teardown),
-      cmocka_unit_test_teardown(test_memory_that_others_hold, alloc_teardown),
+      cmocka_unit_test_teardown(test_memory_of_other_programs, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

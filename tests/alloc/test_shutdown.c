@@ -1,5 +1,5 @@
 /*
- * The end of the runtime while allocators are alive: it is refused, and they go on.
+ * Shutting the runtime down while allocators are alive: the call is refused, and they continue to work.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,25 +13,25 @@ static weir_allocator *new_allocator(const char *conf) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = conf;
-  CHECK(weir_get_driver(&driver));
-  CHECK(weir_allocator_create(driver, &options, &made));
+  assert_ok(weir_get_driver(&driver));
+  assert_ok(weir_allocator_create(driver, &options, &made));
   return made;
 }
 
 static weir_host_allocator *new_host(void) {
   weir_driver *driver;
   weir_host_allocator *made = NULL;
-  CHECK(weir_get_driver(&driver));
-  CHECK(weir_host_allocator_create(driver, "", &made));
+  assert_ok(weir_get_driver(&driver));
+  assert_ok(weir_host_allocator_create(driver, "", &made));
   return made;
 }
 
 static void use(weir_allocator *allocator) {
   void *pointer = NULL;
-  CHECK(weir_allocator_alloc(allocator, 0, 3 << 20, NULL, &pointer));
-  memset(pointer, 1, 3 << 20); /* memory of the software device is the host's */
-  CHECK(weir_allocator_free(allocator, pointer));
-  CHECK(weir_allocator_empty_cache(allocator));
+  assert_ok(weir_allocator_alloc(allocator, 0, 3 << 20, NULL, &pointer));
+  memset(pointer, 1, 3 << 20); /* memory of the software device is host memory */
+  assert_ok(weir_allocator_free(allocator, pointer));
+  assert_ok(weir_allocator_empty_cache(allocator));
 }
 
 static bool says(const char *format, const void *object) {
@@ -46,12 +46,12 @@ static int setup(void **state) {
   return runtime_setup_none(state);
 }
 
-/* The runtime opened its driver itself, and would close it. */
+/* The runtime opened its driver and would close it. */
 static void test_refused_while_an_allocator_is_alive(void **state) {
   (void)state;
   weir_allocator *first = new_allocator("");
   use(first);
-  REFUSED_SAYING(BAD_STATE, "1 allocator still uses", weir_shutdown());
+  assert_error_says(BAD_STATE, "1 allocator still uses", weir_shutdown());
   assert_true(says("%p (device memory, back end native, 1 device)", first));
   assert_int_equal(weir_is_initialized(), 1);
   use(first);
@@ -59,38 +59,38 @@ static void test_refused_while_an_allocator_is_alive(void **state) {
   weir_allocator *second = new_allocator("backend:cudaMallocAsync");
   weir_host_allocator *host = new_host();
   void *pinned = NULL;
-  CHECK(weir_host_alloc(host, 1000, &pinned));
-  REFUSED_SAYING(BAD_STATE, "3 allocators still use", weir_shutdown());
+  assert_ok(weir_host_alloc(host, 1000, &pinned));
+  assert_error_says(BAD_STATE, "3 allocators still use", weir_shutdown());
   assert_true(says("%p (device memory, back end native, 1 device)", first));
   assert_true(says("%p (device memory, back end cudaMallocAsync, 1 device)", second));
   assert_true(says("%p (pinned host memory)", host));
 
   weir_allocator_destroy(first);
   weir_allocator_destroy(second);
-  REFUSED_SAYING(BAD_STATE, "1 allocator still uses", weir_shutdown());
-  CHECK(weir_host_free(host, pinned));
+  assert_error_says(BAD_STATE, "1 allocator still uses", weir_shutdown());
+  assert_ok(weir_host_free(host, pinned));
   weir_host_allocator_destroy(host);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
   assert_int_equal(weir_is_initialized(), 0);
 
-  /* A new runtime is not concerned with those that are gone. */
-  CHECK(weir_init());
-  CHECK(weir_shutdown());
+  /* A new runtime ignores destroyed allocators. */
+  assert_ok(weir_init());
+  assert_ok(weir_shutdown());
 }
 
-static void test_many_are_counted(void **state) {
+static void test_several_allocators_are_counted(void **state) {
   (void)state;
   weir_allocator *all[7];
   for (int i = 0; i < 7; i++)
     all[i] = new_allocator("");
-  REFUSED_SAYING(BAD_STATE, "7 allocators still use", weir_shutdown());
+  assert_error_says(BAD_STATE, "7 allocators still use", weir_shutdown());
   assert_true(says(" and 3 more", NULL));
   for (int i = 0; i < 7; i++)
     weir_allocator_destroy(all[i]);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
 }
 
-/* An allocator that could not be made is not alive, nor is one that is on another driver. */
+/* A failed creation leaves no allocator behind, and an allocator on another driver does not count. */
 static void test_others_do_not_matter(void **state) {
   (void)state;
   weir_driver *driver, *other;
@@ -98,64 +98,64 @@ static void test_others_do_not_matter(void **state) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = "no_such_setting:1";
-  CHECK(weir_get_driver(&driver));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_create(driver, &options, &made));
-  CHECK(weir_driver_open("soft", &other));
+  assert_ok(weir_get_driver(&driver));
+  assert_error(INVALID_ARGUMENT, weir_allocator_create(driver, &options, &made));
+  assert_ok(weir_driver_open("soft", &other));
   assert_int_equal(other->Init(other, 0), WEIR_CU_SUCCESS);
-  CHECK(weir_allocator_create(other, NULL, &made));
-  CHECK(weir_shutdown());
+  assert_ok(weir_allocator_create(other, NULL, &made));
+  assert_ok(weir_shutdown());
   use(made);
   weir_allocator_destroy(made);
   weir_driver_close(other);
 }
 
-/* A driver of the program's own stays open, and so does what is on it. */
+/* A driver of the program stays open, and so do the allocators on it. */
 static void test_outlives_the_runtime_on_its_own_driver(void **state) {
   (void)state;
   weir_driver *own;
   weir_allocator *allocator = NULL;
-  CHECK(weir_driver_open("soft", &own));
-  CHECK(weir_use_driver(own));
-  CHECK(weir_init());
-  CHECK(weir_allocator_create(own, NULL, &allocator));
+  assert_ok(weir_driver_open("soft", &own));
+  assert_ok(weir_use_driver(own));
+  assert_ok(weir_init());
+  assert_ok(weir_allocator_create(own, NULL, &allocator));
   use(allocator);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
   use(allocator);
   weir_allocator_destroy(allocator);
-  CHECK(weir_use_driver(NULL));
+  assert_ok(weir_use_driver(NULL));
   weir_driver_close(own);
 }
 
-/* The runtime's graphs have memory of the allocator. */
+/* The graphs of the runtime hold memory of the allocator. */
 static void test_with_a_graph(void **state) {
   (void)state;
   weir_allocator *allocator = new_allocator("");
   weir_graph *graph;
   weir_stream stream;
   weir_stream_scope scope;
-  CHECK(weir_graph_use_allocator(allocator));
-  CHECK(weir_stream_create(0, 0, &stream));
-  CHECK(weir_graph_create(&graph));
-  CHECK(weir_stream_scope_enter(stream, &scope));
-  CHECK(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_use_allocator(allocator));
+  assert_ok(weir_stream_create(0, 0, &stream));
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_stream_scope_enter(stream, &scope));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
   void *pointer;
   weir_cu_stream raw;
-  CHECK(weir_stream_raw(stream, &raw));
-  CHECK(weir_allocator_alloc(allocator, 0, 1000, raw, &pointer));
-  CHECK(weir_graph_capture_end(graph));
-  CHECK(weir_stream_scope_leave(&scope));
-  REFUSED_SAYING(BAD_STATE, "1 allocator still uses", weir_shutdown());
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_allocator_free(allocator, pointer));
+  assert_ok(weir_stream_raw(stream, &raw));
+  assert_ok(weir_allocator_alloc(allocator, 0, 1000, raw, &pointer));
+  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_stream_scope_leave(&scope));
+  assert_error_says(BAD_STATE, "1 allocator still uses", weir_shutdown());
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_allocator_free(allocator, pointer));
   weir_graph_destroy(graph);
   weir_allocator_destroy(allocator);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_refused_while_an_allocator_is_alive, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_many_are_counted, setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_several_allocators_are_counted, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_others_do_not_matter, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_outlives_the_runtime_on_its_own_driver, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_with_a_graph, setup, runtime_teardown),

@@ -1,12 +1,12 @@
 /*
- * Sizes: what a request is rounded to, which pool serves it, and how large a segment it takes.
+ * Sizes: rounding, the choice of the pool, and the size of a segment.
  */
 #include "alloc/sizes.h"
 #include "support/alloc.h"
 
 static weir__settings settings_of(const char *conf) {
   weir__settings settings;
-  CHECK(weir__settings_parse(NULL, conf, &settings));
+  assert_ok(weir__settings_parse(NULL, conf, &settings));
   return settings;
 }
 
@@ -31,24 +31,24 @@ static void test_rounds_to_512(void **state) {
   assert_int_equal(rounded("", (1ull << 60) - 1), 1ull << 60);
 }
 
-/* The figures of PyTorch's test_allocator_settings. */
+/* The values of PyTorch's test_allocator_settings. */
 static void test_power_of_two_divisions(void **state) {
   (void)state;
   const char *four = "roundup_power2_divisions:4";
-  assert_int_equal(rounded(four, 1200), 1536); /* too small for four parts: 512-byte units */
+  assert_int_equal(rounded(four, 1200), 1536); /* too small for four divisions: rounded to 512 bytes */
   assert_int_equal(rounded(four, 2048), 2048);
   assert_int_equal(rounded(four, 2049), 2560);
   assert_int_equal(rounded(four, 189 * MIB), 192 * MIB); /* 128, 160, 192, 224, 256 */
   assert_int_equal(rounded(four, 192 * MIB), 192 * MIB);
   assert_int_equal(rounded(four, 192 * MIB + 1), 224 * MIB);
   assert_int_equal(rounded(four, 225 * MIB), 256 * MIB);
-  assert_int_equal(rounded(four, 256 * MIB), 256 * MIB); /* a power of two stays */
+  assert_int_equal(rounded(four, 256 * MIB), 256 * MIB); /* a power of two is not changed */
   assert_int_equal(rounded("roundup_power2_divisions:1", 189 * MIB), 189 * MIB);
   assert_int_equal(rounded("roundup_power2_divisions:0", 189 * MIB), 189 * MIB);
   assert_int_equal(rounded("roundup_power2_divisions:2", 129 * MIB), 192 * MIB);
 }
 
-/* A request of up to 512 bytes for each part is left to the 512-byte units. */
+/* A request of up to 512 bytes per division is rounded to 512 bytes. */
 static void test_divisions_begin_above_512_bytes_a_part(void **state) {
   (void)state;
   assert_int_equal(rounded("roundup_power2_divisions:8", 8 * 512), 8 * 512);
@@ -60,14 +60,14 @@ static void test_divisions_begin_above_512_bytes_a_part(void **state) {
 static void test_divisions_by_interval(void **state) {
   (void)state;
   const char *list = "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]";
-  assert_int_equal(rounded(list, 3 * MIB + 1), 3 * MIB + 256 * KIB); /* the first fills what is below it */
-  assert_int_equal(rounded(list, 65 * MIB), 72 * MIB);               /* 64 to 128: 8 parts of 64 MiB */
-  assert_int_equal(rounded(list, 129 * MIB), 192 * MIB);             /* 128 to 256: 2 */
-  assert_int_equal(rounded(list, 257 * MIB), 320 * MIB);             /* 256 to 512: 4 */
-  assert_int_equal(rounded(list, 513 * MIB), 768 * MIB);             /* 512 to 1024: 2 */
-  assert_int_equal(rounded(list, 1025 * MIB), 1280 * MIB);           /* 1024 to 2048: 4 */
+  assert_int_equal(rounded(list, 3 * MIB + 1), 3 * MIB + 256 * KIB); /* the first entry applies to everything below */
+  assert_int_equal(rounded(list, 65 * MIB), 72 * MIB);               /* 64 to 128 MiB: 8 divisions */
+  assert_int_equal(rounded(list, 129 * MIB), 192 * MIB);             /* 128 to 256 MiB: 2 */
+  assert_int_equal(rounded(list, 257 * MIB), 320 * MIB);             /* 256 to 512 MiB: 4 */
+  assert_int_equal(rounded(list, 513 * MIB), 768 * MIB);             /* 512 to 1024 MiB: 2 */
+  assert_int_equal(rounded(list, 1025 * MIB), 1280 * MIB);           /* 1024 to 2048 MiB: 4 */
   assert_int_equal(rounded(list, 2049 * MIB), 2049 * MIB);           /* above: none */
-  assert_int_equal(rounded(list, 200 * GIB + 1), 200 * GIB + 512);   /* beyond the last interval too */
+  assert_int_equal(rounded(list, 200 * GIB + 1), 200 * GIB + 512);   /* also beyond the last interval */
 }
 
 static void test_segment_sizes(void **state) {
@@ -84,7 +84,7 @@ static void test_segment_sizes(void **state) {
   assert_int_equal(segment_for("large_segment_size_mb:64", 10 * MIB), 10 * MIB);
 }
 
-/* The pools are told apart by the rounded size: 1 MiB is the last that is small. */
+/* The rounded size selects the pool: 1 MiB is the largest small size. */
 static void test_pools_by_size(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -101,7 +101,7 @@ static void test_pools_by_size(void **state) {
   alloc_close();
 }
 
-/* A free block of the other pool does not serve, however well it fits. */
+/* A free block of the other pool is not used, however well it fits. */
 static void test_pools_do_not_lend(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -113,7 +113,7 @@ static void test_pools_do_not_lend(void **state) {
   alloc_close();
 }
 
-static void test_requested_is_what_was_asked_for(void **state) {
+static void test_requested_bytes_are_not_rounded(void **state) {
   (void)state;
   alloc_open("roundup_power2_divisions:4", GIB);
   void *p = get(129 * MIB, NULL);
@@ -133,7 +133,7 @@ static void test_large_segment_size(void **state) {
   assert_int_equal(reserved(), 32 * MIB);
   put(a), put(b), put(c);
   configure("large_segment_size_mb:11");
-  void *whole = get(20 * MIB, NULL); /* the segment of before, cut anew */
+  void *whole = get(20 * MIB, NULL); /* the existing segment, split differently */
   assert_ptr_equal(whole, a);
   assert_layout(whole, "20M* 12M");
   void *d1 = get(2 * MIB, work_stream());
@@ -142,7 +142,7 @@ static void test_large_segment_size(void **state) {
   alloc_close();
 }
 
-/* As many as fit, by the figures of PyTorch's test_cuda: a segment is used up before the next is made. */
+/* Fills segments, with the values of PyTorch's test_cuda: a segment is used up before the next one is created. */
 static void test_segments_fill_up(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -167,7 +167,7 @@ int main(void) {
       cmocka_unit_test(test_segment_sizes),
       cmocka_unit_test_teardown(test_pools_by_size, alloc_teardown),
       cmocka_unit_test_teardown(test_pools_do_not_lend, alloc_teardown),
-      cmocka_unit_test_teardown(test_requested_is_what_was_asked_for, alloc_teardown),
+      cmocka_unit_test_teardown(test_requested_bytes_are_not_rounded, alloc_teardown),
       cmocka_unit_test_teardown(test_large_segment_size, alloc_teardown),
       cmocka_unit_test_teardown(test_segments_fill_up, alloc_teardown),
   };

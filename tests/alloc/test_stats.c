@@ -1,6 +1,6 @@
 /*
- * Statistics: what each counts, by pool kind, with its peak and its sums; resets. That the current values are what
- * the blocks add up to is the walker's business, after every call of every test.
+ * Statistics: what each counts, by pool kind, with its peak and its accumulated values, and resets. The walker checks
+ * after every call of every test that the current values equal the sums over the blocks.
  */
 #include <string.h>
 
@@ -62,7 +62,7 @@ static void test_seed_memory_allocation(void **state) {
   alloc_close();
 }
 
-/* The peak is of each statistic by itself, whenever that was. */
+/* Each statistic has its own peak, at any time. */
 static void test_peaks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -73,7 +73,7 @@ static void test_peaks(void **state) {
   weir_allocator_stats s = stats_of(0);
   assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].peak, 80 * MIB);
   assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].current, 20 * MIB);
-  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
   s = stats_of(0);
   expect(&s.allocated_bytes[WEIR_STAT_ALL], 20 * MIB, 20 * MIB, 100 * MIB, 80 * MIB);
   expect(&s.reserved_bytes[WEIR_STAT_ALL], 80 * MIB, 80 * MIB, 80 * MIB, 0);
@@ -89,10 +89,10 @@ static void test_reset_accumulated(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *a = get(30 * MIB, NULL), *p = NULL;
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
-  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
+  assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   weir_allocator_stats s = stats_of(0);
-  expect(&s.allocated_bytes[WEIR_STAT_ALL], 30 * MIB, 30 * MIB, 0, 0); /* current and peak stay */
+  expect(&s.allocated_bytes[WEIR_STAT_ALL], 30 * MIB, 30 * MIB, 0, 0); /* current and peak are kept */
   expect(&s.segment[WEIR_STAT_LARGE_POOL], 1, 1, 0, 0);
   assert_int_equal(s.num_ooms, 0);
   assert_int_equal(s.num_alloc_retries, 0);
@@ -104,7 +104,7 @@ static void test_reset_accumulated(void **state) {
   alloc_close();
 }
 
-/* What is free in a segment that is in use in part; a whole free segment is not split. */
+/* Free memory in partly used segments; a free segment is not split. */
 static void test_inactive_split(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -113,12 +113,12 @@ static void test_inactive_split(void **state) {
     p[i] = get(4 * MIB, NULL);
   assert_layout(p[0], "4M* 4M* 4M* 4M* 4M");
   weir_allocator_stats s = stats_of(0);
-  expect(&s.inactive_split[WEIR_STAT_LARGE_POOL], 1, 1, 1, 0); /* the rest only shrinks */
+  expect(&s.inactive_split[WEIR_STAT_LARGE_POOL], 1, 1, 1, 0); /* the remainder only shrinks */
   assert_int_equal(s.inactive_split_bytes[WEIR_STAT_LARGE_POOL].current, 4 * MIB);
   put(p[1]);
   assert_int_equal(stats_of(0).inactive_split[WEIR_STAT_LARGE_POOL].current, 2);
   assert_int_equal(stats_of(0).inactive_split_bytes[WEIR_STAT_LARGE_POOL].current, 8 * MIB);
-  p[1] = get(4 * MIB, NULL); /* fits: one less */
+  p[1] = get(4 * MIB, NULL); /* fits exactly: one fewer */
   assert_int_equal(stats_of(0).inactive_split[WEIR_STAT_LARGE_POOL].current, 1);
   for (int i = 0; i < 4; i++)
     put(p[i]);
@@ -127,57 +127,57 @@ static void test_inactive_split(void **state) {
   alloc_close();
 }
 
-static void test_devices_count_for_themselves(void **state) {
+static void test_devices_count_separately(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = get_on(1, 30 * MIB, NULL);
   assert_int_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].current, 0);
   assert_int_equal(stats_of(1).reserved_bytes[WEIR_STAT_ALL].current, 30 * MIB);
   put(p);
-  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
   assert_int_equal(stats_of(1).allocation[WEIR_STAT_ALL].peak, 1);
   alloc_close();
 }
 
-/* Private pools count in the same sums. */
+/* Private pools count in the same statistics. */
 static void test_private_pools_count_too(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 9};
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *p = get(30 * MIB, NULL), *q = get(512, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   assert_int_equal(reserved(), 32 * MIB);
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_SMALL_POOL].current, 1);
   put(p);
   put(q);
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   alloc_close();
 }
 
-/* And have statistics of their own, which begin anew with the others. */
+/* They also have their own statistics, which are reset with the others. */
 static void test_reset_of_a_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 9};
   weir_stat stats[WEIR_STAT_KINDS];
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *p = get(30 * MIB, NULL), *q = get(50 * MIB, NULL), *s = get(512, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   put(q);
-  empty_cache(); /* one segment of it goes */
-  CHECK(weir_pool_get_stats(allocator, 0, id, stats));
+  empty_cache(); /* one of its segments is released */
+  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].current, 32 * MIB);
   assert_int_equal(stats[WEIR_STAT_ALL].peak, 82 * MIB);
   assert_int_equal(stats[WEIR_STAT_LARGE_POOL].freed, 50 * MIB);
-  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
-  CHECK(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].peak, 32 * MIB);
   assert_int_equal(stats[WEIR_STAT_LARGE_POOL].peak, 30 * MIB);
   assert_int_equal(stats[WEIR_STAT_ALL].allocated, 82 * MIB);
-  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
-  CHECK(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].allocated, 0);
   assert_int_equal(stats[WEIR_STAT_LARGE_POOL].freed, 0);
   assert_int_equal(stats[WEIR_STAT_SMALL_POOL].current, 2 * MIB);
@@ -186,7 +186,7 @@ static void test_reset_of_a_pool(void **state) {
   alloc_close();
 }
 
-/* A caller of an older version has a shorter struct: it gets what it has room for. */
+/* A caller of an older version has a shorter struct, of which all fields are filled. */
 static void test_older_caller(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -194,7 +194,7 @@ static void test_older_caller(void **state) {
   weir_allocator_stats stats;
   memset(&stats, 0x5a, sizeof stats);
   stats.size = offsetof(weir_allocator_stats, segment);
-  CHECK(weir_allocator_get_stats(allocator, 0, &stats));
+  assert_ok(weir_allocator_get_stats(allocator, 0, &stats));
   assert_int_equal(stats.allocation[WEIR_STAT_ALL].current, 1);
   assert_int_equal(stats.size, offsetof(weir_allocator_stats, segment));
   assert_int_equal(stats.segment[WEIR_STAT_ALL].current, 0x5a5a5a5a5a5a5a5a);
@@ -206,13 +206,13 @@ static void test_largest_block(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   size_t largest = 0;
-  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
-  assert_int_equal(largest, GIB); /* nothing is cached: what the driver has */
+  assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_int_equal(largest, GIB); /* nothing is cached: the free memory of the driver */
   void *p = get(800 * MIB, NULL);
-  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
   assert_int_equal(largest, 224 * MIB);
   put(p);
-  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
   assert_int_equal(largest, 800 * MIB);
   alloc_close();
 }
@@ -223,13 +223,13 @@ static void test_base(void **state) {
   char *a = get(4 * MIB, NULL), *b = get(4 * MIB, NULL);
   void *base = NULL;
   size_t bytes = 0;
-  CHECK(weir_allocator_base(allocator, b, &base, &bytes));
+  assert_ok(weir_allocator_base(allocator, b, &base, &bytes));
   assert_ptr_equal(base, a);
   assert_int_equal(bytes, 20 * MIB);
   configure("expandable_segments:True");
   void *c = get(30 * MIB, NULL);
   base = a;
-  REFUSED_SAYING(NOT_SUPPORTED, "expandable", weir_allocator_base(allocator, c, &base, &bytes));
+  assert_error_says(NOT_SUPPORTED, "expandable", weir_allocator_base(allocator, c, &base, &bytes));
   assert_ptr_equal(base, a);
   alloc_close();
 }
@@ -241,7 +241,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_peaks, alloc_teardown),
       cmocka_unit_test_teardown(test_reset_accumulated, alloc_teardown),
       cmocka_unit_test_teardown(test_inactive_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_devices_count_for_themselves, alloc_teardown),
+      cmocka_unit_test_teardown(test_devices_count_separately, alloc_teardown),
       cmocka_unit_test_teardown(test_private_pools_count_too, alloc_teardown),
       cmocka_unit_test_teardown(test_reset_of_a_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_older_caller, alloc_teardown),

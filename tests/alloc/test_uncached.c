@@ -1,5 +1,5 @@
 /*
- * Caching off: every allocation is the driver's, and memory may be freed after a switch.
+ * Caching off: every allocation is a driver call, and memory can be freed after switching.
  */
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@ static void test_every_call_is_the_drivers(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   assert_int_equal(weir_allocator_is_caching(allocator), 1);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   assert_int_equal(weir_allocator_is_caching(allocator), 0);
   void *p = get(1000, NULL);
   assert_int_equal(soft_census().allocations, 1);
@@ -17,27 +17,27 @@ static void test_every_call_is_the_drivers(void **state) {
   assert_int_equal(reserved(), 0);
   void *base = NULL;
   size_t bytes = 0;
-  CHECK(weir_allocator_base(allocator, p, &base, &bytes));
+  assert_ok(weir_allocator_base(allocator, p, &base, &bytes));
   assert_ptr_equal(base, p);
   assert_int_equal(bytes, 1000);
-  also_used_by(p, work_stream()); /* the driver waits for every stream anyway */
-  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, (char *)p + 1, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, (char *)p + 1));
+  also_used_by(p, work_stream()); /* the driver waits for all streams anyway */
+  assert_error(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, (char *)p + 1, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, (char *)p + 1));
   put(p);
   assert_int_equal(soft_census().allocations, 0);
-  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, p));
+  assert_error_says(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, p));
   alloc_close();
 }
 
-static void test_switched_while_memory_is_out(void **state) {
+static void test_switched_while_memory_is_live(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *cached = get(512, NULL);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   void *plain = get(512, NULL);
   put(cached);
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].current, 0);
-  CHECK(weir_allocator_set_caching(allocator, 1));
+  assert_ok(weir_allocator_set_caching(allocator, 1));
   assert_ptr_equal(get(512, NULL), cached);
   put(plain);
   assert_int_equal(soft_census().allocations, 1);
@@ -47,32 +47,32 @@ static void test_switched_while_memory_is_out(void **state) {
 static void test_out_of_memory(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   void *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "cuMemAlloc", weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
+  assert_error_says(OUT_OF_MEMORY, "cuMemAlloc", weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
   assert_null(p);
   put(get(512, NULL));
   alloc_close();
 }
 
-/* What is still out goes with the allocator. */
+/* Live memory is freed with the allocator. */
 static void test_left_behind(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   for (int i = 0; i < 20; i++)
     get_on(i % 2, 1000 + (size_t)i, NULL);
   alloc_close();
 }
 
-/* A free that the driver refuses can be tried again. */
+/* A free that the driver refuses can be repeated. */
 static void test_refused_free(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   void *p = get(512, NULL);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFree, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemFree", weir_allocator_free(allocator, p));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFree, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemFree", weir_allocator_free(allocator, p));
   put(p);
   alloc_close();
 }
@@ -99,7 +99,7 @@ static void test_environment(void **state) {
   weir_log_set_sink(note_warning, NULL);
   check_environment("WEIR_NO_MEMORY_CACHING", "1", 0);
   check_environment("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 0);
-  check_environment("WEIR_NO_MEMORY_CACHING", "0", 1); /* only 1 counts */
+  check_environment("WEIR_NO_MEMORY_CACHING", "0", 1); /* only 1 turns it off */
   check_environment("WEIR_NO_MEMORY_CACHING", "", 1);
   check_environment("PYTORCH_NO_CUDA_MEMORY_CACHING", "true", 1);
   assert_int_equal(warnings, 0);
@@ -116,7 +116,7 @@ static void test_environment(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_every_call_is_the_drivers, alloc_teardown),
-      cmocka_unit_test_teardown(test_switched_while_memory_is_out, alloc_teardown),
+      cmocka_unit_test_teardown(test_switched_while_memory_is_live, alloc_teardown),
       cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_left_behind, alloc_teardown),
       cmocka_unit_test_teardown(test_refused_free, alloc_teardown),

@@ -1,6 +1,6 @@
 /*
- * One numbering: with CUDA_VISIBLE_DEVICES a device number means the same device to the driver, the runtime, the
- * allocator, its history and its snapshots.
+ * One numbering of devices: with CUDA_VISIBLE_DEVICES a device number means the same device to the driver, the runtime,
+ * the allocator, its history and its snapshots.
  */
 #include "support/alloc.h"
 
@@ -26,10 +26,10 @@ static void set_environment(const char *text) {
 static size_t free_bytes_of(weir_driver *driver, int device) {
   weir_cu_context context;
   size_t free_bytes, total;
-  OK(driver->DevicePrimaryCtxRetain(driver, &context, device));
-  OK(driver->CtxSetCurrent(driver, context));
-  OK(driver->MemGetInfo(driver, &free_bytes, &total));
-  OK(driver->DevicePrimaryCtxRelease(driver, device));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, device));
+  assert_cu(driver->CtxSetCurrent(driver, context));
+  assert_cu(driver->MemGetInfo(driver, &free_bytes, &total));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, device));
   return free_bytes;
 }
 
@@ -37,47 +37,47 @@ static void check_snapshot(weir_allocator *on, int device, int count) {
   weir_snapshot *snapshot;
   const weir_snapshot_segment *found;
   size_t number;
-  CHECK(weir_snapshot_take(on, NULL, &snapshot));
-  CHECK(weir_snapshot_segments(snapshot, &found, &number));
+  assert_ok(weir_snapshot_take(on, NULL, &snapshot));
+  assert_ok(weir_snapshot_segments(snapshot, &found, &number));
   assert_int_equal(number, 1);
   assert_int_equal(found[0].device, device);
   for (int i = 0; i < count; i++) {
     uint64_t events, dropped;
-    CHECK(weir_snapshot_events(snapshot, i, &events, &dropped));
+    assert_ok(weir_snapshot_events(snapshot, i, &events, &dropped));
     assert_int_equal(events > 0, i == device);
   }
   weir_snapshot_destroy(snapshot);
 }
 
-/* Memory of device `device` of `count` is seen there and only there, whichever layer is asked. */
+/* In every layer, memory of device `device` of `count` belongs to that device only. */
 static void check_device(weir_driver *driver, int device, int count, const char *uuid) {
   char text[48];
   size_t before[DEVICES];
   weir_allocator *on;
   weir_history_options history;
   void *memory;
-  CHECK(weir_device_uuid(device, text, sizeof text));
+  assert_ok(weir_device_uuid(device, text, sizeof text));
   assert_string_equal(text, uuid);
-  CHECK(weir_allocator_create(driver, NULL, &on));
+  assert_ok(weir_allocator_create(driver, NULL, &on));
   weir_history_options_init(&history);
-  CHECK(weir_history_record(on, &history));
+  assert_ok(weir_history_record(on, &history));
   for (int i = 0; i < count; i++)
     before[i] = free_bytes_of(driver, i);
-  CHECK(weir_allocator_alloc(on, device, 10 * MIB, NULL, &memory));
+  assert_ok(weir_allocator_alloc(on, device, 10 * MIB, NULL, &memory));
   for (int i = 0; i < count; i++) {
     weir_allocator_stats stats = {.size = sizeof stats};
     size_t taken = i == device ? 10 * MIB : 0, free_bytes, total;
-    CHECK(weir_allocator_get_stats(on, i, &stats));
+    assert_ok(weir_allocator_get_stats(on, i, &stats));
     assert_int_equal(stats.reserved_bytes[WEIR_STAT_ALL].current, taken);
     assert_int_equal(before[i] - free_bytes_of(driver, i), taken);
-    CHECK(weir_device_memory_info(i, &free_bytes, &total));
+    assert_ok(weir_device_memory_info(i, &free_bytes, &total));
     assert_int_equal(free_bytes, before[i] - taken);
   }
   weir_cu_device ordinal = -1;
-  OK(driver->PointerGetAttribute(driver, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, (uintptr_t)memory));
+  assert_cu(driver->PointerGetAttribute(driver, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, (uintptr_t)memory));
   assert_int_equal(ordinal, device);
   check_snapshot(on, device, count);
-  CHECK(weir_allocator_free(on, memory));
+  assert_ok(weir_allocator_free(on, memory));
   weir_allocator_destroy(on);
 }
 
@@ -89,40 +89,40 @@ static void test_one_numbering(void **state) {
   weir_driver *driver;
   set_environment(NULL);
   for (int i = 0; i < DEVICES; i++)
-    CHECK(weir_device_uuid(i, uuids[i], sizeof uuids[i]));
-  CHECK(weir_shutdown());
+    assert_ok(weir_device_uuid(i, uuids[i], sizeof uuids[i]));
+  assert_ok(weir_shutdown());
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     set_environment(cases[i].text);
-    CHECK(weir_init());
-    CHECK(weir_get_driver(&driver));
+    assert_ok(weir_init());
+    assert_ok(weir_get_driver(&driver));
     int count, expected = (int)strlen(cases[i].ordinals);
-    CHECK(weir_device_count(&count));
+    assert_ok(weir_device_count(&count));
     assert_int_equal(count, expected);
-    OK(driver->DeviceGetCount(driver, &count));
+    assert_cu(driver->DeviceGetCount(driver, &count));
     assert_int_equal(count, expected);
     for (int device = 0; device < count; device++)
       check_device(driver, device, count, uuids[cases[i].ordinals[device] - '0']);
-    CHECK(weir_shutdown());
+    assert_ok(weir_shutdown());
   }
 }
 
-/* None is left: the driver says so itself. */
-static void test_no_device_is_left(void **state) {
+/* No device is visible: the driver itself reports it. */
+static void test_no_visible_device(void **state) {
   (void)state;
   static const char *const texts[] = {"", "4", "0,0", "1,0,1", "MIG-1", "nothing"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     set_environment(texts[i]);
     weir_driver *driver;
     int count = -1;
-    CHECK(weir_driver_open(NULL, &driver));
-    EXPECT(NO_DEVICE, driver->Init(driver, 0));
-    EXPECT(NOT_INITIALIZED, driver->DeviceGetCount(driver, &count));
+    assert_ok(weir_driver_open(NULL, &driver));
+    assert_cu_error(NO_DEVICE, driver->Init(driver, 0));
+    assert_cu_error(NOT_INITIALIZED, driver->DeviceGetCount(driver, &count));
     weir_driver_close(driver);
-    REFUSED(NO_DEVICE, weir_init());
+    assert_error(NO_DEVICE, weir_init());
   }
 }
 
-/* ---- Tables of the program's own ---- */
+/* ---- Driver tables of the program ---- */
 
 static weir_cu_result three_devices(weir_driver *self, int *count) {
   (void)self;
@@ -130,30 +130,30 @@ static weir_cu_result three_devices(weir_driver *self, int *count) {
   return WEIR_CU_SUCCESS;
 }
 
-/* The runtime takes the devices that a table lists: it does not apply the variable to a table that did, nor to one that
- * did not. */
-static void test_a_table_is_what_it_lists(void **state) {
+/* The runtime uses the devices that a table lists: it never applies the variable to a table, whether the table has
+ * applied it or not. */
+static void test_table_of_the_program(void **state) {
   (void)state;
   weir_driver *inner, *table;
   int count;
   set_environment("3,1");
-  CHECK(weir_driver_open(NULL, &inner));
-  CHECK(weir_driver_open_fault(inner, &table));
+  assert_ok(weir_driver_open(NULL, &inner));
+  assert_ok(weir_driver_open_fault(inner, &table));
   table->name = "own";
   assert_true(table->capabilities == inner->capabilities);
-  CHECK(weir_use_driver(table));
-  CHECK(weir_init());
-  CHECK(weir_device_count(&count));
+  assert_ok(weir_use_driver(table));
+  assert_ok(weir_init());
+  assert_ok(weir_device_count(&count));
   assert_int_equal(count, 2);
   check_device(table, 0, 2, uuids[3]);
   check_device(table, 1, 2, uuids[1]);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
 
   table->capabilities = 0;
   table->DeviceGetCount = three_devices;
-  CHECK(weir_device_count(&count));
+  assert_ok(weir_device_count(&count));
   assert_int_equal(count, 3);
-  CHECK(weir_use_driver(NULL));
+  assert_ok(weir_use_driver(NULL));
   weir_driver_close(table);
   weir_driver_close(inner);
 }
@@ -161,8 +161,8 @@ static void test_a_table_is_what_it_lists(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_numbering),
-      cmocka_unit_test(test_no_device_is_left),
-      cmocka_unit_test(test_a_table_is_what_it_lists),
+      cmocka_unit_test(test_no_visible_device),
+      cmocka_unit_test(test_table_of_the_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * The walker sees what it is for: each test spoils one thing, and mends it again.
+ * The walker detects damage: each test corrupts one value and restores it.
  */
 #include "alloc/allocator.h"
 #include "support/alloc.h"
@@ -13,7 +13,7 @@ static weir__block *block_of(const void *p) {
   return b;
 }
 
-/* Says once what is wrong, with these words. */
+/* Expects one error that contains these words. */
 static void expect_wrong(const char *words) {
   collect_messages();
   assert_false(weir__allocator_is_valid(allocator));
@@ -23,7 +23,7 @@ static void expect_wrong(const char *words) {
   assert_true(messages_with(WEIR_LOG_ERROR, "the allocator of device 0 is not valid") > 0);
 }
 
-/* Sets a field, expects the walker to complain, and sets it back. */
+/* Sets a field, expects an error of the walker, and restores the field. */
 #define SPOIL(field, value, words)                                                                                     \
   do {                                                                                                                 \
     __typeof__(field) was = (field);                                                                                   \
@@ -96,7 +96,7 @@ static void test_segments_and_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 4};
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *a = get(4096, NULL), *b = get(4096, work_stream());
   weir__heap *heap = &allocator->heaps[0];
   weir__private_pool *pool = heap->private_pools;
@@ -109,7 +109,7 @@ static void test_segments_and_pools(void **state) {
   atomic_fetch_add(&heap->captures, 1);
   expect_wrong("0 scopes are captures, but 1 are counted");
   atomic_fetch_sub(&heap->captures, 1);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   put(a);
   put(b);
   alloc_close();
@@ -122,7 +122,7 @@ static void test_pages(void **state) {
   weir__segment *segment = segment_of(a);
   weir__block *unmapped = weir__block_next(weir__block_next(segment->first));
   assert_int_equal(unmapped->state, WEIR__UNMAPPED);
-  /* Bins are made for what is mapped, not for all that is reserved: there may be thousands of arenas. */
+  /* Bins are sized for the mapped memory, not for the reserved address space: there may be thousands of arenas. */
   assert_non_null(segment->arena->free.group[20]);
   assert_null(segment->arena->free.group[21]);
   SPOIL(segment->handles[1], 0, "has no memory at page 1");

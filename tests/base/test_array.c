@@ -1,15 +1,10 @@
 /*
  * Growing arrays.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "base/array.h"
+#include "support/check.h"
 
 static void test_grows(void **state) {
   (void)state;
@@ -27,7 +22,7 @@ static void test_grows(void **state) {
   free(items);
 }
 
-static void test_keeps_what_is_large_enough(void **state) {
+static void test_large_enough_array_is_kept(void **state) {
   (void)state;
   char *items = NULL;
   size_t room = 0;
@@ -40,7 +35,7 @@ static void test_keeps_what_is_large_enough(void **state) {
   free(items);
 }
 
-/* What no host can have fails, and leaves the array as it is. */
+/* An allocation that is too large for any host fails and leaves the array unchanged. */
 static void test_too_large(void **state) {
   (void)state;
   uint64_t *items = NULL;
@@ -57,7 +52,7 @@ static void test_too_large(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_grows),
-      cmocka_unit_test(test_keeps_what_is_large_enough),
+      cmocka_unit_test(test_large_enough_array_is_kept),
       cmocka_unit_test(test_too_large),
   };
   return cmocka_run_group_tests_name("base.array", tests, NULL, NULL);

@@ -3,18 +3,12 @@
  */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/biased_lock.h"
+#include "support/check.h"
 
 enum { TURNS = 300 }; /* enough for a new lock to become biased */
 
@@ -54,8 +48,8 @@ static void *in_thread(void *(*what)(void *), void *argument) {
   return result;
 }
 
-/* It becomes biased towards a thread that takes it many times in a row, until another one takes it. If that was soon,
- * it takes longer until it is biased again. */
+/* A thread that takes the lock many times in a row becomes its owner, until another thread takes it. If that happens
+ * soon, the next bias takes longer. */
 static void test_bias(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
@@ -63,7 +57,7 @@ static void test_bias(void **state) {
   assert_false(is_biased(&lock));
   take_turns(&lock, TURNS);
   assert_true(is_biased_to_us(&lock));
-  lock.biased_at = INT64_MAX / 2; /* however long this test is held up */
+  lock.biased_at = INT64_MAX / 2; /* as if no time passed, even on a slow machine */
   in_thread(take_once, &lock);
   assert_false(is_biased(&lock));
   assert_int_equal(lock.backoff, 1);
@@ -78,7 +72,7 @@ static void test_bias(void **state) {
   assert_true(is_biased_to_us(&lock));
 }
 
-/* A record notes one lock; a second one is taken by its word, and stays biased. */
+/* An owner record holds one lock without atomics; a second lock is taken through its word and stays biased. */
 static void test_two(void **state) {
   (void)state;
   weir__biased_lock a = {.streak = 0}, b = {.streak = 0};
@@ -107,7 +101,7 @@ static void test_two(void **state) {
 static void test_try(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
-  for (int round = 0; round < 3; round++) { /* it is not biased, biased to us, and was so before */
+  for (int round = 0; round < 3; round++) { /* unbiased, biased to this thread, and biased again */
     weir__biased_take(&lock);
     assert_false(weir__biased_try(&lock));
     assert_null(in_thread(try_once, &lock));
@@ -119,8 +113,8 @@ static void test_try(void **state) {
   }
 }
 
-/* Whose thread has ended, and in a child, where no other thread is. */
-static void test_the_one_is_gone(void **state) {
+/* The owner thread has exited, or is missing in a forked child. */
+static void test_owner_has_exited(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
   in_thread(take_many, &lock);
@@ -131,9 +125,7 @@ static void test_the_one_is_gone(void **state) {
     take_turns(&lock, 4 * TURNS);
     _exit(is_biased_to_us(&lock) ? 0 : 1);
   }
-  int status = -1;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_int_equal(status, 0);
+  assert_int_equal(child_outcome(child), 0);
   take_turns(&lock, 4 * TURNS);
   assert_true(is_biased_to_us(&lock));
 }
@@ -153,7 +145,7 @@ static void *end_late(void *left) {
   return pthread_setspecific(last_key, left) ? left : NULL;
 }
 
-static void test_at_the_end(void **state) {
+static void test_thread_exit(void **state) {
   (void)state;
   assert_int_equal(pthread_key_create(&last_key, use_late), 0);
   for (int i = 0; i < 20; i++) {
@@ -173,10 +165,10 @@ enum { THREADS = 4, BURSTS = 2000 };
 
 static struct {
   weir__biased_lock lock;
-  long count, biases; /* guarded by the lock, and by nothing else */
+  long count, biases; /* guarded only by the lock */
 } shared;
 
-/* Acquisitions in a row until it becomes biased, so that biases begin and end as often as possible. */
+/* Takes the lock in bursts about as long as a bias needs, so that biases begin and end as often as possible. */
 static void *work(void *of) {
   unsigned seed = (unsigned)(uintptr_t)of + 1;
   for (int burst = 0; burst < BURSTS; burst++) {
@@ -192,7 +184,8 @@ static void *work(void *of) {
         weir__pause();
       shared.count = count + 1;
       shared.biases += i == turns - 1 && is_biased(&shared.lock);
-      if (atomic_load(&weir__this_lock_owner->holds) != &shared.lock) /* by the word, which guards this */
+      /* Held through the lock word, which guards this counter. */
+      if (atomic_load(&weir__this_lock_owner->holds) != &shared.lock)
         shared.lock.backoff = 0;
       weir__biased_give(&shared.lock);
     }
@@ -203,7 +196,7 @@ static void *work(void *of) {
   return NULL;
 }
 
-static void test_one_at_a_time(void **state) {
+static void test_mutual_exclusion(void **state) {
   (void)state;
   pthread_t threads[THREADS];
   long turns[THREADS] = {0}, all = 0;
@@ -226,9 +219,9 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bias),       cmocka_unit_test(test_try),
-      cmocka_unit_test(test_two),        cmocka_unit_test(test_the_one_is_gone),
-      cmocka_unit_test(test_at_the_end), cmocka_unit_test(test_one_at_a_time),
+      cmocka_unit_test(test_bias),        cmocka_unit_test(test_try),
+      cmocka_unit_test(test_two),         cmocka_unit_test(test_owner_has_exited),
+      cmocka_unit_test(test_thread_exit), cmocka_unit_test(test_mutual_exclusion),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,9 @@
 /*
- * Containers on a host that runs out of memory: each allocation fails once, and what was there stays.
+ * Containers on a host that runs out of memory: each allocation fails once, and the contents are preserved.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/array.h"
 #include "base/hash_map.h"
+#include "support/check.h"
 #include "support/no_memory.h"
 
 #ifndef NO_MEMORY_WAIVED

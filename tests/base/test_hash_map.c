@@ -1,15 +1,10 @@
 /*
- * The hash table, beside a plain array that does the same.
+ * The hash map, compared with a plain array.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "base/hash_map.h"
+#include "support/check.h"
 
 typedef struct entry {
   uint64_t key;
@@ -40,7 +35,7 @@ static void test_new_entries_are_zero(void **state) {
   weir__hash_map_clear(&map);
 }
 
-/* Keys that fall on few slots, so that removals move others. */
+/* Keys that collide in a few slots, so that removals move other entries. */
 static void test_against_array(void **state) {
   (void)state;
   enum { KEYS = 500, STEPS = 200000 };

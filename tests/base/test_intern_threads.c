@@ -1,5 +1,5 @@
 /*
- * Strings that are stored once: from many threads, of any length, and up to a limit.
+ * Interned strings: from many threads, of any length, and up to a limit.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static uint32_t numbers[THREADS][STRINGS];
 
 static size_t make(int i, char text[64]) { return (size_t)snprintf(text, 64, "%0*d", 1 + i % 40, i); }
 
-/* All the same strings, each thread in an order of its own. */
+/* All threads intern the same strings, each in a different order. */
 static void *put_all(void *data) {
   int thread = (int)(intptr_t)data;
   for (int k = 0; k < STRINGS; k++) {
@@ -63,7 +63,8 @@ static void test_lengths(void **state) {
   assert_null(weir__intern_get(&own, 0, &found));
   assert_int_equal(found, 0);
   for (uint32_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
-    assert_int_equal(weir__intern_put(&own, bytes, lengths[i]), i + 1); /* zeros: they differ in their length alone */
+    /* All zeros: the strings differ only in length. */
+    assert_int_equal(weir__intern_put(&own, bytes, lengths[i]), i + 1);
   for (uint32_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
     assert_int_equal(weir__intern_put(&own, bytes, lengths[i]), i + 1);
     assert_memory_equal(weir__intern_get(&own, i + 1, &found), bytes, lengths[i]);
@@ -74,7 +75,7 @@ static void test_lengths(void **state) {
   free(bytes);
 }
 
-/* What has no room gets no number, and what is there stays. */
+/* A string that does not fit gets no number, and the others are preserved. */
 static void test_limit(void **state) {
   (void)state;
   static weir__intern own = {.most_bytes = 1u << 20};

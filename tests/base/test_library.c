@@ -1,15 +1,10 @@
 /*
  * Shared libraries.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/library.h"
+#include "support/check.h"
 
 static void test_open(void **state) {
   (void)state;
@@ -23,7 +18,7 @@ static void test_open(void **state) {
   assert_non_null(weir__library_symbol(NULL, "malloc"));
   const char *function = NULL, *file = NULL;
   assert_true(weir__library_at((uint64_t)(uintptr_t)weir__library_symbol(library, "cbrt"), &function, &file));
-  assert_non_null(strstr(function, "cbrt")); /* glibc has more than one name for it */
+  assert_non_null(strstr(function, "cbrt")); /* glibc has several names for it */
   assert_non_null(strstr(file, "libm"));
   assert_false(weir__library_at(16, &function, &file));
   weir__library_close(library);

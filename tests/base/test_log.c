@@ -1,19 +1,14 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
+#include "support/check.h"
+#include "support/heard.h"
 
-/* The level is read from the environment once in a process, so each case is a child. What the child writes to stderr
- * goes to `text`. */
+/* The level is read from the environment once per process, so each case runs in a child. `text` receives what the child
+ * writes to stderr. */
 static void in_child(const char *weir_log, void (*body)(void), char *text, size_t size) {
   int ends[2];
   assert_int_equal(pipe(ends), 0);
@@ -38,9 +33,7 @@ static void in_child(const char *weir_log, void (*body)(void), char *text, size_
     length += (size_t)got;
   text[length] = '\0';
   close(ends[0]);
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_int_equal(status, 0);
+  assert_int_equal(child_outcome(child), 0);
 }
 
 static void one_of_each(void) {
@@ -50,7 +43,7 @@ static void one_of_each(void) {
   weir__log(WEIR_LOG_DEBUG, "d%d", 4);
 }
 
-static void the_environment_says_how_much_is_said(void **state) {
+static void the_environment_sets_the_level(void **state) {
   (void)state;
   static const struct {
     const char *weir_log, *text;
@@ -76,14 +69,14 @@ static void set_info_and_say_one_of_each(void) {
   one_of_each();
 }
 
-static void the_program_overrules_the_environment(void **state) {
+static void the_program_overrides_the_environment(void **state) {
   (void)state;
   char text[1024];
   in_child("error", set_info_and_say_one_of_each, text, sizeof text);
   assert_string_equal(text, "weir: error: e1\nweir: warning: w2\nweir: info: i3\n");
 }
 
-static void a_level_out_of_range_is_moved_into_it(void **state) {
+static void a_level_out_of_range_is_clamped(void **state) {
   (void)state;
   weir_log_set_level((weir_log_level)99);
   assert_int_equal(weir_log_get_level(), WEIR_LOG_DEBUG);
@@ -93,20 +86,7 @@ static void a_level_out_of_range_is_moved_into_it(void **state) {
   assert_int_equal(weir_log_get_level(), WEIR_LOG_WARN);
 }
 
-struct heard {
-  int count;
-  weir_log_level level;
-  char message[4096];
-};
-
-static void hear(void *context, weir_log_level level, const char *message) {
-  struct heard *heard = context;
-  heard->count++;
-  heard->level = level;
-  snprintf(heard->message, sizeof heard->message, "%s", message);
-}
-
-static void a_sink_gets_the_message_and_nothing_else(void **state) {
+static void a_sink_gets_only_the_message(void **state) {
   (void)state;
   struct heard heard = {0};
   weir_log_set_sink(hear, &heard);
@@ -118,7 +98,7 @@ static void a_sink_gets_the_message_and_nothing_else(void **state) {
   assert_string_equal(heard.message, "two words");
 }
 
-static void a_long_message_is_marked_as_cut(void **state) {
+static void a_long_message_is_marked_as_truncated(void **state) {
   (void)state;
   static struct heard heard;
   char whole[4000];
@@ -139,7 +119,7 @@ static void set_sink_and_take_it_back(void) {
   weir__log(WEIR_LOG_WARN, "to stderr again");
 }
 
-static void no_sink_is_stderr_again(void **state) {
+static void without_a_sink_messages_go_to_stderr(void **state) {
   (void)state;
   char text[1024];
   in_child(NULL, set_sink_and_take_it_back, text, sizeof text);
@@ -149,37 +129,36 @@ static void no_sink_is_stderr_again(void **state) {
 static void fork_in_sink(void *context, weir_log_level level, const char *message) {
   (void)level;
   (void)message;
-  int *status = context;
+  int *outcome = context;
   pid_t child = fork();
   if (child == 0) {
-    alarm(30); /* a child that waits for a lock that nobody holds would wait for ever */
+    alarm(30); /* ends a child that deadlocks on a lock whose holder does not exist after fork */
     weir_log_set_sink(NULL, NULL);
     weir_log_set_level(WEIR_LOG_ERROR);
     weir__log(WEIR_LOG_WARN, "dropped");
     _exit(7);
   }
-  waitpid(child, status, 0);
+  *outcome = child_outcome(child);
 }
 
 static void a_sink_may_fork(void **state) {
   (void)state;
-  int status = -1;
-  weir_log_set_sink(fork_in_sink, &status);
+  int outcome = -1;
+  weir_log_set_sink(fork_in_sink, &outcome);
   weir__log(WEIR_LOG_WARN, "now");
   weir_log_set_sink(NULL, NULL);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 7);
+  assert_int_equal(outcome, 7);
 }
 
 int main(void) {
-  /* The first needs a process that has not read the environment. */
+  /* The first test needs a process that has not read the environment yet. */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_environment_says_how_much_is_said),
-      cmocka_unit_test(the_program_overrules_the_environment),
-      cmocka_unit_test(no_sink_is_stderr_again),
-      cmocka_unit_test(a_level_out_of_range_is_moved_into_it),
-      cmocka_unit_test(a_sink_gets_the_message_and_nothing_else),
-      cmocka_unit_test(a_long_message_is_marked_as_cut),
+      cmocka_unit_test(the_environment_sets_the_level),
+      cmocka_unit_test(the_program_overrides_the_environment),
+      cmocka_unit_test(without_a_sink_messages_go_to_stderr),
+      cmocka_unit_test(a_level_out_of_range_is_clamped),
+      cmocka_unit_test(a_sink_gets_only_the_message),
+      cmocka_unit_test(a_long_message_is_marked_as_truncated),
       cmocka_unit_test(a_sink_may_fork),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,17 +1,11 @@
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
+#include "support/check.h"
 
 enum { THREADS = 8, ROUNDS = 2000 };
 
@@ -45,8 +39,8 @@ static void each_thread_has_its_own_last_error(void **state) {
 }
 
 struct ear {
-  int alive; /* written by the main thread outside of any message */
-  int count; /* not atomic: messages come one at a time */
+  int alive; /* written by the main thread while no message is delivered */
+  int count; /* not atomic: messages are delivered one at a time */
 };
 
 static void hear(void *context, weir_log_level level, const char *message) {
@@ -68,7 +62,7 @@ static void *say_often(void *argument) {
   return NULL;
 }
 
-static void after_a_change_of_sink_the_old_one_is_left_alone(void **state) {
+static void a_replaced_sink_is_not_called(void **state) {
   (void)state;
   struct ear ears[2] = {{1, 0}, {1, 0}};
   pthread_t threads[THREADS];
@@ -102,7 +96,7 @@ static void *say_once(void *argument) {
   return argument;
 }
 
-static void a_child_does_not_wait_for_a_thread_that_it_has_not_got(void **state) {
+static void a_child_does_not_wait_for_threads_of_its_parent(void **state) {
   (void)state;
   pthread_t thread;
   weir_log_set_sink(sleep_in_sink, NULL);
@@ -116,19 +110,17 @@ static void a_child_does_not_wait_for_a_thread_that_it_has_not_got(void **state)
     weir_log_set_sink(NULL, NULL);
     _exit(7);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
+  int outcome = child_outcome(child);
   assert_int_equal(pthread_join(thread, NULL), 0);
   weir_log_set_sink(NULL, NULL);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 7);
+  assert_int_equal(outcome, 7);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_thread_has_its_own_last_error),
-      cmocka_unit_test(after_a_change_of_sink_the_old_one_is_left_alone),
-      cmocka_unit_test(a_child_does_not_wait_for_a_thread_that_it_has_not_got),
+      cmocka_unit_test(a_replaced_sink_is_not_called),
+      cmocka_unit_test(a_child_does_not_wait_for_threads_of_its_parent),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/memory_map.h"
+#include "support/check.h"
 
 enum { MIB = 1 << 20 };
 
@@ -83,7 +80,7 @@ static void test_file(void **state) {
   assert_int_equal(errno, EBADF);
 }
 
-/* A file larger than the process may write is refused, and brings no signal. */
+/* A file larger than RLIMIT_FSIZE is refused without raising SIGXFSZ. */
 static void test_file_limit(void **state) {
   (void)state;
   struct rlimit before, limit;

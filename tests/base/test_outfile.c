@@ -2,21 +2,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/outfile.h"
+#include "support/check.h"
 
 static char folder[] = "/tmp/weir_outfile_XXXXXX";
 
@@ -34,7 +28,7 @@ static int make_folder(void **state) {
   return mkdtemp(folder) ? 0 : -1;
 }
 
-/* Every test leaves a folder with what it made and nothing else: no temporary file. */
+/* Every test leaves only its own files in the folder, and no temporary file. */
 static int remove_folder(void **state) {
   (void)state;
   DIR *directory = opendir(folder);
@@ -65,7 +59,7 @@ static void check_contents(const char *path, const char *text) {
   assert_string_equal(got, text);
 }
 
-/* Opens, writes and keeps; an errno value. */
+/* Opens, writes and commits. Returns an errno value. */
 static int write_to(const char *path, weir__outfile_use use, const char *text) {
   weir__outfile out;
   int error = weir__outfile_open(&out, path, use);
@@ -101,7 +95,7 @@ static void test_a_new_file(void **state) {
     unlink(path_of("new"));
   }
   umask(mask);
-  char name[256]; /* as long as a name may be */
+  char name[256]; /* the maximum length of a name */
   memset(name, 'n', 255);
   name[255] = 0;
   EACH_USE(use) {
@@ -110,7 +104,7 @@ static void test_a_new_file(void **state) {
   }
 }
 
-static void test_nothing_is_there_before_it_is_kept(void **state) {
+static void test_no_file_before_the_commit(void **state) {
   (void)state;
   weir__outfile out;
   put(path_of("old"), "old");
@@ -165,7 +159,7 @@ static void test_links_are_followed(void **state) {
   assert_int_equal(symlink(absolute, path_of("deeper/absolute")), 0);
   assert_int_equal(symlink("deeper/absolute", path_of("chain")), 0);
   static const char *const names[] = {"relative", "deeper/absolute", "chain"};
-  for (int is_there = 0; is_there < 2; is_there++) /* at first the links point to nothing */
+  for (int is_there = 0; is_there < 2; is_there++) /* in the first round the links are dangling */
     for (size_t i = 0; i < 3; i++)
       EACH_USE(use) {
         if (is_there)
@@ -184,7 +178,7 @@ static void test_links_are_followed(void **state) {
   unlink(path_of("deeper/absolute"));
 }
 
-static void test_what_cannot_be_written(void **state) {
+static void test_unwritable_paths(void **state) {
   (void)state;
   assert_int_equal(mkdir(path_of("folder"), 0700), 0);
   assert_int_equal(symlink("folder", path_of("to_folder")), 0);
@@ -207,7 +201,7 @@ static void test_what_cannot_be_written(void **state) {
 
 static void test_a_full_disk(void **state) {
   (void)state;
-  const char *full = "/dev/full"; /* which others than root cannot replace */
+  const char *full = "/dev/full"; /* only root can replace it */
   if (geteuid() == 0 && mknod(full = path_of("device"), S_IFCHR | 0666, makedev(1, 7)) != 0)
     skip();
   int probe = open(full, O_WRONLY | O_CLOEXEC);
@@ -244,14 +238,14 @@ static void test_a_fifo(void **state) {
   assert_true(S_ISFIFO(about.st_mode));
 }
 
-/* A device of its own: never the machine's. */
+/* Creates a device node, so that the device of the machine is not touched. */
 static void test_a_device(void **state) {
   (void)state;
   struct stat about;
   if (mknod(path_of("null"), S_IFCHR | 0666, makedev(1, 3)) != 0)
     skip();
   int probe = open(path_of("null"), O_WRONLY | O_CLOEXEC);
-  if (probe < 0) /* file systems may be mounted so that there are none */
+  if (probe < 0) /* the file system may be mounted with nodev */
     skip();
   close(probe);
   assert_int_equal(symlink("null", path_of("link")), 0);
@@ -265,7 +259,7 @@ static void test_a_device(void **state) {
   check_is_link(path_of("link"), "null");
 }
 
-/* What was opened before is continued where it stands, and not replaced. */
+/* A file that is already open is continued at its current offset, not replaced. */
 static void test_an_open_descriptor(void **state) {
   (void)state;
   char by_fd[64], by_proc[64];
@@ -274,7 +268,7 @@ static void test_an_open_descriptor(void **state) {
   assert_int_equal(write(fd, "before ", 7), 7);
   snprintf(by_fd, sizeof by_fd, "/dev/fd/%d", fd);
   snprintf(by_proc, sizeof by_proc, "/proc/self/fd/%d", fd);
-  assert_int_equal(symlink(by_proc, path_of("out")), 0); /* as /dev/stdout is made */
+  assert_int_equal(symlink(by_proc, path_of("out")), 0); /* like /dev/stdout */
   if (access(by_fd, F_OK) != 0)
     skip();
   EACH_USE(use) {
@@ -303,7 +297,7 @@ static void test_the_standard_output(void **state) {
   check_contents(path_of("file"), "texttexttext");
 }
 
-/* A folder in which nothing can be made: a file that is there is rewritten, a new one refused. */
+/* In a read-only folder an existing file is rewritten in place, and a new one is refused. */
 static void test_a_folder_that_is_read_only(void **state) {
   (void)state;
   put(path_of("file"), "a longer text than the one that comes");
@@ -312,7 +306,7 @@ static void test_a_folder_that_is_read_only(void **state) {
   assert_int_equal(chmod(path_of("closed"), 0444), 0);
   assert_int_equal(chmod(folder, 0555), 0);
   pid_t child = fork();
-  if (child == 0) { /* the permissions do not hold for root */
+  if (child == 0) { /* root ignores permissions */
     if (geteuid() == 0 && (setgroups(0, NULL) || setgid(65534) || setuid(65534)))
       _exit(77);
     int wrong = 0;
@@ -323,18 +317,16 @@ static void test_a_folder_that_is_read_only(void **state) {
     }
     _exit(wrong);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
+  int outcome = child_outcome(child);
   assert_int_equal(chmod(folder, 0755), 0);
-  assert_true(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77)
+  if (outcome == 77)
     skip();
-  assert_int_equal(WEXITSTATUS(status), 0);
+  assert_int_equal(outcome, 0);
   check_contents(path_of("file"), "text");
   check_contents(path_of("closed"), "old");
 }
 
-/* A name in the folder that ends in .part; NULL if there is none. */
+/* The name of a .part file in the folder, or NULL. */
 static const char *find_part(void) {
   static char name[300];
   DIR *directory = opendir(folder);
@@ -352,19 +344,19 @@ static void test_named_parts_are_abandoned(void **state) {
   weir__outfile out;
   assert_int_equal(weir__outfile_open(&out, path_of("file"), WEIR__OUTFILE_BY_PATH), 0);
   assert_non_null(find_part());
-  pid_t child = fork(); /* whose temporary file it is not */
+  pid_t child = fork(); /* the child must not remove the temporary file of its parent */
   if (child == 0) {
     weir__outfile_abandon_all();
     _exit(0);
   }
-  assert_int_equal(waitpid(child, NULL, 0), child);
+  assert_int_equal(child_outcome(child), 0);
   assert_non_null(find_part());
   weir__outfile_abandon_all();
   assert_null(find_part());
   weir__outfile_end(&out);
 }
 
-/* Two writers of one file: the later one is there, whole. */
+/* With two writers of one file, the later commit wins and the file is complete. */
 static void test_two_at_once(void **state) {
   (void)state;
   weir__outfile one, other;
@@ -385,10 +377,10 @@ static void test_two_at_once(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_a_new_file),
-      TEST(test_nothing_is_there_before_it_is_kept),
+      TEST(test_no_file_before_the_commit),
       TEST(test_permissions_are_kept),
       TEST(test_links_are_followed),
-      TEST(test_what_cannot_be_written),
+      TEST(test_unwritable_paths),
       TEST(test_a_full_disk),
       TEST(test_a_fifo),
       TEST(test_a_device),

@@ -1,16 +1,12 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "base/rangemap.h"
+#include "support/check.h"
+#include "support/random.h"
 
 #define LAST UINT64_MAX
 
-/* ---- A model that is slow and plainly right ---- */
+/* ---- A simple, slow model ---- */
 
 enum { MODEL_MAX = 512 };
 
@@ -20,7 +16,7 @@ typedef struct range {
 } range;
 
 typedef struct model {
-  range ranges[MODEL_MAX]; /* in no order */
+  range ranges[MODEL_MAX]; /* unordered */
   size_t count;
 } model;
 
@@ -46,15 +42,7 @@ static void *model_remove(model *m, uint64_t base) {
   return NULL;
 }
 
-static uint64_t next_random(uint64_t *state) {
-  *state += 0x9e3779b97f4a7c15;
-  uint64_t z = *state;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-  z = (z ^ z >> 27) * 0x94d049bb133111eb;
-  return z ^ z >> 31;
-}
-
-/* Addresses of several kinds: a crowded corner, pages, both ends of the address space, anywhere. */
+/* Addresses of several kinds: a dense range, pages, both ends of the address space, and random ones. */
 static uint64_t some_address(uint64_t *state, unsigned kind) {
   uint64_t r = next_random(state);
   switch (kind) {
@@ -67,7 +55,7 @@ static uint64_t some_address(uint64_t *state, unsigned kind) {
   case 3:
     return r;
   default:
-    return (r >> 8) << (r % 60); /* few bits in the low places */
+    return (r >> 8) << (r % 60); /* few low bits set */
   }
 }
 
@@ -107,7 +95,7 @@ static void random_walk(unsigned seed) {
       break;
     }
     case 2: {
-      /* Half of the time a base that is there. */
+      /* Half of the time an existing base. */
       if (m.count > 0 && next_random(&state) % 2)
         address = m.ranges[next_random(&state) % m.count].base;
       if (weir__rangemap_remove(&map, address) != model_remove(&m, address))
@@ -145,7 +133,7 @@ static void test_random_operations_match_a_plain_model(void **state) {
     random_walk(seed);
 }
 
-/* ---- The corners ---- */
+/* ---- Edge cases ---- */
 
 static void test_empty_map_answers_nothing(void **state) {
   (void)state;
@@ -159,7 +147,7 @@ static void test_empty_map_answers_nothing(void **state) {
   weir__rangemap_clear(&map);
 }
 
-static void test_insert_refuses_what_is_no_range(void **state) {
+static void test_insert_refuses_invalid_ranges(void **state) {
   (void)state;
   weir__rangemap map = {0};
   int value;
@@ -202,7 +190,7 @@ static void test_neighbours_touch_but_do_not_overlap(void **state) {
   assert_int_equal(base, 8192);
   assert_int_equal(size, 4096);
   assert_null(weir__rangemap_find(&map, 12288, &base, &size));
-  assert_int_equal(base, 8192); /* outputs of a miss are left alone */
+  assert_int_equal(base, 8192); /* a miss leaves the outputs unchanged */
   weir__rangemap_clear(&map);
 }
 
@@ -210,7 +198,7 @@ static void test_walk_in_order_while_removing(void **state) {
   (void)state;
   enum { COUNT = 100000 };
   weir__rangemap map = {0};
-  /* 7919 is prime to the count: every place once, in a scattered order. */
+  /* 7919 is coprime to the count, so every index occurs once, in a scattered order. */
   for (uint64_t i = 0; i < COUNT; i++) {
     uint64_t place = i * 7919 % COUNT;
     assert_true(weir__rangemap_insert(&map, place << 21, 1 << 21, (void *)(uintptr_t)(place + 1)));
@@ -241,7 +229,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_operations_match_a_plain_model),
       cmocka_unit_test(test_empty_map_answers_nothing),
-      cmocka_unit_test(test_insert_refuses_what_is_no_range),
+      cmocka_unit_test(test_insert_refuses_invalid_ranges),
       cmocka_unit_test(test_ranges_reach_both_ends_of_the_address_space),
       cmocka_unit_test(test_neighbours_touch_but_do_not_overlap),
       cmocka_unit_test(test_walk_in_order_while_removing),

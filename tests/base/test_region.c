@@ -1,16 +1,11 @@
 /*
- * The region: what is taken is zero, apart from everything else, and within the reach of 32 bits.
+ * The region: pieces are zeroed, disjoint and addressable with 32 bits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/region.h"
 #include "base/slab.h"
+#include "support/check.h"
 
 static int is_zero(const void *memory, size_t bytes) {
   const unsigned char *byte = memory;
@@ -20,7 +15,7 @@ static int is_zero(const void *memory, size_t bytes) {
   return 1;
 }
 
-/* Fills a piece and its aside with a byte, which must have been zero. */
+/* Checks that a piece and its aside are zero, and fills them with a byte. */
 static void fill(void *piece, size_t bytes, int with) {
   assert_true(is_zero(piece, bytes));
   assert_true(is_zero(weir__aside_of(piece), bytes / 2));
@@ -50,14 +45,14 @@ static void test_pieces(void **state) {
   }
 }
 
-static void test_sizes_that_are_none(void **state) {
+static void test_invalid_sizes(void **state) {
   (void)state;
   assert_null(weir__region_take(0));
   assert_null(weir__region_take(WEIR__REGION_PIECE + 1));
   assert_null(weir__region_take(SIZE_MAX));
 }
 
-static void test_what_came_back_serves_again(void **state) {
+static void test_returned_pieces_are_reused(void **state) {
   (void)state;
   void *first = weir__region_take(10000), *second = weir__region_take(10000);
   weir__region_give(first, 10000);
@@ -66,7 +61,7 @@ static void test_what_came_back_serves_again(void **state) {
   weir__region_give(second, 10000);
 }
 
-/* A slab in the region: every object has an aside of its own. */
+/* A slab in the region: every object has a separate aside. */
 static void test_slab(void **state) {
   (void)state;
   enum { COUNT = 30000, SIZE = 32 };
@@ -92,8 +87,8 @@ static void test_slab(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_sizes_that_are_none),
-      cmocka_unit_test(test_what_came_back_serves_again),
+      cmocka_unit_test(test_invalid_sizes),
+      cmocka_unit_test(test_returned_pieces_are_reused),
       cmocka_unit_test(test_slab),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

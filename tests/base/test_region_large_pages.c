@@ -1,20 +1,14 @@
 /*
- * The region on a kernel whose pages are larger than a piece, as those of some machines are. The linker puts these two
- * between the library and the real ones.
+ * The region on a kernel whose pages are larger than a piece, as on some machines. The linker redirects these two
+ * functions.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/region.h"
+#include "support/check.h"
 
 enum { PAGE = 64 << 10, PIECE = 8 << 10, COUNT = 32 };
 
@@ -25,7 +19,7 @@ int __real_madvise(void *memory, size_t bytes, int advice);
 
 long __wrap_sysconf(int name) { return name == _SC_PAGESIZE ? PAGE : __real_sysconf(name); }
 
-/* What is not a whole page is rounded up to one. */
+/* Sizes are rounded up to whole pages. */
 int __wrap_madvise(void *memory, size_t bytes, int advice) {
   if ((uintptr_t)memory % PAGE) {
     errno = EINVAL;
@@ -34,7 +28,7 @@ int __wrap_madvise(void *memory, size_t bytes, int advice) {
   return __real_madvise(memory, (bytes + PAGE - 1) / PAGE * PAGE, advice);
 }
 
-static void test_neighbours_stay(void **state) {
+static void test_neighbours_are_untouched(void **state) {
   (void)state;
   unsigned char *pieces[COUNT];
   for (int i = 0; i < COUNT; i++) {
@@ -60,7 +54,7 @@ static void test_neighbours_stay(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_neighbours_stay),
+      cmocka_unit_test(test_neighbours_are_untouched),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,23 +1,17 @@
 /*
- * The region: where address space is short, taken from by several threads, and in a child.
+ * The region with little address space, with several threads, and in a child.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/region.h"
+#include "support/check.h"
 
-/* So much of the address space is in use; 0: not known. */
+/* The size of the address space in use; 0 if unknown. */
 static size_t mapped(void) {
   unsigned long pages = 0;
   FILE *file = fopen("/proc/self/statm", "r");
@@ -28,7 +22,7 @@ static size_t mapped(void) {
   return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Before anybody has taken a piece: with little address space the region is small, and ends. */
+/* Runs before any piece is taken: with little address space the region is small and runs out. */
 static void test_little_address_space(void **state) {
   (void)state;
   pid_t child = fork();
@@ -46,9 +40,7 @@ static void test_little_address_space(void **state) {
         _exit(4);
     _exit(taken >= (size_t)60 << 20 && taken < (size_t)200 << 20 ? 0 : 5);
   }
-  int status = 0;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_int_equal(status, 0);
+  assert_int_equal(child_outcome(child), 0);
 }
 
 static void *take_and_give(void *data) {
@@ -88,9 +80,7 @@ static void test_child(void **state) {
     piece[0] = 8;
     _exit(good ? 0 : 1);
   }
-  int status = 0;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_int_equal(status, 0);
+  assert_int_equal(child_outcome(child), 0);
   assert_int_equal(piece[0], 7);
   weir__region_give(piece, 8192);
 }

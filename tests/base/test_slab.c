@@ -1,14 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/slab.h"
+#include "support/check.h"
 
-static void test_objects_are_apart_and_aligned(void **state) {
+static void test_objects_are_disjoint_and_aligned(void **state) {
   (void)state;
   enum { COUNT = 20000, SIZE = 40 };
   static unsigned char *objects[COUNT];
@@ -25,7 +20,7 @@ static void test_objects_are_apart_and_aligned(void **state) {
   weir__slab_clear(&slab);
 }
 
-static void test_what_was_given_is_taken_again(void **state) {
+static void test_returned_objects_are_reused(void **state) {
   (void)state;
   weir__slab slab = {0};
   void *first = weir__slab_take(&slab, 24), *second = weir__slab_take(&slab, 24);
@@ -58,14 +53,14 @@ static void test_a_cleared_slab_starts_anew(void **state) {
   assert_non_null(weir__slab_take(&slab, 8));
   weir__slab_clear(&slab);
   assert_null(slab.chunks);
-  assert_non_null(weir__slab_take(&slab, 64)); /* the size may be another one then */
+  assert_non_null(weir__slab_take(&slab, 64)); /* the size may differ then */
   weir__slab_clear(&slab);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_objects_are_apart_and_aligned),
-      cmocka_unit_test(test_what_was_given_is_taken_again),
+      cmocka_unit_test(test_objects_are_disjoint_and_aligned),
+      cmocka_unit_test(test_returned_objects_are_reused),
       cmocka_unit_test(test_objects_larger_than_a_chunk),
       cmocka_unit_test(test_a_cleared_slab_starts_anew),
   };

@@ -1,13 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
+#include "support/check.h"
+#include "support/heard.h"
 
 static void every_status_has_its_name_and_text(void **state) {
   (void)state;
@@ -19,7 +15,7 @@ static void every_status_has_its_name_and_text(void **state) {
 #undef X
 }
 
-static void a_number_that_is_no_status_has_a_name(void **state) {
+static void an_unknown_status_has_a_name(void **state) {
   (void)state;
   const int numbers[] = {-1, 9999};
   for (size_t i = 0; i < WEIR_COUNT_OF(numbers); i++) {
@@ -28,14 +24,14 @@ static void a_number_that_is_no_status_has_a_name(void **state) {
   }
 }
 
-/* First in the list: it looks at a thread in which nothing has failed yet. */
+/* Runs first, on a thread in which nothing has failed yet. */
 static void nothing_failed_yet(void **state) {
   (void)state;
   assert_string_equal(weir_last_error(), "");
   assert_int_equal(weir_last_driver_result(), 0);
 }
 
-static void failing_keeps_the_text_and_passes_the_status_on(void **state) {
+static void failing_stores_the_text_and_returns_the_status(void **state) {
   (void)state;
   assert_int_equal(weir__fail(WEIR_ERROR_INVALID_DEVICE, "weir_device_set: device %d of %d", 7, 2),
                    WEIR_ERROR_INVALID_DEVICE);
@@ -58,7 +54,7 @@ static void a_text_may_quote_the_one_before(void **state) {
   assert_string_equal(weir_last_error(), "weir_init: a queued call failed: weir_inner: why");
 }
 
-static void a_long_text_is_kept_up_to_a_size_and_then_marked_as_cut(void **state) {
+static void a_long_text_is_truncated_and_marked(void **state) {
   (void)state;
   char whole[1025];
   memset(whole, 'a', sizeof whole - 1);
@@ -72,20 +68,7 @@ static void a_long_text_is_kept_up_to_a_size_and_then_marked_as_cut(void **state
   assert_string_equal(weir_last_error() + length - 5, "aa...");
 }
 
-struct heard {
-  int count;
-  weir_log_level level;
-  char message[256];
-};
-
-static void hear(void *context, weir_log_level level, const char *message) {
-  struct heard *heard = context;
-  heard->count++;
-  heard->level = level;
-  snprintf(heard->message, sizeof heard->message, "%s", message);
-}
-
-static void a_failure_is_a_message_for_those_who_debug(void **state) {
+static void a_failure_is_logged_at_debug_level(void **state) {
   (void)state;
   struct heard heard = {0};
   weir_log_set_sink(hear, &heard);
@@ -105,12 +88,12 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nothing_failed_yet),
       cmocka_unit_test(every_status_has_its_name_and_text),
-      cmocka_unit_test(a_number_that_is_no_status_has_a_name),
-      cmocka_unit_test(failing_keeps_the_text_and_passes_the_status_on),
+      cmocka_unit_test(an_unknown_status_has_a_name),
+      cmocka_unit_test(failing_stores_the_text_and_returns_the_status),
       cmocka_unit_test(the_drivers_code_belongs_to_the_last_failure),
       cmocka_unit_test(a_text_may_quote_the_one_before),
-      cmocka_unit_test(a_long_text_is_kept_up_to_a_size_and_then_marked_as_cut),
-      cmocka_unit_test(a_failure_is_a_message_for_those_who_debug),
+      cmocka_unit_test(a_long_text_is_truncated_and_marked),
+      cmocka_unit_test(a_failure_is_logged_at_debug_level),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,17 +3,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/system.h"
+#include "support/check.h"
 
 static void test_descriptor(void **state) {
   (void)state;
@@ -80,11 +75,8 @@ static void test_sort(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_descriptor),
-      cmocka_unit_test(test_process),
-      cmocka_unit_test(test_random),
-      cmocka_unit_test(test_environment),
-      cmocka_unit_test(test_sort),
+      cmocka_unit_test(test_descriptor),  cmocka_unit_test(test_process), cmocka_unit_test(test_random),
+      cmocka_unit_test(test_environment), cmocka_unit_test(test_sort),
   };
   return cmocka_run_group_tests_name("base.system", tests, NULL, NULL);
 }

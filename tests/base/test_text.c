@@ -1,13 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/base.h"
 #include "base/text.h"
+#include "support/check.h"
 
 static void bytes_for_people(void **state) {
   (void)state;
@@ -73,7 +68,7 @@ static void sizes_that_can_be_read(void **state) {
   }
 }
 
-static void sizes_that_make_no_sense_change_nothing(void **state) {
+static void invalid_sizes_change_nothing(void **state) {
   (void)state;
   static const char *const texts[] = {
       "",
@@ -129,7 +124,7 @@ struct new {
   int b;
 };
 
-static void an_older_caller_keeps_the_defaults_of_what_it_does_not_know(void **state) {
+static void an_older_caller_gets_defaults_for_newer_fields(void **state) {
   (void)state;
   struct new ours = {sizeof ours, 1, 2};
   const struct old theirs = {sizeof theirs, 10};
@@ -138,7 +133,7 @@ static void an_older_caller_keeps_the_defaults_of_what_it_does_not_know(void **s
   assert_int_equal(ours.b, 2);
 }
 
-static void a_newer_caller_is_read_as_far_as_is_known(void **state) {
+static void unknown_fields_of_a_newer_caller_are_ignored(void **state) {
   (void)state;
   struct {
     struct old ours;
@@ -162,7 +157,7 @@ static void texts_for_terminals(void **state) {
       {"\x01\x1f\x7f", "\\x01\\x1f\\x7f"},
       {"\xc2\x9b"
        "31m\xc2\x80\xc2\xa0",
-       "\\u009b31m\\u0080\xc2\xa0"}, /* C1, and the first behind them */
+       "\\u009b31m\\u0080\xc2\xa0"}, /* C1 controls, and the first character after them */
       {"\u202e\u2066\u2028\u200f\ufeff", "\\u202e\\u2066\\u2028\\u200f\\ufeff"},
       {"\xff\xc3", "\\xff\\xc3"},
       {"\xed\xb2\x80", "\\xed\\xb2\\x80"}, /* a surrogate */
@@ -174,9 +169,9 @@ static void texts_for_terminals(void **state) {
     assert_int_equal(weir__escape_text(cases[i].text, strlen(cases[i].text), shown, sizeof shown),
                      strlen(cases[i].shown));
     assert_string_equal(shown, cases[i].shown);
-    weir__escape_text(shown, strlen(shown), again, sizeof again); /* what was escaped stays as it is */
+    weir__escape_text(shown, strlen(shown), again, sizeof again); /* escaping is idempotent */
     assert_string_equal(again, shown);
-    for (size_t size = 1; size < sizeof shown; size++) { /* cut after whole characters and escapes */
+    for (size_t size = 1; size < sizeof shown; size++) { /* truncated after whole characters and escapes */
       char cut[128];
       size_t length = weir__escape_text(cases[i].text, strlen(cases[i].text), cut, size);
       assert_true(length < size && strlen(cut) == length);
@@ -187,7 +182,7 @@ static void texts_for_terminals(void **state) {
     }
   }
   char part[16];
-  weir__escape_text("ab\xe6\xbc\xa2", 4, part, sizeof part); /* not beyond the length */
+  weir__escape_text("ab\xe6\xbc\xa2", 4, part, sizeof part); /* does not read beyond the length */
   assert_string_equal(part, "ab\\xe6\\xbc");
 }
 
@@ -197,7 +192,7 @@ static void errors_have_no_control_characters(void **state) {
   assert_string_equal(weir_last_error(), "a\\x1b[31m\\nb\\xff: open: no such file");
   weir__fail(WEIR_ERROR_SYSTEM, "first: %s", weir_last_error());
   assert_string_equal(weir_last_error(), "first: a\\x1b[31m\\nb\\xff: open: no such file");
-  weir__fail(WEIR_ERROR_SYSTEM, "lines:\n%s", "one\x1b\ntwo"); /* where the text has lines of its own, all stay */
+  weir__fail(WEIR_ERROR_SYSTEM, "lines:\n%s", "one\x1b\ntwo"); /* newlines of the message are kept */
   assert_string_equal(weir_last_error(), "lines:\none\\x1b\ntwo");
   char longest[WEIR__TEXT_SIZE];
   memset(longest, 0x1b, sizeof longest - 1);
@@ -211,10 +206,10 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes_for_people),
       cmocka_unit_test(sizes_that_can_be_read),
-      cmocka_unit_test(sizes_that_make_no_sense_change_nothing),
+      cmocka_unit_test(invalid_sizes_change_nothing),
       cmocka_unit_test(rounding_up),
-      cmocka_unit_test(an_older_caller_keeps_the_defaults_of_what_it_does_not_know),
-      cmocka_unit_test(a_newer_caller_is_read_as_far_as_is_known),
+      cmocka_unit_test(an_older_caller_gets_defaults_for_newer_fields),
+      cmocka_unit_test(unknown_fields_of_a_newer_caller_are_ignored),
       cmocka_unit_test(texts_for_terminals),
       cmocka_unit_test(errors_have_no_control_characters),
   };

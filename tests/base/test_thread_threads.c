@@ -1,18 +1,13 @@
 /*
- * Threads and locks behind names of our own.
+ * Threads and locks of src/base.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "support/check.h"
 
 typedef struct shared {
   weir__mutex lock;
@@ -64,7 +59,7 @@ static void *find_locked(void *lock) {
   uint64_t begin = weir__monotonic_ns();
   assert_false(weir__mutex_lock_until(lock, begin + 20000000));
   assert_true(weir__monotonic_ns() - begin >= 15000000);
-  assert_false(weir__mutex_lock_until(lock, begin)); /* it has passed */
+  assert_false(weir__mutex_lock_until(lock, begin)); /* the deadline has passed */
   return NULL;
 }
 
@@ -157,9 +152,7 @@ static void test_fork(void **state) {
   pid_t child = fork();
   if (!child)
     _exit(before_count == 1 && !parent_count && child_count == 1 && weir__process_id() != id ? 0 : 1);
-  int result;
-  assert_int_equal(waitpid(child, &result, 0), child);
-  assert_int_equal(result, 0);
+  assert_int_equal(child_outcome(child), 0);
   assert_true(before_count == 1 && parent_count == 1 && !child_count);
 }
 

@@ -1,11 +1,12 @@
 #!/bin/sh
-# bench.sh PROGRAM VERSION: `weir bench` measures, as text and as JSON, says who is absent, and refuses what it does not know.
+# bench.sh PROGRAM VERSION: `weir bench` measures, as text and as JSON, names missing allocators, and rejects unknown
+# arguments.
 set -u
 tested=bench
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
 page=$(cd "$(dirname "$0")/../../docs" && pwd)/bench.md
-# Neither changes what is measured.
+# Neither changes the measurement.
 export WEIR_ALLOC_CONF=no_such_key:1 WEIR_NO_MEMORY_CACHING=1
 
 # Topics.
@@ -29,7 +30,7 @@ for word in pair live threads stream curve metadata --threads --driver --conf --
   has out " *$word"
 done
 
-# What is wrong with a command line is named, and nothing is measured.
+# Errors in the command line are named, and nothing is measured.
 refused() {
   text=$1
   shift
@@ -47,7 +48,7 @@ refused 'needs a value' --driver
 refused "unknown option '--fast'" --fast
 refused "takes no arguments (got 'now')" now
 
-# All of it, as text.
+# All topics, as text.
 run 0 alloc --quick --no-torch
 empty err
 has out " core.*; Weir $version on ledger; median of 3 rounds"
@@ -59,10 +60,10 @@ count 5 ', one stream '
 count 1 '^free blocks'
 count 3 '^1[0-9]*  *[0-9.]*  *[0-9.]*$'
 has out '^Weir  *1[0-9][0-9][0-9][0-9][0-9] '
-# A number for each of Weir's two, in every row.
+# Both of Weir's columns have a number in every row.
 count 19 '^[a-zA-Z0-9, ]* [0-9][0-9]*\.[0-9]  *[0-9][0-9]*\.[0-9] '
 
-# Some of it. Where there is no PyTorch the reason is told.
+# Some topics. Without PyTorch the reason is printed.
 run 0 alloc --quick --patterns threads,stream --threads 2
 empty err
 count 2 ' threads*, own streams* '
@@ -74,7 +75,7 @@ if ! python3 -c 'import torch' 2>/dev/null; then
   has out '^PyTorch: absent: no '
 fi
 
-# A PyTorch of straw takes part in turns, with malloc for its memory; and one that fails on the way says so.
+# A stand-in for PyTorch takes part, with malloc for its memory; one that fails halfway is reported.
 if command -v g++ >/dev/null; then
   mkdir -p "$work/bin" "$work/include/c10/cuda"
   cat >"$work/bin/python3" <<END
@@ -145,7 +146,7 @@ empty out
 has err 'live_1000_1MiB: an allocation failed: .*out of memory'
 unset WEIR_SOFT_MEMORY
 
-# JSON, and every key of the page is in it.
+# JSON, which has every key that the page documents.
 run 0 alloc --quick --no-torch --json
 empty err
 # shellcheck disable=SC2016 # no command is meant
@@ -173,7 +174,7 @@ sizes = [c["free_blocks"]["weir"] for c in r["curve"]]
 assert len(sizes) == 3 and all(n >= wanted for n, wanted in zip(sizes, (100, 1000, 10000))), sizes
 END
 
-  # The page's example works as it stands there.
+  # The example of the page works as written.
   said='the example of docs/bench.md'
   # shellcheck disable=SC2016 # no command is meant
   sed -n '/^```sh$/,/^```$/p' "$page" | sed '/^```/d' >"$work/example.sh"
@@ -182,7 +183,7 @@ END
   count 9 '^[a-z]*_[0-9a-zA-Z_]* [0-9.]* '
 fi
 
-# What recording adds.
+# The cost of recording.
 run 0 observe --help
 empty err
 for word in --quick --json Exit; do

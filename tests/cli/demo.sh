@@ -1,5 +1,5 @@
 #!/bin/sh
-# demo.sh PROGRAM VERSION: `weir demo` runs through on the software device, in both clocks, and fails as it should.
+# demo.sh PROGRAM VERSION: `weir demo` completes on the software device with both clocks, and fails as expected.
 set -u
 tested=demo
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -28,7 +28,7 @@ for clock in threads stepped; do
 done
 unset WEIR_SOFT_CLOCK
 
-# Settings reach the allocator, and bad ones are named.
+# Settings reach the allocator, and invalid ones are named.
 export WEIR_ALLOC_CONF=expandable_segments:True
 run 0
 empty err
@@ -65,7 +65,7 @@ empty out
 has err 'WEIR_ERROR_NO_DEVICE'
 unset CUDA_VISIBLE_DEVICES
 
-# Short of memory it gives cached memory back and goes on; far too short it says where all of it is.
+# With little memory it releases cached memory and continues; with far too little it prints where the memory is.
 export WEIR_SOFT_MEMORY=110MiB
 run 0
 empty err

@@ -1,6 +1,6 @@
 #!/bin/sh
-# escape.sh PROGRAM VERSION: no text of a file, and no name of one, reaches the terminal as it is: what is printed for people has
-# no control characters, and JSON is JSON.
+# escape.sh PROGRAM VERSION: no text in a file, and no file name, reaches the terminal unescaped: text output has no
+# control characters, and JSON output is valid JSON.
 set -u
 tested=''
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -96,7 +96,7 @@ every()
 snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = evil
 write(snapshot)
 every()
-# Errors name the file, keys and texts.
+# Errors contain the file name, keys and texts.
 blocks[0]["state"] = evil
 write(snapshot)
 every()
@@ -118,7 +118,7 @@ for text in evil.replace("\x00", "").encode("utf-8", "surrogatepass"), b"\xff\xf
     check("explain", "--device", text, data + "/small_snapshot.pickle")
     check("export", "--to", text, data + "/small_snapshot.pickle")
     check("redact", "-o", b"/none/" + text, data + "/small_snapshot.pickle")
-# A recording has the bytes that a program gave, whether they are UTF-8 or not.
+# A recording has the bytes that a program passed, valid UTF-8 or not.
 env = dict(os.environ, WEIR_DRIVER="soft", WEIR_RECORD=work + "/rings", WEIR_RECORD_MB="4")
 run(["demo"], env=env)
 ring = open(glob.glob(work + "/rings/*.ring")[0], "rb").read()

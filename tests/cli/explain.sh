@@ -1,5 +1,5 @@
 #!/bin/sh
-# explain.sh PROGRAM VERSION: `weir explain` on recorded histories, on files that are none, and with wrong options.
+# explain.sh PROGRAM VERSION: `weir explain` on recorded histories, invalid files and invalid options.
 set -u
 tested=explain
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -42,7 +42,7 @@ if "$weir" explain "$oom" 2>&1 | grep -qi 'without.*zstd'; then
   exit 1
 fi
 
-# What was asked, what is in use, the holes, what holds them, and what would have helped.
+# The request, the memory in use, the holes, the blocks that keep them, and settings that would have helped.
 run 0 "$oom"
 empty err
 has out ': out of memory, event 13750 of 14531, '
@@ -60,14 +60,14 @@ has out '^    no          empty_cache() right before the request'
 has out "^  next        export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\$"
 hasnt out "$(printf '\033')"
 
-# With the job's own limit; and with none, where the request does not fail.
+# With the job's own limit; and without one, where the request does not fail.
 run 0 --memory 150109880320 --fraction 0.09 "$oom"
 has out '^  limit       12.58 GiB$'
 has out '^  missing     1.06 GiB: the request needs a new segment of 1.82 GiB, and 780.03 MiB were left$'
 has out '^  sufficient  a limit of 13.64 GiB from the start: replayed'
 has out '^    yes         expandable_segments:True'
 
-# The true size alone keeps the inferred limit, and says so. What contradicts the file is refused.
+# Only the true size keeps the inferred limit, which is reported. Values that contradict the file are refused.
 run 0 --memory 150109880320 "$oom"
 empty err
 has out ': out of memory, event 13750 of 14531, '
@@ -87,7 +87,7 @@ refused '--memory 80.00 GiB is too little: at event 13750 the device had 118.97 
 refused '--fraction 0.05 of --memory 139.80 GiB is 6.99 GiB, less than' --memory 150109880320 --fraction 0.05
 refused 'allow 69.90 GiB, with which the recording is not reproduced' --memory 150109880320 --fraction 0.5
 
-# Without its first events the answer is the same, and what is worked out is said to be.
+# Without its first events the answer is the same, and inferred values are marked as such.
 run 0 "$data/late/llama_oom.pickle.zst"
 empty err
 has out ': out of memory, event 5032 of 5813, '
@@ -101,7 +101,7 @@ COLUMNS=120 run 0 "$data/late/llama_oom.pickle.zst"
 run 0 "$data/late/cuda_graphs_expandable.pickle.zst"
 has out 'the recording began late: 62 blocks'
 
-# A device that is simply too small: its memory is a limit. A snapshot is written of the failure too, if there is time.
+# A device that is simply too small: its memory is a limit. The failure is also written as a snapshot, if there is time.
 WEIR_DRIVER=soft WEIR_SOFT_MEMORY=32MiB WEIR_RECORD="$work/full" WEIR_RECORD_MB=8 "$weir" demo >/dev/null 2>&1
 for file in "$work"/full/*; do
   run 0 "$file"
@@ -131,19 +131,19 @@ run 0 --at peak "$data/traces/resnet_stacks.pickle.zst"
 count 1 '^ *3.79 GiB  155 blocks batch_norm (functional.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
 count 1 'blocks _conv_forward (conv.py:'
 
-# What the guide shows is what is said.
+# The guide shows the actual output.
 said='docs/guide-oom.md'
 root=$(dirname "$0")/../..
 case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
 sed -n '/^\$ weir explain /,/^```$/p' "$root/docs/guide-oom.md" | sed '1d;$d' >"$work/err"
 (cd "$root" && COLUMNS=120 "$weir" explain tests/data/traces/llama_oom.pickle.zst) >"$work/out"
 cmp -s "$work/out" "$work/err" || fail "it shows another output (err) than there is (out)"
-# It fits a screen.
+# The output fits a screen.
 [ "$(wc -l <"$work/out")" -le 40 ] || fail "more than 40 lines"
 [ "$(awk 'length > m { m = length } END { print m }' "$work/out")" -le 120 ] || fail "a line of more than 120"
 
 if command -v python3 >/dev/null; then
-  # Several devices, as the file of one rank has them: the one on which memory ran out, then one with a history.
+  # Several devices, as in the file of one rank: the one that ran out of memory first, then one with a history.
   cat >"$work/make.py" <<'END'
 import pickle, sys
 def event(action, address, size):
@@ -157,7 +157,7 @@ two = [event("segment_alloc", 1 << 41, 20 << 20), event("alloc", 1 << 41, 20 << 
 pickle.dump({"segments": [segment(1, 1 << 40), segment(3, 1 << 41)], "device_traces": [[], one, [], two]}, open(sys.argv[1], "wb"))
 pickle.dump({"segments": [], "device_traces": []}, open(sys.argv[2], "wb"))
 pickle.dump({"segments": [segment(0, 1 << 40)], "device_traces": [[]]}, open(sys.argv[3], "wb"))
-# It begins late, and lists no segments: what there was when memory ran out is in no file.
+# The recording begins late and lists no segments: the state when memory ran out is in no file.
 lost = [event("free_requested", 1 << 43, 20 << 20), event("free_completed", 1 << 43, 20 << 20)]
 lost += [event("alloc", 1 << 43, 5 << 20), oom] + one
 pickle.dump({"segments": [], "device_traces": [lost]}, open(sys.argv[4], "wb"))
@@ -165,7 +165,7 @@ END
   python3 "$work/make.py" "$work/rank.pickle" "$work/nothing.pickle" "$work/segments.pickle" "$work/lost.pickle" ||
     fail 'no file to explain'
 
-  # Without a history it is not known whether memory ran out; and no command sends one to another that knows no more.
+  # Without a history it is not known whether memory ran out; and no command refers to another that knows no more.
   run 0 "$work/segments.pickle"
   empty err
   hasnt out 'othing ran out of memory'

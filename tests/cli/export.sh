@@ -1,5 +1,5 @@
 #!/bin/sh
-# export.sh PROGRAM VERSION: `weir export`: other programs read what it writes, and find in it what the file has.
+# export.sh PROGRAM VERSION: `weir export`: other programs read its output and find the contents of the file.
 set -u
 tested='export'
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -10,7 +10,7 @@ lines() {
   got=$(wc -l <"$work/out")
   [ "$got" -eq "$1" ] || fail "$got lines, expected $1"
 }
-# Nothing is left beside what was asked for.
+# No other files are left behind.
 left() {
   got=$(find "$work" -name '*.part' | wc -l)
   [ "$got" -eq 0 ] || fail "a part is left"
@@ -60,7 +60,7 @@ if [ -w /dev/full ]; then
   has err 'cannot write it: No space left'
 fi
 
-# ---- A database, or that there is none ----
+# ---- A database, or the error without SQLite ----
 run_sqlite() {
   "$weir" export --to sqlite -o "$work/probe.db" "$small" 2>"$work/err"
 }
@@ -88,15 +88,15 @@ run 0 --help
 has out '^Usage: weir export'
 has out '^Exit codes: '
 
-# ---- Read by others ----
+# ---- Reading with other programs ----
 if ! command -v python3 >/dev/null; then
   echo "waived: no python3 to read what was written"
   [ "$failed" -eq 0 ] && exit 77
   exit 1
 fi
 
-# A file with everything odd: three devices, one without events; texts that forms have to quote, and such as are no UTF-8; events
-# that failed, that are not known, without times.
+# A file with unusual contents: three devices, one without events; texts that need quotes or are not UTF-8; events that
+# failed, that are unknown, or that have no time.
 cat >"$work/make.py" <<'END'
 import pickle, sys
 frames = [{"name": 'quote " comma , line \n end', "filename": "/a/\udc80b\0c\u00e9.py", "line": 7}]
@@ -184,7 +184,7 @@ if has_sqlite:
     same("integrity", ask("PRAGMA integrity_check"), [("ok",)])
     for t in ["segments", "blocks", "events", "stacks", "frames", "annotations", "settings"]:
         mine = [tuple(None if v is None else str(v) for v in row) for row in ask(f"SELECT * FROM {t} ORDER BY 1, 2")]
-        # an empty field stands for what is not there and for an empty text alike
+        # an empty field means a missing value or an empty text
         theirs = [tuple(row.values()) for row in table(t)]
         same(t, [tuple(v or "" for v in row) for row in mine], theirs)
     same("view", ask("SELECT name, line FROM events JOIN stack_frames USING (stack) WHERE action = 'oom'"), [(name, 7)])
@@ -203,7 +203,7 @@ python3 "$work/read.py" "$weir" "$work/odd.pickle" "$has_sqlite" "$work/odd.db" 
   fail 'not what was expected'
 left
 
-# A trace keeps to the rules of its format: of the file above, of one device of it, and of jobs.
+# A trace follows the rules of its format: for the file above, for one of its devices, and for jobs.
 rules=$(dirname "$0")/../support/check_trace.py
 set -- "$work/odd.pickle" "$small"
 if ! "$weir" summary "$data/traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# files.sh PROGRAM VERSION: what the commands read and write: -, pipes, links, devices, permissions, interrupted.
+# files.sh PROGRAM VERSION: input and output files: -, pipes, links, devices, permissions and interrupts.
 set -u
 tested=''
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -14,7 +14,7 @@ left() {
   [ -z "$got" ] || fail "a temporary file is left: $got"
 }
 
-# ---- - is the standard input, for every command ----
+# ---- - is the standard input of every command ----
 piped() {
   "$weir" "$@" - <"$input" >"$work/out" 2>"$work/err" || fail "$* from a file: exit code $?"
   # shellcheck disable=SC2002 # a pipe is what is tested
@@ -39,7 +39,7 @@ run 1 summary - </dev/null
 has err 'standard input: byte 0: it is empty'
 printf 'alloc 5\n' | "$weir" whatif --conf '' --cost - "$small" >"$work/out" 2>"$work/err" || fail '--cost -'
 
-# A recording can come from a pipe too, and compressed.
+# A recording can come from a pipe as well, compressed or not.
 said='a recording'
 WEIR_DRIVER=soft WEIR_RECORD=$work/rings WEIR_RECORD_MB=4 "$weir" demo >"$work/out" 2>"$work/err" || fail 'demo'
 ring=$(find "$work/rings" -name '*.ring' | head -n 1)
@@ -54,10 +54,10 @@ gzip -c "$ring" >"$work/ring.gz"
 head -c 1000 "$ring" | "$weir" summary - >"$work/out" 2>"$work/err" && fail 'half a header'
 has err 'the data end in the header'
 
-# ---- - is the standard output, for every -o ----
+# ---- - is the standard output for every -o ----
 run 0 export --to csv "$small"
 cp "$work/out" "$work/expected.csv"
-# Devices and links of the test's own: a program that replaces them must not harm the machine.
+# Devices and links created by the test: a program that replaces them must not harm the machine.
 ln -s /proc/self/fd/1 "$work/stdout"
 for to in - "$work/stdout" /proc/self/fd/1; do
   run 0 export --to csv -o "$to" "$small"
@@ -76,7 +76,7 @@ if "$weir" export --to sqlite -o "$work/db" "$small" >"$work/out" 2>"$work/err";
   size=$(wc -c <"$work/db")
   [ "$(wc -c <"$work/out")" -eq "$size" ] || fail 'another database'
 fi
-# What is open already is continued, not replaced.
+# A file that is already open is continued, not replaced.
 {
   echo before
   "$weir" export --to csv -o "$work/stdout" "$small"
@@ -133,7 +133,7 @@ fi
 left
 
 # ---- Interrupted ----
-# A database is written by path, so that its temporary file has a name, and only the program can remove it.
+# A database is written by path, so its temporary file has a name, and only the program can remove it.
 if command -v python3 >/dev/null && "$weir" export --to sqlite -o "$work/db" "$small" 2>/dev/null; then
   mkdir "$work/interrupted"
   python3 - "$weir" "$work" >"$work/out" 2>"$work/err" <<'END' || fail 'interrupted'

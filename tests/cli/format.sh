@@ -1,5 +1,5 @@
 #!/bin/sh
-# format.sh PROGRAM VERSION: how output looks: units, the width of the terminal, commands to paste.
+# format.sh PROGRAM VERSION: the format of output: units, the width of the terminal, commands to paste.
 set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -9,7 +9,7 @@ case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
 plain=$data/small_snapshot.pickle
 commands='bench demo explain export help info lint redact replay summary tune whatif'
 
-# Units: at least one of each, and none is written as 1024 of the unit below.
+# Units: a value is at least 1 of its unit, and less than 1024.
 WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1GiB run 0 demo
 has out ', 1\.00 GiB$'
 hasnt out '1024\.00'
@@ -17,13 +17,13 @@ WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1073741823 run 0 info
 has out 'of 1\.00 GiB$'
 hasnt out '1024\.00'
 
-# The list of keys is whole.
+# The list of keys is complete.
 run 1 lint no_such_key_at_all:1
 has out 'allowed: backend, .*, pinned_free_catch_all$'
 run 1 lint --json no_such_key_at_all:1
 has out 'allowed: backend, .*, pinned_free_catch_all"'
 
-# fits WIDTH: all lines do, but for commands and words that cannot be broken.
+# fits WIDTH: all lines fit, except commands and words that cannot be broken.
 fits() {
   wide=$(grep -v -e " weir [a-z]* .*$(basename "$plain")" -e 'ALLOC_CONF=' "$work/out" | awk -v w="$1" 'length > w' | grep ' .* ' | head -n 3)
   [ -z "$wide" ] || fail "more than $1 columns: $wide"
@@ -40,7 +40,7 @@ for width in 60 80 100; do
     fits $width
   done
 done
-# What is folded has all its words, and nothing else is in it.
+# Folded text has all of its words and no others.
 for command in "summary $plain" "explain --at end $plain" "export --help" --help; do
   # shellcheck disable=SC2086 # words are meant
   run 0 $command
@@ -50,10 +50,10 @@ for command in "summary $plain" "explain --at end $plain" "export --help" --help
   tr -s '[:space:]' '\n' <"$work/out" >"$work/folded"
   cmp -s "$work/whole" "$work/folded" || fail "folded, it has other words"
 done
-# Continuation lines begin below the text of their line.
+# Continuation lines are indented to the text of their line.
 COLUMNS=60 run 0 export --help
 has out '^                    [^ ]'
-# Less than 40 columns are taken as 40; what is no number is as if it were not set; in a pipe that is 120.
+# Widths below 40 columns count as 40; an invalid number counts as unset; in a pipe that is 120.
 for width in 1 39; do
   COLUMNS=$width run 0 --help
   cp "$work/out" "$work/narrow"
@@ -70,7 +70,7 @@ COLUMNS=60 run 1 lint --json no_such_key_at_all:1
 count 1 .
 is_json
 
-# A terminal's own width is found, and nothing is folded wider than it.
+# The width of a terminal is detected, and no line is wider.
 if command -v python3 >/dev/null; then
   said='on a terminal of 66 columns'
   cat >"$work/terminal.py" <<'END'
@@ -115,7 +115,7 @@ for name in plain.pickle 'a file.pickle' "it's \$HOME \"and\" \\.pickle" '-x.pic
   (cd "$work/a folder" && bash -c "$next") >"$work/out" 2>"$work/err" || fail "'$next' cannot be pasted"
   [ "$(printf %s "$next" | tr -d '[:print:]' | wc -c)" -eq 0 ] || fail "'$next' has control characters"
 done
-# Where PATH does not lead to this program, its path is used, quoted too.
+# If PATH does not lead to this program, its path is used, quoted as well.
 ln -s "$weir" "$work/a folder/weir"
 said='the path of the program'
 (cd "$work" && PATH=/usr/bin:/bin "$work/a folder/weir" summary "$plain") >"$work/out" 2>"$work/err" || fail "it failed"
@@ -125,7 +125,7 @@ case $next in "'$work/a folder/weir' explain "*) ;; *) fail "the next command is
 PATH=/usr/bin:/bin "$weir" --what >"$work/out" 2>"$work/err"
 has err "(see '.*/weir --help')\$"
 
-# Every command has a complete help, and `weir help` has the same.
+# Every command has a complete help text, and `weir help` prints the same.
 for command in $commands; do
   run 0 "$command" --help
   has out "^Usage: weir $command"

@@ -29,7 +29,7 @@ cmp -s "$work/out" "$work/man/weir-bench-alloc.1" || fail 'it is not weir-bench-
 run 0 --man environment
 cmp -s "$work/out" "$work/man/weir-environment.7" || fail 'it is not weir-environment.7'
 
-# A page has all options of the help, and roff has nothing to say about it.
+# A page has all options of the help text, and roff reports no problems.
 for command in $commands; do
   run 0 "$command"
   options=$(sed -n 's/^  \(-., \)\{0,1\}\(--[a-z-]*\).*/\2/p' "$work/out" | sed 's/-/\\\\-/g')
@@ -58,7 +58,7 @@ cp "$work/out" "$work/completion"
 mkdir "$work/files" "$work/files/folder"
 : >"$work/files/a file.pickle"
 : >"$work/files/job.pickle"
-# completes 'EXPECTED' WORD...: what bash offers for the last word, in one line.
+# completes 'EXPECTED' WORD...: what bash offers for the last word, on one line.
 completes() {
   expected=$1
   shift
@@ -89,7 +89,7 @@ completes 'pair,live' weir bench alloc --patterns pair,li
 completes '' weir info ''
 completes 'environment explain export' weir help e
 
-# Every option of the help is offered.
+# Every option of the help text is offered.
 for command in $commands 'bench alloc' 'bench observe'; do
   # shellcheck disable=SC2086 # words are meant
   run 0 $command

@@ -1,5 +1,5 @@
 #!/bin/sh
-# info.sh PROGRAM VERSION: what `weir info` says of drivers and devices, on the software device.
+# info.sh PROGRAM VERSION: `weir info` about drivers and devices, on the software device.
 set -u
 tested=info
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -24,7 +24,7 @@ count 2 '"uuid": "GPU-'
 count 2 '"total_memory": 85899345920, "free_memory": 85899345920,'
 has out '"driver": {"name": "soft", "choice": "soft", "reason": ""'
 
-# CUDA_VISIBLE_DEVICES holds for the software device too. No device is an answer, not a failure.
+# CUDA_VISIBLE_DEVICES applies to the software device too. Having no device is not a failure.
 export CUDA_VISIBLE_DEVICES=1
 run 0
 has out '^Devices *1, with CUDA_VISIBLE_DEVICES="1"$'
@@ -38,7 +38,7 @@ is_json
 has out '"devices": \[\]'
 unset CUDA_VISIBLE_DEVICES
 
-# Automatic choice says why it did not take NVIDIA's driver.
+# The automatic choice reports why it did not use NVIDIA's driver.
 export WEIR_DRIVER=auto WEIR_CUDA_LIBRARY=/nonexistent/libcuda.so.1
 run 0
 has out '^Chosen *automatically: .*/nonexistent/libcuda.so.1'

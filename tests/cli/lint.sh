@@ -1,13 +1,13 @@
 #!/bin/sh
-# lint.sh PROGRAM VERSION: `weir lint`: what it finds in configuration strings.
+# lint.sh PROGRAM VERSION: `weir lint`: the problems that it finds in configuration strings.
 set -u
 tested=lint
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-# Only the text that is given counts.
+# Only the given text counts.
 export WEIR_ALLOC_CONF=no_such_key:1
 
-# fine TEXT, finds KIND WORDS TEXT: of one kind, and nothing else.
+# fine TEXT, finds KIND WORDS TEXT: exactly one finding, of that kind.
 fine() {
   run 0 "$1"
   empty err
@@ -34,7 +34,7 @@ fine garbage_collection_threshold:0.8,per_process_memory_fraction:0.5
 has out '^note$'
 has out 'PyTorch before 2.10 does not know it'
 
-# All errors are found, and their columns are those of the whole text.
+# All errors are found, and columns refer to the whole text.
 finds error "column 1: there is no key 'max_split_size'; did you mean 'max_split_size_mb'?" 'max_split_size:12,foo:1'
 has out "column 19: there is no key 'foo'"
 finds error "column 46: max_split_size_mb: '12MB'" 'expandable_segments:True,  max_split_size_mb:12MB'

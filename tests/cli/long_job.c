@@ -48,5 +48,5 @@ int main(int count, char **words) {
   weir_allocator_get_stats(allocator, 0, &stats);
   printf("%" PRId64 " %" PRId64 "\n", stats.reserved_bytes[WEIR_STAT_ALL].current,
          stats.requested_bytes[WEIR_STAT_ALL].current);
-  return 0; /* as most programs, it leaves the rest to the system */
+  return 0; /* like most programs, it leaves the cleanup to the system */
 }

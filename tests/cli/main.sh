@@ -1,5 +1,5 @@
 #!/bin/sh
-# main.sh PROGRAM VERSION: what the command line itself answers. The commands' own answers are tested beside it.
+# main.sh PROGRAM VERSION: the command line of the program itself. Other scripts here test the commands.
 set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -29,7 +29,7 @@ for command in info demo; do
   has err .
 done
 
-# The environment and the settings have pages of their own.
+# The environment and the settings have separate pages.
 run 0 help environment
 empty err
 for word in WEIR_DRIVER WEIR_LOG WEIR_SOFT_MEMORY WEIR_RECORD NO_COLOR; do has out "^  $word\$"; done
@@ -63,7 +63,7 @@ has err 'demo, bench'
 run 2 --version now
 empty out
 
-# A failed write is a failure, not a success with half an answer.
+# A failed write is a failure, not a success with partial output.
 if [ -w /dev/full ]; then
   said='weir --help >/dev/full'
   : >"$work/out"

@@ -1,6 +1,6 @@
 /*
- * make_snapshot FILE.pickle: a snapshot of Weir's own with everything in it that Weir writes: history with stacks, phases,
- * marks and metadata, annotations, an out of memory, private pools, a graph's pool, expandable and pinned host memory.
+ * make_snapshot FILE.pickle: writes a Weir snapshot with every feature: history with stacks, phases, marks and
+ * metadata, annotations, an out of memory, private pools, a graph's pool, expandable segments and pinned host memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void *take(weir_allocator *allocator, size_t bytes, weir_cu_stream stream
   return pointer;
 }
 
-/* Memory that a graph holds while it lives. */
+/* Memory of a live graph. */
 static weir_graph *capture(weir_allocator *allocator, weir_stream stream) {
   weir_cu_stream raw;
   weir_graph *graph;

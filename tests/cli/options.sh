@@ -1,6 +1,6 @@
 #!/bin/sh
-# options.sh PROGRAM VERSION: how options are parsed, which is the same for all commands, and that the help, the manual pages
-# and the completion know every option.
+# options.sh PROGRAM VERSION: option parsing, which is the same for all commands; the help texts, the manual pages and
+# the completion contain every option.
 set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -8,7 +8,8 @@ tested=
 data=$(cd "$(dirname "$0")/../data" && pwd)
 file=$data/small_snapshot.pickle
 
-# A value follows its option or an '='; a long option may be abbreviated; -- ends the options; they may follow arguments.
+# A value follows its option or an '='; a long option may be abbreviated; -- ends the options; they may follow
+# arguments.
 run 0 export --to=csv --table=frames "$file"
 cp "$work/out" "$work/frames"
 for line in "--to csv --table frames $file" "$file --to csv --tab frames" "--to csv --table frames -o - -- $file" \
@@ -18,7 +19,7 @@ for line in "--to csv --table frames $file" "$file --to csv --tab frames" "--to 
   cmp -s "$work/out" "$work/frames" || fail 'it has another output'
 done
 
-# Every error names the command, the option and what was found, and says where the help is.
+# Every error names the command, the option and the value found, and refers to the help.
 says() {
   text=$1
   shift
@@ -49,7 +50,7 @@ says "bench: unknown topic 'x'; topics: alloc, observe" bench x
 says "bench alloc: --patterns takes a comma-separated list of pair, live, threads, stream, curve and metadata (got 'x')" \
   bench alloc --patterns x
 
-# The help of a command lists every option that its usage of the source declares, and each of these is accepted.
+# The help of a command lists every option that its usage in the source declares, and each of them is accepted.
 for command in summary explain info lint replay whatif tune export redact demo bench 'bench alloc' 'bench observe' help; do
   # shellcheck disable=SC2086 # words are meant
   run 0 $command --help

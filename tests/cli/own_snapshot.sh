@@ -1,6 +1,6 @@
 #!/bin/sh
-# own_snapshot.sh PROGRAM VERSION: every command takes what Weir itself writes, and understands all of it. MAKE_SNAPSHOT is the
-# program that writes it.
+# own_snapshot.sh PROGRAM VERSION: every command reads the snapshots that Weir writes, completely. MAKE_SNAPSHOT is the
+# program that writes one.
 set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -32,7 +32,7 @@ for conf in '' expandable_segments:True; do
   empty err
   run 0 whatif --conf expandable_segments:True "$file"
   empty err
-  # The request was for a petabyte, which no setting serves.
+  # The request was for a petabyte, which no setting can serve.
   run 3 tune --threads 2 "$file"
   empty err
   for form in json csv perfetto; do

@@ -1,13 +1,13 @@
 #!/bin/sh
-# record.sh PROGRAM VERSION: WEIR_RECORD from the outside: a program that is recorded without knowing, also when it is killed, and
-# the commands that read the file.
+# record.sh PROGRAM VERSION: WEIR_RECORD from the outside: a program that is recorded without its knowledge, also when
+# it is killed, and the commands that read the file.
 set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
 export WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1GiB
 
-# A folder that is made, a name with the rank.
+# The folder is created, and the file name contains the rank.
 export WEIR_RECORD="$work/files" WEIR_RECORD_MB=8
 RANK=5 run 0 demo
 empty err
@@ -16,7 +16,7 @@ set -- "$work"/files/weir-*-rank5-*.ring
 [ "$(wc -c <"$1")" -eq 8388608 ] || fail "not of 8 MiB"
 file=$1
 
-# Those who read are not recorded.
+# Programs that read are not recorded.
 run 0 summary "$file"
 empty err
 has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: computed from the events\$"
@@ -30,12 +30,12 @@ empty err
 has out 'at the peak of memory in use, event '
 [ "$(find "$work/files" -mindepth 1 | wc -l)" -eq 1 ] || fail "there are other files"
 
-# The whole job again, with the pool of its graph that was given back, on one address after the other.
+# The whole job, with the released pool of its graph, at the same addresses.
 run 0 replay --check "$file"
 empty err
 has out ' 0 differ$'
 
-# Killed while it works: the demo is over in half a second.
+# Killed while it works: the demo ends within half a second.
 "$weir" demo >"$work/out" 2>"$work/err" &
 child=$!
 sleep 0.2
@@ -51,7 +51,7 @@ has out ' in use, as requested, of .* reserved: computed from the events; the pr
 run 0 replay --check "$1"
 has out ' 0 differ$'
 
-# A ring that went round many times explains as one that has all.
+# A ring that wrapped many times is explained like one that has all entries.
 for mb in 1 16; do
   WEIR_RECORD="$work/ring$mb" WEIR_RECORD_MB=$mb "$WEIR_TEST_JOB" 60000 >"$work/job" 2>"$work/err"
   said="long_job with $mb MiB"
@@ -85,7 +85,7 @@ run 0 explain --at end "$1"
 run 3 tune "$1"
 has out "^  began late: "
 
-# Without its checkpoints it does not know, and says so.
+# Without its checkpoints the state is unknown, which is reported.
 cp "$1" "$work/without"
 dd if=/dev/zero of="$work/without" bs=4096 seek=33 count=1 conv=notrunc 2>/dev/null
 run 0 summary "$work/without"
@@ -109,13 +109,13 @@ for command in 'explain --at peak' 'explain --at end' 'replay --check' replay 'w
   has err 'what was there before the first event of device 0 is not known: [0-9]* older events were dropped, '
 done
 
-# Not a folder: one message, and all goes well.
+# Not a folder: one message, and the program continues.
 : >"$work/plain"
 WEIR_RECORD="$work/plain" run 0 demo
 has err '^weir: warning: WEIR_RECORD=.*: not recording: cannot create a file of 8 MiB there: '
 [ "$(wc -l <"$work/err")" -eq 1 ] || fail "more than one message"
 
-# A file that is cut off.
+# A truncated file.
 set -- "$work"/files/*.ring
 head -c 100000 "$1" >"$work/cut"
 run 1 summary "$work/cut"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# redact.sh PROGRAM VERSION: `weir redact`: no name is left, the rest is as it was, and where it is not there is no copy.
+# redact.sh PROGRAM VERSION: `weir redact`: no name is left, everything else is unchanged, or there is no copy.
 set -u
 tested=redact
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
@@ -25,7 +25,7 @@ has out 'function names kept, 7 file names'
 has copy w_resnet
 hasnt copy workloads
 
-# The same salt, the same copy; without one, another every time.
+# The same salt gives the same copy; without a salt the copy differs every time.
 for i in 1 2 3 4; do
   salt=
   [ "$i" -gt 2 ] || salt=--salt=abc
@@ -35,7 +35,7 @@ cmp -s "$work/copy1" "$work/copy2" || fail 'the same salt, and another copy'
 ! cmp -s "$work/copy1" "$work/copy3" || fail 'no salt, and the same copy'
 ! cmp -s "$work/copy3" "$work/copy4" || fail 'no salt, and the same copy twice'
 
-# Names where none is given.
+# Files without any names.
 cp "$small" "$work/run.pickle"
 cp "$small" "$work/run"
 run 0 "$work/run.pickle"
@@ -74,7 +74,7 @@ if "$weir" summary "$data/traces/llama_oom.pickle.zst" 2>&1 | grep -qi 'without.
   exit 1
 fi
 
-# What is compressed is so again, and behaves as before under --check.
+# A compressed file gives a compressed copy, and --check gives the same result.
 for name in traces/llama_oom traces/cuda_graphs_expandable histories/pools histories/capped_streams traces/resnet_stacks; do
   cp "$data/$name.pickle.zst" "$work/it.pickle.zst"
   run 0 --json "$work/it.pickle.zst"
@@ -93,8 +93,8 @@ if ! command -v python3 >/dev/null; then
   exit 1
 fi
 
-# Every text that a file can have, in the places where names are; and a configuration in which PyTorch's loose reading finds what the
-# strict one does not: without it the history would be another one, so there is no copy.
+# Every text that a file can have, in the places of names; and a configuration that PyTorch's lenient parser reads
+# differently from the strict one: without it the history would differ, so there is no copy.
 cat >"$work/texts.py" <<'END'
 import pickle, sys
 mode, source, target = sys.argv[1:]

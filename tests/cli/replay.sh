@@ -1,28 +1,19 @@
 #!/bin/sh
-# replay.sh PROGRAM VERSION: `weir replay` on the recorded histories, on files that are none, and with wrong options.
+# replay.sh PROGRAM VERSION: `weir replay` on the recorded histories, invalid files and invalid options.
 set -u
 tested=replay
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-traces=$(dirname "$0")/../data/traces
-# A replay has the recorded settings: those of the environment are not asked.
-export WEIR_ALLOC_CONF=no_such_key:1
+use_traces
 
-# A build without libzstd refuses compressed files, and says so; the rest is for the others.
-run_first() { "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1; }
-if run_first | grep -qi 'without.*zstd'; then
-  echo "waived: built without libzstd"
-  exit 77
-fi
-
-# Every history, none of which differs.
+# Every history replays without a difference.
 set -- "$traces"/*.zst
 run 0 --check "$@"
 empty err
 count $# ' allocations compared, 0 differ$'
 count $# '^  speed '
 
-# The limit: told from the failures, or given. With the whole device the failure in the file does not happen.
+# The limit is inferred from the failures, or given. With the whole device the failure in the file does not happen.
 run 0 --check "$traces/llama_oom.pickle.zst"
 has out ': 4780 allocations compared, 0 differ$'
 has out '^  limit .* inferred from the recording$'
@@ -36,7 +27,7 @@ empty err
 has out ': 4780 allocations compared, 2 differ$'
 has out 'a request of 1958400000 bytes succeeded, it failed in the file$'
 
-# Without their first events: what was there before is worked out, and the rest does not differ.
+# Without their first events: the initial state is inferred, and the rest does not differ.
 run 0 --check "$traces/../late/llama_oom.pickle.zst" "$traces/../late/cuda_graphs_expandable.pickle.zst"
 empty err
 count 2 ' allocations compared, 0 differ$'
@@ -48,7 +39,7 @@ run 0 --json --conf '' "$traces/../late/cuda_graphs_expandable.pickle.zst"
 is_json_lines
 count 1 '"before": {"blocks": 62, "requested": [0-9]*, "segments": 21, "reserved": [0-9]*}, "begins": "anew", '
 
-# One that differs or cannot be read decides the exit code, wherever it stands; the others are still replayed.
+# A file that differs or cannot be read determines the exit code at any position; the others are still replayed.
 run 1 --check "$work/missing" "$traces/cuda_graphs.pickle.zst"
 has err "missing: "
 count 1 ' 0 differ$'
@@ -60,7 +51,7 @@ run 1 --conf expandable_segments:maybe "$traces/llama_varlen.pickle.zst"
 empty out
 has err 'expandable_segments'
 
-# Calls and their cost, under both kinds of segments; another table of costs.
+# Calls and their cost, with both kinds of segments; a different cost table.
 run 0 "$traces/llama_varlen.pickle.zst"
 has out 'peak  .* 32.55 GiB reserved: 44.2 % fragmentation$'
 has out '^  calls       165 alloc; 6.43 ms in total, estimated$'
@@ -78,7 +69,7 @@ run 1 --costs "$work/costs" "$traces/llama_varlen.pickle.zst"
 empty out
 has err "costs: line 1: there is no key 'malloc'"
 
-# Too little memory: the first request that fails is named.
+# Too little memory: the first failing request is named.
 run 3 --memory 16GiB "$traces/llama_varlen.pickle.zst"
 empty err
 has out '^  failed      event [0-9]*: a request of .* GiB, with .* GiB reserved and .* GiB of it allocated$'
@@ -90,7 +81,7 @@ run 1 --conf per_process_memory_fraction:0.5 "$traces/llama_varlen.pickle.zst"
 has err 'say how much it is'
 run 3 --conf per_process_memory_fraction:0.5 --memory 30GiB "$traces/llama_varlen.pickle.zst"
 
-# A file that is not reproduced: nothing is predicted, unless one insists.
+# A file that is not reproduced: nothing is predicted unless it is forced.
 printf '%b' '(dp0\nVsegments\np1\n(lp2\nsVdevice_traces\np3\n(lp4\n(lp5\n(dp6\nVaction\np7\nVfree_requested\np8\nsVaddr\np9\nL1099511627776L\nsVsize\np10\nI1048576\nsVstream\np11\nI0\nsVframes\np12\n(lp13\nsa(dp14\ng7\nVfree_completed\np15\nsg9\nL1099511627776L\nsg10\nI1048576\nsg11\nI0\nsg12\n(lp16\nsa(dp17\ng7\nValloc\np18\nsg9\nL1099511627776L\nsg10\nI524288\nsg11\nI0\nsg12\n(lp19\nsaas.' >"$work/late.pickle"
 for conf in '' expandable_segments:True; do
   run 1 --conf "$conf" "$work/late.pickle"
@@ -115,7 +106,7 @@ count 2 '"calls": {"alloc": {"calls": [0-9]*, '
 count 1 '"first_failure": null}'
 count 1 '"first_failure": {"event": 13750, "bytes": 1958400000, '
 
-# Files that are none: the file and the byte are named.
+# Invalid files: the file and the byte offset are named.
 printf 'garbage\n' >"$work/garbage"
 : >"$work/empty"
 head -c 5000 "$traces/cuda_graphs.pickle.zst" >"$work/short.zst"

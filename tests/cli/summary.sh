@@ -1,12 +1,12 @@
 #!/bin/sh
-# summary.sh PROGRAM VERSION: `weir summary` on recorded histories, on files that are none, and with wrong options.
+# summary.sh PROGRAM VERSION: `weir summary` on recorded histories, invalid files and invalid options.
 set -u
 tested=summary
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
 data=$(dirname "$0")/../data
 
-# A file that is not compressed, and in which most of the history is missing.
+# An uncompressed file without most of its history.
 run 0 "$data/small_snapshot.pickle"
 empty err
 has out ': 1 device, 40 events, 6 segments$'
@@ -45,7 +45,7 @@ has out 'out of memory  1 time, the first at event 13750, .*: a request of 1.82 
 has out '^    peak      10.78 GiB in use: event 13736, '
 has out '^    peak      12.15 GiB reserved: event '
 has out '  3.65 GiB  2 blocks of 1.82 GiB$'
-# Stacks that are shown in the same words are one row.
+# Stacks with the same text are one row.
 count 1 '^ *4.38 GiB  53 blocks _conv_forward (conv.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
 count 1 'blocks batch_norm (functional.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
 

@@ -1,18 +1,10 @@
 #!/bin/sh
-# tune.sh PROGRAM VERSION: `weir tune`: the settings that are best, and what they save.
+# tune.sh PROGRAM VERSION: `weir tune`: the best settings, and how much they save.
 set -u
 tested=tune
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-traces=$(dirname "$0")/../data/traces
-# A replay has the recorded settings: those of the environment are not asked.
-export WEIR_ALLOC_CONF=no_such_key:1
-
-# A build without libzstd refuses compressed files, and says so; the rest is for the others.
-if "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
-  echo "waived: built without libzstd"
-  exit 77
-fi
+use_traces
 
 file=$traces/resnet_stacks.pickle.zst
 run 0 --fit "$file"
@@ -27,11 +19,11 @@ has out 'GiB under the recorded settings, with [0-9]* retries$'
 has out 'GiB under the best settings, with [0-9]* retries$'
 hasnt out "$(printf '\\033')"
 
-# What is exported does what was said.
+# The exported settings have the predicted effect.
 conf=$(sed -n "s/^  export PYTORCH_CUDA_ALLOC_CONF='\\(.*\\)'$/\\1/p" "$work/out")
 "$weir" replay --conf "$conf" "$file" | grep -q ' 8.90 GiB reserved' || fail "replay --conf $conf says something else"
 
-# One core or many, the same.
+# The number of cores does not change the result.
 run 0 --json --threads 1 "$traces/cuda_graphs.pickle.zst"
 cp "$work/out" "$work/before"
 run 0 --json --threads 4 "$traces/cuda_graphs.pickle.zst"
@@ -42,7 +34,7 @@ count 1 '"best": {"conf": "'
 count 1 '"front": \[{"conf": "'
 hasnt out '"fit_best"'
 
-# A job that ran out of memory would not have.
+# A job that ran out of memory would not have, with other settings.
 run 0 --fit --json "$traces/llama_oom.pickle.zst"
 is_json_lines
 count 1 '"best": {"conf": "expandable_segments:True", "recorded": false, .* "failures": 0, '
@@ -61,7 +53,7 @@ has out 'The recording itself reserved 896.00 MiB at its peak.$'
 run 3 --memory 400MiB "$traces/cuda_graphs.pickle.zst"
 has out 'under the best settings memory runs out'
 
-# Several files: what each has is told.
+# Several files: each is reported.
 run 0 "$traces/cuda_graphs.pickle.zst" "$traces/cuda_graphs_expandable.pickle.zst"
 has out "recorded: those of each file$"
 count 2 'cuda_graphs.*: .* instead of '

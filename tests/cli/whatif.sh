@@ -1,20 +1,12 @@
 #!/bin/sh
-# whatif.sh PROGRAM VERSION: `weir whatif`: what is known from other recordings of the same job is what is predicted.
+# whatif.sh PROGRAM VERSION: `weir whatif`: the predictions match other recordings of the same job.
 set -u
 tested=whatif
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-traces=$(dirname "$0")/../data/traces
-# A replay has the recorded settings: those of the environment are not asked.
-export WEIR_ALLOC_CONF=no_such_key:1
+use_traces
 
-# A build without libzstd refuses compressed files, and says so; the rest is for the others.
-if "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
-  echo "waived: built without libzstd"
-  exit 77
-fi
-
-# The same job was recorded under each of these: see tests/offline/test_predict.c.
+# The same job was recorded with each of these settings: see tests/offline/test_predict.c.
 file=$traces/llama_varlen.pickle.zst
 run 0 --conf expandable_segments:True --conf max_split_size_mb:200 --conf '' "$file"
 empty err
@@ -26,12 +18,12 @@ has out '^ *32.55 GiB .* (defaults)$'
 hasnt out 'first fails'
 hasnt out "$(printf '\\033')"
 
-# One core or many, the same.
+# The number of cores does not change the result.
 cp "$work/out" "$work/before"
 run 0 --threads 1 --conf expandable_segments:True --conf max_split_size_mb:200 --conf '' "$file"
 cmp -s "$work/out" "$work/before" || fail 'another output with one thread'
 
-# A job that failed, and settings under which it does not; the limit is the recorded one.
+# A job that failed, and settings with which it does not; the limit is the recorded one.
 run 0 --conf expandable_segments:True "$traces/llama_oom.pickle.zst"
 has out '^  limit: 12.15 GiB, inferred from the recording$'
 has out '^  recorded first fails at event 13750: a request of 1.82 GiB'
@@ -44,7 +36,7 @@ count 2 '"reproduced": true, "predictions": \[{"conf": "", "recorded": true, '
 count 1 '"conf": "expandable_segments:True", "recorded": false, "peak_reserved": 21443379200, '
 count 1 '"first_failure": {"event": 13750, '
 
-# A recording that began late: what was there is told, and the recorded settings have two lines.
+# A recording that began late: the initial state is reported, and the recorded settings have two lines.
 late=$traces/../late/llama_oom.pickle.zst
 run 0 --conf expandable_segments:True "$late"
 empty err
@@ -57,7 +49,7 @@ is_json_lines
 count 1 '"before": {"blocks": 333, '
 count 1 '"begins": "held", .*"begins": "anew", .*"begins": "anew", '
 
-# The first row is the recording, to the byte; where a replay of the other rows' kind differs from it, there is a second one.
+# The first row is the exact recording; if a replay as for the other rows differs from it, there is a second row.
 if command -v python3 >/dev/null; then
   cat >"$work/same.py" <<'END'
 import json, subprocess, sys
@@ -79,13 +71,13 @@ END
     "$traces"/cuda_graphs.pickle.zst >"$work/out" 2>"$work/err" || fail 'the first row is not the recording'
 fi
 
-# The recording beside a device of another size.
+# The recording compared with a device of another size.
 run 0 --memory 14GiB --conf '' "$traces/llama_oom.pickle.zst"
 has out '^  The first row is the recording. The others were replayed with 14.00 GiB of memory'
 has out '^ *12.15 GiB .* 1  recorded: (defaults)$'
 has out '^ *13.98 GiB .* 0  recorded, replayed: (defaults)$'
 
-# One that cannot be read does not keep the others from being answered.
+# A file that cannot be read does not affect the others.
 run 1 --conf '' "$work/missing" "$traces/cuda_graphs.pickle.zst"
 has err 'missing: '
 count 1 'recorded: (defaults)$'

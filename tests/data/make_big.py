@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """make_big.py FILE [MEGABYTES] [--frames N]: writes a large snapshot, as torch.cuda.memory._dump_snapshot() writes it.
 
-The pickle is put together from its opcodes, so that a file of a gigabyte takes a minute or two and little memory. Its history
-is one that the allocator could have had, so `weir replay --check` finds no difference. With --frames every event has a stack
-of N frames: a list for each allocation, of frames that are shared, as PyTorch writes them.
+The pickle is written opcode by opcode, so that a file of a gigabyte takes a minute or two and little memory. Its
+history is a possible one, so `weir replay --check` finds no difference. With --frames every event has a stack of N
+frames: a list for each allocation with shared frames, as PyTorch writes them.
 """
 import argparse
 import pickle
 import struct
 
-# Places: each is a segment of its own, of a size that no other has, so a request of that size always gets it again.
+# Places: each is a segment of a unique size, so a request of that size always gets it again.
 PLACES = 512
 SIZES = [(12 + 2 * i) << 20 for i in range(PLACES)]
 ADDRESSES = [0x7F0000000000 + sum(SIZES[:i]) for i in range(PLACES)]
@@ -22,7 +22,7 @@ def text(value):
 
 
 def number(value):
-    """In as few bytes as the pickle module takes for it."""
+    """Encodes a value as compactly as the pickle module."""
     if value < 256:
         return b"K" + bytes([value])
     if value < 1 << 16:
@@ -34,7 +34,7 @@ def number(value):
 
 
 class Writer:
-    """Keeps count of the memo, as the reader does."""
+    """Counts memo entries like the reader."""
 
     def __init__(self, file):
         self.file = file
@@ -59,7 +59,7 @@ class Writer:
         return self.memo - 1
 
     def word(self, value):
-        """A text: written once, and referred to from then on."""
+        """Writes a text once, and a reference from then on."""
         if value not in self.known:
             self.put(text(value))
             self.known[value] = self.get(self.memoize())
@@ -81,7 +81,7 @@ def write(file, wanted, depth):
     w.memoize()
     w.put(b"(")
     for step in range(400):
-        # In a real file much stands before the history, so that references into the memo are long ones.
+        # In a real file much precedes the history, so references into the memo are long.
         w.put(b"}")
         w.memoize()
         w.put(b"(")
@@ -197,8 +197,8 @@ def write(file, wanted, depth):
                                      "state": state, "frames": []}]})
 
     def splice(value):
-        """What the pickle module makes of a value, without its head and its end, and with the memo left alone."""
-        pickler = pickle._Pickler(file=Sink(w), protocol=4)  # noqa: SLF001 - the C one cannot go without a memo
+        """The output of the pickle module for a value, without header and STOP, and without memo entries."""
+        pickler = pickle._Pickler(file=Sink(w), protocol=4)  # noqa: SLF001 - the C version requires a memo
         pickler.fast = True
         pickler.save(value)
 

@@ -1,8 +1,8 @@
-"""Cuts the beginning off the history of a snapshot, as a ring that went round does.
+"""Removes the beginning of the history of a snapshot, like a ring that has wrapped.
 
-usage: make_late.py FROM TO PART     PART 0.6: the first 60 % of the events go. Both files are compressed with zstd.
+usage: make_late.py FROM TO PART     PART 0.6 removes the first 60 % of the events. Both files are compressed with zstd.
 
-Only for snapshots that one has made oneself: a pickle can run anything.
+Only for trusted snapshots: a pickle can run any code.
 """
 
 import pickle

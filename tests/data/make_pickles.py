@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes pickles of every protocol with what Python reads from them.
+"""Writes pickles of every protocol together with the values that Python reads from them.
 
     make_pickles.py > pickle_cases.bin
     make_pickles.py --snapshot TRACE.pickle > small_snapshot.pickle
 
-A case is a line "name protocol text-size data-size", the text and the data. Protocol -1: written by hand. The text form of a
-value is the one that test_pickle.c writes; "refused" stands for a pickle that needs an opcode which runs code.
+A case is a line "name protocol text-size data-size", the text and the data. Protocol -1 means written by hand. The text
+form of a value is that of test_pickle.c; "refused" marks a pickle with an opcode that runs code.
 Run by hand when a case is added; the tests need no Python.
 """
 import pickle
@@ -60,7 +60,7 @@ values = {
     "many_texts": ["t%d" % (i % 300) for i in range(350)],
 }
 
-# What CPython never writes, or not any more, but reads.
+# Opcodes that CPython reads but does not write (any more).
 handmade = {
     "int_line": (b"I-42\n.", -42),
     "long_line": (b"L18446744073709551615L\n.", 2**64 - 1),
@@ -101,7 +101,7 @@ def write(name, protocol, expected, data):
 
 
 def snapshot(path):
-    """A few events and segments of a recorded history, with stacks, so that every byte of it can be put to the test."""
+    """A few events and segments of a recorded history, with stacks, so that every byte can be tested."""
     whole = pickle.load(open(path, "rb"))
     whole["device_traces"] = [whole["device_traces"][0][:40]]
     whole["segments"] = whole["segments"][:6]

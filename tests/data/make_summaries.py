@@ -1,7 +1,8 @@
-"""make_summaries.py: writes summary_*.txt here, what memory_summary() prints for the counters of test_summary.c, with Weir's name.
+"""make_summaries.py: writes summary_*.txt here.
 
-The rules: a table 75 characters wide; a size has 6 digits and a unit, a count 7 digits and a unit; the unit is the smallest in which
-the first line of a metric is below 768 * 1024 bytes, or 750 * 1000; numbers are rounded down.
+They contain what memory_summary() prints for the counters of test_summary.c, with Weir's name. The table is 75
+characters wide; a size has 6 digits and a unit, a count 7 digits and a unit; the unit is the smallest in which the
+first line of a metric is below 768 * 1024 bytes, or 750 * 1000; numbers are rounded down.
 """
 import os
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# coverage.sh SOURCE_DIR: every test that docs/coverage.md names exists, and is one that its program runs.
+# coverage.sh SOURCE_DIR: every test that docs/coverage.md names exists, and its program runs it.
 # shellcheck disable=SC2016 # the backticks are those of the page
 set -eu
 cd "$1"
@@ -31,7 +31,7 @@ check() {
   case $file in
     *.py) grep -q "^def $2(" "$file" || complain "\`$1: $2\`: no such test in $file" ;;
     *)
-      # Once where it is defined, and once in the list of tests.
+      # Once in its definition, and once in the list of tests.
       if ! grep -q "^static void $2(" "$file" || [ "$(grep -cw "$2" "$file")" -lt 2 ]; then
         complain "\`$1: $2\`: no such test in the list of $file"
       fi

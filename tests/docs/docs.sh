@@ -1,11 +1,11 @@
 #!/bin/sh
-# docs.sh SOURCE_DIR: the README's first program is the example that the tests run, links inside the project lead
-# somewhere, and no page and no variable is forgotten.
+# docs.sh SOURCE_DIR: the first program of the README is the example that the tests run, links within the project are
+# valid, and no page and no variable is missing.
 set -eu
 cd "$1"
 failed=0
 
-# Without the comment that stands above it in the file.
+# Without the comment at the top of the file.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck disable=SC2016 # no command is meant
@@ -48,8 +48,8 @@ missing() {
     }
   done
 }
-# Weir's own variables are explained in docs/environment.md, and all that any code reads in `weir help environment`: what getenv() is
-# called with, and names with an underscore in files that call it, where they may be in a list.
+# docs/environment.md explains the variables of Weir, and `weir help environment` all variables that any code reads: the
+# arguments of getenv(), and names with an underscore in files that call it, where they may be in a list.
 # shellcheck disable=SC2046 # words are meant
 missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
   grep -v _ERROR_ | tr -d '"' | sort -u)

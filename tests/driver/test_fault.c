@@ -6,7 +6,7 @@
 
 #include "driver/echo_driver.h"
 #include "driver/every_call.h"
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 enum { ANY_CODE = 999 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "driver/every_call.h"
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 #define GIB ((unsigned long long)1 << 30)
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 typedef struct scene {
   weir_driver *d;

@@ -1,7 +1,7 @@
 /*
  * Streams of a recording on the ledger: it did not create them, and a callback says how far they got.
  */
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 typedef struct history {
   weir_driver *d;

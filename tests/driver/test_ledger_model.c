@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 enum { MOST = 256, STEPS = 1500, SEEDS = 600 };
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 #include "support/no_memory.h"
 
 #ifndef NO_MEMORY_WAIVED

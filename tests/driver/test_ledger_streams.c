@@ -1,7 +1,7 @@
 /*
  * Streams, events, copies, fills and kernels of the ledger.
  */
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 #define GIB ((unsigned long long)1 << 30)
 

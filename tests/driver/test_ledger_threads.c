@@ -3,7 +3,7 @@
  */
 #include <pthread.h>
 
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 enum { THREADS = 16, LEDGERS = 16, LIVE = 32, STEPS = 500 };
 

@@ -1,7 +1,7 @@
 /*
  * Virtual memory and pools of the ledger.
  */
-#include "driver/ledger_fixture.h"
+#include "support/ledger.h"
 
 #define GIB ((unsigned long long)1 << 30)
 

@@ -3,16 +3,14 @@
  * socket.
  */
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/peer.h"
 #include "support/soft.h"
 
 enum { MIB = 1 << 20, G = 2 * MIB, SHARED = WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING };
@@ -26,8 +24,6 @@ struct message {
   weir_cu_ipc_event_handle event;
   int number;
 };
-
-static int line; /* to the other process */
 
 /* With a file descriptor, unless `fd` is -1. */
 static void say_with(const struct message *message, int fd) {
@@ -44,7 +40,7 @@ static void say_with(const struct message *message, int fd) {
     *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
     memcpy(CMSG_DATA(c), &fd, sizeof fd);
   }
-  assert_int_equal(sendmsg(line, &header, MSG_NOSIGNAL), sizeof *message);
+  assert_int_equal(sendmsg(peer_socket, &header, MSG_NOSIGNAL), sizeof *message);
 }
 
 static struct message hear_with(int *fd) {
@@ -56,7 +52,7 @@ static struct message hear_with(int *fd) {
   } control = {{0}};
   struct msghdr header = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
-  assert_int_equal(recvmsg(line, &header, MSG_CMSG_CLOEXEC), sizeof message);
+  assert_int_equal(recvmsg(peer_socket, &header, MSG_CMSG_CLOEXEC), sizeof message);
   struct cmsghdr *c = CMSG_FIRSTHDR(&header);
   if (fd) {
     assert_non_null(c);
@@ -72,44 +68,14 @@ static void hear_go(void) { hear(); }
 
 /* ---- The other process ---- */
 
-static pid_t other;
-
 static void start_other(const char *role, weir_soft_clock clock) {
-  int ends[2];
-  char end_text[16], clock_text[16];
-  assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
-  fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-  struct timeval patience = {60, 0}; /* one of them may have failed */
-  for (int i = 0; i < 2; i++)
-    setsockopt(ends[i], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  snprintf(end_text, sizeof end_text, "%d", ends[1]);
+  char clock_text[16];
   snprintf(clock_text, sizeof clock_text, "%d", (int)clock);
-  fflush(NULL);
-  other = fork();
-  assert_true(other >= 0);
-  if (other == 0) {
-    execl("/proc/self/exe", "test_soft_ipc", "child", role, clock_text, end_text, (char *)NULL);
-    _exit(127);
-  }
-  close(ends[1]);
-  line = ends[0];
-}
-
-static void end_other(void) {
-  int status;
-  assert_int_equal(waitpid(other, &status, 0), other);
-  other = 0;
-  close(line);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 0);
+  peer_start(SOCK_SEQPACKET, role, clock_text);
 }
 
 static int teardown(void **state) {
-  if (other) {
-    kill(other, SIGKILL);
-    waitpid(other, NULL, 0);
-    other = 0;
-  }
+  peer_kill();
   return soft_teardown(state);
 }
 
@@ -198,7 +164,7 @@ static void test_memory_both_ways(void **state) {
     say_go();
     hear_go();
     assert_int_equal(*at(p + 99), 12);
-    end_other();
+    peer_end();
     assert_cu(d->MemFree(d, p));
     assert_cu(d->MemFree(d, before));
     assert_cu(d->MemFreeHost(d, (void *)(uintptr_t)pinned));
@@ -281,7 +247,7 @@ static void test_invalid_handles(void **state) {
   assert_cu(d->MemFree(d, p[1]));
   assert_cu(d->EventDestroy(d, e));
   say_go();
-  end_other();
+  peer_end();
   soft_close();
 }
 
@@ -357,7 +323,7 @@ static void test_waiting_for_the_other_process(void **state) {
     hear_go();
     let(gate);
     hear_go();
-    end_other();
+    peer_end();
     assert_cu(d->EventQuery(d, e));
     assert_cu(d->EventDestroy(d, e));
     assert_cu(d->MemFree(d, p));
@@ -428,7 +394,7 @@ static void test_the_other_process_records(void **state) {
     let(gate);
     assert_cu(d->StreamSynchronize(d, s));
     say_go();
-    end_other();
+    peer_end();
     assert_cu(d->EventDestroy(d, e));
     assert_cu(d->MemFree(d, p));
     assert_cu(d->MemFree(d, q));
@@ -479,7 +445,7 @@ static void test_the_other_process_leaves(void **state) {
       assert_cu(d->EventSynchronize(d, e));
       assert_cu(d->EventQuery(d, e));
       assert_cu(d->StreamSynchronize(d, s));
-      end_other();
+      peer_end();
       /* Open memory is still accessible. If it was freed before, its contents are lost. */
       if (abruptly)
         assert_int_equal(*at(own), 5);
@@ -587,7 +553,7 @@ static void test_files_over_a_socket(void **state) {
     assert_int_equal(left, total);
     say_go();
     hear_go();
-    end_other();
+    peer_end();
     soft_close();
   }
 }
@@ -646,10 +612,8 @@ static int run_child(const char *role, weir_soft_clock clock) {
 }
 
 int main(int argc, char **argv) {
-  if (argc == 5 && !strcmp(argv[1], "child")) {
-    line = atoi(argv[4]);
+  if (peer_is_child(argc, argv))
     return run_child(argv[2], (weir_soft_clock)atoi(argv[3]));
-  }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_memory_both_ways, teardown),
       cmocka_unit_test_teardown(test_invalid_handles, teardown),

@@ -1,6 +1,6 @@
-"""check_snapshot.py PICKLE JSON EXPECTED: a written snapshot, loaded by CPython, has the schema, and what EXPECTED says.
+"""check_snapshot.py PICKLE JSON EXPECTED: checks the schema and contents of a written snapshot in CPython.
 
-EXPECTED has a line for each segment and block that the snapshot has, in order, and one for each event of device 0.
+EXPECTED has one line for each segment and block of the snapshot, in order, and one for each event of device 0.
 """
 import json
 import pickle
@@ -35,7 +35,7 @@ TOP = {
     "host_segments": LIST, "host_traces": LIST,
 }
 
-# What MemoryViz.js reads, of what CPython writes.
+# The fields that MemoryViz.js reads.
 OPCODES = {
     "PROTO", "STOP", "MARK", "EMPTY_DICT", "EMPTY_LIST", "SETITEMS", "APPENDS", "BINUNICODE", "BINPUT", "LONG_BINPUT",
     "BINGET", "LONG_BINGET", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "NEWTRUE", "NEWFALSE", "TUPLE2",

@@ -1,7 +1,7 @@
 /*
- * A management library for tests: WEIR_FAKE_NVML says what it knows. Of processes "none", "two", or "broken". Of
- * metrics it has numbers, except when it is "broken"; "plain" is without the newer call for the temperature. Compiled
- * with FAKE_NVML_OLD it has no metrics at all.
+ * A stand-in for NVIDIA's management library. WEIR_FAKE_NVML selects the processes: "none", "two" or "broken". Metrics
+ * have values unless it is "broken"; "plain" lacks the newer call for the temperature. Compiled with FAKE_NVML_OLD, the
+ * library has no metrics at all.
  */
 #include <stdlib.h>
 #include <string.h>

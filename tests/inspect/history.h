@@ -19,7 +19,7 @@ static inline void record(weir_history_mode mode, weir_history_context context, 
   options.mode = mode;
   options.context = context;
   options.max_entries = entries;
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
 }
 
 static inline void record_off(void) { record(WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, 1); }
@@ -68,7 +68,7 @@ static inline void record_named(weir_history_mode mode, weir_history_context con
   options.context = context;
   options.stacks = WEIR_STACKS_LANGUAGE;
   weir_set_stack_hook(hook_one_frame, NULL);
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
 }
 
 static inline const char *name_of(uint32_t stack) {

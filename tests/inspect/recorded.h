@@ -43,7 +43,7 @@ typedef struct recorded {
   uint32_t block_stack, segment_stack; /* of all of them */
   void (*while_copying)(int device);   /* called for each block, and at the cut */
   int cuts;
-  uint64_t active; /* as the last cut said */
+  uint64_t active; /* the value of the last cut */
 } recorded;
 
 static inline uint32_t recorded_block_stack(void *context, int device, uint64_t address) {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# stacks.sh LIBRARY INCLUDE WEIR CC: a C program that is linked to libweir.so records its stacks; when it is gone, the first frame of
-# each is the function that called Weir, by name, with debug information and without.
+# stacks.sh LIBRARY INCLUDE WEIR CC: a C program that is linked to libweir.so records its stacks; after it has exited,
+# the first frame of each is the named function that called Weir, with and without debug information.
 set -eu
 library=$1 include=$2 weir=$3 cc=$4
 work=$(mktemp -d)
@@ -40,7 +40,7 @@ check() {
   fi
   "$weir" export --to csv --table stacks "$work/record-$name"/*.ring >"$work/stacks.csv"
   "$weir" export --to csv --table frames "$work/record-$name"/*.ring >"$work/frames.csv"
-  # What the innermost frames of all stacks stand for.
+  # The functions of the innermost frames of all stacks.
   awk -F, 'FNR == 1 { next } NR == FNR { if ($2 == 0) wanted[$3 + 0] = 1; next } ($1 + 0) in wanted' "$work/stacks.csv" "$work/frames.csv" \
     >"$work/first"
   grep -q "$expected" "$work/first" || {

@@ -48,11 +48,11 @@ static void test_pages_and_pools(void **state) {
   alloc_open("expandable_segments:True", GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1000);
   const weir_pool_id id = {7, 9};
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   char *p = get(30 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   put(p);
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   empty_cache();
   read_events(0); /* including the entries of the pool's arenas, which no longer exist */
   assert_int_equal(event_count, 5);
@@ -98,7 +98,7 @@ static void test_devices_have_their_own(void **state) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 2);
   void *p = get_on(0, 512, NULL), *q = get_on(1, 512, NULL);
-  CHECK(weir_history_set_metadata(allocator, 1, "second"));
+  assert_ok(weir_history_set_metadata(allocator, 1, "second"));
   put(p);
   put(q);
   for (int device = 0; device < 2; device++) {
@@ -153,7 +153,7 @@ static void test_ring_of_one(void **state) {
   expect(0, WEIR_TRACE_ALLOC, p, 1024, NULL);
   assert_int_equal(dropped, 1 + 3 * 500);
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(allocator, 0, &info));
+  assert_ok(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.kept, 1);
   assert_int_equal(info.dropped, 1501);
   assert_int_equal(info.max_entries, 1);
@@ -177,10 +177,10 @@ static void test_snapshots_of_a_full_ring(void **state) {
       weir_snapshot *snapshot;
       uint64_t count, missing;
       weir_snapshot_event last = {.size = sizeof last};
-      CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-      CHECK(weir_snapshot_events(snapshot, 0, &count, &missing));
+      assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+      assert_ok(weir_snapshot_events(snapshot, 0, &count, &missing));
       assert_int_equal(count, limits[l]);
-      CHECK(weir_snapshot_event_at(snapshot, 0, count - 1, &last));
+      assert_ok(weir_snapshot_event_at(snapshot, 0, count - 1, &last));
       assert_int_equal(last.action, round ? WEIR_TRACE_SNAPSHOT : WEIR_TRACE_ALLOC);
       if (!round)
         assert_int_equal(last.address, (uint64_t)p);
@@ -225,7 +225,7 @@ static void test_newest_are_kept(void **state) {
   }
 }
 
-static void test_state_keeps_the_last_one(void **state) {
+static void test_state_mode_keeps_one_entry(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_STATE, WEIR_CONTEXT_ALL);
@@ -247,12 +247,12 @@ static void test_skip(void **state) {
   options.context = WEIR_CONTEXT_NONE;
   static const char *const skipped[] = {"alloc", "segment_alloc", "free_completed"};
   for (size_t i = 0; i < WEIR_COUNT_OF(skipped); i++) {
-    CHECK(weir_history_action(skipped[i], &bit));
+    assert_ok(weir_history_action(skipped[i], &bit));
     options.skip |= bit;
   }
   assert_int_equal(weir_history_action("free", &bit), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "Unknown TraceEntry action: free"));
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
   void *p = get(512, NULL);
   put(p);
   put(get(512, NULL));
@@ -274,8 +274,8 @@ static void test_clear_and_off(void **state) {
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   void *p = get_in("before", 512, NULL);
   const char *const pairs[] = {"name", "x"};
-  CHECK(weir_history_annotate(allocator, 0, pairs, 1));
-  CHECK(weir_history_clear(allocator));
+  assert_ok(weir_history_annotate(allocator, 0, pairs, 1));
+  assert_ok(weir_history_clear(allocator));
   read_events(0);
   assert_int_equal(event_count, 0);
   assert_int_equal(dropped, 0);
@@ -285,7 +285,7 @@ static void test_clear_and_off(void **state) {
   assert_int_equal(event_count, 1);
   expect(0, WEIR_TRACE_ALLOC, q, 512, NULL);
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(allocator, 0, &info));
+  assert_ok(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.annotations, 0);
 
   record_off();
@@ -313,18 +313,18 @@ static void test_phases_and_texts(void **state) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1000);
   void *p = get(512, NULL);
-  CHECK(weir_history_clear(allocator));
+  assert_ok(weir_history_clear(allocator));
   uint32_t outer = weir_history_enter_phase("step");
   put(p);
   uint32_t inner = weir_history_enter_phase("forward");
   uint32_t compile = weir_history_enter_compile("0/1");
-  CHECK(weir_history_set_metadata(allocator, 0, "epoch 3"));
+  assert_ok(weir_history_set_metadata(allocator, 0, "epoch 3"));
   p = get(512, NULL);
   weir_history_leave_compile(compile);
   weir_history_leave_phase(inner);
   put(p);
   weir_history_leave_phase(outer);
-  CHECK(weir_history_set_metadata(allocator, 0, NULL));
+  assert_ok(weir_history_set_metadata(allocator, 0, NULL));
   p = get(512, NULL);
   read_events(0);
   static const struct {
@@ -344,13 +344,13 @@ static void test_phases_and_texts(void **state) {
 static void test_marks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_history_mark(allocator, 0, "not recorded"));
+  assert_ok(weir_history_mark(allocator, 0, "not recorded"));
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   current_function = "marker";
-  CHECK(weir_history_mark(allocator, 0, "begin"));
+  assert_ok(weir_history_mark(allocator, 0, "begin"));
   current_function = NULL;
   put(get(512, NULL));
-  CHECK(weir_history_mark(allocator, 0, "end"));
+  assert_ok(weir_history_mark(allocator, 0, "end"));
   assert_int_equal(weir_history_mark(allocator, 1, "no such device"), WEIR_ERROR_INVALID_DEVICE);
   read_events(0);
   assert_int_equal(event_count, 6);
@@ -364,17 +364,17 @@ static void test_marks(void **state) {
   weir_history_options options;
   weir_history_options_init(&options);
   unsigned bits[2];
-  CHECK(weir_history_action("user_defined", &bits[0]));
-  CHECK(weir_history_action("annotate", &bits[1]));
+  assert_ok(weir_history_action("user_defined", &bits[0]));
+  assert_ok(weir_history_action("annotate", &bits[1]));
   assert_int_equal(bits[0], 1u << WEIR_TRACE_USER_DEFINED);
   assert_int_equal(bits[1], 1u << WEIR_TRACE_ANNOTATE);
   for (int i = 0; i < 2; i++) {
     void *p = get(512, NULL);
     options.skip = bits[i] | 1u << WEIR_TRACE_ALLOC;
     options.clear = 1;
-    CHECK(weir_history_record(allocator, &options));
-    CHECK(weir_history_mark(allocator, 0, "mark"));
-    CHECK(weir_history_mark_pointer(allocator, p, "mark"));
+    assert_ok(weir_history_record(allocator, &options));
+    assert_ok(weir_history_mark(allocator, 0, "mark"));
+    assert_ok(weir_history_mark_pointer(allocator, p, "mark"));
     read_events(0);
     assert_int_equal(event_count, 1);
     expect(0, i ? WEIR_TRACE_USER_DEFINED : WEIR_TRACE_ANNOTATE, i ? NULL : p, i ? 0 : 512, NULL);
@@ -416,7 +416,7 @@ static void test_a_million_annotations(void **state) {
   for (int i = 0; i < 1000000; i++) {
     snprintf(name, sizeof name, "op %d", i);
     const char *const pairs[] = {"name", name, "stage", "START"};
-    CHECK(weir_history_annotate(allocator, 0, pairs, 2));
+    assert_ok(weir_history_annotate(allocator, 0, pairs, 2));
   }
   seen_annotations seen = {0};
   weir__recorder_annotations(atomic_load(&allocator->history), see_annotation, &seen);
@@ -424,7 +424,7 @@ static void test_a_million_annotations(void **state) {
   assert_string_equal(seen.oldest, "op 700000");
   assert_string_equal(seen.newest, "op 999999");
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(allocator, 0, &info));
+  assert_ok(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.annotations, 300000);
   assert_int_equal(info.annotations_dropped, 700000);
   assert_int_equal(atomic_load(&weir__texts.count), texts); /* dropped annotations take no memory */
@@ -456,7 +456,7 @@ static void test_wrong_calls(void **state) {
   options.context = (weir_history_context)4;
   assert_int_equal(weir_history_record(allocator, &options), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "expected none, state, alloc or all"));
-  CHECK(weir_history_get_info(allocator, 0, &info)); /* nothing was ever recorded */
+  assert_ok(weir_history_get_info(allocator, 0, &info)); /* nothing was ever recorded */
   assert_int_equal(info.mode, WEIR_HISTORY_OFF);
   assert_int_equal(weir__slow_reasons(&allocator->heaps[0]), 0);
   alloc_close();
@@ -472,7 +472,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_ring_of_one, history_teardown),
       cmocka_unit_test_teardown(test_snapshots_of_a_full_ring, alloc_teardown),
       cmocka_unit_test_teardown(test_newest_are_kept, history_teardown),
-      cmocka_unit_test_teardown(test_state_keeps_the_last_one, history_teardown),
+      cmocka_unit_test_teardown(test_state_mode_keeps_one_entry, history_teardown),
       cmocka_unit_test_teardown(test_skip, history_teardown),
       cmocka_unit_test_teardown(test_clear_and_off, history_teardown),
       cmocka_unit_test_teardown(test_phases_and_texts, history_teardown),

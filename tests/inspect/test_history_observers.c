@@ -1,5 +1,5 @@
 /*
- * Trackers and observers beside the recorder.
+ * Trackers and observers, together with the recorder.
  */
 #include "inspect/history.h"
 
@@ -12,25 +12,25 @@ static void allocating_tracker(void *context, const weir_trace_entry *entry) {
   if (seen_count < 64)
     seen_actions[seen_count] = entry->action;
   seen_count++;
-  /* Locks of every kind: another size, another stream, memory from the driver, the whole cache. */
-  CHECK(weir_allocator_alloc(allocator, 0, 3 * MIB, work_stream(), &p));
-  CHECK(weir_allocator_free(allocator, p));
-  CHECK(weir_allocator_alloc(allocator, 0, 512, entry->stream, &p));
-  CHECK(weir_allocator_free(allocator, p));
+  /* Takes locks of every kind: another size, another stream, driver memory, the whole cache. */
+  assert_ok(weir_allocator_alloc(allocator, 0, 3 * MIB, work_stream(), &p));
+  assert_ok(weir_allocator_free(allocator, p));
+  assert_ok(weir_allocator_alloc(allocator, 0, 512, entry->stream, &p));
+  assert_ok(weir_allocator_free(allocator, p));
   if (entry->action == WEIR_TRACE_SEGMENT_FREE)
-    CHECK(weir_allocator_empty_cache(allocator));
+    assert_ok(weir_allocator_empty_cache(allocator));
   nested++;
 }
 
 static void test_tracker_may_allocate(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_attach_tracker(allocator, allocating_tracker, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, allocating_tracker, NULL));
   seen_count = nested = 0;
   void *p;
-  CHECK(weir_allocator_alloc(allocator, 0, 40 * MIB, NULL, &p));
-  CHECK(weir_allocator_free(allocator, p));
-  CHECK(weir_allocator_empty_cache(allocator));
+  assert_ok(weir_allocator_alloc(allocator, 0, 40 * MIB, NULL, &p));
+  assert_ok(weir_allocator_free(allocator, p));
+  assert_ok(weir_allocator_empty_cache(allocator));
   assert_true(seen_count >= 5);
   assert_int_equal(nested, seen_count);
   assert_int_equal(seen_actions[0], WEIR_TRACE_SEGMENT_ALLOC);
@@ -47,15 +47,15 @@ static void count_entry(void *context, const weir_trace_entry *entry) {
   ++*(int *)context;
 }
 
-static void test_trackers_hear_what_is_skipped(void **state) {
+static void test_trackers_get_skipped_entries(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   int entries = 0;
-  CHECK(weir_allocator_attach_tracker(allocator, count_entry, &entries));
+  assert_ok(weir_allocator_attach_tracker(allocator, count_entry, &entries));
   weir_history_options options;
   weir_history_options_init(&options);
   options.skip = (1u << WEIR_TRACE_ACTIONS) - 1;
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
   put(get(512, NULL));
   assert_int_equal(entries, 4);
   read_events(0);
@@ -80,9 +80,9 @@ static void observe_oom(void *context, int device, size_t bytes, size_t limit, s
   assert_int_equal(events[event_count - 1].action, WEIR_TRACE_OOM);
   assert_int_equal(seen_actions[seen_count - 1], WEIR_TRACE_OOM);
   void *p;
-  CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &p));
-  CHECK(weir_allocator_free(allocator, p));
-  CHECK(weir_allocator_empty_cache(allocator));
+  assert_ok(weir_allocator_alloc(allocator, 0, 512, NULL, &p));
+  assert_ok(weir_allocator_free(allocator, p));
+  assert_ok(weir_allocator_empty_cache(allocator));
 }
 
 static void note_action(void *context, const weir_trace_entry *entry) {
@@ -95,8 +95,8 @@ static void test_notifies_oom(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
-  CHECK(weir_allocator_attach_oom_observer(allocator, observe_oom, NULL));
-  CHECK(weir_allocator_attach_tracker(allocator, note_action, NULL));
+  assert_ok(weir_allocator_attach_oom_observer(allocator, observe_oom, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, note_action, NULL));
   oom_calls = seen_count = 0;
   void *p;
   assert_int_equal(try_get(4 * GIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
@@ -107,7 +107,7 @@ static void test_notifies_oom(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_tracker_may_allocate, history_teardown),
-      cmocka_unit_test_teardown(test_trackers_hear_what_is_skipped, history_teardown),
+      cmocka_unit_test_teardown(test_trackers_get_skipped_entries, history_teardown),
       cmocka_unit_test_teardown(test_notifies_oom, history_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
  */
 #include "inspect/history.h"
 
-/* ---- Which stack is kept in which mode ---- */
+/* ---- The stack that each mode keeps ---- */
 
 /* PyTorch's test_memory_plots_free_stack. */
 static void test_stacks_of_frees(void **state) {
@@ -48,14 +48,14 @@ static void test_stacks_of_a_checkpoint(void **state) {
   for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
     alloc_open(NULL, GIB);
     record_named(WEIR_HISTORY_ALL, cases[i].context);
-    CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+    assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
     void *p = get_in("thealloc", 12 * MIB, NULL);
-    CHECK(weir_pool_end(allocator, 0, id));
+    assert_ok(weir_pool_end(allocator, 0, id));
     weir_checkpoint *checkpoint = NULL;
     weir_checkpoint_delta delta;
-    CHECK(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+    assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
     current_function = "restoring";
-    CHECK(weir_pool_restore(allocator, checkpoint, &delta));
+    assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
     current_function = NULL;
     assert_string_equal(block_name(p), cases[i].block);
     read_events(0);
@@ -65,7 +65,7 @@ static void test_stacks_of_a_checkpoint(void **state) {
     weir_checkpoint_delta_clear(&delta);
     weir_checkpoint_destroy(checkpoint);
     put(p);
-    CHECK(weir_pool_release(allocator, 0, id));
+    assert_ok(weir_pool_release(allocator, 0, id));
     alloc_close();
   }
 }
@@ -170,7 +170,7 @@ static void test_native_stacks(void **state) {
   put(get(512, NULL)); /* the first one takes the slow path */
   for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++) {
     record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
-    CHECK(weir_history_clear(allocator));
+    assert_ok(weir_history_clear(allocator));
     void *p = get_deep(depths[i], 512);
     read_events(0);
     uint32_t stack = events[event_count - 1].stack;
@@ -257,8 +257,8 @@ static size_t allocating_hook(void *context, weir_stack_frame *frames, size_t ro
   (void)context, (void)room;
   void *p;
   hook_calls++;
-  CHECK(weir_allocator_alloc(allocator, 0, 4096, NULL, &p));
-  CHECK(weir_allocator_free(allocator, p));
+  assert_ok(weir_allocator_alloc(allocator, 0, 4096, NULL, &p));
+  assert_ok(weir_allocator_free(allocator, p));
   frames[0] = (weir_stack_frame){weir_history_text("program.py"), weir_history_text("hooked"), 7};
   return 1;
 }
@@ -284,14 +284,14 @@ static uint32_t stack_of_alloc(void) {
   void *pointer;
   weir_pointer_info info;
   weir_pointer_info_init(&info);
-  CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &pointer));
-  CHECK(weir_allocator_describe(allocator, pointer, &info));
-  CHECK(weir_allocator_free(allocator, pointer));
+  assert_ok(weir_allocator_alloc(allocator, 0, 512, NULL, &pointer));
+  assert_ok(weir_allocator_describe(allocator, pointer, &info));
+  assert_ok(weir_allocator_free(allocator, pointer));
   return info.stack;
 }
 
-/* A stack whose key is known is not asked for its frames; a hook without a key, or with native frames behind its own,
- * always is. */
+/* The hook is not called for a stack whose key is known; without a key, or with native frames after its own, it is
+ * always called. */
 static void test_keys_of_stacks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -301,7 +301,7 @@ static void test_keys_of_stacks(void **state) {
   weir_history_options_init(&options);
   options.context = WEIR_CONTEXT_ALLOC;
   options.stacks = WEIR_STACKS_LANGUAGE;
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
   weir_set_stack_hook(hook_keyed_frame, NULL);
   weir_set_stack_key(hook_key);
   keyed_calls = 0;

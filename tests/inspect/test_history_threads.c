@@ -88,7 +88,7 @@ static void run(void (*meanwhile)(int round)) {
   weir_history_options off;
   weir_history_options_init(&off);
   off.mode = WEIR_HISTORY_OFF;
-  CHECK(weir_history_record(allocator, &off));
+  assert_ok(weir_history_record(allocator, &off));
   alloc_close();
 }
 
@@ -99,7 +99,7 @@ static void set(weir_history_mode mode, weir_history_context context) {
   options.context = context;
   options.stacks = WEIR_STACKS_LANGUAGE;
   options.max_entries = LIMIT;
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
 }
 
 static void read_while(int round) {
@@ -119,10 +119,10 @@ static void change_while(int round) {
   weir_set_stack_hook(round % 3 ? one_frame : NULL, NULL);
   set((weir_history_mode)(round % 3), (weir_history_context)(round / 3 % 4));
   const char *const pairs[] = {"name", "x"};
-  CHECK(weir_history_annotate(allocator, 0, pairs, 1));
-  CHECK(weir_history_set_metadata(allocator, 0, round % 2 ? "text" : NULL));
+  assert_ok(weir_history_annotate(allocator, 0, pairs, 1));
+  assert_ok(weir_history_set_metadata(allocator, 0, round % 2 ? "text" : NULL));
   if (round % 5 == 0)
-    CHECK(weir_history_clear(allocator));
+    assert_ok(weir_history_clear(allocator));
   read_and_check(false);
 }
 
@@ -131,12 +131,12 @@ static void test_changing(void **state) {
   run(change_while);
 }
 
-static atomic_int told;
+static atomic_int tracked;
 
 static void tracker(void *context, const weir_trace_entry *entry) {
   (void)context;
   void *p;
-  atomic_fetch_add(&told, 1);
+  atomic_fetch_add(&tracked, 1);
   if (weir_allocator_alloc(allocator, 0, 512, entry->stream, &p) == WEIR_OK)
     weir_allocator_free(allocator, p);
 }
@@ -144,16 +144,16 @@ static void tracker(void *context, const weir_trace_entry *entry) {
 static void track_while(int round) {
   if (round == 0) {
     set(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE);
-    CHECK(weir_allocator_attach_tracker(allocator, tracker, NULL));
+    assert_ok(weir_allocator_attach_tracker(allocator, tracker, NULL));
   }
   read_and_check(true);
 }
 
 static void test_trackers_that_allocate(void **state) {
   (void)state;
-  atomic_store(&told, 0);
+  atomic_store(&tracked, 0);
   run(track_while);
-  assert_true(atomic_load(&told) >= THREADS * PAIRS * 3);
+  assert_true(atomic_load(&tracked) >= THREADS * PAIRS * 3);
 }
 
 int main(void) {

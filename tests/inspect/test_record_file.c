@@ -1,8 +1,7 @@
 /*
- * WEIR_RECORD: the file has the recording however the process ends, and the program runs on whatever happens to the
+ * WEIR_RECORD: the file has the recording however the process ends, and the program continues whatever happens to the
  * file.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offline/replay.h"
@@ -24,33 +22,7 @@
 #include "weir/log.h"
 #include "weir/snapshot.h"
 
-static char folder[] = "/tmp/weir-test-record-XXXXXX";
-
-/* ---- Around a test ---- */
-
-static const char *path_in(const char *name) {
-  static char path[512];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
-  return path;
-}
-
-/* The only file with this ending. */
-static const char *find_file(const char *ending, int expected) {
-  static char found[512];
-  int count = 0;
-  DIR *dir = opendir(folder);
-  assert_non_null(dir);
-  for (struct dirent *e; (e = readdir(dir));) {
-    size_t length = strlen(e->d_name), end = strlen(ending);
-    if (length >= end && strcmp(e->d_name + length - end, ending) == 0) {
-      snprintf(found, sizeof found, "%s", path_in(e->d_name));
-      count++;
-    }
-  }
-  closedir(dir);
-  assert_int_equal(count, expected);
-  return found;
-}
+/* ---- Fixture ---- */
 
 static int is_done(void *context, weir_cu_stream stream) {
   (void)context;
@@ -63,12 +35,8 @@ static void open_recorded(const char *where, const char *mb, const char *stacks)
 }
 
 static int teardown(void **state) {
-  (void)state;
-  close_recording();
-  weir_log_set_sink(NULL, NULL);
   unsetenv("RANK");
-  remove_files(folder);
-  return 0;
+  return recording_teardown(state);
 }
 
 static void *take(size_t bytes, uintptr_t stream) {
@@ -79,11 +47,6 @@ static void *take(size_t bytes, uintptr_t stream) {
 
 static void give(void *pointer) { assert_int_equal(weir_allocator_free(recorded, pointer), WEIR_OK); }
 
-static void pairs(int count) {
-  for (int i = 0; i < count; i++)
-    give(take(512 + 512 * (size_t)(i % 7), 0));
-}
-
 static void check_replay(const weir__recording *s) {
   weir__replay_options options = {.device = 0, .check = true};
   weir__replay_report report = {0};
@@ -91,13 +54,6 @@ static void check_replay(const weir__recording *s) {
   if (report.differences)
     fail_msg("%zu differences, the first: %s", report.differences, report.shown[0]);
   assert_true(report.allocations > 0);
-}
-
-/* Waits for a child. Returns its exit code, or minus the signal that ended it. */
-static int outcome(pid_t child) {
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 /* ---- A process that is killed ---- */
@@ -170,9 +126,9 @@ static void test_killed(void **state) {
       usleep(1000);
     }
     kill(child, SIGKILL);
-    assert_int_equal(outcome(child), -SIGKILL);
+    assert_int_equal(child_outcome(child), -SIGKILL);
 
-    weir__recording *s = load_recording(find_file(".ring", 1));
+    weir__recording *s = load_recording(find_file(".ring"));
     long allocs[STREAMS] = {0}, requested[STREAMS] = {0}, completed[STREAMS] = {0};
     for (size_t i = 0; i < s->devices[0].event_count; i++) {
       const weir__recording_entry *e = &s->devices[0].events[i];
@@ -189,7 +145,7 @@ static void test_killed(void **state) {
     }
     check_replay(s);
     weir__recording_free(s);
-    remove_files(folder);
+    remove_files();
   }
   munmap(seen, 4096);
 }
@@ -224,7 +180,7 @@ static void test_same_as_snapshot(void **state) {
   assert_int_equal(weir_pool_end(recorded, 0, id), WEIR_OK);
   assert_int_equal(weir_history_mark(recorded, 0, "a mark"), WEIR_OK);
 
-  weir__recording *file = load_recording(find_file(".ring", 1));
+  weir__recording *file = load_recording(find_file(".ring"));
   weir_snapshot *taken;
   assert_int_equal(weir_snapshot_take(recorded, NULL, &taken), WEIR_OK);
   char pickle[512];
@@ -281,7 +237,7 @@ static void test_same_as_snapshot(void **state) {
   weir__recording_free(other);
 }
 
-/* Changes of settings and limits are in the file at their places, and a replay follows them. */
+/* Changes of settings and limits are recorded at their position, and a replay follows them. */
 static void test_changes(void **state) {
   (void)state;
   void *held[40];
@@ -307,7 +263,7 @@ static void test_changes(void **state) {
       assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
   }
   give(take(5 * MIB, 0));
-  weir__recording *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring"));
   assert_int_equal(s->devices[0].memory, GIB);
   /* Settings and limit at the beginning, then four settings and two limits. */
   static const uint64_t limits[] = {800 * MIB, GIB / 4, UINT64_MAX};
@@ -334,7 +290,7 @@ static void test_changes(void **state) {
   weir__recording_free(s);
 }
 
-/* The limit is in the file where it was set: memory was released for it at that place. */
+/* The limit is recorded at the position where it was set: memory was released for it there. */
 static void test_limit_set_later(void **state) {
   (void)state;
   open_recorded(folder, "4", "none");
@@ -351,7 +307,7 @@ static void test_limit_set_later(void **state) {
   give(large);
   assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
   give(take(30 * MIB, 0));
-  weir__recording *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring"));
   check_replay(s);
   weir__recording_free(s);
 }
@@ -370,7 +326,7 @@ static void test_released_pools(void **state) {
     give(a);
     give(b);
     assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK);
-    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK); /* the scope's */
+    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK); /* the holder of the scope */
     if (i % 3 == 0)
       assert_int_equal(weir_allocator_empty_pool(recorded, id), WEIR_OK);
     if (i % 3 == 1)
@@ -378,7 +334,7 @@ static void test_released_pools(void **state) {
     give(take(2 * MIB, 0));
   }
   assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
-  weir__recording *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring"));
   check_replay(s);
   /* A file without the causes of segments can be explained too. */
   s->has_causes = false;
@@ -409,8 +365,8 @@ static void test_full(void **state) {
   (void)state;
   open_recorded(folder, "1", "none");
   uint64_t capacity = weir__ring_file_capacity(atomic_load(&recorded->history)->file);
-  pairs((int)capacity);
-  weir__recording *s = load_recording(find_file(".ring", 1));
+  record_pairs((int)capacity);
+  weir__recording *s = load_recording(find_file(".ring"));
   weir__entry *events;
   size_t count;
   uint64_t dropped;
@@ -466,22 +422,22 @@ static void test_one_chunk(void **state) {
 static void test_clear(void **state) {
   (void)state;
   open_recorded(folder, "1", "none");
-  pairs(1000);
+  record_pairs(1000);
   assert_int_equal(weir_history_clear(recorded), WEIR_OK);
-  pairs(5);
-  weir__recording *s = load_recording(find_file(".ring", 1));
+  record_pairs(5);
+  weir__recording *s = load_recording(find_file(".ring"));
   assert_int_equal(s->event_count, 15);
   weir__recording_free(s);
 }
 
 /* ---- No file ---- */
 
-/* 0 if the program ran on, and one warning said why there is no recording. */
-static int goes_on(const char *where, const char *mb, const char *why) {
+/* Returns 0 if the program continued and one warning gave the reason for the missing recording. */
+static int continues_without_file(const char *where, const char *mb, const char *why) {
   weir_log_set_sink(count_warning, NULL);
   warnings = 0;
   open_recorded(where, mb, "none");
-  pairs(100);
+  record_pairs(100);
   weir_history_info info = {.size = sizeof info};
   bool ok = weir_history_get_info(recorded, 0, &info) == WEIR_OK && info.mode == WEIR_HISTORY_OFF;
   close_recording();
@@ -496,8 +452,8 @@ static void test_no_folder(void **state) {
   fclose(fopen(path_in("plain"), "w"));
   char under[512];
   snprintf(under, sizeof under, "%s/x", path_in("plain"));
-  assert_int_equal(goes_on(under, "1", strerror(ENOTDIR)), 0);
-  assert_int_equal(goes_on("/nonexistent/folder", "1", strerror(ENOENT)), 0);
+  assert_int_equal(continues_without_file(under, "1", strerror(ENOTDIR)), 0);
+  assert_int_equal(continues_without_file("/nonexistent/folder", "1", strerror(ENOENT)), 0);
 }
 
 static void test_read_only_folder(void **state) {
@@ -508,14 +464,14 @@ static void test_read_only_folder(void **state) {
   if (!child) {
     if (geteuid() == 0 && (setegid(65534) != 0 || seteuid(65534) != 0))
       _exit(2);
-    _exit(goes_on(folder, "1", strerror(EACCES)));
+    _exit(continues_without_file(folder, "1", strerror(EACCES)));
   }
-  int code = outcome(child);
+  int code = child_outcome(child);
   assert_int_equal(chmod(folder, 0755), 0);
   assert_int_equal(code, 0);
 }
 
-/* Less space than asked for: a full disk, as far as a test can have one. */
+/* Less space than requested, similar to a full disk. */
 static void test_no_room(void **state) {
   (void)state;
   pid_t child = fork();
@@ -524,10 +480,10 @@ static void test_no_room(void **state) {
     struct rlimit little = {1 << 20, 1 << 20};
     if (setrlimit(RLIMIT_FSIZE, &little) != 0)
       _exit(2);
-    _exit(goes_on(folder, "64", "set WEIR_RECORD_MB to make it smaller"));
+    _exit(continues_without_file(folder, "64", "set WEIR_RECORD_MB to make it smaller"));
   }
-  assert_int_equal(outcome(child), 0);
-  find_file(".ring", 0);
+  assert_int_equal(child_outcome(child), 0);
+  assert_null(find_file(".ring"));
 }
 
 /* ---- Forks ---- */
@@ -535,7 +491,7 @@ static void test_no_room(void **state) {
 static void test_fork(void **state) {
   (void)state;
   open_recorded(folder, "1", "none");
-  pairs(100);
+  record_pairs(100);
   void *held = take(4096, 0);
   int there[2], back[2];
   assert_int_equal(pipe(there) | pipe(back), 0);
@@ -557,12 +513,12 @@ static void test_fork(void **state) {
   }
   char byte;
   assert_int_equal(read(back[0], &byte, 1), 1);
-  pairs(10);
+  record_pairs(10);
   assert_int_equal(write(there[1], "x", 1), 1);
-  assert_int_equal(outcome(child), 0);
-  pairs(10);
+  assert_int_equal(child_outcome(child), 0);
+  record_pairs(10);
   give(held);
-  weir__recording *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring"));
   assert_int_equal(s->event_count, 1 + 3 * 120 + 3);
   check_replay(s);
   weir__recording_free(s);
@@ -581,10 +537,10 @@ static void test_out_of_memory(void **state) {
   weir_log_set_sink(count_warning, NULL);
   for (int i = 0; i < 5; i++)
     assert_int_equal(weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
-  find_file("-oom-1.pickle", 1);
-  find_file("-oom-3.pickle", 1);
-  find_file("-oom-4.pickle", 0);
-  weir__recording *s = load_recording(find_file("-oom-1.pickle", 1));
+  assert_non_null(find_file("-oom-1.pickle"));
+  assert_non_null(find_file("-oom-3.pickle"));
+  assert_null(find_file("-oom-4.pickle"));
+  weir__recording *s = load_recording(find_file("-oom-1.pickle"));
   assert_int_equal(s->segment_count, 1);
   assert_int_equal(s->events[s->event_count - 1].action, WEIR_TRACE_OOM);
   weir__recording_free(s);
@@ -603,17 +559,17 @@ static void test_abort_and_signal(void **state) {
     warnings = 0;
     setenv("WEIR_RECORD_SIGNAL", "SIGUSR2", 1);
     open_recorded(folder, "1", "none");
-    pairs(100);
+    record_pairs(100);
     take(3 * MIB, 0);
     raise(SIGUSR2);
     for (int i = 0; i < 1000 && !warnings; i++)
       usleep(10000);
-    pairs(1);
+    record_pairs(1);
     abort();
   }
-  assert_int_equal(outcome(child), -SIGABRT);
-  weir__recording *first = load_recording(find_file("-signal-1.pickle", 1));
-  weir__recording *last = load_recording(find_file("-abort-2.pickle", 1));
+  assert_int_equal(child_outcome(child), -SIGABRT);
+  weir__recording *first = load_recording(find_file("-signal-1.pickle"));
+  weir__recording *last = load_recording(find_file("-abort-2.pickle"));
   assert_int_equal(first->segment_count, 2);
   assert_true(last->event_count > first->event_count);
   weir__recording_free(first);
@@ -633,12 +589,12 @@ static void test_broken(void **state) {
   (void)state;
   open_recorded(folder, "1", "all");
   weir_history_set_metadata(recorded, 0, "text");
-  pairs(300);
+  record_pairs(300);
   close_recording();
   enum { SIZE = 1 << 20 };
   unsigned char *good = malloc(SIZE), *bad = malloc(SIZE);
   char path[512];
-  FILE *f = fopen(find_file(".ring", 1), "r");
+  FILE *f = fopen(find_file(".ring"), "r");
   assert_int_equal(fread(good, 1, SIZE, f), SIZE);
   fclose(f);
   snprintf(path, sizeof path, "%s", path_in("broken"));
@@ -678,8 +634,6 @@ static void test_broken(void **state) {
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_killed, teardown),
       cmocka_unit_test_teardown(test_same_as_snapshot, teardown),
@@ -698,8 +652,5 @@ int main(void) {
       cmocka_unit_test_teardown(test_abort_and_signal, teardown),
       cmocka_unit_test_teardown(test_broken, teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files(folder);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -2,7 +2,6 @@
  * Limits of recording: full disks, rings of one entry and rings that have wrapped, very many pools, very deep stacks,
  * and the rank in a file's name.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -14,7 +13,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offline/replay.h"
@@ -35,41 +33,9 @@ enum { MOST_MORE_KIB = 1 << 20 }; /* the sanitizer delays frees */
 enum { MOST_MORE_KIB = 8192 };
 #endif
 
-static char folder[] = "/tmp/weir-test-record-limits-XXXXXX";
-
 /* Without a file if `mb` is NULL. */
 static void open_recorded(const char *mb, const char *stacks, unsigned long long bytes) {
   open_recording(&(recording){.bytes = bytes, .folder = mb ? folder : NULL, .mb = mb, .stacks = stacks});
-}
-
-static int teardown(void **state) {
-  (void)state;
-  close_recording();
-  weir_log_set_sink(NULL, NULL);
-  remove_files(folder);
-  return 0;
-}
-
-static const char *find_file(const char *part) {
-  static char path[512];
-  DIR *dir = opendir(folder);
-  bool found = false;
-  for (struct dirent *e; dir && (e = readdir(dir));)
-    if (strstr(e->d_name, part)) {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      found = true;
-    }
-  if (dir)
-    closedir(dir);
-  return found ? path : NULL;
-}
-
-static void pairs(int count) {
-  void *pointer;
-  for (int i = 0; i < count; i++) {
-    CHECK(weir_allocator_alloc(recorded, 0, 512 + 512 * (size_t)(i % 7), NULL, &pointer));
-    CHECK(weir_allocator_free(recorded, pointer));
-  }
 }
 
 /* ---- Disks ---- */
@@ -80,9 +46,7 @@ static int in_child(int (*what)(void)) {
   assert_true(child >= 0);
   if (!child)
     _exit(what());
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return child_outcome(child);
 }
 
 enum { WAIVED = 77 };
@@ -101,7 +65,7 @@ static int disk_full_at_first(void) {
     return WAIVED;
   weir_log_set_sink(count_warning, NULL);
   open_recorded("8", "none", GIB);
-  pairs(1000);
+  record_pairs(1000);
   weir_history_info info = {.size = sizeof info};
   bool ok = warnings == 1 && strstr(warning, strerror(ENOSPC)) &&
             strstr(warning, "set WEIR_RECORD_MB to make it smaller") && !find_file(".ring") &&
@@ -113,9 +77,7 @@ static int disk_full_at_first(void) {
 
 static bool fill_disk(void) {
   static char junk[65536];
-  char path[512];
-  snprintf(path, sizeof path, "%s/junk", folder);
-  FILE *file = fopen(path, "w");
+  FILE *file = fopen(path_in("junk"), "w");
   if (!file)
     return false;
   setvbuf(file, NULL, _IONBF, 0);
@@ -135,7 +97,7 @@ static int disk_full_later(void) {
   open_recorded("2", "all", GIB);
   if (warnings || !fill_disk())
     return 2;
-  pairs(60000);
+  record_pairs(60000);
   void *none;
   if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
     return 3;
@@ -144,7 +106,7 @@ static int disk_full_later(void) {
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
     return 4;
   }
-  pairs(1000);
+  record_pairs(1000);
   weir__recording *s = load_recording(find_file(".ring"));
   bool ok = s->event_count > 30000 && s->devices[0].dropped > 100000;
   weir__recording_free(s);
@@ -157,7 +119,7 @@ static int read_only_disk(void) {
     return WAIVED;
   weir_log_set_sink(count_warning, NULL);
   open_recorded("1", "none", GIB);
-  pairs(100);
+  record_pairs(100);
   return !(warnings == 1 && strstr(warning, strerror(EROFS)));
 }
 
@@ -179,14 +141,14 @@ static void test_disks(void **state) {
 static int files_limited_later(void) {
   weir_log_set_sink(count_warning, NULL);
   open_recorded("4", "none", GIB);
-  pairs(20000);
+  record_pairs(20000);
   struct rlimit little = {1 << 16, 1 << 16};
   void *none;
   if (setrlimit(RLIMIT_FSIZE, &little) != 0)
     return 2;
   if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
     return 3;
-  pairs(20000);
+  record_pairs(20000);
   bool ok = warnings == 1 && strstr(warning, strerror(EFBIG)) && !find_file(".pickle");
   if (!ok)
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
@@ -209,10 +171,10 @@ static void test_ring_of_one(void **state) {
   weir_history_options_init(&options);
   options.context = WEIR_CONTEXT_NONE;
   options.max_entries = 1;
-  CHECK(weir_history_record(recorded, &options));
+  assert_ok(weir_history_record(recorded, &options));
   void *pointer;
   for (int i = 1; i <= 1000; i++) {
-    CHECK(weir_allocator_alloc(recorded, 0, 512 * (size_t)i, NULL, &pointer));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512 * (size_t)i, NULL, &pointer));
     weir__entry *events;
     size_t count;
     uint64_t dropped;
@@ -221,29 +183,29 @@ static void test_ring_of_one(void **state) {
     assert_int_equal(events[0].action, WEIR_TRACE_ALLOC);
     assert_int_equal(events[0].bytes, 512 * i);
     free(events);
-    CHECK(weir_allocator_free(recorded, pointer));
+    assert_ok(weir_allocator_free(recorded, pointer));
   }
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(recorded, 0, &info));
+  assert_ok(weir_history_get_info(recorded, 0, &info));
   assert_int_equal(info.kept, 1);
   assert_true(info.dropped >= 3000 - 1);
   weir_snapshot *taken;
-  CHECK(weir_snapshot_take(recorded, NULL, &taken));
+  assert_ok(weir_snapshot_take(recorded, NULL, &taken));
   weir_snapshot_destroy(taken);
 }
 
-/* What a file says about entries that it no longer has. */
+/* The information about entries that are no longer in the file. */
 static void test_wrapped(void **state) {
   (void)state;
   open_recorded("1", "none", GIB);
   void *early[10], *pointer;
   for (int i = 0; i < 10; i++)
-    CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &early[i]));
-  CHECK(weir_allocator_configure(recorded, "roundup_power2_divisions:8"));
-  pairs(20000);
+    assert_ok(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &early[i]));
+  assert_ok(weir_allocator_configure(recorded, "roundup_power2_divisions:8"));
+  record_pairs(20000);
   for (int i = 0; i < 4; i++)
-    CHECK(weir_allocator_free(recorded, early[i]));
-  CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
+    assert_ok(weir_allocator_free(recorded, early[i]));
+  assert_ok(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
   weir__recording *s = load_recording(find_file(".ring"));
   weir__entry *events;
   size_t count;
@@ -255,7 +217,7 @@ static void test_wrapped(void **state) {
   assert_in_range(s->event_count, count / 3, count);
   assert_in_range(s->devices[0].dropped, left_away - WEIR__CHUNK_ENTRIES, left_away);
   weir__summary summary;
-  CHECK(weir__summarize(s, 0, &summary));
+  assert_ok(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
   assert_int_equal(summary.unknown_frees, 0);
   assert_in_range(summary.live_before, 30 * MIB, 30 * MIB + 8 * 512); /* one of the pairs may be in use */
@@ -266,7 +228,7 @@ static void test_wrapped(void **state) {
   assert_int_equal(s->changes[0].event, 0);
   assert_non_null(strstr(s->changes[0].conf, "roundup_power2_divisions"));
   weir__recording_free(s);
-  CHECK(weir_allocator_free(recorded, pointer));
+  assert_ok(weir_allocator_free(recorded, pointer));
 }
 
 /* ---- Pools ---- */
@@ -283,11 +245,11 @@ static long resident_kib(void) {
 static void use_pool(uint64_t number) {
   weir_pool_id id = {0, number};
   void *pointer;
-  CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
-  CHECK(weir_allocator_alloc(recorded, 0, 1000, NULL, &pointer));
-  CHECK(weir_pool_end(recorded, 0, id));
-  CHECK(weir_allocator_free(recorded, pointer));
-  CHECK(weir_pool_release(recorded, 0, id));
+  assert_ok(weir_pool_begin(recorded, 0, id, NULL, NULL));
+  assert_ok(weir_allocator_alloc(recorded, 0, 1000, NULL, &pointer));
+  assert_ok(weir_pool_end(recorded, 0, id));
+  assert_ok(weir_allocator_free(recorded, pointer));
+  assert_ok(weir_pool_release(recorded, 0, id));
 }
 
 static void test_pools_without_end(void **state) {
@@ -300,8 +262,8 @@ static void test_pools_without_end(void **state) {
     if (i % (pools / used) == 0)
       use_pool(i);
     else {
-      CHECK(weir_pool_create(recorded, 0, id, NULL));
-      CHECK(weir_pool_release(recorded, 0, id));
+      assert_ok(weir_pool_create(recorded, 0, id, NULL));
+      assert_ok(weir_pool_release(recorded, 0, id));
     }
     if (i == pools / 10)
       before = resident_kib();
@@ -317,7 +279,7 @@ static void test_pools_without_end(void **state) {
   weir__recording_free(s);
 }
 
-/* Many live pools: each has a chunk of its own in the file, and without one its entries are counted as lost. */
+/* Many live pools: each has a separate chunk in the file, and without one its entries are counted as lost. */
 static void test_many_pools_alive(void **state) {
   (void)state;
   enum { ALIVE = 5000 };
@@ -325,12 +287,12 @@ static void test_many_pools_alive(void **state) {
   static void *held[ALIVE];
   for (uint64_t i = 0; i < ALIVE; i++) {
     weir_pool_id id = {i + 1, 0};
-    CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
-    CHECK(weir_allocator_alloc(recorded, 0, 1000, NULL, &held[i]));
-    CHECK(weir_pool_end(recorded, 0, id));
+    assert_ok(weir_pool_begin(recorded, 0, id, NULL, NULL));
+    assert_ok(weir_allocator_alloc(recorded, 0, 1000, NULL, &held[i]));
+    assert_ok(weir_pool_end(recorded, 0, id));
   }
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(recorded, 0, &info));
+  assert_ok(weir_history_get_info(recorded, 0, &info));
   weir__recorder *history = atomic_load(&recorded->history);
   uint64_t chunks = history->file->header->chunk_count;
   assert_int_equal(info.kept, 2 * chunks);
@@ -345,7 +307,7 @@ static void test_many_pools_alive(void **state) {
   assert_int_equal(s->devices[0].dropped + s->event_count, 2 * chunks);
   weir__recording_free(s);
   for (int i = 0; i < ALIVE; i++)
-    CHECK(weir_allocator_free(recorded, held[i]));
+    assert_ok(weir_allocator_free(recorded, held[i]));
 }
 
 /* ---- Stacks ---- */
@@ -355,7 +317,7 @@ static __attribute__((noinline)) void *deep(int levels) {
   if (levels)
     pointer = deep(levels - 1);
   else
-    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &pointer));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512, NULL, &pointer));
   __asm__ volatile("" : : : "memory");
   return pointer;
 }
@@ -369,7 +331,7 @@ static void test_deep_stacks(void **state) {
   open_recorded("4", "all", GIB);
   static const int depths[] = {0, 10, 1000, 6000};
   for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++)
-    CHECK(weir_allocator_free(recorded, deep(depths[i])));
+    assert_ok(weir_allocator_free(recorded, deep(depths[i])));
   weir__recording *s = load_recording(find_file(".ring"));
   size_t found = 0;
   for (size_t i = 0; i < s->event_count; i++) {
@@ -380,7 +342,7 @@ static void test_deep_stacks(void **state) {
     if (depth < WEIR__MOST_FRAMES)
       assert_in_range(frames, depth + 2, depth + 40);
     else
-      /* The outermost frames are left out, and on reading also Weir's own at the inner end. */
+      /* The outermost frames are dropped, and on reading also those of Weir at the inner end. */
       assert_in_range(frames, WEIR__MOST_FRAMES - 12, WEIR__MOST_FRAMES);
   }
   assert_int_equal(found, WEIR_COUNT_OF(depths));
@@ -395,7 +357,7 @@ static void expect_rank(const char *part, int64_t rank) {
   if (!find_file(part))
     fail_msg("no file has %s in its name, as %s", part, find_file(".ring"));
   close_recording();
-  remove_files(folder);
+  remove_files();
 }
 
 static void test_ranks(void **state) {
@@ -423,20 +385,15 @@ static void test_ranks(void **state) {
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_disks, teardown),
-      cmocka_unit_test_teardown(test_files_limited_later, teardown),
-      cmocka_unit_test_teardown(test_ring_of_one, teardown),
-      cmocka_unit_test_teardown(test_wrapped, teardown),
-      cmocka_unit_test_teardown(test_pools_without_end, teardown),
-      cmocka_unit_test_teardown(test_many_pools_alive, teardown),
-      cmocka_unit_test_teardown(test_deep_stacks, teardown),
-      cmocka_unit_test_teardown(test_ranks, teardown),
+      cmocka_unit_test_teardown(test_disks, recording_teardown),
+      cmocka_unit_test_teardown(test_files_limited_later, recording_teardown),
+      cmocka_unit_test_teardown(test_ring_of_one, recording_teardown),
+      cmocka_unit_test_teardown(test_wrapped, recording_teardown),
+      cmocka_unit_test_teardown(test_pools_without_end, recording_teardown),
+      cmocka_unit_test_teardown(test_many_pools_alive, recording_teardown),
+      cmocka_unit_test_teardown(test_deep_stacks, recording_teardown),
+      cmocka_unit_test_teardown(test_ranks, recording_teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files(folder);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offline/explain.h"
@@ -17,8 +16,6 @@
 #include "support/ring.h"
 #include "weir/history.h"
 #include "weir/snapshot.h"
-
-static char folder[] = "/tmp/weir-test-ring-XXXXXX";
 
 /* ---- A job ---- */
 
@@ -31,7 +28,7 @@ typedef struct job {
   bool records;   /* blocks are used by other streams too */
   bool empties;   /* the cache is emptied now and then */
   bool changes;   /* settings and limits change during the job */
-  uint64_t limit; /* or 0 */
+  uint64_t limit; /* 0 for none */
   size_t largest;
 } job;
 
@@ -61,15 +58,7 @@ static void open_job(const job *j, const char *mb) {
                               .stacks = "none",
                               .devices = j->devices});
   if (j->limit)
-    CHECK(weir_allocator_set_limit(recorded, 0, j->limit));
-}
-
-static int teardown(void **state) {
-  (void)state;
-  close_recording();
-  weir_log_set_sink(NULL, NULL);
-  remove_files(folder);
-  return 0;
+    assert_ok(weir_allocator_set_limit(recorded, 0, j->limit));
 }
 
 static weir__ring_file *file_of_recorded(void) { return atomic_load(&recorded->history)->file; }
@@ -78,9 +67,9 @@ static void change_something(void) {
   static const char *const confs[] = {"roundup_power2_divisions:4", "expandable_segments:True", "max_split_size_mb:32",
                                       "expandable_segments:False", "roundup_power2_divisions:1"};
   if (bits() % 2)
-    CHECK(weir_allocator_configure(recorded, confs[bits() % WEIR_COUNT_OF(confs)]));
+    assert_ok(weir_allocator_configure(recorded, confs[bits() % WEIR_COUNT_OF(confs)]));
   else
-    CHECK(weir_allocator_set_limit(recorded, 0, (4 + bits() % 4) * GIB));
+    assert_ok(weir_allocator_set_limit(recorded, 0, (4 + bits() % 4) * GIB));
 }
 
 static void churn(const job *j, int operations) {
@@ -91,22 +80,22 @@ static void churn(const job *j, int operations) {
     uintptr_t stream = 16 * (bits() % STREAMS);
     if (j->pools && bits() % 97 == 0) {
       if (in.second) {
-        CHECK(weir_pool_end(recorded, 0, in));
-        CHECK(weir_pool_release(recorded, 0, in));
+        assert_ok(weir_pool_end(recorded, 0, in));
+        assert_ok(weir_pool_release(recorded, 0, in));
         in.second = 0;
       } else {
         in.second = 1 + bits() % POOLS;
-        CHECK(weir_pool_begin(recorded, 0, in, NULL, NULL));
+        assert_ok(weir_pool_begin(recorded, 0, in, NULL, NULL));
       }
     }
     if (j->empties && bits() % 1499 == 0)
-      CHECK(weir_allocator_empty_cache(recorded));
+      assert_ok(weir_allocator_empty_cache(recorded));
     if (j->changes && bits() % 3001 == 0)
       change_something();
     if (held[k]) {
       if (j->records && bits() % 5 == 0)
-        CHECK(weir_allocator_record_stream(recorded, held[k], (weir_cu_stream)(stream + 8)));
-      CHECK(weir_allocator_free(recorded, held[k]));
+        assert_ok(weir_allocator_record_stream(recorded, held[k], (weir_cu_stream)(stream + 8)));
+      assert_ok(weir_allocator_free(recorded, held[k]));
       held[k] = NULL;
       continue;
     }
@@ -116,8 +105,8 @@ static void churn(const job *j, int operations) {
       held[k] = NULL;
   }
   if (in.second) {
-    CHECK(weir_pool_end(recorded, 0, in));
-    CHECK(weir_pool_release(recorded, 0, in));
+    assert_ok(weir_pool_end(recorded, 0, in));
+    assert_ok(weir_pool_release(recorded, 0, in));
   }
 }
 
@@ -154,13 +143,13 @@ static void test_window(void **state) {
     uint64_t capacity = weir__ring_file_capacity(file_of_recorded());
     for (int round = 0; round < 8; round++) {
       churn(&jobs[i], (int)capacity / 3);
-      size_t events = check_window(only_ring(folder), 0, recorded);
+      size_t events = check_window(find_file(".ring"), 0, recorded);
       if (round > 4)
         assert_in_range(events, capacity / 3, capacity);
     }
     assert_true(file_of_recorded()->header->devices[0].dropped > 2 * capacity);
     close_recording();
-    remove_files(folder);
+    remove_files();
   }
 }
 
@@ -170,9 +159,9 @@ static void test_two_devices(void **state) {
   const job j = {.name = "two devices", .devices = 2, .largest = 30 * MIB};
   open_job(&j, "1");
   void *kept;
-  CHECK(weir_allocator_alloc(recorded, 1, 3 * MIB, NULL, &kept));
+  assert_ok(weir_allocator_alloc(recorded, 1, 3 * MIB, NULL, &kept));
   churn(&(job){.largest = 30 * MIB}, 60000);
-  weir__recording *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(find_file(".ring"));
   assert_int_equal(s->devices[1].event_count, 2);
   assert_int_equal(s->devices[1].dropped, 0);
   check_loaded(s, 0, recorded);
@@ -180,8 +169,8 @@ static void test_two_devices(void **state) {
   weir__recording_free(s);
   for (int round = 0; round < 8; round++) {
     churn(&j, 20000);
-    check_window(only_ring(folder), 0, recorded);
-    check_window(only_ring(folder), 1, recorded);
+    check_window(find_file(".ring"), 0, recorded);
+    check_window(find_file(".ring"), 1, recorded);
   }
 }
 
@@ -194,18 +183,18 @@ static void explain_oom(const char *mb, weir__explanation *x, weir__summary *sum
   churn(&j, 60000);
   for (int i = 0; i < HELD; i += 2)
     if (held[i]) {
-      CHECK(weir_allocator_free(recorded, held[i]));
+      assert_ok(weir_allocator_free(recorded, held[i]));
       held[i] = NULL;
     }
   assert_int_equal(weir_allocator_alloc(recorded, 0, 2900 * MIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
-  weir__recording *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__explain_options options = {.device = 0, .no_trials = true};
-  CHECK(weir__explain(s, &options, x));
-  CHECK(weir__summarize(s, 0, summary));
+  assert_ok(weir__explain(s, &options, x));
+  assert_ok(weir__summarize(s, 0, summary));
   *dropped = s->devices[0].dropped;
   weir__recording_free(s);
   close_recording();
-  remove_files(folder);
+  remove_files();
 }
 
 /* An out-of-memory error at the end of a long job is explained as if all entries had been kept. */
@@ -246,17 +235,17 @@ static void test_explain(void **state) {
   assert_int_equal(small_summary.end_reserved, small.reserved);
 }
 
-/* The numbers agree with the allocator's statistics. */
+/* The numbers equal the statistics of the allocator. */
 static void test_summary(void **state) {
   (void)state;
   const job j = {.largest = 30 * MIB};
   open_job(&j, "1");
   churn(&j, 80000);
   weir_allocator_stats stats = {.size = sizeof stats};
-  CHECK(weir_allocator_get_stats(recorded, 0, &stats));
-  weir__recording *s = load_recording(only_ring(folder));
+  assert_ok(weir_allocator_get_stats(recorded, 0, &stats));
+  weir__recording *s = load_recording(find_file(".ring"));
   weir__summary summary;
-  CHECK(weir__summarize(s, 0, &summary));
+  assert_ok(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
   assert_int_equal(summary.end_reserved, stats.reserved_bytes[WEIR_STAT_ALL].current);
   assert_int_equal(summary.end_requested, stats.requested_bytes[WEIR_STAT_ALL].current);
@@ -273,13 +262,13 @@ static void test_stacks(void **state) {
   (void)state;
   open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = folder, .mb = "1", .stacks = "state"});
   void *kept;
-  CHECK(weir_allocator_alloc(recorded, 0, 5 * MIB, NULL, &kept));
+  assert_ok(weir_allocator_alloc(recorded, 0, 5 * MIB, NULL, &kept));
   for (int i = 0; i < 60000; i++) {
     void *p;
-    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &p));
-    CHECK(weir_allocator_free(recorded, p));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512, NULL, &p));
+    assert_ok(weir_allocator_free(recorded, p));
   }
-  weir__recording *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_device *d = &s->devices[0];
   assert_true(d->dropped > 10000);
   assert_non_null(d->start);
@@ -308,21 +297,21 @@ static void test_off_and_on(void **state) {
   open_job(&j, "1");
   for (int i = 0; i < 6; i++) {
     churn(&j, 5000 * (i + 1));
-    check_window(only_ring(folder), 0, recorded);
+    check_window(find_file(".ring"), 0, recorded);
     if (i % 3 == 0) {
-      CHECK(weir_history_record(recorded, &off));
+      assert_ok(weir_history_record(recorded, &off));
       churn(&j, 3000);
-      CHECK(weir_history_record(recorded, &on));
+      assert_ok(weir_history_record(recorded, &on));
     } else if (i % 3 == 1)
-      CHECK(weir_history_clear(recorded));
-    weir__recording *s = load_recording(only_ring(folder));
+      assert_ok(weir_history_clear(recorded));
+    weir__recording *s = load_recording(find_file(".ring"));
     if (i % 3 < 2) {
       assert_int_equal(s->devices[0].event_count, 0);
       assert_true(s->devices[0].start->segment_count > 0);
     }
     weir__recording_free(s);
     churn(&j, 500);
-    check_window(only_ring(folder), 0, recorded);
+    check_window(find_file(".ring"), 0, recorded);
   }
 }
 
@@ -340,12 +329,10 @@ static void test_fork(void **state) {
     weir_history_clear(recorded);
     _exit(status == WEIR_ERROR_BAD_FORK ? 0 : 1);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  check_window(only_ring(folder), 0, recorded);
+  assert_int_equal(child_outcome(child), 0);
+  check_window(find_file(".ring"), 0, recorded);
   churn(&j, 30000);
-  check_window(only_ring(folder), 0, recorded);
+  check_window(find_file(".ring"), 0, recorded);
 }
 
 static _Atomic bool is_over;
@@ -357,7 +344,7 @@ static void *churn_apart(void *stream) {
     random = random * 1664525 + 1013904223;
     void **at = &kept[(random >> 8) % WEIR_COUNT_OF(kept)];
     if (*at)
-      CHECK(weir_allocator_free(recorded, *at));
+      assert_ok(weir_allocator_free(recorded, *at));
     if (*at || weir_allocator_alloc(recorded, 0, 1 + (random >> 4) % MIB, stream, at))
       *at = NULL;
   }
@@ -373,7 +360,7 @@ static void test_forks_meanwhile(void **state) {
   void *kept;
   open_job(&j, "1");
   for (int i = 0; i < blocks; i++) /* enough that the service thread takes the checkpoint */
-    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &kept));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512, NULL, &kept));
   atomic_store(&is_over, false);
   for (uintptr_t i = 0; i < threads; i++)
     assert_int_equal(pthread_create(&others[i], NULL, churn_apart, (void *)(16 * (i + 1))), 0);
@@ -382,13 +369,12 @@ static void test_forks_meanwhile(void **state) {
     assert_true(child >= 0);
     if (!child)
       _exit(0);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
+    child_outcome(child);
   }
   atomic_store(&is_over, true);
   for (int i = 0; i < threads; i++)
     pthread_join(others[i], NULL);
-  check_window(only_ring(folder), 0, recorded);
+  check_window(find_file(".ring"), 0, recorded);
 }
 
 /* ---- Processes that are killed ---- */
@@ -414,14 +400,13 @@ static void test_killed(void **state) {
       usleep(100);
     usleep(37 * (useconds_t)round);
     kill(child, SIGKILL);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    weir__recording *s = load_recording(only_ring(folder));
+    child_outcome(child);
+    weir__recording *s = load_recording(find_file(".ring"));
     assert_non_null(s->devices[0].start);
     assert_true(s->devices[0].dropped > 0);
     check_loaded(s, 0, NULL);
     weir__recording_free(s);
-    remove_files(folder);
+    remove_files();
   }
   munmap((void *)done, 4096);
 }
@@ -471,10 +456,10 @@ static void expect_unknown(const char *path) {
   assert_true(s->devices[0].lacks_start);
   assert_int_equal(weir__replayer_open(s, 0, 0, 0, &history), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "is not known"));
-  CHECK(weir__summarize(s, 0, &summary));
+  assert_ok(weir__summarize(s, 0, &summary));
   assert_false(summary.is_end_told);
   assert_true(summary.is_unknown);
-  CHECK(weir__explain(s, &(weir__explain_options){.device = 0}, &x));
+  assert_ok(weir__explain(s, &(weir__explain_options){.device = 0}, &x));
   assert_true(x.is_unknown);
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_NONE);
   assert_int_equal(weir__explain(s, &(weir__explain_options){.device = 0, .moment = WEIR__AT_PEAK}, &x),
@@ -488,12 +473,12 @@ static void test_older_version(void **state) {
   size_t size;
   open_job(&j, "1");
   churn(&j, 2000);
-  unsigned char *data = read_whole(only_ring(folder), &size);
+  unsigned char *data = read_whole(find_file(".ring"), &size);
   size = make_older(data, size);
   check_window(write_whole("complete", data, size), 0, recorded);
   free(data);
   churn(&j, 60000);
-  data = read_whole(only_ring(folder), &size);
+  data = read_whole(find_file(".ring"), &size);
   size = make_older(data, size);
   expect_unknown(write_whole("wrapped", data, size));
   free(data);
@@ -510,7 +495,7 @@ static void test_damaged_checkpoints(void **state) {
   size_t size, windows[WEIR__RING_CHECKPOINTS] = {0}, used = 0;
   open_job(&j, "1");
   churn(&j, 60000);
-  unsigned char *good = read_whole(only_ring(folder), &size), *bad = malloc(size);
+  unsigned char *good = read_whole(find_file(".ring"), &size), *bad = malloc(size);
   assert_non_null(bad);
   for (int kept = -1; kept < WEIR__RING_CHECKPOINTS; kept++) {
     memcpy(bad, good, size);
@@ -544,7 +529,7 @@ static void test_hostile_checkpoints(void **state) {
   size_t size, refused = 0, read = 0;
   open_job(&j, "1");
   churn(&j, 30000);
-  unsigned char *good = read_whole(only_ring(folder), &size), *bad = malloc(size);
+  unsigned char *good = read_whole(find_file(".ring"), &size), *bad = malloc(size);
   assert_non_null(bad);
   for (int i = 0; i < 150; i++) {
     memcpy(bad, good, size);
@@ -589,41 +574,36 @@ static void test_no_room(void **state) {
   void **all = calloc(many, sizeof *all);
   assert_non_null(all);
   for (int i = 0; i < many; i++)
-    CHECK(weir_allocator_alloc(recorded, 0, 1024, NULL, &all[i]));
+    assert_ok(weir_allocator_alloc(recorded, 0, 1024, NULL, &all[i]));
   churn(&j, 40000);
   assert_int_equal(warnings, 1);
   assert_non_null(strstr(warning, "a checkpoint of "));
   assert_non_null(strstr(warning, "WEIR_RECORD_MB"));
-  expect_unknown(only_ring(folder));
+  expect_unknown(find_file(".ring"));
   /* With fewer blocks the state is known again. */
   for (int i = 0; i < many; i++)
-    CHECK(weir_allocator_free(recorded, all[i]));
+    assert_ok(weir_allocator_free(recorded, all[i]));
   churn(&j, 40000);
   assert_int_equal(warnings, 1);
-  check_window(only_ring(folder), 0, recorded);
+  check_window(find_file(".ring"), 0, recorded);
   free(all);
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_window, teardown),
-      cmocka_unit_test_teardown(test_two_devices, teardown),
-      cmocka_unit_test_teardown(test_explain, teardown),
-      cmocka_unit_test_teardown(test_summary, teardown),
-      cmocka_unit_test_teardown(test_stacks, teardown),
-      cmocka_unit_test_teardown(test_off_and_on, teardown),
-      cmocka_unit_test_teardown(test_fork, teardown),
-      cmocka_unit_test_teardown(test_forks_meanwhile, teardown),
-      cmocka_unit_test_teardown(test_killed, teardown),
-      cmocka_unit_test_teardown(test_older_version, teardown),
-      cmocka_unit_test_teardown(test_damaged_checkpoints, teardown),
-      cmocka_unit_test_teardown(test_hostile_checkpoints, teardown),
-      cmocka_unit_test_teardown(test_no_room, teardown),
+      cmocka_unit_test_teardown(test_window, recording_teardown),
+      cmocka_unit_test_teardown(test_two_devices, recording_teardown),
+      cmocka_unit_test_teardown(test_explain, recording_teardown),
+      cmocka_unit_test_teardown(test_summary, recording_teardown),
+      cmocka_unit_test_teardown(test_stacks, recording_teardown),
+      cmocka_unit_test_teardown(test_off_and_on, recording_teardown),
+      cmocka_unit_test_teardown(test_fork, recording_teardown),
+      cmocka_unit_test_teardown(test_forks_meanwhile, recording_teardown),
+      cmocka_unit_test_teardown(test_killed, recording_teardown),
+      cmocka_unit_test_teardown(test_older_version, recording_teardown),
+      cmocka_unit_test_teardown(test_damaged_checkpoints, recording_teardown),
+      cmocka_unit_test_teardown(test_hostile_checkpoints, recording_teardown),
+      cmocka_unit_test_teardown(test_no_room, recording_teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files(folder);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,15 +1,14 @@
 /*
  * Stacks in the file of WEIR_RECORD, read after the process has ended: they begin at the code that called Weir and have
- * names, frames of a language runtime come first, and threads without such frames carry a phase shared by another.
+ * names, frames of a language runtime come first, and threads without such frames have the phase that another thread
+ * shares.
  */
-#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "inspect/symbols.h"
@@ -21,30 +20,13 @@
 #include "weir/history.h"
 #include "weir/log.h"
 
-static char folder[] = "/tmp/weir-test-stacks-XXXXXX";
 static bool has_libdw;
 
 static int teardown(void **state) {
-  (void)state;
   close_recording();
   weir_set_stack_hook(NULL, NULL);
   weir_history_share_phase(0);
-  weir_log_set_sink(NULL, NULL);
-  remove_files(folder);
-  return 0;
-}
-
-static const char *ring_path(void) {
-  static char path[512];
-  DIR *dir = opendir(folder);
-  assert_non_null(dir);
-  *path = 0;
-  for (struct dirent *e; (e = readdir(dir));)
-    if (strstr(e->d_name, ".ring"))
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-  closedir(dir);
-  assert_true(*path);
-  return path;
+  return recording_teardown(state);
 }
 
 static void need_libunwind(void) {
@@ -65,18 +47,18 @@ static int inner_line, outer_line;
 static __attribute__((noinline)) void *inner_caller(size_t bytes) {
   void *pointer = NULL;
   inner_line = __LINE__ + 1;
-  CHECK(weir_allocator_alloc(recorded, 0, bytes, NULL, &pointer));
+  assert_ok(weir_allocator_alloc(recorded, 0, bytes, NULL, &pointer));
   __asm__ volatile("" : : : "memory");
   return pointer;
 }
 
 static __attribute__((noinline)) void outer_caller(size_t bytes) {
   outer_line = __LINE__ + 1;
-  CHECK(weir_allocator_free(recorded, inner_caller(bytes)));
+  assert_ok(weir_allocator_free(recorded, inner_caller(bytes)));
   __asm__ volatile("" : : : "memory");
 }
 
-/* Runs in a child that has ended when the file is read. */
+/* Runs in a child that has exited when the file is read. */
 static void record_in_child(const char *stacks, void (*work)(void)) {
   int lines[2], pipes[2];
   assert_int_equal(pipe(pipes), 0);
@@ -89,9 +71,7 @@ static void record_in_child(const char *stacks, void (*work)(void)) {
     lines[1] = outer_line;
     _exit(write(pipes[1], lines, sizeof lines) == sizeof lines ? 0 : 1);
   }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  assert_int_equal(child_outcome(child), 0);
   assert_int_equal(read(pipes[0], lines, sizeof lines), sizeof lines);
   inner_line = lines[0];
   outer_line = lines[1];
@@ -142,7 +122,7 @@ static void test_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
   record_in_child("all", work_small);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   for (int i = 0; i < 4; i++) {
     const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, i);
     check_frame(s, e, 0, "inner_caller", inner_line);
@@ -152,12 +132,12 @@ static void test_begins_at_the_caller(void **state) {
   weir__recording_free(s);
 }
 
-/* Through the slow path, with the frames of a segment's allocation. */
+/* On the slow path, with the frames of a segment's allocation. */
 static void test_slow_path_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
   record_in_child("alloc", work_large);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   check_frame(s, event_of(s, WEIR_TRACE_SEGMENT_ALLOC, 0), 0, "inner_caller", inner_line);
   check_frame(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0, "inner_caller", inner_line);
   weir__recording_free(s);
@@ -177,7 +157,7 @@ static void test_other_build(void **state) {
     skip();
   }
   record_in_child("alloc", work_small);
-  int descriptor = open(ring_path(), O_RDWR);
+  int descriptor = open(find_file(".ring"), O_RDWR);
   assert_true(descriptor >= 0);
   enum { LOOKED_AT = 1 << 19 };
   unsigned char *log = malloc(LOOKED_AT);
@@ -193,7 +173,7 @@ static void test_other_build(void **state) {
   free(log);
   close(descriptor);
   weir__elf_close(elf);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_frame *f = frame_of(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0);
   assert_int_equal(strncmp(text_of(s, f->name), "0x", 2), 0);
   assert_non_null(strstr(text_of(s, f->filename), "test_inspect_record_stacks"));
@@ -225,7 +205,7 @@ static void test_symbol_tables(void **state) {
   assert_null(weir__elf_open(__FILE__));
 }
 
-/* Files with random bytes. */
+/* Files with random bytes changed. */
 static void test_damaged_files(void **state) {
   (void)state;
   char path[512], copy[512];
@@ -314,7 +294,7 @@ static void test_language_frames_alone(void **state) {
   (void)state;
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_small);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
   check_language(s, e);
   assert_int_equal(s->stacks[e->stack].count, 2);
@@ -326,7 +306,7 @@ static void test_language_and_native_frames(void **state) {
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc,native", work_small);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
   check_language(s, e);
   check_frame(s, e, 2, "inner_caller", inner_line);
@@ -339,17 +319,17 @@ static void work_without_frames(void) {
   work_small();
 }
 
-static void test_native_frames_where_there_are_no_others(void **state) {
+static void test_native_frames_as_fallback(void **state) {
   (void)state;
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_without_frames);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   check_frame(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0, "inner_caller", inner_line);
   weir__recording_free(s);
 }
 
-static void test_settings_that_are_none(void **state) {
+static void test_invalid_settings(void **state) {
   (void)state;
   static const char *const wrong[] = {"alloc,", "alloc,all", "native", ",native", "alloc,native,"};
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++) {
@@ -359,13 +339,13 @@ static void test_settings_that_are_none(void **state) {
     assert_int_equal(warnings, 1);
     assert_non_null(strstr(warning, "WEIR_RECORD_STACKS"));
     weir_history_info info = {.size = sizeof info};
-    CHECK(weir_history_get_info(recorded, 0, &info));
+    assert_ok(weir_history_get_info(recorded, 0, &info));
     assert_int_equal(info.context, WEIR_CONTEXT_NONE);
     close_recording();
   }
 }
 
-/* ---- Phases of others ---- */
+/* ---- Shared phases ---- */
 
 static void *work_thread(void *frames) {
   has_frames = frames != NULL;
@@ -400,7 +380,7 @@ static void test_shared_phase(void **state) {
   weir_history_leave_phase(before);
   weir_history_share_phase(before);
   run_thread(false);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   static const char *const expected[] = {"Optimizer.step#SGD.step",
                                          "Optimizer.step#SGD.step",
                                          "its own",
@@ -431,8 +411,6 @@ static bool find_libdw(void) {
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   has_libdw = find_libdw();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_begins_at_the_caller, teardown),
@@ -443,11 +421,9 @@ int main(void) {
       cmocka_unit_test(test_without_build_id),
       cmocka_unit_test_teardown(test_language_frames_alone, teardown),
       cmocka_unit_test_teardown(test_language_and_native_frames, teardown),
-      cmocka_unit_test_teardown(test_native_frames_where_there_are_no_others, teardown),
-      cmocka_unit_test_teardown(test_settings_that_are_none, teardown),
+      cmocka_unit_test_teardown(test_native_frames_as_fallback, teardown),
+      cmocka_unit_test_teardown(test_invalid_settings, teardown),
       cmocka_unit_test_teardown(test_shared_phase, teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

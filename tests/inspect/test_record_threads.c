@@ -23,21 +23,19 @@ enum { ROUNDS = 3, OPS = 6000 };
 #endif
 enum { MOST_THREADS = 8, HELD = 48, SHARED = 64 };
 
-static char folder[] = "/tmp/weir-test-record-threads-XXXXXX";
-
-/* What the threads of a test do. */
+/* The behaviour of the threads in a test. */
 typedef struct plan {
   const char *name, *conf;
   int threads;
-  bool one_stream;   /* all work on the same one */
+  bool one_stream;   /* all threads use the same stream */
   bool pools;        /* some allocations go to private pools, one for each thread */
-  bool hand_over;    /* what one thread allocates, another may free */
-  bool empties;      /* one of them empties the cache now and then */
+  bool hand_over;    /* a thread may free the memory of another */
+  bool empties;      /* one thread empties the cache now and then */
   bool records;      /* blocks are used by other streams too */
-  uint64_t limit;    /* or 0 */
-  size_t largest;    /* request */
-  bool may_fail;     /* requests */
-  bool goes_round;   /* the file is so small that most entries are dropped */
+  uint64_t limit;    /* 0 for none */
+  size_t largest;    /* the largest request */
+  bool may_fail;     /* requests may fail */
+  bool wraps;        /* the file is so small that most entries are dropped */
   uint64_t interval; /* chunks between checkpoints, or 0 for the default */
 } plan;
 
@@ -54,8 +52,8 @@ static int is_done(void *context, weir_cu_stream stream) {
 
 static void give_up(void *pointer, uint32_t random, uintptr_t stream) {
   if (doing->records && random % 5 == 0)
-    CHECK(weir_allocator_record_stream(recorded, pointer, (weir_cu_stream)(stream + 8)));
-  CHECK(weir_allocator_free(recorded, pointer));
+    assert_ok(weir_allocator_record_stream(recorded, pointer, (weir_cu_stream)(stream + 8)));
+  assert_ok(weir_allocator_free(recorded, pointer));
 }
 
 static void *allocate(void *argument) {
@@ -64,19 +62,19 @@ static void *allocate(void *argument) {
   void *held[HELD] = {0};
   uint32_t random = 77 + (uint32_t)thread;
   bool in_pool = false;
-  for (int i = 0; i < (doing->goes_round ? 3 : 1) * OPS; i++) {
+  for (int i = 0; i < (doing->wraps ? 3 : 1) * OPS; i++) {
     random = random * 1664525 + 1013904223;
     uint32_t bits = random >> 12;
     int k = (int)(bits % HELD);
     if (doing->pools && bits % 61 == 0) {
       if (in_pool)
-        CHECK(weir_pool_end(recorded, 0, id));
+        assert_ok(weir_pool_end(recorded, 0, id));
       else
-        CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
+        assert_ok(weir_pool_begin(recorded, 0, id, NULL, NULL));
       in_pool = !in_pool;
     }
     if (doing->empties && thread == 0 && bits % 401 == 0)
-      CHECK(weir_allocator_empty_cache(recorded));
+      assert_ok(weir_allocator_empty_cache(recorded));
     if (held[k]) {
       void *pointer = held[k];
       held[k] = NULL;
@@ -95,32 +93,29 @@ static void *allocate(void *argument) {
     }
   }
   if (in_pool)
-    CHECK(weir_pool_end(recorded, 0, id));
+    assert_ok(weir_pool_end(recorded, 0, id));
   for (int k = 0; k < HELD; k++)
     if (held[k])
-      CHECK(weir_allocator_free(recorded, held[k]));
+      assert_ok(weir_allocator_free(recorded, held[k]));
   return NULL;
 }
 
 static void open_recorded(void) {
-  open_recording(&(recording){.bytes = 16 * GIB,
-                              .is_done = is_done,
-                              .conf = doing->conf,
-                              .folder = folder,
-                              .mb = doing->goes_round ? "1" : "16"});
+  open_recording(&(recording){
+      .bytes = 16 * GIB, .is_done = is_done, .conf = doing->conf, .folder = folder, .mb = doing->wraps ? "1" : "16"});
   weir__ring_file *file = atomic_load(&recorded->history)->file;
   weir__lock_take(&file->lock);
   file->interval = doing->interval;
   weir__lock_give(&file->lock);
   if (doing->limit)
-    CHECK(weir_allocator_set_limit(recorded, 0, doing->limit));
+    assert_ok(weir_allocator_set_limit(recorded, 0, doing->limit));
 }
 
 static void check(const char *path, size_t *raced) {
   weir__recording *s = load_recording(path);
   weir__replay_options options = {.device = 0, .check = true};
   weir__replay_report report = {0};
-  CHECK(weir__replay(s, &options, &report));
+  assert_ok(weir__replay(s, &options, &report));
   if (report.differences) {
     char kept[600];
     snprintf(kept, sizeof kept, "/tmp/weir-test-record-threads-failed-%s", strrchr(path, '/') + 1);
@@ -137,7 +132,7 @@ static void check(const char *path, size_t *raced) {
 
 static void end(void) {
   close_recording();
-  remove_files(folder);
+  remove_files();
 }
 
 static int teardown(void **state) {
@@ -157,11 +152,11 @@ static void run(const plan *what) {
     for (int i = 0; i < what->threads; i++)
       assert_int_equal(pthread_join(threads[i], NULL), 0);
     size_t raced = 0;
-    if (what->goes_round) {
+    if (what->wraps) {
       assert_true(atomic_load(&recorded->history)->file->header->devices[0].dropped > 0);
-      check_window(only_ring(folder), 0, recorded);
+      check_window(find_file(".ring"), 0, recorded);
     } else
-      check(only_ring(folder), &raced);
+      check(find_file(".ring"), &raced);
     if (!what->one_stream && !what->hand_over && !what->records)
       assert_int_equal(raced, 0);
     end();
@@ -220,54 +215,49 @@ static void test_limited(void **state) {
 static void test_rings(void **state) {
   (void)state;
   for (uint64_t interval = 0; interval < 3; interval++) {
-    run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .goes_round = true, .interval = interval});
+    run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .wraps = true, .interval = interval});
     run(&(plan){.name = "ring of one stream",
                 .threads = 6,
                 .largest = 8 * MIB,
                 .one_stream = true,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, expandable",
                 .conf = "expandable_segments:True",
                 .threads = 5,
                 .empties = true,
                 .largest = 30 * MIB,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, handed over",
                 .threads = 5,
                 .hand_over = true,
                 .largest = 30 * MIB,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, pools",
                 .threads = 5,
                 .pools = true,
                 .records = true,
                 .largest = 8 * MIB,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
     run(&(plan){.name = "ring, limited",
                 .threads = 4,
                 .limit = 1500 * MIB,
                 .largest = 60 * MIB,
                 .may_fail = true,
-                .goes_round = true,
+                .wraps = true,
                 .interval = interval});
   }
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_own_streams, teardown),   cmocka_unit_test_teardown(test_pools, teardown),
       cmocka_unit_test_teardown(test_one_stream, teardown),    cmocka_unit_test_teardown(test_handed_over, teardown),
       cmocka_unit_test_teardown(test_other_streams, teardown), cmocka_unit_test_teardown(test_emptied, teardown),
       cmocka_unit_test_teardown(test_limited, teardown),       cmocka_unit_test_teardown(test_rings, teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files(folder);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

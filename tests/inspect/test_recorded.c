@@ -19,7 +19,7 @@ static void record(weir_history_context context) {
   weir_history_options options;
   weir_history_options_init(&options);
   options.context = context;
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
 }
 
 /* Takes a snapshot, writes it as a pickle and reads it back. */
@@ -30,11 +30,11 @@ static weir__recording *through_a_file(void) {
   FILE *file = fdopen(descriptor, "w");
   weir_snapshot *snapshot;
   weir__recording *read;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  CHECK(weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file));
   assert_int_equal(fclose(file), 0);
   weir_snapshot_destroy(snapshot);
-  CHECK(weir__recording_load(path, NULL, &read));
+  assert_ok(weir__recording_load(path, NULL, &read));
   unlink(path);
   return read;
 }
@@ -71,7 +71,7 @@ static void test_replays_exactly(void **state) {
     weir__recording *read = through_a_file();
     weir__replay_options options = {.check = true};
     weir__replay_report report;
-    CHECK(weir__replay(read, &options, &report));
+    assert_ok(weir__replay(read, &options, &report));
     if (report.differences)
       print_error("%s: %s\n", confs[i], report.shown[0]);
     assert_int_equal(report.differences, 0);
@@ -121,14 +121,14 @@ static void test_pools(void **state) {
   alloc_open(NULL, GIB);
   record(WEIR_CONTEXT_NONE);
   for (size_t i = 1; i < WEIR_COUNT_OF(ids); i++)
-    CHECK(weir_pool_create(allocator, 0, ids[i], NULL));
+    assert_ok(weir_pool_create(allocator, 0, ids[i], NULL));
   for (int turn = 0; turn < 3; turn++)
     for (size_t i = 0; i < WEIR_COUNT_OF(ids); i++) {
       if (i)
-        CHECK(weir_pool_begin(allocator, 0, ids[i], NULL, NULL));
+        assert_ok(weir_pool_begin(allocator, 0, ids[i], NULL, NULL));
       put(get(1000 * (i + 1), NULL));
       if (i)
-        CHECK(weir_pool_end(allocator, 0, ids[i]));
+        assert_ok(weir_pool_end(allocator, 0, ids[i]));
     }
 
   /* One table with an entry for each number up to that of {7, 0} would take 16 GiB. */
@@ -138,13 +138,13 @@ static void test_pools(void **state) {
   weir_snapshot *snapshot;
   weir_status status = weir_snapshot_take(allocator, NULL, &snapshot);
   assert_int_equal(setrlimit(RLIMIT_DATA, &before), 0);
-  CHECK(status);
+  assert_ok(status);
   uint64_t count, dropped;
   size_t seen = 0;
-  CHECK(weir_snapshot_events(snapshot, 0, &count, &dropped));
+  assert_ok(weir_snapshot_events(snapshot, 0, &count, &dropped));
   for (uint64_t i = 0; i < count; i++) {
     weir_snapshot_event event = {.size = sizeof event};
-    CHECK(weir_snapshot_event_at(snapshot, 0, i, &event));
+    assert_ok(weir_snapshot_event_at(snapshot, 0, i, &event));
     if (event.action != WEIR_TRACE_ALLOC)
       continue;
     size_t k = seen++ % WEIR_COUNT_OF(ids);
@@ -168,7 +168,7 @@ static void test_pools(void **state) {
   assert_int_equal(seen, 3 * WEIR_COUNT_OF(ids));
   weir__recording_free(read);
   for (size_t i = 1; i < WEIR_COUNT_OF(ids); i++)
-    CHECK(weir_pool_release(allocator, 0, ids[i]));
+    assert_ok(weir_pool_release(allocator, 0, ids[i]));
   alloc_close();
 }
 
@@ -177,7 +177,7 @@ static void test_stacks_and_annotations(void **state) {
   alloc_open(NULL, GIB);
   record(WEIR_CONTEXT_ALL);
   const char *pairs[] = {"name", "step 1", "stage", "START"};
-  CHECK(weir_history_annotate(allocator, 0, pairs, 2));
+  assert_ok(weir_history_annotate(allocator, 0, pairs, 2));
   void *a = get(4096, NULL);
   weir__recording *read = through_a_file();
   assert_int_equal(read->annotation_count, 1);

@@ -20,7 +20,7 @@ static const recorded_pair pairs[] = {{"name", "step 1"}, {"stage", "START"}};
 static const recorded_annotation annotations[] = {{pairs, 2, 0, 1}};
 static const weir__entry events[] = {{.bytes = 512, .stack = 1, .pool = 1, .context = 1}};
 
-/* Takes one and writes it. What came of it; anything but success and "no memory" is a failure of the test. */
+/* Takes a snapshot and writes it. Returns WEIR_OK or WEIR_ERROR_HOST_OUT_OF_MEMORY; any other status fails the test. */
 static weir_status script(FILE *file) {
   recorded r = {.events = events,
                 .event_count = 1,
@@ -39,7 +39,7 @@ static weir_status script(FILE *file) {
     if (!status)
       status = weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, "/dev/null/none");
     if (status == WEIR_ERROR_SYSTEM)
-      status = WEIR_OK; /* as it must be for such a name */
+      status = WEIR_OK; /* expected for such a name */
     if (!status)
       status = weir_allocator_write_stats(allocator, 0, WEIR_STATS_NESTED, file);
   }

@@ -1,5 +1,5 @@
 /*
- * Snapshots while other threads allocate and free: each is of one moment.
+ * Snapshots while other threads allocate and free: each shows a single moment.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ static void *one_inside_the_other(void *argument) {
   return NULL;
 }
 
-/* Allocates and frees large segments meanwhile. */
-static void *come_and_go(void *argument) {
+/* Meanwhile allocates and frees large segments. */
+static void *allocate_and_free(void *argument) {
   (void)argument;
   while (!atomic_load(&stop)) {
     void *p;
@@ -49,7 +49,7 @@ static size_t count_live(const weir_snapshot *snapshot, weir_cu_stream stream, u
   return live;
 }
 
-/* Returns how many of the outer blocks were live. */
+/* Returns the number of live outer blocks. */
 static size_t check(const weir_snapshot *snapshot) {
   size_t live = 0;
   for (size_t i = 0; i < snapshot->segment_count; i++) {
@@ -70,13 +70,13 @@ static size_t check(const weir_snapshot *snapshot) {
   return live;
 }
 
-/* Blocks that stay, so that copying a stream takes longer than a thread holds its two blocks. */
+/* Permanent blocks, so that copying a stream takes longer than a thread holds its two blocks. */
 static void add_ballast(weir_cu_stream stream, void **blocks) {
   for (int i = 0; i < BALLAST; i++)
-    CHECK(weir_allocator_alloc(allocator, 0, 512, stream, &blocks[i]));
+    assert_ok(weir_allocator_alloc(allocator, 0, 512, stream, &blocks[i]));
 }
 
-static void test_each_is_of_one_moment(void **state) {
+static void test_snapshots_are_consistent(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, NULL);
   static void *ballast[2 * PAIRS][BALLAST];
@@ -90,11 +90,11 @@ static void test_each_is_of_one_moment(void **state) {
   }
   for (size_t i = 0; i < PAIRS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, one_inside_the_other, (void *)i), 0);
-  assert_int_equal(pthread_create(&threads[PAIRS], NULL, come_and_go, NULL), 0);
+  assert_int_equal(pthread_create(&threads[PAIRS], NULL, allocate_and_free, NULL), 0);
   size_t seen = 0, live = 0;
   for (int n = 0; n < SHOTS; n++) {
     weir_snapshot *snapshot = NULL;
-    CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
+    assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
     live += check(snapshot);
     seen += snapshot->block_count;
     weir_snapshot_destroy(snapshot);
@@ -107,11 +107,11 @@ static void test_each_is_of_one_moment(void **state) {
   assert_true(seen >= (size_t)SHOTS * 2 * PAIRS * BALLAST);
   for (size_t i = 0; i < WEIR_COUNT_OF(ballast); i++)
     for (size_t k = 0; k < BALLAST; k++)
-      CHECK(weir_allocator_free(allocator, ballast[i][k]));
+      assert_ok(weir_allocator_free(allocator, ballast[i][k]));
   alloc_close();
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_each_is_of_one_moment, alloc_teardown)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_snapshots_are_consistent, alloc_teardown)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@
 
 static int64_t value_of(const weir_allocator_stats *stats, const char *name) {
   int64_t value = -77;
-  CHECK(weir_stats_get(stats, name, &value));
+  assert_ok(weir_stats_get(stats, name, &value));
   return value;
 }
 
@@ -36,11 +36,11 @@ static void check_four(const weir_allocator_stats *stats, const char *group, con
     assert_int_equal(value_of(stats, name), values[i]);
   }
   weir_stat all;
-  CHECK(weir_stats_get_group(stats, group, &all));
+  assert_ok(weir_stats_get_group(stats, group, &all));
   assert_memory_equal(&all, stat, sizeof all);
 }
 
-/* Each field has a value of its own, and each name leads to its field. */
+/* Each field has a different value, and each name returns the value of its field. */
 static void test_every_name_leads_to_its_field(void **state) {
   (void)state;
   weir_allocator_stats stats;
@@ -78,7 +78,7 @@ static void test_the_list_of_names(void **state) {
   assert_null(weir_stats_name(count));
 }
 
-static void test_names_that_are_none(void **state) {
+static void test_unknown_names(void **state) {
   (void)state;
   static const char *const wrong[] = {"",
                                       ".",
@@ -102,15 +102,15 @@ static void test_names_that_are_none(void **state) {
   int64_t value = 5;
   weir_stat stat;
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++)
-    REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, wrong[i], &value));
+    assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, wrong[i], &value));
   assert_int_equal(value, 5);
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(&stats, "allocated_bytes", &stat));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(&stats, "allocated_bytes.all.current", &stat));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(&stats, "num_ooms", &stat));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get_group(&stats, "", &stat));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(NULL, "num_ooms", &value));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, NULL, &value));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", NULL));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(&stats, "allocated_bytes", &stat));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(&stats, "allocated_bytes.all.current", &stat));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(&stats, "num_ooms", &stat));
+  assert_error(INVALID_ARGUMENT, weir_stats_get_group(&stats, "", &stat));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(NULL, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, NULL, &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", NULL));
 }
 
 /* A program compiled against an older struct with fewer counters. */
@@ -119,15 +119,15 @@ static void test_a_struct_of_an_older_program(void **state) {
   weir_allocator_stats stats = {.size = offsetof(weir_allocator_stats, segment)};
   int64_t value;
   value_of(&stats, "allocation.large_pool.freed");
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "segment.all.current", &value));
-  REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "segment.all.current", &value));
+  assert_error(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", &value));
 }
 
-/* ---- Of an allocator ---- */
+/* ---- Allocators ---- */
 
 static int64_t now_of(const char *name) {
   int64_t value = -77;
-  CHECK(weir_allocator_get_stat(allocator, 0, name, &value));
+  assert_ok(weir_allocator_get_stat(allocator, 0, name, &value));
   return value;
 }
 
@@ -143,14 +143,14 @@ static void test_of_an_allocator(void **state) {
   assert_int_equal(now_of("allocated_bytes.all.current"), 0);
   assert_int_equal(now_of("allocated_bytes.all.peak"), 1024);
   assert_int_equal(now_of("allocated_bytes.all.freed"), 1024);
-  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
   assert_int_equal(now_of("allocated_bytes.all.peak"), 0);
-  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   assert_int_equal(now_of("allocated_bytes.all.freed"), 0);
   int64_t value;
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "nothing", &value));
-  REFUSED(INVALID_DEVICE, weir_allocator_get_stat(allocator, 1, "num_ooms", &value));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_get_stat(NULL, 0, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "nothing", &value));
+  assert_error(INVALID_DEVICE, weir_allocator_get_stat(allocator, 1, "num_ooms", &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(NULL, 0, "num_ooms", &value));
   alloc_close();
 }
 
@@ -160,13 +160,13 @@ static void test_private_pools(void **state) {
   alloc_open(NULL, 256 * MIB);
   weir_pool_id ids[2] = {{0, 0}};
   size_t count = 9;
-  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 0);
-  CHECK(weir_pool_begin(allocator, 0, pool, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, pool, NULL, NULL));
   void *p = get(512, NULL), *q = get(2 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, pool));
-  CHECK(weir_pool_create(allocator, 0, graph_pool, NULL));
-  CHECK(weir_allocator_pools(allocator, 0, ids, 1, &count));
+  assert_ok(weir_pool_end(allocator, 0, pool));
+  assert_ok(weir_pool_create(allocator, 0, graph_pool, NULL));
+  assert_ok(weir_allocator_pools(allocator, 0, ids, 1, &count));
   assert_int_equal(count, 2);
   assert_int_equal(ids[1].first | ids[1].second, 0); /* there was no room for it */
   assert_int_equal(now_of("reserved_bytes_by_private_pools.0_11.all.current"), 22 * MIB);
@@ -182,23 +182,23 @@ static void test_private_pools(void **state) {
                                       "reserved_bytes_by_private_pools.0_12.all.current"};
   int64_t value;
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++)
-    REFUSED(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, wrong[i], &value));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, NULL, 1, &count));
+    assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, wrong[i], &value));
+  assert_error(INVALID_ARGUMENT, weir_allocator_pools(allocator, 0, NULL, 1, &count));
   put(p);
   put(q);
-  CHECK(weir_pool_release(allocator, 0, pool));
-  CHECK(weir_pool_release(allocator, 0, graph_pool));
+  assert_ok(weir_pool_release(allocator, 0, pool));
+  assert_ok(weir_pool_release(allocator, 0, graph_pool));
   alloc_close();
 }
 
-/* ---- As JSON ---- */
+/* ---- JSON ---- */
 
 static char *json_of(weir_stats_form form) {
   char *text = NULL;
   size_t size;
   FILE *file = open_memstream(&text, &size);
   assert_non_null(file);
-  CHECK(weir_allocator_write_stats(allocator, 0, form, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, form, file));
   fclose(file);
   return text;
 }
@@ -228,9 +228,9 @@ static void check_same(const char *nested, const char *flat) {
 static void test_as_json(void **state) {
   (void)state;
   alloc_open(NULL, 256 * MIB);
-  CHECK(weir_pool_begin(allocator, 0, (weir_pool_id){0, 1}, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, (weir_pool_id){0, 1}, NULL, NULL));
   void *p = get(512, NULL);
-  CHECK(weir_pool_end(allocator, 0, (weir_pool_id){0, 1}));
+  assert_ok(weir_pool_end(allocator, 0, (weir_pool_id){0, 1}));
   char *nested = json_of(WEIR_STATS_NESTED), *flat = json_of(WEIR_STATS_FLAT);
   assert_non_null(strstr(nested, "\"active_bytes\": {\"all\": {\"current\": 512, \"peak\": 512, \"allocated\": 512, "
                                  "\"freed\": 0}, \"small_pool\": "));
@@ -245,12 +245,12 @@ static void test_as_json(void **state) {
   check_same(nested, flat);
   free(nested);
   free(flat);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, stdout));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)7, stdout));
-  REFUSED(INVALID_DEVICE, weir_allocator_write_stats(allocator, 3, WEIR_STATS_FLAT, stdout));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, stdout));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)7, stdout));
+  assert_error(INVALID_DEVICE, weir_allocator_write_stats(allocator, 3, WEIR_STATS_FLAT, stdout));
   put(p);
-  CHECK(weir_pool_release(allocator, 0, (weir_pool_id){0, 1}));
+  assert_ok(weir_pool_release(allocator, 0, (weir_pool_id){0, 1}));
   alloc_close();
 }
 
@@ -258,7 +258,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_name_leads_to_its_field),
       cmocka_unit_test(test_the_list_of_names),
-      cmocka_unit_test(test_names_that_are_none),
+      cmocka_unit_test(test_unknown_names),
       cmocka_unit_test(test_a_struct_of_an_older_program),
       cmocka_unit_test_teardown(test_of_an_allocator, alloc_teardown),
       cmocka_unit_test_teardown(test_private_pools, alloc_teardown),

@@ -85,7 +85,7 @@ static void test_zero(void **state) {
   (void)state;
   weir_allocator_stats stats = {.size = sizeof stats};
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
-  stats = (weir_allocator_stats){.size = sizeof stats.size, .num_ooms = 9}; /* a caller that knows no counter */
+  stats = (weir_allocator_stats){.size = sizeof stats.size, .num_ooms = 9}; /* a caller whose struct has no counters */
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
 }
 
@@ -111,17 +111,17 @@ static void test_of_an_allocator(void **state) {
   char text[8192];
   size_t length = 0;
   void *p = get(3 * MIB, NULL);
-  CHECK(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_FULL, text, sizeof text, &length));
+  assert_ok(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_FULL, text, sizeof text, &length));
   assert_int_equal(length, strlen(text));
   assert_non_null(strstr(text, "| Allocated memory      |   3072 KiB |   3072 KiB |   3072 KiB |      0 B   |\n"));
   assert_non_null(strstr(text, "| GPU reserved segments |       1    |       1    |       1    |       0    |\n"));
   put(p);
-  CHECK(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, text, sizeof text, NULL));
+  assert_ok(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, text, sizeof text, NULL));
   assert_string_equal(text, "device 0: allocated 0 bytes (peak 3.00 MiB), reserved 20.00 MiB (peak 20.00 MiB), idle "
                             "100.0%, 0 retries, 0 OOMs");
-  REFUSED(INVALID_DEVICE, weir_allocator_summary(allocator, 1, WEIR_SUMMARY_LINE, text, sizeof text, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_summary(NULL, 0, WEIR_SUMMARY_LINE, text, sizeof text, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, NULL, 1, NULL));
+  assert_error(INVALID_DEVICE, weir_allocator_summary(allocator, 1, WEIR_SUMMARY_LINE, text, sizeof text, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_summary(NULL, 0, WEIR_SUMMARY_LINE, text, sizeof text, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, NULL, 1, NULL));
   assert_int_equal(weir_stats_summary(NULL, 0, WEIR_SUMMARY_LINE, text, sizeof text), 0);
   alloc_close();
 }
@@ -132,7 +132,7 @@ static void ask(const char *mode, const char *expected) {
   char text[512] = "";
   size_t length = 0;
   setenv("WEIR_FAKE_NVML", mode, 1);
-  CHECK(weir_allocator_processes(allocator, 0, text, sizeof text, &length));
+  assert_ok(weir_allocator_processes(allocator, 0, text, sizeof text, &length));
   assert_string_equal(text, expected);
   assert_int_equal(length, strlen(expected));
 }
@@ -141,21 +141,21 @@ static void test_processes(void **state) {
   (void)state;
   char text[64];
   alloc_open(NULL, 64 * MIB);
-  REFUSED_SAYING(NOT_SUPPORTED, "not an NVIDIA device",
-                 weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
+  assert_error_says(NOT_SUPPORTED, "not an NVIDIA device",
+                    weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
   faults->capabilities |= WEIR_DRIVER_NVIDIA;
   setenv("WEIR_NVML_LIBRARY", "/nonexistent/libnvml.so", 1);
-  REFUSED_SAYING(NOT_SUPPORTED, "cannot be loaded", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
+  assert_error_says(NOT_SUPPORTED, "cannot be loaded", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
   setenv("WEIR_NVML_LIBRARY", WEIR_TEST_NVML, 1);
   ask("none", "GPU:0\nno processes are running");
   ask("two", "GPU:0\nprocess       4711 uses     1536.000 MB GPU memory\nprocess 1234567890 uses      unknown MB GPU "
              "memory");
-  CHECK(weir_allocator_processes(allocator, 0, text, 10, NULL));
+  assert_ok(weir_allocator_processes(allocator, 0, text, 10, NULL));
   assert_string_equal(text, "GPU:0\npro");
   setenv("WEIR_FAKE_NVML", "broken", 1);
-  REFUSED_SAYING(NOT_SUPPORTED, "does not report", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
-  REFUSED(INVALID_DEVICE, weir_allocator_processes(allocator, 9, text, sizeof text, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, NULL));
+  assert_error_says(NOT_SUPPORTED, "does not report", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
+  assert_error(INVALID_DEVICE, weir_allocator_processes(allocator, 9, text, sizeof text, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, NULL));
   unsetenv("WEIR_NVML_LIBRARY");
   faults->capabilities &= ~(uint64_t)WEIR_DRIVER_NVIDIA;
   alloc_close();

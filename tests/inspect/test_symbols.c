@@ -1,16 +1,13 @@
 /*
  * Resolving addresses. The test looks up its own functions, whose lines it knows.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
 #include "inspect/symbols.h"
+#include "support/check.h"
 
 static void *caller;
 static int inner_line, middle_line, outer_line;
@@ -99,7 +96,7 @@ static void test_without_libdw(void **state) {
   weir__symbols_delete(s);
 }
 
-static void test_addresses_that_are_none(void **state) {
+static void test_invalid_addresses(void **state) {
   (void)state;
   static const uintptr_t nowhere[] = {1, 2, 4096, (uintptr_t)1 << 63, UINTPTR_MAX};
   for (int without = 0; without < 2; without++) {
@@ -133,7 +130,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_inlined_functions),
       cmocka_unit_test(test_without_libdw),
-      cmocka_unit_test(test_addresses_that_are_none),
+      cmocka_unit_test(test_invalid_addresses),
       cmocka_unit_test(test_many_addresses),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

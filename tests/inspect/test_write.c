@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "inspect/recorded.h"
@@ -29,7 +28,7 @@ static int remove_folder(void **state) {
   (void)state;
   char command[160];
   snprintf(command, sizeof command, "rm -rf '%s'", folder);
-  return system(command); /* NOLINT(cert-env33-c): the path is the test's own */
+  return system(command); /* NOLINT(cert-env33-c): the path belongs to the test */
 }
 
 /* The path of a file in the test's folder, valid for the next three calls. */
@@ -51,20 +50,20 @@ static bool has_python(void) {
   } while (0)
 
 static void run(const char *command) {
-  if (system(command) != 0) /* NOLINT(cert-env33-c): the test's own commands */
+  if (system(command) != 0) /* NOLINT(cert-env33-c): the command belongs to the test */
     fail_msg("failed: %s", command);
 }
 
 static weir_snapshot *take_from(recorded *r) {
   weir__history_source source = recorded_source(r);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir__snapshot_collect("test", allocator, NULL, &source, &snapshot));
+  assert_ok(weir__snapshot_collect("test", allocator, NULL, &source, &snapshot));
   return snapshot;
 }
 
 static void save(const weir_snapshot *snapshot) {
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("s.pickle")));
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("s.json")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("s.pickle")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("s.json")));
 }
 
 /* The expected values for check_snapshot.py. */
@@ -73,7 +72,7 @@ static void write_expected(const weir_snapshot *snapshot, const recorded *r) {
   assert_non_null(file);
   const weir_snapshot_segment *s;
   size_t count;
-  CHECK(weir_snapshot_segments(snapshot, &s, &count));
+  assert_ok(weir_snapshot_segments(snapshot, &s, &count));
   for (size_t i = 0; i < count; i++) {
     fprintf(file, "segment %d %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIi64 " %s", s[i].device,
             s[i].address, s[i].bytes, s[i].allocated, s[i].active, s[i].requested, (int64_t)(uintptr_t)s[i].stream,
@@ -158,9 +157,9 @@ static void open_with_blocks(const char *conf) {
   work(other);
   also_used_by(waits, other);
   put(waits);
-  CHECK(weir_pool_begin(allocator, 0, (weir_pool_id){0, 11}, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, (weir_pool_id){0, 11}, NULL, NULL));
   get(600, NULL);
-  CHECK(weir_pool_end(allocator, 0, (weir_pool_id){0, 11}));
+  assert_ok(weir_pool_end(allocator, 0, (weir_pool_id){0, 11}));
 }
 
 static void close_with_blocks(void) {
@@ -192,7 +191,7 @@ static void test_cpython_reads_nothing(void **state) {
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
   recorded r = {0};
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
   check_in_python(snapshot, &r);
   weir_snapshot_destroy(snapshot);
   alloc_close();
@@ -220,7 +219,7 @@ static void test_cpython_reads_long_lists(void **state) {
   alloc_close();
 }
 
-/* ---- The seed's test_cpp_memory_snapshot_pickle ---- */
+/* ---- PyTorch's test_cpp_memory_snapshot_pickle ---- */
 
 static __attribute__((noinline)) size_t the_script_fn(void **addresses, size_t room) {
   size_t count = (size_t)backtrace(addresses, (int)room);
@@ -233,7 +232,7 @@ static void test_cpp_memory_snapshot_pickle(void **state) {
   NEED_PYTHON();
   void *libdw = dlopen("libdw.so.1", RTLD_NOW);
   if (!libdw)
-    WAIVE_TEST("there is no libdw.so.1, and the linker does not know the functions of a program");
+    WAIVE_TEST("needs libdw.so.1: the dynamic linker does not know the functions of a program");
   dlclose(libdw);
   for (int with_stacks = 0; with_stacks < 2; with_stacks++) {
     alloc_open(NULL, 64 * MIB);
@@ -344,7 +343,7 @@ static void check_read_events(const weir__recording *read, const recorded *r) {
   }
 }
 
-static void test_our_reader_reads_it(void **state) {
+static void test_weir_reads_it(void **state) {
   (void)state;
   open_with_blocks("expandable_segments:True,max_split_size_mb:64");
   recorded r = one_of_everything();
@@ -352,10 +351,10 @@ static void test_our_reader_reads_it(void **state) {
   weir_snapshot *snapshot = take_from(&r);
   save(snapshot);
   weir__recording *read = NULL;
-  CHECK(weir__recording_load(path_of("s.pickle"), NULL, &read));
+  assert_ok(weir__recording_load(path_of("s.pickle"), NULL, &read));
   const weir_snapshot_segment *s;
   size_t count;
-  CHECK(weir_snapshot_segments(snapshot, &s, &count));
+  assert_ok(weir_snapshot_segments(snapshot, &s, &count));
   assert_int_equal(read->segment_count, count);
   assert_int_equal(read->device_count, 2);
   for (size_t d = 0, i = 0; d < 2; d++)
@@ -378,12 +377,6 @@ static void test_our_reader_reads_it(void **state) {
 }
 
 /* ---- Many entries, deep stacks, long texts ---- */
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A line of /proc/self/status, in KiB, or 0. */
 static long status_of(const char *key) {
@@ -430,9 +423,9 @@ static void test_a_million_events(void **state) {
     assert_non_null(file);
     reset_peak_memory();
     long before = status_of("VmRSS:");
-    double start = now();
-    CHECK(weir_snapshot_write(snapshot, (weir_snapshot_format)format, file));
-    double took = now() - start;
+    double start = soft_milliseconds();
+    assert_ok(weir_snapshot_write(snapshot, (weir_snapshot_format)format, file));
+    double took = (soft_milliseconds() - start) / 1e3;
     long more = status_of("VmHWM:") - before;
     fclose(file);
     printf("%d events as %s: %.0f ms, %ld KiB\n", EVENTS, format ? "JSON" : "a pickle", took * 1e3, more);
@@ -494,30 +487,30 @@ static void test_a_full_disk(void **state) {
     WAIVE_TEST("there is no /dev/full");
   open_with_blocks(NULL);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  REFUSED_SAYING(SYSTEM, "No space left", weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, full));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_error_says(SYSTEM, "No space left", weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, full));
   fclose(full);
   weir_snapshot_destroy(snapshot);
   close_with_blocks();
 }
 
-static void test_a_file_is_whole_or_not_there(void **state) {
+static void test_files_are_written_atomically(void **state) {
   (void)state;
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  REFUSED_SAYING(SYSTEM, "No such file", weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("none/s.json")));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_error_says(SYSTEM, "No such file", weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("none/s.json")));
   assert_int_equal(mkdir(path_of("taken"), 0700), 0);
-  REFUSED(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("taken"))); /* it is a folder */
-  for (int i = 0; i < 2; i++) /* the second replaces the first */
-    CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("again.json")));
+  assert_error(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("taken"))); /* it is a folder */
+  for (int i = 0; i < 2; i++) /* the second call replaces the first file */
+    assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("again.json")));
   assert_int_equal(access(path_of("again.json"), F_OK), 0);
 
-  /* A link stays one, and the file that it points to keeps its permissions; a FIFO is written through. */
+  /* A symbolic link stays a link, and its target keeps its permissions; a FIFO is written through. */
   struct stat about;
   assert_int_equal(chmod(path_of("again.json"), 0604), 0);
   assert_int_equal(symlink("again.json", path_of("link")), 0);
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("link")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("link")));
   assert_int_equal(lstat(path_of("link"), &about), 0);
   assert_true(S_ISLNK(about.st_mode));
   assert_int_equal(lstat(path_of("again.json"), &about), 0);
@@ -525,7 +518,7 @@ static void test_a_file_is_whole_or_not_there(void **state) {
   char begin[2] = "";
   assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
   int reader = open(path_of("fifo"), O_RDONLY | O_NONBLOCK);
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("fifo")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("fifo")));
   assert_int_equal(read(reader, begin, 2), 2);
   assert_memory_equal(begin, "\x80\2", 2);
   close(reader);
@@ -541,12 +534,12 @@ int main(void) {
       cmocka_unit_test_teardown(test_cpython_reads_nothing, alloc_teardown),
       cmocka_unit_test_teardown(test_cpython_reads_long_lists, alloc_teardown),
       cmocka_unit_test_teardown(test_cpp_memory_snapshot_pickle, alloc_teardown),
-      cmocka_unit_test_teardown(test_our_reader_reads_it, alloc_teardown),
+      cmocka_unit_test_teardown(test_weir_reads_it, alloc_teardown),
       cmocka_unit_test_teardown(test_a_million_events, alloc_teardown),
       cmocka_unit_test_teardown(test_a_stack_of_a_thousand_frames, alloc_teardown),
       cmocka_unit_test_teardown(test_a_text_longer_than_the_buffer, alloc_teardown),
       cmocka_unit_test_teardown(test_a_full_disk, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_file_is_whole_or_not_there, alloc_teardown),
+      cmocka_unit_test_teardown(test_files_are_written_atomically, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,14 +1,11 @@
 /*
- * The emitter of pickles and JSON: values, texts that need escapes, references and lines.
+ * The emitter of pickles and JSON: values, texts that need escapes, references and line breaks.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "inspect/write_sink.h"
+#include "support/check.h"
 
 static weir__sink sink;
 static FILE *file;
@@ -42,7 +39,7 @@ static void check_text(const char *text, const char *expected) {
   written = NULL;
 }
 
-/* A terminal must not interpret what a file contains, and readers of JSON need UTF-8. */
+/* Output must not control a terminal, and JSON must be UTF-8. */
 static void test_json_texts(void **state) {
   (void)state;
   check_text("", "\"\"\n");
@@ -50,7 +47,7 @@ static void test_json_texts(void **state) {
   check_text("a\"b\\c", "\"a\\\"b\\\\c\"\n");
   check_text("\n\t\x1b[31m\x7f", "\"\\u000a\\u0009\\u001b[31m\\u007f\"\n");
   check_text("gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80", "\"gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80\"\n");
-  check_text("\xe2\x80\xae", "\"\\u202e\"\n");                              /* changes the direction of writing */
+  check_text("\xe2\x80\xae", "\"\\u202e\"\n");                              /* right-to-left override */
   check_text("\xff\xc3", "\"\xef\xbf\xbd\xef\xbf\xbd\"\n");                 /* not UTF-8 */
   check_text("\xed\xa0\x80", "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"\n"); /* a surrogate */
 }
@@ -100,7 +97,7 @@ static void test_json_infinity_is_null(void **state) {
   assert_string_equal(written, "[null, null]\n");
 }
 
-/* Lists and the outermost dict are broken into lines up to the depth asked for; other dicts are not. */
+/* Lists and the outermost dict are broken into lines up to the requested depth; other dicts are not. */
 static void test_json_lines(void **state) {
   (void)state;
   begin(&weir__json_format);

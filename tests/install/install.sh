@@ -1,12 +1,12 @@
 #!/bin/sh
-# install.sh BUILD_DIR VERSION CMAKE CC [CXX]: installs to a fresh prefix, moves that, and builds programs with what is
-# there: by pkg-config and by CMake, shared and static, in C and in C++.
+# install.sh BUILD_DIR VERSION CMAKE CC [CXX]: installs to a fresh prefix, moves the prefix, and builds programs against
+# it: with pkg-config and CMake, shared and static, in C and C++.
 set -eu
 build=$1 version=$2 cmake=$3 cc=$4 cxx=${5:-}
 consumer=$(cd "$(dirname "$0")/consumer" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# A weir that is installed elsewhere on the machine must not help.
+# Another installation of Weir on the machine must not be found.
 unset PKG_CONFIG_PATH LD_LIBRARY_PATH CMAKE_PREFIX_PATH DESTDIR CFLAGS CXXFLAGS LDFLAGS weir_DIR weir_ROOT
 
 DESTDIR=$work/stage "$cmake" --install "$build" --prefix /first >/dev/null
@@ -39,7 +39,7 @@ if [ "$("$prefix/bin/weir" --version)" != "weir $version" ]; then
   exit 1
 fi
 
-# Manual pages and completion: one page for each command that the program lists, in the version that is installed.
+# Manual pages and completion: one page for each command that the program lists, with the installed version.
 for command in '' $("$prefix/bin/weir" --help | sed -n '/^Inspect:/,/^Options:/s/^  \([a-z]*\)  *.*/-\1/p'); do
   page=$prefix/share/man/man1/weir$command.1
   grep -q "^\.TH WEIR.* 1 .*Weir $version" "$page" || {
@@ -52,7 +52,7 @@ if command -v bash >/dev/null; then
   bash -c ". '$prefix/share/bash-completion/completions/weir' && complete -p weir" >/dev/null
 fi
 
-# The compiler's own directories are none of ours: only paths of the build must not be in there.
+# Directories of the compiler are allowed; only paths of the build must not be in there.
 if grep -rl "$build" "$prefix/lib"* "$prefix/include" --include='*.pc' --include='*.cmake' --include='*.h'; then
   echo "these name the build folder"
   exit 1

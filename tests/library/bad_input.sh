@@ -1,13 +1,13 @@
 #!/bin/sh
-# bad_input.sh INCLUDE_DIR CC TESTS_DIR: every public function that takes an argument is called with wrong ones by a test named
-# test_bad_input.c or test_bad_calls.c, and every public struct that carries its size has an _init function.
+# bad_input.sh INCLUDE_DIR CC TESTS_DIR: for every public function with arguments, a test named test_bad_input.c or
+# test_bad_calls.c passes invalid ones, and every public struct with a size field has an _init function.
 set -eu
 include=$1 cc=$2 tests=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# One declaration a line, without comments, as in symbols.sh.
+# One declaration per line, without comments, as in symbols.sh.
 printf '#include "weir/weir.h"\n' | "$cc" -std=c11 -I "$include" -E -P - | tr '\n' ' ' | sed 's/;/;\n/g' >"$work/declarations"
 tr '{}' '[\n*]' <"$work/declarations" | grep -v typedef | grep -v '( *void *)' | grep -o '\bweir_[a-z0-9_]* *([^*]' |
   sed 's/ *(.*//' | LC_ALL=C sort -u >"$work/functions"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# needed.sh LIBRARY SONAME [NAME...]: the library is called so, needs libc and at most the named libraries, and little memory
-# in each thread.
+# needed.sh LIBRARY SONAME [NAME...]: the library has this SONAME, needs only libc and the named libraries, and uses
+# little thread-local storage.
 set -eu
 library=$1 soname=$2
 shift 2
@@ -36,7 +36,7 @@ case $needed in
     ;;
 esac
 
-# A library that a running program loads (Python does) finds little of this: glibc keeps 1664 bytes for all of them.
+# glibc reserves 1664 bytes of static TLS for all libraries that a running program loads, as Python does.
 tls=$(LC_ALL=C readelf -lW "$library" | sed -n 's/^ *TLS  *0x[0-9a-f]* 0x[0-9a-f]* 0x[0-9a-f]* 0x[0-9a-f]* \(0x[0-9a-f]*\) .*/\1/p')
 if [ -z "$tls" ] || [ $((tls)) -gt 640 ]; then
   echo "$library has ${tls:-no known number of} bytes for each thread, expected 640 at most"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# symbols.sh LIBRARY INCLUDE_DIR CC [HEADER PREFIX]: the library exports what the public headers declare, and nothing else: all
-# of them, or the names of one header that begin with a prefix.
+# symbols.sh LIBRARY INCLUDE_DIR CC [HEADER PREFIX]: the library exports exactly the functions that the public headers
+# declare: all of them, or those of one header that begin with a prefix.
 set -eu
 library=$1 include=$2 cc=$3 header=${4:-weir/weir.h} prefix=${5:-weir_}
 work=$(mktemp -d)
@@ -16,7 +16,7 @@ if [ -n "$foreign" ]; then
   exit 1
 fi
 
-# What is left by the preprocessor has no comments; a name before a parenthesis is a function, unless "(*" follows it.
+# Preprocessed text has no comments; a name before a parenthesis is a function, unless "(*" follows it.
 printf '#include "%s"\n' "$header" | "$cc" -std=c11 -I "$include" -E -P - | tr '\n' ' ' | tr ';{}' '[\n*]' |
   grep -v typedef | grep -o "\\b${prefix}[a-z0-9_]* *([^*]" | sed 's/ *(.*//' | LC_ALL=C sort -u >"$work/declared"
 

@@ -9,7 +9,7 @@ fi
 notes=$(readelf -n "$library")
 failed=0
 for name in malloc free; do
-  # The note of a tracepoint: its provider, its name, its place, its arguments, each in a line.
+  # The note of a tracepoint: its provider, name, address and arguments, one per line.
   arguments=$(echo "$notes" | grep -A 3 '^ *Provider: weir$' | grep -A 2 "^ *Name: $name\$" | sed -n 's/^ *Arguments: //p')
   if [ -z "$arguments" ]; then
     echo "weir:$name is not among the notes of $library"

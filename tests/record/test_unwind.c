@@ -1,6 +1,6 @@
 /*
- * Stacks that are walked by what libunwind told before are those that it tells now: through frames of all shapes, also
- * where the same place has frames of another length each time.
+ * Stacks walked with cached unwind information equal the stacks that libunwind finds, through frames of all shapes,
+ * including functions whose frame size changes from call to call.
  */
 #include <alloca.h>
 #include <dlfcn.h>
@@ -19,7 +19,7 @@ enum { ROOM = 1500 };
 static int (*backtrace_native)(void **, int);
 static _Atomic int walked, asked;
 
-/* The end of each stack here: both ways, from the same frame. */
+/* The innermost function of each stack: unwinds both ways from the same frame. */
 static __attribute__((noinline)) void compare(void) {
   static _Thread_local uint64_t mine[ROOM], theirs[ROOM];
   size_t count = weir__unwind_walk(__builtin_frame_address(0), mine, ROOM);
@@ -30,7 +30,7 @@ static __attribute__((noinline)) void compare(void) {
     weir__unwind_learn((size_t)native + 2);
   else {
     walked++;
-    assert_int_equal(count, native - 1); /* the first of theirs is here */
+    assert_int_equal(count, native - 1); /* the first frame of libunwind is this function */
     assert_memory_equal(mine, theirs + 1, count * sizeof mine[0]);
   }
   __asm__ volatile("" : : : "memory");
@@ -40,7 +40,7 @@ static __attribute__((noinline)) void compare(void) {
 
 typedef struct way {
   uint32_t random;
-  int left; /* frames */
+  int left; /* number of frames still to call */
 } way;
 
 static void go_on(way *w);
@@ -60,7 +60,7 @@ static __attribute__((noinline)) void with_room(way *w) {
 }
 
 static __attribute__((noinline)) void with_alloca(way *w) {
-  /* cppcheck-suppress allocaCalled ; it is what is tested */
+  /* cppcheck-suppress allocaCalled ; alloca is under test */
   char *some = alloca(16 + next_of(w) % 5000);
   some[0] = 1;
   go_on(w);
@@ -75,7 +75,7 @@ static __attribute__((noinline)) void with_array(way *w) {
   __asm__ volatile("" : : "r"(some) : "memory");
 }
 
-/* Its frame is as long as it takes to be aligned. */
+/* Aligns its frame dynamically. */
 static __attribute__((noinline)) void aligned(way *w) {
   _Alignas(256) volatile char some[256];
   some[w->left % 256] = 1;
@@ -90,7 +90,7 @@ static __attribute__((noinline)) long with_arguments(way *w, long a, long b, lon
   return a + b + c + d + e + f + g + h;
 }
 
-/* All registers that belong to the caller, the frame pointer too, have other values in it. */
+/* Clobbers all callee-saved registers, including the frame pointer. */
 static __attribute__((noinline)) void with_registers(way *w) {
   long a = w->left, b = a * 3, c = a * 5, d = a * 7, e = a * 11, f = a * 13;
   for (int i = 0; i < 2; i++) {
@@ -105,7 +105,7 @@ static _Thread_local way *sorted;
 
 static int through_libc(const void *a, const void *b) {
   way *w = sorted;
-  sorted = NULL; /* once */
+  sorted = NULL; /* print it only once */
   if (w)
     go_on(w);
   return *(const int *)a - *(const int *)b;
@@ -182,7 +182,7 @@ static void test_deep(void **state) {
 static void test_threads(void **state) {
   (void)state;
 #ifdef __SANITIZE_THREAD__
-  puts("waived: libunwind takes a lock when a thread ends, and the sanitizer does not know the thread any more");
+  puts("waived: libunwind takes a lock at thread exit, when the sanitizer has already forgotten the thread");
   skip();
 #endif
   pthread_t threads[4];
@@ -192,7 +192,7 @@ static void test_threads(void **state) {
     assert_int_equal(pthread_join(threads[i], NULL), 0);
 }
 
-/* What is gathered is the same, whoever found it. */
+/* A gathered stack is the same with either unwinder. */
 static __attribute__((noinline)) uint32_t gather_here(void) {
   uint32_t stack = weir__stack_gather(WEIR_STACKS_ALL);
   __asm__ volatile("" : : : "memory");
@@ -218,7 +218,7 @@ int main(void) {
   if (library)
     *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
   if (!backtrace_native || !weir__unwind_start(library)) {
-    puts("waived: stacks are libunwind's alone here");
+    puts("waived: only libunwind walks stacks here");
     return 77;
   }
   const struct CMUnitTest tests[] = {

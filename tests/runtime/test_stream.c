@@ -314,27 +314,27 @@ static void test_conversions_call_no_driver(void **state) {
   NEED_SOFT("it takes a fault table, which counts calls");
   weir_stream own = new_stream(1), unpacked, back, none = default_stream(1), from_null;
   int64_t id, device, type;
-  CHECK(weir_stream_pack(own, &id, &device, &type));
-  CHECK(weir_stream_unpack(id, device, type, &unpacked));
+  assert_ok(weir_stream_pack(own, &id, &device, &type));
+  assert_ok(weir_stream_unpack(id, device, type, &unpacked));
   weir_cu_stream raw, made, null = raw_of(own);
-  CHECK(weir_device_set(1));
-  OK(d->StreamCreateWithPriority(d, &made, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  CHECK(weir_device_set(0));
+  assert_ok(weir_device_set(1));
+  assert_cu(d->StreamCreateWithPriority(d, &made, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_ok(weir_device_set(0));
   unsigned long before, after;
-  CHECK(weir_fault_counts(fault, WEIR_CALL_COUNT, &before, NULL));
-  CHECK(weir_stream_raw(unpacked, &raw));
-  CHECK(weir_stream_raw(none, &null));
-  CHECK(weir_stream_external(1, raw, &back));
-  CHECK(weir_stream_external(1, null, &from_null));
+  assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, &before, NULL));
+  assert_ok(weir_stream_raw(unpacked, &raw));
+  assert_ok(weir_stream_raw(none, &null));
+  assert_ok(weir_stream_external(1, raw, &back));
+  assert_ok(weir_stream_external(1, null, &from_null));
   assert_null(null);
   assert_stream_equal(back, own); /* a stream of a pool is known by its handle */
   assert_stream_equal(from_null, none);
-  CHECK(weir_stream_external(1, made, &back));
-  CHECK(weir_stream_raw(back, &raw));
+  assert_ok(weir_stream_external(1, made, &back));
+  assert_ok(weir_stream_raw(back, &raw));
   assert_ptr_equal(raw, made);
-  CHECK(weir_fault_counts(fault, WEIR_CALL_COUNT, &after, NULL));
+  assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, &after, NULL));
   assert_int_equal(after, before);
-  OK(d->StreamDestroy(d, made));
+  assert_cu(d->StreamDestroy(d, made));
 }
 
 static void test_external_null_is_the_default(void **state) {

@@ -1,5 +1,6 @@
 #!/bin/sh
-# scripts.sh FOLDER: what scripts/setup and scripts/test print, with stand-ins for apt-get, cmake and ctest. FOLDER is the project.
+# scripts.sh FOLDER: the output of scripts/setup and scripts/test, with stand-ins for apt-get, cmake and ctest. FOLDER
+# is the project.
 set -u
 project=$1
 work=$(mktemp -d)
@@ -24,7 +25,7 @@ has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
 hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
 lines() { [ "$(wc -l <"$work/$2")" -le "$1" ] || fail "more than $1 lines on $2"; }
 
-# A machine with nothing but the basic commands, and an apt-get that talks.
+# A machine with only the basic commands, and a verbose apt-get.
 mkdir "$work/bin"
 for name in sh mktemp sleep cat rm date dirname setsid env; do
   found=$(command -v $name) && ln -s "$found" "$work/bin/$name"
@@ -57,7 +58,7 @@ said='scripts/setup, not as root'
 expect 1 env -i PATH="$work/bin" "$project/scripts/setup" build
 has err 'sudo apt-get update && sudo apt-get install .*gcc'
 
-# A copy of the scripts, with stand-ins for what they run.
+# A copy of the scripts, with stand-ins for the programs that they run.
 mkdir "$work/copy" "$work/tools"
 cp -r "$project/scripts" "$work/copy/scripts"
 cat >"$work/tools/cmake" <<'END'
@@ -111,7 +112,7 @@ said='scripts/test, a stage that does not exist'
 expect 2 "$work/copy/scripts/test" debug what
 has err "unknown stage 'what'"
 
-# An interrupt ends what was begun.
+# An interrupt ends all started processes.
 said='an interrupt'
 cat >"$work/tools/cmake" <<'END'
 #!/bin/sh
@@ -131,7 +132,7 @@ kill -TERM $script
 wait $script
 [ $? -eq 130 ] || fail 'another exit code than 130'
 sleep 0.3
-# One that has ended may still wait for its parent.
+# An ended process may still be a zombie.
 case $(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$(cat "$work/started")/status" 2>/dev/null) in
   '' | Z) ;;
   *)
@@ -140,7 +141,7 @@ case $(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$(cat "$work/started")/status" 2>
     ;;
 esac
 
-# On a terminal: a line that is written anew.
+# On a terminal: one line that is overwritten.
 if command -v python3 >/dev/null; then
   said='on a terminal'
   cat >"$work/terminal.py" <<'END'

@@ -12,12 +12,15 @@ enum { MAX_STREAMS = 64 };
 static weir_cu_stream streams[MAX_STREAMS];
 static int stream_count;
 
+void *live_blocks[MAX_LIVE_BLOCKS];
+int live_block_count;
+
 /* ---- Opening and closing ---- */
 
 void alloc_open_devices(weir_soft_clock clock, int devices, unsigned long long bytes) {
   soft_open(clock, devices, bytes);
-  stream_count = 0;
-  CHECK(weir_driver_open_fault(d, &faults));
+  stream_count = live_block_count = 0;
+  assert_ok(weir_driver_open_fault(d, &faults));
 }
 
 weir_allocator *alloc_create(const char *conf) {
@@ -25,7 +28,7 @@ weir_allocator *alloc_create(const char *conf) {
   weir_allocator_options_init(&options);
   options.conf = conf ? conf : "";
   weir_allocator *made = NULL;
-  CHECK(weir_allocator_create(faults, &options, &made));
+  assert_ok(weir_allocator_create(faults, &options, &made));
   return made;
 }
 
@@ -36,7 +39,7 @@ void alloc_open_on(weir_soft_clock clock, int devices, unsigned long long bytes,
 
 void alloc_open_with(const weir_allocator_options *options) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  CHECK(weir_allocator_create(faults, options, &allocator));
+  assert_ok(weir_allocator_create(faults, options, &allocator));
 }
 
 void alloc_open(const char *conf, unsigned long long bytes) { alloc_open_on(WEIR_SOFT_STEPPED, 1, bytes, conf); }
@@ -47,7 +50,7 @@ void alloc_close(void) {
   weir_allocator_destroy(allocator);
   allocator = NULL;
   while (stream_count > 0)
-    OK(d->StreamDestroy(d, streams[--stream_count]));
+    assert_cu(d->StreamDestroy(d, streams[--stream_count]));
   weir_driver_close(faults);
   faults = NULL;
   soft_close();
@@ -63,14 +66,34 @@ int alloc_teardown(void **state) {
   return soft_teardown(state);
 }
 
+void alloc_open_runtime(const char *conf) {
+  alloc_open(conf, GIB);
+  assert_ok(weir_use_driver(faults));
+  assert_ok(weir_graph_use_allocator(allocator));
+}
+
+void alloc_close_runtime(void) {
+  assert_ok(weir_graph_use_allocator(NULL));
+  assert_ok(weir_shutdown());
+  assert_ok(weir_use_driver(NULL));
+  alloc_close();
+}
+
+int alloc_teardown_runtime(void **state) {
+  weir_graph_use_allocator(NULL);
+  weir_shutdown();
+  weir_use_driver(NULL);
+  return alloc_teardown(state);
+}
+
 /* ---- The calls ---- */
 
-/* Everything that the device has given out is in the books, and the other way round. Memory of pools that have
- * their own functions is none of the device's. */
+/* The segments of the allocator account for exactly the memory that the device has handed out. Pools with functions of
+ * their own do not take memory from the device. */
 void assert_valid(void) {
   assert_true(weir__allocator_is_valid(allocator));
   if (allocator->backend)
-    return; /* whose memory is its own affair */
+    return; /* the back end may get its memory anywhere */
   unsigned long long bytes = 0;
   unsigned long fixed = weir__rangemap_count(&allocator->uncached), reservations = 0, pages = 0, orphans = 0;
   for (int i = 0; i < allocator->heap_count; i++) {
@@ -91,7 +114,7 @@ void assert_valid(void) {
   assert_int_equal(census.mappings, pages);
   assert_int_equal(census.handles, pages + orphans);
   if (fixed > 0 && weir__rangemap_count(&allocator->uncached) > 0)
-    return; /* whose sizes are not in the books */
+    return; /* the sizes of uncached allocations are not known */
   if (orphans)
     assert_true(census.device_bytes > bytes);
   else
@@ -109,7 +132,7 @@ weir_status try_get(size_t bytes, weir_cu_stream stream, void **pointer) {
 
 void *get_on(int device, size_t bytes, weir_cu_stream stream) {
   void *pointer = NULL;
-  CHECK(weir_allocator_alloc(allocator, device, bytes, stream, &pointer));
+  assert_ok(weir_allocator_alloc(allocator, device, bytes, stream, &pointer));
   assert_valid();
   return pointer;
 }
@@ -117,19 +140,19 @@ void *get_on(int device, size_t bytes, weir_cu_stream stream) {
 void *get(size_t bytes, weir_cu_stream stream) { return get_on(0, bytes, stream); }
 
 void put(void *pointer) {
-  CHECK(weir_allocator_free(allocator, pointer));
+  assert_ok(weir_allocator_free(allocator, pointer));
   assert_valid();
 }
 
 void also_used_by(void *pointer, weir_cu_stream stream) {
-  CHECK(weir_allocator_record_stream(allocator, pointer, stream));
+  assert_ok(weir_allocator_record_stream(allocator, pointer, stream));
   assert_valid();
 }
 
-void configure(const char *conf) { CHECK(weir_allocator_configure(allocator, conf)); }
+void configure(const char *conf) { assert_ok(weir_allocator_configure(allocator, conf)); }
 
 void empty_cache(void) {
-  CHECK(weir_allocator_empty_cache(allocator));
+  assert_ok(weir_allocator_empty_cache(allocator));
   assert_valid();
 }
 
@@ -137,7 +160,7 @@ void empty_cache(void) {
 
 weir_allocator_stats stats_of(int device) {
   weir_allocator_stats stats = {.size = sizeof stats};
-  CHECK(weir_allocator_get_stats(allocator, device, &stats));
+  assert_ok(weir_allocator_get_stats(allocator, device, &stats));
   return stats;
 }
 
@@ -150,7 +173,7 @@ weir__segment *segment_at(const void *pointer) {
   uint64_t address = (uint64_t)pointer;
   weir__arena *arena = weir__page_map_find(allocator->pages, address);
   assert_non_null(arena);
-  weir__arena_lock(arena); /* which settles it */
+  weir__arena_lock(arena); /* processes the frees that are queued for the arena */
   weir__arena_unlock(arena);
   weir__segment *segment = arena->pool->heap->segments;
   while (segment && (segment->arena != arena || address - segment->base >= segment->bytes))
@@ -183,10 +206,79 @@ const char *layout(const void *pointer) {
   return text;
 }
 
+weir_pool_id pool_of(const void *pointer) {
+  const weir__private_pool *owner = segment_at(pointer)->arena->pool->owner;
+  return owner ? owner->id : (weir_pool_id){0, 0};
+}
+
 unsigned long calls(weir_driver_call call) {
   unsigned long made = 0, failed = 0;
-  CHECK(weir_fault_counts(faults, call, &made, &failed));
+  assert_ok(weir_fault_counts(faults, call, &made, &failed));
   return made;
+}
+
+/* ---- Faults ---- */
+
+void keep_live(void *pointer) {
+  assert_true(live_block_count < MAX_LIVE_BLOCKS);
+  live_blocks[live_block_count++] = pointer;
+}
+
+void *get_live(int device, size_t bytes, weir_cu_stream stream) {
+  void *pointer = NULL;
+  if (weir_allocator_alloc(allocator, device, bytes, stream, &pointer) != WEIR_OK)
+    return NULL;
+  keep_live(pointer);
+  return pointer;
+}
+
+void forget_live(void *pointer) {
+  int i = 0;
+  while (live_blocks[i] != pointer)
+    i++;
+  live_blocks[i] = live_blocks[--live_block_count];
+}
+
+void put_live(void *pointer) {
+  if (pointer && weir_allocator_free(allocator, pointer) == WEIR_OK)
+    forget_live(pointer);
+}
+
+void put_all_live(void) {
+  while (live_block_count)
+    put(live_blocks[--live_block_count]);
+}
+
+void sweep_driver_calls(const fault_sweep *sweep) {
+  static const weir_cu_result results[] = {WEIR_CU_OUT_OF_MEMORY, WEIR_CU_UNKNOWN, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED};
+  sweep->open(sweep->argument);
+  unsigned long before = calls(WEIR_CALL_COUNT);
+  sweep->act();
+  unsigned long count = calls(WEIR_CALL_COUNT) - before, failed = 0;
+  sweep->close();
+  assert_true(count > 30);
+  for (unsigned long nth = 1; nth <= count; nth++)
+    for (size_t i = 0; i < WEIR_COUNT_OF(results); i++) {
+      unsigned long made = 0, faulty = 0;
+      sweep->open(sweep->argument);
+      assert_ok(weir_fault_nth_any(faults, nth, results[i]));
+      sweep->act();
+      assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+      failed += faulty;
+      sweep->close();
+    }
+  assert_true(failed >= count); /* a failure may make later calls unnecessary */
+}
+
+void ignore_trace(void *context, const weir_trace_entry *entry) { (void)context, (void)entry; }
+
+void ignore_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+  (void)context, (void)device, (void)bytes, (void)limit, (void)free_bytes;
+}
+
+int free_no_memory(void *context, int device) {
+  (void)context, (void)device;
+  return 0;
 }
 
 /* ---- Streams ---- */
@@ -198,4 +290,4 @@ weir_cu_stream work_stream(void) {
 
 static void nothing(void *data) { (void)data; }
 
-void work(weir_cu_stream stream) { OK(d->LaunchHostFunc(d, stream, nothing, NULL)); }
+void work(weir_cu_stream stream) { assert_cu(d->LaunchHostFunc(d, stream, nothing, NULL)); }

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -54,4 +55,10 @@ _Noreturn void test_child_failed(const char *condition, const char *file, int li
   fprintf(stderr, "%s:%d: in process %d: %s is false (last error: %s)\n", file, line, (int)getpid(), condition,
           weir_last_error());
   _exit(1);
+}
+
+int child_outcome(pid_t child) {
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }

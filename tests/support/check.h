@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <cmocka.h>
 
@@ -45,11 +46,14 @@
 #define assert_cu_error(name, call) test_check_cu_result((call), WEIR_CU_##name, #call, __FILE__, __LINE__)
 #define assert_cu_result(expected, call) test_check_cu_result((call), (expected), #call, __FILE__, __LINE__)
 
-/* ---- In a forked child ---- */
+/* ---- Forked children ---- */
 
-/* Prints the condition and ends the process. */
+/* In the child: prints the condition and ends the process. */
 #define child_assert(condition) ((condition) ? (void)0 : test_child_failed(#condition, __FILE__, __LINE__))
 #define child_assert_ok(call) child_assert((call) == WEIR_OK)
+
+/* Waits for a child. Returns its exit code, or minus the signal that ended it. */
+int child_outcome(pid_t child);
 
 /* ---- What the macros call ---- */
 
@@ -62,15 +66,5 @@ void test_check_error(weir_status status, weir_status expected, const char *word
 void test_check_not_ready(weir_status status, const char *call, const char *file, int line);
 void test_check_cu_result(weir_cu_result result, weir_cu_result expected, const char *call, const char *file, int line);
 _Noreturn void test_child_failed(const char *condition, const char *file, int line);
-
-/* ---- Former names, used by the tests of alloc, inspect and record ---- */
-
-#define OK assert_cu
-#define EXPECT assert_cu_error
-#define EXPECT_CODE assert_cu_result
-#define CHECK assert_ok
-#define REFUSED assert_error
-#define REFUSED_SAYING assert_error_says
-#define runtime_forget_error clear_last_error
 
 #endif

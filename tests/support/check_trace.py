@@ -1,18 +1,18 @@
-"""check_trace.py [FILE]: whether a trace keeps to the rules of the Trace Event Format, as Perfetto's importer reads it.
+"""check_trace.py [FILE]: checks a trace against the Trace Event Format, as Perfetto's importer reads it.
 
-What it demands: an object with traceEvents; of each entry a known phase, a name, numbers for pid and tid, and ts unless it is
-metadata; instants with a scope; counters with numbers only; asynchronous ranges with category and id, each end behind its own
-begin; a name for each process and thread that is used, and one only; per thread and per counter, times that do not run back.
-Prints how many entries of each phase there are.
+It requires an object with traceEvents; for each entry a known phase, a name, numbers for pid and tid, and ts unless it
+is metadata; instants with a scope; counters with numbers only; asynchronous ranges with category and id, each end after
+its begin; exactly one name for each used process and thread; and times that never decrease per thread and per counter.
+Prints the number of entries of each phase.
 """
 
 import collections
 import json
 import sys
 
-PHASES = {"M", "i", "C", "b", "e"}  # of all that there are: those that are written
+PHASES = {"M", "i", "C", "b", "e"}  # the phases that Weir writes
 METADATA = {"process_name", "thread_name"}
-MOST = 1 << 53  # a browser's numbers are exact up to here
+MOST = 1 << 53  # numbers in a browser are exact up to here
 
 
 def is_int(value):

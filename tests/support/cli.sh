@@ -1,11 +1,11 @@
-# What the tests of the command line share. A script sets `tested` to the command that it tests, or to nothing for the program
-# itself, and sources this with its own arguments: PROGRAM VERSION.
+# Shared by the tests of the command line. A script sets `tested` to the command that it tests, or to nothing for the
+# program itself, and sources this file with its own arguments: PROGRAM VERSION.
 # shellcheck shell=sh disable=SC2034 # some of it is for the scripts
 weir=$1 version=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
-# Lines stay whole, and commands to paste begin with "weir".
+# Lines are not folded, and commands to paste begin with "weir".
 COLUMNS=1000 PATH=$(dirname "$weir"):$PATH
 export COLUMNS PATH
 
@@ -35,7 +35,7 @@ count() {
   [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
 }
 
-# wrong TEXT ARGUMENT...: the command line is refused with a text.
+# wrong TEXT ARGUMENT...: the command line is rejected with this text.
 wrong() {
   text=$1
   shift
@@ -44,7 +44,7 @@ wrong() {
   has err "$text"
 }
 
-# One JSON value, and one on each line; only where there is a program that knows JSON.
+# One JSON value, or one per line; checked only if Python is available.
 reads_json() {
   if command -v python3 >/dev/null; then
     python3 -c "import json, sys; $1" <"$work/out" 2>"$work/err" || fail "no JSON"
@@ -52,3 +52,14 @@ reads_json() {
 }
 is_json() { reads_json 'json.load(sys.stdin)'; }
 is_json_lines() { reads_json '[json.loads(line) for line in sys.stdin]'; }
+
+# For commands that replay the recorded traces: sets `traces`, and waives the script if compressed files cannot be read.
+use_traces() {
+  traces=$(dirname "$0")/../data/traces
+  # A replay uses the recorded settings and ignores those of the environment.
+  export WEIR_ALLOC_CONF=no_such_key:1
+  if "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
+    echo "waived: built without libzstd"
+    exit 77
+  fi
+}

@@ -49,8 +49,8 @@ static void expect(model *m, weir_trace_action action, uint64_t address, uint64_
       .action = action, .address = address, .bytes = bytes, .stream = m->raw[stream], .pool = pool->id};
 }
 
-/* Where the driver put the next new segment, or the first pages of one. What was expected already is not it: pages may have been
- * mapped elsewhere, and unmapped when there was no memory for the rest. */
+/* Takes from the trace the address of the next new segment, or of its first pages. Entries that match an expected
+ * mapping are skipped: pages may have been mapped elsewhere, and unmapped when there was no memory for the rest. */
 static uint64_t next_new_address(model *m, weir_trace_action action, uint64_t bytes) {
   if (m->trace_at < m->expected_count)
     m->trace_at = m->expected_count;
@@ -65,7 +65,7 @@ static uint64_t next_new_address(model *m, weir_trace_action action, uint64_t by
     }
   }
   model_wrong(m, "the model takes a segment of %llu bytes, the allocator none", (unsigned long long)bytes);
-  return 1 << 21; /* it is over: any address */
+  return 1 << 21; /* the trace has no more segments, so any address will do */
 }
 
 /* ---- Statistics ---- */
@@ -85,7 +85,7 @@ static void add_kind(weir_stat *stats, bool is_small, int64_t by) {
   add(&stats[is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
 }
 
-/* Free pieces of fixed segments that are in part in use. */
+/* Free parts of fixed segments that are partly in use. */
 static void sum_splits(const model_segment *s, int64_t *count, int64_t *bytes) {
   *count = *bytes = 0;
   for (const model_block *b = s->first; b && !s->page; b = b->next)
@@ -163,7 +163,7 @@ static model_block *new_block(model_segment *s, uint64_t address, uint64_t bytes
   return b;
 }
 
-/* The part from `address` on becomes a block of its own, in the same state. */
+/* Splits a block at `address`. Both parts have the same state. */
 static model_block *cut(model_block *b, uint64_t address) {
   model_block *rest = new_block(b->segment, address, b->address + b->bytes - address, b->state);
   rest->idle_since = b->idle_since;
@@ -195,7 +195,7 @@ static void absorb(model_block *b, model_block *neighbour) {
   free(neighbour);
 }
 
-/* The block is free, or unmapped, from now on. */
+/* Marks the block as free or unmapped. */
 static void put(model_block *b, model_state state) {
   b->state = state;
   b->idle_since = b->segment->pool->searches[b->segment->is_small];
@@ -319,13 +319,13 @@ typedef struct range {
   uint64_t address, bytes;
 } range;
 
-/* Maps the first pages of an unmapped block. false: the device has no memory. */
+/* Maps the first pages of an unmapped block. Returns false if the device has no memory. */
 static bool map(model *m, model_block *b, uint64_t bytes, range *mapped) {
   model_segment *s = b->segment;
   uint64_t size = round_up(bytes, s->page);
   if (size > m->device_bytes - m->used)
     return false;
-  if (!s->base) /* its place is known with its first pages */
+  if (!s->base) /* the address is known once the first pages are mapped */
     s->base = b->address = next_new_address(m, WEIR_TRACE_SEGMENT_MAP, size);
   *mapped = (range){b->address, size};
   if (size < b->bytes)
@@ -336,7 +336,7 @@ static bool map(model *m, model_block *b, uint64_t bytes, range *mapped) {
   return true;
 }
 
-/* Takes whole pages out of a free block. */
+/* Unmaps whole pages of a free block. */
 static void unmap(model *m, model_block *b, uint64_t address, uint64_t bytes) {
   model_segment *s = b->segment;
   uint32_t now = s->pool->searches[s->is_small];
@@ -365,7 +365,7 @@ static bool has_room(const model_block *b, uint64_t bytes) {
   return have >= bytes;
 }
 
-/* The lowest unmapped place where it fits, with the free block before it where there is one. */
+/* Finds the lowest unmapped range that fits, together with the free block before it, if any. */
 static model_block *find_place(model *m, const model_pool *pool, bool is_small, int stream, uint64_t bytes) {
   model_block *best = NULL;
   for (model_segment *s = m->segments; s; s = s->next)
@@ -410,7 +410,7 @@ static model_block *grow_expandable(model *m, model_pool *pool, bool is_small, i
       return NULL;
     }
     count++;
-    b = hole; /* it has taken in what was before it */
+    b = hole; /* merged with the block before it */
   }
   return b;
 }
@@ -429,7 +429,7 @@ static bool comes_before(const model_block *a, const model_block *b) {
   return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
 }
 
-/* The free block of at least so many bytes that comes first behind `last`, by size and then by address. */
+/* The smallest free block of at least `bytes` after `last`, ordered by size and then by address. */
 static model_block *next_free(const model *m, const model_pool *pool, bool is_small, int stream, uint64_t bytes,
                               const model_block *last) {
   model_block *best = NULL;
@@ -463,9 +463,9 @@ static model_block *best_fit(model *m, model_pool *pool, bool is_small, int stre
   return b;
 }
 
-/* ---- Running short ---- */
+/* ---- Out of memory ---- */
 
-/* done NULL: all streams are waited for. */
+/* Waits for all streams if `done` is NULL. */
 static bool is_over(const model_block *b, const unsigned long *done) {
   bool over = b->state == MODEL_WAITING;
   for (int i = 0; i < MODEL_STREAMS && over && done; i++)
@@ -481,7 +481,7 @@ static model_block *find_waiting(const model *m, uint64_t address) {
   return NULL;
 }
 
-/* Which of several goes first is nobody's business but that of the peaks, so the allocator's order is taken. */
+/* The order affects only the peaks, so the model follows the order of the allocator. */
 static void poll(model *m, const unsigned long *done) {
   for (size_t i = 0; i < m->trace_count && m->waiting; i++)
     if (m->trace[i].action == WEIR_TRACE_FREE_COMPLETED) {
@@ -500,7 +500,7 @@ static void wait_for_events(model *m) {
   m->stats.num_sync_all_streams++;
 }
 
-/* Unsplit large blocks whose age is at least the mean go, until enough went. */
+/* Releases unsplit large blocks whose age is at least the mean, until enough is released. */
 static void collect(model *m) {
   uint64_t threshold = (uint64_t)(m->settings.collect_above * (double)m->limit);
   if (m->reserved <= threshold)
@@ -535,7 +535,7 @@ static model_block *largest_below(const model *m, const model_pool *pool, bool i
   return best;
 }
 
-/* One oversize block that is large enough, or several, the largest first. */
+/* Releases one oversize block that is large enough, or several, the largest first. */
 static bool release_oversize(model *m, model_pool *pool, bool is_small, int stream, uint64_t bytes) {
   uint64_t limit = m->settings.max_split, need = bytes < limit ? limit : bytes, released = 0;
   if (limit == MODEL_UNLIMITED || pool != &m->default_pool)
@@ -557,7 +557,7 @@ static bool release_oversize(model *m, model_pool *pool, bool is_small, int stre
   return released >= need;
 }
 
-/* The whole pages inside a free block. */
+/* The whole pages within a free block. */
 static bool release_pages(model *m, model_block *b) {
   const model_segment *s = b->segment;
   uint64_t first = s->base + round_up(b->address - s->base, s->page);
@@ -836,7 +836,7 @@ static model_segment *segment_of(const model *m, const model_pool *pool, const m
   return s;
 }
 
-/* Whether all of a range lies in a segment, and has memory behind it. */
+/* Whether the whole range lies in one segment and is mapped. */
 static bool is_mapped(const model_segment *s, uint64_t address, uint64_t bytes) {
   if (address < s->base || address + bytes > s->base + s->bytes)
     return false;
@@ -846,7 +846,7 @@ static bool is_mapped(const model_segment *s, uint64_t address, uint64_t bytes) 
   return true;
 }
 
-/* All of the piece is mapped, and before it is the piece before it, or nothing. */
+/* The whole piece is mapped, and it follows the piece before it without a gap. */
 static bool fits(const model_segment *s, const model_piece *piece, const model_piece *before) {
   return is_mapped(s, piece->address, piece->bytes) &&
          ((before && before->address + before->bytes == piece->address) || !is_mapped(s, piece->address - 1, 1));

@@ -1,18 +1,18 @@
 /*
- * What the caching allocator must do, written to be read: plain lists that are searched from end to end.
+ * A reference model of the caching allocator, written for clarity: plain lists that are searched linearly.
  *
- * It has rounding, best fit, splitting and merging, fixed and expandable segments, private pools and checkpoints, blocks
- * that wait for other streams, limits, collection and what else is tried when memory runs short, and every statistic. It
- * knows nothing of how the allocator does it, and shares no code with it.
+ * It covers rounding, best fit, splitting and merging, fixed and expandable segments, private pools and checkpoints,
+ * blocks that wait for other streams, limits, collection and the other steps when memory runs short, and every
+ * statistic. It shares no code with the allocator.
  *
- * Each function here follows one call of the allocator's. Where a new segment lies is the driver's choice, so the call comes
- * first, with its trace recorded, and the model takes from the trace the addresses of new segments and nothing else:
+ * Each function models one call. The driver chooses the address of a new segment, so the call comes first, with its
+ * trace recorded, and the model takes the addresses of new segments, and nothing else, from the trace:
  *
  *     model_begin(m, trace, count);
  *     weir_status status = model_alloc(m, bytes, stream, done, &address);
- *     model_end(m);    compares the rest of the trace with what the model did
+ *     model_end(m);    compares the rest of the trace with the model
  *
- * m->wrong says what differs first; it is empty as long as nothing does. Streams are numbers below MODEL_STREAMS.
+ * m->wrong describes the first difference; it is empty if there is none. Streams are numbers below MODEL_STREAMS.
  */
 #ifndef WEIR_TEST_MODEL_H
 #define WEIR_TEST_MODEL_H
@@ -31,10 +31,11 @@ enum { MODEL_STREAMS = 6, MODEL_INTERVALS = 16, MODEL_SCOPES = 8 };
 typedef struct model_settings {
   bool expandable, throw_on_oom;
   uint64_t max_split, large_segment; /* bytes */
-  uint64_t max_non_split;            /* 0: as large_segment */
+  uint64_t max_non_split;            /* 0 means large_segment */
   double collect_above;              /* 0: off */
-  double reserve;                    /* of expandable segments, a part of the device's memory; 0: 9/8 of it */
-  double rejection_fraction;         /* of throw_on_oom */
+  /* Address space of expandable segments as a fraction of the device's memory; 0 means 9/8. */
+  double reserve;
+  double rejection_fraction; /* of throw_on_oom */
   uint64_t divisions[MODEL_INTERVALS];
 } model_settings;
 
@@ -47,17 +48,17 @@ typedef enum model_state { MODEL_FREE, MODEL_ALLOCATED, MODEL_WAITING, MODEL_UNM
 struct model_block {
   uint64_t address, bytes, requested;
   model_state state;
-  unsigned users;                     /* a bit for each other stream that was recorded */
-  unsigned long until[MODEL_STREAMS]; /* WAITING: how far each stream has to get; 0: it need not */
-  bool oversize;                      /* it was counted as such */
-  uint32_t idle_since;                /* the pool's searches when it became free */
+  unsigned users;                     /* one bit for each other stream that was recorded */
+  unsigned long until[MODEL_STREAMS]; /* WAITING: the position that each stream must reach; 0 if none */
+  bool oversize;                      /* counted as oversize */
+  uint32_t idle_since;                /* the number of searches of the pool when the block became free */
   model_segment *segment;
   model_block *previous, *next; /* neighbours */
 };
 
 struct model_segment {
   uint64_t base, bytes;
-  uint64_t page; /* 0: fixed */
+  uint64_t page; /* 0 if the segment is fixed */
   model_pool *pool;
   bool is_small, oversize;
   int stream;
@@ -65,7 +66,7 @@ struct model_segment {
   model_segment *next;
 };
 
-/* The statistics of a pool, which outlive it. */
+/* The statistics of a pool; they outlive the pool. */
 typedef struct model_pool_stats {
   weir_pool_id id;
   weir_stat reserved_bytes[WEIR_STAT_KINDS];
@@ -73,36 +74,36 @@ typedef struct model_pool_stats {
 } model_pool_stats;
 
 struct model_pool {
-  weir_pool_id id; /* {0, 0}: the default one */
+  weir_pool_id id; /* {0, 0} is the default pool */
   int uses, scopes;
   bool is_over, use_on_oom, no_split, own_memory;
-  uint32_t searches[2];    /* of large and of small blocks, while they count */
-  model_pool_stats *stats; /* NULL: the default one has none */
-  model_pool *next;        /* the newest first; the default one is not in the list */
+  uint32_t searches[2];    /* of large and of small blocks, counted while collection is on */
+  model_pool_stats *stats; /* NULL for the default pool */
+  model_pool *next;        /* newest first; without the default pool */
 };
 
 typedef struct model_scope {
   model_pool *pool;
-  unsigned streams; /* a bit for each that it takes */
+  unsigned streams; /* one bit for each stream that the scope applies to */
 } model_scope;
 
 typedef struct model {
   model_settings settings;
-  uint64_t device_bytes, used;       /* the device's memory, and what of it is taken */
-  uint64_t own_bytes, own_used;      /* the same of the memory of pools that have their own functions */
-  uint64_t reserved, limit;          /* limit: MODEL_UNLIMITED at first, for which there is no collection */
-  weir_cu_stream raw[MODEL_STREAMS]; /* what the trace calls them */
+  uint64_t device_bytes, used;       /* the device's memory, and the part in use */
+  uint64_t own_bytes, own_used;      /* the same for memory of pools with functions of their own */
+  uint64_t reserved, limit;          /* limit is MODEL_UNLIMITED initially, which disables collection */
+  weir_cu_stream raw[MODEL_STREAMS]; /* the streams as the trace shows them */
   model_pool default_pool;
   model_pool *pools;
-  model_pool_stats *pool_stats; /* of these, and of those that are gone */
+  model_pool_stats *pool_stats; /* of live and of destroyed pools */
   model_segment *segments;
-  model_scope scopes[MODEL_SCOPES]; /* the innermost last */
+  model_scope scopes[MODEL_SCOPES]; /* innermost last */
   int scope_count;
   unsigned long waiting; /* blocks */
   weir_allocator_stats stats;
 
-  const weir_trace_entry *trace; /* of the call under way */
-  size_t trace_count, trace_at;  /* at: where to look for the next new segment */
+  const weir_trace_entry *trace; /* of the current call */
+  size_t trace_count, trace_at;  /* trace_at: where to search for the next new segment */
   weir_trace_entry *expected;
   size_t expected_count, expected_room;
   char wrong[400];
@@ -111,7 +112,7 @@ typedef struct model {
 model *model_new(uint64_t device_bytes, uint64_t own_bytes);
 void model_delete(model *m);
 
-/* Says what differs, unless something was said before. */
+/* Describes a difference, unless one was found before. */
 void model_wrong(model *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 void model_begin(model *m, const weir_trace_entry *trace, size_t count);
@@ -123,28 +124,28 @@ uint64_t model_segment_bytes(const model_settings *settings, uint64_t bytes);
 /* The address space of a new expandable segment. */
 uint64_t model_reserve_bytes(const model *m, bool is_small);
 
-/* done: how far each stream was before the call. Blocks that wait for more do not serve. */
+/* `done` is the position of each stream before the call. Blocks that wait for later positions are not available. */
 weir_status model_alloc(model *m, uint64_t bytes, int stream, const unsigned long *done, uint64_t *address);
 
-/* until: where the events of this free lie on each stream. */
+/* `until` is the position of the events of this free on each stream. */
 void model_free(model *m, uint64_t address, const unsigned long *until);
 void model_record_stream(model *m, uint64_t address, int stream);
 void model_empty(model *m, weir_pool_id id);
 void model_set_fraction(model *m, double fraction);
 uint64_t model_largest(const model *m);
 
-/* The allocated block at an address; NULL: none. */
+/* The allocated block at an address, or NULL. */
 model_block *model_find(const model *m, uint64_t address);
 void model_reset_peaks(model *m);
 void model_reset_accumulated(model *m);
 
-/* Compares every number, and says which one differs. */
+/* Compares every number and reports the first that differs. */
 void model_compare_stats(model *m, const weir_allocator_stats *stats);
 
 /* ---- Pools ---- */
 
 model_pool *model_pool_find(const model *m, weir_pool_id id);
-model_pool_stats *model_pool_stats_find(const model *m, weir_pool_id id); /* NULL: there never was such a pool */
+model_pool_stats *model_pool_stats_find(const model *m, weir_pool_id id); /* NULL if the pool never existed */
 void model_pool_create(model *m, weir_pool_id id, const weir_pool_options *options);
 weir_status model_pool_release(model *m, weir_pool_id id);
 weir_status model_pool_begin(model *m, weir_pool_id id, unsigned streams);
@@ -162,11 +163,11 @@ typedef struct model_checkpoint {
   size_t count;
 } model_checkpoint;
 
-/* *made is NULL unless it is WEIR_OK. */
+/* *made is NULL unless the result is WEIR_OK. */
 weir_status model_checkpoint_take(const model *m, weir_pool_id id, model_checkpoint **made);
 void model_checkpoint_delete(model_checkpoint *checkpoint);
 
-/* The lists have room for as many as there are blocks. */
+/* The lists have room for one entry per block. */
 weir_status model_restore(model *m, const model_checkpoint *checkpoint, uint64_t *freed, size_t *freed_count,
                           uint64_t *allocated, size_t *allocated_count);
 size_t model_block_count(const model *m);

@@ -1,5 +1,5 @@
 /*
- * The model's trace and statistics beside the allocator's.
+ * Compares the trace and the statistics of the model with those of the allocator.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void describe(const weir_trace_entry *e, char text[120]) {
            (unsigned long long)e->pool.first, (unsigned long long)e->pool.second);
 }
 
-/* The order within one call is not compared: which of two streams' blocks goes first is nobody's business. */
+/* The order within one call is not compared: it is unspecified which stream's blocks are released first. */
 void model_end(model *m) {
   weir_trace_entry *seen = calloc(m->trace_count + 1, sizeof *seen);
   if (!seen)

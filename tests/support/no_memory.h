@@ -1,7 +1,7 @@
 /*
- * A host that runs out of memory: the test stands in for malloc and its like, and the allocation of a chosen number fails. For one
- * program, which includes this in its only file. The sanitizers stand in for malloc as well: with them there is nothing but a
- * main that says so, and NO_MEMORY_WAIVED is defined.
+ * A host that runs out of memory: the test replaces malloc and related functions, and makes the allocation with a
+ * chosen number fail. Only for programs with a single source file. Sanitizers replace malloc as well: then this header
+ * defines NO_MEMORY_WAIVED and a main that waives the program.
  */
 #ifndef WEIR_TEST_NO_MEMORY_H
 #define WEIR_TEST_NO_MEMORY_H
@@ -18,7 +18,7 @@
 #define NO_MEMORY_WAIVED 1
 #endif
 
-/* For pieces of the region: the linker puts these in between. */
+/* Pieces of the region are counted too; the linker redirects the calls to these functions. */
 void *__wrap_weir__region_take(size_t bytes);
 void *__real_weir__region_take(size_t bytes);
 void __wrap_weir__region_give(void *piece, size_t bytes);
@@ -30,17 +30,17 @@ void *__wrap_weir__region_take(size_t bytes) { return __real_weir__region_take(b
 void __wrap_weir__region_give(void *piece, size_t bytes) { __real_weir__region_give(piece, bytes); }
 
 int main(void) {
-  puts("waived: a sanitizer stands in for malloc");
+  puts("waived: a sanitizer replaces malloc");
   return 77;
 }
 
 #else
 
-static bool counting;                         /* only what is made meanwhile counts, not the test's own */
-static unsigned long made;                    /* allocations since then */
-static unsigned long fail_at;                 /* the one that fails; 0: none */
-static __attribute__((unused)) bool did_fail; /* it did; the test sets it back */
-static long live;                             /* blocks that were not freed, the test's own included */
+static bool counting;                         /* count allocations now; off while the test itself allocates */
+static unsigned long made;                    /* allocations counted so far */
+static unsigned long fail_at;                 /* the number of the allocation that fails; 0 for none */
+static __attribute__((unused)) bool did_fail; /* an allocation has failed; reset by the test */
+static long live;                             /* blocks not freed yet, including those of the test */
 
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
@@ -87,7 +87,8 @@ void __wrap_weir__region_give(void *piece, size_t bytes) {
   __real_weir__region_give(piece, bytes);
 }
 
-/* The first error of a thread makes room for its text, for good. It comes before anybody counts. */
+/* The first error of a thread allocates memory for its text, which is kept. This makes it happen before counting
+ * starts. */
 static __attribute__((unused)) int make_room_for_errors(void **state) {
   (void)state;
   weir_driver_open_ledger(NULL, NULL);

@@ -3,12 +3,14 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 weir_driver *ledger;
 weir_allocator *recorded;
 _Atomic int warnings;
 char warning[512];
+char folder[] = "/tmp/weir-test-recording-XXXXXX";
 
 static void set(const char *name, const char *value) {
   if (value)
@@ -23,15 +25,15 @@ void open_recording(const recording *how) {
     options.devices = how->devices;
   if (how->is_done)
     options.is_done = how->is_done;
-  CHECK(weir_driver_open_ledger(&options, &ledger));
-  OK(ledger->Init(ledger, 0));
+  assert_ok(weir_driver_open_ledger(&options, &ledger));
+  assert_cu(ledger->Init(ledger, 0));
   weir_allocator_options of;
   weir_allocator_options_init(&of);
   of.conf = how->conf ? how->conf : "";
   set("WEIR_RECORD", how->folder);
   set("WEIR_RECORD_MB", how->mb);
   set("WEIR_RECORD_STACKS", how->stacks);
-  CHECK(weir_allocator_create(ledger, &of, &recorded));
+  assert_ok(weir_allocator_create(ledger, &of, &recorded));
   unsetenv("WEIR_RECORD");
 }
 
@@ -42,16 +44,61 @@ void close_recording(void) {
   ledger = NULL;
 }
 
-void remove_files(const char *folder) {
-  char path[512];
+void record_pairs(int count) {
+  void *pointer;
+  for (int i = 0; i < count; i++) {
+    assert_ok(weir_allocator_alloc(recorded, 0, 512 + 512 * (size_t)(i % 7), NULL, &pointer));
+    assert_ok(weir_allocator_free(recorded, pointer));
+  }
+}
+
+int make_folder(void **state) {
+  (void)state;
+  return mkdtemp(folder) ? 0 : -1;
+}
+
+int remove_folder(void **state) {
+  (void)state;
+  remove_files();
+  return rmdir(folder);
+}
+
+int recording_teardown(void **state) {
+  (void)state;
+  close_recording();
+  weir_log_set_sink(NULL, NULL);
+  remove_files();
+  return 0;
+}
+
+void remove_files(void) {
   DIR *dir = opendir(folder);
   for (struct dirent *e; dir && (e = readdir(dir));)
-    if (e->d_name[0] != '.') {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      unlink(path);
-    }
+    if (e->d_name[0] != '.')
+      unlink(path_in(e->d_name));
   if (dir)
     closedir(dir);
+}
+
+const char *path_in(const char *name) {
+  static char path[512];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return path;
+}
+
+const char *find_file(const char *part) {
+  static char found[512];
+  int count = 0;
+  DIR *dir = opendir(folder);
+  assert_non_null(dir);
+  for (struct dirent *e; (e = readdir(dir));)
+    if (strstr(e->d_name, part)) {
+      snprintf(found, sizeof found, "%s", path_in(e->d_name));
+      count++;
+    }
+  closedir(dir);
+  assert_true(count <= 1);
+  return count ? found : NULL;
 }
 
 weir__recording *load_recording(const char *path) {

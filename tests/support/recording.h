@@ -1,5 +1,5 @@
 /*
- * What the tests of WEIR_RECORD share: an allocator on a ledger that is recorded to a file, and the files.
+ * An allocator on a ledger that is recorded with WEIR_RECORD, and the recorded files.
  */
 #ifndef WEIR_TEST_RECORDING_H
 #define WEIR_TEST_RECORDING_H
@@ -12,23 +12,45 @@ extern weir_driver *ledger;
 extern weir_allocator *recorded;
 
 typedef struct recording {
-  unsigned long long bytes;                             /* of the device */
-  int (*is_done)(void *context, weir_cu_stream stream); /* of the ledger; NULL: its own */
-  const char *conf;                                     /* NULL: none */
-  const char *folder, *mb, *stacks;                     /* WEIR_RECORD and its two; NULL: not set */
-  int devices;                                          /* 0: one */
+  unsigned long long bytes;                             /* memory of the device */
+  int (*is_done)(void *context, weir_cu_stream stream); /* of the ledger; NULL for the default */
+  const char *conf;                                     /* NULL for the defaults */
+  /* WEIR_RECORD, WEIR_RECORD_MB and WEIR_RECORD_STACKS; not set if NULL. */
+  const char *folder, *mb, *stacks;
+  int devices; /* 0 means 1 */
 } recording;
 
 void open_recording(const recording *how);
-void close_recording(void); /* also where none is open */
+void close_recording(void); /* does nothing if none is open */
 
-/* All files of a folder go. */
-void remove_files(const char *folder);
+/* Allocates and frees `count` small blocks. */
+void record_pairs(int count);
 
-/* What a file has; the test fails where it cannot be read. */
+/* ---- A temporary folder for the files of a program ---- */
+
+extern char folder[];
+
+/* The setup and teardown of the group. */
+int make_folder(void **state);
+int remove_folder(void **state);
+
+/* The teardown of each test: closes the recording and the log sink, and removes all files. */
+int recording_teardown(void **state);
+void remove_files(void);
+
+/* A path in the folder, valid until the next call. */
+const char *path_in(const char *name);
+
+/* The path of a file whose name contains `part`, valid until the next call; NULL if there is none. Fails if there are
+ * several. */
+const char *find_file(const char *part);
+
+/* Loads a file, or fails. */
 weir__recording *load_recording(const char *path);
 
-/* A sink for messages that counts warnings, and keeps the last. */
+/* ---- Messages ---- */
+
+/* A log sink that counts warnings and keeps the last one. */
 extern _Atomic int warnings;
 extern char warning[512];
 void count_warning(void *context, weir_log_level level, const char *message);

@@ -1,6 +1,5 @@
 #include "support/ring.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,24 +7,7 @@
 #include "offline/state.h"
 #include "weir/snapshot.h"
 
-const char *only_ring(const char *folder) {
-  static char path[512];
-  int count = 0;
-  DIR *dir = opendir(folder);
-  assert_non_null(dir);
-  for (struct dirent *e; (e = readdir(dir));) {
-    const char *end = strrchr(e->d_name, '.');
-    if (end && strcmp(end, ".ring") == 0) {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      count++;
-    }
-  }
-  closedir(dir);
-  assert_int_equal(count, 1);
-  return path;
-}
-
-/* A mapped block, with what is known of its segment. */
+/* A mapped block, with the properties of its segment. */
 typedef struct known {
   uint64_t address, size, requested, stream, pool[2], state, is_small, is_expandable, stack;
 } known;
@@ -39,7 +21,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
   view *v = context;
   (void)report;
   if (event == v->last)
-    CHECK(weir__state_of_allocator(allocator, &v->state));
+    assert_ok(weir__state_of_allocator(allocator, &v->state));
   return true;
 }
 
@@ -93,8 +75,8 @@ static void compare_end(const weir__state *state, int device, weir_allocator *al
   size_t count;
   weir_snapshot_options_init(&options);
   options.traces = 0;
-  CHECK(weir_snapshot_take(allocator, &options, &taken));
-  CHECK(weir_snapshot_segments(taken, &segments, &count));
+  assert_ok(weir_snapshot_take(allocator, &options, &taken));
+  assert_ok(weir_snapshot_segments(taken, &segments, &count));
   known *replayed = calloc(state->block_count + 1, sizeof *replayed),
         *live = calloc(state->block_count + 1, sizeof *live);
   assert_true(replayed && live);
@@ -115,12 +97,12 @@ size_t check_loaded(const weir__recording *s, int device, weir_allocator *alloca
   const weir__recording_device *d = &s->devices[device];
   weir__replayer *history = NULL;
   weir__replay_report report;
-  if (!d->event_count) /* the checkpoint is all there is */
+  if (!d->event_count) /* there is only the checkpoint */
     return 0;
   if (weir__replayer_open(s, device, 0, 0, &history))
     fail_msg("device %d: %s", device, weir_last_error());
   view v = {.last = d->event_count - 1};
-  CHECK(weir__replayer_recheck(history, &(weir__replay_callback){look, &v}, &report));
+  assert_ok(weir__replayer_recheck(history, &(weir__replay_callback){look, &v}, &report));
   for (size_t i = 0; i < report.differences && i < 4; i++)
     print_error("%s\n", report.shown[i]);
   assert_int_equal(report.differences, 0);

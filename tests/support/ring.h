@@ -1,6 +1,6 @@
 /*
- * For tests of recordings whose ring wrapped: compares the state at the end of a file, as a checkpoint and a checked
- * replay give it, with the allocator that was recorded.
+ * For recordings whose ring has wrapped: compares the state at the end of a file, as given by a checkpoint and a
+ * checked replay, with the recorded allocator.
  */
 #ifndef WEIR_TEST_RING_H
 #define WEIR_TEST_RING_H
@@ -8,15 +8,11 @@
 #include "offline/replay.h"
 #include "support/recording.h"
 
-/* Replays the last window of a device, and fails where something differs, or where the segments and blocks at its end
- * are not those that the allocator has. With NULL for the allocator only the first. Returns how many events the window
- * has. */
+/* Replays the last window of a device. Fails if the replay differs, or if its final segments and blocks are not those
+ * of the allocator; the allocator may be NULL. Returns the number of events in the window. */
 size_t check_window(const char *path, int device, weir_allocator *allocator);
 
-/* The same of a file that was loaded. */
+/* The same for a loaded file. */
 size_t check_loaded(const weir__recording *snapshot, int device, weir_allocator *allocator);
-
-/* The only file of a folder whose name ends so. */
-const char *only_ring(const char *folder);
 
 #endif

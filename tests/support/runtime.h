@@ -42,7 +42,7 @@ int devices(void);
 #define NEED_TWO_DEVICES()                                                                                             \
   do {                                                                                                                 \
     if (devices() < 2)                                                                                                 \
-      WAIVE_TEST("there is one device, and it takes two");                                                             \
+      WAIVE_TEST("needs two devices");                                                                                 \
   } while (0)
 #define NEED_SOFT(reason)                                                                                              \
   do {                                                                                                                 \
@@ -52,7 +52,7 @@ int devices(void);
 #define NEED_STEPPED()                                                                                                 \
   do {                                                                                                                 \
     if (!is_stepped())                                                                                                 \
-      WAIVE_TEST("it takes the stepped clock to stop between two pieces of work");                                     \
+      WAIVE_TEST("needs the stepped clock, which can stop between two pieces of work");                                \
   } while (0)
 
 /* ---- Checks ---- */

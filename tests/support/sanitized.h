@@ -1,6 +1,6 @@
 /*
- * SANITIZED: the address or the thread sanitizer is in the program. It takes the place of malloc, keeps what was freed for a
- * while, and makes everything slower.
+ * SANITIZED is defined if the program is built with the address or the thread sanitizer. They replace malloc, delay
+ * frees and slow everything down.
  */
 #ifndef WEIR_TEST_SANITIZED_H
 #define WEIR_TEST_SANITIZED_H

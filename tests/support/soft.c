@@ -1,4 +1,5 @@
 #include "support/soft.h"
+#include "support/random.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -173,12 +174,7 @@ void soft_seed(uint64_t value) {
   random_state = value;
 }
 
-uint64_t soft_random_r(uint64_t *state, uint64_t limit) {
-  uint64_t z = *state += 0x9e3779b97f4a7c15u;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return (z ^ z >> 31) % limit;
-}
+uint64_t soft_random_r(uint64_t *state, uint64_t limit) { return next_random(state) % limit; }
 
 uint64_t soft_random(uint64_t limit) { return soft_random_r(&random_state, limit); }
 

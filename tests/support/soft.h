@@ -1,6 +1,6 @@
 /*
- * A software device with the clock, devices and memory that a test asks for, whatever WEIR_TEST_DRIVER says. It is the
- * `d` of device.h, with the context of every device retained, and that of device 0 current.
+ * A software device with the clock, devices and memory that a test chooses, regardless of WEIR_TEST_DRIVER. It is the
+ * `d` of device.h, with the context of every device retained and that of device 0 current.
  *
  *     static void test_it(void **state) {
  *       soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);

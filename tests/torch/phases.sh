@@ -1,6 +1,6 @@
 #!/bin/sh
-# phases.sh ADAPTERS LIBRARY INCLUDE WEIR: ranges that PyTorch marks are phases of a recording, over a PyTorch of straw that has
-# RecordFunction's callbacks as PyTorch has them.
+# phases.sh ADAPTERS LIBRARY INCLUDE WEIR: ranges that PyTorch marks become phases of a recording. A stand-in for
+# PyTorch provides the callbacks of RecordFunction.
 set -eu
 adapters=$1 library=$2 include=$3 weir=$4
 if ! command -v g++ >/dev/null; then

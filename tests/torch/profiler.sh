@@ -1,6 +1,6 @@
 #!/bin/sh
-# profiler.sh ADAPTERS: the adapter's short way to know whether a profiler listens, over a PyTorch of straw that keeps what was
-# pushed where PyTorch does: in memory of a library, for each thread.
+# profiler.sh ADAPTERS: the adapter's fast check for an active profiler, with a stand-in for PyTorch that keeps the
+# pushed state where PyTorch does: in thread-local memory of a library.
 set -eu
 adapters=$1
 if ! command -v g++ >/dev/null; then
@@ -117,7 +117,7 @@ extern "C" int run(int, char **argv) {
 }
 END
 
-# PyTorch is loaded while threads run, which get their memory of it when they first need it.
+# PyTorch is loaded while threads run, which allocate its thread-local memory on first use.
 cat >"$work/load.cpp" <<'END'
 #include <dlfcn.h>
 #include <cstdio>
@@ -144,8 +144,8 @@ try() {
   g++ -std=c++17 -O2 -fPIC -shared -pthread "-I$work" "-I$adapters/torch" "$work/main.cpp" "$adapters/torch/profiler.cpp" \
     -o "$work/$1.so" "-L$work" "-lstraw_$1" "-Wl,-rpath,$work"
   "$work/load" "$work/$1.so" "$3"
-  LD_PRELOAD="$work/libstraw_$1.so" "$work/load" "$work/$1.so" "$3" # and from the start
+  LD_PRELOAD="$work/libstraw_$1.so" "$work/load" "$work/$1.so" "$3" # loaded from the start
 }
 try plain "" s
 try begins_with_one "" s1
-try twice -DTWICE a # two words lead there, so neither is taken, and everybody asks
+try twice -DTWICE a # two candidates, so neither is used and every thread asks PyTorch

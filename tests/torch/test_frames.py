@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""test_frames.py LIBWEIR WEIR CC: Python frames in recordings, as the adapter for PyTorch brings them, without PyTorch.
+"""test_frames.py LIBWEIR WEIR CC: Python frames of the PyTorch adapter in recordings, without PyTorch.
 
-The libraries are built by the adapter's build.py. A child process loads the adapter's own package, and calls libweir.so through ctypes, so
-without the GIL, as PyTorch often calls its allocator. The recordings are read with `weir export` when the child is gone.
+The adapter's build.py builds the libraries. A child process loads the adapter's package and calls libweir.so through
+ctypes, and therefore without the GIL, as PyTorch often calls its allocator. `weir export` reads the recordings after
+the child has exited.
 """
 import argparse
 import json
@@ -110,7 +111,7 @@ class Frames(unittest.TestCase):
         self.assertFalse([frame for frame in self.allocs(events)[0]["frames"] if "libweir" in frame["filename"]])
 
     def test_eight_threads(self):
-        # Each allocates another size, in a function of its own, and makes code on the way: the table of places grows meanwhile.
+        # Each thread allocates a different size in a separate function and compiles code: the table of places grows.
         events, _ = self.record(r"""
 def work(n):
     space = {"pair": pair}
@@ -158,18 +159,18 @@ while done < 500:
         for _ in range(3):
             events, _ = self.record(program)
             self.assertGreater(len(self.allocs(events)), 10)
-            for event in self.allocs(events)[:1000]:  # at the end there may be none
+            for event in self.allocs(events)[:1000]:  # the last ones may have none
                 if event.get("frames"):
                     self.assertIn(self.names(event)[0], ("take", "pair"))
 
     def test_thread_without_python(self):
-        # A thread that Python has never seen has no frames, and carries the phase that is shared.
+        # A thread unknown to Python has no frames, and has the shared phase.
         events, _ = self.record(r"""
 phase = weir.weir_history_text(b"Optimizer.step#SGD.step")
 weir.weir_history_share_phase(phase)
 libc = ctypes.CDLL(None)
 thread = ctypes.c_ulong()
-# pthread_create calls one function with one argument; weir_allocator_empty_cache has one, and makes an event.
+# pthread_create calls a function with one argument, such as weir_allocator_empty_cache, which records an event.
 weir.weir_allocator_free(allocator, take(30 << 20))
 assert libc.pthread_create(ctypes.byref(thread), None, weir.weir_allocator_empty_cache, allocator) == 0
 libc.pthread_join(thread, None)
@@ -195,7 +196,7 @@ t.start()
 for _ in range(5):
     child = os.fork()
     if not child:
-        sys.exit(0)  # through the end of the interpreter
+        sys.exit(0)  # finalizes the interpreter
     assert os.waitpid(child, 0)[1] == 0
 stop = True
 t.join()

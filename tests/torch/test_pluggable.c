@@ -1,5 +1,5 @@
 /*
- * The plain route under PyTorch, on the software device: scopes of graphs and of the program's own pools.
+ * The pluggable allocator for PyTorch on the software device: scopes of graphs and of private pools.
  */
 #include <pthread.h>
 
@@ -7,7 +7,7 @@
 #include "support/soft.h"
 #include "weir/weir.h"
 
-/* Where it opens NVIDIA's driver, it gets the device of the test. */
+/* Replaces NVIDIA's driver by the device of the test. */
 static weir_status open_soft(weir_driver **driver) {
   *driver = d;
   return WEIR_OK;
@@ -31,7 +31,7 @@ static int open_all(void **state) {
 static int close_all(void **state) {
   (void)state;
   weir_allocator_destroy(allocator);
-  OK(d->StreamDestroy(d, work));
+  assert_cu(d->StreamDestroy(d, work));
   soft_close();
   return 0;
 }
@@ -46,11 +46,11 @@ static void put(void *pointer) { weir_torch_free(pointer, 0, 0, work); }
 
 static unsigned long long reserved_by(weir_pool_id pool) {
   weir_stat stats[WEIR_STAT_KINDS];
-  CHECK(weir_pool_get_stats(allocator, 0, pool, stats));
+  assert_ok(weir_pool_get_stats(allocator, 0, pool, stats));
   return (unsigned long long)stats[0].current;
 }
 
-/* Memory that is cached elsewhere is given back for a request only when no capture is under way. */
+/* Whether cached memory is released for a request: only outside of a capture. */
 static bool gives_cache_back(void) {
   put(get(150 * MIB));
   void *pointer = weir_torch_alloc(160 * MIB, 0, work);
@@ -61,16 +61,16 @@ static bool gives_cache_back(void) {
   return given;
 }
 
-static void begin_driver_capture(void) { OK(d->StreamBeginCapture(d, work, WEIR_CU_CAPTURE_GLOBAL)); }
+static void begin_driver_capture(void) { assert_cu(d->StreamBeginCapture(d, work, WEIR_CU_CAPTURE_GLOBAL)); }
 
-/* The capture has stood all that happened in it. */
+/* The capture is still valid. */
 static void end_driver_capture(void) {
   int status = 0;
   weir_cu_graph graph = NULL;
-  OK(d->StreamIsCapturing(d, work, &status));
+  assert_cu(d->StreamIsCapturing(d, work, &status));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_ACTIVE);
-  OK(d->StreamEndCapture(d, work, &graph));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamEndCapture(d, work, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
 }
 
 static void assert_no_capture(void) {
@@ -85,7 +85,7 @@ static void test_pool_of_the_program(void **state) {
   weir_pool_id pool = {0, 1};
   put(get(150 * MIB));
   weir_torch_begin_pool(0, pool, NULL);
-  void *mine = get(160 * MIB); /* takes the place of what was cached */
+  void *mine = get(160 * MIB); /* replaces the cached segment */
   assert_int_equal(reserved_by(pool), 160 * MIB);
   ssize_t bytes = 20 * MIB;
   void *theirs = NULL;
@@ -104,7 +104,7 @@ static void test_pool_of_the_program(void **state) {
   assert_no_capture();
 }
 
-/* PyTorch opens the scope, and begins the capture after that. */
+/* PyTorch opens the scope before it begins the capture. */
 static void test_graph(void **state) {
   (void)state;
   weir_pool_id pool = {2, 0};
@@ -141,7 +141,7 @@ static void test_graph_in_a_pool_of_the_program(void **state) {
   assert_no_capture();
 }
 
-/* The capture is the inner scope's, and over with it. */
+/* The capture belongs to the inner scope and ends with it. */
 static void test_graph_within_a_scope(void **state) {
   (void)state;
   weir_pool_id outer = {0, 4}, inner = {4, 0};
@@ -165,7 +165,7 @@ static void test_graph_within_a_scope(void **state) {
   assert_no_capture();
 }
 
-/* A scope that could not be opened is not closed either: neither the one of that pool that is open, nor a capture. */
+/* Ending a scope that failed to open closes neither the open scope of that pool nor a capture. */
 static void test_begin_fails(void **state) {
   (void)state;
   weir_pool_id graph = {5, 0}, program = {0, 5};
@@ -182,10 +182,10 @@ static void test_begin_fails(void **state) {
   weir_torch_end_pool(0, program);
   void *pointer = get(20 * MIB);
   assert_int_equal(reserved_by(program), 20 * MIB);
-  CHECK(weir_allocator_begin_capture(allocator, 0)); /* somebody else's */
+  assert_ok(weir_allocator_begin_capture(allocator, 0)); /* begun by other code */
   weir_torch_end_pool(0, program);
-  weir_torch_end_pool(0, program); /* one that was never opened */
-  CHECK(weir_allocator_end_capture(allocator, 0));
+  weir_torch_end_pool(0, program); /* never opened */
+  assert_ok(weir_allocator_end_capture(allocator, 0));
   put(pointer);
   weir_torch_release_pool(0, program);
   weir_torch_reset();

@@ -1,6 +1,6 @@
 /*
- * A program of CUDA's runtime that knows nothing of Weir, for a machine with a GPU. It checks what it gets, whoever serves it;
- * with LD_PRELOAD=libweir_preload.so it also checks that Weir does. run.sh builds and runs it.
+ * A CUDA runtime program without any code for Weir, for a machine with a GPU. It checks its results with any allocator;
+ * with LD_PRELOAD=libweir_preload.so it also checks that Weir serves it. run.sh builds and runs it.
  */
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ static int passed, failed;
 static bool is_served; /* by Weir */
 static _Thread_local const char *why;
 
-#define CHECK(condition)                                                                                               \
+#define assert_that(condition)                                                                                         \
   do {                                                                                                                 \
     if (!(condition)) {                                                                                                \
       static char text[400];                                                                                           \
@@ -33,7 +33,7 @@ static _Thread_local const char *why;
     }                                                                                                                  \
   } while (0)
 
-#define OK(call) CHECK((call) == cudaSuccess)
+#define assert_cuda(call) assert_that((call) == cudaSuccess)
 
 static double now(void) {
   struct timespec t;
@@ -46,7 +46,7 @@ static void hold(void *semaphore) {
   }
 }
 
-/* A function of the driver's, as libraries fetch it. */
+/* Looks up a driver function as libraries do. */
 static void *entry(const char *name) {
   void *function = NULL;
   enum cudaDriverEntryPointQueryResult found;
@@ -60,12 +60,12 @@ static void *entry(const char *name) {
 static void finds_functions(void) {
   Dl_info info;
   void *function = entry("cuMemAlloc");
-  CHECK(function && dladdr(function, &info));
-  CHECK((strstr(info.dli_fname, "weir_preload") != NULL) == is_served);
+  assert_that(function && dladdr(function, &info));
+  assert_that((strstr(info.dli_fname, "weir_preload") != NULL) == is_served);
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  CHECK(library && dladdr(dlsym(library, "cuMemAlloc_v2"), &info));
-  CHECK((strstr(info.dli_fname, "weir_preload") != NULL) == is_served);
-  CHECK(dladdr(dlsym(library, "cuInit"), &info) && strstr(info.dli_fname, "libcuda"));
+  assert_that(library && dladdr(dlsym(library, "cuMemAlloc_v2"), &info));
+  assert_that((strstr(info.dli_fname, "weir_preload") != NULL) == is_served);
+  assert_that(dladdr(dlsym(library, "cuInit"), &info) && strstr(info.dli_fname, "libcuda"));
 }
 
 static void small_allocations(void) {
@@ -74,86 +74,86 @@ static void small_allocations(void) {
   unsigned char bytes[1000];
   uintptr_t low = UINTPTR_MAX, high = 0;
   for (int i = 0; i < COUNT; i++) {
-    OK(cudaMalloc(&pointers[i], sizeof bytes));
+    assert_cuda(cudaMalloc(&pointers[i], sizeof bytes));
     uintptr_t at = (uintptr_t)pointers[i];
-    CHECK(at % 256 == 0);
+    assert_that(at % 256 == 0);
     low = at < low ? at : low;
     high = at > high ? at : high;
-    OK(cudaMemset(pointers[i], i, sizeof bytes));
+    assert_cuda(cudaMemset(pointers[i], i, sizeof bytes));
   }
   if (is_served)
-    CHECK(high - low < 2 * MIB);
+    assert_that(high - low < 2 * MIB);
   for (int i = 0; i < COUNT; i++) {
-    OK(cudaMemcpy(bytes, pointers[i], sizeof bytes, cudaMemcpyDeviceToHost));
-    CHECK(bytes[0] == i && bytes[999] == i);
-    OK(cudaFree(pointers[i]));
+    assert_cuda(cudaMemcpy(bytes, pointers[i], sizeof bytes, cudaMemcpyDeviceToHost));
+    assert_that(bytes[0] == i && bytes[999] == i);
+    assert_cuda(cudaFree(pointers[i]));
   }
 }
 
 static void attributes(void) {
   struct cudaPointerAttributes a;
   void *pointer;
-  OK(cudaMalloc(&pointer, 5000));
-  OK(cudaPointerGetAttributes(&a, pointer));
-  CHECK(a.type == cudaMemoryTypeDevice && a.device == 0 && a.devicePointer == pointer);
-  OK(cudaFree(pointer));
-  OK(cudaFree(NULL));
+  assert_cuda(cudaMalloc(&pointer, 5000));
+  assert_cuda(cudaPointerGetAttributes(&a, pointer));
+  assert_that(a.type == cudaMemoryTypeDevice && a.device == 0 && a.devicePointer == pointer);
+  assert_cuda(cudaFree(pointer));
+  assert_cuda(cudaFree(NULL));
 }
 
 static void wrong_frees(void) {
   void *pointer;
   int host;
-  OK(cudaMalloc(&pointer, 32 * MIB));
-  OK(cudaFree(pointer));
-  CHECK(cudaFree(pointer) == cudaErrorInvalidValue);
-  CHECK(cudaGetLastError() == cudaErrorInvalidValue);
-  CHECK(cudaFree(&host) == cudaErrorInvalidValue);
-  CHECK(cudaGetLastError() == cudaErrorInvalidValue);
-  CHECK(cudaGetLastError() == cudaSuccess);
-  OK(cudaMalloc(&pointer, 32 * MIB));
-  OK(cudaMemset(pointer, 1, 32 * MIB));
-  OK(cudaDeviceSynchronize());
-  OK(cudaFree(pointer));
+  assert_cuda(cudaMalloc(&pointer, 32 * MIB));
+  assert_cuda(cudaFree(pointer));
+  assert_that(cudaFree(pointer) == cudaErrorInvalidValue);
+  assert_that(cudaGetLastError() == cudaErrorInvalidValue);
+  assert_that(cudaFree(&host) == cudaErrorInvalidValue);
+  assert_that(cudaGetLastError() == cudaErrorInvalidValue);
+  assert_that(cudaGetLastError() == cudaSuccess);
+  assert_cuda(cudaMalloc(&pointer, 32 * MIB));
+  assert_cuda(cudaMemset(pointer, 1, 32 * MIB));
+  assert_cuda(cudaDeviceSynchronize());
+  assert_cuda(cudaFree(pointer));
 }
 
 static void limit_and_out_of_memory(void) {
   size_t free_bytes, total_bytes;
   void *pointer = NULL;
-  OK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  CHECK(free_bytes <= total_bytes);
+  assert_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
+  assert_that(free_bytes <= total_bytes);
   if (is_served)
-    CHECK(total_bytes == 4096 * MIB);
-  CHECK(cudaMalloc(&pointer, total_bytes + MIB) == cudaErrorMemoryAllocation);
-  CHECK(!pointer);
-  CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
-  CHECK(cudaGetLastError() == cudaSuccess);
-  CHECK(cudaMallocAsync(&pointer, total_bytes + MIB, 0) == cudaErrorMemoryAllocation);
-  CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
-  OK(cudaMalloc(&pointer, MIB));
-  OK(cudaFree(pointer));
+    assert_that(total_bytes == 4096 * MIB);
+  assert_that(cudaMalloc(&pointer, total_bytes + MIB) == cudaErrorMemoryAllocation);
+  assert_that(!pointer);
+  assert_that(cudaGetLastError() == cudaErrorMemoryAllocation);
+  assert_that(cudaGetLastError() == cudaSuccess);
+  assert_that(cudaMallocAsync(&pointer, total_bytes + MIB, 0) == cudaErrorMemoryAllocation);
+  assert_that(cudaGetLastError() == cudaErrorMemoryAllocation);
+  assert_cuda(cudaMalloc(&pointer, MIB));
+  assert_cuda(cudaFree(pointer));
 }
 
 static void other_kinds(void) {
   void *pointer, *host;
   size_t pitch;
-  OK(cudaMallocPitch(&pointer, &pitch, 1000, 16));
-  CHECK(pitch >= 1000 && pitch % 256 == 0);
-  OK(cudaMemset2D(pointer, pitch, 7, 1000, 16));
-  OK(cudaFree(pointer));
+  assert_cuda(cudaMallocPitch(&pointer, &pitch, 1000, 16));
+  assert_that(pitch >= 1000 && pitch % 256 == 0);
+  assert_cuda(cudaMemset2D(pointer, pitch, 7, 1000, 16));
+  assert_cuda(cudaFree(pointer));
   struct cudaPitchedPtr pitched;
-  OK(cudaMalloc3D(&pitched, make_cudaExtent(300, 20, 4)));
-  OK(cudaMemset3D(pitched, 1, make_cudaExtent(300, 20, 4)));
-  OK(cudaFree(pitched.ptr));
-  OK(cudaMallocManaged(&pointer, MIB, cudaMemAttachGlobal));
+  assert_cuda(cudaMalloc3D(&pitched, make_cudaExtent(300, 20, 4)));
+  assert_cuda(cudaMemset3D(pitched, 1, make_cudaExtent(300, 20, 4)));
+  assert_cuda(cudaFree(pitched.ptr));
+  assert_cuda(cudaMallocManaged(&pointer, MIB, cudaMemAttachGlobal));
   memset(pointer, 1, MIB);
-  OK(cudaFree(pointer));
-  OK(cudaMallocHost(&host, MIB));
-  OK(cudaFreeHost(host));
+  assert_cuda(cudaFree(pointer));
+  assert_cuda(cudaMallocHost(&host, MIB));
+  assert_cuda(cudaFreeHost(host));
   cudaArray_t array;
   struct cudaChannelFormatDesc floats = cudaCreateChannelDesc(32, 0, 0, 0, cudaChannelFormatKindFloat);
-  OK(cudaMallocArray(&array, &floats, 64, 64, 0));
-  OK(cudaFreeArray(array));
-  OK(cudaDeviceSynchronize());
+  assert_cuda(cudaMallocArray(&array, &floats, 64, 64, 0));
+  assert_cuda(cudaFreeArray(array));
+  assert_cuda(cudaDeviceSynchronize());
 }
 
 typedef struct freeing {
@@ -175,18 +175,18 @@ static void free_waits(void) {
   freeing f = {0};
   pthread_t thread;
   sem_init(&semaphore, 0, 0);
-  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  OK(cudaMalloc(&f.pointer, MIB));
-  OK(cudaLaunchHostFunc(stream, hold, &semaphore));
-  OK(cudaMemsetAsync(f.pointer, 1, MIB, stream));
-  CHECK(pthread_create(&thread, NULL, free_it, &f) == 0);
+  assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  assert_cuda(cudaMalloc(&f.pointer, MIB));
+  assert_cuda(cudaLaunchHostFunc(stream, hold, &semaphore));
+  assert_cuda(cudaMemsetAsync(f.pointer, 1, MIB, stream));
+  assert_that(pthread_create(&thread, NULL, free_it, &f) == 0);
   usleep(50000);
   bool was_early = atomic_load(&f.is_done);
   sem_post(&semaphore);
   pthread_join(thread, NULL);
-  CHECK(!was_early);
-  OK(f.result);
-  OK(cudaStreamDestroy(stream));
+  assert_that(!was_early);
+  assert_cuda(f.result);
+  assert_cuda(cudaStreamDestroy(stream));
 }
 
 static void streams_in_order(void) {
@@ -195,29 +195,29 @@ static void streams_in_order(void) {
   void *a, *b, *c, *d;
   unsigned char bytes[16];
   sem_init(&semaphore, 0, 0);
-  OK(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
-  OK(cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking));
-  OK(cudaMallocAsync(&a, 3 * MIB, one));
-  OK(cudaLaunchHostFunc(one, hold, &semaphore));
-  OK(cudaMemsetAsync(a, 1, 3 * MIB, one));
-  OK(cudaFreeAsync(a, one));
-  OK(cudaMallocAsync(&b, 3 * MIB, one));
-  OK(cudaMallocAsync(&c, 3 * MIB, two));
-  OK(cudaMemsetAsync(c, 2, 3 * MIB, two));
-  OK(cudaMalloc(&d, 3 * MIB));
+  assert_cuda(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
+  assert_cuda(cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking));
+  assert_cuda(cudaMallocAsync(&a, 3 * MIB, one));
+  assert_cuda(cudaLaunchHostFunc(one, hold, &semaphore));
+  assert_cuda(cudaMemsetAsync(a, 1, 3 * MIB, one));
+  assert_cuda(cudaFreeAsync(a, one));
+  assert_cuda(cudaMallocAsync(&b, 3 * MIB, one));
+  assert_cuda(cudaMallocAsync(&c, 3 * MIB, two));
+  assert_cuda(cudaMemsetAsync(c, 2, 3 * MIB, two));
+  assert_cuda(cudaMalloc(&d, 3 * MIB));
   if (is_served)
-    CHECK(a == b);
-  CHECK(c != a && d != a && d != c);
-  OK(cudaFreeAsync(b, one));
-  OK(cudaStreamSynchronize(two));
+    assert_that(a == b);
+  assert_that(c != a && d != a && d != c);
+  assert_cuda(cudaFreeAsync(b, one));
+  assert_cuda(cudaStreamSynchronize(two));
   sem_post(&semaphore);
-  OK(cudaStreamSynchronize(one));
-  OK(cudaMemcpy(bytes, c, sizeof bytes, cudaMemcpyDeviceToHost));
-  CHECK(bytes[0] == 2 && bytes[15] == 2);
-  OK(cudaFreeAsync(c, two));
-  OK(cudaFree(d));
-  OK(cudaStreamDestroy(one));
-  OK(cudaStreamDestroy(two));
+  assert_cuda(cudaStreamSynchronize(one));
+  assert_cuda(cudaMemcpy(bytes, c, sizeof bytes, cudaMemcpyDeviceToHost));
+  assert_that(bytes[0] == 2 && bytes[15] == 2);
+  assert_cuda(cudaFreeAsync(c, two));
+  assert_cuda(cudaFree(d));
+  assert_cuda(cudaStreamDestroy(one));
+  assert_cuda(cudaStreamDestroy(two));
 }
 
 static void freed_on_another_stream(void) {
@@ -225,30 +225,30 @@ static void freed_on_another_stream(void) {
   sem_t semaphore;
   void *a, *b, *c;
   sem_init(&semaphore, 0, 0);
-  OK(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
-  OK(cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking));
-  OK(cudaMallocAsync(&a, 5 * MIB, one));
-  OK(cudaStreamSynchronize(one));
-  OK(cudaLaunchHostFunc(two, hold, &semaphore));
-  OK(cudaMemsetAsync(a, 1, 5 * MIB, two));
-  OK(cudaFreeAsync(a, two));
-  OK(cudaMallocAsync(&b, 5 * MIB, one));
-  CHECK(a != b);
+  assert_cuda(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
+  assert_cuda(cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking));
+  assert_cuda(cudaMallocAsync(&a, 5 * MIB, one));
+  assert_cuda(cudaStreamSynchronize(one));
+  assert_cuda(cudaLaunchHostFunc(two, hold, &semaphore));
+  assert_cuda(cudaMemsetAsync(a, 1, 5 * MIB, two));
+  assert_cuda(cudaFreeAsync(a, two));
+  assert_cuda(cudaMallocAsync(&b, 5 * MIB, one));
+  assert_that(a != b);
   sem_post(&semaphore);
-  OK(cudaStreamSynchronize(two));
-  OK(cudaMallocAsync(&c, 5 * MIB, one));
+  assert_cuda(cudaStreamSynchronize(two));
+  assert_cuda(cudaMallocAsync(&c, 5 * MIB, one));
   if (is_served)
-    CHECK(c == a);
-  OK(cudaFreeAsync(b, one));
-  OK(cudaFreeAsync(c, one));
-  OK(cudaDeviceSynchronize());
-  /* Memory of no stream, freed in one; and the other way round. */
-  OK(cudaMalloc(&a, MIB));
-  OK(cudaFreeAsync(a, one));
-  OK(cudaMallocAsync(&a, MIB, one));
-  OK(cudaFree(a));
-  OK(cudaStreamDestroy(one));
-  OK(cudaStreamDestroy(two));
+    assert_that(c == a);
+  assert_cuda(cudaFreeAsync(b, one));
+  assert_cuda(cudaFreeAsync(c, one));
+  assert_cuda(cudaDeviceSynchronize());
+  /* Memory without a stream that is freed in one, and the reverse. */
+  assert_cuda(cudaMalloc(&a, MIB));
+  assert_cuda(cudaFreeAsync(a, one));
+  assert_cuda(cudaMallocAsync(&a, MIB, one));
+  assert_cuda(cudaFree(a));
+  assert_cuda(cudaStreamDestroy(one));
+  assert_cuda(cudaStreamDestroy(two));
 }
 
 static void graphs(void) {
@@ -257,26 +257,26 @@ static void graphs(void) {
   cudaGraphExec_t exec;
   void *node, *result, *freed;
   unsigned char bytes[16] = {0};
-  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  OK(cudaMalloc(&result, sizeof bytes));
-  OK(cudaMalloc(&freed, 6 * MIB));
-  OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-  OK(cudaMallocAsync(&node, MIB, stream));
-  OK(cudaMemsetAsync(node, 9, MIB, stream));
-  OK(cudaMemcpyAsync(result, node, sizeof bytes, cudaMemcpyDeviceToDevice, stream));
-  OK(cudaFreeAsync(node, stream));
-  OK(cudaFree(freed)); /* allowed in a relaxed capture, and must not break it */
-  OK(cudaStreamEndCapture(stream, &graph));
-  OK(cudaGraphInstantiate(&exec, graph, 0));
+  assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  assert_cuda(cudaMalloc(&result, sizeof bytes));
+  assert_cuda(cudaMalloc(&freed, 6 * MIB));
+  assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  assert_cuda(cudaMallocAsync(&node, MIB, stream));
+  assert_cuda(cudaMemsetAsync(node, 9, MIB, stream));
+  assert_cuda(cudaMemcpyAsync(result, node, sizeof bytes, cudaMemcpyDeviceToDevice, stream));
+  assert_cuda(cudaFreeAsync(node, stream));
+  assert_cuda(cudaFree(freed)); /* allowed in a relaxed capture, which must stay valid */
+  assert_cuda(cudaStreamEndCapture(stream, &graph));
+  assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
   for (int i = 0; i < 3; i++)
-    OK(cudaGraphLaunch(exec, stream));
-  OK(cudaStreamSynchronize(stream));
-  OK(cudaMemcpy(bytes, result, sizeof bytes, cudaMemcpyDeviceToHost));
-  CHECK(bytes[0] == 9 && bytes[15] == 9);
-  OK(cudaGraphExecDestroy(exec));
-  OK(cudaGraphDestroy(graph));
-  OK(cudaFree(result));
-  OK(cudaStreamDestroy(stream));
+    assert_cuda(cudaGraphLaunch(exec, stream));
+  assert_cuda(cudaStreamSynchronize(stream));
+  assert_cuda(cudaMemcpy(bytes, result, sizeof bytes, cudaMemcpyDeviceToHost));
+  assert_that(bytes[0] == 9 && bytes[15] == 9);
+  assert_cuda(cudaGraphExecDestroy(exec));
+  assert_cuda(cudaGraphDestroy(graph));
+  assert_cuda(cudaFree(result));
+  assert_cuda(cudaStreamDestroy(stream));
 }
 
 static void *post_later(void *semaphore) {
@@ -285,7 +285,7 @@ static void *post_later(void *semaphore) {
   return NULL;
 }
 
-/* A free that waits for the device does not break a capture that begins meanwhile. */
+/* A free that waits for the device does not invalidate a capture that begins meanwhile. */
 static void capture_while_a_free_waits(void) {
   cudaStream_t stream, busy;
   cudaGraph_t graph;
@@ -294,14 +294,14 @@ static void capture_while_a_free_waits(void) {
   pthread_t freer, poster;
   void *memory;
   sem_init(&semaphore, 0, 0);
-  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  OK(cudaStreamCreateWithFlags(&busy, cudaStreamNonBlocking));
-  OK(cudaMalloc(&memory, MIB));
-  OK(cudaMalloc(&f.pointer, MIB));
-  OK(cudaLaunchHostFunc(busy, hold, &semaphore));
-  CHECK(pthread_create(&freer, NULL, free_it, &f) == 0);
+  assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  assert_cuda(cudaStreamCreateWithFlags(&busy, cudaStreamNonBlocking));
+  assert_cuda(cudaMalloc(&memory, MIB));
+  assert_cuda(cudaMalloc(&f.pointer, MIB));
+  assert_cuda(cudaLaunchHostFunc(busy, hold, &semaphore));
+  assert_that(pthread_create(&freer, NULL, free_it, &f) == 0);
   usleep(50000);
-  CHECK(pthread_create(&poster, NULL, post_later, &semaphore) == 0);
+  assert_that(pthread_create(&poster, NULL, post_later, &semaphore) == 0);
   double begin = now();
   cudaError_t began = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
   double waited = now() - begin;
@@ -309,36 +309,36 @@ static void capture_while_a_free_waits(void) {
   pthread_join(poster, NULL);
   pthread_join(freer, NULL);
   printf("  the capture began after %.1f ms\n", waited * 1e3);
-  OK(began);
-  OK(captured);
-  OK(ended);
-  OK(f.result);
+  assert_cuda(began);
+  assert_cuda(captured);
+  assert_cuda(ended);
+  assert_cuda(f.result);
   if (is_served)
-    CHECK(waited < 0.2);
-  OK(cudaGraphDestroy(graph));
-  OK(cudaFree(memory));
-  OK(cudaStreamDestroy(stream));
-  OK(cudaStreamDestroy(busy));
+    assert_that(waited < 0.2);
+  assert_cuda(cudaGraphDestroy(graph));
+  assert_cuda(cudaFree(memory));
+  assert_cuda(cudaStreamDestroy(stream));
+  assert_cuda(cudaStreamDestroy(busy));
 }
 
-/* Memory of streams that are gone is used by others when it runs short. */
+/* Memory of destroyed streams is used by others when memory runs short. */
 static void streams_that_are_gone(void) {
   size_t most = 1000 * MIB;
   cudaStream_t streams[3];
   void *memory[3], *large;
   for (int i = 0; i < 3; i++) {
-    OK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
-    OK(cudaMallocAsync(&memory[i], most, streams[i]));
-    OK(cudaMemsetAsync(memory[i], i, most, streams[i]));
+    assert_cuda(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    assert_cuda(cudaMallocAsync(&memory[i], most, streams[i]));
+    assert_cuda(cudaMemsetAsync(memory[i], i, most, streams[i]));
   }
   for (int i = 0; i < 3; i++) {
-    OK(cudaFreeAsync(memory[i], streams[i]));
-    OK(cudaStreamDestroy(streams[i]));
+    assert_cuda(cudaFreeAsync(memory[i], streams[i]));
+    assert_cuda(cudaStreamDestroy(streams[i]));
   }
-  OK(cudaMalloc(&large, 3 * most));
-  OK(cudaMemset(large, 1, 3 * most));
-  OK(cudaDeviceSynchronize());
-  OK(cudaFree(large));
+  assert_cuda(cudaMalloc(&large, 3 * most));
+  assert_cuda(cudaMemset(large, 1, 3 * most));
+  assert_cuda(cudaDeviceSynchronize());
+  assert_cuda(cudaFree(large));
 }
 
 static void pools(void) {
@@ -347,33 +347,33 @@ static void pools(void) {
                                    .location = {.type = cudaMemLocationTypeDevice, .id = 0}};
   cudaStream_t stream;
   void *a, *b, *c;
-  OK(cudaStreamCreate(&stream));
-  OK(cudaDeviceGetDefaultMemPool(&usual, 0));
-  OK(cudaMemPoolCreate(&own, &props));
-  OK(cudaMallocFromPoolAsync(&a, MIB, usual, stream));
-  OK(cudaMallocFromPoolAsync(&b, MIB, own, stream));
-  OK(cudaMemsetAsync(a, 1, MIB, stream));
-  OK(cudaMemsetAsync(b, 2, MIB, stream));
-  OK(cudaFreeAsync(a, stream));
-  OK(cudaFreeAsync(b, stream));
-  OK(cudaStreamSynchronize(stream));
-  OK(cudaMemPoolDestroy(own));
-  /* One that can be shared stays the driver's. */
+  assert_cuda(cudaStreamCreate(&stream));
+  assert_cuda(cudaDeviceGetDefaultMemPool(&usual, 0));
+  assert_cuda(cudaMemPoolCreate(&own, &props));
+  assert_cuda(cudaMallocFromPoolAsync(&a, MIB, usual, stream));
+  assert_cuda(cudaMallocFromPoolAsync(&b, MIB, own, stream));
+  assert_cuda(cudaMemsetAsync(a, 1, MIB, stream));
+  assert_cuda(cudaMemsetAsync(b, 2, MIB, stream));
+  assert_cuda(cudaFreeAsync(a, stream));
+  assert_cuda(cudaFreeAsync(b, stream));
+  assert_cuda(cudaStreamSynchronize(stream));
+  assert_cuda(cudaMemPoolDestroy(own));
+  /* A shareable pool stays with the driver. */
   props.handleTypes = cudaMemHandleTypePosixFileDescriptor;
-  OK(cudaMemPoolCreate(&own, &props));
-  OK(cudaMallocFromPoolAsync(&c, MIB, own, stream));
+  assert_cuda(cudaMemPoolCreate(&own, &props));
+  assert_cuda(cudaMallocFromPoolAsync(&c, MIB, own, stream));
   int file = -1;
   struct cudaMemPoolPtrExportData data;
-  OK(cudaMemPoolExportToShareableHandle(&file, own, cudaMemHandleTypePosixFileDescriptor, 0));
-  OK(cudaMemPoolExportPointer(&data, c));
+  assert_cuda(cudaMemPoolExportToShareableHandle(&file, own, cudaMemHandleTypePosixFileDescriptor, 0));
+  assert_cuda(cudaMemPoolExportPointer(&data, c));
   close(file);
-  OK(cudaFreeAsync(c, stream));
-  OK(cudaStreamSynchronize(stream));
-  OK(cudaMemPoolDestroy(own));
-  OK(cudaStreamDestroy(stream));
+  assert_cuda(cudaFreeAsync(c, stream));
+  assert_cuda(cudaStreamSynchronize(stream));
+  assert_cuda(cudaMemPoolDestroy(own));
+  assert_cuda(cudaStreamDestroy(stream));
 }
 
-/* A context that is not the device's primary one has memory of its own. */
+/* A context other than the primary context of the device has separate memory. */
 static void other_contexts(void) {
   int (*create)(void **, unsigned, int);
   int (*destroy)(void *);
@@ -384,22 +384,22 @@ static void other_contexts(void) {
   static const char *const names[] = {"cuCtxCreate_v2", "cuCtxDestroy_v2", "cuMemAlloc_v2", "cuMemsetD8_v2",
                                       "cuMemFree_v2"};
   for (int i = 0; i < 5; i++)
-    CHECK((found[i] = dlsym(library, names[i])) != NULL);
+    assert_that((found[i] = dlsym(library, names[i])) != NULL);
   memcpy(&create, &found[0], sizeof create);
   memcpy(&destroy, &found[1], sizeof destroy);
   memcpy(&alloc, &found[2], sizeof alloc);
   memcpy(&set, &found[3], sizeof set);
   memcpy(&release, &found[4], sizeof release);
   unsigned long long pointer = 0;
-  CHECK(create(&context, 0, 0) == 0);
+  assert_that(create(&context, 0, 0) == 0);
   int r1 = alloc(&pointer, 1000), r2 = r1 ? r1 : set(pointer, 3, 1000), r3 = r1 ? r1 : release(pointer);
   int r4 = destroy(context);
-  CHECK(r1 == 0 && r2 == 0 && r3 == 0 && r4 == 0);
-  OK(cudaSetDevice(0));
+  assert_that(r1 == 0 && r2 == 0 && r3 == 0 && r4 == 0);
+  assert_cuda(cudaSetDevice(0));
   void *again;
-  OK(cudaMalloc(&again, 1000));
-  OK(cudaMemset(again, 1, 1000));
-  OK(cudaFree(again));
+  assert_cuda(cudaMalloc(&again, 1000));
+  assert_cuda(cudaMemset(again, 1, 1000));
+  assert_cuda(cudaFree(again));
 }
 
 static void shared_with_processes(void) {
@@ -407,15 +407,15 @@ static void shared_with_processes(void) {
   cudaIpcMemHandle_t handle;
   const char *conf = getenv("WEIR_ALLOC_CONF");
   bool is_expandable = is_served && conf && strstr(conf, "expandable_segments:True");
-  OK(cudaMalloc(&whole, 32 * MIB));
+  assert_cuda(cudaMalloc(&whole, 32 * MIB));
   cudaError_t result = cudaIpcGetMemHandle(&handle, whole);
-  CHECK(result == (is_expandable ? cudaErrorNotSupported : cudaSuccess));
-  CHECK(cudaGetLastError() == result);
+  assert_that(result == (is_expandable ? cudaErrorNotSupported : cudaSuccess));
+  assert_that(cudaGetLastError() == result);
   if (is_served) {
-    CHECK(cudaIpcGetMemHandle(&handle, (char *)whole + MIB) != cudaSuccess);
-    CHECK(cudaGetLastError() != cudaSuccess);
+    assert_that(cudaIpcGetMemHandle(&handle, (char *)whole + MIB) != cudaSuccess);
+    assert_that(cudaGetLastError() != cudaSuccess);
   }
-  OK(cudaFree(whole));
+  assert_cuda(cudaFree(whole));
 }
 
 static void *work(void *argument) {
@@ -453,62 +453,62 @@ static void threads(void) {
   pthread_t all[COUNT];
   int wrong = 0;
   for (int i = 0; i < COUNT; i++)
-    CHECK(pthread_create(&all[i], NULL, work, (void *)(uintptr_t)(i + 1)) == 0);
+    assert_that(pthread_create(&all[i], NULL, work, (void *)(uintptr_t)(i + 1)) == 0);
   for (int i = 0; i < COUNT; i++) {
     void *result;
     pthread_join(all[i], &result);
     wrong += result != NULL;
   }
-  CHECK(wrong == 0);
+  assert_that(wrong == 0);
 }
 
 static void forks(void) {
   void *pointer;
-  OK(cudaMalloc(&pointer, 1000));
+  assert_cuda(cudaMalloc(&pointer, 1000));
   pid_t child = fork();
-  CHECK(child >= 0);
+  assert_that(child >= 0);
   if (child == 0) {
     void *childs = NULL;
     _exit(cudaMalloc(&childs, 1000) != cudaSuccess ? 0 : 1);
   }
   int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  OK(cudaFree(pointer));
+  assert_that(waitpid(child, &status, 0) == child);
+  assert_that(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  assert_cuda(cudaFree(pointer));
 }
 
 static void pairs_are_fast(void) {
   enum { COUNT = 2000 };
   cudaStream_t stream;
   void *pointer;
-  OK(cudaStreamCreate(&stream));
-  OK(cudaMalloc(&pointer, 64 * MIB));
-  OK(cudaFree(pointer));
+  assert_cuda(cudaStreamCreate(&stream));
+  assert_cuda(cudaMalloc(&pointer, 64 * MIB));
+  assert_cuda(cudaFree(pointer));
   double begin = now();
   for (int i = 0; i < COUNT / 10; i++) {
-    OK(cudaMalloc(&pointer, 64 * MIB));
-    OK(cudaFree(pointer));
+    assert_cuda(cudaMalloc(&pointer, 64 * MIB));
+    assert_cuda(cudaFree(pointer));
   }
   double plain = (now() - begin) / (COUNT / 10.0);
   begin = now();
   for (int i = 0; i < COUNT; i++) {
-    OK(cudaMallocAsync(&pointer, 64 * MIB, stream));
-    OK(cudaFreeAsync(pointer, stream));
+    assert_cuda(cudaMallocAsync(&pointer, 64 * MIB, stream));
+    assert_cuda(cudaFreeAsync(pointer, stream));
   }
-  OK(cudaStreamSynchronize(stream));
+  assert_cuda(cudaStreamSynchronize(stream));
   printf("  cudaMalloc and cudaFree of 64 MiB: %.2f us; cudaMallocAsync and cudaFreeAsync: %.2f us\n", plain * 1e6,
          (now() - begin) / COUNT * 1e6);
-  OK(cudaStreamDestroy(stream));
+  assert_cuda(cudaStreamDestroy(stream));
 }
 
 static void reset(void) {
   void *pointer;
-  OK(cudaMalloc(&pointer, 10 * MIB));
-  OK(cudaDeviceReset());
-  OK(cudaMalloc(&pointer, 10 * MIB));
-  OK(cudaMemset(pointer, 1, 10 * MIB));
-  OK(cudaDeviceSynchronize());
-  OK(cudaFree(pointer));
+  assert_cuda(cudaMalloc(&pointer, 10 * MIB));
+  assert_cuda(cudaDeviceReset());
+  assert_cuda(cudaMalloc(&pointer, 10 * MIB));
+  assert_cuda(cudaMemset(pointer, 1, 10 * MIB));
+  assert_cuda(cudaDeviceSynchronize());
+  assert_cuda(cudaFree(pointer));
 }
 
 /* ---- */

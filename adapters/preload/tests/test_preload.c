@@ -1,6 +1,7 @@
 /*
- * A program of CUDA's runtime that knows nothing of Weir, under LD_PRELOAD, on stand-ins for the runtime and the driver. The
- * environment has two devices of 256 MiB, of which 128 MiB each are allowed; the program uses the first where nothing else is said.
+ * A CUDA runtime program without any code for Weir, under LD_PRELOAD, on stand-ins for the runtime and the driver. The
+ * environment sets up two devices of 256 MiB with a limit of 128 MiB each; tests use the first device unless they say
+ * otherwise.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,7 +24,7 @@
 #define MIB ((size_t)1 << 20)
 enum { VERSION = 13000, LEGACY = 1, PER_THREAD = 2 };
 
-/* ---- Tools ---- */
+/* ---- Helpers ---- */
 
 static void *library(void) {
   static void *handle;
@@ -33,7 +34,7 @@ static void *library(void) {
   return handle;
 }
 
-/* The stand-in is found by dlsym alone: the program is not linked to it. */
+/* The stand-in is found only with dlsym: the program is not linked to it. */
 #define FIND(function, name)                                                                                           \
   do {                                                                                                                 \
     void *address = dlsym(library(), name);                                                                            \
@@ -89,7 +90,7 @@ static void *get_async(size_t bytes, weir_cu_stream stream) {
 
 static weir_cu_stream new_stream(void) {
   weir_cu_stream stream;
-  void *pointer = get(1); /* the thread has a context now */
+  void *pointer = get(1); /* makes a context current on the thread */
   assert_int_equal(cudaFree(pointer), 0);
   assert_int_equal(fake()->StreamCreateWithPriority(fake(), &stream, WEIR_CU_STREAM_NON_BLOCKING, 0), 0);
   return stream;
@@ -108,9 +109,9 @@ static void hold(void *semaphore) {
 }
 
 static sem_t semaphores[16];
-static int semaphore_count; /* of those above that the test uses */
+static int semaphore_count; /* the number of semaphores in use */
 
-/* The stream stops here until the semaphore is posted. */
+/* Blocks the stream until the semaphore is posted. */
 static sem_t *block(weir_cu_stream stream) {
   assert_in_range(semaphore_count, 0, 15);
   sem_t *semaphore = &semaphores[semaphore_count++];
@@ -119,7 +120,7 @@ static sem_t *block(weir_cu_stream stream) {
   return semaphore;
 }
 
-/* A test that failed leaves nobody waiting. */
+/* Releases everything that a failed test left blocked. */
 static int release_all(void **state) {
   (void)state;
   while (semaphore_count > 0)
@@ -127,7 +128,7 @@ static int release_all(void **state) {
   return fake()->CtxSynchronize(fake());
 }
 
-/* A call in a thread of its own, to see that it waits. */
+/* Runs a call on another thread, to check that it waits. */
 typedef struct waiter {
   void (*call)(void *argument);
   void *argument;
@@ -142,7 +143,7 @@ static void *run_waiter(void *argument) {
   return NULL;
 }
 
-/* The call returns only after the semaphore is posted. */
+/* Checks that the call returns only after the semaphore is posted. */
 static void assert_waits(void (*call)(void *), void *argument, sem_t *semaphore) {
   waiter w = {.call = call, .argument = argument};
   assert_int_equal(pthread_create(&w.thread, NULL, run_waiter, &w), 0);
@@ -184,7 +185,7 @@ static void odd_arguments_are_answered_by_the_driver(void **state) {
   assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
 }
 
-static void memory_of_others_goes_to_the_driver(void **state) {
+static void foreign_memory_is_freed_by_the_driver(void **state) {
   (void)state;
   weir_cu_deviceptr others;
   void *mine = get(1);
@@ -196,9 +197,9 @@ static void memory_of_others_goes_to_the_driver(void **state) {
   assert_int_equal(calls("cuMemFree_v2"), before + 1);
 }
 
-static void a_second_free_reaches_nobody(void **state) {
+static void a_double_free_is_refused(void **state) {
   (void)state;
-  void *pointer = get(20 * MIB); /* a segment of its own: the driver knows this address */
+  void *pointer = get(20 * MIB); /* a whole segment, so the driver knows this address */
   unsigned long before = calls("cuMemFree_v2");
   assert_int_equal(cudaFree(pointer), 0);
   assert_int_equal(cudaFree(pointer), WEIR_CU_INVALID_VALUE);
@@ -232,13 +233,13 @@ static void the_limit_holds(void **state) {
   assert_int_equal(cudaGetLastError(), 0);
   assert_int_equal(cudaFree(first), 0);
   assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
-  assert_in_range(free_bytes, 127 * MIB, 128 * MIB); /* what is cached is free for the program */
+  assert_in_range(free_bytes, 127 * MIB, 128 * MIB); /* cached memory counts as free */
   second = get(64 * MIB);
   assert_int_equal(cudaFree(second), 0);
 }
 
-/* The rest of a segment that is in use cannot become another one. */
-static void what_is_free_can_be_had(void **state) {
+/* The rest of a partly used segment cannot become another segment. */
+static void free_memory_can_be_allocated(void **state) {
   (void)state;
   enum { COUNT = 50 };
   size_t free_bytes, total_bytes;
@@ -257,22 +258,22 @@ static void what_is_free_can_be_had(void **state) {
   assert_in_range(free_bytes, 127 * MIB, 128 * MIB);
 }
 
-static void other_memory_of_the_driver_finds_room(void **state) {
+static void cached_memory_is_released_for_the_driver(void **state) {
   (void)state;
   void *array;
   size_t bytes = 200 * MIB;
   assert_int_equal(cudaFree(get(100 * MIB)), 0);
   ENTRY((void **, const void *), create, "cuArrayCreate");
   assert_int_equal(create(&array, &bytes), 0);
-  assert_int_equal(cudaFree(array), 0); /* the stand-in's arrays are its memory */
+  assert_int_equal(cudaFree(array), 0); /* arrays of the stand-in are plain memory */
   assert_int_equal(cudaFree(get(100 * MIB)), 0);
   ENTRY((void **, const void *, unsigned), create_levels, "cuMipmappedArrayCreate");
   assert_int_equal(create_levels(&array, &bytes, 3), 0);
   assert_int_equal(cudaFree(array), 0);
 }
 
-/* A device that failed says so, instead of having no memory. */
-static void errors_of_the_device_come_through(void **state) {
+/* A failed device reports its error instead of out of memory. */
+static void device_errors_are_reported(void **state) {
   (void)state;
   void *pointer;
   break_device(WEIR_CU_ILLEGAL_ADDRESS);
@@ -295,7 +296,7 @@ static void free_waits_for_the_device(void **state) {
   end_stream(stream);
 }
 
-static void a_stream_uses_its_memory_again_at_once(void **state) {
+static void a_stream_reuses_its_memory_at_once(void **state) {
   (void)state;
   weir_cu_stream first = new_stream(), second = new_stream();
   void *pointer = get_async(3 * MIB, first);
@@ -349,8 +350,8 @@ static void memory_of_no_stream_waits_for_the_one_that_freed_it(void **state) {
   end_stream(stream);
 }
 
-/* The default stream has an order, memory of cudaMalloc has none. */
-static void memory_of_the_default_stream_is_not_anyones(void **state) {
+/* The default stream is ordered; memory of cudaMalloc is not. */
+static void memory_of_the_default_stream_is_ordered(void **state) {
   (void)state;
   void *pointer = get_async(5 * MIB, NULL);
   sem_t *semaphore = block(NULL);
@@ -373,7 +374,7 @@ static void *free_on_own_default_stream(void *argument) {
   return pointer;
 }
 
-static void default_streams_of_threads_are_apart(void **state) {
+static void default_streams_of_threads_are_independent(void **state) {
   (void)state;
   sem_t *semaphore;
   pthread_t thread;
@@ -389,8 +390,8 @@ static void default_streams_of_threads_are_apart(void **state) {
 
 static void call_end_stream(void *stream) { end_stream(stream); }
 
-/* A new stream may get the handle of an old one, and its memory with it. */
-static void the_end_of_a_stream_waits_for_its_work(void **state) {
+/* A new stream may get the handle of a destroyed stream, together with its memory. */
+static void destroying_a_stream_waits_for_its_work(void **state) {
   (void)state;
   weir_cu_stream stream = new_stream();
   void *pointer = get_async(MIB, stream);
@@ -401,7 +402,7 @@ static void the_end_of_a_stream_waits_for_its_work(void **state) {
 
 /* ---- Captures ---- */
 
-static void captured_memory_is_the_graphs(void **state) {
+static void captured_memory_belongs_to_the_graph(void **state) {
   (void)state;
   ENTRY((weir_cu_stream, int), begin, "cuStreamBeginCapture");
   ENTRY((weir_cu_stream, weir_cu_graph *), end, "cuStreamEndCapture");
@@ -416,7 +417,7 @@ static void captured_memory_is_the_graphs(void **state) {
   assert_int_equal(cudaFreeAsync(node, stream), 0);
   assert_int_equal(calls("cuMemFreeAsync"), frees + 1);
   assert_int_equal(cudaFreeAsync(anyones, stream), WEIR_CU_INVALID_VALUE);
-  /* The device cannot be waited for now: this is free later. */
+  /* The device cannot be synchronized now, so the memory is freed later. */
   assert_int_equal(cudaFree(freed), 0);
   void *other = get(6 * MIB);
   assert_ptr_not_equal(other, freed);
@@ -435,7 +436,7 @@ static void captured_memory_is_the_graphs(void **state) {
   end_stream(stream);
 }
 
-static void a_capture_that_fails_is_over_too(void **state) {
+static void a_failed_capture_ends(void **state) {
   (void)state;
   ENTRY((weir_cu_stream, int), begin, "cuStreamBeginCapture");
   ENTRY((weir_cu_stream, weir_cu_graph *), end, "cuStreamEndCapture");
@@ -446,7 +447,7 @@ static void a_capture_that_fails_is_over_too(void **state) {
   assert_int_equal(end(stream, &graph), WEIR_CU_STREAM_CAPTURE_INVALIDATED);
   void *pointer = get(6 * MIB);
   assert_int_equal(cudaFree(pointer), 0);
-  assert_ptr_equal(get(6 * MIB), pointer); /* it was free at once: no capture is under way */
+  assert_ptr_equal(get(6 * MIB), pointer); /* free at once, because no capture is active */
   assert_int_equal(cudaFree(pointer), 0);
   end_stream(stream);
 }
@@ -463,7 +464,7 @@ static void end_capture(weir_cu_stream stream) {
   assert_int_equal(fake()->GraphDestroy(fake(), graph), 0);
 }
 
-/* Memory that was freed is given out again at once exactly if no capture is under way. */
+/* Freed memory is reused at once exactly if no capture is active. */
 static bool is_free_at_once(void) {
   void *pointer = get(6 * MIB);
   assert_int_equal(cudaFree(pointer), 0);
@@ -520,7 +521,7 @@ static void each_capture_counts(void **state) {
 
 static void call_get_6(void *pointer) { *(void **)pointer = get(6 * MIB); }
 
-static void what_a_capture_put_off_waits_for_the_device(void **state) {
+static void frees_deferred_by_a_capture_wait_for_the_device(void **state) {
   (void)state;
   weir_cu_stream stream = new_stream(), other = new_stream();
   void *freed = get(6 * MIB), *again;
@@ -537,13 +538,13 @@ static void what_a_capture_put_off_waits_for_the_device(void **state) {
   assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
 }
 
-/* The driver would crash. */
-static void streams_that_are_gone_are_not_asked(void **state) {
+/* NVIDIA's driver would crash. */
+static void destroyed_streams_are_not_queried(void **state) {
   (void)state;
   weir_cu_stream captured = new_stream(), own = new_stream(), other = new_stream();
   void *freed = get_async(6 * MIB, own);
   begin_capture(captured);
-  assert_int_equal(cudaFreeAsync(freed, other), 0); /* an event cannot be asked now */
+  assert_int_equal(cudaFreeAsync(freed, other), 0); /* its event cannot be queried now */
   end_stream(other);
   end_capture(captured);
   unsigned long records = calls("cuEventRecord"), waits = calls("cuStreamSynchronize");
@@ -556,7 +557,7 @@ static void streams_that_are_gone_are_not_asked(void **state) {
   end_stream(captured);
 }
 
-/* A free that waits neither holds a capture up nor breaks it. */
+/* A free that waits neither delays nor invalidates a capture. */
 static void a_capture_begins_while_a_free_waits(void **state) {
   (void)state;
   weir_cu_stream stream = new_stream(), busy = new_stream();
@@ -601,7 +602,7 @@ static void plain_pools_are_served(void **state) {
   assert_int_equal(cudaFreeAsync(pointer, stream), 0);
   assert_int_equal(calls("cuMemAllocFromPoolAsync"), before + 1);
 
-  /* What more is wanted of a pool is the driver's to give. */
+  /* Pools with special properties are left to the driver. */
   weir_cu_mempool limited, special;
   props.max_size = 64 * MIB;
   assert_int_equal(create(&limited, &props), 0);
@@ -618,7 +619,7 @@ static void plain_pools_are_served(void **state) {
   assert_int_equal(destroy(limited), 0);
   assert_int_equal(destroy(special), 0);
 
-  /* The same when it is the device's pool. */
+  /* The same for the default pool of the device. */
   assert_int_equal(fake()->DeviceSetMemPool(fake(), 0, shared), 0);
   unsigned long asyncs = calls("cuMemAllocAsync");
   pointer = get_async(MIB, stream);
@@ -646,11 +647,11 @@ static void a_part_of_a_segment_is_not_shared(void **state) {
   assert_int_equal(cudaFree(first), 0);
   assert_int_equal(cudaFree(second), 0);
   assert_int_equal(cudaFree(whole), 0);
-  assert_int_equal(share(&handle, (uintptr_t)whole), 0); /* the segment is still there */
+  assert_int_equal(share(&handle, (uintptr_t)whole), 0); /* the segment still exists */
   assert_int_equal(share(&handle, (uintptr_t)whole + MIB), WEIR_CU_NOT_SUPPORTED);
 }
 
-static void a_reset_ends_it_and_it_begins_anew(void **state) {
+static void a_reset_restarts_the_allocator(void **state) {
   (void)state;
   void *pointer = get(10 * MIB);
   memset(pointer, 1, 100);
@@ -724,20 +725,20 @@ static void a_reset_does_not_disturb_other_devices(void **state) {
     void *pointer = get(1000);
     assert_int_equal(cudaFree(pointer), 0);
     assert_int_equal(cudaFree((void *)0x1234500), WEIR_CU_INVALID_VALUE);
-    assert_int_equal(create(&array, &too_much), WEIR_CU_OUT_OF_MEMORY); /* what is cached anywhere goes back */
+    assert_int_equal(create(&array, &too_much), WEIR_CU_OUT_OF_MEMORY); /* all cached memory is released */
   }
   pthread_join(thread, NULL);
   assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
 }
 
-static void the_child_of_a_fork_asks_the_driver(void **state) {
+static void a_forked_child_calls_the_driver(void **state) {
   (void)state;
   void *pointer = get(1000);
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
     unsigned long before = calls("cuMemFree_v2");
-    cudaFree(pointer); /* whatever the driver says to that */
+    cudaFree(pointer); /* ignores the result of the driver */
     _exit(calls("cuMemFree_v2") == before + 1 ? 0 : 1);
   }
   int status;
@@ -763,7 +764,7 @@ static void *work(void *seed) {
   return NULL;
 }
 
-static void threads_work_at_the_same_time(void **state) {
+static void threads_work_concurrently(void **state) {
   (void)state;
   pthread_t threads[4];
   unsigned seeds[4] = {1, 2, 3, 4};
@@ -775,12 +776,12 @@ static void threads_work_at_the_same_time(void **state) {
 
 /* ---- Finding functions ---- */
 
-static void every_way_leads_to_the_same_function(void **state) {
+static void every_lookup_finds_the_same_function(void **state) {
   (void)state;
   void *found = entry("cuMemAlloc", VERSION, LEGACY);
   assert_ptr_equal(found, dlsym(library(), "cuMemAlloc_v2"));
   assert_ptr_equal(found, dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
-  assert_ptr_equal(found, entry("cuMemAlloc", 15000, LEGACY)); /* the driver has no newer one */
+  assert_ptr_equal(found, entry("cuMemAlloc", 15000, LEGACY)); /* the driver has no newer version */
   assert_ptr_equal(entry("cuGetProcAddress", VERSION, LEGACY), dlsym(library(), "cuGetProcAddress_v2"));
   assert_ptr_equal(entry("cuMemFreeAsync", VERSION, LEGACY), dlsym(library(), "cuMemFreeAsync"));
   assert_ptr_equal(entry("cuMemFreeAsync", VERSION, PER_THREAD), dlsym(library(), "cuMemFreeAsync_ptsz"));
@@ -795,7 +796,7 @@ static void every_way_leads_to_the_same_function(void **state) {
   assert_non_null(strstr(info.dli_fname, "libcuda.so.1"));
 }
 
-static void lookups_stand_where_their_caller_stands(void **state) {
+static void rtld_next_is_relative_to_the_caller(void **state) {
   (void)state;
   assert_null(fake_next_marker());
   assert_non_null(dlsym(RTLD_DEFAULT, "malloc"));
@@ -804,7 +805,7 @@ static void lookups_stand_where_their_caller_stands(void **state) {
 
 /* ---- Expandable segments ---- */
 
-static void running_short_does_not_break_a_capture(void **state) {
+static void out_of_memory_does_not_invalidate_a_capture(void **state) {
   (void)state;
   weir_cu_stream stream = new_stream();
   void *pointer = get_async(60 * MIB, stream);
@@ -825,7 +826,7 @@ static void running_short_does_not_break_a_capture(void **state) {
   end_stream(stream);
 }
 
-static void pages_of_a_stream_that_is_gone_go_back(void **state) {
+static void pages_of_a_destroyed_stream_are_released(void **state) {
   (void)state;
   weir_cu_stream stream = new_stream();
   void *pointer = get_async(60 * MIB, stream);
@@ -839,47 +840,47 @@ static void pages_of_a_stream_that_is_gone_go_back(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, release_all)
 
-/* The argument `expandable` is for what takes expandable segments, which the environment turns on then. */
+/* With the argument `expandable`, only the tests for expandable segments run; the environment turns those on. */
 int main(int argc, char **argv) {
   const struct CMUnitTest expandable[] = {
-      TEST(running_short_does_not_break_a_capture),
-      TEST(pages_of_a_stream_that_is_gone_go_back),
-      TEST(what_a_capture_put_off_waits_for_the_device),
-      TEST(streams_that_are_gone_are_not_asked),
+      TEST(out_of_memory_does_not_invalidate_a_capture),
+      TEST(pages_of_a_destroyed_stream_are_released),
+      TEST(frees_deferred_by_a_capture_wait_for_the_device),
+      TEST(destroyed_streams_are_not_queried),
   };
   const struct CMUnitTest tests[] = {
-      TEST(every_way_leads_to_the_same_function),
-      TEST(lookups_stand_where_their_caller_stands),
+      TEST(every_lookup_finds_the_same_function),
+      TEST(rtld_next_is_relative_to_the_caller),
       TEST(small_allocations_share_a_segment),
       TEST(odd_arguments_are_answered_by_the_driver),
-      TEST(memory_of_others_goes_to_the_driver),
-      TEST(a_second_free_reaches_nobody),
+      TEST(foreign_memory_is_freed_by_the_driver),
+      TEST(a_double_free_is_refused),
       TEST(rows_are_padded),
       TEST(the_limit_holds),
-      TEST(what_is_free_can_be_had),
-      TEST(other_memory_of_the_driver_finds_room),
-      TEST(errors_of_the_device_come_through),
+      TEST(free_memory_can_be_allocated),
+      TEST(cached_memory_is_released_for_the_driver),
+      TEST(device_errors_are_reported),
       TEST(free_waits_for_the_device),
-      TEST(a_stream_uses_its_memory_again_at_once),
+      TEST(a_stream_reuses_its_memory_at_once),
       TEST(memory_waits_for_the_stream_that_freed_it),
       TEST(memory_of_no_stream_waits_for_the_one_that_freed_it),
-      TEST(memory_of_the_default_stream_is_not_anyones),
-      TEST(default_streams_of_threads_are_apart),
-      TEST(the_end_of_a_stream_waits_for_its_work),
-      TEST(captured_memory_is_the_graphs),
-      TEST(a_capture_that_fails_is_over_too),
+      TEST(memory_of_the_default_stream_is_ordered),
+      TEST(default_streams_of_threads_are_independent),
+      TEST(destroying_a_stream_waits_for_its_work),
+      TEST(captured_memory_belongs_to_the_graph),
+      TEST(a_failed_capture_ends),
       TEST(a_capture_ends_with_its_stream),
       TEST(each_capture_counts),
-      TEST(what_a_capture_put_off_waits_for_the_device),
-      TEST(streams_that_are_gone_are_not_asked),
+      TEST(frees_deferred_by_a_capture_wait_for_the_device),
+      TEST(destroyed_streams_are_not_queried),
       TEST(a_capture_begins_while_a_free_waits),
       TEST(plain_pools_are_served),
       TEST(a_part_of_a_segment_is_not_shared),
       TEST(memory_is_freed_in_a_stream_of_another_device),
       TEST(a_reset_does_not_disturb_other_devices),
-      TEST(the_child_of_a_fork_asks_the_driver),
-      TEST(threads_work_at_the_same_time),
-      TEST(a_reset_ends_it_and_it_begins_anew),
+      TEST(a_forked_child_calls_the_driver),
+      TEST(threads_work_concurrently),
+      TEST(a_reset_restarts_the_allocator),
   };
   if (argc > 1 && strcmp(argv[1], "expandable") == 0)
     return cmocka_run_group_tests(expandable, NULL, NULL);

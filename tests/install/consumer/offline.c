@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <weir/offline.h>
 
-/* Prints the status of reading something that is no recording, and the first words of the error. */
+/* Prints the status of loading an invalid recording, and the beginning of the error text. */
 int main(void) {
   weir_offline_recording *recording;
   weir_status status = weir_offline_recording_load_memory("garbage", 7, NULL, &recording);

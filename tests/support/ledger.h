@@ -1,10 +1,11 @@
 /*
- * A ledger with a current context, for its tests.
+ * A ledger with a current context, for tests.
  */
-#ifndef WEIR_TESTS_LEDGER_FIXTURE_H
-#define WEIR_TESTS_LEDGER_FIXTURE_H
+#ifndef WEIR_TEST_LEDGER_H
+#define WEIR_TEST_LEDGER_H
 
 #include "support/check.h"
+#include "support/random.h"
 
 #define PAGE ((size_t)2 << 20)
 
@@ -54,14 +55,6 @@ static inline weir_cu_event make_event(weir_driver *d) {
   weir_cu_event event = NULL;
   assert_cu(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
   return event;
-}
-
-/* splitmix64: the same sequence for the same seed on every machine. */
-static inline uint64_t next_random(uint64_t *state) {
-  uint64_t z = *state += 0x9e3779b97f4a7c15;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-  z = (z ^ z >> 27) * 0x94d049bb133111eb;
-  return z ^ z >> 31;
 }
 
 #endif

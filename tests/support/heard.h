@@ -1,0 +1,24 @@
+/*
+ * A log sink that keeps the last message.
+ */
+#ifndef WEIR_TEST_HEARD_H
+#define WEIR_TEST_HEARD_H
+
+#include <stdio.h>
+
+#include "weir/log.h"
+
+struct heard {
+  int count;
+  weir_log_level level;
+  char message[4096];
+};
+
+static inline void hear(void *context, weir_log_level level, const char *message) {
+  struct heard *heard = context;
+  heard->count++;
+  heard->level = level;
+  snprintf(heard->message, sizeof heard->message, "%s", message);
+}
+
+#endif
