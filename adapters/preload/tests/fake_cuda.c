@@ -1,6 +1,6 @@
 /*
- * A stand-in for libcuda.so.1: the driver's names over Weir's software device. Only for the tests of the preload library, and
- * only what they need.
+ * A fake libcuda.so.1: the driver's names on Weir's software device. It has only what the tests of the preload library
+ * need.
  */
 #include "fake_cuda.h"
 
@@ -33,7 +33,7 @@ void fake_cuda_break(weir_cu_result result) {
     abort();
 }
 
-/* ---- The calls of the table, by the names that the library exports ---- */
+/* ---- The calls of the driver table, under the names that the library exports ---- */
 
 static atomic_ulong calls[WEIR_CALL_COUNT];
 
@@ -51,7 +51,7 @@ static atomic_ulong calls[WEIR_CALL_COUNT];
   }
 #include "weir/driver_entries.h"
 
-/* ---- Calls that the table has not ---- */
+/* ---- Calls that the driver table lacks ---- */
 
 static weir_cu_stream of_thread(weir_cu_stream stream) { return stream ? stream : WEIR_CU_STREAM_PER_THREAD; }
 

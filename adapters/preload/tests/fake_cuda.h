@@ -1,21 +1,22 @@
 /*
- * What the tests know of the stand-ins for libcuda.so.1 and NVIDIA's runtime.
+ * The interface of the fake libcuda.so.1 and the fake runtime for the tests.
  */
 #ifndef WEIR_PRELOAD_FAKE_CUDA_H
 #define WEIR_PRELOAD_FAKE_CUDA_H
 
 #include "weir/driver.h"
 
-/* What stands behind the stand-in of the driver: the software device, in a table that makes calls fail. */
+/* The driver behind the fake library: the software device, wrapped in a table that makes calls fail. */
 weir_driver *fake_cuda_driver(void);
 
-/* How often the stand-in was called itself, by its symbol. */
+/* The number of calls of a function of the fake library, by its symbol. */
 unsigned long fake_cuda_calls(const char *symbol);
 
-/* The next allocation fails with this code, and every call after it; 0: none does any more. */
+/* Makes the next allocation and every call after it fail with this code; 0 ends that. */
 void fake_cuda_break(weir_cu_result result);
 
-/* The functions of NVIDIA's runtime that the tests call. Codes are those of the driver, as the runtime's are for these. */
+/* The functions of NVIDIA's runtime that the tests call. For these, the runtime's codes are the same as the
+ * driver's. */
 int cudaMalloc(void **pointer, size_t bytes);
 int cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height);
 int cudaFree(void *pointer);
@@ -29,7 +30,7 @@ int cudaDeviceReset(void);
 int cudaGetLastError(void);
 int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags);
 
-/* What dlsym(RTLD_NEXT) finds from where the stand-in of the runtime is: nobody behind it has a fake_marker. */
+/* The result of dlsym(RTLD_NEXT) from within the fake runtime: no later library has a fake_marker. */
 extern int fake_marker;
 void *fake_next_marker(void);
 

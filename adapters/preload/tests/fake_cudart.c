@@ -1,6 +1,6 @@
 /*
- * A stand-in for NVIDIA's runtime, which finds the driver as the real one does: dlsym for cuGetProcAddress_v2, and that for all
- * the rest. A library of its own, or linked into the program.
+ * A fake NVIDIA runtime, which finds the driver as the real one does: dlsym for cuGetProcAddress_v2, which finds the
+ * other functions. Used as a library, or linked into the program.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ static weir_cu_result (*alloc_pool)(weir_cu_deviceptr *, size_t, weir_cu_mempool
 
 static _Thread_local int last_error;
 static _Thread_local int has_context;
-static int is_reset; /* the tests that reset have one thread */
+static int is_reset; /* tests that reset the device have one thread */
 
 static void find(void *function, const char *name, uint64_t flags) {
   if (get_address(name, function, VERSION, flags, NULL) != WEIR_CU_SUCCESS)
@@ -56,7 +56,7 @@ static void start(void) {
   init(0);
 }
 
-/* The thread has the primary context of device 0, which is made at the first call. */
+/* Makes the primary context of device 0 current. It is created at the first call. */
 static void enter(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, start);
@@ -126,7 +126,7 @@ int cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned
   return note(get_address(name, function, (int)version, flags, NULL));
 }
 
-/* ---- Where a lookup stands ---- */
+/* ---- The scope of a lookup ---- */
 
 int fake_marker = 1;
 

@@ -1,6 +1,6 @@
 /*
- * A program of CUDA's runtime that knows nothing of Weir, for a machine with a GPU. It checks what it gets, whoever serves it;
- * with LD_PRELOAD=libweir_preload.so it also checks that Weir does. run.sh builds and runs it.
+ * A CUDA runtime program that knows nothing of Weir, for a machine with a GPU. It checks the results with any
+ * allocator; with LD_PRELOAD=libweir_preload.so it also checks that Weir serves it. run.sh builds and runs it.
  */
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -46,7 +46,7 @@ static void hold(void *semaphore) {
   }
 }
 
-/* A function of the driver's, as libraries fetch it. */
+/* Returns a driver function, found as libraries find it. */
 static void *entry(const char *name) {
   void *function = NULL;
   enum cudaDriverEntryPointQueryResult found;
@@ -242,7 +242,7 @@ static void freed_on_another_stream(void) {
   OK(cudaFreeAsync(b, one));
   OK(cudaFreeAsync(c, one));
   OK(cudaDeviceSynchronize());
-  /* Memory of no stream, freed in one; and the other way round. */
+  /* Memory of no stream, freed in a stream, and the other way round. */
   OK(cudaMalloc(&a, MIB));
   OK(cudaFreeAsync(a, one));
   OK(cudaMallocAsync(&a, MIB, one));
@@ -285,7 +285,7 @@ static void *post_later(void *semaphore) {
   return NULL;
 }
 
-/* A free that waits for the device does not break a capture that begins meanwhile. */
+/* A free that waits for the device does not break a capture that begins in the meantime. */
 static void capture_while_a_free_waits(void) {
   cudaStream_t stream, busy;
   cudaGraph_t graph;
@@ -321,7 +321,7 @@ static void capture_while_a_free_waits(void) {
   OK(cudaStreamDestroy(busy));
 }
 
-/* Memory of streams that are gone is used by others when it runs short. */
+/* When memory runs short, memory of destroyed streams is used by others. */
 static void streams_that_are_gone(void) {
   size_t most = 1000 * MIB;
   cudaStream_t streams[3];
@@ -358,7 +358,7 @@ static void pools(void) {
   OK(cudaFreeAsync(b, stream));
   OK(cudaStreamSynchronize(stream));
   OK(cudaMemPoolDestroy(own));
-  /* One that can be shared stays the driver's. */
+  /* The driver serves a pool that can be shared. */
   props.handleTypes = cudaMemHandleTypePosixFileDescriptor;
   OK(cudaMemPoolCreate(&own, &props));
   OK(cudaMallocFromPoolAsync(&c, MIB, own, stream));
@@ -373,7 +373,7 @@ static void pools(void) {
   OK(cudaStreamDestroy(stream));
 }
 
-/* A context that is not the device's primary one has memory of its own. */
+/* The driver serves contexts other than the primary one. */
 static void other_contexts(void) {
   int (*create)(void **, unsigned, int);
   int (*destroy)(void *);

@@ -1,6 +1,6 @@
 /*
- * A program that is linked to the driver itself, under LD_PRELOAD, with the least of tools: it ends in many ways, which the
- * script beside it asks for by its argument.
+ * A program that is linked to the driver directly, under LD_PRELOAD, without a test library: its argument, from
+ * linked.sh, selects one of many ways to end.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ enum { COUNT = 100 };
 
 static weir_cu_deviceptr left;
 
-/* Runs after the handlers of the libraries that were started later. */
+/* Runs after the exit handlers of libraries that were loaded later. */
 __attribute__((destructor)) static void free_at_the_end(void) {
   if (left)
     printf("at the end: %d\n", cuMemFree_v2(left));

@@ -1,6 +1,6 @@
 /*
- * A program of CUDA's runtime that knows nothing of Weir, under LD_PRELOAD, on stand-ins for the runtime and the driver. The
- * environment has two devices of 256 MiB, of which 128 MiB each are allowed; the program uses the first where nothing else is said.
+ * A CUDA runtime program that knows nothing of Weir, under LD_PRELOAD, with fakes of the runtime and the driver. There
+ * are two devices of 256 MiB, each with a limit of 128 MiB. The program uses the first unless stated otherwise.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -33,7 +33,7 @@ static void *library(void) {
   return handle;
 }
 
-/* The stand-in is found by dlsym alone: the program is not linked to it. */
+/* The fake driver is found by dlsym alone: the program is not linked to it. */
 #define FIND(function, name)                                                                                           \
   do {                                                                                                                 \
     void *address = dlsym(library(), name);                                                                            \
@@ -89,7 +89,7 @@ static void *get_async(size_t bytes, weir_cu_stream stream) {
 
 static weir_cu_stream new_stream(void) {
   weir_cu_stream stream;
-  void *pointer = get(1); /* the thread has a context now */
+  void *pointer = get(1); /* creates the thread's context */
   assert_int_equal(cudaFree(pointer), 0);
   assert_int_equal(fake()->StreamCreateWithPriority(fake(), &stream, WEIR_CU_STREAM_NON_BLOCKING, 0), 0);
   return stream;
@@ -108,9 +108,9 @@ static void hold(void *semaphore) {
 }
 
 static sem_t semaphores[16];
-static int semaphore_count; /* of those above that the test uses */
+static int semaphore_count; /* the number of semaphores above that the test uses */
 
-/* The stream stops here until the semaphore is posted. */
+/* Blocks the stream until the semaphore is posted. */
 static sem_t *block(weir_cu_stream stream) {
   assert_in_range(semaphore_count, 0, 15);
   sem_t *semaphore = &semaphores[semaphore_count++];
@@ -119,7 +119,7 @@ static sem_t *block(weir_cu_stream stream) {
   return semaphore;
 }
 
-/* A test that failed leaves nobody waiting. */
+/* Unblocks all streams, so that a failed test leaves no thread waiting. */
 static int release_all(void **state) {
   (void)state;
   while (semaphore_count > 0)
@@ -127,7 +127,7 @@ static int release_all(void **state) {
   return fake()->CtxSynchronize(fake());
 }
 
-/* A call in a thread of its own, to see that it waits. */
+/* A call on a thread of its own, to check that it waits. */
 typedef struct waiter {
   void (*call)(void *argument);
   void *argument;
@@ -142,7 +142,7 @@ static void *run_waiter(void *argument) {
   return NULL;
 }
 
-/* The call returns only after the semaphore is posted. */
+/* Checks that the call returns only after the semaphore is posted. */
 static void assert_waits(void (*call)(void *), void *argument, sem_t *semaphore) {
   waiter w = {.call = call, .argument = argument};
   assert_int_equal(pthread_create(&w.thread, NULL, run_waiter, &w), 0);
@@ -198,7 +198,7 @@ static void memory_of_others_goes_to_the_driver(void **state) {
 
 static void a_second_free_reaches_nobody(void **state) {
   (void)state;
-  void *pointer = get(20 * MIB); /* a segment of its own: the driver knows this address */
+  void *pointer = get(20 * MIB); /* a segment of its own, so the driver knows this address */
   unsigned long before = calls("cuMemFree_v2");
   assert_int_equal(cudaFree(pointer), 0);
   assert_int_equal(cudaFree(pointer), WEIR_CU_INVALID_VALUE);
@@ -232,12 +232,12 @@ static void the_limit_holds(void **state) {
   assert_int_equal(cudaGetLastError(), 0);
   assert_int_equal(cudaFree(first), 0);
   assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
-  assert_in_range(free_bytes, 127 * MIB, 128 * MIB); /* what is cached is free for the program */
+  assert_in_range(free_bytes, 127 * MIB, 128 * MIB); /* cached memory counts as free */
   second = get(64 * MIB);
   assert_int_equal(cudaFree(second), 0);
 }
 
-/* The rest of a segment that is in use cannot become another one. */
+/* The unused rest of a segment in use cannot become another segment. */
 static void what_is_free_can_be_had(void **state) {
   (void)state;
   enum { COUNT = 50 };
@@ -264,14 +264,14 @@ static void other_memory_of_the_driver_finds_room(void **state) {
   assert_int_equal(cudaFree(get(100 * MIB)), 0);
   ENTRY((void **, const void *), create, "cuArrayCreate");
   assert_int_equal(create(&array, &bytes), 0);
-  assert_int_equal(cudaFree(array), 0); /* the stand-in's arrays are its memory */
+  assert_int_equal(cudaFree(array), 0); /* arrays of the fake runtime are plain memory */
   assert_int_equal(cudaFree(get(100 * MIB)), 0);
   ENTRY((void **, const void *, unsigned), create_levels, "cuMipmappedArrayCreate");
   assert_int_equal(create_levels(&array, &bytes, 3), 0);
   assert_int_equal(cudaFree(array), 0);
 }
 
-/* A device that failed says so, instead of having no memory. */
+/* A failed device reports its error, not out of memory. */
 static void errors_of_the_device_come_through(void **state) {
   (void)state;
   void *pointer;
@@ -349,7 +349,7 @@ static void memory_of_no_stream_waits_for_the_one_that_freed_it(void **state) {
   end_stream(stream);
 }
 
-/* The default stream has an order, memory of cudaMalloc has none. */
+/* The default stream is ordered, memory of cudaMalloc is not. */
 static void memory_of_the_default_stream_is_not_anyones(void **state) {
   (void)state;
   void *pointer = get_async(5 * MIB, NULL);
@@ -389,7 +389,7 @@ static void default_streams_of_threads_are_apart(void **state) {
 
 static void call_end_stream(void *stream) { end_stream(stream); }
 
-/* A new stream may get the handle of an old one, and its memory with it. */
+/* A new stream may get the handle of a destroyed one, and with it its memory. */
 static void the_end_of_a_stream_waits_for_its_work(void **state) {
   (void)state;
   weir_cu_stream stream = new_stream();
@@ -416,7 +416,7 @@ static void captured_memory_is_the_graphs(void **state) {
   assert_int_equal(cudaFreeAsync(node, stream), 0);
   assert_int_equal(calls("cuMemFreeAsync"), frees + 1);
   assert_int_equal(cudaFreeAsync(anyones, stream), WEIR_CU_INVALID_VALUE);
-  /* The device cannot be waited for now: this is free later. */
+  /* The device cannot be waited for now, so this is freed later. */
   assert_int_equal(cudaFree(freed), 0);
   void *other = get(6 * MIB);
   assert_ptr_not_equal(other, freed);
@@ -446,7 +446,7 @@ static void a_capture_that_fails_is_over_too(void **state) {
   assert_int_equal(end(stream, &graph), WEIR_CU_STREAM_CAPTURE_INVALIDATED);
   void *pointer = get(6 * MIB);
   assert_int_equal(cudaFree(pointer), 0);
-  assert_ptr_equal(get(6 * MIB), pointer); /* it was free at once: no capture is under way */
+  assert_ptr_equal(get(6 * MIB), pointer); /* it was freed at once, since there is no capture */
   assert_int_equal(cudaFree(pointer), 0);
   end_stream(stream);
 }
@@ -463,7 +463,7 @@ static void end_capture(weir_cu_stream stream) {
   assert_int_equal(fake()->GraphDestroy(fake(), graph), 0);
 }
 
-/* Memory that was freed is given out again at once exactly if no capture is under way. */
+/* Freed memory is reused at once if and only if there is no capture. */
 static bool is_free_at_once(void) {
   void *pointer = get(6 * MIB);
   assert_int_equal(cudaFree(pointer), 0);
@@ -543,7 +543,7 @@ static void streams_that_are_gone_are_not_asked(void **state) {
   weir_cu_stream captured = new_stream(), own = new_stream(), other = new_stream();
   void *freed = get_async(6 * MIB, own);
   begin_capture(captured);
-  assert_int_equal(cudaFreeAsync(freed, other), 0); /* an event cannot be asked now */
+  assert_int_equal(cudaFreeAsync(freed, other), 0); /* an event cannot be queried now */
   end_stream(other);
   end_capture(captured);
   unsigned long records = calls("cuEventRecord"), waits = calls("cuStreamSynchronize");
@@ -556,7 +556,7 @@ static void streams_that_are_gone_are_not_asked(void **state) {
   end_stream(captured);
 }
 
-/* A free that waits neither holds a capture up nor breaks it. */
+/* A free that waits neither delays a capture nor breaks it. */
 static void a_capture_begins_while_a_free_waits(void **state) {
   (void)state;
   weir_cu_stream stream = new_stream(), busy = new_stream();
@@ -601,7 +601,7 @@ static void plain_pools_are_served(void **state) {
   assert_int_equal(cudaFreeAsync(pointer, stream), 0);
   assert_int_equal(calls("cuMemAllocFromPoolAsync"), before + 1);
 
-  /* What more is wanted of a pool is the driver's to give. */
+  /* The driver serves pools with special properties. */
   weir_cu_mempool limited, special;
   props.max_size = 64 * MIB;
   assert_int_equal(create(&limited, &props), 0);
@@ -618,7 +618,7 @@ static void plain_pools_are_served(void **state) {
   assert_int_equal(destroy(limited), 0);
   assert_int_equal(destroy(special), 0);
 
-  /* The same when it is the device's pool. */
+  /* The same if it is the device's pool. */
   assert_int_equal(fake()->DeviceSetMemPool(fake(), 0, shared), 0);
   unsigned long asyncs = calls("cuMemAllocAsync");
   pointer = get_async(MIB, stream);
@@ -646,7 +646,7 @@ static void a_part_of_a_segment_is_not_shared(void **state) {
   assert_int_equal(cudaFree(first), 0);
   assert_int_equal(cudaFree(second), 0);
   assert_int_equal(cudaFree(whole), 0);
-  assert_int_equal(share(&handle, (uintptr_t)whole), 0); /* the segment is still there */
+  assert_int_equal(share(&handle, (uintptr_t)whole), 0); /* the segment still exists */
   assert_int_equal(share(&handle, (uintptr_t)whole + MIB), WEIR_CU_NOT_SUPPORTED);
 }
 
@@ -724,7 +724,7 @@ static void a_reset_does_not_disturb_other_devices(void **state) {
     void *pointer = get(1000);
     assert_int_equal(cudaFree(pointer), 0);
     assert_int_equal(cudaFree((void *)0x1234500), WEIR_CU_INVALID_VALUE);
-    assert_int_equal(create(&array, &too_much), WEIR_CU_OUT_OF_MEMORY); /* what is cached anywhere goes back */
+    assert_int_equal(create(&array, &too_much), WEIR_CU_OUT_OF_MEMORY); /* all cached memory is released */
   }
   pthread_join(thread, NULL);
   assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
@@ -737,7 +737,7 @@ static void the_child_of_a_fork_asks_the_driver(void **state) {
   assert_true(child >= 0);
   if (child == 0) {
     unsigned long before = calls("cuMemFree_v2");
-    cudaFree(pointer); /* whatever the driver says to that */
+    cudaFree(pointer); /* with any result */
     _exit(calls("cuMemFree_v2") == before + 1 ? 0 : 1);
   }
   int status;
@@ -773,14 +773,14 @@ static void threads_work_at_the_same_time(void **state) {
     pthread_join(threads[i], NULL);
 }
 
-/* ---- Finding functions ---- */
+/* ---- Lookup of functions ---- */
 
 static void every_way_leads_to_the_same_function(void **state) {
   (void)state;
   void *found = entry("cuMemAlloc", VERSION, LEGACY);
   assert_ptr_equal(found, dlsym(library(), "cuMemAlloc_v2"));
   assert_ptr_equal(found, dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
-  assert_ptr_equal(found, entry("cuMemAlloc", 15000, LEGACY)); /* the driver has no newer one */
+  assert_ptr_equal(found, entry("cuMemAlloc", 15000, LEGACY)); /* the driver has no newer version */
   assert_ptr_equal(entry("cuGetProcAddress", VERSION, LEGACY), dlsym(library(), "cuGetProcAddress_v2"));
   assert_ptr_equal(entry("cuMemFreeAsync", VERSION, LEGACY), dlsym(library(), "cuMemFreeAsync"));
   assert_ptr_equal(entry("cuMemFreeAsync", VERSION, PER_THREAD), dlsym(library(), "cuMemFreeAsync_ptsz"));
@@ -839,7 +839,7 @@ static void pages_of_a_stream_that_is_gone_go_back(void **state) {
 
 #define TEST(name) cmocka_unit_test_teardown(name, release_all)
 
-/* The argument `expandable` is for what takes expandable segments, which the environment turns on then. */
+/* The argument `expandable` selects the tests that need expandable segments, which the environment then turns on. */
 int main(int argc, char **argv) {
   const struct CMUnitTest expandable[] = {
       TEST(running_short_does_not_break_a_capture),
