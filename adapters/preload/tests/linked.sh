@@ -24,7 +24,7 @@ expect() {
 }
 
 run plain
-expect '^total 16384 MiB, the driver was asked 1 times$'
+expect '^total 16384 MiB, the driver was called 1 times$'
 expect '^at the end: 0$'
 run atexit
 expect '^at exit: 0$'
@@ -46,21 +46,21 @@ expect '^total 16384 MiB,'
 run plain WEIR_MEMORY_FRACTION=2
 expect 'ignoring WEIR_MEMORY_FRACTION=2'
 run plain WEIR_ALLOC_CONF=expandable_segments:True
-expect '^total 16384 MiB, the driver was asked 0 times$'
+expect '^total 16384 MiB, the driver was called 0 times$'
 
 # Unsupported settings are reported, and the program runs as without Weir.
 run plain WEIR_ALLOC_CONF=no_such_key:1
 expect 'the program runs without Weir: .*no_such_key'
-expect '^total 16384 MiB, the driver was asked 100 times$'
+expect '^total 16384 MiB, the driver was called 100 times$'
 run plain WEIR_NO_MEMORY_CACHING=1
-expect '^total 16384 MiB, the driver was asked 100 times$'
+expect '^total 16384 MiB, the driver was called 100 times$'
 
 run plain WEIR_ALLOC_CONF=backend:cudaMallocAsync
 expect 'the program runs without Weir: .*backend'
-expect '^total 16384 MiB, the driver was asked 100 times$'
+expect '^total 16384 MiB, the driver was called 100 times$'
 # PyTorch's variables are for PyTorch in the program.
 run plain PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync PYTORCH_NO_CUDA_MEMORY_CACHING=1
-expect '^total 16384 MiB, the driver was asked 1 times$'
+expect '^total 16384 MiB, the driver was called 1 times$'
 
 # Other programs are not affected.
 env LD_PRELOAD="$PRELOAD" sh -c 'ls / | wc -l' >"$work/out" 2>&1
