@@ -543,7 +543,8 @@ static PyObject *buffer_copy(PyObject *self, PyObject *const *args, Py_ssize_t c
 static PyObject *copy_to(PyObject *self, PyObject *destination) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   if (PYWEIR_IS_BUFFER(destination)) {
-    PyErr_SetString(PyExc_TypeError, "copy_() copies between Buffers: use destination.copy_(buffer)");
+    PyErr_SetString(PyExc_TypeError,
+                    "expected an object with the buffer protocol, got a Buffer; use destination.copy_(buffer)");
     return NULL;
   }
   if (pyweir_buffer_check(buffer) != 0 || copy_python(buffer, destination, false) != 0)
