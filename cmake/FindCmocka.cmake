@@ -1,9 +1,9 @@
 # Cmocka::Cmocka, from the system or from WEIR_CMOCKA_ROOT.
 if(WEIR_CMOCKA_ROOT)
-  set(only_there PATHS ${WEIR_CMOCKA_ROOT} NO_DEFAULT_PATH)
+  set(only_root PATHS ${WEIR_CMOCKA_ROOT} NO_DEFAULT_PATH)
 endif()
-find_path(Cmocka_INCLUDE_DIR cmocka.h ${only_there} PATH_SUFFIXES include)
-find_library(Cmocka_LIBRARY cmocka ${only_there} PATH_SUFFIXES lib)
+find_path(Cmocka_INCLUDE_DIR cmocka.h ${only_root} PATH_SUFFIXES include)
+find_library(Cmocka_LIBRARY cmocka ${only_root} PATH_SUFFIXES lib)
 mark_as_advanced(Cmocka_INCLUDE_DIR Cmocka_LIBRARY)
 
 include(FindPackageHandleStandardArgs)
@@ -11,7 +11,7 @@ find_package_handle_standard_args(
   Cmocka
   REQUIRED_VARS Cmocka_LIBRARY Cmocka_INCLUDE_DIR
   REASON_FAILURE_MESSAGE
-    "install libcmocka-dev, or set WEIR_CMOCKA_ROOT to a folder that holds it, or build without tests (WEIR_BUILD_TESTS=OFF)"
+    "install libcmocka-dev, set WEIR_CMOCKA_ROOT to its folder, or build without tests (WEIR_BUILD_TESTS=OFF)"
 )
 
 if(Cmocka_FOUND AND NOT TARGET Cmocka::Cmocka)

@@ -1,4 +1,4 @@
-# What `cmake --install` copies. Nothing in it knows the prefix: an installed tree can be moved.
+# The files that `cmake --install` copies. None contains the prefix, so an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS weir_shared weir_static weir_offline_shared EXPORT weir)

@@ -42,7 +42,7 @@ typedef struct served {
   _Atomic(weir_allocator *) allocator; /* the same; set before primary */
   uint64_t limit;                      /* bytes that the program may use; written before primary */
 
-  /* Streams that began a capture, or are about to; the allocator has been told of as many captures. */
+  /* Streams that began a capture, or are about to; the allocator was notified of each. */
   const void **origins; /* this and the next are guarded by origins_lock */
   size_t origin_room;
   pthread_mutex_t origins_lock;

@@ -202,27 +202,27 @@ class Player:
             print(f"side_by_side.py: jobs under {self.allocator}: {why}\n{self.errors.read()[-2000:]}", file=sys.stderr)
 
 
-def play(players, asked, rounds, least_seconds, deadline, found):
+def play(players, plan, rounds, least_seconds, deadline, found):
     """Stores the results in found[job, history][allocator]. A job runs for at least least_seconds in each round."""
     begin = time.time()
     for first in range(0, len(players), len(ALLOCATORS)):
         together = players[first : first + len(ALLOCATORS)]  # this round does not count, and is mostly work of the host
         for player in together:
-            for job in asked[player.allocator]:
+            for job in plan[player.allocator]:
                 player.ask(job)
         for player in together:
-            for job in asked[player.allocator]:
+            for job in plan[player.allocator]:
                 player.answer()
     print(f"  all jobs once under each allocator: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
     for n in range(rounds):
         if not any(player.process for player in players):
             break
         begin = time.time()
-        for job in dict.fromkeys(job for player in players for job in asked[player.allocator]):
+        for job in dict.fromkeys(job for player in players for job in plan[player.allocator]):
             since = time.time()
             while True:
                 for player in players[:: -1 if n % 2 else 1]:
-                    if job in asked[player.allocator]:
+                    if job in plan[player.allocator]:
                         player.ask(job)
                         line = player.answer()
                         if line:
@@ -235,16 +235,16 @@ def play(players, asked, rounds, least_seconds, deadline, found):
 
 def jobs(package, names, history_job, twice, quick, deadline, results):
     allocators = [name + again for again in ("", AGAIN)[: 2 if twice else 1] for name in ALLOCATORS]
-    asked = {name: list(names) for name in allocators}
+    plan = {name: list(names) for name in allocators}
     if history_job:
         for name in ("native", "Weir"):
-            asked[name] += [f"{history_job}:{kind}" for kind in ("plain", "python", "all")]
-    players, found = [Player(name, package, 6 if quick else 0, deadline) for name in allocators if asked[name]], {}
-    rounds, work = 2 if quick else ROUNDS, len(asked["native"])
+            plan[name] += [f"{history_job}:{kind}" for kind in ("plain", "python", "all")]
+    players, found = [Player(name, package, 6 if quick else 0, deadline) for name in allocators if plan[name]], {}
+    rounds, work = 2 if quick else ROUNDS, len(plan["native"])
     # The rest of the time is for long jobs and for the first round.
     least_seconds = 0 if quick else 0.6 * (deadline - time.time()) / rounds / work
     try:
-        play(players, asked, rounds, least_seconds, deadline, found)
+        play(players, plan, rounds, least_seconds, deadline, found)
     except KeyboardInterrupt:
         print("side_by_side.py: interrupted: the results so far are shown", file=sys.stderr)
     finally:
@@ -258,7 +258,7 @@ def jobs(package, names, history_job, twice, quick, deadline, results):
         for allocator in allocators:
             row.append(cell(of, allocator, "expandable" if allocator.startswith("Weir, expandable") else "native"))
         for weir, native in (("Weir", "native"), ("Weir, expandable", "expandable")):
-            peaks = [{line["peak_reserved"] for line in good(of, who)} for who in (weir, native)]
+            peaks = [{line["peak_reserved"] for line in good(of, name)} for name in (weir, native)]
             same = "yes" if peaks[0] == peaks[1] else "at times" if peaks[0] & peaks[1] else "no"
             row.append(same if all(peaks) else "-")
         rows.append(row)
@@ -268,7 +268,7 @@ def jobs(package, names, history_job, twice, quick, deadline, results):
     rows = []
     for kind, title in (("none", "off"), ("plain", "no stacks"), ("python", "Python stacks"), ("all", "all stacks")):
         of = found.get((history_job, kind), {})
-        steps = [best_steps(good(of, who)) for who in ("native", "Weir")]
+        steps = [best_steps(good(of, name)) for name in ("native", "Weir")]
         if all(steps):
             medians = [f"{statistics.median(of_one):.2f}" for of_one in steps]
             rows.append([title, *medians, f"{sum(steps[0]) / sum(steps[1]):.3f}"])

@@ -72,7 +72,7 @@ pyweir_buffer *pyweir_buffer_allocate(weir_allocator *allocator, weir_stream str
 }
 
 /* Frees the memory that the buffer owns. Afterwards it owns nothing and has no memory. */
-static weir_status give_up(pyweir_buffer *buffer) {
+static weir_status free_memory(pyweir_buffer *buffer) {
   weir_status status = WEIR_OK;
   void *pointer = buffer->pointer;
   pyweir_owner owner = (pyweir_owner)buffer->owner;
@@ -107,7 +107,7 @@ static void buffer_dealloc(PyObject *self) {
   if (buffer->weak)
     PyObject_ClearWeakRefs(self);
   if (buffer->owner != PYWEIR_OWNS_NOTHING)
-    pyweir_write_unraisable(give_up(buffer));
+    pyweir_write_unraisable(free_memory(buffer));
   if (spare_count < SPARE_BUFFERS)
     spare[spare_count++] = buffer;
   else
@@ -135,10 +135,11 @@ static PyObject *empty_with(PyObject *bytes_object, PyObject *device_object, PyO
   return (PyObject *)pyweir_buffer_allocate(allocator, stream, bytes);
 }
 
-int pyweir_take_arguments(const char *who, const char *const *names, int name_count, int positional,
-                          PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **values) {
+int pyweir_parse_arguments(const char *function, const char *const *names, int name_count, int positional,
+                           PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **values) {
   if (count > positional) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %d positional arguments (%zd given)", who, positional, count);
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %d positional arguments (%zd given)", function, positional,
+                 count);
     return -1;
   }
   for (Py_ssize_t i = 0; i < count; i++)
@@ -152,7 +153,7 @@ int pyweir_take_arguments(const char *who, const char *const *names, int name_co
     if (found < 0 || found < count) {
       PyErr_Format(PyExc_TypeError,
                    found < 0 ? "%s() got an unexpected argument '%U'" : "%s() got multiple values for argument '%U'",
-                   who, keyword);
+                   function, keyword);
       return -1;
     }
     values[found] = args[count + i];
@@ -176,7 +177,7 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
   }
   static const char *const names[] = {"nbytes", "device", "stream"};
   PyObject *values[] = {NULL, Py_None, Py_None};
-  if (pyweir_take_arguments("empty", names, 3, 1, args, count, keywords, values) != 0)
+  if (pyweir_parse_arguments("empty", names, 3, 1, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0]) {
     PyErr_SetString(PyExc_TypeError, "empty() missing required argument 'nbytes'");
@@ -328,7 +329,7 @@ static PyObject *buffer_subscript(PyObject *self, PyObject *key) {
 
 /* ---- Operations ---- */
 
-static int refuse_readonly(const pyweir_buffer *buffer) {
+static int check_writable(const pyweir_buffer *buffer) {
   if (!buffer->is_readonly)
     return 0;
   PyErr_SetString(PyExc_ValueError, "the buffer is read-only");
@@ -377,7 +378,7 @@ static void fill_host(void *pointer, uint32_t value, size_t bytes, int width) {
 static PyObject *fill_with(pyweir_buffer *buffer, unsigned long value, int width) {
   weir_stream stream;
   weir_status status = WEIR_OK;
-  if (pyweir_buffer_check(buffer) != 0 || refuse_readonly(buffer) != 0)
+  if (pyweir_buffer_check(buffer) != 0 || check_writable(buffer) != 0)
     return NULL;
   if (buffer->bytes && buffer->is_host) {
     Py_BEGIN_ALLOW_THREADS;
@@ -398,7 +399,7 @@ static PyObject *buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t c
   static const char *const names[] = {"value", "width"};
   PyObject *values[] = {NULL, NULL};
   pyweir_buffer *buffer = (pyweir_buffer *)self;
-  if (pyweir_take_arguments("fill_", names, 2, 1, args, count, keywords, values) != 0)
+  if (pyweir_parse_arguments("fill_", names, 2, 1, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0]) {
     PyErr_SetString(PyExc_TypeError, "fill_() missing required argument 'value'");
@@ -451,7 +452,7 @@ int pyweir_buffer_copy(pyweir_buffer *to, pyweir_buffer *from, weir_stream strea
 }
 
 /* Pinned memory is not reused until the stream has finished with it. For other host memory, the caller has to wait. */
-static int settle_host(pyweir_buffer *buffer, weir_stream stream, bool non_blocking, bool *wait) {
+static int retain_host(pyweir_buffer *buffer, weir_stream stream, bool non_blocking, bool *wait) {
   pyweir_buffer *root = pyweir_buffer_root(buffer);
   if (!buffer->is_host)
     return 0;
@@ -482,7 +483,7 @@ static int copy_buffer(pyweir_buffer *to, pyweir_buffer *from, bool non_blocking
     return 0;
   }
   if (stream_for(to->is_host ? from : to, &stream) != 0 || pyweir_buffer_copy(to, from, stream) != 0 ||
-      settle_host(to, stream, non_blocking, &wait) != 0 || settle_host(from, stream, non_blocking, &wait) != 0)
+      retain_host(to, stream, non_blocking, &wait) != 0 || retain_host(from, stream, non_blocking, &wait) != 0)
     return -1;
   if (!wait)
     return 0;
@@ -522,14 +523,14 @@ static PyObject *buffer_copy(PyObject *self, PyObject *const *args, Py_ssize_t c
   static const char *const names[] = {"source", "non_blocking"};
   PyObject *values[] = {NULL, Py_False};
   pyweir_buffer *buffer = (pyweir_buffer *)self;
-  if (pyweir_take_arguments("copy_", names, 2, 2, args, count, keywords, values) != 0)
+  if (pyweir_parse_arguments("copy_", names, 2, 2, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0]) {
     PyErr_SetString(PyExc_TypeError, "copy_() missing required argument 'source'");
     return NULL;
   }
   int non_blocking = PyObject_IsTrue(values[1]);
-  if (non_blocking < 0 || pyweir_buffer_check(buffer) != 0 || refuse_readonly(buffer) != 0)
+  if (non_blocking < 0 || pyweir_buffer_check(buffer) != 0 || check_writable(buffer) != 0)
     return NULL;
   int result = PYWEIR_IS_BUFFER(values[0]) ? copy_buffer(buffer, (pyweir_buffer *)values[0], non_blocking)
                                            : copy_python(buffer, values[0], true);
@@ -542,7 +543,8 @@ static PyObject *buffer_copy(PyObject *self, PyObject *const *args, Py_ssize_t c
 static PyObject *copy_to(PyObject *self, PyObject *destination) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   if (PYWEIR_IS_BUFFER(destination)) {
-    PyErr_SetString(PyExc_TypeError, "copy_() copies between Buffers: use destination.copy_(buffer)");
+    PyErr_SetString(PyExc_TypeError,
+                    "expected an object with the buffer protocol, got a Buffer; use destination.copy_(buffer)");
     return NULL;
   }
   if (pyweir_buffer_check(buffer) != 0 || copy_python(buffer, destination, false) != 0)
@@ -578,12 +580,12 @@ static PyObject *buffer_free(PyObject *self, PyObject *unused) {
     PyErr_Format(PyExc_BufferError, "the buffer is in use by %zd views or exported arrays", buffer->uses);
     return NULL;
   }
-  return pyweir_none(give_up(buffer));
+  return pyweir_none(free_memory(buffer));
 }
 
 /* ---- The buffer protocol ---- */
 
-static weir_status settle(const pyweir_buffer *buffer) {
+static weir_status wait_for_device(const pyweir_buffer *buffer) {
   weir_stream current;
   int capturing = 0;
   weir_status status = weir_stream_current(buffer->stream.device, &current);
@@ -598,10 +600,10 @@ static weir_status settle(const pyweir_buffer *buffer) {
   return status;
 }
 
-int pyweir_buffer_settle(pyweir_buffer *buffer) {
+int pyweir_buffer_wait(pyweir_buffer *buffer) {
   weir_status status = WEIR_OK;
   if (!buffer->is_host)
-    PYWEIR_CALL(status, settle(buffer));
+    PYWEIR_CALL(status, wait_for_device(buffer));
   return pyweir_check(status);
 }
 
@@ -617,7 +619,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
     PyErr_SetString(PyExc_BufferError, "the buffer was freed");
     return -1;
   }
-  if (pyweir_buffer_settle(buffer) != 0 ||
+  if (pyweir_buffer_wait(buffer) != 0 ||
       PyBuffer_FillInfo(view, self, buffer->pointer, (Py_ssize_t)buffer->bytes, buffer->is_readonly, flags) != 0)
     return -1;
   buffer->uses++;

@@ -71,7 +71,7 @@ static void delete_plain(managed_tensor *t) { release_export(t->context); }
 static void delete_versioned(versioned_tensor *t) { release_export(t->context); }
 
 /* Destroys a capsule that was not consumed. A consumed one has another name, and its tensor belongs to the consumer. */
-static void drop_capsule(PyObject *capsule) {
+static void destroy_capsule(PyObject *capsule) {
   if (PyCapsule_IsValid(capsule, name_plain)) {
     managed_tensor *t = PyCapsule_GetPointer(capsule, name_plain);
     t->deleter(t);
@@ -100,7 +100,7 @@ PyObject *pyweir_buffer_dlpack_device(PyObject *self, PyObject *unused) {
 }
 
 /* Makes the consumer's stream wait for pending work, and records the stream as a use of the memory. Without the GIL. */
-static weir_status hand_to_stream(pyweir_buffer *buffer, void *root, bool is_ours, weir_cu_stream raw) {
+static weir_status order_before_stream(pyweir_buffer *buffer, void *root, bool is_ours, weir_cu_stream raw) {
   weir_stream current, consumer;
   weir_status status = weir_stream_current(buffer->stream.device, &current);
   if (status == WEIR_OK)
@@ -134,7 +134,7 @@ static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
       PyErr_SetString(PyExc_BufferError, "stream must be None or -1 for memory that is not on a CUDA device");
       return -1;
     }
-    return pyweir_buffer_settle(buffer);
+    return pyweir_buffer_wait(buffer);
   }
   if (number == 0 || number < -2) {
     PyErr_SetString(PyExc_BufferError,
@@ -145,7 +145,8 @@ static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
   weir_cu_stream raw = number == 1 || number == -2 ? NULL : (weir_cu_stream)(uintptr_t)number;
   pyweir_buffer *root = pyweir_buffer_root(buffer);
   weir_status status;
-  PYWEIR_CALL(status, hand_to_stream(buffer, root->pointer, root->owner == PYWEIR_OWNS_DEVICE && root->pointer, raw));
+  PYWEIR_CALL(status,
+              order_before_stream(buffer, root->pointer, root->owner == PYWEIR_OWNS_DEVICE && root->pointer, raw));
   return pyweir_check(status);
 }
 
@@ -165,18 +166,18 @@ static int wants_version(PyObject *max_version) {
 }
 
 /* An explicitly requested device must be the one that has the memory. */
-static int check_device(int type, int number, PyObject *asked) {
-  int asked_type, asked_number;
-  if (asked == Py_None)
+static int check_device(int type, int number, PyObject *requested) {
+  int requested_type, requested_number;
+  if (requested == Py_None)
     return 0;
-  if (!PyTuple_Check(asked) || !PyArg_ParseTuple(asked, "ii", &asked_type, &asked_number)) {
+  if (!PyTuple_Check(requested) || !PyArg_ParseTuple(requested, "ii", &requested_type, &requested_number)) {
     PyErr_SetString(PyExc_TypeError, "dl_device must be None or a tuple (type, index)");
     return -1;
   }
-  if (asked_type == type && asked_number == number)
+  if (requested_type == type && requested_number == number)
     return 0;
   PyErr_Format(PyExc_BufferError, "the memory is on device (%d, %d); copying to (%d, %d) is not supported", type,
-               number, asked_type, asked_number);
+               number, requested_type, requested_number);
   return -1;
 }
 
@@ -207,7 +208,7 @@ static PyObject *export(pyweir_buffer *buffer, int type, int number, bool versio
     };
   else
     e->as.plain = (managed_tensor){.of = t, .context = e, .deleter = delete_plain};
-  PyObject *capsule = PyCapsule_New(&e->as, versioned ? name_versioned : name_plain, drop_capsule);
+  PyObject *capsule = PyCapsule_New(&e->as, versioned ? name_versioned : name_plain, destroy_capsule);
   if (!capsule) {
     free(e);
     return NULL;
@@ -236,7 +237,7 @@ PyObject *pyweir_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t
   PyObject *values[] = {Py_None, Py_None, Py_None, Py_None};
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   int type, number;
-  if (pyweir_take_arguments("__dlpack__", names, 4, 1, args, count, keywords, values) != 0 ||
+  if (pyweir_parse_arguments("__dlpack__", names, 4, 1, args, count, keywords, values) != 0 ||
       pyweir_buffer_check(buffer) != 0)
     return NULL;
   device_of(buffer, &type, &number);
@@ -311,7 +312,7 @@ static int device_of_tensor(const tensor *t, bool *is_host) {
 }
 
 /* Imports a capsule. The caller keeps the capsule, which loses its tensor on success. */
-static PyObject *take_capsule(PyObject *capsule) {
+static PyObject *import_capsule(PyObject *capsule) {
   bool versioned = PyCapsule_IsValid(capsule, name_versioned);
   if (!versioned && !PyCapsule_IsValid(capsule, name_plain)) {
     PyErr_SetString(PyExc_BufferError,
@@ -373,7 +374,7 @@ static PyObject *consumer_stream(PyObject *producer) {
 }
 
 /* Older producers do not have max_version. */
-static PyObject *ask_producer(PyObject *producer) {
+static PyObject *export_from_producer(PyObject *producer) {
   PyObject *stream = consumer_stream(producer);
   if (!stream)
     return NULL;
@@ -401,15 +402,15 @@ static PyObject *from_dlpack(PyObject *module, PyObject *object) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   if (PyCapsule_CheckExact(object))
-    return take_capsule(object);
+    return import_capsule(object);
   if (!PyObject_HasAttrString(object, "__dlpack__"))
     return pyweir_type_error("a capsule or an object with __dlpack__", object);
-  PyObject *capsule = ask_producer(object);
+  PyObject *capsule = export_from_producer(object);
   if (!capsule)
     return NULL;
   PyObject *buffer = NULL;
   if (PyCapsule_CheckExact(capsule))
-    buffer = take_capsule(capsule);
+    buffer = import_capsule(capsule);
   else
     PyErr_SetString(PyExc_TypeError, "__dlpack__() did not return a capsule");
   Py_DECREF(capsule);

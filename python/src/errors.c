@@ -52,7 +52,7 @@ void pyweir_end_call(PyThreadState *saved) {
 }
 
 /* Returns -1 if a warning becomes an exception; the remaining ones are then dropped. */
-static int give_warnings(void) {
+static int issue_warnings(void) {
   int result = 0;
   while (kept) {
     kept_warning *warning = kept;
@@ -129,7 +129,7 @@ PyObject *pyweir_raise(weir_status status) {
   char *text = strdup(*last && status != WEIR_ERROR_NOT_READY ? last : weir_status_string(status));
   if (!text)
     return PyErr_NoMemory();
-  if (give_warnings() == 0)
+  if (issue_warnings() == 0)
     set_exception(type_of(status, result), status, result, text);
   free(text);
   return NULL;
@@ -151,7 +151,7 @@ void pyweir_write_unraisable(weir_status status) {
 
 int pyweir_check(weir_status status) {
   if (status == WEIR_OK)
-    return kept ? give_warnings() : 0;
+    return kept ? issue_warnings() : 0;
   pyweir_raise(status);
   return -1;
 }

@@ -500,7 +500,7 @@ static int remove_listener(listeners *l, PyObject *callable) {
 
 /* Takes the GIL, on any thread, and calls all callbacks. Their exceptions are printed and ignored. An exception that is
  * already set is preserved. */
-static void tell(listeners *l, PyObject *(*make_arguments)(const void *), const void *what) {
+static void notify_all(listeners *l, PyObject *(*make_arguments)(const void *), const void *what) {
   if (!l->count || !Py_IsInitialized())
     return;
   PyGILState_STATE gil = PyGILState_Ensure();
@@ -530,7 +530,7 @@ static PyObject *tracker_arguments(const void *what) {
                        (unsigned long long)e->pool.first, (unsigned long long)e->pool.second);
 }
 
-static void track(void *context, const weir_trace_entry *entry) { tell(context, tracker_arguments, entry); }
+static void track(void *context, const weir_trace_entry *entry) { notify_all(context, tracker_arguments, entry); }
 
 typedef struct oom {
   int device;
@@ -545,7 +545,7 @@ static PyObject *oom_arguments(const void *what) {
 
 static void observe(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
   const oom what = {device, bytes, limit, free_bytes};
-  tell(context, oom_arguments, &what);
+  notify_all(context, oom_arguments, &what);
 }
 
 static int check_callable(PyObject *object) {

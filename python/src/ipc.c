@@ -16,7 +16,7 @@ PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused) {
     return NULL;
   }
   /* The work of the two processes is not ordered, so the contents must be complete now. */
-  if (pyweir_buffer_settle(buffer) != 0)
+  if (pyweir_buffer_wait(buffer) != 0)
     return NULL;
   weir_ipc_handle *handle = calloc(1, sizeof *handle);
   if (!handle)

@@ -344,9 +344,9 @@ static PyObject *stats_as(PyObject *device, PyObject *(*make)(const device_stats
 }
 
 /* Parses the one optional argument of a function; None if it is missing. -1 with an exception set. */
-static int one_optional(const char *who, PyObject *const *args, Py_ssize_t count, PyObject **argument) {
+static int one_optional(const char *function, PyObject *const *args, Py_ssize_t count, PyObject **argument) {
   if (count > 1) {
-    PyErr_Format(PyExc_TypeError, "%s takes at most one argument (%zd given)", who, count);
+    PyErr_Format(PyExc_TypeError, "%s takes at most one argument (%zd given)", function, count);
     return -1;
   }
   *argument = count ? args[0] : Py_None;

@@ -8,8 +8,8 @@
 
 /* Parses the arguments of a fast call: stores in values[i] the argument names[i], and leaves values[i] as it is if the
  * argument is missing. The first `positional` arguments may be given by position. */
-int pyweir_take_arguments(const char *who, const char *const *names, int name_count, int positional,
-                          PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **values);
+int pyweir_parse_arguments(const char *function, const char *const *names, int name_count, int positional,
+                           PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **values);
 
 /* ---- The allocator (memory.c) ---- */
 
@@ -80,7 +80,7 @@ static inline pyweir_buffer *pyweir_buffer_root(pyweir_buffer *buffer) {
 int pyweir_buffer_check(pyweir_buffer *buffer);
 
 /* Waits for the buffer's stream and the current stream, so that the host can read the memory. */
-int pyweir_buffer_settle(pyweir_buffer *buffer);
+int pyweir_buffer_wait(pyweir_buffer *buffer);
 
 /* Copies all of `from` in stream order. */
 int pyweir_buffer_copy(pyweir_buffer *to, pyweir_buffer *from, weir_stream stream);

@@ -77,7 +77,7 @@ static int pool_init(PyObject *self, PyObject *args, PyObject *keywords) {
   return 0;
 }
 
-static weir_status let_go(int device, weir_pool_id id) {
+static weir_status release_and_empty(int device, weir_pool_id id) {
   weir_allocator *allocator = pyweir_allocator();
   weir_status status = weir_pool_set_use_on_oom(allocator, device, id, 0);
   if (status == WEIR_OK)
@@ -91,7 +91,7 @@ static void pool_dealloc(PyObject *object) {
     PyObject_ClearWeakRefs(object);
   if (self->is_held && !weir_is_in_bad_fork()) {
     weir_status status;
-    PYWEIR_CALL(status, let_go(self->device, self->id));
+    PYWEIR_CALL(status, release_and_empty(self->device, self->id));
     pyweir_write_unraisable(status);
   }
   Py_XDECREF(self->allocator);
@@ -349,9 +349,9 @@ static bool is_among(void *pointer, void *const *sorted, size_t count) {
 }
 
 /* Whether a buffer may take over memory that became live again. */
-static int check_heirs(PyObject *heirs) {
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(heirs); i++)
-    if (buffer_at(heirs, i)->owner != PYWEIR_OWNS_NOTHING) {
+static int check_new_owners(PyObject *new_owners) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(new_owners); i++)
+    if (buffer_at(new_owners, i)->owner != PYWEIR_OWNS_NOTHING) {
       PyErr_SetString(PyExc_RuntimeError, "a Buffer for restored memory must not own memory already");
       return -1;
     }
@@ -359,7 +359,7 @@ static int check_heirs(PyObject *heirs) {
 }
 
 /* Buffers of released memory lose their ownership, and the given buffers take ownership of the restored memory. */
-static int settle_owners(weir_checkpoint_delta *delta, PyObject *stale, PyObject *heirs) {
+static int update_owners(weir_checkpoint_delta *delta, PyObject *stale, PyObject *new_owners) {
   qsort(delta->freed, delta->freed_count, sizeof *delta->freed, by_address);
   qsort(delta->allocated, delta->allocated_count, sizeof *delta->allocated, by_address);
   size_t gone = 0;
@@ -370,8 +370,8 @@ static int settle_owners(weir_checkpoint_delta *delta, PyObject *stale, PyObject
     if (buffer->owner == PYWEIR_OWNS_DEVICE && is_among(buffer->pointer, delta->freed, delta->freed_count))
       buffer->owner = PYWEIR_OWNS_NOTHING;
   }
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(heirs); i++) {
-    pyweir_buffer *buffer = buffer_at(heirs, i);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(new_owners); i++) {
+    pyweir_buffer *buffer = buffer_at(new_owners, i);
     if (buffer->pointer && is_among(buffer->pointer, delta->allocated, delta->allocated_count))
       buffer->owner = PYWEIR_OWNS_DEVICE;
   }
@@ -391,18 +391,18 @@ static PyObject *set_checkpoint(PyObject *module, PyObject *args) {
                         &stale_object, &heirs_object) ||
       pyweir_need_device(device_object, &device) != 0)
     return NULL;
-  PyObject *stale = parse_buffers(stale_object), *heirs = parse_buffers(heirs_object);
-  if (stale && heirs && check_heirs(heirs) == 0) {
+  PyObject *stale = parse_buffers(stale_object), *new_owners = parse_buffers(heirs_object);
+  if (stale && new_owners && check_new_owners(new_owners) == 0) {
     weir_status status;
     PYWEIR_CALL(status, weir_pool_restore(pyweir_allocator(), ((checkpoint_object *)state)->it, &delta));
     if (pyweir_check(status) == 0) {
-      if (settle_owners(&delta, stale, heirs) == 0)
+      if (update_owners(&delta, stale, new_owners) == 0)
         result = Py_NewRef(Py_None);
       weir_checkpoint_delta_clear(&delta);
     }
   }
   Py_XDECREF(stale);
-  Py_XDECREF(heirs);
+  Py_XDECREF(new_owners);
   return result;
 }
 

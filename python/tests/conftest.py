@@ -1,7 +1,7 @@
-"""What the tests share.
+"""Settings and functions that the tests share.
 
-They run on the software device with two devices; with WEIR_TEST_DRIVER=cuda on NVIDIA's driver. One process has one runtime, so
-a test that is about the start, the environment or a fork runs its code in a process of its own: `run_python(code)`.
+The tests run on the software device with two devices, or with WEIR_TEST_DRIVER=cuda on NVIDIA's driver. A process has
+one runtime, so tests of the start, the environment or a fork run their code in a new process: `run_python(code)`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ os.environ.setdefault("WEIR_SOFT_MEMORY", "1GiB")
 for name in ("CUDA_VISIBLE_DEVICES", "WEIR_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
     os.environ.pop(name, None)
 
-# A sanitizer keeps freed memory for a while, and takes its time.
+# A sanitizer keeps freed memory for a while, and is slow.
 is_sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
-# The long form of tests that repeat something many times; `make test-all` asks for it.
+# Selects the long form of tests that repeat something many times; `make test-all` sets it.
 is_long = os.environ.get("WEIR_TEST_LONG") == "1"
 is_soft = os.environ["WEIR_DRIVER"] == "soft"
 
 
 def run_python(code: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a new Python, with warnings as errors. Fails when it fails, unless check is False."""
+    """Runs code in a new Python with warnings as errors. Fails the test if the code fails, unless check is False."""
     result = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore:history has no native stacks", "-c", textwrap.dedent(code)],
         env={**os.environ, **environment},
@@ -36,12 +36,12 @@ def run_python(code: str, check: bool = True, **environment: str) -> subprocess.
         timeout=120,
     )
     if check and result.returncode != 0:
-        pytest.fail(f"the process ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+        pytest.fail(f"exit code {result.returncode}:\n{result.stdout}{result.stderr}")
     return result
 
 
 def resident_bytes() -> int:
-    """What the process has of the host's memory now."""
+    """Returns the resident memory of the process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -51,12 +51,12 @@ def two_devices() -> None:
     import weir
 
     if weir.device_count() < 2:
-        pytest.skip("there is one device, and it takes two")
+        pytest.skip("needs two devices")
 
 
 @pytest.fixture(autouse=True)
 def clean_state():
-    """Each test begins on device 0 and the default stream, and leaves no mode set."""
+    """Each test starts on device 0 and the default stream, and leaves no debug mode set."""
     import weir
 
     yield

@@ -1,4 +1,4 @@
-"""What the tests about memory share."""
+"""Functions that the tests about memory share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import weir
 
 KIB = 1024
 MIB = 1024 * 1024
 
-# The sizes that decide which pool and which segment a request gets.
+# The sizes that select the pool and the segment of a request.
 MIN_BLOCK_SIZE = 512
 SMALL_SIZE = 1 * MIB
 SMALL_BUFFER = 2 * MIB
@@ -24,7 +25,7 @@ has_native_stacks = ctypes.util.find_library("unwind") is not None
 
 
 def clean() -> None:
-    """Nothing is cached, limited or recorded, and no setting is changed."""
+    """Removes all cached memory, limits, recordings and changed settings."""
     gc.collect()
     weir.synchronize()
     weir.memory._record_memory_history(None)
@@ -36,9 +37,17 @@ def clean() -> None:
     weir.host_empty_cache()
 
 
+@pytest.fixture(autouse=True)
+def cleaned() -> Iterator[None]:
+    """Cleans up before and after each test of a module that imports this."""
+    clean()
+    yield
+    clean()
+
+
 @contextlib.contextmanager
 def settings(text: str, back: str) -> Iterator[None]:
-    """Settings for a block of code; `back` is what undoes them."""
+    """Changes settings within a `with` block; `back` restores them."""
     weir.memory._set_allocator_settings(text)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Buffers, and how other libraries see them."""
+"""Buffers, and their use by other libraries."""
 
 from __future__ import annotations
 
@@ -10,23 +10,16 @@ import weakref
 import pytest
 import weir
 from conftest import is_soft
-from memory_tools import KIB, MIB, clean, filled, sleep_cycles
+from memory_tools import KIB, MIB, cleaned, filled, sleep_cycles  # noqa: F401
 
 numpy = None
 try:
     import numpy
 except ImportError:
     pass
-needs_numpy = pytest.mark.skipif(numpy is None, reason="NumPy is not here")
-needs_soft = pytest.mark.skipif(not is_soft, reason="the processor cannot read the memory of a GPU")
-needs_cuda = pytest.mark.skipif(is_soft, reason="takes a CUDA device")
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
+needs_numpy = pytest.mark.skipif(numpy is None, reason="NumPy is not installed")
+needs_soft = pytest.mark.skipif(not is_soft, reason="the host cannot read the memory of a GPU")
+needs_cuda = pytest.mark.skipif(is_soft, reason="needs a CUDA device")
 
 
 def test_attributes():

@@ -1,4 +1,4 @@
-"""Devices: which there are, which is current, what they are, how busy."""
+"""Devices: their number, the current one, their properties and their utilization."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def test_get_device_index():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "cuda0", "cuda:", "cuda:-1", "cuda:01", "cuda:1a", "cuda: 1", ":1", "1", "CUDA:0", "cuda:99999", "cuda:1:2"]
+    "text",
+    ["", "cuda0", "cuda:", "cuda:-1", "cuda:01", "cuda:1a", "cuda: 1", ":1", "1", "CUDA:0", "cuda:99999", "cuda:1:2"],
 )
 def test_specify_improper_device_name(text):
     with pytest.raises(RuntimeError, match="Invalid device string"):
@@ -196,7 +197,7 @@ def test_device_context(two_devices):
         with weir.device(1):
             raise KeyError
     assert weir.current_device() == 0
-    # One of them may be used again.
+    # One of them may be reused.
     context = weir.device(1)
     for _ in range(2):
         with context:
@@ -299,7 +300,7 @@ def test_metrics_of_the_software_device():
     assert weir.utilization("cuda:1") == 0
     weir.synchronize()
     assert weir.utilization() == 0
-    # What it does not have is no number.
+    # Metrics that it lacks raise an exception.
     with pytest.raises(NotImplementedError, match="software device has no temperature"):
         weir.temperature()
     with pytest.raises(NotImplementedError, match="software device draws no power"):
@@ -335,7 +336,7 @@ def test_sync_debug_mode():
     weir.set_sync_debug_mode("warn")
     with pytest.warns(UserWarning, match="called a synchronizing"):
         stream.synchronize()
-    # With warnings as errors it is one, and the mode stays.
+    # If warnings are errors, it raises, and the mode stays.
     with pytest.raises(UserWarning, match="called a synchronizing"):
         stream.synchronize()
     assert weir.get_sync_debug_mode() == 1
@@ -346,7 +347,7 @@ def test_sync_debug_mode():
             weir.set_sync_debug_mode(wrong)
 
 
-# ---- The CUDA runtime's own ----
+# ---- The CUDA runtime ----
 
 
 def test_check_error():
@@ -395,7 +396,7 @@ def test_cudart_rest():
 
 
 def test_synchronize_lets_other_threads_go_on():
-    # The wait is made without the GIL: else the other thread could not let the stream go on.
+    # The GIL is released during the wait; otherwise the other thread could not unblock the stream.
     stream = weir.Stream()
     weir.synchronize()
     event = weir.Event()

@@ -1,4 +1,4 @@
-"""The examples of the documentation run, and the stubs say what is there."""
+"""The examples of the documentation run, and the stubs match the module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_there_are_examples():
 
 
 def members(body):
-    """The names that a module or a class of the stubs has, and the bodies of its classes."""
+    """Returns the names in a module or class of the stubs, and the bodies of its classes."""
     names, classes = set(), {}
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -62,7 +62,7 @@ def test_stubs_of_classes(name):
     public = {member for member in vars(there) if not member.startswith("__")}
     if not issubclass(there, BaseException):
         assert {member for member in stubs if not member.startswith("__")} == public
-        for member in stubs - {"__buffer__"}:  # which a class has since Python 3.12
+        for member in stubs - {"__buffer__"}:  # classes have this since Python 3.12
             assert hasattr(there, member), member
 
 
@@ -84,7 +84,7 @@ COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
 
 
 def test_names_of_torch_cuda():
-    """The table says which names there are, and the pages say how many."""
+    """The coverage table lists the names that exist, and the pages state their number."""
     section = COVERAGE.split("\n## The names of torch.cuda\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (?!about|---)(.*?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)
     here, elsewhere = [], []

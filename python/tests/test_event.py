@@ -74,7 +74,7 @@ def test_device_is_that_of_the_first_record(two_devices):
     assert event.device == weir.Device(1)
     with pytest.raises((ValueError, RuntimeError), match="device"):
         event.record(weir.Stream(0))
-    # Streams of another device may wait for it.
+    # Streams of another device can wait for it.
     weir.Stream(0).wait_event(event)
     event.synchronize()
 
@@ -174,7 +174,7 @@ def test_events_between_processes(by):
     stream._spin(cycles(1000))
     event.record(stream)
     process.start()
-    # The child is up long before the stream is done, unless the machine is very busy: then it saw the end alone.
+    # The child starts long before the stream is done, unless the machine is very busy: then it sees only the end.
     assert started.wait(60)
     first, second = answers.get(timeout=60), answers.get(timeout=60)
     assert second is True

@@ -46,7 +46,7 @@ def test_graph_capture_simple():
         target.copy_(middle)
         graph.capture_end()
     weir.current_stream().wait_stream(stream)
-    # Nothing ran yet.
+    # Nothing has run yet.
     assert bytes_of(target) == 0
     graph.replay()
     assert bytes_of(target) == 1
@@ -128,7 +128,7 @@ def test_a_block_that_fails_says_so():
             raise KeyError
     assert weir.current_stream() == weir.default_stream()
     graph.reset()
-    # A call that is not allowed in a capture is what comes out, not the capture's end.
+    # The error is that of the call that is not allowed in a capture, not that of the end of the capture.
     with pytest.raises(RuntimeError, match="weir_stream_synchronize") as caught:
         with weir.graph(graph):
             target.fill_(3)
@@ -146,7 +146,7 @@ def test_a_begin_that_fails_leaves_the_stream():
     graph = weir.CUDAGraph()
     with weir.graph(graph):
         weir._sleep(1)
-    # It has a capture already.
+    # It already has a capture.
     with pytest.raises(RuntimeError):
         with weir.graph(graph):
             pytest.fail("it captured twice")
@@ -185,7 +185,7 @@ def test_pools():
 
 
 def test_graph_two_successive():
-    """Two graphs of one pool, launched one after the other, in two orders of work; and what the pool saves."""
+    """Two graphs that share a pool, launched one after the other in two orders of work; and the memory this saves."""
     size = 4 << 20
     reserved = {}
     for shared in (False, True):
@@ -217,7 +217,7 @@ def test_graph_two_successive():
 
 
 def test_graph_concurrent_replay():
-    """Graphs with pools of their own may run at the same time."""
+    """Graphs with separate pools may run at the same time."""
     streams = [weir.Stream(), weir.Stream()]
     targets = [weir.empty(1 << 16), weir.empty(1 << 16)]
     graphs = [weir.CUDAGraph(), weir.CUDAGraph()]
@@ -236,7 +236,7 @@ def test_graph_concurrent_replay():
 
 
 def test_graph_three_successive():
-    """Three graphs of one pool, that hand their results on to the next."""
+    """Three graphs that share a pool, each of which uses the results of the previous one."""
     stream, pool = weir.Stream(), weir.graph_pool_handle()
     start = weir.empty(1 << 14)
     graphs, values = [weir.CUDAGraph() for _ in range(3)], [start]
@@ -295,9 +295,9 @@ def test_cuda_graph_allocator_propagates_stream():
 
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed", "global"])
 def test_cuda_graph_error_options(mode):
-    """What another thread may do meanwhile. To ask for an event is an unsafe call."""
+    """What other threads may do during a capture. Querying an event is an unsafe call."""
     if not is_soft and mode == "global":
-        pytest.skip("it leaves NVIDIA's context in a bad state")
+        pytest.skip("leaves NVIDIA's context in a bad state")
     code = f"""
     import threading, weir
     graph, stream = weir.CUDAGraph(), weir.Stream()
@@ -436,7 +436,8 @@ def test_graph_make_graphed_callables_same_pool():
 
     for sample in samples:
         sample.fill_(0)
-    graphed = weir.make_graphed_callables((first, second), ((samples[0],), (samples[1],)), pool=weir.graph_pool_handle())
+    arguments = (samples[0],), (samples[1],)
+    graphed = weir.make_graphed_callables((first, second), arguments, pool=weir.graph_pool_handle())
     given = weir.empty(64)
     given.fill_(4)
     assert bytes_of(graphed[1](graphed[0](given))) == 4

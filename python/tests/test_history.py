@@ -1,4 +1,4 @@
-"""What is recorded: events, stacks, snapshots, and who is told."""
+"""The history: entries, stacks, snapshots and callbacks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,14 @@ import weakref
 
 import pytest
 import weir
-from memory_tools import MIB, SMALL_BUFFER, block_of, blocks, clean, has_native_stacks, history, settings
+from memory_tools import MIB, SMALL_BUFFER, block_of, blocks, cleaned, has_native_stacks, history, settings  # noqa: F401
 from weir import _weir
 
-needs_native = pytest.mark.skipif(not has_native_stacks, reason="libunwind is not here")
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
+needs_native = pytest.mark.skipif(not has_native_stacks, reason="libunwind is not installed")
 
 
 def only_native(frames):
-    """Those of compiled code: of a source of C's, or of a program or library where that is not known."""
+    """Returns the native frames: of a C source, or of a program or library if the source is not known."""
     return [f for f in frames if not f["filename"].endswith(".py") and not f["filename"].startswith("<")]
 
 
@@ -172,7 +165,7 @@ def test_snapshot_arguments(what, message):
         _weir._cuda_memorySnapshot(what)
 
 
-# ---- Which stacks are there ----
+# ---- Which stacks are recorded ----
 
 
 @pytest.mark.parametrize("context, stacks", [
@@ -197,7 +190,7 @@ def test_memory_plots(context, stacks):
 
 @pytest.mark.parametrize("context", ["alloc", "all", "state"])
 def test_memory_plots_free_stack(context):
-    segment = weir.empty(512)  # a segment has a stack of its own: it is there already
+    segment = weir.empty(512)  # a segment has its own stack, so it must exist already
     with history(context=context, stacks="python"):
         x = None
 
@@ -302,7 +295,7 @@ def test_max_entries_and_clear():
     with history(context=None, max_entries=10):
         for _ in range(20):
             weir.empty(512)
-        assert kept() == 10  # the snapshot's own event is appended after the ring was read
+        assert kept() == 10  # the snapshot's own entry is added after the ring was read
         assert weir.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot" and kept() == 10
         info = _weir._history_info(0)
         assert info["kept"] == 10 and info["dropped"] > 0
@@ -344,7 +337,7 @@ def test_legacy_arguments():
         assert len(trace) == 5 and trace[-1]["frames"][0]["name"] == "test_legacy_arguments"
     with history(True, False):
         x = weir.empty(512)
-        (trace, *_) = weir.memory._snapshot()["device_traces"]  # one entry is the default here
+        (trace, *_) = weir.memory._snapshot()["device_traces"]  # the default is one entry
         assert [entry["action"] for entry in trace] == ["alloc"] and trace[0]["size"] == 512
         assert block_of(x)["frames"] == []
     weir.memory._record_memory_history(False)
@@ -352,7 +345,7 @@ def test_legacy_arguments():
     del x
 
 
-# ---- Python's stacks ----
+# ---- Python stacks ----
 
 
 def frames_of(buffer):
@@ -382,7 +375,7 @@ def test_file_line_and_function():
 
 
 def test_memory_snapshot_script():
-    """A function that was compiled at run time, and is in no file, is the innermost frame of what it allocates."""
+    """A function that was compiled at run time, without a file, is the innermost frame of its allocations."""
     script = {"weir": weir}
     exec(compile("def foo():\n    return weir.empty(311 * 411 * 4)\n", "<script>", "exec"), script)
     with history("state", stacks="python"):
@@ -395,7 +388,7 @@ def test_memory_snapshot_script():
 
 @needs_native
 def test_direct_traceback():
-    """A stack that is gathered where the program asks for it, without an allocation: Python's frames, and the native ones."""
+    """A stack captured on request, without an allocation: Python frames, and native frames."""
 
     def asks():
         _weir._mark_memory_history("here")
@@ -412,7 +405,7 @@ def test_direct_traceback():
 
 
 def test_memory_profiler_viz():
-    """Memory over time as JSON: where each allocation was made, and what it belongs to. Phases are the categories."""
+    """Memory over time as JSON: the place and the category of each allocation. Phases are the categories."""
     with history(stacks="python"):
         with weir.memory_phase("activation"):
             x = weir.empty(128 * 128 * 4)
@@ -561,7 +554,7 @@ def test_code_is_let_go_of():
     assert code() is None
 
 
-# ---- What the program says ----
+# ---- Metadata, phases and annotations ----
 
 
 def test_phases_and_compile_contexts():
@@ -625,7 +618,7 @@ def test_marks():
     assert event["action"] == "user_defined" and event["user_metadata"] == "before eval"
 
 
-# ---- Who is told ----
+# ---- Callbacks ----
 
 
 def test_tracker():
@@ -680,7 +673,7 @@ def test_tracker_may_allocate_and_fail(monkeypatch):
 
 
 def test_tracker_and_an_exception_under_way():
-    """A buffer that goes while an exception is on its way does not disturb it."""
+    """A buffer that is destroyed while an exception propagates does not disturb the exception."""
 
     def tracker(*entry):
         try:

@@ -1,4 +1,4 @@
-"""Pinned memory of the host."""
+"""Pinned host memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ import threading
 
 import pytest
 import weir
-from memory_tools import KIB, MIB, clean, settings, sleep_cycles
+from memory_tools import KIB, MIB, cleaned, settings, sleep_cycles  # noqa: F401
 from weir import _weir
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
 
 
 def test_host_empty():

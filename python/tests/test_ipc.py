@@ -1,4 +1,4 @@
-"""Memory shared between processes."""
+"""Memory that is shared between processes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ import queue
 
 import pytest
 import weir
-from memory_tools import LARGE_BUFFER, MIB, clean, filled, settings
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
+from memory_tools import LARGE_BUFFER, MIB, cleaned, filled, settings  # noqa: F401
 
 
 def in_child(function, *arguments):
-    """Runs it in a process that was started anew, and returns what it returned."""
+    """Runs a function in a newly started process, and returns its result."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     process = context.Process(target=answer, args=(answers, function, arguments))

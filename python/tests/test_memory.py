@@ -1,4 +1,4 @@
-"""The allocator as programs see it: counters, limits, settings, running out of memory."""
+"""The allocator from a program's view: statistics, limits, settings, out of memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ import warnings
 
 import pytest
 import weir
-from memory_tools import KIB, LARGE_BUFFER, MIB, clean, filled, settings, sleep_cycles
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
+from memory_tools import KIB, LARGE_BUFFER, MIB, cleaned, filled, settings, sleep_cycles  # noqa: F401
 
 
 # ---- Allocating ----
@@ -94,7 +87,7 @@ def test_reuse_of_freed_memory():
     assert weir.empty(3 * MIB).pointer == pointer
 
 
-# ---- Counters ----
+# ---- Statistics ----
 
 
 def test_memory_stats_keys():
@@ -139,7 +132,7 @@ def test_memory_stats_nested():
 
 
 def test_memory_stats_move():
-    """Each counter moves as it is said, for a thousand random allocations and frees."""
+    """Each counter changes as documented over a thousand random allocations and frees."""
     before = weir.memory_stats()
     rng = random.Random(7)
     live, requested, freed = [], 0, 0
@@ -240,7 +233,7 @@ def test_memory_info_and_processes():
         del buffer
 
 
-# ---- Running out ----
+# ---- Out of memory ----
 
 
 def test_out_of_memory():
@@ -250,7 +243,7 @@ def test_out_of_memory():
         weir.empty(1024 * 1024 * 1024 * 800000000)
     with pytest.raises(RuntimeError, match="Tried to allocate more than 1EB memory"):
         weir.empty(1024 * 1024 * 1024 * 8000000000)
-    # what comes later works
+    # later requests work
     assert buffer.fill_(1).tobytes() == b"\1" * (4 * KIB)
 
 
@@ -330,7 +323,7 @@ def test_set_per_process_memory_fraction():
     weir.empty_cache()
     with pytest.raises(weir.OutOfMemoryError, match="out of memory"):
         weir.empty(int(total * 0.5) + 2 * MIB)
-    # the program goes on
+    # the program continues
     assert filled(MIB, 9).tobytes() == b"\t" * MIB
 
 
@@ -361,7 +354,7 @@ def test_memory_limit():
 
 
 def test_caching_allocator_record_stream_oom():
-    """Memory that waits for another stream is taken back before memory runs out."""
+    """Memory that waits for another stream is reclaimed before a request fails."""
     stream = weir.Stream()
     weir.set_per_process_memory_limit(100 * MIB)
     with weir.stream(stream):
@@ -521,7 +514,7 @@ def test_record_stream_by_address():
     assert weir.empty(3 * MIB).pointer == address
 
 
-# ---- All of it ----
+# ---- Everything together ----
 
 
 def test_allocator_fuzz():

@@ -1,13 +1,13 @@
-"""Wrong types and wrong values: every function refuses them with an exception, and goes on working."""
+"""Wrong types and values: every function rejects them with an exception, and keeps working."""
 
 from __future__ import annotations
 
 import pytest
 import weir
-from memory_tools import clean
+from memory_tools import cleaned  # noqa: F401
 from weir import _weir
 
-# What no argument of any function is.
+# Values that no argument of any function accepts.
 STRANGE = [object(), 1.5, [], {}, b"x", "no such thing", (1, 2, 3), -1, 1 << 70, float("nan"), None]
 
 FUNCTIONS = [name for name in dir(_weir) if name.startswith("_cuda_") and callable(getattr(_weir, name))]
@@ -21,17 +21,10 @@ FUNCTIONS += [
     "_free_And_Remove_DeleterFn", "_open_shared", "_time_frames", "_time_pairs",
 ]  # fmt: skip
 
-# What they do with such an argument is allowed and has an effect that the tests could not live with.
+# These accept such an argument, with an effect that would disturb other tests.
 LEFT_OUT = {"_dump_snapshot", "_cuda_cudaCachingAllocator_enable", "_cuda_customAllocator"}
 
 REFUSALS = (TypeError, ValueError, RuntimeError, OverflowError, BufferError, AttributeError, OSError)
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
 
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - LEFT_OUT))

@@ -1,4 +1,4 @@
-"""Many thousands of each object about memory, and nothing is left behind."""
+"""No leaks: many thousands of each object about memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ import tracemalloc
 import pytest
 import weir
 from conftest import is_long, is_sanitized, resident_bytes
-from memory_tools import clean, history
+from memory_tools import cleaned, history  # noqa: F401
 from weir import _weir
 
 pytestmark = pytest.mark.skipif(is_sanitized, reason="the sanitizer keeps freed memory")
 
 CYCLES = 100_000 if is_long else 25_000
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
 
 
 def fails(call):
@@ -70,7 +63,7 @@ CASES = {
     "wrong capsule": lambda: fails(lambda: weir.from_dlpack(3)),
 }
 
-# These take longer, so there are fewer.
+# These take longer, so there are fewer repetitions.
 SLOW_CASES = {
     "memory_stats": lambda: weir.memory_stats(),
     "memory_stats_as_nested_dict": lambda: weir.memory_stats_as_nested_dict(),

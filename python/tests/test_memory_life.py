@@ -1,4 +1,4 @@
-"""Threads, forks, and the end of the interpreter, with memory in hand."""
+"""Threads, forks and the end of the interpreter while memory is allocated."""
 
 from __future__ import annotations
 
@@ -10,21 +10,14 @@ import time
 import pytest
 import weir
 from conftest import is_long, run_python
-from memory_tools import MIB, clean, history
-
-
-@pytest.fixture(autouse=True)
-def cleaned():
-    clean()
-    yield
-    clean()
+from memory_tools import MIB, cleaned, history  # noqa: F401
 
 
 # ---- Threads ----
 
 
 def run_threads(functions, seconds=1.5 if is_long else 0.4):
-    """Runs each again and again, in a thread of its own; the first error is raised."""
+    """Runs each function repeatedly on a thread of its own, and raises the first error."""
     stop, errors = threading.Event(), []
 
     def again(function):
@@ -48,7 +41,7 @@ def run_threads(functions, seconds=1.5 if is_long else 0.4):
 
 
 def test_free_in_one_thread_while_another_gathers_a_stack():
-    """The one holds the GIL when it frees; the other needs it in the middle of an allocation."""
+    """One thread holds the GIL when it frees; the other needs it during an allocation."""
     handed = []
 
     def gives():
@@ -91,7 +84,7 @@ def test_recording_is_switched_while_threads_allocate():
 
 
 def test_functions_of_python_under_the_allocator():
-    """An allocator that needs the GIL, which the allocator calls, while others allocate and free."""
+    """A pluggable allocator that needs the GIL, while other threads allocate and free."""
     import ctypes
 
     from weir import _weir
@@ -139,7 +132,7 @@ def test_buffers_cross_threads():
 
 
 def test_other_threads_run_during_a_wait():
-    """The GIL is let go of while the device is waited for."""
+    """The GIL is released while waiting for the device."""
     count = 0
     done = threading.Event()
 
@@ -160,7 +153,7 @@ def test_other_threads_run_during_a_wait():
     assert seen > 1000
 
 
-# ---- The end ----
+# ---- The end of the interpreter ----
 
 
 @pytest.mark.parametrize("code", [
@@ -208,7 +201,7 @@ def test_fork_before_the_start():
 
 
 def test_fork_after_the_start():
-    """The parent's memory is not the child's to use or to free."""
+    """A child cannot use or free the parent's memory."""
     result = run_python("""
         import gc, os, warnings
         warnings.simplefilter("ignore", DeprecationWarning)

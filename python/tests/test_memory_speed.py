@@ -1,4 +1,4 @@
-"""Loose bounds, so that a tenfold loss is seen on a busy machine too. bench/python.py measures."""
+"""Loose bounds that reveal a tenfold slowdown even on a busy machine. bench/python.py measures the real numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conftest import is_sanitized
 from memory_tools import clean
 from weir import _weir
 
-pytestmark = pytest.mark.skipif(is_sanitized, reason="the sanitizer takes its time")
+pytestmark = pytest.mark.skipif(is_sanitized, reason="the sanitizer is slow")
 
 
 def best(function, repeats, rounds=7):

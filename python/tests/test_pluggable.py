@@ -1,4 +1,4 @@
-"""Allocators of the program's own. One process has one allocator, so each test is a process of its own."""
+"""Pluggable allocators. A process has one allocator, so each test runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conftest import is_soft, run_python
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
-# Memory of the host serves: nothing here touches it through the device.
+# These functions return host memory, since no test accesses it through the device.
 SOURCE = """
 #include <stddef.h>
 #include <stdint.h>
@@ -228,7 +228,7 @@ assert weir.memory_allocated() == 0 and weir.memory_stats()["allocation.all.allo
 """)
 
 
-@pytest.mark.skipif(not is_soft, reason="there may be no memory of the driver's left to pools")
+@pytest.mark.skipif(not is_soft, reason="the driver may have no memory left for pools")
 def test_backend_of_the_settings():
     run_python(
         """

@@ -1,4 +1,4 @@
-"""Private pools, and their states that are kept and restored."""
+"""Private pools and their checkpoints."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_use_mem_pool_refusals():
 
 
 def test_mempool_ctx_multithread():
-    """Only the thread that is inside of the block is served from the pool."""
+    """Only the thread inside of the block allocates from the pool."""
     pool = weir.MemPool()
     inside, done = threading.Event(), threading.Event()
     other = []
@@ -216,7 +216,7 @@ def test_mempool_no_split():
 
 
 def test_mempool_use_on_oom():
-    """Free memory of the pool serves others before a request fails."""
+    """Free memory of the pool serves requests outside of it before they fail."""
     lends, keeps = weir.MemPool(use_on_oom=True), weir.MemPool()
     with weir.use_mem_pool(keeps):
         weir.empty(40 * MIB)
@@ -243,7 +243,7 @@ def test_deleted_mempool_not_used_on_oom():
 
 def test_mempool_oom_recovery_releases_cached_blocks():
     weir.set_per_process_memory_limit(100 * MIB)
-    weir.empty(80 * MIB)  # is cached now
+    weir.empty(80 * MIB)  # is now cached
     pool = weir.MemPool()
     with weir.use_mem_pool(pool):
         inside = weir.empty(80 * MIB)
@@ -299,7 +299,7 @@ def test_snapshot_include_traces():
 
 
 def test_mempool_with_functions():
-    """Segments of the pool come from functions of the program's own."""
+    """Segments of the pool come from functions of the program."""
     libc = ctypes.CDLL(None)
     libc.aligned_alloc.restype, libc.aligned_alloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
@@ -371,7 +371,7 @@ def cudagraphify(fn, pool=None):
 
 
 def plus(a, b):
-    """Stands for a sum: a new buffer of the size of its inputs."""
+    """Imitates a sum: returns a new buffer of the size of its inputs."""
     return weir.empty(len(a)).copy_(b)
 
 
@@ -456,7 +456,7 @@ def test_additional_free_error():
     graph2, outputs2 = cudagraphify(foo, graph.pool())
     with pytest.raises(RuntimeError, match="being manually freed must be passed"):
         _weir._cuda_setCheckpointPoolState(0, state, [], [])
-    # the memory is gone all the same: whoever has it lets go of it by hand
+    # the memory is released nevertheless: its owners must drop it explicitly
     with pytest.raises(ValueError, match="invalid device pointer"):
         outputs2[0].free()
     del outputs, graph, graph2
@@ -509,7 +509,7 @@ def test_assigning_back_deleter_fns_to_tensor():
     assert live_blocks(pool_id) == 2
     again[1] = None
     assert live_blocks(pool_id) == 1
-    # the third was not named, and owns nothing
+    # the third was not passed, and owns nothing
     again[2] = None
     assert live_blocks(pool_id) == 1
     weir.caching_allocator_delete(shapes[2][0])

@@ -1,4 +1,4 @@
-"""Recordings of WEIR_RECORD with stacks: a child process records itself, and `weir export` reads the file when it is gone."""
+"""Recordings of WEIR_RECORD with stacks: a child process records itself, then `weir export` reads its file."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from memory_tools import has_native_stacks
 
 PROGRAM = os.environ.get("WEIR_PROGRAM", "")
 
-pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="WEIR_PROGRAM does not name the program weir")
+pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="WEIR_PROGRAM is not the path of the program weir")
 
 Event = dict[str, Any]
 
 
 def record(folder: Path, program: str, stacks: str = "alloc", env: dict[str, str] | None = None) -> list[Event]:
-    """The events of a child that runs the program."""
+    """Returns the history entries of a child that runs the program."""
     path = folder / "program.py"
     path.write_text("import threading, time\nimport weir\n" + program)
-    environment = dict(os.environ, WEIR_DRIVER="soft", WEIR_RECORD=str(folder / "record"), WEIR_RECORD_MB="64", WEIR_RECORD_STACKS=stacks)
-    done = subprocess.run([sys.executable, str(path)], env=environment | (env or {}), stderr=subprocess.PIPE, text=True, timeout=240)
+    environment = dict(os.environ, WEIR_DRIVER="soft", WEIR_RECORD=str(folder / "record"), WEIR_RECORD_MB="64")
+    environment |= {"WEIR_RECORD_STACKS": stacks, **(env or {})}
+    command = [sys.executable, str(path)]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     (ring,) = (folder / "record").glob("*.ring")
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    out = subprocess.run([PROGRAM, "export", "--to", "json", str(ring)], stdout=subprocess.PIPE, check=True, env=plain).stdout
+    out = subprocess.check_output([PROGRAM, "export", "--to", "json", str(ring)], env=plain)
     ring.unlink()
     return [event for trace in json.loads(out)["device_traces"] for event in trace]
 
@@ -43,13 +45,14 @@ def names(event: Event) -> list[str]:
 
 
 def test_file_function_and_line(tmp_path: Path) -> None:
-    events = record(tmp_path, "def inner():\n    return weir.empty(512)\n\n\ndef outer():\n    return inner()\n\n\nouter()\n")
+    program = "def inner():\n    return weir.empty(512)\n\n\ndef outer():\n    return inner()\n\n\nouter()\n"
+    events = record(tmp_path, program)
     (event,) = allocs(events)
     assert names(event) == ["inner", "outer", "<module>"]
     assert [frame["line"] for frame in event["frames"]] == [4, 8, 11]
     assert {frame["filename"] for frame in event["frames"]} == {str(tmp_path / "program.py")}
     (freed,) = [event for event in events if event["action"] == "free_completed"]
-    assert names(freed) == ["inner", "outer", "<module>"]  # that of the allocation
+    assert names(freed) == ["inner", "outer", "<module>"]  # the stack of the allocation
 
 
 def test_frees_have_their_own(tmp_path: Path) -> None:
@@ -60,7 +63,7 @@ def test_frees_have_their_own(tmp_path: Path) -> None:
 
 def test_native_frames_begin_at_the_caller(tmp_path: Path) -> None:
     if not has_native_stacks:
-        pytest.skip("there is no libunwind")
+        pytest.skip("libunwind is not installed")
     (event,) = allocs(record(tmp_path, "b = weir.empty(512)\n", "alloc,native"))
     assert names(event)[0] == "<module>"
     native = event["frames"][1:]
@@ -79,7 +82,7 @@ def test_no_frames_without_stacks(tmp_path: Path) -> None:
 
 
 def test_eight_threads(tmp_path: Path) -> None:
-    # Each has a size and functions of its own, and makes new code all the time: the table of places grows and begins anew.
+    # Each thread has its own size and functions, and creates new code all the time: the table grows and is cleared.
     program = """
 def work(n):
     space = {"weir": weir}
@@ -143,7 +146,7 @@ while done < 500:
 
 
 def test_code_at_an_address_that_was_used_before(tmp_path: Path) -> None:
-    # What was known of code that is gone must not be told of other code in its place.
+    # Entries of destroyed code must not be used for new code at the same address.
     program = """
 names = []
 for n in range(300):

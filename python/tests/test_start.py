@@ -1,4 +1,4 @@
-"""The import, the start, queued calls, visible devices, and what fork and spawn do."""
+"""The import, the start, deferred calls, visible devices, fork and spawn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import weir
 
 
 def test_import_touches_no_device():
-    # The file that cannot be a driver would be tried, and fail, if anything asked for a device.
+    # Any use of a device would try this file, which is not a driver, and fail.
     run_python(
         """
         import sys, threading
@@ -46,7 +46,7 @@ def test_import_brings_little():
 
 
 def test_no_triton_on_import(tmp_path):
-    """Neither the import nor the first use of a device brings in Triton, which is there to be imported."""
+    """Neither the import nor the first use of a device imports Triton, although it is available."""
     for name in ("triton", "torch", "pynvml"):
         (tmp_path / f"{name}.py").write_text("")
     search = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -67,7 +67,7 @@ def test_no_triton_on_import(tmp_path):
 
 
 def import_copy(folder, names, code="import weir"):
-    """Imports a copy of the package, whose extension is replaced by files of these names, and returns what it says."""
+    """Imports a copy of the package whose extension is replaced by files of these names, and returns its error."""
     package = Path(weir.__file__).parent
     shutil.copytree(package, folder / "weir", ignore=shutil.ignore_patterns("_weir.*.so", "__pycache__"))
     for name in names:
@@ -100,15 +100,15 @@ def test_no_extension(tmp_path):
 
 
 def test_an_extension_that_cannot_be_loaded(tmp_path):
-    """What the dynamic linker says is not replaced."""
+    """Errors of the dynamic linker are not replaced."""
     name = "_weir" + sysconfig.get_config_var("EXT_SUFFIX")
     text = import_copy(tmp_path, [name])
     assert "built" not in text and name in text and ("file too short" in text or "invalid ELF header" in text)
 
 
-@pytest.mark.skipif(is_sanitized, reason="it is about time")
+@pytest.mark.skipif(is_sanitized, reason="measures time")
 def test_import_takes_at_most_30_ms(tmp_path):
-    # The first time the files are compiled.
+    # The first run compiles the files.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     times = []
@@ -121,7 +121,7 @@ def test_import_takes_at_most_30_ms(tmp_path):
             check=True,
         ).stderr
         times.append(int(re.search(r"\|\s+(\d+) \| weir$", text, re.MULTILINE)[1]))
-    # The best of some: a busy machine takes longer.
+    # The best of several runs, since a busy machine takes longer.
     assert min(times[1:]) <= 30_000, times
 
 
@@ -184,7 +184,8 @@ def test_first_call_starts(call):
 
 
 def test_kernels_are_loaded_lazily():
-    code = "import os, weir; print(os.getenv('CUDA_MODULE_LOADING')); weir.init(); print(os.getenv('CUDA_MODULE_LOADING'))"
+    show = "print(os.getenv('CUDA_MODULE_LOADING'))"
+    code = f"import os, weir; {show}; weir.init(); {show}"
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_MODULE_LOADING"}
     for given, expected in [({}, ["None", "LAZY"]), ({"CUDA_MODULE_LOADING": "EAGER"}, ["EAGER", "EAGER"])]:
         result = subprocess.run(
@@ -247,7 +248,7 @@ def test_a_start_can_be_tried_again():
     )
 
 
-# ---- Queued calls ----
+# ---- Deferred calls ----
 
 
 def test_queued_calls_run_once_in_order():
@@ -257,7 +258,7 @@ def test_queued_calls_run_once_in_order():
         seen = []
         weir._lazy_call(lambda: seen.append(weir.current_device()))
         weir._lazy_call(lambda: seen.append("second"))
-        # One that is queued while the queue runs is run at once: the devices are there.
+        # A call that is deferred while deferred calls run is run at once, since the devices are available.
         weir._lazy_call(lambda: weir._lazy_call(lambda: seen.append("third")))
         assert seen == [] and not weir.is_initialized()
         weir.init()
@@ -270,7 +271,7 @@ def test_queued_calls_run_once_in_order():
 
 
 def test_queued_seeds():
-    """Of seed and seed_all the latest is kept, they run last, and in the order in which they were queued."""
+    """Only the most recent calls with seed and seed_all are kept; they run last, in the order of queueing."""
     for calls, order in [
         (["seed", "seed_all"], ["other", "seed 0", "seed_all 1"]),
         (["seed_all", "seed"], ["other", "seed_all 0", "seed 1"]),
@@ -400,23 +401,23 @@ def test_names_to_numbers():
     uuids = ["GPU-9942190a", "GPU-9e8d35e3", "GPU-76e6e95e"]
     assert _transform_uuid_to_ordinals(["GPU-9942190a", "GPU-9e8d35e3"], uuids) == [0, 1]
     assert _transform_uuid_to_ordinals(["GPU-76", "GPU-9942190a"], uuids) == [2, 0]
-    # One that could be two, one that is none, and one that is there twice.
+    # An ambiguous name, an unknown one, and one that occurs twice.
     assert _transform_uuid_to_ordinals(["GPU-76", "GPU-9"], uuids) == [2]
     assert _transform_uuid_to_ordinals(["GPU-x", "GPU-76"], uuids) == []
     assert _transform_uuid_to_ordinals(["GPU-76", "GPU-76e"], uuids) == []
 
 
-@pytest.mark.skipif(not is_soft, reason="takes four devices")
+@pytest.mark.skipif(not is_soft, reason="needs four devices")
 @pytest.mark.parametrize(("text", "count"), [("3,1", 2), ("0,9,1", 1), ("-1", 0), ("0,0", 0), ("GPU-", 0)])
 def test_the_library_reads_it_the_same_way(text, count):
     code = "import weir; print(weir.device_count())"
     assert run_python(code, WEIR_SOFT_DEVICES="4", CUDA_VISIBLE_DEVICES=text).stdout.split() == [str(count)]
 
 
-@pytest.mark.skipif(not is_soft, reason="takes four devices")
+@pytest.mark.skipif(not is_soft, reason="needs four devices")
 @pytest.mark.parametrize("text", ["1", "3,1", "2,0,3,1", "1,9,0"])
 def test_device_numbers_mean_the_same_everywhere(text):
-    # The last device that is visible: in the runtime, the allocator, the history and the snapshot.
+    # The last visible device: in the runtime, the allocator, the history and the snapshot.
     code = """
         import weir
         all_uuids = ["GPU-50f7%04x-7765-4069-8072-736f66740000" % i for i in range(4)]

@@ -17,7 +17,7 @@ NO_STREAM = [1.5, "0", b"0", [], object(), True]
 
 
 def busy(stream, milliseconds=100):
-    """Keeps a stream busy for some time."""
+    """Keeps a stream busy for a while."""
     stream._spin(int(milliseconds * weir.get_device_properties(stream.device).clock_rate))
 
 
@@ -87,7 +87,7 @@ def test_attributes():
 
 def test_equality_and_hash():
     streams = [weir.Stream() for _ in range(33)]
-    # The pool has 32: the 33rd is the first again.
+    # The pool has 32 streams: the 33rd is the first again.
     assert len(set(streams)) == 32 and streams[0] == streams[32]
     assert hash(streams[0]) == hash(streams[32]) and not streams[0] != streams[32]
     assert streams[0] != streams[1] and not streams[0] == streams[1]
@@ -111,7 +111,7 @@ def test_priorities():
     assert weir.Stream(priority=greatest).priority == greatest
     assert weir.Stream(priority=-1).priority == -1
     assert weir.Stream(0, -1).priority == -1
-    # What is out of the range is moved into it.
+    # Priorities outside of the range are clamped.
     assert weir.Stream(priority=5).priority == least
     assert weir.Stream(priority=greatest - 100).priority == greatest
 
@@ -318,9 +318,9 @@ def test_subclass():
         assert weir.current_stream() == stream
 
 
-@pytest.mark.skipif(not is_soft, reason="a device that broke stays broken")
+@pytest.mark.skipif(not is_soft, reason="a failed device does not recover")
 def test_streaming_order():
-    """What the streaming backwards tests rely on: streams that wait for each other see each other's memory."""
+    """The streaming backwards tests rely on this: streams that wait for each other see each other's memory."""
     default, side, ambient = weir.current_stream(), weir.Stream(), weir.Stream()
     memory, copy = weir.empty(1 << 12), weir.empty(1 << 12)
     for _ in range(20):

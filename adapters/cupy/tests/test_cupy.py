@@ -1,6 +1,6 @@
-"""CuPy's real work on Weir's memory. Plain python3 runs it, or pytest; it needs CuPy and a GPU, and says so where there is none.
+"""CuPy on Weir's memory. Run it with python3 or pytest; it needs CuPy and a GPU, and is waived without them.
 
-PYTHONPATH has the package weir.
+PYTHONPATH must contain the package weir.
 """
 
 import gc
@@ -12,13 +12,13 @@ try:
     import cupy
 
     cupy.cuda.runtime.getDeviceCount()
-except Exception as error:  # no CuPy, no driver, no device: each has an exception of its own
+except Exception as error:  # no CuPy, no driver, no device: each raises its own exception
     print(f"waived: {type(error).__name__}: {error}")
     if __name__ == "__main__":
         sys.exit(77)
     import pytest
 
-    pytest.skip(f"no CuPy here: {error}", allow_module_level=True)
+    pytest.skip(f"CuPy is not available: {error}", allow_module_level=True)
 
 import weir
 
@@ -26,7 +26,7 @@ import weir.cupy as weir_cupy
 
 MIB = 1 << 20
 
-# Keeps a stream busy for so many cycles of the device's clock.
+# Keeps a stream busy for a number of cycles of the device clock.
 spin = cupy.RawKernel(
     r"""
     extern "C" __global__ void spin(long long cycles) {
@@ -147,7 +147,7 @@ def test_record_stream():
 
 
 def test_streams_that_the_program_forgets():
-    """CuPy destroys them with their last object, and the driver crashes on the handle of one that is gone."""
+    """CuPy destroys streams with their last object, and the driver crashes on the handle of a destroyed one."""
     fresh()
     with weir_cupy.using():
         arrays = []
@@ -161,7 +161,7 @@ def test_streams_that_the_program_forgets():
             arrays.append(array)
         del array
         gc.collect()
-        # Handles of streams that are gone would be had again here.
+        # Handles of destroyed streams would be reused here.
         others = [cupy.cuda.Stream(non_blocking=True) for _ in range(16)]
         handles = {stream.ptr for stream in others}
         assert handles.isdisjoint(weir_cupy._streams)
@@ -172,7 +172,7 @@ def test_streams_that_the_program_forgets():
 
 
 def test_two_streams_do_not_disturb_each_other():
-    """Temporaries come and go on both at once: a mistake in the order of memory shows as a wrong sum."""
+    """Temporaries come and go on both streams at once: a mistake in the order of memory shows as a wrong sum."""
     fresh()
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
     sums = [[], []]
@@ -218,7 +218,7 @@ def test_default_streams_of_threads():
 
 
 def test_default_stream_of_another_thread():
-    """What one thread's stream uses is waited for when the array dies in another."""
+    """If an array dies on another thread, the stream of the first thread is waited for."""
     fresh()
     with weir_cupy.using():
         array = cupy.empty(3 * MIB, dtype=cupy.uint8)
@@ -248,7 +248,7 @@ def test_out_of_memory():
             assert "Weir" in str(error)
             assert isinstance(error.__cause__, weir.OutOfMemoryError)
         else:
-            raise AssertionError("that much memory is not there")
+            raise AssertionError("expected OutOfMemoryError")
         assert int(cupy.ones(10, dtype=cupy.int32).sum()) == 10
 
 
@@ -263,7 +263,7 @@ def test_a_limit_of_weirs_holds():
             except cupy.cuda.memory.OutOfMemoryError:
                 pass
             else:
-                raise AssertionError("the limit does not hold")
+                raise AssertionError("the limit was not enforced")
             assert int(kept.sum()) == 0
     finally:
         weir.set_per_process_memory_limit(None)
@@ -276,11 +276,11 @@ def test_other_memory_is_refused():
     except ValueError as error:
         assert "not Weir's" in str(error)
     else:
-        raise AssertionError("CuPy's own memory was taken for Weir's")
+        raise AssertionError("CuPy's own memory was mistaken for Weir's")
 
 
 def measure(count=20000):
-    """Microseconds for an array that is made and dies at once."""
+    """Returns the microseconds to create and destroy an array."""
     begin = time.perf_counter()
     for _ in range(count):
         cupy.cuda.alloc(4096)

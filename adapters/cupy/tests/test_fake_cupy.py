@@ -1,4 +1,4 @@
-"""weir.cupy without CuPy: a stand-in has the few names that it uses, over Weir's software device."""
+"""weir.cupy without CuPy: a fake module has the few names that it uses, on Weir's software device."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ class PythonFunctionAllocator:
 
 
 class Stream:
-    """One that CuPy makes: it is destroyed with its object, unless it is the driver's."""
+    """A stream that CuPy creates: it is destroyed with its object, unless it is one of the driver's default streams."""
 
     destroyed = []
 
@@ -125,7 +125,7 @@ def cupy(monkeypatch):
 
 
 def in_thread(function):
-    """The function's result, and the number of the thread that called it, which is over."""
+    """Returns the function's result and the id of the thread that called it, which has ended."""
     results = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
@@ -141,7 +141,7 @@ def test_without_cupy(monkeypatch):
 
 def test_on_the_software_device(cupy, monkeypatch):
     monkeypatch.setattr(weir_cupy._weir, "_driver_name", lambda: "soft")
-    with pytest.raises(RuntimeError, match="started on 'soft'"):
+    with pytest.raises(RuntimeError, match="started with 'soft'"):
         weir_cupy.install()
     assert not weir_cupy.is_installed()
 
@@ -240,7 +240,7 @@ def test_streams_live_on(cupy):
 
 
 def test_streams_that_others_own(cupy):
-    """They may be destroyed by their owner, and the handle be that of one of CuPy's then: that one is kept."""
+    """Their owner may destroy them, and a stream of CuPy may then get the same handle: that one is kept."""
     handle, other = weir.Stream().cuda_stream, weir.Stream().cuda_stream
     with weir_cupy.using():
         cupy.cuda.stream = ExternalStream(handle)
@@ -261,7 +261,7 @@ def test_too_many_streams(cupy, monkeypatch):
         cupy.cuda.stream = Stream(0)
         array = Array(cupy, MIB)
         weir_cupy.record_stream(array, Stream(weir.Stream().cuda_stream))
-        with pytest.warns(RuntimeWarning, match="3 streams.*make a few streams once"):
+        with pytest.warns(RuntimeWarning, match="3 streams.*create a few streams once"):
             weir_cupy.record_stream(array, Stream(weir.Stream().cuda_stream))
 
 
@@ -276,7 +276,7 @@ def test_default_stream_of_a_thread(cupy):
         assert cupy.synchronized == 0
         assert weir.memory_allocated() == before
 
-        # In another thread nobody can mark where the first one's stream is: the device is waited for.
+        # Another thread cannot record an event on the first thread's stream: the device is waited for.
         memory, _ = in_thread(lambda: weir_cupy.malloc(MIB))
         del memory
         assert cupy.synchronized == 1
@@ -296,26 +296,26 @@ def test_a_later_thread_with_the_same_number(cupy):
             if in_thread(kept.clear)[1] == number:
                 break
         else:
-            pytest.skip("no thread has the number of an earlier one here")
+            pytest.skip("no thread id was reused here")
         assert cupy.synchronized == synchronized + 1
 
 
 def test_record_the_default_stream_of_a_thread(cupy):
     with weir_cupy.using():
-        # Of this thread: when the array dies here, its stream can be marked.
+        # Used by this thread: if the array dies here, an event can be recorded on its stream.
         array = Array(cupy, MIB)
         weir_cupy.record_stream(array, PER_THREAD)
         weir_cupy.record_stream(array, PER_THREAD)
         del array
         assert cupy.synchronized == 0
 
-        # Of another thread.
+        # Used by another thread.
         array = Array(cupy, MIB)
         in_thread(lambda: weir_cupy.record_stream(array, PER_THREAD))
         del array
         assert cupy.synchronized == 1
 
-        # Of two threads, and it dies in one of them.
+        # Used by two threads; it dies in one of them.
         array = Array(cupy, MIB)
         weir_cupy.record_stream(array, PER_THREAD)
         in_thread(lambda: weir_cupy.record_stream(array, PER_THREAD))
@@ -323,7 +323,7 @@ def test_record_the_default_stream_of_a_thread(cupy):
         del array
         assert cupy.synchronized == 2
 
-        # Memory of one thread's stream that another's uses too.
+        # Memory of one thread's stream that another thread's stream uses too.
         cupy.cuda.stream = PER_THREAD
         array = Array(cupy, MIB)
         in_thread(lambda: weir_cupy.record_stream(array))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# linked.sh PROGRAM WEIR: a program that knows nothing of Weir, with the variables that a user may set. LD_PRELOAD, for this
-# program alone, is in PRELOAD. WEIR may be missing.
+# linked.sh PROGRAM [WEIR]: runs a program that knows nothing of Weir with the variables that a user may set. PRELOAD is
+# the value of LD_PRELOAD for this program. WEIR is the program `weir`.
 set -eu
 program=$1
 weir=${2:-}
@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# run ENDING [NAME=VALUE...]: what it printed is in $work/out
+# run ENDING [NAME=VALUE...]: runs the program with its output in $work/out
 run() {
   ending=$1
   shift
@@ -24,13 +24,13 @@ expect() {
 }
 
 run plain
-expect '^total 16384 MiB, the driver was asked 1 times$'
+expect '^total 16384 MiB, the driver was called 1 times$'
 expect '^at the end: 0$'
 run atexit
 expect '^at exit: 0$'
-expect '^at the end: 1$' # it is freed twice
+expect '^at the end: 1$' # a double free
 run early
-expect '^early: (3|201)$' # before cuInit, with no context
+expect '^early: (3|201)$' # before cuInit, without a context
 
 run plain WEIR_MEMORY_LIMIT=2GiB
 expect '^total 2048 MiB,'
@@ -46,27 +46,27 @@ expect '^total 16384 MiB,'
 run plain WEIR_MEMORY_FRACTION=2
 expect 'ignoring WEIR_MEMORY_FRACTION=2'
 run plain WEIR_ALLOC_CONF=expandable_segments:True
-expect '^total 16384 MiB, the driver was asked 0 times$'
+expect '^total 16384 MiB, the driver was called 0 times$'
 
-# What cannot be done is said, and the program runs as it does without Weir.
+# Unsupported settings are reported, and the program runs as without Weir.
 run plain WEIR_ALLOC_CONF=no_such_key:1
 expect 'the program runs without Weir: .*no_such_key'
-expect '^total 16384 MiB, the driver was asked 100 times$'
+expect '^total 16384 MiB, the driver was called 100 times$'
 run plain WEIR_NO_MEMORY_CACHING=1
-expect '^total 16384 MiB, the driver was asked 100 times$'
+expect '^total 16384 MiB, the driver was called 100 times$'
 
 run plain WEIR_ALLOC_CONF=backend:cudaMallocAsync
 expect 'the program runs without Weir: .*backend'
-expect '^total 16384 MiB, the driver was asked 100 times$'
-# PyTorch's variables are for the PyTorch in the program.
+expect '^total 16384 MiB, the driver was called 100 times$'
+# PyTorch's variables are for PyTorch in the program.
 run plain PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync PYTORCH_NO_CUDA_MEMORY_CACHING=1
-expect '^total 16384 MiB, the driver was asked 1 times$'
+expect '^total 16384 MiB, the driver was called 1 times$'
 
-# Other programs are not disturbed.
+# Other programs are not affected.
 env LD_PRELOAD="$PRELOAD" sh -c 'ls / | wc -l' >"$work/out" 2>&1
 expect '^[0-9]+$'
 
-# The recording is whole however the program ends.
+# The recording is complete for every way to end.
 for ending in plain atexit _exit; do
   mkdir "$work/$ending"
   run $ending WEIR_RECORD="$work/$ending" WEIR_RECORD_MB=16

@@ -1,7 +1,7 @@
 #!/bin/sh
-# run.sh LIBRARY [WEIR]: builds program.c against NVIDIA's runtime and runs it on the GPU, by itself and served by LIBRARY
-# (libweir_preload.so). WEIR, the program `weir`, looks at the recording. CUDA is the toolkit's folder, /usr/local/cuda by
-# default; without it, or without a GPU, it is waived: exit code 77.
+# run.sh LIBRARY [WEIR]: builds program.c against NVIDIA's runtime and runs it on the GPU, by itself and served by
+# LIBRARY (libweir_preload.so). WEIR, the program `weir`, reads the recording. CUDA is the folder of the toolkit (default:
+# /usr/local/cuda). Without it or a GPU, the exit code is 77 (waived).
 set -eu
 library=$(realpath "$1")
 weir=${2:-}
@@ -13,11 +13,11 @@ passed=0
 failed=0
 
 if [ ! -e "$cuda/include/cuda_runtime.h" ]; then
-  echo "waived: there is no $cuda/include/cuda_runtime.h"
+  echo "waived: $cuda/include/cuda_runtime.h was not found"
   exit 77
 fi
 if ! nvidia-smi >/dev/null 2>&1; then
-  echo "waived: there is no GPU"
+  echo "waived: no GPU was found"
   exit 77
 fi
 lib=$cuda/lib64
@@ -58,7 +58,8 @@ run "served, a default stream for each thread" per_thread LD_PRELOAD="$library" 
 run "served, expandable segments" dynamic LD_PRELOAD="$library" WEIR_MEMORY_LIMIT=4GiB \
   WEIR_ALLOC_CONF=expandable_segments:True
 mkdir "$work/record"
-run "served and recorded" dynamic LD_PRELOAD="$library" WEIR_MEMORY_LIMIT=4GiB WEIR_RECORD="$work/record" WEIR_RECORD_MB=64
+run "served and recorded" dynamic LD_PRELOAD="$library" WEIR_MEMORY_LIMIT=4GiB \
+  WEIR_RECORD="$work/record" WEIR_RECORD_MB=64
 ls -l "$work/record"
 if [ -n "$weir" ]; then
   for file in "$work"/record/*.ring; do

@@ -1,4 +1,4 @@
-"""Runs the tests of a file, with Weir under PyTorch and without any test library: `python3 test_pools.py [NAME...]`.
+"""Runs the tests of a file with Weir as PyTorch's allocator, without a test library: `python3 test_pools.py [NAME...]`.
 pytest finds the same functions."""
 import faulthandler
 import gc
@@ -11,23 +11,25 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Waived(Exception):
-    """The test cannot run here; the text says why."""
+    """The test cannot run here, for the given reason."""
 
 
 def package_folder():
-    return os.environ.get("WEIR_TORCH_PACKAGE") or os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "build", "torch")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+    return os.environ.get("WEIR_TORCH_PACKAGE") or os.path.join(root, "build", "torch")
 
 
 def install():
-    """Weir under PyTorch, for this process and those that it starts."""
-    if os.environ.get("WEIR_TEST_NATIVE") == "1":  # to see whether PyTorch's own allocator passes
+    """Makes this process and its children use Weir as PyTorch's allocator."""
+    if os.environ.get("WEIR_TEST_NATIVE") == "1":  # to check whether PyTorch's own allocator passes
         import torch
 
         return torch
     folder = package_folder()
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder] + [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != folder])
+    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder] + others)
     os.environ["WEIR_TORCH"] = "1"
     import torch
     import weir_torch
@@ -37,24 +39,24 @@ def install():
 
 
 def equal(got, wanted, what=""):
-    assert got == wanted, f"{what}: got {got!r}, wanted {wanted!r}"
+    assert got == wanted, f"{what}: expected {wanted!r}, got {got!r}"
 
 
 def near(got, wanted, slack, what=""):
-    assert abs(got - wanted) <= slack, f"{what}: got {got!r}, wanted {wanted!r} within {slack!r}"
+    assert abs(got - wanted) <= slack, f"{what}: expected {wanted!r} within {slack!r}, got {got!r}"
 
 
 def raises(kind, text, call, *arguments, **named):
     try:
         call(*arguments, **named)
     except kind as error:
-        assert text in str(error), f"the error says {str(error)!r}, wanted {text!r} in it"
+        assert text in str(error), f"expected an error with {text!r}, got {str(error)!r}"
         return error
-    raise AssertionError(f"{kind.__name__} was expected")
+    raise AssertionError(f"expected {kind.__name__}")
 
 
 def clean():
-    """As after a start: nothing allocated by the test before, nothing cached."""
+    """Restores the state after a start: nothing is allocated by the previous test, and nothing is cached."""
     import torch
 
     gc.collect()
@@ -87,7 +89,9 @@ def main(names):
         except BaseException:  # noqa: BLE001
             result, why = "FAILED", "\n" + traceback.format_exc()
         counts[result] += 1
-        print(f"{result} {os.path.basename(sys.argv[0])}::{name} ({time.perf_counter() - begin:.1f} s){why}", flush=True)
-    print(f"total {os.path.basename(sys.argv[0])}: " + ", ".join(f"{count} {name}" for name, count in counts.items()), flush=True)
+        file = os.path.basename(sys.argv[0])
+        print(f"{result} {file}::{name} ({time.perf_counter() - begin:.1f} s){why}", flush=True)
+    totals = ", ".join(f"{count} {name}" for name, count in counts.items())
+    print(f"total {os.path.basename(sys.argv[0])}: {totals}", flush=True)
     sys.stdout.flush()
     sys.exit(1 if counts["FAILED"] else 0)

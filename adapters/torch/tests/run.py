@@ -3,7 +3,7 @@
 
     python3 adapters/torch/tests/run.py [--jobs N] [--timeout S] [FILE...]
 
-WEIR_TORCH_PACKAGE names the folder that build.py has made (build/torch).
+WEIR_TORCH_PACKAGE is the output folder of build.py (default: build/torch).
 """
 import argparse
 import glob
@@ -20,10 +20,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def run(path, timeout):
     begin = time.perf_counter()
     try:
-        done = subprocess.run([sys.executable, "-u", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout)
+        done = subprocess.run([sys.executable, "-u", path], capture_output=True, text=True, timeout=timeout)
         out, err, code = done.stdout, done.stderr, done.returncode
     except subprocess.TimeoutExpired as error:
-        out, err, code = (error.stdout or b"").decode(errors="replace"), (error.stderr or b"").decode(errors="replace"), 124
+        out, err = ((text or b"").decode(errors="replace") for text in (error.stdout, error.stderr))
+        code = 124
     return os.path.basename(path), out, err, code, time.perf_counter() - begin
 
 
@@ -45,7 +46,7 @@ def main():
             if not finished:
                 total["FAILED"] += 1
                 begun = re.findall(r"^  begin  (\S+)", err, re.M)
-                print(f"FAILED {name}: the process ended with {code}" + (f" in {begun[-1]}" if begun else ""))
+                print(f"FAILED {name}: exit code {code}" + (f" in {begun[-1]}" if begun else ""))
             if code:
                 lines = [line for line in err.splitlines() if not line.startswith("  begin  ")]
                 print("\n".join("    | " + line for line in lines[-40:]))

@@ -1,5 +1,6 @@
-"""Things to do with memory, the same every time. Run under PyTorch's own allocator and under Weir, they leave the same numbers:
-`python3 scenarios.py` writes a JSON line for each, `--only NAME` for one. test_same.py compares."""
+"""Deterministic workloads. Under PyTorch's own allocator and under Weir they must produce the same numbers.
+
+`python3 scenarios.py` writes a JSON line for each, `--only NAME` for one. test_same.py compares the results."""
 import argparse
 import gc
 import json
@@ -26,7 +27,8 @@ def mixed(seed, steps, most_bits, streams=1, empties=True):
             live.pop(random.randrange(len(live)))
         else:
             with torch.cuda.stream(random.choice(pool)):
-                live.append(torch.empty(random.randrange(1, 1 << random.randrange(6, most_bits)), dtype=torch.uint8, device="cuda"))
+                size = random.randrange(1, 1 << random.randrange(6, most_bits))
+                live.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
         if empties and i % 500 == 499:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -122,7 +124,8 @@ def train(steps=6):
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = False
     layer = torch.nn.TransformerEncoderLayer(128, 4, 512, dropout=0.1, batch_first=True)
-    model = torch.nn.Sequential(torch.nn.Embedding(1000, 128), torch.nn.TransformerEncoder(layer, 2), torch.nn.Linear(128, 1000)).cuda()
+    layers = torch.nn.Embedding(1000, 128), torch.nn.TransformerEncoder(layer, 2), torch.nn.Linear(128, 1000)
+    model = torch.nn.Sequential(*layers).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     side, losses = torch.cuda.Stream(), []
     for step in range(steps):
@@ -146,26 +149,30 @@ def training():
     return train()
 
 
-SCENARIOS = [small_blocks, large_blocks, many_streams, other_streams_use_it, rounded_up, not_split, collected, runs_short, graphs, pools, training]
+SCENARIOS = [small_blocks, large_blocks, many_streams, other_streams_use_it, rounded_up, not_split, collected,
+             runs_short, graphs, pools, training]
 
 
 def segments():
-    """What a snapshot says, without what differs from process to process: addresses, and numbers of streams and pools."""
+    """Returns the segments of a snapshot without addresses and ids, which differ between processes."""
     streams, found = {}, []
     for s in torch.cuda.memory_snapshot():
-        found.append([s["total_size"], s["allocated_size"], s["active_size"], s["requested_size"], s["segment_type"], s["is_expandable"],
+        found.append([s["total_size"], s["allocated_size"], s["active_size"], s["requested_size"], s["segment_type"],
+                      s["is_expandable"],
                       bool(s["stream"]), [bool(part) for part in s["segment_pool_id"]],
-                      [[b["size"], b["state"], b["requested_size"] if b["state"] != "inactive" else 0] for b in s["blocks"]]])
+                      [[b["size"], b["state"], b["requested_size"] if b["state"] != "inactive" else 0]
+                       for b in s["blocks"]]])
     del streams
     return sorted(found, key=json.dumps)
 
 
 def history(entries):
-    return [[e["action"], e["size"], e.get("device_free") is not None, bool(e["stream"]), e["compile_context"], "frames" in e] for e in entries]
+    return [[e["action"], e["size"], e.get("device_free") is not None, bool(e["stream"]), e["compile_context"],
+             "frames" in e] for e in entries]
 
 
 def order(entries):
-    """For each segment that came how many of those that were there lie below it. The driver chooses, and not always alike."""
+    """Returns for each new segment how many existing ones are below it. The driver's choice varies between runs."""
     places, there = [], set()
     for e in entries:
         if e["action"] == "segment_alloc":
@@ -189,7 +196,8 @@ def run(scenario, record):
         torch.cuda.memory._record_memory_history("all", context=None, max_entries=100000)
     kept = scenario()
     torch.cuda.synchronize()
-    result = {"scenario": scenario.__name__, "stats": torch.cuda.memory_stats(), "segments": segments(), "summary": torch.cuda.memory_summary()}
+    result = {"scenario": scenario.__name__, "stats": torch.cuda.memory_stats(), "segments": segments(),
+              "summary": torch.cuda.memory_summary()}
     if record:
         entries = torch.cuda.memory._snapshot()["device_traces"][0]
         result["history"], result["order"] = history(entries), order(entries)

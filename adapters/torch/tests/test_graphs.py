@@ -1,4 +1,4 @@
-"""Graphs, their pools and checkpoints, and what torch.compile makes of them."""
+"""Graphs, their pools and checkpoints, and torch.compile with graphs."""
 import gc
 
 import harness
@@ -134,7 +134,8 @@ def test_failed_capture():
 
 
 def live(pool):
-    return [(b["address"], b["size"], b["state"]) for s in pool_segments(pool) for b in s["blocks"] if b["state"] != "inactive"]
+    blocks = [b for s in pool_segments(pool) for b in s["blocks"]]
+    return [(b["address"], b["size"], b["state"]) for b in blocks if b["state"] != "inactive"]
 
 
 def segments_of(pool):
@@ -157,18 +158,19 @@ def test_checkpoint():
         pool, device = graph.pool(), outputs[0].device.index
         state = torch._C._cuda_getCheckpointState(device, pool)
         before, blocks = live(pool), segments_of(pool)
-        equal(torch._C._cuda_checkPoolLiveAllocations(device, pool, {t.untyped_storage().data_ptr() for t in outputs}), True)
+        addresses = {t.untyped_storage().data_ptr() for t in outputs}
+        equal(torch._C._cuda_checkPoolLiveAllocations(device, pool, addresses), True)
         equal(torch._C._cuda_checkPoolLiveAllocations(device, pool, set()), False)
         graph2, more = cudagraphify(lambda: [torch.ones(n, device="cuda") for n in (2000, 5 * MIB)], pool)
         assert live(pool) != before
         stale = [t.untyped_storage() for t in outputs + more]
         torch._C._cuda_setCheckpointPoolState(device, state, [s._cdata for s in stale], [])
         equal(live(pool), before, conf)
-        if conf.endswith("False"):  # memory that came later stays, and is free; what was there is as it was
+        if conf.endswith("False"):  # segments added later remain as free memory; the others are restored
             after = segments_of(pool)
             equal({address: after[address] for address in blocks}, blocks)
             assert len(after) > len(blocks), "the second graph needed segments of its own"
-        # The stale tensors own nothing any more, and their end frees nothing.
+        # The stale tensors own nothing any more, and free nothing when they are destroyed.
         del stale, outputs, more
         gc.collect()
         equal(live(pool), before, conf)
@@ -199,15 +201,17 @@ def test_checkpoint_has_stacks():
         equal({b["address"] for b in blocks}, addresses, context)
         for block in blocks:
             assert "restore_it" in [f["name"] for f in block["frames"]], (context, block)
-            equal(block["requested_size"], block["size"], "a whole block is asked for")
-        entries = [e for e in shot["device_traces"][device] if e.get("addr") in addresses and not e["action"].startswith("segment")]
-        equal([e["action"] for e in entries if e["addr"] == min(addresses)], ["alloc", "free_requested", "free_completed", "alloc"])
+            equal(block["requested_size"], block["size"], "a whole block is requested")
+        entries = [e for e in shot["device_traces"][device]
+                   if e.get("addr") in addresses and not e["action"].startswith("segment")]
+        actions = [e["action"] for e in entries if e["addr"] == min(addresses)]
+        equal(actions, ["alloc", "free_requested", "free_completed", "alloc"])
         for entry in entries:
             equal("frames" in entry, context != "state", context)
         for address in addresses if context != "state" else ():
             first, asked, done, again = ([f["name"] for f in e["frames"]] for e in entries if e["addr"] == address)
             assert "make_two" in first and "restore_it" in again and "make_two" not in again, context
-            for freed in (asked, done):  # a free has a stack of its own with "all" alone
+            for freed in (asked, done):  # a free has its own stack only with "all"
                 equal("restore_it" in freed, context == "all", context)
                 equal("make_two" in freed, context != "all", context)
         del outputs, graph, state
@@ -227,7 +231,8 @@ def test_checkpoint_gives_deleters_back():
     assert not torch._C._has_Standard_Deleter(storage._cdata)
     del outputs, storage
     fresh = torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(
-        {"storage_offset": 0, "size": (3 * MIB,), "stride": (1,), "dtype": torch.float32, "device": torch.device("cuda", device)},
+        {"storage_offset": 0, "size": (3 * MIB,), "stride": (1,), "dtype": torch.float32,
+         "device": torch.device("cuda", device)},
         torch._C._construct_storage_from_data_pointer(pointer, torch.device("cuda", device), metadata))
     torch._C._cuda_setCheckpointPoolState(device, state, [], [fresh.untyped_storage()._cdata])
     assert torch._C._has_Standard_Deleter(fresh.untyped_storage()._cdata)
@@ -242,7 +247,7 @@ def test_compile_reduce_overhead():
     try:
         import triton  # noqa: F401
     except ImportError:
-        raise harness.Waived("there is no Triton")
+        raise harness.Waived("Triton is not installed")
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).cuda()
@@ -270,7 +275,7 @@ def test_compile_context_in_history():
     try:
         import triton  # noqa: F401
     except ImportError:
-        raise harness.Waived("there is no Triton")
+        raise harness.Waived("Triton is not installed")
     torch._dynamo.reset()
     torch.cuda.memory._record_memory_history("all", context=None, compile_context=True)
 

@@ -1,4 +1,4 @@
-"""Snapshots and history: what is recorded, with which stacks, and who is told."""
+"""Snapshots and history: entries, stacks and callbacks."""
 import time
 
 import harness
@@ -65,7 +65,7 @@ def test_history_all():
     del x
     torch.cuda.empty_cache()
     end = time.time()
-    shot = snapshot()  # it may take seconds to find the names of a stack's functions for the first time
+    shot = snapshot()  # the first lookup of function names of a stack may take seconds
     equal(actions(shot), ["segment_alloc", "alloc", "free_requested", "free_completed", "segment_free"])
     trace = shot["device_traces"][0]
     for entry in trace[:2]:
@@ -79,12 +79,13 @@ def test_history_all():
     equal(times, sorted(times))
     assert begin - 1 < times[0] / 1e6 and times[-1] / 1e6 < end + 1, f"Unix time: {begin} to {end}, {times}"
     equal({e["compile_context"] for e in trace}, {"N/A"})
-    # The snapshot itself shows in the next one.
+    # The snapshot itself is an entry of the next one.
     equal(actions(snapshot())[-1], "snapshot")
 
 
 def test_history_contexts():
-    for context, on_trace, on_block in (("all", True, True), ("alloc", True, True), ("state", False, True), (None, False, False)):
+    cases = ("all", True, True), ("alloc", True, True), ("state", False, True), (None, False, False)
+    for context, on_trace, on_block in cases:
         record(None)
         record("all", context=context, stacks="python")
         x = outer_function()
@@ -118,7 +119,7 @@ def test_cpp_stacks():
 
 
 def test_stack_of_a_segment():
-    # Of one that was not cut: the others lose it, here as in PyTorch's own allocator.
+    # Of a block that was not split: the others lose it, as in PyTorch's own allocator.
     record("all", context="all", stacks="python")
 
     def large():
@@ -173,7 +174,8 @@ def test_metadata_and_annotations():
 
 def test_record_function_annotations():
     record("all", context=None, global_record_annotations=True)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), torch.profiler.record_function("a step"):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities), torch.profiler.record_function("a step"):
         torch.empty(1000, device="cuda")
     notes = [a for a in snapshot()["external_annotations"] if a.get("name") == "a step"]
     equal([a["stage"] for a in notes], ["START", "END"])
@@ -218,7 +220,8 @@ def test_forward_frames():
     with torch.autograd.detect_anomaly(check_nan=False):
         w = torch.randn(1000, 1000, device="cuda", requires_grad=True)
         (w @ w).sum().backward()
-    assert any("forward_frames" in b for s in snapshot()["segments"] for b in s["blocks"] if b["state"] == "active_allocated")
+    blocks = [b for s in snapshot()["segments"] for b in s["blocks"]]
+    assert any("forward_frames" in b for b in blocks if b["state"] == "active_allocated")
 
 
 def test_history_over_threads_is_consistent():
@@ -247,9 +250,9 @@ def test_contexts_end_with_their_blocks():
     import gc
     import weakref
 
-    # A Python frame keeps its code object alive; when nothing refers to the context any more, the code can go.
+    # A Python frame keeps its code object alive; when nothing refers to the context any more, the code can be freed.
     record("all", context="alloc", stacks="python", max_entries=4)
-    other = torch.empty(1000, device="cuda")  # a segment keeps the context of who made it necessary
+    other = torch.empty(1000, device="cuda")  # a segment keeps the context of the allocation that required it
     space = {"torch": torch}
     exec("def one():\n  return torch.empty(1000, device='cuda')", space)
     x = space["one"]()
@@ -260,7 +263,7 @@ def test_contexts_end_with_their_blocks():
     del x
     for _ in range(10):
         torch.empty(1000, device="cuda")
-    snapshot()  # frames of contexts that ended are given back with the next ones that are gathered
+    snapshot()  # frames of destroyed contexts are released when new ones are captured
     gc.collect()
     assert code() is None, "nothing refers to it"
     del other

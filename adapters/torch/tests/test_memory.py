@@ -81,7 +81,8 @@ def test_accelerator_api():
     equal(torch.accelerator.memory_allocated(), torch.cuda.memory_allocated())
     equal(torch.accelerator.memory_reserved(), torch.cuda.memory_reserved())
     equal(torch.accelerator.max_memory_allocated(), torch.cuda.max_memory_allocated())
-    equal(torch.accelerator.memory_stats()["active_bytes.all.current"], torch.cuda.memory_stats()["active_bytes.all.current"])
+    key = "active_bytes.all.current"
+    equal(torch.accelerator.memory_stats()[key], torch.cuda.memory_stats()[key])
     free, total = torch.accelerator.get_memory_info()
     equal(total, torch.cuda.mem_get_info()[1])
     del x
@@ -104,7 +105,8 @@ def test_memory_fraction():
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(0.25)
     equal(torch.cuda.get_per_process_memory_fraction(), 0.25)
-    raises(torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate", torch.empty, int(total * 0.26), dtype=torch.uint8, device="cuda")
+    raises(torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate",
+           torch.empty, int(total * 0.26), dtype=torch.uint8, device="cuda")
     x = torch.empty(int(total * 0.2), dtype=torch.uint8, device="cuda")
     del x
     raises(ValueError, "", torch.cuda.set_per_process_memory_fraction, 1.5)
@@ -151,8 +153,8 @@ def test_settings_reach_weir():
     del x
     torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64")
     assert "max_split_size_mb:64" in weir_torch.settings(), weir_torch.settings()
-    assert "roundup" not in weir_torch.settings(), "what is not named goes back"
-    equal(torch.cuda.memory_stats()["max_split_size"], -1, "PyTorch's statistics have the one of the start")
+    assert "roundup" not in weir_torch.settings(), "settings that are not given return to their defaults"
+    equal(torch.cuda.memory_stats()["max_split_size"], -1, "PyTorch's statistics have the value of the start")
     torch._C._accelerator_setAllocatorSettings("garbage_collection_threshold:0.5")
     assert "garbage_collection_threshold:0.5" in weir_torch.settings()
     equal(torch.cuda.memory_stats()["max_split_size"], -1)
@@ -190,7 +192,8 @@ def test_fuzz_data():
                 t, value = live.pop(random.randrange(len(live)))
                 assert bool((t == value).all()), "memory changed under a tensor"
             else:
-                t = torch.full((random.randrange(1, 1 << random.randrange(8, 22)),), i % 251, dtype=torch.uint8, device="cuda")
+                shape = (random.randrange(1, 1 << random.randrange(8, 22)),)
+                t = torch.full(shape, i % 251, dtype=torch.uint8, device="cuda")
                 live.append((t, i % 251))
             if i % 300 == 299:
                 torch.cuda.empty_cache()

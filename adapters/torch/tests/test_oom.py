@@ -1,4 +1,4 @@
-"""Out of memory: the error, those who are told, and that the program can go on."""
+"""Out of memory: the error, observers, and that the program can continue."""
 import os
 
 import harness
@@ -13,9 +13,11 @@ def total():
 
 
 def test_message():
-    text = str(raises(torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of",
+    text = str(raises(torch.OutOfMemoryError,
+                      "CUDA out of memory. Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of",
                       torch.empty, 800000000 << 30, dtype=torch.uint8, device="cuda"))
-    for part in ("is free. ", "Of the allocated memory ", " is allocated by PyTorch, ", " is reserved by PyTorch but unallocated.",
+    for part in ("is free. ", "Of the allocated memory ", " is allocated by PyTorch, ",
+                 " is reserved by PyTorch but unallocated.",
                  "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"):
         assert part in text, text
     assert "Weir" not in text, text
@@ -78,7 +80,8 @@ def test_max_split_and_oom():
     for conf in ("", "max_split_size_mb:1024"):
         torch._C._accelerator_setAllocatorSettings(conf)
         torch.cuda.set_per_process_memory_fraction(0.05)
-        raises(torch.OutOfMemoryError, "CUDA out of memory", torch.empty, int(total() * 0.06), dtype=torch.uint8, device="cuda")
+        raises(torch.OutOfMemoryError, "CUDA out of memory",
+               torch.empty, int(total() * 0.06), dtype=torch.uint8, device="cuda")
         torch.cuda.empty_cache()
 
 
@@ -88,7 +91,8 @@ def test_oom_in_capture():
     with torch.cuda.stream(stream):
         graph.capture_begin()
         try:
-            raises(torch.OutOfMemoryError, "out of memory", torch.zeros, int(total() * 0.03), dtype=torch.uint8, device="cuda")
+            raises(torch.OutOfMemoryError, "out of memory",
+                   torch.zeros, int(total() * 0.03), dtype=torch.uint8, device="cuda")
         finally:
             try:
                 graph.capture_end()
@@ -100,7 +104,7 @@ def test_oom_in_capture():
 
 
 def test_fault_is_no_shortage():
-    """After a kernel has failed, who asks for memory is told so: a program that goes on with smaller batches would never end."""
+    """After a kernel has failed, allocations report it: a program that retries with smaller batches must end."""
     import subprocess
     import sys
 
@@ -118,7 +122,8 @@ for attempt in (lambda: torch.empty(1 << 28, device="cuda"), torch.cuda.empty_ca
     except Exception as error:
         print(type(error).__name__, "device-side assert" in str(error))
 """
-    both = [subprocess.run([sys.executable, "-c", code], env=dict(os.environ, WEIR_TORCH=weir), capture_output=True, text=True, timeout=120)
+    both = [subprocess.run([sys.executable, "-c", code], env=dict(os.environ, WEIR_TORCH=weir), capture_output=True,
+                           text=True, timeout=120)
             for weir in ("0", "1")]
     native, weir = (done.stdout.split("\n") for done in both)
     assert "True" in native[0] and "OutOfMemory" not in native[0], both[0]

@@ -1,4 +1,4 @@
-"""torch.cuda.MemPool, and Weir by the plain way of CUDAPluggableAllocator."""
+"""torch.cuda.MemPool, and Weir through CUDAPluggableAllocator."""
 import gc
 import os
 
@@ -24,7 +24,7 @@ def test_pool():
     equal([s["active_size"] for s in segments(pool)], [12 * MIB])
     del x
     torch.cuda.empty_cache()
-    equal(len(segments(pool)), 1, "a pool that is held keeps its memory")
+    equal(len(segments(pool)), 1, "a pool in use keeps its memory")
     ident = pool.id
     del pool
     gc.collect()
@@ -105,14 +105,14 @@ def test_own_allocator():
     import weir_torch
 
     if os.environ.get("WEIR_TEST_NATIVE") == "1":
-        raise harness.Waived("it is about Weir")
+        raise harness.Waived("this test is about Weir")
     allocator = weir_torch.pluggable_allocator()
     pool = torch.cuda.MemPool(allocator.allocator())
     with torch.cuda.use_mem_pool(pool):
         x = torch.full((3 * MIB,), 5.0, device="cuda")
         y = torch.full((MIB,), 1.0, device="cuda")
     equal(float(x.sum()), 15.0 * MIB)
-    equal(sorted(s["total_size"] for s in segments(pool)), [12 * MIB, 20 * MIB], "segments as big as everywhere")
+    equal(sorted(s["total_size"] for s in segments(pool)), [12 * MIB, 20 * MIB], "segments have the usual sizes")
     del y
     equal([s["is_expandable"] for s in segments(pool)], [False, False])
     del allocator
@@ -162,7 +162,7 @@ def test_pool_with_expandable_segments():
 
 
 def test_release_in_a_scope():
-    # What other streams used is given back at once, also while a scope is open.
+    # Memory that other streams used is released at once, even while a scope is open.
     pool, side = torch.cuda.MemPool(), torch.cuda.Stream()
     with torch.cuda.use_mem_pool(pool):
         x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
@@ -178,7 +178,7 @@ def test_pluggable_as_the_only_allocator():
     import sys
 
     if os.environ.get("WEIR_TEST_NATIVE") == "1":
-        raise harness.Waived("it is about Weir")
+        raise harness.Waived("this test is about Weir")
     code = """
 import torch, weir_torch
 torch.cuda.memory.change_current_allocator(weir_torch.pluggable_allocator())

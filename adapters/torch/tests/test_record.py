@@ -1,5 +1,5 @@
-"""Recordings of WEIR_RECORD under PyTorch: Python frames and phases are in the ring file. Each test records a child process, and reads
-its file with `weir export` (WEIR_PROGRAM, or build/weir)."""
+"""Recordings of WEIR_RECORD under PyTorch: the ring file has Python frames and phases. Each test records a child
+process, and reads its file with `weir export` (WEIR_PROGRAM, or build/weir)."""
 import json
 import os
 import signal
@@ -25,23 +25,24 @@ MIB = 1 << 20
 
 
 def record(program, stacks="alloc", libraries=None, may_abort=False):
-    """The events of a child that runs the program, and what it wrote to stderr."""
+    """Returns the history entries of a child that runs the program, and its stderr."""
     if os.environ.get("WEIR_TEST_NATIVE") == "1":
         raise harness.Waived("PyTorch's own allocator has no ring file")
     if not os.path.exists(PROGRAM):
-        raise harness.Waived(f"there is no {PROGRAM}; WEIR_PROGRAM names the program weir")
+        raise harness.Waived(f"{PROGRAM} was not found; set WEIR_PROGRAM to the program weir")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "program.py")
         with open(path, "w") as file:
             file.write(START + program)
-        env = dict(os.environ, WEIR_TORCH="1", WEIR_RECORD=os.path.join(folder, "record"), WEIR_RECORD_MB="64", WEIR_RECORD_STACKS=stacks, WEIR_LOG="info")
+        env = dict(os.environ, WEIR_TORCH="1", WEIR_RECORD=os.path.join(folder, "record"), WEIR_RECORD_MB="64",
+                   WEIR_RECORD_STACKS=stacks, WEIR_LOG="info")
         if libraries:
             env["WEIR_TORCH_LIBRARIES"] = libraries
         done = subprocess.run([sys.executable, path], env=env, stderr=subprocess.PIPE, text=True, timeout=200)
         if not (may_abort and done.returncode == -signal.SIGABRT and "terminate called" in done.stderr):
             equal(done.returncode, 0, done.stderr[-2000:])
         (ring,) = (name for name in os.listdir(os.path.join(folder, "record")) if name.endswith(".ring"))
-        out = subprocess.run([PROGRAM, "export", "--to", "json", os.path.join(folder, "record", ring)], stdout=subprocess.PIPE, check=True).stdout
+        out = subprocess.check_output([PROGRAM, "export", "--to", "json", os.path.join(folder, "record", ring)])
     return [event for trace in json.loads(out)["device_traces"] for event in trace], done.stderr
 
 
@@ -101,7 +102,7 @@ torch.cuda.synchronize()
     assert "Optimizer.step#SGD.step" in phases, phases.keys()  # the buffers of the momentum
     assert any("step" in names(event) for event in phases["Optimizer.step#SGD.step"])
     of_autograd = [event for event in phases.get("backward", []) if "<module>" not in names(event)]
-    assert of_autograd, "autograd's thread has no Python frames, and carries the phase of the thread that asked"
+    assert of_autograd, "autograd's thread has no Python frames, and has the phase of the thread that called it"
     assert any("<module>" in names(event) for event in phases[None]), "the forward pass is in no phase"
 
 
@@ -154,10 +155,11 @@ while done < 500:
     time.sleep(0.01)
 torch.cuda.synchronize()
 """
-    # Python ends a daemon thread that asks for the GIL now by unwinding its stack, and PyTorch's own destructors, which take the GIL
-    # back after an operation, end the process for that: natively too.
-    native = [subprocess.run([sys.executable, "-c", START.split("import weir_torch")[0] + START.split("is_installed()")[1] + program],
-                             env={k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}, stderr=subprocess.PIPE, text=True, timeout=200)
+    # At exit, Python ends a daemon thread that waits for the GIL by unwinding its stack. PyTorch's own destructors,
+    # which take the GIL after an operation, then abort the process, also with its own allocator.
+    code = START.split("import weir_torch")[0] + START.split("is_installed()")[1] + program
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+    native = [subprocess.run([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True, timeout=200)
               for _ in range(3)]
     may_abort = any(done.returncode == -signal.SIGABRT and "terminate called" in done.stderr for done in native)
     for _ in range(3):
@@ -168,7 +170,7 @@ torch.cuda.synchronize()
 def test_native_frames_begin_at_the_caller():
     events, said = record("x = empty(3 << 20)\n", stacks="alloc,native")
     if "no native stacks" in said:
-        raise harness.Waived("there is no libunwind")
+        raise harness.Waived("libunwind is not installed")
     (event,) = allocs(events, 3 * MIB)
     equal(names(event)[:2], ["empty", "<module>"])
     native = event["frames"][2:]
@@ -186,7 +188,7 @@ def test_explain_names_the_line():
         env = dict(os.environ, WEIR_TORCH="1", WEIR_RECORD=os.path.join(folder, "record"), WEIR_RECORD_STACKS="alloc")
         subprocess.run([sys.executable, path], env=env, check=True, timeout=200)
         (ring,) = os.listdir(os.path.join(folder, "record"))
-        text = subprocess.run([PROGRAM, "explain", os.path.join(folder, "record", ring)], stdout=subprocess.PIPE, text=True, check=True).stdout
+        text = subprocess.check_output([PROGRAM, "explain", os.path.join(folder, "record", ring)], text=True)
     assert "program.py" in text and ("hog" in text or "empty" in text), text
 
 

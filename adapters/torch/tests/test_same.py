@@ -1,4 +1,4 @@
-"""The same work under PyTorch's own allocator and under Weir: statistics, snapshots, history, summaries and losses are equal."""
+"""The same work under PyTorch's own allocator and under Weir has equal statistics, snapshots, history and losses."""
 import json
 import os
 import subprocess
@@ -44,14 +44,15 @@ def differences(native, weir):
     if native.get("history") != weir.get("history"):
         a, b = native["history"], weir["history"]
         at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-        different.append(f"history: {len(a)} and {len(b)} entries, first different at {at}: PyTorch {a[at:at + 3]}, Weir {b[at:at + 3]}")
+        different.append(f"history: {len(a)} and {len(b)} entries, first different at {at}: PyTorch {a[at:at + 3]},"
+                         f" Weir {b[at:at + 3]}")
     return different
 
 
 def compare(name, expandable=False, record=False):
-    """Of blocks of one size the lowest is taken, so what happens depends on the driver's addresses, and now and then it puts a
-    segment into a hole between others where it does not as a rule. So what differs is tried again, unless it is seen that both
-    had their segments in the same order."""
+    """Of blocks of one size the lowest is taken, so the result depends on the driver's addresses, and sometimes the
+    driver places a segment into a gap between others. So a difference is retried, unless both runs had their segments
+    in the same order."""
     for attempt in range(3):
         native, weir = (r[name] for r in results(expandable, record, attempt))
         different = differences(native, weir)
@@ -74,7 +75,8 @@ def add(name):
         globals()[f"test_{name}_{kind.__name__}"] = kind
 
 
-for scenario in ("small_blocks", "large_blocks", "many_streams", "other_streams_use_it", "rounded_up", "not_split", "collected", "runs_short",
+for scenario in ("small_blocks", "large_blocks", "many_streams", "other_streams_use_it", "rounded_up", "not_split",
+                 "collected", "runs_short",
                  "graphs", "pools", "training"):
     add(scenario)
 

@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 def test_record_stream():
     side = torch.cuda.Stream()
-    with torch.cuda.stream(side):  # what is loaded when it is first used may wait for the device
+    with torch.cuda.stream(side):  # loading a kernel at its first use may wait for the device
         torch.ones(10, device="cuda") + 1
         torch.cuda._sleep(1000)
     torch.full((10,), 5.0, device="cuda")
@@ -27,7 +27,7 @@ def test_record_stream():
         del x
         z = torch.full((10 * MIB,), 5.0, device="cuda")
         states = [b["state"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["address"] == address]
-        if side.query():  # too short a time: what the side stream read may have been free already
+        if side.query():  # too short: the memory that the side stream read may already have been free
             torch.cuda.synchronize()
             del y, z
             continue
@@ -36,13 +36,13 @@ def test_record_stream():
         torch.cuda.synchronize()
         equal(float(y.sum()), 20.0 * MIB)
         again = torch.empty(10 * MIB, device="cuda")
-        equal(again.data_ptr(), address, "free once the side stream got there")
+        equal(again.data_ptr(), address, "free once the side stream has finished")
         return
     raise AssertionError("the side stream was never busy for long enough")
 
 
 def test_contexts_of_threads():
-    # A thread that gets memory from the driver has the device's context then, as after any call of the CUDA runtime.
+    # A thread that gets memory from the driver has the device's context, as after any call of the CUDA runtime.
     import ctypes
     import threading
 
@@ -68,7 +68,7 @@ def test_contexts_of_threads():
         thread.start()
         thread.join()
     for before, after in seen:
-        assert after == mine, f"the thread had {before}, then {after}, and the device's is {mine}"
+        assert after == mine, f"the thread's context was {before}, then {after}; the device's is {mine}"
     equal(torch.cuda.current_device(), 0)
 
 
@@ -92,7 +92,9 @@ def test_streams_have_their_own_blocks():
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         x = torch.empty(1000, device="cuda")
-    equal({s["stream"] for s in torch.cuda.memory_snapshot() if s["active_size"] and s["blocks"][0]["address"] <= x.data_ptr() < s["address"] + s["total_size"]}, {side.cuda_stream})
+    equal({s["stream"] for s in torch.cuda.memory_snapshot()
+           if s["active_size"] and s["blocks"][0]["address"] <= x.data_ptr() < s["address"] + s["total_size"]},
+          {side.cuda_stream})
 
 
 def test_pinned_loader():
@@ -159,7 +161,8 @@ def test_other_process_expandable():
 
 
 def test_profiler():
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], profile_memory=True) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         x = torch.ones(3 * MIB, device="cuda")
         y = x * 2
         del x, y
@@ -212,10 +215,11 @@ import weir_torch
 try:
     weir_torch.install()
 except RuntimeError as error:
-    assert "before anything touches the device" in str(error), error
+    assert "before anything uses the device" in str(error), error
     print("fine", weir_torch.is_installed())
 """
-    done = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, WEIR_TORCH="0"), capture_output=True, text=True, timeout=120)
+    env = dict(os.environ, WEIR_TORCH="0")
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     equal(done.stdout.strip(), "fine False", done.stderr)
 
 
@@ -225,7 +229,8 @@ def test_autoload():
 
     code = "import torch, weir_torch; torch.ones(1, device='cuda'); print(weir_torch.is_installed())"
     for value in ("1", "0"):
-        done = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, WEIR_TORCH=value), capture_output=True, text=True, timeout=120)
+        env = dict(os.environ, WEIR_TORCH=value)
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
         equal(done.stdout.strip(), str(value == "1"), done.stderr)
 
 
@@ -243,14 +248,14 @@ def test_no_context_on_another_device():
     import sys
 
     if torch.cuda.device_count() < 2:
-        raise harness.Waived("it takes two devices")
+        raise harness.Waived("needs two devices")
     code = """
 import threading, torch
 torch.cuda.set_device(1)
 other = torch.cuda.Stream()
 kept = [torch.ones(1 << 20, device="cuda")]
 kept[0].record_stream(other)
-thread = threading.Thread(target=kept.clear)  # it has chosen no device, so it is on the first one
+thread = threading.Thread(target=kept.clear)  # it has not chosen a device, so it is on the first one
 thread.start()
 thread.join()
 torch.ones(1 << 20, device="cuda")
@@ -261,7 +266,7 @@ print(torch._C._cuda_hasPrimaryContext(1), torch._C._cuda_hasPrimaryContext(0))
 
 
 def test_context_of_the_first_device():
-    """A thread that allocates where it is by default has the context afterwards, however many devices there are."""
+    """A thread that allocates on its default device has the context afterwards, with any number of devices."""
     import subprocess
     import sys
 
