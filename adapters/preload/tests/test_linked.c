@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
       return 3;
   if (cuMemGetInfo_v2(&free_bytes, &total_bytes))
     return 4;
-  printf("total %zu MiB, the driver was asked %lu times\n", total_bytes >> 20, fake_cuda_calls("cuMemAlloc_v2"));
+  printf("total %zu MiB, the driver was called %lu times\n", total_bytes >> 20, fake_cuda_calls("cuMemAlloc_v2"));
   for (int i = 1; i < COUNT; i++)
     if (cuMemFree_v2(pointers[i]))
       return 5;
