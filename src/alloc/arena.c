@@ -1,10 +1,10 @@
 /*
  * The arenas of a pool: creation, listing and destruction.
  */
+#include "alloc/arena.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "alloc/arena.h"
 
 /* Arenas are never removed while their pool exists, so lookups take no lock. If two threads create the same arena, the
  * compare-and-swap at the bucket decides, and the loser uses the winner's. */

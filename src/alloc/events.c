@@ -2,11 +2,12 @@
  * Blocks that other streams use: freeing one records an event in each such stream (event_queue.h), and the block
  * becomes free when all of them have completed. During a capture, when no event can be recorded, the block is deferred.
  */
+#include "alloc/events.h"
+
 #include <stdlib.h>
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
-#include "alloc/events.h"
 #include "alloc/pointer.h"
 #include "alloc/segment.h"
 #include "alloc/uncached.h"

@@ -1,10 +1,10 @@
 /*
  * The index of free blocks, and the tree of unmapped blocks.
  */
+#include "alloc/index.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "alloc/index.h"
 
 /* ---- Treaps ---- */
 

@@ -8,6 +8,8 @@
  *        the page handles, and a file descriptor number per page
  * A file descriptor stays open while its page is mapped. The process that opens the handle duplicates the descriptors.
  */
+#include "alloc/ipc.h"
+
 #include "weir/ipc.h"
 
 #include <errno.h>
@@ -17,7 +19,6 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
-#include "alloc/ipc.h"
 #include "alloc/pointer.h"
 #include "alloc/segment.h"
 #include "alloc/uncached.h"

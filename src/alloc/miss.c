@@ -1,11 +1,12 @@
 /*
  * A cache miss: everything that is tried, in order, for a request that no free block serves. The heap's lock is held.
  */
+#include "alloc/miss.h"
+
 #include <stdlib.h>
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
-#include "alloc/miss.h"
 #include "alloc/pool.h"
 #include "alloc/reclaim.h"
 #include "alloc/segment.h"

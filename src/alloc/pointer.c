@@ -1,11 +1,12 @@
 /*
  * Single pointers: lookup, and allocation at a given address.
  */
+#include "alloc/pointer.h"
+
 #include <stdio.h>
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
-#include "alloc/pointer.h"
 #include "alloc/pool.h"
 #include "alloc/segment.h"
 #include "alloc/sizes.h"

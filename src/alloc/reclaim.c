@@ -1,13 +1,14 @@
 /*
  * Releasing cached memory to the driver. The heap's lock is held.
  */
+#include "alloc/reclaim.h"
+
 #include <stdlib.h>
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/events.h"
 #include "alloc/pool.h"
-#include "alloc/reclaim.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
 #include "base/array.h"

@@ -7,12 +7,13 @@
  *
  * Mapping is atomic: if any call fails, the previous ones are undone, and the segment is unchanged.
  */
+#include "alloc/segment.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc/arena.h"
 #include "alloc/ipc.h"
-#include "alloc/segment.h"
 #include "alloc/stat.h"
 #include "alloc/trace.h"
 #include "base/array.h"

@@ -1,10 +1,11 @@
 /*
  * Allocations with caching off: plain driver calls. Pointers are kept only to be recognized when they are freed.
  */
+#include "alloc/uncached.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/uncached.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
