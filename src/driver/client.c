@@ -37,24 +37,37 @@ void weir__client_remove(weir__client *client) {
   weir__mutex_unlock(&list_lock);
 }
 
-static bool is_in_use(const weir__client *client, bool closes_driver) {
-  return client->is_idle ? !client->is_idle(client) : closes_driver;
+typedef struct list {
+  char *text;
+  size_t size, length, count;
+} list;
+
+static void add_to(list *list, const weir__client *client) {
+  char what[128];
+  if (list->count++ >= MAX_LISTED || list->length >= list->size)
+    return;
+  client->describe(client, what, sizeof what);
+  list->length += (size_t)snprintf(list->text + list->length, list->size - list->length, "%s%p (%s)",
+                                   list->length ? ", " : "", client->object, what);
 }
 
+/* The client that ends with the runtime takes its own locks when it is asked, and a fork takes list_lock while others hold
+ * those: so it is asked without list_lock. It stays, because only the caller can end it. */
 size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size) {
-  size_t count = 0, length = 0;
+  list list = {.text = text, .size = size};
+  const weir__client *ending = NULL;
   weir__mutex_lock(&list_lock);
-  for (const weir__client *client = clients; client; client = client->next) {
-    if (client->driver != driver || !is_in_use(client, closes_driver) || count++ >= MAX_LISTED || length >= size)
-      continue;
-    char what[128];
-    client->describe(client, what, sizeof what);
-    length += (size_t)snprintf(text + length, size - length, "%s%p (%s)", length ? ", " : "", client->object, what);
-  }
+  for (const weir__client *client = clients; client; client = client->next)
+    if (client->driver == driver && client->is_idle)
+      ending = client;
+    else if (client->driver == driver && closes_driver)
+      add_to(&list, client);
   weir__mutex_unlock(&list_lock);
-  if (count > MAX_LISTED && length < size)
-    snprintf(text + length, size - length, " and %zu more", count - MAX_LISTED);
-  return count;
+  if (ending && !ending->is_idle(ending))
+    add_to(&list, ending);
+  if (list.count > MAX_LISTED && list.length < size)
+    snprintf(text + list.length, size - list.length, " and %zu more", list.count - MAX_LISTED);
+  return list.count;
 }
 
 void weir__clients_end(const weir_driver *driver) {
