@@ -126,8 +126,6 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
                                 weir_allocator **allocator) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
-  if (!driver || !allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", who, driver ? "allocator" : "driver");
   weir_status status = weir__read_options(who, "options", &options, sizeof options, given);
   if (status)
     return status;

@@ -14,11 +14,13 @@
 #include "alloc/sizes.h"
 #include "weir/pool.h"
 
+/* NOLINTBEGIN(misc-redundant-expression): the same values by different names are the point */
 _Static_assert((int)WEIR__PORT_UNIT == (int)WEIR__UNIT && (int)WEIR__PORT_SMALL_MAX == (int)WEIR__SMALL_MAX &&
                    (int)WEIR__PORT_SMALL_SEGMENT == (int)WEIR__SMALL_SEGMENT &&
                    WEIR__PORT_MAX_REQUEST == WEIR__MOST_BYTES &&
                    WEIR__PORT_MAX_BLOCK == (UINT32_MAX + 1ull) * WEIR__UNIT,
                "the port has the allocator's sizes");
+/* NOLINTEND(misc-redundant-expression) */
 
 static weir__heap *heap_of(weir_allocator *allocator) { return &allocator->heaps[0]; }
 

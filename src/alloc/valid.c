@@ -202,7 +202,7 @@ static arena_tally *list_arenas(const weir__heap *heap, size_t *count) {
     for (int i = 0; i < 2; i++) {
       weir__arena **arenas;
       size_t more = weir__pool_arenas(pools[i], &arenas);
-      if (!WEIR__RESERVE(sums, room, n + more + 1))
+      if (!WEIR__RESERVE(sums, room, n + more + 1) || !sums)
         abort();
       for (size_t k = 0; k < more; k++)
         sums[n++] = (arena_tally){.arena = arenas[k]};

@@ -355,8 +355,10 @@ static void record_from_env(weir_allocator *allocator) {
 /* The public way to make an allocator is here because only this layer can record. */
 weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *options,
                                   weir_allocator **allocator) {
-  weir_allocator *made = NULL;
-  weir_status status = weir__allocator_new(__func__, driver, options, allocator ? &made : NULL);
+  WEIR__CHECK_ARGUMENT(driver);
+  WEIR__CHECK_ARGUMENT(allocator);
+  weir_allocator *made;
+  weir_status status = weir__allocator_new(__func__, driver, options, &made);
   if (status)
     return status;
   record_from_env(made);
