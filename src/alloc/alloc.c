@@ -13,7 +13,6 @@
 #include "alloc/miss.h"
 #include "alloc/pointer.h"
 #include "alloc/pool.h"
-#include "alloc/sizes.h"
 #include "alloc/trace.h"
 #include "alloc/uncached.h"
 #include "base/thread.h"

@@ -1,5 +1,5 @@
 /*
- * Arenas: finding and locking them (arena.c), and the operations on their blocks (alloc.c). The arena's lock is held
+ * Arenas: creating, locking and listing them (arena.c), and the operations on their blocks (alloc.c). The arena's lock is held
  * unless a comment says otherwise.
  */
 #ifndef WEIR_ALLOC_ARENA_H
@@ -7,20 +7,7 @@
 
 #include "alloc/heap.h"
 
-static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {
-  uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
-  return &pool->buckets[hash >> (64 - WEIR__ARENA_BUCKETS_LOG)];
-}
-
-/* The arena of a pool for a stream; NULL if there is none yet. Needs no lock. */
-static inline weir__arena *weir__arena_find(weir__pool *pool, weir_cu_stream stream) {
-  weir__arena *arena = atomic_load_explicit(weir__arena_bucket(pool, stream), memory_order_acquire);
-  while (arena && arena->stream != stream)
-    arena = atomic_load_explicit(&arena->next, memory_order_acquire);
-  return arena;
-}
-
-/* The same, created if necessary; NULL without host memory. */
+/* The arena of a pool for a stream, created if there is none. NULL without host memory. */
 weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream);
 
 /* Completes the free of the last allocation (weir__last_alloc). Every operation but a plain allocation or free begins

@@ -1,5 +1,5 @@
 /*
- * The allocator's data structures, and the order of their locks.
+ * The allocator's data structures, the order of their locks, and the small functions of the fast path.
  *
  *   allocator            one driver, one set of settings
  *     heap               one device: its limit, its statistics, its events
@@ -307,12 +307,50 @@ static inline const weir__settings *weir__settings_of(const weir__heap *heap) {
   return atomic_load_explicit(&heap->allocator->settings, memory_order_acquire);
 }
 
+/* ---- Where a request is served: its rounded size, its pool, and its arena ---- */
+
+/* weir__round_bytes if the settings divide powers of two. */
+uint64_t weir__round_to_division(const weir__settings *settings, uint64_t bytes);
+
+static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_t bytes) {
+  uint64_t divisions[2]; /* tests all intervals at once: usually none is set */
+  _Static_assert(sizeof divisions == sizeof settings->roundup_divisions, "two words");
+  memcpy(divisions, settings->roundup_divisions, sizeof divisions);
+  return divisions[0] | divisions[1] ? weir__round_to_division(settings, bytes) : weir__round_up(bytes, WEIR__UNIT);
+}
+
 /* The pool that serves a rounded size: of a private pool, or of the default pool where `owner` is NULL. */
 static inline weir__pool *weir__pool_for(weir__heap *heap, weir__private_pool *owner, uint64_t size) {
   if (size <= WEIR__SMALL_MAX)
     return owner ? &owner->small : &heap->small;
   return owner ? &owner->large : &heap->large;
 }
+
+static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {
+  uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
+  return &pool->buckets[hash >> (64 - WEIR__ARENA_BUCKETS_LOG)];
+}
+
+/* The arena of a pool for a stream; NULL if there is none yet. Needs no lock. */
+static inline weir__arena *weir__arena_find(weir__pool *pool, weir_cu_stream stream) {
+  weir__arena *arena = atomic_load_explicit(weir__arena_bucket(pool, stream), memory_order_acquire);
+  while (arena && arena->stream != stream)
+    arena = atomic_load_explicit(&arena->next, memory_order_acquire);
+  return arena;
+}
+
+/* Whether a block is split, so that its remainder becomes free. */
+static inline bool weir__should_split(const weir__settings *settings, const weir__pool *pool, uint64_t have,
+                                      uint64_t bytes) {
+  uint64_t rest = have - bytes;
+  if (pool->owner && atomic_load_explicit(&pool->owner->no_split, memory_order_relaxed))
+    return false;
+  if (pool->is_small || settings->expandable_segments)
+    return rest >= WEIR__UNIT;
+  return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
+}
+
+/* ---- Calls on an allocator and its heaps ---- */
 
 /* Begins every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has
  * no devices and no pages, so the fast paths of these two never succeed. Fails for NULL too. */

@@ -9,7 +9,6 @@
 #include "alloc/backend.h"
 #include "alloc/pool.h"
 #include "alloc/segment.h"
-#include "alloc/sizes.h"
 #include "alloc/trace.h"
 #include "alloc/uncached.h"
 #include "base/thread.h"
