@@ -345,9 +345,49 @@ static void test_legacy_stream_as_the_other(void **state) {
   alloc_close();
 }
 
+static unsigned long queries(void) {
+  unsigned long calls, failed;
+  assert_ok(weir_fault_counts(faults, WEIR_CALL_EventQuery, &calls, &failed));
+  return calls;
+}
+
+/* A poll asks once for each stream that has pending events, however many streams there were before. */
+static void test_idle_streams_are_not_polled(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  enum { STREAMS = 50 };
+  for (int i = 0; i < STREAMS; i++) {
+    weir_cu_stream other = work_stream();
+    void *p = get(SIZE, NULL);
+    work(other);
+    also_used_by(p, other);
+    put(p);
+    soft_step(other, 2);
+    put(get(SIZE, NULL)); /* polls */
+  }
+  weir_cu_stream slow[2] = {work_stream(), work_stream()};
+  for (int i = 0; i < 2; i++)
+    for (int k = 0; k < 3; k++) { /* three events in each, of which only the first is asked */
+      void *p = get(SIZE, NULL);
+      work(slow[i]);
+      also_used_by(p, slow[i]);
+      put(p);
+    }
+  unsigned long before = queries();
+  put(get(SIZE, NULL));
+  assert_int_equal(queries() - before, 2);
+  soft_step_all();
+  put(get(SIZE, NULL));
+  before = queries();
+  put(get(SIZE, NULL));
+  assert_int_equal(queries() - before, 0);
+  alloc_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_waits_for_the_other_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_idle_streams_are_not_polled, alloc_teardown),
       cmocka_unit_test_teardown(test_waits_for_every_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_later_work_does_not_count, alloc_teardown),
       cmocka_unit_test_teardown(test_own_stream_and_null_are_ignored, alloc_teardown),
