@@ -360,10 +360,10 @@ static void poll_events(weir__heap *heap, weir_cu_stream stream) {
 }
 
 static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                              weir_cu_stream stream, unsigned reasons, void **pointer) {
+                              weir_cu_stream stream, unsigned reasons, uint64_t *address) {
   const weir__settings *settings = weir__settings_of(heap);
   if (reasons & WEIR__SLOW_BACKEND)
-    return weir__backend_alloc(who, heap, owner, bytes, stream, pointer);
+    return weir__backend_alloc(who, heap, owner, bytes, stream, address);
   if (reasons & WEIR__SLOW_PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
@@ -388,20 +388,20 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
     weir__trace_arena(arena, WEIR_TRACE_ALLOC, block->address, bytes, 0);
   weir__arena_unlock(arena);
   if (!block)
-    return weir__alloc_miss(who, heap, arena, settings, size, bytes, pointer);
-  *pointer = (void *)block->address;
-  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, stream);
+    return weir__alloc_miss(who, heap, arena, settings, size, bytes, address);
+  *address = block->address;
+  WEIR__PROBE_MALLOC(*address, heap->device, bytes, stream);
   return WEIR_OK;
 }
 
 weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                        weir_cu_stream stream, void **pointer) {
+                        weir_cu_stream stream, uint64_t *address) {
   unsigned reasons = weir__slow_reasons(heap);
   if (!(reasons & WEIR__SLOW_TRACED))
-    return alloc_from(who, heap, owner, bytes, stream, reasons, pointer);
+    return alloc_from(who, heap, owner, bytes, stream, reasons, address);
   weir__op op;
   weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
-  weir_status status = alloc_from(who, heap, owner, bytes, stream, reasons, pointer);
+  weir_status status = alloc_from(who, heap, owner, bytes, stream, reasons, address);
   weir__op_end(&op);
   return status;
 }
@@ -429,27 +429,30 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
     heap->allocator->hooks->checkpoint(heap);
     reasons = weir__slow_reasons(heap);
   }
+  uint64_t address;
   if (reasons & WEIR__SLOW_UNCACHED) {
-    status = weir__uncached_alloc(who, heap, bytes, pointer);
+    status = weir__uncached_alloc(who, heap, bytes, &address);
     if (!status)
-      WEIR__PROBE_MALLOC(*pointer, device, bytes, stream);
-    return status;
+      WEIR__PROBE_MALLOC(address, device, bytes, stream);
+  } else {
+    weir__private_pool *owner = reasons & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
+    status = weir__alloc(who, heap, owner, bytes, stream, &address);
+    weir__route_leave(owner);
   }
-  weir__private_pool *owner = reasons & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
-  status = weir__alloc(who, heap, owner, bytes, stream, pointer);
-  weir__route_leave(owner);
+  if (!status)
+    *pointer = (void *)address;
   return status;
 }
 
-static weir_status free_block(const char *who, weir_allocator *allocator, void *pointer) {
+static weir_status free_block(const char *who, weir_allocator *allocator, uint64_t address) {
   if (allocator->backend)
-    return weir__backend_free(who, allocator, pointer);
-  weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
+    return weir__backend_free(who, allocator, address);
+  weir__arena *arena = weir__page_map_find(allocator->pages, address);
   weir__block *block = NULL;
   weir__live_place place;
   if (arena) {
     weir__biased_take(&arena->lock);
-    block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+    block = weir__live_find(&arena->live, address, &place);
     if (!block || block->state != WEIR__ALLOCATED) {
       weir__biased_give(&arena->lock);
       block = NULL;
@@ -458,13 +461,13 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
   if (!block) {
     weir_status status;
     uint64_t bytes = 0;
-    if (weir__uncached_find(allocator, pointer, &bytes))
-      WEIR__PROBE_FREE(pointer, -1, bytes, (void *)0);
-    return weir__uncached_free(who, allocator, pointer, &status) ? status
-                                                                 : weir__no_block_because(who, allocator, pointer);
+    if (weir__uncached_find(allocator, address, &bytes))
+      WEIR__PROBE_FREE(address, -1, bytes, (void *)0);
+    return weir__uncached_free(who, allocator, address, &status) ? status
+                                                                 : weir__no_block_because(who, allocator, address);
   }
   weir__heap *heap = arena->pool->heap;
-  WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
+  WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   bool later = block->marks.has_uses;
   if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
@@ -490,15 +493,30 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
 }
 
 /* The slow path: invalid pointers, tracing, and blocks that other streams use. */
-static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
+weir_status weir__free(weir_allocator *allocator, uint64_t address) {
   const char *who = "weir_allocator_free";
   weir_status status = weir__allocator_check(who, allocator);
-  if (status || !pointer)
+  if (status || !address)
     return status;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
-  status = free_block(who, allocator, pointer);
+  status = free_block(who, allocator, address);
   weir__op_end(&op);
+  return status;
+}
+
+static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
+  return weir__free(allocator, (uint64_t)pointer);
+}
+
+/* A miss of the two functions below and of the fast path. */
+static __attribute__((noinline)) weir_status alloc_miss(weir__heap *heap, weir__arena *arena,
+                                                        const weir__settings *settings, uint64_t size, uint64_t bytes,
+                                                        void **pointer) {
+  uint64_t address;
+  weir_status status = weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, &address);
+  if (!status)
+    *pointer = (void *)address;
   return status;
 }
 
@@ -523,7 +541,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   if (!block) {
     weir__op op;
     weir__op_begin_with(&op, heap->allocator, stack);
-    weir_status status = weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+    weir_status status = alloc_miss(heap, arena, settings, size, bytes, pointer);
     weir__op_end(&op);
     return status;
   }
@@ -549,7 +567,7 @@ static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, we
     weir__recorder_alloc(arena->writer, block->address, bytes, ticks);
   weir__biased_give(&arena->lock);
   if (!block)
-    return weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+    return alloc_miss(heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
   return WEIR_OK;
@@ -604,7 +622,7 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   weir__biased_give(&arena->lock);
   if (!block)
-    return weir__alloc_miss(__func__, heap, arena, settings, size, bytes, pointer);
+    return alloc_miss(heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(block->address, heap->device, block->requested, arena->stream);
   return WEIR_OK;

@@ -84,13 +84,13 @@ const char *weir_allocator_backend(const weir_allocator *allocator) {
 
 /* ---- Bookkeeping. The heap's lock is held ---- */
 
-weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer) {
+weir__arena *weir__backend_arena(weir_allocator *allocator, uint64_t address) {
   weir__backend_state *backend = allocator->backend;
   uint64_t base;
   weir__mutex_lock(&backend->lock);
-  weir__arena *arena = weir__rangemap_find(&backend->pointers, (uint64_t)pointer, &base, NULL);
+  weir__arena *arena = weir__rangemap_find(&backend->pointers, address, &base, NULL);
   weir__mutex_unlock(&backend->lock);
-  return arena && base == (uint64_t)pointer ? arena : NULL;
+  return arena && base == address ? arena : NULL;
 }
 
 /* Registers memory of the back end. Returns false if it overlaps registered memory, which *overlaps says, or if out of
@@ -224,7 +224,7 @@ static void queue_return(weir__heap *heap, weir__segment *segment) {
 /* ---- Allocation. The heap's lock is held, and its context is current ---- */
 
 /* Sets no error text for WEIR_ERROR_OUT_OF_MEMORY: the caller retries after memory was freed. */
-static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, void **pointer) {
+static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, uint64_t *address) {
   weir_driver *driver = heap->allocator->driver;
   uint64_t taken = heap->reserved + heap->promised;
   weir_cu_deviceptr base = 0;
@@ -247,7 +247,7 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
   }
   weir_status status = add_segment(who, heap, arena, base, bytes, captured);
   if (!status)
-    *pointer = (void *)base;
+    *address = base;
   else if (is_stream_ordered(arena)) {
     driver->MemFreeAsync(driver, base, arena->stream);
   } else if (status != WEIR_ERROR_BAD_STATE) { /* memory that is in use already must not be freed */
@@ -273,12 +273,12 @@ static void release_spare(weir__heap *heap, const weir__arena *arena) {
 }
 
 weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                                weir_cu_stream stream, void **pointer) {
+                                weir_cu_stream stream, uint64_t *address) {
   const weir__settings *settings = weir__settings_of(heap);
   weir__pool *pool = weir__pool_for(heap, owner, bytes);
   weir__arena *arena = weir__arena_get(pool, stream);
   weir_cu_context previous;
-  void *memory = NULL;
+  uint64_t memory = 0;
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__mutex_lock(&heap->lock);
@@ -313,7 +313,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   weir__heap_leave(heap, previous);
   if (status)
     return status;
-  *pointer = memory;
+  *address = memory;
   WEIR__PROBE_MALLOC(memory, heap->device, bytes, stream);
   return WEIR_OK;
 }
@@ -344,21 +344,21 @@ static weir_status free_in_stream_order(const char *who, weir__heap *heap, weir_
   return r ? weir__driver_status(heap->allocator->driver, r, who, "cuMemFreeAsync") : WEIR_OK;
 }
 
-weir_status weir__backend_free(const char *who, weir_allocator *allocator, void *pointer) {
-  weir__arena *arena = weir__backend_arena(allocator, pointer);
+weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint64_t address) {
+  weir__arena *arena = weir__backend_arena(allocator, address);
   if (!arena)
-    return weir__no_block_because(who, allocator, pointer);
+    return weir__no_block_because(who, allocator, address);
   weir__heap *heap = arena->pool->heap;
   weir__live_place place;
   weir__mutex_lock(&heap->lock);
   weir__arena_lock(arena);
-  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  weir__block *block = weir__live_find(&arena->live, address, &place);
   if (!block || block->state != WEIR__ALLOCATED) {
     weir__arena_unlock(arena);
     weir__mutex_unlock(&heap->lock);
-    return weir__no_block_because(who, allocator, pointer);
+    return weir__no_block_because(who, allocator, address);
   }
-  WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
+  WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   if (is_stream_ordered(arena))
     return free_in_stream_order(who, heap, block);
   if (block->marks.has_uses) {
@@ -396,7 +396,7 @@ bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done
 
 bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
   const weir_backend *calls = &allocator->backend->calls;
-  const weir__arena *arena = calls->record_stream ? weir__backend_arena(allocator, pointer) : NULL;
+  const weir__arena *arena = calls->record_stream ? weir__backend_arena(allocator, (uint64_t)pointer) : NULL;
   if (!arena || has_functions(arena))
     return false;
   calls->record_stream(calls->context, pointer, stream);

@@ -41,19 +41,18 @@ struct weir__backend_state {
 weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend);
 void weir__backend_delete(weir__backend_state *backend);
 weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                                weir_cu_stream stream, void **pointer);
-weir_status weir__backend_free(const char *who, weir_allocator *allocator, void *pointer);
+                                weir_cu_stream stream, uint64_t *address);
+weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint64_t address);
 
 /* The arena of a live pointer of the back end; NULL if it is not live. */
-weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer);
+weir__arena *weir__backend_arena(weir_allocator *allocator, uint64_t address);
 
 /* The arena of a pointer, with the cache or with a back end. */
-static inline weir__arena *weir__arena_of(weir_allocator *allocator, const void *pointer) {
-  return allocator->backend ? weir__backend_arena(allocator, pointer)
-                            : weir__page_map_find(allocator->pages, (uint64_t)pointer);
+static inline weir__arena *weir__arena_of(weir_allocator *allocator, uint64_t address) {
+  return allocator->backend ? weir__backend_arena(allocator, address) : weir__page_map_find(allocator->pages, address);
 }
 static inline weir__arena *weir__block_arena(const weir__heap *heap, const weir__block *block) {
-  return weir__arena_of(heap->allocator, (const void *)block->address);
+  return weir__arena_of(heap->allocator, block->address);
 }
 
 /* Whether the back end is the driver's stream-ordered memory. */

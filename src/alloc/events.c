@@ -189,12 +189,16 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
   if (status || (allocator->backend && weir__backend_record_stream(allocator, pointer, stream)))
     return status;
+  return weir__record_stream(__func__, allocator, (uint64_t)pointer, stream);
+}
+
+weir_status weir__record_stream(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream) {
+  weir_status status = WEIR_OK;
   weir__arena *arena;
-  weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  weir__block *block = weir__block_lock(allocator, address, &arena);
   /* Memory allocated with caching off is freed by the driver, which waits for all streams. */
   if (!block)
-    return weir__uncached_find(allocator, pointer, NULL) ? WEIR_OK
-                                                         : weir__no_block_because(__func__, allocator, pointer);
+    return weir__uncached_find(allocator, address, NULL) ? WEIR_OK : weir__no_block_because(who, allocator, address);
   weir__use *use = weir__block_uses(block);
   while (use && use->stream != stream)
     use = use->next;
@@ -204,7 +208,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
       *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), weir__block_uses(block)};
       weir__block_set_uses(block, use);
     } else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   }
   weir__arena_unlock(arena);
   return status;

@@ -19,6 +19,9 @@ void weir__wait_for_events(weir__heap *heap);
 bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream);
 void weir__events_clear(weir__heap *heap);
 
+/* weir_allocator_record_stream of the cache, by address. No lock is held. */
+weir_status weir__record_stream(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream);
+
 /* Counts events and deferred blocks, and keeps WEIR__SLOW_PENDING up to date. */
 void weir__pending_add(weir__heap *heap, int by);
 

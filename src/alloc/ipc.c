@@ -162,17 +162,17 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   weir__heap *heap;
   weir__segment *segment = NULL;
   weir__arena *arena;
-  weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  weir__block *block = weir__block_lock(allocator, (uint64_t)pointer, &arena);
   if (block) { /* a live block keeps its segment */
     heap = arena->pool->heap;
     bytes = weir__block_bytes(block);
     weir__arena_unlock(arena);
     segment = weir__segment_lookup(heap, block);
-  } else if (!(heap = weir__uncached_find(allocator, pointer, NULL)))
-    return weir__no_block(__func__, pointer);
+  } else if (!(heap = weir__uncached_find(allocator, (uint64_t)pointer, NULL)))
+    return weir__no_block(__func__, (uint64_t)pointer);
   bool is_pages = segment && segment->page;
   if (!is_pages && weir_allocator_base(allocator, pointer, &base, &bytes))
-    return weir__no_block(__func__, pointer);
+    return weir__no_block(__func__, (uint64_t)pointer);
   weir_ipc_handle made = {.size = handle->size};
   weir__mutex_lock(&heap->lock);
   weir_status status = is_pages ? share_pages(__func__, heap, segment, (uint64_t)pointer, bytes, &made)

@@ -171,7 +171,7 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
 }
 
 weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                             uint64_t size, uint64_t requested, void **pointer) {
+                             uint64_t size, uint64_t requested, uint64_t *address) {
   weir_cu_context previous;
   weir__block *block = NULL;
   weir_status status = weir__driver_check_stream(who, heap->allocator->driver, arena->stream);
@@ -205,7 +205,7 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
   weir__pools_finalize(heap);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the block", who);
-  *pointer = (void *)block->address;
-  WEIR__PROBE_MALLOC(*pointer, heap->device, requested, arena->stream);
+  *address = block->address;
+  WEIR__PROBE_MALLOC(*address, heap->device, requested, arena->stream);
   return WEIR_OK;
 }

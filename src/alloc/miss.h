@@ -8,7 +8,7 @@
 
 /* Serves a request that no free block of the arena serves. No lock is held. */
 weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                             uint64_t size, uint64_t requested, void **pointer);
+                             uint64_t size, uint64_t requested, uint64_t *address);
 
 /* Returns a held block, not in the index; NULL if out of memory or if heap->driver_error. The heap's lock is held. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);

@@ -37,7 +37,7 @@ static void describe_place(weir__heap *heap, uint64_t address, char *text, size_
 }
 
 /* A heap whose lock is taken is skipped, because this may be a call from within one of its callbacks. */
-weir_status weir__no_block_because(const char *who, weir_allocator *allocator, const void *pointer) {
+weir_status weir__no_block_because(const char *who, weir_allocator *allocator, uint64_t address) {
   char text[160] = "";
   bool asked_all = true;
   for (int i = 0; i < allocator->heap_count && !*text; i++) {
@@ -46,12 +46,12 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
       asked_all = false;
       continue;
     }
-    describe_place(heap, (uint64_t)pointer, text, sizeof text);
+    describe_place(heap, address, text, sizeof text);
     weir__mutex_unlock(&heap->lock);
   }
   if (!*text && !asked_all)
-    return weir__no_block(who, pointer);
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p: %s", who, pointer,
+    return weir__no_block(who, address);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p: %s", who, (void *)address,
                     *text ? text
                           : "this allocator has no memory there; it was not allocated here, or was freed and returned "
                             "to the driver");
@@ -59,16 +59,16 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
 
 /* ---- Live pointers ---- */
 
-weir_status weir__no_block(const char *who, const void *pointer) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, pointer);
+weir_status weir__no_block(const char *who, uint64_t address) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, (void *)address);
 }
 
-weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, weir__arena **arena) {
+weir__block *weir__block_lock(weir_allocator *allocator, uint64_t address, weir__arena **arena) {
   weir__live_place place;
-  *arena = weir__arena_of(allocator, pointer);
+  *arena = weir__arena_of(allocator, address);
   if (*arena) {
     weir__arena_lock(*arena);
-    weir__block *block = weir__live_find(&(*arena)->live, (uint64_t)pointer, &place);
+    weir__block *block = weir__live_find(&(*arena)->live, address, &place);
     if (block && block->state == WEIR__ALLOCATED)
       return block;
     weir__arena_unlock(*arena);
@@ -78,7 +78,7 @@ weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, we
 
 int weir_allocator_owns(weir_allocator *allocator, const void *pointer) {
   return allocator && !allocator->is_forked &&
-         (weir__arena_of(allocator, pointer) || weir__uncached_find(allocator, pointer, NULL));
+         (weir__arena_of(allocator, (uint64_t)pointer) || weir__uncached_find(allocator, (uint64_t)pointer, NULL));
 }
 
 void weir_pointer_info_init(weir_pointer_info *info) {
@@ -91,9 +91,9 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
   if (!info || info->size < sizeof info->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: info is NULL, or its size is not set", __func__);
   weir__arena *arena;
-  const weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  const weir__block *block = weir__block_lock(allocator, (uint64_t)pointer, &arena);
   if (!block)
-    return weir__no_block(__func__, pointer);
+    return weir__no_block(__func__, (uint64_t)pointer);
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   weir_pointer_info known = {.size = info->size,
                              .device = arena->pool->heap->device,
@@ -136,17 +136,17 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
   WEIR__CHECK_ARGUMENT(base);
   WEIR__CHECK_ARGUMENT(bytes);
   weir__arena *arena;
-  weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  weir__block *block = weir__block_lock(allocator, (uint64_t)pointer, &arena);
   if (!block) {
-    if (!weir__uncached_find(allocator, pointer, bytes))
-      return weir__no_block(__func__, pointer);
+    if (!weir__uncached_find(allocator, (uint64_t)pointer, bytes))
+      return weir__no_block(__func__, (uint64_t)pointer);
     *base = pointer;
     return WEIR_OK;
   }
   weir__arena_unlock(arena); /* a live block keeps its segment */
   const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
   if (!segment)
-    return weir__no_block(__func__, pointer);
+    return weir__no_block(__func__, (uint64_t)pointer);
   if (segment->page)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory of expandable segments has no base that another process could open; turn "

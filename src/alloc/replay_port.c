@@ -65,27 +65,20 @@ weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id
 }
 
 weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream,
-                             void **pointer) {
+                             uint64_t *address) {
   if (pool)
     atomic_fetch_add(&pool->in_flight, 1);
-  weir_status status = weir__alloc("replay", heap_of(allocator), pool, bytes, stream, pointer);
+  weir_status status = weir__alloc("replay", heap_of(allocator), pool, bytes, stream, address);
   if (pool)
     atomic_fetch_sub(&pool->in_flight, 1);
   return status;
-}
-
-/* The arena for a rounded size; NULL if there is no host memory. */
-static weir__arena *arena_for(weir__heap *heap, weir__private_pool *owner, uint64_t size, weir_cu_stream stream) {
-  bool is_small = size <= WEIR__SMALL_MAX;
-  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
-  return weir__arena_get(pool, stream);
 }
 
 bool weir__port_is_cached(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream) {
   weir__heap *heap = heap_of(allocator);
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
-  weir__arena *arena = arena_for(heap, pool, size, stream);
+  weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
   if (!arena)
     return false;
   weir__arena_lock(arena);
@@ -97,14 +90,20 @@ bool weir__port_is_cached(weir_allocator *allocator, weir__private_pool *pool, u
 }
 
 weir_status weir__port_alloc_uncached(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes,
-                                      weir_cu_stream stream, void **pointer) {
+                                      weir_cu_stream stream, uint64_t *address) {
   weir__heap *heap = heap_of(allocator);
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
-  weir__arena *arena = arena_for(heap, pool, size, stream);
+  weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for an arena");
-  return weir__alloc_miss("replay", heap, arena, settings, size, bytes, pointer);
+  return weir__alloc_miss("replay", heap, arena, settings, size, bytes, address);
+}
+
+weir_status weir__port_free(weir_allocator *allocator, uint64_t address) { return weir__free(allocator, address); }
+
+weir_status weir__port_record_stream(weir_allocator *allocator, uint64_t address, weir_cu_stream stream) {
+  return weir__record_stream("replay", allocator, address, stream);
 }
 
 weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes,
@@ -112,7 +111,7 @@ weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool
   weir__heap *heap = heap_of(allocator);
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
-  weir__arena *arena = arena_for(heap, pool, size, stream);
+  weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
   weir__block *block = NULL;
   weir_cu_context previous;
   if (!arena)
@@ -126,7 +125,7 @@ weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool
   return block;
 }
 
-weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, uint64_t bytes, void **pointer) {
+weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, uint64_t bytes, uint64_t *address) {
   weir__heap *heap = heap_of(allocator);
   const weir__settings *settings = weir__settings_of(heap);
   weir__arena *arena = weir__block_arena(heap, block);
@@ -135,7 +134,7 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
   weir__arena_unlock(arena);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a block");
-  *pointer = (void *)block->address;
+  *address = block->address;
   return WEIR_OK;
 }
 
@@ -266,7 +265,7 @@ static weir__pool *pool_of(weir__heap *heap, const weir__state_segment *s) {
 /* Cuts a new block into the blocks of a segment, all of them allocated, and then frees and unmaps those that are not.
  * The arena's lock is held. false if there is no host memory. */
 static bool cut(weir__arena *arena, const weir__settings *settings, const weir__state *state,
-                const weir__state_segment *s, weir__block *rest, void **blocks) {
+                const weir__state_segment *s, weir__block *rest, uint64_t *blocks) {
   weir__heap *heap = arena->pool->heap;
   uint64_t base = rest->address;
   for (size_t k = s->first; k < s->first + s->count; k++) {
@@ -275,7 +274,7 @@ static bool cut(weir__arena *arena, const weir__settings *settings, const weir__
     if (!block)
       return false;
     if (weir__state_is_active(b))
-      *blocks++ = (void *)block->address;
+      *blocks++ = block->address;
     rest = weir__block_next(block);
     if (k + 1 < s->first + s->count)
       weir__index_remove(&arena->free, rest);
@@ -314,7 +313,7 @@ static weir__block *grow_apart(weir__heap *heap, weir__arena *arena, const weir_
 }
 
 static weir_status install_segment(weir__heap *heap, const weir__settings *settings, const weir__state *state,
-                                   const weir__state_segment *s, void **blocks) {
+                                   const weir__state_segment *s, uint64_t *blocks) {
   weir__settings with = *settings;
   with.expandable_segments = s->is_expandable;
   if (s->reserve)
@@ -338,7 +337,7 @@ static weir_status install_segment(weir__heap *heap, const weir__settings *setti
 }
 
 weir_status weir__port_install_state(weir_allocator *allocator, const weir__settings *settings,
-                                     const weir__state *state, uint64_t *place, void **blocks) {
+                                     const weir__state *state, uint64_t *place, uint64_t *blocks) {
   weir__heap *heap = heap_of(allocator);
   weir_cu_context previous;
   heap->total -= weir__port_install_spare(state);

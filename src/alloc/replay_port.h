@@ -53,20 +53,24 @@ weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id
 /* A request of a private pool, or of the default one if `pool` is NULL, whatever scopes are open. It may use a pool
  * that was released, as a program does that is about to be done with it. */
 weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream,
-                             void **pointer);
+                             uint64_t *address);
 
 /* Whether the cache could serve a request. It changes nothing. */
 bool weir__port_is_cached(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream);
 
 /* A request that the cache does not serve, even if it could: another thread put the block there too late for it. */
 weir_status weir__port_alloc_uncached(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes,
-                                      weir_cu_stream stream, void **pointer);
+                                      weir_cu_stream stream, uint64_t *address);
 
 /* The first half of a request that the cache cannot serve: takes a block and does not hand it out yet, so that other
  * requests can be made in between. NULL if there is no memory. The second half must follow. */
 weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes,
                              weir_cu_stream stream);
-weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, uint64_t bytes, void **pointer);
+weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, uint64_t bytes, uint64_t *address);
+
+/* weir_allocator_free and weir_allocator_record_stream, by address. */
+weir_status weir__port_free(weir_allocator *allocator, uint64_t address);
+weir_status weir__port_record_stream(weir_allocator *allocator, uint64_t address, weir_cu_stream stream);
 
 /* Requests from here on are made as during a graph capture: no memory is released for them, and no event is queried.
  * Events are queried once before, for a request on `stream` that follows. The end is marked by
@@ -135,10 +139,10 @@ uint64_t weir__port_install_spare(const weir__state *state);
 /* Installs a state in an allocator that has no memory and no limit: the same segments with the same blocks, whatever
  * the rules of the cache would have made of them. `settings` are those that the state came about under. *place is the
  * address that a segment has in the state while it is made, and 0 afterwards: the driver may follow it or not.
- * `blocks` gets the pointer of each active block in the state's order; those that wait for other streams are
+ * `blocks` gets the address of each active block in the state's order; those that wait for other streams are
  * allocated too, and the caller frees them. WEIR_ERROR_OUT_OF_MEMORY: a segment cannot be made; those before it are
  * there. */
 weir_status weir__port_install_state(weir_allocator *allocator, const weir__settings *settings,
-                                     const weir__state *state, uint64_t *place, void **blocks);
+                                     const weir__state *state, uint64_t *place, uint64_t *blocks);
 
 #endif

@@ -31,7 +31,7 @@ weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
 
 int weir_allocator_is_caching(const weir_allocator *allocator) { return allocator && atomic_load(&allocator->caching); }
 
-weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t bytes, void **pointer) {
+weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t bytes, uint64_t *address) {
   weir_allocator *allocator = heap->allocator;
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
@@ -52,7 +52,7 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
     driver->MemFree(driver, memory);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   }
-  *pointer = (void *)memory;
+  *address = memory;
   return WEIR_OK;
 }
 
@@ -69,23 +69,23 @@ static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
   return r;
 }
 
-weir__heap *weir__uncached_find(weir_allocator *allocator, const void *pointer, uint64_t *bytes) {
+weir__heap *weir__uncached_find(weir_allocator *allocator, uint64_t address, uint64_t *bytes) {
   uint64_t base, size;
   weir__mutex_lock(&allocator->uncached_lock);
-  weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &size);
+  weir__heap *heap = weir__rangemap_find(&allocator->uncached, address, &base, &size);
   weir__mutex_unlock(&allocator->uncached_lock);
-  if (!heap || base != (uint64_t)pointer)
+  if (!heap || base != address)
     return NULL;
   if (bytes)
     *bytes = size;
   return heap;
 }
 
-bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status) {
+bool weir__uncached_free(const char *who, weir_allocator *allocator, uint64_t address, weir_status *status) {
   uint64_t base, bytes;
   weir__mutex_lock(&allocator->uncached_lock);
-  weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &bytes);
-  if (heap && base == (uint64_t)pointer)
+  weir__heap *heap = weir__rangemap_find(&allocator->uncached, address, &base, &bytes);
+  if (heap && base == address)
     weir__rangemap_remove(&allocator->uncached, base);
   else
     heap = NULL;

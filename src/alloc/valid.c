@@ -79,7 +79,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     return;
   }
   if (allocator->backend) {
-    if (weir__backend_arena(w->heap->allocator, (void *)b->address) != arena)
+    if (weir__backend_arena(w->heap->allocator, b->address) != arena)
       wrong(w, "the back end does not map address %llx to its arena", at);
     if (!active || weir__block_is_split(b))
       wrong(w, "block %llx of a back end is free, or has neighbours", at);

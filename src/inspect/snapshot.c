@@ -417,7 +417,7 @@ typedef struct live_source {
 static uint32_t live_block_stack(void *context, int device, uint64_t address) {
   const live_source *live = context;
   (void)device;
-  const weir__arena *arena = weir__arena_of(live->allocator, (const void *)address);
+  const weir__arena *arena = weir__arena_of(live->allocator, address);
   return arena && arena->writer ? weir__writer_stack(live->history, arena->writer, address) : 0;
 }
 

@@ -33,7 +33,7 @@ typedef struct replay {
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
   weir__private_pool **pools; /* the allocator's, for each of the recording's */
-  void **blocks;              /* where each allocation is, while it is in use */
+  uint64_t *blocks;           /* where each allocation is, while it is in use */
   bool *held;                 /* allocations that wait for another stream */
   size_t at;                  /* the event under way */
   uint64_t installing;        /* the address of the segment that is being installed; 0 if none is */
@@ -163,9 +163,9 @@ static void take_early(replay *r, size_t request) {
 }
 
 /* The second half of it. */
-static weir_status hand_out(replay *r, const weir__recording_entry *event, void **pointer) {
+static weir_status hand_out(replay *r, const weir__recording_entry *event, uint64_t *address) {
   r->taken_for = r->count;
-  return r->taken ? weir__port_hand_out(r->allocator, r->taken, event->size, pointer) : WEIR_ERROR_OUT_OF_MEMORY;
+  return r->taken ? weir__port_hand_out(r->allocator, r->taken, event->size, address) : WEIR_ERROR_OUT_OF_MEMORY;
 }
 
 /* Whether the request under way looked into the cache before another thread freed a block that would serve it. */
@@ -176,21 +176,21 @@ static bool is_raced(replay *r, const weir__recording_entry *event, weir_cu_stre
          weir__port_is_cached(r->allocator, pool_of(r, r->plan->entries[r->at].pool), event->size, stream);
 }
 
-static weir_status ask(replay *r, const weir__recording_entry *event, void **pointer) {
+static weir_status ask(replay *r, const weir__recording_entry *event, uint64_t *address) {
   uint32_t pool = r->plan->entries[r->at].pool;
   weir_cu_stream stream = stream_of(r, event);
   if (event->size >= WEIR__PORT_MAX_REQUEST)
     return WEIR_ERROR_OUT_OF_MEMORY;
   if (r->taken_for == r->at)
-    return hand_out(r, event, pointer);
+    return hand_out(r, event, address);
   if (is_raced(r, event, stream)) {
     r->report->raced++;
-    return weir__port_alloc_uncached(r->allocator, pool_of(r, pool), event->size, stream, pointer);
+    return weir__port_alloc_uncached(r->allocator, pool_of(r, pool), event->size, stream, address);
   }
   bool is_capture = pool && weir__plan_is_capture(r->plan, r->at);
   if (is_capture)
     weir__port_begin_capture(r->allocator, stream);
-  weir_status status = weir__port_alloc(r->allocator, pool_of(r, pool), event->size, stream, pointer);
+  weir_status status = weir__port_alloc(r->allocator, pool_of(r, pool), event->size, stream, address);
   if (is_capture)
     weir__port_end_capture(r->allocator);
   return status;
@@ -206,9 +206,9 @@ static void note_failure(replay *r, uint64_t bytes) {
 }
 
 static void request(replay *r, const weir__recording_entry *event) {
-  void *pointer = NULL;
+  uint64_t address = 0;
   r->grew = false;
-  weir_status status = ask(r, event, &pointer);
+  weir_status status = ask(r, event, &address);
   bool oom = event->action == WEIR_TRACE_OOM;
   if (status) {
     if (!r->report->failures++)
@@ -221,13 +221,13 @@ static void request(replay *r, const weir__recording_entry *event) {
       r->report->rescued++;
     else if (r->check)
       differs(r, r->at, "a request of %llu bytes succeeded, it failed in the file", (unsigned long long)event->size);
-    weir_allocator_free(r->allocator, pointer); /* the program did not get it */
+    weir__port_free(r->allocator, address); /* the program did not get it */
   } else {
     r->report->allocations++;
-    r->blocks[r->plan->entries[r->at].block] = pointer;
-    if (r->check && (uint64_t)pointer != event->address)
+    r->blocks[r->plan->entries[r->at].block] = address;
+    if (r->check && address != event->address)
       differs(r, r->at, "%llu bytes at 0x%llx, in the file at 0x%llx", (unsigned long long)event->size,
-              (unsigned long long)(uintptr_t)pointer, (unsigned long long)event->address);
+              (unsigned long long)address, (unsigned long long)event->address);
   }
   if (r->check)
     compare_missed(r);
@@ -237,11 +237,11 @@ static void request(replay *r, const weir__recording_entry *event) {
 static void free_block(replay *r, uint32_t block, bool at_once, uint64_t recorded) {
   if (!at_once) {
     r->held[block] = true;
-    weir_allocator_record_stream(r->allocator, r->blocks[block], (weir_cu_stream)(uintptr_t)(HELD_BASE + block));
+    weir__port_record_stream(r->allocator, r->blocks[block], (weir_cu_stream)(uintptr_t)(HELD_BASE + block));
   }
-  if (weir_allocator_free(r->allocator, r->blocks[block]))
+  if (weir__port_free(r->allocator, r->blocks[block]))
     differs(r, r->at, "0x%llx could not be freed", (unsigned long long)recorded);
-  r->blocks[block] = NULL;
+  r->blocks[block] = 0;
 }
 
 static void let_go(replay *r, const weir__recording_entry *event) {

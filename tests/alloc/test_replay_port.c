@@ -38,14 +38,14 @@ static void test_sizes(void **state) {
 /* A taken block is not in the cache until it has been handed out and freed. */
 static void test_take(void **state) {
   (void)state;
-  void *pointer = NULL;
+  uint64_t pointer = 0;
   alloc_open("", 256 * MIB);
   weir__block *block = weir__port_take(allocator, NULL, 4 * MIB, NULL);
   assert_non_null(block);
   assert_false(weir__port_is_cached(allocator, NULL, 4 * MIB, NULL));
   assert_int_equal(weir__port_hand_out(allocator, block, 4 * MIB, &pointer), WEIR_OK);
   assert_true(weir__port_is_cached(allocator, NULL, 4 * MIB, NULL)); /* the rest of the segment */
-  put(pointer);
+  put((void *)pointer);
   assert_null(weir__port_take(allocator, NULL, 512 * MIB, NULL));
   assert_valid();
   alloc_close();
@@ -53,16 +53,16 @@ static void test_take(void **state) {
 
 static void test_uncached(void **state) {
   (void)state;
-  void *pointer = NULL;
+  uint64_t pointer = 0;
   alloc_open("", 256 * MIB);
   put(get(4 * MIB, NULL));
   assert_int_equal(reserved(), 20 * MIB);
   assert_int_equal(weir__port_alloc_uncached(allocator, NULL, 4 * MIB, NULL, &pointer), WEIR_OK);
   assert_int_equal(reserved(), 40 * MIB);
-  put(pointer);
+  put((void *)pointer);
   weir__port_release_arena(allocator, 1); /* there are no segments */
   assert_int_equal(reserved(), 40 * MIB);
-  weir__port_release_arena(allocator, (uint64_t)(uintptr_t)pointer);
+  weir__port_release_arena(allocator, pointer);
   assert_int_equal(reserved(), 0);
   alloc_close();
 }
@@ -70,7 +70,7 @@ static void test_uncached(void **state) {
 static void test_pool(void **state) {
   (void)state;
   const weir_pool_id id = {0, 7};
-  void *pointer = NULL;
+  uint64_t pointer = 0;
   alloc_open("", 256 * MIB);
   assert_null(weir__port_find_pool(allocator, id));
   assert_int_equal(weir_pool_create(allocator, 0, id, NULL), WEIR_OK);
@@ -81,7 +81,7 @@ static void test_pool(void **state) {
   weir__port_end_capture(allocator);
   assert_true(weir__port_is_cached(allocator, pool, 512, NULL));
   assert_false(weir__port_is_cached(allocator, NULL, 512, NULL));
-  put(pointer);
+  put((void *)pointer);
   assert_int_equal(weir_pool_release(allocator, 0, id), WEIR_OK);
   empty_cache();
   assert_null(weir__port_find_pool(allocator, id));
@@ -121,7 +121,7 @@ static void test_install(void **state) {
       {.address = at, .size = 20 * MIB, .pool = {0, 3}, .first = 0, .count = 3},
       {.address = 2 * at, .size = 60 * MIB, .first = 3, .count = 2, .is_expandable = true, .page = 20 * MIB}};
   weir__state wanted = {.segments = segments, .segment_count = 2, .blocks = blocks, .block_count = 5};
-  void *pointers[3] = {NULL};
+  uint64_t pointers[3] = {0};
   assert_int_equal(weir__port_install_spare(&wanted), 40 * MIB);
   alloc_open("", 512 * MIB);
   assert_int_equal(weir__port_install_state(allocator, &settings, &wanted, &place, pointers), WEIR_OK);
@@ -148,7 +148,7 @@ static void test_install(void **state) {
   }
   clear_state(&read);
   for (size_t i = 0; i < 3; i++)
-    put(pointers[i]);
+    put((void *)pointers[i]);
   assert_int_equal(allocated(), 0);
   alloc_close();
 }
