@@ -39,11 +39,15 @@ static bool is_taken(const weir__entry *e) {
 
 static bool is_request(const weir__entry *e) { return e->action == WEIR_TRACE_ALLOC || e->action == WEIR_TRACE_OOM; }
 
-/* Only segments of small pools have the small size. */
+/* An entry does not say which pool size it is of. A fixed segment of a small pool has 2 MiB, and no other has. Pages of a
+ * large pool have 20 MiB unless the settings say otherwise, those of a small pool 2 MiB, and a run of pages is one entry. */
+static bool is_small(const weir__entry *e) {
+  const uint64_t small_segment = 2 << 20, large_page = 20 << 20;
+  return e->action == WEIR_TRACE_SEGMENT_UNMAP ? e->bytes % large_page != 0 : e->bytes == small_segment;
+}
+
 static bool same_arena(const weir__entry *a, const weir__entry *b) {
-  const uint64_t small = 2 << 20;
-  return a->stream == b->stream && a->pool == b->pool && a->action == b->action &&
-         (a->bytes == small) == (b->bytes == small);
+  return a->stream == b->stream && a->pool == b->pool && a->action == b->action && is_small(a) == is_small(b);
 }
 
 static void put_beside(joiner *j, uint32_t place, uint32_t entry) {
