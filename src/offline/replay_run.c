@@ -172,8 +172,10 @@ static weir_status hand_out(replay *r, const weir__recording_entry *event, uint6
 static bool is_raced(replay *r, const weir__recording_entry *event, weir_cu_stream stream) {
   while (r->race < r->plan->race_count && r->plan->races[r->race] < r->at)
     r->race++;
-  return r->check && r->race < r->plan->race_count && r->plan->races[r->race] == r->at &&
-         weir__port_is_cached(r->allocator, pool_of(r, r->plan->entries[r->at].pool), event->size, stream);
+  if (!r->check || r->race == r->plan->race_count || r->plan->races[r->race] != r->at)
+    return false;
+  weir__port_query_events(r->allocator); /* as the request would: what another thread found done counts as freed too */
+  return weir__port_is_cached(r->allocator, pool_of(r, r->plan->entries[r->at].pool), event->size, stream);
 }
 
 static weir_status ask(replay *r, const weir__recording_entry *event, uint64_t *address) {
