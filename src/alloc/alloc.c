@@ -493,7 +493,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, uint64
 }
 
 /* The slow path: invalid pointers, tracing, and blocks that other streams use. */
-weir_status weir__free(weir_allocator *allocator, uint64_t address) {
+weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
   const char *who = "weir_allocator_free";
   weir_status status = weir__allocator_check(who, allocator);
   if (status || !address)
@@ -506,7 +506,7 @@ weir_status weir__free(weir_allocator *allocator, uint64_t address) {
 }
 
 static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
-  return weir__free(allocator, (uint64_t)pointer);
+  return weir__free_address(allocator, (uint64_t)pointer);
 }
 
 /* A miss of the two functions below and of the fast path. */

@@ -12,6 +12,6 @@ weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *o
                         weir_cu_stream stream, uint64_t *address);
 
 /* weir_allocator_free by address. */
-weir_status weir__free(weir_allocator *allocator, uint64_t address);
+weir_status weir__free_address(weir_allocator *allocator, uint64_t address);
 
 #endif

@@ -100,7 +100,9 @@ weir_status weir__port_alloc_uncached(weir_allocator *allocator, weir__private_p
   return weir__alloc_miss("replay", heap, arena, settings, size, bytes, address);
 }
 
-weir_status weir__port_free(weir_allocator *allocator, uint64_t address) { return weir__free(allocator, address); }
+weir_status weir__port_free(weir_allocator *allocator, uint64_t address) {
+  return weir__free_address(allocator, address);
+}
 
 weir_status weir__port_record_stream(weir_allocator *allocator, uint64_t address, weir_cu_stream stream) {
   return weir__record_stream("replay", allocator, address, stream);
