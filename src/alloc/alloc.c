@@ -429,7 +429,7 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
     heap->allocator->hooks->checkpoint(heap);
     reasons = weir__slow_reasons(heap);
   }
-  uint64_t address;
+  uint64_t address = 0;
   if (reasons & WEIR__SLOW_UNCACHED) {
     status = weir__uncached_alloc(who, heap, bytes, &address);
     if (!status)

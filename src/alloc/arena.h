@@ -1,6 +1,6 @@
 /*
- * Arenas: creating, locking and listing them (arena.c), and the operations on their blocks (alloc.c). The arena's lock is held
- * unless a comment says otherwise.
+ * Arenas: creating, locking and listing them (arena.c), and the operations on their blocks (alloc.c). The arena's
+ * lock is held unless a comment says otherwise.
  */
 #ifndef WEIR_ALLOC_ARENA_H
 #define WEIR_ALLOC_ARENA_H

@@ -51,8 +51,8 @@ static void add_to(list *list, const weir__client *client) {
                                    list->length ? ", " : "", client->object, what);
 }
 
-/* The client that ends with the runtime takes its own locks when it is asked, and a fork takes list_lock while others hold
- * those: so it is asked without list_lock. It stays, because only the caller can end it. */
+/* The client that ends with the runtime takes its own locks when it is asked, and a fork takes list_lock while others
+ * hold those: so it is asked without list_lock. It stays, because only the caller can end it. */
 size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size) {
   list list = {.text = text, .size = size};
   const weir__client *ending = NULL;

@@ -23,9 +23,9 @@ struct weir__client {
    * weir__bad_fork. The locks inside the object are in the state that they had at the fork. */
   void (*invalidate)(weir__client *client);
 
-  /* For the client of a driver that ends with the runtime, of which there is at most one; NULL for those that the program
-   * destroys. is_idle: the program uses nothing of it. end: destroys it. Both, and its describe, are called without the
-   * list's lock. */
+  /* For the client of a driver that ends with the runtime, of which there is at most one; NULL for those that the
+   * program destroys. is_idle: the program uses nothing of it. end: destroys it. Both, and its describe, are called
+   * without the list's lock. */
   bool (*is_idle)(const weir__client *client);
   void (*end)(weir__client *client);
 

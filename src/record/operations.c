@@ -39,8 +39,9 @@ static bool is_taken(const weir__entry *e) {
 
 static bool is_request(const weir__entry *e) { return e->action == WEIR_TRACE_ALLOC || e->action == WEIR_TRACE_OOM; }
 
-/* An entry does not say which pool size it is of. A fixed segment of a small pool has 2 MiB, and no other has. Pages of a
- * large pool have 20 MiB unless the settings say otherwise, those of a small pool 2 MiB, and a run of pages is one entry. */
+/* An entry does not say which pool size it is of. A fixed segment of a small pool has 2 MiB, and no other has. Pages
+ * of a large pool have 20 MiB unless the settings say otherwise, those of a small pool 2 MiB, and a run of pages is
+ * one entry. */
 static bool is_small(const weir__entry *e) {
   const uint64_t small_segment = 2 << 20, large_page = 20 << 20;
   return e->action == WEIR_TRACE_SEGMENT_UNMAP ? e->bytes % large_page != 0 : e->bytes == small_segment;
