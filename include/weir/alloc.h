@@ -157,6 +157,11 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint6
                                     void *address);
 weir_status weir_allocator_alloc_at_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void *address);
 
+/* Fixes the pages of an allocated pointer in place until they are returned to the driver: with moving_pages, they do not
+ * move even when the memory is free. For memory that is registered with NCCL or a network card beyond its free. Without
+ * effect on memory that never moves. */
+weir_status weir_allocator_fix_pages(weir_allocator *allocator, void *pointer);
+
 /* The mapped size of an expandable segment. */
 typedef struct weir_expandable_segment {
   weir_cu_stream stream;
@@ -225,6 +230,20 @@ typedef enum weir_stat_kind {
   WEIR_STAT_KINDS
 } weir_stat_kind;
 
+/* Pages that move (the setting moving_pages). */
+typedef struct weir_moving_stats {
+  int64_t pages_made;       /* created by the driver */
+  int64_t pages_moved;      /* mapped at another address ... */
+  int64_t moved_bytes;      /* ... and their bytes */
+  int64_t pages_returned;   /* used again where they were mapped before, without a call of the driver */
+  int64_t aliases;          /* mappings that pages have left behind: now, ... */
+  int64_t aliases_peak;     /* ... at most, ... */
+  int64_t aliases_unmapped; /* ... and how many have been unmapped */
+  /* Free bytes that could not move when pages had to be made, the last time: in pages that are partly in use, fixed in
+   * place or shared with other processes, of streams that were busy, and of private pools whose pages stay. */
+  int64_t unmovable_partial_bytes, unmovable_fixed_bytes, unmovable_busy_bytes, unmovable_pool_bytes;
+} weir_moving_stats;
+
 typedef struct weir_allocator_stats {
   size_t size; /* sizeof(weir_allocator_stats) */
   weir_stat allocation[WEIR_STAT_KINDS];
@@ -245,6 +264,7 @@ typedef struct weir_allocator_stats {
   weir_stat oversize_allocations;
   weir_stat oversize_segments;
   int64_t num_oom_rejections; /* requests that throw_on_cudamalloc_oom refused before a call of the driver */
+  weir_moving_stats moving;
 } weir_allocator_stats;
 
 void weir_allocator_stats_init(weir_allocator_stats *stats);

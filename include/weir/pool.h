@@ -37,6 +37,10 @@ typedef struct weir_pool_options {
   void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
   void *context;
   void (*destroy)(void *context); /* optional; called without a lock when the pool is gone */
+  /* 1: its free pages move to where they are needed, within the pool (the setting moving_pages). Otherwise they stay,
+   * whatever the setting: the pool suits memory that is registered with NCCL or a network card. Pages of a pool that
+   * graphs were captured into always stay. */
+  int moving_pages;
 } weir_pool_options;
 
 void weir_pool_options_init(weir_pool_options *options);

@@ -11,6 +11,7 @@
 #include "alloc/backend.h"
 #include "alloc/events.h"
 #include "alloc/miss.h"
+#include "alloc/move.h"
 #include "alloc/pointer.h"
 #include "alloc/pool.h"
 #include "alloc/trace.h"
@@ -98,6 +99,8 @@ static uint64_t could_become(const weir__block *block) {
 /* Called when the best fit is a block of an expandable segment: returns a better candidate if there is one, or NULL if
  * no block may be used. */
 static weir__block *choose_expandable(weir__arena *arena, const weir__settings *settings, weir__block *block) {
+  if (weir__pool_moves(settings, arena->pool))
+    return block;
   if (!settings->expandable_segments) {
     /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
      * blocks no longer serve requests. */

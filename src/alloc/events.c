@@ -41,6 +41,16 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
   return done;
 }
 
+bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream) {
+  weir_driver *driver = heap->allocator->driver;
+  int mode;
+  if (weir__stream_is_capturing(heap, stream) || !weir__capture_relax(heap, &mode))
+    return false;
+  bool is_idle = driver->StreamQuery(driver, stream) == WEIR_CU_SUCCESS;
+  weir__capture_restore(heap, mode);
+  return is_idle;
+}
+
 /* Releases a block that no stream uses any more. The arena's lock is held. */
 static void block_done(weir__heap *heap, weir__block *block) {
   if (heap->allocator->backend)
@@ -82,7 +92,7 @@ static void defer(weir__heap *heap, weir__block *block) {
 
 /* An event in a capturing stream would become part of the graph and never complete; one in the legacy stream would
  * invalidate captures of other streams. */
-static bool is_captured(const weir__heap *heap, weir_cu_stream stream) {
+bool weir__stream_is_capturing(const weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
   weir_cu_result r = driver->StreamIsCapturing(driver, stream, &status);
@@ -94,7 +104,8 @@ static bool is_captured(const weir__heap *heap, weir_cu_stream stream) {
 static bool wait_for_use(weir__heap *heap, weir__block *block, weir_cu_stream stream, bool is_late) {
   if (is_late && heap->allocator->streams_may_end)
     return weir__wait_for_stream(heap, stream);
-  return !is_captured(heap, stream) && (insert_event(heap, block, stream) || weir__wait_for_stream(heap, stream));
+  return !weir__stream_is_capturing(heap, stream) &&
+         (insert_event(heap, block, stream) || weir__wait_for_stream(heap, stream));
 }
 
 /* Records an event in every stream that uses the block, which then waits for the events. Where no event can be

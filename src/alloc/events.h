@@ -19,6 +19,10 @@ void weir__wait_for_events(weir__heap *heap);
 bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream);
 void weir__events_clear(weir__heap *heap);
 
+/* Whether a stream has no work left; asks, and does not wait. A stream that is being captured is never idle. */
+bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream);
+bool weir__stream_is_capturing(const weir__heap *heap, weir_cu_stream stream);
+
 /* weir_allocator_record_stream of the cache, by address. No lock is held. */
 weir_status weir__record_stream(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream);
 

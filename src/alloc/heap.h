@@ -28,6 +28,7 @@
 #include "alloc/gauges.h"
 #include "alloc/index.h"
 #include "alloc/pagemap.h"
+#include "alloc/pages.h"
 #include "alloc/settings.h"
 #include "base/base.h"
 #include "base/biased_lock.h"
@@ -124,6 +125,8 @@ struct weir__private_pool {
   int segments;     /* an expandable segment counts once, however much of it is mapped */
   bool is_released; /* it has no uses: its free memory may be released */
   bool use_on_oom;
+  bool is_graph;        /* memory was allocated there during a capture: its pages stay where they are */
+  bool moves;           /* its pages may move; set at creation, and read without the lock */
   atomic_bool no_split; /* also read with an arena's lock alone */
   atomic_int in_flight; /* allocations that a scope has sent here and that have not returned; raised under the lock */
   weir__pool_record *record;
@@ -135,20 +138,21 @@ struct weir__private_pool {
   weir__private_pool *previous, *next;
 };
 
-/* Memory of the driver. An expandable segment is a reservation of address space, cut into pages of one size, each of
- * which may have a handle of physical memory. */
+/* Memory of the driver. An expandable segment is a reservation of address space, cut into slots of one size, into which
+ * pages are mapped (pages.h). */
 struct weir__segment {
   uint64_t base, bytes;
   weir__arena *arena;
   weir__block *first;
-  uint64_t page;               /* size of a page; 0 if the segment is not expandable */
-  weir_cu_mem_handle *handles; /* of the first `room` pages; 0 for a page that is not mapped */
+  uint64_t page; /* size of a slot, into which a page is mapped; 0 if the segment is not expandable */
+  weir__mapping *
+      *slots; /* of the first `room` slots, in each of which a page may be mapped; guarded by the heap's lock */
   size_t room;
-  size_t mapped;                  /* number of mapped pages */
+  size_t mapped;                  /* number of slots with a page that belongs there */
+  bool is_moving;                 /* its pages may move, and have one or more slots */
   bool oversize;                  /* counted as oversize */
   bool captured;                  /* of a back end: memory that belongs to a graph */
   uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */
-  int *files;                     /* of pages that other processes may open, from 1 on; NULL if none (ipc.c) */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
 };
 
@@ -210,8 +214,11 @@ struct weir__heap {
   _Atomic(weir__private_pool *) dropped_pools; /* whose destroy function is called once no lock is held */
   weir__segment *segments;
   weir__rangemap segments_by_address;
-  weir__lock segments_lock;    /* of that map. Changes need the heap's lock too, lookups need either */
-  weir__segment *returning;    /* of a back end: segments to return to it once no lock is held */
+  weir__lock segments_lock;   /* of that map. Changes need the heap's lock too, lookups need either */
+  weir__segment *returning;   /* of a back end: segments to return to it once no lock is held */
+  weir__slab pages, mappings; /* of expandable segments */
+  weir__aliases aliases;
+  uint64_t searches;           /* for movable pages */
   weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
   size_t orphan_count, orphan_room;
   weir__event_queues events; /* that freed blocks wait for */
@@ -345,7 +352,7 @@ static inline bool weir__should_split(const weir__settings *settings, const weir
   uint64_t rest = have - bytes;
   if (pool->owner && atomic_load_explicit(&pool->owner->no_split, memory_order_relaxed))
     return false;
-  if (pool->is_small || settings->expandable_segments)
+  if (pool->is_small || settings->expandable_segments || (pool->owner && pool->owner->moves))
     return rest >= WEIR__UNIT;
   return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
 }

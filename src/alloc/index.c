@@ -88,6 +88,16 @@ static weir__block *rightmost(weir__ref root) {
 void weir__tree_insert(weir__ref *root, weir__block *block) { treap_insert(root, block, false); }
 void weir__tree_remove(weir__ref *root, weir__block *block) { treap_remove(root, block, false); }
 
+weir__block *weir__tree_at(weir__ref root, uint64_t address) {
+  weir__block *best = NULL;
+  for (weir__block *at = weir__block_at(root); at;) {
+    bool is_above = at->address > address;
+    best = is_above ? best : at;
+    at = weir__block_at(is_above ? at->left : at->right);
+  }
+  return best;
+}
+
 weir__block *weir__tree_after(weir__ref root, uint64_t address) {
   weir__block *best = NULL;
   for (weir__block *at = weir__block_at(root); at;) {

@@ -165,4 +165,6 @@ void weir__tree_remove(weir__ref *root, weir__block *block);
 weir__block *weir__tree_after(weir__ref root,
                               uint64_t address); /* the first block above `address`; 0 gives the lowest */
 
+weir__block *weir__tree_at(weir__ref root, uint64_t address); /* the last block at or below `address` */
+
 #endif

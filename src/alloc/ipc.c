@@ -50,11 +50,10 @@ struct weir__ipc {
   unsigned char name[];
 };
 
-void weir__ipc_forget_page(weir__segment *segment, size_t page) {
-  if (!segment->files || !segment->files[page])
-    return;
-  close(segment->files[page] - 1);
-  segment->files[page] = 0;
+void weir__ipc_forget_page(weir__page *page) {
+  if (page->file)
+    close(page->file - 1);
+  page->file = 0;
 }
 
 /* ---- Export ---- */
@@ -83,17 +82,16 @@ static void add_to_name(weir_ipc_handle *handle, const void *bytes, size_t lengt
 }
 
 /* The file descriptor of a page, exported on first use. The heap's lock is held. */
-static weir_cu_result file_of(weir__heap *heap, weir__segment *segment, size_t page, int *file) {
+static weir_cu_result file_of(weir__heap *heap, weir__page *page, int *file) {
   weir_driver *driver = heap->allocator->driver;
   int made;
-  if (!segment->files[page]) {
-    weir_cu_result r =
-        driver->MemExportToShareableHandle(driver, &made, segment->handles[page], WEIR_CU_HANDLE_POSIX_FD, 0);
+  if (!page->file) {
+    weir_cu_result r = driver->MemExportToShareableHandle(driver, &made, page->handle, WEIR_CU_HANDLE_POSIX_FD, 0);
     if (r)
       return r;
-    segment->files[page] = made + 1;
+    page->file = made + 1;
   }
-  *file = segment->files[page] - 1;
+  *file = page->file - 1;
   return WEIR_CU_SUCCESS;
 }
 
@@ -105,22 +103,25 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
                       "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "
                       "device%s. Consider using expandable_segments:False where memory is shared",
                       who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
-  size_t first = (size_t)((address - segment->base) / segment->page);
-  size_t end = (size_t)((address + bytes - 1 - segment->base) / segment->page) + 1;
-  pages_header header = {
-      .process = (int32_t)weir__process_id(), .page = segment->page, .count = end - first, .form = form_files};
+  /* Pages of a segment whose pages move may differ in size; a handle has room for one size. */
+  const weir__mapping *first = weir__mapping_at(segment, address);
+  uint64_t page = first->page->bytes, count = 0;
+  for (uint64_t at = first->address; at < address + bytes; at += page, count++)
+    if (weir__mapping_at(segment, at)->page->bytes != page)
+      return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                        "%s: the memory has pages of different sizes. Use a pool without moving_pages, or "
+                        "moving_pages:False, where memory is shared",
+                        who);
+  pages_header header = {.process = (int32_t)weir__process_id(), .page = page, .count = count, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
-  if (prefix + of_header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages do not fit in a handle", who, end - first);
-  if (!segment->files)
-    segment->files = calloc((size_t)(segment->bytes / segment->page), sizeof *segment->files);
-  if (!segment->files)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
-  begin_name(heap, handle, kind_pages, address - (segment->base + first * segment->page));
+  if (prefix + of_header + count * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %llu pages do not fit in a handle", who,
+                      (unsigned long long)count);
+  begin_name(heap, handle, kind_pages, address - first->address);
   add_to_name(handle, &header, of_header);
-  for (size_t i = first; i < end; i++) {
+  for (uint64_t at = first->address; at < address + bytes; at += page) {
     int32_t file;
-    weir_cu_result r = file_of(heap, segment, i, &file);
+    weir_cu_result r = file_of(heap, weir__mapping_at(segment, at)->page, &file);
     if (r)
       return weir__driver_status(heap->allocator->driver, r, who, "cuMemExportToShareableHandle");
     add_to_name(handle, &file, sizeof file);

@@ -10,7 +10,7 @@
 void weir__ipc_prepare(weir__heap *heap);
 
 /* Closes the file of a page that is unmapped. */
-void weir__ipc_forget_page(weir__segment *segment, size_t page);
+void weir__ipc_forget_page(weir__page *page);
 
 /* Lets another device access the pages of other processes that are open for this one. ipc_lock is held. */
 weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device);

@@ -19,7 +19,7 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (!(heap->peers >> device & 1)) {
-    r = allocator->backend ? weir__backend_share(heap, device) : weir__share_segments(heap, device);
+    r = allocator->backend ? weir__backend_share(heap, device) : weir__pages_share(heap, device);
     if (!r)
       r = weir__ipc_share_open(heap, device);
   }

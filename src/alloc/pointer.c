@@ -111,6 +111,30 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
   return WEIR_OK;
 }
 
+weir_status weir_allocator_fix_pages(weir_allocator *allocator, void *pointer) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir__arena *arena;
+  const weir__block *block = weir__block_lock(allocator, (uint64_t)pointer, &arena);
+  if (!block)
+    return weir__uncached_find(allocator, (uint64_t)pointer, NULL) ? WEIR_OK
+                                                                   : weir__no_block(__func__, (uint64_t)pointer);
+  weir__heap *heap = arena->pool->heap;
+  uint64_t end = block->address + weir__block_bytes(block);
+  bool is_expandable = block->expandable;
+  weir__arena_unlock(arena);
+  if (!is_expandable)
+    return WEIR_OK;
+  weir__mutex_lock(&heap->lock);
+  weir__segment *segment = weir__segment_at(heap, (uint64_t)pointer); /* a live block keeps it */
+  for (const weir__mapping *m = weir__mapping_at(segment, (uint64_t)pointer); m;) {
+    uint64_t next = m->address + m->page->bytes;
+    m->page->is_fixed = true;
+    m = next < end ? weir__mapping_at(segment, next) : NULL;
+  }
+  weir__mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
 weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int device, weir_expandable_segment *segments,
                                                size_t room, size_t *count) {
   WEIR__CHECK_HEAP(heap, allocator, device);

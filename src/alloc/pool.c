@@ -125,6 +125,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
+  pool->moves = options->moving_pages != 0;
   atomic_init(&pool->no_split, options->no_split != 0);
   pool->alloc = options->alloc;
   pool->free = options->free;
@@ -487,8 +488,10 @@ weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream) {
   for (weir__route *r = atomic_load(&heap->routes); r && !pool; r = r->next)
     if (takes(heap, r, stream))
       pool = r->pool;
-  if (pool)
+  if (pool) {
     atomic_fetch_add_explicit(&pool->in_flight, 1, memory_order_relaxed);
+    pool->is_graph |= atomic_load(&heap->captures) != 0;
+  }
   weir__mutex_unlock(&heap->lock);
   return pool;
 }

@@ -43,7 +43,7 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena) {
   bool ready = found && weir__wait_for_stream(heap, arena->stream);
   for (size_t k = 0; ready && k < found; k++)
     weir__release_pages(heap, expandable[k]);
-  weir__release_reservations(heap, arena);
+  weir__release_reservations(heap, arena, ready);
   weir__arena_unlock(arena);
   free(expandable);
 }

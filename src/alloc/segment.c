@@ -13,7 +13,9 @@
 #include <string.h>
 
 #include "alloc/arena.h"
-#include "alloc/ipc.h"
+#include "alloc/move.h"
+#include "alloc/pages.h"
+#include "alloc/pool.h"
 #include "alloc/stat.h"
 #include "alloc/trace.h"
 #include "base/array.h"
@@ -83,8 +85,7 @@ void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
 
 void weir__segment_delete(weir__segment *segment) {
   count_of_arena(segment->arena, -1);
-  free(segment->files);
-  free(segment->handles);
+  free(segment->slots);
   free(segment);
 }
 
@@ -98,6 +99,13 @@ static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
   weir__stat_add(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
 }
 
+void weir__reserved_add(weir__heap *heap, const weir__arena *arena, int64_t bytes) {
+  heap->reserved += (uint64_t)bytes;
+  count_both(heap->stats.reserved_bytes, arena, bytes);
+  if (arena->pool->owner)
+    count_both(arena->pool->owner->record->reserved_bytes, arena, bytes);
+}
+
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
   weir_allocator_stats *stats = &heap->stats;
   const weir__arena *arena = segment->arena;
@@ -105,11 +113,8 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
     segment->oversize = segment->bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
     weir__stat_add(&stats->oversize_segments, segments);
-  heap->reserved += (uint64_t)bytes;
   count_both(stats->segment, arena, segments);
-  count_both(stats->reserved_bytes, arena, bytes);
-  if (arena->pool->owner)
-    count_both(arena->pool->owner->record->reserved_bytes, arena, bytes);
+  weir__reserved_add(heap, arena, bytes);
   if (bytes < 0)
     stats->num_device_free++;
   else
@@ -243,216 +248,81 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
 
 /* ---- Expandable segments: pages ---- */
 
-static size_t page_of(const weir__segment *segment, uint64_t address) {
-  return (size_t)((address - segment->base) / segment->page);
-}
-
-void weir__pages_prepare(weir__heap *heap) {
-  weir_driver *driver = heap->allocator->driver;
-  int can_map = 0, rdma = 0;
-  uint64_t granularity = 0;
-  if (driver->DeviceGetAttribute(driver, &rdma, WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED, heap->device))
-    rdma = 0;
-  /* Lets network cards access the pages (GPUDirect RDMA), where the device supports it. */
-  heap->page_prop =
-      (weir_cu_mem_prop){.type = WEIR_CU_ALLOCATION_PINNED,
-                         .handle_types = heap->shares_pages ? WEIR_CU_HANDLE_POSIX_FD : WEIR_CU_HANDLE_NONE,
-                         .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = heap->device},
-                         .flags.gpu_direct_rdma = rdma != 0};
-  if (driver->MemAddressReserve && driver->MemGetAllocationGranularity &&
-      !driver->DeviceGetAttribute(driver, &can_map, WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, heap->device) && can_map &&
-      !driver->MemGetAllocationGranularity(driver, &granularity, &heap->page_prop, WEIR_CU_GRANULARITY_MINIMUM))
-    heap->granularity = granularity;
-}
-
-/* Keeps physical memory that the driver refuses to release, so that a later call can try again. */
-static void release_handle(weir__heap *heap, weir_cu_mem_handle handle) {
-  weir_driver *driver = heap->allocator->driver;
-  if (!driver->MemRelease(driver, handle))
-    return;
-  if (WEIR__RESERVE(heap->orphans, heap->orphan_room, heap->orphan_count + 1))
-    heap->orphans[heap->orphan_count++] = handle;
-  else
-    weir__log(WEIR_LOG_ERROR, "device %d: a page is leaked: the driver refused to release it", heap->device);
-}
-
-void weir__release_orphans(weir__heap *heap) {
-  weir_driver *driver = heap->allocator->driver;
-  while (heap->orphan_count && !driver->MemRelease(driver, heap->orphans[heap->orphan_count - 1]))
-    heap->orphan_count--;
-}
-
-/* Returns false, with nothing changed, if the driver fails. */
-static bool unmap_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
-  weir_driver *driver = heap->allocator->driver;
-  uint64_t base = segment->base + first * segment->page;
-  if (!weir__heap_ok(heap, driver->MemUnmap(driver, base, count * segment->page), "cuMemUnmap"))
-    return false;
-  for (size_t i = first; i < first + count; i++) {
-    weir__ipc_forget_page(segment, i);
-    release_handle(heap, segment->handles[i]);
-    segment->handles[i] = 0;
-  }
-  return true;
-}
-
-size_t weir__list_access(const weir__heap *heap, weir_cu_mem_access access[64]) {
-  size_t count = 0;
-  for (int i = 0; i < 64; i++)
-    if (i == heap->device || heap->peers >> i & 1)
-      access[count++] =
-          (weir_cu_mem_access){.location = {WEIR_CU_LOCATION_DEVICE, i}, .flags = WEIR_CU_ACCESS_READWRITE};
-  return count;
-}
-
-weir_cu_result weir__share_segments(weir__heap *heap, int device) {
-  weir_driver *driver = heap->allocator->driver;
-  weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
-  for (weir__segment *s = heap->segments; s; s = s->next)
-    for (size_t i = 0; i < s->room; i++) {
-      if (!s->handles[i])
-        continue;
-      weir_cu_result r = driver->MemSetAccess(driver, s->base + i * s->page, s->page, &access, 1);
-      if (r)
-        return r;
-    }
-  return WEIR_CU_SUCCESS;
-}
-
-/* Makes room for the handles of a number of pages. Usually only a small part of a reservation is ever mapped. */
-static bool make_room(weir__segment *segment, size_t pages) {
-  if (pages <= segment->room)
-    return true;
-  size_t all = (size_t)(segment->bytes / segment->page), twice = 2 * segment->room;
-  size_t room = twice > all ? all : twice > pages ? twice : pages;
-  weir_cu_mem_handle *grown = realloc(segment->handles, room * sizeof *grown);
-  if (!grown)
-    return false;
-  memset(grown + segment->room, 0, (room - segment->room) * sizeof *grown);
-  segment->handles = grown;
-  segment->room = room;
-  return true;
-}
-
-static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
-  weir_driver *driver = heap->allocator->driver;
-  weir_cu_mem_access access[64];
-  size_t accesses = weir__list_access(heap, access);
-  uint64_t base = segment->base + first * segment->page;
-  size_t created = 0, mapped = 0, stuck = 0;
-  if (!make_room(segment, first + count))
-    return false;
-  weir__release_orphans(heap);
-  for (size_t i = first; i < first + count; i++) /* stuck pages, see below */
-    if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
-      return false;
-  for (; created < count; created++)
-    if (!weir__heap_ok(
-            heap, driver->MemCreate(driver, &segment->handles[first + created], segment->page, &heap->page_prop, 0),
-            "cuMemCreate"))
-      goto undo;
-  for (; mapped < count; mapped++)
-    if (!weir__heap_ok(heap,
-                       driver->MemMap(driver, base + mapped * segment->page, segment->page, 0,
-                                      segment->handles[first + mapped], 0),
-                       "cuMemMap"))
-      goto undo;
-  if (!weir__heap_ok(heap, driver->MemSetAccess(driver, base, count * segment->page, access, accesses),
-                     "cuMemSetAccess"))
-    goto undo;
-  segment->mapped += count;
-  return true;
-
-undo:
-  /* If this fails too, the pages stay mapped, and are unmapped when the range is needed again. */
-  if (mapped && driver->MemUnmap(driver, base, mapped * segment->page))
-    stuck = mapped;
-  while (created-- > stuck) {
-    release_handle(heap, segment->handles[first + created]);
-    segment->handles[first + created] = 0;
-  }
-  return false;
+/* Makes pages of the segment's size for an unmapped range. */
+static bool map_pages(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  size_t count = (size_t)(bytes / segment->page);
+  weir__piece *pieces = calloc(count, sizeof *pieces);
+  for (size_t i = 0; pieces && i < count; i++)
+    pieces[i] = (weir__piece){.address = address + i * segment->page, .bytes = segment->page};
+  bool mapped = pieces && weir__pages_clear(heap, segment, address, bytes) && /* a stuck mapping may be in the way */
+                weir__pages_map(heap, segment, pieces, count);
+  free(pieces);
+  return mapped;
 }
 
 /* ---- Expandable segments: blocks. The arena's lock is held ---- */
 
-/* Maps the first `bytes`, rounded up to pages, of an unmapped block. The block becomes free, is merged with its
- * neighbours and inserted into the index. *range is what was mapped. */
-typedef struct mapped_range {
-  uint64_t address, bytes;
-} mapped_range;
-
-static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
-                      mapped_range *range) {
+bool weir__range_prepare(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
   weir__arena *arena = segment->arena;
-  uint64_t size = weir__round_up(bytes, segment->page);
-  weir__block *rest = NULL;
   /* No block can be larger than all that is mapped. Preparing for the whole reservation would waste memory, as there
    * may be thousands of arenas. */
-  if (!weir__index_prepare(&arena->free, segment->mapped * segment->page + size))
-    return false;
-  if (size < weir__block_bytes(block)) {
-    rest = weir__arena_new_block(arena, segment, block->address + size, weir__block_bytes(block) - size);
-    if (!rest)
-      return false;
-  }
-  if (!weir__page_map_update(heap->allocator->pages, block->address, size, arena, true))
-    goto free_rest;
-  if (!map_pages(heap, segment, page_of(segment, block->address), (size_t)(size / segment->page)))
-    goto forget_range;
+  return weir__index_prepare(&arena->free, segment->mapped * segment->page + bytes) &&
+         weir__slab_reserve(&arena->blocks, sizeof(weir__block), 2) &&
+         weir__page_map_update(heap->allocator->pages, address, bytes, arena, true);
+}
 
+void weir__range_forget(weir__heap *heap, const weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__page_map_update(heap->allocator->pages, address, bytes, segment->arena, false);
+}
+
+/* Cuts an unmapped block at an address inside it; returns the part that begins there. Host memory was prepared. */
+static weir__block *cut_unmapped(weir__segment *segment, weir__block *block, uint64_t address) {
+  weir__arena *arena = segment->arena;
+  uint64_t before = address - block->address;
+  if (!before)
+    return block;
+  weir__block *rest = weir__arena_new_block(arena, segment, address, weir__block_bytes(block) - before);
+  rest->state = WEIR__UNMAPPED;
+  weir__block_link(rest, block, weir__block_next(block));
+  block->units = (uint32_t)(before / WEIR__UNIT);
+  weir__tree_insert(&arena->unmapped, rest);
+  return rest;
+}
+
+weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__arena *arena = segment->arena;
+  weir__block *block = cut_unmapped(segment, weir__tree_at(arena->unmapped, address), address);
+  if (bytes < weir__block_bytes(block))
+    cut_unmapped(segment, block, address + bytes);
   weir__tree_remove(&arena->unmapped, block);
   block->state = WEIR__FREE;
-  if (rest) {
-    rest->state = WEIR__UNMAPPED;
-    weir__block_link(rest, block, weir__block_next(block));
-    block->units = (uint32_t)(size / WEIR__UNIT);
-    weir__tree_insert(&arena->unmapped, rest);
-  }
-  *range = (mapped_range){block->address, size};
+  segment->mapped += (size_t)(bytes / segment->page);
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
-  weir__segment_count(heap, segment, 0, (int64_t)size);
+  weir__reserved_add(heap, arena, (int64_t)bytes);
   if (!segment->stack)
     segment->stack = weir__op_stack();
-  weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, range->address, size, arena->stream);
-  return true;
-
-forget_range:
-  weir__page_map_update(heap->allocator->pages, block->address, size, arena, false);
-free_rest:
-  if (rest)
-    weir__slab_give(&arena->blocks, rest, sizeof *rest);
-  return false;
+  weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, address, bytes, arena->stream);
+  return block;
 }
 
-/* Unmaps whole pages of a free block that is in the index; the parts before and after them stay free. The block becomes
- * the unmapped part. Returns false, with nothing changed, if out of host memory or if the driver fails. */
-static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address, uint64_t bytes) {
+weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address,
+                               uint64_t bytes) {
   weir__arena *arena = segment->arena;
   uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
-  weir__block *low = before ? weir__arena_new_block(arena, segment, block->address, before) : NULL;
-  weir__block *high = after ? weir__arena_new_block(arena, segment, address + bytes, after) : NULL;
-  size_t first = page_of(segment, address), pages = (size_t)(bytes / segment->page);
-  if ((before && !low) || (after && !high) || !unmap_pages(heap, segment, first, pages)) {
-    if (low)
-      weir__slab_give(&arena->blocks, low, sizeof *low);
-    if (high)
-      weir__slab_give(&arena->blocks, high, sizeof *high);
-    return false;
-  }
-  segment->mapped -= pages;
   weir__page_map_update(heap->allocator->pages, address, bytes, arena, false);
-
+  segment->mapped -= (size_t)(bytes / segment->page);
   weir__index_remove(&arena->free, block);
-  if (low) {
+  if (before) {
+    weir__block *low = weir__arena_new_block(arena, segment, block->address, before);
     weir__block_link(low, weir__block_previous(block), block);
     if (!low->previous)
       segment->first = low;
     weir__arena_insert(arena, low);
   }
-  if (high) {
+  if (after) {
+    weir__block *high = weir__arena_new_block(arena, segment, address + bytes, after);
     weir__block_link(high, block, weir__block_next(block));
     weir__arena_insert(arena, high);
   }
@@ -462,18 +332,51 @@ static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, 
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__tree_insert(&arena->unmapped, block);
-  weir__segment_count(heap, segment, 0, -(int64_t)bytes);
+  weir__reserved_add(heap, arena, -(int64_t)bytes);
   trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
-  return true;
+  return block;
+}
+
+/* A range that a request has mapped. */
+typedef struct mapped_range {
+  uint64_t address, bytes;
+} mapped_range;
+
+/* Maps the first `bytes`, rounded up to pages, of an unmapped block, with new pages. Returns the free block that has
+ * them, or NULL with nothing changed. */
+static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
+                              mapped_range *range) {
+  uint64_t address = block->address, size = weir__round_up(bytes, segment->page);
+  if (!weir__range_prepare(heap, segment, address, size))
+    return NULL;
+  if (!map_pages(heap, segment, address, size)) {
+    weir__range_forget(heap, segment, address, size);
+    return NULL;
+  }
+  heap->stats.num_device_alloc++;
+  *range = (mapped_range){address, size};
+  return weir__range_map(heap, segment, address, size);
+}
+
+/* Releases whole pages of a free block that is in the index; the parts before and after them stay free. Returns the
+ * unmapped block, or NULL with the blocks unchanged if out of host memory or if the driver fails. */
+static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block *block, mapped_range pages) {
+  if (!weir__slab_reserve(&segment->arena->blocks, sizeof *block, 2) ||
+      !weir__pages_release(heap, segment, pages.address, pages.bytes))
+    return NULL;
+  heap->stats.num_device_free++;
+  return weir__range_unmap(heap, segment, block, pages.address, pages.bytes);
 }
 
 /* Deletes a segment without mapped pages, unless the driver refuses to free the reservation; the segment is then used
- * again. */
-static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
+ * again. With `is_idle`, its stream has passed the last use of the aliases that are left in it. */
+static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_idle) {
   weir_driver *driver = heap->allocator->driver;
   weir__arena *arena = segment->arena;
   weir__block *block = segment->first;
-  if (weir__block_is_mapped(block) || block->next || driver->MemAddressFree(driver, segment->base, segment->bytes))
+  if (weir__block_is_mapped(block) || block->next || (segment->is_moving && !is_idle) ||
+      !weir__pages_clear(heap, segment, segment->base, segment->room * segment->page) ||
+      driver->MemAddressFree(driver, segment->base, segment->bytes))
     return;
   weir__tree_remove(&arena->unmapped, block);
   weir__slab_give(&arena->blocks, block, sizeof *block);
@@ -482,9 +385,16 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
 
 /* The pages that a block contains completely. */
 static mapped_range whole_pages(const weir__segment *segment, const weir__block *block) {
-  uint64_t first = weir__round_up(block->address - segment->base, segment->page);
-  uint64_t end = (block->address + weir__block_bytes(block) - segment->base) / segment->page * segment->page;
-  return (mapped_range){segment->base + first, end > first ? end - first : 0};
+  uint64_t slot = segment->page, start = segment->base + weir__round_up(block->address - segment->base, slot);
+  uint64_t end = segment->base + (block->address + weir__block_bytes(block) - segment->base) / slot * slot;
+  if (start < end) { /* a page may have several slots, and begin before the block, or end behind it */
+    const weir__mapping *first = weir__mapping_at(segment, start), *last = weir__mapping_at(segment, end - slot);
+    if (first->address < start)
+      start = first->address + first->page->bytes;
+    if (last->address + last->page->bytes > end)
+      end = last->address;
+  }
+  return (mapped_range){start, end > start ? end - start : 0};
 }
 
 bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block) {
@@ -493,15 +403,14 @@ bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block) {
 
 void weir__release_pages(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
-  mapped_range pages = whole_pages(segment, block);
-  if (carve(heap, segment, block, pages.address, pages.bytes))
-    drop_if_unmapped(heap, segment);
+  if (carve(heap, segment, block, whole_pages(segment, block)))
+    drop_if_unmapped(heap, segment, true);
 }
 
-void weir__release_reservations(weir__heap *heap, weir__arena *arena) {
+void weir__release_reservations(weir__heap *heap, weir__arena *arena, bool is_idle) {
   for (weir__block *block = weir__tree_after(arena->unmapped, 0), *next; block; block = next) {
     next = weir__tree_after(arena->unmapped, block->address);
-    drop_if_unmapped(heap, weir__segment_of(heap, block));
+    drop_if_unmapped(heap, weir__segment_of(heap, block), is_idle);
   }
 }
 
@@ -529,10 +438,12 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
   return bytes && bytes < most ? bytes : most;
 }
 
-static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                                   bool is_moving) {
   weir_driver *driver = heap->allocator->driver;
+  bool has_small_pages = arena->pool->is_small || is_moving;
   uint64_t page =
-      weir__round_up(arena->pool->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->granularity);
+      weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->granularity);
   uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), page);
   weir_cu_deviceptr base;
   if (size < bytes ||
@@ -550,6 +461,7 @@ static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__se
   atomic_store(&heap->had_expandable, true);
   block->state = WEIR__UNMAPPED;
   segment->first = block;
+  segment->is_moving = is_moving;
   weir__tree_insert(&arena->unmapped, block);
   return block;
 }
@@ -561,10 +473,10 @@ static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir_
        block = weir__tree_after(arena->unmapped, block->address)) {
     weir__block *previous = weir__block_previous(block);
     weir__block *from = previous && !weir__block_is_active(previous) ? previous : block;
-    if (has_room(from, bytes))
+    if (has_room(from, bytes) && !weir__segment_of(heap, from)->is_moving)
       return from;
   }
-  return reserve(heap, arena, settings, bytes);
+  return weir__reserve_segment(heap, arena, settings, bytes, false);
 }
 
 static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
@@ -580,10 +492,12 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
     bool mapped = weir__block_is_mapped(block);
     weir__block *hole = mapped ? weir__block_next(block) : block;
     uint64_t want = bytes - (mapped ? weir__block_bytes(block) : 0);
-    if (!WEIR__RESERVE(done, room, count + 1) ||
-        !map_block(heap, segment, hole, want < weir__block_bytes(hole) ? want : weir__block_bytes(hole), &done[count]))
+    weir__block *grown = NULL;
+    if (want > weir__block_bytes(hole))
+      want = weir__block_bytes(hole);
+    if (!WEIR__RESERVE(done, room, count + 1) || !(grown = map_block(heap, segment, hole, want, &done[count])))
       goto undo;
-    block = hole; /* it has absorbed the block before it */
+    block = grown;
     count++;
   }
   weir__index_remove(&arena->free, block);
@@ -595,25 +509,31 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
 
 undo:
   while (count-- > 0) {
-    weir__block *part = block;
-    if (!carve(heap, segment, part, done[count].address, done[count].bytes))
+    weir__block *part = carve(heap, segment, block, done[count]);
+    if (!part)
       break;
     block = weir__block_previous(part);
   }
-  drop_if_unmapped(heap, segment);
+  drop_if_unmapped(heap, segment, false);
 unlock:
   weir__arena_unlock(arena);
   free(done);
   return result;
 }
 
+bool weir__over_limit(const weir__heap *heap, uint64_t bytes) {
+  uint64_t taken = heap->reserved + heap->promised;
+  return heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes);
+}
+
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes) {
-  uint64_t taken = heap->reserved + heap->promised;
   heap->driver_error = WEIR_CU_SUCCESS;
-  if (heap->has_limit && (segment_bytes > heap->limit || taken > heap->limit - segment_bytes))
-    return NULL;
   bool own_memory = arena->pool->owner && arena->pool->owner->alloc;
+  if (!own_memory && weir__pool_moves(settings, arena->pool) && heap->granularity)
+    return weir__move_pages(heap, arena, settings, bytes);
+  if (weir__over_limit(heap, segment_bytes))
+    return NULL;
   return settings->expandable_segments && !own_memory ? grow_expandable(heap, arena, settings, bytes)
                                                       : grow_fixed(heap, arena, settings, segment_bytes);
 }
@@ -626,18 +546,15 @@ void weir__heap_free_segments(weir__heap *heap) {
       weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
       give_memory(heap, segment->arena, segment->base, segment->bytes);
     } else {
-      for (size_t i = 0; i < segment->room; i++)
-        if (segment->handles[i]) {
-          weir__page_map_update(heap->allocator->pages, segment->base + i * segment->page, segment->page,
-                                segment->arena, false);
-          unmap_pages(heap, segment, i, 1);
-        }
+      for (uint64_t at = segment->base; at < segment->base + segment->room * segment->page; at += segment->page)
+        if (weir__is_owner(weir__mapping_at(segment, at)))
+          weir__page_map_update(heap->allocator->pages, at, segment->page, segment->arena, false);
+      weir__pages_end(heap, segment);
       driver->MemAddressFree(driver, segment->base, segment->bytes);
     }
     heap->segments = segment->next; /* all segments are deleted, so the other links do not matter */
     weir__segment_delete(segment);
   }
   weir__rangemap_clear(&heap->segments_by_address);
-  weir__release_orphans(heap);
-  free(heap->orphans);
+  weir__pages_finish(heap);
 }

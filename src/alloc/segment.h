@@ -17,8 +17,27 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
 /* Address space reserved by an expandable segment of a stream: 9/8 of the device's memory, or less by the settings. */
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
 
-/* Asks the driver about the device's pages. */
-void weir__pages_prepare(weir__heap *heap);
+/* Whether that many more bytes would exceed the heap's limit. */
+bool weir__over_limit(const weir__heap *heap, uint64_t bytes);
+
+/* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`. NULL
+ * if that fails. */
+weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                                   bool is_moving);
+
+/* ---- The books of a range of an expandable segment. The arena's lock is held too ---- */
+
+/* Makes host memory ready for weir__range_map, and makes the range known. False without host memory. */
+bool weir__range_prepare(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes);
+void weir__range_forget(weir__heap *heap, const weir__segment *segment, uint64_t address, uint64_t bytes);
+
+/* A range inside an unmapped block becomes free. Returns the free block that it is merged into. */
+weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes);
+
+/* A range of a free block becomes unmapped. Returns the unmapped block that it is merged into. Host memory for two
+ * blocks was reserved. */
+weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address,
+                               uint64_t bytes);
 
 /* ---- Giving back. The arena's lock is held too ---- */
 
@@ -31,13 +50,11 @@ bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block);
 /* Unmaps these pages, and frees the segment if none is left. The block is in the index, and its stream is idle. */
 void weir__release_pages(weir__heap *heap, weir__block *block);
 
-/* Frees reservations of an arena that have no pages and that the driver refused to free before. */
-void weir__release_reservations(weir__heap *heap, weir__arena *arena);
+/* Frees reservations of an arena that have no pages and that the driver refused to free before. `is_idle`: the arena's
+ * stream has passed their last use. */
+void weir__release_reservations(weir__heap *heap, weir__arena *arena, bool is_idle);
 
-/* Releases physical memory that the driver refused to release before. Needs no arena's lock, as the next. */
-void weir__release_orphans(weir__heap *heap);
-
-/* The end of a heap: all of its segments. */
+/* The end of a heap: all of its segments. No arena's lock is held. */
 void weir__heap_free_segments(weir__heap *heap);
 
 /* ---- The books ---- */
@@ -52,21 +69,18 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
 void weir__segment_delete(weir__segment *segment);
 
-/* Counts memory that was obtained or returned. `segments` is 0 for pages. */
+/* Counts reserved bytes of an arena. */
+void weir__reserved_add(weir__heap *heap, const weir__arena *arena, int64_t bytes);
+
+/* Counts a segment that was obtained or returned. */
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
 
-/* ---- Captures and peers ---- */
+/* ---- Captures ---- */
 
 /* A capture forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's capture mode is
  * relaxed around such calls. False if that failed; the call would then end the capture. restore takes the mode that
  * came out. */
 bool weir__capture_relax(weir__heap *heap, int *mode);
 void weir__capture_restore(weir__heap *heap, int mode);
-
-/* The devices that may access pages: this one and its peers. Returns their number. */
-size_t weir__list_access(const weir__heap *heap, weir_cu_mem_access access[64]);
-
-/* Lets another device access what is mapped now. */
-weir_cu_result weir__share_segments(weir__heap *heap, int device);
 
 #endif

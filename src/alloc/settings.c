@@ -20,6 +20,7 @@ enum kind {
   KIND_FLAG,     /* bool */
   KIND_MIB,      /* uint64_t, bytes; MiB in the text */
   KIND_POWER,    /* uint64_t, a power of two */
+  KIND_NUMBER,   /* uint64_t */
   KIND_FRACTION, /* double */
   KIND_BACKEND,  /* weir__backend_choice */
   KIND_ROUNDUP,  /* roundup_divisions */
@@ -41,7 +42,7 @@ struct option {
   const char *help;
   size_t offset;           /* of the field in weir__settings */
   union value preset;      /* all zero for the last four kinds */
-  union value least, most; /* MIB, POWER, FRACTION */
+  union value least, most; /* MIB, POWER, NUMBER, FRACTION */
   enum kind kind;
   bool open;              /* FRACTION: neither least nor most is allowed */
   bool not_below_segment; /* MIB: at least large_segment_size_mb */
@@ -57,6 +58,10 @@ enum {
   EXPANDABLE_SEGMENTS,
   EXPANDABLE_SEGMENTS_RESERVE,
   EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
+  MOVING_PAGES,
+  MOVING_PAGES_MAX_ALIASES,
+  MOVING_PAGES_COMPLETED_ONLY,
+  MOVING_PAGES_ACROSS_STREAMS,
   RELEASE_LOCK_ON_MALLOC,
   GRAPH_CAPTURE_RECORD_STREAM_REUSE,
   MEMORY_FRACTION,
@@ -109,6 +114,19 @@ static const struct option options[OPTIONS] = {
            expandable_segments_reserve_by_class,
            .help = "The same for the streams of a class. All other streams use "
                    "expandable_segments_reserve."),
+    OPTION(MOVING_PAGES, "moving_pages", FLAG, moving_pages,
+           .help = "Expandable segments whose free pages move: before new memory is made, whole free pages are mapped "
+                   "where they are needed. Implies expandable_segments:True."),
+    OPTION(MOVING_PAGES_MAX_ALIASES, "moving_pages_max_aliases", NUMBER, moving_pages_max_aliases,
+           .preset.number = 8192, .most.number = 1 << 20,
+           .help = "A page that has moved stays mapped where it was, so that it can return without a call of the "
+                   "driver. Beyond this number, the least recently used of these mappings are unmapped."),
+    OPTION(MOVING_PAGES_COMPLETED_ONLY, "moving_pages_completed_only", FLAG, moving_pages_completed_only,
+           .help = "Pages move only when their stream has nothing left to do. Needed for kernels that overlap in one "
+                   "stream (programmatic dependent launch) or run on (persistent kernels)."),
+    OPTION(MOVING_PAGES_ACROSS_STREAMS, "moving_pages_across_streams", FLAG, moving_pages_across_streams,
+           .help = "Pages of a stream that is busy move too: the stream that gets them waits for that point of the "
+                   "other, on the device."),
     OPTION(RELEASE_LOCK_ON_MALLOC, "release_lock_on_cudamalloc", FLAG, release_lock_on_malloc,
            .alias = "release_lock_on_hipmalloc",
            .help = "Other threads can allocate and free while the driver allocates a segment."),
@@ -154,6 +172,7 @@ static const size_t field_sizes[] = {
     [KIND_FLAG] = sizeof(bool),
     [KIND_MIB] = sizeof(uint64_t),
     [KIND_POWER] = sizeof(uint64_t),
+    [KIND_NUMBER] = sizeof(uint64_t),
     [KIND_FRACTION] = sizeof(double),
     [KIND_BACKEND] = sizeof(weir__backend_choice),
     [KIND_ROUNDUP] = sizeof(((weir__settings *)0)->roundup_divisions),
@@ -183,6 +202,7 @@ static void set_default(const struct option *option, weir__settings *settings) {
     *(uint64_t *)field = mib_to_bytes(option->preset.number);
     break;
   case KIND_POWER:
+  case KIND_NUMBER:
     *(uint64_t *)field = option->preset.number;
     break;
   case KIND_FLAG:
@@ -303,6 +323,7 @@ static void put_value(struct writer *writer, const struct option *option, const 
     put(writer, "%llu", (unsigned long long)(*(const uint64_t *)field >> 20));
     break;
   case KIND_POWER:
+  case KIND_NUMBER:
     put(writer, "%llu", (unsigned long long)*(const uint64_t *)field);
     break;
   case KIND_FRACTION:
@@ -365,6 +386,10 @@ static void put_allowed(struct writer *writer, const struct option *option) {
     break;
   case KIND_POWER:
     put(writer, "a power of two, %llu to %llu", (unsigned long long)option->least.number,
+        (unsigned long long)option->most.number);
+    break;
+  case KIND_NUMBER:
+    put(writer, "a whole number, %llu to %llu", (unsigned long long)option->least.number,
         (unsigned long long)option->most.number);
     break;
   case KIND_FRACTION:
@@ -779,6 +804,7 @@ static weir_status parse_value(struct parser *parser, void *field) {
     return parse_flag(parser, word, field);
   case KIND_MIB:
   case KIND_POWER:
+  case KIND_NUMBER:
     return parse_number(parser, word, field);
   case KIND_FRACTION:
     return parse_fraction(parser, word, field);
@@ -890,6 +916,14 @@ static weir_status settle(struct parser *parser) {
   const char *segment_at = parser->values[LARGE_SEGMENT_SIZE];
   if (!settings->max_non_split_rounding_set)
     settings->max_non_split_rounding = segment;
+  if (settings->moving_pages && !settings->expandable_segments) { /* the one implies the other: the text decides */
+    if (parser->values[MOVING_PAGES] != NULL && parser->values[EXPANDABLE_SEGMENTS] != NULL) {
+      parser->option = &options[MOVING_PAGES];
+      parser->key = parser->option->name;
+      return refuse(parser, parser->values[MOVING_PAGES], "it implies expandable_segments:True");
+    }
+    settings->moving_pages = settings->expandable_segments = parser->values[EXPANDABLE_SEGMENTS] == NULL;
+  }
 
   for (size_t i = 0; i < OPTIONS; i++) {
     uint64_t number = options[i].not_below_segment ? *(uint64_t *)field_of(&options[i], settings) : UINT64_MAX;

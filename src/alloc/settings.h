@@ -40,6 +40,10 @@ struct weir__settings {
   double garbage_collection_threshold; /* 0 if off */
   bool max_non_split_rounding_set;     /* if false, max_non_split_rounding follows large_segment_size */
   bool expandable_segments;
+  bool moving_pages; /* implies expandable_segments */
+  bool moving_pages_completed_only;
+  bool moving_pages_across_streams;
+  uint64_t moving_pages_max_aliases;
   bool release_lock_on_malloc;
   bool graph_capture_record_stream_reuse;
   bool throw_on_oom;

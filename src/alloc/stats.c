@@ -47,6 +47,7 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
   WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   for_each_stat(heap, weir__stat_reset_peak);
+  heap->stats.moving.aliases_peak = heap->stats.moving.aliases;
   if (allocator->backend)
     weir__backend_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
@@ -61,6 +62,8 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   for_each_stat(heap, weir__stat_reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
+  stats->moving.pages_made = stats->moving.pages_moved = stats->moving.moved_bytes = 0;
+  stats->moving.pages_returned = stats->moving.aliases_unmapped = 0;
   weir__gauges_reset_added(heap);
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;

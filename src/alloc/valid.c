@@ -91,10 +91,9 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "the page map does not map the last byte of block %llx to its arena", at);
   }
   if (segment->page)
-    for (uint64_t p = (at - segment->base) / segment->page;
-         p * segment->page < at + weir__block_bytes(b) - segment->base; p++)
-      if (p >= segment->room || !segment->handles[p])
-        wrong(w, "block %llx has no memory at page %llu", at, (unsigned long long)p);
+    for (uint64_t a = at; a < at + weir__block_bytes(b); a += segment->page)
+      if (!weir__is_owner(weir__mapping_at(segment, a)))
+        wrong(w, "block %llx has no memory at %llx", at, (unsigned long long)a);
 
   if (!active) {
     sum->free++;

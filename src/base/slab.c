@@ -44,6 +44,21 @@ void *weir__slab_take_fresh(weir__slab *slab, size_t size) {
   return object;
 }
 
+bool weir__slab_reserve(weir__slab *slab, size_t size, size_t count) {
+  void *taken = NULL;
+  size_t have = 0;
+  for (void *object; have < count && (object = weir__slab_take(slab, size)); have++) {
+    *(void **)object = taken;
+    taken = object;
+  }
+  while (taken) {
+    void *next = *(void **)taken;
+    weir__slab_give(slab, taken, size);
+    taken = next;
+  }
+  return have == count;
+}
+
 void weir__slab_clear(weir__slab *slab) {
   for (struct weir__slab_chunk *chunk = slab->chunks, *next; chunk; chunk = next) {
     next = chunk->next;

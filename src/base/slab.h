@@ -56,6 +56,9 @@ static inline void weir__slab_give(weir__slab *slab, void *object, size_t size) 
   WEIR__SLAB_POISON(object, size);
 }
 
+/* Makes sure that the next `count` objects can be taken. Returns false when the host has no memory. */
+bool weir__slab_reserve(weir__slab *slab, size_t size, size_t count);
+
 /* Frees every object, and leaves an empty slab with the same in_region. */
 void weir__slab_clear(weir__slab *slab);
 

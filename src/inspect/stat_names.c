@@ -17,6 +17,22 @@ const weir__stat_count weir__stat_counts[WEIR__STAT_COUNTS] = {
     COUNT(num_alloc_retries),    COUNT(num_ooms),         COUNT(num_oom_rejections), COUNT(max_split_size),
     COUNT(num_sync_all_streams), COUNT(num_device_alloc), COUNT(num_device_free)};
 
+static const char moving[] = "moving";
+
+#define MOVING(name)                                                                                                   \
+  { #name, offsetof(weir_allocator_stats, moving.name) }
+static const weir__stat_count moving_counts[] = {MOVING(pages_made),
+                                                 MOVING(pages_moved),
+                                                 MOVING(moved_bytes),
+                                                 MOVING(pages_returned),
+                                                 MOVING(aliases),
+                                                 MOVING(aliases_peak),
+                                                 MOVING(aliases_unmapped),
+                                                 MOVING(unmovable_partial_bytes),
+                                                 MOVING(unmovable_fixed_bytes),
+                                                 MOVING(unmovable_busy_bytes),
+                                                 MOVING(unmovable_pool_bytes)};
+
 const weir__stat_group weir__stat_groups[WEIR__STAT_GROUPS] = {GROUP(allocation, WEIR_STAT_KINDS),
                                                                GROUP(segment, WEIR_STAT_KINDS),
                                                                GROUP(active, WEIR_STAT_KINDS),
@@ -36,7 +52,11 @@ static const char by_pools[] = "reserved_bytes_by_private_pools";
 
 /* ---- All names, in order ---- */
 
-enum { NAME_SIZE = 48, NAMES = WEIR__STAT_COUNTS + 9 * WEIR_STAT_KINDS * WEIR__STAT_METRICS + 2 * WEIR__STAT_METRICS };
+enum {
+  NAME_SIZE = 48,
+  NAMES = WEIR__STAT_COUNTS + WEIR_COUNT_OF(moving_counts) + 9 * WEIR_STAT_KINDS * WEIR__STAT_METRICS +
+          2 * WEIR__STAT_METRICS
+};
 
 static char all_names[NAMES][NAME_SIZE];
 static weir__once_flag all_names_once = WEIR__ONCE_INIT;
@@ -47,6 +67,8 @@ static void make_names(void) {
   size_t n = 0;
   for (size_t i = 0; i < WEIR__STAT_COUNTS; i++)
     snprintf(all_names[n++], NAME_SIZE, "%s", weir__stat_counts[i].name);
+  for (size_t i = 0; i < WEIR_COUNT_OF(moving_counts); i++)
+    snprintf(all_names[n++], NAME_SIZE, "%s.%s", moving, moving_counts[i].name);
   for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
     const weir__stat_group *group = &weir__stat_groups[i];
     for (int kind = 0; kind < group->kinds; kind++)
@@ -108,14 +130,24 @@ static bool find_metric(const weir_stat *stat, const char *name, int64_t *value)
   return true;
 }
 
+static const weir__stat_count *find_count(const weir__stat_count *counts, size_t count, const char *name) {
+  for (size_t i = 0; i < count; i++)
+    if (!strcmp(name, counts[i].name))
+      return &counts[i];
+  return NULL;
+}
+
 static bool find_value(const weir_allocator_stats *stats, const char *name, int64_t *value) {
-  for (size_t i = 0; i < WEIR__STAT_COUNTS; i++)
-    if (!strcmp(name, weir__stat_counts[i].name)) {
-      if (weir__stat_counts[i].offset + sizeof *value > stats->size)
-        return false;
-      memcpy(value, (const char *)stats + weir__stat_counts[i].offset, sizeof *value);
-      return true;
-    }
+  const char *rest = name;
+  const weir__stat_count *count = take_word(&rest, moving)
+                                      ? find_count(moving_counts, WEIR_COUNT_OF(moving_counts), rest)
+                                      : find_count(weir__stat_counts, WEIR__STAT_COUNTS, name);
+  if (count) {
+    if (count->offset + sizeof *value > stats->size)
+      return false;
+    memcpy(value, (const char *)stats + count->offset, sizeof *value);
+    return true;
+  }
   const weir_stat *stat = find_stat(stats, &name);
   return stat && find_metric(stat, name, value);
 }
@@ -303,12 +335,20 @@ static void write_pools(stats_writer *w, const pool_stats *pools, size_t count) 
   leave(w, before);
 }
 
-static void write_all(stats_writer *w, const weir_allocator_stats *stats, const pool_stats *pools, size_t count) {
-  for (size_t i = 0; i < WEIR__STAT_COUNTS; i++) {
+static void write_counts(stats_writer *w, const weir_allocator_stats *stats, const weir__stat_count *counts,
+                         size_t count) {
+  for (size_t i = 0; i < count; i++) {
     int64_t value;
-    memcpy(&value, (const char *)stats + weir__stat_counts[i].offset, sizeof value);
-    write_value(w, weir__stat_counts[i].name, value);
+    memcpy(&value, (const char *)stats + counts[i].offset, sizeof value);
+    write_value(w, counts[i].name, value);
   }
+}
+
+static void write_all(stats_writer *w, const weir_allocator_stats *stats, const pool_stats *pools, size_t count) {
+  write_counts(w, stats, weir__stat_counts, WEIR__STAT_COUNTS);
+  size_t above = enter(w, moving);
+  write_counts(w, stats, moving_counts, WEIR_COUNT_OF(moving_counts));
+  leave(w, above);
   for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
     size_t before = enter(w, weir__stat_groups[i].name);
     if (weir__stat_groups[i].kinds == 1)

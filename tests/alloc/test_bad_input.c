@@ -171,6 +171,10 @@ static void test_memory(void **state) {
   assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, NULL, &info));
   assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, state, &info));
   assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, live, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_fix_pages(NULL, live));
+  assert_error(INVALID_ARGUMENT, weir_allocator_fix_pages(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_fix_pages(allocator, state));
+  assert_ok(weir_allocator_fix_pages(allocator, live));
   assert_true(is_untouched(&info, sizeof info));
   info.size = 0;
   assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_describe(allocator, live, &info));

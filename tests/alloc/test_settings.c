@@ -6,7 +6,8 @@
 #define KEYS                                                                                                           \
   "; allowed: backend, max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, "                          \
   "garbage_collection_threshold, roundup_power2_divisions, expandable_segments, expandable_segments_reserve, "         \
-  "expandable_segments_reserve_by_class, release_lock_on_cudamalloc, graph_capture_record_stream_reuse, "              \
+  "expandable_segments_reserve_by_class, moving_pages, moving_pages_max_aliases, moving_pages_completed_only, "        \
+  "moving_pages_across_streams, release_lock_on_cudamalloc, graph_capture_record_stream_reuse, "                       \
   "per_process_memory_fraction, throw_on_cudamalloc_oom, pinned_use_cuda_host_register, "                              \
   "pinned_num_register_threads, pinned_use_background_threads, pinned_reserve_segment_size_mb, "                       \
   "pinned_max_round_threshold_mb, pinned_max_cached_size_mb, pinned_free_catch_all"
@@ -559,6 +560,27 @@ static void unknown_keys(void **state) {
   }
 }
 
+static void moving_pages_imply_expandable_segments(void **state) {
+  (void)state;
+  weir__settings settings = parsed("moving_pages:True");
+  assert_true(settings.moving_pages && settings.expandable_segments);
+  assert_int_equal(settings.moving_pages_max_aliases, 8192);
+  assert_refused("expandable_segments:False,moving_pages:True",
+                 "settings: column 40: moving_pages: it implies expandable_segments:True");
+  assert_refused("moving_pages_max_aliases:-1",
+                 "settings: column 26: moving_pages_max_aliases: '-1' is not a whole number; allowed: a whole number, "
+                 "0 to 1048576");
+
+  /* Each turns the other on or off if it comes later. */
+  weir__settings later;
+  assert_ok(weir__settings_parse(&settings, "expandable_segments:False", &later));
+  assert_false(later.moving_pages || later.expandable_segments);
+  assert_ok(weir__settings_parse(&settings, "moving_pages:False", &later));
+  assert_true(!later.moving_pages && later.expandable_segments);
+  assert_ok(weir__settings_parse(&later, "moving_pages:True", &later));
+  assert_true(later.moving_pages && later.expandable_segments);
+}
+
 static void keys_against_each_other(void **state) {
   (void)state;
 #define ALLOWED "; allowed: a whole number of MiB, at least large_segment_size_mb and at most " MOST
@@ -623,7 +645,8 @@ static void other_keys_stay(void **state) {
       "backend:cudaMallocAsync,max_split_size_mb:512,max_non_split_rounding_mb:64,large_segment_size_mb:32,"
       "garbage_collection_threshold:0.6,roundup_power2_divisions:[256:1,512:2,1024:4,>:8],"
       "expandable_segments:True,expandable_segments_reserve:0.5,"
-      "expandable_segments_reserve_by_class:[a:1,b:2G],release_lock_on_cudamalloc:True,"
+      "expandable_segments_reserve_by_class:[a:1,b:2G],moving_pages_max_aliases:16,"
+      "moving_pages_completed_only:True,moving_pages_across_streams:True,release_lock_on_cudamalloc:True,"
       "graph_capture_record_stream_reuse:True,per_process_memory_fraction:0.9,throw_on_cudamalloc_oom:True,"
       "pinned_use_cuda_host_register:True,pinned_num_register_threads:8,pinned_use_background_threads:True,"
       "pinned_reserve_segment_size_mb:128,pinned_max_round_threshold_mb:16,pinned_max_cached_size_mb:32,"
@@ -652,7 +675,7 @@ static void other_keys_stay(void **state) {
     assert_false(weir__settings_equal(&now, &base));
     keys++;
   }
-  assert_int_equal(keys, 20);
+  assert_int_equal(keys, 23); /* all but moving_pages, which another key turns off */
 
   weir__settings older;
   base.older = &older;
@@ -769,7 +792,7 @@ static void help_as_text(void **state) {
       fail_msg("too long: %s", line);
     keys += line[0] != ' ';
   }
-  assert_int_equal(keys, 20);
+  assert_int_equal(keys, 24);
   free(text);
 }
 
@@ -796,15 +819,25 @@ static void the_page_has_the_table(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults),        cmocka_unit_test(flags),
-      cmocka_unit_test(numbers),         cmocka_unit_test(fractions),
-      cmocka_unit_test(backend),         cmocka_unit_test(roundup),
-      cmocka_unit_test(reserves),        cmocka_unit_test(reserves_by_class),
-      cmocka_unit_test(grammar),         cmocka_unit_test(a_key_is_given_once),
-      cmocka_unit_test(unknown_keys),    cmocka_unit_test(keys_against_each_other),
-      cmocka_unit_test(other_keys_stay), cmocka_unit_test(formatting_into_too_little_room),
-      cmocka_unit_test(environment),     cmocka_unit_test(languages_with_a_comma),
-      cmocka_unit_test(help_as_text),    cmocka_unit_test(the_page_has_the_table),
+      cmocka_unit_test(defaults),
+      cmocka_unit_test(flags),
+      cmocka_unit_test(numbers),
+      cmocka_unit_test(fractions),
+      cmocka_unit_test(backend),
+      cmocka_unit_test(roundup),
+      cmocka_unit_test(reserves),
+      cmocka_unit_test(reserves_by_class),
+      cmocka_unit_test(grammar),
+      cmocka_unit_test(a_key_is_given_once),
+      cmocka_unit_test(unknown_keys),
+      cmocka_unit_test(keys_against_each_other),
+      cmocka_unit_test(other_keys_stay),
+      cmocka_unit_test(formatting_into_too_little_room),
+      cmocka_unit_test(environment),
+      cmocka_unit_test(languages_with_a_comma),
+      cmocka_unit_test(help_as_text),
+      cmocka_unit_test(the_page_has_the_table),
+      cmocka_unit_test(moving_pages_imply_expandable_segments),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,7 @@ static void test_pages(void **state) {
   /* Bins are sized for the mapped memory, not for the reserved address space: there may be thousands of arenas. */
   assert_non_null(segment->arena->free.group[20]);
   assert_null(segment->arena->free.group[21]);
-  SPOIL(segment->handles[1], 0, "has no memory at page 1");
+  SPOIL(segment->slots[1], NULL, "has no memory at");
   SPOIL(segment->mapped, 3, "has 3 pages");
   SPOIL(unmapped->state, WEIR__FREE, "does not map");
   weir__tree_remove(&segment->arena->unmapped, unmapped);

@@ -60,6 +60,19 @@ static void test_every_name_leads_to_its_field(void **state) {
   assert_int_equal(value_of(&stats, "num_sync_all_streams"), stats.num_sync_all_streams);
   assert_int_equal(value_of(&stats, "num_device_alloc"), stats.num_device_alloc);
   assert_int_equal(value_of(&stats, "num_device_free"), stats.num_device_free);
+#define MOVING(name) assert_int_equal(value_of(&stats, "moving." #name), stats.moving.name)
+  MOVING(pages_made);
+  MOVING(pages_moved);
+  MOVING(moved_bytes);
+  MOVING(pages_returned);
+  MOVING(aliases);
+  MOVING(aliases_peak);
+  MOVING(aliases_unmapped);
+  MOVING(unmovable_partial_bytes);
+  MOVING(unmovable_fixed_bytes);
+  MOVING(unmovable_busy_bytes);
+  MOVING(unmovable_pool_bytes);
+#undef MOVING
 }
 
 /* There are as many names as fields; with the test above, none is missing. */

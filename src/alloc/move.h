@@ -1,0 +1,17 @@
+/*
+ * Moving pages: before new memory is made for a request, free pages that lie in holes are mapped where it is needed.
+ */
+#ifndef WEIR_ALLOC_MOVE_H
+#define WEIR_ALLOC_MOVE_H
+
+#include "alloc/heap.h"
+
+/* Whether a pool grows by moving pages. */
+static inline bool weir__pool_moves(const weir__settings *settings, const weir__pool *pool) {
+  return settings->moving_pages || (pool->owner && pool->owner->moves);
+}
+
+/* weir__heap_grow of a pool that grows by moving pages. */
+weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+
+#endif
