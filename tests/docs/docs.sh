@@ -1,6 +1,6 @@
 #!/bin/sh
-# docs.sh SOURCE_DIR: the first program of the README is the example that the tests run, links within the project are
-# valid, and no page and no variable is missing.
+# docs.sh SOURCE_DIR: the programs of the README and of docs/fragmentation.md are examples that the tests run, links
+# within the project are valid, and no page and no variable is missing.
 set -eu
 cd "$1"
 failed=0
@@ -13,6 +13,18 @@ sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d' >"$work/readme.c"
 sed -n '/^#include/,$p' examples/first.c >"$work/first.c"
 diff "$work/readme.c" "$work/first.c" || {
   echo "README.md and examples/first.c differ"
+  failed=1
+}
+
+# The program in docs/fragmentation.md is a part of an example.
+# shellcheck disable=SC2016 # no command is meant
+sed -n '/^```c$/,/^```$/p' docs/fragmentation.md | sed '/^```/d; /^$/d' >"$work/moving.c"
+[ -s "$work/moving.c" ] || {
+  echo "docs/fragmentation.md has no program any more"
+  failed=1
+}
+grep -vxFf examples/moving_pages.c "$work/moving.c" && {
+  echo "docs/fragmentation.md: examples/moving_pages.c does not have these lines"
   failed=1
 }
 
