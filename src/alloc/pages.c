@@ -198,8 +198,8 @@ void weir__pages_end(weir__heap *heap, weir__segment *segment) {
 void weir__pages_finish(weir__heap *heap) {
   weir__release_orphans(heap);
   free(heap->orphans);
-  if (heap->aliases.passed)
-    weir__event_give(&heap->events, heap->allocator->driver, heap->aliases.passed);
+  if (heap->aliases.passed) /* the queues of events have gone already */
+    heap->allocator->driver->EventDestroy(heap->allocator->driver, heap->aliases.passed);
   weir__slab_clear(&heap->pages);
   weir__slab_clear(&heap->mappings);
 }
@@ -368,7 +368,9 @@ void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most
   weir__aliases *aliases = &heap->aliases;
   weir_driver *driver = heap->allocator->driver;
   if (aliases->passed) {
-    if (driver->EventQuery(driver, aliases->passed))
+    /* A query in a capture would invalidate it. */
+    if (atomic_load(&heap->captures) || weir__stream_is_capturing(heap, stream) ||
+        driver->EventQuery(driver, aliases->passed))
       return;
     unmap_retired(heap);
     if (aliases->retiring)

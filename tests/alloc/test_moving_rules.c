@@ -1,0 +1,110 @@
+/*
+ * Moving pages: captures and checkpoints.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+
+/* Two blocks with a hole of 24 MiB before each; *large is a block that got the pages of both holes. */
+static void *move_into(weir_cu_stream stream, void *kept[2]) {
+  void *holes[2];
+  for (int i = 0; i < 2; i++) {
+    holes[i] = get(24 * MIB, stream);
+    kept[i] = get(24 * MIB, stream);
+  }
+  put(holes[0]);
+  put(holes[1]);
+  int64_t before = stats_of(0).moving.pages_moved;
+  void *large = get(40 * MIB, stream);
+  assert_true(stats_of(0).moving.pages_moved > before);
+  return large;
+}
+
+/* ---- Captures ---- */
+
+/* An event must not be queried during a capture, which would become invalid. */
+static void test_retiring_waits_for_captures(void **state) {
+  (void)state;
+  alloc_open_runtime("moving_pages:True,moving_pages_max_aliases:0");
+  weir_stream stream = new_stream(0), captured = new_stream(0);
+  void *kept[2], *large = move_into(raw_of(stream), kept);
+  assert_true(stats_of(0).moving.aliases > 0);
+  weir_graph *graph = NULL;
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_stream_set_current(captured));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  void *in_graph = get(4 * MIB, raw_of(captured));
+  assert_ok(weir_fill_async(in_graph, 1, 4 * MIB, captured));
+  void *outside = get(200 * MIB, raw_of(stream));
+  assert_ok(weir_graph_capture_end(graph));
+  put(outside);
+  void *later = get(300 * MIB, raw_of(stream)); /* a miss, in which the aliases are unmapped */
+  assert_ok(weir_stream_synchronize(stream));
+  put(get(400 * MIB, raw_of(stream)));
+  assert_true(stats_of(0).moving.aliases_unmapped > 0);
+  put(later);
+  put(large);
+  put(kept[0]);
+  put(kept[1]);
+  put(in_graph);
+  weir_graph_destroy(graph);
+  alloc_close_runtime();
+}
+
+/* ---- Pools ---- */
+
+static weir_pool_id begin_pool(int moving) {
+  weir_pool_id id = {7, 0};
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.moving_pages = moving;
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  return id;
+}
+
+static void end_pool(weir_pool_id id) {
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+}
+
+/* A checkpoint of a pool fails cleanly once pages have left, and works if they stay. */
+static void test_checkpoints(void **state) {
+  (void)state;
+  for (int moving = 0; moving < 2; moving++) {
+    alloc_open("moving_pages:True", GIB);
+    weir_pool_id id = begin_pool(moving);
+    void *hole = get(40 * MIB, NULL), *kept = get(40 * MIB, NULL);
+    weir_checkpoint *checkpoint = NULL;
+    weir_checkpoint_delta delta = {0};
+    assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+    put(hole);
+    void *large = get(60 * MIB, NULL);
+    assert_int_equal(stats_of(0).moving.pages_moved > 0, moving);
+    int64_t before = allocated();
+    weir_status status = weir_pool_restore(allocator, checkpoint, &delta);
+    if (moving) {
+      assert_int_equal(status, WEIR_ERROR_BAD_STATE);
+      assert_non_null(strstr(weir_last_error(), "has changed since the checkpoint"));
+      assert_int_equal(allocated(), before);
+      put(large);
+    } else {
+      assert_ok(status);
+      weir_checkpoint_delta_clear(&delta);
+      put(hole);
+    }
+    put(kept);
+    weir_checkpoint_destroy(checkpoint);
+    end_pool(id);
+    alloc_close();
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_retiring_waits_for_captures, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
