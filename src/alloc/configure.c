@@ -21,7 +21,7 @@ void weir__settings_fit(const weir_allocator *allocator, weir__settings *setting
     return;
   weir__log(WEIR_LOG_WARN, "expandable_segments not supported on this platform: device %d has no virtual memory",
             device);
-  settings->expandable_segments = false;
+  settings->expandable_segments = settings->moving_pages = false;
 }
 
 /* Turns collection by age on or off after one of its conditions, a threshold and a limit, has changed. Lazily freed

@@ -1,5 +1,5 @@
 /*
- * Moving pages: captures and checkpoints.
+ * Moving pages: captures, checkpoints, and devices and pools without pages.
  */
 #include <string.h>
 
@@ -101,10 +101,38 @@ static void test_checkpoints(void **state) {
   }
 }
 
+/* ---- Devices and pools that have no pages ---- */
+
+static void test_no_virtual_memory(void **state) {
+  (void)state;
+  char text[64];
+  collect_messages();
+  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+  faults->MemAddressReserve = NULL;
+  allocator = alloc_create("moving_pages:True");
+  assert_int_equal(messages_with(WEIR_LOG_WARN, "expandable_segments not supported on this platform"), 1);
+  assert_int_equal(weir_allocator_settings(allocator, text, sizeof text), 0); /* all defaults */
+  void *a = get(20 * MIB, NULL);
+  assert_layout(a, "20M*");
+  put(a);
+  void *b = get(20 * MIB - MIB / 2, NULL);
+  assert_layout(b, "20M*"); /* split as a fixed segment */
+  put(b);
+  weir_pool_id id = begin_pool(1);
+  a = get(20 * MIB, NULL);
+  put(a);
+  b = get(20 * MIB - MIB / 2, NULL);
+  assert_layout(b, "20M*");
+  put(b);
+  end_pool(id);
+  alloc_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_retiring_waits_for_captures, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_virtual_memory, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
