@@ -100,6 +100,14 @@ weir_cu_result runtime_context(weir_driver *driver, weir_cu_context *context) {
   return driver_context(driver, context);
 }
 
+// The settings that differ from their defaults.
+std::string settings_of_weir(weir_allocator *allocator) {
+  std::string text(weir_allocator_settings(allocator, nullptr, 0) + 1, '\0');
+  weir_allocator_settings(allocator, text.data(), text.size());
+  text.resize(std::strlen(text.c_str()));
+  return text;
+}
+
 void replace_all(std::string &text, const char *from, const char *to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + std::strlen(to)))
     text.replace(at, std::strlen(from), to);
@@ -152,6 +160,10 @@ void Allocator::init(int device_count) {
   check(weir_driver_open_cuda(&driver));
   weir_cu_result r = driver->Init(driver, 0);
   TORCH_CHECK(r == WEIR_CU_SUCCESS, "weir: cuInit: ", weir_cu_result_string(r));
+  if (const char *timing = std::getenv("WEIR_DRIVER_TIMING"); timing && *timing) {
+    check(weir_driver_open_timing(driver, &timing_));
+    driver = timing_;
+  }
   driver_context = driver->CtxGetCurrent;
   has_one_device = device_count == 1;
   driver->CtxGetCurrent = runtime_context;
@@ -170,7 +182,8 @@ void Allocator::init(int device_count) {
     check(weir_allocator_configure(allocator, more));
   {
     std::lock_guard<std::mutex> settings(settings_mutex_);
-    settings_ = conf;
+    settings_ = seen_settings_ = conf;
+    moves_pages_ = has_setting(settings_of_weir(allocator), "moving_pages:True");
   }
   max_split_size_ = static_cast<int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
   history_.init(allocator, device_count);
@@ -183,17 +196,28 @@ void Allocator::init(int device_count) {
 
 bool Allocator::initialized() { return weir_ != nullptr; }
 
-// Keys that only Weir has come from WEIR_ALLOC_CONF, and are not changed.
+// What WEIR_ALLOC_CONF says remains in effect until PyTorch changes the same key. If it says moving_pages:True, turning
+// PyTorch's expandable segments off turns that off too, and turning them on again restores it.
 void Allocator::apply_settings() {
   if (!weir_)
     return;
   std::string conf = settings_of_torch();
   std::lock_guard<std::mutex> lock(settings_mutex_);
-  if (conf == settings_)
+  if (conf == seen_settings_)
     return;
-  settings_ = conf;
-  if (weir_allocator_configure(weir_, conf.c_str()))
+  seen_settings_ = conf;
+  std::string changed = changed_settings(settings_, conf);
+  if (moves_pages_ && has_setting(changed, "expandable_segments:True"))
+    changed += ",moving_pages:True";
+  if (!changed.empty() && weir_allocator_configure(weir_, changed.c_str()))
     TORCH_WARN("weir: ", weir_last_error(), ". The previous settings remain in effect.");
+  else
+    settings_ = conf;
+}
+
+bool Allocator::uses_expandable_segments() const {
+  return weir_ ? has_setting(settings_of_weir(weir_), "expandable_segments:True")
+               : c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
@@ -238,8 +262,7 @@ void Allocator::fail_alloc(weir_status status, DeviceIndex device, size_t bytes)
   TORCH_CHECK(weir_, "Allocator not initialized for device ", static_cast<int>(device), ": did you call init?");
   if (status != WEIR_ERROR_OUT_OF_MEMORY)
     throw_status(status);
-  std::string text =
-      shortage_text(last_error(), c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
+  std::string text = shortage_text(last_error(), uses_expandable_segments());
   Shortage seen = shortage;
   shortage.is_new = false;
   if (is_profiled()) {

@@ -120,6 +120,7 @@ public:
 #endif
 
   weir_allocator *weir() const { return weir_; }
+  weir_driver *timing() const { return timing_; } // the table of WEIR_DRIVER_TIMING, or nullptr
 
 private:
   using PoolKey = std::pair<int, MempoolId_t>;
@@ -153,15 +154,17 @@ private:
   void fail_free(weir_status status) const;
   void check_device(DeviceIndex device) const;
   void apply_settings();
+  bool uses_expandable_segments() const; // by PyTorch's settings or by WEIR_ALLOC_CONF
   int32_t order_of(int device, MempoolId_t pool, uintptr_t address);
   void fill_segments(SnapshotInfo &result, MempoolId_t pool, bool note);
-  static void fill_config(cca::AllocatorConfigInfo &config);
+  void fill_config(cca::AllocatorConfigInfo &config) const;
   static void delete_pointer(void *pointer);
   static void source_end(void *source);
   static void *source_alloc(void *source, size_t bytes, int device, weir_cu_stream stream);
   static void source_free(void *source, void *pointer, size_t bytes, int device, weir_cu_stream stream);
 
   weir_driver *driver_ = nullptr;
+  weir_driver *timing_ = nullptr;
   weir_allocator *weir_ = nullptr; // never destroyed: tensors may be freed until the process exits
   int device_count_ = 0;
   bool wants_caching_ = true;   // the argument of an enable() before the start
@@ -170,7 +173,10 @@ private:
   c10::ApproximateClockToUnixTimeConverter clock_;
   std::mutex init_mutex_;
   std::mutex settings_mutex_;
-  std::string settings_; // Weir's current settings; guarded by settings_mutex_
+  // Guarded by settings_mutex_: PyTorch's settings that Weir has, those seen last, and whether WEIR_ALLOC_CONF says
+  // moving_pages:True.
+  std::string settings_, seen_settings_;
+  bool moves_pages_ = false;
   std::mutex scopes_mutex_;
   std::vector<std::unique_ptr<Scope>> scopes_; // the innermost is the last
   std::mutex sources_mutex_;

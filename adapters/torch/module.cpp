@@ -53,6 +53,9 @@ EXPORT int weir_torch_is_installed(void) {
 // The underlying weir_allocator, for direct calls of Weir's functions; NULL before CUDA is initialized.
 EXPORT void *weir_torch_allocator(void) { return weir_torch::the_allocator().weir(); }
 
+// The driver table that counts and times calls (WEIR_DRIVER_TIMING); NULL without it, or before CUDA is initialized.
+EXPORT void *weir_torch_timing(void) { return weir_torch::the_allocator().timing(); }
+
 // The same as a c10::cuda::CUDACachingAllocator::CUDAAllocator, installed or not, for comparisons in one process.
 EXPORT void *weir_torch_as_cuda_allocator(void) {
   return static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());

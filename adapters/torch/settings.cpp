@@ -3,8 +3,10 @@
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
+#include <algorithm>
 #include <locale>
 #include <sstream>
+#include <vector>
 
 #include "version.h"
 
@@ -28,7 +30,36 @@ void add_size(std::ostream &out, const char *key, size_t bytes) {
     out << bytes / mib;
 }
 
+// Splits a text at its commas, except those within brackets.
+std::vector<std::string> split(const std::string &text) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  for (char c : text) {
+    depth += (c == '[') - (c == ']');
+    if (c == ',' && depth == 0)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+bool contains(const std::vector<std::string> &parts, const std::string &part) {
+  return std::find(parts.begin(), parts.end(), part) != parts.end();
+}
+
 } // namespace
+
+std::string changed_settings(const std::string &before, const std::string &now) {
+  std::vector<std::string> known = split(before);
+  std::string changed;
+  for (const std::string &part : split(now))
+    if (!contains(known, part))
+      changed += (changed.empty() ? "" : ",") + part;
+  return changed;
+}
+
+bool has_setting(const std::string &text, const std::string &setting) { return contains(split(text), setting); }
 
 std::string settings_of_torch() {
   std::ostringstream out;

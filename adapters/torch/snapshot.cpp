@@ -80,11 +80,11 @@ void Allocator::fill_segments(SnapshotInfo &result, MempoolId_t pool, bool note)
     history_.note(TraceEntry::SNAPSHOT, device, 0, active[static_cast<size_t>(device)], nullptr, pool, nullptr);
 }
 
-void Allocator::fill_config(cca::AllocatorConfigInfo &config) {
+void Allocator::fill_config(cca::AllocatorConfigInfo &config) const {
   config.garbage_collection_threshold = Generic::garbage_collection_threshold();
   config.max_split_size = Generic::max_split_size();
   config.pinned_num_register_threads = Cuda::pinned_num_register_threads();
-  config.expandable_segments = Generic::use_expandable_segments();
+  config.expandable_segments = uses_expandable_segments();
   config.release_lock_on_malloc = Cuda::release_lock_on_cudamalloc();
   config.pinned_use_host_register = Cuda::pinned_use_cuda_host_register();
   config.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();

@@ -360,6 +360,16 @@ weir_status weir_fault_clear(weir_driver *fault);
 /* The number of calls of an entry, and of those that were made to fail. WEIR_CALL_COUNT means all entries. */
 weir_status weir_fault_counts(weir_driver *fault, weir_driver_call call, unsigned long *calls, unsigned long *faults);
 
+/* ---- Timing: a table that counts and times the calls of another ---- */
+
+/* Wraps `inner`, which the caller keeps. Costs two readings of the clock for each call. */
+weir_status weir_driver_open_timing(weir_driver *inner, weir_driver **driver);
+
+/* The number of calls of an entry, their total time on the host, and the longest of them. WEIR_CALL_COUNT means all
+ * entries. Outputs may be NULL. Safe while other threads make calls. */
+weir_status weir_timing_counts(weir_driver *timing, weir_driver_call call, uint64_t *calls, uint64_t *ns,
+                               uint64_t *longest_ns);
+
 #ifdef __cplusplus
 }
 #endif

@@ -643,6 +643,29 @@ static PyObject *raw_record_stream(PyObject *module, PyObject *args) {
   return pyweir_none(status);
 }
 
+/* Takes a Buffer or an address. A view stands for the whole allocation. */
+static PyObject *fix_pages(PyObject *module, PyObject *object) {
+  (void)module;
+  void *pointer;
+  if (PYWEIR_IS_BUFFER(object)) {
+    pyweir_buffer *buffer = (pyweir_buffer *)object, *root = pyweir_buffer_root(buffer);
+    if (pyweir_buffer_check(buffer) != 0)
+      return NULL;
+    if (root->owner != PYWEIR_OWNS_DEVICE) {
+      PyErr_SetString(PyExc_ValueError, "fix_pages() needs device memory that Weir allocated");
+      return NULL;
+    }
+    if (!root->pointer)
+      Py_RETURN_NONE;
+    pointer = root->pointer;
+  } else if (pyweir_parse_address(object, &pointer) != 0 || !pyweir_need_allocator()) {
+    return NULL;
+  }
+  weir_status status;
+  PYWEIR_CALL(status, weir_allocator_fix_pages(allocator, pointer));
+  return pyweir_none(status);
+}
+
 /* Returns (base, bytes) of the segment that contains an address. */
 static PyObject *base_allocation(PyObject *module, PyObject *object) {
   (void)module;
@@ -683,6 +706,7 @@ static PyMethodDef functions[] = {
     {"_cuda_cudaCachingAllocator_raw_alloc", raw_alloc, METH_VARARGS, "(bytes, stream, device=None): an address."},
     {"_cuda_cudaCachingAllocator_raw_delete", raw_delete, METH_O, "(address)"},
     {"_record_stream", raw_record_stream, METH_VARARGS, "(address, stream)"},
+    {"_fix_pages", fix_pages, METH_O, "(buffer or address)"},
     {"_base_allocation", base_allocation, METH_O, "(address): the address and size of its segment."},
     {"_driver_name", driver, METH_NOARGS, "'cuda' or 'soft'."},
     {NULL, NULL, 0, NULL},

@@ -18,12 +18,7 @@ typedef struct pool_object {
 } pool_object;
 
 /* Without the GIL. */
-static weir_status create_pool(int device, weir_pool_id id, bool use_on_oom, bool no_split,
-                               pyweir_functions *functions) {
-  weir_pool_options options;
-  weir_pool_options_init(&options);
-  options.use_on_oom = use_on_oom;
-  options.no_split = no_split;
+static weir_status create_pool(int device, weir_pool_id id, weir_pool_options options, pyweir_functions *functions) {
   if (functions) {
     options.alloc = pyweir_functions_alloc;
     options.free = pyweir_functions_free;
@@ -34,12 +29,14 @@ static weir_status create_pool(int device, weir_pool_id id, bool use_on_oom, boo
 }
 
 static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"allocator", "is_user_created", "use_on_oom", "no_split", NULL};
+  static char *names[] = {"allocator", "is_user_created", "use_on_oom", "no_split", "moving_pages", NULL};
   PyObject *allocator = Py_None;
-  int is_user_created = 1, use_on_oom = 0, no_split = 0, device;
+  weir_pool_options options;
+  int is_user_created = 1, device;
+  weir_pool_options_init(&options);
   pyweir_functions *functions = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|Oppp:_MemPool", names, &allocator, &is_user_created, &use_on_oom,
-                                   &no_split))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|Opppp:_MemPool", names, &allocator, &is_user_created,
+                                   &options.use_on_oom, &options.no_split, &options.moving_pages))
     return NULL;
   if (pyweir_need_device(Py_None, &device) != 0)
     return NULL;
@@ -51,7 +48,7 @@ static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *keywords
   self->id = weir_graph_pool_handle();
   self->device = device;
   weir_status status;
-  PYWEIR_CALL(status, create_pool(device, self->id, use_on_oom, no_split, functions));
+  PYWEIR_CALL(status, create_pool(device, self->id, options, functions));
   self->is_held = status == WEIR_OK;
   if (status == WEIR_OK)
     functions = NULL; /* the pool owns them now */

@@ -13,7 +13,7 @@ STRANGE = [object(), 1.5, [], {}, b"x", "no such thing", (1, 2, 3), -1, 1 << 70,
 FUNCTIONS = [name for name in dir(_weir) if name.startswith("_cuda_") and callable(getattr(_weir, name))]
 FUNCTIONS += [
     "empty", "host_empty", "from_dlpack", "_memory_stats_flat", "_memory_stat", "_memory_summary", "_gpu_processes",
-    "_mem_get_info", "_set_memory_limit", "_record_stream", "_base_allocation", "_largest_block",
+    "_mem_get_info", "_set_memory_limit", "_record_stream", "_fix_pages", "_base_allocation", "_largest_block",
     "_buffer_from_data_pointer", "_history_info", "_dump_snapshot", "_mark_memory_history", "_record_annotation",
     "_enter_phase", "_leave_phase",
     "_enter_compile_context", "_leave_compile_context", "_attach_tracker", "_detach_tracker",

@@ -55,6 +55,7 @@ CASES = {
     "raw": lambda: weir.caching_allocator_delete(weir.caching_allocator_alloc(100)),
     "memory_allocated": lambda: weir.memory_allocated(),
     "record_stream": lambda: KEPT.record_stream(weir.current_stream()),
+    "fix_pages": lambda: (weir.fix_pages(KEPT), weir.fix_pages(KEPT.pointer)),
     "use_mem_pool": shared_pool,
     "phase": lambda: _weir._leave_phase(_weir._enter_phase("a phase")),
     "refused": lambda: fails(lambda: weir.empty(-1)),

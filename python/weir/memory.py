@@ -42,6 +42,7 @@ __all__ = [
     "detach_oom_observer",
     "empty",
     "empty_cache",
+    "fix_pages",
     "from_dlpack",
     "get_allocator_backend",
     "get_allocator_settings",
@@ -105,6 +106,18 @@ def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: Stream
 def caching_allocator_delete(mem_ptr: int) -> None:
     """Frees memory that caching_allocator_alloc() returned."""
     _weir._cuda_cudaCachingAllocator_raw_delete(mem_ptr)
+
+
+def fix_pages(memory: Buffer | int) -> None:
+    """Fixes the pages of allocated memory in place until they are returned to the driver.
+
+    With moving_pages:True, free pages are mapped where they are needed. Pages that are registered with NCCL or a
+    network card must not move, even after the memory is freed. Has no effect on memory that never moves.
+
+    Args:
+        memory: a Buffer on a device, or an address that caching_allocator_alloc() returned.
+    """
+    _weir._fix_pages(memory)
 
 
 def caching_allocator_enable(value: bool = True) -> None:
@@ -175,6 +188,11 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     split. "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free" and
     "num_oom_rejections" count events. "max_split_size" is a setting, -1 if there is no limit.
     "reserved_bytes_by_private_pools.0_1.{pool}.{metric}" is about the pool with the id (0, 1).
+
+    "moving.pages_made", "moving.pages_moved", "moving.moved_bytes", "moving.pages_returned" (used again at an old
+    address, without a driver call), "moving.aliases" (old mappings), "moving.aliases_peak" and
+    "moving.aliases_unmapped" are about pages that move. "moving.unmovable_{reason}_bytes" is free memory that could not
+    move when pages were last made; the reason is "partial", "fixed", "busy" or "pool". PyTorch does not have these.
     """
     return _weir._memory_stats_flat(device)
 
@@ -597,6 +615,9 @@ class MemPool(_weir._MemPool):
         allocator: the source of its segments, such as CUDAPluggableAllocator(...).allocator(); None for the driver.
         use_on_oom: whether its free blocks may serve requests outside of the pool that would fail otherwise.
         no_split: whether each segment serves a single allocation.
+        moving_pages: whether free pages move within the pool (the setting moving_pages). By default the pages of a
+            pool stay, so its memory can be registered with NCCL or a network card. Pages that a graph was captured
+            into never move.
     """
 
     def __new__(
@@ -604,10 +625,12 @@ class MemPool(_weir._MemPool):
         allocator: _weir._cuda_CUDAAllocator | _CUDAAllocator | None = None,
         use_on_oom: bool = False,
         no_split: bool = False,
+        *,
+        moving_pages: bool = False,
     ) -> MemPool:
         if isinstance(allocator, _CUDAAllocator):
             allocator = allocator.allocator()
-        return super().__new__(cls, allocator, True, use_on_oom, no_split)
+        return super().__new__(cls, allocator, True, use_on_oom, no_split, moving_pages)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
         """Returns the segments of the pool, as memory_snapshot() does."""

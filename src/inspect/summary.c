@@ -113,6 +113,22 @@ static void print_metric(output *out, const metric *m, const weir_allocator_stat
   print_row(out, m, "      from small pool", weir__stat_at(stats, group, WEIR_STAT_SMALL_POOL), all);
 }
 
+/* Present only if pages have moved, so that the table of a program without moving pages is PyTorch's. */
+static void print_moving(output *out, const weir_moving_stats *moving) {
+  char line[192], bytes[32];
+  if (!moving->pages_moved && !moving->pages_returned)
+    return;
+  snprintf(line, sizeof line, "Pages: %lld made, %lld moved (%s), %lld returned", (long long)moving->pages_made,
+           (long long)moving->pages_moved,
+           weir__format_bytes_as_pytorch((unsigned long long)moving->moved_bytes, bytes),
+           (long long)moving->pages_returned);
+  print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
+  snprintf(line, sizeof line, "Old mappings: %lld kept (at most %lld), %lld unmapped", (long long)moving->aliases,
+           (long long)moving->aliases_peak, (long long)moving->aliases_unmapped);
+  print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
+  rule(out, '=');
+}
+
 static void print_table(output *out, const weir_allocator_stats *stats, int device, bool abbreviated) {
   rule(out, '=');
   print(out, "| %16s Weir CUDA memory summary, device ID %-20d |\n", "", device);
@@ -124,6 +140,7 @@ static void print_table(output *out, const weir_allocator_stats *stats, int devi
   for (size_t i = 0; i < WEIR_COUNT_OF(metrics); i++)
     print_metric(out, &metrics[i], stats, abbreviated);
   rule(out, '=');
+  print_moving(out, &stats->moving);
 }
 
 /* ---- The line ---- */

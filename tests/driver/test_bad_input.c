@@ -95,6 +95,25 @@ static void test_faults(void **state) {
   weir_driver_close(fault);
 }
 
+static void test_timing(void **state) {
+  (void)state;
+  weir_driver *timing = NULL;
+  uint64_t count = 77;
+  assert_error_says(INVALID_ARGUMENT, ": inner is NULL", weir_driver_open_timing(NULL, &timing));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_timing(d, NULL));
+  assert_null(timing);
+  assert_ok(weir_driver_open_timing(d, &timing));
+  assert_error_says(INVALID_ARGUMENT, "NULL", weir_timing_counts(NULL, WEIR_CALL_COUNT, &count, &count, &count));
+  assert_error_says(INVALID_ARGUMENT, "was not opened by weir_driver_open_timing",
+                    weir_timing_counts(d, WEIR_CALL_COUNT, &count, &count, &count));
+  assert_error_says(INVALID_ARGUMENT, "expected a weir_driver_call",
+                    weir_timing_counts(timing, (weir_driver_call)(WEIR_CALL_COUNT + 1), &count, &count, &count));
+  assert_error(INVALID_ARGUMENT, weir_timing_counts(timing, (weir_driver_call)-1, &count, &count, &count));
+  assert_int_equal(count, 77);
+  assert_ok(weir_timing_counts(timing, WEIR_CALL_COUNT, NULL, NULL, NULL));
+  weir_driver_close(timing);
+}
+
 static void test_the_software_device(void **state) {
   (void)state;
   weir_driver *ledger;
@@ -171,6 +190,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_opening, setup, teardown),
       cmocka_unit_test_setup_teardown(test_faults, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_timing, setup, teardown),
       cmocka_unit_test_setup_teardown(test_the_software_device, setup, teardown),
       cmocka_unit_test_setup_teardown(test_stepping_in_real_time, setup, teardown),
       cmocka_unit_test_setup_teardown(test_names, setup, teardown),

@@ -89,6 +89,31 @@ static void test_zero(void **state) {
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
 }
 
+/* Lines about pages follow the table once pages have moved. */
+static void test_moved_pages(void **state) {
+  (void)state;
+  static const char expected[] = "| Pages: 64 made, 32 moved (320.00 MiB), 5 returned                         |\n"
+                                 "| Old mappings: 30 kept (at most 32), 2 unmapped                            |\n"
+                                 "|===========================================================================|\n";
+  char without[8192], with[8192];
+  weir_allocator_stats stats = stats_by(grown);
+  stats.moving.pages_made = 64;
+  size_t length = weir_stats_summary(&stats, 0, WEIR_SUMMARY_FULL, without, sizeof without);
+  stats.moving.pages_moved = 32;
+  stats.moving.moved_bytes = 320 * MIB;
+  stats.moving.pages_returned = 5;
+  stats.moving.aliases = 30;
+  stats.moving.aliases_peak = 32;
+  stats.moving.aliases_unmapped = 2;
+  weir_stats_summary(&stats, 0, WEIR_SUMMARY_FULL, with, sizeof with);
+  assert_memory_equal(with, without, length);
+  assert_string_equal(with + length, expected);
+  stats.moving.pages_moved = stats.moving.moved_bytes = INT64_MAX; /* too long for a line: the frame stays straight */
+  stats.moving.pages_made = stats.moving.pages_returned = INT64_MAX;
+  weir_stats_summary(&stats, 0, WEIR_SUMMARY_FULL, with, sizeof with);
+  assert_int_equal(strcspn(with + length, "\n"), strcspn(with, "\n"));
+}
+
 static void test_the_line(void **state) {
   (void)state;
   char text[256];
@@ -166,6 +191,7 @@ int main(void) {
       cmocka_unit_test(test_the_table),
       cmocka_unit_test(test_where_units_change),
       cmocka_unit_test(test_zero),
+      cmocka_unit_test(test_moved_pages),
       cmocka_unit_test(test_the_line),
       cmocka_unit_test_teardown(test_of_an_allocator, alloc_teardown),
       cmocka_unit_test_teardown(test_processes, alloc_teardown),

@@ -8,11 +8,13 @@ Weir; torch.cuda.memory_stats(), memory_snapshot(), graphs, MemPool and everythi
 """
 import atexit
 import ctypes
+import json
 import os
 import sysconfig
 import warnings
 
-__all__ = ["install", "is_installed", "allocator", "settings", "pluggable_allocator", "library_folder"]
+__all__ = ["install", "is_installed", "allocator", "settings", "configure", "memory_stats", "fix_pages",
+           "driver_timing", "pluggable_allocator", "library_folder"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _library = None
@@ -44,6 +46,7 @@ def _load():
     library.weir_torch_install.restype = ctypes.c_char_p
     library.weir_torch_is_installed.restype = ctypes.c_int
     library.weir_torch_allocator.restype = ctypes.c_void_p
+    library.weir_torch_timing.restype = ctypes.c_void_p
     built, runs = library.weir_torch_built_for().decode(), torch.__version__.split("+")[0]
     if built.split(".")[:2] != runs.split(".")[:2]:
         raise RuntimeError(f"weir: {path} was built for PyTorch {built}, but this is {runs}. PyTorch's allocator"
@@ -82,6 +85,9 @@ def install():
     if problem is not None:
         raise RuntimeError("weir: " + problem.decode(errors="replace"))
     _record_frames()
+    if os.environ.get("WEIR_DRIVER_TIMING", "1") not in ("", "1"):
+        atexit.unregister(_write_timing)
+        atexit.register(_write_timing)
 
 
 def is_installed():
@@ -109,6 +115,69 @@ def settings():
     text = ctypes.create_string_buffer(call(address, None, 0) + 1)
     call(address, text, len(text))
     return text.value.decode()
+
+
+def _call(name, *arguments):
+    """Calls a function of Weir that returns a status, with the allocator as its first argument."""
+    address, weir = allocator(), _weir()
+    if not address:
+        raise RuntimeError(f"weir: {name}: CUDA is not initialized")
+    if getattr(weir, name)(ctypes.c_void_p(address), *arguments):
+        weir.weir_last_error.restype = ctypes.c_char_p
+        raise RuntimeError("weir: " + weir.weir_last_error().decode(errors="replace"))
+
+
+def configure(text):
+    """Changes settings that only Weir has, such as "moving_pages:True", in the syntax of WEIR_ALLOC_CONF."""
+    _call("weir_allocator_configure", text.encode())
+
+
+def memory_stats(device=None):
+    """Returns Weir's statistics by name: those of torch.cuda.memory_stats(), and more, such as "moving.pages_moved"."""
+    import torch
+
+    number, weir, stats = torch.cuda._utils._get_device_index(device, optional=True), _weir(), {}
+    weir.weir_stats_count.restype, weir.weir_stats_name.restype = ctypes.c_size_t, ctypes.c_char_p
+    weir.weir_stats_name.argtypes = [ctypes.c_size_t]
+    for i in range(weir.weir_stats_count()):
+        name, value = weir.weir_stats_name(i), ctypes.c_int64()
+        _call("weir_allocator_get_stat", number, name, ctypes.byref(value))
+        stats[name.decode()] = value.value
+    return stats
+
+
+def fix_pages(memory):
+    """Fixes the pages of a tensor, or of an allocated address, in place until they are returned to the driver, such as
+    for memory that is registered with a network card: with moving_pages:True they do not move even when they are
+    free."""
+    address = memory if isinstance(memory, int) else memory.untyped_storage().data_ptr()
+    _call("weir_allocator_fix_pages", ctypes.c_void_p(address))
+
+
+def driver_timing():
+    """Returns {name: (calls, ns, longest ns)} of the driver calls that Weir has made, such as "cuMemMap"; None unless
+    WEIR_DRIVER_TIMING is set and CUDA is initialized."""
+    table = _load().weir_torch_timing()
+    if not table:
+        return None
+    weir, found, call = _weir(), {}, 0
+    weir.weir_driver_call_name.restype = ctypes.c_char_p
+    counts = weir.weir_timing_counts
+    counts.argtypes = [ctypes.c_void_p, ctypes.c_int] + 3 * [ctypes.POINTER(ctypes.c_uint64)]
+    while name := weir.weir_driver_call_name(call):
+        values = [ctypes.c_uint64() for _ in range(3)]
+        counts(table, call, *(ctypes.byref(value) for value in values))
+        if values[0].value:
+            found[name.decode()] = tuple(value.value for value in values)
+        call += 1
+    return found
+
+
+def _write_timing():
+    timing = driver_timing()
+    if timing is not None:
+        with open(os.environ["WEIR_DRIVER_TIMING"], "a") as file:
+            file.write(json.dumps({"pid": os.getpid(), "calls": timing}) + "\n")
 
 
 def pluggable_allocator():
