@@ -551,6 +551,5 @@ weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__
   }
   end_search(&s);
   weir__aliases_retire(heap, arena->stream, settings->moving_pages_max_aliases);
-  stats->aliases = (int64_t)heap->aliases.count;
   return block;
 }

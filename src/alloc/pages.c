@@ -95,7 +95,7 @@ static void alias_add(weir__heap *heap, weir__mapping *mapping) {
   mapping->newer = NULL;
   *(mapping->older ? &mapping->older->newer : &aliases->oldest) = mapping;
   aliases->newest = mapping;
-  aliases->count++;
+  heap->stats.moving.aliases = (int64_t)++aliases->count;
 }
 
 static void alias_remove(weir__heap *heap, weir__mapping *mapping) {
@@ -104,7 +104,7 @@ static void alias_remove(weir__heap *heap, weir__mapping *mapping) {
     return;
   *(mapping->older ? &mapping->older->newer : &aliases->oldest) = mapping->newer;
   *(mapping->newer ? &mapping->newer->older : &aliases->newest) = mapping->older;
-  aliases->count--;
+  heap->stats.moving.aliases = (int64_t)--aliases->count;
   aliases->retiring -= mapping->is_retiring;
   mapping->is_alias = mapping->is_retiring = false;
 }
