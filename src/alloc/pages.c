@@ -378,15 +378,22 @@ void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most
   }
   if (aliases->count <= most || weir__stream_is_capturing(heap, stream))
     return;
-  /* An alias was last used by the stream of its segment, before it became one: whoever took its page from another stream
-   * knew that this stream had passed. */
+  /* An alias was last used by the stream of its segment, before it became one: a request of another stream took its
+   * page only behind that use. A stream that may have ended cannot be queried. */
   size_t excess = aliases->count - (size_t)most;
-  for (weir__mapping *m = aliases->oldest; m && excess; m = m->newer)
-    if (m->segment->arena->stream == stream || weir__stream_is_idle(heap, m->segment->arena->stream)) {
-      m->is_retiring = true;
-      aliases->retiring++;
-      excess--;
-    }
+  weir_cu_stream queried = stream;
+  bool has_passed = true;
+  for (weir__mapping *m = aliases->oldest; m && excess; m = m->newer) {
+    weir_cu_stream user = m->segment->arena->stream;
+    if (user != queried)
+      has_passed = user == stream || (!heap->allocator->streams_may_end && weir__stream_is_idle(heap, user));
+    queried = user;
+    if (!has_passed)
+      continue;
+    m->is_retiring = true;
+    aliases->retiring++;
+    excess--;
+  }
   if (!aliases->retiring)
     return;
   if (!weir__event_take(&heap->events, driver, &aliases->passed)) {
