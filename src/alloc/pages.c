@@ -367,6 +367,10 @@ static void unmap_retired(weir__heap *heap) {
 void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most) {
   weir__aliases *aliases = &heap->aliases;
   weir_driver *driver = heap->allocator->driver;
+  if (!aliases->passed && aliases->count <= most)
+    return;
+  if (atomic_load(&heap->captures) || weir__stream_is_capturing(heap, stream))
+    return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
   if (aliases->passed) {
     if (driver->EventQuery(driver, aliases->passed))
       return;
@@ -376,7 +380,7 @@ void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most
     weir__event_give(&heap->events, driver, aliases->passed);
     aliases->passed = NULL;
   }
-  if (aliases->count <= most || weir__stream_is_capturing(heap, stream))
+  if (aliases->count <= most)
     return;
   /* An alias was last used by the stream of its segment, before it became one: a request of another stream took its
    * page only behind that use. A stream that may have ended cannot be queried. */
