@@ -72,12 +72,14 @@ weir_status weir_soft_register_kernel(weir_driver *soft, const char *name, weir_
 
 /* ---- Counting ---- */
 
-/* The number of live objects over all devices. All are 0 for a program that has cleaned up. */
+/* The number of live objects over all devices. All are 0 for a correct program that has cleaned up. */
 typedef struct weir_soft_census {
   size_t size; /* sizeof(weir_soft_census) */
   unsigned long contexts, streams, events, graphs, graph_execs, modules, pools;
   unsigned long allocations, host_allocations, registrations, reservations, mappings, handles, ipc_mappings;
   unsigned long long device_bytes; /* physical memory in use */
+  /* Calls of MemUnmap, so far, for memory that a copy, a fill or a kernel in a stream accesses: it would fault. */
+  unsigned long unmaps_in_use;
 } weir_soft_census;
 
 void weir_soft_census_init(weir_soft_census *census);

@@ -95,7 +95,7 @@ static void alias_add(weir__heap *heap, weir__mapping *mapping) {
   mapping->newer = NULL;
   *(mapping->older ? &mapping->older->newer : &aliases->oldest) = mapping;
   aliases->newest = mapping;
-  aliases->count++;
+  heap->stats.moving.aliases = (int64_t)++aliases->count;
 }
 
 static void alias_remove(weir__heap *heap, weir__mapping *mapping) {
@@ -104,7 +104,7 @@ static void alias_remove(weir__heap *heap, weir__mapping *mapping) {
     return;
   *(mapping->older ? &mapping->older->newer : &aliases->oldest) = mapping->newer;
   *(mapping->newer ? &mapping->newer->older : &aliases->newest) = mapping->older;
-  aliases->count--;
+  heap->stats.moving.aliases = (int64_t)--aliases->count;
   aliases->retiring -= mapping->is_retiring;
   mapping->is_alias = mapping->is_retiring = false;
 }
@@ -367,6 +367,10 @@ static void unmap_retired(weir__heap *heap) {
 void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most) {
   weir__aliases *aliases = &heap->aliases;
   weir_driver *driver = heap->allocator->driver;
+  if (!aliases->passed && aliases->count <= most)
+    return;
+  if (atomic_load(&heap->captures) || weir__stream_is_capturing(heap, stream))
+    return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
   if (aliases->passed) {
     /* A query in a capture would invalidate it. */
     if (atomic_load(&heap->captures) || weir__stream_is_capturing(heap, stream) ||
@@ -378,17 +382,24 @@ void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most
     weir__event_give(&heap->events, driver, aliases->passed);
     aliases->passed = NULL;
   }
-  if (aliases->count <= most || weir__stream_is_capturing(heap, stream))
+  if (aliases->count <= most)
     return;
-  /* An alias was last used by the stream of its segment, before it became one: whoever took its page from another stream
-   * knew that this stream had passed. */
+  /* An alias was last used by the stream of its segment, before it became one: a request of another stream took its
+   * page only behind that use. A stream that may have ended cannot be queried. */
   size_t excess = aliases->count - (size_t)most;
-  for (weir__mapping *m = aliases->oldest; m && excess; m = m->newer)
-    if (m->segment->arena->stream == stream || weir__stream_is_idle(heap, m->segment->arena->stream)) {
-      m->is_retiring = true;
-      aliases->retiring++;
-      excess--;
-    }
+  weir_cu_stream queried = stream;
+  bool has_passed = true;
+  for (weir__mapping *m = aliases->oldest; m && excess; m = m->newer) {
+    weir_cu_stream user = m->segment->arena->stream;
+    if (user != queried)
+      has_passed = user == stream || (!heap->allocator->streams_may_end && weir__stream_is_idle(heap, user));
+    queried = user;
+    if (!has_passed)
+      continue;
+    m->is_retiring = true;
+    aliases->retiring++;
+    excess--;
+  }
   if (!aliases->retiring)
     return;
   if (!weir__event_take(&heap->events, driver, &aliases->passed)) {

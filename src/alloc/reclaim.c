@@ -40,7 +40,7 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena) {
     expandable[found++] = b;
   }
   /* A free block is free in stream order only: its pages may be unmapped after the stream has passed that point. */
-  bool ready = found && weir__wait_for_stream(heap, arena->stream);
+  bool ready = (found || weir__has_left_reservations(heap, arena)) && weir__wait_for_stream(heap, arena->stream);
   for (size_t k = 0; ready && k < found; k++)
     weir__release_pages(heap, expandable[k]);
   weir__release_reservations(heap, arena, ready);

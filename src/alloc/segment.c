@@ -368,13 +368,17 @@ static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block 
   return weir__range_unmap(heap, segment, block, pages.address, pages.bytes);
 }
 
+static bool has_no_pages(const weir__segment *segment) {
+  return !weir__block_is_mapped(segment->first) && !segment->first->next;
+}
+
 /* Deletes a segment without mapped pages, unless the driver refuses to free the reservation; the segment is then used
  * again. With `is_idle`, its stream has passed the last use of the aliases that are left in it. */
 static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_idle) {
   weir_driver *driver = heap->allocator->driver;
   weir__arena *arena = segment->arena;
   weir__block *block = segment->first;
-  if (weir__block_is_mapped(block) || block->next || (segment->is_moving && !is_idle) ||
+  if (!has_no_pages(segment) || (segment->is_moving && !is_idle) ||
       !weir__pages_clear(heap, segment, segment->base, segment->room * segment->page) ||
       driver->MemAddressFree(driver, segment->base, segment->bytes))
     return;
@@ -405,6 +409,16 @@ void weir__release_pages(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   if (carve(heap, segment, block, whole_pages(segment, block)))
     drop_if_unmapped(heap, segment, true);
+}
+
+bool weir__has_left_reservations(const weir__heap *heap, const weir__arena *arena) {
+  for (const weir__block *b = weir__tree_after(arena->unmapped, 0); b;
+       b = weir__tree_after(arena->unmapped, b->address)) {
+    const weir__segment *segment = weir__segment_of(heap, b);
+    if (segment->is_moving && has_no_pages(segment))
+      return true;
+  }
+  return false;
 }
 
 void weir__release_reservations(weir__heap *heap, weir__arena *arena, bool is_idle) {

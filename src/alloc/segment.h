@@ -50,6 +50,9 @@ bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block);
 /* Unmaps these pages, and frees the segment if none is left. The block is in the index, and its stream is idle. */
 void weir__release_pages(weir__heap *heap, weir__block *block);
 
+/* Whether an arena has a reservation without pages in which aliases may be left: all of its pages have moved away. */
+bool weir__has_left_reservations(const weir__heap *heap, const weir__arena *arena);
+
 /* Frees reservations of an arena that have no pages and that the driver refused to free before. `is_idle`: the arena's
  * stream has passed their last use. */
 void weir__release_reservations(weir__heap *heap, weir__arena *arena, bool is_idle);

@@ -26,6 +26,7 @@ typedef struct walk {
   int64_t oversize_allocations, oversize_segments;
   size_t events;  /* that blocks wait for */
   size_t waiting; /* blocks freed while another stream uses them, without an event yet */
+  size_t aliases, retiring;
 } walk;
 
 /* Totals of one arena: its segments, and its blocks by state. */
@@ -76,6 +77,9 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "unmapped block %llx does not consist of whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
       wrong(w, "block %llx is not in the tree of unmapped blocks", at);
+    for (uint64_t a = at; segment->page && a < at + weir__block_bytes(b); a += segment->page)
+      if (weir__is_owner(weir__mapping_at(segment, a)))
+        wrong(w, "unmapped block %llx has memory at %llx", at, (unsigned long long)a);
     return;
   }
   if (allocator->backend) {
@@ -132,6 +136,73 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   w->oversize_allocations += b->marks.oversize;
 }
 
+/* ---- Pages ---- */
+
+/* The first slot of a mapping. Its page lists it, and has an owner unless all of its mappings are stuck. */
+static void check_mapping(walk *w, const weir__segment *segment, const weir__mapping *m) {
+  unsigned long long at = m->address;
+  const weir__page *page = m->page;
+  bool is_listed = false, has_owner = false, is_usable = false;
+  for (const weir__mapping *other = page->mappings; other; other = other->next) {
+    is_listed |= other == m;
+    has_owner |= other == page->owner;
+    is_usable |= !other->is_stuck;
+    if (other->page != page)
+      wrong(w, "the page at %llx lists a mapping of another page", at);
+  }
+  if (!is_listed)
+    wrong(w, "the page at %llx does not list this mapping", at);
+  if (!page->handle || !page->bytes || page->bytes % segment->page ||
+      (!segment->is_moving && page->bytes != segment->page))
+    wrong(w, "the page at %llx has handle %llx and %llu bytes", at, (unsigned long long)page->handle,
+          (unsigned long long)page->bytes);
+  if (page->owner ? !has_owner : is_usable)
+    wrong(w, "the page at %llx belongs to no address", at);
+  if (weir__is_owner(m) ? m->is_alias || m->is_stuck : m->is_alias == m->is_stuck)
+    wrong(w, "the mapping at %llx is not exactly one of owner, alias and stuck", at);
+  if (!segment->is_moving && m->is_alias)
+    wrong(w, "the page at %llx has moved in a segment whose pages stay", at);
+  w->aliases += m->is_alias;
+  w->retiring += m->is_retiring;
+}
+
+static void check_slots(walk *w, const weir__segment *segment) {
+  for (size_t i = 0; segment->page && i < segment->room; i++) {
+    const weir__mapping *m = segment->slots[i];
+    uint64_t at = segment->base + i * segment->page;
+    if (!m)
+      continue;
+    if (m->segment != segment || at - m->address >= m->page->bytes || m->address < segment->base)
+      wrong(w, "slot %llx has a mapping of another address", (unsigned long long)at);
+    else if (m->address == at) {
+      for (uint64_t a = at; a < at + m->page->bytes; a += segment->page)
+        if (weir__mapping_at(segment, a) != m)
+          wrong(w, "the mapping at %llx is not in slot %llx", (unsigned long long)at, (unsigned long long)a);
+      check_mapping(w, segment, m);
+    } else if (segment->slots[i - 1] != m)
+      wrong(w, "slot %llx has a mapping that the slot before does not have", (unsigned long long)at);
+  }
+}
+
+static void check_aliases(walk *w) {
+  const weir__aliases *aliases = &w->heap->aliases;
+  const weir__mapping *before = NULL;
+  size_t listed = 0, retiring = 0;
+  for (const weir__mapping *m = aliases->oldest; m && listed <= aliases->count; before = m, m = m->newer, listed++) {
+    if (m->older != before || !m->is_alias || weir__mapping_at(m->segment, m->address) != m)
+      wrong(w, "the alias at %llx is not linked in the list of aliases", (unsigned long long)m->address);
+    retiring += m->is_retiring;
+  }
+  if (before != aliases->newest)
+    wrong(w, "the list of aliases does not end with the newest");
+  if (listed != aliases->count || w->aliases != aliases->count)
+    wrong(w, "%zu aliases are counted, but %zu are listed and %zu are in slots", aliases->count, listed, w->aliases);
+  if (retiring != aliases->retiring || w->retiring != aliases->retiring)
+    wrong(w, "%zu aliases are counted as retiring, but %zu are", aliases->retiring, w->retiring);
+  if (aliases->retiring && !aliases->passed)
+    wrong(w, "%zu aliases wait for no event", aliases->retiring);
+}
+
 /* ---- Segments ---- */
 
 static arena_tally *tally_of(arena_tally *sums, size_t count, const weir__arena *arena) {
@@ -159,6 +230,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   }
   if (address != s->base + s->bytes)
     wrong(w, "segment %llx is not covered by its blocks", base);
+  check_slots(w, s);
   if (s->page && s->mapped * s->page != memory)
     wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->mapped, (unsigned long long)memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);
@@ -326,6 +398,8 @@ static bool heap_is_valid(weir__heap *heap) {
     check_arena(&w, &sums[i]);
   if (w.is_valid)
     check_pools(&w); /* requires valid segments */
+  if (w.is_valid)
+    check_aliases(&w);
   check_events(&w);
   check_stats(&w);
   free(sums);

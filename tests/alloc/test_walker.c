@@ -16,9 +16,10 @@ static weir__block *block_of(const void *p) {
 /* Expects one error that contains these words. */
 static void expect_wrong(const char *words) {
   collect_messages();
-  assert_false(weir__allocator_is_valid(allocator));
+  bool is_valid = weir__allocator_is_valid(allocator);
   if (messages_with(WEIR_LOG_ERROR, words) == 0)
-    print_error("nobody said \"%s\"\n", words);
+    print_error("no message contains \"%s\"\n", words);
+  assert_false(is_valid);
   assert_true(messages_with(WEIR_LOG_ERROR, words) > 0);
   assert_true(messages_with(WEIR_LOG_ERROR, "the allocator of device 0 is not valid") > 0);
 }
@@ -135,6 +136,60 @@ static void test_pages(void **state) {
   alloc_close();
 }
 
+/* Pages that have moved, and the aliases that they left behind. */
+static void test_moved_pages(void **state) {
+  (void)state;
+  alloc_open("moving_pages:True", GIB);
+  void *a = get(40 * MIB, NULL), *between = get(2 * MIB, NULL), *b = get(40 * MIB, NULL), *end = get(2 * MIB, NULL);
+  uint64_t old = (uint64_t)a;
+  put(a);
+  put(b);
+  void *c = get(80 * MIB, NULL);
+  weir__heap *heap = &allocator->heaps[0];
+  weir__segment *segment = segment_of(between);
+  weir__mapping *owner = weir__mapping_at(segment_of(c), (uint64_t)c), *alias = heap->aliases.oldest;
+  assert_non_null(alias);
+  assert_true(alias->address >= old && alias->address < old + 40 * MIB);
+  weir__page *page = owner->page;
+  SPOIL(page->owner, NULL, "has no memory at");
+  SPOIL(page->owner, weir__mapping_at(segment, (uint64_t)between), "belongs to no address");
+  SPOIL(page->handle, 0, "has handle 0");
+  SPOIL(page->bytes, 3 * MIB, "has handle");
+  SPOIL(page->mappings, page->mappings->next, "does not list this mapping");
+  SPOIL(page->mappings->page, weir__mapping_at(segment, (uint64_t)between)->page, "does not list this mapping");
+  SPOIL(owner->is_alias, true, "not exactly one of owner, alias and stuck");
+  SPOIL(owner->is_stuck, true, "not exactly one of owner, alias and stuck");
+  SPOIL(alias->is_stuck, true, "not exactly one of owner, alias and stuck");
+  SPOIL(alias->is_alias, false, "not exactly one of owner, alias and stuck");
+  SPOIL(alias->page->owner, alias, "has memory at");
+  SPOIL(alias->address, alias->address + 2 * MIB, "a mapping of another address");
+  SPOIL(alias->segment, NULL, "a mapping of another address");
+  SPOIL(segment->is_moving, false, "whose pages stay");
+  SPOIL(alias->newer, NULL, "aliases");
+  SPOIL(heap->aliases.oldest, alias->newer, "not linked in the list of aliases");
+  SPOIL(heap->aliases.newest, NULL, "does not end with the newest");
+  SPOIL(heap->aliases.count, 0, "0 aliases are counted");
+  SPOIL(heap->aliases.retiring, 1, "1 aliases are counted as retiring, but 0 are");
+  SPOIL(alias->is_retiring, true, "0 aliases are counted as retiring, but 1 are");
+  alias->is_retiring = true;
+  heap->aliases.retiring = 1;
+  expect_wrong("1 aliases wait for no event");
+  heap->aliases.retiring = 0;
+  alias->is_retiring = false;
+  weir__page *large = NULL; /* one with several slots */
+  for (size_t i = 0; i < segment->room && !large; i++)
+    if (segment->slots[i] && segment->slots[i]->page->bytes > segment->page)
+      large = segment->slots[i]->page;
+  if (large) {
+    weir__mapping **second = &large->owner->segment->slots[(large->owner->address - segment->base) / segment->page + 1];
+    SPOIL(*second, NULL, "is not in slot");
+  }
+  put(between);
+  put(end);
+  put(c);
+  alloc_close();
+}
+
 static void test_statistics(void **state) {
   (void)state;
   alloc_open("max_split_size_mb:40", GIB);
@@ -175,6 +230,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_unmerged, alloc_teardown),
       cmocka_unit_test_teardown(test_segments_and_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_pages, alloc_teardown),
+      cmocka_unit_test_teardown(test_moved_pages, alloc_teardown),
       cmocka_unit_test_teardown(test_statistics, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -149,7 +149,8 @@ void soft_check_nothing(void) {
                {"mappings", c.mappings},
                {"handles", c.handles},
                {"mappings of other processes", c.ipc_mappings},
-               {"bytes", c.device_bytes}};
+               {"bytes", c.device_bytes},
+               {"unmaps of memory in use", c.unmaps_in_use}};
   bool clean = true;
   for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
     if (lines[i].count) {

@@ -448,6 +448,46 @@ static weir_cu_result stage(model_work *work) {
   return WEIR_CU_SUCCESS;
 }
 
+/* ---- Memory that work uses ---- */
+
+static bool overlaps(uint64_t at, uint64_t bytes, uint64_t base, uint64_t length) {
+  return at < base + length && base < at + bytes;
+}
+
+/* A parameter of the size of a pointer whose value is in the range is taken for one. What a host function accesses is
+ * not known. */
+static bool work_uses(const model_work *work, uint64_t base, uint64_t bytes) {
+  if (work->kind == MODEL_WORK_COPY)
+    return overlaps(work->as.copy.to, work->as.copy.bytes, base, bytes) ||
+           (!work->as.copy.staged && overlaps(work->as.copy.from, work->as.copy.bytes, base, bytes));
+  if (work->kind == MODEL_WORK_FILL)
+    return overlaps(work->as.fill.to, work->as.fill.count * work->as.fill.width, base, bytes);
+  const model_kernel *kernel = work->kind == MODEL_WORK_KERNEL ? work->as.kernel.kernel : NULL;
+  size_t at = 0;
+  for (int i = 0; kernel && kernel->function && i < kernel->param_count; i++) {
+    uint64_t value;
+    if (kernel->param_bytes[i] == sizeof value) {
+      memcpy(&value, work->as.kernel.params + at, sizeof value);
+      if (value - base < bytes)
+        return true;
+    }
+    at += weir__round_up(kernel->param_bytes[i], 16);
+  }
+  return false;
+}
+
+bool weir__soft_is_in_use(const struct soft *soft, uint64_t base, uint64_t bytes) {
+  for (int i = 0; i < soft->m.device_count; i++)
+    for (const struct soft_stream *s = soft->devices[i].streams; s; s = s->next) {
+      if (s->running && work_uses(&s->running->w, base, bytes))
+        return true;
+      for (const struct soft_work *work = s->first; work; work = work->next)
+        if (work_uses(&work->w, base, bytes))
+          return true;
+    }
+  return false;
+}
+
 /* ---- Graphs ---- */
 
 static void end_exec(model_exec *exec) { weir__soft_signal_unref(((struct soft_exec *)exec)->launched); }

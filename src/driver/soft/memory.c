@@ -178,8 +178,15 @@ static weir_cu_result protect(model *m, const model_mapping *mapping, uint64_t r
   return is_set ? WEIR_CU_SUCCESS : WEIR_CU_OPERATING_SYSTEM;
 }
 
+/* As NVIDIA's driver, this does not wait for work that uses the memory: that work faults. It is counted, because the
+ * program is wrong even if the work happens to complete first. */
 static weir_cu_result unmap(model *m, uint64_t base, uint64_t bytes) {
-  (void)m;
+  struct soft *soft = (struct soft *)m;
+  if (weir__soft_is_in_use(soft, base, bytes)) {
+    soft->unmaps_in_use++;
+    weir__log(WEIR_LOG_ERROR, "cuMemUnmap of %llu bytes at %p: work in a stream still uses the memory",
+              (unsigned long long)bytes, (void *)base);
+  }
   return weir__map_release((void *)base, bytes) ? WEIR_CU_SUCCESS : WEIR_CU_OPERATING_SYSTEM;
 }
 

@@ -138,6 +138,9 @@ weir_cu_result weir__soft_enqueue_wait(struct soft *soft, struct soft_stream *st
 weir_cu_result weir__soft_wait_signal(struct soft *soft, struct soft_signal *signal);
 weir_cu_result weir__soft_wait_device(model *m, model_device *device);
 
+/* Whether work that is enqueued or running accesses any of [base, base + bytes). */
+bool weir__soft_is_in_use(const struct soft *soft, uint64_t base, uint64_t bytes);
+
 void weir__soft_engine_stop(struct soft *soft);
 /* Sleeps before the state of another process is polled again. The lock is held, and released meanwhile. */
 void weir__soft_pause(struct soft *soft);
@@ -212,7 +215,8 @@ struct soft {
   unsigned ready_count, workers, idle_workers;
   uint64_t next_seq;
   weir__thread_id worker_ids[SOFT_MAX_WORKERS];
-  uint64_t now_ns; /* the clock of stepped time: the latest end of any item */
+  uint64_t now_ns;             /* the clock of stepped time: the latest end of any item */
+  unsigned long unmaps_in_use; /* of memory that work in a stream accesses */
 };
 
 static inline struct soft_device *weir__soft_device_of(const struct soft_stream *stream) {

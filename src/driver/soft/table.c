@@ -347,7 +347,8 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
                         .events = count_live(&m->events),
                         .graphs = count_live(&m->graphs),
                         .graph_execs = count_live(&m->execs),
-                        .modules = count_live(&m->modules)};
+                        .modules = count_live(&m->modules),
+                        .unmaps_in_use = soft->unmaps_in_use};
   weir__model_each_range(m, count_range, &c);
   /* The program did not create the default streams and pools, so they are not counted. */
   FOR_EACH_HANDLE(const model_stream, stream, &m->streams)
