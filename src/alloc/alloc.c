@@ -308,6 +308,21 @@ static inline __attribute__((always_inline)) void free_cached(weir__arena *arena
   count(arena, -1, bytes, requested, oversize, change);
 }
 
+weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes) {
+  weir__live_place place;
+  weir__block *block = weir__live_find(&arena->live, address, &place);
+  if (!block || block->state != WEIR__ALLOCATED || block->marks.has_uses)
+    return NULL;
+  uint64_t requested = block->requested;
+  bool oversize = block->marks.oversize;
+  *bytes = (uint64_t)whole_bytes(block);
+  if (weir__slow_reasons(arena->pool->heap) & WEIR__SLOW_TRACED)
+    weir__trace_freed(arena, block);
+  weir__split_change change = release(arena, block, place, &block);
+  count(arena, -1, *bytes, requested, oversize, change);
+  return block;
+}
+
 void weir__arena_let_go(weir__arena *arena, weir__block *block) {
   int64_t bytes = (int64_t)weir__block_bytes(block);
   block->state = WEIR__WAITING;
@@ -472,6 +487,10 @@ static weir_status free_block(const char *who, weir_allocator *allocator, uint64
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   bool later = block->marks.has_uses;
+  if (block->marks.gathered && !later) {
+    weir__arena_unlock(arena);
+    return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(who, allocator, address);
+  }
   if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
   if (later)
@@ -582,7 +601,7 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
   if (weir__slow_reasons(arena->pool->heap) & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT) ||
-      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses) {
+      !writer || block->state != WEIR__ALLOCATED || !weir__marks_are_plain(block->marks)) {
     void *pointer = (void *)block->address;
     weir__heap *heap = arena->pool->heap;
     weir__biased_give(&arena->lock);
@@ -604,7 +623,7 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
 static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   if (block->state != WEIR__ALLOCATED)
     return false;
-  return !block->marks.has_uses && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
+  return weir__marks_are_plain(block->marks) && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,

@@ -219,6 +219,7 @@ struct weir__heap {
   weir__slab pages, mappings; /* of expandable segments */
   weir__aliases aliases;
   uint64_t searches;           /* for movable pages */
+  bool has_gathered;           /* the block of the last miss consists of pages that go back when it is freed */
   weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
   size_t orphan_count, orphan_room;
   weir__event_queues events; /* that freed blocks wait for */

@@ -164,6 +164,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
 /* Marks the recorded releases as the allocator's own, apart from those that the program requested. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir__this_thread.is_for_request = true;
+  heap->has_gathered = false;
   weir__block *block = refill(heap, arena, settings, bytes);
   weir__this_thread.is_for_request = false;
   weir__this_thread.has_missed = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
@@ -200,6 +201,8 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
   arena = weir__block_arena(heap, block); /* another pool may have lent it */
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
+  if (block)
+    block->marks.gathered = heap->has_gathered;
   weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);

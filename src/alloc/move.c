@@ -10,7 +10,11 @@
  * A page can move if all of it lies in one free block. It is a transaction: everything that can fail, host memory and
  * calls of the driver, comes before the books change. Nothing waits for a stream.
  *
- * The heap's lock is held, and the locks of all arenas from which pages may come.
+ * A large block that was made of moved pages alone is undone when it is freed: its pages go back to where they were, and
+ * leave aliases behind. So a program that repeats its requests finds the same free blocks each time, and the same
+ * aliases, and makes no driver call.
+ *
+ * The heap's lock is held. The functions lock all arenas from which pages may come.
  */
 #include "alloc/move.h"
 
@@ -23,7 +27,10 @@
 #include "alloc/trace.h"
 #include "base/array.h"
 
-enum { SIZES = 33 }; /* pages have 1 to 32 slots */
+enum {
+  SIZES = 33,                     /* pages have 1 to 32 slots */
+  GATHERED_MIN = 32 * 1024 * 1024 /* a smaller block is not undone: that would cost more than the work on it */
+};
 
 typedef struct page_list {
   weir__page *first, **last;
@@ -47,8 +54,11 @@ typedef struct search {
 
   weir__arena **locked; /* arenas whose pages may move */
   size_t locked_count, locked_room;
-  page_list movable[SIZES]; /* by slots; those in small free blocks first */
-  uint64_t movable_bytes, unmovable_bytes;
+  size_t movable_count[SIZES]; /* movable pages by slots */
+  page_list movable[SIZES];    /* those outside of the place, in the order in which they are taken */
+  uint64_t movable_bytes;      /* of these lists */
+  uint64_t unmovable_bytes;    /* free, in pages that are partly in use */
+  uint64_t stuck_bytes;        /* ... of which so many would be movable if all pages were of the smallest size */
 
   place at;
   weir__piece *pieces;
@@ -62,41 +72,49 @@ static weir_moving_stats *stats_of(const search *s) { return &s->heap->stats.mov
 
 static bool is_movable(const search *s, const weir__page *page) { return page->search == s->number; }
 
-/* Notes which block the whole pages of a free block are in. With `list`, they become movable. */
-static void mark_block(search *s, weir__block *block, bool list) {
+/* Calls `visit` for every whole page of a free block, whose segment is one of moving pages. */
+static void each_page(search *s, weir__block *block, void (*visit)(search *, weir__block *, weir__page *)) {
   const weir__segment *segment = weir__segment_of(s->heap, block);
-  uint64_t end = block->address + weir__block_bytes(block), whole = 0;
+  uint64_t end = block->address + weir__block_bytes(block);
   if (!segment->is_moving)
     return;
   for (uint64_t at = segment->base + weir__round_up(block->address - segment->base, s->slot); at < end;) {
-    weir__page *page = weir__mapping_at(segment, at)->page;
-    uint64_t from = page->owner->address;
-    at = from + page->bytes;
-    if (from < block->address || at > end)
-      continue;
-    page->in = block;
-    if (!list)
-      continue;
-    if (page->is_fixed || page->file) {
-      stats_of(s)->unmovable_fixed_bytes += (int64_t)page->bytes;
-      continue;
-    }
-    page_list *of_size = &s->movable[page->bytes / s->slot];
-    page->search = s->number;
-    page->next = NULL;
-    *of_size->last = page;
-    of_size->last = &page->next;
-    whole += page->bytes;
-  }
-  if (list) {
-    s->movable_bytes += whole;
-    s->unmovable_bytes += weir__block_bytes(block) - whole;
+    const weir__mapping *owner = weir__mapping_at(segment, at);
+    at = owner->address + owner->page->bytes;
+    if (owner->address >= block->address && at <= end)
+      visit(s, block, owner->page);
   }
 }
 
+static void note_block(search *s, weir__block *block, weir__page *page) {
+  (void)s;
+  page->in = block;
+}
+
+static void mark_page(search *s, weir__block *block, weir__page *page) {
+  page->in = block;
+  s->unmovable_bytes -= page->bytes;
+  s->stuck_bytes -= page->bytes;
+  if (page->is_fixed || page->file)
+    stats_of(s)->unmovable_fixed_bytes += (int64_t)page->bytes;
+  else {
+    page->search = s->number;
+    s->movable_count[page->bytes / s->slot]++;
+  }
+}
+
+/* Finds the movable pages of an arena. */
 static void mark_arena(search *s, weir__arena *arena) {
-  for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
-    mark_block(s, b, true);
+  for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b)) {
+    const weir__segment *segment = weir__segment_of(s->heap, b);
+    uint64_t from = weir__round_up(b->address - segment->base, s->slot);
+    uint64_t to = (b->address + weir__block_bytes(b) - segment->base) / s->slot * s->slot;
+    if (!segment->is_moving)
+      continue;
+    s->unmovable_bytes += weir__block_bytes(b);
+    s->stuck_bytes += to > from ? to - from : 0;
+    each_page(s, b, mark_page);
+  }
 }
 
 static bool lock_arena(search *s, weir__arena *arena) {
@@ -131,16 +149,20 @@ static bool lets_pages_go(const weir__pool *pool) {
 }
 
 /* The request's own stream: its work is in order, so a page that is free there may be used at once. */
-static bool add_own_stream(search *s) {
-  stats_of(s)->unmovable_fixed_bytes = 0;
+static bool lock_own_stream(search *s) {
   weir__pool *pool = s->arena->pool;
   weir__private_pool *owner = pool->owner;
   weir__arena *sibling = weir__arena_find(owner ? (pool->is_small ? &owner->large : &owner->small)
                                                 : (pool->is_small ? &s->heap->large : &s->heap->small),
                                           s->arena->stream);
-  if (!lock_arena(s, s->arena) || (sibling && !lock_arena(s, sibling)))
+  return lock_arena(s, s->arena) && (!sibling || lock_arena(s, sibling));
+}
+
+static bool add_own_stream(search *s) {
+  stats_of(s)->unmovable_fixed_bytes = 0;
+  if (!lock_own_stream(s))
     return false;
-  if (!lets_pages_go(pool) || (is_cautious(s) && !weir__stream_is_idle(s->heap, s->arena->stream)))
+  if (!lets_pages_go(s->arena->pool) || (is_cautious(s) && !weir__stream_is_idle(s->heap, s->arena->stream)))
     return true;
   for (size_t i = 0; i < s->locked_count; i++)
     mark_arena(s, s->locked[i]);
@@ -268,7 +290,7 @@ static bool try_place(search *s, weir__segment *segment, const weir__block *bloc
   if (p.unmapped) {
     uint64_t largest = 0;
     for (size_t i = SIZES - 1; i && !largest; i--)
-      largest = s->movable[i].first ? i * s->slot : 0;
+      largest = s->movable_count[i] ? i * s->slot : 0;
     uint64_t block_end = block->address + weir__block_bytes(block), last = weir__round_up(at - segment->base, s->slot);
     if (weir__block_is_mapped(block) || block_end - segment->base < last + largest)
       return false;
@@ -316,30 +338,26 @@ static bool find_place(search *s) {
 
 /* ---- Pages for the place ---- */
 
-/* The size of a new page. Every page costs the same, however large; but a page moves only as a whole, so large ones
- * waste more, namely the rest of those that are partly in use. So pages are large while little is wasted, and small when
- * much is; and never more than a third of the request, so that most of its pages are whole when it is free. */
-static uint64_t new_page_bytes(const search *s, uint64_t left) {
-  const uint64_t slot = s->slot, reserved = s->heap->reserved;
-  uint64_t allowed = 16 * WEIR__MIB + reserved / 100, waste = s->unmovable_bytes;
-  uint64_t slots = waste * 2 < allowed ? 8 : waste * 4 < allowed * 3 ? 4 : waste < allowed ? 2 : 1;
-  uint64_t by_reserved = 1 + reserved / (3 * 1024 * WEIR__MIB), by_request = s->bytes / slot / 64;
-  if (by_reserved > 8)
-    by_reserved = 8;
-  slots = slots > by_reserved ? slots : by_reserved;
-  slots = slots > by_request ? slots : by_request;
-  if (slots > s->bytes / slot / 3)
-    slots = s->bytes / slot / 3;
-  if (slots > left / slot)
-    slots = left / slot;
-  if (slots >= SIZES)
-    slots = SIZES - 1;
-  return slots ? slots * slot : slot;
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* The size of a new page, where `left` bytes are left to map and `room` bytes are clean. Every page costs the same,
+ * however large; but it moves only as a whole, so the rest of a large page that is partly in use is stuck. So pages are
+ * large while little is stuck, in a large heap, and for a large request. The last page of a request is small, since the
+ * next block begins in it. The numbers were found by replaying recorded jobs. */
+static uint64_t new_page_bytes(const search *s, uint64_t left, uint64_t room) {
+  const uint64_t reserved = s->heap->reserved, tolerated = 12 * WEIR__MIB + reserved / 1000 * 12;
+  uint64_t request = (s->bytes + s->slot - 1) / s->slot;
+  uint64_t slots = s->stuck_bytes * 2 < tolerated ? 4 : s->stuck_bytes < tolerated ? 2 : 1;
+  slots = most(slots, least(6, 1 + reserved / (1024 * WEIR__MIB)));
+  slots = most(slots, request / 64);
+  slots = least(slots, least(request, most(left / s->slot, 2)));
+  return least(slots, least(room / s->slot, SIZES - 1)) * s->slot;
 }
 
 static weir__page *take_of_size(search *s, size_t slots) {
   for (weir__page **at = &s->movable[slots].first, *page; (page = *at); at = &page->next)
-    if (is_movable(s, page) && !is_inside(page, &s->at)) {
+    if (is_movable(s, page)) {
       *at = page->next;
       return page;
     }
@@ -382,7 +400,7 @@ static bool fill_hole(search *s, uint64_t at, uint64_t end, uint64_t block_end) 
         left = clean - at;
       piece.page = take_movable(s, left, clean - at);
       if (!piece.page) {
-        piece.bytes = new_page_bytes(s, left);
+        piece.bytes = new_page_bytes(s, left, clean - at);
         s->made_bytes += piece.bytes;
       }
     }
@@ -421,15 +439,38 @@ static bool claim_returning(search *s, uint64_t from, uint64_t to, uint64_t bloc
   return true;
 }
 
+static void list_page(search *s, weir__block *block, weir__page *page) {
+  page_list *list = &s->movable[page->bytes / s->slot];
+  (void)block;
+  if (!is_movable(s, page) || is_inside(page, &s->at))
+    return;
+  page->next = NULL;
+  *list->last = page;
+  list->last = &page->next;
+  s->movable_bytes += page->bytes;
+}
+
+/* Lists the movable pages of an arena: first those of the smallest block that has enough, so that pages which belong
+ * together stay together. */
+static void list_arena(search *s, weir__arena *arena) {
+  weir__block *enough = weir__index_at_least(&arena->free, s->at.unmapped), *b;
+  for (b = enough; b; b = weir__index_next(&arena->free, b))
+    each_page(s, b, list_page);
+  for (b = enough ? weir__index_previous(&arena->free, enough) : weir__index_last(&arena->free); b;
+       b = weir__index_previous(&arena->free, b))
+    each_page(s, b, list_page);
+}
+
 /* Chooses the pages of all unmapped parts of the place. False without host memory. */
 static bool fill_place(search *s) {
-  uint64_t available = 0;
   each_hole(s, claim_returning);
-  for (size_t i = 1; i < SIZES; i++)
-    for (const weir__page *page = s->movable[i].first; page; page = page->next)
-      available += is_movable(s, page) && !is_inside(page, &s->at) ? page->bytes : 0;
-  if (available < s->at.unmapped)
+  size_t own = s->locked_count;
+  for (size_t i = 0; i < own; i++)
+    list_arena(s, s->locked[i]);
+  if (s->movable_bytes < s->at.unmapped)
     add_other_streams(s);
+  for (size_t i = own; i < s->locked_count; i++)
+    list_arena(s, s->locked[i]);
   return each_hole(s, fill_hole);
 }
 
@@ -493,9 +534,9 @@ static size_t leave_block(search *s, size_t i) {
   weir__block *hole = weir__range_unmap(s->heap, segment, first->in, address, bytes);
   weir__block *low = weir__block_previous(hole), *high = weir__block_next(hole);
   if (low && low->state == WEIR__FREE)
-    mark_block(s, low, false);
+    each_page(s, low, note_block);
   if (high && high->state == WEIR__FREE)
-    mark_block(s, high, false);
+    each_page(s, high, note_block);
   return end;
 }
 
@@ -552,10 +593,78 @@ weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__
       stats->pages_moved += moved.pages_moved;
       stats->moved_bytes += moved.moved_bytes;
       stats->pages_returned += moved.pages_returned;
+      heap->has_gathered = !moved.pages_made && s.piece_count && bytes >= GATHERED_MIN;
       block = commit(&s);
     }
   }
   end_search(&s);
   weir__aliases_retire(heap, arena->stream, settings->moving_pages_max_aliases);
   return block;
+}
+
+/* ---- Going back ---- */
+
+/* Whether a page can go back to where it was before: to an arena of the same stream, whose work is in order. */
+static bool can_go_back(const search *s, const weir__page *page) {
+  const weir__mapping *home = page->home;
+  if (!home || home->is_stuck || page->is_fixed || page->file)
+    return false;
+  for (size_t i = 0; i < s->locked_count; i++)
+    if (home->segment->arena == s->locked[i])
+      return true;
+  return false;
+}
+
+/* Sends pages of a free block back, from the one at `at` on, as long as they are side by side here and there, and up to
+ * `end`. Returns where they end. *block becomes the free block behind them. */
+static uint64_t go_back(search *s, weir__segment *here, weir__block **block, uint64_t at, uint64_t end) {
+  const weir__page *first = weir__mapping_at(here, at)->page;
+  uint64_t next = at + first->bytes;
+  if (!can_go_back(s, first))
+    return next;
+  weir__segment *there = first->home->segment;
+  uint64_t home = first->home->address;
+  while (next < end) {
+    const weir__page *page = weir__mapping_at(here, next)->page;
+    if (next + page->bytes > end || !can_go_back(s, page) || page->home->segment != there ||
+        page->home->address != home + (next - at))
+      break;
+    next += page->bytes;
+  }
+  if (!weir__slab_reserve(&here->arena->blocks, sizeof(weir__block), 2) ||
+      !weir__range_prepare(s->heap, there, home, next - at))
+    return next; /* they stay */
+  weir__block *hole = weir__range_unmap(s->heap, here, *block, at, next - at), *rest = weir__block_next(hole);
+  for (uint64_t a = at; a < next;) {
+    weir__page *page = weir__mapping_at(here, a)->page;
+    a += page->bytes;
+    weir__page_belong(s->heap, page->home);
+  }
+  weir__block *back = weir__range_map(s->heap, there, home, next - at); /* may absorb the rest */
+  *block = back->address <= next && next < back->address + weir__block_bytes(back) ? back : rest;
+  return next;
+}
+
+bool weir__free_gathered(weir__heap *heap, weir__arena *arena, uint64_t address) {
+  search s = {.heap = heap, .arena = arena};
+  weir__block *block = NULL;
+  uint64_t bytes;
+  weir__mutex_lock(&heap->lock);
+  if (lock_own_stream(&s))
+    block = weir__arena_free(arena, address, &bytes);
+  bool is_freed = block != NULL;
+  if (is_freed) {
+    weir__segment *segment = weir__segment_of(heap, block);
+    uint64_t end = block->address + weir__block_bytes(block); /* the last page may reach behind the block */
+    uint64_t at = segment->base + weir__round_up(address - segment->base, segment->page);
+    const weir__mapping *first = at < address + bytes ? weir__mapping_at(segment, at) : NULL;
+    if (first && first->address < at)
+      at = first->address + first->page->bytes;
+    while (at < address + bytes && at + weir__mapping_at(segment, at)->page->bytes <= end)
+      at = go_back(&s, segment, &block, at,
+                   at + weir__mapping_at(segment, at)->page->bytes > address + bytes ? end : address + bytes);
+  }
+  end_search(&s);
+  weir__mutex_unlock(&heap->lock);
+  return is_freed;
 }

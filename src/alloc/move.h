@@ -14,4 +14,8 @@ static inline bool weir__pool_moves(const weir__settings *settings, const weir__
 /* weir__heap_grow of a pool that grows by moving pages. */
 weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
 
+/* Frees a block that is marked as gathered, and sends its pages back. No lock is held. False if there is no such block.
+ */
+bool weir__free_gathered(weir__heap *heap, weir__arena *arena, uint64_t address);
+
 #endif

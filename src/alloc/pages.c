@@ -112,8 +112,9 @@ static void alias_remove(weir__heap *heap, weir__mapping *mapping) {
 void weir__page_belong(weir__heap *heap, weir__mapping *mapping) {
   weir__page *page = mapping->page;
   alias_remove(heap, mapping);
-  if (page->owner && page->owner != mapping)
-    alias_add(heap, page->owner);
+  page->home = page->owner != mapping ? page->owner : NULL;
+  if (page->home)
+    alias_add(heap, page->home);
   page->owner = mapping;
 }
 
@@ -144,6 +145,8 @@ static void detach(weir__heap *heap, weir__mapping *mapping) {
   *at = mapping->next;
   if (page->owner == mapping)
     page->owner = NULL;
+  if (page->home == mapping)
+    page->home = NULL;
   weir__slab_give(&heap->mappings, mapping, sizeof *mapping);
   if (!page->mappings)
     page_delete(heap, page);

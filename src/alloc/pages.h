@@ -39,6 +39,7 @@ struct weir__page {
   weir_cu_mem_handle handle;
   uint64_t bytes;
   weir__mapping *owner;    /* NULL if all of its mappings are stuck */
+  weir__mapping *home;     /* the owner before this one, now an alias; NULL if there is none */
   weir__mapping *mappings; /* all of them */
   int file;                /* exported to other processes: its descriptor plus 1; 0 if it is not */
   bool is_fixed;           /* the program has fixed it in place: it never moves */

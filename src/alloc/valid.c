@@ -156,6 +156,8 @@ static void check_mapping(walk *w, const weir__segment *segment, const weir__map
       (!segment->is_moving && page->bytes != segment->page))
     wrong(w, "the page at %llx has handle %llx and %llu bytes", at, (unsigned long long)page->handle,
           (unsigned long long)page->bytes);
+  if (page->home && (page->home->page != page || !page->home->is_alias))
+    wrong(w, "the page at %llx has a home that is not an alias of it", at);
   if (page->owner ? !has_owner : is_usable)
     wrong(w, "the page at %llx belongs to no address", at);
   if (weir__is_owner(m) ? m->is_alias || m->is_stuck : m->is_alias == m->is_stuck)
