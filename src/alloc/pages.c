@@ -199,10 +199,11 @@ void weir__pages_end(weir__heap *heap, weir__segment *segment) {
 }
 
 void weir__pages_finish(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
   weir__release_orphans(heap);
   free(heap->orphans);
-  if (heap->aliases.passed) /* the queues of events have gone already */
-    heap->allocator->driver->EventDestroy(heap->allocator->driver, heap->aliases.passed);
+  if (heap->aliases.passed)
+    driver->EventDestroy(driver, heap->aliases.passed); /* heap->events is cleared already */
   weir__slab_clear(&heap->pages);
   weir__slab_clear(&heap->mappings);
 }
