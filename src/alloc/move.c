@@ -34,6 +34,7 @@ typedef struct place {
   weir__segment *segment;
   uint64_t start, end; /* of the request */
   uint64_t unmapped;   /* bytes that no page is mapped at yet */
+  weir__block *first;  /* the free block that it begins with; NULL if it begins in an unmapped one */
 } place;
 
 typedef struct search {
@@ -297,6 +298,7 @@ static bool find_place(search *s) {
       place found;
       if (try_place(s, segment, from, start, &next, &found) && (!has_place || found.unmapped < s->at.unmapped)) {
         s->at = found;
+        s->at.first = from == block ? NULL : previous;
         has_place = true;
       }
       if (next >= block->address + weir__block_bytes(block))
@@ -454,6 +456,8 @@ static void forget_groups(search *s, size_t count) {
 /* Everything that can fail. On failure nothing has changed. */
 static bool prepare(search *s) {
   uint64_t total = s->at.segment->mapped * s->slot;
+  if (!s->piece_count)
+    return true;
   for (size_t i = 0; i < s->piece_count; i++)
     total += s->pieces[i].bytes;
   if (!weir__index_prepare(&s->arena->free, total))
@@ -498,7 +502,9 @@ static size_t leave_block(search *s, size_t i) {
 /* Changes the books. Pages leave their old places first, so that reserved bytes are never counted twice. */
 static weir__block *commit(search *s) {
   weir_moving_stats *stats = stats_of(s);
-  weir__block *block = NULL;
+  weir__block *block = s->at.first; /* large enough, if max_split_size kept it from being found */
+  if (!s->piece_count)
+    weir__trace_taken(s->arena, block);
   for (size_t i = 0; i < s->piece_count;)
     i = s->pieces[i].page->owner == s->pieces[i].mapping ? i + 1 : leave_block(s, i);
   for (size_t i = 0; i < s->piece_count; i++)
