@@ -198,8 +198,8 @@ void weir__pages_end(weir__heap *heap, weir__segment *segment) {
 void weir__pages_finish(weir__heap *heap) {
   weir__release_orphans(heap);
   free(heap->orphans);
-  if (heap->aliases.passed)
-    weir__event_give(&heap->events, heap->allocator->driver, heap->aliases.passed);
+  if (heap->aliases.passed) /* the queues of events are gone */
+    heap->allocator->driver->EventDestroy(heap->allocator->driver, heap->aliases.passed);
   weir__slab_clear(&heap->pages);
   weir__slab_clear(&heap->mappings);
 }
