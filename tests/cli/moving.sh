@@ -73,6 +73,11 @@ for conf in moving_pages:True moving_pages:True,moving_pages_across_streams:True
       >"$work/job" 2>"$work/err" || fail 'it failed'
     grep -q '^[1-9][0-9]* pages moved$' "$work/job" || fail "no page moved: $(cat "$work/job")"
     for file in "$folder"/own.pickle "$folder"/*.ring; do
+      # With several streams, a stream that became idle in the middle of a request is seldom noticed in the recording.
+      if [ $streams -gt 1 ] && ! "$weir" replay --check "$file" >"$work/out" 2>"$work/err"; then
+        has out '^  note        pages moved in this job, which depends on how far its streams were'
+        continue
+      fi
       run 0 replay --check "$file"
       empty err
       has out ' 0 differ$'
