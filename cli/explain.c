@@ -14,6 +14,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/describe.h"
+#include "prediction.h"
 #include "progress.h"
 
 typedef struct report {
@@ -287,14 +288,14 @@ static void print_cause(const weir__explanation *x) {
 static void print_failed_settings(const weir__explanation *x) {
   size_t count = 0, shown = 0;
   for (size_t i = 0; i < x->trial_count; i++)
-    count += x->trials[i].remedy == WEIR__REMEDY_SETTING && !x->trials[i].works;
+    count += x->trials[i].remedy == WEIR__REMEDY_SETTING && !x->trials[i].works && !x->trials[i].depends;
   if (count && x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED) {
     printf("    no          none of the %zu settings that were tried\n", count);
     return;
   }
   for (size_t i = 0; i < x->trial_count; i++) {
     const weir__trial *t = &x->trials[i];
-    if (t->remedy != WEIR__REMEDY_SETTING || t->works)
+    if (t->remedy != WEIR__REMEDY_SETTING || t->works || t->depends)
       continue;
     printf("%s%s", shown++ ? ", " : "    no          ", t->change);
   }
@@ -325,7 +326,13 @@ static void print_trial(const report *f, const weir__trial *t) {
     putchar('\n');
     break;
   case WEIR__REMEDY_SETTING:
-    printf("    yes         %s: %s reserved", t->change, bytes(t->reserved, text[0]));
+    if (!t->works) {
+      printf("    perhaps     %s: yes if other streams have done their work in time, which is not recorded\n",
+             t->change);
+      break;
+    }
+    printf("    yes         %s%s: %s reserved", t->change, t->is_weir_only ? ", with Weir's allocator" : "",
+           bytes(t->reserved, text[0]));
     if (x->limit != UINT64_MAX && x->limit >= t->reserved)
       printf(", %s below the limit", bytes(x->limit - t->reserved, text[1]));
     putchar('\n');
@@ -349,9 +356,11 @@ static void print_trials(const report *f) {
   printf("  %swould it have helped?%s Each was replayed up to the request, within %s\n", weir_cli_bold(),
          weir_cli_plain(), x->limit_is_inferred ? "the lowest possible limit" : "the same limit");
   for (size_t i = 0; i < x->trial_count; i++) {
-    if (x->trials[i].remedy == WEIR__REMEDY_SETTING && !x->trials[i].works)
+    const weir__trial *t = &x->trials[i];
+    if (t->remedy == WEIR__REMEDY_SETTING && !t->works && !t->depends)
       continue;
-    if (x->trials[i].remedy == WEIR__REMEDY_SETTING && settings++ >= 4)
+    /* Pages that move are a remedy of another kind, which is always shown. */
+    if (t->remedy == WEIR__REMEDY_SETTING && !t->is_weir_only && settings++ >= 4)
       continue;
     print_trial(f, &x->trials[i]);
   }
@@ -405,6 +414,11 @@ static void print_others(const report *f) {
 }
 
 /* What the file does not contain, where that affects the result. */
+static void print_moving_note(const report *f) {
+  if (f->x->differences && f->x->is_moving)
+    printf("  note        %s\n", weir_cli_moving_note);
+}
+
 static void print_notes(const report *f) {
   const weir__explanation *x = f->x;
   if (x->has_checkpoint && (x->rebuilt_segments || x->rebuilt_blocks)) {
@@ -421,6 +435,7 @@ static void print_notes(const report *f) {
   }
   if (x->differences)
     printf("  note        nothing is predicted: the replay differs from the file (%s)\n", x->difference);
+  print_moving_note(f);
   if (x->is_from_file && x->moment == WEIR__AT_OOM)
     printf(
         "  note        the state is that of the file's list of segments, which was written right after the failure\n");
@@ -456,9 +471,13 @@ static void print_next(const report *f) {
   if (setting) {
     char options[sizeof setting->conf + sizeof device + 16];
     snprintf(options, sizeof options, "--conf '%s'%s", setting->conf, device);
-    weir_cli_keep_line();
-    printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n              ", setting->conf);
     weir_cli_print_command("replay", options, f->name);
+    printf("              %s\n",
+           setting->is_weir_only ? "which shows the effect; PyTorch needs Weir's allocator for this key (docs/torch.md)"
+                                 : "which shows the effect");
+    printf("  %sto paste%s    ", weir_cli_bold(), weir_cli_plain());
+    weir_cli_keep_line();
+    printf("export %s='%s'\n", setting->is_weir_only ? "WEIR_ALLOC_CONF" : "PYTORCH_CUDA_ALLOC_CONF", setting->conf);
   } else if (empty)
     printf("call torch.cuda.empty_cache() between the steps\n");
   else if (find_remedy(x, WEIR__REMEDY_WAIT))
@@ -487,6 +506,7 @@ static void print_unknown(const report *f) {
     print_outcome(f);
   printf("  %sstate%s       not known: %s%s\n", weir_cli_bold(), weir_cli_plain(),
          f->device->lacks_start ? "" : "the replay differs from the file: ", f->x->difference);
+  print_moving_note(f);
   print_others(f);
 }
 
@@ -587,7 +607,8 @@ static void json_trials(const weir__explanation *x) {
     WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("remedy", remedies[t->remedy]), JSON_BOOL("works", t->works),
                   JSON_NATURAL("reserved", t->reserved), JSON_NATURAL("failed_before", t->failed_before));
     if (t->remedy == WEIR__REMEDY_SETTING) {
-      WEIR_CLI_JSON(JSON_TEXT("change", t->change), JSON_TEXT("conf", t->conf));
+      WEIR_CLI_JSON(JSON_TEXT("change", t->change), JSON_TEXT("conf", t->conf), JSON_BOOL("weir_only", t->is_weir_only),
+                    JSON_BOOL("depends_on_streams", t->depends));
     } else if (t->remedy == WEIR__REMEDY_EMPTY)
       WEIR_CLI_JSON(JSON_NATURAL("after_event", t->event));
     WEIR_CLI_JSON(JSON_CLOSE);

@@ -141,6 +141,18 @@ static void check_expandable(lint *l) {
     add(l, NOTHING, "expandable_segments_reserve_by_class: without expandable_segments:True nothing is reserved");
 }
 
+static void check_moving(lint *l) {
+  static const char *const needing[] = {"moving_pages_max_aliases", "moving_pages_completed_only",
+                                        "moving_pages_across_streams"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(needing) && !l->settings.moving_pages; i++)
+    if (has_key(l, needing[i]))
+      add(l, NOTHING, "%s: without moving_pages:True no page moves", needing[i]);
+  if (l->settings.moving_pages)
+    add(l, NOTE,
+        "moving_pages: only Weir's allocator knows it, and PyTorch's own rejects the whole text: set it in "
+        "WEIR_ALLOC_CONF");
+}
+
 static void check_limit(lint *l) {
   const weir__settings *s = &l->settings;
   bool has_limit = s->memory_fraction < 1;
@@ -213,6 +225,7 @@ static void check(lint *l) {
     add(l, NOTHING, "all of it is the default");
   check_backend(l);
   check_expandable(l);
+  check_moving(l);
   check_limit(l);
   check_split(l);
   check_pinned(l);

@@ -38,8 +38,13 @@ int weir_cli_prediction_begin(void) {
 
 /* ---- Histories ---- */
 
+const char weir_cli_moving_note[] = "pages moved in this job, which depends on how far its streams were: that is not "
+                                    "recorded, so a difference does not "
+                                    "mean that the file or the replay is wrong";
+
 /* A recording that its own settings do not reproduce says nothing about others. */
-static int check_reproduced(const char *file, const weir__replay_report *check) {
+static int check_reproduced(const char *file, const weir__replayer *history) {
+  const weir__replay_report *check = weir__replayer_check(history);
   if (!check->differences)
     return WEIR_EXIT_OK;
   weir_cli_fail("%s: a replay under the recorded settings differs from the file in %zu places; the first is:\n  %s",
@@ -50,6 +55,8 @@ static int check_reproduced(const char *file, const weir__replay_report *check) 
   else if (check->unknown_frees)
     fprintf(stderr, "  the recording began late or lost its beginning: %zu frees are of memory from before it\n",
             check->unknown_frees);
+  if (weir__replayer_settings(history)->moving_pages)
+    fprintf(stderr, "  %s\n", weir_cli_moving_note);
   if (weir_cli_prediction.force) {
     fputs("  --force predicts nevertheless: take the result as a guess\n", stderr);
     return WEIR_EXIT_OK;
@@ -101,7 +108,7 @@ static int open_history(const char *file, uint64_t memory, double fraction, weir
 int weir_cli_history_open(const char *file, weir_cli_history *history) {
   int code = open_history(file, 0, 0, history);
   if (!code) {
-    code = check_reproduced(file, weir__replayer_check(history->history));
+    code = check_reproduced(file, history->history);
     if (code)
       weir_cli_history_close(history);
   }
@@ -128,7 +135,10 @@ int weir_cli_read_conf(const char *conf, weir__settings *settings) {
 /* ---- Printing ---- */
 
 const char *weir_cli_conf_text(const weir__settings *settings, char text[WEIR_CLI_CONF_TEXT]) {
-  weir__settings_format(settings, text, WEIR_CLI_CONF_TEXT);
+  weir__settings shown = *settings;
+  if (shown.moving_pages)
+    shown.expandable_segments = false; /* implied */
+  weir__settings_format(&shown, text, WEIR_CLI_CONF_TEXT);
   return text;
 }
 
@@ -223,10 +233,44 @@ void weir_cli_json_calls(const weir__prediction *prediction) {
                 JSON_NATURAL("allocated", prediction->failed_allocated), JSON_CLOSE);
 }
 
+static void json_moving(const weir_moving_stats *m) {
+  WEIR_CLI_JSON(JSON_OBJECT("moving"), JSON_INTEGER("pages_moved", m->pages_moved),
+                JSON_INTEGER("moved_bytes", m->moved_bytes), JSON_INTEGER("pages_made", m->pages_made),
+                JSON_INTEGER("pages_returned", m->pages_returned), JSON_INTEGER("aliases_peak", m->aliases_peak),
+                JSON_INTEGER("aliases_unmapped", m->aliases_unmapped), JSON_CLOSE);
+}
+
+/* The other end of a range: null if there is none. */
+static void json_busy(const weir__prediction *p) {
+  const weir__prediction_busy *busy = &p->busy;
+  if (!p->is_range) {
+    WEIR_CLI_JSON(JSON_NULL("streams_busy"));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT("streams_busy"), JSON_NATURAL("peak_reserved", busy->peak_reserved),
+                JSON_NATURAL("peak_allocated", busy->peak_allocated), JSON_NATURAL("retries", busy->retries),
+                JSON_NATURAL("failures", busy->failures),
+                JSON_REAL("fragmentation", weir__prediction_busy_fragmentation(p), 6),
+                JSON_REAL("cost_ns", busy->cost, 0), JSON_NATURAL("calls", busy->calls));
+  json_moving(&busy->moving);
+  WEIR_CLI_JSON(JSON_CLOSE);
+}
+
+void weir_cli_json_fit(const char *key, const weir__fit *fit) {
+  if (!fit->bytes) {
+    WEIR_CLI_JSON(JSON_NULL(key));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_NATURAL("bytes", fit->bytes), JSON_NATURAL("retries", fit->retries),
+                JSON_NATURAL("bytes_if_streams_idle", fit->least), JSON_CLOSE);
+}
+
 void weir_cli_json_prediction(const weir__prediction *prediction) {
   WEIR_CLI_JSON(JSON_NATURAL("peak_reserved", prediction->peak_reserved),
                 JSON_NATURAL("peak_allocated", prediction->peak_allocated),
                 JSON_NATURAL("peak_requested", prediction->peak_requested),
                 JSON_NATURAL("retries", prediction->retries), JSON_NATURAL("failures", prediction->failures));
   weir_cli_json_calls(prediction);
+  json_moving(&prediction->moving);
+  json_busy(prediction);
 }

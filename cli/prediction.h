@@ -48,6 +48,9 @@ int weir_cli_history_open(const char *file, weir_cli_history *history);
 int weir_cli_history_check(const char *file, weir_cli_history *history);
 void weir_cli_history_close(weir_cli_history *history);
 
+/* Why a recording with moving_pages may not be reproduced. */
+extern const char weir_cli_moving_note[];
+
 /* An exit code; reports what is wrong with the text. */
 int weir_cli_read_conf(const char *conf, weir__settings *settings);
 
@@ -73,5 +76,8 @@ void weir_cli_print_start(const weir__replayer *history);
 void weir_cli_json_start(const weir__replayer *history);
 void weir_cli_json_prediction(const weir__prediction *prediction);
 void weir_cli_json_calls(const weir__prediction *prediction);
+
+/* null for a fit that was not found. */
+void weir_cli_json_fit(const char *key, const weir__fit *fit);
 
 #endif

@@ -69,6 +69,8 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
     printf("  %s\n", report->shown[i]);
   if (report->differences > WEIR__REPLAY_SHOWN)
     printf("  and %zu more\n", report->differences - WEIR__REPLAY_SHOWN);
+  if (report->differences && weir__replayer_settings(h->history)->moving_pages)
+    printf("  note        %s\n", weir_cli_moving_note);
 }
 
 static void print_json(const weir_cli_history *h, const weir__replay_report *report) {

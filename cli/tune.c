@@ -39,31 +39,37 @@ static void print_row(const tuning *t, size_t candidate) {
   const weir__tune_candidate *c = &r->candidates[candidate];
   char text[2][32], conf[WEIR_CLI_CONF_TEXT];
   const char *name = weir_cli_conf_text(&c->settings, conf);
-  bool is_best = candidate == r->best;
+  bool is_moving = r->moving && candidate == r->moving, is_best = candidate == r->best || is_moving;
   if (candidate == 0 && r->is_mixed)
     name = "those of each file";
   printf("%s%12s %6.1f %% %10s %8llu %8llu  %s%s%s%s\n", is_best ? weir_cli_bold() : "",
          weir__format_bytes(c->score.peak, text[0]), saved_percent(r->candidates[0].score.peak, c->score.peak),
          weir_cli_format_ns(c->score.cost, text[1]), (unsigned long long)c->score.calls,
          (unsigned long long)c->score.retries, candidate ? "" : "recorded: ", *name ? name : "(defaults)",
-         is_best ? "   <- best" : "", is_best ? weir_cli_plain() : "");
+         is_moving ? "   <- best with Weir's allocator"
+         : is_best ? "   <- best"
+                   : "",
+         is_best ? weir_cli_plain() : "");
 }
 
 static void print_table(const tuning *t) {
   const weir__tune_result *r = &t->result;
-  bool has_best = false, has_recorded = false;
+  bool has_best = false, has_moving = !r->moving, has_recorded = false;
   printf("%zu settings tried. The best trade-offs between peak memory, cost and number of keys:\n\n",
          r->candidate_count);
   printf("%12s %8s %10s %8s %8s  %s\n", "reserved", "saved", "cost", "calls", "retries", "settings");
   for (size_t i = 0; i < r->front_count && i < MOST_ROWS; i++) {
     print_row(t, r->front[i]);
     has_best |= r->front[i] == r->best;
+    has_moving |= r->front[i] == r->moving;
     has_recorded |= r->front[i] == 0;
   }
   if (r->front_count > MOST_ROWS)
     printf("%12s and %zu more that need more memory: see --json\n", "", r->front_count - MOST_ROWS);
-  if (!has_best || (!has_recorded && r->best != 0))
+  if (!has_best || !has_moving || (!has_recorded && r->best != 0))
     putchar('\n');
+  if (!has_moving)
+    print_row(t, r->moving);
   if (!has_best)
     print_row(t, r->best);
   if (!has_recorded && r->best != 0)
@@ -96,12 +102,35 @@ static void print_failures(const tuning *t) {
 }
 
 static void print_fit(const char *which, const weir__fit *fit) {
-  char text[32];
-  if (fit->bytes)
-    printf("  %s under the %s settings, with %llu %s\n", weir__format_bytes(fit->bytes, text), which,
-           (unsigned long long)fit->retries, fit->retries == 1 ? "retry" : "retries");
-  else
-    printf("  none under the %s settings\n", which);
+  char text[2][32];
+  if (!fit->bytes) {
+    printf("  none %s\n", which);
+    return;
+  }
+  printf("  %s %s, with %llu %s", weir__format_bytes(fit->bytes, text[0]), which, (unsigned long long)fit->retries,
+         fit->retries == 1 ? "retry" : "retries");
+  if (strcmp(weir__format_bytes(fit->least, text[1]), text[0]) != 0)
+    printf("; %s if streams have always done their work when they are asked", text[1]);
+  putchar('\n');
+}
+
+/* The best settings with moving_pages, a key that PyTorch itself does not know. */
+static void print_moving(const tuning *t) {
+  const weir__tune_result *r = &t->result;
+  const weir__tune_score *before = &r->candidates[0].score, *after = &r->candidates[r->moving].score;
+  char text[3][32], conf[WEIR_CLI_CONF_TEXT];
+  if (!r->moving)
+    return;
+  printf("%sThe best with Weir's allocator under PyTorch%s (moving_pages is a key that PyTorch does not know: see "
+         "docs/torch.md):\n",
+         weir_cli_bold(), weir_cli_plain());
+  weir_cli_keep_line();
+  printf("  export WEIR_ALLOC_CONF='%s'\n", weir_cli_conf_text(&r->candidates[r->moving].settings, conf));
+  printf("Peak reserved memory is %s, %.1f %% less than recorded. Driver calls cost %s.\n",
+         weir__format_bytes(after->peak, text[0]), saved_percent(before->peak, after->peak),
+         weir_cli_format_ns(after->cost, text[1]));
+  if (before->failures && !after->failures)
+    puts("Memory no longer runs out.");
 }
 
 static void print_verdict(const tuning *t) {
@@ -135,11 +164,14 @@ static void print_verdict(const tuning *t) {
     puts("large_segment_size_mb needs PyTorch 2.11 or newer.");
   if (t->options.history_count > 1)
     print_files(t);
+  print_moving(t);
   if (t->options.fit) {
     printf("The least memory in which %s:\n", t->options.history_count > 1 ? "all jobs run" : "the job runs");
-    print_fit("recorded", &r->fit_recorded);
+    print_fit("under the recorded settings", &r->fit_recorded);
     if (r->best)
-      print_fit("best", &r->fit_best);
+      print_fit("under the best settings", &r->fit_best);
+    if (r->moving)
+      print_fit("under the best settings with Weir's allocator", &r->fit_moving);
   }
 }
 
@@ -183,14 +215,6 @@ static void print_text(const tuning *t) {
   print_verdict(t);
 }
 
-static void json_fit(const char *key, const weir__fit *fit) {
-  if (!fit->bytes) {
-    WEIR_CLI_JSON(JSON_NULL(key));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_NATURAL("bytes", fit->bytes), JSON_NATURAL("retries", fit->retries), JSON_CLOSE);
-}
-
 static void json_candidate(const char *key, const tuning *t, size_t candidate) {
   const weir__tune_candidate *c = &t->result.candidates[candidate];
   char conf[WEIR_CLI_CONF_TEXT];
@@ -214,13 +238,18 @@ static void print_json(const tuning *t) {
   WEIR_CLI_JSON(JSON_NATURAL("files", t->options.history_count), JSON_NATURAL("tried", r->candidate_count));
   json_candidate("recorded", t, 0);
   json_candidate("best", t, r->best);
+  if (r->moving)
+    json_candidate("best_moving", t, r->moving);
+  else
+    WEIR_CLI_JSON(JSON_NULL("best_moving"));
   WEIR_CLI_JSON(JSON_LIST("front"));
   for (size_t i = 0; i < r->front_count; i++)
     json_candidate(NULL, t, r->front[i]);
   WEIR_CLI_JSON(JSON_CLOSE);
   if (t->options.fit) {
-    json_fit("fit_recorded", &r->fit_recorded);
-    json_fit("fit_best", &r->fit_best);
+    weir_cli_json_fit("fit_recorded", &r->fit_recorded);
+    weir_cli_json_fit("fit_best", &r->fit_best);
+    weir_cli_json_fit("fit_moving", &r->fit_moving);
   }
   weir_cli_json_end();
 }
@@ -271,7 +300,9 @@ static int tune_files(tuning *t, char **names, int count) {
   }
   if (!parallel->rank)
     (weir_cli_prediction.json ? print_json : print_text)(t);
-  code = t->result.candidates[t->result.best].score.failures ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
+  bool serves = !t->result.candidates[t->result.best].score.failures ||
+                (t->result.moving && !t->result.candidates[t->result.moving].score.failures);
+  code = serves ? WEIR_EXIT_OK : WEIR_EXIT_SHORT;
   weir__tune_clear(&t->result);
   return code;
 }

@@ -13,12 +13,18 @@
 
 enum { MOST_CONFS = 256 };
 
+typedef struct outcome {
+  weir__prediction p;
+  weir__fit fit; /* with --fit; all zero if there is none */
+} outcome;
+
 static struct {
   int threads; /* 0 for all cores */
+  bool fit;
   unsigned conf_count;
   const char *confs[MOST_CONFS];
   weir__settings settings[MOST_CONFS];
-  weir__prediction rows[MOST_CONFS + 2]; /* of the current file: see OWN_ROWS */
+  outcome rows[MOST_CONFS + 2]; /* of the current file: see OWN_ROWS */
 } whatif;
 
 /* The recorded settings have two rows: the recording itself, as the checked replay reproduced it, and a replay like
@@ -44,8 +50,12 @@ static void predict(void *context, size_t row, void *result) {
   const weir__replayer *history = context;
   const weir_cli_prediction_options *common = &weir_cli_prediction;
   const weir__settings *settings = settings_of(history, row);
-  weir__prediction *prediction = result;
+  weir__prediction *prediction = &((outcome *)result)->p;
   weir__capacity capacity;
+  /* It is found for all alike: the least limit on a device that has enough memory. */
+  if (whatif.fit &&
+      weir__predict_fit(history, settings, &(weir__capacity){.limit = WEIR__FIT_STEP}, &((outcome *)result)->fit))
+    ((outcome *)result)->fit = (weir__fit){0};
   if (!row && is_reproduced(history)) {
     weir__prediction_from(weir__replayer_check(history), &common->costs, prediction);
     return;
@@ -55,28 +65,92 @@ static void predict(void *context, size_t row, void *result) {
     weir__predict(history, settings, &capacity, &common->costs, prediction);
 }
 
-enum { ROW_TEXT = 160 };
+/* ---- The table ---- */
 
-/* The figures of a row; returns `text`. */
-static const char *format_figures(const weir__prediction *p, char text[ROW_TEXT]) {
-  char part[3][32];
-  snprintf(text, ROW_TEXT, "%12s %12s %6.1f %% %9llu %10s %8llu %7llu", weir__format_bytes(p->peak_reserved, part[0]),
-           weir__format_bytes(p->peak_allocated, part[1]), 100 * weir__prediction_fragmentation(p),
-           (unsigned long long)weir__prediction_calls(p), weir_cli_format_ns(p->cost, part[2]),
-           (unsigned long long)p->retries, (unsigned long long)p->failures);
-  return text;
+typedef enum column { RESERVED, ALLOCATED, UNUSED, CALLS, COST, RETRIES, FAILED, FITS, COLUMNS } column;
+
+static const struct {
+  const char *name;
+  int width; /* at least */
+} columns[COLUMNS] = {
+    [RESERVED] = {"reserved", 12}, [ALLOCATED] = {"allocated", 12}, [UNUSED] = {"unused", 8}, [CALLS] = {"calls", 9},
+    [COST] = {"cost", 10},         [RETRIES] = {"retries", 8},      [FAILED] = {"failed", 7}, [FITS] = {"fits in", 12}};
+
+enum { CELL_TEXT = 72 };
+
+typedef struct cells {
+  char of[COLUMNS][CELL_TEXT];
+} cells;
+
+/* "3.10 to 3.13 GiB": two figures with their units; one if they read the same. */
+static void join(char low[32], const char *high, char cell[CELL_TEXT]) {
+  char *low_unit = strrchr(low, ' ');
+  const char *high_unit = strrchr(high, ' ');
+  if (strcmp(low, high) == 0)
+    snprintf(cell, CELL_TEXT, "%s", low);
+  else {
+    if (low_unit && high_unit && strcmp(low_unit, high_unit) == 0)
+      *low_unit = 0;
+    snprintf(cell, CELL_TEXT, "%s to %s", low, high);
+  }
+}
+
+static void join_bytes(uint64_t a, uint64_t b, char cell[CELL_TEXT]) {
+  char text[2][32];
+  weir__format_bytes(a < b ? a : b, text[0]);
+  join(text[0], weir__format_bytes(a < b ? b : a, text[1]), cell);
+}
+
+static void join_numbers(uint64_t a, uint64_t b, char cell[CELL_TEXT]) {
+  char text[2][32];
+  snprintf(text[0], sizeof text[0], "%llu", (unsigned long long)(a < b ? a : b));
+  snprintf(text[1], sizeof text[1], "%llu", (unsigned long long)(a < b ? b : a));
+  join(text[0], text[1], cell);
+}
+
+static void join_shares(double a, double b, char cell[CELL_TEXT]) {
+  char text[2][32];
+  snprintf(text[0], sizeof text[0], "%.1f %%", 100 * (a < b ? a : b));
+  snprintf(text[1], sizeof text[1], "%.1f %%", 100 * (a < b ? b : a));
+  join(text[0], text[1], cell);
+}
+
+static void join_times(double a, double b, char cell[CELL_TEXT]) {
+  char text[2][32];
+  weir_cli_format_ns(a < b ? a : b, text[0]);
+  join(text[0], weir_cli_format_ns(a < b ? b : a, text[1]), cell);
+}
+
+static void fill_cells(const outcome *row, cells *c) {
+  const weir__prediction *p = &row->p;
+  const weir__prediction_busy *busy = &p->busy;
+  join_bytes(p->peak_reserved, busy->peak_reserved, c->of[RESERVED]);
+  join_bytes(p->peak_allocated, busy->peak_allocated, c->of[ALLOCATED]);
+  join_shares(weir__prediction_fragmentation(p), weir__prediction_busy_fragmentation(p), c->of[UNUSED]);
+  join_numbers(weir__prediction_calls(p), busy->calls, c->of[CALLS]);
+  join_times(p->cost, busy->cost, c->of[COST]);
+  join_numbers(p->retries, busy->retries, c->of[RETRIES]);
+  join_numbers(p->failures, busy->failures, c->of[FAILED]);
+  join_bytes(row->fit.least, row->fit.bytes, c->of[FITS]);
+  if (!row->fit.bytes)
+    snprintf(c->of[FITS], CELL_TEXT, "none");
 }
 
 /* Whether the second row differs from the first. */
 static bool has_replayed_row(const weir__replayer *history) {
-  const weir__prediction *rows = whatif.rows;
-  char text[2][ROW_TEXT];
-  if (is_late(history) || (weir_cli_prediction.memory && is_reproduced(history)))
+  const weir__prediction *a = &whatif.rows[0].p, *b = &whatif.rows[1].p;
+  cells text[2];
+  if (is_late(history) || (weir_cli_prediction.memory && is_reproduced(history)) || b->is_range)
     return true;
   if (weir_cli_prediction.json)
-    return rows[0].peak_reserved != rows[1].peak_reserved || rows[0].peak_allocated != rows[1].peak_allocated ||
-           rows[0].cost != rows[1].cost || rows[0].retries != rows[1].retries || rows[0].failures != rows[1].failures;
-  return strcmp(format_figures(&rows[0], text[0]), format_figures(&rows[1], text[1])) != 0;
+    return a->peak_reserved != b->peak_reserved || a->peak_allocated != b->peak_allocated || a->cost != b->cost ||
+           a->retries != b->retries || a->failures != b->failures;
+  for (size_t i = 0; i < 2; i++)
+    fill_cells(&whatif.rows[i], &text[i]);
+  for (size_t i = 0; i < COLUMNS; i++)
+    if (strcmp(text[0].of[i], text[1].of[i]) != 0)
+      return true;
+  return false;
 }
 
 static bool is_shown(const weir__replayer *history, size_t row) { return row != 1 || has_replayed_row(history); }
@@ -113,10 +187,79 @@ static void explain_own_rows(const weir__replayer *history) {
          "slightly: compare them with the second row, which has the recorded settings.");
 }
 
+static void print_table(const weir__replayer *history, const char *recorded) {
+  int widths[COLUMNS] = {0};
+  cells c;
+  for (column k = 0; k < COLUMNS; k++)
+    widths[k] = k != FITS || whatif.fit ? columns[k].width : 0;
+  for (size_t i = 0; i < row_count(); i++) {
+    fill_cells(&whatif.rows[i], &c);
+    for (column k = 0; k < COLUMNS && is_shown(history, i); k++)
+      if (widths[k] && (int)strlen(c.of[k]) > widths[k])
+        widths[k] = (int)strlen(c.of[k]);
+  }
+  for (column k = 0; k < COLUMNS; k++)
+    if (widths[k])
+      printf("%*s ", widths[k], columns[k].name);
+  puts(" settings");
+  for (size_t i = 0; i < row_count(); i++) {
+    if (!is_shown(history, i))
+      continue;
+    fill_cells(&whatif.rows[i], &c);
+    for (column k = 0; k < COLUMNS; k++)
+      if (widths[k])
+        printf("%*s ", widths[k], c.of[k]);
+    if (i >= OWN_ROWS)
+      printf(" %s\n", weir_cli_escaped(name_of(history, i)));
+    else
+      printf(" %s%s%s: %s\n", weir_cli_bold(), name_of(history, i), weir_cli_plain(),
+             *recorded ? recorded : "(defaults)");
+  }
+}
+
+/* What moved, for each row in which something could. */
+static void print_moving(const weir__replayer *history) {
+  for (size_t i = 0; i < row_count(); i++) {
+    const weir_moving_stats *idle = &whatif.rows[i].p.moving, *busy = &whatif.rows[i].p.busy.moving;
+    char moved[CELL_TEXT], made[CELL_TEXT], returned[CELL_TEXT];
+    if (!is_shown(history, i) || (!idle->pages_made && !busy->pages_made))
+      continue;
+    join_numbers((uint64_t)idle->pages_moved, (uint64_t)busy->pages_moved, moved);
+    join_numbers((uint64_t)idle->pages_made, (uint64_t)busy->pages_made, made);
+    join_numbers((uint64_t)idle->pages_returned, (uint64_t)busy->pages_returned, returned);
+    printf("  %s: %s pages made, %s moved, %s returned to an address where they were still mapped\n",
+           weir_cli_escaped(name_of(history, i)), made, moved, returned);
+  }
+}
+
+static void print_failures(const weir__replayer *history) {
+  for (size_t i = 0; i < row_count(); i++) {
+    const weir__prediction *p = &whatif.rows[i].p;
+    if (!is_shown(history, i) || (!p->failures && !p->busy.failures))
+      continue;
+    printf("  %s first fails at ", weir_cli_escaped(name_of(history, i)));
+    if (p->failures)
+      weir_cli_print_failure(p);
+    else
+      fputs("a request that pages of a busy stream could have served: it depends on how far that stream is", stdout);
+    putchar('\n');
+  }
+}
+
+/* Says what a range means. */
+static void explain_ranges(const weir__replayer *history) {
+  for (size_t i = 0; i < row_count(); i++)
+    if (is_shown(history, i) && whatif.rows[i].p.is_range) {
+      puts(
+          "  A range: pages move from one stream to another only when the first has done its work, and how far streams "
+          "were is not recorded. One end is for streams that always had, the other for streams that never had.");
+      return;
+    }
+}
+
 static void print_rows(const weir_cli_history *h) {
   const weir__replayer *history = h->history;
-  char text[ROW_TEXT], limit[32], recorded[WEIR_CLI_CONF_TEXT];
-  const weir__prediction *rows = whatif.rows;
+  char limit[32], recorded[WEIR_CLI_CONF_TEXT];
   weir_cli_fold_begin();
   const weir__replay_report *check = weir__replayer_check(history);
   weir_cli_conf_text(weir__replayer_settings(history), recorded);
@@ -125,24 +268,10 @@ static void print_rows(const weir_cli_history *h) {
   if (check->limit_is_inferred && !weir_cli_prediction.memory)
     printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, limit));
   explain_own_rows(history);
-  printf("%12s %12s %8s %9s %10s %8s %7s  %s\n", "reserved", "allocated", "unused", "calls", "cost", "retries",
-         "failed", "settings");
-  for (size_t i = 0; i < row_count(); i++) {
-    if (!is_shown(history, i))
-      continue;
-    printf("%s  ", format_figures(&rows[i], text));
-    if (i >= OWN_ROWS)
-      puts(weir_cli_escaped(name_of(history, i)));
-    else
-      printf("%s%s%s: %s\n", weir_cli_bold(), name_of(history, i), weir_cli_plain(),
-             *recorded ? recorded : "(defaults)");
-  }
-  for (size_t i = 0; i < row_count(); i++)
-    if (is_shown(history, i) && rows[i].failures) {
-      printf("  %s first fails at ", weir_cli_escaped(name_of(history, i)));
-      weir_cli_print_failure(&rows[i]);
-      putchar('\n');
-    }
+  print_table(history, recorded);
+  print_moving(history);
+  explain_ranges(history);
+  print_failures(history);
 }
 
 static void print_json(const weir_cli_history *h) {
@@ -158,7 +287,9 @@ static void print_json(const weir_cli_history *h) {
       continue;
     WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("conf", i < OWN_ROWS ? recorded : whatif.confs[i - OWN_ROWS]),
                   JSON_BOOL("recorded", i < OWN_ROWS));
-    weir_cli_json_prediction(&whatif.rows[i]);
+    weir_cli_json_prediction(&whatif.rows[i].p);
+    if (whatif.fit)
+      weir_cli_json_fit("fit", &whatif.rows[i].fit);
     WEIR_CLI_JSON(JSON_BOOL("is_recording", !i && is_reproduced(history)), JSON_CLOSE);
   }
   WEIR_CLI_JSON(JSON_CLOSE);
@@ -178,7 +309,7 @@ static int predict_file(const char *file) {
   weir__parallel_run(&parallel, row_count(), predict, h.history, whatif.rows, sizeof *whatif.rows);
   weir_cli_progress_end(progress);
   for (size_t i = 0; i < row_count() && !code; i++)
-    if (whatif.rows[i].status) {
+    if (whatif.rows[i].p.status) {
       predict(h.history, i, &whatif.rows[i]); /* again: the text of an error stays in the thread that met it */
       code = weir_cli_fail("%s: --conf %s: %s", weir_cli_escaped(file), name_of(h.history, i), weir_last_error());
     }
@@ -203,6 +334,8 @@ static int read_conf(const char *conf) {
 static const weir_cli_option option_table[] = {
     {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .is_required = true, .read = read_conf,
      .help = "settings to try, such as expandable_segments:True, or '' for the defaults. Can be given several times"},
+    {"fit", .target = &whatif.fit,
+     .help = "also find the smallest limit under which the job runs to its end, in steps of 2 MiB"},
     WEIR_CLI_THREADS_OPTION(&whatif.threads),
     {0}};
 
@@ -210,8 +343,10 @@ const weir_cli_command weir_cmd_whatif = {
     .name = "whatif",
     .summary = "show what a recorded job would have done under other settings",
     .description = "Show what a recorded job would have done under other settings, one row for each: peak memory, "
-                   "fragmentation, driver calls and their cost, retries and failures. First, a replay under the "
-                   "recorded settings is compared with the file.",
+                   "fragmentation, driver calls and their cost, retries and failures; with moving_pages, also how many "
+                   "pages moved, were made, and returned to where they were still mapped. Where the outcome depends on "
+                   "how far streams were, which is not recorded, it is a range. First, a replay under the recorded "
+                   "settings is compared with the file.",
     .argument = "FILE...",
     .options = option_table,
     .shared = weir_cli_prediction_table,

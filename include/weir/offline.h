@@ -135,6 +135,9 @@ typedef struct weir_offline_predict_options {
   const char *conf; /* settings on top of the defaults, as in WEIR_ALLOC_CONF; NULL for the recorded ones */
   uint64_t memory;  /* of the device, up to 64 TiB; 0 for the recorded limit, or as much as it takes */
   double fraction;  /* the part of it that may be used, 0 to 1; 0 for what the settings say */
+  /* With moving_pages, the outcome may depend on how far streams were, which is not recorded. 0: each had done its work
+   * when the allocator asks; 1: none had, until the allocator waits for it. The truth lies between the two. */
+  int streams_are_busy;
 } weir_offline_predict_options;
 
 void weir_offline_predict_options_init(weir_offline_predict_options *options);

@@ -317,11 +317,15 @@ static weir__block *grow_apart(weir__heap *heap, weir__arena *arena, const weir_
 static weir_status install_segment(weir__heap *heap, const weir__settings *settings, const weir__state *state,
                                    const weir__state_segment *s, uint64_t *blocks) {
   weir__settings with = *settings;
+  bool moves = s->is_expandable && settings->moving_pages;
   with.expandable_segments = s->is_expandable;
+  with.moving_pages = false; /* no page of another segment is to move here */
   if (s->reserve)
     with.expandable_segments_reserve = (weir__reserve){.bytes = s->reserve};
   if (s->page && !s->is_small)
     with.large_segment_size = s->page;
+  if (moves) /* the sizes of its pages are not known: the smallest ones leave all its holes free */
+    with.large_segment_size = WEIR__SMALL_SEGMENT;
   weir__arena *arena = weir__arena_get(pool_of(heap, s), (weir_cu_stream)(uintptr_t)s->stream);
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a segment from before the recording");
@@ -330,6 +334,7 @@ static weir_status install_segment(weir__heap *heap, const weir__settings *setti
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                       "a segment of %llu bytes at 0x%llx from before the recording cannot be put back",
                       (unsigned long long)s->size, (unsigned long long)s->address);
+  weir__segment_of(heap, block)->is_moving = moves;
   weir__arena_lock(arena);
   bool is_cut = cut(arena, &with, state, s, block, blocks);
   weir__arena_unlock(arena);

@@ -14,18 +14,19 @@
 enum { MOST_BYTES = 1 << 16 };
 
 /* Measured on an NVIDIA H200 with driver 580 and CUDA 13.0. A pair of cuMemAlloc and cuMemFree takes 62 to 94 us, half
- * of which is assigned to each. cuMemCreate takes 8.9, 9.4 and 11.1 us for 2, 20 and 64 MiB, cuMemRelease 13.0, 17.5
- * and 33.8; linear fits are within a tenth. cuMemAddressReserve takes 9 to 66 us. */
+ * of which is assigned to each. cuMemRelease takes 15, 28 and 48 us for 2, 20 and 64 MiB; the linear fit is within a
+ * tenth. The other calls cost the same for handles of any size. cuMemAddressReserve takes 9 to 66 us. */
 void weir__costs_default(weir__costs *costs) {
   *costs = (weir__costs){.of = {[WEIR__METER_ALLOC] = {39000, 0},
                                 [WEIR__METER_FREE] = {39000, 0},
                                 [WEIR__METER_RESERVE] = {37500, 0},
                                 [WEIR__METER_UNRESERVE] = {22000, 0},
-                                [WEIR__METER_CREATE] = {8820, 35},
-                                [WEIR__METER_MAP] = {540, 0},
-                                [WEIR__METER_SET_ACCESS] = {23000, 0},
-                                [WEIR__METER_UNMAP] = {16000, 0},
-                                [WEIR__METER_RELEASE] = {11700, 315}}};
+                                [WEIR__METER_CREATE] = {13000, 0},
+                                [WEIR__METER_MAP] = {1300, 0},
+                                [WEIR__METER_SET_ACCESS] = {33000, 0},
+                                [WEIR__METER_UNMAP] = {21500, 0},
+                                [WEIR__METER_RELEASE] = {15000, 530},
+                                [WEIR__METER_STREAM_QUERY] = {370, 0}}};
 }
 
 /* The number of a key; NULL if there is no such key. */
@@ -64,7 +65,7 @@ weir_status weir__costs_parse(const char *name, const char *text, weir__costs *c
     if (!number)
       return weir__fail(WEIR_ERROR_BAD_DATA,
                         "%s: line %d: there is no key '%.*s'; there are alloc, free, reserve, unreserve, create, map, "
-                        "set_access, unmap, release, and each of them with _mib",
+                        "set_access, unmap, release, stream_query, and each of them with _mib",
                         name, line, (int)(length < 80 ? length : 80), at);
     const char *value = skip(at + length, &line);
     char *end;

@@ -440,6 +440,7 @@ static weir_status get_state(const weir__recording *recording, const weir__expla
     } else {
       const weir__replay_report *check = weir__replayer_check(*replayer);
       v->settings = *weir__replayer_settings(*replayer);
+      x->is_moving = v->settings.moving_pages;
       if (!is_replayed(*replayer, x->event)) {
         x->differences = check->differences;
         memcpy(x->difference, check->shown[0], sizeof x->difference);

@@ -81,9 +81,11 @@ typedef struct weir__trial {
   char change[WEIR__TRIAL_TEXT]; /* SETTING: the part that is new */
   size_t event;                  /* EMPTY: after which the cache is emptied */
   bool is_early;                 /* EMPTY: when least was in use, not right before the request */
-  bool works;                    /* the request is served, and no more requests before it fail than in the recording */
-  size_t failed_before;          /* requests before it that fail */
-  uint64_t reserved;             /* bytes in all when it is served */
+  bool is_weir_only;             /* SETTING: it has a key that PyTorch does not know */
+  bool depends;         /* SETTING: it works if other streams have done their work in time, and not otherwise */
+  bool works;           /* the request is served, and no more requests before it fail than in the recording */
+  size_t failed_before; /* requests before it that fail */
+  uint64_t reserved;    /* bytes in all when it is served */
 } weir__trial;
 
 typedef struct weir__explanation {
@@ -134,6 +136,7 @@ typedef struct weir__explanation {
   bool is_from_file;         /* the state is the list of segments: nothing was replayed, or not exactly */
   bool is_unknown;           /* the state is not known, since it is not at the beginning: `difference` says why */
   bool has_checkpoint;       /* the state before the history was recorded */
+  bool is_moving;            /* pages moved in the job: its replay need not be exact, since it depends on streams */
   bool limit_is_inferred;
   bool limit_is_device; /* there was no other limit: the device was full */
   bool has_other_limit; /* the given memory does not explain the failure, so the limit was inferred */

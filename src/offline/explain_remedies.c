@@ -49,17 +49,31 @@ static weir_status capacity_for(const weir__trial_options *o, const weir__settin
   return status;
 }
 
+/* Of a range, the worse end counts; *differs, which may be NULL, becomes whether the other end serves the request. */
 static weir_status run_in(const weir__trial_options *o, const weir__settings *settings, const weir__capacity *capacity,
-                          size_t empty_after, watch *w) {
+                          size_t empty_after, watch *w, bool *differs) {
   weir__replay_report report;
-  *w = (watch){.target = o->event, .empty_after = empty_after};
-  return weir__replayer_run(o->replayer, settings, capacity, &(weir__replay_callback){look, w}, &report);
+  weir__capacity busy = *capacity;
+  watch other = {.target = o->event, .empty_after = empty_after};
+  *w = other;
+  busy.is_busy = true;
+  weir_status status = weir__replayer_run(o->replayer, settings, capacity, &(weir__replay_callback){look, w}, &report);
+  if (status || !weir__replayer_is_range(o->replayer, settings))
+    return status;
+  status = weir__replayer_run(o->replayer, settings, &busy, &(weir__replay_callback){look, &other}, &report);
+  bool is_worse = w->served && (!other.served || other.failed_before > w->failed_before);
+  if (!status && differs)
+    *differs = is_worse;
+  if (!status && (is_worse || (w->served && other.reserved > w->reserved)))
+    *w = other;
+  return status;
 }
 
-static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {
+static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w,
+                       bool *differs) {
   weir__capacity capacity;
   weir_status status = capacity_for(o, settings, &capacity);
-  return status ? status : run_in(o, settings, &capacity, empty_after, w);
+  return status ? status : run_in(o, settings, &capacity, empty_after, w, differs);
 }
 
 static const weir__recording_entry *events_of(const weir__trial_options *o) {
@@ -117,6 +131,8 @@ static bool export_text(const weir__recording *recording, const weir__settings *
     settings = *recorded;
   if (weir__settings_parse(&settings, change, &settings))
     return false;
+  if (settings.moving_pages)
+    settings.expandable_segments = false; /* implied */
   return weir__settings_format(&settings, text, WEIR__TRIAL_TEXT) < WEIR__TRIAL_TEXT;
 }
 
@@ -136,6 +152,7 @@ static const char *const changes[] = {
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
     "expandable_segments:True,roundup_power2_divisions:default",
+    "moving_pages:True", /* not a key of PyTorch, so it comes last */
 };
 
 enum { CHANGES = sizeof changes / sizeof *changes };
@@ -160,7 +177,7 @@ static weir_status try_emptying(const weir__trial_options *o, size_t recorded, w
     weir__trial trial = {.remedy = WEIR__REMEDY_EMPTY, .event = when[i], .is_early = i == 1};
     if (when[i] == WEIR__NO_ENTRY)
       continue;
-    weir_status status = run(o, NULL, when[i], &w);
+    weir_status status = run(o, NULL, when[i], &w, NULL);
     if (status)
       return status;
     keep(&trial, &w, recorded, x);
@@ -180,7 +197,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
   const weir__settings *known = weir__replayer_settings(o->replayer);
   if (weir__replayer_start(o->replayer)->segment_count) {
     watch w;
-    weir_status status = run(o, known, WEIR__NO_ENTRY, &w);
+    weir_status status = run(o, known, WEIR__NO_ENTRY, &w, NULL);
     if (status)
       return status;
     x->is_served_anew = w.is_seen && w.served && w.failed_before <= recorded;
@@ -195,7 +212,8 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
         !export_text(o->recording, known, changes[i], trial.conf) || is_known(x, trial.conf))
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
-    weir_status status = run(o, &settings, WEIR__NO_ENTRY, &w);
+    trial.is_weir_only = settings.moving_pages;
+    weir_status status = run(o, &settings, WEIR__NO_ENTRY, &w, &trial.depends);
     if (status)
       return status;
     keep(&trial, &w, recorded, x);
@@ -207,7 +225,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
  * one, or else of the device. */
 static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64_t steps, bool whole, size_t recorded,
                              bool *works) {
-  weir__capacity capacity = {0, UINT64_MAX};
+  weir__capacity capacity = {.limit = UINT64_MAX};
   *(is_limit ? &capacity.limit : &capacity.memory) = steps * WEIR__FIT_STEP;
   if (whole) {
     weir__replay_report report;
@@ -216,7 +234,7 @@ static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64
     return status;
   }
   watch w;
-  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_ENTRY, &w);
+  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_ENTRY, &w, NULL);
   *works = !status && w.is_seen && w.served && w.failed_before <= recorded;
   return status;
 }
@@ -272,7 +290,7 @@ weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *
     x->is_proven = true;
     x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved};
   } else {
-    weir_status status = run(o, NULL, WEIR__NO_ENTRY, &w);
+    weir_status status = run(o, NULL, WEIR__NO_ENTRY, &w, NULL);
     if (status)
       return status;
     x->is_proven = w.is_seen && !w.served;

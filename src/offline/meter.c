@@ -9,10 +9,13 @@ typedef struct meter {
   weir_driver table; /* must be first: a weir_driver * of a meter is a meter * */
   weir_driver *inner;
   weir__meter_counts counts;
-  /* An allocator maps handles of one size into a reservation, so the range of a call shows their number. The values are
-   * the handles' sizes, and the meter itself until the first is mapped. */
-  weir__rangemap reservations;
+  /* What is mapped, one range for each mapping: a call for a range costs as much as the handles in it. The values are
+   * not used. */
+  weir__rangemap mappings;
   weir__rangemap handles; /* handles that were created and not released: the values are their sizes */
+  weir__meter_is_idle *is_idle;
+  void *is_idle_context;
+  bool has_waited; /* since the last weir__meter_work */
 } meter;
 
 const char *weir__meter_name(weir__meter_kind kind) {
@@ -62,19 +65,12 @@ static weir_cu_result count_free(weir_driver *self, weir_cu_deviceptr pointer) {
 
 static weir_cu_result count_reserve(weir_driver *self, weir_cu_deviceptr *pointer, uint64_t bytes, uint64_t alignment,
                                     weir_cu_deviceptr wish, unsigned long long flags) {
-  meter *m = (meter *)self;
-  weir_cu_result result = MemAddressReserve(self, pointer, bytes, alignment, wish, flags);
-  if (!result)
-    weir__rangemap_insert(&m->reservations, *pointer, bytes, m);
-  return count(m, WEIR__METER_RESERVE, result, 1, bytes);
+  return count((meter *)self, WEIR__METER_RESERVE, MemAddressReserve(self, pointer, bytes, alignment, wish, flags), 1,
+               bytes);
 }
 
 static weir_cu_result count_unreserve(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes) {
-  meter *m = (meter *)self;
-  weir_cu_result result = MemAddressFree(self, pointer, bytes);
-  if (!result)
-    weir__rangemap_remove(&m->reservations, pointer);
-  return count(m, WEIR__METER_UNRESERVE, result, 1, bytes);
+  return count((meter *)self, WEIR__METER_UNRESERVE, MemAddressFree(self, pointer, bytes), 1, bytes);
 }
 
 static weir_cu_result count_create(weir_driver *self, weir_cu_mem_handle *handle, uint64_t bytes,
@@ -96,38 +92,64 @@ static weir_cu_result count_release(weir_driver *self, weir_cu_mem_handle handle
 static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes, uint64_t offset,
                                 weir_cu_mem_handle handle, unsigned long long flags) {
   meter *m = (meter *)self;
-  uint64_t base, size;
   weir_cu_result result = MemMap(self, pointer, bytes, offset, handle, flags);
-  if (!result && weir__rangemap_find(&m->reservations, pointer, &base, &size) == m) {
-    weir__rangemap_remove(&m->reservations, base);
-    weir__rangemap_insert(&m->reservations, base, size, (void *)(uintptr_t)bytes);
-  }
+  if (!result)
+    weir__rangemap_insert(&m->mappings, pointer, bytes, m);
   return count(m, WEIR__METER_MAP, result, 1, bytes);
 }
 
-/* The number of handles that are mapped into a range without holes. */
-static uint64_t handles_in(const meter *m, weir_cu_deviceptr pointer, uint64_t bytes) {
-  const void *size = weir__rangemap_find(&m->reservations, pointer, NULL, NULL);
-  return size && size != m ? (bytes + (uintptr_t)size - 1) / (uintptr_t)size : 1;
+/* The number of handles that are mapped in a range. With `forget`, they are no longer. */
+static uint64_t handles_in(meter *m, weir_cu_deviceptr pointer, uint64_t bytes, bool forget) {
+  uint64_t found = 0, base, size;
+  for (uint64_t at = pointer; at < pointer + bytes; at = base + size) {
+    if (!weir__rangemap_at_or_after(&m->mappings, at, &base, &size) || base >= pointer + bytes)
+      break;
+    found++;
+    if (forget)
+      weir__rangemap_remove(&m->mappings, base);
+  }
+  return found ? found : 1;
 }
 
 static weir_cu_result count_set_access(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes,
                                        const weir_cu_mem_access *access, size_t accesses) {
   meter *m = (meter *)self;
   weir_cu_result result = MemSetAccess(self, pointer, bytes, access, accesses);
-  return count(m, WEIR__METER_SET_ACCESS, result, handles_in(m, pointer, bytes), bytes);
+  return count(m, WEIR__METER_SET_ACCESS, result, handles_in(m, pointer, bytes, false), bytes);
 }
 
 static weir_cu_result count_unmap(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes) {
   meter *m = (meter *)self;
-  return count(m, WEIR__METER_UNMAP, MemUnmap(self, pointer, bytes), handles_in(m, pointer, bytes), bytes);
+  weir_cu_result result = MemUnmap(self, pointer, bytes);
+  return count(m, WEIR__METER_UNMAP, result, result ? 0 : handles_in(m, pointer, bytes, true), bytes);
+}
+
+static weir_cu_result count_stream_query(weir_driver *self, weir_cu_stream stream) {
+  meter *m = (meter *)self;
+  weir_cu_result result = StreamQuery(self, stream);
+  if (!result && m->is_idle && !m->has_waited && !m->is_idle(m->is_idle_context, stream))
+    result = WEIR_CU_NOT_READY;
+  count(m, WEIR__METER_STREAM_QUERY, WEIR_CU_SUCCESS, 1, 0); /* an answer either way */
+  return result;
+}
+
+/* ---- Waiting ---- */
+
+static weir_cu_result wait_stream(weir_driver *self, weir_cu_stream stream) {
+  ((meter *)self)->has_waited = true;
+  return StreamSynchronize(self, stream);
+}
+
+static weir_cu_result wait_context(weir_driver *self) {
+  ((meter *)self)->has_waited = true;
+  return CtxSynchronize(self);
 }
 
 /* ---- The table ---- */
 
 static void destroy(weir_driver *self) {
   meter *m = (meter *)self;
-  weir__rangemap_clear(&m->reservations);
+  weir__rangemap_clear(&m->mappings);
   weir__rangemap_clear(&m->handles);
   free(m);
 }
@@ -153,6 +175,9 @@ weir_status weir__meter_open(weir_driver *inner, weir_driver **driver) {
   COUNT(MemSetAccess, count_set_access);
   COUNT(MemUnmap, count_unmap);
   COUNT(MemRelease, count_release);
+  COUNT(StreamQuery, count_stream_query);
+  COUNT(StreamSynchronize, wait_stream);
+  COUNT(CtxSynchronize, wait_context);
 #undef COUNT
   *driver = &m->table;
   return WEIR_OK;
@@ -161,3 +186,11 @@ weir_status weir__meter_open(weir_driver *inner, weir_driver **driver) {
 const weir__meter_counts *weir__meter_read(const weir_driver *driver) { return &((const meter *)driver)->counts; }
 
 void weir__meter_reset(weir_driver *driver) { ((meter *)driver)->counts = (weir__meter_counts){0}; }
+
+void weir__meter_ask(weir_driver *driver, weir__meter_is_idle *is_idle, void *context) {
+  meter *m = (meter *)driver;
+  m->is_idle = is_idle;
+  m->is_idle_context = context;
+}
+
+void weir__meter_work(weir_driver *driver) { ((meter *)driver)->has_waited = false; }

@@ -5,21 +5,23 @@
 #ifndef WEIR_OFFLINE_METER_H
 #define WEIR_OFFLINE_METER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "weir/driver.h"
 
 /* name, as written */
 #define WEIR__METER_MAP(X)                                                                                             \
-  X(ALLOC, "alloc")           /* cuMemAlloc */                                                                         \
-  X(FREE, "free")             /* cuMemFree */                                                                          \
-  X(RESERVE, "reserve")       /* cuMemAddressReserve */                                                                \
-  X(UNRESERVE, "unreserve")   /* cuMemAddressFree */                                                                   \
-  X(CREATE, "create")         /* cuMemCreate */                                                                        \
-  X(MAP, "map")               /* cuMemMap */                                                                           \
-  X(SET_ACCESS, "set_access") /* cuMemSetAccess */                                                                     \
-  X(UNMAP, "unmap")           /* cuMemUnmap */                                                                         \
-  X(RELEASE, "release")       /* cuMemRelease */
+  X(ALLOC, "alloc")               /* cuMemAlloc */                                                                     \
+  X(FREE, "free")                 /* cuMemFree */                                                                      \
+  X(RESERVE, "reserve")           /* cuMemAddressReserve */                                                            \
+  X(UNRESERVE, "unreserve")       /* cuMemAddressFree */                                                               \
+  X(CREATE, "create")             /* cuMemCreate */                                                                    \
+  X(MAP, "map")                   /* cuMemMap */                                                                       \
+  X(SET_ACCESS, "set_access")     /* cuMemSetAccess */                                                                 \
+  X(UNMAP, "unmap")               /* cuMemUnmap */                                                                     \
+  X(RELEASE, "release")           /* cuMemRelease */                                                                   \
+  X(STREAM_QUERY, "stream_query") /* cuStreamQuery */
 
 typedef enum weir__meter_kind {
 #define X(name, text) WEIR__METER_##name,
@@ -49,5 +51,12 @@ const weir__meter_counts *weir__meter_read(const weir_driver *driver);
 
 /* Resets the counts. */
 void weir__meter_reset(weir_driver *driver);
+
+/* Whether a stream has done all its work when cuStreamQuery asks. A ledger does everything at once, so it does not
+ * know. A wait makes all streams idle until weir__meter_work: the allocator waits in one place only, before a request
+ * fails, and then for each stream that has free pages. */
+typedef bool weir__meter_is_idle(void *context, weir_cu_stream stream);
+void weir__meter_ask(weir_driver *driver, weir__meter_is_idle *is_idle, void *context);
+void weir__meter_work(weir_driver *driver);
 
 #endif

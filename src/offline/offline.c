@@ -221,6 +221,7 @@ weir_status weir_offline_replayer_predict(const weir_offline_replayer *replayer,
     status = weir__settings_parse(NULL, o.conf, settings = &parsed);
   if (!status)
     status = weir__replayer_capacity_of(replayer_inside(replayer), settings, o.memory, o.fraction, &capacity);
+  capacity.is_busy = !status && o.streams_are_busy;
   if (!status)
     status = weir__replayer_run(replayer_inside(replayer), settings, &capacity, NULL, &report);
   if (status)

@@ -2,6 +2,21 @@
 
 #include "base/base.h"
 
+static weir__prediction_busy busy_figures(const weir__prediction *of) {
+  return (weir__prediction_busy){.peak_reserved = of->peak_reserved,
+                                 .peak_allocated = of->peak_allocated,
+                                 .retries = of->retries,
+                                 .failures = of->failures,
+                                 .calls = weir__prediction_calls(of),
+                                 .cost = of->cost,
+                                 .moving = of->moving};
+}
+
+static bool is_same(const weir__prediction_busy *a, const weir__prediction_busy *b) {
+  return a->peak_reserved == b->peak_reserved && a->peak_allocated == b->peak_allocated && a->retries == b->retries &&
+         a->failures == b->failures && a->calls == b->calls && a->cost == b->cost;
+}
+
 void weir__prediction_from(const weir__replay_report *report, const weir__costs *costs, weir__prediction *prediction) {
   const weir_allocator_stats *s = &report->stats;
   *prediction = (weir__prediction){.status = WEIR_OK,
@@ -16,24 +31,41 @@ void weir__prediction_from(const weir__replay_report *report, const weir__costs 
                                    .failed_allocated = report->failed_allocated,
                                    .calls = report->calls,
                                    .begin = report->begin,
+                                   .moving = s->moving,
                                    .cost = weir__costs_estimate(costs, &report->calls)};
+  prediction->busy = busy_figures(prediction);
 }
 
 weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
                           const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction) {
   weir__replay_report report;
+  weir__capacity busy = *capacity;
+  weir__prediction other;
+  busy.is_busy = true;
   weir_status status = weir__replayer_run(replayer, settings, capacity, NULL, &report);
+  if (!status)
+    weir__prediction_from(&report, costs, prediction);
+  if (!status && weir__replayer_is_range(replayer, settings) &&
+      !(status = weir__replayer_run(replayer, settings, &busy, NULL, &report))) {
+    weir__prediction_from(&report, costs, &other);
+    prediction->is_range = !is_same(&prediction->busy, &other.busy);
+    prediction->busy = other.busy;
+  }
   if (status)
     *prediction = (weir__prediction){.status = status};
-  else
-    weir__prediction_from(&report, costs, prediction);
   return status;
 }
 
-double weir__prediction_fragmentation(const weir__prediction *prediction) {
-  if (!prediction->peak_reserved)
-    return 0;
-  return 1 - (double)prediction->peak_allocated / (double)prediction->peak_reserved;
+static double fragmentation(uint64_t allocated, uint64_t reserved) {
+  return reserved ? 1 - (double)allocated / (double)reserved : 0;
+}
+
+double weir__prediction_fragmentation(const weir__prediction *p) {
+  return fragmentation(p->peak_allocated, p->peak_reserved);
+}
+
+double weir__prediction_busy_fragmentation(const weir__prediction *p) {
+  return fragmentation(p->busy.peak_allocated, p->busy.peak_reserved);
 }
 
 uint64_t weir__prediction_calls(const weir__prediction *prediction) {
@@ -49,7 +81,7 @@ uint64_t weir__prediction_calls(const weir__prediction *prediction) {
 static weir_status try_steps(const weir__replayer *replayer, const weir__settings *settings,
                              const weir__capacity *capacity, uint64_t steps, bool *fits, weir__fit *fit) {
   weir__replay_report report;
-  weir__capacity tried = {0, UINT64_MAX};
+  weir__capacity tried = {.limit = UINT64_MAX, .is_busy = capacity->is_busy};
   *(capacity->limit != UINT64_MAX ? &tried.limit : &tried.memory) = steps * WEIR__FIT_STEP;
   weir_status status = weir__replayer_run(replayer, settings, &tried, NULL, &report);
   *fits = !status && !report.failures;
@@ -58,10 +90,11 @@ static weir_status try_steps(const weir__replayer *replayer, const weir__setting
   return status;
 }
 
-weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
-                              const weir__capacity *capacity, weir__fit *fit) {
+/* The least memory if streams are as busy as `capacity` says. */
+static weir_status find_fit(const weir__replayer *replayer, const weir__settings *settings,
+                            const weir__capacity *capacity, weir__fit *fit) {
   weir__replay_report report;
-  const weir__capacity all = {0, UINT64_MAX};
+  const weir__capacity all = {.limit = UINT64_MAX, .is_busy = capacity->is_busy};
   weir_status status = weir__replayer_run(replayer, settings, &all, NULL, &report);
   if (status)
     return status;
@@ -89,4 +122,20 @@ weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settin
   if (!status)
     *fit = found;
   return status;
+}
+
+weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
+                              const weir__capacity *capacity, weir__fit *fit) {
+  weir__capacity busy = *capacity;
+  weir__fit least, most;
+  busy.is_busy = true;
+  weir_status status = find_fit(replayer, settings, capacity, &least);
+  most = least;
+  if (!status && weir__replayer_is_range(replayer, settings))
+    status = find_fit(replayer, settings, &busy, &most);
+  if (status)
+    return status;
+  *fit = most.bytes > least.bytes ? most : least;
+  fit->least = most.bytes < least.bytes ? most.bytes : least.bytes;
+  return WEIR_OK;
 }

@@ -27,10 +27,11 @@
 #define WEIR__REPLAY_MOST_MEMORY (1ull << 46)
 #define WEIR__REPLAY_ENOUGH_MEMORY (1ull << 41)
 
-/* What an allocator may take from the driver. */
+/* What an allocator may take from the driver, and what the driver says about streams. */
 typedef struct weir__capacity {
   uint64_t memory; /* the device's, in bytes, up to the largest; 0 for enough */
   uint64_t limit;  /* bytes of it that may be reserved; UINT64_MAX for all */
+  bool is_busy;    /* no stream has done its work when the allocator asks, to move its pages; otherwise all have */
 } weir__capacity;
 
 typedef struct weir__replay_options {
@@ -115,6 +116,11 @@ weir__capacity weir__replayer_capacity(const weir__replayer *replayer);
 weir_status weir__replayer_run(const weir__replayer *replayer, const weir__settings *settings,
                                const weir__capacity *capacity, const weir__replay_callback *callback,
                                weir__replay_report *report);
+
+/* Whether the outcome under some settings depends on how far streams were, which a recording does not say: pages move
+ * from one stream to another, or to a private pool, only when the first has done its work. The truth then lies between
+ * two runs, one with a capacity that is_busy. NULL stands for the recorded settings. */
+bool weir__replayer_is_range(const weir__replayer *replayer, const weir__settings *settings);
 
 /* The capacity of a device of `memory` bytes (0: as weir__replayer_capacity) of which `fraction` may be used (0: what
  * the settings say). WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and the device's memory is not known.

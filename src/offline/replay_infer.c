@@ -51,7 +51,8 @@ static void guess_causes(weir__plan *plan, uint64_t limit) {
       is_over = (bytes > limit || r->reserved > limit - bytes) && !weir__plan_is_capture(plan, r->request);
       is_aged = r->is_aged && threshold > 0 && (double)r->reserved > threshold * (double)limit;
     }
-    r->cause = is_over || is_aged ? WEIR__RELEASED_BY_POLICY : WEIR__RELEASED_BY_PROGRAM;
+    bool is_moved = plan->settings.moving_pages && r->grows; /* pages that the request got, most likely */
+    r->cause = is_over || is_aged || is_moved ? WEIR__RELEASED_BY_POLICY : WEIR__RELEASED_BY_PROGRAM;
     r->tried = (uint8_t)(1u << r->cause);
   }
 }
@@ -98,6 +99,8 @@ static void gather(const weir__plan *plan, evidence *found) {
     }
     weir__count_reserved(e, &reserved);
   }
+  if (plan->settings.moving_pages) /* pages that move look like a release for the request */
+    return;
   for (size_t i = 0; i < plan->release_count && !found->is_limited; i++) {
     const weir__plan_release *r = &plan->releases[i];
     uint64_t bytes = is_for_request(plan, r) ? segment_bytes(plan, r->request) : 0;
@@ -112,8 +115,18 @@ typedef struct piece {
   bool is_small;
 } piece;
 
+/* Whether a segment_map is of the small pool: its pages have 2 MiB. Pages that move may have that size in either pool,
+ * so that the request counts. */
+static bool is_small(const weir__plan *plan, size_t event) {
+  if (!plan->settings.moving_pages)
+    return plan->events[event].size == WEIR__PORT_SMALL_SEGMENT;
+  while (event < plan->count && !weir__is_request(&plan->events[event]))
+    event++;
+  return event < plan->count && weir__port_round(&plan->settings, plan->events[event].size) <= WEIR__PORT_SMALL_MAX;
+}
+
 /* The least distance between the beginnings of two expandable segments, and the length of the longest. Segments are
- * told apart by their streams and by the size of their pages, which is 2 MiB in the small pool. */
+ * told apart by their streams and by their pools. */
 static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length) {
   weir__rangemap map = {0};
   uint64_t at, begin = 0;
@@ -132,9 +145,11 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
   }
   for (size_t i = 0; i < plan->count; i++) {
     const weir__recording_entry *e = &plan->events[i];
-    pieces[count] = (piece){e->size, plan->recording->streams[e->stream], e->size == WEIR__PORT_SMALL_SEGMENT};
-    if (e->action == WEIR_TRACE_SEGMENT_MAP)
+    pieces[count] = (piece){e->size, plan->recording->streams[e->stream], false};
+    if (e->action == WEIR_TRACE_SEGMENT_MAP) {
+      pieces[count].is_small = is_small(plan, i);
       weir__rangemap_insert(&map, e->address, 1, &pieces[count++]);
+    }
   }
   for (uint64_t from = 0; (p = weir__rangemap_at_or_after(&map, from, &at, NULL)); from = at + 1) {
     if (!first || first->stream != p->stream || first->is_small != p->is_small) {
@@ -228,8 +243,10 @@ static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MOST_L
     uint64_t total = plan->memory ? plan->memory : roomy;
     add_limit(WEIR__NO_LIMIT, found.device, limits, &count);
     if (plan->settings.expandable_segments && total > found.device && count < MOST_LIMITS)
-      limits[count++] = (weir__plan_limit){
-          WEIR__NO_LIMIT, found.device, (total - found.device) / WEIR__PORT_SMALL_SEGMENT * WEIR__PORT_SMALL_SEGMENT};
+      limits[count++] =
+          (weir__plan_limit){.limit = WEIR__NO_LIMIT,
+                             .memory = found.device,
+                             .others = (total - found.device) / WEIR__PORT_SMALL_SEGMENT * WEIR__PORT_SMALL_SEGMENT};
   }
   if (found.is_limited) {
     add_limit(found.allowed, memory, limits, &count);

@@ -43,8 +43,9 @@ static int64_t setting_int(const weir__recording *s, const char *key, const char
 /* Reads the recorded numbers rather than the text, since a program may have changed them after the text was read, and
  * the text for what has no number in the recording. */
 static void read_settings(weir__plan *plan) {
-  static const char *const in_text[] = {"large_segment_size_mb", "max_non_split_rounding_mb",
-                                        "expandable_segments_reserve"};
+  static const char *const in_text[] = {
+      "large_segment_size_mb",    "max_non_split_rounding_mb",   "expandable_segments_reserve", "moving_pages",
+      "moving_pages_max_aliases", "moving_pages_completed_only", "moving_pages_across_streams"};
   const weir__recording *s = plan->recording;
   weir__settings *settings = &plan->settings;
   char value[64], setting[128], *end;
@@ -67,6 +68,7 @@ static void read_settings(weir__plan *plan) {
   if (gc && gc->real > 0 && gc->real < 1)
     settings->garbage_collection_threshold = gc->real;
   settings->expandable_segments = setting_int(s, "expandable_segments", NULL, 0) != 0;
+  settings->moving_pages &= settings->expandable_segments; /* turned off later */
   for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++) {
     char megabytes[16];
     snprintf(megabytes, sizeof megabytes, "%d", 1 << i);
@@ -86,6 +88,10 @@ bool weir__plan_change(const weir__plan *plan, const weir__recording_change *cha
   settings->garbage_collection_threshold = parsed.garbage_collection_threshold;
   settings->expandable_segments = parsed.expandable_segments;
   settings->expandable_segments_reserve = parsed.expandable_segments_reserve;
+  settings->moving_pages = parsed.moving_pages;
+  settings->moving_pages_max_aliases = parsed.moving_pages_max_aliases;
+  settings->moving_pages_completed_only = parsed.moving_pages_completed_only;
+  settings->moving_pages_across_streams = parsed.moving_pages_across_streams;
   memcpy(settings->roundup_divisions, parsed.roundup_divisions, sizeof settings->roundup_divisions);
   return true;
 }
@@ -337,6 +343,21 @@ static bool plan_races(weir__plan *plan) {
   return ok;
 }
 
+/* Whether pages could move between streams, or to private pools. */
+static bool has_streams(const weir__plan *plan) {
+  int64_t stream = plan->recording->streams[plan->events[0].stream];
+  for (size_t i = 0; i < plan->start.segment_count; i++) {
+    const weir__state_segment *s = &plan->start.segments[i];
+    if (s->stream != stream || s->pool[0] || s->pool[1])
+      return true;
+  }
+  for (size_t i = 0; i < plan->count; i++)
+    if (weir__is_request(&plan->events[i]) &&
+        (plan->recording->streams[plan->events[i].stream] != stream || plan->entries[i].pool))
+      return true;
+  return false;
+}
+
 /* ---- The plan ---- */
 
 weir_status weir__plan_make(const weir__recording *recording, const weir__recording_device *device, size_t first,
@@ -356,8 +377,10 @@ weir_status weir__plan_make(const weir__recording *recording, const weir__record
   if (status)
     return status;
   plan->entries = calloc(plan->count, sizeof *plan->entries);
-  if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan) && plan_races(plan))
+  if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan) && plan_races(plan)) {
+    plan->has_streams = has_streams(plan);
     return WEIR_OK;
+  }
   weir__plan_clear(plan);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
 }

@@ -81,6 +81,7 @@ typedef struct weir__plan {
   uint64_t memory;  /* the device's; 0 if not recorded */
   uint64_t dropped; /* events before the first */
   bool has_threads; /* there is more than one */
+  bool has_streams; /* likewise, or private pools */
   size_t last_request[WEIR__RECORDING_MANY_THREADS + 1]; /* of each thread, + 1; 0 if there is none */
   size_t unknown_frees;                                  /* of what was allocated before the recording */
   uint64_t peak;                                         /* the most bytes that were reserved at once */
@@ -91,6 +92,7 @@ typedef struct weir__plan_limit {
   uint64_t limit;  /* WEIR__NO_LIMIT if there is none */
   uint64_t memory; /* enough for all that the recording shows, unless the device itself was too small */
   uint64_t others; /* what other processes hold beside that: address space is reserved in proportion to both */
+  bool is_busy;    /* as in weir__capacity */
 } weir__plan_limit;
 
 static inline bool weir__is_segment_event(const weir__recording_entry *event) {

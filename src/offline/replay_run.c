@@ -45,6 +45,7 @@ typedef struct replay {
   size_t taken_for;           /* its event; the number of events if there is none */
   size_t change;              /* the next of the plan's changes */
   bool changes;               /* they are followed: settings and limit are the recorded ones */
+  bool is_busy;               /* unchecked: as in weir__capacity */
   bool grew;                  /* checked: the request under way got memory from the driver */
   weir__replay_report *report;
 } replay;
@@ -128,6 +129,19 @@ static int is_done(void *context, weir_cu_stream stream) {
   const replay *r = context;
   uint64_t value = (uintptr_t)stream;
   return value < HELD_BASE || value - HELD_BASE >= r->plan->block_count || !r->held[value - HELD_BASE];
+}
+
+/* Whether a stream has done its work, so that its pages may move. A recording shows it where they did: the request under
+ * way unmapped some of them. */
+static bool is_idle(void *context, weir_cu_stream stream) {
+  const replay *r = context;
+  if (!r->check)
+    return !r->is_busy;
+  for (size_t i = r->expected; i < r->count && (i <= r->at || !weir__is_request(&r->events[i - 1])); i++)
+    if (r->events[i].action == WEIR_TRACE_SEGMENT_UNMAP &&
+        (uint64_t)r->plan->recording->streams[r->events[i].stream] == (uintptr_t)stream)
+      return true;
+  return false;
 }
 
 /* ---- Events ---- */
@@ -349,6 +363,7 @@ static weir_status run_events(replay *r) {
   const weir__plan_release *release = r->plan->releases;
   const weir__plan_release *end = r->plan->release_count ? release + r->plan->release_count : release;
   for (r->at = r->plan->first; r->at < r->count; r->at++) {
+    weir__meter_work(r->driver);
     if (r->changes && (status = follow_changes(r)))
       return status;
     for (; r->check && r->early < r->plan->early_count && r->plan->early[r->early].event <= r->at; r->early++)
@@ -463,6 +478,7 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
     status = weir__meter_open(r->ledger, &r->driver);
   if (status)
     return status;
+  weir__meter_ask(r->driver, is_idle, r);
   r->driver->Init(r->driver, 0);
   weir_allocator_options allocator;
   weir_allocator_options_init(&allocator);
@@ -496,6 +512,7 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   r->release = r->race = r->early = r->change = 0;
   r->expected = r->at = r->plan->first;
   r->taken_for = r->count;
+  r->is_busy = limit->is_busy;
   r->changes = r->settings == &r->plan->settings && limit->limit == r->plan->limit;
   weir_status status = set_up(r, limit);
   if (!status) {
@@ -567,7 +584,7 @@ double weir__replayer_seconds(const weir__replayer *replayer) {
 
 /* A fraction of 1 is a limit if the program sets it, and none if the settings have it. */
 weir__capacity weir__replay_part(uint64_t memory, double fraction, double of_settings) {
-  weir__capacity capacity = {memory, WEIR__NO_LIMIT};
+  weir__capacity capacity = {.memory = memory, .limit = WEIR__NO_LIMIT};
   if (fraction > 0 || of_settings < 1)
     capacity.limit = (uint64_t)((fraction > 0 ? fraction : of_settings) * (double)memory + 0.5);
   return capacity;
@@ -575,12 +592,19 @@ weir__capacity weir__replay_part(uint64_t memory, double fraction, double of_set
 
 weir__capacity weir__replayer_capacity(const weir__replayer *replayer) {
   const weir__replay_report *report = &replayer->report;
-  weir__capacity capacity = {0, replayer->recorded.limit};
+  weir__capacity capacity = {.limit = replayer->recorded.limit};
   bool was_short = report->stats.num_alloc_retries || report->stats.num_ooms;
   /* Inferred memory of the device is enough for what the recording shows. It is a fact only where memory ran short. */
   if (replayer->is_known || (capacity.limit == WEIR__NO_LIMIT && was_short))
     capacity.memory = replayer->recorded.memory;
   return capacity;
+}
+
+bool weir__replayer_is_range(const weir__replayer *replayer, const weir__settings *settings) {
+  const weir__plan *plan = &replayer->plan;
+  if (!settings)
+    settings = &plan->settings;
+  return settings->moving_pages && (plan->has_streams || settings->moving_pages_completed_only);
 }
 
 weir_status weir__replayer_capacity_of(const weir__replayer *replayer, const weir__settings *settings, uint64_t memory,
@@ -615,7 +639,8 @@ weir_status weir__replayer_run(const weir__replayer *replayer, const weir__setti
                                weir__replay_report *report) {
   const weir__plan *plan = &replayer->plan;
   weir__plan_limit limit = {.limit = capacity->limit,
-                            .memory = capacity->memory ? capacity->memory : probably_enough(plan)};
+                            .memory = capacity->memory ? capacity->memory : probably_enough(plan),
+                            .is_busy = capacity->is_busy};
   weir_status status = weir__replay_check_memory(capacity->memory);
   if (status)
     return status;

@@ -36,7 +36,7 @@ static unsigned count_keys(const weir__settings *s) {
   weir__settings_default(&plain);
   return (unsigned)((s->max_split_size != plain.max_split_size) + s->max_non_split_rounding_set +
                     (s->large_segment_size != plain.large_segment_size) + (s->garbage_collection_threshold > 0) +
-                    s->expandable_segments + has_divisions(s));
+                    (s->expandable_segments || s->moving_pages) + has_divisions(s));
 }
 
 static bool is_allowed(const weir__settings *s) {
@@ -46,6 +46,9 @@ static bool is_allowed(const weir__settings *s) {
     return false;
   /* max_split_size has no effect on pages, and max_non_split_rounding none without max_split_size. */
   if (s->expandable_segments && s->max_split_size != UINT64_MAX)
+    return false;
+  /* Pages that move have sizes of their own. */
+  if (s->moving_pages && s->large_segment_size != 20 * MIB)
     return false;
   return !s->max_non_split_rounding_set ||
          (s->max_split_size != UINT64_MAX && s->max_non_split_rounding >= s->large_segment_size);
@@ -100,6 +103,11 @@ static weir__settings with_expandable(weir__settings s, bool expandable) {
   return s;
 }
 
+static weir__settings with_moving(weir__settings s) {
+  s.moving_pages = s.expandable_segments = true;
+  return s;
+}
+
 static const uint16_t splits[] = {0, 64, 128, 256, 512, 1024, 2048};
 static const uint8_t divisions[] = {0, 2, 3, 4, 5}; /* log2 + 1: none, 2, 4, 8, 16 */
 
@@ -112,6 +120,7 @@ static void add_grid(search *s) {
   add(s, s->base);
   for (size_t d = 0; d < WEIR_COUNT_OF(divisions); d++) {
     weir__settings fixed = with_divisions(s->base, divisions[d], 0);
+    add(s, with_moving(fixed));
     for (size_t i = 0; i < WEIR_COUNT_OF(pages); i++)
       add(s, with_segment(with_divisions(expandable, divisions[d], 0), pages[i]));
     for (size_t i = 0; i < WEIR_COUNT_OF(splits); i++)
@@ -198,16 +207,19 @@ static void predict(void *context, size_t index, void *result) {
 }
 
 static weir__tune_score score_of(const weir__prediction *of, size_t count) {
+#define MORE(a, b) ((a) > (b) ? (a) : (b))
   weir__tune_score score = {0};
   for (size_t i = 0; i < count; i++) {
-    uint64_t calls = weir__prediction_calls(&of[i]);
-    score.failures += of[i].failures;
-    score.retries += of[i].retries;
-    score.total += of[i].peak_reserved;
-    score.peak = of[i].peak_reserved > score.peak ? of[i].peak_reserved : score.peak;
-    score.calls = calls > score.calls ? calls : score.calls;
-    score.cost = of[i].cost > score.cost ? of[i].cost : score.cost;
+    const weir__prediction_busy *busy = &of[i].busy; /* of a range, the worse end counts */
+    uint64_t peak = MORE(of[i].peak_reserved, busy->peak_reserved), calls = weir__prediction_calls(&of[i]);
+    score.failures += MORE(of[i].failures, busy->failures);
+    score.retries += MORE(of[i].retries, busy->retries);
+    score.total += peak;
+    score.peak = MORE(score.peak, peak);
+    score.calls = MORE(score.calls, MORE(calls, busy->calls));
+    score.cost = MORE(score.cost, MORE(of[i].cost, busy->cost));
   }
+#undef MORE
   return score;
 }
 
@@ -335,15 +347,42 @@ static double negligible_cost(const weir__tune_options *o) {
   return 0.005 * seconds * 1e9 > least ? 0.005 * seconds * 1e9 : least;
 }
 
+/* The best candidate with moving_pages, or without; 0 if there is none. */
+static weir_status choose_with(const weir__tune_result *r, bool moving, double negligible, size_t *best) {
+  weir__tune_candidate *some = malloc(r->candidate_count * sizeof *some);
+  size_t *front = malloc(2 * r->candidate_count * sizeof *front), *number = front + r->candidate_count, count = 0;
+  for (size_t i = r->is_mixed; some && front && i < r->candidate_count; i++)
+    if (r->candidates[i].settings.moving_pages == moving) {
+      some[count] = r->candidates[i];
+      number[count++] = i;
+    }
+  *best = 0;
+  if (count) {
+    weir__tune_choose(some, count, false, negligible, front, best);
+    *best = number[*best];
+  }
+  free(some);
+  free(front);
+  return some && front
+             ? WEIR_OK
+             : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count);
+}
+
 /* If the histories had different settings, the first candidate is not one setting that can be chosen. */
 static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
   size_t *front = realloc(r->front, r->candidate_count * sizeof *front);
   if (!front)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count);
   r->front = front;
-  r->front_count =
-      weir__tune_choose(r->candidates, r->candidate_count, r->is_mixed, negligible_cost(o), front, &r->best);
-  return WEIR_OK;
+  const double negligible = negligible_cost(o);
+  r->front_count = weir__tune_choose(r->candidates, r->candidate_count, r->is_mixed, negligible, front, &r->best);
+  weir_status status = choose_with(r, false, negligible, &r->best);
+  if (!status)
+    status = choose_with(r, true, negligible, &r->moving);
+  const weir__tune_score *plain = &r->candidates[r->best].score, *moving = &r->candidates[r->moving].score;
+  if (moving->failures > plain->failures || (moving->failures == plain->failures && moving->peak >= plain->peak))
+    r->moving = 0;
+  return status;
 }
 
 /* ---- The least memory ---- */
@@ -352,8 +391,8 @@ static void fit(void *context, size_t index, void *result) {
   const search *s = context;
   const weir__tune_options *o = s->options;
   const weir__replayer *replayer = o->histories[index % o->history_count];
-  bool is_best = index >= o->history_count && s->result->best != 0;
-  const weir__settings *settings = settings_for(s, is_best ? s->result->best : 0, replayer);
+  const size_t candidates[] = {0, s->result->best, s->result->moving};
+  const weir__settings *settings = settings_for(s, candidates[index / o->history_count], replayer);
   weir__capacity capacity;
   weir__fit found;
   if (!weir__replayer_capacity_of(replayer, settings, o->memory, o->fraction, &capacity) &&
@@ -367,6 +406,7 @@ static weir__fit most_of(const weir__fit *fits, size_t count) {
     if (!fits[i].bytes)
       return fits[i];
     most.bytes = fits[i].bytes > most.bytes ? fits[i].bytes : most.bytes;
+    most.least = fits[i].least > most.least ? fits[i].least : most.least;
     most.retries += fits[i].retries;
   }
   return most;
@@ -374,12 +414,15 @@ static weir__fit most_of(const weir__fit *fits, size_t count) {
 
 static weir_status find_fit(search *s) {
   size_t count = s->options->history_count;
-  weir__fit *fits = calloc(2 * count, sizeof *fits);
+  weir__fit *fits = calloc(3 * count, sizeof *fits);
   if (!fits)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
-  weir_status status = weir__parallel_run(&s->options->parallel, 2 * count, fit, s, fits, sizeof *fits);
+  weir_status status =
+      weir__parallel_run(&s->options->parallel, (s->result->moving ? 3 : 2) * count, fit, s, fits, sizeof *fits);
   s->result->fit_recorded = most_of(fits, count);
   s->result->fit_best = most_of(fits + count, count);
+  if (s->result->moving)
+    s->result->fit_moving = most_of(fits + 2 * count, count);
   free(fits);
   return status;
 }
@@ -394,6 +437,7 @@ static void copy_searched(weir__settings *to, const weir__settings *from) {
   to->large_segment_size = from->large_segment_size;
   to->garbage_collection_threshold = from->garbage_collection_threshold;
   to->expandable_segments = from->expandable_segments;
+  to->moving_pages = from->moving_pages;
   memcpy(to->roundup_divisions, from->roundup_divisions, sizeof to->roundup_divisions);
 }
 
@@ -429,7 +473,7 @@ static weir_status search_all(search *s) {
     double cost = 1e300; /* parents: by peak, each cheaper than the one before */
     for (size_t i = 0, parents = 0; i < r->front_count && parents < MOST_PARENTS && round < ROUNDS && !s->status; i++) {
       const weir__tune_candidate *c = &r->candidates[r->front[i]];
-      if (c->score.cost >= cost)
+      if (c->score.cost >= cost || c->settings.moving_pages) /* the grid has all that matters with moving_pages */
         continue;
       weir__settings parent = c->settings; /* a copy, since the list may move */
       cost = c->score.cost;

@@ -43,11 +43,12 @@ typedef struct weir__tune_result {
   size_t candidate_count;
   size_t *front; /* candidates that no other beats, by peak: see weir__tune_beats */
   size_t front_count;
-  size_t best;     /* one of the front */
+  size_t best;     /* of those whose keys PyTorch has: without moving_pages */
+  size_t moving;   /* of those with moving_pages, if it is better than `best`; otherwise 0 */
   bool is_mixed;   /* the recordings have different settings, so [0] is not one text */
   bool is_limited; /* a limit is in force, so garbage_collection_threshold was searched, too */
   /* If asked for: the least memory of the recording that needs most, and the retries of all. */
-  weir__fit fit_recorded, fit_best;
+  weir__fit fit_recorded, fit_best, fit_moving;
 } weir__tune_result;
 
 /* Whether `a` has fewer failures than `b`, or equally many and is better in one of peak, cost, total and number of keys

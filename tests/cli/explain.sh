@@ -57,7 +57,7 @@ has out 'in the way: 1 segment of 1.51 GiB in total could be released without 5 
 has out '82.18 MiB, allocated after .*, 18.6 ms old (event 13568)$'
 has out '^    yes         expandable_segments:True: 11.86 GiB reserved, '
 has out '^    no          empty_cache() right before the request'
-has out "^  next        export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\$"
+has out "^  to paste    export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\$"
 hasnt out "$(printf '\033')"
 
 # With the job's own limit; and without one, where the request does not fail.

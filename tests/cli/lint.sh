@@ -56,6 +56,9 @@ finds 'does nothing' 'whole device' throw_on_cudamalloc_oom:True
 finds 'does nothing' 'nothing is registered' pinned_num_register_threads:8
 finds 'does nothing' 'the smaller of them counts' pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:32
 finds 'does nothing' 'is the default' max_split_size_mb:default
+finds 'does nothing' 'without moving_pages:True no page moves' moving_pages_max_aliases:4
+run 0 moving_pages:True
+has out "only Weir's allocator knows it"
 
 run 1 --json 'max_split_size:12, expandable_segments:True'
 if command -v python3 >/dev/null; then

@@ -7,8 +7,8 @@ tested=
 . "$(dirname "$0")/../support/cli.sh"
 export WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1GiB
 
-for conf in '' expandable_segments:True; do
-  file=$work/own${conf:+_expandable}.pickle
+for conf in '' expandable_segments:True moving_pages:True; do
+  file=$work/own${conf:+_${conf%%_*}}.pickle
   said="make_snapshot with '$conf'"
   WEIR_ALLOC_CONF=$conf "${MAKE_SNAPSHOT:?}" "$file" >"$work/out" 2>"$work/err" || fail 'it failed'
 

@@ -38,7 +38,7 @@ hasnt out '"fit_best"'
 run 0 --fit --json "$traces/llama_oom.pickle.zst"
 is_json_lines
 count 1 '"best": {"conf": "expandable_segments:True", "recorded": false, .* "failures": 0, '
-count 1 '"fit_recorded": {"bytes": [0-9]*, "retries": [0-9]*}, "fit_best": {"bytes": '
+count 1 '"fit_recorded": {"bytes": [0-9]*, "retries": [0-9]*, "bytes_if_streams_idle": [0-9]*}, "fit_best": {"bytes": '
 run 0 "$traces/llama_oom.pickle.zst"
 has out 'llama_oom.pickle.zst: under the recorded settings memory runs out 1 time; first at event 13750: '
 has out '^Memory no longer runs out.$'

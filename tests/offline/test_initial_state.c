@@ -204,7 +204,7 @@ static void test_anew(void **state) {
   weir__replayer *history = open_part(&part);
   weir__settings expandable;
   weir__replay_report report;
-  const weir__capacity all = {0, UINT64_MAX};
+  const weir__capacity all = {.limit = UINT64_MAX};
   assert_int_equal(weir__settings_parse(NULL, "expandable_segments:True", &expandable), WEIR_OK);
   assert_int_equal(weir__replayer_run(history, &expandable, &all, NULL, &report), WEIR_OK);
   assert_int_equal(report.begin, WEIR__BEGINS_ANEW);
@@ -217,12 +217,12 @@ static void test_anew(void **state) {
   /* The recorded ones, if one says so; in less memory than it had, in any case. */
   assert_int_equal(weir__replayer_run(history, weir__replayer_settings(history), &all, NULL, &report), WEIR_OK);
   assert_int_equal(report.begin, WEIR__BEGINS_ANEW);
-  const weir__capacity less = {weir__replayer_start(history)->reserved - 2 * MIB, UINT64_MAX};
+  const weir__capacity less = {.memory = weir__replayer_start(history)->reserved - 2 * MIB, .limit = UINT64_MAX};
   assert_int_equal(weir__replayer_run(history, NULL, &less, NULL, &report), WEIR_OK);
   assert_int_equal(report.begin, WEIR__BEGINS_ANEW);
 
   /* What does not fit is a failure. */
-  const weir__capacity tiny = {1ull << 30, UINT64_MAX};
+  const weir__capacity tiny = {.memory = 1ull << 30, .limit = UINT64_MAX};
   assert_int_equal(weir__replayer_run(history, NULL, &tiny, NULL, &report), WEIR_OK);
   assert_true(report.unplaced > 0 && report.failures >= report.unplaced);
   assert_int_equal(report.first_failure, 0);

@@ -389,10 +389,33 @@ static void test_no_remedies(void **state) {
   weir_offline_recording_destroy(recording);
 }
 
+/* With pages that move, the two ends of a range; without, streams make no difference. */
+static void test_busy_streams(void **state) {
+  (void)state;
+  weir_offline_recording *recording = load_recording(WEIR_TEST_DATA "/traces/cuda_graphs.pickle.zst");
+  weir_offline_replayer *replayer = open_replayer(recording);
+  static const char *const confs[] = {"expandable_segments:True", "moving_pages:True"};
+  for (size_t i = 0; i < 2; i++) {
+    weir_offline_predict_options options;
+    weir_offline_result idle, busy;
+    weir_offline_predict_options_init(&options);
+    weir_offline_result_init(&idle);
+    weir_offline_result_init(&busy);
+    options.conf = confs[i];
+    assert_int_equal(weir_offline_replayer_predict(replayer, &options, &idle), WEIR_OK);
+    options.streams_are_busy = 1;
+    assert_int_equal(weir_offline_replayer_predict(replayer, &options, &busy), WEIR_OK);
+    assert_int_equal(idle.peak_reserved != busy.peak_reserved || idle.driver_calls != busy.driver_calls, i);
+  }
+  weir_offline_replayer_destroy(replayer);
+  weir_offline_recording_destroy(recording);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nulls),         cmocka_unit_test(test_no_size),
-                                     cmocka_unit_test(test_bad_values),    cmocka_unit_test(test_bad_files),
-                                     cmocka_unit_test(test_short_structs), cmocka_unit_test(test_memory),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_busy_streams), cmocka_unit_test(test_nulls),
+                                     cmocka_unit_test(test_no_size),      cmocka_unit_test(test_bad_values),
+                                     cmocka_unit_test(test_bad_files),    cmocka_unit_test(test_short_structs),
+                                     cmocka_unit_test(test_memory),
 #ifdef WEIR_TEST_PROGRAM
                                      cmocka_unit_test(test_like_program),
 #endif

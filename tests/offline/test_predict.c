@@ -211,7 +211,7 @@ static void test_capacity(void **state) {
   weir__costs costs;
   weir__prediction prediction;
   weir__costs_default(&costs);
-  capacity = (weir__capacity){WEIR__REPLAY_MOST_MEMORY + 1, UINT64_MAX};
+  capacity = (weir__capacity){.memory = WEIR__REPLAY_MOST_MEMORY + 1, .limit = UINT64_MAX};
   assert_int_equal(weir__predict(history, NULL, &capacity, &costs, &prediction), WEIR_ERROR_INVALID_ARGUMENT);
   assert_int_equal(prediction.status, WEIR_ERROR_INVALID_ARGUMENT);
   capacity.memory = 0;
@@ -263,13 +263,13 @@ static void test_fit(void **state) {
       weir__fit fit;
       weir__settings_parse(NULL, confs[k], &settings);
       for (int is_limit = 0; is_limit < 2; is_limit++) {
-        weir__capacity capacity = {0, is_limit ? 1 : UINT64_MAX};
+        weir__capacity capacity = {.limit = is_limit ? 1 : UINT64_MAX};
         assert_int_equal(weir__predict_fit(history, &settings, &capacity, &fit), WEIR_OK);
         assert_int_equal(fit.bytes % WEIR__FIT_STEP, 0);
         for (int less = 0; less < 2; less++) {
           weir__replay_report report;
           uint64_t bytes = fit.bytes - (less ? WEIR__FIT_STEP : 0);
-          weir__capacity tried = {is_limit ? 0 : bytes, is_limit ? bytes : UINT64_MAX};
+          weir__capacity tried = {.memory = is_limit ? 0 : bytes, .limit = is_limit ? bytes : UINT64_MAX};
           assert_int_equal(weir__replayer_run(history, &settings, &tried, NULL, &report), WEIR_OK);
           if ((report.failures > 0) != (less > 0))
             fail_msg("%s, %s: %llu bytes: %zu failures", names[i], confs[k], (unsigned long long)bytes,
@@ -296,7 +296,7 @@ static void test_fits_nowhere(void **state) {
   weir__recording recording = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
   weir__replayer *history = open_history(&recording);
-  weir__capacity capacity = {0, UINT64_MAX};
+  weir__capacity capacity = {.limit = UINT64_MAX};
   weir__fit fit;
   assert_int_equal(weir__predict_fit(history, NULL, &capacity, &fit), WEIR_ERROR_OUT_OF_MEMORY);
   weir__replayer_close(history);
