@@ -209,10 +209,11 @@ void Allocator::apply_settings() {
   std::string changed = changed_settings(settings_, conf);
   if (moves_pages_ && has_setting(changed, "expandable_segments:True"))
     changed += ",moving_pages:True";
-  if (!changed.empty() && weir_allocator_configure(weir_, changed.c_str()))
-    TORCH_WARN("weir: ", weir_last_error(), ". The previous settings remain in effect.");
-  else
+  if (changed.empty() || !weir_allocator_configure(weir_, changed.c_str()))
     settings_ = conf;
+  else {
+    TORCH_WARN("weir: ", weir_last_error(), ". The previous settings remain in effect.");
+  }
 }
 
 bool Allocator::uses_expandable_segments() const {
