@@ -105,8 +105,12 @@ static void alias_remove(weir__heap *heap, weir__mapping *mapping) {
   *(mapping->older ? &mapping->older->newer : &aliases->oldest) = mapping->newer;
   *(mapping->newer ? &mapping->newer->older : &aliases->newest) = mapping->older;
   heap->stats.moving.aliases = (int64_t)--aliases->count;
-  aliases->retiring -= mapping->is_retiring;
-  mapping->is_alias = mapping->is_retiring = false;
+  if (mapping->batch) {
+    aliases->batches[mapping->batch - 1].count--;
+    aliases->retiring--;
+  }
+  mapping->is_alias = false;
+  mapping->batch = 0;
 }
 
 void weir__page_belong(weir__heap *heap, weir__mapping *mapping) {
@@ -202,8 +206,9 @@ void weir__pages_finish(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   weir__release_orphans(heap);
   free(heap->orphans);
-  if (heap->aliases.passed)
-    driver->EventDestroy(driver, heap->aliases.passed); /* heap->events is cleared already */
+  for (size_t i = 0; i < WEIR_COUNT_OF(heap->aliases.batches); i++)
+    if (heap->aliases.batches[i].passed)
+      driver->EventDestroy(driver, heap->aliases.batches[i].passed); /* heap->events is cleared already */
   weir__slab_clear(&heap->pages);
   weir__slab_clear(&heap->mappings);
 }
@@ -355,64 +360,85 @@ bool weir__pages_map(weir__heap *heap, weir__segment *segment, weir__piece *piec
 
 enum { UNMAPS_AT_ONCE = 64 }; /* a request waits for them */
 
+static void batch_end(weir__heap *heap, weir__alias_batch *batch) {
+  weir__event_give(&heap->events, heap->allocator->driver, batch->passed);
+  *batch = (weir__alias_batch){0};
+}
+
+/* Unmaps the aliases of batches whose streams have passed. */
 static void unmap_retired(weir__heap *heap) {
+  weir__aliases *aliases = &heap->aliases;
+  weir_driver *driver = heap->allocator->driver;
   int left = UNMAPS_AT_ONCE;
-  for (weir__mapping *m = heap->aliases.oldest, *next; m && heap->aliases.retiring && left; m = next) {
-    next = m->newer;
-    if (!m->is_retiring)
+  for (size_t i = 0; i < WEIR_COUNT_OF(aliases->batches); i++) {
+    weir__alias_batch *batch = &aliases->batches[i];
+    if (!batch->passed || driver->EventQuery(driver, batch->passed))
       continue;
-    if (!unmap(heap, m))
-      return;
-    heap->stats.moving.aliases_unmapped++;
-    left--;
+    for (weir__mapping *m = aliases->oldest, *next; m && batch->count && left; m = next) {
+      next = m->newer;
+      if (m->batch != i + 1)
+        continue;
+      if (!unmap(heap, m))
+        return;
+      heap->stats.moving.aliases_unmapped++;
+      left--;
+    }
+    if (!batch->count)
+      batch_end(heap, batch);
   }
+}
+
+/* A batch for a stream that has none yet, with an event. NULL if there is no room, or if the driver fails. */
+static weir__alias_batch *batch_begin(weir__heap *heap, weir_cu_stream stream) {
+  weir__alias_batch *batches = heap->aliases.batches, *made = NULL;
+  for (size_t i = 0; i < WEIR_COUNT_OF(heap->aliases.batches); i++) {
+    if (batches[i].passed && batches[i].stream == stream)
+      return NULL;
+    if (!batches[i].passed && !made)
+      made = &batches[i];
+  }
+  if (!made || weir__event_take(&heap->events, heap->allocator->driver, &made->passed))
+    return NULL;
+  made->stream = stream;
+  return made;
 }
 
 void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most) {
   weir__aliases *aliases = &heap->aliases;
   weir_driver *driver = heap->allocator->driver;
-  if (!aliases->passed && aliases->count <= most)
+  if (!aliases->retiring && aliases->count <= most)
     return;
   if (atomic_load(&heap->captures) || weir__stream_is_capturing(heap, stream))
     return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
-  if (aliases->passed) {
-    /* A query in a capture would invalidate it. */
-    if (atomic_load(&heap->captures) || weir__stream_is_capturing(heap, stream) ||
-        driver->EventQuery(driver, aliases->passed))
-      return;
-    unmap_retired(heap);
-    if (aliases->retiring)
-      return;
-    weir__event_give(&heap->events, driver, aliases->passed);
-    aliases->passed = NULL;
-  }
-  if (aliases->count <= most)
+  unmap_retired(heap);
+  if (aliases->count - aliases->retiring <= most)
     return;
+  weir__alias_batch *batch = batch_begin(heap, stream);
+  if (!batch)
+    return;
+  if (driver->EventRecord(driver, batch->passed, stream)) {
+    batch_end(heap, batch);
+    return;
+  }
   /* An alias was last used by the stream of its segment, before it became one: a request of another stream took its
    * page only behind that use. A stream that may have ended cannot be queried. */
-  size_t excess = aliases->count - (size_t)most;
+  size_t excess = aliases->count - aliases->retiring - (size_t)most;
   weir_cu_stream queried = stream;
   bool has_passed = true;
   for (weir__mapping *m = aliases->oldest; m && excess; m = m->newer) {
     weir_cu_stream user = m->segment->arena->stream;
+    if (m->batch)
+      continue;
     if (user != queried)
       has_passed = user == stream || (!heap->allocator->streams_may_end && weir__stream_is_idle(heap, user));
     queried = user;
     if (!has_passed)
       continue;
-    m->is_retiring = true;
+    m->batch = (uint8_t)(batch - aliases->batches + 1);
+    batch->count++;
     aliases->retiring++;
     excess--;
   }
-  if (!aliases->retiring)
-    return;
-  if (!weir__event_take(&heap->events, driver, &aliases->passed)) {
-    if (!driver->EventRecord(driver, aliases->passed, stream))
-      return;
-    weir__event_give(&heap->events, driver, aliases->passed);
-  }
-  aliases->passed = NULL;
-  for (weir__mapping *m = aliases->oldest; m; m = m->newer)
-    m->is_retiring = false;
-  aliases->retiring = 0;
+  if (!batch->count)
+    batch_end(heap, batch);
 }

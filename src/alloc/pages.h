@@ -31,8 +31,8 @@ struct weir__mapping {
   weir__mapping *next;          /* of the page */
   weir__mapping *older, *newer; /* of an alias: in heap->aliases */
   bool is_alias;
-  bool is_retiring; /* an alias that will be unmapped when the batch's event has completed */
-  bool is_stuck;    /* it could not be unmapped after a failure. Nothing may use it */
+  uint8_t batch; /* of an alias that will be unmapped: 1 + its number in heap->aliases.batches; 0 if it is in none */
+  bool is_stuck; /* it could not be unmapped after a failure. Nothing may use it */
 };
 
 struct weir__page {
@@ -49,12 +49,20 @@ struct weir__page {
   uint64_t tried;          /* the place that it was last tried for */
 };
 
-/* Aliases of a heap, the least recently used first. */
+/* Aliases that will be unmapped once a stream has passed a point behind their last use. */
+typedef struct weir__alias_batch {
+  weir_cu_stream stream;
+  weir_cu_event passed; /* NULL if the batch is not in use */
+  size_t count;
+} weir__alias_batch;
+
+/* Aliases of a heap, the least recently used first. A stream has one batch at a time, so that one that is stalled does
+ * not keep the others from retiring aliases. */
 typedef struct weir__aliases {
   weir__mapping *oldest, *newest;
   size_t count;
-  size_t retiring;      /* how many of them wait for the event */
-  weir_cu_event passed; /* recorded behind the last use of the retiring aliases; NULL if there is none */
+  size_t retiring; /* how many of them are in batches */
+  weir__alias_batch batches[8];
 } weir__aliases;
 
 /* A page at an address of a segment. */

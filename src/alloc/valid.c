@@ -165,7 +165,7 @@ static void check_mapping(walk *w, const weir__segment *segment, const weir__map
   if (!segment->is_moving && m->is_alias)
     wrong(w, "the page at %llx has moved in a segment whose pages stay", at);
   w->aliases += m->is_alias;
-  w->retiring += m->is_retiring;
+  w->retiring += m->batch != 0;
 }
 
 static void check_slots(walk *w, const weir__segment *segment) {
@@ -189,11 +189,15 @@ static void check_slots(walk *w, const weir__segment *segment) {
 static void check_aliases(walk *w) {
   const weir__aliases *aliases = &w->heap->aliases;
   const weir__mapping *before = NULL;
-  size_t listed = 0, retiring = 0;
+  size_t listed = 0, retiring = 0, in_batch[WEIR_COUNT_OF(aliases->batches)] = {0};
   for (const weir__mapping *m = aliases->oldest; m && listed <= aliases->count; before = m, m = m->newer, listed++) {
     if (m->older != before || !m->is_alias || weir__mapping_at(m->segment, m->address) != m)
       wrong(w, "the alias at %llx is not linked in the list of aliases", (unsigned long long)m->address);
-    retiring += m->is_retiring;
+    retiring += m->batch != 0;
+    if (m->batch > WEIR_COUNT_OF(in_batch))
+      wrong(w, "the alias at %llx is in batch %d", (unsigned long long)m->address, m->batch);
+    else if (m->batch)
+      in_batch[m->batch - 1]++;
   }
   if (before != aliases->newest)
     wrong(w, "the list of aliases does not end with the newest");
@@ -201,8 +205,13 @@ static void check_aliases(walk *w) {
     wrong(w, "%zu aliases are counted, but %zu are listed and %zu are in slots", aliases->count, listed, w->aliases);
   if (retiring != aliases->retiring || w->retiring != aliases->retiring)
     wrong(w, "%zu aliases are counted as retiring, but %zu are", aliases->retiring, w->retiring);
-  if (aliases->retiring && !aliases->passed)
-    wrong(w, "%zu aliases wait for no event", aliases->retiring);
+  for (size_t i = 0; i < WEIR_COUNT_OF(in_batch); i++) {
+    const weir__alias_batch *batch = &aliases->batches[i];
+    if (in_batch[i] != batch->count)
+      wrong(w, "batch %zu has %zu aliases, but counts %zu", i, in_batch[i], batch->count);
+    if (batch->count && !batch->passed)
+      wrong(w, "%zu aliases wait for no event", batch->count);
+  }
 }
 
 /* ---- Segments ---- */

@@ -1,8 +1,8 @@
 /*
  * A page has moved while work still writes to it through its old address. What may follow: that work completes, the old
  * address retires, it is wanted again, a block is freed that another stream uses, a capture allocates, a block is
- * exported. Every order of these runs in stepped time. In the end all data is intact, and no memory was unmapped under
- * work that uses it.
+ * exported. Every order of these runs in stepped time; the usual form of the test runs a part of them. In the end all
+ * data is intact, and no memory was unmapped under work that uses it.
  */
 #include <stdio.h>
 #include <string.h>

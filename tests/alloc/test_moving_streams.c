@@ -317,6 +317,35 @@ static void test_aliases_are_bounded(void **state) {
   alloc_close();
 }
 
+/* A stream that is stalled does not keep another from retiring its aliases. */
+static void test_stalled_stream_holds_up_no_other(void **state) {
+  (void)state;
+  alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
+  weir_cu_stream stalled = work_stream(), stream = work_stream();
+  holes h = make_holes(stalled), g = make_holes(stream);
+  work(stalled);
+  void *p = get(72 * MIB, stalled); /* its aliases wait for the stalled stream */
+  size_t of_stalled = alias_count();
+  void *q = get(72 * MIB, stream);
+  size_t of_both = alias_count();
+  int64_t unmapped = moving().aliases_unmapped;
+  assert_true(of_both > of_stalled);
+  soft_step(stream, 10);
+  void *r = get(90 * MIB, stream);
+  assert_true(moving().aliases_unmapped > unmapped);
+  assert_true(is_mapped_at(h.first) || is_mapped_at(h.second));
+  soft_step_all();
+  void *s = get(100 * MIB, stream);
+  assert_true(moving().aliases_unmapped >= (int64_t)of_both);
+  put(p);
+  put(q);
+  put(r);
+  put(s);
+  end_holes(&h);
+  end_holes(&g);
+  alloc_close();
+}
+
 /* The address of the page's first life, in a stream that has new work now, does not retire before that work. */
 static void test_alias_of_a_busy_stream_stays(void **state) {
   (void)state;
@@ -446,6 +475,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_wanted_again_while_it_retires, alloc_teardown),
       cmocka_unit_test_teardown(test_back_and_forth_under_work, alloc_teardown),
       cmocka_unit_test_teardown(test_aliases_are_bounded, alloc_teardown),
+      cmocka_unit_test_teardown(test_stalled_stream_holds_up_no_other, alloc_teardown),
       cmocka_unit_test_teardown(test_alias_of_a_busy_stream_stays, alloc_teardown),
       cmocka_unit_test_teardown(test_used_by_another_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_moved_and_used_by_another_stream, alloc_teardown),

@@ -171,12 +171,14 @@ static void test_moved_pages(void **state) {
   SPOIL(heap->aliases.newest, NULL, "does not end with the newest");
   SPOIL(heap->aliases.count, 0, "0 aliases are counted");
   SPOIL(heap->aliases.retiring, 1, "1 aliases are counted as retiring, but 0 are");
-  SPOIL(alias->is_retiring, true, "0 aliases are counted as retiring, but 1 are");
-  alias->is_retiring = true;
-  heap->aliases.retiring = 1;
+  SPOIL(alias->batch, 1, "0 aliases are counted as retiring, but 1 are");
+  SPOIL(alias->batch, 2, "batch 1 has 1 aliases, but counts 0");
+  SPOIL(alias->batch, 200, "is in batch 200");
+  alias->batch = 1;
+  heap->aliases.retiring = heap->aliases.batches[0].count = 1;
   expect_wrong("1 aliases wait for no event");
-  heap->aliases.retiring = 0;
-  alias->is_retiring = false;
+  heap->aliases.retiring = heap->aliases.batches[0].count = 0;
+  alias->batch = 0;
   weir__page *large = NULL; /* one with several slots */
   for (size_t i = 0; i < segment->room && !large; i++)
     if (segment->slots[i] && segment->slots[i]->page->bytes > segment->page)
