@@ -44,7 +44,7 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
 bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   int mode;
-  if (weir__stream_is_capturing(heap, stream) || !weir__capture_relax(heap, &mode))
+  if (weir__is_in_capture(heap, stream) || !weir__capture_relax(heap, &mode))
     return false;
   bool is_idle = driver->StreamQuery(driver, stream) == WEIR_CU_SUCCESS;
   weir__capture_restore(heap, mode);
@@ -92,7 +92,7 @@ static void defer(weir__heap *heap, weir__block *block) {
 
 /* An event in a capturing stream would become part of the graph and never complete; one in the legacy stream would
  * invalidate captures of other streams. */
-bool weir__stream_is_capturing(const weir__heap *heap, weir_cu_stream stream) {
+bool weir__is_in_capture(const weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
   weir_cu_result r = driver->StreamIsCapturing(driver, stream, &status);
@@ -104,7 +104,7 @@ bool weir__stream_is_capturing(const weir__heap *heap, weir_cu_stream stream) {
 static bool wait_for_use(weir__heap *heap, weir__block *block, weir_cu_stream stream, bool is_late) {
   if (is_late && heap->allocator->streams_may_end)
     return weir__wait_for_stream(heap, stream);
-  return !weir__stream_is_capturing(heap, stream) &&
+  return !weir__is_in_capture(heap, stream) &&
          (insert_event(heap, block, stream) || weir__wait_for_stream(heap, stream));
 }
 

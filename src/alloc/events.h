@@ -21,7 +21,7 @@ void weir__events_clear(weir__heap *heap);
 
 /* Whether a stream has no work left; asks, and does not wait. A stream that is being captured is never idle. */
 bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream);
-bool weir__stream_is_capturing(const weir__heap *heap, weir_cu_stream stream);
+bool weir__is_in_capture(const weir__heap *heap, weir_cu_stream stream);
 
 /* weir_allocator_record_stream of the cache, by address. No lock is held. */
 weir_status weir__record_stream(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream);

@@ -7,6 +7,7 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
+#include "alloc/move.h"
 #include "alloc/pool.h"
 #include "alloc/reclaim.h"
 #include "alloc/segment.h"
@@ -144,6 +145,8 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
     collect(heap, settings);
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
     return block;
+  if (settings->throw_on_oom && weir__pool_moves(settings, arena->pool))
+    return NULL; /* is rejected */
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
   if (release_oversize(heap, arena, settings, bytes) &&
@@ -171,33 +174,57 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   return block;
 }
 
-weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                             uint64_t size, uint64_t requested, uint64_t *address) {
+/* Tries what needs no call of the driver. */
+static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                          uint64_t bytes) {
+  heap->has_gathered = false;
+  if (!weir__pool_moves(settings, arena->pool) || atomic_load(&heap->allocator->free_callbacks.count))
+    return NULL;
+  weir__this_thread.is_for_request = true;
+  weir__block *block = weir__return_pages(heap, arena, settings, bytes);
+  weir__this_thread.is_for_request = false;
+  return block;
+}
+
+/* Calls the driver. NULL if there is no memory: the heap's lock is then released, and *status is set. */
+static weir__block *refill_with_driver(const char *who, weir__heap *heap, weir__arena *arena,
+                                       const weir__settings *settings, uint64_t size, uint64_t requested,
+                                       weir_status *status) {
+  uint64_t segment_bytes = weir__segment_bytes(settings, size);
+  bool moves = weir__pool_moves(settings, arena->pool); /* then it is not known yet how much memory the request needs */
   weir_cu_context previous;
   weir__block *block = NULL;
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (r) {
+    weir__mutex_unlock(&heap->lock);
+    *status = weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+    return NULL;
+  }
+  if (!moves)
+    *status = weir__reject(who, heap, settings, segment_bytes, requested);
+  if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
+    if (heap->driver_error)
+      *status = weir__unlock_with_driver_error(who, heap);
+    else if (!moves || !(*status = weir__reject(who, heap, settings, segment_bytes, requested)))
+      *status = weir__out_of_memory(who, heap, arena, size, segment_bytes);
+  }
+  weir__heap_leave(heap, previous);
+  return block;
+}
+
+weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                             uint64_t size, uint64_t requested, uint64_t *address) {
   weir_status status = weir__driver_check_stream(who, heap->allocator->driver, arena->stream);
   if (status)
     return status;
   weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
-  if (r) {
-    weir__mutex_unlock(&heap->lock);
-    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
-  }
-  status = weir__reject(who, heap, settings, weir__segment_bytes(settings, size), requested);
-  if (status) {
-    weir__heap_leave(heap, previous);
-    return status;
-  }
-  block = weir__refill(heap, arena, settings, size);
+  weir__block *block = refill_without_driver(heap, arena, settings, size);
+  if (!block)
+    block = refill_with_driver(who, heap, arena, settings, size, requested, &status);
   if (!block) {
-    status = heap->driver_error ? weir__unlock_with_driver_error(who, heap)
-                                : weir__out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
-    weir__heap_leave(heap, previous);
     weir__pools_finalize(heap);
     return status;
   }
-  weir__heap_leave(heap, previous);
   arena = weir__block_arena(heap, block); /* another pool may have lent it */
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);

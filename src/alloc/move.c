@@ -182,8 +182,8 @@ static bool join_stream(const search *s, weir_cu_stream other) {
   weir_driver *driver = s->heap->allocator->driver;
   weir__event_queues *events = &s->heap->events;
   weir_cu_event event;
-  if (atomic_load(&s->heap->captures) || weir__stream_is_capturing(s->heap, other) ||
-      weir__stream_is_capturing(s->heap, s->arena->stream) || weir__event_take(events, driver, &event))
+  if (atomic_load(&s->heap->captures) || weir__is_in_capture(s->heap, other) ||
+      weir__is_in_capture(s->heap, s->arena->stream) || weir__event_take(events, driver, &event))
     return false;
   bool joined =
       !driver->EventRecord(driver, event, other) && !driver->StreamWaitEvent(driver, s->arena->stream, event, 0);
@@ -304,7 +304,7 @@ static bool try_place(search *s, weir__segment *segment, const weir__block *bloc
   return true;
 }
 
-/* Finds the range that needs the fewest new mappings. */
+/* Finds the range that needs the fewest new mappings. False if there is none in the segments of the arena. */
 static bool find_place(search *s) {
   weir__arena *arena = s->arena;
   bool has_place = false;
@@ -329,9 +329,12 @@ static bool find_place(search *s) {
     if (has_place && !s->at.unmapped)
       return true;
   }
-  if (has_place)
-    return true;
-  const weir__block *made = weir__reserve_segment(s->heap, arena, s->settings, s->bytes, true);
+  return has_place;
+}
+
+/* Reserves address space for the range. */
+static bool reserve_place(search *s) {
+  const weir__block *made = weir__reserve_segment(s->heap, s->arena, s->settings, s->bytes, true);
   uint64_t next;
   return made && try_place(s, weir__segment_of(s->heap, made), made, made->address, &next, &s->at);
 }
@@ -572,33 +575,53 @@ static void count_pieces(search *s, weir_moving_stats *moved) {
   }
 }
 
-weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  search s = {.heap = heap,
-              .arena = arena,
-              .settings = settings,
-              .bytes = bytes,
-              .slot = weir__round_up(WEIR__SMALL_SEGMENT, heap->granularity),
-              .number = ++heap->searches};
-  weir_moving_stats *stats = &heap->stats.moving, moved = {0};
-  weir__block *block = NULL;
+static void begin_search(search *s, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                         uint64_t bytes) {
+  *s = (search){.heap = heap,
+                .arena = arena,
+                .settings = settings,
+                .bytes = bytes,
+                .slot = weir__round_up(WEIR__SMALL_SEGMENT, heap->granularity),
+                .number = ++heap->searches};
   for (size_t i = 0; i < SIZES; i++)
-    s.movable[i].last = &s.movable[i].first;
-  if (add_own_stream(&s) && find_place(&s) && fill_place(&s)) {
-    count_pieces(&s, &moved);
-    if (moved.pages_made)
-      stats->unmovable_partial_bytes = (int64_t)s.unmovable_bytes;
-    if ((!s.made_bytes || !weir__over_limit(heap, s.made_bytes)) && prepare(&s)) {
-      heap->stats.num_device_alloc += moved.pages_made > 0;
-      stats->pages_made += moved.pages_made;
-      stats->pages_moved += moved.pages_moved;
-      stats->moved_bytes += moved.moved_bytes;
-      stats->pages_returned += moved.pages_returned;
-      heap->has_gathered = !moved.pages_made && s.piece_count && bytes >= GATHERED_MIN;
-      block = commit(&s);
-    }
-  }
+    s->movable[i].last = &s->movable[i].first;
+}
+
+/* The transaction for a place whose pages were chosen. NULL if it failed. */
+static weir__block *take_place(search *s) {
+  weir_moving_stats *stats = stats_of(s), moved = {0};
+  count_pieces(s, &moved);
+  if (moved.pages_made)
+    stats->unmovable_partial_bytes = (int64_t)s->unmovable_bytes;
+  if ((s->made_bytes && weir__over_limit(s->heap, s->made_bytes)) || !prepare(s))
+    return NULL;
+  s->heap->stats.num_device_alloc += moved.pages_made > 0;
+  stats->pages_made += moved.pages_made;
+  stats->pages_moved += moved.pages_moved;
+  stats->moved_bytes += moved.moved_bytes;
+  stats->pages_returned += moved.pages_returned;
+  s->heap->has_gathered = !moved.pages_made && s->piece_count && s->bytes >= GATHERED_MIN;
+  return commit(s);
+}
+
+weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  search s;
+  begin_search(&s, heap, arena, settings, bytes);
+  bool has_place = add_own_stream(&s) && (find_place(&s) || reserve_place(&s)) && fill_place(&s);
+  weir__block *block = has_place ? take_place(&s) : NULL;
   end_search(&s);
   weir__aliases_retire(heap, arena->stream, settings->moving_pages_max_aliases);
+  return block;
+}
+
+weir__block *weir__return_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  search s;
+  begin_search(&s, heap, arena, settings, bytes);
+  if (is_cautious(&s) || !lets_pages_go(arena->pool)) /* the first has to query the stream */
+    return NULL;
+  bool has_place = add_own_stream(&s) && find_place(&s) && !s.at.unmapped && fill_place(&s);
+  weir__block *block = has_place ? take_place(&s) : NULL;
+  end_search(&s);
   return block;
 }
 
@@ -646,14 +669,14 @@ static uint64_t go_back(search *s, weir__segment *here, weir__block **block, uin
 }
 
 bool weir__free_gathered(weir__heap *heap, weir__arena *arena, uint64_t address) {
-  search s = {.heap = heap, .arena = arena};
+  search s = {.heap = heap, .arena = arena, .settings = weir__settings_of(heap)};
   weir__block *block = NULL;
   uint64_t bytes;
   weir__mutex_lock(&heap->lock);
   if (lock_own_stream(&s))
     block = weir__arena_free(arena, address, &bytes);
   bool is_freed = block != NULL;
-  if (is_freed) {
+  if (is_freed && !is_cautious(&s) && lets_pages_go(arena->pool)) {
     weir__segment *segment = weir__segment_of(heap, block);
     uint64_t end = block->address + weir__block_bytes(block); /* the last page may reach behind the block */
     uint64_t at = segment->base + weir__round_up(address - segment->base, segment->page);

@@ -408,7 +408,7 @@ void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most
   weir_driver *driver = heap->allocator->driver;
   if (!aliases->retiring && aliases->count <= most)
     return;
-  if (atomic_load(&heap->captures) || weir__stream_is_capturing(heap, stream))
+  if (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream))
     return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
   unmap_retired(heap);
   if (aliases->count - aliases->retiring <= most)
