@@ -139,7 +139,8 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
   bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
   weir__block *block = NULL;
-  if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
+  if (!weir__pool_moves(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
+      (block = search(arena, settings, bytes, collects)))
     return block;
   if (collects)
     collect(heap, settings);
@@ -174,14 +175,17 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   return block;
 }
 
-/* Tries what needs no call of the driver. */
+/* The first attempts of a pool that grows by moving pages, which need no call of the driver. */
 static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                                           uint64_t bytes) {
-  heap->has_gathered = false;
-  if (!weir__pool_moves(settings, arena->pool) || atomic_load(&heap->allocator->free_callbacks.count))
+  weir__block *block = NULL;
+  if (!weir__pool_moves(settings, arena->pool))
     return NULL;
+  if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, false)))
+    return block;
   weir__this_thread.is_for_request = true;
-  weir__block *block = weir__return_pages(heap, arena, settings, bytes);
+  heap->has_gathered = false;
+  block = weir__return_pages(heap, arena, settings, bytes);
   weir__this_thread.is_for_request = false;
   return block;
 }

@@ -349,11 +349,11 @@ static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
  * large while little is stuck, in a large heap, and for a large request. The last page of a request is small, since the
  * next block begins in it. The numbers were found by replaying recorded jobs. */
 static uint64_t new_page_bytes(const search *s, uint64_t left, uint64_t room) {
-  const uint64_t reserved = s->heap->reserved, tolerated = 12 * WEIR__MIB + reserved / 1000 * 12;
+  const uint64_t reserved = s->heap->reserved, tolerated = 8 * WEIR__MIB + reserved / 1000 * 8;
   uint64_t request = (s->bytes + s->slot - 1) / s->slot;
   uint64_t slots = s->stuck_bytes * 2 < tolerated ? 4 : s->stuck_bytes < tolerated ? 2 : 1;
-  slots = most(slots, least(6, 1 + reserved / (1024 * WEIR__MIB)));
-  slots = most(slots, request / 64);
+  slots = most(slots, least(6, 1 + reserved / (1280 * WEIR__MIB)));
+  slots = most(slots, request / 80);
   slots = least(slots, least(request, most(left / s->slot, 2)));
   return least(slots, least(room / s->slot, SIZES - 1)) * s->slot;
 }
@@ -453,14 +453,9 @@ static void list_page(search *s, weir__block *block, weir__page *page) {
   s->movable_bytes += page->bytes;
 }
 
-/* Lists the movable pages of an arena: first those of the smallest block that has enough, so that pages which belong
- * together stay together. */
+/* Lists the movable pages of an arena, those of small blocks first: a large block is more useful as it is. */
 static void list_arena(search *s, weir__arena *arena) {
-  weir__block *enough = weir__index_at_least(&arena->free, s->at.unmapped), *b;
-  for (b = enough; b; b = weir__index_next(&arena->free, b))
-    each_page(s, b, list_page);
-  for (b = enough ? weir__index_previous(&arena->free, enough) : weir__index_last(&arena->free); b;
-       b = weir__index_previous(&arena->free, b))
+  for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b))
     each_page(s, b, list_page);
 }
 

@@ -336,6 +336,8 @@ static void undo_pieces(weir__heap *heap, weir__piece *pieces, size_t count, siz
 
 bool weir__pages_map(weir__heap *heap, weir__segment *segment, weir__piece *pieces, size_t count) {
   size_t mapped = 0;
+  if (!count)
+    return false;
   weir__release_orphans(heap);
   if (!prepare_pieces(heap, segment, pieces, count) || !make_pages(heap, pieces, count) ||
       !map_pieces(heap, pieces, count, &mapped)) {

@@ -75,7 +75,7 @@ typedef struct weir__piece {
 /* Asks the driver about the device's pages. */
 void weir__pages_prepare(struct weir__heap *heap);
 
-/* Makes and maps what the pieces lack; they are in the order of their addresses. Pages that were made belong to their
+/* Makes and maps what the pieces lack, of which there is one at least; they are in the order of their addresses. Pages that were made belong to their
  * piece's address; those that were there before are mapped as aliases. On failure nothing has changed, and every new
  * mapping is gone or stuck. */
 bool weir__pages_map(struct weir__heap *heap, struct weir__segment *segment, weir__piece *pieces, size_t count);

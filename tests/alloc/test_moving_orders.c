@@ -119,7 +119,7 @@ static void run(const char *conf, const int sequence[ACTS]) {
 /* Calls run for each order of the acts from `from` on; for some of them in the usual form. */
 static void permute(const char *conf, int sequence[ACTS], int from) {
   static int number;
-  if (from == ACTS && number++ % usual_or_long(7, 1) == 0)
+  if (from == ACTS && number++ % usual_or_long(23, 1) == 0)
     run(conf, sequence);
   for (int i = from; i < ACTS; i++) {
     int was[ACTS];

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc/moving_fixture.h"
+#include "support/length.h"
 
 /* ---- Other streams ---- */
 
@@ -166,7 +167,7 @@ static void test_many_streams_that_go_idle(void **state) {
   (void)state;
   alloc_open("moving_pages:True", 8 * GIB);
   int64_t one = 0;
-  for (int i = 0; i < 32; i++) {
+  for (int i = 0; i < usual_or_long(10, 32); i++) {
     weir_cu_stream stream = work_stream();
     void *p[24];
     for (int k = 0; k < 24; k++) {
@@ -293,7 +294,7 @@ static void test_aliases_are_bounded(void **state) {
   weir_cu_stream stream = work_stream();
   soft_seed(3);
   void *live[16] = {0};
-  for (int i = 0; i < 1000; i++) {
+  for (int i = 0; i < usual_or_long(300, 1000); i++) {
     void **at = &live[soft_random(16)];
     if (*at)
       put(*at);
