@@ -148,7 +148,7 @@ static bool lets_pages_go(const weir__pool *pool) {
   return !pool->owner || (pool->owner->moves && !pool->owner->is_graph);
 }
 
-/* The request's own stream: its work is in order, so a page that is free there may be used at once. */
+/* Locks the arenas of the request's stream, of small and of large blocks. */
 static bool lock_own_stream(search *s) {
   weir__pool *pool = s->arena->pool;
   weir__private_pool *owner = pool->owner;
@@ -158,6 +158,7 @@ static bool lock_own_stream(search *s) {
   return lock_arena(s, s->arena) && (!sibling || lock_arena(s, sibling));
 }
 
+/* The request's own stream: its work is in order, so a page that is free there may be used at once. */
 static bool add_own_stream(search *s) {
   stats_of(s)->unmovable_fixed_bytes = 0;
   if (!lock_own_stream(s))

@@ -56,6 +56,11 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
 
 /* ---- Requests ---- */
 
+/* Only a damaged recording has such a request. A block of no bytes would break the cache. */
+static weir_status no_bytes(void) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "the recording has a request for 0 bytes");
+}
+
 weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id id) {
   weir__heap *heap = heap_of(allocator);
   weir__mutex_lock(&heap->lock);
@@ -66,6 +71,8 @@ weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id
 
 weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream,
                              uint64_t *address) {
+  if (!bytes)
+    return no_bytes();
   if (pool)
     atomic_fetch_add(&pool->in_flight, 1);
   weir_status status = weir__alloc("replay", heap_of(allocator), pool, bytes, stream, address);
@@ -95,6 +102,8 @@ weir_status weir__port_alloc_uncached(weir_allocator *allocator, weir__private_p
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
+  if (!bytes)
+    return no_bytes();
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for an arena");
   return weir__alloc_miss("replay", heap, arena, settings, size, bytes, address);
@@ -116,7 +125,7 @@ weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool
   weir__arena *arena = weir__arena_get(weir__pool_for(heap, pool, size), stream);
   weir__block *block = NULL;
   weir_cu_context previous;
-  if (!arena)
+  if (!arena || !bytes)
     return NULL;
   weir__mutex_lock(&heap->lock);
   if (!weir__heap_enter(heap, &previous)) {

@@ -51,7 +51,8 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
 weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id id);
 
 /* A request of a private pool, or of the default one if `pool` is NULL, whatever scopes are open. It may use a pool
- * that was released, as a program does that is about to be done with it. */
+ * that was released, as a program does that is about to be done with it. A request for 0 bytes fails, as in the next
+ * functions. */
 weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream,
                              uint64_t *address);
 

@@ -67,6 +67,19 @@ static void test_uncached(void **state) {
   alloc_close();
 }
 
+/* A damaged recording may have requests for nothing: a block of no bytes would break the cache. */
+static void test_no_bytes(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  put(get(MIB, NULL));
+  uint64_t pointer;
+  assert_int_equal(weir__port_alloc(allocator, NULL, 0, NULL, &pointer), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(weir__port_alloc_uncached(allocator, NULL, 0, NULL, &pointer), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_null(weir__port_take(allocator, NULL, 0, NULL));
+  assert_valid();
+  alloc_close();
+}
+
 static void test_pool(void **state) {
   (void)state;
   const weir_pool_id id = {0, 7};
@@ -158,6 +171,7 @@ int main(void) {
                                      cmocka_unit_test(test_sizes),
                                      cmocka_unit_test_teardown(test_take, alloc_teardown),
                                      cmocka_unit_test_teardown(test_uncached, alloc_teardown),
+                                     cmocka_unit_test_teardown(test_no_bytes, alloc_teardown),
                                      cmocka_unit_test_teardown(test_pool, alloc_teardown),
                                      cmocka_unit_test_teardown(test_install, alloc_teardown)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,6 +66,7 @@ done
 export WEIR_SOFT_MEMORY=1GiB
 for conf in moving_pages:True moving_pages:True,moving_pages_across_streams:True; do
   for streams in 1 4; do
+    [ $streams = 1 ] && [ $conf != moving_pages:True ] && continue # there is no other stream
     folder=$work/$streams.$conf
     mkdir "$folder"
     said="moving_job with $streams streams, $conf"
