@@ -205,6 +205,7 @@ struct weir__heap {
   weir_cu_result driver_error;   /* the first failure other than out of memory since growing or emptying began: the */
   const char *driver_error_call; /* device is broken, or a capture forbids the call */
   atomic_bool had_expandable;    /* an expandable segment was ever created; also read without the lock */
+  bool has_gathered;             /* the block of the last miss consists of pages that go back when it is freed */
   weir__pool small, large;       /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
@@ -219,7 +220,6 @@ struct weir__heap {
   weir__slab pages, mappings; /* of expandable segments */
   weir__aliases aliases;
   uint64_t searches;           /* for movable pages */
-  bool has_gathered;           /* the block of the last miss consists of pages that go back when it is freed */
   weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
   size_t orphan_count, orphan_room;
   weir__event_queues events; /* that freed blocks wait for */

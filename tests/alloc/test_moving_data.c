@@ -84,7 +84,8 @@ static void drop(int i) {
   assert_ok(weir_allocator_free(allocator, b.memory));
 }
 
-/* Small and large blocks take turns: most of the free memory is in holes that are too small for the large ones. */
+/* Multiples of 8, so that the places of a pattern do not overlap. Small and large blocks take turns: most of the free
+ * memory is in holes that are too small for the large ones. */
 static uint64_t some_bytes(void) {
   static unsigned long number;
   uint64_t kind = soft_random(12);
@@ -93,9 +94,9 @@ static uint64_t some_bytes(void) {
     for (int i = live_count / 2; i > 0; i--)
       drop((int)soft_random((uint64_t)live_count));
   if (kind == 0)
-    return 8 + soft_random(MIB);
+    return 8 + soft_random(MIB / 8) * 8;
   if (kind == 1)
-    return MIB + 8 + soft_random(4 * MIB);
+    return MIB + 8 + soft_random(MIB / 2) * 8;
   return is_large_turn ? (20 + soft_random(40)) * MIB : (2 + soft_random(4)) * MIB;
 }
 
