@@ -601,7 +601,7 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
   if (weir__slow_reasons(arena->pool->heap) & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT) ||
-      !writer || block->state != WEIR__ALLOCATED || !weir__marks_are_plain(block->marks)) {
+      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.gathered) {
     void *pointer = (void *)block->address;
     weir__heap *heap = arena->pool->heap;
     weir__biased_give(&arena->lock);
@@ -623,7 +623,8 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
 static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   if (block->state != WEIR__ALLOCATED)
     return false;
-  return weir__marks_are_plain(block->marks) && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
+  return !block->marks.has_uses && !block->marks.gathered &&
+         !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,

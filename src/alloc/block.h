@@ -31,9 +31,6 @@ typedef struct weir__block_marks {
   uint8_t gathered : 1; /* its pages have moved there, and go back when it is freed (move.c) */
 } weir__block_marks;
 
-/* Whether the arena's lock is enough to free the block. */
-static inline bool weir__marks_are_plain(weir__block_marks marks) { return !(marks.has_uses | marks.gathered); }
-
 /* A piece of a segment, guarded by the arena's lock. Two blocks fit in a cache line: links have 32 bits, fields of free
  * blocks and of active blocks share their storage, and rarely used fields are in weir__block_aside. The segment and the
  * arena are found by address (heap.h). */

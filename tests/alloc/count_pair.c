@@ -17,7 +17,9 @@ static const struct count_case {
     {"small_pair", "", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
     {"large_pair", "", {.kind = BENCH_PAIR, .bytes = 8 * BENCH_MIB, .threads = 1}},
     {"expandable_pair", "expandable_segments:True", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
+    {"moving_pair", "moving_pages:True", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
     {"replace_1000", "", {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
+    {"moving_1000", "moving_pages:True", {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
 };
 
 static void *take(void *context, size_t bytes, void *stream) {
