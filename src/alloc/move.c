@@ -555,6 +555,8 @@ static weir__block *commit(search *s) {
   }
   if (stats->aliases_peak < (int64_t)s->heap->aliases.count)
     stats->aliases_peak = (int64_t)s->heap->aliases.count;
+  if (!block)
+    return NULL; /* never: a place without pieces is a free block */
   weir__index_remove(&s->arena->free, block);
   weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
   return block;
