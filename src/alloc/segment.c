@@ -544,7 +544,7 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
                              uint64_t segment_bytes) {
   heap->driver_error = WEIR_CU_SUCCESS;
   bool own_memory = arena->pool->owner && arena->pool->owner->alloc;
-  if (!own_memory && weir__pool_moves(settings, arena->pool) && heap->granularity)
+  if (!own_memory && weir__pool_moves(settings, arena->pool))
     return weir__move_pages(heap, arena, settings, bytes);
   if (weir__over_limit(heap, segment_bytes))
     return NULL;
