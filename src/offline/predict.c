@@ -127,7 +127,7 @@ static weir_status find_fit(const weir__replayer *replayer, const weir__settings
 weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
                               const weir__capacity *capacity, weir__fit *fit) {
   weir__capacity busy = *capacity;
-  weir__fit least, most;
+  weir__fit least = {0}, most;
   busy.is_busy = true;
   weir_status status = find_fit(replayer, settings, capacity, &least);
   most = least;
