@@ -502,8 +502,9 @@ static bool prepare(search *s) {
     total += s->pieces[i].bytes;
   if (!weir__index_prepare(&s->arena->free, total))
     return false;
+  /* A page that leaves a block cuts it twice at most, and so does one that arrives. */
   for (size_t i = 0; i < s->locked_count; i++)
-    if (!weir__slab_reserve(&s->locked[i]->blocks, sizeof(weir__block), 2 * s->piece_count + 2))
+    if (!weir__slab_reserve(&s->locked[i]->blocks, sizeof(weir__block), 4 * s->piece_count))
       return false;
   size_t known = 0;
   for (size_t end; known < s->piece_count; known = end) {

@@ -99,7 +99,7 @@ static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
   weir__stat_add(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
 }
 
-void weir__reserved_add(weir__heap *heap, const weir__arena *arena, int64_t bytes) {
+static void count_reserved(weir__heap *heap, const weir__arena *arena, int64_t bytes) {
   heap->reserved += (uint64_t)bytes;
   count_both(heap->stats.reserved_bytes, arena, bytes);
   if (arena->pool->owner)
@@ -114,7 +114,7 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
   if (segment->oversize)
     weir__stat_add(&stats->oversize_segments, segments);
   count_both(stats->segment, arena, segments);
-  weir__reserved_add(heap, arena, bytes);
+  count_reserved(heap, arena, bytes);
   if (bytes < 0)
     stats->num_device_free++;
   else
@@ -300,7 +300,7 @@ weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t 
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
-  weir__reserved_add(heap, arena, (int64_t)bytes);
+  count_reserved(heap, arena, (int64_t)bytes);
   if (!segment->stack)
     segment->stack = weir__op_stack();
   weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, address, bytes, arena->stream);
@@ -332,7 +332,7 @@ weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__b
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__tree_insert(&arena->unmapped, block);
-  weir__reserved_add(heap, arena, -(int64_t)bytes);
+  count_reserved(heap, arena, -(int64_t)bytes);
   trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
   return block;
 }

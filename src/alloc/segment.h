@@ -72,9 +72,6 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
 void weir__segment_delete(weir__segment *segment);
 
-/* Counts reserved bytes of an arena. */
-void weir__reserved_add(weir__heap *heap, const weir__arena *arena, int64_t bytes);
-
 /* Counts a segment that was obtained or returned. */
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
 
