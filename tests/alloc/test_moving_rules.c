@@ -1,5 +1,5 @@
 /*
- * Moving pages: captures, checkpoints, and devices and pools without pages.
+ * Moving pages: captures, checkpoints, limits, and devices and pools without pages.
  */
 #include <string.h>
 
@@ -162,12 +162,27 @@ static void test_compute_capability(void **state) {
   assert_moves("moving_pages:True,moving_pages_min_capability:91", false);
 }
 
+/* ---- Limits ---- */
+
+/* A request that fits under the limit exactly is served: its last page is not larger than needed. */
+static void test_exactly_the_limit(void **state) {
+  (void)state;
+  for (uint64_t bytes = 2 * MIB; bytes <= 90 * MIB; bytes += 2 * MIB) {
+    alloc_open("moving_pages:True", GIB);
+    assert_ok(weir_allocator_set_limit(allocator, 0, bytes));
+    put(get(bytes, NULL));
+    assert_int_equal(stats_of(0).reserved_bytes[0].current, bytes);
+    alloc_close();
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_retiring_waits_for_captures, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
       cmocka_unit_test_teardown(test_no_virtual_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_compute_capability, alloc_teardown),
+      cmocka_unit_test_teardown(test_exactly_the_limit, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
