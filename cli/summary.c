@@ -11,10 +11,13 @@
 
 #include "base/base.h"
 #include "cli.h"
+#include "graph.h"
 #include "json.h"
 #include "offline/classes.h"
 #include "offline/describe.h"
 #include "progress.h"
+
+static bool json, graph;
 
 static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
 
@@ -189,6 +192,8 @@ static void print_device(const weir__recording *snapshot, int number, const weir
       print_classes(m);
     print_holders(snapshot, s->holders, s->holder_count);
     print_peak(snapshot, number, s, "reserved", &s->reserved);
+    if (graph && weir_cli_print_graph(snapshot, number, s))
+      puts("    no host memory for a graph");
   }
   if (s->is_end_told) {
     printf("    at end    %s in use, as requested, of %s reserved: computed from the events%s\n",
@@ -365,8 +370,6 @@ static void print_json(const char *file, const weir__recording *snapshot, const 
   weir_cli_json_end();
 }
 
-static bool json;
-
 /* One file; an exit code. */
 static int summarize_file(const char *file) {
   weir__recording *snapshot;
@@ -395,10 +398,17 @@ static int summarize_file(const char *file) {
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-static int run(int count, char **files) { return weir_cli_for_each(count, files, summarize_file); }
+static int run(int count, char **files) {
+  if (json && graph)
+    return weir_cli_usage("--graph is text: leave out --json");
+  return weir_cli_for_each(count, files, summarize_file);
+}
 
 static const weir_cli_option option_table[] = {
-    {"json", .target = &json, .help = "print JSON, one object for each file"}, {0}};
+    {"json", .target = &json, .help = "print JSON, one object for each file"},
+    {"graph", 'g', .target = &graph,
+     .help = "draw memory over time, as wide as the terminal, in ASCII if the locale is not UTF-8"},
+    {0}};
 
 const weir_cli_command weir_cmd_summary = {
     .name = "summary",
