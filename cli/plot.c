@@ -3,13 +3,12 @@
  */
 #include "offline/plot.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "cli.h"
+#include "moment.h"
 #include "offline/output_file.h"
 #include "progress.h"
 
@@ -61,19 +60,7 @@ static int run(int count, char **arguments) {
   return status ? weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error()) : WEIR_EXIT_OK;
 }
 
-static int read_moment(const char *text) {
-  static const char *const names[] = {[WEIR__AT_OOM] = "oom", [WEIR__AT_PEAK] = "peak", [WEIR__AT_END] = "end"};
-  for (int i = WEIR__AT_OOM; i <= WEIR__AT_END; i++)
-    if (strcmp(text, names[i]) == 0) {
-      options.moment = (weir__moment)i;
-      return WEIR_EXIT_OK;
-    }
-  char *end;
-  errno = 0;
-  options.moment = WEIR__AT_EVENT;
-  options.event = strtoull(text, &end, 10);
-  return *text >= '0' && *text <= '9' && !*end && !errno ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
-}
+static int read_moment(const char *text) { return weir_cli_read_moment(text, &options.moment, &options.event); }
 
 #define X(name, text, help) {text, help},
 static const weir_cli_choice kinds[] = {WEIR__PLOT_KIND_MAP(X){0}};
@@ -89,11 +76,6 @@ static const weir_cli_choice groups[] = {
     [WEIR__PLOT_BY_POOL] = {"pool", NULL},
     {0}};
 
-static const weir_cli_choice moments[] = {{"oom", "the first request that failed"},
-                                          {"peak", "when most memory was in use"},
-                                          {"end", "after the last event"},
-                                          {0}};
-
 static const weir_cli_choice axes[] = {
     [WEIR__PLOT_AXIS_AUTO] = {"auto", "time, where it was recorded; events for --kind trace"},
     [WEIR__PLOT_AXIS_TIME] = {"time", NULL},
@@ -108,8 +90,7 @@ static const weir_cli_option option_table[] = {
              "output"},
     {"by", .kind = WEIR_CLI_CHOICE, .value = "WHAT", .target = &by, .choices = groups,
      .help = "how blocks are grouped and coloured. Default: auto"},
-    {"at", .value = "MOMENT", .choices = moments, .read = read_moment,
-     .takes = "oom, peak, end or the number of an event",
+    {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
      .help = "the moment of --kind segments: the number of an event, or one of the following. Default: oom, or peak if "
              "no request failed"},
     {"axis", .kind = WEIR_CLI_CHOICE, .value = "AXIS", .target = &axis, .choices = axes,
