@@ -77,9 +77,9 @@ completes '--check --conf --costs --device --force --fraction --help --json --me
 completes '--check' weir replay file --ch
 completes 'a file.pickle folder job.pickle' weir replay ''
 completes 'job.pickle' weir replay --check j
-completes 'csv json perfetto sqlite' weir export --to ''
+completes 'collapsed csv json perfetto speedscope sqlite' weir export --to ''
 completes 'perfetto' weir export --to = p
-completes 'csv json perfetto sqlite' weir export --to =
+completes 'collapsed csv json perfetto speedscope sqlite' weir export --to =
 completes 'a file.pickle' weir export -o a
 completes '' weir export --device ''
 completes 'events' weir export --to csv --table e
