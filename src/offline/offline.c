@@ -361,7 +361,7 @@ weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
                                                   .height = o.height,
                                                   .is_dark = o.is_dark != 0,
                                                   .moment = (weir__moment)o.at,
-                                                  .event = o.event},
+                                                  .event = o.event > SIZE_MAX ? SIZE_MAX : (size_t)o.event},
                             file);
   bool is_full = ferror(file) != 0;
   is_full |= fclose(file) != 0;
