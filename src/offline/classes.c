@@ -163,7 +163,10 @@ static origin origin_of(const finder *f, const weir__life *life) {
 
 /* ---- Ranges of the optimizer ---- */
 
+/* Ranges are in order, and do not overlap. */
 static bool add_range(ranges *r, uint32_t begin, uint32_t end) {
+  if (r->count && begin < r->items[r->count - 1].end)
+    begin = r->items[r->count - 1].end;
   if (begin >= end)
     return true;
   if (!WEIR__RESERVE(r->items, r->room, r->count + 1))
@@ -205,9 +208,10 @@ static bool find_annotated(finder *f) {
   return true;
 }
 
-/* Consecutive entries of such a phase are a range. */
+/* Consecutive entries of such a phase are a range, where there are no annotations. */
 static bool find_phases(finder *f) {
   const weir__recording_device *d = f->device;
+  bool has_optimizer = f->optimizer.count, has_zero_grad = f->zero_grad.count;
   uint32_t begin = 0;
   origin now = NOWHERE;
   bool is_any = false;
@@ -217,8 +221,8 @@ static bool find_phases(finder *f) {
     origin o = i < d->event_count ? f->remark_origins[d->events[i].remark] : NOWHERE;
     if (o == now)
       continue;
-    if ((now == OPTIMIZER && !add_range(&f->optimizer, begin, (uint32_t)i)) ||
-        (now == ZERO_GRAD && !add_range(&f->zero_grad, begin, (uint32_t)i)))
+    if ((now == OPTIMIZER && !has_optimizer && !add_range(&f->optimizer, begin, (uint32_t)i)) ||
+        (now == ZERO_GRAD && !has_zero_grad && !add_range(&f->zero_grad, begin, (uint32_t)i)))
       return false;
     now = o;
     begin = (uint32_t)i;
@@ -466,7 +470,7 @@ static bool end_steps(finder *f) {
       count++;
     }
   }
-  if (count < LEAST_GRADIENTS || count * 8 * f->complete < all)
+  if (count < LEAST_GRADIENTS || (uint64_t)count * 8 * f->complete < all)
     return true;
   s->first_gradient = first;
   for (size_t i = low; i < f->lives->block_count; i++)
@@ -532,7 +536,8 @@ static void find_turns(finder *f) {
 /* ---- Classes by life ---- */
 
 static weir__class class_in_step(const finder *f, const step *s, const weir__life *life) {
-  bool is_short = life->freed != WEIR__LIFE_OPEN && (life->freed - life->begin) * SHORT_PART <= s->end - s->begin;
+  bool is_short =
+      life->freed != WEIR__LIFE_OPEN && (uint64_t)(life->freed - life->begin) * SHORT_PART <= s->end - s->begin;
   bool is_last = s == &f->steps.items[f->complete];
   if (life->begin >= s->turn)
     return is_short ? WEIR__CLASS_TEMPORARY : WEIR__CLASS_UNKNOWN;

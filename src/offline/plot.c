@@ -251,7 +251,7 @@ uint64_t weir__plot_byte_top(uint64_t most, double height) {
   double unit, step = byte_step(most ? most : 1, height, &unit, &name), top = 0;
   while (top * unit < (double)most * 1.04)
     top += step;
-  return (uint64_t)(top * unit);
+  return top * unit < 1.8e19 ? (uint64_t)(top * unit) : UINT64_MAX;
 }
 
 static void put_tick(char text[48], double value, double step, const char *unit) {

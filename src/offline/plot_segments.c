@@ -55,6 +55,11 @@ static int by_address(const void *a, const void *b) {
   return (x->address > y->address) - (x->address < y->address);
 }
 
+/* Sizes in a damaged recording may be any. */
+static uint64_t add(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
+
+static uint64_t rows_of(const map *m, const arena *a) { return a->bytes / m->per_row + (a->bytes % m->per_row != 0); }
+
 static bool collect(map *m) {
   const weir__lives *l = &m->plot->lives;
   m->segments = malloc((l->segment_count + 1) * sizeof *m->segments);
@@ -70,7 +75,8 @@ static bool collect(map *m) {
   for (size_t i = 0; i < l->block_count; i++)
     if (is_there(m->plot, l->blocks[i].begin, l->blocks[i].end, l->blocks[i].is_before))
       m->blocks[m->block_count++] = &l->blocks[i];
-  qsort(m->segments, m->count, sizeof *m->segments, by_arena);
+  if (m->count)
+    qsort(m->segments, m->count, sizeof *m->segments, by_arena);
   qsort(m->blocks, m->block_count, sizeof *m->blocks, by_address);
   return true;
 }
@@ -108,7 +114,7 @@ static bool find_arenas(map *m) {
       a->first = i;
     }
     m->segments[i].at = a->bytes;
-    a->bytes += s->size;
+    a->bytes = add(a->bytes, s->size);
     a->count++;
     uint64_t end = s->address + s->size, free_from = s->address;
     for (size_t k = block_at(m, s->address); k < m->block_count && m->blocks[k]->address < end; k++) {
@@ -128,7 +134,7 @@ static void find_rows(map *m) {
   uint64_t all = 0;
   m->has_headings = (double)m->arena_count * (HEADING + LEAST_ROW + ROW_GAP) < height * 0.8;
   for (size_t i = 0; i < m->arena_count; i++)
-    all += m->arenas[i].bytes;
+    all = add(all, m->arenas[i].bytes);
   double room = height - (m->has_headings ? (double)m->arena_count * HEADING : 0);
   size_t rows = (size_t)(room / (14 + ROW_GAP));
   rows = rows > MOST_ROWS ? MOST_ROWS : rows ? rows : 1;
@@ -137,8 +143,8 @@ static void find_rows(map *m) {
   for (;;) {
     size_t needed = 0;
     for (size_t i = 0; i < m->arena_count; i++)
-      needed += (size_t)((m->arenas[i].bytes + m->per_row - 1) / m->per_row);
-    if (needed <= rows || m->per_row > all) {
+      needed += (size_t)rows_of(m, &m->arenas[i]);
+    if (needed <= rows || m->per_row > all / 2) {
       rows = needed;
       break;
     }
@@ -150,7 +156,7 @@ static void find_rows(map *m) {
   for (size_t i = 0; i < m->arena_count; i++) {
     y += m->has_headings ? HEADING : 0;
     m->arenas[i].y = y;
-    y += (double)((m->arenas[i].bytes + m->per_row - 1) / m->per_row) * (m->row + ROW_GAP);
+    y += (double)rows_of(m, &m->arenas[i]) * (m->row + ROW_GAP);
   }
 }
 
@@ -349,7 +355,7 @@ static bool draw(map *m) {
     least *= 2;
   } while (ok && d.count > MOST_BOXES);
   for (size_t i = 0; i < m->arena_count; i++) {
-    all += m->arenas[i].bytes;
+    all = add(all, m->arenas[i].bytes);
     used += m->arenas[i].used;
   }
   if (ok) {

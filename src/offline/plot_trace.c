@@ -37,7 +37,8 @@ static bool add_span(spans *s, uint64_t address, uint64_t size) {
 
 static void merge_spans(spans *s) {
   size_t kept = 0;
-  qsort(s->items, s->count, sizeof *s->items, by_begin);
+  if (s->count)
+    qsort(s->items, s->count, sizeof *s->items, by_begin);
   for (size_t i = 0; i < s->count; i++) {
     if (kept && s->items[i].begin <= s->items[kept - 1].end) {
       if (s->items[i].end > s->items[kept - 1].end)
@@ -113,7 +114,11 @@ static bool find_box(const drawing *d, uint64_t address, uint64_t size, size_t b
              .width = (float)(weir__plot_x(d->plot, end) * d->width - x),
              .height = (float)((double)size * scale),
              .y = (float)(d->height - (low + (double)size) * scale)};
-  return true;
+  if (b->y < 0) { /* it reaches beyond what is reserved, as in a damaged recording */
+    b->height += b->y;
+    b->y = 0;
+  }
+  return b->height > 0 && b->width >= 0;
 }
 
 static bool find_block(const drawing *d, size_t number, box *b) {

@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "offline/load.h"
+#include "offline/offline_data.h"
 #include "offline/plot_svg.h"
 #include "offline/summary.h"
 
@@ -77,6 +78,35 @@ static void test_moments(void **state) {
   weir__recording_free(recording);
 }
 
+/* Recordings with any numbers are drawn, and quickly. */
+static void test_any_numbers(void **state) {
+  uint64_t random = 1;
+  (void)state;
+  for (int round = 0; round < 60; round++) {
+    weir__recording *recording = load("histories/pools");
+    weir__recording_entry *entries = recording->events;
+    for (size_t i = 0; i < recording->event_count; i++) {
+      uint64_t r = next_random(&random);
+      int shift = (int)(r >> 58);
+      if (r % 16 == (unsigned)round % 16)
+        entries[i].size = next_random(&random) >> shift;
+      if (r % 16 == 1 + (unsigned)round % 15)
+        entries[i].address = next_random(&random) >> shift;
+      if (r % 64 == 2)
+        entries[i].time_us = (int64_t)(next_random(&random) >> shift);
+      if (r % 64 == 3)
+        entries[i].action = (uint8_t)(next_random(&random) % (WEIR_TRACE_OOM + 1));
+    }
+    for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
+      weir__plot_options options = {.kind = (weir__plot_kind)kind, .by = (weir__plot_by)(round % WEIR__PLOT_BYS)};
+      size_t size;
+      free(draw(recording, &options, &size));
+      assert_true(size < 400000);
+    }
+    weir__recording_free(recording);
+  }
+}
+
 static void test_errors(void **state) {
   weir__recording *recording = load("traces/cuda_graphs");
   size_t count = recording->devices[0].event_count;
@@ -134,8 +164,8 @@ static void test_escapes(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_moments),
-                                     cmocka_unit_test(test_errors), cmocka_unit_test(test_numbers),
-                                     cmocka_unit_test(test_escapes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes),       cmocka_unit_test(test_moments),
+                                     cmocka_unit_test(test_any_numbers), cmocka_unit_test(test_errors),
+                                     cmocka_unit_test(test_numbers),     cmocka_unit_test(test_escapes)};
   return cmocka_run_group_tests_name("plot", tests, NULL, NULL);
 }
