@@ -265,7 +265,7 @@ typedef struct weir_offline_plot_options {
   weir_offline_moment at; /* of the map of segments */
   uint64_t event;         /* WEIR_OFFLINE_AT_EVENT: after which */
   int device;             /* -1 by default */
-  int width, height;      /* in pixels; 0 for 1200 and 640, otherwise 400 x 260 to 10000 x 10000 */
+  int width, height;      /* in pixels; 0 for 1200 and 640, otherwise 480 x 320 to 10000 x 10000 */
   int is_dark;
   const char *name;  /* of the recording, for the picture; may be NULL */
   const char *title; /* NULL for that of the kind */

@@ -7,7 +7,7 @@
 #include "offline/moment.h"
 #include "offline/plot_parts.h"
 
-enum { LEFT = 78, RIGHT = 104, TOP = 78, BOTTOM = 56, LEGEND_ROW = 19 };
+enum { LEFT = 78, RIGHT = 104, TOP = 78, BOTTOM = 56, LEGEND_ROW = 19, LINE_HEIGHT = 44 };
 
 /* ---- Time ---- */
 
@@ -192,23 +192,31 @@ weir_status weir__plot_choose_groups(weir__plot *plot) {
 
 /* ---- The legend ---- */
 
-static size_t legend_columns(const weir__plot *p) { return p->by == WEIR__PLOT_BY_STACK || p->width < 800 ? 2 : 4; }
+static size_t legend_columns(const weir__plot *p) {
+  return p->by == WEIR__PLOT_BY_STACK || p->width < 800 ? 2 : p->width < 1100 ? 3 : 4;
+}
+
+/* A low picture has room for the largest groups only. */
+static size_t legend_rows(const weir__plot *p, size_t count) {
+  size_t columns = legend_columns(p), rows = (count + columns - 1) / columns;
+  return p->height < 420 && rows > 2 ? 2 : rows;
+}
 
 void weir__plot_reserve_legend(weir__plot *plot, size_t count) {
-  size_t columns = legend_columns(plot);
-  plot->bottom -= 26 + (double)((count + columns - 1) / columns * LEGEND_ROW);
+  plot->bottom -= 26 + (double)(legend_rows(plot, count) * LEGEND_ROW);
 }
 
 void weir__plot_legend(weir__plot *plot, const char *heading) {
   weir__svg *svg = &plot->svg;
-  size_t columns = legend_columns(plot), rows = (plot->group_count + columns - 1) / columns;
+  size_t columns = legend_columns(plot), rows = legend_rows(plot, plot->group_count);
   double wide = (plot->width - 24 - plot->left) / (double)columns;
   double top = plot->height - 14 - (double)rows * LEGEND_ROW;
   char bytes[32], text[WEIR__PLOT_NAME + 64];
   weir__svg_text(svg, plot->left, top - 8, WEIR__SVG_START, "muted", heading);
-  for (size_t i = 0; i < plot->group_count; i++) {
+  for (size_t i = 0; i < plot->group_count && i < rows * columns; i++) {
     const weir__plot_group *g = &plot->groups[i];
-    double x = plot->left + (double)(i / rows) * wide, y = top + (double)(i % rows) * LEGEND_ROW;
+    size_t column = i / rows, row = i % rows;
+    double x = plot->left + (double)column * wide, y = top + (double)row * LEGEND_ROW;
     weir__svg_rect(svg, x, y + 2, 12, 12, svg->colors->series[g->color], "rx=\"2\"");
     snprintf(text, sizeof text, "%s  %s", weir__format_bytes(g->bytes, bytes), g->name);
     weir__svg_text_within(svg, x + 18, y + 12, wide - 30, "label", text);
@@ -240,7 +248,7 @@ static double byte_unit(uint64_t most, const char **name) {
 }
 
 static double byte_step(uint64_t most, double height, double *unit, const char **name) {
-  double lines = height / 44 < 2 ? 2 : height / 44;
+  double lines = height / LINE_HEIGHT < 2 ? 2 : height / LINE_HEIGHT;
   *unit = byte_unit(most, name);
   double step = nice_step((double)most / *unit, lines);
   return *unit <= 1 && step < 1 ? 1 : step;
@@ -262,8 +270,10 @@ static void put_tick(char text[48], double value, double step, const char *unit)
 void weir__plot_byte_axis(weir__plot *plot, double top, double bottom, uint64_t most) {
   const char *name;
   char text[48];
-  double unit, step = byte_step(most ? most : 1, bottom - top, &unit, &name);
-  for (double value = 0; value * unit <= (double)most * 1.0001; value += step) {
+  /* The top is up to one line higher than what it was chosen for. */
+  double unit, step = byte_step(most ? most : 1, bottom - top + LINE_HEIGHT, &unit, &name);
+  for (int i = 0; i * step * unit <= (double)most * 1.0001; i++) {
+    double value = i * step;
     double y = bottom - (bottom - top) * (most ? value * unit / (double)most : 0);
     weir__svg_line(&plot->svg, plot->left, y, plot->right, y,
                    value > 0 ? plot->svg.colors->grid : plot->svg.colors->axis, "");
@@ -293,7 +303,8 @@ void weir__plot_time_axis(weir__plot *plot, double top, double bottom) {
   double step = nice_step(range / unit, lines);
   if (!plot->has_times && step < 1)
     step = 1;
-  for (double value = 0; value * unit <= range * 1.0001; value += step) {
+  for (int i = 0; i * step * unit <= range * 1.0001; i++) {
+    double value = i * step;
     double x = plot->left + width * (value * unit / range);
     weir__svg_line(&plot->svg, x, bottom, x, bottom + 5, plot->svg.colors->axis, "");
     put_tick(text, value, step, "");

@@ -251,15 +251,18 @@ static void draw_share(panel *p) {
   fprintf(svg->file, "<path class=\"lost\" d=\"");
   put_steps(p, lost_of, true);
   fprintf(svg->file, "\" style=\"fill:%s;fill-opacity:.55\"/>\n", svg->colors->series[7]);
+  bool is_narrow = plot->width < 800;
   weir__svg_text(svg, plot->left, p->top - 8, WEIR__SVG_START, "muted",
-                 "share of the reserved memory that is not in use");
+                 is_narrow ? "share not in use" : "share of the reserved memory that is not in use");
   double share = plot->summary.reserved.bytes && !plot->summary.is_unknown
                      ? 1 - (double)plot->summary.live.bytes / (double)plot->summary.reserved.bytes
                      : -1;
   if (share >= 0) {
-    snprintf(text, sizeof text, "at the peaks: %.1f %% (%s in use, %s reserved)", 100 * share,
-             weir__format_bytes(plot->summary.live.bytes, bytes[0]),
-             weir__format_bytes(plot->summary.reserved.bytes, bytes[1]));
+    int length = snprintf(text, sizeof text, "at the peaks: %.1f %%", 100 * share);
+    if (!is_narrow)
+      snprintf(text + length, sizeof text - (size_t)length, " (%s in use, %s reserved)",
+               weir__format_bytes(plot->summary.live.bytes, bytes[0]),
+               weir__format_bytes(plot->summary.reserved.bytes, bytes[1]));
     weir__svg_text(svg, plot->right, p->top - 8, WEIR__SVG_END, "strong", text);
   }
 }
@@ -278,9 +281,9 @@ weir_status weir__plot_fragmentation(weir__plot *plot) {
                                                                             : plot->summary.live.bytes;
     for (size_t i = 0; i < s.count && plot->summary.is_unknown; i++)
       most = s.columns[i].reserved > (int64_t)most ? (uint64_t)s.columns[i].reserved : most;
-    double split = plot->top + height * 0.68;
+    double split = plot->top + (height < 300 ? height * 0.5 : height * 0.68);
     panel upper = {plot, &s, plot->top, split, (double)weir__plot_byte_top(most, split - plot->top)};
-    panel lower = {plot, &s, split + 44, plot->bottom, 100};
+    panel lower = {plot, &s, split + (height < 300 ? 30 : 44), plot->bottom, 100};
     draw_bytes(&upper);
     draw_share(&lower);
     weir__plot_time_axis(plot, plot->top, plot->bottom);

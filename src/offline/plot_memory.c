@@ -155,7 +155,7 @@ static void label_area(weir__plot *p, const scale *s, const double *from, const 
 }
 
 static void draw_areas(weir__plot *p, const scale *s, const sweep *w, double *from, double *to) {
-  size_t order[WEIR__PLOT_GROUPS];
+  size_t order[WEIR__PLOT_GROUPS] = {0};
   order_groups(p, w, order);
   weir__svg *svg = &p->svg;
   fprintf(svg->file, "<g class=\"areas\">\n");

@@ -337,8 +337,8 @@ static void draw_headings(map *m) {
 
 static void draw_scale(map *m) {
   char text[96], bytes[32];
-  snprintf(text, sizeof text, "one row: %s; grey: free; pale: freed, and in use by another stream",
-           weir__format_bytes(m->per_row, bytes));
+  snprintf(text, sizeof text, "one row: %s; grey: free%s", weir__format_bytes(m->per_row, bytes),
+           m->width < 700 ? "" : "; pale: freed, and in use by another stream");
   weir__svg_text(&m->plot->svg, m->plot->left + m->width, m->plot->top - 6, WEIR__SVG_END, "muted", text);
 }
 

@@ -337,8 +337,8 @@ weir_status weir__plot_trace(weir__plot *plot) {
     return weir__plot_no_memory();
   weir__plot_time_axis(plot, plot->top, plot->bottom);
   weir__plot_mark_ooms(plot, plot->top, plot->bottom);
-  weir__svg_text(&plot->svg, plot->left, plot->top - 8, WEIR__SVG_START, "muted",
-                 "addresses that were ever reserved, without the gaps between them; grey: reserved and free");
+  weir__svg_text_within(&plot->svg, plot->left, plot->top - 8, d.width, "muted",
+                        "addresses that were ever reserved, without the gaps between them; grey: reserved and free");
   weir__plot_legend(plot, "In use at the peak, as requested");
   return WEIR_OK;
 }

@@ -383,7 +383,7 @@ static void test_plot(void **state) {
   options.kind = WEIR_OFFLINE_PLOTS;
   INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
   options.kind = WEIR_OFFLINE_PLOT_SEGMENTS;
-  options.width = 399;
+  options.width = 479;
   INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
   options.width = 0;
   options.at = WEIR_OFFLINE_AT_EVENT;

@@ -42,7 +42,7 @@ static void test_sizes(void **state) {
       options.is_dark = true;
       options.axis = WEIR__PLOT_AXIS_ENTRIES;
       char *other = draw(recording, &options, &small);
-      assert_non_null(strstr(other, "width=\"400\" height=\"260\""));
+      assert_non_null(strstr(other, "width=\"480\" height=\"320\""));
       free(other);
       free(same);
       free(text);
