@@ -75,7 +75,7 @@ def test_save_fails(snapshot, tmp_path):
 
 def test_plot(snapshot):
     for kind in ("memory", "segments", "trace", "fragmentation"):
-        root = xml.fromstring(viz.plot(snapshot, kind, width=500, height=300, dark=True, title="<&>"))
+        root = xml.fromstring(viz.plot(snapshot, kind, width=500, height=340, dark=True, title="<&>"))
         assert root.get("width") == "500" and root.find(SVG + "title").text == "<&>"
     with pytest.raises(ValueError, match="there is no kind 'pie'"):
         viz.plot(snapshot, "pie")

@@ -303,7 +303,8 @@ static bool draw(drawing *d) {
   choose_rectangles(d);
   runs found = {0};
   bool ok = true;
-  for (d->cell = 1; ok; d->cell *= 1.5) {
+  d->cell = 1;
+  while (ok) {
     free(d->cells);
     free(d->shares);
     found.count = 0;
@@ -314,6 +315,7 @@ static bool draw(drawing *d) {
     }
     if (found.count <= MOST_BOXES || d->cell > 8)
       break;
+    d->cell *= 1.5;
   }
   if (ok) {
     weir__plot_byte_axis(d->plot, d->plot->top, d->plot->bottom, d->spans.bytes);
