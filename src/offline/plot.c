@@ -397,15 +397,15 @@ static void begin(weir__plot *p) {
   char peak[32], reserved[32];
   fprintf(f,
           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" "
-          "aria-labelledby=\"title desc\" data-kind=\"%s\" data-device=\"%d\" data-entries=\"%zu\"",
+          "data-kind=\"%s\" data-device=\"%d\" data-entries=\"%zu\"",
           (int)p->width, (int)p->height, (int)p->width, (int)p->height, kind_names[o->kind], o->device,
           p->device->event_count);
   if (!p->summary.is_unknown && p->device->event_count)
     fprintf(f, " data-peak-allocated=\"%llu\" data-peak-reserved=\"%llu\"", (unsigned long long)p->summary.live.bytes,
             (unsigned long long)p->summary.reserved.bytes);
-  fprintf(f, " data-ooms=\"%zu\">\n<title id=\"title\">", p->summary.actions[WEIR_TRACE_OOM]);
+  fprintf(f, " data-ooms=\"%zu\">\n<title>", p->summary.actions[WEIR_TRACE_OOM]);
   weir__svg_escaped(&p->svg, o->title ? o->title : titles[o->kind], 0);
-  fprintf(f, "</title>\n<desc id=\"desc\">");
+  fprintf(f, "</title>\n<desc>");
   if (p->device->event_count)
     fprintf(f, "Peak: %s in use, %s reserved. ", weir__format_bytes(p->summary.live.bytes, peak),
             weir__format_bytes(p->summary.reserved.bytes, reserved));

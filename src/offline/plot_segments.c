@@ -223,7 +223,7 @@ static bool add_drawn(drawns *d, const drawn *next, uint64_t least) {
     last->block = NULL;
     return true;
   }
-  if (!WEIR__RESERVE(d->items, d->room, d->count + 1))
+  if (!WEIR__RESERVE(d->items, d->room, d->count + 1) || !d->items)
     return false;
   d->items[d->count++] = *next;
   return true;
