@@ -171,7 +171,7 @@ weir_status weir__export_collapsed(const weir__recording *snapshot, int device, 
 /* Frames are those of the recording, then "no stack recorded", the classes, and a frame for each size. */
 typedef struct profile_file {
   weir__sink *sink;
-  size_t sizes; /* written so far, or in all before that */
+  size_t sizes; /* that samples have used so far */
   bool writes_frames;
 } profile_file;
 
@@ -203,7 +203,8 @@ static void write_profile(const weir__recording *r, int device, const sums *s, v
       WEIR__JSON(p->sink, JSON_NATURAL(NULL, first_extra(r)));
       if (s->has_classes)
         WEIR__JSON(p->sink, JSON_NATURAL(NULL, first_extra(r) + 1 + of->class));
-      WEIR__JSON(p->sink, JSON_NATURAL(NULL, first_size(r) + p->sizes++));
+      WEIR__JSON(p->sink, JSON_NATURAL(NULL, first_size(r) + p->sizes));
+      p->sizes++;
     }
     WEIR__JSON(p->sink, JSON_CLOSE);
   }
