@@ -232,7 +232,7 @@ weir_status weir__export_speedscope(const weir__recording *snapshot, int device,
   if (!sink)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   profile_file p = {.sink = sink, .writes_frames = true};
-  snprintf(exporter, sizeof exporter, "weir %s", weir_version());
+  snprintf(exporter, sizeof exporter, "weir %d.%d.%d", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH);
   weir__sink_begin(sink, &weir__json_format, file);
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("$schema", "https://www.speedscope.app/file-format-schema.json"),
              JSON_TEXT("exporter", exporter), JSON_NATURAL("activeProfileIndex", 0), JSON_OBJECT("shared"),
