@@ -13,7 +13,7 @@ const weir_cli_choice weir_cli_moments[] = {{"oom", "the first request that fail
 
 int weir_cli_read_moment(const char *text, weir__moment *moment, size_t *event) {
   static const weir__moment named[] = {WEIR__AT_OOM, WEIR__AT_PEAK, WEIR__AT_END};
-  for (size_t i = 0; weir_cli_moments[i].name; i++)
+  for (size_t i = 0; i < sizeof named / sizeof *named; i++)
     if (strcmp(text, weir_cli_moments[i].name) == 0) {
       *moment = named[i];
       return WEIR_EXIT_OK;
