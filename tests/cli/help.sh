@@ -69,7 +69,7 @@ completes() {
   got=$(sort "$work/out" | tr '\n' ' ')
   [ "$got" = "$expected " ] || fail "expected '$expected'"
 }
-completes 'bench demo explain export help info lint redact replay summary tune whatif' weir ''
+completes 'bench demo explain export help info lint plot redact replay summary tune whatif' weir ''
 completes 'redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --
@@ -77,9 +77,9 @@ completes '--check --conf --costs --device --force --fraction --help --json --me
 completes '--check' weir replay file --ch
 completes 'a file.pickle folder job.pickle' weir replay ''
 completes 'job.pickle' weir replay --check j
-completes 'csv json perfetto sqlite' weir export --to ''
+completes 'collapsed csv json perfetto speedscope sqlite' weir export --to ''
 completes 'perfetto' weir export --to = p
-completes 'csv json perfetto sqlite' weir export --to =
+completes 'collapsed csv json perfetto speedscope sqlite' weir export --to =
 completes 'a file.pickle' weir export -o a
 completes '' weir export --device ''
 completes 'events' weir export --to csv --table e
