@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "offline/explain.h"
 #include "offline/recording.h"
 
 /* A recording to show. */
@@ -22,8 +23,11 @@ typedef struct weir__view_source {
   int device;                /* -1 for weir__recording_first_device */
   const char *name;          /* of the file */
   const char *setting_label; /* the settings that were tried, if this is a prediction; otherwise NULL */
-  const char *explain_text;  /* what `weir explain` prints; may be NULL */
-  bool no_explain;           /* leave out why memory ran out, which takes a replay */
+  /* What weir__explain found, and what `weir explain` prints. If they are NULL and memory ran out, the former is made
+   * here, unless no_explain: it takes a replay. */
+  const weir__explanation *explanation;
+  const char *explain_text;
+  bool no_explain;
 } weir__view_source;
 
 typedef struct weir__view_options {
@@ -50,6 +54,11 @@ typedef struct weir__view_data {
   weir__view_chunk *table;
   size_t count, room;
 } weir__view_data;
+
+/* Explains why memory ran out, as in view data: in long histories without trying remedies. *is_explained is false if
+ * nothing failed, or the failure cannot be explained. */
+weir_status weir__view_explain(const weir__recording *recording, int device, const weir__view_options *options,
+                               weir__explanation *explanation, bool *is_explained);
 
 /* Makes the view data of one recording, or of two to compare. WEIR_ERROR_INVALID_ARGUMENT if a recording has no such
  * device. */

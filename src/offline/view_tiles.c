@@ -124,7 +124,7 @@ static void pack_blocks(weir__view *view, const uint32_t *list, size_t count, pa
   for (size_t i = 0; i < count; i++)
     put(p, view->phase[list[i]], 2);
   for (size_t i = 0; i < count; i++)
-    put(p, view->class ? view->class[list[i]] : 0, 1);
+    put(p, view->classes.of[list[i]], 1);
   for (size_t i = 0; i < count; i++)
     put(p, block_flags(&blocks[list[i]]), 1);
 }
