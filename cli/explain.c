@@ -1,7 +1,7 @@
 /*
  * weir explain: why a recorded job ran out of memory, and what would have helped.
  */
-#include "offline/explain.h"
+#include "explain.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -534,6 +534,13 @@ static void print_text(const report *f) {
   print_others(f);
   print_notes(f);
   print_next(f);
+}
+
+char *weir_cli_explain_text(const char *name, const weir__recording *recording, const weir__explanation *explanation) {
+  if (!weir_cli_capture_begin())
+    return NULL;
+  print_text(&(report){name, recording, &recording->devices[explanation->device], explanation});
+  return weir_cli_capture_end();
 }
 
 /* ---- JSON ---- */

@@ -13,9 +13,6 @@
 #include "offline/view_parts.h"
 #include "weir/runtime.h"
 
-/* Remedies are tried by replay, up to two dozen times: only in histories of so many entries. */
-enum { MOST_TRIED = 1000000 };
-
 /* ---- Names ---- */
 
 void weir__view_pool_name(const weir__view *view, uint32_t pool, char *text, size_t size) {
@@ -143,7 +140,7 @@ weir_status weir__view_explain(const weir__recording *recording, int device, con
   const weir__recording_device *d = &recording->devices[device];
   weir__explain_options explain = {.device = device,
                                    .moment = WEIR__AT_OOM,
-                                   .no_trials = d->event_count > MOST_TRIED,
+                                   .no_trials = d->event_count > WEIR__VIEW_MOST_TRIED,
                                    .progress = options->step,
                                    .progress_context = options->step_context};
   size_t i = 0;

@@ -36,7 +36,13 @@ typedef struct weir__view_options {
   void *step_context;
 } weir__view_options;
 
-enum { WEIR__VIEW_NAME = 16, WEIR__VIEW_MOST_SOURCES = 2, WEIR__VIEW_HEADER = 16, WEIR__VIEW_VERSION = 1 };
+enum {
+  WEIR__VIEW_NAME = 16,
+  WEIR__VIEW_MOST_SOURCES = 2,
+  WEIR__VIEW_HEADER = 16,
+  WEIR__VIEW_VERSION = 1,
+  WEIR__VIEW_MOST_TRIED = 1000000
+};
 
 typedef struct weir__view_chunk {
   char name[WEIR__VIEW_NAME];
@@ -55,7 +61,8 @@ typedef struct weir__view_data {
   size_t count, room;
 } weir__view_data;
 
-/* Explains why memory ran out, as in view data: in long histories without trying remedies. *is_explained is false if
+/* Explains why memory ran out, as in view data. Remedies, which are tried by up to two dozen replays, are left out in
+ * histories of more than WEIR__VIEW_MOST_TRIED entries. *is_explained is false if
  * nothing failed, or the failure cannot be explained. */
 weir_status weir__view_explain(const weir__recording *recording, int device, const weir__view_options *options,
                                weir__explanation *explanation, bool *is_explained);
@@ -65,6 +72,9 @@ weir_status weir__view_explain(const weir__recording *recording, int device, con
 weir_status weir__view_make(const weir__view_source *sources, size_t count, const weir__view_options *options,
                             weir__view_data *data);
 void weir__view_clear(weir__view_data *data);
+
+/* Adds a chunk, compressed if that makes it smaller and unless `is_raw`. */
+weir_status weir__view_pack(weir__view_data *data, const char *name, bool is_raw, const void *bytes, size_t size);
 
 /* The byte string is the header, the index and the chunks. */
 void weir__view_header(const weir__view_data *data, unsigned char header[WEIR__VIEW_HEADER]);

@@ -69,9 +69,6 @@ static inline bool weir__view_waits(const weir__life *life) {
 /* Adds a chunk, and its name to the index under the key "chunk". The name is made of a letter and a number. */
 weir_status weir__view_add_chunk(weir__view *view, const char *letter, size_t number, const void *bytes, size_t size);
 
-/* Adds a chunk, compressed if that makes it smaller and unless `is_raw`. */
-weir_status weir__view_pack(weir__view_data *data, const char *name, bool is_raw, const void *bytes, size_t size);
-
 void weir__view_step(const weir__view *view, size_t percent);
 
 weir_status weir__view_no_memory(void);
