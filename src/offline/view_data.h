@@ -31,8 +31,9 @@ typedef struct weir__view_source {
 } weir__view_source;
 
 typedef struct weir__view_options {
-  bool is_raw;     /* do not compress the chunks */
-  weir__step step; /* may be NULL */
+  bool is_raw;        /* do not compress the chunks */
+  size_t most_blocks; /* rectangles of blocks that are stored; 0 for the default, which is the most */
+  weir__step step;    /* may be NULL */
   void *step_context;
 } weir__view_options;
 

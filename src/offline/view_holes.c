@@ -173,6 +173,8 @@ void weir__holes_reserve(weir__holes *holes, uint32_t y, uint32_t units, bool is
   add(holes, first, end, is_begin ? -1 : 1);
 }
 
+void weir__holes_wall(weir__holes *holes, uint32_t y) { add_wall(holes, leaf_at(holes, first_place(holes, y)), 1); }
+
 void weir__holes_cover(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin) {
   size_t first = leaf_at(holes, first_place(holes, y)), end = leaf_at(holes, end_place(holes, y, units));
   if (first < end)

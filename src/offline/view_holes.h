@@ -40,6 +40,9 @@ void weir__holes_mark(weir__holes *holes, uint32_t y, uint32_t units);
 /* Reserves a range, or ends that. If it has walls, holes do not reach into ranges next to it. */
 void weir__holes_reserve(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin, bool has_walls);
 
+/* From here on, no hole crosses a place that was marked. */
+void weir__holes_wall(weir__holes *holes, uint32_t y);
+
 /* A block begins or ends to cover a range. */
 void weir__holes_cover(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin);
 
