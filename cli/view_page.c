@@ -21,13 +21,6 @@ EMBED(weir_embedded_wasm, WEIR_WASM_FILE);
 
 /* ---- The template ---- */
 
-static weir_status no_page(void) {
-  return weir__fail(
-      WEIR_ERROR_NOT_SUPPORTED,
-      "this build of Weir has no page: install esbuild (the Debian package has that name) and build again. "
-      "--data writes the data without it");
-}
-
 static weir_status read_page(const char *path, weir_cli_page *page) {
   size_t size = 0, room = 1 << 20, got;
   char *text = malloc(room + 1);
@@ -78,7 +71,9 @@ weir_status weir_cli_page_open(const char *path, weir_cli_page *page) {
 #ifdef WEIR_PAGE_FILE
     found = (weir_cli_page){.text = weir_embedded_page, .size = (size_t)(weir_embedded_page_end - weir_embedded_page)};
 #else
-    return no_page();
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "this build of Weir has no page: install esbuild (the Debian package has that name) and build "
+                      "again. --data writes the data without it");
 #endif
   }
   if (!find_last(&found, "</body>") || !strstr(found.text, "</head>")) {
