@@ -1,6 +1,5 @@
 #include "offline/leaks.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,7 @@
 #include "offline/describe.h"
 #include "offline/export.h"
 
-enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 16, AGES = 20 };
+enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20 };
 
 /* ---- Groups ---- */
 
@@ -150,6 +149,7 @@ typedef struct births {
   weir__growth_kind kind;
   size_t first; /* the survivor with which it begins */
   int64_t first_step, last_step;
+  size_t steps; /* in which there are any */
   double every;
 } births;
 
@@ -167,7 +167,8 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
   if (n < 2)
     return 0;
   qsort(gaps, n, sizeof *gaps, by_gap);
-  int64_t longest = 4 * gaps[n / 2] + 1;
+  int64_t mean = (s[count - 1].step - s[0].step) / (int64_t)n, usual = gaps[n / 2] > mean ? gaps[n / 2] : mean;
+  int64_t longest = 4 * usual + 1;
   for (size_t i = count; i-- > 1;)
     if (s[i].step - s[i - 1].step > longest)
       return i;
@@ -201,8 +202,9 @@ static births judge(const survivor *s, size_t count, int64_t end, int64_t *gaps)
   }
   b.first_step = first;
   b.last_step = last;
+  b.steps = steps;
   b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
-  bool is_regular = steps >= 3 && most <= least + least / 2 + 1;
+  bool is_regular = steps >= 3 && most <= least + least / 4 + 1;
   if (steps < 3 || end - first < 6)
     return b;
   if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
@@ -211,8 +213,9 @@ static births judge(const survivor *s, size_t count, int64_t end, int64_t *gaps)
   }
   if (!is_regular && (steps < 6 || (double)most > 6 * b.every + 2))
     return b;
-  double fewer = (double)halves[0] - (double)halves[1], noise = sqrt((double)(halves[0] + halves[1]));
-  bool slows = fewer > 1.5 * noise + 1 || (blocks[0] >= 6 && 2 * blocks[1] < blocks[0]);
+  /* Births of a steady leak in the two halves differ by chance only: by 1.5 standard deviations at most. */
+  double fewer = (double)halves[0] - (double)halves[1] - 1, variance = (double)(halves[0] + halves[1]);
+  bool slows = (fewer > 0 && fewer * fewer > 2.25 * variance) || (blocks[0] >= 6 && 2 * blocks[1] < blocks[0]);
   b.kind = slows ? WEIR__GROWTH_SLOWING : WEIR__GROWTH_LEAK;
   return b;
 }
@@ -263,15 +266,10 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
                      .last_step = b->last_step,
                      .every = b->every,
                      .is_joint = is_joint};
-  uint64_t judged = 0, judged_count = 0;
   for (size_t i = 0; i < count; i++) {
     const weir__life *block = &f->lives->blocks[s[i].block];
-    if (s[i].step < b->first_step)
+    if (s[i].step < b->first_step || s[i].step >= end)
       continue;
-    if (s[i].step < end) {
-      judged += block->size;
-      judged_count++;
-    }
     leak.bytes += block->size;
     leak.count++;
     if (leak.example_count < WEIR__LEAK_EXAMPLES)
@@ -281,10 +279,10 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
   }
   /* The part of the last period belongs to the rate as well: a leak every fifth step has its next one ahead. */
   double over = (double)(end - b->first_step);
-  if (b->every > 1 && judged_count > 1)
+  if (b->every > 1 && leak.count > 1)
     over = (double)(b->last_step - b->first_step) + b->every;
-  leak.bytes_per_step = (double)judged / over;
-  leak.count_per_step = (double)judged_count / over;
+  leak.bytes_per_step = (double)leak.bytes / over;
+  leak.count_per_step = (double)leak.count / over;
   if (!leak.count)
     return true;
   weir__leak **list = b->kind == WEIR__GROWTH_LEAK ? &out->leaks : &out->growing;
@@ -328,7 +326,10 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
   uint64_t bytes = 0;
   for (size_t i = b.first; i < kept; i++)
     bytes += rest[i].step < end ? f->lives->blocks[rest[i].block].size : 0;
-  if (b.kind == WEIR__GROWTH_FEW || (double)bytes < 1e-4 * (double)f->peak * (double)(end - b.first_step))
+  /* Where there are no steps, the setup of a job may take most of the history: then all windows must have some. */
+  bool is_sparse = f->steps->source == WEIR__STEPS_WINDOWS && 20 * (int64_t)b.steps < 17 * (end - b.first_step);
+  if (b.kind == WEIR__GROWTH_FEW || is_sparse || end - b.first_step < LEAST_STEPS ||
+      (double)bytes < 1e-4 * (double)f->peak * (double)(end - b.first_step))
     return true;
   rest += b.first;
   kept -= b.first;
@@ -361,7 +362,8 @@ static bool judge_groups(finder *f) {
       ;
     int64_t end = horizon(f, &f->groups[s[i].group]);
     births b = judge(s + i, next - i, end, gaps);
-    if (b.kind == WEIR__GROWTH_FEW)
+    bool has_stopped = b.kind == WEIR__GROWTH_STOPPED && 2 * (end - 1 - b.last_step) > end - b.first_step;
+    if (b.kind != WEIR__GROWTH_LEAK && b.steps < 8 && !has_stopped) /* so few may end or slow down by chance */
       b = judge_pair(f, &f->groups[s[i].group], s + i, next - i);
     if (b.kind != WEIR__GROWTH_FEW)
       ok = report(f, s + i, next - i, &b, end, false);
@@ -683,44 +685,70 @@ static weir_status find(finder *f, const weir__leaks_options *options) {
   return ok ? find_end(f, options) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to look for leaks");
 }
 
-/* The steps, or windows if there are none, and how many of them lie before the entry where the search ends. */
-static weir_status divide(const weir__recording *recording, int device, const weir__lives *lives, uint32_t until,
-                          weir__steps *steps, int64_t *count) {
-  weir_status status = weir__steps_find(recording, device, lives, steps);
-  size_t allocations = 0;
-  while (allocations < lives->block_count && lives->blocks[allocations].is_before)
-    allocations++;
-  allocations = lives->block_count - allocations;
-  if (!status && !steps->count && allocations >= WINDOWS * WINDOW_ALLOCATIONS)
-    status = weir__steps_windows(lives, WINDOWS, steps);
-  if (status)
-    return status;
-  *count = (int64_t)steps->count;
-  while (until && *count && steps->begin[*count] > until)
-    --*count;
+static size_t allocations_of(const weir__lives *lives) {
+  size_t before = 0;
+  while (before < lives->block_count && lives->blocks[before].is_before)
+    before++;
+  return lives->block_count - before;
+}
+
+/* Looks at steps, or at windows, of which `steps` has at least enough. */
+static weir_status find_in(const weir__recording *recording, const weir__lives *lives, weir__steps steps,
+                           const weir__leaks_options *options, weir__leaks *out) {
+  finder f = {.recording = recording, .device = &recording->devices[out->device], .lives = lives, .out = out};
+  uint32_t until = options ? options->until : 0;
+  out->steps = steps;
+  f.steps = &out->steps;
+  f.count = (int64_t)steps.count;
+  while (until && f.count && steps.begin[f.count] > until)
+    f.count--;
+  if (f.count >= LEAST_STEPS) {
+    f.end = steps.begin[f.count];
+    return find(&f, options);
+  }
+  snprintf(out->reason, sizeof out->reason,
+           !f.device->event_count ? "there is no history"
+           : steps.count          ? "%lld complete steps are too few to tell growth: at least %d are needed"
+                                  : "there are no steps in the history, and too few allocations without them",
+           (long long)f.count, LEAST_STEPS);
   return WEIR_OK;
+}
+
+/* Inferred steps may be wrong: too long if an evaluation comes now and then, or too short if layers look like steps. A
+ * leak that shows in windows, and not in steps, is a leak as well. */
+static weir_status look(const weir__recording *recording, const weir__lives *lives, const weir__leaks_options *options,
+                        weir__leaks *out) {
+  weir__steps steps, windows;
+  weir__leaks other = {.device = out->device, .verdict = WEIR__LEAKS_UNKNOWN};
+  weir_status status = weir__steps_find(recording, out->device, lives, &steps);
+  if (!status)
+    status = find_in(recording, lives, steps, options, out);
+  bool is_recorded = out->steps.count && out->steps.source != WEIR__STEPS_INFERRED;
+  bool is_sure = out->verdict == WEIR__LEAKS_FOUND && out->steps.confidence >= 0.8;
+  if (status || is_recorded || is_sure || allocations_of(lives) < WINDOWS * WINDOW_ALLOCATIONS)
+    return status;
+  status = weir__steps_windows(lives, WINDOWS, &windows);
+  if (!status)
+    status = find_in(recording, lives, windows, options, &other);
+  bool is_better = other.verdict == WEIR__LEAKS_FOUND && other.bytes > 2 * out->bytes;
+  if (!status && (is_better || out->verdict == WEIR__LEAKS_UNKNOWN)) {
+    weir__leaks kept = *out;
+    *out = other;
+    other = kept;
+  }
+  weir__leaks_clear(&other);
+  return status;
 }
 
 weir_status weir__leaks_find(const weir__recording *recording, int device, const weir__leaks_options *options,
                              weir__leaks *leaks) {
   weir__lives lives;
   weir__leaks out = {.device = device, .verdict = WEIR__LEAKS_UNKNOWN};
-  finder f = {.recording = recording, .device = &recording->devices[device], .lives = &lives, .out = &out};
   weir_status status = weir__lives_make(recording, device, &lives);
   if (status)
     return status;
-  status = divide(recording, device, &lives, options ? options->until : 0, &out.steps, &f.count);
-  f.steps = &out.steps;
-  if (!status && f.count >= LEAST_STEPS) {
-    f.end = out.steps.begin[f.count];
-    status = find(&f, options);
-  } else if (!status)
-    snprintf(out.reason, sizeof out.reason,
-             !f.device->event_count ? "there is no history"
-             : out.steps.count      ? "%lld complete steps are too few to tell growth: at least %d are needed"
-                                    : "there are no steps in the history, and too few allocations without them",
-             (long long)f.count, LEAST_STEPS);
-  if (!status && !find_idle(recording, f.device, &lives, &out.steps, &out))
+  status = look(recording, &lives, options, &out);
+  if (!status && !find_idle(recording, &recording->devices[device], &lives, &out.steps, &out))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to look for leaks");
   weir__lives_clear(&lives);
   if (status)

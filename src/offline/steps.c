@@ -1,7 +1,6 @@
 #include "offline/steps.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,13 +9,14 @@
 #include "base/hash_map.h"
 #include "base/text.h"
 
-/* What the search works on: the allocations of the history, by number, and the bytes in use before each. */
+/* What the search works on: the allocations of the history, by number, and the bytes in use before each. Those that
+ * stay for a quarter of the history or more are left out: weights and leaks are not part of the pattern of a step. */
 typedef struct finder {
   const weir__recording *recording;
   const weir__recording_device *device;
   int number;
   const weir__lives *lives;
-  const weir__life *blocks; /* those that the history allocated, by `begin` */
+  uint32_t *items; /* numbers of blocks, by `begin` */
   size_t count;
   uint64_t *level;  /* bytes in use before allocation k */
   uint32_t *before; /* allocations before entry i; entry_count + 1 numbers */
@@ -34,17 +34,20 @@ static int by_number(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+static const weir__life *item(const finder *f, size_t k) { return &f->lives->blocks[f->items[k]]; }
+
 static bool prepare(finder *f) {
   const weir__lives *l = f->lives;
-  size_t first = 0;
-  while (first < l->block_count && l->blocks[first].is_before)
-    first++;
-  f->blocks = l->blocks + first;
-  f->count = l->block_count - first;
+  f->items = malloc((l->block_count + 1) * sizeof *f->items);
+  for (size_t i = 0; i < l->block_count && f->items; i++) {
+    const weir__life *b = &l->blocks[i];
+    if (!b->is_before && b->freed != WEIR__LIFE_OPEN && b->freed - b->begin <= l->entry_count / 4)
+      f->items[f->count++] = (uint32_t)i;
+  }
   f->level = malloc((f->count + 1) * sizeof *f->level);
   f->before = malloc((l->entry_count + 1) * sizeof *f->before);
   uint64_t *freed = calloc(l->entry_count + 1, sizeof *freed), used = 0;
-  if (!f->level || !f->before || !freed) {
+  if (!f->items || !f->level || !f->before || !freed) {
     free(freed);
     return false;
   }
@@ -54,13 +57,15 @@ static bool prepare(finder *f) {
     if (b->freed != WEIR__LIFE_OPEN)
       freed[b->freed] += b->size;
   }
-  size_t k = 0;
+  size_t k = 0, block = 0;
+  while (block < l->block_count && l->blocks[block].is_before)
+    block++;
   for (size_t i = 0; i <= l->entry_count; i++) {
     f->before[i] = (uint32_t)k;
-    if (k < f->count && f->blocks[k].begin == i) {
-      f->level[k] = used;
-      used += f->blocks[k++].size;
-    }
+    if (k < f->count && item(f, k)->begin == i)
+      f->level[k++] = used;
+    if (block < l->block_count && l->blocks[block].begin == i)
+      used += l->blocks[block++].size;
     used -= freed[i];
   }
   f->level[f->count] = used;
@@ -205,7 +210,7 @@ static bool take_kind(finder *f, const marks *m, uint64_t key) {
   f->begin_count = 0;
   for (size_t i = 0; i < m->count; i++) {
     uint32_t next = f->before[m->items[i].entry];
-    uint32_t entry = next < f->count ? f->blocks[next].begin : m->items[i].entry;
+    uint32_t entry = next < f->count ? item(f, next)->begin : m->items[i].entry;
     if (m->items[i].kind == key && !add_boundary(f, entry))
       return false;
   }
@@ -268,10 +273,10 @@ enum { GRAM = 4, CANDIDATES = 48 };
  * magnitude of its life in allocations. */
 static void make_tokens(const finder *f, bool by_size, uint32_t *tokens) {
   for (size_t k = 0; k < f->count; k++) {
-    const weir__life *b = &f->blocks[k];
+    const weir__life *b = item(f, k);
     uint64_t what = b->size;
     if (!by_size) {
-      uint64_t allocations = b->freed == WEIR__LIFE_OPEN ? UINT32_MAX : f->before[b->freed] - k;
+      uint64_t allocations = f->before[b->freed] - k;
       for (what = 0; allocations; allocations >>= 2)
         what++;
     }
@@ -374,7 +379,7 @@ static bool find_anchor(finder *f, const uint32_t *tokens, size_t period, double
     *regular = (double)best->good / (double)(best->count - 1 > periods - 1 ? best->count - 1 : periods - 1);
     for (size_t k = 0; k + GRAM <= f->count && ok; k++)
       if (gram_at(tokens, k) == key)
-        ok = add_boundary(f, f->blocks[k].begin);
+        ok = add_boundary(f, item(f, k)->begin);
   }
   weir__hash_map_clear(&grams);
   return ok;
@@ -392,7 +397,7 @@ static bool find_period(finder *f, weir__steps *steps) {
     double matched = 0;
     for (size_t i = 0; i < count && ok; i++) {
       double m = match(tokens, f->count, lags[i].lag);
-      bool is_often = f->count / lags[i].lag >= 10 || matched < 0.7;
+      bool is_often = f->count / lags[i].lag >= 30 || matched < 0.8;
       if (!best || (is_often && 1 - m < 0.6 * (1 - matched))) {
         best = lags[i].lag;
         matched = m;
@@ -437,7 +442,7 @@ static bool find_valleys(finder *f, uint64_t height) {
         at = k;
       }
       if (level >= low + height) {
-        if (!add_boundary(f, f->blocks[at].begin))
+        if (!add_boundary(f, item(f, at)->begin))
           return false;
         falls = false;
         high = level;
@@ -451,7 +456,29 @@ static bool find_valleys(finder *f, uint64_t height) {
       }
     }
   }
-  return !falls || low == UINT64_MAX || add_boundary(f, f->blocks[at].begin);
+  return !falls || low == UINT64_MAX || add_boundary(f, item(f, at)->begin);
+}
+
+/* Joins steps that are much shorter than the others with a neighbour: of two boundaries, the one with the lower level
+ * stays. */
+static void join_short(const finder *f, uint32_t *begin, size_t *count) {
+  size_t n = *count, kept = 1;
+  uint64_t *gaps = n > 2 ? malloc((n - 1) * sizeof *gaps) : NULL;
+  if (!gaps)
+    return;
+  for (size_t i = 0; i + 1 < n; i++)
+    gaps[i] = f->before[begin[i + 1]] - f->before[begin[i]];
+  qsort(gaps, n - 1, sizeof *gaps, by_number);
+  uint64_t least = gaps[(n - 1) / 2] * 2 / 5;
+  free(gaps);
+  for (size_t i = 1; i < n; i++) {
+    bool is_short = f->before[begin[i]] - f->before[begin[kept - 1]] < least;
+    if (!is_short)
+      begin[kept++] = begin[i];
+    else if (level_at(f, begin[i]) <= level_at(f, begin[kept - 1]))
+      begin[kept - 1] = begin[i];
+  }
+  *count = kept;
 }
 
 static bool find_low_water(finder *f, weir__steps *steps) {
@@ -470,6 +497,7 @@ static bool find_low_water(finder *f, weir__steps *steps) {
   bool ok = true;
   for (uint64_t height = (most - least) / 2; height > (most - least) / 100 && ok; height -= height / 3) {
     ok = find_valleys(f, height);
+    join_short(f, f->begin, &f->begin_count);
     size_t n = f->begin_count;
     if (!ok || n <= WEIR__STEPS_LEAST + 1 || f->count / n < 4)
       continue;
@@ -498,16 +526,16 @@ static bool find_low_water(finder *f, weir__steps *steps) {
 
 /* Memory that stays is allocated at the beginning, by the optimizer for instance. If a job leaks, some is allocated in
  * all steps, so only steps that are far above the later ones count. */
-static bool find_warm_up(const finder *f, weir__steps *steps) {
+static bool find_warm_up(const weir__lives *lives, weir__steps *steps) {
   const size_t n = steps->count, most = n / 3;
   uint64_t *stays = calloc(2 * n + 2, sizeof *stays), *later = stays ? stays + n + 1 : NULL;
   if (!later)
     return false;
-  for (size_t i = 0; i < f->count; i++) {
-    int64_t step = weir__steps_at(steps, f->blocks[i].begin);
-    if (step >= 0 && (size_t)step < n &&
-        (f->blocks[i].freed == WEIR__LIFE_OPEN || f->blocks[i].freed >= steps->begin[n]))
-      stays[step] += f->blocks[i].size;
+  for (size_t i = 0; i < lives->block_count; i++) {
+    const weir__life *b = &lives->blocks[i];
+    int64_t step = b->is_before ? -1 : weir__steps_at(steps, b->begin);
+    if (step >= 0 && (size_t)step < n && (b->freed == WEIR__LIFE_OPEN || b->freed >= steps->begin[n]))
+      stays[step] += b->size;
   }
   size_t count = n > most + 1 ? n - most - 1 : 0; /* without the last, whose memory need not stay */
   memcpy(later, stays + most, count * sizeof *later);
@@ -546,10 +574,11 @@ weir_status weir__steps_find(const weir__recording *recording, int device, const
     found.count = f.begin_count - 1;
     found.begin = f.begin;
     f.begin = NULL;
-    ok = ok && find_warm_up(&f, &found);
+    ok = ok && find_warm_up(lives, &found);
   } else
     found = (weir__steps){0};
   free(f.begin);
+  free(f.items);
   free(f.level);
   free(f.before);
   if (!ok) {
@@ -571,6 +600,10 @@ weir_status weir__steps_windows(const weir__lives *lives, size_t count, weir__st
   for (size_t k = 0; k < count; k++)
     made.begin[k] = allocations ? lives->blocks[first + k * allocations / count].begin : 0;
   made.begin[count] = (uint32_t)lives->entry_count;
+  if (!find_warm_up(lives, &made)) {
+    weir__steps_clear(&made);
+    return no_memory();
+  }
   *steps = made;
   return WEIR_OK;
 }
