@@ -271,16 +271,17 @@ enum { GRAM = 4, CANDIDATES = 48 };
 
 /* What an allocation looks like: with its size, or, since sizes change with the shape of a batch, with the order of
  * magnitude of its life in allocations. */
-static void make_tokens(const finder *f, bool by_size, uint32_t *tokens) {
+typedef enum likeness { BY_LIFE, BY_SIZE, BY_BOTH } likeness;
+
+static void make_tokens(const finder *f, likeness by, uint32_t *tokens) {
   for (size_t k = 0; k < f->count; k++) {
     const weir__life *b = item(f, k);
-    uint64_t what = b->size;
-    if (!by_size) {
-      uint64_t allocations = f->before[b->freed] - k;
-      for (what = 0; allocations; allocations >>= 2)
-        what++;
-    }
-    tokens[k] = (uint32_t)mix(mix(b->stack, b->stream), what);
+    uint64_t magnitude = 0;
+    for (uint64_t allocations = f->before[b->freed] - k + 1; allocations; allocations >>= 2)
+      magnitude++;
+    uint64_t hash = mix(b->stack, b->stream);
+    hash = by == BY_SIZE ? hash : mix(hash, magnitude);
+    tokens[k] = (uint32_t)(by == BY_LIFE ? hash : mix(hash, b->size));
   }
 }
 
@@ -347,12 +348,13 @@ static size_t find_lags(const uint32_t *tokens, size_t count, lag lags[CANDIDATE
   return found;
 }
 
-/* The run of allocations that comes once in each period, where least is in use. Its places become boundaries. */
-static bool find_anchor(finder *f, const uint32_t *tokens, size_t period, double *regular) {
+/* The run of allocations that comes once in each period from allocation `from` on, where least is in use. Its places
+ * become boundaries, also those before `from` that have the same distance. */
+static bool find_anchor(finder *f, const uint32_t *tokens, size_t from, size_t period, double *regular) {
   weir__hash_map grams = {0};
   bool ok = true;
-  const size_t periods = f->count / period;
-  for (size_t k = 0; k + GRAM <= f->count && ok; k++) {
+  const size_t periods = (f->count - from) / period;
+  for (size_t k = from; k + GRAM <= f->count && ok; k++) {
     gram *g = weir__hash_map_put(&grams, sizeof *g, gram_at(tokens, k));
     ok = g != NULL;
     if (!g)
@@ -377,7 +379,15 @@ static bool find_anchor(finder *f, const uint32_t *tokens, size_t period, double
   if (best) {
     const uint64_t key = best->key;
     *regular = (double)best->good / (double)(best->count - 1 > periods - 1 ? best->count - 1 : periods - 1);
-    for (size_t k = 0; k + GRAM <= f->count && ok; k++)
+    for (size_t k = from, first = SIZE_MAX; k-- > 0;) {
+      if (first != SIZE_MAX && 4 * (first - k) > 5 * period)
+        break;
+      if (k + GRAM <= f->count && gram_at(tokens, k) == key && (first == SIZE_MAX || 4 * (first - k) >= 3 * period))
+        from = first = k;
+      else if (first == SIZE_MAX && from - k > 2 * period)
+        break;
+    }
+    for (size_t k = from; k + GRAM <= f->count && ok; k++)
       if (gram_at(tokens, k) == key)
         ok = add_boundary(f, item(f, k)->begin);
   }
@@ -387,42 +397,121 @@ static bool find_anchor(finder *f, const uint32_t *tokens, size_t period, double
 
 /* Longer lags explain more: layers repeat within a step. A longer one is better if it leaves much less unexplained;
  * one that occurs a few times only, such as an epoch, is not if a shorter one is good enough. */
+static size_t choose_lag(const uint32_t *tokens, size_t count, double *matched, bool *ok) {
+  lag lags[CANDIDATES];
+  size_t found = find_lags(tokens, count, lags, ok), best = 0;
+  *matched = 0;
+  for (size_t i = 0; i < found && *ok; i++) {
+    double m = match(tokens, count, lags[i].lag);
+    bool is_often = count / lags[i].lag >= 30 || *matched < 0.8;
+    if (!best || (is_often && 1 - m < 0.6 * (1 - *matched))) {
+      best = lags[i].lag;
+      *matched = m;
+    }
+  }
+  return best;
+}
+
+/* Looks for the period from allocation `from` on, and keeps what was found before unless this is better. */
+static bool try_period(finder *f, const uint32_t *tokens, size_t from, weir__steps *steps) {
+  double matched, regular;
+  bool ok = true;
+  size_t lag = choose_lag(tokens + from, f->count - from, &matched, &ok);
+  if (!ok || !lag || matched < (from ? 0.85 : 0.6) || (from && (f->count - from) / lag < 12))
+    return ok;
+  uint32_t *kept = f->begin;
+  size_t kept_count = f->begin_count, kept_room = f->begin_room;
+  f->begin = NULL;
+  f->begin_count = f->begin_room = 0;
+  ok = find_anchor(f, tokens, from, lag, &regular);
+  double confidence = matched * regular;
+  if (f->begin_count > WEIR__STEPS_LEAST && confidence > steps->confidence + 0.02) {
+    steps->confidence = confidence;
+    free(kept);
+  } else {
+    free(f->begin);
+    f->begin = kept;
+    f->begin_count = kept_count;
+    f->begin_room = kept_room;
+  }
+  return ok;
+}
+
+/* The setup of a job may be longer than its steps, so the end of the history is tried alone if the whole has no clear
+ * period. */
 static bool find_period(finder *f, weir__steps *steps) {
   uint32_t *tokens = malloc((f->count + 1) * sizeof *tokens);
   bool ok = tokens != NULL;
-  for (int by_size = 0; by_size < 2 && ok; by_size++) {
-    lag lags[CANDIDATES];
-    make_tokens(f, by_size, tokens);
-    size_t count = find_lags(tokens, f->count, lags, &ok), best = 0;
-    double matched = 0;
-    for (size_t i = 0; i < count && ok; i++) {
-      double m = match(tokens, f->count, lags[i].lag);
-      bool is_often = f->count / lags[i].lag >= 30 || matched < 0.8;
-      if (!best || (is_often && 1 - m < 0.6 * (1 - matched))) {
-        best = lags[i].lag;
-        matched = m;
-      }
+  for (int part = 1; part <= 8 && ok && steps->confidence < 0.7; part *= 2)
+    for (likeness by = BY_LIFE; by <= BY_SIZE && ok; by++) {
+      make_tokens(f, by, tokens);
+      ok = try_period(f, tokens, f->count - f->count / (size_t)part, steps);
     }
-    if (!ok || !best || matched < 0.6)
-      continue;
-    uint32_t *kept = f->begin; /* what was found before, in case that it is better */
-    size_t kept_count = f->begin_count, kept_room = f->begin_room;
-    double regular;
-    f->begin = NULL;
-    f->begin_count = f->begin_room = 0;
-    ok = find_anchor(f, tokens, best, &regular);
-    double confidence = matched * regular;
-    if (f->begin_count > WEIR__STEPS_LEAST && confidence > steps->confidence + 0.02) {
-      steps->confidence = confidence;
-      free(kept);
-    } else {
-      free(f->begin);
-      f->begin = kept;
-      f->begin_count = kept_count;
-      f->begin_room = kept_room;
-    }
-  }
   free(tokens);
+  return ok;
+}
+
+/* ---- Allocations that recur ---- */
+
+/* Of all allocations that look the same, those without a long pause up to the end. */
+typedef struct recurring {
+  uint64_t key;
+  uint32_t first, last; /* + 1 */
+  uint32_t count;
+  double gaps, level;
+} recurring;
+
+/* A kind of allocation that recurs to the end, however much lies in between: no gap is far from the mean. The level
+ * must not rise much, since layers of a model recur as well. Of several, the one with the lowest level is taken. */
+static bool find_recurring(finder *f, weir__steps *steps) {
+  weir__hash_map kinds = {0};
+  uint32_t *tokens = malloc((f->count + 1) * sizeof *tokens);
+  bool ok = tokens != NULL;
+  uint64_t peak = 0;
+  if (ok)
+    make_tokens(f, BY_BOTH, tokens);
+  for (size_t k = 0; k < f->count && ok; k++) {
+    recurring *r = weir__hash_map_put(&kinds, sizeof *r, tokens[k] + 1ull);
+    ok = r != NULL;
+    if (!r)
+      break;
+    peak = f->level[k] > peak ? f->level[k] : peak;
+    double gap = r->count ? (double)(k + 1 - r->last) : 0;
+    if (r->count >= 2 && gap > 4 * r->gaps / (r->count - 1)) /* what came before the pause was something else */
+      *r = (recurring){.key = r->key};
+    r->first = r->count ? r->first : (uint32_t)k + 1;
+    r->gaps += r->count ? gap : 0;
+    r->last = (uint32_t)k + 1;
+    r->count++;
+    r->level += (double)f->level[k];
+  }
+  const recurring *best = NULL;
+  size_t at = 0;
+  for (const recurring *r; ok && (r = weir__hash_map_next(&kinds, sizeof *r, &at));) {
+    double gap = r->count > 1 ? r->gaps / (r->count - 1) : 0, first = (double)f->level[r->first - 1];
+    if (r->count < 20 || gap < 2 || 8 * (size_t)(r->last - r->first) < f->count ||
+        (double)(f->count - r->last) > 2 * gap || (double)f->level[r->last - 1] > first + 0.1 * (double)peak)
+      continue;
+    if (!best || r->level / r->count < best->level / best->count ||
+        (r->level / r->count <= best->level / best->count && r->key < best->key))
+      best = r;
+  }
+  uint32_t *begin = best ? malloc(best->count * sizeof *begin) : NULL;
+  size_t count = 0;
+  for (size_t k = begin ? best->first - 1 : f->count; k < f->count; k++)
+    if (tokens[k] + 1ull == best->key)
+      begin[count++] = item(f, k)->begin;
+  double confidence = 0.8 * regularity(f, begin, count, 2);
+  if (begin && confidence > steps->confidence && confidence > 0.7) {
+    free(f->begin);
+    f->begin = begin;
+    f->begin_count = f->begin_room = count;
+    steps->confidence = confidence;
+    begin = NULL;
+  }
+  free(begin);
+  free(tokens);
+  weir__hash_map_clear(&kinds);
   return ok;
 }
 
@@ -565,7 +654,8 @@ weir_status weir__steps_find(const weir__recording *recording, int device, const
   if (ok && f.count)
     ok = find_marked(&f, &found);
   if (ok && !f.begin_count && f.count >= 16) {
-    ok = find_period(&f, &found) && find_low_water(&f, &found);
+    ok = find_period(&f, &found) && find_low_water(&f, &found) &&
+         (found.confidence >= 0.75 || find_recurring(&f, &found));
     if (found.confidence < 0.5)
       f.begin_count = 0;
     found.source = f.begin_count ? WEIR__STEPS_INFERRED : WEIR__STEPS_NONE;
