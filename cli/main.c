@@ -29,6 +29,8 @@ static const weir_cli_option option_table[] = {{"version", 'V', .target = &versi
 
 static const weir_cli_command *const commands[] = {&weir_cmd_summary,
                                                    &weir_cmd_explain,
+                                                   &weir_cmd_leaks,
+                                                   &weir_cmd_diff,
                                                    &weir_cmd_info,
                                                    &weir_cmd_lint,
                                                    &weir_cmd_replay,
@@ -51,7 +53,7 @@ const weir_cli_command weir_cmd = {
     .argument = "COMMAND",
     .options = option_table,
     .topics = commands,
-    .exit = {"done", "failed", NULL, "done, and memory runs out (replay, tune)"},
+    .exit = {"done", "failed", NULL, "done, and memory runs out (replay, tune), leaks (leaks) or grew (diff)"},
     .run = run};
 
 /* Removes temporary files that have a name, and then lets the signal end the process. */

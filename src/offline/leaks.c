@@ -349,6 +349,17 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
   return ok;
 }
 
+/* How many of the survivors of a group belong to warm-up: all that were born then, if they are far more than those of
+ * the other steps. */
+static size_t warm_up_of(const finder *f, const survivor *s, size_t count) {
+  int64_t warm_up = (int64_t)f->steps->warm_up;
+  size_t early = 0;
+  while (early < count && s[early].step < warm_up)
+    early++;
+  double rate = (double)(count - early) / (double)(f->count - warm_up);
+  return early < count && (double)early > 3 * rate * (double)warm_up + 1 ? early : 0;
+}
+
 static bool judge_groups(finder *f) {
   survivor *s = f->survivors;
   size_t rest_count = 0;
@@ -361,6 +372,7 @@ static bool judge_groups(finder *f) {
     for (next = i; next < f->survivor_count && s[next].group == s[i].group; next++)
       ;
     int64_t end = horizon(f, &f->groups[s[i].group]);
+    i += warm_up_of(f, s + i, next - i);
     births b = judge(s + i, next - i, end, gaps);
     bool has_stopped = b.kind == WEIR__GROWTH_STOPPED && 2 * (end - 1 - b.last_step) > end - b.first_step;
     if (b.kind != WEIR__GROWTH_LEAK && b.steps < 8 && !has_stopped) /* so few may end or slow down by chance */

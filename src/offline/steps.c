@@ -403,7 +403,7 @@ static size_t choose_lag(const uint32_t *tokens, size_t count, double *matched, 
   *matched = 0;
   for (size_t i = 0; i < found && *ok; i++) {
     double m = match(tokens, count, lags[i].lag);
-    bool is_often = count / lags[i].lag >= 30 || *matched < 0.8;
+    bool is_often = count / lags[i].lag >= (*matched < 0.6 ? 0 : *matched < 0.8 ? 10 : 30);
     if (!best || (is_often && 1 - m < 0.6 * (1 - *matched))) {
       best = lags[i].lag;
       *matched = m;
