@@ -14,6 +14,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/describe.h"
+#include "offline/leaks.h"
 #include "prediction.h"
 #include "progress.h"
 
@@ -284,6 +285,25 @@ static void print_cause(const weir__explanation *x) {
   }
 }
 
+static void print_growth(const report *f) {
+  const weir__growth *g = &f->x->growth;
+  const char *unit = g->is_step_window ? "window" : "step";
+  char text[2][32], title[192];
+  if (!g->is_found)
+    return;
+  printf("  %sgrowth%s      %s: %s in %" PRIu64
+         " block%s were allocated since %s %lld of %zu and not freed, %s a %s, most "
+         "by %s%s.\n",
+         weir_cli_bold(), weir_cli_plain(),
+         g->is_cause ? "A leak is the cause, since without it the request would have been served"
+                     : "There is a leak, which alone does not explain the failure",
+         bytes(g->bytes, text[0]), g->count, g->count == 1 ? "" : "s", unit, (long long)g->first_step, g->steps,
+         bytes((uint64_t)g->bytes_per_step, text[1]), unit, weir__leak_title(f->snapshot, g->stack, g->size, title),
+         g->stacks > 1 ? " and others" : "");
+  printf("              ");
+  weir_cli_print_command("leaks", "", f->name);
+}
+
 /* The settings that were tried and do not help. */
 static void print_failed_settings(const weir__explanation *x) {
   size_t count = 0, shown = 0;
@@ -522,6 +542,7 @@ static void print_text(const report *f) {
   if (f->x->has_request) {
     print_cause(f->x);
     print_missing(f);
+    print_growth(f);
   } else {
     print_outcome(f);
     print_short(f->x);
@@ -653,6 +674,20 @@ static void json_cause(const report *f) {
   json_trials(x);
 }
 
+static void json_growth(const report *f) {
+  const weir__growth *g = &f->x->growth;
+  char title[192];
+  if (!g->is_found) {
+    WEIR_CLI_JSON(JSON_NULL("growth"));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT("growth"), JSON_BOOL("is_cause", g->is_cause), JSON_NATURAL("bytes", g->bytes),
+                JSON_NATURAL("blocks", g->count), JSON_REAL("bytes_per_step", g->bytes_per_step, 1),
+                JSON_INTEGER("first_step", g->first_step), JSON_NATURAL("steps", g->steps),
+                JSON_NATURAL("stacks", g->stacks),
+                JSON_TEXT("title", weir__leak_title(f->snapshot, g->stack, g->size, title)), JSON_CLOSE);
+}
+
 static void print_json(const report *f) {
   static const char *const moments[] = {"auto", "oom", "peak", "end", "event"};
   static const char *const histories[] = {"none", "complete", "late", "wrapped"};
@@ -667,6 +702,7 @@ static void print_json(const report *f) {
     json_unknown(x);
   else
     json_cause(f);
+  json_growth(f);
   weir_cli_json_end();
 }
 

@@ -112,6 +112,9 @@ static weir_status measure(side *s) {
     status = weir__export_levels_begin(s->recording, out->device, &levels);
   if (status)
     return status;
+  weir__export_levels end = levels;
+  for (size_t i = 0; i < s->device->event_count; i++)
+    weir__export_levels_move(&end, &s->device->events[i]);
   out->is_known = !summary.is_unknown && s->device->event_count;
   out->has_end = out->is_known;
   s->peak = (uint32_t)summary.live.event;
@@ -121,29 +124,28 @@ static weir_status measure(side *s) {
   if (!s->step_peak || !out->step_peaks)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to compare recordings");
   double reserved = 0, sums[2] = {0};
-  for (size_t i = 0, k = 0; i < s->device->event_count; i++) {
+  for (size_t i = 0, k = 0; i < s->device->event_count && k < steps->count; i++) {
     weir__export_levels_move(&levels, &s->device->events[i]);
-    while (k < steps->count && i >= steps->begin[k + 1]) {
-      sums[1] += k >= s->first_step ? reserved : 0;
-      k++;
-    }
-    if (k >= steps->count || i < steps->begin[k])
+    if (i < steps->begin[k])
       continue;
-    if (i == steps->begin[k] || (double)levels.allocated > out->step_peaks[k]) {
+    bool is_first = i == steps->begin[k];
+    if (is_first || (double)levels.allocated > out->step_peaks[k]) {
       out->step_peaks[k] = (double)levels.allocated;
       s->step_peak[k] = (uint32_t)i;
     }
-    reserved = i == steps->begin[k] || (double)levels.reserved > reserved ? (double)levels.reserved : reserved;
-    if (k + 1 == steps->count && i + 1 == steps->begin[k + 1])
-      sums[1] += reserved;
+    reserved = is_first || (double)levels.reserved > reserved ? (double)levels.reserved : reserved;
+    if (i + 1 == steps->begin[k + 1]) {
+      sums[1] += k >= s->first_step ? reserved : 0;
+      k++;
+    }
   }
   for (size_t k = s->first_step; k < steps->count; k++)
     sums[0] += out->step_peaks[k];
   double n = steps->count ? (double)(steps->count - s->first_step) : 1;
   out->allocated[WEIR__DIFF_PEAK] = (double)summary.live.bytes;
   out->reserved[WEIR__DIFF_PEAK] = (double)summary.reserved.bytes;
-  out->allocated[WEIR__DIFF_END] = (double)levels.allocated;
-  out->reserved[WEIR__DIFF_END] = (double)levels.reserved;
+  out->allocated[WEIR__DIFF_END] = (double)end.allocated;
+  out->reserved[WEIR__DIFF_END] = (double)end.reserved;
   out->allocated[WEIR__DIFF_STEP] = sums[0] / n;
   out->reserved[WEIR__DIFF_STEP] = sums[1] / n;
   return WEIR_OK;

@@ -49,8 +49,14 @@ typedef struct finder {
   int64_t count; /* steps that are looked at */
   uint32_t end;  /* the entry at which the last one ends */
   uint64_t peak; /* bytes in use */
+  int64_t rare;  /* of groups that have freed nothing, the survivors from this step on are too young to tell */
   weir__leaks *out;
 } finder;
+
+/* Whether what looks like steps may be something else. */
+static bool is_weak(const weir__steps *steps) {
+  return steps->source == WEIR__STEPS_WINDOWS || (steps->source == WEIR__STEPS_INFERRED && steps->confidence < 0.95);
+}
 
 static bool is_alive(const weir__life *b, uint32_t entry) {
   return (b->is_before || b->begin < entry) && (b->freed == WEIR__LIFE_OPEN || b->freed >= entry);
@@ -131,6 +137,13 @@ static int64_t usual_age(const group *g) {
   return 0;
 }
 
+static bool frees_nothing(const group *g) {
+  for (size_t class = 0; class < AGES; class ++)
+    if (g->freed[class])
+      return false;
+  return true;
+}
+
 static int by_group(const void *a, const void *b) {
   const survivor *x = a, *y = b;
   if (x->group != y->group)
@@ -177,7 +190,8 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
 
 /* Judges survivors by the steps in which they were allocated, in ascending order. `end` is the step from which on they
  * are too young to tell. */
-static births judge(const survivor *s, size_t count, int64_t end, int64_t *gaps) {
+static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
+  const int64_t least_span = is_weak(f->steps) && f->count / 3 > 6 ? f->count / 3 : 6;
   births b = {.kind = WEIR__GROWTH_FEW};
   while (count && s[count - 1].step >= end)
     count--;
@@ -205,7 +219,7 @@ static births judge(const survivor *s, size_t count, int64_t end, int64_t *gaps)
   b.steps = steps;
   b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
   bool is_regular = steps >= 3 && most <= least + least / 4 + 1;
-  if (steps < 3 || end - first < 6)
+  if (steps < 3 || end - first < least_span)
     return b;
   if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
     b.kind = WEIR__GROWTH_STOPPED;
@@ -322,7 +336,7 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
       rest[kept++] = rest[i];
   qsort(rest, kept, sizeof *rest, by_block);
   int64_t end = horizon_of_rare(f, kept);
-  births b = judge(rest, kept, end, gaps);
+  births b = judge(f, rest, kept, end, gaps);
   uint64_t bytes = 0;
   for (size_t i = b.first; i < kept; i++)
     bytes += rest[i].step < end ? f->lives->blocks[rest[i].block].size : 0;
@@ -366,14 +380,20 @@ static bool judge_groups(finder *f) {
   survivor *rest = malloc((f->survivor_count + 1) * sizeof *rest);
   int64_t *gaps = malloc((f->survivor_count + 1) * sizeof *gaps);
   bool ok = rest && gaps;
-  if (ok)
+  if (ok) {
     qsort(s, f->survivor_count, sizeof *s, by_group);
+    if (is_weak(f->steps))
+      f->rare = horizon_of_rare(f, f->survivor_count);
+  }
   for (size_t i = 0, next; i < f->survivor_count && ok; i = next) {
     for (next = i; next < f->survivor_count && s[next].group == s[i].group; next++)
       ;
     int64_t end = horizon(f, &f->groups[s[i].group]);
     i += warm_up_of(f, s + i, next - i);
-    births b = judge(s + i, next - i, end, gaps);
+    births b = judge(f, s + i, next - i, end, gaps);
+    if (b.kind == WEIR__GROWTH_LEAK && is_weak(f->steps) && b.first_step >= f->rare &&
+        frees_nothing(&f->groups[s[i].group]))
+      b.kind = WEIR__GROWTH_FEW;
     bool has_stopped = b.kind == WEIR__GROWTH_STOPPED && 2 * (end - 1 - b.last_step) > end - b.first_step;
     if (b.kind != WEIR__GROWTH_LEAK && b.steps < 8 && !has_stopped) /* so few may end or slow down by chance */
       b = judge_pair(f, &f->groups[s[i].group], s + i, next - i);
@@ -537,7 +557,7 @@ static bool find_idle(const weir__recording *recording, const weir__recording_de
     s->stream = (uint16_t)i;
     s->idle_share = 1 - (double)s->last_entry / (double)device->event_count;
     s->idle_steps = steps->count ? (int64_t)steps->count - 1 - weir__steps_at(steps, s->last_entry) : -1;
-    if (s->idle_share < 0.25 || s->reserved < s->in_use + (1 << 20))
+    if (s->idle_share < 0.25 || s->reserved < s->in_use + (2 << 20))
       continue;
     ok = WEIR__RESERVE(out->idle, out->idle_room, out->idle_count + 1);
     if (ok)
@@ -678,6 +698,74 @@ static void sum_up(finder *f) {
   out->verdict = out->leak_count ? WEIR__LEAKS_FOUND : WEIR__LEAKS_NONE;
 }
 
+/* Whether what looks like steps is the middle of one: layers of a model recur as well, and gradients grow from layer to
+ * layer. From step to step, what is in use for a while comes and goes, and is the same on average at the ends of steps;
+ * in the middle of a step it rises or falls by more than what comes and goes meanwhile. Of what is allocated, most is
+ * freed. */
+static bool is_steady(finder *f, bool *ok) {
+  const size_t n = (size_t)f->count;
+  const int64_t first = f->out->first_step, half = first + (f->count - first) / 2;
+  double *at_end = calloc(2 * n + 4, sizeof *at_end), *made = at_end ? at_end + n + 2 : NULL;
+  uint64_t *freed = calloc((size_t)f->end + 1, sizeof *freed);
+  double swing = 0, sums[2] = {0}, all = 0;
+  *ok = made && freed;
+  for (size_t i = 0; i < f->lives->block_count && *ok; i++) {
+    const weir__life *b = &f->lives->blocks[i];
+    if (!b->is_before && b->begin >= f->end)
+      break;
+    int64_t from = b->is_before ? 0 : weir__steps_at(f->steps, b->begin);
+    from = from < 0 ? 0 : from;
+    made[from] += b->is_before ? 0 : (double)b->size;
+    if (is_alive(b, f->end))
+      continue;
+    int64_t to = weir__steps_at(f->steps, b->freed);
+    at_end[from] += (double)b->size; /* in use at the ends of steps from..to-1 */
+    at_end[to < 0 ? 0 : to] -= (double)b->size;
+    freed[b->freed] += b->size;
+  }
+  for (int64_t k = 1; k < f->count && *ok; k++)
+    at_end[k] += at_end[k - 1];
+  size_t block = 0;
+  while (block < f->lives->block_count && f->lives->blocks[block].is_before)
+    block++;
+  for (int64_t k = 0; k < f->count && *ok; k++) { /* how far it rises within the step */
+    double level = 0, most = 0, least = 0;
+    while (block < f->lives->block_count && f->lives->blocks[block].begin < f->steps->begin[k])
+      block++;
+    for (uint32_t i = f->steps->begin[k]; i < f->steps->begin[k + 1]; i++) {
+      if (block < f->lives->block_count && f->lives->blocks[block].begin == i) {
+        level += is_alive(&f->lives->blocks[block], f->end) ? 0 : (double)f->lives->blocks[block].size;
+        block++;
+      }
+      level -= (double)freed[i];
+      most = level > most ? level : most;
+      least = level < least ? level : least;
+    }
+    if (k < first)
+      continue;
+    swing += most - least;
+    all += made[k];
+    sums[k >= half] += at_end[k];
+  }
+  free(at_end);
+  free(freed);
+  if (!*ok)
+    return false;
+  swing /= (double)(f->count - first);
+  double change = sums[1] / (double)(f->count - half) - sums[0] / (double)(half - first > 0 ? half - first : 1);
+  return (change < 0 ? -change : change) <= 0.5 * swing && (double)f->out->bytes <= 0.45 * all;
+}
+
+/* Takes back what was found. */
+static void forget(weir__leaks *out, const char *reason) {
+  out->leak_count = 0;
+  out->bytes = out->count = 0;
+  out->bytes_per_step = out->count_per_step = 0;
+  out->first_step = 0;
+  out->verdict = WEIR__LEAKS_UNKNOWN;
+  snprintf(out->reason, sizeof out->reason, "%s", reason);
+}
+
 static weir_status find(finder *f, const weir__leaks_options *options) {
   weir_status status = weir__describe_alike(f->recording, &f->alike);
   if (status)
@@ -689,6 +777,9 @@ static weir_status find(finder *f, const weir__leaks_options *options) {
     sum_up(f);
     ok = measure_step(f);
   }
+  bool is_tiny = f->out->bytes_per_step < 2e-4 * (double)f->peak;
+  if (ok && is_weak(f->steps) && f->out->verdict == WEIR__LEAKS_FOUND && (is_tiny || !is_steady(f, &ok)))
+    forget(f->out, "the history seems to be a part of one step, in which memory grows anyway");
   free(f->alike);
   free(f->groups);
   free(f->group_of);

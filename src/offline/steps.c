@@ -186,7 +186,8 @@ static bool mark_phases(finder *f, marks *m, bool is_metadata) {
   return true;
 }
 
-/* The share of gaps between boundaries, in allocations, that are within a factor of the median. */
+/* The share of gaps between boundaries, in allocations, that are within a factor of the median: of their number, or of
+ * the allocations in them, whichever is less. */
 static double regularity(const finder *f, const uint32_t *begin, size_t count, double factor) {
   if (count < 3)
     return 0;
@@ -197,11 +198,16 @@ static double regularity(const finder *f, const uint32_t *begin, size_t count, d
     gaps[i] = f->before[begin[i + 1]] - f->before[begin[i]];
   qsort(gaps, count - 1, sizeof *gaps, by_number);
   double median = (double)gaps[(count - 1) / 2];
-  size_t near = 0;
-  for (size_t i = 0; i + 1 < count; i++)
-    near += (double)gaps[i] <= median * factor && (double)gaps[i] * factor >= median;
+  double near = 0, inside = 0, all = 0;
+  for (size_t i = 0; i + 1 < count; i++) {
+    bool is_near = (double)gaps[i] <= median * factor && (double)gaps[i] * factor >= median;
+    near += is_near;
+    inside += is_near ? (double)gaps[i] : 0;
+    all += (double)gaps[i];
+  }
   free(gaps);
-  return median > 0 ? (double)near / (double)(count - 1) : 0;
+  near /= (double)(count - 1);
+  return median > 0 ? (inside / all < near ? inside / all : near) : 0;
 }
 
 /* A boundary at each mark of one kind, or rather at the next allocation: what is freed before it belongs to the step
@@ -403,7 +409,7 @@ static size_t choose_lag(const uint32_t *tokens, size_t count, double *matched, 
   *matched = 0;
   for (size_t i = 0; i < found && *ok; i++) {
     double m = match(tokens, count, lags[i].lag);
-    bool is_often = count / lags[i].lag >= (*matched < 0.6 ? 0 : *matched < 0.8 ? 10 : 30);
+    bool is_often = count / lags[i].lag >= (*matched < 0.6 ? 0 : *matched < 0.75 ? 5 : *matched < 0.8 ? 10 : 30);
     if (!best || (is_often && 1 - m < 0.6 * (1 - *matched))) {
       best = lags[i].lag;
       *matched = m;
@@ -417,15 +423,17 @@ static bool try_period(finder *f, const uint32_t *tokens, size_t from, weir__ste
   double matched, regular;
   bool ok = true;
   size_t lag = choose_lag(tokens + from, f->count - from, &matched, &ok);
-  if (!ok || !lag || matched < (from ? 0.85 : 0.6) || (from && (f->count - from) / lag < 12))
+  if (!ok || !lag || matched < (from ? 0.85 : 0.5) || (from && (f->count - from) / lag < 12))
     return ok;
   uint32_t *kept = f->begin;
   size_t kept_count = f->begin_count, kept_room = f->begin_room;
   f->begin = NULL;
   f->begin_count = f->begin_room = 0;
   ok = find_anchor(f, tokens, from, lag, &regular);
-  double confidence = matched * regular;
-  if (f->begin_count > WEIR__STEPS_LEAST && confidence > steps->confidence + 0.02) {
+  double confidence = (from ? 0.9 : 1) * (matched + regular) / 2;
+  /* Batches of the same shape may come again after several steps: then fewer steps match better. */
+  if (f->begin_count > WEIR__STEPS_LEAST && regular >= 0.8 && confidence > steps->confidence + 0.02 &&
+      2 * f->begin_count > kept_count) {
     steps->confidence = confidence;
     free(kept);
   } else {
@@ -442,7 +450,7 @@ static bool try_period(finder *f, const uint32_t *tokens, size_t from, weir__ste
 static bool find_period(finder *f, weir__steps *steps) {
   uint32_t *tokens = malloc((f->count + 1) * sizeof *tokens);
   bool ok = tokens != NULL;
-  for (int part = 1; part <= 8 && ok && steps->confidence < 0.7; part *= 2)
+  for (int part = 1; part <= 8 && ok && steps->confidence < 0.75; part *= 2)
     for (likeness by = BY_LIFE; by <= BY_SIZE && ok; by++) {
       make_tokens(f, by, tokens);
       ok = try_period(f, tokens, f->count - f->count / (size_t)part, steps);
@@ -590,8 +598,7 @@ static bool find_low_water(finder *f, weir__steps *steps) {
     size_t n = f->begin_count;
     if (!ok || n <= WEIR__STEPS_LEAST + 1 || f->count / n < 4)
       continue;
-    /* The first boundary and the last one may be the beginning of the program and its end. */
-    double confidence = 0.85 * regularity(f, f->begin + 1, n - 2, 1.4);
+    double confidence = 0.85 * regularity(f, f->begin + 1, n - 1, 1.4); /* the first one may be the setup's */
     if (confidence <= best + 0.05)
       continue;
     uint32_t *swapped = f->begin;

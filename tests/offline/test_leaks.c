@@ -95,6 +95,40 @@ static void test_clean(void **state) {
   assert_int_equal(alarms, 0);
 }
 
+/* Histories that begin late and end in the middle of a step, as those of rings and of jobs that were killed do. */
+static void test_cut(void **state) {
+  (void)state;
+  size_t alarms = 0, cuts = 0;
+  for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+    weir__recording *recording = load(real[i]);
+    const weir__recording_device whole = recording->devices[0];
+    const size_t annotations = recording->annotation_count;
+    uint64_t random = i;
+    for (int n = 0; n < usual_or_long(6, 200); n++) {
+      size_t least = whole.event_count / 5; /* less is a part of a step, which may look like anything */
+      size_t from = n % 3 == 0 ? 0 : next_random(&random) % (whole.event_count - least);
+      size_t to = from + least + next_random(&random) % (whole.event_count - from - least);
+      recording->devices[0] =
+          (weir__recording_device){.events = whole.events + from, .event_count = to - from, .lacks_start = from > 0};
+      recording->annotation_count = n % 2 ? annotations : 0;
+      weir__leaks l = find(recording);
+      cuts++;
+      if (l.verdict == WEIR__LEAKS_FOUND) {
+        alarms++;
+        print_message("%s, entries %zu to %zu of %zu%s\n", real[i], from, to, whole.event_count,
+                      n % 2 ? "" : ", without annotations");
+        print_leaks(&l);
+      }
+      weir__leaks_clear(&l);
+    }
+    recording->devices[0] = whole;
+    recording->annotation_count = annotations;
+    weir__recording_free(recording);
+  }
+  print_message("%zu false alarms in %zu cut histories\n", alarms, cuts);
+  assert_int_equal(alarms, 0);
+}
+
 static void test_planted(void **state) {
   (void)state;
   size_t planted = 0, found = 0;
@@ -192,6 +226,7 @@ static void test_synthetic(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_clean),
+      cmocka_unit_test(test_cut),
       cmocka_unit_test(test_planted),
       cmocka_unit_test(test_synthetic),
   };
