@@ -104,7 +104,7 @@ static void test_cut(void **state) {
     const weir__recording_device whole = recording->devices[0];
     const size_t annotations = recording->annotation_count;
     uint64_t random = i;
-    for (int n = 0; n < usual_or_long(6, 200); n++) {
+    for (int n = 0; n < usual_or_long(2, 200); n++) {
       size_t least = whole.event_count / 5; /* less is a part of a step, which may look like anything */
       size_t from = n % 3 == 0 ? 0 : next_random(&random) % (whole.event_count - least);
       size_t to = from + least + next_random(&random) % (whole.event_count - from - least);
@@ -185,7 +185,7 @@ static traits random_traits(uint64_t *random) {
 static void test_synthetic(void **state) {
   (void)state;
   size_t planted = 0, found = 0, clean = 0, alarms = 0;
-  for (int n = 0; n < usual_or_long(300, 10000); n++) {
+  for (int n = 0; n < usual_or_long(160, 10000); n++) {
     job j = {.random = (uint64_t)n};
     synthetic *s = calloc(1, sizeof *s);
     assert_non_null(s);
