@@ -191,7 +191,8 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
 /* Judges survivors by the steps in which they were allocated, in ascending order. `end` is the step from which on they
  * are too young to tell. */
 static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
-  const int64_t least_span = is_weak(f->steps) && f->count / 3 > 6 ? f->count / 3 : 6;
+  const int64_t part = f->steps->source == WEIR__STEPS_WINDOWS ? f->count / 2 : f->count * 2 / 5;
+  const int64_t least_span = is_weak(f->steps) && part > 6 ? part : 6;
   births b = {.kind = WEIR__GROWTH_FEW};
   while (count && s[count - 1].step >= end)
     count--;
@@ -299,6 +300,18 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
   leak.count_per_step = (double)leak.count / over;
   if (!leak.count)
     return true;
+  /* Of those that are too young to tell, as many as the rate says belong to it. */
+  double young = leak.count_per_step * (double)(f->count - end);
+  for (size_t i = 0; i < count && young >= 0.5; i++)
+    if (s[i].step >= end) {
+      const weir__life *block = &f->lives->blocks[s[i].block];
+      leak.bytes += block->size;
+      leak.count++;
+      leak.last_step = s[i].step;
+      if (out->levels && b->kind == WEIR__GROWTH_LEAK)
+        out->levels[s[i].step] += block->size;
+      young--;
+    }
   weir__leak **list = b->kind == WEIR__GROWTH_LEAK ? &out->leaks : &out->growing;
   size_t *n = b->kind == WEIR__GROWTH_LEAK ? &out->leak_count : &out->growing_count;
   size_t *room = b->kind == WEIR__GROWTH_LEAK ? &out->leak_room : &out->growing_room;

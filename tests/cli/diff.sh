@@ -1,7 +1,7 @@
 #!/bin/sh
 # diff.sh PROGRAM VERSION: `weir diff` on pairs of recordings. LEAKY_JOB is a program that leaks.
 set -u
-tested=diff
+tested='diff'
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
 data=$(dirname "$0")/../data
