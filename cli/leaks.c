@@ -116,8 +116,10 @@ static void print_device(const weir__recording *recording, const weir__leaks *l)
   char text[192], rate[32], all[32];
   printf("  %sdevice %d%s\n", weir_cli_bold(), l->device, weir_cli_plain());
   printf("    steps     %s", weir__steps_describe(&l->steps, text));
-  if (l->steps.warm_up)
-    printf("; the first %zu %s warm-up", l->steps.warm_up, l->steps.warm_up == 1 ? "is" : "are");
+  if (l->steps.warm_up == 1)
+    printf("; the first is warm-up");
+  else if (l->steps.warm_up)
+    printf("; the first %zu are warm-up", l->steps.warm_up);
   putchar('\n');
   if (l->verdict == WEIR__LEAKS_UNKNOWN)
     printf("    leaks     not known: %s\n", l->reason);
