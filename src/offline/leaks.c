@@ -219,7 +219,7 @@ static births judge(const finder *f, const survivor *s, size_t count, int64_t en
   b.last_step = last;
   b.steps = steps;
   b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
-  bool is_regular = steps >= 3 && most <= least + least / 4 + 1;
+  bool is_regular = steps >= 3 && most <= least + least / 4 + 1 + (least >= 3); /* boundaries may be off by one */
   if (steps < 3 || end - first < least_span)
     return b;
   if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
@@ -720,7 +720,7 @@ static bool is_steady(finder *f, bool *ok) {
   const int64_t first = f->out->first_step, half = first + (f->count - first) / 2;
   double *at_end = calloc(2 * n + 4, sizeof *at_end), *made = at_end ? at_end + n + 2 : NULL;
   uint64_t *freed = calloc((size_t)f->end + 1, sizeof *freed);
-  double swing = 0, sums[2] = {0}, all = 0;
+  double swing = 0, sums[2] = {0}, all = 0, blocks = 0;
   *ok = made && freed;
   for (size_t i = 0; i < f->lives->block_count && *ok; i++) {
     const weir__life *b = &f->lives->blocks[i];
@@ -729,6 +729,7 @@ static bool is_steady(finder *f, bool *ok) {
     int64_t from = b->is_before ? 0 : weir__steps_at(f->steps, b->begin);
     from = from < 0 ? 0 : from;
     made[from] += b->is_before ? 0 : (double)b->size;
+    blocks += from >= first && !b->is_before;
     if (is_alive(b, f->end))
       continue;
     int64_t to = weir__steps_at(f->steps, b->freed);
@@ -766,7 +767,8 @@ static bool is_steady(finder *f, bool *ok) {
     return false;
   swing /= (double)(f->count - first);
   double change = sums[1] / (double)(f->count - half) - sums[0] / (double)(half - first > 0 ? half - first : 1);
-  return (change < 0 ? -change : change) <= 0.5 * swing && (double)f->out->bytes <= 0.45 * all;
+  bool is_small_part = (double)f->out->bytes <= 0.45 * all || (double)f->out->count <= 0.3 * blocks;
+  return (change < 0 ? -change : change) <= 0.5 * swing && is_small_part;
 }
 
 /* Takes back what was found. */

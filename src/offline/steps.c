@@ -599,6 +599,9 @@ static bool find_low_water(finder *f, weir__steps *steps) {
     if (!ok || n <= WEIR__STEPS_LEAST + 1 || f->count / n < 4)
       continue;
     double confidence = 0.85 * regularity(f, f->begin + 1, n - 1, 1.4); /* the first one may be the setup's */
+    size_t rest = f->count - f->before[f->begin[n - 1]], all = f->before[f->begin[n - 1]] - f->before[f->begin[1]];
+    if (rest * (n - 2) > 4 * all) /* the history ends with something else */
+      continue;
     if (confidence <= best + 0.05)
       continue;
     uint32_t *swapped = f->begin;

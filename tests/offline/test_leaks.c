@@ -104,7 +104,7 @@ static void test_cut(void **state) {
     const weir__recording_device whole = recording->devices[0];
     const size_t annotations = recording->annotation_count;
     uint64_t random = i;
-    for (int n = 0; n < usual_or_long(2, 200); n++) {
+    for (int n = 0; n < usual_or_long(2, 100); n++) {
       /* A part of a step may look like anything, so there are at least two of them. */
       size_t least = whole.event_count / (annotations > 0 && annotations < 40 ? 2 : 5);
       size_t from = n % 3 == 0 ? 0 : next_random(&random) % (whole.event_count - least);
