@@ -469,13 +469,12 @@ typedef struct recurring {
   double gaps, level;
 } recurring;
 
-/* A kind of allocation that recurs to the end, however much lies in between: no gap is far from the mean. The level
- * must not rise much, since layers of a model recur as well. Of several, the one with the lowest level is taken. */
+/* A kind of allocation that recurs to the end, however much lies in between: no gap is far from the mean. Of several,
+ * the one with the lowest level is taken. */
 static bool find_recurring(finder *f, weir__steps *steps) {
   weir__hash_map kinds = {0};
   uint32_t *tokens = malloc((f->count + 1) * sizeof *tokens);
   bool ok = tokens != NULL;
-  uint64_t peak = 0;
   if (ok)
     make_tokens(f, BY_BOTH, tokens);
   for (size_t k = 0; k < f->count && ok; k++) {
@@ -483,7 +482,6 @@ static bool find_recurring(finder *f, weir__steps *steps) {
     ok = r != NULL;
     if (!r)
       break;
-    peak = f->level[k] > peak ? f->level[k] : peak;
     double gap = r->count ? (double)(k + 1 - r->last) : 0;
     if (r->count >= 2 && gap > 4 * r->gaps / (r->count - 1)) /* what came before the pause was something else */
       *r = (recurring){.key = r->key};
@@ -496,9 +494,9 @@ static bool find_recurring(finder *f, weir__steps *steps) {
   const recurring *best = NULL;
   size_t at = 0;
   for (const recurring *r; ok && (r = weir__hash_map_next(&kinds, sizeof *r, &at));) {
-    double gap = r->count > 1 ? r->gaps / (r->count - 1) : 0, first = (double)f->level[r->first - 1];
+    double gap = r->count > 1 ? r->gaps / (r->count - 1) : 0;
     if (r->count < 20 || gap < 2 || 8 * (size_t)(r->last - r->first) < f->count ||
-        (double)(f->count - r->last) > 2 * gap || (double)f->level[r->last - 1] > first + 0.1 * (double)peak)
+        (double)(f->count - r->last) > 2 * gap)
       continue;
     if (!best || r->level / r->count < best->level / best->count ||
         (r->level / r->count <= best->level / best->count && r->key < best->key))

@@ -133,7 +133,7 @@ static void test_cut(void **state) {
 static void test_planted(void **state) {
   (void)state;
   size_t planted = 0, found = 0;
-  int seeds = usual_or_long(1, 40);
+  int seeds = usual_or_long(1, 20);
   for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
     weir__recording *recording = load(real[i]);
     for (int n = 0; n < PLANT_KINDS * seeds; n++) {
@@ -186,7 +186,7 @@ static traits random_traits(uint64_t *random) {
 static void test_synthetic(void **state) {
   (void)state;
   size_t planted = 0, found = 0, clean = 0, alarms = 0;
-  for (int n = 0; n < usual_or_long(160, 10000); n++) {
+  for (int n = 0; n < usual_or_long(160, 4000); n++) {
     job j = {.random = (uint64_t)n};
     synthetic *s = calloc(1, sizeof *s);
     assert_non_null(s);
