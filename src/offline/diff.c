@@ -82,7 +82,7 @@ static bool find_ranges(side *s) {
 /* The phase in which a block was allocated: of its entry, or else the annotated range. Numbers as in "ProfilerStep#7"
  * are left out. Returns `text`, or "" for none. */
 static const char *phase_of(const side *s, const weir__life *b, char text[WEIR__DESCRIBE_TEXT]) {
-  const char *name = text_of(s->recording, s->recording->remarks[b->remark].phase);
+  const char *name = s->recording->remark_count ? text_of(s->recording, s->recording->remarks[b->remark].phase) : "";
   if (!*name && s->range_count && !b->is_before) {
     size_t low = 0, high = s->range_count; /* the last range that begins at or before the entry is low - 1 */
     while (low < high) {

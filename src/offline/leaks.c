@@ -523,7 +523,7 @@ static bool find_replaced(finder *f) {
 
 static bool find_outliving(finder *f) {
   weir__leaks *out = f->out;
-  for (size_t i = 0; i < f->survivor_count; i++) {
+  for (size_t i = 0; i < f->survivor_count && f->recording->remark_count; i++) {
     const survivor *s = &f->survivors[i];
     const weir__life *b = &f->lives->blocks[s->block];
     uint32_t phase = f->recording->remarks[b->remark].phase;

@@ -173,6 +173,8 @@ static bool mark_annotations(finder *f, marks *m) {
  * "step 7", count as metadata. */
 static bool mark_phases(finder *f, marks *m, bool is_metadata) {
   uint32_t last[WEIR__RECORDING_MANY_THREADS + 1] = {0};
+  if (!f->recording->remark_count)
+    return true;
   for (size_t i = 0; i < f->device->event_count; i++) {
     const weir__recording_entry *e = &f->device->events[i];
     const weir__recording_remark *remark = &f->recording->remarks[e->remark];
