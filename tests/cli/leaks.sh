@@ -50,6 +50,16 @@ has out '"verdict": "leak", "reason": null, "bytes_per_step": 300000.0,'
 has out '"runs_out": "range", "steps_least": [0-9]*, '
 has out '"verdict": "none"'
 
+# A ring that went round has the last steps only.
+mkdir "$work/ring"
+WEIR_RECORD_MB=1 WEIR_RECORD=$work/ring "$LEAKY_JOB" 2000 3000 1000000000 >"$work/steps" || fail 'the job failed'
+run 3 "$work"/ring/*.ring
+has out ' a step  blocks of 2.93 KiB: [0-9]* blocks, '
+has out '^    runs out  in [0-9]* to [0-9]* steps '
+said='weir summary'
+"$weir" summary "$work"/ring/*.ring >"$work/out" 2>"$work/err" || fail 'it failed'
+has out ' the ring was full'
+
 # It runs out of memory, and `weir explain` says why.
 WEIR_RECORD=$work/oom
 mkdir "$WEIR_RECORD"
