@@ -22,7 +22,7 @@ static struct {
   bool json;
 } options = {.device = -1, .list = 10};
 
-static const char *bytes(double n, char text[32]) { return weir__format_bytes((uint64_t)(n + 0.5), text); }
+static const char *bytes(double n, char text[32]) { return weir__format_bytes((uint64_t)(n > 0 ? n + 0.5 : 0), text); }
 
 static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 

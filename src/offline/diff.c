@@ -461,7 +461,7 @@ weir_status weir__diff_make(const weir__recording *a, const weir__recording *b, 
                             weir__diff *diff) {
   const weir__recording *recordings[2] = {a, b};
   weir__diff made = {.fail_above = options->fail_above};
-  side sides[2] = {0};
+  side sides[2] = {{.recording = a}, {.recording = b}};
   weir__hash_map maps[WEIR__DIFF_KEYS] = {0};
   weir_status status = WEIR_OK;
   for (int i = 0; i < 2 && !status; i++) {

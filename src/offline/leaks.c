@@ -601,7 +601,8 @@ static bool measure_step(finder *f) {
       times[n++] = to - from;
   }
   qsort(times, n, sizeof *times, by_time);
-  f->out->step_us = n ? (double)times[n / 2] : 0;
+  const size_t half = n / 2;
+  f->out->step_us = n ? (double)times[half] : 0;
   free(times);
   return true;
 }

@@ -199,7 +199,8 @@ static double regularity(const finder *f, const uint32_t *begin, size_t count, d
   for (size_t i = 0; i + 1 < count; i++)
     gaps[i] = f->before[begin[i + 1]] - f->before[begin[i]];
   qsort(gaps, count - 1, sizeof *gaps, by_number);
-  double median = (double)gaps[(count - 1) / 2];
+  const size_t half = (count - 1) / 2;
+  double median = (double)gaps[half];
   double near = 0, inside = 0, all = 0;
   for (size_t i = 0; i + 1 < count; i++) {
     bool is_near = (double)gaps[i] <= median * factor && (double)gaps[i] * factor >= median;
