@@ -333,7 +333,7 @@ export class MapView {
     for (const span of spans) {
       if (span.y <= this.y0 || span.y >= this.y1) continue;
       const y = Math.round(this.pixelY(span.y)) + 0.5;
-      if (Math.abs(y - last) < 8) continue;
+      if (Math.abs(y - last) < 24) continue;
       last = y;
       c.beginPath();
       c.moveTo(0, y);
