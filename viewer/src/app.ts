@@ -275,9 +275,14 @@ export class App {
 
   // The window moved: draw now, and refine when it stands still.
   moved(): void {
-    this.lastMove = performance.now();
+    this.touch();
     this.invalidate();
     this.saveLink();
+  }
+
+  // The window is moving: do not refine yet.
+  touch(): void {
+    this.lastMove = performance.now();
   }
 
   resized(): void {
@@ -355,7 +360,6 @@ export class App {
     const one = this.tracks[this.active] ?? this.tracks[0]!;
     const b = one.recording.blocks;
     const hidden = b.total - b.stored;
-    if (!one.map.usesWebGL) parts.push("no WebGL2: only the largest blocks are drawn");
     if (hidden > 0)
       parts.push(
         `${plural(hidden, "small block")} of at most ${bytes(one.recording.info.blocks.hidden_bytes_max)} each ${hidden === 1 ? "is" : "are"} hidden (grey shade)`,

@@ -7,13 +7,20 @@ import { h } from "./dom";
 import { describeHoles, explained, type Explained } from "./explain";
 import { address, bytes, shortBytes } from "./format";
 import { attach } from "./gestures";
-import { MapGL, type Part } from "./gl";
+import { MapGL } from "./gl";
+import { Raster } from "./raster";
 
-// Rectangles in one frame, to begin with: what WebGL in software draws in about 10 ms. While the window moves, the number
-// follows the time that frames take.
-const FRAME = 30000;
-const FRAME_LEAST = 8000;
-const FRAME_MOST = 400000;
+// Rectangles in one frame, to begin with. While the window moves, the number follows the time that frames take.
+const FRAME = 60000;
+const FRAME_LEAST = 16384;
+const FRAME_MOST = 500000;
+
+// The blocks [from, to) of a tile.
+interface Part {
+  tile: Tile;
+  from: number;
+  to: number;
+}
 const LABEL_WIDTH = 46;
 const LABEL_HEIGHT = 12;
 
@@ -23,7 +30,8 @@ export class MapView {
   private base = h("canvas", { class: "base", "aria-hidden": "true" });
   private overlay = h("canvas", { class: "overlay", "aria-hidden": "true" });
   private box = h("div", { class: "zoombox", hidden: true });
-  private gl: MapGL | null;
+  private gl: MapGL | null = null;
+  private plain: CanvasRenderingContext2D | null = null; // without a GPU
   y0 = 0;
   y1 = 1;
   private refined: Part[] = [];
@@ -31,6 +39,7 @@ export class MapView {
   private hasStarted = false;
   private density = 1;
   private budget = FRAME;
+  private raster: Raster;
 
   constructor(
     private readonly app: App,
@@ -50,7 +59,11 @@ export class MapView {
       this.box,
     );
     this.root = h("div", { class: "pane map" }, this.area);
-    this.gl = MapGL.create(this.base);
+    // "draw" in the address chooses how to draw, for tests.
+    const choice = /[#&]draw=(webgl|plain)/.exec(location.hash)?.[1];
+    if (choice === "webgl" || (choice !== "plain" && MapGL.isFast())) this.gl = MapGL.create(this.base);
+    if (!this.gl) this.plain = this.base.getContext("2d", { alpha: false });
+    this.raster = new Raster(this.gl === null);
     this.base.addEventListener("webglcontextlost", (e) => {
       e.preventDefault();
       this.gl = null;
@@ -101,8 +114,12 @@ export class MapView {
     return this.gl !== null;
   }
 
+  get canDraw(): boolean {
+    return this.gl !== null || this.plain !== null;
+  }
+
   get drawn(): number {
-    return this.gl?.drawn ?? 0;
+    return this.raster.rectangles;
   }
 
   get isRefined(): boolean {
@@ -176,7 +193,7 @@ export class MapView {
   // A tile was loaded in the background: it refines the picture that is there.
   add(tile: Tile): void {
     const { x0, x1 } = this.app.axis.window(this.track.recording);
-    if (!this.gl || tile.to <= x0 || tile.from >= x1) return;
+    if (!this.canDraw || tile.to <= x0 || tile.from >= x1) return;
     const [from, to] = this.track.recording.blocks.range(tile, x0, x1);
     if (to > from) this.refined.push({ tile, from, to });
   }
@@ -205,24 +222,45 @@ export class MapView {
     const { x0, x1 } = this.app.axis.window(r);
     const { now, later } = this.choose(x0, x1);
     const gl = this.gl;
-    if (gl) {
-      if (!this.hasStarted && r.segments) {
-        this.hasStarted = true;
-        gl.setSegments(r.segments);
-        if (r.coverage && r.info.coverage) gl.setCoverage(r.info.coverage.columns, r.info.coverage.rows, r.coverage);
-      }
-      const coloring = this.track.coloring;
-      const key = `${coloring.by}/${theme.isDark}/${this.app.colorVersion}`;
-      if (this.settings !== key) {
-        this.settings = key;
-        gl.setColors(coloring.by, coloring.places, coloring.palette, theme.background);
-      }
-      const w = { x0, x1, y0: this.y0, y1: this.y1 };
-      gl.begin(w, this.density, theme.background, theme.segment, theme.hidden, r.info.height, r.info.entries);
-      gl.blocks(now, this.app.hasFilter, this.markedStack());
-    } else this.drawPlain(now, x0, x1);
-    this.refined = gl ? later : [];
+    if (gl && !this.hasStarted && r.segments) {
+      this.hasStarted = true;
+      gl.setSegments(r.segments);
+      if (r.coverage && r.info.coverage) gl.setCoverage(r.info.coverage.columns, r.info.coverage.rows, r.coverage);
+    }
+    const coloring = this.track.coloring;
+    const key = `${coloring.by}/${theme.isDark}/${this.app.colorVersion}`;
+    if (this.settings !== key) {
+      this.settings = key;
+      this.raster.setColors(coloring);
+      gl?.setColors(coloring.by, coloring.places, coloring.palette, theme.background);
+    }
+    this.raster.begin(this.base.width, this.base.height);
+    this.paint(now, true);
+    this.refined = later;
     this.drawOverlay(now, x0, x1);
+  }
+
+  // Adds parts to the picture, and draws it.
+  private paint(parts: Part[], isNew: boolean): void {
+    const r = this.track.recording;
+    const theme = this.app.theme;
+    const w = { ...this.app.axis.window(r), y0: this.y0, y1: this.y1 };
+    const marked = this.markedStack();
+    const look = {
+      density: this.density,
+      background: theme.background,
+      segment: theme.segment,
+      hidden: theme.hidden,
+      height: r.info.height,
+      entries: r.info.entries,
+      isFiltered: this.app.hasFilter,
+      marked,
+    };
+    const cover = r.info.coverage && r.coverage ? { ...r.info.coverage, bytes: r.coverage } : null;
+    if (isNew && !this.gl) this.raster.background(w, look, r.segments, cover);
+    for (const { tile, from, to } of parts) this.raster.add(tile, from, to, w, this.app.hasFilter, marked);
+    if (this.gl) this.gl.draw(w, this.raster, look);
+    else if (this.plain) this.raster.show(this.plain);
   }
 
   private markedStack(): number {
@@ -231,7 +269,7 @@ export class MapView {
 
   // Draws a part of what the first picture left out. Returns false if there is nothing left.
   refine(): boolean {
-    if (!this.gl || this.refined.length === 0) return false;
+    if (!this.canDraw || this.refined.length === 0) return false;
     let sum = 0;
     const parts: Part[] = [];
     while (this.refined.length > 0 && sum < this.budget) {
@@ -242,40 +280,12 @@ export class MapView {
       next.from = to;
       if (next.from >= next.to) this.refined.shift();
     }
-    this.gl.blocks(parts, this.app.hasFilter, this.markedStack());
+    this.paint(parts, false);
     return this.refined.length > 0;
   }
 
   finish(): void {
     this.gl?.finish();
-  }
-
-  // Without WebGL: the largest blocks on a plain canvas.
-  private drawPlain(parts: Part[], x0: number, x1: number): void {
-    const c = this.base.getContext("2d");
-    if (!c) return;
-    const theme = this.app.theme;
-    const r = this.track.recording;
-    const [width, height] = [this.base.width, this.base.height];
-    const sx = width / (x1 - x0);
-    const sy = height / (this.y1 - this.y0);
-    c.fillStyle = theme.background;
-    c.fillRect(0, 0, width, height);
-    c.fillStyle = theme.segment;
-    const s = r.segments;
-    const rect = (a: number, b: number, y: number, units: number): void =>
-      c.fillRect((a - x0) * sx, height - (y + units - this.y0) * sy, Math.max(1, (b - a) * sx), Math.max(1, units * sy));
-    if (s) for (let i = 0; i < s.count; i++) rect(s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!);
-    const { coloring } = this.track;
-    for (const { tile, from, to } of parts)
-      for (let i = from; i < to; i++) {
-        const b = r.blocks.at(tile, i);
-        if (b.x1 < x0 || b.x0 > x1) continue;
-        c.globalAlpha = this.app.hasFilter && tile.match?.[i] === 0 ? 0.13 : 1;
-        c.fillStyle = this.track.colorOf(coloring, tile, i);
-        rect(b.x0, b.x1, b.y, b.units);
-      }
-    c.globalAlpha = 1;
   }
 
   private drawOverlay(parts: Part[], x0: number, x1: number): void {

@@ -108,7 +108,7 @@ test("two recordings are compared", { skip }, async () => {
 });
 
 test("the page is served on loopback", { skip }, async () => {
-  const server = spawn(WEIR, ["view", "--serve", "0", trace("llama_oom")], { stdio: ["ignore", "pipe", "pipe"] });
+  const server = spawn(WEIR, ["view", trace("llama_oom"), "--serve"], { stdio: ["ignore", "pipe", "pipe"] });
   try {
     let text = "";
     const url = await new Promise((resolve, reject) => {
