@@ -15,6 +15,7 @@
 #include "json.h"
 #include "offline/describe.h"
 #include "offline/explain_json.h"
+#include "offline/leaks.h"
 #include "prediction.h"
 #include "progress.h"
 
@@ -285,6 +286,25 @@ static void print_cause(const weir__explanation *x) {
   }
 }
 
+static void print_growth(const report *f) {
+  const weir__growth *g = &f->x->growth;
+  const char *unit = g->is_step_window ? "window" : "step";
+  char text[2][32], title[192];
+  if (!g->is_found)
+    return;
+  printf("  %sgrowth%s      %s: %s in %" PRIu64
+         " block%s were allocated since %s %lld of %zu and not freed, %s a %s, most "
+         "by %s%s.\n",
+         weir_cli_bold(), weir_cli_plain(),
+         g->is_cause ? "A leak is the cause, since without it the request would have been served"
+                     : "There is a leak, which alone does not explain the failure",
+         bytes(g->bytes, text[0]), g->count, g->count == 1 ? "" : "s", unit, (long long)g->first_step, g->steps,
+         bytes((uint64_t)g->bytes_per_step, text[1]), unit, weir__leak_title(f->snapshot, g->stack, g->size, title),
+         g->stacks > 1 ? " and others" : "");
+  printf("              ");
+  weir_cli_print_command("leaks", "", f->name);
+}
+
 /* The settings that were tried and do not help. */
 static void print_failed_settings(const weir__explanation *x) {
   size_t count = 0, shown = 0;
@@ -523,6 +543,7 @@ static void print_text(const report *f) {
   if (f->x->has_request) {
     print_cause(f->x);
     print_missing(f);
+    print_growth(f);
   } else {
     print_outcome(f);
     print_short(f->x);

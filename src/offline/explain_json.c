@@ -1,5 +1,7 @@
 #include "offline/explain_json.h"
 
+#include "offline/leaks.h"
+
 typedef struct report {
   weir__sink *sink;
   const weir__recording *recording;
@@ -131,6 +133,20 @@ static void json_cause(const report *f) {
   json_trials(f);
 }
 
+static void json_growth(const report *f) {
+  const weir__growth *g = &f->x->growth;
+  char title[192];
+  if (!g->is_found) {
+    WEIR__JSON(f->sink, JSON_NULL("growth"));
+    return;
+  }
+  WEIR__JSON(f->sink, JSON_OBJECT("growth"), JSON_BOOL("is_cause", g->is_cause), JSON_NATURAL("bytes", g->bytes),
+             JSON_NATURAL("blocks", g->count), JSON_REAL("bytes_per_step", g->bytes_per_step, 1),
+             JSON_INTEGER("first_step", g->first_step), JSON_NATURAL("steps", g->steps),
+             JSON_NATURAL("stacks", g->stacks),
+             JSON_TEXT("title", weir__leak_title(f->recording, g->stack, g->size, title)), JSON_CLOSE);
+}
+
 void weir__explain_json(weir__sink *sink, const char *name, const weir__recording *recording,
                         const weir__explanation *x) {
   static const char *const moments[] = {"auto", "oom", "peak", "end", "event"};
@@ -146,4 +162,5 @@ void weir__explain_json(weir__sink *sink, const char *name, const weir__recordin
     json_unknown(f);
   else
     json_cause(f);
+  json_growth(f);
 }

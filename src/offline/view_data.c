@@ -7,7 +7,9 @@
 #include "base/base.h"
 #include "offline/classes.h"
 #include "offline/describe.h"
+#include "offline/diff.h"
 #include "offline/explain_json.h"
+#include "offline/leaks.h"
 #include "offline/replay_plan.h"
 #include "offline/summary_json.h"
 #include "offline/view_parts.h"
@@ -173,8 +175,19 @@ static weir_status write_explanation(weir__view *view) {
     WEIR__JSON(view->index, JSON_CLOSE);
   } else
     WEIR__JSON(view->index, JSON_NULL("explain"));
-  WEIR__JSON(view->index, JSON_TEXT("explain_text", view->source->explain_text), JSON_NULL("leaks"));
+  WEIR__JSON(view->index, JSON_TEXT("explain_text", view->source->explain_text));
   free(made);
+  return WEIR_OK;
+}
+
+/* The object of `weir leaks --json`. */
+static weir_status write_leaks(weir__view *view) {
+  weir__leaks leaks;
+  weir_status status = weir__leaks_find(view->recording, view->number, NULL, &leaks);
+  if (status)
+    return status;
+  weir__leaks_write(view->index, "leaks", view->recording, view->source->name, &leaks);
+  weir__leaks_clear(&leaks);
   return WEIR_OK;
 }
 
@@ -236,7 +249,8 @@ static weir_status write_recording(const weir__view_source *source, int part, co
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: it has no device %d", source->name, view.number);
   view.device = &source->recording->devices[view.number];
   WEIR__JSON(index, JSON_OBJECT(NULL));
-  weir_status status = prepare(&view);
+  weir_status status = write_leaks(&view); /* first, since it takes memory that the rest needs then */
+  status = status ? status : prepare(&view);
   status = status ? status : write_parts(&view);
   WEIR__JSON(index, JSON_CLOSE);
   clear(&view);
@@ -244,6 +258,23 @@ static weir_status write_recording(const weir__view_source *source, int part, co
 }
 
 /* ---- The whole ---- */
+
+/* The object of `weir diff --json`, of two recordings. */
+static weir_status write_diff(const weir__view_source *sources, size_t count, weir__sink *index) {
+  weir__diff diff;
+  if (count < 2) {
+    WEIR__JSON(index, JSON_NULL("diff"));
+    return WEIR_OK;
+  }
+  const weir__diff_options options = {
+      .device = {sources[0].device, sources[1].device}, .file = {sources[0].name, sources[1].name}, .fail_above = -1};
+  weir_status status = weir__diff_make(sources[0].recording, sources[1].recording, &options, &diff);
+  if (status)
+    return status;
+  weir__diff_write(index, "diff", &diff);
+  weir__diff_clear(&diff);
+  return WEIR_OK;
+}
 
 static void write_chunks(const weir__view_data *data, weir__sink *index) {
   WEIR__JSON(index, JSON_LIST("chunks"));
@@ -275,7 +306,9 @@ weir_status weir__view_make(const weir__view_source *sources, size_t count, cons
              JSON_LIST("recordings"));
   for (size_t i = 0; i < count && !status; i++)
     status = write_recording(&sources[i], (int)i, options, &made, index);
-  WEIR__JSON(index, JSON_CLOSE, JSON_NULL("diff"));
+  WEIR__JSON(index, JSON_CLOSE);
+  if (!status)
+    status = write_diff(sources, count, index);
   write_chunks(&made, index);
   WEIR__JSON(index, JSON_CLOSE);
   weir_status ended = weir__sink_end(index, NULL);

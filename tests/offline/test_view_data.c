@@ -513,6 +513,39 @@ static void times_and_marks_are_on_entries(void **state) {
   close_trace(&f);
 }
 
+/* ---- The objects of other commands ---- */
+
+static void reports_of_other_commands_are_inside(void **state) {
+  (void)state;
+  weir__recording *recording = load("traces/llama_oom");
+  weir__view_source source = {.recording = recording, .device = -1, .name = "test"};
+  weir__view_data data;
+  weir__summary summary;
+  weir__explanation x;
+  bool is_explained;
+  assert_int_equal(weir__view_make(&source, 1, &(weir__view_options){.is_raw = true}, &data), WEIR_OK);
+  assert_int_equal(weir__summarize(recording, 0, &summary), WEIR_OK);
+  assert_int_equal(weir__view_explain(recording, 0, &(weir__view_options){0}, &x, &is_explained), WEIR_OK);
+  assert_true(is_explained);
+  const char *view = recording_of(&data, 0), *explain = json_get(view, "explain");
+  const char *device = json_first(json_get(json_get(view, "summary"), "devices"));
+  assert_true(number_of(device, "peak_live") == summary.live.bytes);
+  assert_true(number_of(device, "peak_reserved") == summary.reserved.bytes);
+  assert_int_equal(number_of(explain, "event"), x.event);
+  assert_true(json_is(json_get(explain, "cause"), "fragmented"));
+  const char *pins = json_get(json_get(explain, "pins"), "segments");
+  assert_int_equal(json_count(pins), x.pin_count);
+  assert_true(number_of(json_first(pins), "address") == x.pins[0].segment);
+  assert_true(json_is(json_get(json_get(view, "leaks"), "file"), "test"));
+  assert_true(number_of(json_get(json_get(view, "classes"), "at_peak"), "activations") > 0);
+  weir__view_clear(&data);
+  weir__recording_free(recording);
+  recording = load("traces/gpt2_fixed"); /* nothing failed */
+  assert_int_equal(weir__view_explain(recording, 0, &(weir__view_options){0}, &x, &is_explained), WEIR_OK);
+  assert_false(is_explained);
+  weir__recording_free(recording);
+}
+
 /* ---- The whole ---- */
 
 static void two_recordings_are_compared(void **state) {
@@ -523,6 +556,7 @@ static void two_recordings_are_compared(void **state) {
   weir__view_data data;
   assert_int_equal(weir__view_make(sources, 2, &(weir__view_options){.is_raw = true}, &data), WEIR_OK);
   assert_int_equal(json_count(json_get(data.index, "recordings")), 2);
+  assert_true(json_is(json_get(json_get(json_get(data.index, "diff"), "b"), "file"), "b"));
   for (size_t i = 0; i < 2; i++) {
     size_t count;
     const char *view = recording_of(&data, i);
@@ -598,6 +632,7 @@ int main(void) {
                                      cmocka_unit_test(segments_are_the_lives),
                                      cmocka_unit_test(stacks_are_those_of_the_blocks),
                                      cmocka_unit_test(times_and_marks_are_on_entries),
+                                     cmocka_unit_test(reports_of_other_commands_are_inside),
                                      cmocka_unit_test(two_recordings_are_compared),
                                      cmocka_unit_test(chunks_are_compressed),
                                      cmocka_unit_test(the_header_has_the_length_of_the_index)};

@@ -160,10 +160,11 @@ typedef struct made {
   weir__recording_pool pool;
   weir__recording_stack stack;
   weir__recording_remark remark;
+  weir__string text;
 } made;
 
 static void make_recording(made *m, const weir__recording_entry *entries, size_t count) {
-  *m = (made){.device = {.events = entries, .event_count = count}};
+  *m = (made){.device = {.events = entries, .event_count = count}, .text = {.text = ""}};
   for (int i = 0; i < STREAMS; i++)
     m->streams[i] = i;
   m->recording = (weir__recording){.devices = &m->device,
@@ -176,7 +177,8 @@ static void make_recording(made *m, const weir__recording_entry *entries, size_t
                                    .stacks = &m->stack,
                                    .stack_count = 1,
                                    .remarks = &m->remark,
-                                   .remark_count = 1};
+                                   .remark_count = 1,
+                                   .strings = {.items = &m->text, .count = 1}};
 }
 
 /* ---- Comparison ---- */
@@ -317,9 +319,7 @@ static void absurd_histories_are_drawn(void **state) {
                                            .address = absurd(&random),
                                            .size = absurd(&random),
                                            .time_us = (int64_t)absurd(&random),
-                                           .stack = (uint32_t)absurd(&random),
-                                           .remark = (uint32_t)absurd(&random),
-                                           .pool = (uint32_t)absurd(&random),
+                                           .pool = next_random(&random) % 2 ? 0 : WEIR__RECORDING_NO_POOL,
                                            .stream = (uint16_t)(next_random(&random) % STREAMS)};
     check_absurd(entries, (size_t)(round % 2 ? COUNT : round), round % 3 ? 0 : 50);
   }
