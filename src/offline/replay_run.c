@@ -138,8 +138,7 @@ static bool is_idle(void *context, weir_cu_stream stream) {
   if (!r->check)
     return !r->is_busy;
   for (size_t i = r->expected; i < r->count && (i <= r->at || !weir__is_request(&r->events[i - 1])); i++)
-    if (r->events[i].action == WEIR_TRACE_SEGMENT_UNMAP &&
-        (uint64_t)r->plan->recording->streams[r->events[i].stream] == (uintptr_t)stream)
+    if (r->events[i].action == WEIR_TRACE_SEGMENT_UNMAP && r->plan->streams.handles[r->events[i].stream] == stream)
       return true;
   return false;
 }
@@ -165,7 +164,7 @@ static weir__private_pool *pool_of(replay *r, uint32_t pool) {
 }
 
 static weir_cu_stream stream_of(const replay *r, const weir__recording_entry *event) {
-  return (weir_cu_stream)(uintptr_t)r->plan->recording->streams[event->stream];
+  return r->plan->streams.handles[event->stream];
 }
 
 /* The first half of a request, before other threads did something: its block is taken. */
@@ -403,7 +402,16 @@ static bool fill(replay *r, uint64_t bytes) {
 static weir_status hold(replay *r) {
   const weir__plan *plan = r->plan;
   uint64_t spare = weir__port_install_spare(&plan->start);
-  weir_status status = weir__port_install_state(r->allocator, &plan->settings, &plan->start, &r->installing, r->blocks);
+  weir__state start = plan->start;
+  start.segments = malloc((start.segment_count + 1) * sizeof *start.segments);
+  if (!start.segments)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu segments", start.segment_count);
+  for (size_t i = 0; i < start.segment_count; i++) {
+    start.segments[i] = plan->start.segments[i];
+    start.segments[i].stream = (int64_t)(uintptr_t)weir__replay_stream_of(&plan->streams, start.segments[i].stream);
+  }
+  weir_status status = weir__port_install_state(r->allocator, &plan->settings, &start, &r->installing, r->blocks);
+  free(start.segments);
   if (!status && spare && !fill(r, spare))
     status = weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the device has no room for what was there before the recording");
   if (status != WEIR_ERROR_OUT_OF_MEMORY || !r->check)
@@ -420,6 +428,7 @@ static weir_status place_anew(replay *r) {
     const weir__state_segment *s = &start->segments[i];
     weir_pool_id id = {(uint64_t)s->pool[0], (uint64_t)s->pool[1]};
     weir__private_pool *pool = NULL;
+    weir_cu_stream stream = weir__replay_stream_of(&r->plan->streams, s->stream);
     if (s->pool[0] || s->pool[1]) {
       if (!weir__port_find_pool(r->allocator, id) && weir_pool_create(r->allocator, 0, id, NULL))
         return WEIR_ERROR_HOST_OUT_OF_MEMORY;
@@ -429,7 +438,7 @@ static weir_status place_anew(replay *r) {
       const weir__state_block *b = &start->blocks[k];
       if (!weir__state_is_active(b))
         continue;
-      if (weir__port_alloc(r->allocator, pool, b->requested, (weir_cu_stream)(uintptr_t)s->stream, &r->blocks[block])) {
+      if (weir__port_alloc(r->allocator, pool, b->requested, stream, &r->blocks[block])) {
         r->report->unplaced++;
         if (!r->report->failures++)
           note_failure(r, b->requested);
