@@ -29,6 +29,7 @@ typedef struct replay {
   bool stops; /* at the first difference */
   bool holds; /* what was there before the recording is installed as it was; otherwise it is allocated anew */
   weir__replay_callback callback;
+  const weir__replay_recorder *recorder; /* or NULL */
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
@@ -93,9 +94,17 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
   return 0;
 }
 
+static void record(void *context, const weir_trace_entry *entry) {
+  const replay *r = context;
+  r->recorder->entry(r->recorder->context, entry, r->at, NULL);
+}
+
 static void compare(void *context, const weir_trace_entry *entry) {
   replay *r = context;
-  if (entry->action < WEIR_TRACE_SEGMENT_ALLOC || entry->action > WEIR_TRACE_SEGMENT_UNMAP)
+  bool is_segment = entry->action >= WEIR_TRACE_SEGMENT_ALLOC && entry->action <= WEIR_TRACE_SEGMENT_UNMAP;
+  if (r->recorder)
+    r->recorder->entry(r->recorder->context, entry, r->at, is_segment ? next_segment(r) : NULL);
+  if (!is_segment)
     return;
   weir_trace_action action = entry->action;
   r->grew |= entry->action == WEIR_TRACE_SEGMENT_ALLOC || entry->action == WEIR_TRACE_SEGMENT_MAP;
@@ -378,6 +387,8 @@ static weir_status run_events(replay *r) {
         let_go(r, event);
       else if (event->action == WEIR_TRACE_FREE_COMPLETED)
         complete(r, r->at);
+      else if (r->recorder && !weir__is_segment_event(event))
+        r->recorder->other(r->recorder->context, r->at);
     }
     if (r->callback.call && !r->callback.call(r->callback.context, r->allocator, r->at, r->report))
       return WEIR_OK;
@@ -453,11 +464,14 @@ static weir_status place_anew(replay *r) {
 static weir_status begin(replay *r) {
   const weir__state *start = &r->plan->start;
   uint32_t block = 0;
-  if (!start->segment_count)
-    return WEIR_OK;
-  r->report->begin = r->holds ? WEIR__BEGINS_HELD : WEIR__BEGINS_ANEW;
-  weir_status status = r->holds ? hold(r) : place_anew(r);
-  if (status)
+  weir_status status = WEIR_OK;
+  if (start->segment_count) {
+    r->report->begin = r->holds ? WEIR__BEGINS_HELD : WEIR__BEGINS_ANEW;
+    status = r->holds ? hold(r) : place_anew(r);
+  }
+  if (!status && r->recorder)
+    r->recorder->start(r->recorder->context, r->blocks, r->check);
+  if (status || !start->segment_count)
     return status;
   for (uint32_t i = 1; i < r->plan->recording->pool_count; i++) /* in use once, as those that come later */
     r->pools[i] = weir__port_find_pool(r->allocator, id_of(r, i));
@@ -506,8 +520,11 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   if (status)
     return status;
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
+  if (r->recorder)
+    r->recorder->begin(r->recorder->context, r->allocator);
   /* It is called inside the operation: where the next segment is placed depends on how many were compared. */
-  return r->check ? weir_allocator_set_witness(r->allocator, compare, r, WEIR_WITNESS_ALL) : WEIR_OK;
+  weir_trace_tracker witness = r->check ? compare : r->recorder ? record : NULL;
+  return witness ? weir_allocator_set_witness(r->allocator, witness, r, WEIR_WITNESS_ALL) : WEIR_OK;
 }
 
 static weir_status run_once(replay *r, const weir__plan_limit *limit) {
@@ -531,6 +548,8 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
     report->events = r->count;
     weir_allocator_get_stats(r->allocator, 0, &report->stats);
     report->calls = *weir__meter_read(r->driver);
+    if (!status && r->recorder)
+      r->recorder->end(r->recorder->context, r->allocator);
   }
   weir_allocator_destroy(r->allocator);
   weir_driver_close(r->driver);
@@ -539,8 +558,8 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
 }
 
 weir_status weir__replay_run(const weir__plan *plan, const weir__settings *settings, const weir__plan_limit *limit,
-                             weir__run_kind kind, const weir__replay_callback *callback, size_t *release,
-                             weir__replay_report *report) {
+                             weir__run_kind kind, const weir__replay_callback *callback,
+                             const weir__replay_recorder *recorder, size_t *release, weir__replay_report *report) {
   replay r = {.plan = plan,
               .settings = settings,
               .events = plan->events,
@@ -548,6 +567,7 @@ weir_status weir__replay_run(const weir__plan *plan, const weir__settings *setti
               .check = kind == WEIR__RUN_CHECKED || kind == WEIR__RUN_TO_DIFFERENCE,
               .stops = kind == WEIR__RUN_TO_DIFFERENCE,
               .holds = kind != WEIR__RUN_ANEW,
+              .recorder = recorder,
               .report = report};
   if (callback)
     r.callback = *callback;
@@ -576,7 +596,7 @@ weir_status weir__replay_check_memory(uint64_t memory) {
 weir_status weir__replayer_recheck(const weir__replayer *replayer, const weir__replay_callback *callback,
                                    weir__replay_report *report) {
   weir_status status = weir__replay_run(&replayer->plan, &replayer->plan.settings, &replayer->recorded,
-                                        WEIR__RUN_CHECKED, callback, NULL, report);
+                                        WEIR__RUN_CHECKED, callback, NULL, NULL, report);
   report->limit_is_inferred = replayer->report.limit_is_inferred;
   return status;
 }
@@ -646,6 +666,12 @@ static bool was_short(const weir__meter_counts *calls) {
 weir_status weir__replayer_run(const weir__replayer *replayer, const weir__settings *settings,
                                const weir__capacity *capacity, const weir__replay_callback *callback,
                                weir__replay_report *report) {
+  return weir__replayer_run_recorded(replayer, settings, capacity, callback, NULL, report);
+}
+
+weir_status weir__replayer_run_recorded(const weir__replayer *replayer, const weir__settings *settings,
+                                        const weir__capacity *capacity, const weir__replay_callback *callback,
+                                        const weir__replay_recorder *recorder, weir__replay_report *report) {
   const weir__plan *plan = &replayer->plan;
   weir__plan_limit limit = {.limit = capacity->limit,
                             .memory = capacity->memory ? capacity->memory : probably_enough(plan),
@@ -659,12 +685,13 @@ weir_status weir__replayer_run(const weir__replayer *replayer, const weir__setti
     settings = &plan->settings;
   bool is_sure = capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY || limit.limit <= limit.memory;
   /* The callback sees one run only. */
-  status = weir__replay_run(plan, settings, &limit, kind, is_sure ? callback : NULL, NULL, report);
+  const weir__replay_callback *first = is_sure ? callback : NULL;
+  status = weir__replay_run(plan, settings, &limit, kind, first, recorder, NULL, report);
   if (status == WEIR_ERROR_OUT_OF_MEMORY && kind == WEIR__RUN_HELD)
-    status = weir__replay_run(plan, settings, &limit, kind = WEIR__RUN_ANEW, is_sure ? callback : NULL, NULL, report);
+    status = weir__replay_run(plan, settings, &limit, kind = WEIR__RUN_ANEW, first, recorder, NULL, report);
   if (status || is_sure || (!was_short(&report->calls) && !callback))
     return status;
   if (was_short(&report->calls))
     limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
-  return weir__replay_run(plan, settings, &limit, kind, callback, NULL, report);
+  return weir__replay_run(plan, settings, &limit, kind, callback, recorder, NULL, report);
 }
