@@ -111,6 +111,13 @@ static void read_changes(weir__plan *plan, int device) {
   plan->change_count = end - first;
 }
 
+void weir__plan_settings(const weir__recording *recording, int device, weir__settings *settings) {
+  weir__plan plan = {.recording = recording};
+  read_settings(&plan);
+  read_changes(&plan, device);
+  *settings = plan.settings;
+}
+
 static void find_early(weir__plan *plan, int device) {
   const weir__recording *s = plan->recording;
   size_t first = 0, end;

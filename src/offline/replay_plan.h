@@ -132,6 +132,9 @@ static inline bool weir__plan_is_cut_off(const weir__plan *plan, size_t event) {
   return plan->recording->is_cut_off && e->is_for_request && event >= plan->last_request[e->thread];
 }
 
+/* The recorded settings at the beginning, without a plan. */
+void weir__plan_settings(const weir__recording *recording, int device, weir__settings *settings);
+
 /* The recorded settings from a change on. false if it is no change of settings. */
 bool weir__plan_change(const weir__plan *plan, const weir__recording_change *change, weir__settings *settings);
 
