@@ -192,7 +192,8 @@ static void block(writer *w, const weir_snapshot_block *b) {
 static void segment(writer *w, int device, size_t index) {
   const weir__snapshot_view *view = w->view;
   weir_snapshot_segment s;
-  if (!view->segment(view->source, device, index, &s))
+  int64_t stream;
+  if (!view->segment(view->source, device, index, &s, &stream))
     return;
   key type = s.is_large ? KEY_LARGE : KEY_SMALL;
   weir__write_open_dict(w->sink);
@@ -202,7 +203,7 @@ static void segment(writer *w, int device, size_t index) {
   natural(w, KEY_ALLOCATED_SIZE, s.allocated);
   natural(w, KEY_ACTIVE_SIZE, s.active);
   natural(w, KEY_REQUESTED_SIZE, s.requested);
-  integer(w, KEY_STREAM, (int64_t)(uintptr_t)s.stream);
+  integer(w, KEY_STREAM, stream);
   put_key(w, KEY_SEGMENT_TYPE);
   w->to->text(w->sink, key_texts[type], &w->key_memos[type]);
   pool_id(w, KEY_SEGMENT_POOL_ID, s.pool, NULL);
@@ -405,9 +406,11 @@ static size_t live_segment_count(const void *source, int device) {
   return device == WEIR__VIEW_HOST ? 0 : ((const live_view *)source)->snapshot->segment_count;
 }
 
-static bool live_segment(const void *source, int device, size_t index, weir_snapshot_segment *segment) {
+static bool live_segment(const void *source, int device, size_t index, weir_snapshot_segment *segment,
+                         int64_t *stream) {
   (void)device;
   *segment = ((const live_view *)source)->snapshot->segments[index];
+  *stream = (int64_t)(uintptr_t)segment->stream;
   return true;
 }
 

@@ -80,9 +80,9 @@ typedef struct weir__snapshot_view {
   const char *(*text)(const void *source, uint32_t number); /* UTF-8 */
   weir_pool_id (*pool)(const void *source, uint32_t number);
 
-  /* Segments of all devices (device 0 or above) or of the host; `blocks` of the struct is not used. */
+  /* Segments of all devices (device 0 or above) or of the host; `blocks` and `stream` of the struct are not used. */
   size_t (*segment_count)(const void *source, int device);
-  bool (*segment)(const void *source, int device, size_t index, weir_snapshot_segment *segment);
+  bool (*segment)(const void *source, int device, size_t index, weir_snapshot_segment *segment, int64_t *stream);
   void (*block)(const void *source, int device, size_t segment, size_t index, weir_snapshot_block *block);
 
   /* History of one device or of the host. */
