@@ -4,6 +4,7 @@
 
 #include "alloc/replay_port.h"
 #include "base/array.h"
+#include "base/rangemap.h"
 
 /* Longer ranges than a terabyte are those of a damaged recording. */
 #define MOST_UNITS (1ull << 31)
@@ -132,13 +133,73 @@ bool weir__view_axis_find(weir__view_axis *axis, uint64_t address, uint64_t size
   return true;
 }
 
+/* ---- Blocks ---- */
+
+/* Under settings that round up more, the sizes are those of the recorded settings, which a program may have changed. So
+ * blocks are cut where another block of that moment begins. */
+typedef struct cutter {
+  const weir__lives *lives;
+  const uint32_t *y;
+  uint32_t *units;
+  weir__rangemap open; /* the number of a life + 1, by y */
+} cutter;
+
+static bool begin_block(cutter *c, size_t life) {
+  uint64_t base, units;
+  void *other;
+  if (!c->units[life])
+    return true;
+  while ((other = weir__rangemap_overlap(&c->open, c->y[life], c->units[life], &base, &units))) {
+    if (base == c->y[life])
+      return true; /* the same place twice, as in a damaged recording */
+    if (base > c->y[life]) {
+      c->units[life] = (uint32_t)(base - c->y[life]);
+      continue;
+    }
+    c->units[(uintptr_t)other - 1] = (uint32_t)(c->y[life] - base);
+    weir__rangemap_remove(&c->open, base);
+    if (!weir__rangemap_insert(&c->open, base, c->y[life] - base, other))
+      return false;
+  }
+  return weir__rangemap_insert(&c->open, c->y[life], c->units[life], (void *)(uintptr_t)(life + 1));
+}
+
+static void end_block(cutter *c, size_t life) {
+  if (c->units[life] && weir__rangemap_find(&c->open, c->y[life], NULL, NULL) == (void *)(uintptr_t)(life + 1))
+    weir__rangemap_remove(&c->open, c->y[life]);
+}
+
+static bool cut_blocks(const weir__lives *lives, const uint32_t *y, uint32_t *units) {
+  cutter c = {.lives = lives, .y = y, .units = units};
+  uint32_t *ends = calloc(lives->entry_count + 1, sizeof *ends); /* of each entry: the life that ends, + 1 */
+  size_t next = 0;
+  bool ok = ends != NULL;
+  for (size_t i = 0; i < lives->block_count && ok; i++)
+    if (lives->blocks[i].end != WEIR__LIFE_OPEN)
+      ends[lives->blocks[i].end] = (uint32_t)i + 1;
+  for (; next < lives->block_count && ok && lives->blocks[next].is_before; next++)
+    ok = begin_block(&c, next);
+  for (size_t i = 0; i < lives->entry_count && ok; i++) {
+    if (ends[i])
+      end_block(&c, ends[i] - 1);
+    for (; next < lives->block_count && ok && lives->blocks[next].begin == i; next++)
+      ok = begin_block(&c, next);
+  }
+  weir__rangemap_clear(&c.open);
+  free(ends);
+  return ok;
+}
+
 bool weir__view_axis_place(weir__view_axis *axis, const weir__lives *lives, const weir__settings *settings, uint32_t *y,
                            uint32_t *units) {
+  bool rounds_up = false;
+  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
+    rounds_up |= settings->roundup_divisions[i] > 1;
   for (size_t i = 0; i < lives->block_count; i++) {
     const weir__life *b = &lives->blocks[i];
     uint64_t rounded = weir__port_round(settings, b->size ? b->size : 1);
     if (!weir__view_axis_find(axis, b->address, rounded, &y[i], &units[i]))
       y[i] = units[i] = 0;
   }
-  return true;
+  return !rounds_up || cut_blocks(lives, y, units);
 }

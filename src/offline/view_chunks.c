@@ -21,10 +21,14 @@ void weir__view_step(const weir__view *view, size_t percent) {
 }
 
 #ifdef WEIR_HAVE_ZLIB
+/* Level 6 takes five times as long as level 4 for the arrays of large recordings, and saves 3 %. */
+enum { FAST_LEVEL = 4, SMALL_LEVEL = 6, SMALL = 1 << 16 };
+
 /* The size of what was written; 0 if it would be no smaller. */
 static size_t deflate_into(unsigned char *to, size_t room, const void *bytes, size_t size) {
   uLongf length = room;
-  return compress2(to, &length, bytes, size, 6) == Z_OK && length < size ? length : 0;
+  return compress2(to, &length, bytes, size, size < SMALL ? SMALL_LEVEL : FAST_LEVEL) == Z_OK && length < size ? length
+                                                                                                               : 0;
 }
 #else
 static size_t deflate_into(unsigned char *to, size_t room, const void *bytes, size_t size) {

@@ -27,6 +27,8 @@ static void mark_holes(void *context, weir__holes *holes) {
   for (size_t i = 0; i < v->lives.segment_count; i++)
     if (weir__view_axis_find(&v->axis, v->lives.segments[i].address, v->lives.segments[i].size, &y, &units))
       weir__holes_mark(holes, y, units);
+  for (size_t i = 0; i < v->axis.count; i++)
+    weir__holes_mark(holes, v->axis.spans[i].y, 0);
 }
 
 typedef struct segment_end {
@@ -123,6 +125,8 @@ static void note(weir__view_columns *c, size_t column, const uint64_t now[WEIR__
 
 static void go(sweep *s) {
   weir__view *v = s->view;
+  for (size_t i = 0; i < v->axis.count; i++) /* spans lie side by side on the axis, but not in memory */
+    weir__holes_wall(&s->holes, v->axis.spans[i].y);
   const weir__lives *l = &v->lives;
   weir__view_columns *c = &v->columns;
   size_t block = 0, segment = 0, segment_end = 0, column = 0, in_column = 0;

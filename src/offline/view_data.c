@@ -5,8 +5,11 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "offline/classes.h"
 #include "offline/describe.h"
+#include "offline/explain_json.h"
 #include "offline/replay_plan.h"
+#include "offline/summary_json.h"
 #include "offline/view_parts.h"
 #include "weir/runtime.h"
 
@@ -21,12 +24,6 @@ void weir__view_pool_name(const weir__view *view, uint32_t pool, char *text, siz
   else
     snprintf(text, size, "pool (%lld, %lld)", (long long)recording->pools[pool].id[0],
              (long long)recording->pools[pool].id[1]);
-}
-
-/* Blocks are not divided into classes so far. */
-const char *weir__view_class_name(const weir__view *view, uint8_t class) {
-  (void)view, (void)class;
-  return "unknown";
 }
 
 static void write_names(weir__view *view) {
@@ -48,8 +45,10 @@ static void write_names(weir__view *view) {
   WEIR__JSON(view->index, JSON_CLOSE, JSON_LIST("phases"), JSON_TEXT(NULL, ""));
   for (size_t i = 1; i < view->phase_count; i++)
     WEIR__JSON(view->index, JSON_TEXT(NULL, recording->strings.items[view->phase_names[i]].text));
-  WEIR__JSON(view->index, JSON_CLOSE, JSON_LIST("class_names"), JSON_TEXT(NULL, weir__view_class_name(view, 0)),
-             JSON_CLOSE);
+  WEIR__JSON(view->index, JSON_CLOSE, JSON_LIST("class_names"));
+  for (int i = 0; i < WEIR__CLASSES; i++)
+    WEIR__JSON(view->index, JSON_TEXT(NULL, weir__class_name((weir__class)i)));
+  WEIR__JSON(view->index, JSON_CLOSE);
 }
 
 /* ---- One recording ---- */
@@ -89,6 +88,7 @@ static weir_status prepare(weir__view *view) {
   weir_status status = weir__summarize(view->recording, view->number, &view->summary);
   weir__view_step(view, 5);
   status = status ? status : weir__lives_make(view->recording, view->number, &view->lives);
+  status = status ? status : weir__classes_make(view->recording, view->number, &view->lives, &view->classes);
   weir__view_step(view, 10);
   if (status)
     return status;
@@ -109,13 +109,101 @@ static weir_status prepare(weir__view *view) {
   return status ? status : weir__view_sweep(view);
 }
 
+/* The object of `weir summary --json`. */
+static weir_status write_summary(weir__view *view) {
+  const weir__recording *recording = view->recording;
+  weir__summary *devices = calloc(recording->device_count, sizeof *devices);
+  weir__summary_classes *classes = calloc(recording->device_count, sizeof *classes);
+  weir_status status = devices && classes ? WEIR_OK : weir__view_no_memory();
+  for (size_t i = 0; i < recording->device_count && !status; i++) {
+    if ((int)i == view->number) {
+      devices[i] = view->summary;
+      if (!view->summary.is_unknown && view->device->event_count)
+        weir__summary_classes_of(&view->summary, &view->lives, &view->classes, &classes[i]);
+      continue;
+    }
+    status = weir__summarize(recording, (int)i, &devices[i]);
+    status = status ? status : weir__summarize_classes(recording, (int)i, &devices[i], &classes[i]);
+  }
+  if (!status) {
+    WEIR__JSON(view->index, JSON_OBJECT("summary"));
+    weir__summary_json(view->index, view->source->name, recording, devices, classes);
+    WEIR__JSON(view->index, JSON_CLOSE);
+  }
+  free(devices);
+  free(classes);
+  return status;
+}
+
+weir_status weir__view_explain(const weir__recording *recording, int device, const weir__view_options *options,
+                               weir__explanation *explanation, bool *is_explained) {
+  const weir__recording_device *d = &recording->devices[device];
+  weir__explain_options explain = {.device = device,
+                                   .moment = WEIR__AT_OOM,
+                                   .no_trials = d->event_count > WEIR__VIEW_MOST_TRIED,
+                                   .progress = options->step,
+                                   .progress_context = options->step_context};
+  size_t i = 0;
+  while (i < d->event_count && d->events[i].action != WEIR_TRACE_OOM)
+    i++;
+  *is_explained = false;
+  if (i == d->event_count)
+    return WEIR_OK;
+  weir_status status = weir__explain(recording, &explain, explanation);
+  *is_explained = !status;
+  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? status : WEIR_OK;
+}
+
+/* The object of `weir explain --json`, if a request failed. */
+static weir_status write_explanation(weir__view *view) {
+  const weir__explanation *x = view->source->explanation;
+  weir__explanation *made = x || view->source->no_explain ? NULL : malloc(sizeof *made);
+  if (!x && made) {
+    bool is_explained;
+    weir_status status = weir__view_explain(view->recording, view->number, view->options, made, &is_explained);
+    if (status) {
+      free(made);
+      return status;
+    }
+    x = is_explained ? made : NULL;
+  }
+  if (x) {
+    WEIR__JSON(view->index, JSON_OBJECT("explain"));
+    weir__explain_json(view->index, view->source->name, view->recording, x);
+    WEIR__JSON(view->index, JSON_CLOSE);
+  } else
+    WEIR__JSON(view->index, JSON_NULL("explain"));
+  WEIR__JSON(view->index, JSON_TEXT("explain_text", view->source->explain_text), JSON_NULL("leaks"));
+  free(made);
+  return WEIR_OK;
+}
+
+static weir_status write_classes(weir__view *view) {
+  uint64_t bytes[WEIR__CLASSES] = {0};
+  if (!view->classes.is_known || view->summary.is_unknown) {
+    WEIR__JSON(view->index, JSON_NULL("classes"));
+    return WEIR_OK;
+  }
+  weir__classes_sum(&view->lives, &view->classes, view->summary.live.event, bytes);
+  WEIR__JSON(view->index, JSON_OBJECT("classes"), JSON_NATURAL("steps", view->classes.steps), JSON_OBJECT("at_peak"));
+  for (int i = 0; i < WEIR__CLASSES; i++)
+    WEIR__JSON(view->index, JSON_NATURAL(weir__class_name((weir__class)i), bytes[i]));
+  WEIR__JSON(view->index, JSON_CLOSE, JSON_CLOSE);
+  return WEIR_OK;
+}
+
 static weir_status write_parts(weir__view *view) {
-  static weir_status (*const parts[])(weir__view *) = {
-      weir__view_write_times,    weir__view_write_marks,  weir__view_write_groups, weir__view_write_counters,
-      weir__view_write_segments, weir__view_write_blocks, weir__view_write_stacks};
+  static weir_status (*const parts[])(weir__view *) = {write_summary,
+                                                       write_explanation,
+                                                       write_classes,
+                                                       weir__view_write_times,
+                                                       weir__view_write_marks,
+                                                       weir__view_write_groups,
+                                                       weir__view_write_counters,
+                                                       weir__view_write_segments,
+                                                       weir__view_write_blocks,
+                                                       weir__view_write_stacks};
   write_head(view);
-  WEIR__JSON(view->index, JSON_NULL("summary"), JSON_NULL("explain"),
-             JSON_TEXT("explain_text", view->source->explain_text), JSON_NULL("leaks"), JSON_NULL("classes"));
   write_axis(view);
   write_names(view);
   for (size_t i = 0; i < WEIR_COUNT_OF(parts); i++) {
@@ -133,7 +221,7 @@ static void clear(weir__view *view) {
   free(view->y);
   free(view->units);
   free(view->phase);
-  free(view->class);
+  weir__classes_clear(&view->classes);
   free(view->phase_names);
   free(view->stack_number);
   free(view->stack_list);

@@ -85,10 +85,11 @@ static void describe_pool(const group *g, uint64_t key, char *text, size_t size)
   weir__view_pool_name(g->view, (uint32_t)key, text, size);
 }
 
-static uint64_t class_of(const group *g, size_t life) { return g->view->class ? g->view->class[life] : 0; }
+static uint64_t class_of(const group *g, size_t life) { return g->view->classes.of[life]; }
 
 static void describe_class(const group *g, uint64_t key, char *text, size_t size) {
-  snprintf(text, size, "%s", weir__view_class_name(g->view, (uint8_t)key));
+  (void)g;
+  snprintf(text, size, "%s", weir__class_name((weir__class)key));
 }
 
 /* ---- The largest ---- */

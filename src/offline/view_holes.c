@@ -14,7 +14,22 @@ static size_t end_place(const weir__holes *h, uint32_t y, uint32_t units) {
   return (size_t)(((uint64_t)y + units + ((1ull << h->shift) - 1)) >> h->shift);
 }
 
-static void set(weir__holes *h, size_t place) { h->marks[place / 64] |= 1ull << (place % 64); }
+static void set(weir__holes *h, size_t place) {
+  size_t group = place / 64 / GROUP_WORDS;
+  h->marks[place / 64] |= 1ull << (place % 64);
+  h->groups[group / 64] |= 1ull << (group % 64);
+}
+
+/* The first group from `group` on that is not zero; false if there is none. */
+static bool next_group(const weir__holes *h, size_t *group) {
+  size_t words = h->mark_words / GROUP_WORDS / 64 + 1, word = *group / 64;
+  uint64_t bits = word < words ? h->groups[word] >> (*group % 64) << (*group % 64) : 0;
+  while (!bits && ++word < words)
+    bits = h->groups[word];
+  if (bits)
+    *group = word * 64 + (size_t)__builtin_ctzll(bits);
+  return bits != 0;
+}
 
 void weir__holes_mark(weir__holes *holes, uint32_t y, uint32_t units) {
   set(holes, first_place(holes, y));
@@ -106,14 +121,15 @@ static bool build_tree(weir__holes *h, size_t boundaries) {
   if (!h->nodes || !h->walls)
     return false;
   size_t leaf = 0, last = 0;
-  for (size_t i = 0; i < h->mark_words; i++)
-    for (uint64_t word = h->marks[i]; word; word &= word - 1) {
-      size_t place = i * 64 + (size_t)__builtin_ctzll(word);
-      if (leaf)
-        h->nodes[h->leaves + leaf - 1].length = (uint32_t)(place - last);
-      last = place;
-      leaf++;
-    }
+  for (size_t group = 0; next_group(h, &group); group++)
+    for (size_t i = group * GROUP_WORDS; i < (group + 1) * GROUP_WORDS; i++)
+      for (uint64_t word = h->marks[i]; word; word &= word - 1) {
+        size_t place = i * 64 + (size_t)__builtin_ctzll(word);
+        if (leaf)
+          h->nodes[h->leaves + leaf - 1].length = (uint32_t)(place - last);
+        last = place;
+        leaf++;
+      }
   for (size_t i = h->leaves; i < 2 * h->leaves; i++) {
     weir__holes_node *n = &h->nodes[i];
     n->prefix = n->suffix = n->best = n->length;
@@ -130,18 +146,19 @@ static bool build_tree(weir__holes *h, size_t boundaries) {
 static bool make(weir__holes *h, uint32_t height, void (*mark)(void *context, weir__holes *holes), void *context,
                  bool *is_too_many) {
   *is_too_many = false;
-  h->mark_words = end_place(h, height, 0) / 64 + 1;
+  h->mark_words = (end_place(h, height, 0) / 64 / GROUP_WORDS + 1) * GROUP_WORDS;
   h->marks = calloc(h->mark_words, sizeof *h->marks);
-  h->rank = malloc((h->mark_words / GROUP_WORDS + 1) * sizeof *h->rank);
-  if (!h->marks || !h->rank)
+  h->groups = calloc(h->mark_words / GROUP_WORDS / 64 + 1, sizeof *h->groups);
+  h->rank = malloc(h->mark_words / GROUP_WORDS * sizeof *h->rank);
+  if (!h->marks || !h->groups || !h->rank)
     return false;
   set(h, 0);
   mark(context, h);
   size_t count = 0;
-  for (size_t i = 0; i < h->mark_words; i++) {
-    if (i % GROUP_WORDS == 0)
-      h->rank[i / GROUP_WORDS] = (uint32_t)count;
-    count += (size_t)__builtin_popcountll(h->marks[i]);
+  for (size_t group = 0; next_group(h, &group); group++) {
+    h->rank[group] = (uint32_t)count;
+    for (size_t i = group * GROUP_WORDS; i < (group + 1) * GROUP_WORDS; i++)
+      count += (size_t)__builtin_popcountll(h->marks[i]);
   }
   *is_too_many = count > MOST_LEAVES;
   return !*is_too_many && build_tree(h, count);
@@ -173,6 +190,8 @@ void weir__holes_reserve(weir__holes *holes, uint32_t y, uint32_t units, bool is
   add(holes, first, end, is_begin ? -1 : 1);
 }
 
+void weir__holes_wall(weir__holes *holes, uint32_t y) { add_wall(holes, leaf_at(holes, first_place(holes, y)), 1); }
+
 void weir__holes_cover(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin) {
   size_t first = leaf_at(holes, first_place(holes, y)), end = leaf_at(holes, end_place(holes, y, units));
   if (first < end)
@@ -186,6 +205,7 @@ uint64_t weir__holes_largest(const weir__holes *holes) {
 
 void weir__holes_clear(weir__holes *holes) {
   free(holes->marks);
+  free(holes->groups);
   free(holes->rank);
   free(holes->nodes);
   free(holes->walls);

@@ -22,7 +22,8 @@ typedef struct weir__holes_node {
 
 typedef struct weir__holes {
   uint64_t *marks;   /* a bit for each place that is a boundary */
-  uint32_t *rank;    /* boundaries before each group of marks */
+  uint64_t *groups;  /* a bit for each group of words of these that is not zero: most are, and need not be read */
+  uint32_t *rank;    /* boundaries before each group that is not zero */
   size_t mark_words; /* of 64 bits */
   unsigned shift;    /* a place is so many units, as a power of two; more than one unit only for very high axes */
   uint32_t height;   /* in units */
@@ -39,6 +40,9 @@ void weir__holes_mark(weir__holes *holes, uint32_t y, uint32_t units);
 
 /* Reserves a range, or ends that. If it has walls, holes do not reach into ranges next to it. */
 void weir__holes_reserve(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin, bool has_walls);
+
+/* From here on, no hole crosses a place that was marked. */
+void weir__holes_wall(weir__holes *holes, uint32_t y);
 
 /* A block begins or ends to cover a range. */
 void weir__holes_cover(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin);

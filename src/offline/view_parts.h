@@ -5,6 +5,7 @@
 #define WEIR_OFFLINE_VIEW_PARTS_H
 
 #include "inspect/json.h"
+#include "offline/classes.h"
 #include "offline/lives.h"
 #include "offline/summary.h"
 #include "offline/view_axis.h"
@@ -39,7 +40,7 @@ typedef struct weir__view {
   weir__view_axis axis;
   uint32_t *y, *units;   /* of each block's life; units 0 if it is outside of the axis */
   uint16_t *phase;       /* likewise: a number in phase_names */
-  uint8_t *class;        /* likewise: a number in class_names; NULL if none is known */
+  weir__classes classes; /* likewise */
   uint32_t *phase_names; /* strings of the recording */
   size_t phase_count, phase_room;
   uint32_t *stack_number; /* of each stack: its number in the view + 1; 0 if nothing refers to it so far */
@@ -68,9 +69,6 @@ static inline bool weir__view_waits(const weir__life *life) {
 /* Adds a chunk, and its name to the index under the key "chunk". The name is made of a letter and a number. */
 weir_status weir__view_add_chunk(weir__view *view, const char *letter, size_t number, const void *bytes, size_t size);
 
-/* Adds a chunk, compressed if that makes it smaller and unless `is_raw`. */
-weir_status weir__view_pack(weir__view_data *data, const char *name, bool is_raw, const void *bytes, size_t size);
-
 void weir__view_step(const weir__view *view, size_t percent);
 
 weir_status weir__view_no_memory(void);
@@ -91,6 +89,5 @@ void weir__view_columns_clear(weir__view_columns *columns);
 
 /* Names for people. */
 void weir__view_pool_name(const weir__view *view, uint32_t pool, char *text, size_t size);
-const char *weir__view_class_name(const weir__view *view, uint8_t class);
 
 #endif

@@ -124,7 +124,7 @@ static void pack_blocks(weir__view *view, const uint32_t *list, size_t count, pa
   for (size_t i = 0; i < count; i++)
     put(p, view->phase[list[i]], 2);
   for (size_t i = 0; i < count; i++)
-    put(p, view->class ? view->class[list[i]] : 0, 1);
+    put(p, view->classes.of[list[i]], 1);
   for (size_t i = 0; i < count; i++)
     put(p, block_flags(&blocks[list[i]]), 1);
 }
@@ -159,7 +159,9 @@ static size_t tile_of(const tiler *t, size_t life) {
 static bool rank(tiler *t) {
   const weir__lives *l = &t->view->lives;
   size_t found = 0;
-  ranked *largest = find_largest(l->block_count, block_area, t->view, MOST_BLOCKS, &found);
+  size_t most = t->view->options->most_blocks;
+  most = most && most < MOST_BLOCKS ? most : MOST_BLOCKS;
+  ranked *largest = find_largest(l->block_count, block_area, t->view, most, &found);
   t->levels = malloc(l->block_count + 1);
   if (!largest || !t->levels) {
     free(largest);

@@ -69,7 +69,7 @@ completes() {
   got=$(sort "$work/out" | tr '\n' ' ')
   [ "$got" = "$expected " ] || fail "expected '$expected'"
 }
-completes 'bench demo explain export help info lint redact replay summary tune whatif' weir ''
+completes 'bench demo explain export help info lint redact replay summary tune view whatif' weir ''
 completes 'redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --

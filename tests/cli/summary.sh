@@ -45,6 +45,7 @@ has out 'out of memory  1 time, the first at event 13750, .*: a request of 1.82 
 has out '^    peak      10.78 GiB in use: event 13736, '
 has out '^    peak      12.15 GiB reserved: event '
 has out '  3.65 GiB  2 blocks of 1.82 GiB$'
+has out '^    of these  7.09 GiB activations, 2.74 GiB temporary, 610.07 MiB optimizer state, 305.03 MiB weights, 64.00 MiB unknown$'
 # Stacks with the same text are one row.
 count 1 '^ *4.38 GiB  53 blocks _conv_forward (conv.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
 count 1 'blocks batch_norm (functional.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
@@ -59,6 +60,9 @@ assert len(files) == int(sys.argv[1]), len(files)
 for file in files:
     for device in file["devices"]:
         assert device["history"] == "complete", file["file"]
+        classes = device["classes_at_peak"]
+        assert classes is None or sum(classes.values()) == device["peak_live"], file["file"]
+        assert (classes is None) == ("generate" in file["file"] or "graphs" in file["file"]), file["file"]
         assert sum(device["actions"].values()) == device["events"], file["file"]
 ' "$(find "$data/traces" -name '*.zst' | wc -l)" <"$work/out" 2>"$work/err" || fail "not what was expected"
 fi

@@ -1,0 +1,351 @@
+// Draws rectangles with WebGL2: one instance per block, from buffers that never change while the window moves. The
+// origin of the window is subtracted in integers, so a window of a few entries out of billions is exact.
+import { WORDS, type Tile } from "./blocks";
+import type { Segments } from "./recording";
+import { rgb } from "./colors";
+
+const VERTEX = `#version 300 es
+precision highp float;
+precision highp int;
+precision highp usampler2D;
+layout(location = 0) in uvec4 rect;
+layout(location = 1) in uvec4 info;
+layout(location = 2) in uint match;
+uniform uvec2 origin;
+uniform vec2 fraction;
+uniform vec2 scale;
+uniform vec2 size;
+uniform int mode;
+uniform int filtered;
+uniform uint marked;
+uniform vec4 plain;
+uniform usampler2D keys;
+uniform sampler2D palette;
+flat out vec4 box;
+flat out vec4 color;
+flat out float waits;
+
+float from_origin(uint v, uint o) { return v >= o ? float(v - o) : -float(o - v); }
+
+// Exact: the exponent of a number below 2^24 as a float.
+uint log2_of(uint v) {
+  uint high = v >> 16;
+  return high != 0u ? (floatBitsToUint(float(high)) >> 23) - 111u : (floatBitsToUint(float(v)) >> 23) - 127u;
+}
+
+void main() {
+  vec2 a = (vec2(from_origin(rect.x, origin.x), from_origin(rect.z, origin.y)) - fraction) * scale;
+  vec2 b = (vec2(from_origin(rect.y, origin.x), from_origin(rect.z + rect.w, origin.y)) - fraction) * scale;
+  float pending = mode < 0 ? 0.0 : float(info.w) * scale.x;
+  waits = pending > 0.0 ? b.x - pending : 1e9;
+  a = clamp(a, vec2(-8.0), size + 8.0);
+  b = clamp(b, vec2(-8.0), size + 8.0);
+  vec2 extent = b - a;
+  float cover = min(extent.x, 1.0) * min(extent.y, 1.0);
+  // What is smaller than a pixel fills the pixel in part; everything else ends at whole pixels.
+  vec2 low = vec2(extent.x < 1.0 ? floor(a.x) : round(a.x), extent.y < 1.0 ? floor(a.y) : round(a.y));
+  vec2 high = vec2(extent.x < 1.0 ? low.x + 1.0 : round(b.x), extent.y < 1.0 ? low.y + 1.0 : round(b.y));
+  box = vec4(low, high);
+  if (mode < 0) {
+    color = plain;
+  } else {
+    uint key;
+    if (mode == 0) key = info.x;
+    else if (mode == 1) key = rect.w <= 1u ? 9u : log2_of(rect.w - 1u) + 10u;
+    else if (mode == 2) key = info.y & 0xffffu;
+    else if (mode == 3) key = info.y >> 16;
+    else if (mode == 4) key = info.z & 0xffffu;
+    else key = (info.z >> 16) & 0xffu;
+    uint place = texelFetch(keys, ivec2(int(key & 4095u), int(key >> 12)), 0).r;
+    color = vec4(texelFetch(palette, ivec2(int(place), 0), 0).rgb, 1.0);
+    bool dim = filtered == 1 && match == 0u;
+    if (marked != 0xffffffffu && info.x != marked) dim = true;
+    if (dim) color.a = 0.13;
+  }
+  color.a *= clamp(cover, 0.0, 1.0);
+  if (cover <= 0.0) high = low;
+  vec2 corner = vec2(float(gl_VertexID & 1), float(gl_VertexID >> 1));
+  vec2 p = mix(low, high, corner) / size * 2.0 - 1.0;
+  gl_Position = vec4(p, 0.0, 1.0);
+}`;
+
+const FRAGMENT = `#version 300 es
+precision highp float;
+flat in vec4 box;
+flat in vec4 color;
+flat in float waits;
+uniform vec3 edge;
+uniform float density;
+out vec4 result;
+void main() {
+  vec4 c = color;
+  vec2 f = gl_FragCoord.xy;
+  vec2 extent = box.zw - box.xy;
+  if (f.x > waits && mod(f.x + f.y, 6.0 * density) < 3.0 * density) c.rgb = mix(c.rgb, edge, 0.55);
+  if (extent.x > 3.0 * density && extent.y > 3.0 * density && (box.z - f.x < density || box.w - f.y < density))
+    c.rgb = mix(c.rgb, edge, 0.6);
+  result = vec4(c.rgb * c.a, c.a);
+}`;
+
+const COVER_VERTEX = `#version 300 es
+precision highp float;
+uniform vec4 place;
+out vec2 at;
+void main() {
+  vec2 corner = vec2(float(gl_VertexID & 1), float(gl_VertexID >> 1));
+  at = corner;
+  gl_Position = vec4(mix(place.xy, place.zw, corner), 0.0, 1.0);
+}`;
+
+const COVER_FRAGMENT = `#version 300 es
+precision highp float;
+in vec2 at;
+uniform sampler2D cover;
+uniform vec3 tint;
+out vec4 result;
+void main() {
+  float a = texture(cover, at).r;
+  result = vec4(tint * a, a);
+}`;
+
+export interface Window {
+  x0: number;
+  x1: number;
+  y0: number;
+  y1: number;
+}
+
+const MODES = ["stack", "size", "stream", "pool", "phase", "class"];
+
+interface Buffer {
+  vao: WebGLVertexArrayObject;
+  instances: WebGLBuffer;
+  match: WebGLBuffer | null;
+  version: number;
+}
+
+export class MapGL {
+  private buffers = new Map<Tile, Buffer>();
+  private segments: { vao: WebGLVertexArrayObject; count: number } | null = null;
+  private program: WebGLProgram;
+  private coverProgram: WebGLProgram;
+  private places = new Map<string, WebGLUniformLocation | null>();
+  private keys: WebGLTexture;
+  private palette: WebGLTexture;
+  private cover: WebGLTexture | null = null;
+  private mode = 0;
+  private edge: [number, number, number] = [0, 0, 0];
+  drawn = 0; // instances of the last frame
+
+  private constructor(
+    private readonly canvas: HTMLCanvasElement,
+    private readonly gl: WebGL2RenderingContext,
+  ) {
+    this.program = this.link(VERTEX, FRAGMENT);
+    this.coverProgram = this.link(COVER_VERTEX, COVER_FRAGMENT);
+    this.keys = this.texture();
+    this.palette = this.texture();
+    // Attributes without a buffer keep these values: segments have no info, and blocks no match without a search.
+    gl.vertexAttribI4ui(1, 0, 0, 0, 0);
+    gl.vertexAttribI4ui(2, 1, 0, 0, 0);
+    gl.enable(gl.BLEND);
+    gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+  }
+
+  // Null if the browser has no WebGL2.
+  static create(canvas: HTMLCanvasElement): MapGL | null {
+    const gl = canvas.getContext("webgl2", { antialias: false, alpha: false, preserveDrawingBuffer: true });
+    try {
+      return gl ? new MapGL(canvas, gl) : null;
+    } catch {
+      return null;
+    }
+  }
+
+  private link(vertex: string, fragment: string): WebGLProgram {
+    const gl = this.gl;
+    const program = gl.createProgram();
+    for (const [type, source] of [
+      [gl.VERTEX_SHADER, vertex],
+      [gl.FRAGMENT_SHADER, fragment],
+    ] as const) {
+      const shader = gl.createShader(type)!;
+      gl.shaderSource(shader, source);
+      gl.compileShader(shader);
+      gl.attachShader(program, shader);
+    }
+    gl.linkProgram(program);
+    if (!gl.getProgramParameter(program, gl.LINK_STATUS))
+      throw new Error(`The shader does not link: ${gl.getProgramInfoLog(program) ?? ""}`);
+    return program;
+  }
+
+  private at(program: WebGLProgram, name: string): WebGLUniformLocation | null {
+    const key = `${program === this.program ? "p" : "c"}${name}`;
+    let place = this.places.get(key);
+    if (place === undefined) {
+      place = this.gl.getUniformLocation(program, name);
+      this.places.set(key, place);
+    }
+    return place;
+  }
+
+  private texture(filter: number = this.gl.NEAREST): WebGLTexture {
+    const gl = this.gl;
+    const texture = gl.createTexture();
+    gl.bindTexture(gl.TEXTURE_2D, texture);
+    gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MIN_FILTER, filter);
+    gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_MAG_FILTER, filter);
+    gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_WRAP_S, gl.CLAMP_TO_EDGE);
+    gl.texParameteri(gl.TEXTURE_2D, gl.TEXTURE_WRAP_T, gl.CLAMP_TO_EDGE);
+    return texture;
+  }
+
+  // places: key -> number of a colour.
+  setColors(by: string, places: Uint8Array, colors: string[], edge: string): void {
+    const gl = this.gl;
+    this.mode = Math.max(0, MODES.indexOf(by));
+    this.edge = rgb(edge).map((v) => v / 255) as [number, number, number];
+    const rows = Math.max(1, Math.ceil(places.length / 4096));
+    const padded = new Uint8Array(rows * 4096).fill(colors.length - 1);
+    padded.set(places);
+    gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
+    gl.bindTexture(gl.TEXTURE_2D, this.keys);
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.R8UI, 4096, rows, 0, gl.RED_INTEGER, gl.UNSIGNED_BYTE, padded);
+    const pixels = new Uint8Array(256 * 4);
+    for (let i = 0; i < 256; i++) pixels.set([...rgb(colors[Math.min(i, colors.length - 1)]!), 255], i * 4);
+    gl.bindTexture(gl.TEXTURE_2D, this.palette);
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, 256, 1, 0, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
+  }
+
+  setCoverage(columns: number, rows: number, bytes: Uint8Array): void {
+    const gl = this.gl;
+    this.cover = this.texture(gl.LINEAR);
+    gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.R8, columns, rows, 0, gl.RED, gl.UNSIGNED_BYTE, bytes);
+  }
+
+  setSegments(s: Segments): void {
+    const gl = this.gl;
+    const rects = new Uint32Array(s.count * 4);
+    for (let i = 0; i < s.count; i++) rects.set([s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!], i * 4);
+    const vao = gl.createVertexArray();
+    gl.bindVertexArray(vao);
+    gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
+    gl.bufferData(gl.ARRAY_BUFFER, rects, gl.STATIC_DRAW);
+    gl.enableVertexAttribArray(0);
+    gl.vertexAttribIPointer(0, 4, gl.UNSIGNED_INT, 16, 0);
+    gl.vertexAttribDivisor(0, 1);
+    gl.bindVertexArray(null);
+    this.segments = { vao, count: s.count };
+  }
+
+  private buffer(tile: Tile): Buffer {
+    const gl = this.gl;
+    let buffer = this.buffers.get(tile);
+    if (!buffer) {
+      const vao = gl.createVertexArray();
+      const instances = gl.createBuffer();
+      gl.bindVertexArray(vao);
+      gl.bindBuffer(gl.ARRAY_BUFFER, instances);
+      gl.bufferData(gl.ARRAY_BUFFER, tile.instances!, gl.STATIC_DRAW);
+      for (const k of [0, 1]) {
+        gl.enableVertexAttribArray(k);
+        gl.vertexAttribIPointer(k, 4, gl.UNSIGNED_INT, WORDS * 4, k * 16);
+        gl.vertexAttribDivisor(k, 1);
+      }
+      buffer = { vao, instances, match: null, version: 0 };
+      this.buffers.set(tile, buffer);
+    }
+    if (buffer.version !== tile.version) {
+      buffer.version = tile.version;
+      gl.bindVertexArray(buffer.vao);
+      if (tile.match) {
+        buffer.match ??= gl.createBuffer();
+        gl.bindBuffer(gl.ARRAY_BUFFER, buffer.match);
+        gl.bufferData(gl.ARRAY_BUFFER, tile.match, gl.DYNAMIC_DRAW);
+        gl.enableVertexAttribArray(2);
+        gl.vertexAttribIPointer(2, 1, gl.UNSIGNED_BYTE, 1, 0);
+        gl.vertexAttribDivisor(2, 1);
+      } else {
+        gl.disableVertexAttribArray(2);
+      }
+    }
+    return buffer;
+  }
+
+  // Draws what lies behind the blocks, and begins a picture.
+  begin(w: Window, density: number, background: string, segment: string, hidden: string, height: number, entries: number): void {
+    const gl = this.gl;
+    const [width, tall] = [this.canvas.width, this.canvas.height];
+    gl.viewport(0, 0, width, tall);
+    const [r, g, b] = rgb(background);
+    gl.clearColor(r / 255, g / 255, b / 255, 1);
+    gl.clear(gl.COLOR_BUFFER_BIT);
+    this.drawn = 0;
+    gl.useProgram(this.program);
+    const p = this.program;
+    const ox = Math.max(0, Math.floor(w.x0));
+    const oy = Math.max(0, Math.floor(w.y0));
+    gl.uniform2ui(this.at(p, "origin"), ox, oy);
+    gl.uniform2f(this.at(p, "fraction"), w.x0 - ox, w.y0 - oy);
+    gl.uniform2f(this.at(p, "scale"), width / (w.x1 - w.x0), tall / (w.y1 - w.y0));
+    gl.uniform2f(this.at(p, "size"), width, tall);
+    gl.uniform3f(this.at(p, "edge"), ...this.edge);
+    gl.uniform1f(this.at(p, "density"), density);
+    gl.uniform1i(this.at(p, "keys"), 0);
+    gl.uniform1i(this.at(p, "palette"), 1);
+    gl.activeTexture(gl.TEXTURE1);
+    gl.bindTexture(gl.TEXTURE_2D, this.palette);
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D, this.keys);
+    if (this.segments) {
+      const [sr, sg, sb] = rgb(segment);
+      gl.uniform1i(this.at(p, "mode"), -1);
+      gl.uniform4f(this.at(p, "plain"), sr / 255, sg / 255, sb / 255, 1);
+      gl.bindVertexArray(this.segments.vao);
+      gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, this.segments.count);
+    }
+    if (this.cover) {
+      const c = this.coverProgram;
+      gl.useProgram(c);
+      const [hr, hg, hb] = rgb(hidden);
+      gl.bindTexture(gl.TEXTURE_2D, this.cover);
+      gl.uniform1i(this.at(c, "cover"), 0);
+      gl.uniform3f(this.at(c, "tint"), hr / 255, hg / 255, hb / 255);
+      const x = (v: number): number => ((v - w.x0) / (w.x1 - w.x0)) * 2 - 1;
+      const y = (v: number): number => ((v - w.y0) / (w.y1 - w.y0)) * 2 - 1;
+      gl.uniform4f(this.at(c, "place"), x(0), y(0), x(entries), y(height));
+      gl.bindVertexArray(null);
+      gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
+      gl.useProgram(p);
+      gl.bindTexture(gl.TEXTURE_2D, this.keys);
+    }
+    gl.uniform1i(this.at(p, "mode"), this.mode);
+  }
+
+  // Draws tiles of blocks on top; may be called several times for one picture.
+  blocks(tiles: Iterable<Tile>, isFiltered: boolean, marked: number): void {
+    const gl = this.gl;
+    gl.uniform1i(this.at(this.program, "filtered"), isFiltered ? 1 : 0);
+    gl.uniform1ui(this.at(this.program, "marked"), marked);
+    for (const tile of tiles) {
+      if (!tile.instances) continue;
+      const buffer = this.buffer(tile);
+      gl.bindVertexArray(buffer.vao);
+      gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, tile.info.count);
+      this.drawn += tile.info.count;
+    }
+    gl.bindVertexArray(null);
+  }
+
+  // Waits until the picture is there, for measurements.
+  finish(): void {
+    const pixel = new Uint8Array(4);
+    this.gl.readPixels(0, 0, 1, 1, this.gl.RGBA, this.gl.UNSIGNED_BYTE, pixel);
+  }
+
+  lose(): void {
+    this.gl.getExtension("WEBGL_lose_context")?.loseContext();
+  }
+}
