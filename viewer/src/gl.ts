@@ -1,6 +1,8 @@
-// Draws rectangles with WebGL2: one instance per block, from buffers that never change while the window moves. The
-// origin of the window is subtracted in integers, so a window of a few entries out of billions is exact.
-import { WORDS, type Tile } from "./blocks";
+// Draws rectangles with WebGL2, from integer textures that never change while the window moves: the vertex shader reads
+// the rectangle of each vertex. (Instanced drawing would be the same in fewer lines, but WebGL in software draws each
+// instance as if it were a call of its own, which is ten times slower.) The origin of the window is subtracted in
+// integers, so a window of a few entries out of billions is exact.
+import { PER_ROW, WORDS, type Tile } from "./blocks";
 import type { Segments } from "./recording";
 import { rgb } from "./colors";
 
@@ -8,14 +10,14 @@ const VERTEX = `#version 300 es
 precision highp float;
 precision highp int;
 precision highp usampler2D;
-layout(location = 0) in uvec4 rect;
-layout(location = 1) in uvec4 info;
-layout(location = 2) in uint match;
+uniform usampler2D rects;
+uniform usampler2D matches;
 uniform uvec2 origin;
 uniform vec2 fraction;
 uniform vec2 scale;
 uniform vec2 size;
 uniform int mode;
+uniform int first;
 uniform int filtered;
 uniform uint marked;
 uniform vec4 plain;
@@ -34,6 +36,10 @@ uint log2_of(uint v) {
 }
 
 void main() {
+  int number = first + (gl_VertexID >> 2);
+  ivec2 at = ivec2((number & 1023) * 2, number >> 10);
+  uvec4 rect = texelFetch(rects, at, 0);
+  uvec4 info = mode < 0 ? uvec4(0u) : texelFetch(rects, at + ivec2(1, 0), 0);
   vec2 a = (vec2(from_origin(rect.x, origin.x), from_origin(rect.z, origin.y)) - fraction) * scale;
   vec2 b = (vec2(from_origin(rect.y, origin.x), from_origin(rect.z + rect.w, origin.y)) - fraction) * scale;
   float pending = mode < 0 ? 0.0 : float(info.w) * scale.x;
@@ -58,13 +64,13 @@ void main() {
     else key = (info.z >> 16) & 0xffu;
     uint place = texelFetch(keys, ivec2(int(key & 4095u), int(key >> 12)), 0).r;
     color = vec4(texelFetch(palette, ivec2(int(place), 0), 0).rgb, 1.0);
-    bool dim = filtered == 1 && match == 0u;
+    bool dim = filtered == 1 && texelFetch(matches, ivec2(number & 1023, number >> 10), 0).r == 0u;
     if (marked != 0xffffffffu && info.x != marked) dim = true;
     if (dim) color.a = 0.13;
   }
   color.a *= clamp(cover, 0.0, 1.0);
   if (cover <= 0.0) high = low;
-  vec2 corner = vec2(float(gl_VertexID & 1), float(gl_VertexID >> 1));
+  vec2 corner = vec2(float(gl_VertexID & 1), float((gl_VertexID >> 1) & 1));
   vec2 p = mix(low, high, corner) / size * 2.0 - 1.0;
   gl_Position = vec4(p, 0.0, 1.0);
 }`;
@@ -115,18 +121,28 @@ export interface Window {
   y1: number;
 }
 
+// The blocks [from, to) of a tile.
+export interface Part {
+  tile: Tile;
+  from: number;
+  to: number;
+}
+
 const MODES = ["stack", "size", "stream", "pool", "phase", "class"];
 
-interface Buffer {
-  vao: WebGLVertexArrayObject;
-  instances: WebGLBuffer;
-  match: WebGLBuffer | null;
+// Rectangles in one call.
+const CALL = 65536;
+
+interface Textures {
+  rects: WebGLTexture;
+  match: WebGLTexture | null;
   version: number;
 }
 
 export class MapGL {
-  private buffers = new Map<Tile, Buffer>();
-  private segments: { vao: WebGLVertexArrayObject; count: number } | null = null;
+  private textures = new Map<Tile, Textures>();
+  private segments: { rects: WebGLTexture; count: number } | null = null;
+  private corners: WebGLVertexArrayObject;
   private program: WebGLProgram;
   private coverProgram: WebGLProgram;
   private places = new Map<string, WebGLUniformLocation | null>();
@@ -135,7 +151,7 @@ export class MapGL {
   private cover: WebGLTexture | null = null;
   private mode = 0;
   private edge: [number, number, number] = [0, 0, 0];
-  drawn = 0; // instances of the last frame
+  drawn = 0; // rectangles of the last frame
 
   private constructor(
     private readonly canvas: HTMLCanvasElement,
@@ -145,9 +161,13 @@ export class MapGL {
     this.coverProgram = this.link(COVER_VERTEX, COVER_FRAGMENT);
     this.keys = this.texture();
     this.palette = this.texture();
-    // Attributes without a buffer keep these values: segments have no info, and blocks no match without a search.
-    gl.vertexAttribI4ui(1, 0, 0, 0, 0);
-    gl.vertexAttribI4ui(2, 1, 0, 0, 0);
+    this.corners = gl.createVertexArray();
+    gl.bindVertexArray(this.corners);
+    const order = new Uint32Array(CALL * 6);
+    for (let i = 0; i < CALL; i++) order.set([4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 2, 4 * i + 1, 4 * i + 3], i * 6);
+    gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, gl.createBuffer());
+    gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, order, gl.STATIC_DRAW);
+    gl.bindVertexArray(null);
     gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
   }
@@ -226,52 +246,55 @@ export class MapGL {
   }
 
   setSegments(s: Segments): void {
-    const gl = this.gl;
-    const rects = new Uint32Array(s.count * 4);
-    for (let i = 0; i < s.count; i++) rects.set([s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!], i * 4);
-    const vao = gl.createVertexArray();
-    gl.bindVertexArray(vao);
-    gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
-    gl.bufferData(gl.ARRAY_BUFFER, rects, gl.STATIC_DRAW);
-    gl.enableVertexAttribArray(0);
-    gl.vertexAttribIPointer(0, 4, gl.UNSIGNED_INT, 16, 0);
-    gl.vertexAttribDivisor(0, 1);
-    gl.bindVertexArray(null);
-    this.segments = { vao, count: s.count };
+    const words = new Uint32Array(Math.max(1, Math.ceil(s.count / PER_ROW)) * PER_ROW * WORDS);
+    for (let i = 0; i < s.count; i++) words.set([s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!], i * WORDS);
+    this.segments = { rects: this.rectTexture(words), count: s.count };
   }
 
-  private buffer(tile: Tile): Buffer {
+  // A texture of rectangles, two texels each.
+  private rectTexture(words: Uint32Array): WebGLTexture {
     const gl = this.gl;
-    let buffer = this.buffers.get(tile);
-    if (!buffer) {
-      const vao = gl.createVertexArray();
-      const instances = gl.createBuffer();
-      gl.bindVertexArray(vao);
-      gl.bindBuffer(gl.ARRAY_BUFFER, instances);
-      gl.bufferData(gl.ARRAY_BUFFER, tile.instances!, gl.STATIC_DRAW);
-      for (const k of [0, 1]) {
-        gl.enableVertexAttribArray(k);
-        gl.vertexAttribIPointer(k, 4, gl.UNSIGNED_INT, WORDS * 4, k * 16);
-        gl.vertexAttribDivisor(k, 1);
-      }
-      buffer = { vao, instances, match: null, version: 0 };
-      this.buffers.set(tile, buffer);
+    const texture = this.texture();
+    const rows = words.length / WORDS / PER_ROW;
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA32UI, PER_ROW * 2, rows, 0, gl.RGBA_INTEGER, gl.UNSIGNED_INT, words);
+    return texture;
+  }
+
+  private upload(tile: Tile): Textures {
+    const gl = this.gl;
+    let textures = this.textures.get(tile);
+    if (!textures) {
+      textures = { rects: this.rectTexture(tile.instances!), match: null, version: 0 };
+      this.textures.set(tile, textures);
     }
-    if (buffer.version !== tile.version) {
-      buffer.version = tile.version;
-      gl.bindVertexArray(buffer.vao);
+    if (textures.version !== tile.version) {
+      textures.version = tile.version;
+      if (textures.match) gl.deleteTexture(textures.match);
+      textures.match = null;
       if (tile.match) {
-        buffer.match ??= gl.createBuffer();
-        gl.bindBuffer(gl.ARRAY_BUFFER, buffer.match);
-        gl.bufferData(gl.ARRAY_BUFFER, tile.match, gl.DYNAMIC_DRAW);
-        gl.enableVertexAttribArray(2);
-        gl.vertexAttribIPointer(2, 1, gl.UNSIGNED_BYTE, 1, 0);
-        gl.vertexAttribDivisor(2, 1);
-      } else {
-        gl.disableVertexAttribArray(2);
+        textures.match = this.texture();
+        gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
+        gl.texImage2D(gl.TEXTURE_2D, 0, gl.R8UI, PER_ROW, tile.match.length / PER_ROW, 0, gl.RED_INTEGER, gl.UNSIGNED_BYTE, tile.match);
       }
     }
-    return buffer;
+    return textures;
+  }
+
+  // Draws the rectangles of the bound texture.
+  private rectangles(from: number, to: number): void {
+    const gl = this.gl;
+    gl.bindVertexArray(this.corners);
+    for (let first = from; first < to; first += CALL) {
+      gl.uniform1i(this.at(this.program, "first"), first);
+      gl.drawElements(gl.TRIANGLES, Math.min(to - first, CALL) * 6, gl.UNSIGNED_INT, 0);
+    }
+  }
+
+  private bindRects(texture: WebGLTexture): void {
+    const gl = this.gl;
+    gl.activeTexture(gl.TEXTURE2);
+    gl.bindTexture(gl.TEXTURE_2D, texture);
+    gl.activeTexture(gl.TEXTURE0);
   }
 
   // Draws what lies behind the blocks, and begins a picture.
@@ -295,6 +318,10 @@ export class MapGL {
     gl.uniform1f(this.at(p, "density"), density);
     gl.uniform1i(this.at(p, "keys"), 0);
     gl.uniform1i(this.at(p, "palette"), 1);
+    gl.uniform1i(this.at(p, "rects"), 2);
+    gl.uniform1i(this.at(p, "matches"), 3);
+    gl.activeTexture(gl.TEXTURE3);
+    gl.bindTexture(gl.TEXTURE_2D, this.keys);
     gl.activeTexture(gl.TEXTURE1);
     gl.bindTexture(gl.TEXTURE_2D, this.palette);
     gl.activeTexture(gl.TEXTURE0);
@@ -303,8 +330,8 @@ export class MapGL {
       const [sr, sg, sb] = rgb(segment);
       gl.uniform1i(this.at(p, "mode"), -1);
       gl.uniform4f(this.at(p, "plain"), sr / 255, sg / 255, sb / 255, 1);
-      gl.bindVertexArray(this.segments.vao);
-      gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, this.segments.count);
+      this.bindRects(this.segments.rects);
+      this.rectangles(0, this.segments.count);
     }
     if (this.cover) {
       const c = this.coverProgram;
@@ -325,16 +352,18 @@ export class MapGL {
   }
 
   // Draws tiles of blocks on top; may be called several times for one picture.
-  blocks(tiles: Iterable<Tile>, isFiltered: boolean, marked: number): void {
+  blocks(parts: Iterable<Part>, isFiltered: boolean, marked: number): void {
     const gl = this.gl;
     gl.uniform1i(this.at(this.program, "filtered"), isFiltered ? 1 : 0);
     gl.uniform1ui(this.at(this.program, "marked"), marked);
-    for (const tile of tiles) {
+    for (const { tile, from, to } of parts) {
       if (!tile.instances) continue;
-      const buffer = this.buffer(tile);
-      gl.bindVertexArray(buffer.vao);
-      gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, tile.info.count);
-      this.drawn += tile.info.count;
+      const textures = this.upload(tile);
+      gl.activeTexture(gl.TEXTURE3);
+      gl.bindTexture(gl.TEXTURE_2D, textures.match ?? this.keys);
+      this.bindRects(textures.rects);
+      this.rectangles(from, to);
+      this.drawn += to - from;
     }
     gl.bindVertexArray(null);
   }

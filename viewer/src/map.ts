@@ -7,10 +7,13 @@ import { h } from "./dom";
 import { describeHoles, explained, type Explained } from "./explain";
 import { address, bytes, shortBytes } from "./format";
 import { attach } from "./gestures";
-import { MapGL } from "./gl";
+import { MapGL, type Part } from "./gl";
 
-// Instances in one frame: what software WebGL draws in about 20 ms.
-const FRAME_INSTANCES = 50000;
+// Rectangles in one frame, to begin with: what WebGL in software draws in about 10 ms. While the window moves, the number
+// follows the time that frames take.
+const FRAME = 30000;
+const FRAME_LEAST = 8000;
+const FRAME_MOST = 400000;
 const LABEL_WIDTH = 46;
 const LABEL_HEIGHT = 12;
 
@@ -23,10 +26,11 @@ export class MapView {
   private gl: MapGL | null;
   y0 = 0;
   y1 = 1;
-  private refined: Tile[] = [];
+  private refined: Part[] = [];
   private settings = "";
   private hasStarted = false;
   private density = 1;
+  private budget = FRAME;
 
   constructor(
     private readonly app: App,
@@ -141,25 +145,40 @@ export class MapView {
 
   // Levels of detail: what the format asks for at this zoom, within the budget of a frame; the rest refines the picture
   // once it stands still.
-  private choose(x0: number, x1: number): { now: Tile[]; later: Tile[] } {
+  private choose(x0: number, x1: number): { now: Part[]; later: Part[] } {
     const blocks = this.track.recording.blocks;
     const level = Math.ceil(Math.log2(Math.max(1, this.track.recording.info.entries / (x1 - x0)))) + 1;
-    const now: Tile[] = [];
-    const later: Tile[] = [];
+    const now: Part[] = [];
+    const later: Part[] = [];
     let sum = 0;
     for (const tile of blocks.tiles) {
       if (tile.to <= x0 || tile.from >= x1) continue;
-      const fits = sum + tile.info.count <= FRAME_INSTANCES || tile.info.level === 0;
       if (!tile.instances) {
         if (tile.info.level <= level) void blocks.load(tile).then(() => this.app.invalidate(), this.track.recording.failed);
         continue;
       }
-      if (fits && tile.info.level <= level + 2) {
-        now.push(tile);
-        sum += tile.info.count;
-      } else later.push(tile);
+      const [from, to] = blocks.range(tile, x0, x1);
+      if (to <= from) continue;
+      if (sum + to - from <= this.budget || tile.info.level === 0) {
+        now.push({ tile, from, to });
+        sum += to - from;
+      } else later.push({ tile, from, to });
     }
     return { now, later };
+  }
+
+  // Adapts the number of rectangles in a frame to the time since the last one, in ms.
+  adapt(time: number): void {
+    if (time > 26) this.budget = Math.max(FRAME_LEAST, Math.round(this.budget * 0.85));
+    else if (time < 18) this.budget = Math.min(FRAME_MOST, Math.round(this.budget * 1.03));
+  }
+
+  // A tile was loaded in the background: it refines the picture that is there.
+  add(tile: Tile): void {
+    const { x0, x1 } = this.app.axis.window(this.track.recording);
+    if (!this.gl || tile.to <= x0 || tile.from >= x1) return;
+    const [from, to] = this.track.recording.blocks.range(tile, x0, x1);
+    if (to > from) this.refined.push({ tile, from, to });
   }
 
   resize(): void {
@@ -214,13 +233,16 @@ export class MapView {
   refine(): boolean {
     if (!this.gl || this.refined.length === 0) return false;
     let sum = 0;
-    const part: Tile[] = [];
-    while (this.refined.length > 0 && (sum === 0 || sum + this.refined[0]!.info.count <= FRAME_INSTANCES)) {
-      const tile = this.refined.shift()!;
-      part.push(tile);
-      sum += tile.info.count;
+    const parts: Part[] = [];
+    while (this.refined.length > 0 && sum < this.budget) {
+      const next = this.refined[0]!;
+      const to = Math.min(next.to, next.from + this.budget - sum);
+      parts.push({ tile: next.tile, from: next.from, to });
+      sum += to - next.from;
+      next.from = to;
+      if (next.from >= next.to) this.refined.shift();
     }
-    this.gl.blocks(part, this.app.hasFilter, this.markedStack());
+    this.gl.blocks(parts, this.app.hasFilter, this.markedStack());
     return this.refined.length > 0;
   }
 
@@ -229,7 +251,7 @@ export class MapView {
   }
 
   // Without WebGL: the largest blocks on a plain canvas.
-  private drawPlain(tiles: Tile[], x0: number, x1: number): void {
+  private drawPlain(parts: Part[], x0: number, x1: number): void {
     const c = this.base.getContext("2d");
     if (!c) return;
     const theme = this.app.theme;
@@ -245,8 +267,8 @@ export class MapView {
       c.fillRect((a - x0) * sx, height - (y + units - this.y0) * sy, Math.max(1, (b - a) * sx), Math.max(1, units * sy));
     if (s) for (let i = 0; i < s.count; i++) rect(s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!);
     const { coloring } = this.track;
-    for (const tile of tiles)
-      for (let i = 0; i < tile.info.count; i++) {
+    for (const { tile, from, to } of parts)
+      for (let i = from; i < to; i++) {
         const b = r.blocks.at(tile, i);
         if (b.x1 < x0 || b.x0 > x1) continue;
         c.globalAlpha = this.app.hasFilter && tile.match?.[i] === 0 ? 0.13 : 1;
@@ -256,7 +278,7 @@ export class MapView {
     c.globalAlpha = 1;
   }
 
-  private drawOverlay(tiles: Tile[], x0: number, x1: number): void {
+  private drawOverlay(parts: Part[], x0: number, x1: number): void {
     const c = this.overlay.getContext("2d")!;
     const app = this.app;
     const theme = app.theme;
@@ -275,7 +297,7 @@ export class MapView {
     c.translate(left, 0);
     const px = (x: number): number => ((x - x0) / (x1 - x0)) * width;
     this.drawSpans(c, width);
-    this.drawLabels(c, tiles, x0, x1, width, height);
+    this.drawLabels(c, parts, x0, x1, width, height);
     this.drawMarks(c, px, height);
     const x = explained(this.track.recording);
     if (x && app.showsCause) this.drawCause(c, x, px, width);
@@ -311,7 +333,7 @@ export class MapView {
     for (const span of spans) {
       if (span.y <= this.y0 || span.y >= this.y1) continue;
       const y = Math.round(this.pixelY(span.y)) + 0.5;
-      if (Math.abs(y - last) < 8) continue;
+      if (Math.abs(y - last) < 24) continue;
       last = y;
       c.beginPath();
       c.moveTo(0, y);
@@ -323,7 +345,7 @@ export class MapView {
 
   private drawLabels(
     c: CanvasRenderingContext2D,
-    tiles: Tile[],
+    parts: Part[],
     x0: number,
     x1: number,
     width: number,
@@ -339,9 +361,9 @@ export class MapView {
     c.font = "11px system-ui, sans-serif";
     c.textAlign = "left";
     c.textBaseline = "middle";
-    for (const tile of tiles) {
+    for (const { tile, from, to } of parts) {
       const v = tile.instances!;
-      for (let k = 0, i = 0; i < tile.info.count; i++, k += WORDS) {
+      for (let i = from, k = from * WORDS; i < to; i++, k += WORDS) {
         if (v[k + 3]! < leastY || v[k + 1]! - v[k]! < leastX) continue;
         if (v[k]! >= x1 || v[k + 1]! <= x0 || v[k + 2]! >= this.y1 || v[k + 2]! + v[k + 3]! <= this.y0) continue;
         if (tile.match?.[i] === 0 || (marked !== 0xffffffff && v[k + 4] !== marked)) continue;
