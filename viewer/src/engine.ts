@@ -37,6 +37,7 @@ export function engineReason(): string | null {
 async function unpackCode(): Promise<ArrayBuffer> {
   const text = atob((code()?.textContent ?? "").trim());
   const packed = Uint8Array.from(text, (character) => character.charCodeAt(0));
+  if (code()?.dataset["encoding"] === "raw") return packed.buffer;
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
 }
 
