@@ -13,6 +13,7 @@
 
 /* What is collected while the history is replayed. */
 typedef struct view {
+  const weir__recording *recording;
   size_t target;
   bool is_taken;
   size_t rescued;
@@ -33,7 +34,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
   }
   v->is_taken = true;
   v->was_rescued = report->rescued > v->rescued;
-  v->status = weir__state_of_allocator(allocator, &v->state);
+  v->status = weir__state_of_replay(v->recording, allocator, &v->state);
   return false;
 }
 
@@ -579,7 +580,7 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
     return status;
 
   weir__replayer *replayer = NULL;
-  view v = {.peak = summary.reserved.bytes};
+  view v = {.recording = recording, .peak = summary.reserved.bytes};
   status = get_state(recording, options, &v, &x, &replayer);
   x.has_checkpoint = device->start != NULL;
   if (!status && replayer && !x.is_from_file && !x.is_unknown)

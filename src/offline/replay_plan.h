@@ -24,6 +24,7 @@
 #include "alloc/settings.h"
 #include "offline/recording.h"
 #include "offline/replay.h"
+#include "offline/replay_streams.h"
 #include "offline/state.h"
 
 #define WEIR__NO_BLOCK UINT32_MAX
@@ -60,6 +61,7 @@ typedef struct weir__plan {
   const weir__recording *recording;
   const weir__recording_entry *events;
   size_t count;
+  weir__replay_streams streams;
   weir__settings settings; /* the recorded ones */
   double fraction;         /* recorded with them: the part of the device's memory that may be used; 1 if not recorded */
   size_t first;            /* event that is replayed; the start includes those before it */

@@ -95,6 +95,7 @@ export class App {
   private isDirty = false;
   private isSized = false;
   private lastMove = 0;
+  private lastFrame = 0;
   private linkTimer = 0;
   private isDestroyed = false;
   private observer: ResizeObserver;
@@ -150,7 +151,7 @@ export class App {
 
   private addRecordings(data: ViewData, isWhatif: boolean): void {
     for (const info of data.index.recordings) {
-      const r = new Recording(data, info, () => this.invalidate(), (error) => this.fail(error));
+      const r = new Recording(data, info, () => this.numbersChanged(), (error) => this.fail(error));
       this.recordings.push(r);
       const label = info.setting_label ?? info.name;
       this.tracks.push(new Track(r, label, isWhatif));
@@ -186,8 +187,11 @@ export class App {
   private async loadRest(): Promise<void> {
     try {
       for (const r of this.recordings) {
-        await r.loadRest(() => {
-          this.invalidate();
+        await r.loadRest((tiles) => {
+          if (this.isDestroyed) return;
+          const map = this.tracks.find((t) => t.recording === r)?.map;
+          for (const tile of tiles) map?.add(tile);
+          this.scheduleRefine();
           const loaded = this.recordings.reduce((sum, one) => sum + one.blocks.loaded, 0);
           const stored = this.recordings.reduce((sum, one) => sum + one.blocks.stored, 0);
           this.progress(loaded / Math.max(1, stored), `Reading blocks: ${count(loaded)} of ${count(stored)}`);
@@ -197,10 +201,9 @@ export class App {
     } catch (error) {
       this.fail(error);
     }
-    this.progress(1, "");
+    this.progress(1, "Press ? for keys and gestures.");
     this.countFound();
     this.side.update();
-    this.invalidate();
     document.documentElement.dataset.loaded = "true";
   }
 
@@ -263,11 +266,23 @@ export class App {
     });
   }
 
+  // A level of the counters or groups was loaded, so figures may be more exact.
+  private isSideOld = false;
+  private numbersChanged(): void {
+    this.isSideOld = true;
+    this.invalidate();
+  }
+
   // The window moved: draw now, and refine when it stands still.
   moved(): void {
-    this.lastMove = performance.now();
+    this.touch();
     this.invalidate();
     this.saveLink();
+  }
+
+  // The window is moving: do not refine yet.
+  touch(): void {
+    this.lastMove = performance.now();
   }
 
   resized(): void {
@@ -290,6 +305,9 @@ export class App {
 
   drawNow(): void {
     const began = performance.now();
+    if (began - this.lastFrame < 250 && began - this.lastMove < 50)
+      for (const track of this.tracks) track.map.adapt(began - this.lastFrame);
+    this.lastFrame = began;
     this.isDirty = false;
     if (!this.isSized) this.measure();
     let top = 1;
@@ -310,14 +328,22 @@ export class App {
     this.bar.update();
     legend(this, this.legendRow);
     this.updateFacts();
+    if (this.isSideOld) {
+      this.isSideOld = false;
+      this.side.update();
+    }
     this.frames.push(performance.now() - began);
     if (this.frames.length > 2000) this.frames.splice(0, 1000);
     this.scheduleRefine();
   }
 
+  private isRefining = false;
+
   private scheduleRefine(): void {
-    if (this.tracks.every((t) => t.map.isRefined)) return;
+    if (this.isRefining || this.tracks.every((t) => t.map.isRefined)) return;
+    this.isRefining = true;
     requestAnimationFrame(() => {
+      this.isRefining = false;
       if (this.isDestroyed || this.isDirty) return;
       if (performance.now() - this.lastMove < 150) {
         this.scheduleRefine();
@@ -334,7 +360,6 @@ export class App {
     const one = this.tracks[this.active] ?? this.tracks[0]!;
     const b = one.recording.blocks;
     const hidden = b.total - b.stored;
-    if (!one.map.usesWebGL) parts.push("no WebGL2: only the largest blocks are drawn");
     if (hidden > 0)
       parts.push(
         `${plural(hidden, "small block")} of at most ${bytes(one.recording.info.blocks.hidden_bytes_max)} each ${hidden === 1 ? "is" : "are"} hidden (grey shade)`,

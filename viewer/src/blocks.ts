@@ -6,8 +6,9 @@ export const UNIT = 512;
 export const OPEN = 0xffffffff;
 export const NO_POOL = 0xffff;
 
-// Words of an instance, 32 bytes.
+// Words of a rectangle, and rectangles in a row of the texture that the GPU reads; rows are whole.
 export const WORDS = 8;
+export const PER_ROW = 1024;
 const X0 = 0;
 const X1 = 1;
 const Y = 2;
@@ -26,6 +27,7 @@ export interface Tile {
   slack: Uint32Array | null;
   match: Uint8Array | null; // 1 where the search matches; null if there is no search
   version: number; // changes with `match`
+  ends: Uint32Array | null; // the latest end of the blocks up to each 256th
 }
 
 // One block, read out of its tile. x1 is the end (exclusive).
@@ -80,6 +82,7 @@ export class Blocks {
         slack: null,
         match: null,
         version: 0,
+        ends: null,
       });
       base += tile.count;
       const list = this.byChunk.get(tile.chunk);
@@ -144,7 +147,7 @@ export class Blocks {
     const [x0, length, pending, y, units, slack, stack] = [u32(), u32(), u32(), u32(), u32(), u32(), u32()];
     const [stream, pool, phase] = [u16(), u16(), u16()];
     const [kind, flags] = [u8(), u8()];
-    const out = new Uint32Array(n * WORDS);
+    const out = new Uint32Array(Math.ceil(n / PER_ROW) * PER_ROW * WORDS);
     const entries = this.info.entries;
     let x = 0;
     for (let i = 0, k = 0; i < n; i++, k += WORDS) {
@@ -159,6 +162,9 @@ export class Blocks {
       out[k + PHASE_CLASS_FLAGS] = phase[i]! | (kind[i]! << 16) | ((flags[i]! | (d === OPEN ? 2 : 0)) << 24);
       out[k + PENDING] = pending[i]!;
     }
+    const ends = new Uint32Array(Math.ceil(n / 256));
+    for (let i = 0, latest = 0; i < n; i++) ends[i >> 8] = latest = Math.max(latest, out[i * WORDS + X1]!);
+    tile.ends = ends;
     tile.instances = out;
     tile.slack = slack.slice();
     this.loaded += n;
@@ -200,12 +206,35 @@ export class Blocks {
     };
   }
 
+  // The blocks [from, to) of a loaded tile that may lie in a window: the others begin after it, or end before it.
+  range(tile: Tile, x0: number, x1: number): [number, number] {
+    const v = tile.instances!;
+    let low = 0;
+    let high = tile.info.count;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (v[middle * WORDS]! < x1) low = middle + 1;
+      else high = middle;
+    }
+    const to = low;
+    const ends = tile.ends!;
+    low = 0;
+    high = ends.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (ends[middle]! <= x0) low = middle + 1;
+      else high = middle;
+    }
+    return [Math.min(to, low * 256), to];
+  }
+
   // Calls f for each loaded block whose life contains the entry.
   eachAt(entry: number, f: (tile: Tile, i: number) => void): void {
     for (const tile of this.tiles) {
       const v = tile.instances;
       if (!v || entry < tile.from || entry >= tile.to) continue;
-      for (let i = 0, k = 0; i < tile.info.count && v[k]! <= entry; i++, k += WORDS) if (v[k + X1]! > entry) f(tile, i);
+      const [from, to] = this.range(tile, entry, entry + 1);
+      for (let i = from, k = from * WORDS; i < to; i++, k += WORDS) if (v[k + X1]! > entry) f(tile, i);
     }
   }
 
@@ -234,8 +263,8 @@ export class Blocks {
     tile.version++;
     if (!this.filter) tile.match = null;
     if (!this.filter || !tile.instances) return;
-    const match = new Uint8Array(tile.info.count);
-    for (let i = 0; i < match.length; i++) match[i] = this.filter.matches(tile, i) ? 1 : 0;
+    const match = new Uint8Array(tile.instances.length / WORDS);
+    for (let i = 0; i < tile.info.count; i++) match[i] = this.filter.matches(tile, i) ? 1 : 0;
     tile.match = match;
   }
 }

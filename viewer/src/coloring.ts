@@ -54,7 +54,7 @@ export function makeColoring(recordings: Recording[], by: string, theme: Theme):
     for (const key of keys) if (key !== null && key !== undefined && key < most) table[key] = places[key] ?? OTHER;
     // Stacks with the same title are one group; its key is one of them.
     if (by === "stack" && r.stacks) {
-      const byTitle = new Map(names.map((name, i) => [name, keys[i] == null ? OTHER : (places[keys[i]!] ?? OTHER)]));
+      const byTitle = new Map(names.map((name, i) => [name, keys[i] == null ? OTHER : (places[keys[i]] ?? OTHER)]));
       r.stacks.titles.forEach((title, i) => (table[i] = byTitle.get(title) ?? table[i]!));
     }
     // Sizes that are not among the names keep the colour of their class.

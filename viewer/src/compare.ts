@@ -4,8 +4,6 @@ import type { Align } from "./axis";
 import { h, type Child } from "./dom";
 import { bytes, count, percent } from "./format";
 
-type Json = Record<string, unknown>;
-
 function change(a: number | null, b: number | null, text: (n: number) => string): Child {
   if (a === null || b === null) return "not known";
   const d = b - a;
@@ -52,11 +50,30 @@ export function comparePanel(app: App): Child[] {
   ];
 }
 
-// The object of `weir diff --json`: lists of rows with bytes of both sides. Without it, the groups at both peaks.
+interface DiffSums {
+  a: number;
+  b: number;
+}
+
+// The object of `weir diff --json`, as far as it is shown.
+interface Diff {
+  totals: { at: string; allocated: Record<string, number | null>; reserved: Record<string, number | null> }[];
+  stacks: { same: number; moved: number; only_a: number; only_b: number };
+  phases_aligned: string;
+  by: {
+    key: string;
+    rows: ({ name: string; change: string; difference: number; moved: boolean } & Record<string, unknown>)[];
+    rest: { rows: number };
+  }[];
+}
+
+const MOMENTS: Record<string, string> = { peak: "at the peak", end: "at the end", step: "at the peak of a step" };
+let moment = "peak";
+
+// The difference as `weir diff` finds it. Without it (a what-if), the groups at both peaks.
 function difference(app: App): Child[] {
-  const diff = app.data.index.diff as Json | null;
-  const lists = diff && app.tracks.every((t) => !t.isWhatif) ? diffLists(diff) : [];
-  if (lists.length > 0) return lists.map(([title, rows]) => rowsTable(title, rows));
+  const diff = app.data.index.diff as Diff | null;
+  if (diff && Array.isArray(diff.by) && app.tracks.every((t) => !t.isWhatif)) return diffTables(app, diff);
   const [ra, rb] = [app.recordings[0]!, app.recordings[1]!];
   const [ga, gb] = [ra.groups.get(app.by), rb.groups.get(app.by)];
   const values = (r: typeof ra, g: typeof ga): Map<string, number> | null => {
@@ -113,6 +130,38 @@ function rowsTable(title: string, rows: DiffRow[]): Child {
   ];
 }
 
-export function diffLists(_diff: Json): [string, DiffRow[]][] {
-  return [];
+function diffTables(app: App, diff: Diff): Child[] {
+  const select = h(
+    "select",
+    {
+      "aria-label": "Moment of the difference",
+      onchange: () => {
+        moment = select.value;
+        app.side.update();
+      },
+    },
+    Object.entries(MOMENTS)
+      .filter(([name]) => diff.by.some((by) => by.rows.some((row) => row[name])))
+      .map(([name, text]) => h("option", { value: name }, text)),
+  );
+  select.value = moment;
+  if (!select.value) select.value = moment = "peak";
+  const st = diff.stacks;
+  return [
+    h("label", { class: "field" }, h("span", {}, "Difference"), select),
+    st.same + st.moved + st.only_a + st.only_b > 0
+      ? h("p", { class: "muted" }, `Stacks: ${count(st.same)} in both, ${count(st.moved)} moved to other lines, ${count(st.only_a)} only in A, ${count(st.only_b)} only in B.`)
+      : null,
+    diff.by.map((by) => {
+      const rows = by.rows.flatMap((row): DiffRow[] => {
+        const sums = row[moment] as DiffSums | null | undefined;
+        return sums ? [{ name: row.moved ? `${row.name} (moved)` : row.name, before: sums.a, after: sums.b }] : [];
+      });
+      const changed = rows.filter((row) => row.before !== row.after);
+      return [
+        changed.length > 0 ? rowsTable(`By ${by.key}, ${MOMENTS[moment]}`, changed) : [h("h3", {}, `By ${by.key}`), h("p", { class: "muted" }, "No difference.")],
+        by.rest.rows > 0 ? h("p", { class: "muted" }, `${count(by.rest.rows)} further rows are in weir diff --json as one sum`) : null,
+      ];
+    }),
+  ];
 }

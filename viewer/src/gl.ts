@@ -1,16 +1,18 @@
-// Draws rectangles with WebGL2: one instance per block, from buffers that never change while the window moves. The
-// origin of the window is subtracted in integers, so a window of a few entries out of billions is exact.
-import { WORDS, type Tile } from "./blocks";
+// Draws rectangles with WebGL2, from integer textures that never change while the window moves: the vertex shader reads
+// the rectangle of each vertex. (Instanced drawing would be the same in fewer lines, but WebGL in software draws each
+// instance as if it were a call of its own, which is ten times slower.) The origin of the window is subtracted in
+// integers, so a window of a few entries out of billions is exact. Small rectangles come as an image from raster.ts.
+import { PER_ROW, WORDS, type Tile } from "./blocks";
 import type { Segments } from "./recording";
 import { rgb } from "./colors";
+import type { Raster } from "./raster";
 
 const VERTEX = `#version 300 es
 precision highp float;
 precision highp int;
 precision highp usampler2D;
-layout(location = 0) in uvec4 rect;
-layout(location = 1) in uvec4 info;
-layout(location = 2) in uint match;
+uniform usampler2D rects;
+uniform usampler2D matches;
 uniform uvec2 origin;
 uniform vec2 fraction;
 uniform vec2 scale;
@@ -34,6 +36,10 @@ uint log2_of(uint v) {
 }
 
 void main() {
+  int number = gl_VertexID >> 2;
+  ivec2 at = ivec2((number & 1023) * 2, number >> 10);
+  uvec4 rect = texelFetch(rects, at, 0);
+  uvec4 info = mode < 0 ? uvec4(0u) : texelFetch(rects, at + ivec2(1, 0), 0);
   vec2 a = (vec2(from_origin(rect.x, origin.x), from_origin(rect.z, origin.y)) - fraction) * scale;
   vec2 b = (vec2(from_origin(rect.y, origin.x), from_origin(rect.z + rect.w, origin.y)) - fraction) * scale;
   float pending = mode < 0 ? 0.0 : float(info.w) * scale.x;
@@ -58,13 +64,13 @@ void main() {
     else key = (info.z >> 16) & 0xffu;
     uint place = texelFetch(keys, ivec2(int(key & 4095u), int(key >> 12)), 0).r;
     color = vec4(texelFetch(palette, ivec2(int(place), 0), 0).rgb, 1.0);
-    bool dim = filtered == 1 && match == 0u;
+    bool dim = filtered == 1 && texelFetch(matches, ivec2(number & 1023, number >> 10), 0).r == 0u;
     if (marked != 0xffffffffu && info.x != marked) dim = true;
     if (dim) color.a = 0.13;
   }
   color.a *= clamp(cover, 0.0, 1.0);
+  vec2 corner = vec2(float(gl_VertexID & 1), float((gl_VertexID >> 1) & 1));
   if (cover <= 0.0) high = low;
-  vec2 corner = vec2(float(gl_VertexID & 1), float(gl_VertexID >> 1));
   vec2 p = mix(low, high, corner) / size * 2.0 - 1.0;
   gl_Position = vec4(p, 0.0, 1.0);
 }`;
@@ -103,9 +109,10 @@ in vec2 at;
 uniform sampler2D cover;
 uniform vec3 tint;
 out vec4 result;
+uniform int image;
 void main() {
-  float a = texture(cover, at).r;
-  result = vec4(tint * a, a);
+  vec4 c = texture(cover, at);
+  result = image == 1 ? c : vec4(tint * c.r, c.r);
 }`;
 
 export interface Window {
@@ -115,18 +122,33 @@ export interface Window {
   y1: number;
 }
 
+export interface Look {
+  density: number; // device pixels of a CSS pixel
+  background: string;
+  segment: string;
+  hidden: string;
+  height: number; // of the recording
+  entries: number;
+  isFiltered: boolean;
+  marked: number; // the only stack that is not dimmed, or 0xffffffff
+}
+
 const MODES = ["stack", "size", "stream", "pool", "phase", "class"];
 
-interface Buffer {
-  vao: WebGLVertexArrayObject;
-  instances: WebGLBuffer;
-  match: WebGLBuffer | null;
+
+interface Textures {
+  rects: WebGLTexture;
+  match: WebGLTexture | null;
   version: number;
 }
 
 export class MapGL {
-  private buffers = new Map<Tile, Buffer>();
-  private segments: { vao: WebGLVertexArrayObject; count: number } | null = null;
+  private textures = new Map<Tile, Textures>();
+  private segments: { rects: WebGLTexture; order: Uint32Array } | null = null;
+  private order: WebGLBuffer;
+  private image: WebGLTexture;
+  private imageSize = "";
+  private corners: WebGLVertexArrayObject;
   private program: WebGLProgram;
   private coverProgram: WebGLProgram;
   private places = new Map<string, WebGLUniformLocation | null>();
@@ -135,7 +157,6 @@ export class MapGL {
   private cover: WebGLTexture | null = null;
   private mode = 0;
   private edge: [number, number, number] = [0, 0, 0];
-  drawn = 0; // instances of the last frame
 
   private constructor(
     private readonly canvas: HTMLCanvasElement,
@@ -145,16 +166,29 @@ export class MapGL {
     this.coverProgram = this.link(COVER_VERTEX, COVER_FRAGMENT);
     this.keys = this.texture();
     this.palette = this.texture();
-    // Attributes without a buffer keep these values: segments have no info, and blocks no match without a search.
-    gl.vertexAttribI4ui(1, 0, 0, 0, 0);
-    gl.vertexAttribI4ui(2, 1, 0, 0, 0);
+    this.corners = gl.createVertexArray();
+    this.image = this.texture();
+    gl.bindVertexArray(this.corners);
+    this.order = gl.createBuffer();
+    gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, this.order);
+    gl.bindVertexArray(null);
     gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
   }
 
+  // Whether WebGL2 runs on a GPU. In software the page draws faster by itself.
+  static isFast(): boolean {
+    const gl = document.createElement("canvas").getContext("webgl2");
+    if (!gl) return false;
+    const names = gl.getExtension("WEBGL_debug_renderer_info");
+    const name = String(gl.getParameter(names ? names.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
+    gl.getExtension("WEBGL_lose_context")?.loseContext();
+    return !/swiftshader|llvmpipe|softpipe|software|basic render/i.test(name);
+  }
+
   // Null if the browser has no WebGL2.
   static create(canvas: HTMLCanvasElement): MapGL | null {
-    const gl = canvas.getContext("webgl2", { antialias: false, alpha: false, preserveDrawingBuffer: true });
+    const gl = canvas.getContext("webgl2", { antialias: false, alpha: false });
     try {
       return gl ? new MapGL(canvas, gl) : null;
     } catch {
@@ -220,69 +254,63 @@ export class MapGL {
 
   setCoverage(columns: number, rows: number, bytes: Uint8Array): void {
     const gl = this.gl;
-    this.cover = this.texture(gl.LINEAR);
+    this.cover = this.texture(gl.NEAREST);
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
     gl.texImage2D(gl.TEXTURE_2D, 0, gl.R8, columns, rows, 0, gl.RED, gl.UNSIGNED_BYTE, bytes);
   }
 
   setSegments(s: Segments): void {
-    const gl = this.gl;
-    const rects = new Uint32Array(s.count * 4);
-    for (let i = 0; i < s.count; i++) rects.set([s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!], i * 4);
-    const vao = gl.createVertexArray();
-    gl.bindVertexArray(vao);
-    gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
-    gl.bufferData(gl.ARRAY_BUFFER, rects, gl.STATIC_DRAW);
-    gl.enableVertexAttribArray(0);
-    gl.vertexAttribIPointer(0, 4, gl.UNSIGNED_INT, 16, 0);
-    gl.vertexAttribDivisor(0, 1);
-    gl.bindVertexArray(null);
-    this.segments = { vao, count: s.count };
+    const words = new Uint32Array(Math.max(1, Math.ceil(s.count / PER_ROW)) * PER_ROW * WORDS);
+    for (let i = 0; i < s.count; i++) words.set([s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!], i * WORDS);
+    const order = new Uint32Array(s.count * 6);
+    for (let i = 0; i < s.count; i++) order.set([4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 2, 4 * i + 1, 4 * i + 3], i * 6);
+    this.segments = { rects: this.rectTexture(words), order };
   }
 
-  private buffer(tile: Tile): Buffer {
+  // A texture of rectangles, two texels each.
+  private rectTexture(words: Uint32Array): WebGLTexture {
     const gl = this.gl;
-    let buffer = this.buffers.get(tile);
-    if (!buffer) {
-      const vao = gl.createVertexArray();
-      const instances = gl.createBuffer();
-      gl.bindVertexArray(vao);
-      gl.bindBuffer(gl.ARRAY_BUFFER, instances);
-      gl.bufferData(gl.ARRAY_BUFFER, tile.instances!, gl.STATIC_DRAW);
-      for (const k of [0, 1]) {
-        gl.enableVertexAttribArray(k);
-        gl.vertexAttribIPointer(k, 4, gl.UNSIGNED_INT, WORDS * 4, k * 16);
-        gl.vertexAttribDivisor(k, 1);
-      }
-      buffer = { vao, instances, match: null, version: 0 };
-      this.buffers.set(tile, buffer);
+    const texture = this.texture();
+    const rows = words.length / WORDS / PER_ROW;
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA32UI, PER_ROW * 2, rows, 0, gl.RGBA_INTEGER, gl.UNSIGNED_INT, words);
+    return texture;
+  }
+
+  private upload(tile: Tile): Textures {
+    const gl = this.gl;
+    let textures = this.textures.get(tile);
+    if (!textures) {
+      textures = { rects: this.rectTexture(tile.instances!), match: null, version: 0 };
+      this.textures.set(tile, textures);
     }
-    if (buffer.version !== tile.version) {
-      buffer.version = tile.version;
-      gl.bindVertexArray(buffer.vao);
+    if (textures.version !== tile.version) {
+      textures.version = tile.version;
+      if (textures.match) gl.deleteTexture(textures.match);
+      textures.match = null;
       if (tile.match) {
-        buffer.match ??= gl.createBuffer();
-        gl.bindBuffer(gl.ARRAY_BUFFER, buffer.match);
-        gl.bufferData(gl.ARRAY_BUFFER, tile.match, gl.DYNAMIC_DRAW);
-        gl.enableVertexAttribArray(2);
-        gl.vertexAttribIPointer(2, 1, gl.UNSIGNED_BYTE, 1, 0);
-        gl.vertexAttribDivisor(2, 1);
-      } else {
-        gl.disableVertexAttribArray(2);
+        textures.match = this.texture();
+        gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
+        gl.texImage2D(gl.TEXTURE_2D, 0, gl.R8UI, PER_ROW, tile.match.length / PER_ROW, 0, gl.RED_INTEGER, gl.UNSIGNED_BYTE, tile.match);
       }
     }
-    return buffer;
+    return textures;
   }
 
-  // Draws what lies behind the blocks, and begins a picture.
-  begin(w: Window, density: number, background: string, segment: string, hidden: string, height: number, entries: number): void {
+  private bindRects(texture: WebGLTexture): void {
+    const gl = this.gl;
+    gl.activeTexture(gl.TEXTURE2);
+    gl.bindTexture(gl.TEXTURE_2D, texture);
+    gl.activeTexture(gl.TEXTURE0);
+  }
+
+  // Draws a picture: segments, hidden blocks, and the blocks that `raster` has sorted.
+  draw(w: Window, raster: Raster, look: Look): void {
     const gl = this.gl;
     const [width, tall] = [this.canvas.width, this.canvas.height];
     gl.viewport(0, 0, width, tall);
-    const [r, g, b] = rgb(background);
+    const [r, g, b] = rgb(look.background);
     gl.clearColor(r / 255, g / 255, b / 255, 1);
     gl.clear(gl.COLOR_BUFFER_BIT);
-    this.drawn = 0;
     gl.useProgram(this.program);
     const p = this.program;
     const ox = Math.max(0, Math.floor(w.x0));
@@ -292,51 +320,76 @@ export class MapGL {
     gl.uniform2f(this.at(p, "scale"), width / (w.x1 - w.x0), tall / (w.y1 - w.y0));
     gl.uniform2f(this.at(p, "size"), width, tall);
     gl.uniform3f(this.at(p, "edge"), ...this.edge);
-    gl.uniform1f(this.at(p, "density"), density);
+    gl.uniform1f(this.at(p, "density"), look.density);
     gl.uniform1i(this.at(p, "keys"), 0);
     gl.uniform1i(this.at(p, "palette"), 1);
+    gl.uniform1i(this.at(p, "rects"), 2);
+    gl.uniform1i(this.at(p, "matches"), 3);
+    gl.activeTexture(gl.TEXTURE3);
+    gl.bindTexture(gl.TEXTURE_2D, this.keys);
     gl.activeTexture(gl.TEXTURE1);
     gl.bindTexture(gl.TEXTURE_2D, this.palette);
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D, this.keys);
+    gl.bindVertexArray(this.corners);
+    // All indices of the picture in one buffer: segments, then blocks.
+    const before = this.segments?.order.length ?? 0;
+    gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, (before + raster.used) * 4, gl.DYNAMIC_DRAW);
     if (this.segments) {
-      const [sr, sg, sb] = rgb(segment);
+      const [sr, sg, sb] = rgb(look.segment);
+      gl.bufferSubData(gl.ELEMENT_ARRAY_BUFFER, 0, this.segments.order);
       gl.uniform1i(this.at(p, "mode"), -1);
       gl.uniform4f(this.at(p, "plain"), sr / 255, sg / 255, sb / 255, 1);
-      gl.bindVertexArray(this.segments.vao);
-      gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, this.segments.count);
+      this.bindRects(this.segments.rects);
+      gl.drawElements(gl.TRIANGLES, before, gl.UNSIGNED_INT, 0);
     }
-    if (this.cover) {
-      const c = this.coverProgram;
-      gl.useProgram(c);
-      const [hr, hg, hb] = rgb(hidden);
-      gl.bindTexture(gl.TEXTURE_2D, this.cover);
-      gl.uniform1i(this.at(c, "cover"), 0);
-      gl.uniform3f(this.at(c, "tint"), hr / 255, hg / 255, hb / 255);
-      const x = (v: number): number => ((v - w.x0) / (w.x1 - w.x0)) * 2 - 1;
-      const y = (v: number): number => ((v - w.y0) / (w.y1 - w.y0)) * 2 - 1;
-      gl.uniform4f(this.at(c, "place"), x(0), y(0), x(entries), y(height));
-      gl.bindVertexArray(null);
-      gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
-      gl.useProgram(p);
-      gl.bindTexture(gl.TEXTURE_2D, this.keys);
-    }
+    const x = (v: number): number => ((v - w.x0) / (w.x1 - w.x0)) * 2 - 1;
+    const y = (v: number): number => ((v - w.y0) / (w.y1 - w.y0)) * 2 - 1;
+    if (this.cover) this.quad(this.cover, false, look.hidden, [x(0), y(0), x(look.entries), y(look.height)]);
+    this.uploadImage(raster);
+    this.quad(this.image, true, look.hidden, [-1, -1, 1, 1]);
+    gl.useProgram(p);
+    gl.bindTexture(gl.TEXTURE_2D, this.keys);
+    gl.bindVertexArray(this.corners);
     gl.uniform1i(this.at(p, "mode"), this.mode);
-  }
-
-  // Draws tiles of blocks on top; may be called several times for one picture.
-  blocks(tiles: Iterable<Tile>, isFiltered: boolean, marked: number): void {
-    const gl = this.gl;
-    gl.uniform1i(this.at(this.program, "filtered"), isFiltered ? 1 : 0);
-    gl.uniform1ui(this.at(this.program, "marked"), marked);
-    for (const tile of tiles) {
-      if (!tile.instances) continue;
-      const buffer = this.buffer(tile);
-      gl.bindVertexArray(buffer.vao);
-      gl.drawArraysInstanced(gl.TRIANGLE_STRIP, 0, 4, tile.info.count);
-      this.drawn += tile.info.count;
+    gl.uniform1i(this.at(p, "filtered"), look.isFiltered ? 1 : 0);
+    gl.uniform1ui(this.at(p, "marked"), look.marked);
+    if (raster.used > 0) gl.bufferSubData(gl.ELEMENT_ARRAY_BUFFER, before * 4, raster.indices, 0, raster.used);
+    for (const run of raster.runs) {
+      const textures = this.upload(run.tile);
+      gl.activeTexture(gl.TEXTURE3);
+      gl.bindTexture(gl.TEXTURE_2D, textures.match ?? this.keys);
+      this.bindRects(textures.rects);
+      gl.drawElements(gl.TRIANGLES, run.count, gl.UNSIGNED_INT, (before + run.start) * 4);
     }
     gl.bindVertexArray(null);
+  }
+
+  // The image of the small rectangles.
+  private uploadImage(raster: Raster): void {
+    const gl = this.gl;
+    const { width, height } = raster;
+    const pixels = new Uint8Array(raster.pixels.buffer);
+    gl.bindTexture(gl.TEXTURE_2D, this.image);
+    const size = `${width}x${height}`;
+    if (this.imageSize === size) gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, width, height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
+    else gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, width, height, 0, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
+    this.imageSize = size;
+  }
+
+  // Draws a texture: the image as it is, or the share of hidden blocks in one colour.
+  private quad(texture: WebGLTexture, isImage: boolean, tint: string, place: [number, number, number, number]): void {
+    const gl = this.gl;
+    const c = this.coverProgram;
+    gl.useProgram(c);
+    const [r, g, b] = rgb(tint);
+    gl.bindTexture(gl.TEXTURE_2D, texture);
+    gl.uniform1i(this.at(c, "cover"), 0);
+    gl.uniform1i(this.at(c, "image"), isImage ? 1 : 0);
+    gl.uniform3f(this.at(c, "tint"), r / 255, g / 255, b / 255);
+    gl.uniform4f(this.at(c, "place"), ...place);
+    gl.bindVertexArray(null);
+    gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
   }
 
   // Waits until the picture is there, for measurements.

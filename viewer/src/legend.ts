@@ -60,7 +60,7 @@ export function legend(app: App, row: HTMLElement): void {
             onclick: () => app.toggleCounter(name),
           },
           h("i", { class: `dash ${name}`, style: `border-color:${app.counterColor(name)}` }),
-          h("span", {}, COUNTER_NAMES[name]!),
+          h("span", {}, COUNTER_NAMES[name]),
         );
       }),
     ),

@@ -192,6 +192,7 @@ function hook(app: App): Hook {
     },
     drawNow: (x0: number, x1: number, y0?: number, y1?: number) => {
       app.axis.show(x0, x1);
+      app.touch();
       if (y0 !== undefined && y1 !== undefined) app.tracks[0]!.map.showY(y0, y1);
       app.drawNow();
       app.finish();

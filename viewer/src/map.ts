@@ -8,9 +8,19 @@ import { describeHoles, explained, type Explained } from "./explain";
 import { address, bytes, shortBytes } from "./format";
 import { attach } from "./gestures";
 import { MapGL } from "./gl";
+import { Raster } from "./raster";
 
-// Instances in one frame: what software WebGL draws in about 20 ms.
-const FRAME_INSTANCES = 50000;
+// Rectangles in one frame, to begin with. While the window moves, the number follows the time that frames take.
+const FRAME = 60000;
+const FRAME_LEAST = 16384;
+const FRAME_MOST = 500000;
+
+// The blocks [from, to) of a tile.
+interface Part {
+  tile: Tile;
+  from: number;
+  to: number;
+}
 const LABEL_WIDTH = 46;
 const LABEL_HEIGHT = 12;
 
@@ -20,13 +30,16 @@ export class MapView {
   private base = h("canvas", { class: "base", "aria-hidden": "true" });
   private overlay = h("canvas", { class: "overlay", "aria-hidden": "true" });
   private box = h("div", { class: "zoombox", hidden: true });
-  private gl: MapGL | null;
+  private gl: MapGL | null = null;
+  private plain: CanvasRenderingContext2D | null = null; // without a GPU
   y0 = 0;
   y1 = 1;
-  private refined: Tile[] = [];
+  private refined: Part[] = [];
   private settings = "";
   private hasStarted = false;
   private density = 1;
+  private budget = FRAME;
+  private raster: Raster;
 
   constructor(
     private readonly app: App,
@@ -46,7 +59,11 @@ export class MapView {
       this.box,
     );
     this.root = h("div", { class: "pane map" }, this.area);
-    this.gl = MapGL.create(this.base);
+    // "draw" in the address chooses how to draw, for tests.
+    const choice = /[#&]draw=(webgl|plain)/.exec(location.hash)?.[1];
+    if (choice === "webgl" || (choice !== "plain" && MapGL.isFast())) this.gl = MapGL.create(this.base);
+    if (!this.gl) this.plain = this.base.getContext("2d", { alpha: false });
+    this.raster = new Raster(this.gl === null);
     this.base.addEventListener("webglcontextlost", (e) => {
       e.preventDefault();
       this.gl = null;
@@ -97,8 +114,12 @@ export class MapView {
     return this.gl !== null;
   }
 
+  get canDraw(): boolean {
+    return this.gl !== null || this.plain !== null;
+  }
+
   get drawn(): number {
-    return this.gl?.drawn ?? 0;
+    return this.raster.rectangles;
   }
 
   get isRefined(): boolean {
@@ -141,25 +162,40 @@ export class MapView {
 
   // Levels of detail: what the format asks for at this zoom, within the budget of a frame; the rest refines the picture
   // once it stands still.
-  private choose(x0: number, x1: number): { now: Tile[]; later: Tile[] } {
+  private choose(x0: number, x1: number): { now: Part[]; later: Part[] } {
     const blocks = this.track.recording.blocks;
     const level = Math.ceil(Math.log2(Math.max(1, this.track.recording.info.entries / (x1 - x0)))) + 1;
-    const now: Tile[] = [];
-    const later: Tile[] = [];
+    const now: Part[] = [];
+    const later: Part[] = [];
     let sum = 0;
     for (const tile of blocks.tiles) {
       if (tile.to <= x0 || tile.from >= x1) continue;
-      const fits = sum + tile.info.count <= FRAME_INSTANCES || tile.info.level === 0;
       if (!tile.instances) {
         if (tile.info.level <= level) void blocks.load(tile).then(() => this.app.invalidate(), this.track.recording.failed);
         continue;
       }
-      if (fits && tile.info.level <= level + 2) {
-        now.push(tile);
-        sum += tile.info.count;
-      } else later.push(tile);
+      const [from, to] = blocks.range(tile, x0, x1);
+      if (to <= from) continue;
+      if (sum + to - from <= this.budget || tile.info.level === 0) {
+        now.push({ tile, from, to });
+        sum += to - from;
+      } else later.push({ tile, from, to });
     }
     return { now, later };
+  }
+
+  // Adapts the number of rectangles in a frame to the time since the last one, in ms.
+  adapt(time: number): void {
+    if (time > 26) this.budget = Math.max(FRAME_LEAST, Math.round(this.budget * 0.85));
+    else if (time < 18) this.budget = Math.min(FRAME_MOST, Math.round(this.budget * 1.03));
+  }
+
+  // A tile was loaded in the background: it refines the picture that is there.
+  add(tile: Tile): void {
+    const { x0, x1 } = this.app.axis.window(this.track.recording);
+    if (!this.canDraw || tile.to <= x0 || tile.from >= x1) return;
+    const [from, to] = this.track.recording.blocks.range(tile, x0, x1);
+    if (to > from) this.refined.push({ tile, from, to });
   }
 
   resize(): void {
@@ -186,24 +222,45 @@ export class MapView {
     const { x0, x1 } = this.app.axis.window(r);
     const { now, later } = this.choose(x0, x1);
     const gl = this.gl;
-    if (gl) {
-      if (!this.hasStarted && r.segments) {
-        this.hasStarted = true;
-        gl.setSegments(r.segments);
-        if (r.coverage && r.info.coverage) gl.setCoverage(r.info.coverage.columns, r.info.coverage.rows, r.coverage);
-      }
-      const coloring = this.track.coloring;
-      const key = `${coloring.by}/${theme.isDark}/${this.app.colorVersion}`;
-      if (this.settings !== key) {
-        this.settings = key;
-        gl.setColors(coloring.by, coloring.places, coloring.palette, theme.background);
-      }
-      const w = { x0, x1, y0: this.y0, y1: this.y1 };
-      gl.begin(w, this.density, theme.background, theme.segment, theme.hidden, r.info.height, r.info.entries);
-      gl.blocks(now, this.app.hasFilter, this.markedStack());
-    } else this.drawPlain(now, x0, x1);
-    this.refined = gl ? later : [];
+    if (gl && !this.hasStarted && r.segments) {
+      this.hasStarted = true;
+      gl.setSegments(r.segments);
+      if (r.coverage && r.info.coverage) gl.setCoverage(r.info.coverage.columns, r.info.coverage.rows, r.coverage);
+    }
+    const coloring = this.track.coloring;
+    const key = `${coloring.by}/${theme.isDark}/${this.app.colorVersion}`;
+    if (this.settings !== key) {
+      this.settings = key;
+      this.raster.setColors(coloring);
+      gl?.setColors(coloring.by, coloring.places, coloring.palette, theme.background);
+    }
+    this.raster.begin(this.base.width, this.base.height);
+    this.paint(now, true);
+    this.refined = later;
     this.drawOverlay(now, x0, x1);
+  }
+
+  // Adds parts to the picture, and draws it.
+  private paint(parts: Part[], isNew: boolean): void {
+    const r = this.track.recording;
+    const theme = this.app.theme;
+    const w = { ...this.app.axis.window(r), y0: this.y0, y1: this.y1 };
+    const marked = this.markedStack();
+    const look = {
+      density: this.density,
+      background: theme.background,
+      segment: theme.segment,
+      hidden: theme.hidden,
+      height: r.info.height,
+      entries: r.info.entries,
+      isFiltered: this.app.hasFilter,
+      marked,
+    };
+    const cover = r.info.coverage && r.coverage ? { ...r.info.coverage, bytes: r.coverage } : null;
+    if (isNew && !this.gl) this.raster.background(w, look, r.segments, cover);
+    for (const { tile, from, to } of parts) this.raster.add(tile, from, to, w, this.app.hasFilter, marked);
+    if (this.gl) this.gl.draw(w, this.raster, look);
+    else if (this.plain) this.raster.show(this.plain);
   }
 
   private markedStack(): number {
@@ -212,15 +269,18 @@ export class MapView {
 
   // Draws a part of what the first picture left out. Returns false if there is nothing left.
   refine(): boolean {
-    if (!this.gl || this.refined.length === 0) return false;
+    if (!this.canDraw || this.refined.length === 0) return false;
     let sum = 0;
-    const part: Tile[] = [];
-    while (this.refined.length > 0 && (sum === 0 || sum + this.refined[0]!.info.count <= FRAME_INSTANCES)) {
-      const tile = this.refined.shift()!;
-      part.push(tile);
-      sum += tile.info.count;
+    const parts: Part[] = [];
+    while (this.refined.length > 0 && sum < this.budget) {
+      const next = this.refined[0]!;
+      const to = Math.min(next.to, next.from + this.budget - sum);
+      parts.push({ tile: next.tile, from: next.from, to });
+      sum += to - next.from;
+      next.from = to;
+      if (next.from >= next.to) this.refined.shift();
     }
-    this.gl.blocks(part, this.app.hasFilter, this.markedStack());
+    this.paint(parts, false);
     return this.refined.length > 0;
   }
 
@@ -228,35 +288,7 @@ export class MapView {
     this.gl?.finish();
   }
 
-  // Without WebGL: the largest blocks on a plain canvas.
-  private drawPlain(tiles: Tile[], x0: number, x1: number): void {
-    const c = this.base.getContext("2d");
-    if (!c) return;
-    const theme = this.app.theme;
-    const r = this.track.recording;
-    const [width, height] = [this.base.width, this.base.height];
-    const sx = width / (x1 - x0);
-    const sy = height / (this.y1 - this.y0);
-    c.fillStyle = theme.background;
-    c.fillRect(0, 0, width, height);
-    c.fillStyle = theme.segment;
-    const s = r.segments;
-    const rect = (a: number, b: number, y: number, units: number): void =>
-      c.fillRect((a - x0) * sx, height - (y + units - this.y0) * sy, Math.max(1, (b - a) * sx), Math.max(1, units * sy));
-    if (s) for (let i = 0; i < s.count; i++) rect(s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!);
-    const { coloring } = this.track;
-    for (const tile of tiles)
-      for (let i = 0; i < tile.info.count; i++) {
-        const b = r.blocks.at(tile, i);
-        if (b.x1 < x0 || b.x0 > x1) continue;
-        c.globalAlpha = this.app.hasFilter && tile.match?.[i] === 0 ? 0.13 : 1;
-        c.fillStyle = this.track.colorOf(coloring, tile, i);
-        rect(b.x0, b.x1, b.y, b.units);
-      }
-    c.globalAlpha = 1;
-  }
-
-  private drawOverlay(tiles: Tile[], x0: number, x1: number): void {
+  private drawOverlay(parts: Part[], x0: number, x1: number): void {
     const c = this.overlay.getContext("2d")!;
     const app = this.app;
     const theme = app.theme;
@@ -275,7 +307,7 @@ export class MapView {
     c.translate(left, 0);
     const px = (x: number): number => ((x - x0) / (x1 - x0)) * width;
     this.drawSpans(c, width);
-    this.drawLabels(c, tiles, x0, x1, width, height);
+    this.drawLabels(c, parts, x0, x1, width, height);
     this.drawMarks(c, px, height);
     const x = explained(this.track.recording);
     if (x && app.showsCause) this.drawCause(c, x, px, width);
@@ -311,7 +343,7 @@ export class MapView {
     for (const span of spans) {
       if (span.y <= this.y0 || span.y >= this.y1) continue;
       const y = Math.round(this.pixelY(span.y)) + 0.5;
-      if (Math.abs(y - last) < 8) continue;
+      if (Math.abs(y - last) < 24) continue;
       last = y;
       c.beginPath();
       c.moveTo(0, y);
@@ -323,7 +355,7 @@ export class MapView {
 
   private drawLabels(
     c: CanvasRenderingContext2D,
-    tiles: Tile[],
+    parts: Part[],
     x0: number,
     x1: number,
     width: number,
@@ -339,9 +371,9 @@ export class MapView {
     c.font = "11px system-ui, sans-serif";
     c.textAlign = "left";
     c.textBaseline = "middle";
-    for (const tile of tiles) {
+    for (const { tile, from, to } of parts) {
       const v = tile.instances!;
-      for (let k = 0, i = 0; i < tile.info.count; i++, k += WORDS) {
+      for (let i = from, k = from * WORDS; i < to; i++, k += WORDS) {
         if (v[k + 3]! < leastY || v[k + 1]! - v[k]! < leastX) continue;
         if (v[k]! >= x1 || v[k + 1]! <= x0 || v[k + 2]! >= this.y1 || v[k + 2]! + v[k + 3]! <= this.y0) continue;
         if (tile.match?.[i] === 0 || (marked !== 0xffffffff && v[k + 4] !== marked)) continue;

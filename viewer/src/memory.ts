@@ -1,6 +1,7 @@
 // The second view: memory over time, stacked by the same groups that colour the map, and the counters as lines.
 import type { App, Track } from "./app";
 import { step } from "./axis";
+import { rgb } from "./colors";
 import { h } from "./dom";
 import { explained } from "./explain";
 import { shortBytes } from "./format";
@@ -20,6 +21,7 @@ export class MemoryView {
   readonly area: HTMLElement;
   private canvas = h("canvas", { "aria-hidden": "true" });
   private density = 1;
+  private image: ImageData | null = null;
 
   constructor(
     private readonly app: App,
@@ -99,6 +101,10 @@ export class MemoryView {
     c.fillRect(0, 0, this.area.clientWidth, height);
     const top = app.memoryTop;
     const py = (v: number): number => height - (v / top) * height;
+    const { x0, x1 } = app.axis.window(r);
+    const perPixel = (x1 - x0) / width;
+    const px = (x: number): number => ((x - x0) / (x1 - x0)) * width;
+    this.drawColumns(c, x0, x1, left, width, height, top);
     const by = step(top, height / 26, true);
     c.font = "10.5px system-ui, sans-serif";
     c.textAlign = "right";
@@ -109,7 +115,7 @@ export class MemoryView {
         c.fillStyle = theme.muted;
         c.fillText(shortBytes(v), left - 7, y);
       }
-      c.fillStyle = theme.line;
+      c.fillStyle = theme.isDark ? "rgba(255,255,255,.09)" : "rgba(20,30,40,.1)";
       c.fillRect(left, y - 0.5, width, 1);
     }
     c.save();
@@ -117,14 +123,8 @@ export class MemoryView {
     c.rect(left, 0, width, height);
     c.clip();
     c.translate(left, 0);
-    const { x0, x1 } = app.axis.window(r);
-    const perPixel = (x1 - x0) / width;
-    const px = (x: number): number => ((x - x0) / (x1 - x0)) * width;
-    const group = r.groups.get(app.by);
-    const bands = group?.levels.level(perPixel);
-    if (group && bands) this.drawBands(c, bands, group.info.names.length, x0, x1, px, py);
     const counters = r.counters.level(perPixel);
-    if (counters) this.drawCounters(c, counters, x0, x1, px, py);
+    if (counters) this.drawLines(c, counters, x0, x1, px, py);
     const x = explained(r);
     if (x?.limit && x.isOom && x.limit < top) {
       const y = Math.round(py(x.limit)) + 0.5;
@@ -150,96 +150,77 @@ export class MemoryView {
     c.restore();
   }
 
-  private drawBands(
-    c: CanvasRenderingContext2D,
-    level: Level,
-    names: number,
-    x0: number,
-    x1: number,
-    px: (x: number) => number,
-    py: (v: number) => number,
-  ): void {
-    const first = Math.max(0, Math.floor(x0 / level.span));
-    const last = Math.min(level.columns - 1, Math.floor(x1 / level.span));
-    if (last < first) return;
-    const n = last - first + 1;
-    const low = new Float64Array(n);
-    const edges = new Float64Array(n + 1);
-    const end = this.track.recording.info.entries;
-    for (let i = 0; i <= n; i++) edges[i] = px(Math.min(end, (first + i) * level.span));
-    const high = new Float64Array(n);
-    for (let k = 0; k < names; k++) {
-      const row = k * level.columns + first;
-      let any = false;
-      for (let i = 0; i < n; i++) {
-        const v = level.values[row + i]!;
-        high[i] = low[i]! + v;
-        if (v > 0) any = true;
+  // The bands, pixel by pixel: much faster than filling paths with thousands of corners.
+  private drawColumns(c: CanvasRenderingContext2D, x0: number, x1: number, left: number, width: number, height: number, top: number): void {
+    const r = this.track.recording;
+    const group = r.groups.get(this.app.by);
+    const w = Math.max(1, Math.round(width * this.density));
+    const tall = Math.max(1, Math.round(height * this.density));
+    const level = group?.levels.level((x1 - x0) / w);
+    if (!group || !level) return;
+    if (!this.image || this.image.width !== w || this.image.height !== tall) this.image = new ImageData(w, tall);
+    const words = new Uint32Array(this.image.data.buffer);
+    const word = (hex: string, isDim: boolean): number => {
+      const back = rgb(this.app.theme.background);
+      const [red, green, blue] = rgb(hex).map((v, i) => (isDim ? Math.round(v * 0.15 + back[i]! * 0.85) : v)) as [number, number, number];
+      return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+    };
+    words.fill(word(this.app.theme.background, false));
+    const names = group.info.names.length;
+    const colors = group.info.names.map((_, k) => word(this.track.coloring.colors[k] ?? this.app.theme.hidden, this.app.dimBand(this.track, k)));
+    const scale = tall / top;
+    const entries = r.info.entries;
+    for (let x = 0; x < w; x++) {
+      const entry = x0 + ((x + 0.5) / w) * (x1 - x0);
+      if (entry < 0 || entry >= entries) continue;
+      const column = Math.min(level.columns - 1, Math.floor(entry / level.span));
+      let sum = 0;
+      let from = tall;
+      for (let k = 0; k < names; k++) {
+        sum += level.values[k * level.columns + column]!;
+        const to = Math.max(0, Math.round(tall - sum * scale));
+        const color = colors[k]!;
+        for (let y = to, p = to * w + x; y < from; y++, p += w) words[p] = color;
+        if (to < from) from = to;
       }
-      if (!any) continue;
-      c.fillStyle = this.track.coloring.colors[k] ?? this.app.theme.hidden;
-      c.globalAlpha = this.app.dimBand(this.track, k) ? 0.15 : 1;
-      c.beginPath();
-      c.moveTo(edges[0]!, py(low[0]!));
-      for (let i = 0; i < n; i++) {
-        const y = py(high[i]!);
-        c.lineTo(edges[i]!, y);
-        c.lineTo(edges[i + 1]!, y);
-      }
-      for (let i = n - 1; i >= 0; i--) {
-        const y = py(low[i]!);
-        c.lineTo(edges[i + 1]!, y);
-        c.lineTo(edges[i]!, y);
-      }
-      c.fill();
-      low.set(high);
     }
-    c.globalAlpha = 1;
+    c.putImageData(this.image, Math.round(left * this.density), 0);
   }
 
-  private drawCounters(
-    c: CanvasRenderingContext2D,
-    level: Level,
-    x0: number,
-    x1: number,
-    px: (x: number) => number,
-    py: (v: number) => number,
-  ): void {
+  // The upper end of each counter as a line; how far the value falls within a pixel as a shade.
+  private drawLines(c: CanvasRenderingContext2D, level: Level, x0: number, x1: number, px: (x: number) => number, py: (v: number) => number): void {
     const names = this.track.recording.info.counters.names;
-    const first = Math.max(0, Math.floor(x0 / level.span));
-    const last = Math.min(level.columns - 1, Math.floor(x1 / level.span));
     const end = this.track.recording.info.entries;
     names.forEach((name, k) => {
       if (!this.app.counters.has(name)) return;
       const color = this.app.counterColor(name);
       const min = 2 * k * level.columns;
       const max = min + level.columns;
-      c.strokeStyle = color;
+      const first = Math.max(0, Math.floor(x0 / level.span));
+      const last = Math.min(level.columns - 1, Math.floor(x1 / level.span));
       c.fillStyle = color;
-      c.lineWidth = name === "reserved" || name === "allocated" ? 1.4 : 1;
-      c.setLineDash(name === "largest_hole" ? [3, 2] : name === "pending" ? [1, 2] : []);
-      // The upper end as a line; how far the value falls within the column as a thin shade.
-      if (level.span > 1) {
-        c.globalAlpha = 0.12;
-        c.beginPath();
-        for (let i = first; i <= last; i++) {
-          const a = px(i * level.span);
-          const b = px(Math.min(end, (i + 1) * level.span));
-          const y = py(level.values[max + i]!);
-          c.rect(a, y, b - a, py(level.values[min + i]!) - y);
-        }
-        c.fill();
-        c.globalAlpha = 1;
-      }
-      c.beginPath();
+      const isThin = name === "largest_hole" || name === "pending";
+      const gap = name === "largest_hole" ? 5 : name === "pending" ? 3 : 0;
+      let before: number | null = null;
       for (let i = first; i <= last; i++) {
-        const y = py(level.values[max + i]!);
-        c.lineTo(px(i * level.span), y);
-        c.lineTo(px(Math.min(end, (i + 1) * level.span)), y);
+        const a = px(i * level.span);
+        const b = px(Math.min(end, (i + 1) * level.span));
+        const y = Math.round(py(level.values[max + i]!) * 2) / 2;
+        const low = py(level.values[min + i]!);
+        if (level.span > 1 && low - y > 1.5) {
+          c.globalAlpha = 0.13;
+          c.fillRect(a, y, Math.max(0.5, b - a), low - y);
+          c.globalAlpha = 1;
+        }
+        if (gap === 0 || b - a > 12 || Math.floor(a) % (2 * gap) < gap) c.fillRect(a, y - (isThin ? 0.5 : 0.75), Math.max(0.6, b - a), isThin ? 1 : 1.5);
+        if (before !== null && Math.abs(before - y) > 1) {
+          c.globalAlpha = isThin ? 0.5 : 1;
+          c.fillRect(a - 0.5, Math.min(before, y), 1.2, Math.abs(before - y));
+          c.globalAlpha = 1;
+        }
+        before = y;
       }
-      c.stroke();
     });
-    c.setLineDash([]);
   }
 
   destroy(): void {

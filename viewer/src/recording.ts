@@ -1,5 +1,5 @@
 // One recording of the view data: blocks, segments, counters, groups, stacks and times, loaded as they are needed.
-import { Blocks, OPEN, UNIT } from "./blocks";
+import { Blocks, OPEN, UNIT, type Tile } from "./blocks";
 import { DataError, type GroupInfo, type LevelInfo, type RecordingInfo, type ViewData } from "./data";
 
 export interface Segments {
@@ -120,11 +120,13 @@ export class Recording {
   }
 
   // The rest of the tiles, one chunk after the other, so that the page stays responsive.
-  async loadRest(progress: () => void): Promise<void> {
+  async loadRest(progress: (loaded: Tile[]) => void): Promise<void> {
     for (const tile of this.blocks.tiles) {
       if (tile.instances) continue;
       await this.blocks.load(tile);
-      progress();
+      progress(this.blocks.tiles.filter((other) => other.info.chunk === tile.info.chunk));
+      // Lets input and drawing in between.
+      await new Promise((resolve) => setTimeout(resolve, 0));
     }
   }
 

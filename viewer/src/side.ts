@@ -449,6 +449,7 @@ export class Side {
         x.missing === null ? null : ["missing", x.missing[0] === x.missing[1] ? bytes(x.missing[0]) : x.missing[0] <= 1 ? `at most ${bytes(x.missing[1])}` : range(x.missing[0], x.missing[1], bytes)],
         x.enough === null ? null : ["sufficient", `a limit of ${bytes(x.enough)} from the start`],
       ]),
+      h("p", {}, button("Zoom to it", () => this.zoomToCause(track, x))),
       h(
         "label",
         { class: "row" },
@@ -473,6 +474,28 @@ export class Side {
       x.trials.length > 0 ? this.trials(x) : null,
       text ? h("details", { open: false }, h("summary", {}, "What weir explain says"), h("pre", {}, text)) : null,
     ];
+  }
+
+  // Shows the segments in the way, from the allocation of what pins them to a little after the failure.
+  private zoomToCause(track: Track, x: Explained): void {
+    const app = this.app;
+    const r = track.recording;
+    const begins = x.pins.flatMap((p) => p.blocks.flatMap((b) => (b.event === null ? [] : [b.event])));
+    const from = Math.min(x.entry - 20, ...begins);
+    const room = (x.entry - from) * 0.25;
+    app.axis.show(app.axis.fromOwn(r, from - room), app.axis.fromOwn(r, x.entry + room));
+    const spots = x.pins.flatMap((p) => {
+      const y = r.yOf(p.address);
+      return y === null ? [] : [{ low: y, high: y + Math.max(p.size, x.request ?? 0) / UNIT }];
+    });
+    const first = spots[0];
+    if (first) {
+      const margin = (first.high - first.low) * 0.15;
+      track.map.showY(first.low - margin, first.high + margin);
+    }
+    app.showsCause = true;
+    app.setCursor(app.axis.fromOwn(r, x.entry), track);
+    app.moved();
   }
 
   private pins(track: Track, x: Explained): Child {

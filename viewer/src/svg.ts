@@ -11,7 +11,7 @@ const escapes: Record<string, string> = { "&": "&amp;", "<": "&lt;", ">": "&gt;"
 
 function escape(text: string): string {
   // Control characters are not allowed in XML, not even escaped.
-  // eslint-disable-next-line no-control-regex
+   
   return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"]/g, (c) => escapes[c]!);
 }
 

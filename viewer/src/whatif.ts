@@ -176,7 +176,7 @@ function predictions(result: unknown): [string, Child][] {
       else for (const [k, v] of Object.entries(o)) visit(v, name ? `${name} ${k}` : k);
     }
   };
-  const first = Array.isArray(result) ? result[0] : result;
+  const first: unknown = Array.isArray(result) ? (result as unknown[])[0] : result;
   visit(first, "");
   return rows.slice(0, 24).map(([name, v]) => [name.replaceAll("_", " "), v]);
 }
