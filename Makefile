@@ -19,6 +19,9 @@ run: all
 	@echo 'A recorded PyTorch job ran out of memory: build/weir explain tests/data/traces/llama_oom.pickle.zst'
 	@build/weir explain tests/data/traces/llama_oom.pickle.zst
 	@echo
+	@echo 'The same as a page: build/weir view -o build/llama_oom.html tests/data/traces/llama_oom.pickle.zst'
+	@build/weir view --no-open -o build/llama_oom.html tests/data/traces/llama_oom.pickle.zst || true
+	@echo
 	@echo 'Next: build/weir --help lists all commands, docs/README.md all pages, and make help all targets.'
 
 test:
@@ -56,7 +59,8 @@ clean:
 
 help:
 	@echo 'make           build the library, the program build/weir and the Python package build/python'
-	@echo 'make run       build, run `weir demo` (with ARGS="..." as arguments), and explain a recorded failure'
+	@echo 'make run       build, run `weir demo` (with ARGS="..." as arguments), explain a recorded failure,'
+	@echo '               and write a page that shows it (build/llama_oom.html)'
 	@echo 'make test      build and run all tests, about 7 minutes on two cores'
 	@echo '               (STAGES="debug asan tsan strict clang fuzz" selects stages)'
 	@echo 'make test-all  run the long forms of the tests, fuzz longer, and test `make run` and `make test` in a'

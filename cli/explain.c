@@ -1,7 +1,7 @@
 /*
  * weir explain: why a recorded job ran out of memory, and what would have helped.
  */
-#include "offline/explain.h"
+#include "explain.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,6 +14,8 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/describe.h"
+#include "offline/explain_json.h"
+#include "offline/leaks.h"
 #include "prediction.h"
 #include "progress.h"
 
@@ -284,6 +286,25 @@ static void print_cause(const weir__explanation *x) {
   }
 }
 
+static void print_growth(const report *f) {
+  const weir__growth *g = &f->x->growth;
+  const char *unit = g->is_step_window ? "window" : "step";
+  char text[2][32], title[192];
+  if (!g->is_found)
+    return;
+  printf("  %sgrowth%s      %s: %s in %" PRIu64
+         " block%s were allocated since %s %lld of %zu and not freed, %s a %s, most "
+         "by %s%s.\n",
+         weir_cli_bold(), weir_cli_plain(),
+         g->is_cause ? "A leak is the cause, since without it the request would have been served"
+                     : "There is a leak, which alone does not explain the failure",
+         bytes(g->bytes, text[0]), g->count, g->count == 1 ? "" : "s", unit, (long long)g->first_step, g->steps,
+         bytes((uint64_t)g->bytes_per_step, text[1]), unit, weir__leak_title(f->snapshot, g->stack, g->size, title),
+         g->stacks > 1 ? " and others" : "");
+  printf("              ");
+  weir_cli_print_command("leaks", "", f->name);
+}
+
 /* The settings that were tried and do not help. */
 static void print_failed_settings(const weir__explanation *x) {
   size_t count = 0, shown = 0;
@@ -522,6 +543,7 @@ static void print_text(const report *f) {
   if (f->x->has_request) {
     print_cause(f->x);
     print_missing(f);
+    print_growth(f);
   } else {
     print_outcome(f);
     print_short(f->x);
@@ -535,138 +557,18 @@ static void print_text(const report *f) {
   print_next(f);
 }
 
+char *weir_cli_explain_text(const char *name, const weir__recording *recording, const weir__explanation *explanation) {
+  if (!weir_cli_capture_begin())
+    return NULL;
+  print_text(&(report){name, recording, &recording->devices[explanation->device], explanation});
+  return weir_cli_capture_end();
+}
+
 /* ---- JSON ---- */
 
-static void json_stack(const weir__recording *s, uint32_t stack) {
-  WEIR_CLI_JSON(JSON_LIST("stack"));
-  for (size_t i = 0; stack < s->stack_count && i < s->stacks[stack].count; i++) {
-    const weir__recording_frame *f = &s->frames[s->stack_frames[s->stacks[stack].first + i]];
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", s->strings.items[f->name].text),
-                  JSON_TEXT("filename", s->strings.items[f->filename].text), JSON_INTEGER("line", f->line), JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-static void json_request(const report *f) {
-  const weir__explanation *x = f->x;
-  if (!x->has_request) {
-    WEIR_CLI_JSON(JSON_NULL("request"));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT("request"), JSON_NATURAL("bytes", x->request), JSON_NATURAL("rounded", x->rounded),
-                JSON_NATURAL("wanted", x->wanted), JSON_INTEGER("stream", f->snapshot->streams[x->stream]),
-                JSON_BOOL("private", x->is_private), JSON_NATURAL("device_free", x->device_free));
-  json_stack(f->snapshot, x->stack);
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-/* null if not known or not found. */
-static void json_missing(const weir__explanation *x) {
-  if (x->has_missing)
-    WEIR_CLI_JSON(JSON_OBJECT("missing"), JSON_NATURAL("least", x->missing_least),
-                  JSON_NATURAL("most", x->missing_most), JSON_CLOSE);
-  else
-    WEIR_CLI_JSON(JSON_NULL("missing"));
-  WEIR_CLI_JSON(JSON_NATURAL_IF(x->fit_request != 0, "enough_for_request", x->fit_request),
-                JSON_NATURAL_IF(x->fit_recording != 0, "enough_for_recording", x->fit_recording));
-}
-
-static void json_pinning_block(const report *f, const weir__explained_block *b) {
-  int64_t time = b->event == SIZE_MAX ? 0 : f->device->events[b->event].time_us;
-  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("address", b->address), JSON_NATURAL("size", b->size),
-                JSON_NATURAL("requested", b->requested), JSON_NATURAL_IF(b->event != SIZE_MAX, "event", b->event));
-  if (time && f->x->time_us)
-    WEIR_CLI_JSON(JSON_INTEGER("age_us", span(time, f->x->time_us)));
-  else
-    WEIR_CLI_JSON(JSON_NULL("age_us"));
-  json_stack(f->snapshot, b->stack);
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-static void json_pins(const report *f) {
-  const weir__explanation *x = f->x;
-  WEIR_CLI_JSON(JSON_OBJECT("pins"), JSON_TEXT("kind", x->pins_serve ? "could serve" : "could go back"),
-                JSON_LIST("segments"));
-  for (size_t i = 0; i < x->pin_count; i++) {
-    const weir__pin *p = &x->pins[i];
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("address", p->segment), JSON_NATURAL("size", p->bytes),
-                  JSON_NATURAL("free", p->free), JSON_NATURAL("pinned", p->pinned), JSON_NATURAL("count", p->count),
-                  JSON_LIST("blocks"));
-    for (size_t k = 0; k < p->block_count; k++)
-      json_pinning_block(f, &p->blocks[k]);
-    WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
-}
-
-static void json_trials(const weir__explanation *x) {
-  static const char *const remedies[] = {"wait", "empty_cache", "setting"};
-  WEIR_CLI_JSON(JSON_LIST("trials"));
-  for (size_t i = 0; i < x->trial_count; i++) {
-    const weir__trial *t = &x->trials[i];
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("remedy", remedies[t->remedy]), JSON_BOOL("works", t->works),
-                  JSON_NATURAL("reserved", t->reserved), JSON_NATURAL("failed_before", t->failed_before));
-    if (t->remedy == WEIR__REMEDY_SETTING) {
-      WEIR_CLI_JSON(JSON_TEXT("change", t->change), JSON_TEXT("conf", t->conf), JSON_BOOL("weir_only", t->is_weir_only),
-                    JSON_BOOL("depends_on_streams", t->depends));
-    } else if (t->remedy == WEIR__REMEDY_EMPTY)
-      WEIR_CLI_JSON(JSON_NATURAL("after_event", t->event));
-    WEIR_CLI_JSON(JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-/* The keys are always the same, so that a program need not test for each. */
-static void json_unknown(const weir__explanation *x) {
-  WEIR_CLI_JSON(JSON_TEXT("unknown", x->difference), JSON_NULL("limit"), JSON_NULL("limit_most"),
-                JSON_NULL("limit_is_inferred"), JSON_NULL("limit_is_device"), JSON_NULL("memory"), JSON_NULL("missing"),
-                JSON_NULL("enough_for_request"), JSON_NULL("enough_for_recording"), JSON_NULL("reserved"),
-                JSON_NULL("bytes"), JSON_NULL("largest_hole"), JSON_NULL("largest_elsewhere"), JSON_NULL("cause"),
-                JSON_NULL("pins"), JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_LIST("trials"), JSON_CLOSE);
-}
-
-static void json_cause(const report *f) {
-  static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
-                                     "free_split", "free_class", "free_stream", "free_pool"};
-  static const char *const causes[] = {"none",  "exhausted", "fragmented", "streams",
-                                       "pools", "class",     "waiting",    "mixed"};
-  const weir__explanation *x = f->x;
-  WEIR_CLI_JSON(JSON_NATURAL_IF(x->limit != UINT64_MAX, "limit", x->limit),
-                JSON_NATURAL_IF(x->limit_most != UINT64_MAX, "limit_most", x->limit_most),
-                JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_device", x->limit_is_device),
-                JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
-  json_missing(x);
-  WEIR_CLI_JSON(JSON_NATURAL_IF(x->reserved != UINT64_MAX, "reserved", x->reserved), JSON_OBJECT("bytes"));
-  for (int i = 0; i < WEIR__USES; i++)
-    WEIR_CLI_JSON(JSON_NATURAL(uses[i], x->bytes[i]));
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_NATURAL("largest_hole", x->largest_hole),
-                JSON_NATURAL("largest_elsewhere", x->largest_elsewhere), JSON_TEXT("cause", causes[x->cause]));
-  json_pins(f);
-  WEIR_CLI_JSON(JSON_LIST("holders"));
-  for (size_t i = 0; i < x->holder_count; i++) {
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("bytes", x->holders[i].bytes),
-                  JSON_NATURAL("count", x->holders[i].count), JSON_NATURAL("size", x->holders[i].size));
-    json_stack(f->snapshot, x->holders[i].stack);
-    WEIR_CLI_JSON(JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_BOOL("proven", x->is_proven));
-  json_trials(x);
-}
-
 static void print_json(const report *f) {
-  static const char *const moments[] = {"auto", "oom", "peak", "end", "event"};
-  static const char *const histories[] = {"none", "complete", "late", "wrapped"};
-  const weir__explanation *x = f->x;
   weir_cli_json_begin(0);
-  WEIR_CLI_JSON(JSON_TEXT("file", f->name), JSON_INTEGER("device", x->device), JSON_TEXT("moment", moments[x->moment]),
-                JSON_NATURAL("event", x->event), JSON_NATURAL("events", x->event_count),
-                JSON_INTEGER("time_us", x->time_us), JSON_TEXT("history", histories[x->completeness]),
-                JSON_NATURAL("differences", x->differences), JSON_BOOL("from_file", x->is_from_file));
-  json_request(f);
-  if (x->is_unknown)
-    json_unknown(x);
-  else
-    json_cause(f);
+  weir__explain_json(&weir_cli_json_sink, f->name, f->snapshot, f->x);
   weir_cli_json_end();
 }
 

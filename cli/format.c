@@ -48,9 +48,16 @@ const char *weir_cli_escaped_part(const char *text, size_t length) {
 
 const char *weir_cli_escaped(const char *text) { return weir_cli_escaped_part(text, strlen(text)); }
 
+/* Output that goes to a text. */
+static struct capture {
+  FILE *out; /* the real standard output; NULL while nothing is captured */
+  char *text;
+  size_t size;
+} capture;
+
 static bool wants_bold(void) {
   const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+  return !capture.out && isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
 }
 
 const char *weir_cli_bold(void) { return wants_bold() ? "\033[1m" : ""; }
@@ -237,7 +244,7 @@ static ssize_t fold_write(void *cookie, const char *text, size_t length) {
 }
 
 void weir_cli_fold_begin(void) {
-  if (fold.out)
+  if (fold.out || capture.out)
     return;
   FILE *folded = fopencookie(NULL, "w", (cookie_io_functions_t){.write = fold_write});
   if (!folded)
@@ -266,6 +273,26 @@ void weir_cli_fold_end(void) {
   fold = (struct fold){0};
   if (!ok)
     fputs("weir: out of host memory for the output\n", stderr);
+}
+
+/* ---- Capturing ---- */
+
+bool weir_cli_capture_begin(void) {
+  FILE *text = open_memstream(&capture.text, &capture.size);
+  if (!text)
+    return false;
+  capture.out = stdout;
+  stdout = text;
+  return true;
+}
+
+char *weir_cli_capture_end(void) {
+  char *text = fclose(stdout) ? NULL : capture.text;
+  stdout = capture.out;
+  if (!text)
+    free(capture.text);
+  capture = (struct capture){0};
+  return text;
 }
 
 /* ---- Commands for the shell ---- */

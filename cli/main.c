@@ -27,13 +27,23 @@ static int run(int count, char **arguments) {
 
 static const weir_cli_option option_table[] = {{"version", 'V', .target = &version, .help = "print the version"}, {0}};
 
-static const weir_cli_command *const commands[] = {&weir_cmd_summary, &weir_cmd_explain,
-                                                   &weir_cmd_info,    &weir_cmd_lint,
-                                                   &weir_cmd_replay,  &weir_cmd_whatif,
-                                                   &weir_cmd_tune,    &weir_cmd_plot,
-                                                   &weir_cmd_export,  &weir_cmd_redact,
-                                                   &weir_cmd_demo,    &weir_cmd_bench,
-                                                   &weir_cmd_help,    NULL};
+static const weir_cli_command *const commands[] = {&weir_cmd_summary,
+                                                   &weir_cmd_explain,
+                                                   &weir_cmd_view,
+                                                   &weir_cmd_plot,
+                                                   &weir_cmd_leaks,
+                                                   &weir_cmd_diff,
+                                                   &weir_cmd_info,
+                                                   &weir_cmd_lint,
+                                                   &weir_cmd_replay,
+                                                   &weir_cmd_whatif,
+                                                   &weir_cmd_tune,
+                                                   &weir_cmd_export,
+                                                   &weir_cmd_redact,
+                                                   &weir_cmd_demo,
+                                                   &weir_cmd_bench,
+                                                   &weir_cmd_help,
+                                                   NULL};
 
 const weir_cli_command weir_cmd = {
     .summary = "inspect, predict and share GPU memory histories",
@@ -45,7 +55,7 @@ const weir_cli_command weir_cmd = {
     .argument = "COMMAND",
     .options = option_table,
     .topics = commands,
-    .exit = {"done", "failed", NULL, "done, and memory runs out (replay, tune)"},
+    .exit = {"done", "failed", NULL, "done, and memory runs out (replay, tune), leaks (leaks) or grew (diff)"},
     .run = run};
 
 /* Removes temporary files that have a name, and then lets the signal end the process. */

@@ -227,6 +227,8 @@ static int check_arguments(int count, char **arguments) {
   return WEIR_EXIT_OK;
 }
 
+static bool is_digits(const char *text) { return *text && !text[strspn(text, "0123456789")]; }
+
 int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
   struct option long_options[MOST_OPTIONS + 1] = {{0}};
   char letters[3 * MOST_OPTIONS] = ":";
@@ -238,7 +240,8 @@ int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
     strcpy(letters, "+:"); /* options end at the topic, which has its own */
   for (size_t i = 0; (o = weir_cli_option_at(command, i)); i++) {
     size_t length = strlen(letters);
-    long_options[i] = (struct option){o->name, o->value ? required_argument : no_argument, NULL, FIRST_VALUE + (int)i};
+    int takes = o->is_optional ? optional_argument : o->value ? required_argument : no_argument;
+    long_options[i] = (struct option){o->name, takes, NULL, FIRST_VALUE + (int)i};
     if (o->letter)
       snprintf(letters + length, sizeof letters - length, "%c%s", o->letter, o->value ? ":" : "");
   }
@@ -256,7 +259,9 @@ int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
       return WEIR_EXIT_OK;
     }
     given[i] = true;
-    code = read_value(o, optarg);
+    if (o->is_optional && !optarg && optind < argc && is_digits(argv[optind]))
+      optarg = argv[optind++];
+    code = o->is_optional && !optarg ? o->read(NULL) : read_value(o, optarg);
   }
   if (!code)
     code = check_options(given);

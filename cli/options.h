@@ -30,6 +30,7 @@ typedef struct weir_cli_option {
   const char *name; /* without dashes */
   char letter;      /* the short form, 0 if there is none */
   bool is_required; /* the command needs it */
+  bool is_optional; /* its value may be left out, and is a number: `read` gets NULL then */
   weir_cli_kind kind;
   const char *value; /* what the help calls the value, NULL for a flag */
   void *target;      /* of the type that kind names */

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 #include "cli.h"
-#include "json.h"
+#include "offline/predict_json.h"
 #include "progress.h"
 
 /* ---- Options ---- */
@@ -134,14 +134,6 @@ int weir_cli_read_conf(const char *conf, weir__settings *settings) {
 
 /* ---- Printing ---- */
 
-const char *weir_cli_conf_text(const weir__settings *settings, char text[WEIR_CLI_CONF_TEXT]) {
-  weir__settings shown = *settings;
-  if (shown.moving_pages)
-    shown.expandable_segments = false; /* implied */
-  weir__settings_format(&shown, text, WEIR_CLI_CONF_TEXT);
-  return text;
-}
-
 const char *weir_cli_format_ns(double ns, char text[32]) {
   static const struct {
     double from, unit;
@@ -176,101 +168,10 @@ void weir_cli_print_failure(const weir__prediction *prediction) {
          weir__format_bytes(prediction->failed_allocated, text[2]));
 }
 
-/* What was in use before the recording began. */
-typedef struct initial {
-  size_t blocks;
-  uint64_t bytes; /* requested */
-} initial;
-
-static initial count_initial(const weir__state *state) {
-  initial sum = {0};
-  for (size_t i = 0; i < state->block_count; i++)
-    if (weir__state_is_active(&state->blocks[i])) {
-      sum.blocks++;
-      sum.bytes += state->blocks[i].requested;
-    }
-  return sum;
-}
-
 void weir_cli_print_start(const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
-  const initial sum = count_initial(state);
+  const weir__start_use sum = weir__start_use_of(history);
   char text[2][32];
   printf("%zu blocks (%s) in %zu segments (%s) existed before it", sum.blocks, weir__format_bytes(sum.bytes, text[0]),
          state->segment_count, weir__format_bytes(state->reserved, text[1]));
-}
-
-void weir_cli_json_start(const weir__replayer *history) {
-  const weir__state *state = weir__replayer_start(history);
-  const initial sum = count_initial(state);
-  if (!state->segment_count) {
-    WEIR_CLI_JSON(JSON_NULL("before"));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT("before"), JSON_NATURAL("blocks", sum.blocks), JSON_NATURAL("requested", sum.bytes),
-                JSON_NATURAL("segments", state->segment_count), JSON_NATURAL("reserved", state->reserved), JSON_CLOSE);
-}
-
-void weir_cli_json_calls(const weir__prediction *prediction) {
-  static const char *const begins[] = {
-      [WEIR__BEGINS_EMPTY] = "empty", [WEIR__BEGINS_HELD] = "held", [WEIR__BEGINS_ANEW] = "anew"};
-  WEIR_CLI_JSON(JSON_TEXT("begins", begins[prediction->begin]),
-                JSON_REAL("fragmentation", weir__prediction_fragmentation(prediction), 6),
-                JSON_REAL("cost_ns", prediction->cost, 0), JSON_OBJECT("calls"));
-  for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {
-    const weir__meter_count *c = &prediction->calls.of[kind];
-    WEIR_CLI_JSON(JSON_OBJECT(weir__meter_name((weir__meter_kind)kind)), JSON_NATURAL("calls", c->calls),
-                  JSON_NATURAL("failed", c->failed), JSON_NATURAL("handles", c->handles),
-                  JSON_NATURAL("bytes", c->bytes), JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE);
-  if (!prediction->failures) {
-    WEIR_CLI_JSON(JSON_NULL("first_failure"));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT("first_failure"), JSON_NATURAL("event", prediction->first_failure),
-                JSON_NATURAL("bytes", prediction->failed_bytes), JSON_NATURAL("reserved", prediction->failed_reserved),
-                JSON_NATURAL("allocated", prediction->failed_allocated), JSON_CLOSE);
-}
-
-static void json_moving(const weir_moving_stats *m) {
-  WEIR_CLI_JSON(JSON_OBJECT("moving"), JSON_INTEGER("pages_moved", m->pages_moved),
-                JSON_INTEGER("moved_bytes", m->moved_bytes), JSON_INTEGER("pages_made", m->pages_made),
-                JSON_INTEGER("pages_returned", m->pages_returned), JSON_INTEGER("aliases_peak", m->aliases_peak),
-                JSON_INTEGER("aliases_unmapped", m->aliases_unmapped), JSON_CLOSE);
-}
-
-/* The other end of a range: null if there is none. */
-static void json_busy(const weir__prediction *p) {
-  const weir__prediction_busy *busy = &p->busy;
-  if (!p->is_range) {
-    WEIR_CLI_JSON(JSON_NULL("streams_busy"));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT("streams_busy"), JSON_NATURAL("peak_reserved", busy->peak_reserved),
-                JSON_NATURAL("peak_allocated", busy->peak_allocated), JSON_NATURAL("retries", busy->retries),
-                JSON_NATURAL("failures", busy->failures),
-                JSON_REAL("fragmentation", weir__prediction_busy_fragmentation(p), 6),
-                JSON_REAL("cost_ns", busy->cost, 0), JSON_NATURAL("calls", busy->calls));
-  json_moving(&busy->moving);
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-void weir_cli_json_fit(const char *key, const weir__fit *fit) {
-  if (!fit->bytes) {
-    WEIR_CLI_JSON(JSON_NULL(key));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_NATURAL("bytes", fit->bytes), JSON_NATURAL("retries", fit->retries),
-                JSON_NATURAL("bytes_if_streams_idle", fit->least), JSON_CLOSE);
-}
-
-void weir_cli_json_prediction(const weir__prediction *prediction) {
-  WEIR_CLI_JSON(JSON_NATURAL("peak_reserved", prediction->peak_reserved),
-                JSON_NATURAL("peak_allocated", prediction->peak_allocated),
-                JSON_NATURAL("peak_requested", prediction->peak_requested),
-                JSON_NATURAL("retries", prediction->retries), JSON_NATURAL("failures", prediction->failures));
-  weir_cli_json_calls(prediction);
-  json_moving(&prediction->moving);
-  json_busy(prediction);
 }

@@ -54,11 +54,6 @@ extern const char weir_cli_moving_note[];
 /* An exit code; reports what is wrong with the text. */
 int weir_cli_read_conf(const char *conf, weir__settings *settings);
 
-enum { WEIR_CLI_CONF_TEXT = 4096 };
-
-/* The settings as text, "" for the defaults. Returns `text`. */
-const char *weir_cli_conf_text(const weir__settings *settings, char text[WEIR_CLI_CONF_TEXT]);
-
 /* "6.44 ms", "850 us"; returns `text`. */
 const char *weir_cli_format_ns(double ns, char text[32]);
 
@@ -71,13 +66,5 @@ void weir_cli_print_failure(const weir__prediction *prediction);
 /* For a recording that began late: "395 blocks (9.87 GiB) in 156 segments (10.33 GiB) existed before it", without a
  * newline. */
 void weir_cli_print_start(const weir__replayer *history);
-
-/* Members of the JSON object that is being written. */
-void weir_cli_json_start(const weir__replayer *history);
-void weir_cli_json_prediction(const weir__prediction *prediction);
-void weir_cli_json_calls(const weir__prediction *prediction);
-
-/* null for a fit that was not found. */
-void weir_cli_json_fit(const char *key, const weir__fit *fit);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
+#include "offline/predict_json.h"
 #include "prediction.h"
 #include "progress.h"
 
@@ -94,8 +95,8 @@ static void print_json(const weir_cli_history *h, const weir__replay_report *rep
                 JSON_INTEGER("num_device_free", s->num_device_free),
                 JSON_INTEGER("num_alloc_retries", s->num_alloc_retries), JSON_INTEGER("num_ooms", s->num_ooms),
                 JSON_REAL("seconds", report->seconds, 6));
-  weir_cli_json_start(h->history);
-  weir_cli_json_calls(&p);
+  weir__json_start(&weir_cli_json_sink, h->history);
+  weir__json_calls(&weir_cli_json_sink, &p);
   weir_cli_json_end();
 }
 

@@ -13,8 +13,8 @@
 #include "cli.h"
 #include "graph.h"
 #include "json.h"
-#include "offline/classes.h"
 #include "offline/describe.h"
+#include "offline/summary_json.h"
 #include "progress.h"
 
 static bool json, graph;
@@ -113,34 +113,8 @@ static void print_peak(const weir__recording *snapshot, int device, const weir__
   putchar('\n');
 }
 
-/* What the summary of a device shows beside weir__summary. */
-typedef struct more {
-  bool has_classes;                /* classes could be told apart */
-  uint64_t classes[WEIR__CLASSES]; /* bytes at the peak of live memory */
-  size_t steps;
-} more;
-
-static weir_status find_more(const weir__recording *snapshot, int number, const weir__summary *s, more *more) {
-  weir__lives lives;
-  weir__classes classes;
-  if (s->is_unknown || !snapshot->devices[number].event_count)
-    return WEIR_OK;
-  weir_status status = weir__lives_make(snapshot, number, &lives);
-  if (status)
-    return status;
-  status = weir__classes_make(snapshot, number, &lives, &classes);
-  if (!status) {
-    weir__classes_sum(&lives, &classes, s->live.event, more->classes);
-    more->has_classes = classes.is_known;
-    more->steps = classes.steps;
-    weir__classes_clear(&classes);
-  }
-  weir__lives_clear(&lives);
-  return status;
-}
-
 /* The largest first; "unknown" last. */
-static void print_classes(const more *m) {
+static void print_classes(const weir__summary_classes *m) {
   bool is_done[WEIR__CLASSES] = {[WEIR__CLASS_UNKNOWN] = true};
   char text[32];
   const char *separator = "";
@@ -158,7 +132,8 @@ static void print_classes(const more *m) {
   putchar('\n');
 }
 
-static void print_device(const weir__recording *snapshot, int number, const weir__summary *s, const more *m) {
+static void print_device(const weir__recording *snapshot, int number, const weir__summary *s,
+                         const weir__summary_classes *m) {
   const weir__recording_device *device = &snapshot->devices[number];
   char text[4][32], span[32];
   size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
@@ -212,23 +187,10 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   print_holders(snapshot, s->at_end, s->at_end_count);
 }
 
-typedef struct host_sums {
-  uint64_t reserved, active; /* bytes */
-} host_sums;
-
-static host_sums sum_host(const weir__recording_device *host) {
-  host_sums sums = {0};
-  for (size_t i = 0; i < host->segment_count; i++) {
-    sums.reserved += host->segments[i].size;
-    sums.active += host->segments[i].active;
-  }
-  return sums;
-}
-
 /* Pinned host memory, if the file has any. */
 static void print_host(const weir__recording_device *host) {
   char text[2][32];
-  const host_sums sums = sum_host(host);
+  const weir__summary_host sums = weir__summarize_host(host);
   if (!host->segment_count && !host->event_count)
     return;
   printf("  pinned host memory  %s in use of %s, in %zu segment%s; %zu event%s\n", bytes(sums.active, text[0]),
@@ -237,7 +199,7 @@ static void print_host(const weir__recording_device *host) {
 }
 
 static void print_text(const char *file, const weir__recording *snapshot, const weir__summary *devices,
-                       const more *more) {
+                       const weir__summary_classes *more) {
   size_t events = 0, used = 0;
   weir_cli_fold_begin();
   for (size_t i = 0; i < snapshot->device_count; i++) {
@@ -276,97 +238,10 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
          "_dump_snapshot()");
 }
 
-/* ---- JSON ---- */
-
-static void json_holders(const weir__recording *snapshot, const char *key, const weir__holder *holders, size_t count) {
-  char text[WEIR__DESCRIBE_TEXT];
-  WEIR_CLI_JSON(JSON_LIST(key));
-  for (size_t i = 0; i < count; i++) {
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("bytes", holders[i].bytes), JSON_NATURAL("count", holders[i].count));
-    if (holders[i].size)
-      WEIR_CLI_JSON(JSON_NATURAL("size", holders[i].size));
-    else
-      WEIR_CLI_JSON(JSON_TEXT("stack", weir__describe_stack(snapshot, holders[i].stack, text)));
-    WEIR_CLI_JSON(JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-static void json_peaks(const weir__recording_device *device, const weir__summary *s) {
-  bool is_known = !s->is_unknown;
-  WEIR_CLI_JSON(JSON_NATURAL_IF(is_known, "unknown_segments", s->unknown_segments),
-                JSON_NATURAL_IF(is_known, "live_before", s->live_before),
-                JSON_NATURAL_IF(is_known, "reserved_before", s->reserved_before),
-                JSON_NATURAL_IF(is_known, "peak_live", s->live.bytes),
-                JSON_NATURAL_IF(is_known, "peak_live_event", s->live.event),
-                JSON_NATURAL_IF(is_known, "peak_reserved", s->reserved.bytes),
-                JSON_NATURAL_IF(is_known, "peak_reserved_event", s->reserved.event));
-  if (device->start)
-    WEIR_CLI_JSON(JSON_OBJECT("peak_before"), JSON_NATURAL("allocated", device->peak_allocated),
-                  JSON_NATURAL("reserved", device->peak_reserved), JSON_CLOSE);
-  if (s->actions[WEIR_TRACE_OOM]) {
-    WEIR_CLI_JSON(JSON_OBJECT("first_oom"), JSON_NATURAL("event", s->first_oom),
-                  JSON_NATURAL("size", device->events[s->first_oom].size), JSON_CLOSE);
-  } else
-    WEIR_CLI_JSON(JSON_NULL("first_oom"));
-}
-
-static void json_classes(const weir__summary *s, const more *m) {
-  if (!m->has_classes || s->is_unknown) {
-    WEIR_CLI_JSON(JSON_NULL("classes_at_peak"));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT("classes_at_peak"));
-  for (int i = 0; i < WEIR__CLASSES; i++)
-    WEIR_CLI_JSON(JSON_NATURAL(weir__class_name((weir__class)i), m->classes[i]));
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-static void json_device(const weir__recording *snapshot, int number, const weir__summary *s, const more *m) {
-  static const char *const completeness[] = {"none", "complete", "late", "wrapped"};
-  const weir__recording_device *device = &snapshot->devices[number];
-  bool has_blocks = !s->is_end_told && !snapshot->is_events_only, has_end = s->is_end_told || has_blocks;
-  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_INTEGER("device", number), JSON_NATURAL("events", device->event_count),
-                JSON_OBJECT("actions"));
-  for (int i = 0; i <= WEIR__ACTION_UNKNOWN; i++)
-    if (s->actions[i])
-      WEIR_CLI_JSON(JSON_NATURAL(weir_trace_action_name((weir_trace_action)i), s->actions[i]));
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_INTEGER("first_us", s->first_us), JSON_INTEGER("last_us", s->last_us),
-                JSON_TEXT("history", completeness[s->completeness]), JSON_NATURAL("unknown_frees", s->unknown_frees),
-                JSON_NATURAL("dropped", device->dropped));
-  json_peaks(device, s);
-  WEIR_CLI_JSON(JSON_BOOL("has_stacks", s->has_stacks), JSON_NATURAL("streams", s->streams),
-                JSON_NATURAL("large_segments", s->large_segments), JSON_NATURAL("small_segments", s->small_segments),
-                JSON_NATURAL("private_segments", s->private), JSON_NATURAL_IF(has_end, "end_reserved", s->end_reserved),
-                JSON_NATURAL_IF(has_blocks, "end_allocated", s->end_allocated),
-                JSON_NATURAL_IF(has_blocks, "end_active", s->end_active),
-                JSON_NATURAL_IF(has_end, "end_requested", s->end_requested));
-  json_holders(snapshot, "holders_at_peak", s->holders, s->is_unknown ? 0 : s->holder_count);
-  json_holders(snapshot, "holders_at_end", s->at_end, s->at_end_count);
-  json_classes(s, m);
-  WEIR_CLI_JSON(JSON_NATURAL("training_steps", m->steps), JSON_CLOSE);
-}
-
 static void print_json(const char *file, const weir__recording *snapshot, const weir__summary *devices,
-                       const more *more) {
+                       const weir__summary_classes *classes) {
   weir_cli_json_begin(0);
-  WEIR_CLI_JSON(JSON_TEXT("file", file), JSON_TEXT("settings", snapshot->conf), JSON_LIST("devices"));
-  for (size_t i = 0; i < snapshot->device_count; i++)
-    json_device(snapshot, (int)i, &devices[i], &more[i]);
-  WEIR_CLI_JSON(JSON_CLOSE);
-  if (snapshot->has_host) {
-    const host_sums sums = sum_host(&snapshot->host);
-    WEIR_CLI_JSON(JSON_OBJECT("host"), JSON_NATURAL("segments", snapshot->host.segment_count),
-                  JSON_NATURAL("reserved", sums.reserved), JSON_NATURAL("active", sums.active),
-                  JSON_NATURAL("events", snapshot->host.event_count), JSON_CLOSE);
-  } else
-    WEIR_CLI_JSON(JSON_NULL("host"));
-  WEIR_CLI_JSON(JSON_LIST("not_understood"));
-  for (size_t i = 0; i < snapshot->ignored_count; i++)
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("where", snapshot->ignored[i].where),
-                  JSON_TEXT("key", snapshot->ignored[i].key), JSON_NATURAL("count", snapshot->ignored[i].count),
-                  JSON_CLOSE);
-  WEIR_CLI_JSON(JSON_CLOSE);
+  weir__summary_json(&weir_cli_json_sink, file, snapshot, devices, classes);
   weir_cli_json_end();
 }
 
@@ -380,13 +255,13 @@ static int summarize_file(const char *file) {
     return weir_cli_fail("%s", weir_last_error());
   }
   weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
-  more *more = calloc(snapshot->device_count + 1, sizeof *more);
+  weir__summary_classes *more = calloc(snapshot->device_count + 1, sizeof *more);
   if (!devices || !more)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   for (size_t i = 0; i < snapshot->device_count && !status; i++)
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   for (size_t i = 0; i < snapshot->device_count && !status; i++)
-    status = find_more(snapshot, (int)i, &devices[i], &more[i]);
+    status = weir__summarize_classes(snapshot, (int)i, &devices[i], &more[i]);
   weir_cli_progress_end(progress);
   if (status || !devices || !more)
     weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
+#include "offline/predict_json.h"
 #include "offline/tune.h"
 #include "prediction.h"
 #include "progress.h"
@@ -37,8 +38,8 @@ static double saved_percent(uint64_t before, uint64_t after) {
 static void print_row(const tuning *t, size_t candidate) {
   const weir__tune_result *r = &t->result;
   const weir__tune_candidate *c = &r->candidates[candidate];
-  char text[2][32], conf[WEIR_CLI_CONF_TEXT];
-  const char *name = weir_cli_conf_text(&c->settings, conf);
+  char text[2][32], conf[WEIR__CONF_TEXT];
+  const char *name = weir__conf_text(&c->settings, conf);
   bool is_moving = r->moving && candidate == r->moving, is_best = candidate == r->best || is_moving;
   if (candidate == 0 && r->is_mixed)
     name = "those of each file";
@@ -118,14 +119,14 @@ static void print_fit(const char *which, const weir__fit *fit) {
 static void print_moving(const tuning *t) {
   const weir__tune_result *r = &t->result;
   const weir__tune_score *before = &r->candidates[0].score, *after = &r->candidates[r->moving].score;
-  char text[3][32], conf[WEIR_CLI_CONF_TEXT];
+  char text[3][32], conf[WEIR__CONF_TEXT];
   if (!r->moving)
     return;
   printf("%sThe best with Weir's allocator under PyTorch%s (moving_pages is a key that PyTorch does not know: see "
          "docs/torch.md):\n",
          weir_cli_bold(), weir_cli_plain());
   weir_cli_keep_line();
-  printf("  export WEIR_ALLOC_CONF='%s'\n", weir_cli_conf_text(&r->candidates[r->moving].settings, conf));
+  printf("  export WEIR_ALLOC_CONF='%s'\n", weir__conf_text(&r->candidates[r->moving].settings, conf));
   printf("Peak reserved memory is %s, %.1f %% less than recorded. Driver calls cost %s.\n",
          weir__format_bytes(after->peak, text[0]), saved_percent(before->peak, after->peak),
          weir_cli_format_ns(after->cost, text[1]));
@@ -136,8 +137,8 @@ static void print_moving(const tuning *t) {
 static void print_verdict(const tuning *t) {
   const weir__tune_result *r = &t->result;
   const weir__tune_score *before = &r->candidates[0].score, *after = &r->candidates[r->best].score;
-  char text[3][32], conf[WEIR_CLI_CONF_TEXT];
-  const char *best = weir_cli_conf_text(&r->candidates[r->best].settings, conf);
+  char text[3][32], conf[WEIR__CONF_TEXT];
+  const char *best = weir__conf_text(&r->candidates[r->best].settings, conf);
   putchar('\n');
   print_failures(t);
   if (r->best == 0)
@@ -217,16 +218,16 @@ static void print_text(const tuning *t) {
 
 static void json_candidate(const char *key, const tuning *t, size_t candidate) {
   const weir__tune_candidate *c = &t->result.candidates[candidate];
-  char conf[WEIR_CLI_CONF_TEXT];
+  char conf[WEIR__CONF_TEXT];
   WEIR_CLI_JSON(JSON_OBJECT(key),
-                JSON_TEXT("conf", candidate == 0 && t->result.is_mixed ? NULL : weir_cli_conf_text(&c->settings, conf)),
+                JSON_TEXT("conf", candidate == 0 && t->result.is_mixed ? NULL : weir__conf_text(&c->settings, conf)),
                 JSON_BOOL("recorded", !candidate), JSON_NATURAL("peak_reserved", c->score.peak),
                 JSON_REAL("cost_ns", c->score.cost, 0), JSON_NATURAL("calls", c->score.calls),
                 JSON_NATURAL("retries", c->score.retries), JSON_NATURAL("failures", c->score.failures),
                 JSON_LIST("files"));
   for (size_t i = 0; i < t->options.history_count; i++) {
     WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("file", t->files[i].file), JSON_INTEGER("device", t->files[i].device));
-    weir_cli_json_prediction(&c->of[i]);
+    weir__json_prediction(&weir_cli_json_sink, &c->of[i]);
     WEIR_CLI_JSON(JSON_CLOSE);
   }
   WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
@@ -247,9 +248,9 @@ static void print_json(const tuning *t) {
     json_candidate(NULL, t, r->front[i]);
   WEIR_CLI_JSON(JSON_CLOSE);
   if (t->options.fit) {
-    weir_cli_json_fit("fit_recorded", &r->fit_recorded);
-    weir_cli_json_fit("fit_best", &r->fit_best);
-    weir_cli_json_fit("fit_moving", &r->fit_moving);
+    weir__json_fit(&weir_cli_json_sink, "fit_recorded", &r->fit_recorded);
+    weir__json_fit(&weir_cli_json_sink, "fit_best", &r->fit_best);
+    weir__json_fit(&weir_cli_json_sink, "fit_moving", &r->fit_moving);
   }
   weir_cli_json_end();
 }

@@ -7,62 +7,32 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
+#include "offline/output_file.h"
 #include "offline/parallel.h"
+#include "offline/predict_json.h"
+#include "offline/rewrite.h"
+#include "offline/whatif.h"
 #include "prediction.h"
 #include "progress.h"
 
 enum { MOST_CONFS = 256 };
 
-typedef struct outcome {
-  weir__prediction p;
-  weir__fit fit; /* with --fit; all zero if there is none */
-} outcome;
-
 static struct {
   int threads; /* 0 for all cores */
   bool fit;
+  const char *output; /* a file for the predicted history, or NULL */
   unsigned conf_count;
   const char *confs[MOST_CONFS];
   weir__settings settings[MOST_CONFS];
-  outcome rows[MOST_CONFS + 2]; /* of the current file: see OWN_ROWS */
+  weir__whatif_row rows[MOST_CONFS + WEIR__WHATIF_OWN_ROWS];
+  weir__whatif of; /* the current file */
 } whatif;
 
-/* The recorded settings have two rows: the recording itself, as the checked replay reproduced it, and a replay like
- * those of all other rows. In these, segments get ascending addresses instead of the recorded ones. Since the lowest
- * of several free blocks of one size is used, the figures can differ slightly. Races between threads are not repeated
- * either. If the recording began late, the state before it is allocated again. */
-enum { OWN_ROWS = 2 };
-
-static bool is_late(const weir__replayer *history) { return weir__replayer_start(history)->segment_count > 0; }
-
-static bool is_reproduced(const weir__replayer *history) { return !weir__replayer_check(history)->differences; }
-
-/* NULL for the recorded settings with the state before the recording as it was. */
-static const weir__settings *settings_of(const weir__replayer *history, size_t row) {
-  if (row >= OWN_ROWS)
-    return &whatif.settings[row - OWN_ROWS];
-  return row && is_late(history) ? weir__replayer_settings(history) : NULL;
-}
-
-static size_t row_count(void) { return whatif.conf_count + OWN_ROWS; }
+static size_t row_count(void) { return weir__whatif_row_count(&whatif.of); }
 
 static void predict(void *context, size_t row, void *result) {
-  const weir__replayer *history = context;
-  const weir_cli_prediction_options *common = &weir_cli_prediction;
-  const weir__settings *settings = settings_of(history, row);
-  weir__prediction *prediction = &((outcome *)result)->p;
-  weir__capacity capacity;
-  /* It is found for all alike: the least limit on a device that has enough memory. */
-  if (whatif.fit &&
-      weir__predict_fit(history, settings, &(weir__capacity){.limit = WEIR__FIT_STEP}, &((outcome *)result)->fit))
-    ((outcome *)result)->fit = (weir__fit){0};
-  if (!row && is_reproduced(history)) {
-    weir__prediction_from(weir__replayer_check(history), &common->costs, prediction);
-    return;
-  }
-  prediction->status = weir__replayer_capacity_of(history, settings, common->memory, common->fraction, &capacity);
-  if (!prediction->status)
-    weir__predict(history, settings, &capacity, &common->costs, prediction);
+  (void)context;
+  weir__whatif_predict(&whatif.of, row, result, NULL);
 }
 
 /* ---- The table ---- */
@@ -121,7 +91,7 @@ static void join_times(double a, double b, char cell[CELL_TEXT]) {
   join(text[0], weir_cli_format_ns(a < b ? b : a, text[1]), cell);
 }
 
-static void fill_cells(const outcome *row, cells *c) {
+static void fill_cells(const weir__whatif_row *row, cells *c) {
   const weir__prediction *p = &row->p;
   const weir__prediction_busy *busy = &p->busy;
   join_bytes(p->peak_reserved, busy->peak_reserved, c->of[RESERVED]);
@@ -136,16 +106,13 @@ static void fill_cells(const outcome *row, cells *c) {
     snprintf(c->of[FITS], CELL_TEXT, "none");
 }
 
-/* Whether the second row differs from the first. */
-static bool has_replayed_row(const weir__replayer *history) {
-  const weir__prediction *a = &whatif.rows[0].p, *b = &whatif.rows[1].p;
+/* Whether the second row differs from the first as they are printed. */
+static bool has_replayed_row(void) {
   cells text[2];
-  if (is_late(history) || (weir_cli_prediction.memory && is_reproduced(history)) || b->is_range)
+  if (weir__whatif_is_late(&whatif.of) || (whatif.of.memory && weir__whatif_is_reproduced(&whatif.of)) ||
+      whatif.rows[1].p.is_range)
     return true;
-  if (weir_cli_prediction.json)
-    return a->peak_reserved != b->peak_reserved || a->peak_allocated != b->peak_allocated || a->cost != b->cost ||
-           a->retries != b->retries || a->failures != b->failures;
-  for (size_t i = 0; i < 2; i++)
+  for (size_t i = 0; i < WEIR__WHATIF_OWN_ROWS; i++)
     fill_cells(&whatif.rows[i], &text[i]);
   for (size_t i = 0; i < COLUMNS; i++)
     if (strcmp(text[0].of[i], text[1].of[i]) != 0)
@@ -153,22 +120,22 @@ static bool has_replayed_row(const weir__replayer *history) {
   return false;
 }
 
-static bool is_shown(const weir__replayer *history, size_t row) { return row != 1 || has_replayed_row(history); }
+static bool is_shown(size_t row) { return row != 1 || has_replayed_row(); }
 
 /* The name of a row: "recorded", or its settings. */
-static const char *name_of(const weir__replayer *history, size_t row) {
-  if (row >= OWN_ROWS)
-    return *whatif.confs[row - OWN_ROWS] ? whatif.confs[row - OWN_ROWS] : "(defaults)";
-  return !row ? "recorded" : is_late(history) ? "recorded, allocated again" : "recorded, replayed";
+static const char *name_of(size_t row) {
+  if (row >= WEIR__WHATIF_OWN_ROWS)
+    return *whatif.confs[row - WEIR__WHATIF_OWN_ROWS] ? whatif.confs[row - WEIR__WHATIF_OWN_ROWS] : "(defaults)";
+  return !row ? "recorded" : weir__whatif_is_late(&whatif.of) ? "recorded, allocated again" : "recorded, replayed";
 }
 
 /* Explains the first two rows, if there are two. */
 static void explain_own_rows(const weir__replayer *history) {
   char text[32];
   size_t raced = weir__replayer_check(history)->raced;
-  if (!has_replayed_row(history))
+  if (!has_replayed_row())
     return;
-  if (is_late(history)) {
+  if (weir__whatif_is_late(&whatif.of)) {
     fputs("  began late: ", stdout);
     weir_cli_print_start(history);
     puts(".\n  Their order is not known, so under other settings they are allocated again in order of address. Compare "
@@ -187,14 +154,14 @@ static void explain_own_rows(const weir__replayer *history) {
          "slightly: compare them with the second row, which has the recorded settings.");
 }
 
-static void print_table(const weir__replayer *history, const char *recorded) {
+static void print_table(const char *recorded) {
   int widths[COLUMNS] = {0};
   cells c;
   for (column k = 0; k < COLUMNS; k++)
     widths[k] = k != FITS || whatif.fit ? columns[k].width : 0;
   for (size_t i = 0; i < row_count(); i++) {
     fill_cells(&whatif.rows[i], &c);
-    for (column k = 0; k < COLUMNS && is_shown(history, i); k++)
+    for (column k = 0; k < COLUMNS && is_shown(i); k++)
       if (widths[k] && (int)strlen(c.of[k]) > widths[k])
         widths[k] = (int)strlen(c.of[k]);
   }
@@ -203,41 +170,40 @@ static void print_table(const weir__replayer *history, const char *recorded) {
       printf("%*s ", widths[k], columns[k].name);
   puts(" settings");
   for (size_t i = 0; i < row_count(); i++) {
-    if (!is_shown(history, i))
+    if (!is_shown(i))
       continue;
     fill_cells(&whatif.rows[i], &c);
     for (column k = 0; k < COLUMNS; k++)
       if (widths[k])
         printf("%*s ", widths[k], c.of[k]);
-    if (i >= OWN_ROWS)
-      printf(" %s\n", weir_cli_escaped(name_of(history, i)));
+    if (i >= WEIR__WHATIF_OWN_ROWS)
+      printf(" %s\n", weir_cli_escaped(name_of(i)));
     else
-      printf(" %s%s%s: %s\n", weir_cli_bold(), name_of(history, i), weir_cli_plain(),
-             *recorded ? recorded : "(defaults)");
+      printf(" %s%s%s: %s\n", weir_cli_bold(), name_of(i), weir_cli_plain(), *recorded ? recorded : "(defaults)");
   }
 }
 
 /* What moved, for each row in which something could. */
-static void print_moving(const weir__replayer *history) {
+static void print_moving(void) {
   for (size_t i = 0; i < row_count(); i++) {
     const weir_moving_stats *idle = &whatif.rows[i].p.moving, *busy = &whatif.rows[i].p.busy.moving;
     char moved[CELL_TEXT], made[CELL_TEXT], returned[CELL_TEXT];
-    if (!is_shown(history, i) || (!idle->pages_made && !busy->pages_made))
+    if (!is_shown(i) || (!idle->pages_made && !busy->pages_made))
       continue;
     join_numbers((uint64_t)idle->pages_moved, (uint64_t)busy->pages_moved, moved);
     join_numbers((uint64_t)idle->pages_made, (uint64_t)busy->pages_made, made);
     join_numbers((uint64_t)idle->pages_returned, (uint64_t)busy->pages_returned, returned);
     printf("  %s: %s pages made, %s moved, %s returned to an address where they were still mapped\n",
-           weir_cli_escaped(name_of(history, i)), made, moved, returned);
+           weir_cli_escaped(name_of(i)), made, moved, returned);
   }
 }
 
-static void print_failures(const weir__replayer *history) {
+static void print_failures(void) {
   for (size_t i = 0; i < row_count(); i++) {
     const weir__prediction *p = &whatif.rows[i].p;
-    if (!is_shown(history, i) || (!p->failures && !p->busy.failures))
+    if (!is_shown(i) || (!p->failures && !p->busy.failures))
       continue;
-    printf("  %s first fails at ", weir_cli_escaped(name_of(history, i)));
+    printf("  %s first fails at ", weir_cli_escaped(name_of(i)));
     if (p->failures)
       weir_cli_print_failure(p);
     else
@@ -247,9 +213,9 @@ static void print_failures(const weir__replayer *history) {
 }
 
 /* Says what a range means. */
-static void explain_ranges(const weir__replayer *history) {
+static void explain_ranges(void) {
   for (size_t i = 0; i < row_count(); i++)
-    if (is_shown(history, i) && whatif.rows[i].p.is_range) {
+    if (is_shown(i) && whatif.rows[i].p.is_range) {
       puts(
           "  A range: pages move from one stream to another only when the first has done its work, and how far streams "
           "were is not recorded. One end is for streams that always had, the other for streams that never had.");
@@ -259,42 +225,50 @@ static void explain_ranges(const weir__replayer *history) {
 
 static void print_rows(const weir_cli_history *h) {
   const weir__replayer *history = h->history;
-  char limit[32], recorded[WEIR_CLI_CONF_TEXT];
+  char limit[32], recorded[WEIR__CONF_TEXT];
   weir_cli_fold_begin();
   const weir__replay_report *check = weir__replayer_check(history);
-  weir_cli_conf_text(weir__replayer_settings(history), recorded);
+  weir__conf_text(weir__replayer_settings(history), recorded);
   printf("%s: %zu events, %s under the recorded settings\n", h->name, check->events,
          check->differences ? "not reproduced" : "reproduced");
   if (check->limit_is_inferred && !weir_cli_prediction.memory)
     printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, limit));
   explain_own_rows(history);
-  print_table(history, recorded);
-  print_moving(history);
-  explain_ranges(history);
-  print_failures(history);
+  print_table(recorded);
+  print_moving();
+  explain_ranges();
+  print_failures();
 }
 
-static void print_json(const weir_cli_history *h) {
-  const weir__replayer *history = h->history;
-  char recorded[WEIR_CLI_CONF_TEXT];
-  const weir__replay_report *check = weir__replayer_check(history);
-  weir_cli_conf_text(weir__replayer_settings(history), recorded);
+static void print_json(void) {
   weir_cli_json_begin(0);
-  WEIR_CLI_JSON(JSON_TEXT("file", h->file), JSON_INTEGER("device", h->device), JSON_NATURAL("events", check->events),
-                JSON_BOOL("reproduced", !check->differences), JSON_LIST("predictions"));
-  for (size_t i = 0; i < row_count(); i++) {
-    if (!is_shown(history, i))
-      continue;
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("conf", i < OWN_ROWS ? recorded : whatif.confs[i - OWN_ROWS]),
-                  JSON_BOOL("recorded", i < OWN_ROWS));
-    weir_cli_json_prediction(&whatif.rows[i].p);
-    if (whatif.fit)
-      weir_cli_json_fit("fit", &whatif.rows[i].fit);
-    WEIR_CLI_JSON(JSON_BOOL("is_recording", !i && is_reproduced(history)), JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE);
-  weir_cli_json_start(history);
+  weir__whatif_write(&whatif.of, &weir_cli_json_sink);
   weir_cli_json_end();
+}
+
+/* Writes the predicted history of the only settings. */
+static weir_status write_history(const char *path) {
+  weir__output_file output;
+  weir__whatif_row row;
+  weir__whatif_history *history = NULL;
+  weir__whatif_predict(&whatif.of, WEIR__WHATIF_OWN_ROWS, &row, &history);
+  weir_status status = row.p.status;
+  if (status)
+    return status;
+  status = weir__output_file_begin(&output, path, WEIR__OUTFILE_WRITE);
+  if (!status) {
+    status = weir__output_file_open(&output);
+    if (!status)
+      status =
+          weir__rewrite(weir__whatif_history_recording(history), -1, &weir__pickle_format, NULL, NULL, output.file);
+    if (!status)
+      status = weir__output_file_close(&output);
+    if (!status)
+      status = weir__output_file_keep(&output);
+    weir__output_file_end(&output);
+  }
+  weir__whatif_history_free(history);
+  return status;
 }
 
 /* An exit code. */
@@ -303,23 +277,42 @@ static int predict_file(const char *file) {
   int code = weir_cli_history_open(file, &h);
   if (code)
     return code;
+  whatif.of = (weir__whatif){.history = h.history,
+                             .file = h.file,
+                             .device = h.device,
+                             .confs = whatif.confs,
+                             .settings = whatif.settings,
+                             .conf_count = whatif.conf_count,
+                             .memory = weir_cli_prediction.memory,
+                             .fraction = weir_cli_prediction.fraction,
+                             .fit = whatif.fit,
+                             .costs = &weir_cli_prediction.costs,
+                             .rows = whatif.rows};
   weir_cli_progress *progress = weir_cli_progress_begin("replaying");
   const weir__parallel parallel = {
       .threads = (unsigned)whatif.threads, .progress = weir_cli_progress_step, .progress_context = progress};
-  weir__parallel_run(&parallel, row_count(), predict, h.history, whatif.rows, sizeof *whatif.rows);
+  weir__parallel_run(&parallel, row_count(), predict, NULL, whatif.rows, sizeof *whatif.rows);
   weir_cli_progress_end(progress);
   for (size_t i = 0; i < row_count() && !code; i++)
     if (whatif.rows[i].p.status) {
-      predict(h.history, i, &whatif.rows[i]); /* again: the text of an error stays in the thread that met it */
-      code = weir_cli_fail("%s: --conf %s: %s", weir_cli_escaped(file), name_of(h.history, i), weir_last_error());
+      predict(NULL, i, &whatif.rows[i]); /* again: the text of an error stays in the thread that met it */
+      code = weir_cli_fail("%s: --conf %s: %s", weir_cli_escaped(file), name_of(i), weir_last_error());
     }
-  if (!code)
-    (weir_cli_prediction.json ? print_json : print_rows)(&h);
+  if (!code && whatif.output && write_history(whatif.output))
+    code = weir_cli_fail("%s", weir_last_error());
+  if (!code && weir_cli_prediction.json)
+    print_json();
+  else if (!code)
+    print_rows(&h);
   weir_cli_history_close(&h);
   return code;
 }
 
 static int run(int count, char **files) {
+  if (whatif.output && (count != 1 || whatif.conf_count != 1))
+    return weir_cli_usage("--write needs one FILE and one --conf");
+  if (whatif.output && strcmp(whatif.output, "-") == 0)
+    return weir_cli_usage("--write needs the name of a file: the standard output has the figures");
   int code = weir_cli_prediction_begin();
   return code ? code : weir_cli_for_each(count, files, predict_file);
 }
@@ -334,6 +327,9 @@ static int read_conf(const char *conf) {
 static const weir_cli_option option_table[] = {
     {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .is_required = true, .read = read_conf,
      .help = "settings to try, such as expandable_segments:True, or '' for the defaults. Can be given several times"},
+    {"write", .kind = WEIR_CLI_PATH, .value = "OUT", .target = &whatif.output,
+     .help = "write the history that the job would have had to this file: a pickle that PyTorch's memory_viz and all "
+             "commands open; compressed if its name ends in .zst. Needs one FILE and one --conf"},
     {"fit", .target = &whatif.fit,
      .help = "also find the smallest limit under which the job runs to its end, in steps of 2 MiB"},
     WEIR_CLI_THREADS_OPTION(&whatif.threads),

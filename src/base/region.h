@@ -27,11 +27,14 @@ void *weir__region_take(size_t bytes);
 /* Gives a piece back with its aside. `bytes` is what it was taken with. */
 void weir__region_give(void *piece, size_t bytes);
 
-/* Neither of these accepts NULL. */
-static inline void *weir__at(weir__ref ref) { return weir__region_base + ref; }
+/* Neither of these accepts NULL. Numbers are added, not pointers: where pointers have 32 bits, the base is address 0, and
+ * compilers assume that a null pointer plus an offset is never used. */
+static inline void *weir__at(weir__ref ref) { return (void *)((uintptr_t)weir__region_base + ref); }
 static inline weir__ref weir__ref_of(const void *place) { return (weir__ref)(uintptr_t)place; }
 
 /* The aside of an object in a piece: half as many bytes. */
-static inline void *weir__aside_of(const void *object) { return weir__region_asides + weir__ref_of(object) / 2; }
+static inline void *weir__aside_of(const void *object) {
+  return (void *)((uintptr_t)weir__region_asides + weir__ref_of(object) / 2);
+}
 
 #endif

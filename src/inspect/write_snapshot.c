@@ -192,7 +192,8 @@ static void block(writer *w, const weir_snapshot_block *b) {
 static void segment(writer *w, int device, size_t index) {
   const weir__snapshot_view *view = w->view;
   weir_snapshot_segment s;
-  if (!view->segment(view->source, device, index, &s))
+  int64_t stream;
+  if (!view->segment(view->source, device, index, &s, &stream))
     return;
   key type = s.is_large ? KEY_LARGE : KEY_SMALL;
   weir__write_open_dict(w->sink);
@@ -202,7 +203,7 @@ static void segment(writer *w, int device, size_t index) {
   natural(w, KEY_ALLOCATED_SIZE, s.allocated);
   natural(w, KEY_ACTIVE_SIZE, s.active);
   natural(w, KEY_REQUESTED_SIZE, s.requested);
-  integer(w, KEY_STREAM, (int64_t)(uintptr_t)s.stream);
+  integer(w, KEY_STREAM, stream);
   put_key(w, KEY_SEGMENT_TYPE);
   w->to->text(w->sink, key_texts[type], &w->key_memos[type]);
   pool_id(w, KEY_SEGMENT_POOL_ID, s.pool, NULL);
@@ -382,7 +383,7 @@ weir_status weir__write_view(const char *who, const weir__snapshot_view *view, c
 
 /* ---- The view of a live snapshot ---- */
 
-enum { PLAIN_SETTINGS = 10, LIVE_SETTINGS = PLAIN_SETTINGS + WEIR__ROUNDUP_INTERVALS };
+enum { PLAIN_SETTINGS = WEIR__SNAPSHOT_SETTINGS - WEIR__ROUNDUP_INTERVALS };
 
 typedef struct live_view {
   const weir_snapshot *snapshot;
@@ -405,9 +406,11 @@ static size_t live_segment_count(const void *source, int device) {
   return device == WEIR__VIEW_HOST ? 0 : ((const live_view *)source)->snapshot->segment_count;
 }
 
-static bool live_segment(const void *source, int device, size_t index, weir_snapshot_segment *segment) {
+static bool live_segment(const void *source, int device, size_t index, weir_snapshot_segment *segment,
+                         int64_t *stream) {
   (void)device;
   *segment = ((const live_view *)source)->snapshot->segments[index];
+  *stream = (int64_t)(uintptr_t)segment->stream;
   return true;
 }
 
@@ -473,12 +476,12 @@ static bool live_frames(void *source, uint32_t stack, writer *w) {
 
 static int64_t or_unlimited(uint64_t bytes) { return bytes == UINT64_MAX ? -1 : (int64_t)bytes; }
 
-static void list_settings(const weir_snapshot *snapshot, weir__snapshot_setting to[LIVE_SETTINGS]) {
+void weir__snapshot_list_settings(const weir__settings *s, const char *conf,
+                                  weir__snapshot_setting to[WEIR__SNAPSHOT_SETTINGS]) {
   static const char *const mib[WEIR__ROUNDUP_INTERVALS] = {
       "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"};
-  const weir__settings *s = &snapshot->settings;
   const weir__snapshot_setting plain[PLAIN_SETTINGS] = {
-      {.key = "PYTORCH_CUDA_ALLOC_CONF", .kind = WEIR__SETTING_TEXT, .text = snapshot->texts.at[snapshot->conf]},
+      {.key = "PYTORCH_CUDA_ALLOC_CONF", .kind = WEIR__SETTING_TEXT, .text = conf},
       {.key = "max_split_size", .kind = WEIR__SETTING_INT, .integer = or_unlimited(s->max_split_size)},
       {.key = "garbage_collection_threshold", .kind = WEIR__SETTING_FLOAT, .real = s->garbage_collection_threshold},
       {.key = "expandable_segments", .integer = s->expandable_segments},
@@ -503,13 +506,13 @@ static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir
   if (format != WEIR_SNAPSHOT_PICKLE && format != WEIR_SNAPSHOT_JSON)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d: expected WEIR_SNAPSHOT_PICKLE or _JSON", who,
                       (int)format);
-  weir__snapshot_setting all_settings[LIVE_SETTINGS];
+  weir__snapshot_setting all_settings[WEIR__SNAPSHOT_SETTINGS];
   live_view live = {snapshot, weir__symbols_new(NULL)};
   const weir__snapshot_view view = {.source = &live,
                                     .device_count = (size_t)snapshot->device_count,
                                     .annotation_count = snapshot->annotation_count,
                                     .settings = all_settings,
-                                    .setting_count = LIVE_SETTINGS,
+                                    .setting_count = WEIR__SNAPSHOT_SETTINGS,
                                     .has_history = true,
                                     .has_host = true,
                                     .text = live_text,
@@ -521,7 +524,7 @@ static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir
                                     .entry = live_entry,
                                     .annotation = live_annotation,
                                     .frames = live_frames};
-  list_settings(snapshot, all_settings);
+  weir__snapshot_list_settings(&snapshot->settings, snapshot->texts.at[snapshot->conf], all_settings);
   weir_status status =
       live.symbols
           ? weir__write_view(who, &view, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file)

@@ -6,6 +6,7 @@
 #ifndef WEIR_INSPECT_WRITE_SNAPSHOT_H
 #define WEIR_INSPECT_WRITE_SNAPSHOT_H
 
+#include "alloc/settings.h"
 #include "inspect/write_sink.h"
 #include "weir/snapshot.h"
 
@@ -26,6 +27,12 @@ typedef struct weir__snapshot_setting {
   double real;     /* BOOL, INT and FLOAT */
   const char *text;
 } weir__snapshot_setting;
+
+enum { WEIR__SNAPSHOT_SETTINGS = 10 + WEIR__ROUNDUP_INTERVALS };
+
+/* Lists settings under the keys that PyTorch has for them. `conf` is their text; both must outlive the list. */
+void weir__snapshot_list_settings(const weir__settings *settings, const char *conf,
+                                  weir__snapshot_setting list[WEIR__SNAPSHOT_SETTINGS]);
 
 #define WEIR__VIEW_NONE UINT32_MAX
 
@@ -73,9 +80,9 @@ typedef struct weir__snapshot_view {
   const char *(*text)(const void *source, uint32_t number); /* UTF-8 */
   weir_pool_id (*pool)(const void *source, uint32_t number);
 
-  /* Segments of all devices (device 0 or above) or of the host; `blocks` of the struct is not used. */
+  /* Segments of all devices (device 0 or above) or of the host; `blocks` and `stream` of the struct are not used. */
   size_t (*segment_count)(const void *source, int device);
-  bool (*segment)(const void *source, int device, size_t index, weir_snapshot_segment *segment);
+  bool (*segment)(const void *source, int device, size_t index, weir_snapshot_segment *segment, int64_t *stream);
   void (*block)(const void *source, int device, size_t segment, size_t index, weir_snapshot_block *block);
 
   /* History of one device or of the host. */

@@ -8,10 +8,12 @@
 #include "base/base.h"
 #include "offline/describe.h"
 #include "offline/explain_parts.h"
+#include "offline/leaks.h"
 #include "offline/replay_plan.h"
 
 /* What is collected while the history is replayed. */
 typedef struct view {
+  const weir__recording *recording;
   size_t target;
   bool is_taken;
   size_t rescued;
@@ -32,7 +34,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
   }
   v->is_taken = true;
   v->was_rescued = report->rescued > v->rescued;
-  v->status = weir__state_of_allocator(allocator, &v->state);
+  v->status = weir__state_of_replay(v->recording, allocator, &v->state);
   return false;
 }
 
@@ -523,6 +525,32 @@ static weir_status check_memory(const weir__recording_device *device, const weir
   return WEIR_OK;
 }
 
+/* What leaked until the request failed is the cause if it is as much as was missing. */
+static weir_status find_growth(const weir__recording *recording, weir__explanation *x) {
+  weir__leaks leaks;
+  uint64_t missing = x->has_missing ? x->missing_most : x->wanted;
+  weir_status status =
+      weir__leaks_find(recording, x->device, &(weir__leaks_options){.until = (uint32_t)x->event}, &leaks);
+  if (status == WEIR_ERROR_NOT_SUPPORTED) /* too many entries */
+    return WEIR_OK;
+  if (status)
+    return status;
+  if (leaks.verdict == WEIR__LEAKS_FOUND)
+    x->growth = (weir__growth){.is_found = true,
+                               .is_cause = leaks.bytes >= missing,
+                               .bytes = leaks.bytes,
+                               .count = leaks.count,
+                               .bytes_per_step = leaks.bytes_per_step,
+                               .first_step = leaks.first_step,
+                               .steps = leaks.steps.count,
+                               .stacks = leaks.leak_count,
+                               .stack = leaks.leaks[0].stack,
+                               .size = leaks.leaks[0].size,
+                               .is_step_window = leaks.steps.source == WEIR__STEPS_WINDOWS};
+  weir__leaks_clear(&leaks);
+  return WEIR_OK;
+}
+
 weir_status weir__explain(const weir__recording *recording, const weir__explain_options *options,
                           weir__explanation *explanation) {
   weir__explanation x = {.device = options->device};
@@ -552,7 +580,7 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
     return status;
 
   weir__replayer *replayer = NULL;
-  view v = {.peak = summary.reserved.bytes};
+  view v = {.recording = recording, .peak = summary.reserved.bytes};
   status = get_state(recording, options, &v, &x, &replayer);
   x.has_checkpoint = device->start != NULL;
   if (!status && replayer && !x.is_from_file && !x.is_unknown)
@@ -572,6 +600,8 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
                                   .was_rescued = v.was_rescued};
     status = weir__try_remedies(&trials, &x);
   }
+  if (!status && x.moment == WEIR__AT_OOM && x.has_request)
+    status = find_growth(recording, &x);
   weir__state_clear(&v.state);
   weir__replayer_close(replayer);
   if (!status)

@@ -88,6 +88,20 @@ typedef struct weir__trial {
   uint64_t reserved;    /* bytes in all when it is served */
 } weir__trial;
 
+/* Memory that grew from step to step until the request failed: see offline/leaks.h. */
+typedef struct weir__growth {
+  bool is_found;
+  bool is_cause;         /* without it the request would have been served */
+  uint64_t bytes, count; /* blocks that were not freed */
+  double bytes_per_step;
+  int64_t first_step;
+  size_t steps;        /* until then */
+  size_t stacks;       /* or sizes, without stacks */
+  uint32_t stack;      /* the one that grew most, 0 if none was recorded, */
+  uint64_t size;       /* and then the size of its blocks */
+  bool is_step_window; /* there are no steps: parts of the history are counted instead */
+} weir__growth;
+
 typedef struct weir__explanation {
   int device;
   weir__moment moment;
@@ -126,6 +140,7 @@ typedef struct weir__explanation {
   size_t holder_count;
   weir__trial trials[WEIR__TRIALS];
   size_t trial_count;
+  weir__growth growth;
 
   uint32_t stack; /* of the request, as all down to is_capture */
   uint16_t stream;

@@ -13,6 +13,8 @@
 #ifdef WEIR_HAVE_ZSTD
 #include <zstd.h>
 #include <zstd_errors.h>
+#else
+#include "offline/zstd_decode.h"
 #endif
 #ifdef WEIR_HAVE_ZLIB
 #include <zlib.h>
@@ -24,8 +26,10 @@ typedef enum packing { PLAIN, ZSTD, GZIP } packing;
 
 struct weir__input {
   char *name;
-  int file;                   /* -1 if there is no file: all data are in `input` */
-  unsigned char *buffer;      /* for a file: the buffer of `input` */
+  int file;                   /* -1 if there is none */
+  weir__input_source *source; /* NULL if there is none. Without file and source, all data are in `input` */
+  void *source_context;
+  unsigned char *buffer;      /* for a file or source: the buffer of `input` */
   const unsigned char *input; /* unread bytes of the file */
   size_t input_size;
   uint64_t input_offset; /* of `input` in the file */
@@ -36,6 +40,8 @@ struct weir__input {
   size_t ahead_at, ahead_size;
 #ifdef WEIR_HAVE_ZSTD
   ZSTD_DCtx *zstd;
+#else
+  weir__zstd *zstd;
 #endif
 #ifdef WEIR_HAVE_ZLIB
   z_stream gzip;
@@ -47,6 +53,10 @@ static weir_status failed(const weir__input *input, const char *what) {
 }
 
 static weir_status read_file(weir__input *input, void *to, size_t room, size_t *got) {
+  if (input->source) {
+    *got = input->source(input->source_context, to, room);
+    return WEIR_OK;
+  }
   ssize_t n;
   do
     n = read(input->file, to, room);
@@ -59,7 +69,7 @@ static weir_status read_file(weir__input *input, void *to, size_t room, size_t *
 
 /* Reads until there are `wanted` bytes of input, or the file ends. */
 static weir_status fill(weir__input *input, size_t wanted) {
-  if (input->file < 0)
+  if (!input->buffer)
     return WEIR_OK;
   if (input->input_size > 0)
     memmove(input->buffer, input->input, input->input_size);
@@ -94,19 +104,17 @@ static bool begins_gzip(const unsigned char *bytes) {
   return memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-static __attribute__((unused)) weir_status no_memory(const weir__input *input) {
+static weir_status no_memory(const weir__input *input) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", input->name);
 }
 
 static weir_status begin_zstd(weir__input *input) {
 #ifdef WEIR_HAVE_ZSTD
   input->zstd = ZSTD_createDCtx();
-  return input->zstd ? WEIR_OK : no_memory(input);
 #else
-  return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "%s: it is compressed with zstd, and this build of Weir has no zstd; decompress it first",
-                    input->name);
+  input->zstd = weir__zstd_new();
 #endif
+  return input->zstd ? WEIR_OK : no_memory(input);
 }
 
 static weir_status begin_gzip(weir__input *input) {
@@ -177,6 +185,20 @@ weir_status weir__input_open(const char *path, weir__input **out) {
   return finish_open(input, input->file < 0 ? failed(input, "open") : WEIR_OK, out);
 }
 
+weir_status weir__input_open_source(const char *name, weir__input_source *source, void *context, weir__input **out) {
+  weir__input *input = new_source(name);
+  unsigned char *buffer = malloc(INPUT_SIZE);
+  if (!input || !buffer) {
+    free(buffer);
+    weir__input_close(input);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", name);
+  }
+  input->buffer = buffer;
+  input->source = source;
+  input->source_context = context;
+  return finish_open(input, WEIR_OK, out);
+}
+
 weir_status weir__input_open_memory(const char *name, const void *data, size_t size, weir__input **out) {
   weir__input *input = new_source(name);
   if (!input)
@@ -191,6 +213,8 @@ void weir__input_close(weir__input *input) {
     return;
 #ifdef WEIR_HAVE_ZSTD
   ZSTD_freeDCtx(input->zstd);
+#else
+  weir__zstd_delete(input->zstd);
 #endif
 #ifdef WEIR_HAVE_ZLIB
   if (input->packing == GZIP)
@@ -214,12 +238,11 @@ static weir_status read_plain(weir__input *input, void *to, size_t room, size_t 
     return WEIR_OK;
   }
   *got = 0;
-  return input->file < 0 ? WEIR_OK : read_file(input, to, room, got);
+  return input->buffer ? read_file(input, to, room, got) : WEIR_OK;
 }
 
 /* ---- Compressed ---- */
 
-#if defined WEIR_HAVE_ZSTD || defined WEIR_HAVE_ZLIB
 static weir_status bad_packing(const weir__input *input, const char *who, const char *why) {
   return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: %s%s%s", input->name,
                     (unsigned long long)input->input_offset, who, *who ? ": " : "", why);
@@ -239,7 +262,6 @@ static weir_status check_ratio(weir__input *input, size_t got) {
                     "%s: byte %llu of the compressed file: it unpacks to more than %u times its size", input->name,
                     (unsigned long long)input->input_offset, WEIR__INPUT_RATIO);
 }
-#endif
 
 #ifdef WEIR_HAVE_ZSTD
 static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *got) {
@@ -265,6 +287,26 @@ static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *
   }
   *got = out.pos;
   return check_ratio(input, out.pos);
+}
+#else
+static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *got) {
+  while (!(*got = weir__zstd_take(input->zstd, to, room))) {
+    size_t wanted = weir__zstd_wanted(input->zstd);
+    weir_status status = input->input_size < wanted ? fill(input, wanted) : WEIR_OK;
+    if (status)
+      return status;
+    if (input->input_size == 0 && weir__zstd_is_between_frames(input->zstd))
+      return WEIR_OK;
+    if (input->input_size < wanted)
+      return bad_end(input);
+    weir__zstd_result result = weir__zstd_feed(input->zstd, input->input);
+    if (result == WEIR__ZSTD_NO_MEMORY)
+      return no_memory(input);
+    if (result)
+      return bad_packing(input, "zstd", weir__zstd_error(input->zstd));
+    consume(input, wanted);
+  }
+  return check_ratio(input, *got);
 }
 #endif
 
@@ -321,10 +363,8 @@ static weir_status read_gzip(weir__input *input, void *to, size_t room, size_t *
 #endif
 
 static weir_status read_any(weir__input *input, void *to, size_t room, size_t *got) {
-#ifdef WEIR_HAVE_ZSTD
   if (input->packing == ZSTD)
     return read_zstd(input, to, room, got);
-#endif
 #ifdef WEIR_HAVE_ZLIB
   if (input->packing == GZIP)
     return read_gzip(input, to, room, got);

@@ -3,7 +3,13 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/hash_map.h"
 #include "base/rangemap.h"
+
+/* A handle that was created and not released. */
+typedef struct created {
+  uint64_t handle, bytes;
+} created;
 
 typedef struct meter {
   weir_driver table; /* must be first: a weir_driver * of a meter is a meter * */
@@ -12,7 +18,7 @@ typedef struct meter {
   /* What is mapped, one range for each mapping: a call for a range costs as much as the handles in it. The values are
    * not used. */
   weir__rangemap mappings;
-  weir__rangemap handles; /* handles that were created and not released: the values are their sizes */
+  weir__hash_map handles; /* created */
   weir__meter_is_idle *is_idle;
   void *is_idle_context;
   bool has_waited; /* since the last weir__meter_work */
@@ -77,16 +83,20 @@ static weir_cu_result count_create(weir_driver *self, weir_cu_mem_handle *handle
                                    const weir_cu_mem_prop *prop, unsigned long long flags) {
   meter *m = (meter *)self;
   weir_cu_result result = MemCreate(self, handle, bytes, prop, flags);
-  if (!result)
-    weir__rangemap_insert(&m->handles, *handle, 1, (void *)(uintptr_t)bytes);
+  created *made = result || !*handle ? NULL : weir__hash_map_put(&m->handles, sizeof *made, *handle);
+  if (made)
+    made->bytes = bytes;
   return count(m, WEIR__METER_CREATE, result, 1, bytes);
 }
 
 static weir_cu_result count_release(weir_driver *self, weir_cu_mem_handle handle) {
   meter *m = (meter *)self;
   weir_cu_result result = MemRelease(self, handle);
-  const void *bytes = result ? NULL : weir__rangemap_remove(&m->handles, handle);
-  return count(m, WEIR__METER_RELEASE, result, 1, (uintptr_t)bytes);
+  created *made = result ? NULL : weir__hash_map_find(&m->handles, sizeof *made, handle);
+  uint64_t bytes = made ? made->bytes : 0;
+  if (made)
+    weir__hash_map_remove(&m->handles, sizeof *made, made);
+  return count(m, WEIR__METER_RELEASE, result, 1, bytes);
 }
 
 static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes, uint64_t offset,
@@ -150,7 +160,7 @@ static weir_cu_result wait_context(weir_driver *self) {
 static void destroy(weir_driver *self) {
   meter *m = (meter *)self;
   weir__rangemap_clear(&m->mappings);
-  weir__rangemap_clear(&m->handles);
+  weir__hash_map_clear(&m->handles);
   free(m);
 }
 

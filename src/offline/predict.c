@@ -38,11 +38,19 @@ void weir__prediction_from(const weir__replay_report *report, const weir__costs 
 
 weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
                           const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction) {
+  return weir__predict_history(replayer, settings, capacity, costs, prediction, NULL);
+}
+
+weir_status weir__predict_history(const weir__replayer *replayer, const weir__settings *settings,
+                                  const weir__capacity *capacity, const weir__costs *costs,
+                                  weir__prediction *prediction, weir__whatif_history **history) {
+  weir__whatif_history *made = NULL;
   weir__replay_report report;
   weir__capacity busy = *capacity;
   weir__prediction other;
   busy.is_busy = true;
-  weir_status status = weir__replayer_run(replayer, settings, capacity, NULL, &report);
+  weir_status status = history ? weir__whatif_history_make(replayer, settings, capacity, &report, &made)
+                               : weir__replayer_run(replayer, settings, capacity, NULL, &report);
   if (!status)
     weir__prediction_from(&report, costs, prediction);
   if (!status && weir__replayer_is_range(replayer, settings) &&
@@ -51,8 +59,11 @@ weir_status weir__predict(const weir__replayer *replayer, const weir__settings *
     prediction->is_range = !is_same(&prediction->busy, &other.busy);
     prediction->busy = other.busy;
   }
-  if (status)
+  if (status) {
     *prediction = (weir__prediction){.status = status};
+    weir__whatif_history_free(made);
+  } else if (history)
+    *history = made;
   return status;
 }
 

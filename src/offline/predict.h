@@ -6,6 +6,7 @@
 
 #include "offline/cost.h"
 #include "offline/replay.h"
+#include "offline/whatif_history.h"
 
 /* What depends on how far streams were (weir__replayer_is_range). */
 typedef struct weir__prediction_busy {
@@ -38,6 +39,11 @@ void weir__prediction_from(const weir__replay_report *report, const weir__costs 
  * streams. */
 weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
                           const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction);
+
+/* The same. `history`, unless it is NULL, becomes the history of the run in which streams were idle. */
+weir_status weir__predict_history(const weir__replayer *replayer, const weir__settings *settings,
+                                  const weir__capacity *capacity, const weir__costs *costs,
+                                  weir__prediction *prediction, weir__whatif_history **history);
 
 /* The part of the reserved memory that is not allocated, at the peaks of both: 0 to 1. */
 double weir__prediction_fragmentation(const weir__prediction *prediction);

@@ -8,8 +8,9 @@
 #include "offline/ring_reader.h"
 #include "offline/state.h"
 
-/* Reads a pickle or a ring file, whichever the first bytes say, and closes the input. */
-static weir_status read_any(weir__input *input, const weir__recording_limits *limits, weir__recording **out) {
+/* A pickle or a ring file, whichever the first bytes say. */
+weir_status weir__recording_load_input(weir__input *input, const weir__recording_limits *limits,
+                                       weir__recording **out) {
   unsigned char begin[WEIR__INPUT_PEEK];
   size_t size = 0;
   weir_status status = weir__input_peek(input, begin, sizeof begin, &size);
@@ -26,14 +27,14 @@ weir_status weir__recording_load(const char *path, const weir__recording_limits 
   if (strcmp(path, "-") != 0 && weir__ring_file_is(path))
     return weir__ring_file_load(path, limits, out);
   weir_status status = weir__input_open(path, &input);
-  return status ? status : read_any(input, limits, out);
+  return status ? status : weir__recording_load_input(input, limits, out);
 }
 
 weir_status weir__recording_load_memory(const char *name, const void *bytes, size_t size,
                                         const weir__recording_limits *limits, weir__recording **out) {
   weir__input *input;
   weir_status status = weir__input_open_memory(name, bytes, size, &input);
-  return status ? status : read_any(input, limits, out);
+  return status ? status : weir__recording_load_input(input, limits, out);
 }
 
 void weir__recording_free(weir__recording *s) {

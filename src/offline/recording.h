@@ -187,6 +187,10 @@ weir_status weir__recording_load(const char *path, const weir__recording_limits 
 weir_status weir__recording_load_memory(const char *name, const void *bytes, size_t size,
                                         const weir__recording_limits *limits, weir__recording **recording);
 
+/* Reads an input, and closes it. */
+weir_status weir__recording_load_input(weir__input *input, const weir__recording_limits *limits,
+                                       weir__recording **recording);
+
 /* Reads a pickle from an input, which the caller closes. */
 weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits,
                                  weir__recording **recording);

@@ -355,7 +355,7 @@ static weir_status infer_causes(weir__replayer *h, const weir__plan_limit *limit
   for (int runs = 0; runs < MOST_RUNS; runs++) {
     size_t release;
     weir_status status =
-        weir__replay_run(&h->plan, &h->plan.settings, limit, WEIR__RUN_TO_DIFFERENCE, NULL, &release, report);
+        weir__replay_run(&h->plan, &h->plan.settings, limit, WEIR__RUN_TO_DIFFERENCE, NULL, NULL, &release, report);
     if (status || !report->differences)
       return status;
     if (runs && report->first_difference <= best.first_difference)
@@ -398,7 +398,7 @@ static weir_status time_again(weir__replayer *h) {
   weir_status status = WEIR_OK;
   for (int i = 0; i < 3 && !status; i++) {
     weir__replay_report again = {0};
-    status = weir__replay_run(&h->plan, &h->plan.settings, &h->recorded, WEIR__RUN_CHECKED, NULL, NULL, &again);
+    status = weir__replay_run(&h->plan, &h->plan.settings, &h->recorded, WEIR__RUN_CHECKED, NULL, NULL, NULL, &again);
     if (!status && again.seconds < h->report.seconds)
       h->report.seconds = again.seconds;
   }
@@ -436,7 +436,8 @@ static weir_status infer(weir__replayer *h, const weir__capacity *known) {
   if (!status && h->report.differences && h->plan.settings.garbage_collection_threshold > 0 && !h->plan.has_checkpoint)
     status = infer_ages(h, known);
   if (!status && h->report.differences) /* to the end, to count all of them */
-    status = weir__replay_run(&h->plan, &h->plan.settings, &h->recorded, WEIR__RUN_CHECKED, NULL, NULL, &h->report);
+    status =
+        weir__replay_run(&h->plan, &h->plan.settings, &h->recorded, WEIR__RUN_CHECKED, NULL, NULL, NULL, &h->report);
   h->report.limit_is_inferred = !h->is_known && h->recorded.limit != WEIR__NO_LIMIT;
   if (!status && h->plan.count < SHORT && !h->report.differences)
     status = time_again(h);

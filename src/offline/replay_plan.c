@@ -111,6 +111,13 @@ static void read_changes(weir__plan *plan, int device) {
   plan->change_count = end - first;
 }
 
+void weir__plan_settings(const weir__recording *recording, int device, weir__settings *settings) {
+  weir__plan plan = {.recording = recording};
+  read_settings(&plan);
+  read_changes(&plan, device);
+  *settings = plan.settings;
+}
+
 static void find_early(weir__plan *plan, int device) {
   const weir__recording *s = plan->recording;
   size_t first = 0, end;
@@ -376,6 +383,11 @@ weir_status weir__plan_make(const weir__recording *recording, const weir__record
   weir_status status = weir__initial_state_make(recording, device, first, &plan->settings, &plan->start);
   if (status)
     return status;
+  status = weir__replay_streams_make(recording, &plan->streams);
+  if (status) {
+    weir__plan_clear(plan);
+    return status;
+  }
   plan->entries = calloc(plan->count, sizeof *plan->entries);
   if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan) && plan_races(plan)) {
     plan->has_streams = has_streams(plan);
@@ -390,6 +402,7 @@ void weir__plan_clear(weir__plan *plan) {
   free(plan->releases);
   free(plan->races);
   weir__state_clear(&plan->start);
+  weir__replay_streams_clear(&plan->streams);
   plan->entries = NULL;
   plan->releases = NULL;
   plan->races = NULL;

@@ -24,6 +24,7 @@
 #include "alloc/settings.h"
 #include "offline/recording.h"
 #include "offline/replay.h"
+#include "offline/replay_streams.h"
 #include "offline/state.h"
 
 #define WEIR__NO_BLOCK UINT32_MAX
@@ -60,6 +61,7 @@ typedef struct weir__plan {
   const weir__recording *recording;
   const weir__recording_entry *events;
   size_t count;
+  weir__replay_streams streams;
   weir__settings settings; /* the recorded ones */
   double fraction;         /* recorded with them: the part of the device's memory that may be used; 1 if not recorded */
   size_t first;            /* event that is replayed; the start includes those before it */
@@ -129,6 +131,9 @@ static inline bool weir__plan_is_cut_off(const weir__plan *plan, size_t event) {
   const weir__recording_entry *e = &plan->events[event];
   return plan->recording->is_cut_off && e->is_for_request && event >= plan->last_request[e->thread];
 }
+
+/* The recorded settings at the beginning, without a plan. */
+void weir__plan_settings(const weir__recording *recording, int device, weir__settings *settings);
 
 /* The recorded settings from a change on. false if it is no change of settings. */
 bool weir__plan_change(const weir__plan *plan, const weir__recording_change *change, weir__settings *settings);

@@ -29,6 +29,7 @@ typedef struct replay {
   bool stops; /* at the first difference */
   bool holds; /* what was there before the recording is installed as it was; otherwise it is allocated anew */
   weir__replay_callback callback;
+  const weir__replay_recorder *recorder; /* or NULL */
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
@@ -93,9 +94,17 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
   return 0;
 }
 
+static void record(void *context, const weir_trace_entry *entry) {
+  const replay *r = context;
+  r->recorder->entry(r->recorder->context, entry, r->at, NULL);
+}
+
 static void compare(void *context, const weir_trace_entry *entry) {
   replay *r = context;
-  if (entry->action < WEIR_TRACE_SEGMENT_ALLOC || entry->action > WEIR_TRACE_SEGMENT_UNMAP)
+  bool is_segment = entry->action >= WEIR_TRACE_SEGMENT_ALLOC && entry->action <= WEIR_TRACE_SEGMENT_UNMAP;
+  if (r->recorder)
+    r->recorder->entry(r->recorder->context, entry, r->at, is_segment ? next_segment(r) : NULL);
+  if (!is_segment)
     return;
   weir_trace_action action = entry->action;
   r->grew |= entry->action == WEIR_TRACE_SEGMENT_ALLOC || entry->action == WEIR_TRACE_SEGMENT_MAP;
@@ -138,8 +147,7 @@ static bool is_idle(void *context, weir_cu_stream stream) {
   if (!r->check)
     return !r->is_busy;
   for (size_t i = r->expected; i < r->count && (i <= r->at || !weir__is_request(&r->events[i - 1])); i++)
-    if (r->events[i].action == WEIR_TRACE_SEGMENT_UNMAP &&
-        (uint64_t)r->plan->recording->streams[r->events[i].stream] == (uintptr_t)stream)
+    if (r->events[i].action == WEIR_TRACE_SEGMENT_UNMAP && r->plan->streams.handles[r->events[i].stream] == stream)
       return true;
   return false;
 }
@@ -165,7 +173,7 @@ static weir__private_pool *pool_of(replay *r, uint32_t pool) {
 }
 
 static weir_cu_stream stream_of(const replay *r, const weir__recording_entry *event) {
-  return (weir_cu_stream)(uintptr_t)r->plan->recording->streams[event->stream];
+  return r->plan->streams.handles[event->stream];
 }
 
 /* The first half of a request, before other threads did something: its block is taken. */
@@ -379,6 +387,8 @@ static weir_status run_events(replay *r) {
         let_go(r, event);
       else if (event->action == WEIR_TRACE_FREE_COMPLETED)
         complete(r, r->at);
+      else if (r->recorder && !weir__is_segment_event(event))
+        r->recorder->other(r->recorder->context, r->at);
     }
     if (r->callback.call && !r->callback.call(r->callback.context, r->allocator, r->at, r->report))
       return WEIR_OK;
@@ -403,7 +413,16 @@ static bool fill(replay *r, uint64_t bytes) {
 static weir_status hold(replay *r) {
   const weir__plan *plan = r->plan;
   uint64_t spare = weir__port_install_spare(&plan->start);
-  weir_status status = weir__port_install_state(r->allocator, &plan->settings, &plan->start, &r->installing, r->blocks);
+  weir__state start = plan->start;
+  start.segments = malloc((start.segment_count + 1) * sizeof *start.segments);
+  if (!start.segments)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu segments", start.segment_count);
+  for (size_t i = 0; i < start.segment_count; i++) {
+    start.segments[i] = plan->start.segments[i];
+    start.segments[i].stream = (int64_t)(uintptr_t)weir__replay_stream_of(&plan->streams, start.segments[i].stream);
+  }
+  weir_status status = weir__port_install_state(r->allocator, &plan->settings, &start, &r->installing, r->blocks);
+  free(start.segments);
   if (!status && spare && !fill(r, spare))
     status = weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the device has no room for what was there before the recording");
   if (status != WEIR_ERROR_OUT_OF_MEMORY || !r->check)
@@ -420,6 +439,7 @@ static weir_status place_anew(replay *r) {
     const weir__state_segment *s = &start->segments[i];
     weir_pool_id id = {(uint64_t)s->pool[0], (uint64_t)s->pool[1]};
     weir__private_pool *pool = NULL;
+    weir_cu_stream stream = weir__replay_stream_of(&r->plan->streams, s->stream);
     if (s->pool[0] || s->pool[1]) {
       if (!weir__port_find_pool(r->allocator, id) && weir_pool_create(r->allocator, 0, id, NULL))
         return WEIR_ERROR_HOST_OUT_OF_MEMORY;
@@ -429,7 +449,7 @@ static weir_status place_anew(replay *r) {
       const weir__state_block *b = &start->blocks[k];
       if (!weir__state_is_active(b))
         continue;
-      if (weir__port_alloc(r->allocator, pool, b->requested, (weir_cu_stream)(uintptr_t)s->stream, &r->blocks[block])) {
+      if (weir__port_alloc(r->allocator, pool, b->requested, stream, &r->blocks[block])) {
         r->report->unplaced++;
         if (!r->report->failures++)
           note_failure(r, b->requested);
@@ -444,11 +464,14 @@ static weir_status place_anew(replay *r) {
 static weir_status begin(replay *r) {
   const weir__state *start = &r->plan->start;
   uint32_t block = 0;
-  if (!start->segment_count)
-    return WEIR_OK;
-  r->report->begin = r->holds ? WEIR__BEGINS_HELD : WEIR__BEGINS_ANEW;
-  weir_status status = r->holds ? hold(r) : place_anew(r);
-  if (status)
+  weir_status status = WEIR_OK;
+  if (start->segment_count) {
+    r->report->begin = r->holds ? WEIR__BEGINS_HELD : WEIR__BEGINS_ANEW;
+    status = r->holds ? hold(r) : place_anew(r);
+  }
+  if (!status && r->recorder)
+    r->recorder->start(r->recorder->context, r->blocks, r->check);
+  if (status || !start->segment_count)
     return status;
   for (uint32_t i = 1; i < r->plan->recording->pool_count; i++) /* in use once, as those that come later */
     r->pools[i] = weir__port_find_pool(r->allocator, id_of(r, i));
@@ -497,8 +520,11 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   if (status)
     return status;
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
+  if (r->recorder)
+    r->recorder->begin(r->recorder->context, r->allocator);
   /* It is called inside the operation: where the next segment is placed depends on how many were compared. */
-  return r->check ? weir_allocator_set_witness(r->allocator, compare, r, WEIR_WITNESS_ALL) : WEIR_OK;
+  weir_trace_tracker witness = r->check ? compare : r->recorder ? record : NULL;
+  return witness ? weir_allocator_set_witness(r->allocator, witness, r, WEIR_WITNESS_ALL) : WEIR_OK;
 }
 
 static weir_status run_once(replay *r, const weir__plan_limit *limit) {
@@ -522,6 +548,8 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
     report->events = r->count;
     weir_allocator_get_stats(r->allocator, 0, &report->stats);
     report->calls = *weir__meter_read(r->driver);
+    if (!status && r->recorder)
+      r->recorder->end(r->recorder->context, r->allocator);
   }
   weir_allocator_destroy(r->allocator);
   weir_driver_close(r->driver);
@@ -530,8 +558,8 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
 }
 
 weir_status weir__replay_run(const weir__plan *plan, const weir__settings *settings, const weir__plan_limit *limit,
-                             weir__run_kind kind, const weir__replay_callback *callback, size_t *release,
-                             weir__replay_report *report) {
+                             weir__run_kind kind, const weir__replay_callback *callback,
+                             const weir__replay_recorder *recorder, size_t *release, weir__replay_report *report) {
   replay r = {.plan = plan,
               .settings = settings,
               .events = plan->events,
@@ -539,6 +567,7 @@ weir_status weir__replay_run(const weir__plan *plan, const weir__settings *setti
               .check = kind == WEIR__RUN_CHECKED || kind == WEIR__RUN_TO_DIFFERENCE,
               .stops = kind == WEIR__RUN_TO_DIFFERENCE,
               .holds = kind != WEIR__RUN_ANEW,
+              .recorder = recorder,
               .report = report};
   if (callback)
     r.callback = *callback;
@@ -567,7 +596,7 @@ weir_status weir__replay_check_memory(uint64_t memory) {
 weir_status weir__replayer_recheck(const weir__replayer *replayer, const weir__replay_callback *callback,
                                    weir__replay_report *report) {
   weir_status status = weir__replay_run(&replayer->plan, &replayer->plan.settings, &replayer->recorded,
-                                        WEIR__RUN_CHECKED, callback, NULL, report);
+                                        WEIR__RUN_CHECKED, callback, NULL, NULL, report);
   report->limit_is_inferred = replayer->report.limit_is_inferred;
   return status;
 }
@@ -637,6 +666,12 @@ static bool was_short(const weir__meter_counts *calls) {
 weir_status weir__replayer_run(const weir__replayer *replayer, const weir__settings *settings,
                                const weir__capacity *capacity, const weir__replay_callback *callback,
                                weir__replay_report *report) {
+  return weir__replayer_run_recorded(replayer, settings, capacity, callback, NULL, report);
+}
+
+weir_status weir__replayer_run_recorded(const weir__replayer *replayer, const weir__settings *settings,
+                                        const weir__capacity *capacity, const weir__replay_callback *callback,
+                                        const weir__replay_recorder *recorder, weir__replay_report *report) {
   const weir__plan *plan = &replayer->plan;
   weir__plan_limit limit = {.limit = capacity->limit,
                             .memory = capacity->memory ? capacity->memory : probably_enough(plan),
@@ -650,12 +685,13 @@ weir_status weir__replayer_run(const weir__replayer *replayer, const weir__setti
     settings = &plan->settings;
   bool is_sure = capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY || limit.limit <= limit.memory;
   /* The callback sees one run only. */
-  status = weir__replay_run(plan, settings, &limit, kind, is_sure ? callback : NULL, NULL, report);
+  const weir__replay_callback *first = is_sure ? callback : NULL;
+  status = weir__replay_run(plan, settings, &limit, kind, first, recorder, NULL, report);
   if (status == WEIR_ERROR_OUT_OF_MEMORY && kind == WEIR__RUN_HELD)
-    status = weir__replay_run(plan, settings, &limit, kind = WEIR__RUN_ANEW, is_sure ? callback : NULL, NULL, report);
+    status = weir__replay_run(plan, settings, &limit, kind = WEIR__RUN_ANEW, first, recorder, NULL, report);
   if (status || is_sure || (!was_short(&report->calls) && !callback))
     return status;
   if (was_short(&report->calls))
     limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
-  return weir__replay_run(plan, settings, &limit, kind, callback, NULL, report);
+  return weir__replay_run(plan, settings, &limit, kind, callback, recorder, NULL, report);
 }

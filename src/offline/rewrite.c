@@ -35,7 +35,7 @@ static const weir__recording_segment *segment_at(const void *source, int device,
   return device == WEIR__VIEW_HOST ? &s->host.segments[index] : &s->segments[index];
 }
 
-static bool segment(const void *source, int device, size_t index, weir_snapshot_segment *to) {
+static bool segment(const void *source, int device, size_t index, weir_snapshot_segment *to, int64_t *stream) {
   const weir__recording_segment *s = segment_at(source, device, index);
   *to = (weir_snapshot_segment){.address = s->address,
                                 .bytes = s->size,
@@ -43,12 +43,12 @@ static bool segment(const void *source, int device, size_t index, weir_snapshot_
                                 .active = s->active,
                                 .requested = s->requested,
                                 .block_count = s->block_count,
-                                .stream = (weir_cu_stream)(uintptr_t)recording_of(source)->streams[s->stream],
                                 .pool = pool(source, s->pool),
                                 .device = s->device,
                                 .stack = s->stack,
                                 .is_large = s->is_large,
                                 .is_expandable = s->is_expandable};
+  *stream = recording_of(source)->streams[s->stream];
   return is_wanted(source, s->device);
 }
 

@@ -5,6 +5,7 @@
 
 #include "alloc/replay_port.h"
 #include "offline/byte_reader.h"
+#include "offline/replay_streams.h"
 
 void weir__state_clear(weir__state *state) {
   free(state->segments);
@@ -76,13 +77,24 @@ static weir_status finish(weir__state *state) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to put a state in order");
 }
 
-weir_status weir__state_of_allocator(weir_allocator *allocator, weir__state *state) {
+weir_status weir__state_of_replay(const weir__recording *recording, weir_allocator *allocator, weir__state *state) {
   size_t segments, blocks;
+  weir__replay_streams streams;
   weir__port_count_state(allocator, &segments, &blocks);
   weir_status status = make_room(state, segments, blocks);
   if (status)
     return status;
+  status = weir__replay_streams_make(recording, &streams);
+  if (status) {
+    weir__state_clear(state);
+    return status;
+  }
   weir__port_read_state(allocator, state);
+  for (size_t i = 0; i < state->segment_count; i++) {
+    weir_cu_stream handle = (weir_cu_stream)(uintptr_t)state->segments[i].stream;
+    state->segments[i].stream = recording->streams[weir__replay_stream_number(&streams, handle)];
+  }
+  weir__replay_streams_clear(&streams);
   for (size_t i = 0; i < state->block_count; i++)
     state->blocks[i].event = WEIR__NO_ENTRY;
   return finish(state);

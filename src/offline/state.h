@@ -16,8 +16,9 @@
 
 #define WEIR__NO_ENTRY SIZE_MAX
 
-/* Reads the state of an allocator's device 0. No other thread uses the allocator. */
-weir_status weir__state_of_allocator(weir_allocator *allocator, weir__state *state);
+/* Reads the state of device 0 of an allocator that a replay of the recording uses; streams have the recorded handles.
+ * No other thread uses the allocator. */
+weir_status weir__state_of_replay(const weir__recording *recording, weir_allocator *allocator, weir__state *state);
 
 /* Reads the list of segments at the end of a recording. */
 weir_status weir__state_of_file(const weir__recording *recording, const weir__recording_device *device,

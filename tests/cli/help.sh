@@ -4,7 +4,7 @@ set -u
 tested=help
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-commands='summary explain info lint replay whatif tune export redact demo bench help'
+commands='summary explain leaks diff info lint replay whatif tune export redact demo bench help'
 
 # ---- Manual pages ----
 
@@ -69,7 +69,7 @@ completes() {
   got=$(sort "$work/out" | tr '\n' ' ')
   [ "$got" = "$expected " ] || fail "expected '$expected'"
 }
-completes 'bench demo explain export help info lint plot redact replay summary tune whatif' weir ''
+completes 'bench demo diff explain export help info leaks lint plot redact replay summary tune view whatif' weir ''
 completes 'redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --

@@ -92,6 +92,20 @@ empty out
 has err 'say how much it is'
 run 0 --memory 80GiB --conf per_process_memory_fraction:0.5 "$file"
 
+# The predicted history is a recording: it has the predicted peak, and its own settings reproduce it.
+run 0 --conf expandable_segments:True --write "$work/predicted.pickle.zst" "$file"
+empty err
+tested=replay
+run 0 --check "$work/predicted.pickle.zst"
+tested=summary
+run 0 --json "$work/predicted.pickle.zst"
+has out '21443379200'
+tested=whatif
+wrong 'one FILE and one --conf' --conf '' --conf expandable_segments:True --write "$work/two.pickle" "$file"
+wrong 'needs the name of a file' --conf '' --write - "$file"
+run 1 --conf '' --write "$work/missing/file.pickle" "$file"
+has err 'missing/file.pickle'
+
 wrong 'FILE is missing' --conf ''
 wrong '--conf SETTINGS is missing' "$file"
 wrong "unknown option '--what'" --what "$file"

@@ -105,7 +105,9 @@ static void test_odd_round_trip(void **state) {
   assert_int_equal(s->pool_count, 1);
   assert_int_equal(s->stream_count, 1);
   s->pools = pools;
+  s->pool_count = WEIR_COUNT_OF(pools);
   s->streams = streams;
+  s->stream_count = WEIR_COUNT_OF(streams);
   s->events[3].pool = 1;
   s->events[4].time_us = 0;
   s->events[5].address = UINT64_MAX - 511;

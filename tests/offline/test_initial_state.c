@@ -129,6 +129,7 @@ static void test_ages(void **state) {
 
 /* The same blocks as those that the whole history has left there. */
 typedef struct seen {
+  const weir__recording *recording;
   size_t event;
   weir__state state;
 } seen;
@@ -138,7 +139,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
   seen *s = context;
   if (event < s->event)
     return true;
-  assert_int_equal(weir__state_of_allocator(allocator, &s->state), WEIR_OK);
+  assert_int_equal(weir__state_of_replay(s->recording, allocator, &s->state), WEIR_OK);
   return false;
 }
 
@@ -171,7 +172,7 @@ static void test_blocks(void **state) {
     weir__recording_device device;
     weir__recording part = part_of(recording, from, &device);
     weir__replayer *whole = open_part(recording), *history = open_part(&part);
-    seen s = {.event = from - 1};
+    seen s = {.recording = recording, .event = from - 1};
     weir__replay_report report;
     assert_int_equal(weir__replayer_recheck(whole, &(weir__replay_callback){look, &s}, &report), WEIR_OK);
     const weir__state *start = weir__replayer_start(history);

@@ -13,6 +13,7 @@ typedef struct known {
 } known;
 
 typedef struct view {
+  const weir__recording *recording;
   size_t last;
   weir__state state;
 } view;
@@ -21,7 +22,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
   view *v = context;
   (void)report;
   if (event == v->last)
-    assert_ok(weir__state_of_allocator(allocator, &v->state));
+    assert_ok(weir__state_of_replay(v->recording, allocator, &v->state));
   return true;
 }
 
@@ -101,7 +102,7 @@ size_t check_loaded(const weir__recording *s, int device, weir_allocator *alloca
     return 0;
   if (weir__replayer_open(s, device, 0, 0, &history))
     fail_msg("device %d: %s", device, weir_last_error());
-  view v = {.last = d->event_count - 1};
+  view v = {.recording = s, .last = d->event_count - 1};
   assert_ok(weir__replayer_recheck(history, &(weir__replay_callback){look, &v}, &report));
   for (size_t i = 0; i < report.differences && i < 4; i++)
     print_error("%s\n", report.shown[i]);

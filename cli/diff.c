@@ -1,0 +1,208 @@
+/*
+ * weir diff: what changed between two recordings.
+ */
+#include "offline/diff.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "cli.h"
+#include "json.h"
+#include "progress.h"
+
+static struct {
+  int device;        /* -1 for the one that ran out of memory, or has a history */
+  double fail_above; /* percent; below 0 for none */
+  int list;
+  unsigned by; /* bits of weir__diff_key */
+  bool json;
+} options = {.device = -1, .fail_above = -1, .list = 10};
+
+static int read_percent(const char *text) {
+  char *end;
+  options.fail_above = strtod(text, &end);
+  end += *end == '%';
+  return end != text && !*end && options.fail_above >= 0 && options.fail_above <= 1e6 ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
+}
+
+/* ---- Text ---- */
+
+static const char *bytes(double n, char text[32]) { return weir__format_bytes((uint64_t)(n > 0 ? n + 0.5 : 0), text); }
+
+/* "+1.20 GiB", "-3.00 MiB", "0 B". Returns `text`. */
+static const char *change(double n, char text[40]) {
+  char size[32];
+  snprintf(text, 40, "%s%s", n >= 0.5 ? "+" : n <= -0.5 ? "-" : "", bytes(n < 0 ? -n : n, size));
+  return text;
+}
+
+static void print_total(const char *label, double a, double b) {
+  char text[2][32], by[40];
+  printf("    %-22s %11s -> %11s  %11s", label, bytes(a, text[0]), bytes(b, text[1]), change(b - a, by));
+  if (a > 0)
+    printf("  %+.1f %%", 100 * (b - a) / a);
+  putchar('\n');
+}
+
+static void print_totals(const weir__diff *d) {
+  static const char *const names[WEIR__DIFF_MOMENTS][2] = {{"peak in use", "peak reserved"},
+                                                           {"in use at end", "reserved at end"},
+                                                           {"in use in a step", "reserved in a step"}};
+  const weir__diff_side *a = &d->side[0], *b = &d->side[1];
+  if (!a->is_known || !b->is_known) {
+    printf("    totals are not known: %s lacks the state before its history\n",
+           a->is_known ? "the second" : "the first");
+    return;
+  }
+  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++)
+    if (i != WEIR__DIFF_STEP || d->has_steps) {
+      print_total(names[i][0], a->allocated[i], b->allocated[i]);
+      print_total(names[i][1], a->reserved[i], b->reserved[i]);
+    }
+}
+
+static void print_side(const char *name, const weir__diff_side *s) {
+  char text[192];
+  printf("  %s  %s%s%s, device %d: %zu events; steps: %s", name, weir_cli_bold(), weir_cli_escaped(s->file),
+         weir_cli_plain(), s->device, s->entries, weir__steps_describe(&s->steps, text));
+  if (s->settings && *s->settings)
+    printf("; %s", weir_cli_escaped(s->settings));
+  putchar('\n');
+}
+
+/* The moment at which a row differs most. */
+static int moment_of(const weir__diff_row *r) {
+  int best = 0;
+  double most = -1;
+  for (int i = 0; i < WEIR__DIFF_MOMENTS; i++) {
+    double by = r->of[1].bytes[i] - r->of[0].bytes[i];
+    by = by < 0 ? -by : by;
+    if (by > most) {
+      most = by;
+      best = i;
+    }
+  }
+  return best;
+}
+
+static void print_rows(const weir__diff *d, weir__diff_key key) {
+  static const char *const at[] = {"at the peak", "at the end", "in a step"};
+  const weir__diff_rows *rows = &d->by[key];
+  size_t shown = 0, changed = 0;
+  char text[2][32], by[40];
+  for (size_t i = 0; i < rows->count; i++)
+    changed += rows->items[i].change != WEIR__DIFF_SAME;
+  printf("  by %s\n", weir__diff_key_name(key));
+  for (size_t i = 0; i < rows->count && shown < (size_t)options.list; i++) {
+    const weir__diff_row *r = &rows->items[i];
+    if (r->change == WEIR__DIFF_SAME)
+      continue;
+    int moment = moment_of(r);
+    shown++;
+    printf("    %12s  %-11s %s -> %s %s  %s%s\n", change(r->difference, by), weir__diff_change_name(r->change),
+           bytes(r->of[0].bytes[moment], text[0]), bytes(r->of[1].bytes[moment], text[1]), at[moment], r->name,
+           r->has_moved ? " (moved)" : "");
+  }
+  if (!changed)
+    puts("    no difference");
+  else if (changed > shown)
+    printf("    and %zu more; --list N shows more\n", changed - shown);
+}
+
+static void print_text(const weir__diff *d) {
+  weir_cli_fold_begin();
+  print_side("A", &d->side[0]);
+  print_side("B", &d->side[1]);
+  puts("  totals");
+  print_totals(d);
+  for (int i = 0; i < WEIR__DIFF_KEYS; i++)
+    if ((i != WEIR__DIFF_PHASE || d->has_phases) && (!options.by || options.by >> i & 1))
+      print_rows(d, (weir__diff_key)i);
+  if (d->stacks_same + d->stacks_moved + d->stacks_only[0] + d->stacks_only[1])
+    printf("  stacks      %zu the same, %zu moved (other line numbers), %zu only in A, %zu only in B\n", d->stacks_same,
+           d->stacks_moved, d->stacks_only[0], d->stacks_only[1]);
+  if (d->fail_above >= 0 && d->has_failed)
+    printf("  %sgrew%s        %s by %.2f %%, more than %g %%\n", weir_cli_bold(), weir_cli_plain(), d->what, d->grew,
+           d->fail_above);
+  else if (d->fail_above >= 0)
+    printf("  within      no total grew by more than %g %%\n", d->fail_above);
+}
+
+/* ---- The command ---- */
+
+static int run(int count, char **files) {
+  weir__recording *recordings[2] = {NULL, NULL};
+  weir_status status = WEIR_OK;
+  if (count != 2)
+    return count > 2 ? weir_cli_usage("takes two FILEs (got '%s' as well)", files[2])
+                     : weir_cli_usage("takes two FILEs: before and after");
+  weir_cli_progress *progress = weir_cli_progress_begin("reading");
+  for (int i = 0; i < 2 && !status; i++)
+    status = weir__recording_load(files[i], NULL, &recordings[i]);
+  weir_cli_progress_end(progress);
+  weir__diff diff;
+  weir__diff_options how = {
+      .device = {options.device, options.device}, .file = {files[0], files[1]}, .fail_above = options.fail_above};
+  progress = weir_cli_progress_begin("comparing");
+  if (!status)
+    status = weir__diff_make(recordings[0], recordings[1], &how, &diff);
+  weir_cli_progress_end(progress);
+  int code = WEIR_EXIT_FAILED;
+  if (status)
+    weir_cli_fail("%s", weir_last_error());
+  else {
+    code = diff.has_failed ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
+    if (options.json) {
+      weir__sink_begin(&weir_cli_json_sink, &weir__json_format, stdout);
+      weir__diff_write(&weir_cli_json_sink, NULL, &diff);
+      weir__sink_end(&weir_cli_json_sink, NULL);
+    } else
+      print_text(&diff);
+    if (!diff.side[0].is_known || !diff.side[1].is_known)
+      code = options.fail_above >= 0
+                 ? weir_cli_fail("--fail-above needs the state before the history in both recordings")
+                 : code;
+    weir__diff_clear(&diff);
+  }
+  for (int i = 0; i < 2; i++)
+    if (recordings[i])
+      weir__recording_free(recordings[i]);
+  return code;
+}
+
+static const weir_cli_choice keys[] = {[WEIR__DIFF_STACK] = {"stack", NULL},
+                                       [WEIR__DIFF_SIZE] = {"size", NULL},
+                                       [WEIR__DIFF_STREAM] = {"stream", NULL},
+                                       [WEIR__DIFF_PHASE] = {"phase", NULL},
+                                       {0}};
+
+static const weir_cli_option option_table[] = {
+    {"fail-above", .value = "PERCENT", .target = &options.fail_above, .read = read_percent, .kind = WEIR_CLI_TEXT,
+     .takes = "a percentage such as 2%",
+     .help =
+         "exit with 3 if a total of the second file is larger than that of the first by more than this: bytes in use "
+         "or reserved at the peak, in a step, or at the end"},
+    {"by", .kind = WEIR_CLI_LIST, .value = "KEYS", .target = &options.by, .choices = keys,
+     .help = "show the differences by these only: stack, size, stream, phase. Default: all"},
+    {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
+     .help = "compare this device. Default: the one that ran out of memory, or has a history"},
+    {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
+     .help = "show so many rows of each kind. Default: 10"},
+    {"json", .target = &options.json, .help = "print JSON"},
+    {0}};
+
+const weir_cli_command weir_cmd_diff = {
+    .name = "diff",
+    .summary = "compare two recorded memory histories",
+    .description =
+        "Compare two recorded memory histories, before and after: totals, and the bytes by stack, size, stream and "
+        "phase that grew, shrank, appeared or disappeared, at the peak, at the end, and at the peaks of steps. Of "
+        "these the mean is compared, so the number of steps need not be the same. Addresses do not matter.\n"
+        "Stacks are the same if functions, names of files without folders, and lines are. What is left is matched "
+        "without the lines, in their order, and shown as moved.",
+    .argument = "FILE...",
+    .options = option_table,
+    .exit = {"compared", "a file cannot be read", NULL, "more than --fail-above"},
+    .run = run};

@@ -1,0 +1,272 @@
+/*
+ * weir view: a recorded history, or two, as a web page.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "cli.h"
+#include "explain.h"
+#include "offline/output_file.h"
+#include "offline/view_data.h"
+#include "progress.h"
+#include "view_page.h"
+#include "view_serve.h"
+
+static struct {
+  int device; /* -1 for the default */
+  const char *to;
+  const char *page;
+  int port; /* 0 for any */
+  bool data, serve, no_open;
+} options = {.device = -1};
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash && slash[1] ? slash + 1 : path;
+}
+
+/* ---- The data ---- */
+
+typedef struct source {
+  weir__recording *recording;
+  weir__explanation explanation;
+  char *explain_text;
+} source;
+
+static weir_status load(const char *file, weir__recording **recording) {
+  weir_cli_progress *progress = weir_cli_progress_begin("reading");
+  weir_status status = weir__recording_load(file, NULL, recording);
+  weir_cli_progress_end(progress);
+  return status;
+}
+
+/* Finds out why memory ran out, in words too unless remedies were left out: then the words would be wrong. */
+static weir_status explain(const char *file, source *from, const weir__view_options *view, weir__view_source *to) {
+  bool is_explained = false;
+  weir_status status = weir__view_explain(from->recording, to->device, view, &from->explanation, &is_explained);
+  to->no_explain = true;
+  if (status || !is_explained)
+    return status;
+  to->explanation = &from->explanation;
+  if (from->recording->devices[to->device].event_count <= WEIR__VIEW_MOST_TRIED)
+    to->explain_text = from->explain_text = weir_cli_explain_text(file, from->recording, &from->explanation);
+  return WEIR_OK;
+}
+
+static weir_status make_data(int count, char **files, weir__view_data *data) {
+  source sources[WEIR__VIEW_MOST_SOURCES] = {0};
+  weir__view_source views[WEIR__VIEW_MOST_SOURCES] = {0};
+  weir_status status = WEIR_OK;
+  for (int i = 0; i < count && !status; i++)
+    status = load(files[i], &sources[i].recording);
+  weir_cli_progress *progress = weir_cli_progress_begin("making the page");
+  const weir__view_options view = {.step = weir_cli_progress_step, .step_context = progress};
+  for (int i = 0; i < count && !status; i++) {
+    const weir__recording *recording = sources[i].recording;
+    int device = options.device < 0 ? weir__recording_first_device(recording) : options.device;
+    views[i] = (weir__view_source){.recording = recording, .device = device, .name = base_name(files[i])};
+    if ((size_t)device >= recording->device_count)
+      status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no device %d; it has %zu, counted from 0",
+                          weir_cli_escaped(files[i]), device, recording->device_count);
+    else
+      status = explain(files[i], &sources[i], &view, &views[i]);
+  }
+  if (!status)
+    status = weir__view_make(views, (size_t)count, &view, data);
+  weir_cli_progress_end(progress);
+  for (int i = 0; i < count; i++) {
+    weir__recording_free(sources[i].recording);
+    free(sources[i].explain_text);
+  }
+  return status;
+}
+
+/* ---- A file ---- */
+
+static weir_status write_file(const weir_cli_page *page, const weir__view_data *data, const char *to) {
+  weir__output_file target;
+  weir_status status = weir__output_file_begin(&target, to, WEIR__OUTFILE_WRITE);
+  if (status)
+    return status;
+  status = weir__output_file_open(&target);
+  if (!status)
+    status = options.data ? weir__view_write(data, target.file) : weir_cli_page_write(page, data, target.file);
+  status = status ? status : weir__output_file_close(&target);
+  status = status ? status : weir__output_file_keep(&target);
+  weir__output_file_end(&target);
+  return status;
+}
+
+/* The name of a file without its folder and the endings of recordings. */
+static int stem_length(const char *name) {
+  static const char *const endings[] = {".zst", ".gz", ".pickle", ".pkl", ".weir"};
+  size_t length = strlen(name);
+  for (size_t i = 0; i < WEIR_COUNT_OF(endings); i++) {
+    size_t n = strlen(endings[i]);
+    if (length > n && strncmp(name + length - n, endings[i], n) == 0)
+      length -= n;
+  }
+  return (int)(length < 100 ? length : 100);
+}
+
+/* The default name, in the current folder. */
+static void name_output(int count, char **files, char *name, size_t size) {
+  const char *first = strcmp(files[0], "-") == 0 ? "recording" : base_name(files[0]);
+  const char *second = count > 1 ? base_name(files[1]) : "";
+  snprintf(name, size, "%.*s%s%.*s%s", stem_length(first), first, count > 1 ? "-" : "", stem_length(second), second,
+           options.data ? ".view" : ".html");
+}
+
+/* Nothing but a page of this command is replaced under a name that the user did not choose. */
+static bool is_replaceable(const char *name, const weir_cli_page *page) {
+  char begin[64];
+  FILE *file = fopen(name, "rb");
+  if (!file)
+    return errno == ENOENT;
+  size_t got = fread(begin, 1, sizeof begin, file);
+  fclose(file);
+  if (options.data)
+    return got >= 8 && memcmp(begin, "WEIRVIEW", 8) == 0;
+  return got == sizeof begin && page->size >= sizeof begin && memcmp(begin, page->text, sizeof begin) == 0;
+}
+
+/* Opens a browser where there is a desktop, in a process of its own. */
+static void open_browser(const char *path) {
+  if (options.no_open || options.data || !isatty(STDOUT_FILENO) || (!getenv("DISPLAY") && !getenv("WAYLAND_DISPLAY")))
+    return;
+  fflush(NULL);
+  if (fork() != 0)
+    return;
+  int null = open("/dev/null", O_RDWR);
+  if (null >= 0) {
+    dup2(null, STDIN_FILENO);
+    dup2(null, STDOUT_FILENO);
+    dup2(null, STDERR_FILENO);
+  }
+  setsid();
+  execlp("xdg-open", "xdg-open", path, (char *)NULL);
+  _exit(1);
+}
+
+static int write_page(const weir_cli_page *page, const weir__view_data *data, int count, char **files) {
+  char name[256];
+  const char *to = options.to;
+  if (!to) {
+    name_output(count, files, name, sizeof name);
+    to = name;
+    if (!is_replaceable(name, page))
+      return weir_cli_fail("%s: there is such a file, and it is no page of weir view; -o names another",
+                           weir_cli_escaped(name));
+  }
+  if (write_file(page, data, to))
+    return weir_cli_fail("%s", weir_last_error());
+  if (strcmp(to, "-") == 0)
+    return WEIR_EXIT_OK;
+  char *full = realpath(to, NULL);
+  puts(weir_cli_escaped(full ? full : to));
+  open_browser(full ? full : to);
+  free(full);
+  return WEIR_EXIT_OK;
+}
+
+/* ---- A server ---- */
+
+static void print_address(const char *address) {
+  printf("%s\n", address);
+  if (isatty(STDOUT_FILENO))
+    printf("Ctrl-C ends the server. Behind SSH, forward its port first: ssh -L PORT:localhost:PORT HOST\n");
+  fflush(stdout);
+  open_browser(address);
+}
+
+static weir_status serve(const weir_cli_page *page, const weir__view_data *data) {
+  char *bytes = NULL, *html = NULL;
+  size_t size = 0, html_size = 0;
+  FILE *file = open_memstream(&html, &html_size);
+  weir_status status = file ? weir_cli_page_write_remote(page, "view.bin", file)
+                            : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the page");
+  if (file && fclose(file) && !status)
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the page");
+  file = status ? NULL : open_memstream(&bytes, &size);
+  if (!status)
+    status = file ? weir__view_write(data, file) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+  if (file && fclose(file) && !status)
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu bytes", weir__view_size(data));
+  const weir_cli_served files[] = {{"", "text/html; charset=utf-8", html, html_size},
+                                   {"view.bin", "application/octet-stream", bytes, size}};
+  status = status ? status : weir_cli_serve(files, WEIR_COUNT_OF(files), options.port, print_address);
+  free(html);
+  free(bytes);
+  return status;
+}
+
+/* ---- The command ---- */
+
+static int run(int count, char **files) {
+  weir_cli_page page = {0};
+  weir__view_data data = {0};
+  if (count > WEIR__VIEW_MOST_SOURCES)
+    return weir_cli_usage("takes one file, or two to compare (got '%s' as well)", files[WEIR__VIEW_MOST_SOURCES]);
+  if (options.serve && (options.to || options.data))
+    return weir_cli_usage("--serve writes no file: leave out %s", options.to ? "--output" : "--data");
+  if (!options.data && weir_cli_page_open(options.page, &page)) /* before the long work */
+    return weir_cli_fail("%s", weir_last_error());
+  int code = WEIR_EXIT_OK;
+  if (make_data(count, files, &data))
+    code = weir_cli_fail("%s", weir_last_error());
+  else if (!options.serve)
+    code = write_page(&page, &data, count, files);
+  else if (serve(&page, &data))
+    code = weir_cli_fail("%s", weir_last_error());
+  weir__view_clear(&data);
+  weir_cli_page_close(&page);
+  return code;
+}
+
+static int read_port(const char *text) {
+  char *end;
+  options.serve = true;
+  if (!text)
+    return WEIR_EXIT_OK;
+  long port = strtol(text, &end, 10);
+  options.port = (int)port;
+  return *text >= '0' && *text <= '9' && !*end && port >= 1 && port <= 65535 ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
+}
+
+static const weir_cli_option option_table[] = {
+    {"output", 'o', .kind = WEIR_CLI_PATH, .value = "OUT", .target = &options.to,
+     .help = "the file to write; an existing one is replaced only when the new one is complete. - is standard output. "
+             "Default: the name of FILE with .html, in the current folder"},
+    {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = INT_MAX,
+     .help = "the device. Default: the first that ran out of memory, else the first with a history"},
+    {"serve", .value = "[PORT]", .is_optional = true, .read = read_port, .takes = "a port, 1 to 65535",
+     .help =
+         "write no file, and serve the page on the loopback interface until Ctrl-C: for a browser behind SSH, which "
+         "then loads only what it shows. Default: the first free port from 8123 on"},
+    {"no-open", .target = &options.no_open,
+     .help = "do not open a browser. Without it one is opened if standard output is a terminal on a desktop"},
+    {"data", .target = &options.data,
+     .help = "write the data of the page alone, in the format that docs/view.md describes"},
+    {"page", .kind = WEIR_CLI_PATH, .value = "HTML", .target = &options.page,
+     .help = "put the data into this page instead of the built-in one, for work on the page"},
+    {0}};
+
+const weir_cli_command weir_cmd_view = {
+    .name = "view",
+    .summary = "show a recorded memory history, or compare two, in a web page",
+    .description =
+        "Show a recorded memory history in a web page: every block over time and address, memory over time by stack, "
+        "size, stream and phase, the segments at any moment, and why memory ran out. With two files, the page compares "
+        "them.\n"
+        "The page is one file that needs no network and no server. Its size depends on what a screen can show, not on "
+        "the length of the history. Its path is printed.",
+    .argument = "FILE...",
+    .options = option_table,
+    .exit = {"the page was written", "a file cannot be read, or the page cannot be written"},
+    .run = run};

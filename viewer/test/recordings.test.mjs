@@ -1,0 +1,135 @@
+// Pages of recorded jobs, made by `weir view`: what they show equals what the other commands print.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { after, before, test } from "node:test";
+import { isAvailable, launch, open } from "./browser.mjs";
+import { hasProgram, json, pageOf, trace, WEIR, weir } from "./files.mjs";
+
+const skip = !isAvailable() ? "there is no Chromium" : !hasProgram() ? `there is no ${WEIR}` : false;
+let browser;
+
+before(async () => {
+  if (!skip) browser = await launch();
+});
+after(() => browser?.close());
+
+const facts = (page) => page.evaluate(() => window.weirViewer.facts());
+
+for (const name of ["llama_oom", "resnet_stacks", "llama_varlen_expandable", "streams_prefetch", "cuda_graphs", "llm_generate_small"]) {
+  test(`${name}: the figures equal those of weir summary`, { skip }, async () => {
+    const { page, problems } = await open(browser, pageOf(name, trace(name)));
+    const summary = json("summary", "--json", trace(name)).devices[0];
+    const [r] = await facts(page);
+    assert.equal(r.entries, summary.events);
+    assert.equal(r.peak.allocated, summary.peak_live);
+    assert.equal(r.peak.allocated_entry, summary.peak_live_event);
+    assert.equal(r.peak.reserved, summary.peak_reserved);
+    assert.equal(r.peak.reserved_entry, summary.peak_reserved_event);
+    assert.equal(r.ooms, summary.actions.oom ?? 0);
+    assert.equal(r.blocks.loaded, r.blocks.stored);
+    // The same as text, with every digit.
+    await page.getByRole("tab", { name: "Overview" }).click();
+    const panel = await page.locator(".panel").innerText();
+    for (const number of [summary.peak_live, summary.peak_reserved])
+      assert.ok(panel.includes(`${number.toLocaleString("en-US")} B`), `${number} in ${panel}`);
+    // The counters at both peaks, and the stored blocks that are alive at the first.
+    await page.keyboard.press("p");
+    const [at] = await facts(page);
+    if (at.allocated[0] === at.allocated[1]) assert.equal(at.allocated[1], summary.peak_live);
+    else assert.ok(at.allocated[0] <= summary.peak_live && summary.peak_live <= at.allocated[1]);
+    if (r.blocks.total === r.blocks.stored) {
+      const blocks = await page.evaluate((entry) => window.weirViewer.blocksAt(entry), summary.peak_live_event);
+      const live = blocks.filter((b) => summary.peak_live_event < b.x1 - b.pending);
+      assert.equal(live.reduce((sum, b) => sum + b.requested, 0), summary.peak_live);
+    }
+    assert.deepEqual(problems, []);
+    await page.context().close();
+  });
+}
+
+test("llama_oom: the page names the pins of weir explain", { skip }, async () => {
+  const { page, problems } = await open(browser, pageOf("llama_oom", trace("llama_oom")));
+  const explain = json("explain", "--json", trace("llama_oom"));
+  const hex = (a) => `0x${a.toString(16)}`;
+  const expected = explain.pins.segments.map((s) => ({ address: hex(s.address), blocks: s.blocks.map((b) => hex(b.address)) }));
+  assert.ok(expected.length > 0);
+  const shown = await page.evaluate(() =>
+    [...document.querySelectorAll(".pin")].map((p) => ({
+      address: p.dataset.address,
+      blocks: [...p.querySelectorAll("li[data-address]")].map((b) => b.dataset.address),
+    })),
+  );
+  assert.deepEqual(shown, expected);
+  const panel = await page.locator(".panel").innerText();
+  assert.ok(panel.includes(`${explain.request.wanted.toLocaleString("en-US")} B`));
+  // A link of a pin selects that block on the map.
+  await page.locator(".pin li button").first().click();
+  const pin = explain.pins.segments[0].blocks[0];
+  const block = await page.evaluate(() => window.weirViewer.selected());
+  assert.equal(block.x0, pin.event);
+  assert.equal(block.requested, pin.requested);
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+test("resnet_stacks: a click on a known block shows its stack", { skip }, async () => {
+  const { page, problems } = await open(browser, pageOf("resnet_stacks", trace("resnet_stacks")));
+  const summary = json("summary", "--json", trace("resnet_stacks")).devices[0];
+  const holder = summary.holders_at_peak[0];
+  assert.ok(holder.stack.length > 0);
+  // The largest holder has blocks at the peak with its size and its stack.
+  const blocks = await page.evaluate((entry) => window.weirViewer.blocksAt(entry), summary.peak_live_event);
+  const largest = blocks.sort((a, b) => b.requested - a.requested)[0];
+  const at = await page.evaluate(([entry, address]) => window.weirViewer.pixelOf(entry + 0.5, address), [
+    summary.peak_live_event,
+    largest.address + largest.requested / 2,
+  ]);
+  await page.mouse.click(at.x, at.y);
+  const frames = await page.locator(".stack .frame").allInnerTexts();
+  assert.ok(frames.length > 3, String(frames));
+  const exported = weir("export", "--to", "json", trace("resnet_stacks")).includes(frames[0]);
+  assert.ok(exported || frames[0].length > 0);
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+test("two recordings are compared", { skip }, async () => {
+  const files = [trace("llama_varlen"), trace("llama_varlen_expandable")];
+  const { page, problems } = await open(browser, pageOf("compare", ...files));
+  const [a, b] = await facts(page);
+  const [sa, sb] = files.map((f) => json("summary", "--json", f).devices[0]);
+  assert.equal(a.peak.reserved, sa.peak_reserved);
+  assert.equal(b.peak.reserved, sb.peak_reserved);
+  await page.getByRole("tab", { name: "Compare" }).click();
+  assert.match(await page.locator(".panel").innerText(), /peak reserved/);
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+test("the page is served on loopback", { skip }, async () => {
+  const server = spawn(WEIR, ["view", trace("llama_oom"), "--serve"], { stdio: ["ignore", "pipe", "pipe"] });
+  try {
+    let text = "";
+    const url = await new Promise((resolve, reject) => {
+      const read = (data) => {
+        text += data;
+        const match = /http:\/\/\S+/.exec(text);
+        if (match) resolve(match[0]);
+      };
+      server.stdout.on("data", read);
+      server.stderr.on("data", read);
+      server.on("exit", () => reject(new Error(text)));
+    });
+    const { page, problems } = await open(browser, url);
+    const [r] = await facts(page);
+    const summary = json("summary", "--json", trace("llama_oom")).devices[0];
+    assert.equal(r.peak.reserved, summary.peak_reserved);
+    assert.equal(r.blocks.loaded, r.blocks.stored);
+    assert.deepEqual(problems.filter((p) => !/favicon/.test(p)), []);
+    await page.context().close();
+  } finally {
+    server.kill();
+    if (server.exitCode === null) await once(server, "exit");
+  }
+});
