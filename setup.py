@@ -10,8 +10,8 @@ from setuptools import Extension, setup
 header = Path("include/weir/runtime.h").read_text()
 version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
 
-# All of the library except src/offline, which belongs to the program.
-library = [source for source in glob("src/**/*.c", recursive=True) if not source.startswith("src/offline/")]
+# The library, with src/offline for pictures. Without libzstd and zlib it reads no compressed files, which it need not.
+library = glob("src/**/*.c", recursive=True)
 headers = glob("include/weir/*.h") + glob("src/**/*.h", recursive=True)
 headers += glob("python/src/*.h") + glob("python/frames/*.[ch]")
 

@@ -1,5 +1,5 @@
 /*
- * The time to open and to replay recordings of a hundred thousand to ten million events. The recordings are made here by
+ * The time to open, to draw and to replay recordings of a hundred thousand to ten million events. The recordings are made here by
  * an allocator under the load of a training job: each step keeps its activations until the backward pass, and each step
  * has another length.
  *
@@ -91,6 +91,25 @@ static void make(uint64_t events, FILE *file) {
   weir_driver_close(driver);
 }
 
+/* The seconds that the slowest picture takes. */
+static double draw(const weir_offline_recording *recording) {
+  double slowest = 0;
+  for (int kind = 0; kind < WEIR_OFFLINE_PLOTS; kind++) {
+    weir_offline_plot_options options;
+    char *svg;
+    size_t length;
+    weir_offline_plot_options_init(&options);
+    options.kind = (weir_offline_plot)kind;
+    double begin = now();
+    if (weir_offline_recording_plot(recording, &options, &svg, &length))
+      die("draw");
+    double seconds = now() - begin;
+    slowest = seconds > slowest ? seconds : slowest;
+    weir_offline_text_free(svg);
+  }
+  return slowest;
+}
+
 static void measure(uint64_t events) {
   static const char *const confs[] = {NULL, "expandable_segments:True", "max_split_size_mb:256"};
   char path[] = "/tmp/weir-bench-XXXXXX";
@@ -108,13 +127,14 @@ static void measure(uint64_t events) {
     die("load");
   unlink(path);
   double loaded = now();
+  double drawing = draw(recording), before = now();
   if (weir_offline_replayer_create(recording, NULL, &replayer))
     die("open");
   double opened = now();
   weir_offline_result_init(&result);
   if (weir_offline_replayer_check(replayer, &result))
     die("check");
-  printf("%10llu %12.3f %12.3f", (unsigned long long)result.events, loaded - begin, opened - loaded);
+  printf("%10llu %12.3f %12.3f %12.3f", (unsigned long long)result.events, loaded - begin, drawing, opened - before);
   if (!result.is_exact)
     printf(" (differs: %s)", result.first_difference);
   for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
@@ -134,7 +154,8 @@ static void measure(uint64_t events) {
 int main(int argc, char **argv) {
   static const uint64_t sizes[] = {100000, 1000000, 10000000};
   puts("Seconds (and million events per second) by the number of events of a recording");
-  printf("%10s %12s %12s %19s %19s %19s\n", "events", "load", "open", "recorded", "expandable", "max_split_size 256");
+  printf("%10s %12s %12s %12s %19s %19s %19s\n", "events", "load", "draw", "open", "recorded", "expandable",
+         "max_split_size 256");
   if (argc > 1)
     for (int i = 1; i < argc; i++)
       measure(strtoull(argv[i], NULL, 10));

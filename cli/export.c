@@ -8,15 +8,18 @@
 
 #include "base/base.h"
 #include "cli.h"
+#include "moment.h"
 #include "offline/output_file.h"
 #include "progress.h"
 
-enum format { FORMAT_JSON, FORMAT_SQLITE, FORMAT_CSV, FORMAT_PERFETTO };
+enum format { FORMAT_JSON, FORMAT_SQLITE, FORMAT_CSV, FORMAT_PERFETTO, FORMAT_COLLAPSED, FORMAT_SPEEDSCOPE };
 
 static struct {
   int format; /* enum format */
   int table;  /* weir__export_table; -1 if not given */
   int device; /* -1 for all */
+  weir__moment moment;
+  size_t event;
   const char *to;
 } options = {.table = -1, .device = -1};
 
@@ -37,6 +40,10 @@ static weir_status write_to(const weir__recording *snapshot, weir_cli_progress *
     status = weir__export_csv(snapshot, options.device,
                               options.table < 0 ? WEIR__EXPORT_EVENTS : (weir__export_table)options.table,
                               weir_cli_progress_step, progress, target->file);
+  else if (options.format == FORMAT_COLLAPSED)
+    status = weir__export_collapsed(snapshot, options.device, options.moment, options.event, target->file);
+  else if (options.format == FORMAT_SPEEDSCOPE)
+    status = weir__export_speedscope(snapshot, options.device, options.moment, options.event, target->file);
   else
     status = weir__export_perfetto(snapshot, options.device, weir_cli_progress_step, progress, target->file);
   if (!status)
@@ -76,6 +83,8 @@ static int run(int count, char **arguments) {
   (void)count;
   if (options.table >= 0 && options.format != FORMAT_CSV)
     return weir_cli_usage("--table is for csv");
+  if (options.moment != WEIR__AT_AUTO && options.format != FORMAT_COLLAPSED && options.format != FORMAT_SPEEDSCOPE)
+    return weir_cli_usage("--at is for collapsed and speedscope");
   if (options.format == FORMAT_SQLITE && length > 4 && strcmp(options.to + length - 4, ".zst") == 0)
     return weir_cli_usage("a database is not compressed: leave .zst out of its name");
   if (options.format == FORMAT_SQLITE && !options.to)
@@ -89,12 +98,16 @@ static const weir_cli_choice formats[] = {
                                  "and settings; needs -o"},
     [FORMAT_CSV] = {"csv", "one of these tables, see --table"},
     [FORMAT_PERFETTO] = {"perfetto", "a trace for ui.perfetto.dev and chrome://tracing: memory over time, events, "
-                                     "annotated ranges"},
+                                     "annotated ranges, lives of blocks"},
+    [FORMAT_COLLAPSED] = {"collapsed", "memory in use at a moment by stack, for flame graphs: see --at"},
+    [FORMAT_SPEEDSCOPE] = {"speedscope", "the same for speedscope.app"},
     {0}};
 
 #define X(name, text, sql) [WEIR__EXPORT_##name] = {text, NULL},
 static const weir_cli_choice tables[] = {WEIR__EXPORT_MAP(X){0}};
 #undef X
+
+static int read_moment(const char *text) { return weir_cli_read_moment(text, &options.moment, &options.event); }
 
 static const weir_cli_option option_table[] = {
     {"to", .kind = WEIR_CLI_CHOICE, .value = "FORMAT", .target = &options.format, .choices = formats,
@@ -103,6 +116,9 @@ static const weir_cli_option option_table[] = {
      .help = "the file to write; an existing one is replaced only when the new one is complete. Links are followed, "
              "and devices and FIFOs written to directly. A name that ends in .zst is compressed (not sqlite). "
              "Default: -, standard output"},
+    {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
+     .help = "the moment of collapsed and speedscope: the number of an event, or one of the following. Default: oom, "
+             "or peak if no request failed"},
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
      .help = "export one device only"},
     {"table", .kind = WEIR_CLI_CHOICE, .value = "NAME", .target = &options.table, .choices = tables,
@@ -112,7 +128,7 @@ static const weir_cli_option option_table[] = {
 const weir_cli_command weir_cmd_export = {
     .name = "export",
     .group = "Share",
-    .summary = "convert a recorded memory history to JSON, SQLite, CSV or Perfetto",
+    .summary = "convert a recorded memory history to JSON, SQLite, CSV, Perfetto or a flame graph",
     .description = "Convert a recorded memory history for other programs.",
     .argument = "FILE",
     .options = option_table,

@@ -11,9 +11,13 @@
 
 #include "base/base.h"
 #include "cli.h"
+#include "graph.h"
 #include "json.h"
+#include "offline/classes.h"
 #include "offline/describe.h"
 #include "progress.h"
+
+static bool json, graph;
 
 static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
 
@@ -109,7 +113,52 @@ static void print_peak(const weir__recording *snapshot, int device, const weir__
   putchar('\n');
 }
 
-static void print_device(const weir__recording *snapshot, int number, const weir__summary *s) {
+/* What the summary of a device shows beside weir__summary. */
+typedef struct more {
+  bool has_classes;                /* classes could be told apart */
+  uint64_t classes[WEIR__CLASSES]; /* bytes at the peak of live memory */
+  size_t steps;
+} more;
+
+static weir_status find_more(const weir__recording *snapshot, int number, const weir__summary *s, more *more) {
+  weir__lives lives;
+  weir__classes classes;
+  if (s->is_unknown || !snapshot->devices[number].event_count)
+    return WEIR_OK;
+  weir_status status = weir__lives_make(snapshot, number, &lives);
+  if (status)
+    return status;
+  status = weir__classes_make(snapshot, number, &lives, &classes);
+  if (!status) {
+    weir__classes_sum(&lives, &classes, s->live.event, more->classes);
+    more->has_classes = classes.is_known;
+    more->steps = classes.steps;
+    weir__classes_clear(&classes);
+  }
+  weir__lives_clear(&lives);
+  return status;
+}
+
+/* The largest first; "unknown" last. */
+static void print_classes(const more *m) {
+  bool is_done[WEIR__CLASSES] = {[WEIR__CLASS_UNKNOWN] = true};
+  char text[32];
+  const char *separator = "";
+  printf("    of these  ");
+  for (int i = 0; i < WEIR__CLASSES; i++) {
+    int next = WEIR__CLASS_UNKNOWN;
+    for (int k = 0; k < WEIR__CLASSES; k++)
+      if (!is_done[k] && (next == WEIR__CLASS_UNKNOWN || m->classes[k] > m->classes[next]))
+        next = k;
+    is_done[next] = true;
+    if (m->classes[next])
+      printf("%s%s %s", separator, bytes(m->classes[next], text), weir__class_name((weir__class)next));
+    separator = m->classes[next] ? ", " : separator;
+  }
+  putchar('\n');
+}
+
+static void print_device(const weir__recording *snapshot, int number, const weir__summary *s, const more *m) {
   const weir__recording_device *device = &snapshot->devices[number];
   char text[4][32], span[32];
   size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
@@ -139,8 +188,12 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   }
   if (device->event_count) {
     print_peak(snapshot, number, s, "in use", &s->live);
+    if (m->has_classes)
+      print_classes(m);
     print_holders(snapshot, s->holders, s->holder_count);
     print_peak(snapshot, number, s, "reserved", &s->reserved);
+    if (graph && weir_cli_print_graph(snapshot, number, s))
+      puts("    no host memory for a graph");
   }
   if (s->is_end_told) {
     printf("    at end    %s in use, as requested, of %s reserved: computed from the events%s\n",
@@ -183,7 +236,8 @@ static void print_host(const weir__recording_device *host) {
          host->event_count == 1 ? "" : "s");
 }
 
-static void print_text(const char *file, const weir__recording *snapshot, const weir__summary *devices) {
+static void print_text(const char *file, const weir__recording *snapshot, const weir__summary *devices,
+                       const more *more) {
   size_t events = 0, used = 0;
   weir_cli_fold_begin();
   for (size_t i = 0; i < snapshot->device_count; i++) {
@@ -202,7 +256,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
   for (size_t i = 0; i < snapshot->device_count; i++) {
     if (!snapshot->devices[i].event_count && !snapshot->devices[i].segment_count)
       continue;
-    print_device(snapshot, (int)i, &devices[i]);
+    print_device(snapshot, (int)i, &devices[i], &more[i]);
     has_stacks |= devices[i].has_stacks;
   }
   if (used && !has_stacks)
@@ -257,7 +311,18 @@ static void json_peaks(const weir__recording_device *device, const weir__summary
     WEIR_CLI_JSON(JSON_NULL("first_oom"));
 }
 
-static void json_device(const weir__recording *snapshot, int number, const weir__summary *s) {
+static void json_classes(const weir__summary *s, const more *m) {
+  if (!m->has_classes || s->is_unknown) {
+    WEIR_CLI_JSON(JSON_NULL("classes_at_peak"));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT("classes_at_peak"));
+  for (int i = 0; i < WEIR__CLASSES; i++)
+    WEIR_CLI_JSON(JSON_NATURAL(weir__class_name((weir__class)i), m->classes[i]));
+  WEIR_CLI_JSON(JSON_CLOSE);
+}
+
+static void json_device(const weir__recording *snapshot, int number, const weir__summary *s, const more *m) {
   static const char *const completeness[] = {"none", "complete", "late", "wrapped"};
   const weir__recording_device *device = &snapshot->devices[number];
   bool has_blocks = !s->is_end_told && !snapshot->is_events_only, has_end = s->is_end_told || has_blocks;
@@ -278,14 +343,16 @@ static void json_device(const weir__recording *snapshot, int number, const weir_
                 JSON_NATURAL_IF(has_end, "end_requested", s->end_requested));
   json_holders(snapshot, "holders_at_peak", s->holders, s->is_unknown ? 0 : s->holder_count);
   json_holders(snapshot, "holders_at_end", s->at_end, s->at_end_count);
-  WEIR_CLI_JSON(JSON_CLOSE);
+  json_classes(s, m);
+  WEIR_CLI_JSON(JSON_NATURAL("training_steps", m->steps), JSON_CLOSE);
 }
 
-static void print_json(const char *file, const weir__recording *snapshot, const weir__summary *devices) {
+static void print_json(const char *file, const weir__recording *snapshot, const weir__summary *devices,
+                       const more *more) {
   weir_cli_json_begin(0);
   WEIR_CLI_JSON(JSON_TEXT("file", file), JSON_TEXT("settings", snapshot->conf), JSON_LIST("devices"));
   for (size_t i = 0; i < snapshot->device_count; i++)
-    json_device(snapshot, (int)i, &devices[i]);
+    json_device(snapshot, (int)i, &devices[i], &more[i]);
   WEIR_CLI_JSON(JSON_CLOSE);
   if (snapshot->has_host) {
     const host_sums sums = sum_host(&snapshot->host);
@@ -303,8 +370,6 @@ static void print_json(const char *file, const weir__recording *snapshot, const 
   weir_cli_json_end();
 }
 
-static bool json;
-
 /* One file; an exit code. */
 static int summarize_file(const char *file) {
   weir__recording *snapshot;
@@ -315,24 +380,35 @@ static int summarize_file(const char *file) {
     return weir_cli_fail("%s", weir_last_error());
   }
   weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
-  if (!devices)
+  more *more = calloc(snapshot->device_count + 1, sizeof *more);
+  if (!devices || !more)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   for (size_t i = 0; i < snapshot->device_count && !status; i++)
     status = weir__summarize(snapshot, (int)i, &devices[i]);
+  for (size_t i = 0; i < snapshot->device_count && !status; i++)
+    status = find_more(snapshot, (int)i, &devices[i], &more[i]);
   weir_cli_progress_end(progress);
-  if (status || !devices)
+  if (status || !devices || !more)
     weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
   else
-    (json ? print_json : print_text)(file, snapshot, devices);
+    (json ? print_json : print_text)(file, snapshot, devices, more);
+  free(more);
   free(devices);
   weir__recording_free(snapshot);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-static int run(int count, char **files) { return weir_cli_for_each(count, files, summarize_file); }
+static int run(int count, char **files) {
+  if (json && graph)
+    return weir_cli_usage("--graph is text: leave out --json");
+  return weir_cli_for_each(count, files, summarize_file);
+}
 
 static const weir_cli_option option_table[] = {
-    {"json", .target = &json, .help = "print JSON, one object for each file"}, {0}};
+    {"json", .target = &json, .help = "print JSON, one object for each file"},
+    {"graph", 'g', .target = &graph,
+     .help = "draw memory over time, as wide as the terminal, in ASCII if the locale is not UTF-8"},
+    {0}};
 
 const weir_cli_command weir_cmd_summary = {
     .name = "summary",

@@ -210,6 +210,76 @@ weir_status weir_offline_recording_explain(const weir_offline_recording *recordi
                                            const weir_offline_explain_options *options,
                                            weir_offline_explanation *explanation);
 
+/* ---- Drawing ---- */
+
+/* Kinds of pictures: name, text. */
+#define WEIR_OFFLINE_PLOT_MAP(X)                                                                                       \
+  X(MEMORY, "memory")               /* memory in use over time, stacked, and the reserved memory above it */           \
+  X(SEGMENTS, "segments")           /* the map of segments with their blocks and holes at a moment */                  \
+  X(TRACE, "trace")                 /* each block as a rectangle: its life and its addresses */                        \
+  X(FRAGMENTATION, "fragmentation") /* in use, reserved, the largest hole, and the share that is lost */
+
+typedef enum weir_offline_plot {
+#define X(name, text) WEIR_OFFLINE_PLOT_##name,
+  WEIR_OFFLINE_PLOT_MAP(X)
+#undef X
+      WEIR_OFFLINE_PLOTS
+} weir_offline_plot;
+
+/* How blocks are grouped and coloured. AUTO is by stack if stacks were recorded, else by class (weights, gradients,
+ * activations and so on) if classes are known, else by size. */
+#define WEIR_OFFLINE_GROUP_MAP(X)                                                                                      \
+  X(AUTO, "auto")                                                                                                      \
+  X(STACK, "stack")                                                                                                    \
+  X(CLASS, "class")                                                                                                    \
+  X(SIZE, "size")                                                                                                      \
+  X(STREAM, "stream")                                                                                                  \
+  X(POOL, "pool")
+
+typedef enum weir_offline_group {
+#define X(name, text) WEIR_OFFLINE_BY_##name,
+  WEIR_OFFLINE_GROUP_MAP(X)
+#undef X
+      WEIR_OFFLINE_GROUPS
+} weir_offline_group;
+
+/* Moments of a history. AUTO is the first failure, or the peak if there is none. */
+#define WEIR_OFFLINE_MOMENT_MAP(X)                                                                                     \
+  X(AUTO, "auto")                                                                                                      \
+  X(OOM, "oom")                                                                                                        \
+  X(PEAK, "peak")                                                                                                      \
+  X(END, "end")                                                                                                        \
+  X(EVENT, "event")
+
+typedef enum weir_offline_moment {
+#define X(name, text) WEIR_OFFLINE_AT_##name,
+  WEIR_OFFLINE_MOMENT_MAP(X)
+#undef X
+      WEIR_OFFLINE_MOMENTS
+} weir_offline_moment;
+
+typedef struct weir_offline_plot_options {
+  size_t size; /* sizeof(weir_offline_plot_options) */
+  weir_offline_plot kind;
+  weir_offline_group by;
+  weir_offline_moment at; /* of the map of segments */
+  uint64_t event;         /* WEIR_OFFLINE_AT_EVENT: after which */
+  int device;             /* -1 by default */
+  int width, height;      /* in pixels; 0 for 1200 and 640, otherwise 480 x 320 to 10000 x 10000 */
+  int is_dark;
+  const char *name;  /* of the recording, for the picture; may be NULL */
+  const char *title; /* NULL for that of the kind */
+} weir_offline_plot_options;
+
+void weir_offline_plot_options_init(weir_offline_plot_options *options);
+
+/* Draws a recording as an SVG document: UTF-8, `length` bytes and a NUL. weir_offline_text_free() it. `options` may be
+ * NULL. WEIR_ERROR_INVALID_ARGUMENT if the recording does not have what is to be drawn. */
+weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
+                                        const weir_offline_plot_options *options, char **svg, size_t *length);
+
+void weir_offline_text_free(char *text); /* NULL is allowed */
+
 #ifdef __cplusplus
 }
 #endif

@@ -458,6 +458,39 @@ def _dump_snapshot(
     _weir._dump_snapshot(filename, as_json)
 
 
+def _save_segment_usage(
+    filename: str | os.PathLike[str] = "output.svg", snapshot: dict[str, Any] | None = None
+) -> None:
+    """Draws the map of segments at the end of a snapshot: blocks by stack, and holes.
+
+    Args:
+        filename: the SVG file to write. It appears complete or not at all.
+        snapshot: as _snapshot() returns it; None to take one now.
+    """
+    from weir import _memory_viz
+
+    _memory_viz.save(_memory_viz.plot(_snapshot() if snapshot is None else snapshot, "segments", at="end"), filename)
+
+
+def _save_memory_usage(
+    filename: str | os.PathLike[str] = "output.svg", snapshot: dict[str, Any] | None = None
+) -> None:
+    """Draws memory over time, from the history of a snapshot; without a history, the map of its segments.
+
+    Args:
+        filename: the SVG file to write. It appears complete or not at all.
+        snapshot: as _snapshot() returns it; None to take one now.
+    """
+    from weir import _memory_viz
+
+    data = _snapshot() if snapshot is None else snapshot
+    if _memory_viz._has_history(data):
+        picture = _memory_viz.plot(data, "memory")
+    else:
+        picture = _memory_viz.plot(data, "segments", at="end", title="Memory in use")
+    _memory_viz.save(picture, filename)
+
+
 def _set_memory_metadata(metadata: str) -> None:
     """Sets a text that all further history entries have as "user_metadata"; "" for none."""
     _weir._cuda_setMemoryMetadata(metadata)

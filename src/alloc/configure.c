@@ -13,7 +13,23 @@
 
 /* ---- Settings ---- */
 
+/* Pages move only where the driver's guarantee about aliases is trusted. */
+static void fit_moving_pages(const weir_allocator *allocator, weir__settings *settings) {
+  for (int i = 0; i < allocator->heap_count && settings->moving_pages; i++) {
+    const weir__heap *heap = &allocator->heaps[i];
+    if (heap->capability >= settings->moving_pages_min_capability)
+      continue;
+    weir__log(WEIR_LOG_WARN,
+              "moving_pages is off: device %d has compute capability %llu.%llu, which is less than "
+              "moving_pages_min_capability:%llu",
+              i, (unsigned long long)heap->capability / 10, (unsigned long long)heap->capability % 10,
+              (unsigned long long)settings->moving_pages_min_capability);
+    settings->moving_pages = false;
+  }
+}
+
 void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings) {
+  fit_moving_pages(allocator, settings);
   int device = 0;
   while (device < allocator->heap_count && allocator->heaps[device].granularity)
     device++;

@@ -200,6 +200,7 @@ struct weir__heap {
   weir__stream_class *classes;   /* of streams */
   weir_cu_mem_prop page_prop;    /* of pages; set at the start, as the next three */
   uint64_t granularity;          /* of pages; 0 if the device has no virtual memory */
+  uint64_t capability;           /* ten times the compute capability; 0 if not known */
   bool shares_pages;             /* pages are created so that other processes can open them */
   bool shares_pages_off;         /* they could be, but the environment turned it off */
   weir_cu_result driver_error;   /* the first failure other than out of memory since growing or emptying began: the */

@@ -345,6 +345,13 @@ static bool reserve_place(search *s) {
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* What may still be made under the limit. */
+static uint64_t affordable(const search *s) {
+  const weir__heap *heap = s->heap;
+  uint64_t taken = heap->reserved + heap->promised + s->made_bytes;
+  return !heap->has_limit ? UINT64_MAX : heap->limit > taken ? heap->limit - taken : 0;
+}
+
 /* The size of a new page, where `left` bytes are left to map and `room` bytes are clean. Every page costs the same,
  * however large; but it moves only as a whole, so the rest of a large page that is partly in use is stuck. So pages are
  * large while little is stuck, in a large heap, and for a large request. The last page of a request is small, since the
@@ -356,6 +363,7 @@ static uint64_t new_page_bytes(const search *s, uint64_t left, uint64_t room) {
   slots = most(slots, least(6, 1 + reserved / (1280 * WEIR__MIB)));
   slots = most(slots, request / 80);
   slots = least(slots, least(request, most(left / s->slot, 2)));
+  slots = least(slots, most(left, affordable(s)) / s->slot); /* no more than is needed if that is all there is */
   return least(slots, least(room / s->slot, SIZES - 1)) * s->slot;
 }
 

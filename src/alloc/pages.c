@@ -10,7 +10,7 @@
 
 void weir__pages_prepare(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
-  int can_map = 0, rdma = 0;
+  int can_map = 0, rdma = 0, major = 0, minor = 0;
   uint64_t granularity = 0;
   if (driver->DeviceGetAttribute(driver, &rdma, WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED, heap->device))
     rdma = 0;
@@ -24,6 +24,9 @@ void weir__pages_prepare(weir__heap *heap) {
       !driver->DeviceGetAttribute(driver, &can_map, WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, heap->device) && can_map &&
       !driver->MemGetAllocationGranularity(driver, &granularity, &heap->page_prop, WEIR_CU_GRANULARITY_MINIMUM))
     heap->granularity = granularity;
+  if (!driver->DeviceGetAttribute(driver, &major, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MAJOR, heap->device) &&
+      !driver->DeviceGetAttribute(driver, &minor, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MINOR, heap->device) && major > 0)
+    heap->capability = (uint64_t)major * 10 + (uint64_t)minor;
 }
 
 /* ---- Slots: a segment's table of mappings ---- */

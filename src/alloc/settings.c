@@ -62,6 +62,7 @@ enum {
   MOVING_PAGES_MAX_ALIASES,
   MOVING_PAGES_COMPLETED_ONLY,
   MOVING_PAGES_ACROSS_STREAMS,
+  MOVING_PAGES_MIN_CAPABILITY,
   RELEASE_LOCK_ON_MALLOC,
   GRAPH_CAPTURE_RECORD_STREAM_REUSE,
   MEMORY_FRACTION,
@@ -127,6 +128,10 @@ static const struct option options[OPTIONS] = {
     OPTION(MOVING_PAGES_ACROSS_STREAMS, "moving_pages_across_streams", FLAG, moving_pages_across_streams,
            .help = "Pages of a stream that is busy move too: the stream that gets them waits for that point of the "
                    "other, on the device."),
+    OPTION(MOVING_PAGES_MIN_CAPABILITY, "moving_pages_min_capability", NUMBER, moving_pages_min_capability,
+           .preset.number = 70, .most.number = 1000,
+           .help = "Ten times the lowest compute capability on which pages move: 90 for 9.0. On older devices, "
+                   "moving_pages:True means expandable_segments:True."),
     OPTION(RELEASE_LOCK_ON_MALLOC, "release_lock_on_cudamalloc", FLAG, release_lock_on_malloc,
            .alias = "release_lock_on_hipmalloc",
            .help = "Other threads can allocate and free while the driver allocates a segment."),

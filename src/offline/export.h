@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "offline/explain.h"
 #include "offline/recording.h"
 #include "offline/rewrite.h"
 
@@ -77,9 +78,24 @@ typedef struct weir__export_levels {
 weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels);
 void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event);
 
-/* Writes a JSON trace for ui.perfetto.dev and Chrome: a process for each device, with counters, events by stream and
- * annotated ranges. */
+/* Writes a JSON trace for ui.perfetto.dev and Chrome: a process for each device, with counters, events by stream,
+ * annotated ranges, a span for the life of each block on the track of its pool, and a flow from each allocation to its
+ * free. */
 weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                   FILE *file);
+
+/* ---- At a moment ---- */
+
+/* Flame graphs of the memory in use, by stack; without stacks by class and size. `event` is for WEIR__AT_EVENT. Of all
+ * devices (-1), those that have the moment are written; WEIR_ERROR_INVALID_ARGUMENT if none has.
+ *
+ * Collapsed stacks, as flamegraph.pl and others read them: a line with frames from the outermost to the innermost,
+ * separated by ";", and bytes. */
+weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
+                                   FILE *file);
+
+/* A file for speedscope.app, with a profile for each device. */
+weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
+                                    FILE *file);
 
 #endif

@@ -4,6 +4,7 @@
 #include "inspect/json.h"
 #include "offline/describe.h"
 #include "offline/export.h"
+#include "offline/lives.h"
 
 /* Some readers take process 0 for the idle process, so devices begin at 1; ranges without a device get the last
  * process. */
@@ -80,27 +81,136 @@ static void counter(tracer *t, int device, const char *name, int64_t time, int64
              JSON_INTEGER("bytes", bytes), JSON_CLOSE, JSON_CLOSE);
 }
 
+/* ---- Lives of blocks ---- */
+
+/* The lives that an entry begins, frees or ends. */
+typedef struct spans {
+  weir__lives lives;
+  uint32_t *freed, *ended; /* by entry: the life + 1 */
+  size_t next;             /* the first life that has not begun */
+  int64_t time;            /* the last; spans do not run back */
+} spans;
+
+static weir_status spans_begin(const weir__recording *s, int device, spans *spans) {
+  weir_status status = weir__lives_make(s, device, &spans->lives);
+  if (status)
+    return status;
+  size_t count = s->devices[device].event_count;
+  spans->freed = calloc(count + 1, sizeof *spans->freed);
+  spans->ended = calloc(count + 1, sizeof *spans->ended);
+  if (!spans->freed || !spans->ended)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the lives of blocks");
+  for (size_t i = 0; i < spans->lives.block_count; i++) {
+    const weir__life *life = &spans->lives.blocks[i];
+    if (life->freed < count && (life->freed || !life->is_before))
+      spans->freed[life->freed] = (uint32_t)i + 1;
+    if (life->end < count)
+      spans->ended[life->end] = (uint32_t)i + 1;
+  }
+  return WEIR_OK;
+}
+
+static void spans_clear(spans *spans) {
+  weir__lives_clear(&spans->lives);
+  free(spans->freed);
+  free(spans->ended);
+}
+
+/* Viewers put spans of one name that overlap into rows of their own below one another, so spans have the name of their
+ * pool: it makes a track for each pool. */
+static const char *track_of(const tracer *t, const weir__life *life, char text[64]) {
+  if (life->pool == WEIR__LIFE_NO_POOL || life->pool >= t->s->pool_count)
+    snprintf(text, 64, "blocks, pool not known");
+  else if (life->pool)
+    snprintf(text, 64, "blocks of private pool (%lld, %lld)", (long long)t->s->pools[life->pool].id[0],
+             (long long)t->s->pools[life->pool].id[1]);
+  else
+    snprintf(text, 64, "blocks of the default pool");
+  return text;
+}
+
+static void put_span(tracer *t, int device, const spans *spans, size_t number, bool begins) {
+  const weir__life *life = &spans->lives.blocks[number];
+  char track[64], id[32], address[32], stack[WEIR__DESCRIBE_TEXT], stream[48];
+  snprintf(id, sizeof id, "0x%x%08zx", (unsigned)device + 1, number);
+  WEIR__JSON(t->sink, ENTRY(begins ? "b" : "e", track_of(t, life, track), FIRST_PROCESS + device, SEGMENT_THREAD),
+             JSON_TEXT("cat", "block"), JSON_TEXT("id", id), JSON_INTEGER("ts", spans->time));
+  if (begins) {
+    snprintf(address, sizeof address, "0x%llx", (unsigned long long)life->address);
+    WEIR__JSON(t->sink, JSON_OBJECT("args"), JSON_NATURAL("size", life->size), JSON_TEXT("address", address),
+               JSON_TEXT("stream", weir__describe_stream(t->s, life->stream, stream)));
+    if (life->stack)
+      WEIR__JSON(t->sink, JSON_TEXT("stack", weir__describe_stack(t->s, life->stack, stack)));
+    WEIR__JSON(t->sink, JSON_CLOSE);
+  }
+  WEIR__JSON(t->sink, JSON_CLOSE);
+}
+
+/* A flow leaves the entry that was written last on that row, and arrives at one in the same way. */
+static void put_flow(tracer *t, int device, size_t number, int64_t time, uint16_t stream, bool begins) {
+  char id[32];
+  snprintf(id, sizeof id, "0x%x%08zx", (unsigned)device + 1, number);
+  WEIR__JSON(t->sink, ENTRY(begins ? "s" : "f", "life", FIRST_PROCESS + device, FIRST_STREAM_THREAD + (int64_t)stream),
+             JSON_TEXT("cat", "life"), JSON_TEXT("id", id), JSON_INTEGER("ts", time));
+  if (!begins)
+    WEIR__JSON(t->sink, JSON_TEXT("bp", "e"));
+  WEIR__JSON(t->sink, JSON_CLOSE);
+}
+
+/* What an entry begins and ends; it has been written. */
+static void put_lives(tracer *t, int device, spans *spans, size_t number, const weir__recording_entry *e,
+                      int64_t time) {
+  spans->time = time > spans->time ? time : spans->time;
+  const weir__lives *l = &spans->lives;
+  if (spans->ended[number])
+    put_span(t, device, spans, spans->ended[number] - 1, false);
+  if (spans->freed[number]) {
+    const weir__life *life = &l->blocks[spans->freed[number] - 1];
+    /* An entry that allocates at the same address ends a life whose free is missing; there is no flow to it. */
+    if (!life->is_before && e->action != WEIR_TRACE_ALLOC)
+      put_flow(t, device, spans->freed[number] - 1, time, e->stream, false);
+  }
+  for (; spans->next < l->block_count && l->blocks[spans->next].begin <= number; spans->next++) {
+    const weir__life *life = &l->blocks[spans->next];
+    put_span(t, device, spans, spans->next, true);
+    if (!life->is_before && life->freed != WEIR__LIFE_OPEN)
+      put_flow(t, device, spans->next, time, e->stream, true);
+  }
+}
+
+/* Those that were there before. */
+static void put_lives_before(tracer *t, int device, spans *spans, int64_t time) {
+  spans->time = time;
+  for (; spans->next < spans->lives.block_count && spans->lives.blocks[spans->next].is_before; spans->next++)
+    put_span(t, device, spans, spans->next, true);
+}
+
 /* Without recorded times, each entry takes a microsecond. */
 static weir_status history(tracer *t, int device) {
   const weir__recording_device *d = &t->s->devices[device];
   weir__export_levels levels = {0};
+  spans spans = {.next = 0};
   weir_status status = weir__export_levels_begin(t->s, device, &levels);
-  if (status)
-    return status;
-  for (size_t i = 0; i < d->event_count && !t->sink->error; i++) {
+  if (!status)
+    status = spans_begin(t->s, device, &spans);
+  for (size_t i = 0; i < d->event_count && !t->sink->error && !status; i++) {
     const weir__recording_entry *e = &d->events[i];
     int64_t time = e->time_us ? e->time_us : (int64_t)i;
     weir__export_levels before = levels;
     weir__export_levels_move(&levels, e);
+    if (!i)
+      put_lives_before(t, device, &spans, time);
     if (!i || levels.allocated != before.allocated)
       counter(t, device, "allocated", time, levels.allocated);
     if (!i || levels.reserved != before.reserved)
       counter(t, device, "reserved", time, levels.reserved);
     instant(t, device, i, e, time);
+    put_lives(t, device, &spans, i, e, time);
     if (++t->done % WEIR__STEP_EVENTS == 0 && t->step)
       t->step(t->step_context, t->done, t->s->event_count);
   }
-  return WEIR_OK;
+  spans_clear(&spans);
+  return status;
 }
 
 /* Counts open ranges by name and device (or none), and notes which rows have a name. */

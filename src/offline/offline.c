@@ -6,10 +6,12 @@
 #pragma GCC visibility pop
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "offline/explain.h"
+#include "offline/plot.h"
 #include "offline/predict.h"
 
 static const weir__recording *inside(const weir_offline_recording *recording) {
@@ -304,3 +306,74 @@ weir_status weir_offline_recording_explain(const weir_offline_recording *recordi
   weir__copy_sized(explanation, explanation->size, &now, sizeof now);
   return WEIR_OK;
 }
+
+/* ---- Drawing ---- */
+
+_Static_assert((int)WEIR_OFFLINE_PLOTS == (int)WEIR__PLOT_KINDS && (int)WEIR_OFFLINE_GROUPS == (int)WEIR__PLOT_BYS &&
+                   (int)WEIR_OFFLINE_AT_EVENT == (int)WEIR__AT_EVENT,
+               "the public numbers are those inside");
+
+void weir_offline_plot_options_init(weir_offline_plot_options *options) {
+  if (options)
+    *options = (weir_offline_plot_options){.size = sizeof *options, .device = -1};
+}
+
+static weir_status check_plot(const char *who, const weir_offline_plot_options *o) {
+  if ((unsigned)o->kind >= WEIR_OFFLINE_PLOTS || (unsigned)o->by >= WEIR_OFFLINE_GROUPS ||
+      (unsigned)o->at >= WEIR_OFFLINE_MOMENTS)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: kind is %d, by is %d and at is %d, expected less than %d, %d and %d", who, (int)o->kind,
+                      (int)o->by, (int)o->at, (int)WEIR_OFFLINE_PLOTS, (int)WEIR_OFFLINE_GROUPS,
+                      (int)WEIR_OFFLINE_MOMENTS);
+  if ((o->width && (o->width < WEIR__PLOT_LEAST_WIDTH || o->width > WEIR__PLOT_MOST_SIDE)) ||
+      (o->height && (o->height < WEIR__PLOT_LEAST_HEIGHT || o->height > WEIR__PLOT_MOST_SIDE)))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size is %d x %d, expected %d x %d to %d x %d", who,
+                      o->width, o->height, WEIR__PLOT_LEAST_WIDTH, WEIR__PLOT_LEAST_HEIGHT, WEIR__PLOT_MOST_SIDE,
+                      WEIR__PLOT_MOST_SIDE);
+  return WEIR_OK;
+}
+
+weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
+                                        const weir_offline_plot_options *options, char **svg, size_t *length) {
+  weir_offline_plot_options o;
+  weir_offline_plot_options_init(&o);
+  if (!recording || !svg || !length)
+    return null(__func__);
+  weir_status status = weir__read_options(__func__, "options", &o, sizeof o, options);
+  if (!status)
+    status = check_plot(__func__, &o);
+  if (!status)
+    status = choose_device(__func__, inside(recording), &o.device);
+  if (status)
+    return status;
+  char *text = NULL;
+  size_t size = 0;
+  FILE *file = open_memstream(&text, &size);
+  if (!file)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  status = weir__plot_write(inside(recording),
+                            &(weir__plot_options){.kind = (weir__plot_kind)o.kind,
+                                                  .by = (weir__plot_by)o.by,
+                                                  .device = o.device,
+                                                  .name = o.name,
+                                                  .title = o.title,
+                                                  .width = o.width,
+                                                  .height = o.height,
+                                                  .is_dark = o.is_dark != 0,
+                                                  .moment = (weir__moment)o.at,
+                                                  .event = o.event > SIZE_MAX ? SIZE_MAX : (size_t)o.event},
+                            file);
+  bool is_full = ferror(file) != 0;
+  is_full |= fclose(file) != 0;
+  if (!status && is_full)
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the picture", __func__);
+  if (status) {
+    free(text);
+    return status;
+  }
+  *svg = text;
+  *length = size;
+  return WEIR_OK;
+}
+
+void weir_offline_text_free(char *text) { free(text); }

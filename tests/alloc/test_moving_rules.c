@@ -1,5 +1,5 @@
 /*
- * Moving pages: captures, checkpoints, and devices and pools without pages.
+ * Moving pages: captures, checkpoints, limits, and devices and pools without pages.
  */
 #include <string.h>
 
@@ -128,11 +128,61 @@ static void test_no_virtual_memory(void **state) {
   alloc_close();
 }
 
+/* Whether pages move with some settings on the device, which has compute capability 9.0: in the default pool, and in a
+ * private one that asks for it. */
+static void assert_moves(const char *conf, bool moves) {
+  char text[128];
+  collect_messages();
+  alloc_open(conf, GIB);
+  assert_int_equal(messages_with(WEIR_LOG_WARN, "device 0 has compute capability 9.0"), !moves);
+  weir_allocator_settings(allocator, text, sizeof text);
+  assert_int_equal(strstr(text, "moving_pages:True") != NULL, moves);
+  assert_non_null(strstr(text, "expandable_segments:True"));
+  for (int pool = 0; pool < 2; pool++) {
+    weir_pool_id id = {0, 0};
+    if (pool)
+      id = begin_pool(1);
+    int64_t before = stats_of(0).moving.pages_moved;
+    void *hole = get(24 * MIB, NULL), *kept = get(24 * MIB, NULL);
+    put(hole);
+    void *large = get(40 * MIB, NULL);
+    assert_int_equal(stats_of(0).moving.pages_moved > before, moves);
+    put(large);
+    put(kept);
+    if (pool)
+      end_pool(id);
+  }
+  alloc_close();
+}
+
+static void test_compute_capability(void **state) {
+  (void)state;
+  assert_moves("moving_pages:True", true);
+  assert_moves("moving_pages:True,moving_pages_min_capability:90", true);
+  assert_moves("moving_pages:True,moving_pages_min_capability:91", false);
+}
+
+/* ---- Limits ---- */
+
+/* A request that fits under the limit exactly is served: its last page is not larger than needed. */
+static void test_exactly_the_limit(void **state) {
+  (void)state;
+  for (uint64_t bytes = 2 * MIB; bytes <= 90 * MIB; bytes += 2 * MIB) {
+    alloc_open("moving_pages:True", GIB);
+    assert_ok(weir_allocator_set_limit(allocator, 0, bytes));
+    put(get(bytes, NULL));
+    assert_int_equal(stats_of(0).reserved_bytes[0].current, bytes);
+    alloc_close();
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_retiring_waits_for_captures, alloc_teardown_runtime),
       cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
       cmocka_unit_test_teardown(test_no_virtual_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_compute_capability, alloc_teardown),
+      cmocka_unit_test_teardown(test_exactly_the_limit, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

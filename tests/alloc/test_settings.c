@@ -7,7 +7,8 @@
   "; allowed: backend, max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, "                          \
   "garbage_collection_threshold, roundup_power2_divisions, expandable_segments, expandable_segments_reserve, "         \
   "expandable_segments_reserve_by_class, moving_pages, moving_pages_max_aliases, moving_pages_completed_only, "        \
-  "moving_pages_across_streams, release_lock_on_cudamalloc, graph_capture_record_stream_reuse, "                       \
+  "moving_pages_across_streams, moving_pages_min_capability, release_lock_on_cudamalloc, "                             \
+  "graph_capture_record_stream_reuse, "                                                                                \
   "per_process_memory_fraction, throw_on_cudamalloc_oom, pinned_use_cuda_host_register, "                              \
   "pinned_num_register_threads, pinned_use_background_threads, pinned_reserve_segment_size_mb, "                       \
   "pinned_max_round_threshold_mb, pinned_max_cached_size_mb, pinned_free_catch_all"
@@ -646,7 +647,8 @@ static void other_keys_stay(void **state) {
       "garbage_collection_threshold:0.6,roundup_power2_divisions:[256:1,512:2,1024:4,>:8],"
       "expandable_segments:True,expandable_segments_reserve:0.5,"
       "expandable_segments_reserve_by_class:[a:1,b:2G],moving_pages_max_aliases:16,"
-      "moving_pages_completed_only:True,moving_pages_across_streams:True,release_lock_on_cudamalloc:True,"
+      "moving_pages_completed_only:True,moving_pages_across_streams:True,moving_pages_min_capability:75,release_lock_"
+      "on_cudamalloc:True,"
       "graph_capture_record_stream_reuse:True,per_process_memory_fraction:0.9,throw_on_cudamalloc_oom:True,"
       "pinned_use_cuda_host_register:True,pinned_num_register_threads:8,pinned_use_background_threads:True,"
       "pinned_reserve_segment_size_mb:128,pinned_max_round_threshold_mb:16,pinned_max_cached_size_mb:32,"
@@ -675,7 +677,7 @@ static void other_keys_stay(void **state) {
     assert_false(weir__settings_equal(&now, &base));
     keys++;
   }
-  assert_int_equal(keys, 23); /* all but moving_pages, which another key turns off */
+  assert_int_equal(keys, 24); /* all but moving_pages, which another key turns off */
 
   weir__settings older;
   base.older = &older;
@@ -792,7 +794,7 @@ static void help_as_text(void **state) {
       fail_msg("too long: %s", line);
     keys += line[0] != ' ';
   }
-  assert_int_equal(keys, 24);
+  assert_int_equal(keys, 25);
   free(text);
 }
 

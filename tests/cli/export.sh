@@ -51,6 +51,11 @@ has err '^weir export: .*/missing: '
 run 1 --to csv --device 1 "$small"
 empty out
 has err 'there is no device 1'
+run 1 --to collapsed --at oom "$small"
+empty out
+has err 'no request of device 0 ran out of memory'
+run 1 --to speedscope -o "$work/none.json" --at 40 "$small"
+[ ! -e "$work/none.json" ] || fail 'a file is left'
 if [ -w /dev/full ]; then
   said='weir export >/dev/full'
   : >"$work/out"
@@ -74,10 +79,12 @@ fi
 left
 
 wrong 'FILE is missing' --to csv
-wrong '--to is missing: json, sqlite, csv or perfetto' "$small"
+wrong '--to is missing: json, sqlite, csv, perfetto, collapsed or speedscope' "$small"
 wrong "(got 'xml')" --to xml "$small"
 wrong "(got 'things')" --to csv --table things "$small"
 wrong '--table is for csv' --to json --table events "$small"
+wrong '--at is for collapsed and speedscope' --to json --at peak "$small"
+wrong 'oom, peak, end or the number of an event' --to collapsed --at noon "$small"
 wrong 'name its file with -o' --to sqlite "$small"
 wrong 'leave .zst out' --to sqlite -o x.zst "$small"
 wrong "(got '-1')" --to csv --device -1 "$small"
@@ -170,9 +177,21 @@ def counter(name, pid):
 same("counter", counter("allocated", 1), [(10, 0), (20, 512), (30, 0)])
 same("counter", counter("reserved", 3), [(0, 2097152)])
 same("instants", sum(e["ph"] == "i" for e in trace), 9)
-same("ranges", [(e["ph"], e["name"], e["pid"]) for e in trace if e["ph"] in "be"],
+ranges = [e for e in trace if e["ph"] in "be" and e["cat"] == "annotation"]
+same("ranges", [(e["ph"], e["name"], e["pid"]) for e in ranges],
      [("b", "step", 1), ("b", "io", 4), ("e", "step", 1), ("e", "io", 4), ("b", "step", 2)])
-assert len({(e["name"], e["pid"], e["id"]) for e in trace if e["ph"] in "be"}) == 3, trace
+assert len({(e["name"], e["pid"], e["id"]) for e in ranges}) == 3, trace
+spans = [e for e in trace if e["ph"] in "be" and e["cat"] == "block"]
+same("spans", [(e["ph"], e["name"], e["pid"], e["ts"]) for e in spans],
+     [("b", "blocks of private pool (0, 1)", 1, 20), ("e", "blocks of private pool (0, 1)", 1, 30),
+      ("b", "blocks of the default pool", 3, 1)])
+same("span", spans[0]["args"], {"size": 512, "address": "0x1000", "stream": "the default stream"})
+same("flows", [(e["ph"], e["pid"], e["tid"], e["ts"]) for e in trace if e["ph"] in "sf"], [("s", 1, 2, 20), ("f", 1, 2, 30)])
+
+def lines(*more):
+    return export("--to", "collapsed", *more).splitlines()
+same("collapsed", lines("--at", "1", "--device", "0"), ["device 0;no stack recorded;blocks of 512 bytes 512"])
+same("collapsed", lines("--at", "end"), ["device 2;no stack recorded;blocks of 1.00 KiB 1024"])
 same("names", [e["args"]["name"] for e in trace if e["name"] == "process_name"], ["device 0", "device 2", "program", "device 1"])
 
 if has_sqlite:
@@ -216,6 +235,48 @@ for file in "$@"; do
 done
 run 0 --to perfetto --device 2 -o "$work/trace.json" "$work/odd.pickle"
 python3 "$rules" "$work/trace.json" >"$work/out" 2>"$work/err" || fail 'against the rules of the format'
+
+# Flame graphs have the bytes of the summary at the peak, and the stacks of the file; a speedscope file follows its schema.
+cat >"$work/flame.py" <<'END'
+import json, subprocess, sys
+weir, *files = sys.argv[1:]
+def run(*arguments):
+    return subprocess.run([weir, *arguments], check=True, capture_output=True).stdout.decode()
+for file in files:
+    devices = [d for d in json.loads(run("summary", "--json", file))["devices"] if d["events"]]
+    for at in ["peak", "end", "0", "1"]:
+        collapsed = {}
+        for line in run("export", "--to", "collapsed", "--at", at, file).splitlines():
+            stack, space, count = line.rpartition(" ")
+            frames = stack.split(";")
+            assert frames[0].startswith("device ") and all(frames) and int(count) >= 0, (file, line)
+            collapsed[frames[0]] = collapsed.get(frames[0], 0) + int(count)
+        for d in devices:
+            name = f"device {d['device']}"
+            expected = {"peak": d["peak_live"], "end": d["end_requested"]}.get(at)
+            if expected is not None and "small_snapshot" not in file:  # its history is cut
+                assert collapsed.get(name, 0) == expected, (file, at, collapsed, expected)
+        profile = json.loads(run("export", "--to", "speedscope", "--at", at, file))
+        assert profile["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+        assert set(profile) == {"$schema", "exporter", "activeProfileIndex", "shared", "profiles"}, profile.keys()
+        frames = profile["shared"]["frames"]
+        for frame in frames:
+            assert isinstance(frame["name"], str) and set(frame) <= {"name", "file", "line", "col"}, frame
+            assert isinstance(frame.get("file", ""), str) and isinstance(frame.get("line", 0), int), frame
+        for p in profile["profiles"]:
+            assert set(p) == {"type", "name", "unit", "startValue", "endValue", "samples", "weights"}, p.keys()
+            assert p["type"] == "sampled" and p["unit"] == "bytes" and p["startValue"] == 0, p
+            assert len(p["samples"]) == len(p["weights"]) and sum(p["weights"]) == p["endValue"], file
+            assert all(0 <= f < len(frames) for sample in p["samples"] for f in sample), file
+            assert collapsed.get(p["name"].split(":")[0], 0) == p["endValue"], (file, at)
+        assert profile["profiles"], file
+for file in [f for f in files if "resnet_stacks" in f]:
+    stacks = run("export", "--to", "collapsed", "--at", "peak", file).splitlines()
+    # From the outermost frame to the innermost.
+    assert any(s.startswith("device 0;<module> (workloads.py:") and ";_conv_forward (conv.py:" in s for s in stacks), stacks[:3]
+END
+said='weir export --to collapsed and speedscope, read by python3'
+python3 "$work/flame.py" "$weir" "$@" >"$work/out" 2>"$work/err" || fail 'not what was expected'
 
 if [ "$has_sqlite" -eq 0 ] && [ "$failed" -eq 0 ]; then
   echo "waived: no SQLite in this build, or none in python3"

@@ -4,7 +4,7 @@ set -u
 tested=help
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-commands='summary explain leaks diff info lint replay whatif tune export redact demo bench help'
+commands='summary explain leaks diff info lint replay whatif tune plot export redact demo bench help'
 
 # ---- Manual pages ----
 
@@ -69,7 +69,7 @@ completes() {
   got=$(sort "$work/out" | tr '\n' ' ')
   [ "$got" = "$expected " ] || fail "expected '$expected'"
 }
-completes 'bench demo diff explain export help info leaks lint redact replay summary tune whatif' weir ''
+completes 'bench demo diff explain export help info leaks lint plot redact replay summary tune whatif' weir ''
 completes 'redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --
@@ -77,9 +77,9 @@ completes '--check --conf --costs --device --force --fraction --help --json --me
 completes '--check' weir replay file --ch
 completes 'a file.pickle folder job.pickle' weir replay ''
 completes 'job.pickle' weir replay --check j
-completes 'csv json perfetto sqlite' weir export --to ''
+completes 'collapsed csv json perfetto speedscope sqlite' weir export --to ''
 completes 'perfetto' weir export --to = p
-completes 'csv json perfetto sqlite' weir export --to =
+completes 'collapsed csv json perfetto speedscope sqlite' weir export --to =
 completes 'a file.pickle' weir export -o a
 completes '' weir export --device ''
 completes 'events' weir export --to csv --table e

@@ -40,8 +40,8 @@ says "replay: --device takes a number (got '99999999999')" replay --device 99999
 says "replay: --check takes no value (got '--check=yes')" replay --check=yes "$file"
 says "replay: FILE is missing" replay --check
 says "tune: --threads takes a number from 1 to 256 (got '')" tune --threads '' "$file"
-says "export: --to takes json, sqlite, csv or perfetto (got 'xml')" export --to xml "$file"
-says "export: --to is missing: json, sqlite, csv or perfetto" export "$file"
+says "export: --to takes json, sqlite, csv, perfetto, collapsed or speedscope (got 'xml')" export --to xml "$file"
+says "export: --to is missing: json, sqlite, csv, perfetto, collapsed or speedscope" export "$file"
 says "whatif: --conf SETTINGS is missing" whatif "$file"
 says "explain: takes only one FILE (got 'other' as well)" explain "$file" other
 says "explain: --at takes oom, peak, end or the number of an event (got 'noon')" explain --at noon "$file"

@@ -367,6 +367,46 @@ static void test_like_program(void **state) {
 }
 #endif
 
+static void test_plot(void **state) {
+  (void)state;
+  weir_offline_recording *recording = load_recording(failing);
+  weir_offline_plot_options options;
+  char *svg = (void *)1;
+  size_t length = 77;
+  weir_offline_plot_options_init(NULL);
+  weir_offline_plot_options_init(&options);
+  weir_offline_text_free(NULL);
+  INVALID(weir_offline_recording_plot(NULL, NULL, &svg, &length));
+  INVALID(weir_offline_recording_plot(recording, NULL, NULL, &length));
+  INVALID(weir_offline_recording_plot(recording, NULL, &svg, NULL));
+  INVALID(weir_offline_recording_plot(recording, &(weir_offline_plot_options){0}, &svg, &length));
+  options.kind = WEIR_OFFLINE_PLOTS;
+  INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
+  options.kind = WEIR_OFFLINE_PLOT_SEGMENTS;
+  options.width = 479;
+  INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
+  options.width = 0;
+  options.at = WEIR_OFFLINE_AT_EVENT;
+  options.event = UINT64_MAX;
+  INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
+  options.at = WEIR_OFFLINE_AT_OOM;
+  options.device = 9;
+  assert_int_equal(weir_offline_recording_plot(recording, &options, &svg, &length), WEIR_ERROR_INVALID_DEVICE);
+  assert_ptr_equal(svg, (void *)1);
+  assert_int_equal(length, 77);
+  options.device = -1;
+  for (int kind = 0; kind < WEIR_OFFLINE_PLOTS; kind++) {
+    options.kind = (weir_offline_plot)kind;
+    options.at = kind == WEIR_OFFLINE_PLOT_SEGMENTS ? WEIR_OFFLINE_AT_OOM : WEIR_OFFLINE_AT_AUTO;
+    assert_int_equal(weir_offline_recording_plot(recording, &options, &svg, &length), WEIR_OK);
+    assert_int_equal(strlen(svg), length);
+    assert_int_equal(strncmp(svg, "<svg ", 5), 0);
+    assert_string_equal(svg + length - 7, "</svg>\n");
+    weir_offline_text_free(svg);
+  }
+  weir_offline_recording_destroy(recording);
+}
+
 /* An explanation without remedies is the same but for them. */
 static void test_no_remedies(void **state) {
   (void)state;
@@ -415,7 +455,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_busy_streams), cmocka_unit_test(test_nulls),
                                      cmocka_unit_test(test_no_size),      cmocka_unit_test(test_bad_values),
                                      cmocka_unit_test(test_bad_files),    cmocka_unit_test(test_short_structs),
-                                     cmocka_unit_test(test_memory),
+                                     cmocka_unit_test(test_memory),       cmocka_unit_test(test_plot),
 #ifdef WEIR_TEST_PROGRAM
                                      cmocka_unit_test(test_like_program),
 #endif

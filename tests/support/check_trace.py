@@ -2,7 +2,7 @@
 
 It requires an object with traceEvents; for each entry a known phase, a name, numbers for pid and tid, and ts unless it
 is metadata; instants with a scope; counters with numbers only; asynchronous ranges with category and id, each end after
-its begin; exactly one name for each used process and thread; and times that never decrease per thread and per counter.
+its begin; flows that begin once and end once, each right after an instant of its thread; exactly one name for each used process and thread; and times that never decrease per thread and per counter.
 Prints the number of entries of each phase.
 """
 
@@ -10,7 +10,7 @@ import collections
 import json
 import sys
 
-PHASES = {"M", "i", "C", "b", "e"}  # the phases that Weir writes
+PHASES = {"M", "i", "C", "b", "e", "s", "f"}  # the phases that Weir writes
 METADATA = {"process_name", "thread_name"}
 MOST = 1 << 53  # numbers in a browser are exact up to here
 
@@ -23,6 +23,7 @@ def check(trace):
     assert isinstance(trace, dict) and trace["displayTimeUnit"] in ("ms", "ns"), "the object around it"
     assert isinstance(trace["traceEvents"], list), "traceEvents is no list"
     names, used, last = {}, set(), {}
+    flows, instants = {}, {}
     begun = collections.defaultdict(list)
     phases = collections.Counter()
     for e in trace["traceEvents"]:
@@ -46,6 +47,14 @@ def check(trace):
                 row = ("thread", e["pid"], e["tid"])
                 assert last.get(row, 0) <= e["ts"], ("runs back", e)
                 last[row] = e["ts"]
+                instants[row] = e["ts"]
+        elif phase in "sf":
+            # The importer binds a flow to the last slice of the thread.
+            assert instants.get(("thread", e["pid"], e["tid"])) == e["ts"], ("a flow without an entry", e)
+            key = (e["cat"], e["id"], e["name"])
+            assert flows.get(key, 0) == (phase == "f"), ("a flow that begins or ends twice", e)
+            assert phase == "s" or e["bp"] == "e", ("binds to the next slice", e)
+            flows[key] = flows.get(key, 0) + 1
         elif phase == "C":
             assert e["args"] and all(is_int(v) for v in e["args"].values()), ("counter", e)
             row = ("counter", e["pid"], e["name"])
@@ -61,6 +70,7 @@ def check(trace):
                 first = begun[key].pop()
                 assert (first["name"], first["pid"]) == (e["name"], e["pid"]), ("ends another range", first, e)
                 assert first["ts"] <= e["ts"], ("ends before it begins", first, e)
+    assert all(count == 2 for count in flows.values()), "a flow that does not end"
     for key in used:
         assert key in names, ("has no name", key)
     print(" ".join(f"{phase}:{phases[phase]}" for phase in sorted(phases)))

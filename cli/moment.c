@@ -1,0 +1,26 @@
+#include "moment.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+const weir_cli_choice weir_cli_moments[] = {{"oom", "the first request that failed"},
+                                            {"peak", "when most memory was in use"},
+                                            {"end", "after the last event"},
+                                            {0}};
+
+int weir_cli_read_moment(const char *text, weir__moment *moment, size_t *event) {
+  static const weir__moment named[] = {WEIR__AT_OOM, WEIR__AT_PEAK, WEIR__AT_END};
+  for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+    if (strcmp(text, weir_cli_moments[i].name) == 0) {
+      *moment = named[i];
+      return WEIR_EXIT_OK;
+    }
+  char *end;
+  errno = 0;
+  *moment = WEIR__AT_EVENT;
+  *event = strtoull(text, &end, 10);
+  return *text >= '0' && *text <= '9' && !*end && !errno ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
+}

@@ -1,0 +1,19 @@
+/*
+ * The option --at: a moment of a recording.
+ */
+#ifndef WEIR_CLI_MOMENT_H
+#define WEIR_CLI_MOMENT_H
+
+#include <stddef.h>
+
+#include "offline/explain.h"
+#include "options.h"
+
+#define WEIR_CLI_MOMENT_TAKES "oom, peak, end or the number of an event"
+
+extern const weir_cli_choice weir_cli_moments[];
+
+/* Returns an exit code. */
+int weir_cli_read_moment(const char *text, weir__moment *moment, size_t *event);
+
+#endif

@@ -1,0 +1,117 @@
+/*
+ * weir plot: a still picture of a recorded history.
+ */
+#include "offline/plot.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "cli.h"
+#include "moment.h"
+#include "offline/output_file.h"
+#include "progress.h"
+
+static weir__plot_options options = {.device = -1};
+static int kind, by;
+static int axis;
+static const char *output = "-";
+
+static weir_status write_to(const weir__recording *snapshot, weir__output_file *target) {
+  weir_status status = weir__output_file_open(target);
+  if (!status)
+    status = weir__plot_write(snapshot, &options, target->file);
+  if (!status)
+    status = weir__output_file_close(target);
+  return status ? status : weir__output_file_keep(target);
+}
+
+static int run(int count, char **arguments) {
+  const char *file = arguments[0];
+  weir__recording *snapshot;
+  weir__output_file target;
+  (void)count;
+  if (options.moment != WEIR__AT_AUTO && kind != WEIR__PLOT_SEGMENTS)
+    return weir_cli_usage("--at is for --kind segments");
+  weir_cli_progress *progress = weir_cli_progress_begin("reading");
+  weir_status status = weir__recording_load(file, NULL, &snapshot);
+  weir_cli_progress_end(progress);
+  if (status)
+    return weir_cli_fail("%s", weir_last_error());
+  options.kind = (weir__plot_kind)kind;
+  options.by = (weir__plot_by)by;
+  options.axis = (weir__plot_axis)axis;
+  options.name = strcmp(file, "-") == 0 ? NULL : file;
+  if (options.device < 0)
+    options.device = weir__recording_first_device(snapshot);
+  if ((size_t)options.device >= snapshot->device_count)
+    status = weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; it has %zu, counted from 0", options.device,
+                        snapshot->device_count);
+  if (!status) {
+    progress = weir_cli_progress_begin("drawing");
+    status = weir__output_file_begin(&target, output, WEIR__OUTFILE_WRITE);
+    if (!status) {
+      status = write_to(snapshot, &target);
+      weir__output_file_end(&target);
+    }
+    weir_cli_progress_end(progress);
+  }
+  weir__recording_free(snapshot);
+  return status ? weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error()) : WEIR_EXIT_OK;
+}
+
+static int read_moment(const char *text) { return weir_cli_read_moment(text, &options.moment, &options.event); }
+
+#define X(name, text, help) {text, help},
+static const weir_cli_choice kinds[] = {WEIR__PLOT_KIND_MAP(X){0}};
+#undef X
+
+static const weir_cli_choice groups[] = {
+    [WEIR__PLOT_BY_AUTO] = {"auto",
+                            "by stack if stacks were recorded, else by class if classes are known, else by size"},
+    [WEIR__PLOT_BY_STACK] = {"stack", NULL},
+    [WEIR__PLOT_BY_CLASS] = {"class", "weights, gradients, optimizer state, activations, temporary memory"},
+    [WEIR__PLOT_BY_SIZE] = {"size", NULL},
+    [WEIR__PLOT_BY_STREAM] = {"stream", NULL},
+    [WEIR__PLOT_BY_POOL] = {"pool", NULL},
+    {0}};
+
+static const weir_cli_choice axes[] = {
+    [WEIR__PLOT_AXIS_AUTO] = {"auto", "time, where it was recorded; events for --kind trace"},
+    [WEIR__PLOT_AXIS_TIME] = {"time", NULL},
+    [WEIR__PLOT_AXIS_ENTRIES] = {"events", "one after the other"},
+    {0}};
+
+static const weir_cli_option option_table[] = {
+    {"kind", 'k', .kind = WEIR_CLI_CHOICE, .value = "KIND", .target = &kind, .choices = kinds,
+     .help = "what to draw. Default: memory"},
+    {"output", 'o', .kind = WEIR_CLI_PATH, .value = "OUT.svg", .target = &output,
+     .help = "the file to write; an existing one is replaced only when the new one is complete. Default: -, standard "
+             "output"},
+    {"by", .kind = WEIR_CLI_CHOICE, .value = "WHAT", .target = &by, .choices = groups,
+     .help = "how blocks are grouped and coloured. Default: auto"},
+    {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
+     .help = "the moment of --kind segments: the number of an event, or one of the following. Default: oom, or peak if "
+             "no request failed"},
+    {"axis", .kind = WEIR_CLI_CHOICE, .value = "AXIS", .target = &axis, .choices = axes,
+     .help = "what the horizontal axis shows. Default: auto"},
+    {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = INT_MAX,
+     .help = "the device. Default: the first that ran out of memory, else the first with a history"},
+    {"title", .kind = WEIR_CLI_TEXT, .value = "TEXT", .target = &options.title, .help = "the title of the picture"},
+    {"width", .kind = WEIR_CLI_NUMBER, .value = "PIXELS", .target = &options.width, .least = WEIR__PLOT_LEAST_WIDTH,
+     .most = WEIR__PLOT_MOST_SIDE, .help = "its width. Default: 1200"},
+    {"height", .kind = WEIR_CLI_NUMBER, .value = "PIXELS", .target = &options.height, .least = WEIR__PLOT_LEAST_HEIGHT,
+     .most = WEIR__PLOT_MOST_SIDE, .help = "its height. Default: 640"},
+    {"dark", .target = &options.is_dark, .help = "light on dark, for slides and dark pages"},
+    {0}};
+
+const weir_cli_command weir_cmd_plot = {
+    .name = "plot",
+    .summary = "draw a recorded memory history as a picture (SVG)",
+    .description = "Draw memory over time, the map of segments, blocks over time and addresses, or fragmentation as an "
+                   "SVG picture for a report or a web page. The size of the picture depends on its pixels, not on the "
+                   "length of the history.",
+    .argument = "FILE",
+    .options = option_table,
+    .exit = {"drawn", "the file cannot be read, does not have what is to be drawn, or the picture cannot be written"},
+    .run = run};

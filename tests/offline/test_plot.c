@@ -1,0 +1,171 @@
+/*
+ * Pictures: the same input gives the same bytes, which are few, whatever the kind, the groups and the size. What is in
+ * them is compared with `weir summary` by tests/cli/plot.sh.
+ */
+#include "offline/plot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "offline/load.h"
+#include "offline/offline_data.h"
+#include "offline/plot_svg.h"
+#include "offline/summary.h"
+
+static char *draw(const weir__recording *recording, const weir__plot_options *options, size_t *size) {
+  char *text = NULL;
+  FILE *file = open_memstream(&text, size);
+  assert_non_null(file);
+  if (weir__plot_write(recording, options, file))
+    fail_msg("%s", weir_last_error());
+  fclose(file);
+  return text;
+}
+
+static void test_sizes(void **state) {
+  static const char *const names[] = {"traces/llm_generate_small", "traces/llama_lora_ckpt", "traces/streams_prefetch",
+                                      "histories/expandable_pools"};
+  (void)state;
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
+    weir__recording *recording = load(names[i]);
+    for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
+      weir__plot_options options = {.kind = (weir__plot_kind)kind, .name = names[i]};
+      size_t size, again, small;
+      char *text = draw(recording, &options, &size), *same = draw(recording, &options, &again);
+      if (size > 300000)
+        fail_msg("%s, kind %d: %zu bytes", names[i], kind, size);
+      assert_int_equal(size, again);
+      assert_memory_equal(text, same, size);
+      options.width = WEIR__PLOT_LEAST_WIDTH;
+      options.height = WEIR__PLOT_LEAST_HEIGHT;
+      options.is_dark = true;
+      options.axis = WEIR__PLOT_AXIS_ENTRIES;
+      char *other = draw(recording, &options, &small);
+      assert_non_null(strstr(other, "width=\"480\" height=\"320\""));
+      free(other);
+      free(same);
+      free(text);
+    }
+    weir__recording_free(recording);
+  }
+}
+
+/* The map of any moment has the bytes that are reserved then. */
+static void test_moments(void **state) {
+  (void)state;
+  weir__recording *recording = load("traces/llama_oom");
+  const weir__recording_device *d = &recording->devices[0];
+  uint64_t reserved = 0, used = 0;
+  for (size_t i = 0; i < d->event_count; i++) {
+    const weir__recording_entry *e = &d->events[i];
+    reserved += e->action == WEIR_TRACE_SEGMENT_ALLOC  ? e->size
+                : e->action == WEIR_TRACE_SEGMENT_FREE ? 0 - e->size
+                                                       : 0;
+    used += e->action == WEIR_TRACE_ALLOC ? e->size : e->action == WEIR_TRACE_FREE_COMPLETED ? 0 - e->size : 0;
+    if (i % 2900 != 17)
+      continue;
+    size_t size;
+    char expected[96];
+    weir__plot_options options = {.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_EVENT, .event = i};
+    char *text = draw(recording, &options, &size);
+    snprintf(expected, sizeof expected, "data-reserved=\"%llu\" data-used=\"%llu\"", (unsigned long long)reserved,
+             (unsigned long long)used);
+    if (!strstr(text, expected))
+      fail_msg("event %zu: no %s", i, expected);
+    free(text);
+  }
+  weir__recording_free(recording);
+}
+
+/* Recordings with any numbers are drawn, and quickly. */
+static void test_any_numbers(void **state) {
+  uint64_t random = 1;
+  (void)state;
+  for (int round = 0; round < 60; round++) {
+    weir__recording *recording = load("histories/pools");
+    weir__recording_entry *entries = recording->events;
+    for (size_t i = 0; i < recording->event_count; i++) {
+      uint64_t r = next_random(&random);
+      int shift = (int)(r >> 58);
+      if (r % 16 == (unsigned)round % 16)
+        entries[i].size = next_random(&random) >> shift;
+      if (r % 16 == 1 + (unsigned)round % 15)
+        entries[i].address = next_random(&random) >> shift;
+      if (r % 64 == 2)
+        entries[i].time_us = (int64_t)(next_random(&random) >> shift);
+      if (r % 64 == 3)
+        entries[i].action = (uint8_t)(next_random(&random) % (WEIR_TRACE_OOM + 1));
+    }
+    for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
+      weir__plot_options options = {.kind = (weir__plot_kind)kind, .by = (weir__plot_by)(round % WEIR__PLOT_BYS)};
+      size_t size;
+      free(draw(recording, &options, &size));
+      assert_true(size < 400000);
+    }
+    weir__recording_free(recording);
+  }
+}
+
+static void test_errors(void **state) {
+  weir__recording *recording = load("traces/cuda_graphs");
+  size_t count = recording->devices[0].event_count;
+  weir__plot_options options = {.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_OOM};
+  char buffer[16];
+  FILE *file = fmemopen(buffer, sizeof buffer, "w");
+  (void)state;
+  assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
+  options = (weir__plot_options){.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_EVENT, .event = count};
+  assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
+  /* A snapshot without a history has a map, and nothing over time. */
+  recording->devices[0].event_count = 0;
+  options = (weir__plot_options){.kind = WEIR__PLOT_MEMORY};
+  assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_non_null(strstr(weir_last_error(), "no history"));
+  fclose(file);
+  options.kind = WEIR__PLOT_SEGMENTS;
+  size_t size;
+  char *text = draw(recording, &options, &size);
+  assert_non_null(strstr(text, "data-reserved=\"891289600\""));
+  free(text);
+  recording->devices[0].event_count = count;
+  weir__recording_free(recording);
+}
+
+static void test_numbers(void **state) {
+  static const struct {
+    double value;
+    const char *text;
+  } cases[] = {{0, "0"}, {0.04, "0"}, {0.06, "0.1"}, {12, "12"}, {12.34, "12.3"}, {-3.25, "-3.3"}, {1199.96, "1200"}};
+  (void)state;
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    char *text = NULL;
+    size_t size;
+    weir__svg svg = {.file = open_memstream(&text, &size), .colors = weir__svg_colors_of(false)};
+    weir__svg_number(&svg, cases[i].value);
+    fclose(svg.file);
+    assert_string_equal(text, cases[i].text);
+    free(text);
+  }
+}
+
+static void test_escapes(void **state) {
+  char *text = NULL;
+  size_t size;
+  weir__svg svg = {.file = open_memstream(&text, &size), .colors = weir__svg_colors_of(false)};
+  (void)state;
+  weir__svg_escaped(&svg, "a<b>&\"'\x01\xff\xed\xa0\x80\xef\xbf\xbe\xc3\xa9", 0);
+  fputc('|', svg.file);
+  weir__svg_escaped(&svg, "\xc3\xa9\xc3\xa9\xc3\xa9", 2);
+  fclose(svg.file);
+  assert_string_equal(text, "a&lt;b&gt;&amp;&quot;&#39;\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                            "\xef\xbf\xbd\xc3\xa9|\xc3\xa9\xc3\xa9\xe2\x80\xa6");
+  free(text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes),       cmocka_unit_test(test_moments),
+                                     cmocka_unit_test(test_any_numbers), cmocka_unit_test(test_errors),
+                                     cmocka_unit_test(test_numbers),     cmocka_unit_test(test_escapes)};
+  return cmocka_run_group_tests_name("plot", tests, NULL, NULL);
+}
