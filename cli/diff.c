@@ -118,7 +118,8 @@ static void print_text(const weir__diff *d) {
   puts("  totals");
   print_totals(d);
   for (int i = 0; i < WEIR__DIFF_KEYS; i++)
-    if ((i != WEIR__DIFF_PHASE || d->has_phases) && (!options.by || options.by >> i & 1))
+    if ((i != WEIR__DIFF_PHASE || d->has_phases) && (i != WEIR__DIFF_CLASS || d->has_classes) &&
+        (!options.by || options.by >> i & 1))
       print_rows(d, (weir__diff_key)i);
   if (d->stacks_same + d->stacks_moved + d->stacks_only[0] + d->stacks_only[1])
     printf("  stacks      %zu the same, %zu moved (other line numbers), %zu only in A, %zu only in B\n", d->stacks_same,
@@ -172,11 +173,9 @@ static int run(int count, char **files) {
   return code;
 }
 
-static const weir_cli_choice keys[] = {[WEIR__DIFF_STACK] = {"stack", NULL},
-                                       [WEIR__DIFF_SIZE] = {"size", NULL},
-                                       [WEIR__DIFF_STREAM] = {"stream", NULL},
-                                       [WEIR__DIFF_PHASE] = {"phase", NULL},
-                                       {0}};
+static const weir_cli_choice keys[] = {
+    [WEIR__DIFF_STACK] = {"stack", NULL}, [WEIR__DIFF_SIZE] = {"size", NULL},   [WEIR__DIFF_STREAM] = {"stream", NULL},
+    [WEIR__DIFF_PHASE] = {"phase", NULL}, [WEIR__DIFF_CLASS] = {"class", NULL}, {0}};
 
 static const weir_cli_option option_table[] = {
     {"fail-above", .value = "PERCENT", .target = &options.fail_above, .read = read_percent, .kind = WEIR_CLI_TEXT,
@@ -185,7 +184,7 @@ static const weir_cli_option option_table[] = {
          "exit with 3 if a total of the second file is larger than that of the first by more than this: bytes in use "
          "or reserved at the peak, in a step, or at the end"},
     {"by", .kind = WEIR_CLI_LIST, .value = "KEYS", .target = &options.by, .choices = keys,
-     .help = "show the differences by these only: stack, size, stream, phase. Default: all"},
+     .help = "show the differences by these only: stack, size, stream, phase, class. Default: all"},
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
      .help = "compare this device. Default: the one that ran out of memory, or has a history"},
     {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
@@ -197,8 +196,9 @@ const weir_cli_command weir_cmd_diff = {
     .name = "diff",
     .summary = "compare two recorded memory histories",
     .description =
-        "Compare two recorded memory histories, before and after: totals, and the bytes by stack, size, stream and "
-        "phase that grew, shrank, appeared or disappeared, at the peak, at the end, and at the peaks of steps. Of "
+        "Compare two recorded memory histories, before and after: totals, and the bytes by stack, size, stream, "
+        "phase and class that grew, shrank, appeared or disappeared, at the peak, at the end, and at the peaks of "
+        "steps. Of "
         "these the mean is compared, so the number of steps need not be the same. Addresses do not matter.\n"
         "Stacks are the same if functions, names of files without folders, and lines are. What is left is matched "
         "without the lines, in their order, and shown as moved.",

@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/hash_map.h"
 #include "base/text.h"
+#include "offline/classes.h"
 #include "offline/export.h"
 #include "offline/lives.h"
 #include "offline/summary.h"
@@ -26,6 +27,7 @@ typedef struct side {
   weir__diff_side *out;
   weir__lives lives;
   uint32_t *alike;
+  weir__classes classes;
   uint16_t *stream_rank; /* of each stream: the order of first use; 0 for the default stream */
   uint32_t peak, *step_peak;
   size_t first_step; /* after warm-up */
@@ -161,6 +163,8 @@ static weir_status open_side(side *s) {
   if (!status)
     status = weir__describe_alike(s->recording, &s->alike);
   if (!status)
+    status = weir__classes_make(s->recording, out->device, &s->lives, &s->classes);
+  if (!status)
     status = measure(s);
   if (!status && (!rank_streams(s) || !find_ranges(s)))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to compare recordings");
@@ -169,6 +173,7 @@ static weir_status open_side(side *s) {
 
 static void close_side(side *s) {
   weir__lives_clear(&s->lives);
+  weir__classes_clear(&s->classes);
   free(s->alike);
   free(s->stream_rank);
   free(s->step_peak);
@@ -250,7 +255,7 @@ static void without_lines(const char *text, char out[WEIR__DESCRIBE_TEXT]) {
 
 /* Adds a block to the rows of a key. */
 static bool add_to(weir__diff *diff, weir__hash_map *map, weir__diff_key by, const side *s, int which,
-                   const weir__life *b, const weir__diff_sums *sums) {
+                   const weir__life *b, weir__class class, const weir__diff_sums *sums) {
   char text[WEIR__DESCRIBE_TEXT], bytes[32];
   uint32_t stack = b->stack < s->recording->stack_count ? s->alike[b->stack] : 0;
   uint64_t key = 0;
@@ -271,6 +276,11 @@ static bool add_to(weir__diff *diff, weir__hash_map *map, weir__diff_key by, con
       snprintf(text, sizeof text, "the default stream");
     else
       snprintf(text, sizeof text, "side stream %llu", (unsigned long long)key - 1);
+    break;
+  case WEIR__DIFF_CLASS:
+    key = class + 1u;
+    snprintf(text, sizeof text, "%s", weir__class_name(class));
+    diff->has_classes |= class != WEIR__CLASS_UNKNOWN;
     break;
   default:
     if (!*phase_of(s, b, text))
@@ -305,12 +315,12 @@ static bool collect(weir__diff *diff, weir__hash_map maps[WEIR__DIFF_KEYS], cons
     add(&by_stack[stack], &sums);
     is_seen[stack] = true;
     for (int k = WEIR__DIFF_SIZE; k < WEIR__DIFF_KEYS && ok; k++)
-      ok = add_to(diff, &maps[k], (weir__diff_key)k, s, which, b, &sums);
+      ok = add_to(diff, &maps[k], (weir__diff_key)k, s, which, b, (weir__class)s->classes.of[i], &sums);
   }
   for (size_t i = 0; i + 1 < stacks + (stacks == 1) && ok; i++)
     if (is_seen[i])
       ok = add_to(diff, &maps[WEIR__DIFF_STACK], WEIR__DIFF_STACK, s, which, &(weir__life){.stack = (uint32_t)i},
-                  &by_stack[i]);
+                  WEIR__CLASS_UNKNOWN, &by_stack[i]);
   free(by_stack);
   free(is_seen);
   return ok;
@@ -506,7 +516,7 @@ void weir__diff_clear(weir__diff *diff) {
 }
 
 const char *weir__diff_key_name(weir__diff_key key) {
-  static const char *const names[] = {"stack", "size", "stream", "phase"};
+  static const char *const names[] = {"stack", "size", "stream", "phase", "class"};
   return names[key];
 }
 

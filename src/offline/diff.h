@@ -1,5 +1,5 @@
 /*
- * Compares two recordings: which bytes grew, shrank, appeared or disappeared, by stack, size, stream and phase.
+ * Compares two recordings: which bytes grew, shrank, appeared or disappeared, by stack, size, stream, phase and class.
  *
  * Three moments are compared: the peak of the bytes in use, the end of the history, and the peaks of steps, of which the
  * mean is taken, so that the number of steps does not matter. Warm-up is left out of it. Addresses do not matter
@@ -26,6 +26,7 @@ typedef enum weir__diff_key {
   WEIR__DIFF_SIZE,
   WEIR__DIFF_STREAM,
   WEIR__DIFF_PHASE,
+  WEIR__DIFF_CLASS, /* what blocks are for: see offline/classes.h */
   WEIR__DIFF_KEYS
 } weir__diff_key;
 
@@ -79,7 +80,8 @@ typedef struct weir__diff_side {
 typedef struct weir__diff {
   weir__diff_side side[2];
   weir__diff_rows by[WEIR__DIFF_KEYS];
-  bool has_steps, has_phases; /* in both */
+  bool has_steps;               /* in both */
+  bool has_phases, has_classes; /* in either */
   size_t stacks_same, stacks_moved, stacks_only[2];
   double fail_above; /* percent; below 0 if not given */
   double grew;       /* the most that a total grew by, in percent */

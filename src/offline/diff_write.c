@@ -82,7 +82,7 @@ void weir__diff_write(weir__sink *sink, const char *key, const weir__diff *d) {
              JSON_NATURAL("only_a", d->stacks_only[0]), JSON_NATURAL("only_b", d->stacks_only[1]), JSON_CLOSE,
              JSON_LIST("by"));
   for (int i = 0; i < WEIR__DIFF_KEYS; i++)
-    if (i != WEIR__DIFF_PHASE || d->has_phases)
+    if ((i != WEIR__DIFF_PHASE || d->has_phases) && (i != WEIR__DIFF_CLASS || d->has_classes))
       write_rows(sink, d, (weir__diff_key)i);
   WEIR__JSON(sink, JSON_CLOSE);
   if (d->fail_above >= 0)

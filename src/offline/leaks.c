@@ -192,7 +192,8 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
  * are too young to tell. */
 static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
   const int64_t part = f->steps->source == WEIR__STEPS_WINDOWS ? f->count / 2 : f->count * 2 / 5;
-  const int64_t least_span = is_weak(f->steps) && part > 6 ? part : 6;
+  const int64_t few = f->steps->source == WEIR__STEPS_INFERRED ? LEAST_STEPS : 6;
+  const int64_t least_span = is_weak(f->steps) && part > few ? part : few;
   births b = {.kind = WEIR__GROWTH_FEW};
   while (count && s[count - 1].step >= end)
     count--;

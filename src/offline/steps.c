@@ -589,10 +589,10 @@ static bool find_low_water(finder *f, weir__steps *steps) {
     return true;
   uint32_t *kept = f->begin;
   size_t kept_count = f->begin_count, kept_room = f->begin_room;
-  double best = steps->confidence;
+  double best = kept_count > 8 ? steps->confidence : 0.7 * steps->confidence; /* few long steps may be several each */
   f->begin = NULL;
   f->begin_count = f->begin_room = 0;
-  bool ok = true;
+  bool ok = true, is_found = false;
   for (uint64_t height = (most - least) / 2; height > (most - least) / 100 && ok; height -= height / 3) {
     ok = find_valleys(f, height);
     join_short(f, f->begin, &f->begin_count);
@@ -608,6 +608,7 @@ static bool find_low_water(finder *f, weir__steps *steps) {
     uint32_t *swapped = f->begin;
     size_t swapped_room = f->begin_room;
     best = confidence;
+    is_found = true;
     f->begin = kept;
     f->begin_room = kept_room;
     kept = swapped;
@@ -618,7 +619,7 @@ static bool find_low_water(finder *f, weir__steps *steps) {
   f->begin = kept;
   f->begin_count = kept_count;
   f->begin_room = kept_room;
-  steps->confidence = best;
+  steps->confidence = is_found ? best : steps->confidence;
   return ok;
 }
 

@@ -11,7 +11,7 @@ wrong 'FILE is missing'
 wrong 'takes two FILEs: before and after' "$small"
 wrong "takes two FILEs (got '.*' as well)" "$small" "$small" "$small"
 wrong "fail-above takes a percentage such as 2% (got 'x')" --fail-above x "$small" "$small"
-wrong '--by takes a comma-separated list of stack, size, stream and phase' --by colour "$small" "$small"
+wrong '--by takes a comma-separated list of stack, size, stream, phase and class' --by colour "$small" "$small"
 run 1 "$small" "$work/missing"
 empty out
 run 0 --help
@@ -60,7 +60,7 @@ fi
 run 0 --fail-above 2 "$data/traces/llama_varlen.pickle.zst" "$data/traces/llama_varlen_expandable.pickle.zst"
 has out '^    peak in use  *18.17 GiB ->  *18.17 GiB  *0 bytes  +0.0 %$'
 has out '^    peak reserved  *32.55 GiB ->  *19.97 GiB  *-12.58 GiB  -38.7 %$'
-count 4 '^    no difference$'
+count 5 '^    no difference$'
 run 3 --fail-above 2 "$data/traces/llama_varlen_expandable.pickle.zst" "$data/traces/llama_varlen.pickle.zst"
 has out '^  grew        bytes reserved at the peak by 6[0-9.]* %, more than 2 %$'
 run 0 "$data/traces/resnet_stacks.pickle.zst" "$data/traces/resnet_stacks.pickle.zst"
