@@ -78,19 +78,21 @@ test("resnet_stacks: a click on a known block shows its stack", { skip }, async 
   const summary = json("summary", "--json", trace("resnet_stacks")).devices[0];
   const holder = summary.holders_at_peak[0];
   assert.ok(holder.stack.length > 0);
-  // Its blocks have one stack in the page, with the same sum.
-  const blocks = await page.evaluate((entry) => window.weirViewer.blocksAt(entry), summary.peak_live_event);
-  const sums = new Map();
-  for (const b of blocks) if (summary.peak_live_event < b.x1 - b.pending) sums.set(b.stack, (sums.get(b.stack) ?? 0) + b.requested);
-  const [stack] = [...sums].find(([, bytes]) => bytes === holder.bytes) ?? [];
-  assert.notEqual(stack, undefined);
-  const largest = blocks.filter((b) => b.stack === stack).sort((a, b) => b.requested - a.requested)[0];
+  // Its blocks in the page have the same sum.
+  const alive = await page.evaluate((entry) => window.weirViewer.blocksAt(entry), summary.peak_live_event);
+  const blocks = alive.filter((b) => b.title === holder.stack && summary.peak_live_event < b.x1 - b.pending);
+  assert.equal(blocks.length, holder.count);
+  assert.equal(blocks.reduce((sum, b) => sum + b.requested, 0), holder.bytes);
+  const largest = blocks.sort((a, b) => b.requested - a.requested)[0];
   const at = await page.evaluate(([entry, address]) => window.weirViewer.pixelOf(entry + 0.5, address), [
     summary.peak_live_event,
     largest.address + largest.requested / 2,
   ]);
   await page.mouse.click(at.x, at.y);
-  assert.deepEqual(await page.locator(".stack .frame").allInnerTexts(), holder.stack.map((f) => f.name));
+  assert.equal(await page.locator(".panel .title").innerText(), holder.stack);
+  const frames = await page.locator(".stack .frame").allInnerTexts();
+  assert.equal(frames[0], holder.stack.split(" (")[0]);
+  assert.ok(frames.length > 3);
   assert.deepEqual(problems, []);
   await page.context().close();
 });
