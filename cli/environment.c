@@ -57,6 +57,8 @@ const weir_cli_variable weir_cli_environment[] = {
 
     {"The weir program", "COLUMNS", "40 to 10000", "the width of the terminal, else 120", "the width to wrap text to"},
     {NULL, "NO_COLOR", "any text", NULL, "if it is not empty, nothing is printed in bold"},
+    {NULL, "DISPLAY, WAYLAND_DISPLAY", "the name of a display", NULL,
+     "if one is set, 'weir view' opens the page in a browser; desktops set them"},
     {NULL, "TERM", "a terminal type", NULL, "text is printed in bold only on a terminal with a type other than dumb"},
     {NULL, "PATH", "folders separated by colons", NULL,
      "decides whether suggested commands name the program or its path"},

@@ -22,7 +22,7 @@ static struct {
   bool json;
 } options = {.device = -1, .list = 10};
 
-static const char *bytes(double n, char text[32]) { return weir__format_bytes((uint64_t)(n + 0.5), text); }
+static const char *bytes(double n, char text[32]) { return weir__format_bytes((uint64_t)(n > 0 ? n + 0.5 : 0), text); }
 
 static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 
@@ -116,8 +116,10 @@ static void print_device(const weir__recording *recording, const weir__leaks *l)
   char text[192], rate[32], all[32];
   printf("  %sdevice %d%s\n", weir_cli_bold(), l->device, weir_cli_plain());
   printf("    steps     %s", weir__steps_describe(&l->steps, text));
-  if (l->steps.warm_up)
-    printf("; the first %zu %s warm-up", l->steps.warm_up, l->steps.warm_up == 1 ? "is" : "are");
+  if (l->steps.warm_up == 1)
+    printf("; the first is warm-up");
+  else if (l->steps.warm_up)
+    printf("; the first %zu are warm-up", l->steps.warm_up);
   putchar('\n');
   if (l->verdict == WEIR__LEAKS_UNKNOWN)
     printf("    leaks     not known: %s\n", l->reason);

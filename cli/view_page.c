@@ -76,7 +76,7 @@ weir_status weir_cli_page_open(const char *path, weir_cli_page *page) {
                       "again. --data writes the data without it");
 #endif
   }
-  if (!find_last(&found, "</body>") || !strstr(found.text, "</head>")) {
+  if (!found.text || !find_last(&found, "</body>") || !strstr(found.text, "</head>")) {
     weir_cli_page_close(&found);
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: it is no HTML page with </head> and </body>",
                       path ? path : "the built-in page");

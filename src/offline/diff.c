@@ -82,7 +82,7 @@ static bool find_ranges(side *s) {
 /* The phase in which a block was allocated: of its entry, or else the annotated range. Numbers as in "ProfilerStep#7"
  * are left out. Returns `text`, or "" for none. */
 static const char *phase_of(const side *s, const weir__life *b, char text[WEIR__DESCRIBE_TEXT]) {
-  const char *name = text_of(s->recording, s->recording->remarks[b->remark].phase);
+  const char *name = s->recording->remark_count ? text_of(s->recording, s->recording->remarks[b->remark].phase) : "";
   if (!*name && s->range_count && !b->is_before) {
     size_t low = 0, high = s->range_count; /* the last range that begins at or before the entry is low - 1 */
     while (low < high) {
@@ -461,7 +461,7 @@ weir_status weir__diff_make(const weir__recording *a, const weir__recording *b, 
                             weir__diff *diff) {
   const weir__recording *recordings[2] = {a, b};
   weir__diff made = {.fail_above = options->fail_above};
-  side sides[2] = {0};
+  side sides[2] = {{.recording = a}, {.recording = b}};
   weir__hash_map maps[WEIR__DIFF_KEYS] = {0};
   weir_status status = WEIR_OK;
   for (int i = 0; i < 2 && !status; i++) {

@@ -191,7 +191,8 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
 /* Judges survivors by the steps in which they were allocated, in ascending order. `end` is the step from which on they
  * are too young to tell. */
 static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
-  const int64_t least_span = is_weak(f->steps) && f->count / 3 > 6 ? f->count / 3 : 6;
+  const int64_t part = f->steps->source == WEIR__STEPS_WINDOWS ? f->count / 2 : f->count * 2 / 5;
+  const int64_t least_span = is_weak(f->steps) && part > 6 ? part : 6;
   births b = {.kind = WEIR__GROWTH_FEW};
   while (count && s[count - 1].step >= end)
     count--;
@@ -218,7 +219,7 @@ static births judge(const finder *f, const survivor *s, size_t count, int64_t en
   b.last_step = last;
   b.steps = steps;
   b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
-  bool is_regular = steps >= 3 && most <= least + least / 4 + 1;
+  bool is_regular = steps >= 3 && most <= least + least / 4 + 1 + (least >= 3); /* boundaries may be off by one */
   if (steps < 3 || end - first < least_span)
     return b;
   if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
@@ -299,6 +300,18 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
   leak.count_per_step = (double)leak.count / over;
   if (!leak.count)
     return true;
+  /* Of those that are too young to tell, as many as the rate says belong to it. */
+  double young = leak.count_per_step * (double)(f->count - end);
+  for (size_t i = 0; i < count && young >= 0.5; i++)
+    if (s[i].step >= end) {
+      const weir__life *block = &f->lives->blocks[s[i].block];
+      leak.bytes += block->size;
+      leak.count++;
+      leak.last_step = s[i].step;
+      if (out->levels && b->kind == WEIR__GROWTH_LEAK)
+        out->levels[s[i].step] += block->size;
+      young--;
+    }
   weir__leak **list = b->kind == WEIR__GROWTH_LEAK ? &out->leaks : &out->growing;
   size_t *n = b->kind == WEIR__GROWTH_LEAK ? &out->leak_count : &out->growing_count;
   size_t *room = b->kind == WEIR__GROWTH_LEAK ? &out->leak_room : &out->growing_room;
@@ -510,7 +523,7 @@ static bool find_replaced(finder *f) {
 
 static bool find_outliving(finder *f) {
   weir__leaks *out = f->out;
-  for (size_t i = 0; i < f->survivor_count; i++) {
+  for (size_t i = 0; i < f->survivor_count && f->recording->remark_count; i++) {
     const survivor *s = &f->survivors[i];
     const weir__life *b = &f->lives->blocks[s->block];
     uint32_t phase = f->recording->remarks[b->remark].phase;
@@ -588,7 +601,8 @@ static bool measure_step(finder *f) {
       times[n++] = to - from;
   }
   qsort(times, n, sizeof *times, by_time);
-  f->out->step_us = n ? (double)times[n / 2] : 0;
+  const size_t half = n / 2;
+  f->out->step_us = n ? (double)times[half] : 0;
   free(times);
   return true;
 }
@@ -707,7 +721,7 @@ static bool is_steady(finder *f, bool *ok) {
   const int64_t first = f->out->first_step, half = first + (f->count - first) / 2;
   double *at_end = calloc(2 * n + 4, sizeof *at_end), *made = at_end ? at_end + n + 2 : NULL;
   uint64_t *freed = calloc((size_t)f->end + 1, sizeof *freed);
-  double swing = 0, sums[2] = {0}, all = 0;
+  double swing = 0, sums[2] = {0}, all = 0, blocks = 0;
   *ok = made && freed;
   for (size_t i = 0; i < f->lives->block_count && *ok; i++) {
     const weir__life *b = &f->lives->blocks[i];
@@ -716,6 +730,7 @@ static bool is_steady(finder *f, bool *ok) {
     int64_t from = b->is_before ? 0 : weir__steps_at(f->steps, b->begin);
     from = from < 0 ? 0 : from;
     made[from] += b->is_before ? 0 : (double)b->size;
+    blocks += from >= first && !b->is_before;
     if (is_alive(b, f->end))
       continue;
     int64_t to = weir__steps_at(f->steps, b->freed);
@@ -753,7 +768,8 @@ static bool is_steady(finder *f, bool *ok) {
     return false;
   swing /= (double)(f->count - first);
   double change = sums[1] / (double)(f->count - half) - sums[0] / (double)(half - first > 0 ? half - first : 1);
-  return (change < 0 ? -change : change) <= 0.5 * swing && (double)f->out->bytes <= 0.45 * all;
+  bool is_small_part = (double)f->out->bytes <= 0.45 * all || (double)f->out->count <= 0.3 * blocks;
+  return (change < 0 ? -change : change) <= 0.5 * swing && is_small_part;
 }
 
 /* Takes back what was found. */

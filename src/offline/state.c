@@ -92,7 +92,7 @@ weir_status weir__state_of_replay(const weir__recording *recording, weir_allocat
   weir__port_read_state(allocator, state);
   for (size_t i = 0; i < state->segment_count; i++) {
     weir_cu_stream handle = (weir_cu_stream)(uintptr_t)state->segments[i].stream;
-    state->segments[i].stream = recording->streams[weir__replay_stream_number(&streams, handle)];
+    state->segments[i].stream = weir__replay_stream_raw(&streams, handle);
   }
   weir__replay_streams_clear(&streams);
   for (size_t i = 0; i < state->block_count; i++)

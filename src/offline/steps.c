@@ -173,6 +173,8 @@ static bool mark_annotations(finder *f, marks *m) {
  * "step 7", count as metadata. */
 static bool mark_phases(finder *f, marks *m, bool is_metadata) {
   uint32_t last[WEIR__RECORDING_MANY_THREADS + 1] = {0};
+  if (!f->recording->remark_count)
+    return true;
   for (size_t i = 0; i < f->device->event_count; i++) {
     const weir__recording_entry *e = &f->device->events[i];
     const weir__recording_remark *remark = &f->recording->remarks[e->remark];
@@ -197,7 +199,8 @@ static double regularity(const finder *f, const uint32_t *begin, size_t count, d
   for (size_t i = 0; i + 1 < count; i++)
     gaps[i] = f->before[begin[i + 1]] - f->before[begin[i]];
   qsort(gaps, count - 1, sizeof *gaps, by_number);
-  double median = (double)gaps[(count - 1) / 2];
+  const size_t half = (count - 1) / 2;
+  double median = (double)gaps[half];
   double near = 0, inside = 0, all = 0;
   for (size_t i = 0; i + 1 < count; i++) {
     bool is_near = (double)gaps[i] <= median * factor && (double)gaps[i] * factor >= median;
@@ -469,13 +472,12 @@ typedef struct recurring {
   double gaps, level;
 } recurring;
 
-/* A kind of allocation that recurs to the end, however much lies in between: no gap is far from the mean. The level
- * must not rise much, since layers of a model recur as well. Of several, the one with the lowest level is taken. */
+/* A kind of allocation that recurs to the end, however much lies in between: no gap is far from the mean. Of several,
+ * the one with the lowest level is taken. */
 static bool find_recurring(finder *f, weir__steps *steps) {
   weir__hash_map kinds = {0};
   uint32_t *tokens = malloc((f->count + 1) * sizeof *tokens);
   bool ok = tokens != NULL;
-  uint64_t peak = 0;
   if (ok)
     make_tokens(f, BY_BOTH, tokens);
   for (size_t k = 0; k < f->count && ok; k++) {
@@ -483,7 +485,6 @@ static bool find_recurring(finder *f, weir__steps *steps) {
     ok = r != NULL;
     if (!r)
       break;
-    peak = f->level[k] > peak ? f->level[k] : peak;
     double gap = r->count ? (double)(k + 1 - r->last) : 0;
     if (r->count >= 2 && gap > 4 * r->gaps / (r->count - 1)) /* what came before the pause was something else */
       *r = (recurring){.key = r->key};
@@ -496,9 +497,9 @@ static bool find_recurring(finder *f, weir__steps *steps) {
   const recurring *best = NULL;
   size_t at = 0;
   for (const recurring *r; ok && (r = weir__hash_map_next(&kinds, sizeof *r, &at));) {
-    double gap = r->count > 1 ? r->gaps / (r->count - 1) : 0, first = (double)f->level[r->first - 1];
+    double gap = r->count > 1 ? r->gaps / (r->count - 1) : 0;
     if (r->count < 20 || gap < 2 || 8 * (size_t)(r->last - r->first) < f->count ||
-        (double)(f->count - r->last) > 2 * gap || (double)f->level[r->last - 1] > first + 0.1 * (double)peak)
+        (double)(f->count - r->last) > 2 * gap)
       continue;
     if (!best || r->level / r->count < best->level / best->count ||
         (r->level / r->count <= best->level / best->count && r->key < best->key))
@@ -599,6 +600,9 @@ static bool find_low_water(finder *f, weir__steps *steps) {
     if (!ok || n <= WEIR__STEPS_LEAST + 1 || f->count / n < 4)
       continue;
     double confidence = 0.85 * regularity(f, f->begin + 1, n - 1, 1.4); /* the first one may be the setup's */
+    size_t rest = f->count - f->before[f->begin[n - 1]], all = f->before[f->begin[n - 1]] - f->before[f->begin[1]];
+    if (rest * (n - 2) > 4 * all) /* the history ends with something else */
+      continue;
     if (confidence <= best + 0.05)
       continue;
     uint32_t *swapped = f->begin;

@@ -116,7 +116,12 @@ static weir_status write_summary(weir__view *view) {
   const weir__recording *recording = view->recording;
   weir__summary *devices = calloc(recording->device_count, sizeof *devices);
   weir__summary_classes *classes = calloc(recording->device_count, sizeof *classes);
-  weir_status status = devices && classes ? WEIR_OK : weir__view_no_memory();
+  weir_status status = WEIR_OK;
+  if (!devices || !classes) {
+    free(devices);
+    free(classes);
+    return weir__view_no_memory();
+  }
   for (size_t i = 0; i < recording->device_count && !status; i++) {
     if ((int)i == view->number) {
       devices[i] = view->summary;
@@ -333,8 +338,9 @@ void weir__view_clear(weir__view_data *data) {
 }
 
 void weir__view_header(const weir__view_data *data, unsigned char header[WEIR__VIEW_HEADER]) {
+  static const char name[8] = {'W', 'E', 'I', 'R', 'V', 'I', 'E', 'W'};
   const uint64_t numbers[2] = {WEIR__VIEW_VERSION, data->index_size};
-  memcpy(header, "WEIRVIEW", 8);
+  memcpy(header, name, sizeof name);
   for (size_t i = 0; i < 8; i++)
     header[8 + i] = (unsigned char)(numbers[i / 4] >> (8 * (i % 4)));
 }

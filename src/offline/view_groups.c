@@ -105,7 +105,7 @@ static bool is_larger(const sum *a, const sum *b) {
 /* Finds the names: the keys with the most bytes at the peak, and then those with the most bytes of all lives. */
 static bool choose(group *g, uint32_t peak) {
   const weir__lives *l = &g->view->lives;
-  const sum *top[WEIR__VIEW_NAMES];
+  sum top[WEIR__VIEW_NAMES] = {{0}};
   size_t next = 0;
   for (size_t i = 0; i < l->block_count; i++) {
     const weir__life *b = &l->blocks[i];
@@ -119,18 +119,20 @@ static bool choose(group *g, uint32_t peak) {
   size_t room = g->sums.count > WEIR__VIEW_NAMES ? WEIR__VIEW_NAMES - 1 : WEIR__VIEW_NAMES;
   for (sum *s; (s = weir__hash_map_next(&g->sums, sizeof *s, &next));) {
     size_t at = g->count < room ? g->count++ : g->count;
-    if (at == room && !is_larger(s, top[--at]))
+    if (at == room && !is_larger(s, &top[--at]))
       continue;
-    for (; at > 0 && is_larger(s, top[at - 1]); at--)
+    for (; at > 0 && is_larger(s, &top[at - 1]); at--)
       top[at] = top[at - 1];
-    top[at] = s;
+    top[at] = *s;
   }
   next = 0;
   for (sum *s; (s = weir__hash_map_next(&g->sums, sizeof *s, &next));)
     s->name = (uint8_t)g->count; /* the rest */
   for (size_t i = 0; i < g->count; i++) {
-    g->keys[i] = top[i]->key - 1;
-    ((sum *)weir__hash_map_find(&g->sums, sizeof(sum), top[i]->key))->name = (uint8_t)i;
+    sum *s = weir__hash_map_find(&g->sums, sizeof *s, top[i].key);
+    g->keys[i] = top[i].key - 1;
+    if (s)
+      s->name = (uint8_t)i;
   }
   g->has_other = g->sums.count > g->count;
   g->count += g->has_other;

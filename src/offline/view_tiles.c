@@ -388,25 +388,33 @@ static void pack_segments(weir__view *view, const placed_segment *list, size_t c
 
 enum { SEGMENT_BYTES = 5 * 4 + 2 * 2 + 1 };
 
+/* The segments of a list that are on the axis, in the order of their lives. */
+static size_t place_segments(weir__view *view, const ranked *largest, size_t found, placed_segment *list) {
+  size_t count = 0;
+  for (size_t i = 0; i < found; i++) {
+    const weir__segment_life *g = &view->lives.segments[largest[i].number];
+    list[count].number = largest[i].number;
+    count += weir__view_axis_find(&view->axis, g->address, g->size, &list[count].y, &list[count].units);
+  }
+  qsort(list, count, sizeof *list, by_number);
+  return count;
+}
+
 weir_status weir__view_write_segments(weir__view *view) {
-  size_t found = 0, count = 0;
+  size_t found = 0;
+  weir_status status = WEIR_OK;
   ranked *largest = find_largest(view->lives.segment_count, segment_area, view, MOST_SEGMENTS, &found);
   placed_segment *list = malloc((found + 1) * sizeof *list);
   packer p = {.bytes = malloc(found * SEGMENT_BYTES + 1)};
-  weir_status status = largest && list && p.bytes ? WEIR_OK : weir__view_no_memory();
-  if (!status) {
-    for (size_t i = 0; i < found; i++) {
-      const weir__segment_life *g = &view->lives.segments[largest[i].number];
-      list[count].number = largest[i].number;
-      count += weir__view_axis_find(&view->axis, g->address, g->size, &list[count].y, &list[count].units);
-    }
-    qsort(list, count, sizeof *list, by_number);
+  if (largest && list && p.bytes) {
+    size_t count = place_segments(view, largest, found, list);
     pack_segments(view, list, count, &p);
     WEIR__JSON(view->index, JSON_OBJECT("segments"), JSON_NATURAL("total", view->lives.segment_count),
                JSON_NATURAL("stored", count));
     status = weir__view_add_chunk(view, "s", 0, p.bytes, p.at);
     WEIR__JSON(view->index, JSON_CLOSE);
-  }
+  } else
+    status = weir__view_no_memory();
   free(largest);
   free(list);
   free(p.bytes);

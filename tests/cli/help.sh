@@ -4,7 +4,7 @@ set -u
 tested=help
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-commands='summary explain info lint replay whatif tune export redact demo bench help'
+commands='summary explain leaks diff info lint replay whatif tune export redact demo bench help'
 
 # ---- Manual pages ----
 
