@@ -253,7 +253,7 @@ export class App {
       splitter("moment", "Height of the segments at the cursor", () => this.resized()),
       this.moment.root,
     );
-    this.stage.style.setProperty("--tracks", String(this.tracks.length));
+    this.stage.classList.toggle("two", this.tracks.length > 1);
   }
 
   // ---- Drawing ----

@@ -8,7 +8,8 @@ function change(a: number | null, b: number | null, text: (n: number) => string)
   if (a === null || b === null) return "not known";
   const d = b - a;
   if (d === 0) return h("span", { class: "muted" }, "equal");
-  return h("span", { class: d > 0 ? "bad" : "good" }, `${d > 0 ? "+" : ""}${text(d)}`, a > 0 ? ` (${d > 0 ? "+" : ""}${percent(d / a)})` : "");
+  const share = a > 0 ? `${d > 0 ? "+" : "−"}${percent(Math.abs(d) / a)}` : null;
+  return h("span", { class: d > 0 ? "bad" : "good" }, `${d > 0 ? "+" : ""}${text(d)}`, share ? h("small", {}, share) : null);
 }
 
 export function comparePanel(app: App): Child[] {
@@ -160,7 +161,7 @@ function diffTables(app: App, diff: Diff): Child[] {
       const changed = rows.filter((row) => row.before !== row.after);
       return [
         changed.length > 0 ? rowsTable(`By ${by.key}, ${MOMENTS[moment]}`, changed) : [h("h3", {}, `By ${by.key}`), h("p", { class: "muted" }, "No difference.")],
-        by.rest.rows > 0 ? h("p", { class: "muted" }, `${count(by.rest.rows)} further rows are in weir diff --json as one sum`) : null,
+        changed.length > 0 && by.rest.rows > 0 ? h("p", { class: "muted" }, `${count(by.rest.rows)} further rows are in weir diff --json as one sum`) : null,
       ];
     }),
   ];

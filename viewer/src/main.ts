@@ -182,7 +182,10 @@ function hook(app: App): Hook {
     blocksAt: (entry: number, track = 0) => {
       const r = app.recordings[track]!;
       const list: unknown[] = [];
-      r.blocks.eachAt(entry, (tile, i) => list.push({ ...r.blocks.at(tile, i), address: r.addressOf(r.blocks.at(tile, i).y) }));
+      r.blocks.eachAt(entry, (tile, i) => {
+        const block = r.blocks.at(tile, i);
+        list.push({ ...block, address: r.addressOf(block.y), title: r.title(block.stack) });
+      });
       return list;
     },
     pixelOf: (entry: number, address: number, track = 0) => app.pixelOf(entry, address, track),

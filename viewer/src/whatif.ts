@@ -4,7 +4,7 @@ import type { App } from "./app";
 import { ViewData } from "./data";
 import { button, facts, h, type Child } from "./dom";
 import { Engine, engineReason, type LoadedFile } from "./engine";
-import { bytes, count, parseBytes, range } from "./format";
+import { bytes, count, duration, parseBytes, percent, range } from "./format";
 
 export class WhatifState {
   engine: Engine | null = null;
@@ -164,19 +164,42 @@ function resultTable(app: App, result: unknown): Child {
   ];
 }
 
-// The numbers of `weir whatif --json` for the setting: ranges are {"least", "most"} or pairs.
+interface Prediction {
+  conf: string;
+  retries?: number;
+  failures?: number;
+  fragmentation?: number;
+  cost_ns?: number;
+  calls?: Record<string, { calls: number }>;
+  moving?: Record<string, number> | null;
+  streams_busy?: Prediction | null;
+  recorded?: boolean;
+  is_recording?: boolean;
+}
+
+// The rows of `weir whatif` for the setting. Where the outcome depends on how far streams were, which is not recorded, it
+// is a range.
 function predictions(result: unknown): [string, Child][] {
+  const object = result as { predictions?: Prediction[] } & Prediction;
+  const all = object.predictions;
+  const one = all ? (all[all.length - 1] ?? null) : object;
+  if (!one) return [];
+  const busy = one.streams_busy ?? null;
   const rows: [string, Child][] = [];
-  const visit = (value: unknown, name: string): void => {
-    if (typeof value === "number") rows.push([name, /bytes|reserved|live|memory|limit/.test(name) ? bytes(value) : count(value)]);
-    else if (value && typeof value === "object" && !Array.isArray(value)) {
-      const o = value as Record<string, unknown>;
-      if (typeof o["least"] === "number" && typeof o["most"] === "number")
-        rows.push([name, range(o["least"], o["most"], /bytes|reserved|live|memory|limit/.test(name) ? bytes : count)]);
-      else for (const [k, v] of Object.entries(o)) visit(v, name ? `${name} ${k}` : k);
-    }
+  const add = (name: string, value: (p: Prediction) => number | undefined, text: (n: number) => string): void => {
+    const v = value(one);
+    if (v === undefined) return;
+    const w = (busy ? value(busy) : undefined) ?? v;
+    rows.push([name, range(Math.min(v, w), Math.max(v, w), text)]);
   };
-  const first: unknown = Array.isArray(result) ? (result as unknown[])[0] : result;
-  visit(first, "");
-  return rows.slice(0, 24).map(([name, v]) => [name.replaceAll("_", " "), v]);
+  add("fragmentation", (p) => p.fragmentation, percent);
+  add("retries", (p) => p.retries, count);
+  add("failures", (p) => p.failures, count);
+  add("driver calls", (p) => (p.calls ? Object.values(p.calls).reduce((sum, c) => sum + c.calls, 0) : undefined), count);
+  add("time in the driver", (p) => (p.cost_ns === undefined ? undefined : p.cost_ns / 1000), duration);
+  if (one.moving && (one.moving["pages_moved"] ?? 0) > 0) {
+    add("pages moved", (p) => p.moving?.["pages_moved"], count);
+    add("bytes moved", (p) => p.moving?.["moved_bytes"], bytes);
+  }
+  return rows;
 }
