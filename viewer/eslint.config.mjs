@@ -20,7 +20,7 @@ export default ts.config(
     files: ["test/**/*.mjs"],
     extends: [eslint.configs.recommended],
     languageOptions: {
-      globals: { process: "readonly", console: "readonly", Buffer: "readonly", URL: "readonly", window: "readonly", document: "readonly", performance: "readonly", setTimeout: "readonly", requestAnimationFrame: "readonly", location: "readonly", DOMParser: "readonly", structuredClone: "readonly" },
+      globals: { process: "readonly", console: "readonly", Buffer: "readonly", URL: "readonly", window: "readonly", document: "readonly", performance: "readonly", setTimeout: "readonly", requestAnimationFrame: "readonly", location: "readonly", DOMParser: "readonly", structuredClone: "readonly", atob: "readonly", DataTransfer: "readonly", File: "readonly", DragEvent: "readonly" },
     },
   },
 );

@@ -1,7 +1,7 @@
 // The page around the views: what is shown, what is selected, and how input changes it.
 import { Axis, type Align } from "./axis";
 import { NO_POOL, UNIT, keyOf, type Block, type Tile } from "./blocks";
-import { KINDS, makeColoring, type Coloring } from "./coloring";
+import { makeColoring, type Coloring } from "./coloring";
 import { DARK, LIGHT, type Theme } from "./colors";
 import type { ViewData } from "./data";
 import { button, fill, h, save, type Child } from "./dom";
@@ -110,7 +110,7 @@ export class App {
     this.applyTheme(state.theme ?? "");
     this.addRecordings(data, false);
     this.axis = new Axis(this.recordings);
-    this.by = state.by && KINDS.includes(state.by) ? state.by : this.bestGrouping();
+    this.by = state.by && this.recordings[0]!.groups.has(state.by) ? state.by : this.bestGrouping();
     this.recolor();
     this.bar = toolbar(this);
     this.side = new Side(this);
@@ -799,7 +799,7 @@ export class App {
 
   private async restore(s: Partial<ViewState>): Promise<void> {
     if (s.align === "time" || s.align === "progress" || s.align === "entries") this.axis.align = s.align;
-    if (s.by && KINDS.includes(s.by) && s.by !== this.by) {
+    if (s.by && this.recordings[0]!.groups.has(s.by) && s.by !== this.by) {
       this.by = s.by;
       this.recolor();
     }

@@ -82,12 +82,15 @@ export class Side {
     // A field that is being edited keeps its focus: the what-if form is rebuilt only when it is not in use.
     const active = document.activeElement;
     if (current.name === "whatif" && active instanceof HTMLInputElement && this.body.contains(active) && !app.host.whatif.result) return;
+    const caret = active instanceof HTMLInputElement && active.type === "text" ? active.selectionStart : null;
     const label = active instanceof HTMLElement && this.body.contains(active) ? active.getAttribute("aria-label") : null;
     const scroll = this.body.dataset.tab === current.name ? this.body.scrollTop : 0;
     this.body.dataset.tab = current.name;
     fill(this.body, ...this.content(current.name));
     this.body.scrollTop = scroll;
-    if (label) this.body.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+    const field = label ? this.body.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`) : null;
+    field?.focus();
+    if (field instanceof HTMLInputElement && caret !== null) field.setSelectionRange(caret, caret);
   }
 
   private content(name: string): Child[] {
