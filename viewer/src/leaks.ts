@@ -57,6 +57,7 @@ function one(app: App, track: Track, l: Leaks): Child[] {
     app.tracks.length > 1 ? h("h2", {}, track.label) : null,
     h("p", { class: `title${l.verdict === "leak" ? " bad" : ""}` }, VERDICTS[l.verdict] ?? l.verdict),
     l.reason ? h("p", { class: "muted" }, l.reason) : null,
+    l.verdict !== "leak" && l.steps?.count !== undefined ? facts([["steps", count(l.steps.count)]]) : null,
     l.verdict === "leak" &&
       facts([
         ["growth", `${bytes(l.bytes_per_step)} a step`],

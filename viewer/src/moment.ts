@@ -136,6 +136,7 @@ export class MomentView {
       r.blocks.loaded, this.app.selected?.block.id, this.app.markedStack?.stack, this.app.showsCause, this.area.clientHeight,
     ].join("/"); // prettier-ignore
     if (key === this.last || !r.segments) return;
+    this.resize();
     this.last = key;
     const c = this.canvas.getContext("2d")!;
     const theme = this.app.theme;

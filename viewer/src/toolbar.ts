@@ -92,7 +92,7 @@ export function toolbar(app: App): { root: HTMLElement; update(): void } {
       fragmentation === null
         ? null
         : figure("fragmentation", percent(fragmentation), "1 − peak allocated / peak reserved", null),
-      figure("entries", count(info.entries), "History entries of this device", null, "wide"),
+      app.tracks.length > 1 ? null : figure("entries", count(info.entries), "History entries of this device", null, "wide"),
       info.ooms > 0
         ? figure(
             info.ooms === 1 ? "out of memory" : `${count(info.ooms)} out of memory`,

@@ -320,6 +320,23 @@ test("two recordings lie on one axis", { skip }, async () => {
   assert.deepEqual(problems, []);
 });
 
+test("the canvas of each view has the size of its area", { skip }, async () => {
+  const { page } = await open(browser, put("sizes", encode([synthetic(500)])));
+  for (const width of [1280, 900]) {
+    await page.setViewportSize({ width, height: 700 });
+    await page.keyboard.press("c");
+    await settled(page);
+    await settled(page);
+    const sizes = await page.evaluate(() =>
+      [...document.querySelectorAll(".canvas")].map((area) => {
+        const canvas = [...area.querySelectorAll("canvas")].pop();
+        return [area.className, area.clientWidth - canvas.width, area.clientHeight - canvas.height];
+      }),
+    );
+    for (const [name, dx, dy] of sizes) assert.deepEqual([dx, dy], [0, 0], name);
+  }
+});
+
 test("a narrow screen works", { skip }, async () => {
   const { page, problems } = await open(browser, put("narrow", encode([synthetic(500)])), { width: 400, height: 800, touch: true });
   const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
