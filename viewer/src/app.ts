@@ -444,6 +444,7 @@ export class App {
     }
     this.progressBar.hidden = true;
     this.say(text);
+    document.documentElement.dataset.ready = "true";
   }
 
   // ---- Positions ----
