@@ -1,7 +1,7 @@
 // The page around the views: what is shown, what is selected, and how input changes it.
 import { Axis, type Align } from "./axis";
 import { NO_POOL, UNIT, keyOf, type Block, type Tile } from "./blocks";
-import { KINDS, makeColoring, type Coloring } from "./coloring";
+import { makeColoring, type Coloring } from "./coloring";
 import { DARK, LIGHT, type Theme } from "./colors";
 import type { ViewData } from "./data";
 import { button, fill, h, save, type Child } from "./dom";
@@ -110,7 +110,7 @@ export class App {
     this.applyTheme(state.theme ?? "");
     this.addRecordings(data, false);
     this.axis = new Axis(this.recordings);
-    this.by = state.by && KINDS.includes(state.by) ? state.by : this.bestGrouping();
+    this.by = state.by && this.recordings[0]!.groups.has(state.by) ? state.by : this.bestGrouping();
     this.recolor();
     this.bar = toolbar(this);
     this.side = new Side(this);
@@ -151,7 +151,12 @@ export class App {
 
   private addRecordings(data: ViewData, isWhatif: boolean): void {
     for (const info of data.index.recordings) {
-      const r = new Recording(data, info, () => this.numbersChanged(), (error) => this.fail(error));
+      const r = new Recording(
+        data,
+        info,
+        () => this.numbersChanged(),
+        (error) => this.fail(error),
+      );
       this.recordings.push(r);
       const label = info.setting_label ?? info.name;
       this.tracks.push(new Track(r, label, isWhatif));
@@ -161,7 +166,10 @@ export class App {
   // The first kind of group that tells blocks apart.
   private bestGrouping(): string {
     const groups = this.recordings[0]!.info.groups;
-    return (groups.find((g) => g.by === "stack" && g.names.length > 1) ?? groups.find((g) => g.by === "size") ?? groups[0])?.by ?? "size";
+    return (
+      (groups.find((g) => g.by === "stack" && g.names.length > 1) ?? groups.find((g) => g.by === "size") ?? groups[0])
+        ?.by ?? "size"
+    );
   }
 
   private async start(state: Partial<ViewState>): Promise<void> {
@@ -313,7 +321,12 @@ export class App {
     let top = 1;
     for (const r of this.recordings) {
       const x = explained(r);
-      top = Math.max(top, r.info.peak.reserved ?? 0, r.info.peak.allocated ?? 0, r.info.peak.reserved === null ? r.info.height * UNIT : 0);
+      top = Math.max(
+        top,
+        r.info.peak.reserved ?? 0,
+        r.info.peak.allocated ?? 0,
+        r.info.peak.reserved === null ? r.info.height * UNIT : 0,
+      );
       if (x?.isOom && x.limit && x.limit < top * 1.5) top = Math.max(top, x.limit);
     }
     this.memoryTop = top * 1.06;
@@ -364,7 +377,8 @@ export class App {
       parts.push(
         `${plural(hidden, "small block")} of at most ${bytes(one.recording.info.blocks.hidden_bytes_max)} each ${hidden === 1 ? "is" : "are"} hidden (grey shade)`,
       );
-    if (one.recording.info.dropped > 0) parts.push(`${plural(one.recording.info.dropped, "older entry", "older entries")} dropped`);
+    if (one.recording.info.dropped > 0)
+      parts.push(`${plural(one.recording.info.dropped, "older entry", "older entries")} dropped`);
     this.facts.textContent = parts.join(" · ");
   }
 
@@ -430,6 +444,7 @@ export class App {
     }
     this.progressBar.hidden = true;
     this.say(text);
+    document.documentElement.dataset.ready = "true";
   }
 
   // ---- Positions ----
@@ -441,7 +456,9 @@ export class App {
 
   // The cursor as an entry of a recording.
   entryOf(track: Track): number {
-    const own = Math.floor(this.axis.toOwn(track.recording, Math.floor(this.cursor) + (track === this.tracks[0] ? 0 : 0.5)));
+    const own = Math.floor(
+      this.axis.toOwn(track.recording, Math.floor(this.cursor) + (track === this.tracks[0] ? 0 : 0.5)),
+    );
     return Math.max(0, Math.min(track.recording.info.entries - 1, own));
   }
 
@@ -461,7 +478,13 @@ export class App {
 
   counterColor(name: string): string {
     const t = this.theme;
-    return name === "allocated" ? t.allocated : name === "reserved" ? t.reserved : name === "largest_hole" ? t.hole : t.pending;
+    return name === "allocated"
+      ? t.allocated
+      : name === "reserved"
+        ? t.reserved
+        : name === "largest_hole"
+          ? t.hole
+          : t.pending;
   }
 
   // ---- Input ----
@@ -501,7 +524,9 @@ export class App {
     if (selection) {
       if (opensTab) this.tab = "block";
       const b = selection.block;
-      this.say(`Selected: ${bytes(b.requested)}, ${selection.track.recording.title(b.stack) || "no stack recorded"}, entries ${count(b.x0)} to ${count(b.x1)}`);
+      this.say(
+        `Selected: ${bytes(b.requested)}, ${selection.track.recording.title(b.stack) || "no stack recorded"}, entries ${count(b.x0)} to ${count(b.x1)}`,
+      );
     } else if (this.tab === "block") this.tab = "overview";
     this.side.update();
     this.invalidate();
@@ -632,7 +657,8 @@ export class App {
         const { by, bands, names } = track.coloring;
         const band = names.indexOf(name ?? "");
         filter = {
-          matches: (tile: Tile, i: number) => (bands[keyOf(by, tile, i)] ?? 255) === band && (!words || words.matches(tile, i)),
+          matches: (tile: Tile, i: number) =>
+            (bands[keyOf(by, tile, i)] ?? 255) === band && (!words || words.matches(tile, i)),
         };
       }
       if (filter) this.hasFilter = true;
@@ -697,20 +723,33 @@ export class App {
 
   hoverMoment(track: Track, e: MouseEvent, unit: number): void {
     const r = this.moment.area.getBoundingClientRect();
-    this.showTip(this.moment.area, e.clientX - r.left, e.clientY - r.top, ...this.describeAt(track, this.moment.entry, unit));
+    this.showTip(
+      this.moment.area,
+      e.clientX - r.left,
+      e.clientY - r.top,
+      ...this.describeAt(track, this.moment.entry, unit),
+    );
   }
 
   // What lies at a point: a block, a hole, or nothing.
   private describeAt(track: Track, entry: number, y: number): Child[] {
     const r = track.recording;
-    const at = h("div", { class: "muted" }, `entry ${count(Math.max(0, entry))} · ${this.timeText(track, entry)} · ${address(r.addressOf(Math.max(0, y)))}`);
+    const at = h(
+      "div",
+      { class: "muted" },
+      `entry ${count(Math.max(0, entry))} · ${this.timeText(track, entry)} · ${address(r.addressOf(Math.max(0, y)))}`,
+    );
     const block = r.blocks.pick(entry, y);
     if (block) {
       const title = r.title(block.stack);
       return [
         h("b", {}, bytesWithExact(block.requested)),
         block.stack !== 0 && title ? h("div", { class: "clip" }, title) : null,
-        h("div", {}, `${this.streamName(track, block)} · ${this.poolName(track, block.pool)}${this.phaseName(track, block)}`),
+        h(
+          "div",
+          {},
+          `${this.streamName(track, block)} · ${this.poolName(track, block.pool)}${this.phaseName(track, block)}`,
+        ),
         h("div", {}, `alive ${plural(block.x1 - block.x0, "entry", "entries")}${block.isAlive ? ", to the end" : ""}`),
         entry >= block.x1 - block.pending ? h("div", {}, "freed, and waiting for other streams") : null,
         at,
@@ -720,7 +759,13 @@ export class App {
     if (segment < 0) return [h("b", {}, "Not reserved"), at];
     const s = r.segments!;
     return [
-      h("b", {}, r.blocks.isComplete && r.blocks.isLoaded ? "No block: free memory, or the rest of a block that was not split" : "Free, or a hidden block"),
+      h(
+        "b",
+        {},
+        r.blocks.isComplete && r.blocks.isLoaded
+          ? "No block: free memory, or the rest of a block that was not split"
+          : "Free, or a hidden block",
+      ),
       h("div", {}, `in a segment of ${bytes(s.units[segment]! * UNIT)}, ${this.poolName(track, s.pool[segment]!)}`),
       at,
     ];
@@ -741,7 +786,10 @@ export class App {
 
   hoverMemory(track: Track, x: number, y: number, axis: number): void {
     if (!this.hoverAt(x)) return;
-    const entry = Math.max(0, Math.min(track.recording.info.entries - 1, Math.floor(this.axis.toOwn(track.recording, axis))));
+    const entry = Math.max(
+      0,
+      Math.min(track.recording.info.entries - 1, Math.floor(this.axis.toOwn(track.recording, axis))),
+    );
     const band = track.memory.bandAt(axis, y);
     const group = track.recording.groups.get(this.by);
     const level = group?.levels.level(this.axis.width / this.plotWidth);
@@ -752,12 +800,19 @@ export class App {
       rows.push(
         h("b", {}, h("i", { class: "swatch", style: `background:${track.coloring.colors[band]}` }), ` ${bytes(value)}`),
         h("div", { class: "clip" }, group.info.names[band] || "(none)"),
-        level.span > 1 ? h("div", { class: "muted" }, `when the most was allocated among entries ${count(column * level.span)} to ${count(Math.min(track.recording.info.entries, (column + 1) * level.span) - 1)}`) : null,
+        level.span > 1
+          ? h(
+              "div",
+              { class: "muted" },
+              `when the most was allocated among entries ${count(column * level.span)} to ${count(Math.min(track.recording.info.entries, (column + 1) * level.span) - 1)}`,
+            )
+          : null,
       );
     }
     for (const name of COUNTERS) {
       const v = this.counterAt(track, name, entry);
-      if (v && (this.counters.has(name) || v[1] > 0)) rows.push(h("div", {}, `${range(v[0], v[1], bytes)} ${name.replace("_", " ")}`));
+      if (v && (this.counters.has(name) || v[1] > 0))
+        rows.push(h("div", {}, `${range(v[0], v[1], bytes)} ${name.replace("_", " ")}`));
     }
     rows.push(h("div", { class: "muted" }, `entry ${count(entry)} · ${this.timeText(track, entry)}`));
     this.showTip(track.memory.area, x, y, ...rows);
@@ -767,14 +822,26 @@ export class App {
     if (!this.hoverAt(x)) return;
     const track = this.tracks[0]!;
     const phase = this.ruler.phaseAt(axis);
-    const near = track.recording.info.marks.find((m) => m.kind !== "phase" && Math.abs(((m.entry - axis) / this.axis.width) * this.plotWidth) < 5);
+    const near = track.recording.info.marks.find(
+      (m) => m.kind !== "phase" && Math.abs(((m.entry - axis) / this.axis.width) * this.plotWidth) < 5,
+    );
     this.showTip(
       this.ruler.root,
       x,
       y,
-      near ? h("b", {}, `${near.kind === "oom" ? "Out of memory" : near.name}${near.bytes ? `: ${bytesWithExact(near.bytes)}` : ""}`) : null,
+      near
+        ? h(
+            "b",
+            {},
+            `${near.kind === "oom" ? "Out of memory" : near.name}${near.bytes ? `: ${bytesWithExact(near.bytes)}` : ""}`,
+          )
+        : null,
       phase ? h("div", {}, phase.name || "(no phase)") : null,
-      h("div", { class: "muted" }, `entry ${count(Math.max(0, Math.floor(axis)))} · ${this.timeText(track, Math.floor(axis))}`),
+      h(
+        "div",
+        { class: "muted" },
+        `entry ${count(Math.max(0, Math.floor(axis)))} · ${this.timeText(track, Math.floor(axis))}`,
+      ),
     );
   }
 
@@ -791,7 +858,9 @@ export class App {
       query: this.query,
       tab: this.tab,
       align: this.axis.align,
-      selected: selected ? { track: this.tracks.indexOf(selected.track), x0: selected.block.x0, y: selected.block.y } : null,
+      selected: selected
+        ? { track: this.tracks.indexOf(selected.track), x0: selected.block.x0, y: selected.block.y }
+        : null,
       theme: this.themeChoice,
       counters: [...this.counters],
     };
@@ -799,7 +868,7 @@ export class App {
 
   private async restore(s: Partial<ViewState>): Promise<void> {
     if (s.align === "time" || s.align === "progress" || s.align === "entries") this.axis.align = s.align;
-    if (s.by && KINDS.includes(s.by) && s.by !== this.by) {
+    if (s.by && this.recordings[0]!.groups.has(s.by) && s.by !== this.by) {
       this.by = s.by;
       this.recolor();
     }
@@ -857,7 +926,11 @@ export class App {
 
   exportSvg(): string {
     const svg = writeSvg(this);
-    const name = fileName(this.tracks.map((t) => t.label), this.state(), "svg");
+    const name = fileName(
+      this.tracks.map((t) => t.label),
+      this.state(),
+      "svg",
+    );
     save(name, svg, "image/svg+xml");
     this.say(`Saved as ${name}`);
     return svg;

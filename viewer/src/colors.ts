@@ -56,18 +56,59 @@ export const DARK: Theme = {
 
 // Sixteen colours for groups, then the one of "other". Neighbours differ in hue; all have about the same weight.
 const GROUPS_LIGHT = [
-  "#4c78a8", "#f2a154", "#59a89c", "#d9717d", "#8f76b5", "#7fb069", "#c99a5b", "#5fa8d3",
-  "#b5658a", "#9aa63f", "#6c8ebf", "#e58e73", "#47998a", "#a58bc9", "#c7b24a", "#7d94a8",
-]; // prettier-ignore
+  "#4c78a8",
+  "#f2a154",
+  "#59a89c",
+  "#d9717d",
+  "#8f76b5",
+  "#7fb069",
+  "#c99a5b",
+  "#5fa8d3",
+  "#b5658a",
+  "#9aa63f",
+  "#6c8ebf",
+  "#e58e73",
+  "#47998a",
+  "#a58bc9",
+  "#c7b24a",
+  "#7d94a8",
+];
 const GROUPS_DARK = [
-  "#5b8fc7", "#d98f45", "#4fa396", "#cf6974", "#9179bf", "#75a35f", "#b98b4e", "#559bc4",
-  "#b0618a", "#929e3c", "#6384b5", "#d17f66", "#3f8c7e", "#9a80bd", "#b8a443", "#718799",
-]; // prettier-ignore
+  "#5b8fc7",
+  "#d98f45",
+  "#4fa396",
+  "#cf6974",
+  "#9179bf",
+  "#75a35f",
+  "#b98b4e",
+  "#559bc4",
+  "#b0618a",
+  "#929e3c",
+  "#6384b5",
+  "#d17f66",
+  "#3f8c7e",
+  "#9a80bd",
+  "#b8a443",
+  "#718799",
+];
 const OTHER_LIGHT = "#b3bac2";
 const OTHER_DARK = "#4d565f";
 
 // From small to large: a scale whose lightness rises or falls evenly.
-const SIZES = ["#3b4a8c", "#3a5f9e", "#35759f", "#2f8a98", "#369e88", "#58b071", "#86bf5a", "#b8c94a", "#e2c94b", "#f0b04c", "#ea8a4e", "#da6352"];
+const SIZES = [
+  "#3b4a8c",
+  "#3a5f9e",
+  "#35759f",
+  "#2f8a98",
+  "#369e88",
+  "#58b071",
+  "#86bf5a",
+  "#b8c94a",
+  "#e2c94b",
+  "#f0b04c",
+  "#ea8a4e",
+  "#da6352",
+];
 
 export const OTHER = 16;
 

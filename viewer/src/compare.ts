@@ -9,12 +9,20 @@ function change(a: number | null, b: number | null, text: (n: number) => string)
   const d = b - a;
   if (d === 0) return h("span", { class: "muted" }, "equal");
   const share = a > 0 ? `${d > 0 ? "+" : "−"}${percent(Math.abs(d) / a)}` : null;
-  return h("span", { class: d > 0 ? "bad" : "good" }, `${d > 0 ? "+" : ""}${text(d)}`, share ? h("small", {}, share) : null);
+  return h(
+    "span",
+    { class: d > 0 ? "bad" : "good" },
+    `${d > 0 ? "+" : ""}${text(d)}`,
+    share ? h("small", {}, share) : null,
+  );
 }
 
 export function comparePanel(app: App): Child[] {
   const [a, b] = [app.recordings[0]!.info, app.recordings[1]!.info];
-  const signed = (text: (n: number) => string) => (n: number): string => (n < 0 ? `−${text(-n)}` : text(n));
+  const signed =
+    (text: (n: number) => string) =>
+    (n: number): string =>
+      n < 0 ? `−${text(-n)}` : text(n);
   const rows: [string, number | null, number | null, (n: number) => string][] = [
     ["peak allocated", a.peak.allocated, b.peak.allocated, bytes],
     ["peak reserved", a.peak.reserved, b.peak.reserved, bytes],
@@ -38,12 +46,27 @@ export function comparePanel(app: App): Child[] {
     h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, ["", "A", "B", "B − A"].map((t) => h("th", { scope: "col" }, t)))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["", "A", "B", "B − A"].map((t) => h("th", { scope: "col" }, t)),
+        ),
+      ),
       h(
         "tbody",
         {},
         rows.map(([name, x, y, text]) =>
-          h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, x === null ? "not known" : text(x)), h("td", {}, y === null ? "not known" : text(y)), h("td", {}, change(x, y, text))),
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, name),
+            h("td", {}, x === null ? "not known" : text(x)),
+            h("td", {}, y === null ? "not known" : text(y)),
+            h("td", {}, change(x, y, text)),
+          ),
         ),
       ),
     ),
@@ -111,20 +134,30 @@ function rowsTable(title: string, rows: DiffRow[]): Child {
     h(
       "table",
       { class: "diff" },
-      h("thead", {}, h("tr", {}, ["", "A", "B", "B − A"].map((t) => h("th", { scope: "col" }, t)))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["", "A", "B", "B − A"].map((t) => h("th", { scope: "col" }, t)),
+        ),
+      ),
       h(
         "tbody",
         {},
-        sorted.slice(0, 60).map((r) =>
-          h(
-            "tr",
-            {},
-            h("th", { scope: "row", title: r.name }, h("span", { class: "clip" }, r.name)),
-            h("td", {}, r.before === null ? "in other" : bytes(r.before)),
-            h("td", {}, r.after === null ? "in other" : bytes(r.after)),
-            h("td", {}, change(r.before, r.after, bytes)),
+        sorted
+          .slice(0, 60)
+          .map((r) =>
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row", title: r.name }, h("span", { class: "clip" }, r.name)),
+              h("td", {}, r.before === null ? "in other" : bytes(r.before)),
+              h("td", {}, r.after === null ? "in other" : bytes(r.after)),
+              h("td", {}, change(r.before, r.after, bytes)),
+            ),
           ),
-        ),
       ),
     ),
     sorted.length > 60 ? h("p", { class: "muted" }, `${count(sorted.length - 60)} more`) : null,
@@ -151,7 +184,11 @@ function diffTables(app: App, diff: Diff): Child[] {
   return [
     h("label", { class: "field" }, h("span", {}, "Difference"), select),
     st.same + st.moved + st.only_a + st.only_b > 0
-      ? h("p", { class: "muted" }, `Stacks: ${count(st.same)} in both, ${count(st.moved)} moved to other lines, ${count(st.only_a)} only in A, ${count(st.only_b)} only in B.`)
+      ? h(
+          "p",
+          { class: "muted" },
+          `Stacks: ${count(st.same)} in both, ${count(st.moved)} moved to other lines, ${count(st.only_a)} only in A, ${count(st.only_b)} only in B.`,
+        )
       : null,
     diff.by.map((by) => {
       const rows = by.rows.flatMap((row): DiffRow[] => {
@@ -160,8 +197,12 @@ function diffTables(app: App, diff: Diff): Child[] {
       });
       const changed = rows.filter((row) => row.before !== row.after);
       return [
-        changed.length > 0 ? rowsTable(`By ${by.key}, ${MOMENTS[moment]}`, changed) : [h("h3", {}, `By ${by.key}`), h("p", { class: "muted" }, "No difference.")],
-        changed.length > 0 && by.rest.rows > 0 ? h("p", { class: "muted" }, `${count(by.rest.rows)} further rows are in weir diff --json as one sum`) : null,
+        changed.length > 0
+          ? rowsTable(`By ${by.key}, ${MOMENTS[moment]}`, changed)
+          : [h("h3", {}, `By ${by.key}`), h("p", { class: "muted" }, "No difference.")],
+        changed.length > 0 && by.rest.rows > 0
+          ? h("p", { class: "muted" }, `${count(by.rest.rows)} further rows are in weir diff --json as one sum`)
+          : null,
       ];
     }),
   ];

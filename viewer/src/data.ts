@@ -51,7 +51,12 @@ export interface RecordingInfo {
   first_us: number;
   last_us: number;
   is_complete: boolean;
-  peak: { allocated: number | null; allocated_entry: number | null; reserved: number | null; reserved_entry: number | null };
+  peak: {
+    allocated: number | null;
+    allocated_entry: number | null;
+    reserved: number | null;
+    reserved_entry: number | null;
+  };
   summary: unknown;
   explain: unknown;
   explain_text: string | null;
@@ -156,7 +161,8 @@ export class ViewData {
   static fromBytes(buffer: ArrayBuffer): ViewData {
     const { index, start } = readHead(new Uint8Array(buffer), buffer.byteLength);
     return new ViewData(index, start, {
-      read: async (info, from) => new Uint8Array(buffer, from, Math.max(0, Math.min(info.stored, buffer.byteLength - from))),
+      read: async (info, from) =>
+        new Uint8Array(buffer, from, Math.max(0, Math.min(info.stored, buffer.byteLength - from))),
     });
   }
 
@@ -212,7 +218,8 @@ function readHead(data: Uint8Array, size: number): { index: ViewIndex; start: nu
   if (magic !== "WEIRVIEW") throw new DataError("this is not view data: it does not begin with WEIRVIEW", 0);
   const view = new DataView(data.buffer, data.byteOffset);
   const version = view.getUint32(8, true);
-  if (version !== 1) throw new DataError(`this page reads version 1 of the view data, and this is version ${version}`, 8);
+  if (version !== 1)
+    throw new DataError(`this page reads version 1 of the view data, and this is version ${version}`, 8);
   const length = view.getUint32(12, true);
   if (16 + length > size) throw new DataError(`the index should have ${length} bytes, but the data ends before`, size);
   let text: string;
@@ -232,7 +239,8 @@ function parseIndex(text: string): ViewIndex {
     const at = /position (\d+)/.exec(String(error));
     throw new DataError("the index is not JSON", 16 + Number(at?.[1] ?? 0));
   }
-  if (index.version !== 1) throw new DataError(`this page reads version 1 of the view data, and this is version ${index.version}`, 8);
+  if (index.version !== 1)
+    throw new DataError(`this page reads version 1 of the view data, and this is version ${index.version}`, 8);
   if (!Array.isArray(index.recordings) || index.recordings.length === 0 || !Array.isArray(index.chunks))
     throw new DataError("the index names no recording", 16);
   return index;

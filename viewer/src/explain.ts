@@ -175,7 +175,10 @@ export function holesAt(r: Recording, entry: number): { list: Hole[]; isExact: b
     if (at < segment.end) list.push({ y: at, units: segment.end - at });
   }
   list.sort((a, b) => b.units - a.units);
-  return { list, isExact: r.blocks.isComplete && r.blocks.isLoaded && r.info.segments.stored === r.info.segments.total };
+  return {
+    list,
+    isExact: r.blocks.isComplete && r.blocks.isLoaded && r.info.segments.stored === r.info.segments.total,
+  };
 }
 
 const holes = new WeakMap<Recording, { loaded: number; result: { list: Hole[]; isExact: boolean } }>();

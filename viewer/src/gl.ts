@@ -135,7 +135,6 @@ export interface Look {
 
 const MODES = ["stack", "size", "stream", "pool", "phase", "class"];
 
-
 interface Textures {
   rects: WebGLTexture;
   match: WebGLTexture | null;
@@ -290,7 +289,17 @@ export class MapGL {
       if (tile.match) {
         textures.match = this.texture();
         gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
-        gl.texImage2D(gl.TEXTURE_2D, 0, gl.R8UI, PER_ROW, tile.match.length / PER_ROW, 0, gl.RED_INTEGER, gl.UNSIGNED_BYTE, tile.match);
+        gl.texImage2D(
+          gl.TEXTURE_2D,
+          0,
+          gl.R8UI,
+          PER_ROW,
+          tile.match.length / PER_ROW,
+          0,
+          gl.RED_INTEGER,
+          gl.UNSIGNED_BYTE,
+          tile.match,
+        );
       }
     }
     return textures;
@@ -372,7 +381,8 @@ export class MapGL {
     const pixels = new Uint8Array(raster.pixels.buffer);
     gl.bindTexture(gl.TEXTURE_2D, this.image);
     const size = `${width}x${height}`;
-    if (this.imageSize === size) gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, width, height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
+    if (this.imageSize === size)
+      gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, width, height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
     else gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, width, height, 0, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
     this.imageSize = size;
   }

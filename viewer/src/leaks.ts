@@ -24,7 +24,13 @@ interface Leaks {
   blocks: number;
   first_step: number | null;
   steps?: { count?: number; source?: string; confidence?: string | number } | null;
-  limit?: { runs_out: string; steps_least: number | null; steps_most: number | null; seconds_least: number | null; seconds_most: number | null };
+  limit?: {
+    runs_out: string;
+    steps_least: number | null;
+    steps_most: number | null;
+    seconds_least: number | null;
+    seconds_most: number | null;
+  };
   leaks: Leak[];
   leak_total: number;
   growing?: Leak[];
@@ -57,6 +63,7 @@ function one(app: App, track: Track, l: Leaks): Child[] {
     app.tracks.length > 1 ? h("h2", {}, track.label) : null,
     h("p", { class: `title${l.verdict === "leak" ? " bad" : ""}` }, VERDICTS[l.verdict] ?? l.verdict),
     l.reason ? h("p", { class: "muted" }, l.reason) : null,
+    l.verdict !== "leak" && l.steps?.count !== undefined ? facts([["steps", count(l.steps.count)]]) : null,
     l.verdict === "leak" &&
       facts([
         ["growth", `${bytes(l.bytes_per_step)} a step`],
@@ -73,7 +80,14 @@ function one(app: App, track: Track, l: Leaks): Child[] {
         h(
           "ul",
           { class: "plain" },
-          l.outlive_phase.map((o) => h("li", {}, h("b", {}, bytes(o.bytes)), h("span", {}, `${o.title} `, h("span", { class: "muted" }, `${plural(o.blocks, "block")} of ${o.phase}`)))),
+          l.outlive_phase.map((o) =>
+            h(
+              "li",
+              {},
+              h("b", {}, bytes(o.bytes)),
+              h("span", {}, `${o.title} `, h("span", { class: "muted" }, `${plural(o.blocks, "block")} of ${o.phase}`)),
+            ),
+          ),
         ),
       ],
     l.idle_streams &&
@@ -82,7 +96,9 @@ function one(app: App, track: Track, l: Leaks): Child[] {
         h(
           "ul",
           { class: "plain" },
-          l.idle_streams.map((s) => h("li", {}, h("b", {}, bytes(s.free)), ` free of ${bytes(s.reserved)} on ${s.stream}`)),
+          l.idle_streams.map((s) =>
+            h("li", {}, h("b", {}, bytes(s.free)), ` free of ${bytes(s.reserved)} on ${s.stream}`),
+          ),
         ),
       ],
   ];
@@ -97,12 +113,26 @@ function list(app: App, track: Track, title: string, leaks: Leak[], total: numbe
         "section",
         { class: "pin" },
         h("p", {}, h("b", {}, `${bytes(leak.bytes_per_step)} a step`), ` ${leak.title}`),
-        h("p", { class: "muted" }, `${bytes(leak.bytes)} in ${plural(leak.blocks, "block")} since step ${count(leak.first_step)}, on ${leak.stream}${leak.why ? `; ${leak.why}` : ""}`),
+        h(
+          "p",
+          { class: "muted" },
+          `${bytes(leak.bytes)} in ${plural(leak.blocks, "block")} since step ${count(leak.first_step)}, on ${leak.stream}${leak.why ? `; ${leak.why}` : ""}`,
+        ),
         h(
           "p",
           {},
-          leak.examples.slice(0, 8).map((e) => [button(`entry ${count(e.entry)}`, () => show(app, track, e.entry, e.address), { class: "link", title: `${bytes(e.size)}: show this block` }), " "]),
-          leak.example_total > leak.examples.length ? h("span", { class: "muted" }, `and ${count(leak.example_total - leak.examples.length)} more`) : null,
+          leak.examples
+            .slice(0, 8)
+            .map((e) => [
+              button(`entry ${count(e.entry)}`, () => show(app, track, e.entry, e.address), {
+                class: "link",
+                title: `${bytes(e.size)}: show this block`,
+              }),
+              " ",
+            ]),
+          leak.example_total > leak.examples.length
+            ? h("span", { class: "muted" }, `and ${count(leak.example_total - leak.examples.length)} more`)
+            : null,
         ),
       ),
     ),

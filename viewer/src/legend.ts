@@ -14,12 +14,21 @@ export function legend(app: App, row: HTMLElement): void {
   const column = level ? Math.min(level.columns - 1, Math.floor(entry / level.span)) : 0;
   const values = (group?.info.names ?? []).map((_, k) => (level ? level.values[k * level.columns + column]! : null));
   const key = JSON.stringify([
-    app.by, app.active, values, [...app.counters], app.theme.isDark, app.pickedBand?.band, app.colorVersion, entry,
+    app.by,
+    app.active,
+    values,
+    [...app.counters],
+    app.theme.isDark,
+    app.pickedBand?.band,
+    app.colorVersion,
+    entry,
     COUNTERS.map((name) => app.counterAt(track, name, entry)),
-  ]); // prettier-ignore
+  ]);
   if (last.get(row) === key) return;
   last.set(row, key);
-  const focused = row.contains(document.activeElement) ? (document.activeElement as HTMLElement).dataset.key : undefined;
+  const focused = row.contains(document.activeElement)
+    ? (document.activeElement as HTMLElement).dataset.key
+    : undefined;
   fill(
     row,
     h(

@@ -51,7 +51,11 @@ export function decodeState(text: string): Partial<ViewState> {
   if (p.has("at") && Number.isFinite(at)) state.cursor = at;
   for (const key of ["by", "tab", "align", "theme"] as const) if (p.has(key)) state[key] = p.get(key)!;
   if (p.has("q")) state.query = p.get("q")!;
-  if (p.has("lines")) state.counters = p.get("lines")!.split(".").filter((s) => s !== "");
+  if (p.has("lines"))
+    state.counters = p
+      .get("lines")!
+      .split(".")
+      .filter((s) => s !== "");
   const block = /^(\d+)\.(\d+)\.(\d+)$/.exec(p.get("block") ?? "");
   if (block) state.selected = { track: Number(block[1]), x0: Number(block[2]), y: Number(block[3]) };
   return state;
@@ -59,7 +63,8 @@ export function decodeState(text: string): Partial<ViewState> {
 
 // A file name that says what is shown: recording, window and colours.
 export function fileName(recordings: string[], s: ViewState, ending: string): string {
-  const clean = (text: string): string => text.replace(/\.(pickle|zst|gz|json|weir)\b/g, "").replace(/[^A-Za-z0-9_-]+/g, "_");
+  const clean = (text: string): string =>
+    text.replace(/\.(pickle|zst|gz|json|weir)\b/g, "").replace(/[^A-Za-z0-9_-]+/g, "_");
   const y = s.y.map(([a, b]) => `_y${Math.round(a)}-${Math.round(b)}`).join("");
   return `${recordings.map(clean).join("_vs_")}_x${Math.round(s.x0)}-${Math.round(s.x1)}${y}_by-${s.by}.${ending}`;
 }

@@ -58,11 +58,25 @@ class Page {
         problem ? h("p", { class: "error", role: "alert" }, problem) : null,
         reason === null
           ? [
-              h("p", {}, "Drop a recording here: a snapshot of torch.cuda.memory (pickle), or a ring file, plain or compressed with zstd or gzip."),
+              h(
+                "p",
+                {},
+                "Drop a recording here: a snapshot of torch.cuda.memory (pickle), or a ring file, plain or compressed with zstd or gzip.",
+              ),
               h("p", {}, input),
-              h("p", { class: "muted" }, "It is read in this page by WebAssembly. Nothing is sent anywhere, and pickles are never executed."),
+              h(
+                "p",
+                { class: "muted" },
+                "It is read in this page by WebAssembly. Nothing is sent anywhere, and pickles are never executed.",
+              ),
             ]
-          : h("p", {}, `${reason} Dropping files is not available; run `, h("code", {}, "weir view FILE"), " to make a page of a recording."),
+          : h(
+              "p",
+              {},
+              `${reason} Dropping files is not available; run `,
+              h("code", {}, "weir view FILE"),
+              " to make a page of a recording.",
+            ),
         h("div", { class: "progress", hidden: true }, h("div", {})),
         h("p", { id: "weir-status", class: "muted", role: "status" }),
       ),
@@ -72,7 +86,11 @@ class Page {
   }
 
   private listenForFiles(): void {
-    const veil = h("div", { class: "veil", hidden: true }, h("p", {}, engineReason() === null ? "Drop to open this recording" : (engineReason() ?? "")));
+    const veil = h(
+      "div",
+      { class: "veil", hidden: true },
+      h("p", {}, engineReason() === null ? "Drop to open this recording" : (engineReason() ?? "")),
+    );
     document.body.append(veil);
     let depth = 0;
     document.addEventListener("dragenter", (e) => {
@@ -120,7 +138,9 @@ class Page {
       return;
     }
     if (file.size > MOST_BYTES) {
-      complain(`${file.name} has ${(file.size / 1024 ** 3).toFixed(2)} GiB; the page reads up to 1 GiB. Run "weir view ${file.name}" instead.`);
+      complain(
+        `${file.name} has ${(file.size / 1024 ** 3).toFixed(2)} GiB; the page reads up to 1 GiB. Run "weir view ${file.name}" instead.`,
+      );
       return;
     }
     try {

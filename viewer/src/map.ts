@@ -5,7 +5,7 @@ import { UNIT, WORDS, type Block, type Tile } from "./blocks";
 import { inkOn } from "./colors";
 import { h } from "./dom";
 import { describeHoles, explained, type Explained } from "./explain";
-import { address, bytes, shortBytes } from "./format";
+import { bytes, shortBytes } from "./format";
 import { attach } from "./gestures";
 import { MapGL } from "./gl";
 import { Raster } from "./raster";
@@ -171,7 +171,8 @@ export class MapView {
     for (const tile of blocks.tiles) {
       if (tile.to <= x0 || tile.from >= x1) continue;
       if (!tile.instances) {
-        if (tile.info.level <= level) void blocks.load(tile).then(() => this.app.invalidate(), this.track.recording.failed);
+        if (tile.info.level <= level)
+          void blocks.load(tile).then(() => this.app.invalidate(), this.track.recording.failed);
         continue;
       }
       const [from, to] = blocks.range(tile, x0, x1);
@@ -495,7 +496,14 @@ export class MapView {
       // The text goes above the box, or into it at the top of the view.
       const above = Math.max(10, Math.min(this.area.clientHeight - 10, top - 10));
       const isRight = at + 170 < width;
-      this.tag(c, `request ${bytes(x.request)}`, isRight ? at + 1 : Math.min(width - 2, at + 48), above, theme.danger, isRight ? "left" : "right");
+      this.tag(
+        c,
+        `request ${bytes(x.request)}`,
+        isRight ? at + 1 : Math.min(width - 2, at + 48),
+        above,
+        theme.danger,
+        isRight ? "left" : "right",
+      );
     }
   }
 
@@ -516,12 +524,6 @@ export class MapView {
     c.fillStyle = color;
     c.textAlign = "left";
     c.fillText(text, a + 4, y + 0.5);
-  }
-
-  // What lies at a point, in words.
-  describe(entry: number, y: number): string {
-    const r = this.track.recording;
-    return `entry ${Math.floor(entry)}, ${address(r.addressOf(Math.floor(y)))}`;
   }
 
   destroy(): void {

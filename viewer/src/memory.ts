@@ -140,7 +140,11 @@ export class MemoryView {
       c.textAlign = "left";
       c.textBaseline = y < 16 ? "top" : "bottom";
       const most = x.limitMost !== null && x.limitMost !== x.limit;
-      c.fillText(`limit: ${shortBytes(x.limit)}${most ? " or more" : ""}${x.isLimitInferred ? ", inferred" : ""}`, 6, y < 16 ? y + 2 : y - 2);
+      c.fillText(
+        `limit: ${shortBytes(x.limit)}${most ? " or more" : ""}${x.isLimitInferred ? ", inferred" : ""}`,
+        6,
+        y < 16 ? y + 2 : y - 2,
+      );
     }
     for (const mark of r.info.marks) {
       if (mark.kind !== "oom") continue;
@@ -151,7 +155,15 @@ export class MemoryView {
   }
 
   // The bands, pixel by pixel: much faster than filling paths with thousands of corners.
-  private drawColumns(c: CanvasRenderingContext2D, x0: number, x1: number, left: number, width: number, height: number, top: number): void {
+  private drawColumns(
+    c: CanvasRenderingContext2D,
+    x0: number,
+    x1: number,
+    left: number,
+    width: number,
+    height: number,
+    top: number,
+  ): void {
     const r = this.track.recording;
     const group = r.groups.get(this.app.by);
     const w = Math.max(1, Math.round(width * this.density));
@@ -162,12 +174,18 @@ export class MemoryView {
     const words = new Uint32Array(this.image.data.buffer);
     const word = (hex: string, isDim: boolean): number => {
       const back = rgb(this.app.theme.background);
-      const [red, green, blue] = rgb(hex).map((v, i) => (isDim ? Math.round(v * 0.15 + back[i]! * 0.85) : v)) as [number, number, number];
+      const [red, green, blue] = rgb(hex).map((v, i) => (isDim ? Math.round(v * 0.15 + back[i]! * 0.85) : v)) as [
+        number,
+        number,
+        number,
+      ];
       return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
     };
     words.fill(word(this.app.theme.background, false));
     const names = group.info.names.length;
-    const colors = group.info.names.map((_, k) => word(this.track.coloring.colors[k] ?? this.app.theme.hidden, this.app.dimBand(this.track, k)));
+    const colors = group.info.names.map((_, k) =>
+      word(this.track.coloring.colors[k] ?? this.app.theme.hidden, this.app.dimBand(this.track, k)),
+    );
     const scale = tall / top;
     const entries = r.info.entries;
     for (let x = 0; x < w; x++) {
@@ -188,7 +206,14 @@ export class MemoryView {
   }
 
   // The upper end of each counter as a line; how far the value falls within a pixel as a shade.
-  private drawLines(c: CanvasRenderingContext2D, level: Level, x0: number, x1: number, px: (x: number) => number, py: (v: number) => number): void {
+  private drawLines(
+    c: CanvasRenderingContext2D,
+    level: Level,
+    x0: number,
+    x1: number,
+    px: (x: number) => number,
+    py: (v: number) => number,
+  ): void {
     const names = this.track.recording.info.counters.names;
     const end = this.track.recording.info.entries;
     names.forEach((name, k) => {
@@ -212,7 +237,8 @@ export class MemoryView {
           c.fillRect(a, y, Math.max(0.5, b - a), low - y);
           c.globalAlpha = 1;
         }
-        if (gap === 0 || b - a > 12 || Math.floor(a) % (2 * gap) < gap) c.fillRect(a, y - (isThin ? 0.5 : 0.75), Math.max(0.6, b - a), isThin ? 1 : 1.5);
+        if (gap === 0 || b - a > 12 || Math.floor(a) % (2 * gap) < gap)
+          c.fillRect(a, y - (isThin ? 0.5 : 0.75), Math.max(0.6, b - a), isThin ? 1 : 1.5);
         if (before !== null && Math.abs(before - y) > 1) {
           c.globalAlpha = isThin ? 0.5 : 1;
           c.fillRect(a - 0.5, Math.min(before, y), 1.2, Math.abs(before - y));

@@ -31,7 +31,13 @@ export class MomentView {
     this.track = app.tracks[0]!;
     this.area = h(
       "div",
-      { class: "canvas moment-area", tabindex: 0, role: "application", "aria-label": "Segments at the cursor", "aria-describedby": "weir-status" },
+      {
+        class: "canvas moment-area",
+        tabindex: 0,
+        role: "application",
+        "aria-label": "Segments at the cursor",
+        "aria-describedby": "weir-status",
+      },
       this.canvas,
     );
     this.root = h("div", { class: "pane moment" }, h("div", { class: "pane-head" }, this.title), this.area);
@@ -43,7 +49,8 @@ export class MomentView {
     this.area.addEventListener("pointerleave", () => this.app.leave());
     this.area.addEventListener("click", (e) => {
       const hit = this.hit(e);
-      if (hit) this.app.clickMap(this.track, this.app.axis.fromOwn(this.track.recording, this.entry) + 0.5, hit.y, true);
+      if (hit)
+        this.app.clickMap(this.track, this.app.axis.fromOwn(this.track.recording, this.entry) + 0.5, hit.y, true);
     });
   }
 
@@ -132,10 +139,20 @@ export class MomentView {
     const r = this.track.recording;
     const entry = this.entry;
     const key = [
-      entry, this.app.tracks.indexOf(this.track), this.app.by, this.app.theme.isDark, this.app.colorVersion, this.app.filterVersion,
-      r.blocks.loaded, this.app.selected?.block.id, this.app.markedStack?.stack, this.app.showsCause, this.area.clientHeight,
-    ].join("/"); // prettier-ignore
+      entry,
+      this.app.tracks.indexOf(this.track),
+      this.app.by,
+      this.app.theme.isDark,
+      this.app.colorVersion,
+      this.app.filterVersion,
+      r.blocks.loaded,
+      this.app.selected?.block.id,
+      this.app.markedStack?.stack,
+      this.app.showsCause,
+      this.area.clientHeight,
+    ].join("/");
     if (key === this.last || !r.segments) return;
+    this.resize();
     this.last = key;
     const c = this.canvas.getContext("2d")!;
     const theme = this.app.theme;
@@ -198,7 +215,8 @@ export class MomentView {
     const v = b.tile.instances!;
     const k = b.i * WORDS;
     const marked = this.app.markedStack;
-    const dim = (this.app.hasFilter && b.tile.match?.[b.i] === 0) || (marked?.track === this.track && marked.stack !== v[k + 4]);
+    const dim =
+      (this.app.hasFilter && b.tile.match?.[b.i] === 0) || (marked?.track === this.track && marked.stack !== v[k + 4]);
     c.globalAlpha = dim ? 0.15 : 1;
     c.fillStyle = this.track.colorOf(this.track.coloring, b.tile, b.i);
     c.fillRect(x, p.y + 1, w > 3 ? w - 1 : w, this.rowHeight - 2);
@@ -242,7 +260,12 @@ export class MomentView {
           if (to <= from) continue;
           c.strokeStyle = theme.danger;
           c.lineWidth = 2;
-          c.strokeRect(p.x + (from - p.from) * this.perUnit, p.y + 1, Math.max(3, (to - from) * this.perUnit), this.rowHeight - 2);
+          c.strokeRect(
+            p.x + (from - p.from) * this.perUnit,
+            p.y + 1,
+            Math.max(3, (to - from) * this.perUnit),
+            this.rowHeight - 2,
+          );
         }
       }
   }

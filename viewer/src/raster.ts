@@ -48,7 +48,8 @@ export class Raster {
   setColors(coloring: Coloring): void {
     this.places = coloring.places;
     this.palette = new Uint8Array(256 * 3);
-    for (let i = 0; i < 256; i++) this.palette.set(rgb(coloring.palette[Math.min(i, coloring.palette.length - 1)]!), i * 3);
+    for (let i = 0; i < 256; i++)
+      this.palette.set(rgb(coloring.palette[Math.min(i, coloring.palette.length - 1)]!), i * 3);
     this.field = FIELDS[coloring.by] ?? FIELDS["stack"]!;
     this.isSize = coloring.by === "size";
   }
@@ -66,7 +67,12 @@ export class Raster {
   }
 
   // Draws what lies behind the blocks: segments, and the share of hidden blocks.
-  background(w: Window, look: Look, s: Segments | null, cover: { columns: number; rows: number; bytes: Uint8Array } | null): void {
+  background(
+    w: Window,
+    look: Look,
+    s: Segments | null,
+    cover: { columns: number; rows: number; bytes: Uint8Array } | null,
+  ): void {
     const { width, height, words } = this;
     const word = (color: string): number => {
       const [r, g, b] = rgb(color);

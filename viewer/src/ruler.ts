@@ -103,7 +103,9 @@ export class Ruler {
   private drawPhases(c: CanvasRenderingContext2D, px: (x: number) => number, width: number): void {
     const theme = this.app.theme;
     const r = this.app.tracks[0]!.recording;
-    const tints = theme.isDark ? ["#2c3540", "#34303f", "#2b3a36", "#3b342b"] : ["#dbe5f1", "#e4dff0", "#d9ebe4", "#f0e6d6"];
+    const tints = theme.isDark
+      ? ["#2c3540", "#34303f", "#2b3a36", "#3b342b"]
+      : ["#dbe5f1", "#e4dff0", "#d9ebe4", "#f0e6d6"];
     const phases = r.info.marks.filter((m) => m.kind === "phase" && m.end !== undefined);
     for (const mark of phases) {
       const a = Math.max(-1, px(mark.entry));
@@ -115,7 +117,11 @@ export class Ruler {
       if (b - a > 40) {
         c.fillStyle = theme.ink;
         const most = Math.floor((b - a - 8) / 5.6);
-        c.fillText(mark.name.length > most ? `${mark.name.slice(0, most - 1)}…` : mark.name, Math.max(4, a + 4), PHASE_TOP + 7);
+        c.fillText(
+          mark.name.length > most ? `${mark.name.slice(0, most - 1)}…` : mark.name,
+          Math.max(4, a + 4),
+          PHASE_TOP + 7,
+        );
       }
     }
   }

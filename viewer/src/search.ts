@@ -58,7 +58,8 @@ function named(names: string[], value: string): Uint8Array {
   const result = new Uint8Array(65536);
   const wanted = value.toLowerCase();
   names.forEach((name, i) => {
-    if (String(i) === wanted || (wanted !== "" && name.toLowerCase().includes(wanted) && !/^\d+$/.test(wanted))) result[i] = 1;
+    if (String(i) === wanted || (wanted !== "" && name.toLowerCase().includes(wanted) && !/^\d+$/.test(wanted)))
+      result[i] = 1;
   });
   return result;
 }
@@ -70,7 +71,8 @@ function termTest(term: string, r: Recording): Test {
   if (comparison) {
     const [, name, operator, value] = comparison as unknown as [string, string, string, string];
     const limit = name.toLowerCase() === "size" ? parseBytes(value) : /^\d+$/.test(value) ? Number(value) : null;
-    if (limit === null) throw new QueryError(`"${value}" is not a ${name === "size" ? "size, such as 10MiB" : "number"}`);
+    if (limit === null)
+      throw new QueryError(`"${value}" is not a ${name === "size" ? "size, such as 10MiB" : "number"}`);
     const is = compare(operator, limit);
     switch (name.toLowerCase()) {
       case "size":
@@ -88,11 +90,17 @@ function termTest(term: string, r: Recording): Test {
     const [, name, value] = property as unknown as [string, string, string];
     switch (name.toLowerCase()) {
       case "stream": {
-        const set = named(r.info.streams.map((s) => `${s.name} ${s.handle}`), value);
+        const set = named(
+          r.info.streams.map((s) => `${s.name} ${s.handle}`),
+          value,
+        );
         return (v, k) => set[v[k + 5]! & 0xffff] === 1;
       }
       case "pool": {
-        const set = named(r.info.pools.map((s) => s.name), value);
+        const set = named(
+          r.info.pools.map((s) => s.name),
+          value,
+        );
         return (v, k) => set[v[k + 5]! >>> 16] === 1;
       }
       case "phase": {

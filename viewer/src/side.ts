@@ -81,13 +81,23 @@ export class Side {
     this.body.setAttribute("aria-labelledby", `tab-${current.name}`);
     // A field that is being edited keeps its focus: the what-if form is rebuilt only when it is not in use.
     const active = document.activeElement;
-    if (current.name === "whatif" && active instanceof HTMLInputElement && this.body.contains(active) && !app.host.whatif.result) return;
-    const label = active instanceof HTMLElement && this.body.contains(active) ? active.getAttribute("aria-label") : null;
+    if (
+      current.name === "whatif" &&
+      active instanceof HTMLInputElement &&
+      this.body.contains(active) &&
+      !app.host.whatif.result
+    )
+      return;
+    const caret = active instanceof HTMLInputElement && active.type === "text" ? active.selectionStart : null;
+    const label =
+      active instanceof HTMLElement && this.body.contains(active) ? active.getAttribute("aria-label") : null;
     const scroll = this.body.dataset.tab === current.name ? this.body.scrollTop : 0;
     this.body.dataset.tab = current.name;
     fill(this.body, ...this.content(current.name));
     this.body.scrollTop = scroll;
-    if (label) this.body.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+    const field = label ? this.body.querySelector<HTMLElement>(`[aria-label="${CSS.escape(label)}"]`) : null;
+    field?.focus();
+    if (field instanceof HTMLInputElement && caret !== null) field.setSelectionRange(caret, caret);
   }
 
   private content(name: string): Child[] {
@@ -110,7 +120,10 @@ export class Side {
   }
 
   private jump(track: Track, entry: number, text?: string): HTMLElement {
-    return button(text ?? `entry ${count(entry)}`, () => this.app.jump(track, entry), { class: "link", title: `Go to entry ${count(entry)}` });
+    return button(text ?? `entry ${count(entry)}`, () => this.app.jump(track, entry), {
+      class: "link",
+      title: `Go to entry ${count(entry)}`,
+    });
   }
 
   // ---- Overview ----
@@ -132,17 +145,49 @@ export class Side {
     return [
       h("h2", {}, track.label),
       facts([
-        ["recorded", info.first_us ? new Date(info.first_us / 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC" : "time not recorded"],
+        [
+          "recorded",
+          info.first_us
+            ? new Date(info.first_us / 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC"
+            : "time not recorded",
+        ],
         ["settings", info.conf || "the defaults"],
         info.setting_label ? ["replayed under", info.setting_label] : null,
         ["device", info.devices.length > 1 ? `${info.device} of ${info.devices.join(", ")}` : String(info.device)],
-        ["history", `${plural(info.entries, "entry", "entries")}${info.first_us ? ` in ${duration(info.last_us - info.first_us)}` : ""}${info.is_complete ? "" : ", not complete"}`],
-        info.dropped > 0 ? ["dropped", `${plural(info.dropped, "older entry", "older entries")}: the recording had no room for them`] : null,
-        ["peak allocated", allocated === null ? "not known" : h("span", {}, bytesWithExact(allocated), " ", this.jump(track, info.peak.allocated_entry ?? 0))],
-        ["peak reserved", reserved === null ? "not known" : h("span", {}, bytesWithExact(reserved), " ", this.jump(track, info.peak.reserved_entry ?? 0))],
+        [
+          "history",
+          `${plural(info.entries, "entry", "entries")}${info.first_us ? ` in ${duration(info.last_us - info.first_us)}` : ""}${info.is_complete ? "" : ", not complete"}`,
+        ],
+        info.dropped > 0
+          ? ["dropped", `${plural(info.dropped, "older entry", "older entries")}: the recording had no room for them`]
+          : null,
+        [
+          "peak allocated",
+          allocated === null
+            ? "not known"
+            : h("span", {}, bytesWithExact(allocated), " ", this.jump(track, info.peak.allocated_entry ?? 0)),
+        ],
+        [
+          "peak reserved",
+          reserved === null
+            ? "not known"
+            : h("span", {}, bytesWithExact(reserved), " ", this.jump(track, info.peak.reserved_entry ?? 0)),
+        ],
         ["fragmentation", reserved && allocated !== null ? percent(1 - allocated / reserved) : "not known"],
-        ["blocks", count(r.blocks.total) + (hidden ? `; ${count(hidden)} of at most ${bytes(info.blocks.hidden_bytes_max)} each are hidden: they are in the counters and in the grey shade` : "")],
-        ["segments", count(info.segments.total) + (info.segments.stored < info.segments.total ? `; the ${count(info.segments.stored)} largest are shown` : "")],
+        [
+          "blocks",
+          count(r.blocks.total) +
+            (hidden
+              ? `; ${count(hidden)} of at most ${bytes(info.blocks.hidden_bytes_max)} each are hidden: they are in the counters and in the grey shade`
+              : ""),
+        ],
+        [
+          "segments",
+          count(info.segments.total) +
+            (info.segments.stored < info.segments.total
+              ? `; the ${count(info.segments.stored)} largest are shown`
+              : ""),
+        ],
       ]),
       h("h3", {}, `After entry ${count(entry)}`),
       facts([
@@ -158,8 +203,14 @@ export class Side {
         h(
           "ul",
           { class: "plain" },
-          ooms.slice(0, 50).map((m) => h("li", {}, this.jump(track, m.entry), m.bytes ? ` a request of ${bytesWithExact(m.bytes)}` : "")),
-          ooms.length < info.ooms || ooms.length > 50 ? h("li", { class: "muted" }, `${count(info.ooms - Math.min(50, ooms.length))} more are not listed`) : null,
+          ooms
+            .slice(0, 50)
+            .map((m) =>
+              h("li", {}, this.jump(track, m.entry), m.bytes ? ` a request of ${bytesWithExact(m.bytes)}` : ""),
+            ),
+          ooms.length < info.ooms || ooms.length > 50
+            ? h("li", { class: "muted" }, `${count(info.ooms - Math.min(50, ooms.length))} more are not listed`)
+            : null,
         ),
       ],
       classes && [
@@ -177,13 +228,26 @@ export class Side {
     if (!group || !level) return null;
     const column = Math.min(level.columns - 1, Math.floor(entry / level.span));
     const rows = group.info.names
-      .map((name, k) => [name || "(none)", level.values[k * level.columns + column]!, track.coloring.colors[k] ?? null] as [string, number, string | null])
+      .map(
+        (name, k) =>
+          [name || "(none)", level.values[k * level.columns + column]!, track.coloring.colors[k] ?? null] as [
+            string,
+            number,
+            string | null,
+          ],
+      )
       .filter((row) => row[1] > 0)
       .sort((a, b) => b[1] - a[1]);
     const last = Math.min(track.recording.info.entries, (column + 1) * level.span) - 1;
     return [
       h("h3", {}, `By ${this.app.by}`),
-      level.span > 1 ? h("p", { class: "muted" }, `When the most was allocated among entries ${count(column * level.span)} to ${count(last)}`) : null,
+      level.span > 1
+        ? h(
+            "p",
+            { class: "muted" },
+            `When the most was allocated among entries ${count(column * level.span)} to ${count(last)}`,
+          )
+        : null,
       this.bars(rows),
     ];
   }
@@ -220,7 +284,10 @@ export class Side {
             button(
               m.name || "(none)",
               () => {
-                this.app.axis.show(this.app.axis.fromOwn(track.recording, m.entry), this.app.axis.fromOwn(track.recording, m.end ?? m.entry + 1));
+                this.app.axis.show(
+                  this.app.axis.fromOwn(track.recording, m.entry),
+                  this.app.axis.fromOwn(track.recording, m.end ?? m.entry + 1),
+                );
                 this.app.setCursor(this.app.axis.fromOwn(track.recording, m.entry), track);
                 this.app.moved();
               },
@@ -229,7 +296,9 @@ export class Side {
             h("span", { class: "muted" }, ` ${count(m.entry)}${m.end ? ` to ${count(m.end)}` : ""}`),
           ),
         ),
-        marks.length > 200 ? h("li", { class: "muted" }, `${count(marks.length - 200)} more; press H for the next one`) : null,
+        marks.length > 200
+          ? h("li", { class: "muted" }, `${count(marks.length - 200)} more; press H for the next one`)
+          : null,
       ),
     ];
   }
@@ -262,7 +331,10 @@ export class Side {
         ["pool", app.poolName(track, b.pool)],
         ["phase", r.info.phases[b.phase] || "none"],
         ["class", r.info.class_names[b.class] ?? "unknown"],
-        ["allocated", b.isBefore ? "before the history" : h("span", {}, this.jump(track, b.x0), ` at ${app.timeText(track, b.x0)}`)],
+        [
+          "allocated",
+          b.isBefore ? "before the history" : h("span", {}, this.jump(track, b.x0), ` at ${app.timeText(track, b.x0)}`),
+        ],
         [
           "freed",
           b.isAlive && b.pending === 0
@@ -270,7 +342,10 @@ export class Side {
             : h("span", {}, this.jump(track, freed), ` at ${app.timeText(track, freed)}`),
         ],
         b.pending > 0 ? ["waited", `${plural(b.pending, "entry", "entries")} for other streams`] : null,
-        ["life", `${plural(b.x1 - b.x0, "entry", "entries")}${b.isBefore ? " or more" : ""}${life ? `, ${b.isAlive ? "at least " : ""}${life}` : ""}`],
+        [
+          "life",
+          `${plural(b.x1 - b.x0, "entry", "entries")}${b.isBefore ? " or more" : ""}${life ? `, ${b.isAlive ? "at least " : ""}${life}` : ""}`,
+        ],
       ]),
       h("h3", {}, "Stack"),
       frames.length === 0
@@ -282,7 +357,10 @@ export class Side {
               h(
                 "li",
                 {},
-                button(name || "(no name)", () => this.app.search(`"${name}"`), { class: "link frame", title: `Search for ${name}` }),
+                button(name || "(no name)", () => this.app.search(`"${name}"`), {
+                  class: "link frame",
+                  title: `Search for ${name}`,
+                }),
                 h("span", { class: "muted" }, file ? `${file}${line ? `:${line}` : ""}` : ""),
               ),
             ),
@@ -296,13 +374,21 @@ export class Side {
         " ",
         button("Next", () => this.sameStack(1), { disabled: index < 0 || index >= others.length - 1, title: "]" }),
         " ",
-        button(app.markedStack ? "Show all" : "Only these", () => {
-          app.markedStack = app.markedStack ? null : { track, stack: b.stack };
-          this.update();
-          app.invalidate();
-        }, { "aria-pressed": app.markedStack ? "true" : "false", title: "M" }),
+        button(
+          app.markedStack ? "Show all" : "Only these",
+          () => {
+            app.markedStack = app.markedStack ? null : { track, stack: b.stack };
+            this.update();
+            app.invalidate();
+          },
+          { "aria-pressed": app.markedStack ? "true" : "false", title: "M" },
+        ),
       ),
-      this.list(others.slice(0, LISTED).map((block) => ({ track, block })), others.length, b.id),
+      this.list(
+        others.slice(0, LISTED).map((block) => ({ track, block })),
+        others.length,
+        b.id,
+      ),
     ];
   }
 
@@ -327,7 +413,8 @@ export class Side {
     const list = this.alike(selected.track, selected.block.stack);
     const next = list[list.findIndex((b) => b.id === selected.block.id) + direction];
     if (next) this.app.reveal(selected.track, next);
-    else this.app.say(direction > 0 ? "This is the last block of this stack." : "This is the first block of this stack.");
+    else
+      this.app.say(direction > 0 ? "This is the last block of this stack." : "This is the first block of this stack.");
   }
 
   private list(blocks: { track: Track; block: Block }[], total: number, current: number): Child {
@@ -338,11 +425,11 @@ export class Side {
         h(
           "li",
           {},
-          button(
-            `${bytes(block.requested)}`,
-            () => this.app.reveal(track, block),
-            { class: "link", "aria-current": block.id === current ? "true" : null, title: "Show this block" },
-          ),
+          button(`${bytes(block.requested)}`, () => this.app.reveal(track, block), {
+            class: "link",
+            "aria-current": block.id === current ? "true" : null,
+            title: "Show this block",
+          }),
           h("span", { class: "muted" }, ` entries ${count(block.x0)} to ${count(block.x1)}`),
           this.app.tracks.length > 1 ? h("span", { class: "muted clip" }, ` ${track.label}`) : null,
         ),
@@ -363,10 +450,13 @@ export class Side {
     if (app.hasFilter)
       for (const track of app.tracks)
         track.recording.blocks.each((tile, i) => {
-          if (tile.match?.[i]) list.push({ track, tile, i, size: tile.instances![i * WORDS + 3]! * UNIT - tile.slack![i]! });
+          if (tile.match?.[i])
+            list.push({ track, tile, i, size: tile.instances![i * WORDS + 3]! * UNIT - tile.slack![i]! });
         });
     list.sort((a, b) => b.size - a.size);
-    this.foundList = list.slice(0, 1000).map(({ track, tile, i }) => ({ track, block: track.recording.blocks.at(tile, i) }));
+    this.foundList = list
+      .slice(0, 1000)
+      .map(({ track, tile, i }) => ({ track, block: track.recording.blocks.at(tile, i) }));
     return this.foundList;
   }
 
@@ -376,7 +466,8 @@ export class Side {
       this.app.say("No block matches.");
       return;
     }
-    this.foundAt = this.foundAt < 0 && direction < 0 ? list.length - 1 : (this.foundAt + direction + list.length) % list.length;
+    this.foundAt =
+      this.foundAt < 0 && direction < 0 ? list.length - 1 : (this.foundAt + direction + list.length) % list.length;
     const { track, block } = list[this.foundAt]!;
     this.app.reveal(track, block);
     this.app.setTab("search");
@@ -396,7 +487,11 @@ export class Side {
           {},
           examples.map((text) => [button(text, () => app.search(text), { class: "link code" }), " "]),
         ),
-        h("p", { class: "muted" }, "Also: pool:name, phase:name, class:name, at:entry, address:0x…, and -word for blocks that do not match."),
+        h(
+          "p",
+          { class: "muted" },
+          "Also: pool:name, phase:name, class:name, at:entry, address:0x…, and -word for blocks that do not match.",
+        ),
       ];
     const list = this.matches();
     return [
@@ -410,7 +505,13 @@ export class Side {
           app.tracks.length > 1 ? `${app.tracks[k]!.label}: ` : "",
           h("b", {}, plural(found.count, "block")),
           `, ${bytes(found.bytes)} in all match${blocks.isLoaded ? "" : " so far"}.`,
-          hidden ? h("span", { class: "muted" }, ` ${count(hidden)} hidden blocks of at most ${bytes(app.recordings[k]!.info.blocks.hidden_bytes_max)} each are not searched.`) : null,
+          hidden
+            ? h(
+                "span",
+                { class: "muted" },
+                ` ${count(hidden)} hidden blocks of at most ${bytes(app.recordings[k]!.info.blocks.hidden_bytes_max)} each are not searched.`,
+              )
+            : null,
         );
       }),
       h(
@@ -425,7 +526,11 @@ export class Side {
           app.search("");
         }),
       ),
-      this.list(list.slice(0, LISTED), app.found.reduce((sum, f) => sum + f.count, 0), app.selected?.block.id ?? -1),
+      this.list(
+        list.slice(0, LISTED),
+        app.found.reduce((sum, f) => sum + f.count, 0),
+        app.selected?.block.id ?? -1,
+      ),
     ];
   }
 
@@ -445,11 +550,31 @@ export class Side {
         ["moment", this.jump(track, x.entry)],
         x.request === null ? null : ["request", bytesWithExact(x.request)],
         x.largestHole === null ? null : ["largest hole", bytesWithExact(x.largestHole)],
-        x.limit === null ? null : ["limit", x.limitMost && x.limitMost !== x.limit ? `${bytes(x.limit)} or more, below ${bytes(x.limitMost + 1)}` : bytes(x.limit)],
-        x.missing === null ? null : ["missing", x.missing[0] === x.missing[1] ? bytes(x.missing[0]) : x.missing[0] <= 1 ? `at most ${bytes(x.missing[1])}` : range(x.missing[0], x.missing[1], bytes)],
+        x.limit === null
+          ? null
+          : [
+              "limit",
+              x.limitMost && x.limitMost !== x.limit
+                ? `${bytes(x.limit)} or more, below ${bytes(x.limitMost + 1)}`
+                : bytes(x.limit),
+            ],
+        x.missing === null
+          ? null
+          : [
+              "missing",
+              x.missing[0] === x.missing[1]
+                ? bytes(x.missing[0])
+                : x.missing[0] <= 1
+                  ? `at most ${bytes(x.missing[1])}`
+                  : range(x.missing[0], x.missing[1], bytes),
+            ],
         x.enough === null ? null : ["sufficient", `a limit of ${bytes(x.enough)} from the start`],
       ]),
-      h("p", {}, button("Zoom to it", () => this.zoomToCause(track, x))),
+      h(
+        "p",
+        {},
+        button("Zoom to it", () => this.zoomToCause(track, x)),
+      ),
       h(
         "label",
         { class: "row" },
@@ -468,7 +593,18 @@ export class Side {
         ? null
         : [
             h("h3", {}, `${bytes(x.reserved)} reserved`),
-            this.bars(x.bytes.filter(([, v]) => v > 0).map(([name, v]) => [USES[name] ?? name, v, name === "live" || name === "rounding" ? null : app.theme.good] as [string, number, string | null])),
+            this.bars(
+              x.bytes
+                .filter(([, v]) => v > 0)
+                .map(
+                  ([name, v]) =>
+                    [USES[name] ?? name, v, name === "live" || name === "rounding" ? null : app.theme.good] as [
+                      string,
+                      number,
+                      string | null,
+                    ],
+                ),
+            ),
           ],
       x.pins.length > 0 ? this.pins(track, x) : null,
       x.trials.length > 0 ? this.trials(x) : null,
@@ -501,12 +637,23 @@ export class Side {
   private pins(track: Track, x: Explained): Child {
     return [
       h("h3", {}, "In the way"),
-      h("p", { class: "muted" }, x.pinsKind === "could serve" ? "These segments could serve the request without the blocks below." : "These segments could be released without the blocks below."),
+      h(
+        "p",
+        { class: "muted" },
+        x.pinsKind === "could serve"
+          ? "These segments could serve the request without the blocks below."
+          : "These segments could be released without the blocks below.",
+      ),
       x.pins.map((pin) =>
         h(
           "section",
           { class: "pin", "data-address": address(pin.address) },
-          h("p", {}, h("b", {}, bytes(pin.size)), ` segment at ${address(pin.address)}: ${bytes(pin.free)} free, held by ${plural(pin.count, "block")} of ${bytes(pin.pinned)}`),
+          h(
+            "p",
+            {},
+            h("b", {}, bytes(pin.size)),
+            ` segment at ${address(pin.address)}: ${bytes(pin.free)} free, held by ${plural(pin.count, "block")} of ${bytes(pin.pinned)}`,
+          ),
           h(
             "ul",
             { class: "plain" },
@@ -514,11 +661,20 @@ export class Side {
               h(
                 "li",
                 { "data-address": address(b.address) },
-                button(bytes(b.requested), () => this.showAt(track, b.event ?? x.entry, b.address), { class: "link", title: "Show this block" }),
-                h("span", { class: "muted" }, `${b.event === null ? "" : ` entry ${count(b.event)}`}${b.age === null ? "" : `, ${duration(b.age)} old`}`),
+                button(bytes(b.requested), () => this.showAt(track, b.event ?? x.entry, b.address), {
+                  class: "link",
+                  title: "Show this block",
+                }),
+                h(
+                  "span",
+                  { class: "muted" },
+                  `${b.event === null ? "" : ` entry ${count(b.event)}`}${b.age === null ? "" : `, ${duration(b.age)} old`}`,
+                ),
               ),
             ),
-            pin.count > pin.blocks.length ? h("li", { class: "muted" }, `and ${plural(pin.count - pin.blocks.length, "more block")}`) : null,
+            pin.count > pin.blocks.length
+              ? h("li", { class: "muted" }, `and ${plural(pin.count - pin.blocks.length, "more block")}`)
+              : null,
           ),
         ),
       ),
@@ -549,7 +705,12 @@ export class Side {
             "li",
             {},
             h("span", { class: t.works ? "badge good" : "badge" }, t.works ? "yes" : "no"),
-            h("span", {}, describe(t), t.works && t.reserved ? h("span", { class: "muted" }, ` ${bytes(t.reserved)} reserved`) : null),
+            h(
+              "span",
+              {},
+              describe(t),
+              t.works && t.reserved ? h("span", { class: "muted" }, ` ${bytes(t.reserved)} reserved`) : null,
+            ),
           ),
         ),
       ),

@@ -2,7 +2,10 @@
 // property of the document, which the style uses.
 import { h } from "./dom";
 
-const SIZES: Record<string, { property: string; isVertical: boolean; size: number; least: number; most: number; sign: number }> = {
+const SIZES: Record<
+  string,
+  { property: string; isVertical: boolean; size: number; least: number; most: number; sign: number }
+> = {
   memory: { property: "--memory-height", isVertical: true, size: 150, least: 50, most: 500, sign: 1 },
   moment: { property: "--moment-height", isVertical: true, size: 132, least: 40, most: 500, sign: -1 },
   side: { property: "--side-width", isVertical: false, size: 376, least: 220, most: 720, sign: -1 },

@@ -11,8 +11,10 @@ const escapes: Record<string, string> = { "&": "&amp;", "<": "&lt;", ">": "&gt;"
 
 function escape(text: string): string {
   // Control characters are not allowed in XML, not even escaped.
-   
-  return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"]/g, (c) => escapes[c]!);
+
+  return text
+    .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd")
+    .replace(/[&<>"]/g, (c) => escapes[c]!);
 }
 
 const f = (n: number): string => String(Math.round(n * 100) / 100);
@@ -38,7 +40,9 @@ export function writeSvg(app: App): string {
       x = left;
       top += 16;
     }
-    out.push(`<rect x="${f(x)}" y="${top}" width="10" height="10" fill="${colors[i]}"/><text x="${f(x + 14)}" y="${top + 9}">${escape(text)}</text>`);
+    out.push(
+      `<rect x="${f(x)}" y="${top}" width="10" height="10" fill="${colors[i]}"/><text x="${f(x + 14)}" y="${top + 9}">${escape(text)}</text>`,
+    );
     x += w;
   });
   top += 26;
@@ -55,13 +59,23 @@ function writeAxis(app: App, out: string[], left: number, top: number, width: nu
   const by = Math.max(1, step(x1 - x0, 10));
   for (let v = Math.ceil(x0 / by) * by; v <= x1; v += by) {
     const x = left + ((v - x0) / (x1 - x0)) * width;
-    out.push(`<path d="M${f(x)} ${top}v5" stroke="${app.theme.muted}"/><text x="${f(x)}" y="${top + 17}" text-anchor="middle">${count(v)}</text>`);
+    out.push(
+      `<path d="M${f(x)} ${top}v5" stroke="${app.theme.muted}"/><text x="${f(x)}" y="${top + 17}" text-anchor="middle">${count(v)}</text>`,
+    );
   }
   out.push(`<text x="${left - 6}" y="${top + 17}" text-anchor="end" fill="${app.theme.muted}">entry</text>`);
   return top + 24;
 }
 
-function writeMemory(app: App, track: Track, out: string[], left: number, top: number, width: number, height: number): number {
+function writeMemory(
+  app: App,
+  track: Track,
+  out: string[],
+  left: number,
+  top: number,
+  width: number,
+  height: number,
+): number {
   const r = track.recording;
   const { x0, x1 } = app.axis.window(r);
   const group = r.groups.get(app.by);
@@ -71,7 +85,9 @@ function writeMemory(app: App, track: Track, out: string[], left: number, top: n
   const px = (x: number): number => left + ((Math.max(x0, Math.min(x1, x)) - x0) / (x1 - x0)) * width;
   const by = step(most, 5, true);
   for (let v = by; v <= most; v += by)
-    out.push(`<path d="M${left} ${f(py(v))}h${width}" stroke="${app.theme.line}"/><text x="${left - 6}" y="${f(py(v) + 4)}" text-anchor="end">${shortBytes(v)}</text>`);
+    out.push(
+      `<path d="M${left} ${f(py(v))}h${width}" stroke="${app.theme.line}"/><text x="${left - 6}" y="${f(py(v) + 4)}" text-anchor="end">${shortBytes(v)}</text>`,
+    );
   if (group && level) {
     const first = Math.max(0, Math.floor(x0 / level.span));
     const last = Math.min(level.columns - 1, Math.floor(x1 / level.span));
@@ -105,7 +121,15 @@ function writeMemory(app: App, track: Track, out: string[], left: number, top: n
   return top + height;
 }
 
-function writeMap(app: App, track: Track, out: string[], left: number, top: number, width: number, height: number): number {
+function writeMap(
+  app: App,
+  track: Track,
+  out: string[],
+  left: number,
+  top: number,
+  width: number,
+  height: number,
+): number {
   const r = track.recording;
   const { x0, x1 } = app.axis.window(r);
   const { y0, y1 } = track.map;
@@ -118,10 +142,13 @@ function writeMap(app: App, track: Track, out: string[], left: number, top: numb
     const yb = Math.min(height, (y1 - y) * sy);
     return `M${f(left + xa)} ${f(top + ya)}h${f(xb - xa)}v${f(yb - ya)}h${f(xa - xb)}z`;
   };
-  const isVisible = (a: number, b: number, y: number, units: number): boolean => a < x1 && b > x0 && y < y1 && y + units > y0;
+  const isVisible = (a: number, b: number, y: number, units: number): boolean =>
+    a < x1 && b > x0 && y < y1 && y + units > y0;
   const s = r.segments;
   let path = "";
-  if (s) for (let i = 0; i < s.count; i++) if (isVisible(s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!)) path += rect(s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!);
+  if (s)
+    for (let i = 0; i < s.count; i++)
+      if (isVisible(s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!)) path += rect(s.x0[i]!, s.x1[i]!, s.y[i]!, s.units[i]!);
   if (path) out.push(`<path d="${path}" fill="${app.theme.segment}"/>`);
   const found: { area: number; color: string; path: string }[] = [];
   let small = 0;
@@ -146,16 +173,23 @@ function writeMap(app: App, track: Track, out: string[], left: number, top: numb
   for (const mark of r.info.marks) {
     if (mark.kind !== "oom" || mark.entry < x0 || mark.entry > x1) continue;
     const x = left + (mark.entry - x0) * sx;
-    out.push(`<path d="M${f(x)} ${top}v${height}" stroke="${app.theme.danger}"/><text x="${f(x - 4)}" y="${top + 12}" text-anchor="end" fill="${app.theme.danger}">out of memory</text>`);
+    out.push(
+      `<path d="M${f(x)} ${top}v${height}" stroke="${app.theme.danger}"/><text x="${f(x - 4)}" y="${top + 12}" text-anchor="end" fill="${app.theme.danger}">out of memory</text>`,
+    );
   }
   const by = Math.max(UNIT, step((y1 - y0) * UNIT, 8, true));
   for (let v = Math.ceil((y0 * UNIT) / by) * by; v <= y1 * UNIT; v += by)
-    out.push(`<text x="${left - 6}" y="${f(top + (y1 - v / UNIT) * sy + 4)}" text-anchor="end">${shortBytes(v)}</text>`);
+    out.push(
+      `<text x="${left - 6}" y="${f(top + (y1 - v / UNIT) * sy + 4)}" text-anchor="end">${shortBytes(v)}</text>`,
+    );
   const hidden = r.blocks.total - r.blocks.stored;
   const notes = [
     small ? `${count(small)} blocks below a quarter of a pixel are not drawn` : "",
     hidden ? `${count(hidden)} small blocks are not stored` : "",
   ].filter((t) => t);
-  if (notes.length) out.push(`<text x="${left + width}" y="${top + height + 12}" text-anchor="end" fill="${app.theme.muted}">${notes.join("; ")}</text>`);
+  if (notes.length)
+    out.push(
+      `<text x="${left + width}" y="${top + height + 12}" text-anchor="end" fill="${app.theme.muted}">${notes.join("; ")}</text>`,
+    );
   return top + height + (notes.length ? 8 : 0);
 }

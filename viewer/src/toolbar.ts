@@ -25,7 +25,13 @@ function icon(name: string): SVGElement {
 }
 
 function iconButton(name: string, label: string, key: string, action: () => void): HTMLButtonElement {
-  const element = h("button", { type: "button", class: "icon", "aria-label": label, title: `${label} (${key})`, onclick: action });
+  const element = h("button", {
+    type: "button",
+    class: "icon",
+    "aria-label": label,
+    title: `${label} (${key})`,
+    onclick: action,
+  });
   element.append(icon(name));
   return element;
 }
@@ -34,8 +40,14 @@ export function toolbar(app: App): { root: HTMLElement; update(): void } {
   const info = app.recordings[0]!.info;
   const select = h(
     "select",
-    { "aria-label": "Colour and group by", title: "Colour the map and group the memory by (C)", onchange: () => app.setBy(select.value) },
-    KINDS.filter((kind) => app.recordings[0]!.groups.has(kind)).map((kind) => h("option", { value: kind }, `by ${kind}`)),
+    {
+      "aria-label": "Colour and group by",
+      title: "Colour the map and group the memory by (C)",
+      onchange: () => app.setBy(select.value),
+    },
+    KINDS.filter((kind) => app.recordings[0]!.groups.has(kind)).map((kind) =>
+      h("option", { value: kind }, `by ${kind}`),
+    ),
   );
   const search = h("input", {
     type: "search",
@@ -87,12 +99,24 @@ export function toolbar(app: App): { root: HTMLElement; update(): void } {
     h(
       "div",
       { class: "figures" },
-      figure("peak allocated", allocated === null ? "not known" : bytes(allocated), "Go to the peak of allocated memory (P)", () => app.jump(first, info.peak.allocated_entry ?? 0)),
-      figure("peak reserved", reserved === null ? "not known" : bytes(reserved), "Go to the peak of reserved memory", () => app.jump(first, info.peak.reserved_entry ?? 0)),
+      figure(
+        "peak allocated",
+        allocated === null ? "not known" : bytes(allocated),
+        "Go to the peak of allocated memory (P)",
+        () => app.jump(first, info.peak.allocated_entry ?? 0),
+      ),
+      figure(
+        "peak reserved",
+        reserved === null ? "not known" : bytes(reserved),
+        "Go to the peak of reserved memory",
+        () => app.jump(first, info.peak.reserved_entry ?? 0),
+      ),
       fragmentation === null
         ? null
         : figure("fragmentation", percent(fragmentation), "1 − peak allocated / peak reserved", null),
-      figure("entries", count(info.entries), "History entries of this device", null, "wide"),
+      app.tracks.length > 1
+        ? null
+        : figure("entries", count(info.entries), "History entries of this device", null, "wide"),
       info.ooms > 0
         ? figure(
             info.ooms === 1 ? "out of memory" : `${count(info.ooms)} out of memory`,
@@ -135,7 +159,9 @@ export function nextMark(app: App, kind: string, direction: number): void {
   }
   const at = app.entryOf(track);
   const next =
-    direction > 0 ? (marks.find((m) => m.entry > at) ?? marks[0]!) : (marks.filter((m) => m.entry < at).pop() ?? marks[marks.length - 1]!);
+    direction > 0
+      ? (marks.find((m) => m.entry > at) ?? marks[0]!)
+      : (marks.filter((m) => m.entry < at).pop() ?? marks[marks.length - 1]!);
   app.jump(track, next.entry);
   if (kind === "phase") app.say(`Phase ${next.name || "(none)"} at entry ${count(next.entry)}`);
   if (kind === "oom" && track.recording.info.explain) app.setTab("cause");

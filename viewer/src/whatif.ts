@@ -44,11 +44,23 @@ export function whatifPanel(app: App): Child[] {
   if (reason !== null)
     return [
       h("p", {}, `What-if is not available here: ${reason}`),
-      h("p", { class: "muted" }, "On a command line: ", h("code", {}, "weir whatif --conf expandable_segments:True FILE"), "."),
+      h(
+        "p",
+        { class: "muted" },
+        "On a command line: ",
+        h("code", {}, "weir whatif --conf expandable_segments:True FILE"),
+        ".",
+      ),
     ];
   if (!state.file)
     return [
-      h("p", {}, "What-if replays the recording itself, which a page of ", h("code", {}, "weir view"), " does not contain. Drop the recording on this page, or open it:"),
+      h(
+        "p",
+        {},
+        "What-if replays the recording itself, which a page of ",
+        h("code", {}, "weir view"),
+        " does not contain. Drop the recording on this page, or open it:",
+      ),
       button("Open a recording…", () => app.openFileDialog()),
       h("p", { class: "muted" }, "It is read by WebAssembly in this page; nothing is sent anywhere."),
     ];
@@ -63,7 +75,13 @@ export function whatifPanel(app: App): Child[] {
     const input = h("input", { type: "checkbox", checked: value, onchange: () => (set(input.checked), changed()) });
     return h("label", { class: "row", title: note }, input, h("span", {}, label));
   };
-  const slider = (label: string, values: number[], value: number, set: (v: number) => void, text: (v: number) => string): HTMLElement => {
+  const slider = (
+    label: string,
+    values: number[],
+    value: number,
+    set: (v: number) => void,
+    text: (v: number) => string,
+  ): HTMLElement => {
     const shown = h("output", {}, text(value));
     const input = h("input", {
       type: "range",
@@ -82,27 +100,74 @@ export function whatifPanel(app: App): Child[] {
     });
     return h("label", { class: "slider" }, h("span", {}, label), shown, input);
   };
-  const free = h("input", { type: "text", value: state.text, placeholder: "name:value,name:value", "aria-label": "Further settings", spellcheck: "false" });
+  const free = h("input", {
+    type: "text",
+    value: state.text,
+    placeholder: "name:value,name:value",
+    "aria-label": "Further settings",
+    spellcheck: "false",
+  });
   free.addEventListener("input", () => {
     state.text = free.value;
     changed(true);
   });
-  const memory = h("input", { type: "text", value: state.memory, placeholder: "as the recording shows, or 80GiB", "aria-label": "Memory of the device", spellcheck: "false" });
+  const memory = h("input", {
+    type: "text",
+    value: state.memory,
+    placeholder: "as the recording shows, or 80GiB",
+    "aria-label": "Memory of the device",
+    spellcheck: "false",
+  });
   memory.addEventListener("input", () => {
     state.memory = memory.value;
     changed(true);
   });
   return [
     h("p", { class: "muted" }, `${state.file.name}: recorded with ${state.file.conf || "the default settings"}.`),
-    box("expandable_segments", state.expandable, (v) => (state.expandable = v), "one growing range of addresses per pool and stream"),
-    box("moving_pages (Weir only)", state.moving, (v) => (state.moving = v), "free pages are mapped where they are needed"),
-    slider("max_split_size_mb", SPLITS, state.split, (v) => (state.split = v), (v) => (v ? String(v) : "no limit")),
-    slider("garbage_collection_threshold", THRESHOLDS, state.threshold, (v) => (state.threshold = v), (v) => (v ? String(v) : "off")),
-    slider("roundup_power2_divisions", ROUNDUPS, state.roundup, (v) => (state.roundup = v), (v) => (v ? String(v) : "off")),
+    box(
+      "expandable_segments",
+      state.expandable,
+      (v) => (state.expandable = v),
+      "one growing range of addresses per pool and stream",
+    ),
+    box(
+      "moving_pages (Weir only)",
+      state.moving,
+      (v) => (state.moving = v),
+      "free pages are mapped where they are needed",
+    ),
+    slider(
+      "max_split_size_mb",
+      SPLITS,
+      state.split,
+      (v) => (state.split = v),
+      (v) => (v ? String(v) : "no limit"),
+    ),
+    slider(
+      "garbage_collection_threshold",
+      THRESHOLDS,
+      state.threshold,
+      (v) => (state.threshold = v),
+      (v) => (v ? String(v) : "off"),
+    ),
+    slider(
+      "roundup_power2_divisions",
+      ROUNDUPS,
+      state.roundup,
+      (v) => (state.roundup = v),
+      (v) => (v ? String(v) : "off"),
+    ),
     h("label", { class: "field" }, h("span", {}, "Further settings"), free),
     h("label", { class: "field" }, h("span", {}, "Memory of the device"), memory),
     h("p", {}, conf),
-    h("p", {}, button(state.isRunning ? "Replaying…" : "Replay", () => void runWhatif(app), { class: "primary", disabled: state.isRunning })),
+    h(
+      "p",
+      {},
+      button(state.isRunning ? "Replaying…" : "Replay", () => void runWhatif(app), {
+        class: "primary",
+        disabled: state.isRunning,
+      }),
+    ),
     state.error ? h("p", { class: "error", role: "alert" }, state.error) : null,
     state.result ? resultTable(app, state.result) : null,
   ];
@@ -127,7 +192,9 @@ export async function runWhatif(app: App): Promise<void> {
   const conf = state.conf();
   app.progress(null, `Replaying under ${conf || "the defaults"}`);
   try {
-    const answer = await state.engine.whatif(conf, state.file.device, memory, (fraction, what) => app.progress(fraction, what));
+    const answer = await state.engine.whatif(conf, state.file.device, memory, (fraction, what) =>
+      app.progress(fraction, what),
+    );
     state.result = answer.result;
     await app.showWhatif(ViewData.fromBytes(answer.view));
     app.say(`Replayed under ${conf || "the defaults"}`);
@@ -150,7 +217,15 @@ function resultTable(app: App, result: unknown): Child {
     if (a === null || b === null) return [name, "not known"];
     const change = b - a;
     const text = change === 0 ? "equal" : `${change > 0 ? "+" : ""}${bytes(change)}`;
-    return [name, h("span", {}, `${bytes(b)} `, h("span", { class: change > 0 ? "bad" : change < 0 ? "good" : "muted" }, `(${text})`))];
+    return [
+      name,
+      h(
+        "span",
+        {},
+        `${bytes(b)} `,
+        h("span", { class: change > 0 ? "bad" : change < 0 ? "good" : "muted" }, `(${text})`),
+      ),
+    ];
   };
   const rows = predictions(result);
   return [
@@ -195,7 +270,11 @@ function predictions(result: unknown): [string, Child][] {
   add("fragmentation", (p) => p.fragmentation, percent);
   add("retries", (p) => p.retries, count);
   add("failures", (p) => p.failures, count);
-  add("driver calls", (p) => (p.calls ? Object.values(p.calls).reduce((sum, c) => sum + c.calls, 0) : undefined), count);
+  add(
+    "driver calls",
+    (p) => (p.calls ? Object.values(p.calls).reduce((sum, c) => sum + c.calls, 0) : undefined),
+    count,
+  );
   add("time in the driver", (p) => (p.cost_ns === undefined ? undefined : p.cost_ns / 1000), duration);
   if (one.moving && (one.moving["pages_moved"] ?? 0) > 0) {
     add("pages moved", (p) => p.moving?.["pages_moved"], count);

@@ -19,7 +19,9 @@ function cpuOf(root) {
   for (const name of readdirSync("/proc")) {
     if (!/^\d+$/.test(name)) continue;
     try {
-      const fields = readFileSync(`/proc/${name}/stat`, "utf8").replace(/^.*\) /, "").split(" ");
+      const fields = readFileSync(`/proc/${name}/stat`, "utf8")
+        .replace(/^.*\) /, "")
+        .split(" ");
       all.set(Number(name), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
     } catch {
       // It ended.
@@ -50,36 +52,46 @@ async function measure(browser, url) {
   const bytes = heap.usedSize + (heap.backingStorageSize ?? 0) + (heap.embedderHeapUsedSize ?? 0);
   const [facts] = await page.evaluate(() => window.weirViewer.facts());
   console.log(`${url.split("/").pop()}: ${facts.entries} entries, ${facts.blocks.stored} rectangles`);
-  console.log(`  first picture ${Math.round(first)} ms, everything loaded ${loaded} ms, heap ${Math.round(bytes / 1e6)} MB`);
-  const root = readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number).filter((pid) => {
-    try {
-      return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("--remote-debugging") && Number(readFileSync(`/proc/${pid}/stat`, "utf8").replace(/^.*\) /, "").split(" ")[1]) === process.pid;
-    } catch {
-      return false;
-    }
-  })[0] ?? process.pid; // prettier-ignore
+  console.log(
+    `  first picture ${Math.round(first)} ms, everything loaded ${loaded} ms, heap ${Math.round(bytes / 1e6)} MB`,
+  );
+  const root =
+    readdirSync("/proc")
+      .filter((name) => /^\d+$/.test(name))
+      .map(Number)
+      .filter((pid) => {
+        try {
+          return (
+            readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("--remote-debugging") &&
+            Number(
+              readFileSync(`/proc/${pid}/stat`, "utf8")
+                .replace(/^.*\) /, "")
+                .split(" ")[1],
+            ) === process.pid
+          );
+        } catch {
+          return false;
+        }
+      })[0] ?? process.pid;
   const run = async (name, kind) => {
     const cpu = cpuOf(root);
-    const times = await page.evaluate(
-      async (kind) => {
-        const v = window.weirViewer;
-        const n = v.recordings()[0].entries;
-        const height = v.recordings()[0].height;
-        const times = [];
-        for (let k = 0; k < 150; k++) {
-          const t = k / 150;
-          const width = kind === "zoom" ? n * 2 ** (-14 * t) : n * 2 ** -Math.floor(t * 12);
-          const at = kind === "zoom" ? n * 0.37 : (n - width) * ((k % 13) / 13 + 0.03);
-          const tall = kind === "zoom" ? height * 2 ** (-5 * t) : height;
-          await new Promise((next) => requestAnimationFrame(next));
-          const began = performance.now();
-          v.drawNow(Math.max(0, at - width / 2), at + width / 2, height * 0.5 - tall / 2, height * 0.5 + tall / 2);
-          times.push(performance.now() - began);
-        }
-        return times;
-      },
-      kind,
-    );
+    const times = await page.evaluate(async (kind) => {
+      const v = window.weirViewer;
+      const n = v.recordings()[0].entries;
+      const height = v.recordings()[0].height;
+      const times = [];
+      for (let k = 0; k < 150; k++) {
+        const t = k / 150;
+        const width = kind === "zoom" ? n * 2 ** (-14 * t) : n * 2 ** -Math.floor(t * 12);
+        const at = kind === "zoom" ? n * 0.37 : (n - width) * ((k % 13) / 13 + 0.03);
+        const tall = kind === "zoom" ? height * 2 ** (-5 * t) : height;
+        await new Promise((next) => requestAnimationFrame(next));
+        const began = performance.now();
+        v.drawNow(Math.max(0, at - width / 2), at + width / 2, height * 0.5 - tall / 2, height * 0.5 + tall / 2);
+        times.push(performance.now() - began);
+      }
+      return times;
+    }, kind);
     times.sort((a, b) => a - b);
     const spent = ((cpuOf(root) - cpu) / times.length) * 1000;
     console.log(

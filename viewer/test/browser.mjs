@@ -40,18 +40,28 @@ export async function open(browser, url, options = {}) {
   page.on("console", (message) => {
     // Reading a canvas back is slow in software, and Chromium says so.
     const isKnown = /GPU stall due to ReadPixels/.test(message.text());
-    if ((message.type() === "error" || message.type() === "warning") && !isKnown) problems.push(`console: ${message.text()}`);
+    if ((message.type() === "error" || message.type() === "warning") && !isKnown)
+      problems.push(`console: ${message.text()}`);
   });
   page.on("pageerror", (error) => problems.push(`exception: ${error.message}`));
   const allowed = new URL(url);
   page.on("request", (request) => {
     const target = new URL(request.url());
-    const isOwn = target.protocol === "blob:" || target.protocol === "data:" || (target.protocol === allowed.protocol && target.host === allowed.host);
+    const isOwn =
+      target.protocol === "blob:" ||
+      target.protocol === "data:" ||
+      (target.protocol === allowed.protocol && target.host === allowed.host);
     if (!isOwn) problems.push(`request: ${request.url()}`);
   });
   await page.goto(url);
-  await page.waitForFunction(() => document.documentElement.dataset.ready === "true", null, { timeout: options.timeout ?? 30000 });
+  await page.waitForFunction(() => document.documentElement.dataset.ready === "true", null, {
+    timeout: options.timeout ?? 30000,
+  });
   if (options.loaded !== false)
-    await page.waitForFunction(() => document.documentElement.dataset.loaded === "true" || !window.weirViewer?.state(), null, { timeout: 60000 });
+    await page.waitForFunction(
+      () => document.documentElement.dataset.loaded === "true" || !window.weirViewer?.state(),
+      null,
+      { timeout: 60000 },
+    );
   return { page, problems, context };
 }

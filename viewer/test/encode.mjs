@@ -178,7 +178,8 @@ function encodeRecording(r, number, chunks) {
       const parts = values.map(() => new Float64Array(level.columns));
       for (let c = 0; c < level.columns; c++) {
         let best = c * level.span;
-        for (let i = best; i < Math.min(entries, (c + 1) * level.span); i++) if (allocated[i] > allocated[best]) best = i;
+        for (let i = best; i < Math.min(entries, (c + 1) * level.span); i++)
+          if (allocated[i] > allocated[best]) best = i;
         parts.forEach((part, j) => (part[c] = values[j][best]));
       }
       return { ...level, chunk: chunks.add(`${p}g${by}${k}`, bytesOf(...parts)) };
@@ -239,7 +240,12 @@ function encodeRecording(r, number, chunks) {
     const count = Math.min(4096, entries);
     const table = new Float64Array(count);
     for (let i = 0; i < count; i++) table[i] = times(count === 1 ? 0 : Math.round((i * (entries - 1)) / (count - 1)));
-    timesIndex = { chunk: chunks.add(`${p}t`, Buffer.concat([Buffer.from(new Uint32Array([count, 0]).buffer).subarray(0, 4), bytesOf(table)])) };
+    timesIndex = {
+      chunk: chunks.add(
+        `${p}t`,
+        Buffer.concat([Buffer.from(new Uint32Array([count, 0]).buffer).subarray(0, 4), bytesOf(table)]),
+      ),
+    };
   }
   const stackChunk = chunks.add(`${p}s`, Buffer.from(JSON.stringify(r.stacks)));
   const marks = r.marks ?? [];
@@ -273,7 +279,10 @@ function encodeRecording(r, number, chunks) {
     phases: r.phases,
     class_names: r.class_names,
     ...(timesIndex ? { times: timesIndex } : {}),
-    marks: [...marks, { entry: peakEntry, kind: "peak", name: "peak of allocated memory", bytes: allocated[peakEntry] }],
+    marks: [
+      ...marks,
+      { entry: peakEntry, kind: "peak", name: "peak of allocated memory", bytes: allocated[peakEntry] },
+    ],
     marks_total: marks.length + 1,
     stacks: { chunk: stackChunk, count: r.stacks.stacks.length },
     counters: { names: ["allocated", "reserved", "largest_hole", "pending"], levels: counterLevels },

@@ -27,7 +27,8 @@ function put(name, view) {
 
 const state = (page) => page.evaluate(() => window.weirViewer.state());
 const facts = (page) => page.evaluate(() => window.weirViewer.facts());
-const settled = (page) => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+const settled = (page) =>
+  page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 
 test("the page contains everything, and allows nothing else", { skip }, () => {
   assert.match(html, /Content-Security-Policy" content="default-src 'none'/);
@@ -68,11 +69,13 @@ test("a click on a block shows its size, life and stack", { skip }, async () => 
   const data = synthetic(300);
   const { page, problems } = await open(browser, put("click", encode([data])));
   const b = data.blocks;
-  const largest = [...b.x0.keys()].sort((i, j) => b.units[j] * (b.x1[j] - b.x0[j]) - b.units[i] * (b.x1[i] - b.x0[i])).find((i) => b.x1[i] !== 0xffffffff);
-  const at = await page.evaluate(([entry, address]) => window.weirViewer.pixelOf(entry, address), [
-    (b.x0[largest] + b.x1[largest]) / 2,
-    0x7f0000000000 + (b.y[largest] + b.units[largest] / 2) * 512,
-  ]);
+  const largest = [...b.x0.keys()]
+    .sort((i, j) => b.units[j] * (b.x1[j] - b.x0[j]) - b.units[i] * (b.x1[i] - b.x0[i]))
+    .find((i) => b.x1[i] !== 0xffffffff);
+  const at = await page.evaluate(
+    ([entry, address]) => window.weirViewer.pixelOf(entry, address),
+    [(b.x0[largest] + b.x1[largest]) / 2, 0x7f0000000000 + (b.y[largest] + b.units[largest] / 2) * 512],
+  );
   await page.mouse.click(at.x, at.y);
   const block = await page.evaluate(() => window.weirViewer.selected());
   assert.equal(block.x0, b.x0[largest]);
@@ -149,10 +152,19 @@ test("everything works by keyboard", { skip }, async () => {
   await page.keyboard.press("Escape");
   // Every control can be reached and has a name.
   const unnamed = await page.evaluate(() =>
-    [...document.querySelectorAll("button, input, select, [tabindex='0']")].filter(
-      (e) => !(e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.textContent.trim() || e.title || e.closest("label")),
-    ).map((e) => e.outerHTML.slice(0, 80)),
-  ); // prettier-ignore
+    [...document.querySelectorAll("button, input, select, [tabindex='0']")]
+      .filter(
+        (e) =>
+          !(
+            e.getAttribute("aria-label") ||
+            e.getAttribute("aria-labelledby") ||
+            e.textContent.trim() ||
+            e.title ||
+            e.closest("label")
+          ),
+      )
+      .map((e) => e.outerHTML.slice(0, 80)),
+  );
   assert.deepEqual(unnamed, []);
   assert.deepEqual(problems, []);
 });
@@ -207,7 +219,11 @@ test("search and filters find what matches", { skip }, async () => {
     const expected = [...b.x0.keys()].filter(matches);
     const [found] = await page.evaluate(() => window.weirViewer.found());
     assert.equal(found.count, expected.length, query);
-    assert.equal(found.bytes, expected.reduce((sum, i) => sum + size(i), 0), query);
+    assert.equal(
+      found.bytes,
+      expected.reduce((sum, i) => sum + size(i), 0),
+      query,
+    );
   }
   await page.locator(".search").fill("size>huge");
   await page.keyboard.press("Enter");
@@ -237,14 +253,18 @@ test("a link brings the view back", { skip }, async () => {
 
 test("the visible part is saved as SVG", { skip }, async () => {
   const data = synthetic(400);
-  data.stacks.titles[1] = "<img src=x onerror=alert(1)> & \u0001 \"quoted\"";
+  data.stacks.titles[1] = '<img src=x onerror=alert(1)> & \u0001 "quoted"';
   const { page } = await open(browser, put("svg", encode([data])));
   const [download] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("e")]);
   assert.match(download.suggestedFilename(), /^synthetic_x0-801_y0-\d+_by-stack\.svg$/);
   const svg = readFileSync(await download.path(), "utf8");
   const parsed = await page.evaluate((text) => {
     const doc = new DOMParser().parseFromString(text, "image/svg+xml");
-    return { error: doc.querySelector("parsererror")?.textContent ?? null, paths: doc.querySelectorAll("path").length, name: doc.documentElement.nodeName };
+    return {
+      error: doc.querySelector("parsererror")?.textContent ?? null,
+      paths: doc.querySelectorAll("path").length,
+      name: doc.documentElement.nodeName,
+    };
   }, svg);
   assert.equal(parsed.error, null);
   assert.equal(parsed.name, "svg");
@@ -275,7 +295,9 @@ test("damaged data shows an error with the byte offset", { skip }, async () => {
     return pack(copy.index, copy.parts);
   };
   const damaged = {
-    "bytes of a chunk": cut((v) => (v.parts[0].bytes = Buffer.from(v.parts[0].bytes.map((b, i) => (i > 4 ? b ^ 0x5a : b))))),
+    "bytes of a chunk": cut(
+      (v) => (v.parts[0].bytes = Buffer.from(v.parts[0].bytes.map((b, i) => (i > 4 ? b ^ 0x5a : b)))),
+    ),
     "a short chunk": cut((v) => (v.parts[0].bytes = v.parts[0].bytes.subarray(0, 10))),
     "a wrong size": cut((v) => (v.index.chunks[0].bytes += 4)),
     "a missing chunk": cut((v) => v.parts.splice(0, 1)),
@@ -283,16 +305,14 @@ test("damaged data shows an error with the byte offset", { skip }, async () => {
     "stacks that are no JSON": cut((v) => {
       const at = v.parts.findIndex((p) => p.name === "r0s");
       v.parts[at].bytes = Buffer.from("nonsense");
-      Object.assign(v.index.chunks.find((c) => c.name === "r0s"), { stored: 8, bytes: 8, encoding: "raw" });
+      Object.assign(
+        v.index.chunks.find((c) => c.name === "r0s"),
+        { stored: 8, bytes: 8, encoding: "raw" },
+      );
     }),
   };
   for (const [name, bad] of Object.entries(damaged)) {
-    const { page } = await open(browser, put("damaged", bad), { loaded: false }).catch(async () => {
-      const context = await browser.newContext();
-      const page = await context.newPage();
-      await page.goto(`file://${join(work, "damaged.html")}`);
-      return { page };
-    });
+    const { page } = await open(browser, put("damaged", bad), { loaded: false });
     const alert = page.locator('[role="alert"]');
     await alert.waitFor({ timeout: 10000 });
     assert.match(await alert.innerText(), /damaged.*byte \d+ of the view data/s, name);
@@ -307,10 +327,16 @@ test("damaged data shows an error with the byte offset", { skip }, async () => {
 });
 
 test("two recordings lie on one axis", { skip }, async () => {
-  const { page, problems } = await open(browser, put("two", encode([synthetic(500, { name: "before" }), synthetic(700, { name: "after", seed: 2, growth: 50 })])));
+  const { page, problems } = await open(
+    browser,
+    put("two", encode([synthetic(500, { name: "before" }), synthetic(700, { name: "after", seed: 2, growth: 50 })])),
+  );
   assert.equal(await page.locator(".map-area").count(), 2);
   const both = await facts(page);
-  assert.deepEqual(both.map((r) => r.label), ["before", "after"]);
+  assert.deepEqual(
+    both.map((r) => r.label),
+    ["before", "after"],
+  );
   await page.getByRole("tab", { name: "Compare" }).click();
   const panel = await page.locator(".panel").innerText();
   assert.match(panel, /peak allocated/);
@@ -320,9 +346,32 @@ test("two recordings lie on one axis", { skip }, async () => {
   assert.deepEqual(problems, []);
 });
 
+test("the canvas of each view has the size of its area", { skip }, async () => {
+  const { page } = await open(browser, put("sizes", encode([synthetic(500)])));
+  for (const width of [1280, 900]) {
+    await page.setViewportSize({ width, height: 700 });
+    await page.keyboard.press("c");
+    await settled(page);
+    await settled(page);
+    const sizes = await page.evaluate(() =>
+      [...document.querySelectorAll(".canvas")].map((area) => {
+        const canvas = [...area.querySelectorAll("canvas")].pop();
+        return [area.className, area.clientWidth - canvas.width, area.clientHeight - canvas.height];
+      }),
+    );
+    for (const [name, dx, dy] of sizes) assert.deepEqual([dx, dy], [0, 0], name);
+  }
+});
+
 test("a narrow screen works", { skip }, async () => {
-  const { page, problems } = await open(browser, put("narrow", encode([synthetic(500)])), { width: 400, height: 800, touch: true });
-  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  const { page, problems } = await open(browser, put("narrow", encode([synthetic(500)])), {
+    width: 400,
+    height: 800,
+    touch: true,
+  });
+  const overflow = await page.evaluate(
+    () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  );
   assert.equal(overflow, 0);
   const box = await page.locator(".map-area").boundingBox();
   assert.ok(box.width >= 390 && box.height > 120);

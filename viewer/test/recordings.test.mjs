@@ -16,7 +16,14 @@ after(() => browser?.close());
 
 const facts = (page) => page.evaluate(() => window.weirViewer.facts());
 
-for (const name of ["llama_oom", "resnet_stacks", "llama_varlen_expandable", "streams_prefetch", "cuda_graphs", "llm_generate_small"]) {
+for (const name of [
+  "llama_oom",
+  "resnet_stacks",
+  "llama_varlen_expandable",
+  "streams_prefetch",
+  "cuda_graphs",
+  "llm_generate_small",
+]) {
   test(`${name}: the figures equal those of weir summary`, { skip }, async () => {
     const { page, problems } = await open(browser, pageOf(name, trace(name)));
     const summary = json("summary", "--json", trace(name)).devices[0];
@@ -41,7 +48,10 @@ for (const name of ["llama_oom", "resnet_stacks", "llama_varlen_expandable", "st
     if (r.blocks.total === r.blocks.stored) {
       const blocks = await page.evaluate((entry) => window.weirViewer.blocksAt(entry), summary.peak_live_event);
       const live = blocks.filter((b) => summary.peak_live_event < b.x1 - b.pending);
-      assert.equal(live.reduce((sum, b) => sum + b.requested, 0), summary.peak_live);
+      assert.equal(
+        live.reduce((sum, b) => sum + b.requested, 0),
+        summary.peak_live,
+      );
     }
     assert.deepEqual(problems, []);
     await page.context().close();
@@ -52,7 +62,10 @@ test("llama_oom: the page names the pins of weir explain", { skip }, async () =>
   const { page, problems } = await open(browser, pageOf("llama_oom", trace("llama_oom")));
   const explain = json("explain", "--json", trace("llama_oom"));
   const hex = (a) => `0x${a.toString(16)}`;
-  const expected = explain.pins.segments.map((s) => ({ address: hex(s.address), blocks: s.blocks.map((b) => hex(b.address)) }));
+  const expected = explain.pins.segments.map((s) => ({
+    address: hex(s.address),
+    blocks: s.blocks.map((b) => hex(b.address)),
+  }));
   assert.ok(expected.length > 0);
   const shown = await page.evaluate(() =>
     [...document.querySelectorAll(".pin")].map((p) => ({
@@ -82,12 +95,15 @@ test("resnet_stacks: a click on a known block shows its stack", { skip }, async 
   const alive = await page.evaluate((entry) => window.weirViewer.blocksAt(entry), summary.peak_live_event);
   const blocks = alive.filter((b) => b.title === holder.stack && summary.peak_live_event < b.x1 - b.pending);
   assert.equal(blocks.length, holder.count);
-  assert.equal(blocks.reduce((sum, b) => sum + b.requested, 0), holder.bytes);
+  assert.equal(
+    blocks.reduce((sum, b) => sum + b.requested, 0),
+    holder.bytes,
+  );
   const largest = blocks.sort((a, b) => b.requested - a.requested)[0];
-  const at = await page.evaluate(([entry, address]) => window.weirViewer.pixelOf(entry + 0.5, address), [
-    summary.peak_live_event,
-    largest.address + largest.requested / 2,
-  ]);
+  const at = await page.evaluate(
+    ([entry, address]) => window.weirViewer.pixelOf(entry + 0.5, address),
+    [summary.peak_live_event, largest.address + largest.requested / 2],
+  );
   await page.mouse.click(at.x, at.y);
   assert.equal(await page.locator(".panel .title").innerText(), holder.stack);
   const frames = await page.locator(".stack .frame").allInnerTexts();
@@ -129,7 +145,10 @@ test("the page is served on loopback", { skip }, async () => {
     const summary = json("summary", "--json", trace("llama_oom")).devices[0];
     assert.equal(r.peak.reserved, summary.peak_reserved);
     assert.equal(r.blocks.loaded, r.blocks.stored);
-    assert.deepEqual(problems.filter((p) => !/favicon/.test(p)), []);
+    assert.deepEqual(
+      problems.filter((p) => !/favicon/.test(p)),
+      [],
+    );
     await page.context().close();
   } finally {
     server.kill();

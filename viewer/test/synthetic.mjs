@@ -16,8 +16,19 @@ export function random(seed) {
 }
 
 const columns = () => ({
-  x0: [], x1: [], pending: [], y: [], units: [], slack: [], stack: [], stream: [], pool: [], phase: [], class: [], flags: [],
-}); // prettier-ignore
+  x0: [],
+  x1: [],
+  pending: [],
+  y: [],
+  units: [],
+  slack: [],
+  stack: [],
+  stream: [],
+  pool: [],
+  phase: [],
+  class: [],
+  flags: [],
+});
 
 // Training steps on lanes of addresses: long lives low, short ones high. `count` blocks, two entries each.
 export function synthetic(count, { seed = 1, name = "synthetic", growth = 0, most } = {}) {
@@ -91,7 +102,10 @@ export function synthetic(count, { seed = 1, name = "synthetic", growth = 0, mos
     segments: g,
     stacks: { frames, stacks, titles },
     streams: [0, 1, 2].map((i) => ({ name: i ? `stream ${i}` : "the default stream", handle: `0x${i}` })),
-    pools: [{ name: "default pool", id: [0, 0] }, { name: "private pool 1", id: [0, 1] }],
+    pools: [
+      { name: "default pool", id: [0, 0] },
+      { name: "private pool 1", id: [0, 1] },
+    ],
     phases: names,
     class_names: ["unknown", "weights", "gradients", "optimizer state", "activations"],
     times: (i) => i * 12.5,

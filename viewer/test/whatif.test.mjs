@@ -10,7 +10,8 @@ let skip = !isAvailable() ? "there is no Chromium" : !hasProgram() ? `there is n
 let address = "";
 if (!skip) {
   address = pageOf("llama_oom", trace("llama_oom"));
-  if (!readFileSync(new URL(address), "utf8").includes('id="weir-wasm"')) skip = "the page was built without WebAssembly";
+  if (!readFileSync(new URL(address), "utf8").includes('id="weir-wasm"'))
+    skip = "the page was built without WebAssembly";
 }
 let browser;
 
@@ -35,7 +36,8 @@ async function drop(page, name, path) {
   );
 }
 
-const loaded = (page) => page.waitForFunction(() => document.documentElement.dataset.loaded === "true", null, { timeout: 120000 });
+const loaded = (page) =>
+  page.waitForFunction(() => document.documentElement.dataset.loaded === "true", null, { timeout: 120000 });
 
 test("a dropped file is read and shown", { skip }, async () => {
   const { page, problems } = await open(browser, address);
@@ -68,7 +70,9 @@ test("a setting changed gives the bytes of weir whatif", { skip }, async () => {
   assert.match(await page.locator(".panel").innerText(), /peak reserved/);
   // Back to the defaults.
   await page.getByLabel("expandable_segments").uncheck();
-  await page.waitForFunction((n) => window.weirViewer.facts()[1]?.peak.reserved === n, both[0].peak.reserved, { timeout: 120000 });
+  await page.waitForFunction((n) => window.weirViewer.facts()[1]?.peak.reserved === n, both[0].peak.reserved, {
+    timeout: 120000,
+  });
   // Settings that do not exist.
   await page.getByLabel("Further settings").fill("no_such_setting:1");
   await page.locator(".panel .error").waitFor({ timeout: 60000 });
