@@ -406,7 +406,8 @@ static bool fill_hole(search *s, uint64_t at, uint64_t end, uint64_t block_end) 
       piece.page = alias->page;
       piece.mapping = alias;
     } else {
-      uint64_t clean = clean_end(s->at.segment, at, block_end);
+      /* No page is larger, so what is behind that does not matter. */
+      uint64_t clean = clean_end(s->at.segment, at, least(block_end, at + (SIZES - 1) * s->slot));
       uint64_t left = weir__round_up(end - at, s->slot);
       if (left > clean - at)
         left = clean - at;
