@@ -17,6 +17,7 @@
 #include "base/hash_map.h"
 #include "base/thread.h"
 #include "compute/memory.h"
+#include "driver/call.h"
 #include "weir/copy.h"
 #include "weir/device.h"
 #include "weir/memory.h"
@@ -469,15 +470,17 @@ weir_status weir__generator_geometry(const char *caller, const weir_generator *g
     status = weir_get_driver(&driver);
     if (status)
       return status;
-    weir_cu_result result = driver->DeviceGet(driver, &device, generator->device);
-    if (!result && !found.multiprocessors)
-      result = driver->DeviceGetAttribute(driver, &found.multiprocessors, WEIR_CU_ATTR_MULTIPROCESSOR_COUNT, device);
-    if (!result && !found.threads_per_multiprocessor)
-      result = driver->DeviceGetAttribute(driver, &found.threads_per_multiprocessor,
-                                          WEIR_CU_ATTR_MAX_THREADS_PER_MULTIPROCESSOR, device);
-    if (result)
-      return weir__fail_result(WEIR_ERROR_DRIVER, result, "%s: the driver does not know the geometry of device %d",
-                               caller, generator->device);
+    status = WEIR__CALL_FOR(caller, driver, DeviceGet(driver, &device, generator->device));
+    if (!status && !found.multiprocessors)
+      status =
+          WEIR__CALL_FOR(caller, driver,
+                         DeviceGetAttribute(driver, &found.multiprocessors, WEIR_CU_ATTR_MULTIPROCESSOR_COUNT, device));
+    if (!status && !found.threads_per_multiprocessor)
+      status = WEIR__CALL_FOR(caller, driver,
+                              DeviceGetAttribute(driver, &found.threads_per_multiprocessor,
+                                                 WEIR_CU_ATTR_MAX_THREADS_PER_MULTIPROCESSOR, device));
+    if (status)
+      return status;
   }
   *geometry = found;
   return WEIR_OK;

@@ -1,0 +1,3 @@
+#include "compute/compute.h"
+
+void weir__modules_end(void) {}
