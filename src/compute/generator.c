@@ -53,6 +53,7 @@ struct weir_generator {
 typedef struct registration {
   generator_state *state;
   uint64_t increment; /* numbers that one replay uses */
+  bool takes_part;    /* in the capture under way: it was registered before */
 } registration;
 
 typedef struct graph_states {
@@ -599,6 +600,7 @@ static weir_status stream_for(const generator_state *state, weir_stream stream, 
   return WEIR_OK;
 }
 
+/* The kernels of the capture read nothing before the first replay, which writes the memory. */
 static weir_status on_begin(void *context, weir_graph *graph, weir_stream stream) {
   (void)context;
   weir_generator *generator;
@@ -609,18 +611,12 @@ static weir_status on_begin(void *context, weir_graph *graph, weir_stream stream
     return status;
   weir__mutex_lock(&lock);
   graph_states *of = states_of(graph);
-  for (size_t i = 0; i < of->count && !status; i++) {
-    generator_state *state = of->items[i].state;
-    weir_stream on;
-    status = stream_for(state, stream, &on);
-    if (!status)
-      status = write_memory(state, on, state->seed, 0);
-  }
-  for (size_t i = 0; i < of->count && !status; i++) {
+  for (size_t i = 0; i < of->count; i++) {
     /* Captures that overlap share one count, so that each uses numbers of its own. */
     if (of->items[i].state->captures++ == 0)
       of->items[i].state->offset_intragraph = 0;
     of->items[i].increment = 0;
+    of->items[i].takes_part = true;
   }
   weir__mutex_unlock(&lock);
   return status;
@@ -631,9 +627,12 @@ static void on_end(void *context, weir_graph *graph, int captured) {
   weir__mutex_lock(&lock);
   graph_states *of = states_of(graph);
   for (size_t i = 0; of && i < of->count; i++) {
-    generator_state *state = of->items[i].state;
-    state->captures--;
-    of->items[i].increment = captured ? state->offset_intragraph : 0;
+    registration *item = &of->items[i];
+    if (!item->takes_part)
+      continue;
+    item->takes_part = false;
+    item->state->captures--;
+    item->increment = captured ? item->state->offset_intragraph : 0;
   }
   weir__mutex_unlock(&lock);
 }
