@@ -11,7 +11,7 @@
 
 /* As in kernels/random.cu. */
 enum { DIGITS = 16, DIGIT_BITS = 4, TILE_THREADS = 256, TILE = TILE_THREADS * 8, SCAN_THREADS = 512 };
-enum { SHUFFLE_THREADS = 512 };
+enum { COUNT_BYTES = DIGITS * TILE_THREADS * 2, SCAN_BYTES = SCAN_THREADS * 4, SHUFFLE_THREADS = 512 };
 
 /* The bits of the keys, so many that with a probability of 0.9 all are different. */
 static int key_bits(uint64_t count) {
@@ -93,8 +93,9 @@ static void release(sort *sort) {
   }
 }
 
-static weir_status launch(const sort *sort, weir__builtin *kernel, unsigned grid, unsigned block, void **params) {
-  weir_launch_dims dims = {.grid = {grid}, .block = {block}};
+static weir_status launch(const sort *sort, weir__builtin *kernel, unsigned grid, unsigned block, unsigned shared_bytes,
+                          void **params) {
+  weir_launch_dims dims = {.grid = {grid}, .block = {block}, .shared_bytes = shared_bytes};
   return weir__builtin_launch(sort->caller, kernel, sort->stream.device, sort->raw, dims, params);
 }
 
@@ -110,12 +111,12 @@ static weir_status pass(sort *sort, int from, int shift, int bits, bool is_signe
   void *indices = shift == 0 ? NULL : sort->indices[from].pointer, *indices_out = sort->indices[!from].pointer;
 
   void *count_params[] = {&keys, &count, &shift, &mask, &flip, &totals};
-  weir_status status = launch(sort, &count_kernel, sort->tiles, TILE_THREADS, count_params);
+  weir_status status = launch(sort, &count_kernel, sort->tiles, TILE_THREADS, COUNT_BYTES, count_params);
   void *scan_params[] = {&totals, &total_count};
   if (!status)
-    status = launch(sort, &scan_kernel, 1, SCAN_THREADS, scan_params);
+    status = launch(sort, &scan_kernel, 1, SCAN_THREADS, SCAN_BYTES, scan_params);
   void *move_params[] = {&keys, &indices, &count, &shift, &mask, &flip, &totals, &keys_out, &indices_out};
-  return status ? status : launch(sort, &move_kernel, sort->tiles, TILE_THREADS, move_params);
+  return status ? status : launch(sort, &move_kernel, sort->tiles, TILE_THREADS, COUNT_BYTES, move_params);
 }
 
 static weir_status permute(sort *sort, weir_generator *generator, void *pointer, weir_dtype dtype) {
@@ -141,9 +142,9 @@ static weir_status permute(sort *sort, weir_generator *generator, void *pointer,
   void *keys = sort->keys[from].pointer, *indices = sort->indices[from].pointer;
   void *shuffle_params[] = {
       &keys, &indices, &count, &mask, &state.seed, &state.offset, &state.offset_intragraph, &state.captured};
-  status = launch(sort, &shuffle_kernel, blocks, SHUFFLE_THREADS, shuffle_params);
+  status = launch(sort, &shuffle_kernel, blocks, SHUFFLE_THREADS, 0, shuffle_params);
   void *store_params[] = {&indices, &count, &pointer, &type};
-  return status ? status : launch(sort, &store_kernel, blocks, SHUFFLE_THREADS, store_params);
+  return status ? status : launch(sort, &store_kernel, blocks, SHUFFLE_THREADS, 0, store_params);
 }
 
 weir_status weir_random_permutation(weir_generator *generator, void *pointer, uint64_t count, weir_dtype dtype,

@@ -249,23 +249,23 @@ __device__ static unsigned digit_of(u64 key, int shift, unsigned mask, unsigned 
 }
 
 __device__ static void count_digits(const u64 *keys, unsigned count, int shift, unsigned mask, unsigned flip,
-                                    unsigned short (*counts)[TILE_THREADS]) {
+                                    unsigned short *counts) {
   unsigned thread = threadIdx.x, first = blockIdx.x * TILE + thread * ITEMS;
   for (int digit = 0; digit < DIGITS; digit++)
-    counts[digit][thread] = 0;
+    counts[digit * TILE_THREADS + thread] = 0;
   for (unsigned i = first; i < first + ITEMS && i < count; i++)
-    counts[digit_of(keys[i], shift, mask, flip)][thread]++;
+    counts[digit_of(keys[i], shift, mask, flip) * TILE_THREADS + thread]++;
 }
 
 extern "C" __global__ void weir_rng_sort_count(const u64 *keys, unsigned count, int shift, unsigned mask,
                                                   unsigned flip, unsigned *totals) {
-  __shared__ unsigned short counts[DIGITS][TILE_THREADS];
+  WEIR_DYNAMIC_SHARED(unsigned short, counts); /* [DIGITS][TILE_THREADS] */
   count_digits(keys, count, shift, mask, flip, counts);
   __syncthreads();
   if (threadIdx.x < DIGITS) {
     unsigned sum = 0;
     for (int i = 0; i < TILE_THREADS; i++)
-      sum += counts[threadIdx.x][i];
+      sum += counts[threadIdx.x * TILE_THREADS + i];
     totals[threadIdx.x * gridDim.x + blockIdx.x] = sum;
   }
 }
@@ -273,7 +273,7 @@ WEIR_KERNEL(weir_rng_sort_count)
 
 /* Replaces the counts by the sums of all earlier ones. One block. */
 extern "C" __global__ void weir_rng_sort_scan(unsigned *totals, unsigned count) {
-  __shared__ unsigned sums[SCAN_THREADS];
+  WEIR_DYNAMIC_SHARED(unsigned, sums); /* [SCAN_THREADS] */
   unsigned share = (count + SCAN_THREADS - 1) / SCAN_THREADS, first = threadIdx.x * share;
   unsigned sum = 0;
   for (unsigned i = first; i < first + share && i < count; i++)
@@ -302,7 +302,7 @@ WEIR_KERNEL(weir_rng_sort_scan)
 extern "C" __global__ void weir_rng_sort_move(const u64 *keys, const unsigned *indices, unsigned count, int shift,
                                                  unsigned mask, unsigned flip, const unsigned *totals, u64 *keys_out,
                                                  unsigned *indices_out) {
-  __shared__ unsigned short counts[DIGITS][TILE_THREADS];
+  WEIR_DYNAMIC_SHARED(unsigned short, counts); /* [DIGITS][TILE_THREADS] */
   unsigned thread = threadIdx.x, first = blockIdx.x * TILE + thread * ITEMS;
   count_digits(keys, count, shift, mask, flip, counts);
   __syncthreads();
@@ -310,15 +310,15 @@ extern "C" __global__ void weir_rng_sort_move(const u64 *keys, const unsigned *i
   if (thread < DIGITS) {
     unsigned sum = 0;
     for (int i = 0; i < TILE_THREADS; i++) {
-      unsigned own = counts[thread][i];
-      counts[thread][i] = static_cast<unsigned short>(sum);
+      unsigned own = counts[thread * TILE_THREADS + i];
+      counts[thread * TILE_THREADS + i] = static_cast<unsigned short>(sum);
       sum += own;
     }
   }
   __syncthreads();
   for (unsigned i = first; i < first + ITEMS && i < count; i++) {
     unsigned digit = digit_of(keys[i], shift, mask, flip);
-    unsigned to = totals[digit * gridDim.x + blockIdx.x] + counts[digit][thread]++;
+    unsigned to = totals[digit * gridDim.x + blockIdx.x] + counts[digit * TILE_THREADS + thread]++;
     keys_out[to] = keys[i];
     indices_out[to] = indices ? indices[i] : i;
   }
