@@ -44,7 +44,8 @@ _lazy._start_functions.append(_make_default_generators)
 def _default_generator(device: _Device = None) -> Generator:
     import weir
 
-    return weir.default_generators[current_device() if device is None else _weir._parse_device(device)]
+    index = _weir._parse_device(device)
+    return weir.default_generators[current_device() if index < 0 else index]
 
 
 # ---- The default generators ----
