@@ -4,7 +4,7 @@ cmake/compute.cmake does.
     python3 python/kernels.py FOLDER
 
 writes builtin_files.h to the folder, compiles each kernel for the software device to an object file there, and prints
-the names of the object files. CXX and CXXFLAGS are respected.
+the names of the object files. CXX is respected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "src" / "compute" / "kernels"
-FLAGS = "-std=c++17 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing"
+FLAGS = (
+    "-O2 -std=c++17 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing"
+)
 
 
 def array_of(path: Path) -> str:
@@ -59,7 +61,6 @@ def build(folder: Path) -> list[str]:
         made = str(folder / f"{source.stem}.o")
         command = [
             *shlex.split(os.environ.get("CXX", "c++")),
-            *shlex.split(os.environ.get("CXXFLAGS", "-O2")),
             *FLAGS.split(),
             *("-ffp-contract=off", f"-DWEIR_SOFT_FILE={source.stem}", "-include", str(KERNELS / "soft_cuda.h")),
             *("-x", "c++", "-c", str(source), "-o", made),

@@ -56,7 +56,7 @@ static weir_status check_count(const char *caller, uint64_t count, weir_dtype dt
                       weir_dtype_name(dtype));
   /* With 64 bits PyTorch's mask of the key is wrong, and so are its permutations. */
   if (count > INT32_MAX || (count > 0 && key_bits(count) >= 64))
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: permutations have at most 1.3e9 elements", caller);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: permutations have at most 1394115657 elements", caller);
   return WEIR_OK;
 }
 
