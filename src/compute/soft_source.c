@@ -181,19 +181,22 @@ static const char *see_dynamic(scan *s, const char *at) {
     name--;
   if (name == type || name == name_end)
     return NULL;
+  const char *type_end = name;
+  while (type_end > type && isspace((unsigned char)type_end[-1]))
+    type_end--;
   weir__bytes *out = s->out;
   if (is_outside(s)) {
     add(out, "static const weir_soft::dynamic_array<");
-    weir__bytes_add(out, type, (size_t)(name - type));
+    weir__bytes_add(out, type, (size_t)(type_end - type));
     add(out, "> ");
     weir__bytes_add(out, name, (size_t)(name_end - name));
     add(out, "{}");
   } else {
-    weir__bytes_add(out, type, (size_t)(name - type));
+    weir__bytes_add(out, type, (size_t)(type_end - type));
     add(out, " *const ");
     weir__bytes_add(out, name, (size_t)(name_end - name));
     add(out, " = reinterpret_cast<");
-    weir__bytes_add(out, type, (size_t)(name - type));
+    weir__bytes_add(out, type, (size_t)(type_end - type));
     add(out, " *>(weir_soft::current().dynamic)");
   }
   for (const char *c = at; c < end; c++)
