@@ -12,16 +12,18 @@ set(table "")
 foreach(source IN LISTS kernel_sources)
   get_filename_component(name ${source} NAME_WE)
   list(APPEND embedded ${source})
-  set(ptx "NULL")
+  set(ptx "NULL, 0")
   if(EXISTS ${PROJECT_SOURCE_DIR}/src/compute/ptx/${name}.ptx)
     list(APPEND embedded ${PROJECT_SOURCE_DIR}/src/compute/ptx/${name}.ptx)
-    set(ptx "(const char *)${name}_ptx")
+    set(ptx "${name}_ptx, sizeof ${name}_ptx")
   endif()
   string(APPEND declarations "extern const weir_soft_image weir__builtin_image_${name};\n")
   string(APPEND table
          "    {\"${name}\", ${name}_cu, sizeof ${name}_cu, ${ptx}, &weir__builtin_image_${name}},\n")
 endforeach()
 weir_embed(${compute_generated}/builtin_texts.h ${embedded})
+weir_embed(${compute_generated}/soft_texts.h ${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda.h
+           ${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda_functions.h)
 file(
   CONFIGURE
   OUTPUT ${compute_generated}/builtin_files.h
@@ -34,7 +36,8 @@ typedef struct builtin_file {
   const char *name;
   const unsigned char *source;
   size_t source_bytes;
-  const char *ptx;
+  const unsigned char *ptx;
+  size_t ptx_bytes;
   const weir_soft_image *image;
 } builtin_file;
 static const builtin_file builtin_files[] = {

@@ -156,6 +156,17 @@ weir_status weir_kernel_max_active_blocks(weir_kernel *kernel, int block_threads
  * and the smallest grid that fills the device. `limit` is the largest block that is wanted; 0 means no limit. */
 weir_status weir_kernel_suggest_block(weir_kernel *kernel, size_t dynamic_bytes, int limit, int *grid, int *block);
 
+/* ---- Libraries that are loaded at run time ---- */
+
+/* Adds a folder in which NVRTC, cuBLAS and NCCL are looked for, and in whose nvidia/x/lib, as Python's packages have
+ * it. */
+weir_status weir_library_add_folder(const char *folder);
+
+/* Where a library ("nvrtc", "cublas" or "nccl") was found; it is loaded if it was not. It is looked for under
+ * WEIR_<NAME>_LIBRARY, among the loaded libraries, on the loader's path, in the folders that were added, and in the CUDA
+ * toolkit. *how says which of these it was. WEIR_ERROR_NOT_SUPPORTED if there is none. */
+weir_status weir_library_find(const char *name, char *path, size_t size, const char **how);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,9 +2,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "builtin_files.h" /* generated: `builtin_files`, and the texts that it points to */
+#include "compute/compile.h"
 #include "weir/soft.h"
 
 enum { file_count = sizeof builtin_files / sizeof builtin_files[0] };
@@ -13,32 +15,79 @@ enum { file_count = sizeof builtin_files / sizeof builtin_files[0] };
 static weir_cu_module modules[file_count][WEIR_MAX_DEVICES];
 static weir__mutex lock = WEIR__MUTEX_INIT; /* guards modules */
 
-static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, size_t count) {
-  for (size_t i = 0; i < count; i++)
-    hash = (hash ^ bytes[i]) * 0x100000001b3u; /* FNV-1a */
-  return hash;
+/* A copy with a NUL behind it; NULL if the host has no memory. */
+static char *copy_text(const unsigned char *text, size_t bytes) {
+  char *copy = malloc(bytes + 1);
+  if (!copy)
+    return NULL;
+  memcpy(copy, text, bytes);
+  copy[bytes] = 0;
+  return copy;
 }
 
-/* The PTX of a file, or NULL if it has none or was made from another source: scripts/make-ptx writes a hash of the source
- * to its first line. */
-static const char *current_ptx(const builtin_file *file) {
-  if (!file->ptx)
-    return NULL;
-  uint64_t hash = hash_bytes(0xcbf29ce484222325u, device_h, sizeof device_h);
-  hash = hash_bytes(hash, file->source, file->source_bytes);
+/* Whether a file has PTX that was made from its present source: scripts/make-ptx writes a hash of the source to the first
+ * line. */
+static bool has_current_ptx(const builtin_file *file) {
+  uint64_t hash = weir__hash_bytes(0, device_h, sizeof device_h);
+  hash = weir__hash_bytes(hash, file->source, file->source_bytes);
   char line[64];
-  int length = snprintf(line, sizeof line, "// source %016" PRIx64 "\n", hash);
-  return strncmp(file->ptx, line, (size_t)length) ? NULL : file->ptx;
+  size_t length = (size_t)snprintf(line, sizeof line, "// source %016" PRIx64 "\n", hash);
+  return file->ptx_bytes > length && !memcmp(file->ptx, line, length);
+}
+
+/* The driver of an older CUDA refuses PTX of a newer one: *is_too_new. */
+static weir_status load_ptx(const char *caller, const builtin_file *file, const weir__on_device *on, bool *is_too_new,
+                            weir_cu_module *module) {
+  weir_driver *driver = on->driver;
+  char *ptx = copy_text(file->ptx, file->ptx_bytes);
+  if (!ptx)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the PTX of %s.cu", caller, file->name);
+  weir_cu_result result = driver->ModuleLoadData(driver, module, ptx);
+  free(ptx);
+  *is_too_new = result == WEIR_CU_UNSUPPORTED_PTX_VERSION;
+  return weir__driver_status(driver, result, caller, "cuModuleLoadData(driver, module, ptx)");
+}
+
+static weir_status compile(const char *caller, const builtin_file *file, const weir__on_device *on,
+                           weir_cu_module *module) {
+  char *source = copy_text(file->source, file->source_bytes), *header = copy_text(device_h, sizeof device_h);
+  char name[64];
+  weir_status status = WEIR_OK;
+  if (!source || !header)
+    status =
+        weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source of %s.cu", caller, file->name);
+  snprintf(name, sizeof name, "%s.cu", file->name);
+  weir_compile_options options;
+  weir_compile_options_init(&options);
+  options.header_names = (const char *const[]){"device.h"};
+  options.headers = (const char *const[]){header};
+  options.header_count = 1;
+  options.file_name = name;
+  weir__code code = {0};
+  bool is_cached;
+  if (!status)
+    status = weir__compile(caller, on, source, &options, &code, &is_cached);
+  if (!status)
+    status = weir__code_load(caller, on, &code, module);
+  weir__code_end(&code);
+  free(source);
+  free(header);
+  return status;
 }
 
 static weir_status load(const char *caller, const builtin_file *file, const weir__on_device *on,
                         weir_cu_module *module) {
   weir_driver *driver = on->driver;
-  const void *image =
-      weir__driver_can(driver, WEIR_DRIVER_HOST_KERNELS) ? (const void *)file->image : (const void *)current_ptx(file);
-  if (!image)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the library was built without PTX of %s.cu", caller, file->name);
-  return WEIR__CALL_FOR(caller, driver, ModuleLoadData(driver, module, image));
+  if (weir__driver_can(driver, WEIR_DRIVER_HOST_KERNELS))
+    return WEIR__CALL_FOR(caller, driver, ModuleLoadData(driver, module, file->image));
+  bool is_too_new = false;
+  weir_status status = WEIR_OK;
+  if (has_current_ptx(file)) {
+    status = load_ptx(caller, file, on, &is_too_new, module);
+    if (!is_too_new)
+      return status;
+  }
+  return compile(caller, file, on, module);
 }
 
 weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, const weir__on_device *on,
