@@ -3,10 +3,19 @@
 enable_language(CXX)
 include(cmake/embed.cmake)
 
-# builtin_files.h: for each kernels/NAME.cu its source, its PTX if there is any, and its image for the software device.
+# builtin_files.h: for each kernels/NAME.cu its source, its PTX if there is any, and its image for the software device; and
+# the headers that they include, in the order of their names.
 file(GLOB kernel_sources CONFIGURE_DEPENDS src/compute/kernels/*.cu)
 set(compute_generated ${PROJECT_BINARY_DIR}/compute)
-set(embedded ${PROJECT_SOURCE_DIR}/src/compute/kernels/device.h)
+file(GLOB kernel_headers CONFIGURE_DEPENDS src/compute/kernels/*.h)
+list(FILTER kernel_headers EXCLUDE REGEX "/soft_")
+set(embedded ${kernel_headers})
+set(headers "")
+foreach(header IN LISTS kernel_headers)
+  get_filename_component(name ${header} NAME)
+  string(MAKE_C_IDENTIFIER ${name} array)
+  string(APPEND headers "    {\"${name}\", ${array}, sizeof ${array}},\n")
+endforeach()
 set(declarations "")
 set(table "")
 foreach(source IN LISTS kernel_sources)
@@ -32,6 +41,13 @@ file(
 #include \"builtin_texts.h\"
 #include \"weir/soft.h\"
 ${declarations}
+typedef struct builtin_header {
+  const char *name;
+  const unsigned char *text;
+  size_t bytes;
+} builtin_header;
+static const builtin_header builtin_headers[] = {
+${headers}};
 typedef struct builtin_file {
   const char *name;
   const unsigned char *source;
@@ -56,7 +72,7 @@ target_compile_options(weir_kernels PRIVATE ${kernel_flags} -Wall -x c++ -includ
 foreach(source IN LISTS kernel_sources)
   get_filename_component(name ${source} NAME_WE)
   set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS WEIR_SOFT_FILE=${name} OBJECT_DEPENDS
-      "${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda.h;${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda_functions.h;${PROJECT_SOURCE_DIR}/src/compute/kernels/device.h;${PROJECT_SOURCE_DIR}/src/compute/kernels/philox.h")
+      "${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda.h;${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda_functions.h;${kernel_headers}")
 endforeach()
 # Kernels are measured in seconds per gigabyte without optimization.
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")

@@ -28,24 +28,36 @@ def array_of(path: Path) -> str:
 
 
 def write_table(folder: Path, sources: list[Path]) -> None:
-    texts, declarations, rows = [array_of(KERNELS / "device.h")], [], []
+    headers = sorted(path for path in KERNELS.glob("*.h") if not path.name.startswith("soft_"))
+    texts, declarations, rows = [array_of(path) for path in headers], [], []
     for source in sources:
         name, ptx = source.stem, ROOT / "src" / "compute" / "ptx" / f"{source.stem}.ptx"
         texts.append(array_of(source))
         if ptx.exists():
             texts.append(array_of(ptx))
         declarations.append(f"extern const weir_soft_image weir__builtin_image_{name};\n")
-        text = f"(const char *){name}_ptx" if ptx.exists() else "NULL"
+        text = f"{name}_ptx, sizeof {name}_ptx" if ptx.exists() else "NULL, 0"
         rows.append(f'    {{"{name}", {name}_cu, sizeof {name}_cu, {text}, &weir__builtin_image_{name}}},\n')
     folder.joinpath("builtin_texts.h").write_text("".join(texts))
+    folder.joinpath("soft_texts.h").write_text(
+        array_of(KERNELS / "soft_cuda.h") + array_of(KERNELS / "soft_cuda_functions.h")
+    )
+    named = "".join(f'    {{"{path.name}", {path.stem}_h, sizeof {path.stem}_h}},\n' for path in headers)
     folder.joinpath("builtin_files.h").write_text(
         '#include "builtin_texts.h"\n#include "weir/soft.h"\n'
         + "".join(declarations)
-        + "typedef struct builtin_file {\n"
+        + "typedef struct builtin_header {\n"
+        "  const char *name;\n"
+        "  const unsigned char *text;\n"
+        "  size_t bytes;\n"
+        "} builtin_header;\n"
+        "static const builtin_header builtin_headers[] = {\n" + named + "};\n"
+        "typedef struct builtin_file {\n"
         "  const char *name;\n"
         "  const unsigned char *source;\n"
         "  size_t source_bytes;\n"
-        "  const char *ptx;\n"
+        "  const unsigned char *ptx;\n"
+        "  size_t ptx_bytes;\n"
         "  const weir_soft_image *image;\n"
         "} builtin_file;\n"
         "static const builtin_file builtin_files[] = {\n" + "".join(rows) + "};\n"

@@ -9,7 +9,10 @@
 #include "compute/compile.h"
 #include "weir/soft.h"
 
-enum { file_count = sizeof builtin_files / sizeof builtin_files[0] };
+enum {
+  file_count = sizeof builtin_files / sizeof builtin_files[0],
+  header_count = sizeof builtin_headers / sizeof builtin_headers[0]
+};
 
 /* The module of each file on each device; NULL until it is used there. */
 static weir_cu_module modules[file_count][WEIR_MAX_DEVICES];
@@ -28,7 +31,9 @@ static char *copy_text(const unsigned char *text, size_t bytes) {
 /* Whether a file has PTX that was made from its present source: scripts/make-ptx writes a hash of the source to the first
  * line. */
 static bool has_current_ptx(const builtin_file *file) {
-  uint64_t hash = weir__hash_bytes(0, device_h, sizeof device_h);
+  uint64_t hash = 0;
+  for (size_t i = 0; i < header_count; i++)
+    hash = weir__hash_bytes(hash, builtin_headers[i].text, builtin_headers[i].bytes);
   hash = weir__hash_bytes(hash, file->source, file->source_bytes);
   char line[64];
   size_t length = (size_t)snprintf(line, sizeof line, "// source %016" PRIx64 "\n", hash);
@@ -50,18 +55,24 @@ static weir_status load_ptx(const char *caller, const builtin_file *file, const 
 
 static weir_status compile(const char *caller, const builtin_file *file, const weir__on_device *on,
                            weir_cu_module *module) {
-  char *source = copy_text(file->source, file->source_bytes), *header = copy_text(device_h, sizeof device_h);
-  char name[64];
+  char *source = copy_text(file->source, file->source_bytes), *headers[header_count], name[64];
+  const char *header_names[header_count];
+  bool has_all = source != NULL;
+  for (size_t i = 0; i < header_count; i++) {
+    header_names[i] = builtin_headers[i].name;
+    headers[i] = copy_text(builtin_headers[i].text, builtin_headers[i].bytes);
+    has_all = has_all && headers[i];
+  }
   weir_status status = WEIR_OK;
-  if (!source || !header)
+  if (!has_all)
     status =
         weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source of %s.cu", caller, file->name);
   snprintf(name, sizeof name, "%s.cu", file->name);
   weir_compile_options options;
   weir_compile_options_init(&options);
-  options.header_names = (const char *const[]){"device.h"};
-  options.headers = (const char *const[]){header};
-  options.header_count = 1;
+  options.header_names = header_names;
+  options.headers = (const char *const *)headers;
+  options.header_count = header_count;
   options.file_name = name;
   weir__code code = {0};
   bool is_cached;
@@ -71,7 +82,8 @@ static weir_status compile(const char *caller, const builtin_file *file, const w
     status = weir__code_load(caller, on, &code, module);
   weir__code_end(&code);
   free(source);
-  free(header);
+  for (size_t i = 0; i < header_count; i++)
+    free(headers[i]);
   return status;
 }
 
