@@ -10,8 +10,13 @@ from setuptools import Extension, setup
 header = Path("include/weir/runtime.h").read_text()
 version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
 
-# All of the library except src/offline, which belongs to the program.
-library = [source for source in glob("src/**/*.c", recursive=True) if not source.startswith("src/offline/")]
+# All of libweir: src/offline belongs to the program, src/compute is built by CMake alone, and the files *_client.c are for
+# libraries beside libweir.
+library = [
+    source
+    for source in glob("src/**/*.c", recursive=True)
+    if not source.startswith(("src/offline/", "src/compute/")) and not source.endswith("_client.c")
+]
 headers = glob("include/weir/*.h") + glob("src/**/*.h", recursive=True)
 headers += glob("python/src/*.h") + glob("python/frames/*.[ch]")
 
