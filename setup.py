@@ -25,7 +25,6 @@ headers = glob("include/weir/*.h") + glob("src/**/*.h", recursive=True)
 headers += glob("src/compute/kernels/*") + glob("python/src/*.h") + glob("python/frames/*.[ch]")
 
 
-
 class BuildWithKernels(build_ext):
     def build_extension(self, extension):
         folder = Path(self.build_temp) / "kernels"
@@ -44,7 +43,7 @@ setup(
             sorted(library) + sorted(glob("python/src/*.c")) + ["python/frames/walk.c"],
             depends=headers,
             include_dirs=["include", "src"],
-            define_macros=[("_GNU_SOURCE", None)],
+            define_macros=[("_GNU_SOURCE", None), ("WEIR_HAVE_COMPUTE", None)],
             # The library is linked in, with hidden symbols, since the process may contain other copies of it.
             extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
             libraries=["pthread", "dl", "m"],

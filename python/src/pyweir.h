@@ -37,7 +37,8 @@
   X(frames)                                                                                                            \
   X(pluggable)                                                                                                         \
   X(host)                                                                                                              \
-  X(ipc)
+  X(ipc)                                                                                                               \
+  X(kernel)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)
