@@ -98,7 +98,8 @@ weir_status weir_random_seed_all(void);
  * used. The default generator of the captured device takes part in each capture; others are registered with the graph
  * before its capture, and until the graph is destroyed.
  *
- * Graphs that share a generator must not be replayed on several streams at once without synchronization. */
+ * Graphs that share a generator must not be replayed on several streams at once without synchronization. The memory is
+ * freed with the last graph, so weir_shutdown needs the graphs to be destroyed first. */
 
 weir_status weir_graph_register_generator(weir_graph *graph, weir_generator *generator);
 
