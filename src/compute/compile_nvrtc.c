@@ -158,7 +158,7 @@ static char *read_log(const weir__nvrtc *nvrtc, void *program) {
 }
 
 static weir_status read_code(const char *caller, const weir__nvrtc *nvrtc, const target *t, void *program,
-                             weir__code *code) {
+                             weir__binary *code) {
   size_t bytes = 0;
   weir_status status = t->is_binary ? check(caller, nvrtc, nvrtc->GetCUBINSize(program, &bytes), "GetCUBINSize")
                                     : check(caller, nvrtc, nvrtc->GetPTXSize(program, &bytes), "GetPTXSize");
@@ -173,8 +173,8 @@ static weir_status read_code(const char *caller, const weir__nvrtc *nvrtc, const
 }
 
 static weir_status read_names(const char *caller, const weir__nvrtc *nvrtc, void *program,
-                              const weir_compile_options *options, weir__code *code) {
-  bool has_memory = weir__code_names(code, options->name_count);
+                              const weir_compile_options *options, weir__binary *code) {
+  bool has_memory = weir__binary_names(code, options->name_count);
   for (int i = 0; has_memory && i < options->name_count; i++) {
     const char *lowered;
     weir_status status =
@@ -211,7 +211,7 @@ static int list_options(const target *t, const char *source, const weir_compile_
 }
 
 weir_status weir__nvrtc_compile(const char *caller, const weir__on_device *on, const char *source,
-                                const weir_compile_options *options, weir__code *code) {
+                                const weir_compile_options *options, weir__binary *code) {
   enum { NVRTC_COMPILATION = 6 };
   const weir__nvrtc *nvrtc;
   target t;
