@@ -8,6 +8,7 @@
 #include "weir/weir.h"
 
 #pragma GCC visibility push(default)
+#include "weir/jiterator.h"
 #include "weir/kernel.h"
 #pragma GCC visibility pop
 
