@@ -112,7 +112,7 @@ weir_status weir__compile(const char *caller, const weir__on_device *on, const c
                           const weir_compile_options *options, weir__binary *code, bool *is_cached) {
   bool is_soft = weir__driver_can(on->driver, WEIR_DRIVER_HOST_KERNELS);
   weir__bytes key = {0};
-  weir_status status = is_soft ? weir__soft_key(caller, &key) : weir__nvrtc_key(caller, on, options, &key);
+  weir_status status = is_soft ? weir__soft_key(caller, &key) : weir__nvrtc_key(caller, on, source, options, &key);
   if (status)
     goto end_key;
   add_list(&key, options->options, options->option_count);

@@ -57,8 +57,8 @@ typedef struct weir__nvrtc {
 void weir__nvrtc_replace(const weir__nvrtc *functions);
 
 /* What identifies the compiler and the architecture in a key. False, with the last error set, without NVRTC. */
-weir_status weir__nvrtc_key(const char *caller, const weir__on_device *on, const weir_compile_options *options,
-                            weir__bytes *key);
+weir_status weir__nvrtc_key(const char *caller, const weir__on_device *on, const char *source,
+                            const weir_compile_options *options, weir__bytes *key);
 weir_status weir__nvrtc_compile(const char *caller, const weir__on_device *on, const char *source,
                                 const weir_compile_options *options, weir__binary *code);
 

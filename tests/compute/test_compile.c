@@ -283,7 +283,7 @@ static weir_status compile_nvrtc(const char *source, weir_compile_options *optio
   weir__on_device on;
   weir__bytes key = {0};
   assert_ok(weir__compute_enter("weir_test", 0, &on));
-  weir_status status = weir__nvrtc_key("weir_test", &on, options, &key);
+  weir_status status = weir__nvrtc_key("weir_test", &on, source, options, &key);
   if (!status)
     status = weir__nvrtc_compile("weir_test", &on, source, options, code);
   weir__bytes_end(&key);
@@ -347,6 +347,13 @@ static void test_nvrtc(void **state) {
   assert_memory_equal(code.data, "\177ELF", 4);
   weir__binary_end(&code);
   options.name_count = 0;
+  /* CUDA's headers, where they are installed. */
+  if (!compile_nvrtc("#include <cuda_fp16.h>\nextern \"C\" __global__ void f(__half *p) { *p = __hadd(*p, *p); }",
+                     &options, &code))
+    assert_memory_equal(code.data, "\177ELF", 4);
+  else
+    assert_non_null(strstr(weir_last_error(), "cuda_fp16.h"));
+  weir__binary_end(&code);
   assert_int_equal(compile_nvrtc("int x = nowhere;", &options, &code), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "\"nowhere\" is undefined"));
   weir__binary_end(&code);
