@@ -110,10 +110,14 @@ static weir_status fail_with_lines(weir_status status, const char *text) {
 }
 
 weir_status weir_report_error(weir_status status, const char *text) {
+  WEIR__CHECK_ARGUMENT(text);
   return strchr(text, '\n') ? fail_with_lines(status, text) : weir__fail(status, "%s", text);
 }
 
-weir_status weir_report_as(const char *caller, weir_status status) { return weir__fail_as(caller, status); }
+weir_status weir_report_as(const char *caller, weir_status status) {
+  WEIR__CHECK_ARGUMENT(caller);
+  return weir__fail_as(caller, status);
+}
 
 weir_status weir__fail_as(const char *who, weir_status status) {
   char text[WEIR__TEXT_SIZE], *buffer = status ? get_buffer() : NULL;

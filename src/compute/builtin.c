@@ -74,13 +74,13 @@ static weir_status compile(const char *caller, const builtin_file *file, const w
   options.headers = (const char *const *)headers;
   options.header_count = header_count;
   options.file_name = name;
-  weir__code code = {0};
+  weir__binary code = {0};
   bool is_cached;
   if (!status)
     status = weir__compile(caller, on, source, &options, &code, &is_cached);
   if (!status)
-    status = weir__code_load(caller, on, &code, module);
-  weir__code_end(&code);
+    status = weir__binary_load(caller, on, &code, module);
+  weir__binary_end(&code);
   free(source);
   for (size_t i = 0; i < header_count; i++)
     free(headers[i]);

@@ -9,7 +9,7 @@
 
 /* ---- Code ---- */
 
-void weir__code_end(weir__code *code) {
+void weir__binary_end(weir__binary *code) {
   for (int i = 0; i < code->name_count; i++) {
     free(code->names[i]);
     free(code->lowered[i]);
@@ -18,10 +18,10 @@ void weir__code_end(weir__code *code) {
   free(code->lowered);
   free(code->data);
   free(code->log);
-  *code = (weir__code){0};
+  *code = (weir__binary){0};
 }
 
-bool weir__code_names(weir__code *code, int count) {
+bool weir__binary_names(weir__binary *code, int count) {
   if (!count)
     return true;
   code->names = calloc((size_t)count, sizeof *code->names);
@@ -34,7 +34,7 @@ bool weir__code_names(weir__code *code, int count) {
 
 /* ---- Code in the cache ---- */
 
-static void pack(const weir__code *code, weir__bytes *to) {
+static void pack(const weir__binary *code, weir__bytes *to) {
   uint64_t count = (uint64_t)code->name_count;
   weir__bytes_add(to, &count, sizeof count);
   for (int i = 0; i < code->name_count; i++) {
@@ -76,10 +76,10 @@ static char *take_sized(reader *from, size_t *count) {
   return copy;
 }
 
-static bool unpack(const unsigned char *data, size_t bytes, weir__code *code) {
+static bool unpack(const unsigned char *data, size_t bytes, weir__binary *code) {
   reader from = {data, bytes};
   uint64_t count;
-  if (!take_number(&from, &count) || count > from.left || !weir__code_names(code, (int)count))
+  if (!take_number(&from, &count) || count > from.left || !weir__binary_names(code, (int)count))
     return false;
   for (uint64_t i = 0; i < count; i++)
     if (!(code->names[i] = take_sized(&from, NULL)) || !(code->lowered[i] = take_sized(&from, NULL)))
@@ -89,7 +89,7 @@ static bool unpack(const unsigned char *data, size_t bytes, weir__code *code) {
   return code->log && code->data && !from.left;
 }
 
-static bool read_cache(const weir__bytes *key, weir__code *code) {
+static bool read_cache(const weir__bytes *key, weir__binary *code) {
   unsigned char *data;
   size_t bytes;
   if (!weir__cache_read(key, &data, &bytes))
@@ -97,7 +97,7 @@ static bool read_cache(const weir__bytes *key, weir__code *code) {
   bool is_whole = unpack(data, bytes, code);
   free(data);
   if (!is_whole)
-    weir__code_end(code);
+    weir__binary_end(code);
   return is_whole;
 }
 
@@ -109,10 +109,10 @@ static void add_list(weir__bytes *key, const char *const *texts, int count) {
 }
 
 weir_status weir__compile(const char *caller, const weir__on_device *on, const char *source,
-                          const weir_compile_options *options, weir__code *code, bool *is_cached) {
+                          const weir_compile_options *options, weir__binary *code, bool *is_cached) {
   bool is_soft = weir__driver_can(on->driver, WEIR_DRIVER_HOST_KERNELS);
   weir__bytes key = {0};
-  weir_status status = is_soft ? weir__soft_key(caller, &key) : weir__nvrtc_key(caller, on, options, &key);
+  weir_status status = is_soft ? weir__soft_key(caller, &key) : weir__nvrtc_key(caller, on, source, options, &key);
   if (status)
     goto end_key;
   add_list(&key, options->options, options->option_count);
@@ -122,7 +122,7 @@ weir_status weir__compile(const char *caller, const weir__on_device *on, const c
   weir__bytes_add_text(&key, options->file_name);
   weir__bytes_add_text(&key, source);
 
-  *code = (weir__code){0};
+  *code = (weir__binary){0};
   *is_cached = !options->no_cache && read_cache(&key, code);
   if (!*is_cached) {
     status = is_soft ? weir__soft_compile(caller, source, options, code)
@@ -135,7 +135,7 @@ weir_status weir__compile(const char *caller, const weir__on_device *on, const c
       weir__bytes_end(&packed);
     }
     if (status)
-      weir__code_end(code);
+      weir__binary_end(code);
   }
 end_key:
   weir__bytes_end(&key);
@@ -161,8 +161,8 @@ weir_status weir__image_load(const char *caller, const weir__on_device *on, cons
 
 static void close_library(void *library) { weir__library_close(library); }
 
-weir_status weir__code_load(const char *caller, const weir__on_device *on, const weir__code *code,
-                            weir_cu_module *module) {
+weir_status weir__binary_load(const char *caller, const weir__on_device *on, const weir__binary *code,
+                              weir_cu_module *module) {
   if (!weir__driver_can(on->driver, WEIR_DRIVER_HOST_KERNELS))
     return weir__image_load(caller, on, code->data, module);
   void *library = weir__soft_open(caller, code);

@@ -8,25 +8,25 @@
 #include "compute/kernel_cache.h"
 
 /* Compiled code. */
-typedef struct weir__code {
+typedef struct weir__binary {
   unsigned char *data; /* PTX with its NUL, a cubin, or a shared object of the host */
   size_t bytes;
   char *log;               /* the compiler's warnings; NULL if there are none */
   char **names, **lowered; /* the names that were asked for, and the symbols that they became */
   int name_count;
-} weir__code;
+} weir__binary;
 
-void weir__code_end(weir__code *code);
+void weir__binary_end(weir__binary *code);
 /* Room for the names; false if the host has no memory. */
-bool weir__code_names(weir__code *code, int count);
+bool weir__binary_names(weir__binary *code, int count);
 
 /* Compiles for the entered device, or takes the code from the cache. `options` is never NULL. */
 weir_status weir__compile(const char *caller, const weir__on_device *on, const char *source,
-                          const weir_compile_options *options, weir__code *code, bool *is_cached);
+                          const weir_compile_options *options, weir__binary *code, bool *is_cached);
 
 /* Loads code on the entered device. With host code, the shared object stays loaded until the module is gone. */
-weir_status weir__code_load(const char *caller, const weir__on_device *on, const weir__code *code,
-                            weir_cu_module *module);
+weir_status weir__binary_load(const char *caller, const weir__on_device *on, const weir__binary *code,
+                              weir_cu_module *module);
 
 /* Loads PTX, a cubin or a fatbin, with the driver's log in the error. */
 weir_status weir__image_load(const char *caller, const weir__on_device *on, const void *image, weir_cu_module *module);
@@ -57,18 +57,18 @@ typedef struct weir__nvrtc {
 void weir__nvrtc_replace(const weir__nvrtc *functions);
 
 /* What identifies the compiler and the architecture in a key. False, with the last error set, without NVRTC. */
-weir_status weir__nvrtc_key(const char *caller, const weir__on_device *on, const weir_compile_options *options,
-                            weir__bytes *key);
+weir_status weir__nvrtc_key(const char *caller, const weir__on_device *on, const char *source,
+                            const weir_compile_options *options, weir__bytes *key);
 weir_status weir__nvrtc_compile(const char *caller, const weir__on_device *on, const char *source,
-                                const weir_compile_options *options, weir__code *code);
+                                const weir_compile_options *options, weir__binary *code);
 
 /* ---- compile_soft.c ---- */
 
 weir_status weir__soft_key(const char *caller, weir__bytes *key);
 weir_status weir__soft_compile(const char *caller, const char *source, const weir_compile_options *options,
-                               weir__code *code);
+                               weir__binary *code);
 /* Loads a shared object from memory; NULL, with the last error set, if that fails. */
-void *weir__soft_open(const char *caller, const weir__code *code);
+void *weir__soft_open(const char *caller, const weir__binary *code);
 
 /* ---- soft_source.c ---- */
 

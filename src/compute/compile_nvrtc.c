@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/library.h"
+#include "base/system.h"
 #include "compute/compile.h"
 #include "compute/libraries.h"
 
@@ -81,17 +83,48 @@ static weir_status check(const char *caller, const weir__nvrtc *nvrtc, int resul
                     "%s: nvrtc%s failed: %s (%d)", caller, call, nvrtc->GetErrorString(result), result);
 }
 
-/* What the program is compiled for. */
+/* What the program is compiled for, and with which headers. */
 typedef struct target {
   int major, minor; /* the version of NVRTC */
   int arch;         /* 90 */
   bool is_binary;
+  char include[1100]; /* "-I" and the folder of CUDA's headers; "" if there is none */
 } target;
+
+/* The folder of cuda_fp16.h and others, which NVRTC does not contain: beside the library, in the package of the runtime, or
+ * in the toolkit. */
+static void find_headers(char include[1100]) {
+  char path[1024] = "", file[1200];
+  const char *how, *home = weir__secure_getenv("CUDA_HOME"), *other = weir__secure_getenv("CUDA_PATH");
+  if (weir_library_find("nvrtc", path, sizeof path, &how) || !strrchr(path, '/'))
+    *path = 0;
+  else
+    *strrchr(path, '/') = 0;
+  const struct {
+    const char *root, *below;
+  } places[] = {{path, "/../include"},
+                {path, "/../../cuda_runtime/include"},
+                {home, "/include"},
+                {other, "/include"},
+                {"/usr/local/cuda", "/include"}};
+  for (size_t i = 0; i < WEIR_COUNT_OF(places); i++) {
+    if (!places[i].root || !*places[i].root)
+      continue;
+    snprintf(file, sizeof file, "%.1000s%s/cuda_fp16.h", places[i].root, places[i].below);
+    if (!access(file, R_OK)) {
+      snprintf(include, 1100, "-I%.1000s%s", places[i].root, places[i].below);
+      return;
+    }
+  }
+}
 
 /* A device newer than the compiler gets PTX of the newest architecture that the compiler knows. */
 static weir_status choose_target(const char *caller, const weir__on_device *on, const weir__nvrtc *nvrtc,
-                                 const weir_compile_options *options, target *t) {
+                                 const char *source, const weir_compile_options *options, target *t) {
   int major, minor, count = 0;
+  *t = (target){0};
+  if (strstr(source, "#include") && !replaced)
+    find_headers(t->include);
   weir_status status = weir_device_capability(on->device, &major, &minor);
   if (status)
     return weir__fail_as(caller, status);
@@ -130,18 +163,19 @@ static weir_status choose_target(const char *caller, const weir__on_device *on, 
   return WEIR_OK;
 }
 
-weir_status weir__nvrtc_key(const char *caller, const weir__on_device *on, const weir_compile_options *options,
-                            weir__bytes *key) {
+weir_status weir__nvrtc_key(const char *caller, const weir__on_device *on, const char *source,
+                            const weir_compile_options *options, weir__bytes *key) {
   const weir__nvrtc *nvrtc;
   target t;
   weir_status status = get_nvrtc(caller, &nvrtc);
   if (!status)
-    status = choose_target(caller, on, nvrtc, options, &t);
+    status = choose_target(caller, on, nvrtc, source, options, &t);
   if (status)
     return status;
   char text[96];
   snprintf(text, sizeof text, "nvrtc %d.%d %s_%d", t.major, t.minor, t.is_binary ? "sm" : "compute", t.arch);
   weir__bytes_add_text(key, text);
+  weir__bytes_add_text(key, t.include);
   return WEIR_OK;
 }
 
@@ -158,7 +192,7 @@ static char *read_log(const weir__nvrtc *nvrtc, void *program) {
 }
 
 static weir_status read_code(const char *caller, const weir__nvrtc *nvrtc, const target *t, void *program,
-                             weir__code *code) {
+                             weir__binary *code) {
   size_t bytes = 0;
   weir_status status = t->is_binary ? check(caller, nvrtc, nvrtc->GetCUBINSize(program, &bytes), "GetCUBINSize")
                                     : check(caller, nvrtc, nvrtc->GetPTXSize(program, &bytes), "GetPTXSize");
@@ -173,8 +207,8 @@ static weir_status read_code(const char *caller, const weir__nvrtc *nvrtc, const
 }
 
 static weir_status read_names(const char *caller, const weir__nvrtc *nvrtc, void *program,
-                              const weir_compile_options *options, weir__code *code) {
-  bool has_memory = weir__code_names(code, options->name_count);
+                              const weir_compile_options *options, weir__binary *code) {
+  bool has_memory = weir__binary_names(code, options->name_count);
   for (int i = 0; has_memory && i < options->name_count; i++) {
     const char *lowered;
     weir_status status =
@@ -207,21 +241,23 @@ static int list_options(const target *t, const char *source, const weir_compile_
     list[count++] = "--pch";
   for (int i = 0; i < options->option_count; i++)
     list[count++] = options->options[i];
+  if (*t->include)
+    list[count++] = t->include; /* last: the program's own folders come first */
   return count;
 }
 
 weir_status weir__nvrtc_compile(const char *caller, const weir__on_device *on, const char *source,
-                                const weir_compile_options *options, weir__code *code) {
+                                const weir_compile_options *options, weir__binary *code) {
   enum { NVRTC_COMPILATION = 6 };
   const weir__nvrtc *nvrtc;
   target t;
   void *program = NULL;
   weir_status status = get_nvrtc(caller, &nvrtc);
   if (!status)
-    status = choose_target(caller, on, nvrtc, options, &t);
+    status = choose_target(caller, on, nvrtc, source, options, &t);
   if (status)
     return status;
-  const char **list = calloc((size_t)options->option_count + 4, sizeof *list);
+  const char **list = calloc((size_t)options->option_count + 5, sizeof *list);
   if (!list)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the options", caller);
   status = check(caller, nvrtc,

@@ -293,7 +293,7 @@ static weir_status check_headers(const char *caller, const weir_compile_options 
 }
 
 weir_status weir__soft_compile(const char *caller, const char *source, const weir_compile_options *options,
-                               weir__code *code) {
+                               weir__binary *code) {
   char compiler[PATH_MAX], path[2048];
   folder f;
   command c = {0};
@@ -337,7 +337,7 @@ weir_status weir__soft_compile(const char *caller, const char *source, const wei
     if (!code->data)
       status = weir__fail(WEIR_ERROR_SYSTEM, "%s: the compiled object cannot be read: %s", caller, strerror(errno));
   }
-  if (!status && !weir__code_names(code, 0))
+  if (!status && !weir__binary_names(code, 0))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the names", caller);
 remove_folder:
   remove_folder(&f);
@@ -349,7 +349,7 @@ end_text:
 
 /* The loader identifies a library by its path, so each is loaded from a new one. The file is not needed any more once it is
  * mapped. */
-void *weir__soft_open(const char *caller, const weir__code *code) {
+void *weir__soft_open(const char *caller, const weir__binary *code) {
   folder f;
   char path[1100];
   if (!make_folder(&f)) {

@@ -10,6 +10,7 @@
 #pragma GCC visibility push(default)
 #include "weir/compute.h"
 #include "weir/dtype.h"
+#include "weir/jiterator.h"
 #include "weir/kernel.h"
 #include "weir/random.h"
 #pragma GCC visibility pop

@@ -57,11 +57,15 @@ static void see_image(void *context, const weir__image *image) {
     snprintf(s->path, sizeof s->path, "%s", image->path);
 }
 
+/* A library that the loader found by its name is shown with the path that it was loaded from. */
 static bool try_open(struct library *library, const char *path, const char *how) {
   library->handle = weir__library_open(path);
   if (!library->handle)
     return false;
-  library->path = strdup(path);
+  search s = {.plain = path};
+  if (!strchr(path, '/'))
+    weir__images_each(see_image, &s);
+  library->path = strdup(*s.path ? s.path : path);
   library->how = how;
   return true;
 }

@@ -178,17 +178,17 @@ weir_status weir_module_compile(int device, const char *source, const weir_compi
     status = weir__compute_enter(__func__, device, &on);
   if (status)
     return status;
-  weir__code code = {0};
+  weir__binary code = {0};
   weir_module *made = new_module(&on);
   if (!made)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the module", __func__);
   if (!status)
     status = weir__compile(__func__, &on, source, &all, &code, &made->is_cached);
   if (!status)
-    status = weir__code_load(__func__, &on, &code, &made->handle);
+    status = weir__binary_load(__func__, &on, &code, &made->handle);
   weir__compute_leave(&on);
   if (status) {
-    weir__code_end(&code);
+    weir__binary_end(&code);
     free(made);
     return status;
   }

@@ -133,5 +133,8 @@ weir_status weir__driver_check_stream(const char *caller, weir_driver *driver, w
 }
 
 weir_status weir_report_result(weir_driver *driver, weir_cu_result result, const char *caller, const char *call) {
+  WEIR__CHECK_ARGUMENT(driver);
+  WEIR__CHECK_ARGUMENT(caller);
+  WEIR__CHECK_ARGUMENT(call);
   return weir__driver_status(driver, result, caller, call);
 }

@@ -279,11 +279,11 @@ static const weir__nvrtc fake = {fake_version, fake_text, fake_create,  fake_des
                                  fake_size,    fake_get,  fake_size,    fake_get,        fake_log_size,
                                  fake_log,     fake_add,  fake_lowered, fake_arch_count, fake_archs};
 
-static weir_status compile_nvrtc(const char *source, weir_compile_options *options, weir__code *code) {
+static weir_status compile_nvrtc(const char *source, weir_compile_options *options, weir__binary *code) {
   weir__on_device on;
   weir__bytes key = {0};
   assert_ok(weir__compute_enter("weir_test", 0, &on));
-  weir_status status = weir__nvrtc_key("weir_test", &on, options, &key);
+  weir_status status = weir__nvrtc_key("weir_test", &on, source, options, &key);
   if (!status)
     status = weir__nvrtc_compile("weir_test", &on, source, options, code);
   weir__bytes_end(&key);
@@ -300,7 +300,7 @@ static void test_failing_calls_of_nvrtc(void **state) {
   weir__nvrtc_replace(&fake);
   weir_status status = WEIR_ERROR_DRIVER;
   for (failing_call = 1; status; failing_call++) {
-    weir__code code = {0};
+    weir__binary code = {0};
     calls = 0;
     status = compile_nvrtc("code", &options, &code);
     if (status) {
@@ -312,15 +312,15 @@ static void test_failing_calls_of_nvrtc(void **state) {
       assert_string_equal(code.names[0], "scale<float>");
       assert_string_equal(code.lowered[0], "_Z5scaleIfE");
     }
-    weir__code_end(&code);
+    weir__binary_end(&code);
     assert_int_equal(live_programs, 0);
   }
   assert_in_range(failing_call, 10, 20);
   failing_call = 0;
-  weir__code code = {0};
+  weir__binary code = {0};
   assert_int_equal(compile_nvrtc("bad", &options, &code), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "a warning"));
-  weir__code_end(&code);
+  weir__binary_end(&code);
   weir__nvrtc_replace(NULL);
 }
 
@@ -336,20 +336,27 @@ static void test_nvrtc(void **state) {
   options.names = (const char *const[]){"scale<float>"};
   options.name_count = 1;
   options.target = WEIR_COMPILE_PTX;
-  weir__code code = {0};
+  weir__binary code = {0};
   assert_ok(compile_nvrtc("template <class T> __global__ void scale(T *p) { *p *= 2; }", &options, &code));
   char entry[256];
   snprintf(entry, sizeof entry, ".entry %s", code.lowered[0]);
   assert_non_null(strstr((char *)code.data, entry));
-  weir__code_end(&code);
+  weir__binary_end(&code);
   options.target = WEIR_COMPILE_BINARY;
   assert_ok(compile_nvrtc("template <class T> __global__ void scale(T *p) { *p *= 2; }", &options, &code));
   assert_memory_equal(code.data, "\177ELF", 4);
-  weir__code_end(&code);
+  weir__binary_end(&code);
   options.name_count = 0;
+  /* CUDA's headers, where they are installed. */
+  if (!compile_nvrtc("#include <cuda_fp16.h>\nextern \"C\" __global__ void f(__half *p) { *p = __hadd(*p, *p); }",
+                     &options, &code))
+    assert_memory_equal(code.data, "\177ELF", 4);
+  else
+    assert_non_null(strstr(weir_last_error(), "cuda_fp16.h"));
+  weir__binary_end(&code);
   assert_int_equal(compile_nvrtc("int x = nowhere;", &options, &code), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "\"nowhere\" is undefined"));
-  weir__code_end(&code);
+  weir__binary_end(&code);
 }
 
 int main(void) {

@@ -30,7 +30,7 @@ static void test_named(void **state) {
   weir__libraries_forget();
   setenv("WEIR_NCCL_LIBRARY", "libm.so.6", 1);
   assert_ok(weir_library_find("nccl", path, sizeof path, &how));
-  assert_string_equal(path, "libm.so.6");
+  assert_non_null(strstr(path, "/libm.so.6"));
   assert_string_equal(how, "named by the environment");
 }
 

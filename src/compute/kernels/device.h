@@ -9,8 +9,20 @@
 
 #ifdef WEIR_SOFT_CUDA
 
-using weir_half = __half;
-using weir_bfloat16 = __nv_bfloat16;
+/* Without operators of their own, as below: arithmetic is that of float. */
+struct alignas(2) weir_half {
+  unsigned short x;
+  weir_half() = default;
+  weir_half(float v) : x(weir_soft::float_to_half(v)) {}
+  operator float() const { return weir_soft::half_to_float(x); }
+};
+
+struct alignas(2) weir_bfloat16 {
+  unsigned short x;
+  weir_bfloat16() = default;
+  weir_bfloat16(float v) : x(weir_soft::float_to_bfloat16(v)) {}
+  operator float() const { return weir_soft::bfloat16_to_float(x); }
+};
 
 #else
 

@@ -169,13 +169,14 @@ extern "C" {
 #define WEIR_SOFT_MATH2(name)                                                                                          \
   double name(double, double) noexcept;                                                                                \
   float name##f(float, float) noexcept;
+/* clang-format off */
 #define WEIR_SOFT_ALL_MATH(ONE, TWO)                                                                                   \
-  ONE(sqrt)                                                                                                            \
-  ONE(cbrt) ONE(exp) ONE(exp2) ONE(expm1) ONE(log) ONE(log2) ONE(log10) ONE(log1p) ONE(sin) ONE(cos) ONE(tan)          \
-      ONE(asin) ONE(acos) ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf) ONE(erfc)  \
-          ONE(lgamma) ONE(tgamma) ONE(floor) ONE(ceil) ONE(round) ONE(rint) ONE(nearbyint) ONE(trunc) ONE(fabs)        \
-              ONE(logb) ONE(j0) ONE(j1) ONE(y0) ONE(y1) TWO(pow) TWO(atan2) TWO(fmod) TWO(fmin) TWO(fmax) TWO(hypot)   \
-                  TWO(copysign) TWO(remainder) TWO(nextafter) TWO(fdim)
+  ONE(sqrt) ONE(cbrt) ONE(exp) ONE(exp2) ONE(expm1) ONE(log) ONE(log2) ONE(log10) ONE(log1p) ONE(sin) ONE(cos)         \
+  ONE(tan) ONE(asin) ONE(acos) ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf)       \
+  ONE(erfc) ONE(lgamma) ONE(tgamma) ONE(floor) ONE(ceil) ONE(round) ONE(rint) ONE(nearbyint) ONE(trunc) ONE(fabs)      \
+  ONE(logb) ONE(j0) ONE(j1) ONE(y0) ONE(y1) TWO(pow) TWO(atan2) TWO(fmod) TWO(fmin) TWO(fmax) TWO(hypot)               \
+  TWO(copysign) TWO(remainder) TWO(nextafter) TWO(fdim)
+/* clang-format on */
 WEIR_SOFT_ALL_MATH(WEIR_SOFT_MATH1, WEIR_SOFT_MATH2)
 double fma(double, double, double) noexcept;
 float fmaf(float, float, float) noexcept;
