@@ -3,7 +3,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <weir/random.h>
 #include <weir/weir.h>
 
@@ -38,8 +37,11 @@ int main(void) {
   check(weir_generator_set_state(generator, state, sizeof state));
   check(weir_random_uniform(generator, memory, 2 * POINTS, WEIR_FLOAT32, 0, 1, stream));
   check(weir_copy(again, memory, sizeof again, stream));
-  printf("the saved state gives %s numbers\n", memcmp(points, again, sizeof points) ? "other" : "the same");
+  int different = 0;
+  for (int i = 0; i < 2 * POINTS; i++)
+    different += points[i] != again[i];
+  printf("the saved state gives %s numbers\n", different ? "other" : "the same");
   check(weir_free(memory));
   check(weir_shutdown());
-  return memcmp(points, again, sizeof points) != 0 || abs(inside - 78540) > 1000;
+  return different || abs(inside - 78540) > 1000;
 }

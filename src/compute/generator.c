@@ -186,8 +186,8 @@ static weir_status random_seed(const char *caller, uint64_t *seed) {
 
 weir_status weir_generator_default(int device, weir_generator **generator) {
   WEIR__CHECK_ARGUMENT(generator);
-  int resolved;
-  uint64_t seed;
+  int resolved = 0;
+  uint64_t seed = 0;
   weir_status status = resolve_device(__func__, device, &resolved);
   if (!status && weir_is_in_bad_fork())
     status = weir_device_get(&resolved); /* fails with the text about the fork */
@@ -197,9 +197,9 @@ weir_status weir_generator_default(int device, weir_generator **generator) {
     return status;
   weir__mutex_lock(&lock);
   if (!defaults[resolved]) {
-    weir_generator *made;
+    weir_generator *made = NULL;
     status = make_generator(__func__, resolved, NULL, &made);
-    if (!status) {
+    if (made) {
       made->is_default = true;
       made->state->seed = seed;
       defaults[resolved] = made;
@@ -654,7 +654,7 @@ static weir_status on_replay(void *context, weir_graph *graph, weir_stream strea
   for (size_t i = 0; uses_numbers && i < of->count && !status; i++) {
     generator_state *state = of->items[i].state;
     uint64_t offset = state->offset;
-    weir_stream on;
+    weir_stream on = stream;
     if (!of->items[i].increment)
       continue;
     status = advance(caller, state, of->items[i].increment, false);

@@ -215,18 +215,19 @@ static weir_status run(fill *fill, void *pointer, uint64_t count, weir_dtype dty
 /* ---- Integers ---- */
 
 /* base + (number modulo modulus); modulus 0 uses all bits. */
-static weir_status fill_integers(fill *fill, void *pointer, uint64_t count, weir_dtype dtype, bool wide,
+static weir_status fill_integers(const fill *common, void *pointer, uint64_t count, weir_dtype dtype, bool wide,
                                  uint64_t modulus, int64_t base) {
   static weir__builtin narrow_kernel = WEIR__BUILTIN("random", "weir_rng_int32");
   static weir__builtin wide_kernel = WEIR__BUILTIN("random", "weir_rng_int64");
   int type = (int)dtype;
   uint32_t narrow_modulus = (uint32_t)modulus;
-  fill->kernel = wide ? &wide_kernel : &narrow_kernel;
-  fill->unroll = wide ? 2 : 4;
-  fill->arguments[0] = &type;
-  fill->arguments[1] = wide ? (void *)&modulus : &narrow_modulus;
-  fill->arguments[2] = &base;
-  return run(fill, pointer, count, dtype);
+  fill fill = *common;
+  fill.kernel = wide ? &wide_kernel : &narrow_kernel;
+  fill.unroll = wide ? 2 : 4;
+  fill.arguments[0] = &type;
+  fill.arguments[1] = wide ? (void *)&modulus : &narrow_modulus;
+  fill.arguments[2] = &base;
+  return run(&fill, pointer, count, dtype);
 }
 
 weir_status weir_random_bits(weir_generator *generator, void *pointer, uint64_t count, weir_dtype dtype,
@@ -349,18 +350,19 @@ static int place_of(weir_dtype dtype) {
 }
 
 /* Runs a kernel with up to three numbers, which are double for float64 and otherwise float. */
-static weir_status fill_floats(fill *fill, void *pointer, uint64_t count, weir_dtype dtype, weir__builtin *kernels,
-                               const double *numbers, int number_count) {
+static weir_status fill_floats(const fill *common, void *pointer, uint64_t count, weir_dtype dtype,
+                               weir__builtin *kernels, const double *numbers, int number_count) {
   double wide[3];
   float narrow[3];
+  fill fill = *common;
   for (int i = 0; i < number_count; i++) {
     wide[i] = numbers[i];
     narrow[i] = (float)numbers[i];
-    fill->arguments[i] = dtype == WEIR_FLOAT64 ? (void *)&wide[i] : &narrow[i];
+    fill.arguments[i] = dtype == WEIR_FLOAT64 ? (void *)&wide[i] : &narrow[i];
   }
-  fill->kernel = &kernels[place_of(dtype)];
-  fill->unroll = dtype == WEIR_FLOAT64 ? 2 : 4;
-  return run(fill, pointer, count, dtype);
+  fill.kernel = &kernels[place_of(dtype)];
+  fill.unroll = dtype == WEIR_FLOAT64 ? 2 : 4;
+  return run(&fill, pointer, count, dtype);
 }
 
 weir_status weir_random_uniform(weir_generator *generator, void *pointer, uint64_t count, weir_dtype dtype, double low,

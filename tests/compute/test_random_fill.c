@@ -89,7 +89,7 @@ enum { SEED = 1234567 };
 static weir_generator *generator;
 static weir_stream stream;
 static void *memory;
-static unsigned char *host;
+static void *host;
 
 static void open_memory(struct geometry geometry, size_t bytes) {
   stream = new_stream(0);
@@ -164,7 +164,7 @@ static void test_integers(void **state) {
   assert_ok(weir_random_bits(generator, memory, COUNT, WEIR_UINT8, stream));
   fetch(COUNT);
   for (int i = 0; i < COUNT; i++)
-    assert_int_equal(host[i], model_word(small, SEED, 12, COUNT, i) & 255);
+    assert_int_equal(((uint8_t *)host)[i], model_word(small, SEED, 12, COUNT, i) & 255);
   static const struct {
     weir_dtype dtype;
     uint64_t modulus;
@@ -187,7 +187,7 @@ static void test_integers(void **state) {
       case WEIR_UINT8:
       case WEIR_INT8:
       case WEIR_BOOL:
-        found = host[i];
+        found = ((uint8_t *)host)[i];
         break;
       case WEIR_INT16:
         found = ((int16_t *)host)[i];
@@ -362,7 +362,7 @@ static void test_bernoulli(void **state) {
     assert_ok(weir_random_bernoulli(generator, memory, count, WEIR_BOOL, 0.5, stream));
     fetch(count);
     for (uint64_t i = 0; i < count; i += step_of(count))
-      assert_int_equal(host[i], model_float(model_word(h200, SEED, 12, count, i)) < 0.5f);
+      assert_int_equal(((uint8_t *)host)[i], model_float(model_word(h200, SEED, 12, count, i)) < 0.5f);
     rewind_generator();
     assert_ok(weir_random_bernoulli(generator, memory, count, WEIR_FLOAT64, 0.3, stream));
     assert_int_equal(offset_now(), 12 + model_advance(h200, count, 2));
