@@ -175,13 +175,12 @@ void weir_generator_destroy(weir_generator *generator) {
   free(generator);
 }
 
-/* 53 bits, which a double represents exactly. */
+/* 53 bits, which a double represents exactly. Sets 0 if it fails. */
 static weir_status random_seed(const char *caller, uint64_t *seed) {
-  uint64_t bits;
-  if (getrandom(&bits, sizeof bits, 0) != sizeof bits)
-    return weir__fail(WEIR_ERROR_SYSTEM, "%s: the operating system has no random numbers", caller);
-  *seed = bits >> 11;
-  return WEIR_OK;
+  uint64_t bits = 0;
+  bool has_bits = getrandom(&bits, sizeof bits, 0) == sizeof bits;
+  *seed = has_bits ? bits >> 11 : 0;
+  return has_bits ? WEIR_OK : weir__fail(WEIR_ERROR_SYSTEM, "%s: the operating system has no random numbers", caller);
 }
 
 weir_status weir_generator_default(int device, weir_generator **generator) {
