@@ -258,23 +258,22 @@ weir_status weir_random_integers(weir_generator *generator, void *pointer, uint6
 /* The power of two below a positive number, as an exponent. */
 static int log2_of(uint64_t value) { return 63 - __builtin_clzll(value); }
 
-/* A double as an integer, without undefined behaviour at the end of the range. */
-static int64_t to_integer(double value) {
-  if (value >= 0x1p63)
-    return INT64_MIN; /* what x86-64 makes of it */
-  return (int64_t)value;
+/* An integer that was stored as an element and read back. A value that is too large becomes what x86-64 makes of it. */
+static int64_t through(weir_dtype dtype, int64_t value) {
+  double stored = dtype == WEIR_FLOAT64 ? (double)value : rounded_to(dtype, (float)value);
+  return fabs(stored) < 0x1p63 ? (int64_t)stored : INT64_MIN;
 }
 
 /* An integer that a float type cannot represent may round to a value outside of [low, high). PyTorch therefore moves the
  * bounds to the next values inside. */
 static void narrow_bounds(weir_dtype dtype, int64_t *low, int64_t *high) {
   int digits = digits_of(dtype);
-  int64_t after = *low == INT64_MAX ? *low : to_integer(rounded_to(dtype, (double)(*low + 1)));
+  int64_t after = *low == INT64_MAX ? *low : through(dtype, *low + 1);
   if (*low != -1 && after < *low) {
     uint64_t size = *low + 1 < 0 ? 0 - (uint64_t)(*low + 1) : (uint64_t)(*low + 1);
     *low = after + (int64_t)(1ull << (log2_of(size) - digits + 1));
   }
-  int64_t before = *high == INT64_MIN ? *high : to_integer(rounded_to(dtype, (double)(*high - 1)));
+  int64_t before = *high == INT64_MIN ? *high : through(dtype, *high - 1);
   if (*high != 1 && before >= *high) {
     uint64_t size = *high - 1 < 0 ? 0 - (uint64_t)(*high - 1) : (uint64_t)(*high - 1);
     *high = before - (int64_t)(1ull << (log2_of(size) - digits + 1));
@@ -387,8 +386,9 @@ weir_status weir_random_uniform(weir_generator *generator, void *pointer, uint64
                       weir_dtype_name(dtype), high, low);
   low = rounded_to(dtype, low);
   high = rounded_to(dtype, high);
-  /* For 16 bits the difference is a value of the type, too. */
-  double numbers[] = {low, high, rounded_to(dtype, high - low)};
+  /* The difference is a value of the type, computed as a float if that is not float64. */
+  double range = dtype == WEIR_FLOAT64 ? high - low : rounded_to(dtype, (float)high - (float)low);
+  double numbers[] = {low, high, range};
   return fill_floats(&fill, pointer, count, dtype, uniform_kernels, numbers, 3);
 }
 

@@ -119,6 +119,8 @@ def test_randint():
         compare("weir_random_randint", dtype, lambda t: t.random_(-100, 1000), whole(-100), whole(1000))
     compare("weir_random_randint", "float16", lambda t: t.random_(0, 65504), whole(0), whole(65504))
     compare("weir_random_randint", "bfloat16", lambda t: t.random_(0, 2**20), whole(0), whole(2**20))
+    low, high = -(2**40) - 3, 2**40 + 5  # neither is a float32; PyTorch warns about it
+    compare("weir_random_randint", "float32", lambda t: t.random_(low, high), whole(low), whole(high))
 
 
 def test_uniform():
