@@ -17,6 +17,17 @@ const weir_cli_variable weir_cli_environment[] = {
     {NULL, "CUDA_MODULE_LOADING", "LAZY or EAGER", "LAZY in Python, else the driver's default",
      "when the driver loads kernels; the Python package sets it if it is not set"},
 
+    {"Kernels", "WEIR_NVRTC_LIBRARY, WEIR_CUBLAS_LIBRARY, WEIR_NCCL_LIBRARY", "the name or path of a library",
+     "searched for", "the library to load as NVRTC, cuBLAS or NCCL; ignored in set-user-ID programs"},
+    {NULL, "WEIR_CXX", "the name or path of a program", "c++, g++ or clang++",
+     "the C++ compiler with which the software device compiles kernels"},
+    {NULL, "WEIR_CACHE_DIR", "a folder", "$XDG_CACHE_HOME/weir or ~/.cache/weir", "where compiled kernels are kept"},
+    {NULL, "WEIR_CACHE_SIZE", "a size such as 500MB", "1GiB", "the size above which old ones are removed"},
+    {NULL, "XDG_CACHE_HOME, HOME", "a folder", NULL, "where that folder is, if WEIR_CACHE_DIR is not set"},
+    {NULL, "CUDA_HOME, CUDA_PATH", "a folder", "/usr/local/cuda",
+     "a CUDA toolkit, in which libraries are looked for last"},
+    {NULL, "TMPDIR", "a folder", "/tmp", "where source and object files are while a kernel is compiled"},
+
     {"Allocator", "WEIR_ALLOC_CONF", "key:value pairs, see 'weir help settings'", "the first of PyTorch's that is set",
      "the allocator's settings, such as expandable_segments:True"},
     {NULL, "PYTORCH_CUDA_ALLOC_CONF, PYTORCH_HIP_ALLOC_CONF, PYTORCH_ALLOC_CONF", "as WEIR_ALLOC_CONF",

@@ -10,6 +10,9 @@
 #include "cli.h"
 #include "json.h"
 #include "weir/weir.h"
+#ifdef WEIR_HAVE_COMPUTE
+#include "weir/kernel.h"
+#endif
 
 enum { REASON_SIZE = 512 };
 
@@ -93,6 +96,29 @@ static weir_status print_devices(int count, bool json) {
   return WEIR_OK;
 }
 
+/* NVIDIA's libraries that libweir_compute loads, and where they are. */
+static void print_libraries(bool json) {
+#ifdef WEIR_HAVE_COMPUTE
+  static const char *const names[] = {"nvrtc", "cublas", "nccl"};
+  if (json)
+    WEIR_CLI_JSON(JSON_OBJECT("libraries"));
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
+    char path[1024] = "";
+    const char *how = "not found";
+    bool is_found = !weir_library_find(names[i], path, sizeof path, &how);
+    if (json)
+      WEIR_CLI_JSON(JSON_OBJECT(names[i]), JSON_TEXT("path", path), JSON_TEXT("how", how), JSON_CLOSE);
+    else
+      printf("%-9s %-6s %s%s%s%s\n", i == 0 ? "Libraries" : "", names[i], path, is_found ? " (" : "", how,
+             is_found ? ")" : "");
+  }
+  if (json)
+    WEIR_CLI_JSON(JSON_CLOSE);
+#else
+  (void)json;
+#endif
+}
+
 static weir_status print_report(const report *report, bool json) {
   if (!json) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -109,6 +135,7 @@ static weir_status print_report(const report *report, bool json) {
     if (visible)
       printf(", with CUDA_VISIBLE_DEVICES=\"%s\"", visible);
     fputs("\n", stdout);
+    print_libraries(false);
     return print_devices(report->device_count, false);
   }
   weir_cli_json_begin(2);
@@ -117,6 +144,7 @@ static weir_status print_report(const report *report, bool json) {
                 JSON_INTEGER("cuda_version", report->version), JSON_CLOSE, JSON_LIST("devices"));
   weir_status status = print_devices(report->device_count, true);
   WEIR_CLI_JSON(JSON_CLOSE);
+  print_libraries(true);
   weir_cli_json_end();
   return status;
 }

@@ -6,6 +6,7 @@
 #define WEIR_ADAPTER_H
 
 #include "weir/alloc.h"
+#include "weir/driver.h"
 #include "weir/status.h"
 
 #ifdef __cplusplus
@@ -34,6 +35,18 @@ weir_status weir_bytes_parse(const char *text, unsigned long long *bytes);
  * include those too. */
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                       size_t *count);
+
+/* ---- For libraries beside libweir, whose errors are reported as Weir's own ---- */
+
+/* Sets the last error of the calling thread and returns `status`. The text is "call: why". */
+weir_status weir_report_error(weir_status status, const char *text);
+
+/* WEIR_OK for WEIR_CU_SUCCESS. Otherwise sets a last error that names the public call `caller`, the driver call as it is
+ * written in the source, and the reason that the driver gives, and returns the status of that result. */
+weir_status weir_report_result(weir_driver *driver, weir_cu_result result, const char *caller, const char *call);
+
+/* Replaces the name of the inner call in the last error by `caller`, unless `status` is WEIR_OK. Returns `status`. */
+weir_status weir_report_as(const char *caller, weir_status status);
 
 #ifdef __cplusplus
 }

@@ -157,6 +157,20 @@ enum {
   WEIR_CU_MEMORY_TYPE_HOST = 1,
   WEIR_CU_MEMORY_TYPE_DEVICE = 2,
 
+  WEIR_CU_FUNC_ATTR_MAX_THREADS_PER_BLOCK = 0,
+  WEIR_CU_FUNC_ATTR_SHARED_SIZE = 1, /* static shared memory in bytes */
+  WEIR_CU_FUNC_ATTR_CONST_SIZE = 2,
+  WEIR_CU_FUNC_ATTR_LOCAL_SIZE = 3, /* of a thread */
+  WEIR_CU_FUNC_ATTR_NUM_REGS = 4,   /* of a thread; 0 on the software device */
+  WEIR_CU_FUNC_ATTR_PTX_VERSION = 5,
+  WEIR_CU_FUNC_ATTR_BINARY_VERSION = 6,
+  WEIR_CU_FUNC_ATTR_MAX_DYNAMIC_SHARED_SIZE = 8,
+
+  WEIR_CU_JIT_INFO_LOG_BUFFER = 3,
+  WEIR_CU_JIT_INFO_LOG_BUFFER_SIZE = 4,
+  WEIR_CU_JIT_ERROR_LOG_BUFFER = 5,
+  WEIR_CU_JIT_ERROR_LOG_BUFFER_SIZE = 6,
+
   WEIR_CU_ATTR_MAX_THREADS_PER_BLOCK = 1,
   WEIR_CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK = 8,
   WEIR_CU_ATTR_WARP_SIZE = 10,
@@ -286,7 +300,10 @@ enum {
   /* The host can read and write device memory at its address. */
   WEIR_DRIVER_HOST_ACCESS = 1 << 3,
   /* An invalid or destroyed stream handle is WEIR_CU_INVALID_HANDLE. With NVIDIA's driver it is undefined behaviour. */
-  WEIR_DRIVER_CHECKS_STREAMS = 1 << 4
+  WEIR_DRIVER_CHECKS_STREAMS = 1 << 4,
+  /* Kernels are functions of the host: ModuleLoadData takes a weir_soft_image (weir/soft.h), and PTX only names functions
+   * that were registered. */
+  WEIR_DRIVER_HOST_KERNELS = 1 << 5
 };
 
 /* The numbers of the entries, for counting calls and making them fail. */

@@ -434,6 +434,12 @@ WEIR_DRIVER_ENTRY(DeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, OPTIONAL, (we
 WEIR_DRIVER_ENTRY(ModuleLoadData, cuModuleLoadData, 2000, REQUIRED, (weir_cu_module * module, const void *image),
                   (module, image))
 
+/* The same with options of the PTX compiler, WEIR_CU_JIT_*: values[i] is the value of options[i] itself, or a pointer to
+ * its buffer. The software device knows the error log, and ignores the others. */
+WEIR_DRIVER_ENTRY(ModuleLoadDataEx, cuModuleLoadDataEx, 2010, REQUIRED,
+                  (weir_cu_module * module, const void *image, unsigned count, int *options, void **values),
+                  (module, image, count, options, values))
+
 /* Waits for the work of the device. [unsafe in capture] */
 WEIR_DRIVER_ENTRY(ModuleUnload, cuModuleUnload, 2000, REQUIRED, (weir_cu_module module), (module))
 
@@ -447,6 +453,25 @@ WEIR_DRIVER_ENTRY(LaunchKernel, cuLaunchKernel, 4000, REQUIRED,
                    unsigned block_y, unsigned block_z, unsigned shared_bytes, weir_cu_stream stream, void **params,
                    void **extra),
                   (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params, extra))
+
+/* One of WEIR_CU_FUNC_ATTR_* of a kernel; INVALID_VALUE for an unknown one. */
+WEIR_DRIVER_ENTRY(FuncGetAttribute, cuFuncGetAttribute, 2020, REQUIRED,
+                  (int *value, int attribute, weir_cu_function function), (value, attribute, function))
+
+/* Only WEIR_CU_FUNC_ATTR_MAX_DYNAMIC_SHARED_SIZE can be set on every device: a launch with more dynamic shared memory is
+ * INVALID_VALUE. Its default is 48 KiB less the static shared memory. */
+WEIR_DRIVER_ENTRY(FuncSetAttribute, cuFuncSetAttribute, 9000, REQUIRED,
+                  (weir_cu_function function, int attribute, int value), (function, attribute, value))
+
+/* Offset and size of a parameter; bytes may be NULL. INVALID_VALUE once index is not below the number of parameters. */
+WEIR_DRIVER_ENTRY(FuncGetParamInfo, cuFuncGetParamInfo, 12040, OPTIONAL,
+                  (weir_cu_function function, size_t index, size_t *offset, size_t *bytes),
+                  (function, index, offset, bytes))
+
+/* How many blocks of this many threads one multiprocessor can run at a time. */
+WEIR_DRIVER_ENTRY(OccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050,
+                  REQUIRED, (int *blocks, weir_cu_function function, int block_threads, size_t dynamic_bytes),
+                  (blocks, function, block_threads, dynamic_bytes))
 
 /* ---- Profiler ---- */
 

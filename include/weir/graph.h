@@ -81,6 +81,27 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *hooks);
 /* The current hooks; all functions are NULL if there are none. Initialize hooks with weir_graph_memory_hooks_init. */
 weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *hooks);
 
+/* Functions of a library above the runtime that prepares captures and replays, as random generators do
+ * (weir/random.h). They run under the lock of the graph, so they must not call it; any of them may be NULL. */
+typedef struct weir_graph_hooks {
+  size_t size; /* sizeof(weir_graph_hooks) */
+  /* Before the capture and before the memory hooks, so that work and allocations here are not part of it. If it
+   * fails, so does the capture. */
+  weir_status (*begin)(void *context, weir_graph *graph, weir_stream stream);
+  /* Once after each successful begin; captured is 0 if the capture failed or was abandoned. */
+  void (*end)(void *context, weir_graph *graph, int captured);
+  /* Before each launch, with its stream. If it fails, the graph is not launched. */
+  weir_status (*replay)(void *context, weir_graph *graph, weir_stream stream);
+  /* When the graph is destroyed, after its last end. */
+  void (*destroy)(void *context, weir_graph *graph);
+  void *context;
+} weir_graph_hooks;
+
+void weir_graph_hooks_init(weir_graph_hooks *hooks);
+
+/* NULL removes them. Replacing or removing hooks during a capture is WEIR_ERROR_BAD_STATE. */
+weir_status weir_graph_set_hooks(const weir_graph_hooks *hooks);
+
 #ifdef __cplusplus
 }
 #endif

@@ -55,6 +55,11 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where);
 #define WEIR__STRING(x) WEIR__STRING_(x)
 #define WEIR__STRING_(x) #x
 
+/* Calls fn(context) at every shutdown of the runtime, before the contexts are released: on the thread that shuts it down,
+ * in the reverse order of registration. fn may call the driver, and must not start or shut down the runtime. A
+ * registration lasts as long as the process. */
+weir_status weir_at_shutdown(void (*fn)(void *context), void *context);
+
 /* The sync debug mode: whether a call that makes the host wait for a stream (weir_stream_synchronize, blocking
  * copies) is allowed, logs a warning, or fails. */
 typedef enum weir_sync_debug { WEIR_SYNC_DEBUG_DEFAULT, WEIR_SYNC_DEBUG_WARN, WEIR_SYNC_DEBUG_ERROR } weir_sync_debug;

@@ -70,6 +70,28 @@ typedef weir_cu_result (*weir_soft_kernel)(const weir_soft_launch *launch);
 weir_status weir_soft_register_kernel(weir_driver *soft, const char *name, weir_soft_kernel kernel, int param_count,
                                       const size_t *param_bytes);
 
+/* A kernel of an image. */
+typedef struct weir_soft_entry {
+  const char *name;
+  weir_soft_kernel function;
+  int param_count; /* at most 64 */
+  const size_t *param_bytes;
+  unsigned shared_bytes; /* static shared memory */
+  unsigned reserved;
+} weir_soft_entry;
+
+/* Kernels that are compiled for the host, in the form that ModuleLoadData takes: the image is the address of this struct.
+ * What it points to stays valid until `release` is called, which happens once no module, no work and no graph uses it any
+ * more. `release` runs under the locks of the device and must not call it. */
+typedef struct weir_soft_image {
+  char magic[16]; /* WEIR_SOFT_IMAGE_MAGIC */
+  size_t size;    /* sizeof(weir_soft_image) */
+  const weir_soft_entry *const *begin, *const *end;
+  void (*release)(void *context); /* may be NULL */
+  void *context;
+} weir_soft_image;
+#define WEIR_SOFT_IMAGE_MAGIC "\177weir kernels 1"
+
 /* ---- Counting ---- */
 
 /* The number of live objects over all devices. All are 0 for a correct program that has cleaned up. */

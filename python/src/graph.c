@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "pyweir.h"
+#include "weir/random.h"
 
 /* ---- Pool ids ---- */
 
@@ -153,6 +154,15 @@ static PyObject *graph_debug_dump(PyObject *self, PyObject *args, PyObject *keyw
   return pyweir_none(status);
 }
 
+static PyObject *graph_register_generator_state(PyObject *self, PyObject *object) {
+  weir_generator *generator = pyweir_generator_get(object);
+  weir_status status;
+  if (!generator)
+    return NULL;
+  PYWEIR_CALL(status, weir_graph_register_generator(graph_of(self), generator));
+  return pyweir_none(status);
+}
+
 static PyObject *graph_reduce(PyObject *self, PyObject *unused) {
   (void)unused;
   return PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s: a graph belongs to its process",
@@ -178,6 +188,10 @@ static PyMethodDef graph_methods[] = {
      "enable_debug_mode($self)\n--\n\nKeeps the information for debug_dump(). Must be called before the capture."},
     {"debug_dump", PYWEIR_KEYWORDS(graph_debug_dump),
      "debug_dump($self, debug_path)\n--\n\nWrites the captured graph to a file in the DOT format. Works once."},
+    {"register_generator_state", graph_register_generator_state, METH_O,
+     "register_generator_state($self, generator, /)\n--\n\n"
+     "Lets the capture use a generator beside the default one. Each replay advances it. Must be called before the\n"
+     "capture."},
     {"__reduce__", graph_reduce, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

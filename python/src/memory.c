@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "weir/compute.h"
+
 /* Written once, with the GIL, when the runtime starts. It is never destroyed, since buffers may outlive all else. */
 static weir_allocator *allocator;
 static const weir_driver *memory_driver;
@@ -57,6 +59,8 @@ int pyweir_memory_start(void) {
   if (pyweir_frames_wanted() && pyweir_frames_use(true) != 0)
     return -1;
   PYWEIR_CALL(status, make_allocator(&made));
+  if (status == WEIR_OK)
+    status = weir_compute_use_allocator(made);
   if (status == WEIR_OK)
     allocator = made;
   weir_history_info info = {.size = sizeof info};

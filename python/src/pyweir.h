@@ -27,6 +27,7 @@
   X(cudart)                                                                                                            \
   X(stream)                                                                                                            \
   X(event)                                                                                                             \
+  X(random)                                                                                                            \
   X(graph)                                                                                                             \
   X(memory)                                                                                                            \
   X(buffer)                                                                                                            \
@@ -37,7 +38,8 @@
   X(pluggable)                                                                                                         \
   X(host)                                                                                                              \
   X(ipc)                                                                                                               \
-  X(offline)
+  X(offline)                                                                                                           \
+  X(kernel)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)
@@ -128,6 +130,10 @@ PyObject *pyweir_event_new(void);
 /* Record and wait, for the methods of both classes (event.c). */
 int pyweir_event_record(PyObject *event, weir_stream stream);
 int pyweir_event_wait(PyObject *event, weir_stream stream);
+
+/* Returns the generator of a weir.Generator, or NULL with a TypeError (random.c). */
+typedef struct weir_generator weir_generator;
+weir_generator *pyweir_generator_get(PyObject *object);
 
 /* A pool id is a tuple of two integers. */
 int pyweir_parse_pool_id(PyObject *object, weir_pool_id *id);

@@ -229,6 +229,62 @@ static PyObject *stream_spin(PyObject *self, PyObject *argument) {
   return pyweir_none(status);
 }
 
+/* A function of the program and its arguments, for a host function. */
+typedef struct host_call {
+  PyObject *function, *args, *keywords;
+  bool is_captured; /* a graph may run it any number of times */
+} host_call;
+
+static void end_host_call(host_call *call) {
+  Py_XDECREF(call->function);
+  Py_XDECREF(call->args);
+  Py_XDECREF(call->keywords);
+  PyMem_RawFree(call);
+}
+
+/* On a thread of the driver. */
+static void run_host_call(void *data) {
+  host_call *call = data;
+  if (!Py_IsInitialized())
+    return;
+  PyGILState_STATE gil = PyGILState_Ensure();
+  PyObject *result = PyObject_Call(call->function, call->args, call->keywords);
+  if (!result)
+    PyErr_WriteUnraisable(call->function);
+  Py_XDECREF(result);
+  if (!call->is_captured)
+    end_host_call(call);
+  PyGILState_Release(gil);
+}
+
+static PyObject *stream_launch_host(PyObject *self, PyObject *args, PyObject *keywords) {
+  if (PyTuple_GET_SIZE(args) < 1)
+    return PyErr_Format(PyExc_TypeError, "launch_host() takes a function, and arguments for it");
+  PyObject *function = PyTuple_GET_ITEM(args, 0);
+  if (!PyCallable_Check(function))
+    return pyweir_type_error("a function", function);
+  weir_stream stream = pyweir_stream_get(self);
+  weir_status status;
+  int capturing;
+  PYWEIR_CALL(status, weir_stream_is_capturing(stream, &capturing));
+  if (pyweir_check(status) != 0)
+    return NULL;
+  host_call *call = PyMem_RawCalloc(1, sizeof *call);
+  if (!call)
+    return PyErr_NoMemory();
+  call->function = Py_NewRef(function);
+  call->args = PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args));
+  call->keywords = Py_XNewRef(keywords);
+  call->is_captured = capturing;
+  if (call->args)
+    PYWEIR_CALL(status, weir_stream_host_function(stream, run_host_call, call));
+  if (!call->args || status) {
+    end_host_call(call);
+    return status ? pyweir_none(status) : NULL;
+  }
+  Py_RETURN_NONE;
+}
+
 static PyObject *stream_is_capturing(PyObject *self, PyObject *unused) {
   (void)unused;
   int capturing;
@@ -331,6 +387,10 @@ static PyMethodDef stream_methods[] = {
      "wait_stream($self, stream)\n--\n\nMakes later work of this stream wait for the current work of another stream."},
     {"record_event", PYWEIR_KEYWORDS(stream_record_event),
      "record_event($self, event=None)\n--\n\nRecords an event, a new one if it is None, and returns it."},
+    {"launch_host", PYWEIR_KEYWORDS(stream_launch_host),
+     "launch_host($self, function, /, *args, **kwargs)\n--\n\n"
+     "Calls function(*args, **kwargs) on another thread when the stream reaches this point. It must not use a device. "
+     "An exception is reported by sys.unraisablehook. A function that is captured stays alive as long as the process."},
     {"is_capturing", stream_is_capturing, METH_NOARGS,
      "is_capturing($self)\n--\n\nWhether the stream is being captured into a graph."},
     {"priority_range", stream_priority_range, METH_NOARGS | METH_STATIC,

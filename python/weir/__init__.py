@@ -24,26 +24,33 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _device, _lazy, graphs, memory, streams
+from weir import _device, _lazy, graphs, memory, random, streams
 from weir._device import *
 from weir._device import _CudaDeviceProperties, _exchange_device, _maybe_exchange_device, _parse_visible_devices
 from weir._lazy import *
-from weir._weir import AcceleratorError, Device
+from weir._weir import AcceleratorError, Device, Generator
 from weir.graphs import *
 from weir.memory import *
+from weir.random import *
 from weir.streams import *
 
 __version__: str = _weir.__version__
+
+# The default generator of each device. Empty until the start.
+default_generators: tuple[Generator, ...] = ()
 
 __all__ = [
     "AcceleratorError",
     "DeferredCudaCallError",
     "Device",
+    "Generator",
+    "default_generators",
     "init",
     "is_initialized",
     *_device.__all__,
     *graphs.__all__,
     *memory.__all__,
+    *random.__all__,
     *streams.__all__,
 ]
 

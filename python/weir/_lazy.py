@@ -18,6 +18,8 @@ __all__ = ["DeferredCudaCallError", "init", "is_initialized", "_is_in_bad_fork",
 _is_in_bad_fork = _weir._is_in_bad_fork
 _lock = allocate_lock()  # held during the start
 _starting_thread: int | None = None
+# Functions that run at each start, before the queued calls.
+_start_functions: list[Callable[[], object]] = []
 _queued_calls: list[tuple[Callable[[], object], list[str]]] = []
 # The most recent call with seed=True and the most recent with seed_all=True, in the order in which they were queued.
 _queued_seeds: dict[str, tuple[Callable[[], object], list[str]]] = {}
@@ -84,6 +86,8 @@ def _lazy_init() -> None:
         _weir._start()
         _starting_thread = get_ident()
         try:
+            for function in _start_functions:
+                function()
             for call, where in [*_queued_calls, *_queued_seeds.values()]:
                 try:
                     call()

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "weir/adapter.h"
 
 /* The buffer is allocated when a thread first fails, because a library that is loaded into a running program has little
  * thread-local memory. */
@@ -100,6 +101,22 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
   fail(status, driver_result, format, args);
   va_end(args);
   return status;
+}
+
+/* Newlines are kept if the format has one. */
+static weir_status fail_with_lines(weir_status status, const char *text) {
+  const char *line = strchr(text, '\n');
+  return weir__fail(status, "%.*s\n%s", (int)(line - text), text, line + 1);
+}
+
+weir_status weir_report_error(weir_status status, const char *text) {
+  WEIR__CHECK_ARGUMENT(text);
+  return strchr(text, '\n') ? fail_with_lines(status, text) : weir__fail(status, "%s", text);
+}
+
+weir_status weir_report_as(const char *caller, weir_status status) {
+  WEIR__CHECK_ARGUMENT(caller);
+  return weir__fail_as(caller, status);
 }
 
 weir_status weir__fail_as(const char *who, weir_status status) {

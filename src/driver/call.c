@@ -2,6 +2,7 @@
  * Maps driver results to statuses and error texts.
  */
 #include "driver/call.h"
+#include "weir/adapter.h"
 
 /* Results that driver.h does not name. Each leaves the process unable to use the device, by the CUDA documentation. */
 enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
@@ -129,4 +130,11 @@ weir_status weir__driver_check_stream(const char *caller, weir_driver *driver, w
     return WEIR_OK; /* the calls that follow report other errors */
   return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, WEIR_CU_INVALID_HANDLE,
                            "%s: %p is not a stream; it was never created, or it was destroyed", caller, (void *)stream);
+}
+
+weir_status weir_report_result(weir_driver *driver, weir_cu_result result, const char *caller, const char *call) {
+  WEIR__CHECK_ARGUMENT(driver);
+  WEIR__CHECK_ARGUMENT(caller);
+  WEIR__CHECK_ARGUMENT(call);
+  return weir__driver_status(driver, result, caller, call);
 }

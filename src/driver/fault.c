@@ -63,6 +63,7 @@ static const trait traits[WEIR_CALL_COUNT] = {
     [WEIR_CALL_GraphInstantiate] = ACQUIRES,
     [WEIR_CALL_GraphUpload] = ACQUIRES,
     [WEIR_CALL_ModuleLoadData] = ACQUIRES,
+    [WEIR_CALL_ModuleLoadDataEx] = ACQUIRES,
 };
 
 /* No rule if nth is 0. */

@@ -27,6 +27,7 @@ struct weir_graph {
   weir__thread_id thread;
   weir_pool_id pool;
   unsigned hooks_version; /* hooks_version at the start of the capture */
+  bool is_prepared;       /* the hook `begin` of weir_graph_hooks succeeded, and `end` has not been called */
 
   /* Valid when CAPTURED. */
   weir_cu_graph description; /* NULL without debug, or after a dump */
@@ -35,8 +36,9 @@ struct weir_graph {
 };
 
 static weir__mutex hooks_lock = WEIR__MUTEX_INIT;
-static weir_graph_memory_hooks hooks; /* guarded by hooks_lock, as are the next two */
-static unsigned hooks_version;        /* incremented with each change */
+static weir_graph_memory_hooks hooks; /* guarded by hooks_lock, as are the next three */
+static weir_graph_hooks work_hooks;
+static unsigned hooks_version; /* incremented with each change of the memory hooks */
 static int active_captures;
 
 static atomic_uint_fast64_t graph_pools;  /* number of pools created by captures */
@@ -49,6 +51,13 @@ weir_pool_id weir_graph_pool_handle(void) { return (weir_pool_id){0, ++handle_po
 void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks) {
   if (hooks)
     *hooks = (weir_graph_memory_hooks){.size = sizeof *hooks};
+}
+
+static weir_status check_no_captures(const char *caller, int active) {
+  if (active == 0)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s active; end %s first", caller, active,
+                    active == 1 ? " is" : "s are", active == 1 ? "it" : "them");
 }
 
 weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks) {
@@ -69,10 +78,7 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks
     hooks_version++;
   }
   weir__mutex_unlock(&hooks_lock);
-  if (active > 0)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s active; end %s first", __func__, active,
-                      active == 1 ? " is" : "s are", active == 1 ? "it" : "them");
-  return WEIR_OK;
+  return check_no_captures(__func__, active);
 }
 
 weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *into) {
@@ -87,6 +93,54 @@ weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *into) {
   now.size = into->size;
   weir__copy_sized(into, into->size, &now, sizeof now);
   return WEIR_OK;
+}
+
+void weir_graph_hooks_init(weir_graph_hooks *hooks) {
+  if (hooks)
+    *hooks = (weir_graph_hooks){.size = sizeof *hooks};
+}
+
+weir_status weir_graph_set_hooks(const weir_graph_hooks *new_hooks) {
+  weir_status status = weir__check_fork(__func__);
+  if (status)
+    return status;
+  weir_graph_hooks copy = {0};
+  if (new_hooks) {
+    if (new_hooks->size < sizeof new_hooks->size)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: hooks->size is %zu; it is sizeof(weir_graph_hooks)", __func__,
+                        new_hooks->size);
+    weir__copy_sized(&copy, sizeof copy, new_hooks, new_hooks->size);
+  }
+  weir__mutex_lock(&hooks_lock);
+  bool is_replaced = work_hooks.size != 0;
+  int active = is_replaced ? active_captures : 0;
+  if (active == 0)
+    work_hooks = copy;
+  weir__mutex_unlock(&hooks_lock);
+  return check_no_captures(__func__, active);
+}
+
+static weir_graph_hooks get_work_hooks(void) {
+  weir__mutex_lock(&hooks_lock);
+  weir_graph_hooks now = work_hooks;
+  weir__mutex_unlock(&hooks_lock);
+  return now;
+}
+
+static weir_status prepare(weir_graph *graph, weir_stream stream) {
+  weir_graph_hooks now = get_work_hooks();
+  weir_status status = now.begin ? now.begin(now.context, graph, stream) : WEIR_OK;
+  graph->is_prepared = now.begin && !status;
+  return status;
+}
+
+static void end_prepared(weir_graph *graph, bool captured) {
+  if (!graph->is_prepared)
+    return;
+  graph->is_prepared = false;
+  weir_graph_hooks now = get_work_hooks();
+  if (now.end)
+    now.end(now.context, graph, captured);
 }
 
 /* Until hooks_end the hooks cannot be replaced. */
@@ -156,6 +210,7 @@ static weir_cu_result abandon_capture(weir_graph *graph) {
   hooks_end(graph);
   hooks_release(graph);
   graph->state = EMPTY;
+  end_prepared(graph, false);
   return result;
 }
 
@@ -217,6 +272,9 @@ void weir_graph_destroy(weir_graph *graph) {
   weir__object_remove(&graph->object);
   if (graph->state != EMPTY && weir__is_running())
     release(&graph->object);
+  weir_graph_hooks now = get_work_hooks();
+  if (now.destroy)
+    now.destroy(now.context, graph);
   weir__mutex_destroy(&graph->lock);
   free(graph);
 }
@@ -321,7 +379,11 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
   if (!status) {
     if (pool.first == 0 && pool.second == 0)
       graph->pool.first = ++graph_pools;
-    status = begin_capture(__func__, graph);
+    status = weir__fail_as(__func__, prepare(graph, stream));
+    if (!status)
+      status = begin_capture(__func__, graph);
+    if (status)
+      end_prepared(graph, false);
     weir__leave_device(&guard);
   }
   unlock(graph);
@@ -391,6 +453,7 @@ static weir_status end_capture(const char *caller, weir_graph *graph) {
     graph->state = CAPTURED;
   else
     hooks_release(graph);
+  end_prepared(graph, status == WEIR_OK);
 
 leave_device:
   weir__leave_device(&guard);
@@ -429,10 +492,16 @@ weir_status weir_graph_replay(weir_graph *graph) {
   status = check_captured(__func__, graph);
   weir__guard guard;
   weir_cu_stream raw;
-  if (!status)
-    status = weir__enter_stream(__func__, weir__current_stream(graph->device), &guard, &raw);
+  weir_stream stream;
   if (!status) {
-    status = WEIR__CALL(weir__rt.driver, GraphLaunch(weir__rt.driver, graph->exec, raw));
+    stream = weir__current_stream(graph->device);
+    status = weir__enter_stream(__func__, stream, &guard, &raw);
+  }
+  if (!status) {
+    weir_graph_hooks now = get_work_hooks();
+    status = now.replay ? weir__fail_as(__func__, now.replay(now.context, graph, stream)) : WEIR_OK;
+    if (!status)
+      status = WEIR__CALL(weir__rt.driver, GraphLaunch(weir__rt.driver, graph->exec, raw));
     weir__leave_device(&guard);
   }
   unlock(graph);

@@ -124,11 +124,42 @@ weir_status weir__object_check(const char *caller, const weir__object *object, c
                     "%s: the %s belongs to a runtime that was shut down; it can only be destroyed", caller, what);
 }
 
+/* ---- Calls at the shutdown ---- */
+
+typedef struct shutdown_call shutdown_call;
+struct shutdown_call {
+  void (*fn)(void *context);
+  void *context;
+  shutdown_call *older;
+};
+static shutdown_call *shutdown_calls; /* guarded by lists_lock; entries are never removed */
+
+weir_status weir_at_shutdown(void (*fn)(void *context), void *context) {
+  WEIR__CHECK_ARGUMENT(fn);
+  shutdown_call *call = malloc(sizeof *call);
+  if (!call)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the call", __func__);
+  lock_lists();
+  *call = (shutdown_call){fn, context, shutdown_calls};
+  shutdown_calls = call;
+  unlock_lists();
+  return WEIR_OK; /* cppcheck-suppress memleak ; the list owns it */
+}
+
+static void run_shutdown_calls(void) {
+  lock_lists();
+  shutdown_call *call = shutdown_calls;
+  unlock_lists();
+  for (; call; call = call->older)
+    call->fn(call->context);
+}
+
 /* ---- Start and shutdown ---- */
 
 /* Destroys what the runtime created, and closes a driver that it opened. After a failed start, objects without driver
  * handles stay valid; after a shutdown none do. */
 static void tear_down(bool shutdown) {
+  run_shutdown_calls();
   for (weir__object *object = objects; object; object = object->next) {
     if (object->has_handle(object)) {
       object->release(object);

@@ -3,7 +3,7 @@
  *
  * Lock order, outermost first: the start lock (init.c), the lock of a graph or an event, the lock of a device, the lock
  * of the lists (init.c). While code of the program runs, only the start lock may be held, and the lock of a graph while
- * its memory hooks run.
+ * its hooks run.
  */
 #ifndef WEIR_RUNTIME_RUNTIME_H
 #define WEIR_RUNTIME_RUNTIME_H

@@ -108,9 +108,14 @@ static inline void every_call(weir_driver *d, weir_cu_result results[WEIR_CALL_C
   CALL(DeviceGetGraphMemAttribute, d, 0, 0, NULL);
   CALL(DeviceGraphMemTrim, d, 0);
   CALL(ModuleLoadData, d, NULL, NULL);
+  CALL(ModuleLoadDataEx, d, NULL, NULL, 0, NULL, NULL);
   CALL(ModuleUnload, d, NULL);
   CALL(ModuleGetFunction, d, NULL, NULL, NULL);
   CALL(LaunchKernel, d, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL);
+  CALL(FuncGetAttribute, d, NULL, 0, NULL);
+  CALL(FuncSetAttribute, d, NULL, 0, 0);
+  CALL(FuncGetParamInfo, d, NULL, 0, NULL, NULL);
+  CALL(OccupancyMaxActiveBlocksPerMultiprocessor, d, NULL, NULL, 0, 0);
   CALL(ProfilerStart, d);
   CALL(ProfilerStop, d);
 #undef CALL

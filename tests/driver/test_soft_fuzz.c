@@ -418,6 +418,22 @@ static weir_cu_result call_work(weir_driver_call call) {
       KEEP(MODULE, *module);
     return r;
   }
+  case WEIR_CALL_ModuleLoadDataEx: {
+    weir_cu_module *module = OUT(0, weir_cu_module);
+    weir_cu_result r = d->ModuleLoadDataEx(d, module, rarely() ? NULL : rarely() ? "no" : spin_ptx, 0, NULL, NULL);
+    if (!r)
+      KEEP(MODULE, *module);
+    return r;
+  }
+  case WEIR_CALL_FuncGetAttribute:
+    return d->FuncGetAttribute(d, OUT(0, int), (int)any_flags(12), FUNCTION_ARG);
+  case WEIR_CALL_FuncSetAttribute:
+    return d->FuncSetAttribute(d, FUNCTION_ARG, (int)any_flags(12), (int)any_flags(300 << 10));
+  case WEIR_CALL_FuncGetParamInfo:
+    return d->FuncGetParamInfo(d, FUNCTION_ARG, any_flags(2), OUT(0, size_t), OUT(1, size_t));
+  case WEIR_CALL_OccupancyMaxActiveBlocksPerMultiprocessor:
+    return d->OccupancyMaxActiveBlocksPerMultiprocessor(d, OUT(0, int), FUNCTION_ARG, (int)any_flags(1100),
+                                                        any_flags(300 << 10));
   case WEIR_CALL_ModuleUnload:
     return d->ModuleUnload(d, MODULE_ARG);
   case WEIR_CALL_ModuleGetFunction: {

@@ -444,6 +444,91 @@ static void test_a_failure_ends_all_waits(void **state) {
   assert_true(soft_milliseconds() - before < 60000);
 }
 
+/* ---- Images ---- */
+
+static int releases;
+
+static void count_release(void *context) {
+  assert_ptr_equal(context, &releases);
+  releases++;
+}
+
+static const weir_soft_entry add_entry = {.name = "add", .function = add, .param_count = 2, .param_bytes = add_bytes};
+static const weir_soft_entry *const image_entries[] = {&add_entry};
+
+static weir_soft_image image_of(const weir_soft_entry *const *begin, const weir_soft_entry *const *end) {
+  return (weir_soft_image){WEIR_SOFT_IMAGE_MAGIC, sizeof(weir_soft_image), begin, end, count_release, &releases};
+}
+
+/* An image lives until no module, no work and no graph uses it. */
+static void test_images(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);
+  weir_soft_image image = image_of(image_entries, image_entries + 1);
+  weir_cu_module loaded;
+  weir_cu_function f;
+  releases = 0;
+  assert_cu(d->ModuleLoadData(d, &loaded, &image));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, loaded, "weir_spin"));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, loaded, ""));
+  assert_cu(d->ModuleGetFunction(d, &f, loaded, "add"));
+  size_t offset, bytes;
+  assert_cu(d->FuncGetParamInfo(d, f, 1, &offset, &bytes));
+  assert_int_equal(offset, 8);
+  assert_int_equal(bytes, 4);
+
+  weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  weir_cu_deviceptr sum = soft_alloc(4);
+  uint32_t n = 5;
+  void *params[] = {&sum, &n};
+  weir_cu_graph graph;
+  weir_cu_graph_exec exec;
+  assert_cu(d->MemsetD32Async(d, sum, 0, 1, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  assert_cu(d->ModuleUnload(d, loaded)); /* waits for the launch; the graph keeps the image */
+  assert_int_equal(releases, 0);
+  assert_cu(d->GraphLaunch(d, exec, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_int_equal(*(uint32_t *)(uintptr_t)sum, 10);
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_int_equal(releases, 1);
+  assert_cu(d->MemFree(d, sum));
+  assert_cu(d->StreamDestroy(d, stream));
+
+  /* The context takes its modules with it. */
+  assert_cu(d->ModuleLoadData(d, &loaded, &image));
+  soft_close();
+  assert_int_equal(releases, 2);
+}
+
+static void test_invalid_images(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);
+  weir_cu_module loaded;
+  weir_soft_image image = image_of(image_entries, image_entries + 1);
+  image.size = 8;
+  assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &loaded, &image));
+  weir_soft_entry bad = add_entry;
+  const weir_soft_entry *entries[] = {&bad};
+  image = image_of(entries, entries + 1);
+  bad.param_count = 65;
+  assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &loaded, &image));
+  bad = add_entry;
+  bad.function = NULL;
+  assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &loaded, &image));
+  image = image_of(NULL, NULL); /* an image may be empty */
+  releases = 0;
+  assert_cu(d->ModuleLoadData(d, &loaded, &image));
+  assert_cu(d->ModuleUnload(d, loaded));
+  assert_int_equal(releases, 1);
+  soft_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_entries_are_found_by_name, soft_teardown),
@@ -455,6 +540,8 @@ int main(void) {
       cmocka_unit_test_teardown(test_work_after_a_failure, soft_teardown),
       cmocka_unit_test_teardown(test_the_first_failure_counts, soft_teardown),
       cmocka_unit_test_teardown(test_a_failure_ends_all_waits, soft_teardown),
+      cmocka_unit_test_teardown(test_images, soft_teardown),
+      cmocka_unit_test_teardown(test_invalid_images, soft_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,43 @@ static weir_status do_nothing(void *context) {
 }
 static void nothing(void *data) { (void)data; }
 
+/* ---- Errors of other libraries (adapter.h), and calls at the shutdown ---- */
+
+static int ended;
+static void count_end(void *context) {
+  ended++;
+  assert_ptr_equal(context, &ended);
+  assert_int_equal(weir_is_initialized(), 1);
+}
+
+static void test_reports(void **state) {
+  (void)state;
+  weir_driver *driver;
+  assert_ok(weir_get_driver(&driver));
+  assert_error(INVALID_ARGUMENT, weir_at_shutdown(NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_report_error(WEIR_ERROR_BAD_DATA, NULL));
+  assert_error(INVALID_ARGUMENT, weir_report_as(NULL, WEIR_ERROR_BAD_DATA));
+  assert_error(INVALID_ARGUMENT, weir_report_result(NULL, WEIR_CU_NOT_FOUND, "a", "b"));
+  assert_error(INVALID_ARGUMENT, weir_report_result(driver, WEIR_CU_NOT_FOUND, NULL, "b"));
+  assert_error(INVALID_ARGUMENT, weir_report_result(driver, WEIR_CU_NOT_FOUND, "a", NULL));
+
+  assert_int_equal(weir_report_error(WEIR_ERROR_BAD_DATA, "other_call: why 100%\nand a line"), WEIR_ERROR_BAD_DATA);
+  assert_string_equal(weir_last_error(), "other_call: why 100%\nand a line");
+  assert_int_equal(weir_report_as("outer_call", WEIR_ERROR_BAD_DATA), WEIR_ERROR_BAD_DATA);
+  assert_string_equal(weir_last_error(), "outer_call: why 100%\nand a line");
+  assert_ok(weir_report_result(driver, WEIR_CU_SUCCESS, "other_call", "cuInit(driver, 0)"));
+  assert_int_equal(weir_report_result(driver, WEIR_CU_OUT_OF_MEMORY, "other_call", "cuInit(driver, 0)"),
+                   WEIR_ERROR_OUT_OF_MEMORY);
+  assert_string_equal(weir_last_error(),
+                      "other_call: cuInit(driver, 0) failed: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
+
+  assert_ok(weir_at_shutdown(count_end, &ended));
+  assert_ok(weir_shutdown());
+  assert_int_equal(ended, 1);
+  assert_ok(weir_shutdown()); /* nothing to shut down */
+  assert_int_equal(ended, 1);
+}
+
 /* ---- memory.h, and calls of alloc.h and host.h that take a weir_stream ---- */
 
 static void test_memory_h(void **state) {
@@ -383,6 +420,8 @@ static void test_wrong_enums_and_sizes(void **state) {
   assert_string_equal(text, "before");
   weir_graph_memory_hooks hooks = {.size = 0};
   assert_error(INVALID_ARGUMENT, weir_graph_set_memory_hooks(&hooks));
+  weir_graph_hooks work_hooks = {.size = 0};
+  assert_error(INVALID_ARGUMENT, weir_graph_set_hooks(&work_hooks));
   memset(&properties, 0x5a, sizeof properties);
   properties.size = 0;
   assert_error(INVALID_ARGUMENT, weir_device_get_properties(0, &properties));
@@ -431,6 +470,7 @@ static void test_more_of_runtime_h(void **state) {
   assert_ok(weir_init());
   assert_error(BAD_STATE, weir_use_driver(NULL));
   weir_graph_memory_hooks_init(NULL);
+  weir_graph_hooks_init(NULL);
   assert_error(INVALID_ARGUMENT, weir_graph_get_memory_hooks(NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_get_memory_hooks(&(weir_graph_memory_hooks){.size = 0}));
   assert_true(weir_event_describe(NULL, text, sizeof text) > 0);
@@ -559,6 +599,7 @@ int main(void) {
       TEST(test_last_error_stays, runtime_setup),
       TEST(test_driver_result_is_named, runtime_setup_fault),
       TEST(test_random_failures, runtime_setup_fault),
+      TEST(test_reports, runtime_setup),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,14 +22,18 @@ bool weir__model_work_copy(const model_work *work, model_work *copy) {
   }
   if (work->kind == MODEL_WORK_FREE || work->kind == MODEL_WORK_ALLOC)
     work->as.memory.range->refs++;
+  if (work->kind == MODEL_WORK_KERNEL && work->as.kernel.kernel->image)
+    work->as.kernel.kernel->image->refs++;
   return true;
 }
 
 void weir__model_work_end(model *m, model_work *work) {
   if (work->kind == MODEL_WORK_COPY)
     free(work->as.copy.staged);
-  if (work->kind == MODEL_WORK_KERNEL)
+  if (work->kind == MODEL_WORK_KERNEL) {
     free(work->as.kernel.params);
+    weir__model_image_unref(work->as.kernel.kernel->image);
+  }
   if (work->kind == MODEL_WORK_FREE || work->kind == MODEL_WORK_ALLOC)
     weir__model_unref_range(m, work->as.memory.range);
 }

@@ -81,12 +81,23 @@ typedef enum model_work_kind {
   MODEL_WORK_OTHER  /* of the table below; never in a graph */
 } model_work_kind;
 
+/* The kernels of a weir_soft_image. Modules and work with its kernels count as references. */
+typedef struct model_image {
+  size_t refs;
+  size_t count;
+  struct model_kernel *kernels;
+  void (*release)(void *context);
+  void *context;
+} model_image;
+
 /* A kernel that a module may have an entry for. */
 typedef struct model_kernel {
-  char *name;
+  const char *name;
   weir_soft_kernel function; /* NULL for one that spins for as many cycles as its only parameter says */
   int param_count;
-  size_t *param_bytes;
+  const size_t *param_bytes;
+  unsigned shared_bytes; /* static shared memory */
+  model_image *image;    /* that it belongs to; NULL if it was registered */
   struct model_kernel *next;
 } model_kernel;
 
@@ -123,6 +134,9 @@ typedef struct model_work {
 
 bool weir__model_work_copy(const model_work *work, model_work *copy); /* false if the host has no memory */
 void weir__model_work_end(model *m, model_work *work);                /* drops what the work holds */
+
+/* Drops a reference. NULL is allowed. */
+void weir__model_image_unref(model_image *image);
 
 /* The kernel of a name, or NULL. */
 const model_kernel *weir__model_kernel(const model *m, const char *name);
@@ -282,13 +296,15 @@ typedef struct model_function {
   weir__handle head;
   struct model_module *module;
   const model_kernel *kernel;
+  unsigned max_dynamic_bytes;  /* of a launch */
   struct model_function *next; /* in the module */
 } model_function;
 
 typedef struct model_module {
   weir__handle head;
   model_device *device;
-  char *text;
+  char *text;         /* PTX; NULL for an image */
+  model_image *image; /* NULL for PTX */
   model_function *functions;
 } model_module;
 

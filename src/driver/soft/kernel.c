@@ -45,7 +45,10 @@ weir_status weir_soft_register_kernel(weir_driver *driver, const char *name, wei
   size_t *sizes = (size_t *)(kernel + 1);
   if (bytes)
     memcpy(sizes, param_bytes, bytes);
-  *kernel = (model_kernel){memcpy((char *)sizes + bytes, name, length), function, param_count, sizes, NULL};
+  *kernel = (model_kernel){.name = memcpy((char *)sizes + bytes, name, length),
+                           .function = function,
+                           .param_count = param_count,
+                           .param_bytes = sizes};
 
   weir__mutex_lock(&soft->lock);
   bool known = weir__model_kernel(&soft->m, name);

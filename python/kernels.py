@@ -1,0 +1,86 @@
+"""Builds the built-in kernels of src/compute without CMake, for setup.py and scripts/build-python. It does what
+cmake/compute.cmake does.
+
+    python3 python/kernels.py FOLDER
+
+writes builtin_files.h to the folder, compiles each kernel for the software device to an object file there, and prints
+the names of the object files. CXX is respected.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELS = ROOT / "src" / "compute" / "kernels"
+FLAGS = (
+    "-O2 -std=c++17 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing"
+)
+
+
+def array_of(path: Path) -> str:
+    name = "".join(c if c.isalnum() else "_" for c in path.name)
+    return f"static const unsigned char {name}[] = {{{','.join(map(str, path.read_bytes()))},}};\n"
+
+
+def write_table(folder: Path, sources: list[Path]) -> None:
+    headers = sorted(path for path in KERNELS.glob("*.h") if not path.name.startswith("soft_"))
+    texts, declarations, rows = [array_of(path) for path in headers], [], []
+    for source in sources:
+        name, ptx = source.stem, ROOT / "src" / "compute" / "ptx" / f"{source.stem}.ptx"
+        texts.append(array_of(source))
+        if ptx.exists():
+            texts.append(array_of(ptx))
+        declarations.append(f"extern const weir_soft_image weir__builtin_image_{name};\n")
+        text = f"{name}_ptx, sizeof {name}_ptx" if ptx.exists() else "NULL, 0"
+        rows.append(f'    {{"{name}", {name}_cu, sizeof {name}_cu, {text}, &weir__builtin_image_{name}}},\n')
+    folder.joinpath("builtin_texts.h").write_text("".join(texts))
+    folder.joinpath("soft_texts.h").write_text(
+        array_of(KERNELS / "soft_cuda.h") + array_of(KERNELS / "soft_cuda_functions.h")
+    )
+    named = "".join(f'    {{"{path.name}", {path.stem}_h, sizeof {path.stem}_h}},\n' for path in headers)
+    folder.joinpath("builtin_files.h").write_text(
+        '#include "builtin_texts.h"\n#include "weir/soft.h"\n'
+        + "".join(declarations)
+        + "typedef struct builtin_header {\n"
+        "  const char *name;\n"
+        "  const unsigned char *text;\n"
+        "  size_t bytes;\n"
+        "} builtin_header;\n"
+        "static const builtin_header builtin_headers[] = {\n" + named + "};\n"
+        "typedef struct builtin_file {\n"
+        "  const char *name;\n"
+        "  const unsigned char *source;\n"
+        "  size_t source_bytes;\n"
+        "  const unsigned char *ptx;\n"
+        "  size_t ptx_bytes;\n"
+        "  const weir_soft_image *image;\n"
+        "} builtin_file;\n"
+        "static const builtin_file builtin_files[] = {\n" + "".join(rows) + "};\n"
+    )
+
+
+def build(folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = sorted(KERNELS.glob("*.cu"))
+    write_table(folder, sources)
+    objects = []
+    for source in sources:
+        made = str(folder / f"{source.stem}.o")
+        command = [
+            *shlex.split(os.environ.get("CXX", "c++")),
+            *FLAGS.split(),
+            *("-ffp-contract=off", f"-DWEIR_SOFT_FILE={source.stem}", "-include", str(KERNELS / "soft_cuda.h")),
+            *("-x", "c++", "-c", str(source), "-o", made),
+        ]
+        subprocess.run(command, check=True)
+        objects.append(made)
+    return objects
+
+
+if __name__ == "__main__":
+    print(" ".join(build(Path(sys.argv[1]))))

@@ -1,0 +1,18 @@
+/*
+ * Included ahead of every source file of libweir_compute by the build: what its public headers declare is visible outside
+ * of the library, everything else is compiled as hidden.
+ */
+#ifndef WEIR_COMPUTE_EXPORTS_H
+#define WEIR_COMPUTE_EXPORTS_H
+
+#include "weir/weir.h"
+
+#pragma GCC visibility push(default)
+#include "weir/compute.h"
+#include "weir/dtype.h"
+#include "weir/jiterator.h"
+#include "weir/kernel.h"
+#include "weir/random.h"
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,439 @@
+/*
+ * Elementwise functions from source. A function has a module for each combination of device, types and layout with which it
+ * was called.
+ */
+#include "weir/jiterator.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "builtin_texts.h" /* generated: device_h */
+#include "compute/compute.h"
+#include "compute/kernel_cache.h"
+#include "compute/module.h"
+
+enum { MAX_OPERANDS = WEIR_JIT_MAX_INPUTS + WEIR_JIT_MAX_OUTPUTS, BLOCK = 256, MAX_BLOCKS = 1 << 16 };
+
+/* The parameters of the kernels; the source below has the same structs. */
+typedef struct scalar_args {
+  double real[WEIR_JIT_MAX_SCALARS];
+  int64_t integer[WEIR_JIT_MAX_SCALARS];
+  uint64_t is_integer; /* a bit for each */
+} scalar_args;
+
+typedef struct flat_args {
+  int64_t count;
+  void *data[MAX_OPERANDS];
+  scalar_args scalars;
+} flat_args;
+
+typedef struct strided_args {
+  int64_t count, rank;
+  int64_t shape[WEIR_JIT_MAX_RANK];
+  int64_t strides[MAX_OPERANDS][WEIR_JIT_MAX_RANK];
+  void *data[MAX_OPERANDS];
+  scalar_args scalars;
+} strided_args;
+
+static const char structs[] =
+    "struct weir_scalars { double real[8]; long long integer[8]; unsigned long long is_integer; };\n"
+    "struct weir_flat { long long count; void *data[16]; weir_scalars scalars; };\n"
+    "struct weir_strided { long long count, rank, shape[12], strides[16][12]; void *data[16];\n"
+    "  weir_scalars scalars; };\n";
+_Static_assert(sizeof(flat_args) == 8 + 16 * 8 + 17 * 8, "as in the source");
+_Static_assert(sizeof(strided_args) == 16 + 12 * 8 + 16 * 12 * 8 + 16 * 8 + 17 * 8, "as in the source");
+
+static const struct {
+  const char *text;
+  int64_t bytes;
+} types[] = {
+#define X(name, number, text, bytes) [number] = {text, bytes},
+    WEIR_JIT_TYPE_MAP(X)
+#undef X
+};
+
+/* A module of the function. */
+typedef struct variant {
+  struct variant *next;
+  int device, input_count;
+  bool is_flat;
+  unsigned char type, operands[MAX_OPERANDS];
+  weir_module *module;
+  weir_kernel *kernel;
+} variant;
+
+struct weir_jit_fn {
+  weir__mutex lock; /* guards the variants */
+  variant *variants;
+  int output_count, scalar_count;
+  char *scalar_names[WEIR_JIT_MAX_SCALARS];
+  char *code, *name;
+};
+
+/* ---- Making one ---- */
+
+static const char *skip_space(const char *at) {
+  while (isspace((unsigned char)*at))
+    at++;
+  return at;
+}
+
+/* The name in "template <typename T> T name(...) {...}", in memory of malloc; NULL if the code is something else. */
+static char *parse_name(const char *code) {
+  const char *at = skip_space(code);
+  if (strncmp(at, "template", 8) != 0 || *(at = skip_space(at + 8)) != '<')
+    return NULL;
+  int depth = 0;
+  do {
+    depth += *at == '<';
+    depth -= *at == '>';
+    at++;
+  } while (*at && depth);
+  const char *end = strchr(at, '(');
+  if (!end || !strchr(end, ')') || !strchr(end, '{') || memchr(at, ';', (size_t)(end - at)))
+    return NULL;
+  while (end > at && isspace((unsigned char)end[-1]))
+    end--;
+  const char *name = end;
+  while (name > at && (isalnum((unsigned char)name[-1]) || name[-1] == '_'))
+    name--;
+  if (name == end || skip_space(at) == name) /* there is no type of the result */
+    return NULL;
+  return strndup(name, (size_t)(end - name));
+}
+
+weir_status weir_jit_create(const char *code, int output_count, const char *const *scalar_names, int scalar_count,
+                            weir_jit_fn **fn) {
+  WEIR__CHECK_ARGUMENT(code);
+  WEIR__CHECK_ARGUMENT(fn);
+  if (output_count < 1 || output_count > WEIR_JIT_MAX_OUTPUTS)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: output_count is %d; allowed are 1 to %d", __func__,
+                      output_count, WEIR_JIT_MAX_OUTPUTS);
+  if (scalar_count < 0 || scalar_count > WEIR_JIT_MAX_SCALARS)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: scalar_count is %d; allowed are 0 to %d", __func__,
+                      scalar_count, WEIR_JIT_MAX_SCALARS);
+  if (scalar_count)
+    WEIR__CHECK_ARGUMENT(scalar_names);
+  char *name = parse_name(code);
+  if (!name)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Couldn't parse code, please check correctness:\n%.1000s",
+                      __func__, code);
+  weir_jit_fn *made = calloc(1, sizeof *made);
+  bool has_memory = made && (made->code = strdup(code));
+  for (int i = 0; has_memory && i < scalar_count; i++)
+    has_memory = (made->scalar_names[i] = strdup(scalar_names[i] ? scalar_names[i] : ""));
+  if (!has_memory) {
+    weir_jit_destroy(made);
+    free(name);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the function", __func__);
+  }
+  weir__mutex_init(&made->lock);
+  made->name = name;
+  made->output_count = output_count;
+  made->scalar_count = scalar_count;
+  *fn = made;
+  return WEIR_OK;
+}
+
+void weir_jit_destroy(weir_jit_fn *fn) {
+  if (!fn)
+    return;
+  while (fn->variants) {
+    variant *v = fn->variants;
+    fn->variants = v->next;
+    weir_module_destroy(v->module);
+    free(v);
+  }
+  for (int i = 0; i < WEIR_JIT_MAX_SCALARS; i++)
+    free(fn->scalar_names[i]);
+  weir__mutex_destroy(&fn->lock);
+  free(fn->code);
+  free(fn->name);
+  free(fn);
+}
+
+const char *weir_jit_name(const weir_jit_fn *fn) { return fn ? fn->name : ""; }
+
+int weir_jit_scalar_index(const weir_jit_fn *fn, const char *name) {
+  for (int i = 0; fn && name && i < fn->scalar_count; i++)
+    if (!strcmp(fn->scalar_names[i], name))
+      return i;
+  return -1;
+}
+
+/* ---- The source of a variant ---- */
+
+static void add(weir__bytes *to, const char *format, ...) {
+  char text[512];
+  va_list args;
+  va_start(args, format);
+  int length = vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  weir__bytes_add(to, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+}
+
+/* Where an operand's element is: operand k of n has n outputs before its inputs. */
+static void add_element(weir__bytes *to, const variant *v, int k) {
+  if (v->is_flat)
+    add(to, "((%s *)a.data[%d])[i]", types[v->operands[k]].text, k);
+  else
+    add(to, "(*(%s *)((char *)a.data[%d] + at[%d]))", types[v->operands[k]].text, k, k);
+}
+
+static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *to) {
+  int operands = fn->output_count + v->input_count;
+  const char *type = types[v->type].text;
+  add(to, "#include \"device.h\"\n#line 1 \"%s\"\n", fn->name);
+  weir__bytes_add(to, fn->code, strlen(fn->code));
+  add(to, "\n#line 1 \"elements\"\n");
+  weir__bytes_add(to, structs, strlen(structs));
+  add(to, "extern \"C\" __global__ void weir_jit(weir_%s a) {\n", v->is_flat ? "flat" : "strided");
+  add(to, "  typedef %s weir_t;\n", type);
+  for (int i = 0; i < fn->scalar_count; i++)
+    add(to,
+        "  const weir_t s%d = a.scalars.is_integer >> %d & 1 ? weir_t(a.scalars.integer[%d]) : "
+        "weir_t(a.scalars.real[%d]);\n",
+        i, i, i, i);
+  add(to, "  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < a.count;\n"
+          "       i += gridDim.x * (long long)blockDim.x) {\n");
+  if (!v->is_flat)
+    add(to,
+        "    long long at[%d] = {}, rest = i;\n"
+        "    for (int d = (int)a.rank - 1; d >= 0; d--) {\n"
+        "      long long index = rest %% a.shape[d];\n"
+        "      rest /= a.shape[d];\n"
+        "      for (int k = 0; k < %d; k++) at[k] += index * a.strides[k][d];\n"
+        "    }\n",
+        operands, operands);
+  for (int i = 0; fn->output_count > 1 && i < fn->output_count; i++)
+    add(to, "    weir_t r%d;\n", i);
+  add(to, "    %s%s<weir_t>(", fn->output_count > 1 ? "" : "weir_t r0 = ", fn->name);
+  for (int i = 0; i < v->input_count; i++) {
+    add(to, "%sweir_t(", i ? ", " : "");
+    add_element(to, v, fn->output_count + i);
+    add(to, ")");
+  }
+  for (int i = 0; i < fn->scalar_count; i++)
+    add(to, "%ss%d", i || v->input_count ? ", " : "", i);
+  for (int i = 0; fn->output_count > 1 && i < fn->output_count; i++)
+    add(to, "%sr%d", i || v->input_count || fn->scalar_count ? ", " : "", i);
+  add(to, ");\n");
+  for (int i = 0; i < fn->output_count; i++) {
+    add(to, "    ");
+    add_element(to, v, i);
+    add(to, " = %s(r%d);\n", strchr(types[v->operands[i]].text, ' ') ? "" : types[v->operands[i]].text, i);
+  }
+  add(to, "  }\n}\n");
+  weir__bytes_add(to, "", 1);
+}
+
+static weir_status compile(const char *caller, const weir_jit_fn *fn, variant *v) {
+  weir__bytes source = {0};
+  write_source(fn, v, &source);
+  char *header = malloc(sizeof device_h + 1);
+  weir_status status = WEIR_OK;
+  if (source.failed || !header)
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source", caller);
+  if (!status) {
+    memcpy(header, device_h, sizeof device_h);
+    header[sizeof device_h] = 0;
+    weir_compile_options options;
+    weir_compile_options_init(&options);
+    options.header_names = (const char *const[]){"device.h"};
+    options.headers = (const char *const[]){header};
+    options.header_count = 1;
+    options.options = (const char *const[]){"--device-as-default-execution-space"}; /* the function has no __device__ */
+    options.option_count = 1;
+    status = weir__fail_as(caller, weir_module_compile(v->device, (const char *)source.data, &options, &v->module));
+  }
+  if (!status) {
+    status = weir__fail_as(caller, weir_module_get_kernel(v->module, "weir_jit", &v->kernel));
+    if (status)
+      weir_module_destroy(v->module);
+  }
+  free(header);
+  weir__bytes_end(&source);
+  return status;
+}
+
+/* The variant like `wanted`, compiled if there is none. Variants of a runtime that was shut down are dropped. */
+static weir_status find_variant(const char *caller, weir_jit_fn *fn, const variant *wanted, weir_kernel **kernel) {
+  weir_status status = WEIR_OK;
+  weir__mutex_lock(&fn->lock);
+  variant **at = &fn->variants;
+  while (*at) {
+    variant *v = *at;
+    if (v->module->is_expired) {
+      *at = v->next;
+      weir_module_destroy(v->module);
+      free(v);
+      continue;
+    }
+    if (v->device == wanted->device && v->input_count == wanted->input_count && v->is_flat == wanted->is_flat &&
+        v->type == wanted->type && !memcmp(v->operands, wanted->operands, sizeof v->operands))
+      break;
+    at = &v->next;
+  }
+  if (!*at) {
+    variant *v = malloc(sizeof *v);
+    if (!v) {
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a kernel", caller);
+    } else {
+      *v = *wanted;
+      v->next = NULL;
+      status = compile(caller, fn, v);
+      if (status)
+        free(v);
+      else
+        *at = v;
+    }
+  }
+  if (!status)
+    *kernel = (*at)->kernel;
+  weir__mutex_unlock(&fn->lock);
+  return status;
+}
+
+/* ---- Launches ---- */
+
+typedef struct layout {
+  int rank;
+  int64_t count, shape[WEIR_JIT_MAX_RANK], strides[MAX_OPERANDS][WEIR_JIT_MAX_RANK];
+} layout;
+
+/* Merges dimensions that lie next to each other in all operands, from the last to the first, and drops those of size 1.
+ * False if too many are left. */
+static bool merge(int rank, const int64_t *shape, const weir_jit_operand *const *operands, int count, layout *l) {
+  int64_t sizes[WEIR_JIT_MAX_RANK], strides[MAX_OPERANDS][WEIR_JIT_MAX_RANK];
+  int used = 0; /* the innermost dimension comes first */
+  for (int d = rank - 1; d >= 0; d--) {
+    if (shape[d] == 1)
+      continue;
+    bool joins = used > 0;
+    for (int k = 0; k < count && joins; k++)
+      joins = operands[k]->strides[d] == strides[k][used - 1] * sizes[used - 1];
+    if (joins) {
+      sizes[used - 1] *= shape[d];
+      continue;
+    }
+    if (used == WEIR_JIT_MAX_RANK)
+      return false;
+    sizes[used] = shape[d];
+    for (int k = 0; k < count; k++)
+      strides[k][used] = operands[k]->strides[d];
+    used++;
+  }
+  l->rank = used;
+  for (int d = 0; d < used; d++) {
+    l->shape[d] = sizes[used - 1 - d];
+    for (int k = 0; k < count; k++)
+      l->strides[k][d] = strides[k][used - 1 - d];
+  }
+  return true;
+}
+
+static weir_status check_operands(const char *caller, const char *what, const weir_jit_operand *operands, int count,
+                                  int rank) {
+  if (count && !operands)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %ss is NULL", caller, what);
+  for (int i = 0; i < count; i++) {
+    if ((unsigned)operands[i].type >= WEIR_JIT_TYPES)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s %d has type %d; expected a weir_jit_type", caller, what, i,
+                        (int)operands[i].type);
+    if (rank && !operands[i].strides)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s %d has no strides", caller, what, i);
+  }
+  return WEIR_OK;
+}
+
+static weir_status check_launch(const char *caller, const weir_jit_fn *fn, weir_jit_type type, int rank,
+                                const int64_t *shape, int output_count, int input_count, const weir_jit_scalar *scalars,
+                                int scalar_count) {
+  if ((unsigned)type >= WEIR_JIT_TYPES)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: type is %d; expected a weir_jit_type", caller, (int)type);
+  if (rank < 0 || (rank && !shape))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank is %d, with %s shape", caller, rank, shape ? "a" : "no");
+  for (int d = 0; d < rank; d++)
+    if (shape[d] < 0)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: shape[%d] is %lld", caller, d, (long long)shape[d]);
+  if (output_count != fn->output_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s has %d outputs (got %d)", caller, fn->name, fn->output_count,
+                      output_count);
+  if (input_count < 0 || input_count > WEIR_JIT_MAX_INPUTS)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: jiterator only supports up to %d tensor inputs (got %d)",
+                      caller, WEIR_JIT_MAX_INPUTS, input_count);
+  if (scalar_count != fn->scalar_count || (scalar_count && !scalars))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s has %d scalars (got %d)", caller, fn->name, fn->scalar_count,
+                      scalars ? scalar_count : 0);
+  return WEIR_OK;
+}
+
+weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_jit_type type, int rank, const int64_t *shape,
+                            const weir_jit_operand *outputs, int output_count, const weir_jit_operand *inputs,
+                            int input_count, const weir_jit_scalar *scalars, int scalar_count) {
+  WEIR__CHECK_ARGUMENT(fn);
+  weir_status status = check_launch(__func__, fn, type, rank, shape, output_count, input_count, scalars, scalar_count);
+  if (!status)
+    status = check_operands(__func__, "output", outputs, output_count, rank);
+  if (!status)
+    status = check_operands(__func__, "input", inputs, input_count, rank);
+  if (status)
+    return status;
+  const weir_jit_operand *all[MAX_OPERANDS];
+  int operands = 0;
+  for (int i = 0; i < output_count; i++)
+    all[operands++] = &outputs[i];
+  for (int i = 0; i < input_count; i++)
+    all[operands++] = &inputs[i];
+  layout l = {.count = 1};
+  for (int d = 0; d < rank; d++)
+    l.count *= shape[d];
+  if (!l.count)
+    return WEIR_OK;
+  if (!merge(rank, shape, all, operands, &l))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: the operands have more than %d dimensions that cannot be merged", __func__,
+                      WEIR_JIT_MAX_RANK);
+
+  variant wanted = {.device = stream.device, .input_count = input_count, .type = (unsigned char)type};
+  wanted.is_flat = l.rank <= 1;
+  for (int k = 0; k < operands; k++) {
+    wanted.operands[k] = (unsigned char)all[k]->type;
+    wanted.is_flat = wanted.is_flat && (!l.rank || l.strides[k][0] == types[all[k]->type].bytes);
+  }
+  weir_kernel *kernel;
+  weir_cu_stream raw;
+  status = find_variant(__func__, fn, &wanted, &kernel);
+  if (!status)
+    status = weir__fail_as(__func__, weir_stream_raw(stream, &raw));
+  if (status)
+    return status;
+
+  union {
+    flat_args flat;
+    strided_args strided;
+  } a;
+  scalar_args *s = wanted.is_flat ? &a.flat.scalars : &a.strided.scalars;
+  void **data = wanted.is_flat ? a.flat.data : a.strided.data;
+  if (wanted.is_flat) {
+    a.flat.count = l.count;
+  } else {
+    a.strided.count = l.count;
+    a.strided.rank = l.rank;
+    memcpy(a.strided.shape, l.shape, sizeof l.shape);
+    memcpy(a.strided.strides, l.strides, sizeof l.strides);
+  }
+  for (int k = 0; k < operands; k++)
+    data[k] = all[k]->data;
+  s->is_integer = 0;
+  for (int i = 0; i < scalar_count; i++) {
+    s->real[i] = scalars[i].real;
+    s->integer[i] = scalars[i].integer;
+    s->is_integer |= (uint64_t)(scalars[i].is_integer != 0) << i;
+  }
+  int64_t blocks = (l.count + BLOCK - 1) / BLOCK;
+  weir_launch_dims dims = {.grid = {blocks < MAX_BLOCKS ? (unsigned)blocks : MAX_BLOCKS}, .block = {BLOCK}};
+  return weir__fail_as(__func__, weir_kernel_launch_unchecked(kernel, dims, raw, (void *[]){&a}));
+}

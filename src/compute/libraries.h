@@ -1,0 +1,16 @@
+/*
+ * NVIDIA's libraries that are loaded at run time: where they are looked for, and which were found.
+ */
+#ifndef WEIR_COMPUTE_LIBRARIES_H
+#define WEIR_COMPUTE_LIBRARIES_H
+
+#include <stddef.h>
+
+/* The library of a name ("nvrtc", "cublas", "nccl"), loaded the first time. NULL if it was not found, and `reason` says
+ * where it was looked for. It stays loaded. */
+void *weir__library_load(const char *name, char *reason, size_t size);
+
+/* Forgets what was found, so that tests can look again. */
+void weir__libraries_forget(void);
+
+#endif

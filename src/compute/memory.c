@@ -1,0 +1,31 @@
+#include "compute/memory.h"
+
+#include <stdatomic.h>
+
+#include "weir/compute.h"
+#include "weir/memory.h"
+#include "weir/runtime.h"
+
+static _Atomic(weir_allocator *) chosen; /* NULL for the process default */
+
+weir_status weir_compute_use_allocator(weir_allocator *allocator) {
+  atomic_store(&chosen, allocator);
+  return WEIR_OK;
+}
+
+weir_status weir__compute_alloc(uint64_t bytes, weir_stream stream, weir__device_memory *memory) {
+  weir_allocator *allocator = atomic_load(&chosen);
+  weir_status status = allocator ? WEIR_OK : weir_default_allocator(&allocator);
+  void *pointer = NULL;
+  if (!status)
+    status = weir_allocator_alloc_on(allocator, bytes, stream, &pointer);
+  if (!status)
+    *memory = (weir__device_memory){pointer, allocator};
+  return status;
+}
+
+void weir__compute_free(weir__device_memory *memory) {
+  if (memory->pointer && !weir_is_in_bad_fork())
+    weir_allocator_free(memory->allocator, memory->pointer);
+  *memory = (weir__device_memory){0};
+}

@@ -1,0 +1,21 @@
+/*
+ * Device memory for the compute library.
+ */
+#ifndef WEIR_COMPUTE_MEMORY_H
+#define WEIR_COMPUTE_MEMORY_H
+
+#include "weir/alloc.h"
+#include "weir/stream.h"
+
+typedef struct weir__device_memory {
+  void *pointer;             /* NULL if there is none */
+  weir_allocator *allocator; /* that it came from */
+} weir__device_memory;
+
+/* Allocates memory on the stream's device for use on the stream. */
+weir_status weir__compute_alloc(uint64_t bytes, weir_stream stream, weir__device_memory *memory);
+
+/* Frees it, if there is any. A forked child frees nothing: the memory belongs to its parent. */
+void weir__compute_free(weir__device_memory *memory);
+
+#endif

@@ -1,0 +1,176 @@
+/*
+ * Elementwise functions from source: types, strides, broadcasting, scalars, several outputs.
+ */
+#include "weir/jiterator.h"
+
+#include <string.h>
+
+#include "support/runtime.h"
+#include "weir/kernel.h"
+
+static int setup(void **state) {
+  if (runtime_setup(state))
+    return -1;
+  char path[1024];
+  const char *how;
+  if (!is_soft() && weir_library_find("nvrtc", path, sizeof path, &how))
+    WAIVE_TEST("needs NVRTC");
+  return 0;
+}
+
+static void *upload(const void *from, size_t bytes) {
+  void *to = device_memory(0, bytes);
+  assert_cu(d->Memcpy(d, (uintptr_t)to, (uintptr_t)from, bytes));
+  return to;
+}
+
+static void download(void *to, void *from, size_t bytes) {
+  assert_ok(weir_device_synchronize(0));
+  assert_cu(d->Memcpy(d, (uintptr_t)to, (uintptr_t)from, bytes));
+  free_device_memory(0, from);
+}
+
+static const char sum_code[] = "template <typename T> T scaled_sum(T x, T y, T by) { return (x + y) * by; }";
+static const char *const sum_scalars[] = {"by"};
+
+/* A flat call, a strided call of other types, and a call on another shape, which is flat once merged. */
+static void test_types_and_strides(void **state) {
+  (void)state;
+  weir_jit_fn *fn;
+  assert_ok(weir_jit_create(sum_code, 1, sum_scalars, 1, &fn));
+  assert_string_equal(weir_jit_name(fn), "scaled_sum");
+  assert_int_equal(weir_jit_scalar_index(fn, "by"), 0);
+  assert_int_equal(weir_jit_scalar_index(fn, "other"), -1);
+  enum { N = 600 };
+  float x[N], y[N], out[N];
+  for (int i = 0; i < N; i++) {
+    x[i] = (float)i;
+    y[i] = 1;
+  }
+  void *dx = upload(x, sizeof x), *dy = upload(y, sizeof y), *dout = upload(x, sizeof x);
+  int64_t one[] = {N}, strides[] = {4};
+  weir_jit_operand inputs[] = {{dx, WEIR_JIT_FLOAT, strides}, {dy, WEIR_JIT_FLOAT, strides}};
+  weir_jit_operand output = {dout, WEIR_JIT_FLOAT, strides};
+  weir_jit_scalar by = {.real = 0.5};
+  weir_stream stream = default_stream(0);
+  assert_ok(weir_jit_launch(fn, stream, WEIR_JIT_FLOAT, 1, one, &output, 1, inputs, 2, &by, 1));
+  int64_t three[] = {20, 1, 30}, strides3[] = {120, 77, 4};
+  inputs[0].strides = inputs[1].strides = output.strides = strides3;
+  inputs[0].data = dout;
+  assert_ok(weir_jit_launch(fn, stream, WEIR_JIT_FLOAT, 3, three, &output, 1, inputs, 2, &by, 1));
+  download(out, dout, sizeof out);
+  for (int i = 0; i < N; i++)
+    assert_float_equal(out[i], ((float)(i + 1) * 0.5f + 1) * 0.5f, 0);
+
+  /* out (double, transposed) = (a column of int64 + a row of uint8) * 2 */
+  long long column[3] = {100, 200, 300};
+  unsigned char row[4] = {1, 2, 3, 4};
+  double table[12] = {0};
+  void *dc = upload(column, sizeof column), *dr = upload(row, sizeof row), *dt = upload(table, sizeof table);
+  int64_t shape[] = {3, 4}, of_column[] = {8, 0}, of_row[] = {0, 1}, of_out[] = {8, 24};
+  weir_jit_operand mixed[] = {{dc, WEIR_JIT_INT64, of_column}, {dr, WEIR_JIT_UINT8, of_row}};
+  weir_jit_operand wide = {dt, WEIR_JIT_DOUBLE, of_out};
+  by = (weir_jit_scalar){.is_integer = 1, .integer = 2};
+  assert_ok(weir_jit_launch(fn, stream, WEIR_JIT_INT64, 2, shape, &wide, 1, mixed, 2, &by, 1));
+  download(table, dt, sizeof table);
+  for (int i = 0; i < 3; i++)
+    for (int j = 0; j < 4; j++)
+      assert_float_equal(table[j * 3 + i], 2.0 * (double)(column[i] + row[j]), 0);
+  free_device_memory(0, dc);
+  free_device_memory(0, dr);
+  free_device_memory(0, dx);
+  free_device_memory(0, dy);
+  weir_jit_destroy(fn);
+}
+
+static void test_several_outputs_and_half(void **state) {
+  (void)state;
+  weir_jit_fn *fn;
+  assert_ok(weir_jit_create(
+      "template <typename T> void both(T x, T &twice, T &square) { twice = x + x; square = x * x; }", 2, NULL, 0, &fn));
+  unsigned short x[3] = {0x3c00, 0x4000, 0x4200}; /* 1, 2, 3 in half */
+  float square[3];
+  void *dx = upload(x, sizeof x), *dtwice = upload(x, sizeof x), *dsquare = upload(square, sizeof square);
+  int64_t shape[] = {3}, halves[] = {2}, floats[] = {4};
+  weir_jit_operand input = {dx, WEIR_JIT_HALF, halves};
+  weir_jit_operand outputs[] = {{dtwice, WEIR_JIT_HALF, halves}, {dsquare, WEIR_JIT_FLOAT, floats}};
+  assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_JIT_HALF, 1, shape, outputs, 2, &input, 1, NULL, 0));
+  download(x, dtwice, sizeof x);
+  download(square, dsquare, sizeof square);
+  free_device_memory(0, dx);
+  const unsigned short twice[] = {0x4000, 0x4400, 0x4600};
+  assert_memory_equal(x, twice, sizeof x);
+  for (int i = 0; i < 3; i++)
+    assert_float_equal(square[i], (i + 1) * (i + 1), 0);
+  weir_jit_destroy(fn);
+}
+
+static void test_after_a_restart(void **state) {
+  (void)state;
+  weir_jit_fn *fn;
+  assert_ok(weir_jit_create(sum_code, 1, sum_scalars, 1, &fn));
+  for (int round = 0; round < 2; round++) {
+    float v[2] = {1, 2};
+    void *p = upload(v, sizeof v);
+    int64_t shape[] = {2}, strides[] = {4};
+    weir_jit_operand in[] = {{p, WEIR_JIT_FLOAT, strides}, {p, WEIR_JIT_FLOAT, strides}};
+    weir_jit_scalar by = {.real = 1};
+    assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_JIT_FLOAT, 1, shape, in, 1, in, 2, &by, 1));
+    download(v, p, sizeof v);
+    assert_float_equal(v[1], 4, 0);
+    assert_ok(weir_shutdown());
+  }
+  weir_jit_destroy(fn);
+}
+
+static void test_bad_arguments(void **state) {
+  (void)state;
+  weir_jit_fn *fn = NULL;
+  static const char *const bad[] = {"", "int f(int x) { return x; }", "template <typename T> T f(T x);",
+                                    "template <typename T> f(T x) { return x; }", "template T f(T x) { return x; }"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_error_says(INVALID_ARGUMENT, "Couldn't parse code", weir_jit_create(bad[i], 1, NULL, 0, &fn));
+  assert_error_says(INVALID_ARGUMENT, "1 to 8", weir_jit_create(sum_code, 0, NULL, 0, &fn));
+  assert_error_says(INVALID_ARGUMENT, "0 to 8", weir_jit_create(sum_code, 1, NULL, 9, &fn));
+  assert_error_says(INVALID_ARGUMENT, "scalar_names is NULL", weir_jit_create(sum_code, 1, NULL, 1, &fn));
+  assert_null(fn);
+  assert_ok(weir_jit_create(sum_code, 1, sum_scalars, 1, &fn));
+  int64_t shape[] = {2}, strides[] = {4}, negative[] = {-1};
+  weir_jit_operand o[9] = {
+      {NULL, WEIR_JIT_FLOAT, strides}, {NULL, WEIR_JIT_FLOAT, strides}, {NULL, WEIR_JIT_FLOAT, strides}};
+  weir_jit_scalar by = {.real = 1};
+  weir_stream s = default_stream(0);
+  assert_error_says(INVALID_ARGUMENT, "only supports up to 8 tensor inputs (got 9)",
+                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 9, &by, 1));
+  assert_error_says(INVALID_ARGUMENT, "has 1 outputs (got 2)",
+                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 2, o, 2, &by, 1));
+  assert_error_says(INVALID_ARGUMENT, "has 1 scalars (got 0)",
+                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 2, NULL, 0));
+  assert_error_says(INVALID_ARGUMENT, "type is 10",
+                    weir_jit_launch(fn, s, WEIR_JIT_TYPES, 1, shape, o, 1, o, 2, &by, 1));
+  assert_error_says(INVALID_ARGUMENT, "shape[0] is -1",
+                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, negative, o, 1, o, 2, &by, 1));
+  o[1].strides = NULL;
+  assert_error_says(INVALID_ARGUMENT, "input 1 has no strides",
+                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 2, &by, 1));
+  o[1].strides = strides;
+  int64_t none[] = {0};
+  assert_ok(weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, none, o, 1, o, 2, &by, 1)); /* nothing to do */
+  /* One input more than the function takes does not compile. */
+  assert_error_says(INVALID_ARGUMENT, "does not compile",
+                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 3, &by, 1));
+  weir_jit_destroy(fn);
+  weir_jit_destroy(NULL);
+}
+
+int main(void) {
+  runtime_need_device();
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
+  const struct CMUnitTest tests[] = {
+      TEST(test_types_and_strides),
+      TEST(test_several_outputs_and_half),
+      TEST(test_after_a_restart),
+      TEST(test_bad_arguments),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
