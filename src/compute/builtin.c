@@ -124,7 +124,7 @@ weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, c
 weir_status weir__builtin_launch(const char *caller, weir__builtin *builtin, int device, weir_cu_stream stream,
                                  weir_launch_dims dims, void **params) {
   weir__on_device on;
-  weir_cu_function function;
+  weir_cu_function function = NULL;
   weir_status status = weir__compute_enter(caller, device, &on);
   if (status)
     return status;
