@@ -25,8 +25,8 @@ static char *copy_text(const unsigned char *text, size_t bytes) {
   return copy;
 }
 
-/* Whether a file has PTX that was made from its present source: scripts/make-ptx writes a hash of the source to the first
- * line. */
+/* Whether a file has PTX that was made from its present source: scripts/make-ptx writes a hash of the source to the
+ * first line. */
 static bool has_current_ptx(const builtin_file *file) {
   uint64_t hash = weir__hash_bytes(0, device_h, sizeof device_h);
   hash = weir__hash_bytes(hash, file->source, file->source_bytes);

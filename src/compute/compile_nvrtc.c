@@ -91,8 +91,8 @@ typedef struct target {
   char include[1100]; /* "-I" and the folder of CUDA's headers; "" if there is none */
 } target;
 
-/* The folder of cuda_fp16.h and others, which NVRTC does not contain: beside the library, in the package of the runtime, or
- * in the toolkit. */
+/* The folder of cuda_fp16.h and others, which NVRTC does not contain: beside the library, in the package of the
+ * runtime, or in the toolkit. */
 static void find_headers(char include[1100]) {
   char path[1024] = "", file[1200];
   const char *how, *home = weir__secure_getenv("CUDA_HOME"), *other = weir__secure_getenv("CUDA_PATH");
@@ -227,8 +227,8 @@ static bool has_option(const weir_compile_options *options, const char *begin, c
   return false;
 }
 
-/* NVRTC keeps precompiled headers since CUDA 12.8, which pays for a source that includes any. Its own cache, which newer
- * versions have, is on by default. */
+/* NVRTC keeps precompiled headers since CUDA 12.8, which pays for a source that includes any. Its own cache, which
+ * newer versions have, is on by default. */
 static int list_options(const target *t, const char *source, const weir_compile_options *options, const char **list,
                         char arch[64]) {
   /* Without remarks that a header file was written, or that one of another source does not fit. */

@@ -345,8 +345,8 @@ end_text:
   return status;
 }
 
-/* The loader identifies a library by its path, so each is loaded from a new one. The file is not needed any more once it is
- * mapped. */
+/* The loader identifies a library by its path, so each is loaded from a new one. The file is not needed any more
+ * once it is mapped. */
 void *weir__soft_open(const char *caller, const weir__binary *code) {
   folder f = {""};
   char path[1100];

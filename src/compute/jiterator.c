@@ -1,6 +1,6 @@
 /*
- * Elementwise functions from source. A function has a module for each combination of device, types and layout with which it
- * was called.
+ * Elementwise functions from source. A function has a module for each combination of device, types and layout with
+ * which it was called.
  */
 #include "weir/jiterator.h"
 
