@@ -1,6 +1,6 @@
 /*
- * The cost of a launch on the host: through Weir, with and without checked parameters, and by the bare cuLaunchKernel of the
- * same driver. On a GPU a launch through Weir should take at most 1.15 times as long.
+ * The cost of a launch on the host: through Weir, with and without checked parameters, and by the bare cuLaunchKernel
+ * of the same driver. On a GPU a launch through Weir should take at most 1.15 times as long.
  *
  *   launch             times all of them
  *   launch KIND COUNT  makes COUNT launches of one kind (bare, unchecked or checked), to count instructions:

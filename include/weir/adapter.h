@@ -41,8 +41,8 @@ weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, wei
 /* Sets the last error of the calling thread and returns `status`. The text is "call: why". */
 weir_status weir_report_error(weir_status status, const char *text);
 
-/* WEIR_OK for WEIR_CU_SUCCESS. Otherwise sets a last error that names the public call `caller`, the driver call as it is
- * written in the source, and the reason that the driver gives, and returns the status of that result. */
+/* WEIR_OK for WEIR_CU_SUCCESS. Otherwise sets a last error that names the public call `caller`, the driver call as
+ * it is written in the source, and the reason that the driver gives, and returns the status of that result. */
 weir_status weir_report_result(weir_driver *driver, weir_cu_result result, const char *caller, const char *call);
 
 /* Replaces the name of the inner call in the last error by `caller`, unless `status` is WEIR_OK. Returns `status`. */

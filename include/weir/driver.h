@@ -301,8 +301,8 @@ enum {
   WEIR_DRIVER_HOST_ACCESS = 1 << 3,
   /* An invalid or destroyed stream handle is WEIR_CU_INVALID_HANDLE. With NVIDIA's driver it is undefined behaviour. */
   WEIR_DRIVER_CHECKS_STREAMS = 1 << 4,
-  /* Kernels are functions of the host: ModuleLoadData takes a weir_soft_image (weir/soft.h), and PTX only names functions
-   * that were registered. */
+  /* Kernels are functions of the host: ModuleLoadData takes a weir_soft_image (weir/soft.h), and PTX only names
+   * functions that were registered. */
   WEIR_DRIVER_HOST_KERNELS = 1 << 5
 };
 

@@ -434,8 +434,8 @@ WEIR_DRIVER_ENTRY(DeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, OPTIONAL, (we
 WEIR_DRIVER_ENTRY(ModuleLoadData, cuModuleLoadData, 2000, REQUIRED, (weir_cu_module * module, const void *image),
                   (module, image))
 
-/* The same with options of the PTX compiler, WEIR_CU_JIT_*: values[i] is the value of options[i] itself, or a pointer to
- * its buffer. The software device knows the error log, and ignores the others. */
+/* The same with options of the PTX compiler, WEIR_CU_JIT_*: values[i] is the value of options[i] itself, or a
+ * pointer to its buffer. The software device knows the error log, and ignores the others. */
 WEIR_DRIVER_ENTRY(ModuleLoadDataEx, cuModuleLoadDataEx, 2010, REQUIRED,
                   (weir_cu_module * module, const void *image, unsigned count, int *options, void **values),
                   (module, image, count, options, values))
@@ -458,8 +458,8 @@ WEIR_DRIVER_ENTRY(LaunchKernel, cuLaunchKernel, 4000, REQUIRED,
 WEIR_DRIVER_ENTRY(FuncGetAttribute, cuFuncGetAttribute, 2020, REQUIRED,
                   (int *value, int attribute, weir_cu_function function), (value, attribute, function))
 
-/* Only WEIR_CU_FUNC_ATTR_MAX_DYNAMIC_SHARED_SIZE can be set on every device: a launch with more dynamic shared memory is
- * INVALID_VALUE. Its default is 48 KiB less the static shared memory. */
+/* Only WEIR_CU_FUNC_ATTR_MAX_DYNAMIC_SHARED_SIZE can be set on every device: a launch with more dynamic shared
+ * memory is INVALID_VALUE. Its default is 48 KiB less the static shared memory. */
 WEIR_DRIVER_ENTRY(FuncSetAttribute, cuFuncSetAttribute, 9000, REQUIRED,
                   (weir_cu_function function, int attribute, int value), (function, attribute, value))
 

@@ -6,8 +6,8 @@
  *     const char *names[] = {"by"};
  *     weir_jit_create(code, 1, names, 1, &fn);
  *
- * The operands may have different types: inputs are converted to the type T of the computation, and results to the types of
- * the outputs. Part of libweir_compute.
+ * The operands may have different types: inputs are converted to the type T of the computation, and results to the
+ * types of the outputs. Part of libweir_compute.
  */
 #ifndef WEIR_JITERATOR_H
 #define WEIR_JITERATOR_H
@@ -44,8 +44,8 @@ typedef enum weir_jit_type {
       WEIR_JIT_TYPES
 } weir_jit_type;
 
-/* The elements of an operand: element (i, j, ...) is at data + i * strides[0] + j * strides[1] + ..., in bytes. A stride of 0
- * repeats an element, which is how operands are broadcast. */
+/* The elements of an operand: element (i, j, ...) is at data + i * strides[0] + j * strides[1] + ..., in bytes. A
+ * stride of 0 repeats an element, which is how operands are broadcast. */
 typedef struct weir_jit_operand {
   void *data;
   weir_jit_type type;
@@ -74,10 +74,10 @@ void weir_jit_destroy(weir_jit_fn *fn);
 const char *weir_jit_name(const weir_jit_fn *fn);
 int weir_jit_scalar_index(const weir_jit_fn *fn, const char *name);
 
-/* Applies the function to all elements of a shape, on a stream, computing in the type `type`. An operand's strides have
- * `rank` numbers; outputs must not overlap, except an output that is an input. At most WEIR_JIT_MAX_RANK dimensions may
- * remain once those that lie next to each other in memory are merged. The first call with given types compiles, and cannot
- * be captured on a GPU. */
+/* Applies the function to all elements of a shape, on a stream, computing in the type `type`. An operand's strides
+ * have `rank` numbers; outputs must not overlap, except an output that is an input. At most WEIR_JIT_MAX_RANK
+ * dimensions may remain once those that lie next to each other in memory are merged. The first call with given types
+ * compiles, and cannot be captured on a GPU. */
 weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_jit_type type, int rank, const int64_t *shape,
                             const weir_jit_operand *outputs, int output_count, const weir_jit_operand *inputs,
                             int input_count, const weir_jit_scalar *scalars, int scalar_count);

@@ -35,10 +35,10 @@ typedef struct weir_module weir_module;
 /* A function of a module. It belongs to the module and lives as long. */
 typedef struct weir_kernel weir_kernel;
 
-/* Loads PTX (a text; `bytes` may include its NUL or not), a cubin or a fatbin, which are copied. device -1 is the current
- * one. WEIR_ERROR_INVALID_ARGUMENT if the image is none of these, or the driver rejects it: the text has the driver's log.
- * The software device cannot run them: there, a module of PTX has the entries for which weir_soft_register_kernel has
- * registered a function, and cubins and fatbins are WEIR_ERROR_NOT_SUPPORTED. */
+/* Loads PTX (a text; `bytes` may include its NUL or not), a cubin or a fatbin, which are copied. device -1 is the
+ * current one. WEIR_ERROR_INVALID_ARGUMENT if the image is none of these, or the driver rejects it: the text has the
+ * driver's log. The software device cannot run them: there, a module of PTX has the entries for which
+ * weir_soft_register_kernel has registered a function, and cubins and fatbins are WEIR_ERROR_NOT_SUPPORTED. */
 weir_status weir_module_load(int device, const void *image, size_t bytes, weir_module **module);
 
 /* What weir_module_compile makes. */
@@ -50,8 +50,8 @@ typedef enum weir_compile_target {
 
 typedef struct weir_compile_options {
   size_t size; /* sizeof(weir_compile_options) */
-  /* Options of the compiler, as "--use_fast_math" or "-DN=4". On the software device, -D, -U, -I and -O go to the host's
-   * compiler and others are ignored. */
+  /* Options of the compiler, as "--use_fast_math" or "-DN=4". On the software device, -D, -U, -I and -O go to the
+   * host's compiler and others are ignored. */
   const char *const *options;
   int option_count;
   /* C++ names of kernels that are templates or have no C linkage, as "scale<float>": weir_module_get_kernel finds them
@@ -69,9 +69,10 @@ typedef struct weir_compile_options {
 
 void weir_compile_options_init(weir_compile_options *options);
 
-/* Compiles CUDA C++: with NVRTC on a GPU, with the system's C++ compiler (WEIR_CXX, c++, g++ or clang++) on the software
- * device. WEIR_ERROR_INVALID_ARGUMENT if the source does not compile, with the compiler's messages as the text;
- * WEIR_ERROR_NOT_SUPPORTED without a compiler, and the text says what to install. A result is kept in a cache on disk. */
+/* Compiles CUDA C++: with NVRTC on a GPU, with the system's C++ compiler (WEIR_CXX, c++, g++ or clang++) on the
+ * software device. WEIR_ERROR_INVALID_ARGUMENT if the source does not compile, with the compiler's messages as the
+ * text; WEIR_ERROR_NOT_SUPPORTED without a compiler, and the text says what to install. A result is kept in a cache
+ * on disk. */
 weir_status weir_module_compile(int device, const char *source, const weir_compile_options *options,
                                 weir_module **module);
 
@@ -84,8 +85,8 @@ int weir_module_is_cached(const weir_module *module);
 /* The number of the device. */
 int weir_module_device(const weir_module *module);
 
-/* Unloads the module, which waits for the work of its device. NULL is allowed. Not during a capture. A graph with a kernel
- * of the module must not be launched afterwards. */
+/* Unloads the module, which waits for the work of its device. NULL is allowed. Not during a capture. A graph with a
+ * kernel of the module must not be launched afterwards. */
 void weir_module_destroy(weir_module *module);
 
 /* WEIR_ERROR_INVALID_ARGUMENT if the module has no such function. The same name gives the same kernel. */
@@ -136,14 +137,15 @@ typedef struct weir_param {
 #define WEIR_PARAM(variable)                                                                                           \
   { &(variable), sizeof(variable) }
 
-/* Enqueues a launch on a stream of the kernel's device. Can be captured. Number and sizes of the parameters are checked as
- * far as they are known: WEIR_ERROR_INVALID_ARGUMENT with a text that says which is wrong. */
+/* Enqueues a launch on a stream of the kernel's device. Can be captured. Number and sizes of the parameters are
+ * checked as far as they are known: WEIR_ERROR_INVALID_ARGUMENT with a text that says which is wrong. */
 weir_status weir_kernel_launch(weir_kernel *kernel, weir_launch_dims dims, weir_stream stream, const weir_param *params,
                                int param_count);
 weir_status weir_kernel_launch_raw(weir_kernel *kernel, weir_launch_dims dims, weir_cu_stream stream,
                                    const weir_param *params, int param_count);
 
-/* The same without checks of the parameters, for callers that made sure: params[i] points to the value of parameter i. */
+/* The same without checks of the parameters, for callers that made sure: params[i] points to the value of parameter
+ * i. */
 weir_status weir_kernel_launch_unchecked(weir_kernel *kernel, weir_launch_dims dims, weir_cu_stream stream,
                                          void **params);
 
@@ -152,8 +154,8 @@ weir_status weir_kernel_launch_unchecked(weir_kernel *kernel, weir_launch_dims d
 /* How many blocks of this size one multiprocessor can run at a time; 0 if none fits. */
 weir_status weir_kernel_max_active_blocks(weir_kernel *kernel, int block_threads, size_t dynamic_bytes, int *blocks);
 
-/* The block size, a multiple of the warp size, with which the most threads are active, the largest if several are equal,
- * and the smallest grid that fills the device. `limit` is the largest block that is wanted; 0 means no limit. */
+/* The block size, a multiple of the warp size, with which the most threads are active, the largest if several are
+ * equal, and the smallest grid that fills the device. `limit` is the largest block that is wanted; 0 means no limit. */
 weir_status weir_kernel_suggest_block(weir_kernel *kernel, size_t dynamic_bytes, int limit, int *grid, int *block);
 
 /* ---- Libraries that are loaded at run time ---- */
@@ -163,8 +165,8 @@ weir_status weir_kernel_suggest_block(weir_kernel *kernel, size_t dynamic_bytes,
 weir_status weir_library_add_folder(const char *folder);
 
 /* Where a library ("nvrtc", "cublas" or "nccl") was found; it is loaded if it was not. It is looked for under
- * WEIR_<NAME>_LIBRARY, among the loaded libraries, on the loader's path, in the folders that were added, and in the CUDA
- * toolkit. *how says which of these it was. WEIR_ERROR_NOT_SUPPORTED if there is none. */
+ * WEIR_<NAME>_LIBRARY, among the loaded libraries, on the loader's path, in the folders that were added, and in the
+ * CUDA toolkit. *how says which of these it was. WEIR_ERROR_NOT_SUPPORTED if there is none. */
 weir_status weir_library_find(const char *name, char *path, size_t size, const char **how);
 
 #ifdef __cplusplus

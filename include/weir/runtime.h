@@ -55,8 +55,8 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where);
 #define WEIR__STRING(x) WEIR__STRING_(x)
 #define WEIR__STRING_(x) #x
 
-/* Calls fn(context) at every shutdown of the runtime, before the contexts are released: on the thread that shuts it down,
- * in the reverse order of registration. fn may call the driver, and must not start or shut down the runtime. A
+/* Calls fn(context) at every shutdown of the runtime, before the contexts are released: on the thread that shuts it
+ * down, in the reverse order of registration. fn may call the driver, and must not start or shut down the runtime. A
  * registration lasts as long as the process. */
 weir_status weir_at_shutdown(void (*fn)(void *context), void *context);
 

@@ -80,9 +80,9 @@ typedef struct weir_soft_entry {
   unsigned reserved;
 } weir_soft_entry;
 
-/* Kernels that are compiled for the host, in the form that ModuleLoadData takes: the image is the address of this struct.
- * What it points to stays valid until `release` is called, which happens once no module, no work and no graph uses it any
- * more. `release` runs under the locks of the device and must not call it. */
+/* Kernels that are compiled for the host, in the form that ModuleLoadData takes: the image is the address of this
+ * struct. What it points to stays valid until `release` is called, which happens once no module, no work and no
+ * graph uses it any more. `release` runs under the locks of the device and must not call it. */
 typedef struct weir_soft_image {
   char magic[16]; /* WEIR_SOFT_IMAGE_MAGIC */
   size_t size;    /* sizeof(weir_soft_image) */

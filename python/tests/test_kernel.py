@@ -110,8 +110,9 @@ def test_arguments_are_checked(module):
             nothing(grid, 1)
     with pytest.raises(ValueError, match="a block has 2048 threads"):
         nothing(1, (1024, 2))
-    with pytest.raises(ValueError, match="the stream belongs to device cuda:1") if is_soft else pytest.raises(ValueError):
-        nothing(1, 1, stream=weir.default_stream(1))
+    if weir.device_count() > 1:
+        with pytest.raises(ValueError, match="the stream belongs to device cuda:1"):
+            nothing(1, 1, stream=weir.default_stream(1))
 
 
 def test_templates_and_unknown_names(module):

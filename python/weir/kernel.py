@@ -76,8 +76,9 @@ def compile(
             raise TypeError(f"{what} must be a sequence of strings, not a string")
     _add_folders()
     headers = headers or {}
+    texts = list(headers.values())
     return _weir._compile(
-        source, device, list(names), list(options), list(headers), list(headers.values()), file_name, _TARGETS[target], cache
+        source, device, list(names), list(options), list(headers), texts, file_name, _TARGETS[target], cache
     )
 
 
@@ -95,7 +96,7 @@ def _compile_kernel(
 ) -> Kernel:
     """Compiles one kernel for the current device, as torch.cuda._compile_kernel does.
 
-    C linkage is added where the source has none. The device decides the architecture, so `compute_capability` is ignored.
+    C linkage is added where the source has none. The device decides the architecture: `compute_capability` is ignored.
     """
     del compute_capability
     if not kernel_source:

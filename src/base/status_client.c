@@ -1,5 +1,6 @@
 /*
- * The functions of status.c and log.c in a library beside libweir: errors and messages go to libweir. Not part of libweir.
+ * The functions of status.c and log.c in a library beside libweir: errors and messages go to libweir. Not part of
+ * libweir.
  */
 #include <stdio.h>
 

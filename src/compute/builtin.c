@@ -28,8 +28,8 @@ static char *copy_text(const unsigned char *text, size_t bytes) {
   return copy;
 }
 
-/* Whether a file has PTX that was made from its present source: scripts/make-ptx writes a hash of the source to the first
- * line. */
+/* Whether a file has PTX that was made from its present source: scripts/make-ptx writes a hash of the source to the
+ * first line. */
 static bool has_current_ptx(const builtin_file *file) {
   uint64_t hash = 0;
   for (size_t i = 0; i < header_count; i++)
@@ -136,7 +136,7 @@ weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, c
 weir_status weir__builtin_launch(const char *caller, weir__builtin *builtin, int device, weir_cu_stream stream,
                                  weir_launch_dims dims, void **params) {
   weir__on_device on;
-  weir_cu_function function;
+  weir_cu_function function = NULL;
   weir_status status = weir__compute_enter(caller, device, &on);
   if (status)
     return status;

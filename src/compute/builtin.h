@@ -7,8 +7,10 @@
  *     weir_launch_dims dims = {.grid = {blocks}, .block = {256}};
  *     status = weir__builtin_launch(__func__, &uniform, device, stream, dims, params);
  *
- * A file includes "device.h" first, declares its kernels extern "C" __global__, with names that begin with weir_, and has
- * a line WEIR_KERNEL(name) behind each. It may use what both device.h and docs/kernels.md list.
+ * A file includes "device.h" first, declares its kernels extern "C" __global__, with names that begin with weir_, and
+ * has a line WEIR_KERNEL(name) behind each. It may use what both device.h and docs/kernels.md list.
+ * Shared memory is WEIR_DYNAMIC_SHARED: a static __shared__ array is thread-local on the software device, and the static
+ * thread-local memory of a library that a running program loads is small.
  */
 #ifndef WEIR_COMPUTE_BUILTIN_H
 #define WEIR_COMPUTE_BUILTIN_H
@@ -30,9 +32,9 @@ typedef struct weir__builtin {
     }                                                                                                                  \
   }
 
-/* Enqueues a launch for the public call `caller`: params[i] points to the value of parameter i. device -1 is the current
- * one, and the stream is one of its streams. The first use on a device loads the module of the file, also during a
- * capture. Neither number nor sizes of the parameters are checked. */
+/* Enqueues a launch for the public call `caller`: params[i] points to the value of parameter i. device -1 is the
+ * current one, and the stream is one of its streams. The first use on a device loads the module of the file, also
+ * during a capture. Neither number nor sizes of the parameters are checked. */
 weir_status weir__builtin_launch(const char *caller, weir__builtin *builtin, int device, weir_cu_stream stream,
                                  weir_launch_dims dims, void **params);
 

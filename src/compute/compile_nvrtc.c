@@ -91,8 +91,8 @@ typedef struct target {
   char include[1100]; /* "-I" and the folder of CUDA's headers; "" if there is none */
 } target;
 
-/* The folder of cuda_fp16.h and others, which NVRTC does not contain: beside the library, in the package of the runtime, or
- * in the toolkit. */
+/* The folder of cuda_fp16.h and others, which NVRTC does not contain: beside the library, in the package of the
+ * runtime, or in the toolkit. */
 static void find_headers(char include[1100]) {
   char path[1024] = "", file[1200];
   const char *how, *home = weir__secure_getenv("CUDA_HOME"), *other = weir__secure_getenv("CUDA_PATH");
@@ -227,10 +227,12 @@ static bool has_option(const weir_compile_options *options, const char *begin, c
   return false;
 }
 
-/* NVRTC keeps precompiled headers since CUDA 12.8, which pays for a source that includes any. Its own cache, which newer
- * versions have, is on by default. */
+/* NVRTC keeps precompiled headers since CUDA 12.8, which pays for a source that includes any. Its own cache, which
+ * newer versions have, is on by default. */
 static int list_options(const target *t, const char *source, const weir_compile_options *options, const char **list,
                         char arch[64]) {
+  /* Without remarks that a header file was written, or that one of another source does not fit. */
+  static const char *const pch[] = {"--pch", "--pch-messages=false", "--diag-suppress=630"};
   int count = 0;
   snprintf(arch, 64, "--gpu-architecture=%s_%d", t->is_binary ? "sm" : "compute", t->arch);
   list[count++] = arch;
@@ -238,7 +240,8 @@ static int list_options(const target *t, const char *source, const weir_compile_
     list[count++] = "--std=c++17";
   bool has_pch = t->major > 12 || (t->major == 12 && t->minor >= 8);
   if (has_pch && strstr(source, "#include") && !options->header_count && !has_option(options, "-pch", "--pch"))
-    list[count++] = "--pch";
+    for (size_t i = 0; i < WEIR_COUNT_OF(pch); i++)
+      list[count++] = pch[i];
   for (int i = 0; i < options->option_count; i++)
     list[count++] = options->options[i];
   if (*t->include)
@@ -257,7 +260,7 @@ weir_status weir__nvrtc_compile(const char *caller, const weir__on_device *on, c
     status = choose_target(caller, on, nvrtc, source, options, &t);
   if (status)
     return status;
-  const char **list = calloc((size_t)options->option_count + 5, sizeof *list);
+  const char **list = calloc((size_t)options->option_count + 8, sizeof *list);
   if (!list)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the options", caller);
   status = check(caller, nvrtc,

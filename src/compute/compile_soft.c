@@ -19,8 +19,6 @@
 #include "compute/compile.h"
 #include "soft_texts.h" /* generated: soft_cuda_h and soft_cuda_functions_h */
 
-extern char **environ;
-
 /* ---- The compiler ---- */
 
 static bool is_program(const char *path) {
@@ -256,7 +254,7 @@ static int run(const command *c, const char *messages) {
     return error;
   while (waitpid(process, &status, 0) < 0)
     if (errno != EINTR)
-      return errno;
+      return errno == ECHILD ? 0 : errno; /* the program ignores SIGCHLD: the object file is there or not */
   return status ? -1 : 0;
 }
 
@@ -295,7 +293,7 @@ static weir_status check_headers(const char *caller, const weir_compile_options 
 weir_status weir__soft_compile(const char *caller, const char *source, const weir_compile_options *options,
                                weir__binary *code) {
   char compiler[PATH_MAX], path[2048];
-  folder f;
+  folder f = {""};
   command c = {0};
   weir__bytes text = {0};
   weir_status status = find_compiler(caller, compiler);
@@ -347,10 +345,10 @@ end_text:
   return status;
 }
 
-/* The loader identifies a library by its path, so each is loaded from a new one. The file is not needed any more once it is
- * mapped. */
+/* The loader identifies a library by its path, so each is loaded from a new one. The file is not needed any more
+ * once it is mapped. */
 void *weir__soft_open(const char *caller, const weir__binary *code) {
-  folder f;
+  folder f = {""};
   char path[1100];
   if (!make_folder(&f)) {
     weir__fail(WEIR_ERROR_SYSTEM, "%s: no temporary folder can be made: %s", caller, strerror(errno));

@@ -25,6 +25,7 @@ static weir_status start(void) {
 }
 
 weir_status weir__compute_enter(const char *caller, int device, weir__on_device *on) {
+  *on = (weir__on_device){.previous = -1};
   weir_status status = weir__compute_epoch ? WEIR_OK : start();
   if (!status && device < 0)
     status = weir_device_get(&device);

@@ -1,6 +1,6 @@
 /*
- * What the files of libweir_compute share. The library uses libweir through its public headers only; helpers of base/ are
- * compiled into it (src/CMakeLists in the top file lists them).
+ * What the files of libweir_compute share. The library uses libweir through its public headers only; helpers of base/
+ * are compiled into it (cmake/compute.cmake lists them).
  */
 #ifndef WEIR_COMPUTE_COMPUTE_H
 #define WEIR_COMPUTE_COMPUTE_H
@@ -23,8 +23,8 @@ typedef struct weir__on_device {
   int device, previous;
 } weir__on_device;
 
-/* Starts the runtime and makes a device current, -1 being the current one. Between the two calls the driver works on that
- * device. */
+/* Starts the runtime and makes a device current, -1 being the current one. Between the two calls the driver works on
+ * that device. */
 weir_status weir__compute_enter(const char *caller, int device, weir__on_device *on);
 void weir__compute_leave(const weir__on_device *on);
 

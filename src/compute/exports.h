@@ -1,6 +1,6 @@
 /*
- * Included ahead of every source file of libweir_compute by the build: what its public headers declare is visible outside
- * of the library, everything else is compiled as hidden.
+ * Included ahead of every source file of libweir_compute by the build: what its public headers declare is visible
+ * outside of the library, everything else is compiled as hidden.
  */
 #ifndef WEIR_COMPUTE_EXPORTS_H
 #define WEIR_COMPUTE_EXPORTS_H

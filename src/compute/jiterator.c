@@ -1,6 +1,6 @@
 /*
- * Elementwise functions from source. A function has a module for each combination of device, types and layout with which it
- * was called.
+ * Elementwise functions from source. A function has a module for each combination of device, types and layout with
+ * which it was called.
  */
 #include "weir/jiterator.h"
 
@@ -236,7 +236,7 @@ static weir_status compile(const char *caller, const weir_jit_fn *fn, variant *v
   weir_status status = WEIR_OK;
   if (source.failed || !header)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source", caller);
-  if (!status) {
+  if (!status && header) {
     memcpy(header, device_h, sizeof device_h);
     header[sizeof device_h] = 0;
     weir_compile_options options;
@@ -290,7 +290,7 @@ static weir_status find_variant(const char *caller, weir_jit_fn *fn, const varia
         *at = v;
     }
   }
-  if (!status)
+  if (!status && *at)
     *kernel = (*at)->kernel;
   weir__mutex_unlock(&fn->lock);
   return status;
@@ -403,8 +403,8 @@ weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_jit_type t
     wanted.operands[k] = (unsigned char)all[k]->type;
     wanted.is_flat = wanted.is_flat && (!l.rank || l.strides[k][0] == types[all[k]->type].bytes);
   }
-  weir_kernel *kernel;
-  weir_cu_stream raw;
+  weir_kernel *kernel = NULL;
+  weir_cu_stream raw = NULL;
   status = find_variant(__func__, fn, &wanted, &kernel);
   if (!status)
     status = weir__fail_as(__func__, weir_stream_raw(stream, &raw));

@@ -218,7 +218,7 @@ static void trim(const char *folder) {
       continue;
     files[count].used = info.st_mtim;
     files[count].bytes = (uint64_t)info.st_size;
-    strcpy(files[count++].name, entry->d_name);
+    memcpy(files[count++].name, entry->d_name, length + 1);
     total += (uint64_t)info.st_size;
   }
   if (total > limit && count) {

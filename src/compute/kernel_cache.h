@@ -1,10 +1,10 @@
 /*
  * Compiled code on disk: a file for each key, in WEIR_CACHE_DIR, $XDG_CACHE_HOME/weir or ~/.cache/weir.
  *
- * A file appears as a whole (it is renamed into place), so several processes can share the folder. It contains its key and
- * a checksum, and one that is damaged, or that another user could have written, is ignored and replaced. Once the folder
- * exceeds WEIR_CACHE_SIZE, 1 GiB by default, the files that were not used for longest are removed. A cache that cannot be
- * read or written costs time only.
+ * A file appears as a whole (it is renamed into place), so several processes can share the folder. It contains its key
+ * and a checksum, and one that is damaged, or that another user could have written, is ignored and replaced. Once the
+ * folder exceeds WEIR_CACHE_SIZE, 1 GiB by default, the files that were not used for longest are removed. A cache that
+ * cannot be read or written costs time only.
  */
 #ifndef WEIR_COMPUTE_KERNEL_CACHE_H
 #define WEIR_COMPUTE_KERNEL_CACHE_H

@@ -197,7 +197,7 @@ weir_status weir_kernel_suggest_block(weir_kernel *kernel, size_t dynamic_bytes,
   if (status)
     return status;
   weir_driver *driver = on.driver;
-  int most, warp, units, best = 0, best_blocks = 0;
+  int most = 0, warp = 32, units = 1, best = 0, best_blocks = 0;
   status =
       WEIR__CALL(driver, FuncGetAttribute(driver, &most, WEIR_CU_FUNC_ATTR_MAX_THREADS_PER_BLOCK, kernel->function));
   if (!status)

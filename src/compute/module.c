@@ -127,10 +127,10 @@ weir_status weir_module_load(int device, const void *image, size_t bytes, weir_m
                    __func__, kind == CUBIN ? "cubin" : "fatbin");
   else if (!(made = new_module(&on)))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the module", __func__);
-  if (!status)
+  if (!status && made)
     status = load_image(__func__, &on, image, bytes, &made->handle);
   weir__compute_leave(&on);
-  if (status) {
+  if (status || !made) {
     free(made);
     return status;
   }
@@ -182,12 +182,12 @@ weir_status weir_module_compile(int device, const char *source, const weir_compi
   weir_module *made = new_module(&on);
   if (!made)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the module", __func__);
-  if (!status)
+  if (!status && made)
     status = weir__compile(__func__, &on, source, &all, &code, &made->is_cached);
-  if (!status)
+  if (!status && made)
     status = weir__binary_load(__func__, &on, &code, &made->handle);
   weir__compute_leave(&on);
-  if (status) {
+  if (status || !made) {
     weir__binary_end(&code);
     free(made);
     return status;
@@ -278,11 +278,11 @@ weir_status weir_module_get_kernel(weir_module *module, const char *name, weir_k
     found = calloc(1, sizeof *found + length);
     if (!found)
       status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the kernel", __func__);
-    if (!status)
+    if (!status && found)
       status = find_function(__func__, &on, module, name, &found->function);
-    if (!status)
+    if (!status && found)
       status = read_params(__func__, on.driver, found);
-    if (!status) {
+    if (!status && found) {
       memcpy(found->name, name, length);
       found->module = module;
       found->next = module->kernels;

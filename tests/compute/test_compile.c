@@ -350,7 +350,7 @@ static void test_nvrtc(void **state) {
   /* CUDA's headers, where they are installed. */
   if (!compile_nvrtc("#include <cuda_fp16.h>\nextern \"C\" __global__ void f(__half *p) { *p = __hadd(*p, *p); }",
                      &options, &code))
-    assert_memory_equal(code.data, "\177ELF", 4);
+    assert_null(code.log); /* no remarks about precompiled headers */
   else
     assert_non_null(strstr(weir_last_error(), "cuda_fp16.h"));
   weir__binary_end(&code);

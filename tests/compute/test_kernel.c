@@ -351,6 +351,21 @@ static void test_shutdown(void **state) {
   (void)stream;
 }
 
+static void use_in_child(void *data) {
+  weir_kernel *nothing = data, *found;
+  weir_launch_dims dims = {.grid = {1}, .block = {1}};
+  child_assert(weir_kernel_launch_raw(nothing, dims, NULL, NULL, 0) == WEIR_ERROR_BAD_FORK);
+  child_assert(weir_module_get_kernel(module, "nothing", &found) == WEIR_ERROR_BAD_FORK);
+  weir_module_destroy(module);
+}
+
+static void test_fork(void **state) {
+  (void)state;
+  NEED_SOFT("NVIDIA's driver cannot be used in children that are forked after its start");
+  in_process(use_in_child, kernel("nothing"));
+  assert_ok(weir_kernel_launch_raw(kernel("nothing"), (weir_launch_dims){.grid = {1}, .block = {1}}, NULL, NULL, 0));
+}
+
 /* ---- Failures ---- */
 
 static weir_status use_kernel(void) {
@@ -399,6 +414,7 @@ int main(void) {
       TEST(test_occupancy),
       TEST(test_capture),
       TEST(test_shutdown),
+      TEST(test_fork),
       cmocka_unit_test_setup_teardown(test_failing_calls, runtime_setup_none, runtime_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

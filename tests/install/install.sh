@@ -30,6 +30,16 @@ expect() {
   echo "ok: $(basename "$program")"
 }
 
+# expect_compute PROGRAM: it loads kernels for the software device.
+expect_compute() {
+  got=$(LD_LIBRARY_PATH=$libdir WEIR_DRIVER=soft "$1")
+  if [ "$got" != "weir_spin 1" ]; then
+    echo "$1 printed '$got', expected 'weir_spin 1'"
+    exit 1
+  fi
+  echo "ok: $(basename "$1")"
+}
+
 pc=$(find "$prefix" -name weir.pc)
 libdir=$(cd "$(dirname "$pc")/.." && pwd)
 export PKG_CONFIG_LIBDIR="$libdir/pkgconfig"
@@ -79,6 +89,12 @@ if command -v pkg-config >/dev/null; then
     exit 1
   fi
   echo "ok: offline"
+  # Kernels, where they were built.
+  if pkg-config --exists weir-compute; then
+    # shellcheck disable=SC2046
+    "$cc" -std=c11 "$consumer/compute.c" $(pkg-config --cflags --libs weir-compute) -o "$work/compute"
+    expect_compute "$work/compute"
+  fi
   for program in "$work"/pc-*-weir; do expect "$program" shared; done
   for program in "$work"/pc-*-static; do expect "$program" static; done
 else
@@ -96,3 +112,6 @@ fi
 }
 for program in "$work"/consumer/*-weir; do expect "$program" shared; done
 for program in "$work"/consumer/*-static; do expect "$program" static; done
+for program in "$work"/consumer/compute-*; do
+  [ ! -f "$program" ] || expect_compute "$program"
+done

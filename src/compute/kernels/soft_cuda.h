@@ -1,14 +1,14 @@
 /*
- * CUDA C++ for the software device. A kernel's source is compiled for the host with this header in front of it, and needs
- * no CUDA header. docs/kernels.md lists what is supported.
+ * CUDA C++ for the software device. A kernel's source is compiled for the host with this header in front of it, and
+ * needs no CUDA header. docs/kernels.md lists what is supported.
  *
- * The thread of a stream runs the blocks of a launch one after the other, and the threads of a block one after the other
- * on a fiber. A thread that waits in a barrier keeps its fiber, and the next thread gets another one. So a kernel without
- * barriers is a plain loop, and costs two switches per block. All threads of a block run on one thread of the host, so a
- * variable in shared memory is thread-local.
+ * The thread of a stream runs the blocks of a launch one after the other, and the threads of a block one after the
+ * other on a fiber. A thread that waits in a barrier keeps its fiber, and the next thread gets another one. So a kernel
+ * without barriers is a plain loop, and costs two switches per block. All threads of a block run on one thread of the
+ * host, so a variable in shared memory is thread-local.
  *
- * The header needs libc and libm, but no C++ runtime. It is compiled into the library (built-in kernels) and written out
- * for the compiler at run time.
+ * The header needs libc and libm, but no C++ runtime. It is compiled into the library (built-in kernels) and written
+ * out for the compiler at run time.
  */
 #ifndef WEIR_SOFT_CUDA_H
 #define WEIR_SOFT_CUDA_H
@@ -418,8 +418,8 @@ static inline warp *warp_of_thread() {
     if (!b->warps)
       fail(out_of_memory);
     reset_warps(b);
-    /* Threads that ended before the first warp function was called. Their number is known, and which they are follows from
-     * the others: those that wait in the barrier, those that are ready, and this one. */
+    /* Threads that ended before the first warp function was called. Their number is known, and which they are
+     * follows from the others: those that wait in the barrier, those that are ready, and this one. */
     if (b->next - b->live) {
       for (unsigned i = 0; i < b->next; i++)
         b->warps[i / 32].exited |= 1u << i % 32;

@@ -315,7 +315,7 @@ weir_cu_result weir__model_FuncGetParamInfo(model *m, weir_cu_function function,
   size_t at = 0, end = 0;
   for (size_t i = 0; i <= index; i++) {
     size_t size = f->kernel->param_bytes[i], alignment = size & -size;
-    at = weir__round_up(end, alignment > 16 || !alignment ? 16 : alignment);
+    at = (size_t)weir__round_up(end, alignment > 16 || !alignment ? 16 : alignment);
     end = at + size;
   }
   *offset = at;
