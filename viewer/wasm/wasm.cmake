@@ -59,6 +59,7 @@ set(wasm_unused
     alloc/host_events
     alloc/host_memory
     alloc/host
+    base/status_client
     inspect/record_env
     inspect/stat_names
     inspect/summary
