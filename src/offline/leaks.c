@@ -9,7 +9,7 @@
 #include "offline/describe.h"
 #include "offline/export.h"
 
-enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20 };
+enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4 };
 
 /* ---- Groups ---- */
 
@@ -188,6 +188,33 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
   return 0;
 }
 
+/* The survivor after those of the first step, if that step has many times as many as each later one: what a job sets up
+ * once, such as the state of an optimizer, says nothing about what grows afterwards. Otherwise 0. */
+static size_t skip_burst(const survivor *s, size_t count) {
+  size_t first = 0, most = 0;
+  while (first < count && s[first].step == s[0].step)
+    first++;
+  for (size_t i = first, next; i < count; i = next) {
+    for (next = i; next < count && s[next].step == s[i].step; next++)
+      ;
+    most = next - i > most ? next - i : most;
+  }
+  return most && first > BURST * most ? first : 0;
+}
+
+/* Whether births are evenly spaced: each lies at most one step from its place, since a boundary may be off by one. */
+static bool is_even(const survivor *s, size_t count, size_t steps) {
+  double every = (double)(s[count - 1].step - s[0].step) / (double)(steps - 1);
+  size_t n = 0;
+  for (size_t i = 1; i < count; i++) {
+    n += s[i].step != s[i - 1].step;
+    double off = (double)(s[i].step - s[0].step) - (double)n * every;
+    if (off > 1 || off < -1)
+      return false;
+  }
+  return true;
+}
+
 /* Judges survivors by the steps in which they were allocated, in ascending order. `end` is the step from which on they
  * are too young to tell. */
 static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
@@ -200,6 +227,7 @@ static births judge(const finder *f, const survivor *s, size_t count, int64_t en
   if (!count)
     return b;
   b.first = skip_early(s, count, gaps);
+  b.first += skip_burst(s + b.first, count - b.first);
   int64_t first = s[b.first].step, last = s[count - 1].step, least = INT64_MAX, most = 0,
           middle = first + (end - first) / 2;
   bool is_odd = (end - first) % 2; /* the step in the middle belongs to neither half */
@@ -221,6 +249,7 @@ static births judge(const finder *f, const survivor *s, size_t count, int64_t en
   b.steps = steps;
   b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
   bool is_regular = steps >= 3 && most <= least + least / 4 + 1 + (least >= 3); /* boundaries may be off by one */
+  is_regular = is_regular || (steps >= 5 && is_even(s + b.first, count - b.first, steps));
   if (steps < 3 || end - first < least_span)
     return b;
   if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
