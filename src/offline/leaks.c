@@ -44,6 +44,7 @@ typedef struct finder {
   size_t group_count, group_room;
   weir__hash_map slots;
   uint32_t *group_of; /* of each block */
+  bool *is_leaked;    /* of each block: whether it was reported as part of a leak */
   survivor *survivors;
   size_t survivor_count, survivor_room;
   int64_t count; /* steps that are looked at */
@@ -102,7 +103,8 @@ static bool find_group(finder *f, const weir__life *b, uint32_t *number) {
 static bool make_groups(finder *f) {
   const weir__lives *l = f->lives;
   f->group_of = malloc((l->block_count + 1) * sizeof *f->group_of);
-  bool ok = f->group_of != NULL;
+  f->is_leaked = calloc(l->block_count + 1, sizeof *f->is_leaked);
+  bool ok = f->group_of && f->is_leaked;
   for (size_t i = 0; i < l->block_count && ok; i++) {
     const weir__life *b = &l->blocks[i];
     ok = find_group(f, b, &f->group_of[i]);
@@ -215,6 +217,13 @@ static bool is_even(const survivor *s, size_t count, size_t steps) {
   return true;
 }
 
+/* Whether steps [first, end) are far shorter than the others. Inferred steps may be: the layers of the last step. */
+static bool are_short(const finder *f, int64_t first, int64_t end) {
+  const uint32_t *begin = f->steps->begin;
+  double entries = (double)(begin[end] - begin[first]), usual = (double)(f->end - begin[0]) / (double)f->count;
+  return f->steps->source == WEIR__STEPS_INFERRED && 3 * entries < usual * (double)(end - first);
+}
+
 /* Judges survivors by the steps in which they were allocated, in ascending order. `end` is the step from which on they
  * are too young to tell. */
 static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
@@ -250,13 +259,14 @@ static births judge(const finder *f, const survivor *s, size_t count, int64_t en
   b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
   bool is_regular = steps >= 3 && most <= least + least / 4 + 1 + (least >= 3); /* boundaries may be off by one */
   is_regular = is_regular || (steps >= 5 && is_even(s + b.first, count - b.first, steps));
-  if (steps < 3 || end - first < least_span)
+  if (steps < 3 || end - first < least_span || are_short(f, first, end))
     return b;
   if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
     b.kind = WEIR__GROWTH_STOPPED;
     return b;
   }
-  if (!is_regular && (steps < 6 || (double)most > 6 * b.every + 2))
+  /* The end of the history is where the next one is due, at the latest. */
+  if ((!is_regular || end - 1 - last > most + 1) && (steps < 6 || (double)most > 6 * b.every + 2))
     return b;
   /* Births of a steady leak in the two halves differ by chance only: by 1.5 standard deviations at most. */
   double fewer = (double)halves[0] - (double)halves[1] - 1, variance = (double)(halves[0] + halves[1]);
@@ -300,6 +310,13 @@ static births judge_pair(const finder *f, const group *g, const survivor *s, siz
 
 /* ---- Reports ---- */
 
+static void add_level(finder *f, const survivor *s, weir__growth_kind kind) {
+  if (kind != WEIR__GROWTH_LEAK)
+    return;
+  f->out->levels[s->step] += f->lives->blocks[s->block].size;
+  f->is_leaked[s->block] = true;
+}
+
 static bool report(finder *f, const survivor *s, size_t count, const births *b, int64_t end, bool is_joint) {
   weir__leaks *out = f->out;
   const group *g = &f->groups[s->group];
@@ -319,8 +336,7 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
     leak.count++;
     if (leak.example_count < WEIR__LEAK_EXAMPLES)
       leak.examples[leak.example_count++] = (weir__leak_block){block->address, block->size, block->begin, s[i].step};
-    if (out->levels && b->kind == WEIR__GROWTH_LEAK)
-      out->levels[s[i].step] += block->size;
+    add_level(f, &s[i], b->kind);
   }
   /* The part of the last period belongs to the rate as well: a leak every fifth step has its next one ahead. */
   double over = (double)(end - b->first_step);
@@ -338,8 +354,7 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
       leak.bytes += block->size;
       leak.count++;
       leak.last_step = s[i].step;
-      if (out->levels && b->kind == WEIR__GROWTH_LEAK)
-        out->levels[s[i].step] += block->size;
+      add_level(f, &s[i], b->kind);
       young--;
     }
   weir__leak **list = b->kind == WEIR__GROWTH_LEAK ? &out->leaks : &out->growing;
@@ -761,10 +776,12 @@ static bool is_steady(finder *f, bool *ok) {
     from = from < 0 ? 0 : from;
     made[from] += b->is_before ? 0 : (double)b->size;
     blocks += from >= first && !b->is_before;
+    if (f->is_leaked[i])
+      continue;
+    at_end[from] += (double)b->size; /* in use at the ends of steps from..to-1 */
     if (is_alive(b, f->end))
       continue;
     int64_t to = weir__steps_at(f->steps, b->freed);
-    at_end[from] += (double)b->size; /* in use at the ends of steps from..to-1 */
     at_end[to < 0 ? 0 : to] -= (double)b->size;
     freed[b->freed] += b->size;
   }
@@ -779,7 +796,7 @@ static bool is_steady(finder *f, bool *ok) {
       block++;
     for (uint32_t i = f->steps->begin[k]; i < f->steps->begin[k + 1]; i++) {
       if (block < f->lives->block_count && f->lives->blocks[block].begin == i) {
-        level += is_alive(&f->lives->blocks[block], f->end) ? 0 : (double)f->lives->blocks[block].size;
+        level += f->is_leaked[block] ? 0 : (double)f->lives->blocks[block].size;
         block++;
       }
       level -= (double)freed[i];
@@ -829,6 +846,7 @@ static weir_status find(finder *f, const weir__leaks_options *options) {
   free(f->alike);
   free(f->groups);
   free(f->group_of);
+  free(f->is_leaked);
   free(f->survivors);
   weir__hash_map_clear(&f->slots);
   return ok ? find_end(f, options) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to look for leaks");
