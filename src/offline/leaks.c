@@ -398,9 +398,11 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
   uint64_t bytes = 0;
   for (size_t i = b.first; i < kept; i++)
     bytes += rest[i].step < end ? f->lives->blocks[rest[i].block].size : 0;
-  /* Where there are no steps, the setup of a job may take most of the history: then all windows must have some. */
-  bool is_sparse = f->steps->source == WEIR__STEPS_WINDOWS && 20 * (int64_t)b.steps < 17 * (end - b.first_step);
-  if (b.kind == WEIR__GROWTH_FEW || is_sparse || end - b.first_step < LEAST_STEPS ||
+  /* Where there are no steps, the setup of a job may take most of the history: then nearly all windows must have some,
+   * and the last ones too. */
+  bool is_sparse = f->steps->source == WEIR__STEPS_WINDOWS &&
+                   (20 * (int64_t)b.steps < 17 * (end - b.first_step) || end - 1 - b.last_step > 1);
+  if (b.kind == WEIR__GROWTH_FEW || b.steps < 6 || is_sparse || end - b.first_step < LEAST_STEPS ||
       (double)bytes < 1e-4 * (double)f->peak * (double)(end - b.first_step))
     return true;
   rest += b.first;
