@@ -175,8 +175,9 @@ static void test_planted(void **state) {
     weir__recording_free(recording);
   }
   print_message("%zu of %zu found in real histories, %zu of them in the right size\n", found, planted, exact);
+  /* No leak may be missed. Its size may be off where blocks of the setup have the same stack. */
   assert_int_equal(found, planted);
-  assert_true(100 * (planted - exact) <= 3 * planted);
+  assert_true(200 * (planted - exact) <= planted);
 }
 
 /* ---- Synthetic jobs ---- */
@@ -198,7 +199,7 @@ static traits random_traits(uint64_t *random) {
 
 static void test_synthetic(void **state) {
   (void)state;
-  size_t planted = 0, found = 0, clean = 0, alarms = 0;
+  size_t planted = 0, found = 0, exact = 0, clean = 0, alarms = 0;
   for (int n = 0; n < usual_or_long(160, 4000); n++) {
     job j = {.random = first_seed() + (uint64_t)n};
     synthetic *s = calloc(1, sizeof *s);
@@ -216,8 +217,10 @@ static void test_synthetic(void **state) {
     weir__leaks l = find(job_recording(&j));
     bool ok = is_clean ? l.verdict != WEIR__LEAKS_FOUND
                        : is_found(&l, bytes, s->is.fills_cache || s->is.hits_cache || s->is.evicts || s->is.churns);
+    bool is_reported = l.verdict == WEIR__LEAKS_FOUND;
     *(is_clean ? &clean : &planted) += 1;
-    *(is_clean ? &alarms : &found) += is_clean ? !ok : ok;
+    *(is_clean ? &alarms : &found) += is_reported;
+    exact += !is_clean && ok;
     if (!ok) {
       const traits *t = &s->is;
       print_message("seed %d, %s (%zu), %zu steps:%s%s%s%s%s%s%s%s%s%s, %llu bytes planted, %llu found\n", n,
@@ -232,12 +235,20 @@ static void test_synthetic(void **state) {
     job_free(&j);
     free(s);
   }
-  print_message("%zu of %zu found, %zu false alarms in %zu clean synthetic jobs\n", found, planted, alarms, clean);
-  /* Among thousands of random jobs, some are irregular enough to be misread. */
-  assert_true(100 * (planted - found) <= 3 * planted);
-  assert_true(500 * alarms <= clean);
+  print_message(
+      "%zu of %zu found in synthetic jobs, %zu of them in the right size, %zu false alarms in %zu clean ones\n", found,
+      planted, exact, alarms, clean);
+  /*
+   * All steps are inferred here, and traits are combined at random. A leak of 0.1 % of the peak may be missed among
+   * blocks of random size and life, of which more come and go than leak ("churns"), and its size is uncertain where
+   * several steps are taken for one. In seven ranges of 4000 jobs each, at most 1.4 % of the leaks were missed, 1.9 % were
+   * missed or had the wrong size, and 0.1 % of the clean jobs raised an alarm. The usual form allows none of these.
+   */
+  assert_true(1000 * (planted - found) <= 15 * planted);
+  assert_true(1000 * (planted - exact) <= 25 * planted);
+  assert_true(1000 * alarms <= clean);
   if (usual_or_long(1, 0))
-    assert_int_equal(found, planted);
+    assert_int_equal(exact, planted);
 }
 
 int main(void) {
