@@ -168,7 +168,7 @@ typedef struct births {
   double every;
 } births;
 
-static int by_gap(const void *a, const void *b) {
+static int by_number(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
 }
@@ -181,7 +181,7 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
       gaps[n++] = s[i].step - s[i - 1].step;
   if (n < 2)
     return 0;
-  qsort(gaps, n, sizeof *gaps, by_gap);
+  qsort(gaps, n, sizeof *gaps, by_number);
   int64_t mean = (s[count - 1].step - s[0].step) / (int64_t)n, usual = gaps[n / 2] > mean ? gaps[n / 2] : mean;
   int64_t longest = 4 * usual + 1;
   for (size_t i = count; i-- > 1;)
@@ -629,11 +629,6 @@ static bool find_idle(const weir__recording *recording, const weir__recording_de
 
 /* ---- When it runs out ---- */
 
-static int by_time(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
 static bool measure_step(finder *f) {
   const weir__recording_entry *e = f->device->events;
   int64_t *times = malloc((size_t)(f->count + 1) * sizeof *times);
@@ -647,7 +642,7 @@ static bool measure_step(finder *f) {
     if (from && to > from)
       times[n++] = to - from;
   }
-  qsort(times, n, sizeof *times, by_time);
+  qsort(times, n, sizeof *times, by_number);
   const size_t half = n / 2;
   f->out->step_us = n ? (double)times[half] : 0;
   free(times);
@@ -759,6 +754,30 @@ static void sum_up(finder *f) {
   out->verdict = out->leak_count ? WEIR__LEAKS_FOUND : WEIR__LEAKS_NONE;
 }
 
+/* How far memory that does not leak rises and falls within a step, on average from step `first` on. freed[i] are the
+ * bytes that entry i frees. */
+static double swing_of(const finder *f, const uint64_t *freed, int64_t first) {
+  const weir__lives *l = f->lives;
+  size_t block = 0;
+  double swing = 0;
+  while (block < l->block_count && (l->blocks[block].is_before || l->blocks[block].begin < f->steps->begin[first]))
+    block++;
+  for (int64_t k = first; k < f->count; k++) {
+    double level = 0, most = 0, least = 0;
+    for (uint32_t i = f->steps->begin[k]; i < f->steps->begin[k + 1]; i++) {
+      if (block < l->block_count && l->blocks[block].begin == i) {
+        level += f->is_leaked[block] ? 0 : (double)l->blocks[block].size;
+        block++;
+      }
+      level -= (double)freed[i];
+      most = level > most ? level : most;
+      least = level < least ? level : least;
+    }
+    swing += most - least;
+  }
+  return swing / (double)(f->count - first);
+}
+
 /* Whether what looks like steps is the middle of one: layers of a model recur as well, and gradients grow from layer to
  * layer. From step to step, what is in use for a while comes and goes, and is the same on average at the ends of steps;
  * in the middle of a step it rises or falls by more than what comes and goes meanwhile. Of what is allocated, most is
@@ -789,25 +808,9 @@ static bool is_steady(finder *f, bool *ok) {
   }
   for (int64_t k = 1; k < f->count && *ok; k++)
     at_end[k] += at_end[k - 1];
-  size_t block = 0;
-  while (block < f->lives->block_count && f->lives->blocks[block].is_before)
-    block++;
-  for (int64_t k = 0; k < f->count && *ok; k++) { /* how far it rises within the step */
-    double level = 0, most = 0, least = 0;
-    while (block < f->lives->block_count && f->lives->blocks[block].begin < f->steps->begin[k])
-      block++;
-    for (uint32_t i = f->steps->begin[k]; i < f->steps->begin[k + 1]; i++) {
-      if (block < f->lives->block_count && f->lives->blocks[block].begin == i) {
-        level += f->is_leaked[block] ? 0 : (double)f->lives->blocks[block].size;
-        block++;
-      }
-      level -= (double)freed[i];
-      most = level > most ? level : most;
-      least = level < least ? level : least;
-    }
-    if (k < first)
-      continue;
-    swing += most - least;
+  if (*ok)
+    swing = swing_of(f, freed, first);
+  for (int64_t k = first; k < f->count && *ok; k++) {
     all += made[k];
     sums[k >= half] += at_end[k];
   }
@@ -815,7 +818,6 @@ static bool is_steady(finder *f, bool *ok) {
   free(freed);
   if (!*ok)
     return false;
-  swing /= (double)(f->count - first);
   double change = sums[1] / (double)(f->count - half) - sums[0] / (double)(half - first > 0 ? half - first : 1);
   bool is_small_part = (double)f->out->bytes <= 0.45 * all || (double)f->out->count <= 0.3 * blocks;
   return (change < 0 ? -change : change) <= 0.5 * swing && is_small_part;
