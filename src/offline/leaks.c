@@ -9,7 +9,7 @@
 #include "offline/describe.h"
 #include "offline/export.h"
 
-enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20 };
+enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4 };
 
 /* ---- Groups ---- */
 
@@ -44,6 +44,7 @@ typedef struct finder {
   size_t group_count, group_room;
   weir__hash_map slots;
   uint32_t *group_of; /* of each block */
+  bool *is_leaked;    /* of each block: whether it was reported as part of a leak */
   survivor *survivors;
   size_t survivor_count, survivor_room;
   int64_t count; /* steps that are looked at */
@@ -102,7 +103,8 @@ static bool find_group(finder *f, const weir__life *b, uint32_t *number) {
 static bool make_groups(finder *f) {
   const weir__lives *l = f->lives;
   f->group_of = malloc((l->block_count + 1) * sizeof *f->group_of);
-  bool ok = f->group_of != NULL;
+  f->is_leaked = calloc(l->block_count + 1, sizeof *f->is_leaked);
+  bool ok = f->group_of && f->is_leaked;
   for (size_t i = 0; i < l->block_count && ok; i++) {
     const weir__life *b = &l->blocks[i];
     ok = find_group(f, b, &f->group_of[i]);
@@ -166,7 +168,7 @@ typedef struct births {
   double every;
 } births;
 
-static int by_gap(const void *a, const void *b) {
+static int by_number(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
 }
@@ -179,13 +181,47 @@ static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
       gaps[n++] = s[i].step - s[i - 1].step;
   if (n < 2)
     return 0;
-  qsort(gaps, n, sizeof *gaps, by_gap);
+  qsort(gaps, n, sizeof *gaps, by_number);
   int64_t mean = (s[count - 1].step - s[0].step) / (int64_t)n, usual = gaps[n / 2] > mean ? gaps[n / 2] : mean;
   int64_t longest = 4 * usual + 1;
   for (size_t i = count; i-- > 1;)
     if (s[i].step - s[i - 1].step > longest)
       return i;
   return 0;
+}
+
+/* The survivor after those of the first step, if that step has many times as many as each later one: what a job sets up
+ * once, such as the state of an optimizer, says nothing about what grows afterwards. Otherwise 0. */
+static size_t skip_burst(const survivor *s, size_t count) {
+  size_t first = 0, most = 0;
+  while (first < count && s[first].step == s[0].step)
+    first++;
+  for (size_t i = first, next; i < count; i = next) {
+    for (next = i; next < count && s[next].step == s[i].step; next++)
+      ;
+    most = next - i > most ? next - i : most;
+  }
+  return most && first > BURST * most ? first : 0;
+}
+
+/* Whether births are evenly spaced: each lies at most one step from its place, since a boundary may be off by one. */
+static bool is_even(const survivor *s, size_t count, size_t steps) {
+  double every = (double)(s[count - 1].step - s[0].step) / (double)(steps - 1);
+  size_t n = 0;
+  for (size_t i = 1; i < count; i++) {
+    n += s[i].step != s[i - 1].step;
+    double off = (double)(s[i].step - s[0].step) - (double)n * every;
+    if (off > 1 || off < -1)
+      return false;
+  }
+  return true;
+}
+
+/* Whether steps [first, end) are far shorter than the others. Inferred steps may be: the layers of the last step. */
+static bool are_short(const finder *f, int64_t first, int64_t end) {
+  const uint32_t *begin = f->steps->begin;
+  double entries = (double)(begin[end] - begin[first]), usual = (double)(f->end - begin[0]) / (double)f->count;
+  return f->steps->source == WEIR__STEPS_INFERRED && 3 * entries < usual * (double)(end - first);
 }
 
 /* Judges survivors by the steps in which they were allocated, in ascending order. `end` is the step from which on they
@@ -200,6 +236,7 @@ static births judge(const finder *f, const survivor *s, size_t count, int64_t en
   if (!count)
     return b;
   b.first = skip_early(s, count, gaps);
+  b.first += skip_burst(s + b.first, count - b.first);
   int64_t first = s[b.first].step, last = s[count - 1].step, least = INT64_MAX, most = 0,
           middle = first + (end - first) / 2;
   bool is_odd = (end - first) % 2; /* the step in the middle belongs to neither half */
@@ -221,13 +258,15 @@ static births judge(const finder *f, const survivor *s, size_t count, int64_t en
   b.steps = steps;
   b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
   bool is_regular = steps >= 3 && most <= least + least / 4 + 1 + (least >= 3); /* boundaries may be off by one */
-  if (steps < 3 || end - first < least_span)
+  is_regular = is_regular || (steps >= 5 && is_even(s + b.first, count - b.first, steps));
+  if (steps < 3 || end - first < least_span || are_short(f, first, end))
     return b;
   if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
     b.kind = WEIR__GROWTH_STOPPED;
     return b;
   }
-  if (!is_regular && (steps < 6 || (double)most > 6 * b.every + 2))
+  /* The end of the history is where the next one is due, at the latest. */
+  if ((!is_regular || end - 1 - last > most + 1) && (steps < 6 || (double)most > 6 * b.every + 2))
     return b;
   /* Births of a steady leak in the two halves differ by chance only: by 1.5 standard deviations at most. */
   double fewer = (double)halves[0] - (double)halves[1] - 1, variance = (double)(halves[0] + halves[1]);
@@ -271,6 +310,13 @@ static births judge_pair(const finder *f, const group *g, const survivor *s, siz
 
 /* ---- Reports ---- */
 
+static void add_level(finder *f, const survivor *s, weir__growth_kind kind) {
+  if (kind != WEIR__GROWTH_LEAK)
+    return;
+  f->out->levels[s->step] += f->lives->blocks[s->block].size;
+  f->is_leaked[s->block] = true;
+}
+
 static bool report(finder *f, const survivor *s, size_t count, const births *b, int64_t end, bool is_joint) {
   weir__leaks *out = f->out;
   const group *g = &f->groups[s->group];
@@ -290,8 +336,7 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
     leak.count++;
     if (leak.example_count < WEIR__LEAK_EXAMPLES)
       leak.examples[leak.example_count++] = (weir__leak_block){block->address, block->size, block->begin, s[i].step};
-    if (out->levels && b->kind == WEIR__GROWTH_LEAK)
-      out->levels[s[i].step] += block->size;
+    add_level(f, &s[i], b->kind);
   }
   /* The part of the last period belongs to the rate as well: a leak every fifth step has its next one ahead. */
   double over = (double)(end - b->first_step);
@@ -309,8 +354,7 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
       leak.bytes += block->size;
       leak.count++;
       leak.last_step = s[i].step;
-      if (out->levels && b->kind == WEIR__GROWTH_LEAK)
-        out->levels[s[i].step] += block->size;
+      add_level(f, &s[i], b->kind);
       young--;
     }
   weir__leak **list = b->kind == WEIR__GROWTH_LEAK ? &out->leaks : &out->growing;
@@ -354,9 +398,11 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
   uint64_t bytes = 0;
   for (size_t i = b.first; i < kept; i++)
     bytes += rest[i].step < end ? f->lives->blocks[rest[i].block].size : 0;
-  /* Where there are no steps, the setup of a job may take most of the history: then all windows must have some. */
-  bool is_sparse = f->steps->source == WEIR__STEPS_WINDOWS && 20 * (int64_t)b.steps < 17 * (end - b.first_step);
-  if (b.kind == WEIR__GROWTH_FEW || is_sparse || end - b.first_step < LEAST_STEPS ||
+  /* Where there are no steps, the setup of a job may take most of the history: then nearly all windows must have some,
+   * and the last ones too. */
+  bool is_sparse = f->steps->source == WEIR__STEPS_WINDOWS &&
+                   (20 * (int64_t)b.steps < 17 * (end - b.first_step) || end - 1 - b.last_step > 1);
+  if (b.kind == WEIR__GROWTH_FEW || b.steps < 6 || is_sparse || end - b.first_step < LEAST_STEPS ||
       (double)bytes < 1e-4 * (double)f->peak * (double)(end - b.first_step))
     return true;
   rest += b.first;
@@ -583,11 +629,6 @@ static bool find_idle(const weir__recording *recording, const weir__recording_de
 
 /* ---- When it runs out ---- */
 
-static int by_time(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
 static bool measure_step(finder *f) {
   const weir__recording_entry *e = f->device->events;
   int64_t *times = malloc((size_t)(f->count + 1) * sizeof *times);
@@ -601,7 +642,7 @@ static bool measure_step(finder *f) {
     if (from && to > from)
       times[n++] = to - from;
   }
-  qsort(times, n, sizeof *times, by_time);
+  qsort(times, n, sizeof *times, by_number);
   const size_t half = n / 2;
   f->out->step_us = n ? (double)times[half] : 0;
   free(times);
@@ -713,6 +754,30 @@ static void sum_up(finder *f) {
   out->verdict = out->leak_count ? WEIR__LEAKS_FOUND : WEIR__LEAKS_NONE;
 }
 
+/* How far memory that does not leak rises and falls within a step, on average from step `first` on. freed[i] are the
+ * bytes that entry i frees. */
+static double swing_of(const finder *f, const uint64_t *freed, int64_t first) {
+  const weir__lives *l = f->lives;
+  size_t block = 0;
+  double swing = 0;
+  while (block < l->block_count && (l->blocks[block].is_before || l->blocks[block].begin < f->steps->begin[first]))
+    block++;
+  for (int64_t k = first; k < f->count; k++) {
+    double level = 0, most = 0, least = 0;
+    for (uint32_t i = f->steps->begin[k]; i < f->steps->begin[k + 1]; i++) {
+      if (block < l->block_count && l->blocks[block].begin == i) {
+        level += f->is_leaked[block] ? 0 : (double)l->blocks[block].size;
+        block++;
+      }
+      level -= (double)freed[i];
+      most = level > most ? level : most;
+      least = level < least ? level : least;
+    }
+    swing += most - least;
+  }
+  return swing / (double)(f->count - first);
+}
+
 /* Whether what looks like steps is the middle of one: layers of a model recur as well, and gradients grow from layer to
  * layer. From step to step, what is in use for a while comes and goes, and is the same on average at the ends of steps;
  * in the middle of a step it rises or falls by more than what comes and goes meanwhile. Of what is allocated, most is
@@ -732,34 +797,20 @@ static bool is_steady(finder *f, bool *ok) {
     from = from < 0 ? 0 : from;
     made[from] += b->is_before ? 0 : (double)b->size;
     blocks += from >= first && !b->is_before;
+    if (f->is_leaked[i])
+      continue;
+    at_end[from] += (double)b->size; /* in use at the ends of steps from..to-1 */
     if (is_alive(b, f->end))
       continue;
     int64_t to = weir__steps_at(f->steps, b->freed);
-    at_end[from] += (double)b->size; /* in use at the ends of steps from..to-1 */
     at_end[to < 0 ? 0 : to] -= (double)b->size;
     freed[b->freed] += b->size;
   }
   for (int64_t k = 1; k < f->count && *ok; k++)
     at_end[k] += at_end[k - 1];
-  size_t block = 0;
-  while (block < f->lives->block_count && f->lives->blocks[block].is_before)
-    block++;
-  for (int64_t k = 0; k < f->count && *ok; k++) { /* how far it rises within the step */
-    double level = 0, most = 0, least = 0;
-    while (block < f->lives->block_count && f->lives->blocks[block].begin < f->steps->begin[k])
-      block++;
-    for (uint32_t i = f->steps->begin[k]; i < f->steps->begin[k + 1]; i++) {
-      if (block < f->lives->block_count && f->lives->blocks[block].begin == i) {
-        level += is_alive(&f->lives->blocks[block], f->end) ? 0 : (double)f->lives->blocks[block].size;
-        block++;
-      }
-      level -= (double)freed[i];
-      most = level > most ? level : most;
-      least = level < least ? level : least;
-    }
-    if (k < first)
-      continue;
-    swing += most - least;
+  if (*ok)
+    swing = swing_of(f, freed, first);
+  for (int64_t k = first; k < f->count && *ok; k++) {
     all += made[k];
     sums[k >= half] += at_end[k];
   }
@@ -767,7 +818,6 @@ static bool is_steady(finder *f, bool *ok) {
   free(freed);
   if (!*ok)
     return false;
-  swing /= (double)(f->count - first);
   double change = sums[1] / (double)(f->count - half) - sums[0] / (double)(half - first > 0 ? half - first : 1);
   bool is_small_part = (double)f->out->bytes <= 0.45 * all || (double)f->out->count <= 0.3 * blocks;
   return (change < 0 ? -change : change) <= 0.5 * swing && is_small_part;
@@ -800,6 +850,7 @@ static weir_status find(finder *f, const weir__leaks_options *options) {
   free(f->alike);
   free(f->groups);
   free(f->group_of);
+  free(f->is_leaked);
   free(f->survivors);
   weir__hash_map_clear(&f->slots);
   return ok ? find_end(f, options) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to look for leaks");

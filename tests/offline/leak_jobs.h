@@ -86,8 +86,8 @@ static inline int64_t shifted(const weir__recording_entry *e, int64_t by) { retu
 
 /*
  * Copies a recording and repeats its steps [first, last) so often that there are at least `least` of them. What a
- * repetition frees that was allocated before it is what the one before it has left; what else it left is freed at
- * its end. With `least` 0, the history is as it was.
+ * repetition frees that was allocated before it is what the one before it has left, of the same size if there is such a
+ * block; what else it left is freed at its end. With `least` 0, the history is as it was.
  */
 static inline void job_repeat(job *j, const weir__recording *from, size_t least, bool keeps_annotations) {
   const weir__recording_device *d = &from->devices[0];
@@ -99,8 +99,11 @@ static inline void job_repeat(job *j, const weir__recording *from, size_t least,
   j->next_address = 0x100000000000;
   size_t first = 0, last = steps.count, times = 1;
   if (steps.count && least > steps.count) {
-    first = steps.count > 3 ? steps.count - 3 : 0; /* the last ones are in the steady state */
-    times = 1 + (least - steps.count + (last - first) - 1) / (last - first);
+    /* Late ones are in the steady state. The last one is not repeated: where no allocation follows, it may end before
+     * its gradients are freed, and a repetition would keep them for longer than the job does. */
+    last = steps.count > 2 ? steps.count - 1 : steps.count;
+    first = last > 4 ? last - 3 : last > 1 ? 1 : 0;
+    times = 1 + (least - last + (last - first) - 1) / (last - first);
   }
   uint32_t from_entry = steps.count ? steps.begin[first] : 0;
   uint32_t to_entry = steps.count ? steps.begin[last] : (uint32_t)d->event_count;
@@ -140,6 +143,14 @@ static inline void job_repeat(job *j, const weir__recording *from, size_t least,
         continue;
       }
       if (e.action == WEIR_TRACE_FREE_REQUESTED && freed_outside[i]) {
+        size_t like = taken;
+        while (like < out_count && out[like].size != e.size)
+          like++;
+        if (like < out_count) {
+          crossing found = out[like];
+          memmove(out + taken + 1, out + taken, (like - taken) * sizeof *out);
+          out[taken] = found;
+        }
         if (taken < out_count) {
           e.address = out[taken].address + before;
           e.size = out[taken++].size;

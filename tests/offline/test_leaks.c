@@ -37,6 +37,12 @@ static const char *const real[] = {"traces/cuda_graphs",
                                    "traces/streams_prefetch_expandable"};
 enum { REAL = sizeof real / sizeof *real, USUAL = 10 };
 
+/* Added to every seed: WEIR_TEST_SEED=5000 tries histories that no rule was made for. */
+static uint64_t first_seed(void) {
+  const char *text = getenv("WEIR_TEST_SEED");
+  return text ? strtoull(text, NULL, 10) : 0;
+}
+
 static weir__leaks find(const weir__recording *recording) {
   weir__leaks leaks;
   if (weir__leaks_find(recording, 0, NULL, &leaks))
@@ -107,7 +113,7 @@ static void test_cut(void **state) {
     weir__recording *recording = load(real[i]);
     const weir__recording_device whole = recording->devices[0];
     const size_t annotations = recording->annotation_count;
-    uint64_t random = i;
+    uint64_t random = first_seed() * 100 + i;
     for (int n = 0; n < usual_or_long(2, 100); n++) {
       /* A part of a step may look like anything, so there are at least two of them. */
       size_t least = whole.event_count / (annotations > 0 && annotations < 40 ? 2 : 5);
@@ -142,7 +148,7 @@ static void test_planted(void **state) {
     weir__recording *recording = load(real[i]);
     for (int n = 0; n < PLANT_KINDS * seeds; n++) {
       plant_kind kind = (plant_kind)(n % PLANT_KINDS);
-      job j = {.random = (uint64_t)n * 100 + i};
+      job j = {.random = (first_seed() + (uint64_t)n) * 100 + i};
       size_t nth = kind == PLANT_EVERY_NTH ? 2 + job_below(&j, 3) : 1;
       job_repeat(&j, recording, nth > 2 ? 4 * nth + 3 : 12, n / PLANT_KINDS % 2 == 0);
       if (j.begin_count < 10) {
@@ -169,8 +175,9 @@ static void test_planted(void **state) {
     weir__recording_free(recording);
   }
   print_message("%zu of %zu found in real histories, %zu of them in the right size\n", found, planted, exact);
+  /* No leak may be missed. Its size may be off where blocks of the setup have the same stack. */
   assert_int_equal(found, planted);
-  assert_true(100 * (planted - exact) <= 3 * planted);
+  assert_true(200 * (planted - exact) <= planted);
 }
 
 /* ---- Synthetic jobs ---- */
@@ -192,9 +199,9 @@ static traits random_traits(uint64_t *random) {
 
 static void test_synthetic(void **state) {
   (void)state;
-  size_t planted = 0, found = 0, clean = 0, alarms = 0;
+  size_t planted = 0, found = 0, exact = 0, clean = 0, alarms = 0;
   for (int n = 0; n < usual_or_long(160, 4000); n++) {
-    job j = {.random = (uint64_t)n};
+    job j = {.random = first_seed() + (uint64_t)n};
     synthetic *s = calloc(1, sizeof *s);
     assert_non_null(s);
     s->is = random_traits(&j.random);
@@ -210,8 +217,10 @@ static void test_synthetic(void **state) {
     weir__leaks l = find(job_recording(&j));
     bool ok = is_clean ? l.verdict != WEIR__LEAKS_FOUND
                        : is_found(&l, bytes, s->is.fills_cache || s->is.hits_cache || s->is.evicts || s->is.churns);
+    bool is_reported = l.verdict == WEIR__LEAKS_FOUND;
     *(is_clean ? &clean : &planted) += 1;
-    *(is_clean ? &alarms : &found) += is_clean ? !ok : ok;
+    *(is_clean ? &alarms : &found) += is_reported;
+    exact += !is_clean && ok;
     if (!ok) {
       const traits *t = &s->is;
       print_message("seed %d, %s (%zu), %zu steps:%s%s%s%s%s%s%s%s%s%s, %llu bytes planted, %llu found\n", n,
@@ -226,12 +235,20 @@ static void test_synthetic(void **state) {
     job_free(&j);
     free(s);
   }
-  print_message("%zu of %zu found, %zu false alarms in %zu clean synthetic jobs\n", found, planted, alarms, clean);
-  /* Among thousands of random jobs, some are irregular enough to be misread. */
-  assert_true(100 * (planted - found) <= 3 * planted);
-  assert_true(500 * alarms <= clean);
+  print_message(
+      "%zu of %zu found in synthetic jobs, %zu of them in the right size, %zu false alarms in %zu clean ones\n", found,
+      planted, exact, alarms, clean);
+  /*
+   * All steps are inferred here, and traits are combined at random. A leak of 0.1 % of the peak may be missed among
+   * blocks of random size and life, of which more come and go than leak ("churns"), and its size is uncertain where
+   * several steps are taken for one. In seven ranges of 4000 jobs each, at most 1.4 % of the leaks were missed, 1.9 % were
+   * missed or had the wrong size, and 0.1 % of the clean jobs raised an alarm. The usual form allows none of these.
+   */
+  assert_true(1000 * (planted - found) <= 15 * planted);
+  assert_true(1000 * (planted - exact) <= 25 * planted);
+  assert_true(1000 * alarms <= clean);
   if (usual_or_long(1, 0))
-    assert_int_equal(found, planted);
+    assert_int_equal(exact, planted);
 }
 
 int main(void) {
