@@ -139,10 +139,16 @@ static int run(int count, char **files) {
   if (count != 2)
     return count > 2 ? weir_cli_usage("takes two FILEs (got '%s' as well)", files[2])
                      : weir_cli_usage("takes two FILEs: before and after");
+  if (strcmp(files[0], "-") == 0 && strcmp(files[1], "-") == 0)
+    return weir_cli_usage("only one of the two files can be the standard input");
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
   for (int i = 0; i < 2 && !status; i++)
     status = weir__recording_load(files[i], NULL, &recordings[i]);
   weir_cli_progress_end(progress);
+  for (int i = 0; i < 2 && !status; i++)
+    status = weir__recording_check_device(recordings[i], weir_cli_escaped(files[i]),
+                                          options.device >= 0 ? options.device
+                                                              : weir__recording_first_device(recordings[i]));
   weir__diff diff;
   weir__diff_options how = {
       .device = {options.device, options.device}, .file = {files[0], files[1]}, .fail_above = options.fail_above};

@@ -59,9 +59,8 @@ static int export_file(const char *file) {
   weir_cli_progress_end(progress);
   if (status)
     return weir_cli_fail("%s", weir_last_error());
-  if (options.device >= 0 && (size_t)options.device >= snapshot->device_count) {
-    weir_cli_fail("%s: there is no device %d; it has %zu, counted from 0", weir_cli_escaped(file), options.device,
-                  snapshot->device_count);
+  if (options.device >= 0 && weir__recording_check_device(snapshot, weir_cli_escaped(file), options.device)) {
+    weir_cli_fail("%s", weir_last_error());
     weir__recording_free(snapshot);
     return WEIR_EXIT_FAILED;
   }

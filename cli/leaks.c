@@ -154,9 +154,8 @@ static int look_at(const char *file) {
   weir_cli_progress_end(progress);
   if (status)
     return weir_cli_fail("%s", weir_last_error());
-  if (options.device >= 0 && (size_t)options.device >= recording->device_count) {
-    weir_cli_fail("%s: there is no device %d; it has %zu, counted from 0", weir_cli_escaped(file), options.device,
-                  recording->device_count);
+  if (options.device >= 0 && weir__recording_check_device(recording, weir_cli_escaped(file), options.device)) {
+    weir_cli_fail("%s", weir_last_error());
     weir__recording_free(recording);
     return WEIR_EXIT_FAILED;
   }

@@ -44,9 +44,10 @@ static int run(int count, char **arguments) {
   options.name = strcmp(file, "-") == 0 ? NULL : file;
   if (options.device < 0)
     options.device = weir__recording_first_device(snapshot);
-  if ((size_t)options.device >= snapshot->device_count)
-    status = weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; it has %zu, counted from 0", options.device,
-                        snapshot->device_count);
+  if (weir__recording_check_device(snapshot, weir_cli_escaped(file), options.device)) {
+    weir__recording_free(snapshot);
+    return weir_cli_fail("%s", weir_last_error());
+  }
   if (!status) {
     progress = weir_cli_progress_begin("drawing");
     status = weir__output_file_begin(&target, output, WEIR__OUTFILE_WRITE);

@@ -22,6 +22,9 @@ run 1 --kind segments --at 40 "$small"
 has err 'there is no event 40: device 0 has 40, counted from 0'
 run 1 --device 3 "$small"
 has err 'there is no device 3'
+printf '(dS"segments"\n(lsS"device_traces"\n(l(las.' >"$work/empty.pickle"
+run 1 "$work/empty.pickle"
+has err 'device 0 has no history and no segments in this recording$'
 run 1 "$work/missing"
 run 1 -o "$work/no/such/folder.svg" "$small"
 has err 'cannot write it: '

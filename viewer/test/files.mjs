@@ -1,6 +1,6 @@
 // Where things are, and pages made by the `weir` program.
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -36,6 +36,39 @@ export function pageOf(name, ...files) {
   const out = join(work, `${name}.html`);
   if (!existsSync(out)) weir("view", "--page", PAGE, "-o", out, ...files);
   return `file://${out}`;
+}
+
+// A snapshot without a history: one segment of 2 MiB with a block of 1 MiB.
+export function snapshotWithoutHistory() {
+  const file = join(work, "no-history.pickle");
+  const dict = (o) => `(d${Object.entries(o).map(([k, v]) => `S'${k}'\n${v}s`).join("")}`;
+  const list = (items) => `(l${items.map((item) => `${item}a`).join("")}`;
+  const text = (t) => `S'${t}'\n`;
+  const number = (n) => `I${n}\n`;
+  const address = 0x7f0000000000;
+  const half = 1 << 20;
+  const block = (at, state) =>
+    dict({
+      address: number(at),
+      size: number(half),
+      requested_size: number(half),
+      state: text(state),
+      frames: list([]),
+    });
+  const segment = dict({
+    device: number(0),
+    address: number(address),
+    total_size: number(2 * half),
+    allocated_size: number(half),
+    active_size: number(half),
+    requested_size: number(half),
+    stream: number(0),
+    segment_type: text("small"),
+    is_expandable: number(0),
+    blocks: list([block(address, "active_allocated"), block(address + half, "inactive")]),
+  });
+  writeFileSync(file, `${dict({ segments: list([segment]), device_traces: list([list([])]) })}.`);
+  return file;
 }
 
 // Records a job that keeps 300,000 bytes in each step.

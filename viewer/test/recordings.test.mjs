@@ -5,7 +5,7 @@ import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { isAvailable, launch, open } from "./browser.mjs";
-import { hasProgram, json, LEAKY_JOB, leakyRecording, pageOf, trace, WEIR } from "./files.mjs";
+import { hasProgram, json, LEAKY_JOB, leakyRecording, pageOf, snapshotWithoutHistory, trace, WEIR } from "./files.mjs";
 
 const skip = !isAvailable() ? "there is no Chromium" : !hasProgram() ? `there is no ${WEIR}` : false;
 const leakySkip = existsSync(LEAKY_JOB) ? false : `there is no ${LEAKY_JOB}`;
@@ -207,6 +207,19 @@ test("a leaky job: the leaks equal those of weir leaks", { skip: skip || leakySk
     assert.deepEqual(problems, []);
     await page.context().close();
   }
+});
+
+test("a snapshot without a history: its segments are shown", { skip }, async () => {
+  const { page, problems } = await open(browser, pageOf("no-history", snapshotWithoutHistory()));
+  const blocks = await page.evaluate(() => window.weirViewer.blocksAt(0));
+  assert.deepEqual(
+    blocks.map((b) => b.requested),
+    [1 << 20],
+  );
+  const body = await page.locator("body").innerText();
+  assert.ok(body.includes("Segments of the snapshot: 1 segment, 2.00 MiB; 1 block, 1.00 MiB in use"), body);
+  assert.deepEqual(problems, []);
+  await page.context().close();
 });
 
 test("the page is served on loopback", { skip }, async () => {
