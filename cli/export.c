@@ -116,7 +116,7 @@ static const weir_cli_option option_table[] = {
              "and devices and FIFOs written to directly. A name that ends in .zst is compressed (not sqlite). "
              "Default: -, standard output"},
     {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
-     .help = "the moment of collapsed and speedscope: the number of an event, or one of the following. Default: oom, "
+     .help = "the moment of collapsed and speedscope: the number of an entry, or one of the following. Default: oom, "
              "or peak if no request failed"},
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
      .help = "export one device only"},

@@ -78,9 +78,9 @@ static const weir_cli_choice groups[] = {
     {0}};
 
 static const weir_cli_choice axes[] = {
-    [WEIR__PLOT_AXIS_AUTO] = {"auto", "time, where it was recorded; events for --kind trace"},
+    [WEIR__PLOT_AXIS_AUTO] = {"auto", "time where it was recorded; entries for --kind trace"},
     [WEIR__PLOT_AXIS_TIME] = {"time", NULL},
-    [WEIR__PLOT_AXIS_ENTRIES] = {"events", "one after the other"},
+    [WEIR__PLOT_AXIS_ENTRIES] = {"entries", "history entries, evenly spaced"},
     {0}};
 
 static const weir_cli_option option_table[] = {
@@ -92,7 +92,7 @@ static const weir_cli_option option_table[] = {
     {"by", .kind = WEIR_CLI_CHOICE, .value = "WHAT", .target = &by, .choices = groups,
      .help = "how blocks are grouped and coloured. Default: auto"},
     {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
-     .help = "the moment of --kind segments: the number of an event, or one of the following. Default: oom, or peak if "
+     .help = "the moment of --kind segments: the number of an entry, or one of the following. Default: oom, or peak if "
              "no request failed"},
     {"axis", .kind = WEIR_CLI_CHOICE, .value = "AXIS", .target = &axis, .choices = axes,
      .help = "what the horizontal axis shows. Default: auto"},
