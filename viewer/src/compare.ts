@@ -217,7 +217,9 @@ function rowsTable(title: string, rows: DiffRow[]): Child {
             shown.map((r) => h("tr", values(r), h("th", { scope: "row" }, r.name), figures(r))),
           ),
     ),
-    sorted.length > SHOWN ? h("p", { class: "muted" }, `${count(sorted.length - SHOWN)} more rows are not shown.`) : null,
+    sorted.length > SHOWN
+      ? h("p", { class: "muted" }, `${count(sorted.length - SHOWN)} more rows are not shown.`)
+      : null,
   ];
 }
 
@@ -250,7 +252,8 @@ function diffTables(app: App, diff: Diff): Child[] {
     diff.by.map((by) => {
       const rows = by.rows.flatMap((row): DiffRow[] => {
         const sums = row[moment] as DiffSums | null | undefined;
-        return sums ? [{ name: row.moved ? `${row.name} (moved to other lines)` : row.name, before: sums.a, after: sums.b }] : [];
+        const name = row.moved ? `${row.name} (moved to other lines)` : row.name;
+        return sums ? [{ name, before: sums.a, after: sums.b }] : [];
       });
       const changed = rows.filter((row) => row.before !== row.after);
       return [

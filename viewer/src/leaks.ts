@@ -175,7 +175,12 @@ function list(app: App, track: Track, unit: string, title: string, leaks: Leak[]
           "data-bytes": leak.bytes,
           "data-blocks": leak.blocks,
         },
-        h("p", {}, h("b", {}, leak.why ? bytes(leak.bytes) : `${bytes(leak.bytes_per_step)} a ${unit}`), ` ${leak.title}`),
+        h(
+          "p",
+          {},
+          h("b", {}, leak.why ? bytes(leak.bytes) : `${bytes(leak.bytes_per_step)} a ${unit}`),
+          ` ${leak.title}`,
+        ),
         h("p", { class: "muted" }, describeLeak(leak, unit)),
         leak.examples.length > 0 &&
           h(
