@@ -65,8 +65,8 @@ static void print_totals(const weir__diff *d) {
 
 static void print_side(const char *name, const weir__diff_side *s) {
   char text[192];
-  printf("  %s  %s%s%s, device %d: %zu events; steps: %s", name, weir_cli_bold(), weir_cli_escaped(s->file),
-         weir_cli_plain(), s->device, s->entries, weir__steps_describe(&s->steps, text));
+  printf("  %s  %s%s%s, device %d: %zu entr%s; steps: %s", name, weir_cli_bold(), weir_cli_escaped(s->file),
+         weir_cli_plain(), s->device, s->entries, s->entries == 1 ? "y" : "ies", weir__steps_describe(&s->steps, text));
   if (s->settings && *s->settings)
     printf("; %s", weir_cli_escaped(s->settings));
   putchar('\n');
@@ -139,10 +139,16 @@ static int run(int count, char **files) {
   if (count != 2)
     return count > 2 ? weir_cli_usage("takes two FILEs (got '%s' as well)", files[2])
                      : weir_cli_usage("takes two FILEs: before and after");
+  if (strcmp(files[0], "-") == 0 && strcmp(files[1], "-") == 0)
+    return weir_cli_usage("only one of the two files can be the standard input");
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
   for (int i = 0; i < 2 && !status; i++)
     status = weir__recording_load(files[i], NULL, &recordings[i]);
   weir_cli_progress_end(progress);
+  for (int i = 0; i < 2 && !status; i++)
+    status = weir__recording_check_device(recordings[i], weir_cli_escaped(files[i]),
+                                          options.device >= 0 ? options.device
+                                                              : weir__recording_first_device(recordings[i]));
   weir__diff diff;
   weir__diff_options how = {
       .device = {options.device, options.device}, .file = {files[0], files[1]}, .fail_above = options.fail_above};
@@ -188,7 +194,7 @@ static const weir_cli_option option_table[] = {
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
      .help = "compare this device. Default: the one that ran out of memory, or has a history"},
     {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
-     .help = "show so many rows of each kind. Default: 10"},
+     .help = "show up to N rows of each kind. Default: 10"},
     {"json", .target = &options.json, .help = "print JSON"},
     {0}};
 
@@ -197,10 +203,10 @@ const weir_cli_command weir_cmd_diff = {
     .summary = "compare two recorded memory histories",
     .description =
         "Compare two recorded memory histories, before and after: totals, and the bytes by stack, size, stream, "
-        "phase and class that grew, shrank, appeared or disappeared, at the peak, at the end, and at the peaks of "
-        "steps. Of "
-        "these the mean is compared, so the number of steps need not be the same. Addresses do not matter.\n"
-        "Stacks are the same if functions, names of files without folders, and lines are. What is left is matched "
+        "phase and class that grew, shrank, appeared or disappeared, at the peak, at the end, and on average at the "
+        "peaks of steps, so the number of steps need not be the same. Addresses do not matter.\n"
+        "Two stacks are the same if their functions, file names (without folders) and lines are. The others are "
+        "matched "
         "without the lines, in their order, and shown as moved.",
     .argument = "FILE...",
     .options = option_table,

@@ -59,9 +59,8 @@ static int export_file(const char *file) {
   weir_cli_progress_end(progress);
   if (status)
     return weir_cli_fail("%s", weir_last_error());
-  if (options.device >= 0 && (size_t)options.device >= snapshot->device_count) {
-    weir_cli_fail("%s: there is no device %d; it has %zu, counted from 0", weir_cli_escaped(file), options.device,
-                  snapshot->device_count);
+  if (options.device >= 0 && weir__recording_check_device(snapshot, weir_cli_escaped(file), options.device)) {
+    weir_cli_fail("%s", weir_last_error());
     weir__recording_free(snapshot);
     return WEIR_EXIT_FAILED;
   }
@@ -117,7 +116,7 @@ static const weir_cli_option option_table[] = {
              "and devices and FIFOs written to directly. A name that ends in .zst is compressed (not sqlite). "
              "Default: -, standard output"},
     {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
-     .help = "the moment of collapsed and speedscope: the number of an event, or one of the following. Default: oom, "
+     .help = "the moment of collapsed and speedscope: the number of an entry, or one of the following. Default: oom, "
              "or peak if no request failed"},
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
      .help = "export one device only"},

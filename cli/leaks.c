@@ -34,7 +34,7 @@ static const char *unit(const weir__leaks *l) { return l->steps.source == WEIR__
 static void print_blocks(const weir__leak *leak) {
   char text[32];
   for (size_t i = 0; i < leak->example_count && i < 2; i++)
-    printf("                  0x%" PRIx64 ", %s, since event %u\n", leak->examples[i].address,
+    printf("                  0x%" PRIx64 ", %s, since entry %u\n", leak->examples[i].address,
            bytes((double)leak->examples[i].size, text), leak->examples[i].entry);
   if (leak->count > 2 && leak->example_count)
     printf("                  and %" PRIu64 " more\n", leak->count - 2);
@@ -104,7 +104,7 @@ static void print_rest(const weir__recording *recording, const weir__leaks *l) {
   }
   for (size_t i = 0; i < l->idle_count && i < (size_t)options.list; i++) {
     const weir__idle_stream *s = &l->idle[i];
-    printf("    %s %s holds %s, %s of it free, and was last used at event %u\n", i ? "         " : "streams  ",
+    printf("    %s %s holds %s, %s of it free, and was last used at entry %u\n", i ? "         " : "streams  ",
            weir__describe_stream(recording, s->stream, stream), bytes((double)s->reserved, text[0]),
            bytes((double)(s->reserved - s->in_use), text[1]), s->last_entry);
   }
@@ -154,9 +154,8 @@ static int look_at(const char *file) {
   weir_cli_progress_end(progress);
   if (status)
     return weir_cli_fail("%s", weir_last_error());
-  if (options.device >= 0 && (size_t)options.device >= recording->device_count) {
-    weir_cli_fail("%s: there is no device %d; it has %zu, counted from 0", weir_cli_escaped(file), options.device,
-                  recording->device_count);
+  if (options.device >= 0 && weir__recording_check_device(recording, weir_cli_escaped(file), options.device)) {
+    weir_cli_fail("%s", weir_last_error());
     weir__recording_free(recording);
     return WEIR_EXIT_FAILED;
   }
@@ -219,7 +218,7 @@ static const weir_cli_option option_table[] = {
          "the memory that the job may reserve, such as 80GiB, to predict when it runs out. Default: the limit or the "
          "device's memory in the recording"},
     {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
-     .help = "show so many rows of each kind. Default: 10"},
+     .help = "show up to N rows of each kind. Default: 10"},
     {"json", .target = &options.json, .help = "print JSON, one object for all files"},
     {0}};
 

@@ -8,7 +8,7 @@
 
 const weir_cli_choice weir_cli_moments[] = {{"oom", "the first request that failed"},
                                             {"peak", "when most memory was in use"},
-                                            {"end", "after the last event"},
+                                            {"end", "after the last entry"},
                                             {0}};
 
 int weir_cli_read_moment(const char *text, weir__moment *moment, size_t *event) {

@@ -9,7 +9,7 @@
 #include "offline/explain.h"
 #include "options.h"
 
-#define WEIR_CLI_MOMENT_TAKES "oom, peak, end or the number of an event"
+#define WEIR_CLI_MOMENT_TAKES "oom, peak, end or the number of an entry"
 
 extern const weir_cli_choice weir_cli_moments[];
 

@@ -44,9 +44,10 @@ static int run(int count, char **arguments) {
   options.name = strcmp(file, "-") == 0 ? NULL : file;
   if (options.device < 0)
     options.device = weir__recording_first_device(snapshot);
-  if ((size_t)options.device >= snapshot->device_count)
-    status = weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; it has %zu, counted from 0", options.device,
-                        snapshot->device_count);
+  if (weir__recording_check_device(snapshot, weir_cli_escaped(file), options.device)) {
+    weir__recording_free(snapshot);
+    return weir_cli_fail("%s", weir_last_error());
+  }
   if (!status) {
     progress = weir_cli_progress_begin("drawing");
     status = weir__output_file_begin(&target, output, WEIR__OUTFILE_WRITE);
@@ -77,9 +78,9 @@ static const weir_cli_choice groups[] = {
     {0}};
 
 static const weir_cli_choice axes[] = {
-    [WEIR__PLOT_AXIS_AUTO] = {"auto", "time, where it was recorded; events for --kind trace"},
+    [WEIR__PLOT_AXIS_AUTO] = {"auto", "time where it was recorded; entries for --kind trace"},
     [WEIR__PLOT_AXIS_TIME] = {"time", NULL},
-    [WEIR__PLOT_AXIS_ENTRIES] = {"events", "one after the other"},
+    [WEIR__PLOT_AXIS_ENTRIES] = {"entries", "history entries, evenly spaced"},
     {0}};
 
 static const weir_cli_option option_table[] = {
@@ -91,7 +92,7 @@ static const weir_cli_option option_table[] = {
     {"by", .kind = WEIR_CLI_CHOICE, .value = "WHAT", .target = &by, .choices = groups,
      .help = "how blocks are grouped and coloured. Default: auto"},
     {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
-     .help = "the moment of --kind segments: the number of an event, or one of the following. Default: oom, or peak if "
+     .help = "the moment of --kind segments: the number of an entry, or one of the following. Default: oom, or peak if "
              "no request failed"},
     {"axis", .kind = WEIR_CLI_CHOICE, .value = "AXIS", .target = &axis, .choices = axes,
      .help = "what the horizontal axis shows. Default: auto"},

@@ -206,8 +206,8 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
   }
-  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
-         used == 1 ? "" : "s", events);
+  printf("%s%s%s: %zu device%s, %zu event%s", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
+         used == 1 ? "" : "s", events, events == 1 ? "" : "s");
   if (snapshot->is_events_only)
     puts(", recorded with WEIR_RECORD");
   else

@@ -27,6 +27,8 @@ static struct {
 } options = {.device = -1};
 
 static const char *base_name(const char *path) {
+  if (strcmp(path, "-") == 0)
+    return "standard input";
   const char *slash = strrchr(path, '/');
   return slash && slash[1] ? slash + 1 : path;
 }
@@ -71,10 +73,8 @@ static weir_status make_data(int count, char **files, weir__view_data *data) {
     const weir__recording *recording = sources[i].recording;
     int device = options.device < 0 ? weir__recording_first_device(recording) : options.device;
     views[i] = (weir__view_source){.recording = recording, .device = device, .name = base_name(files[i])};
-    if ((size_t)device >= recording->device_count)
-      status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no device %d; it has %zu, counted from 0",
-                          weir_cli_escaped(files[i]), device, recording->device_count);
-    else
+    status = weir__recording_check_device(recording, weir_cli_escaped(files[i]), device);
+    if (!status)
       status = explain(files[i], &sources[i], &view, &views[i]);
   }
   if (!status)
@@ -118,7 +118,7 @@ static int stem_length(const char *name) {
 /* The default name, in the current folder. */
 static void name_output(int count, char **files, char *name, size_t size) {
   const char *first = strcmp(files[0], "-") == 0 ? "recording" : base_name(files[0]);
-  const char *second = count > 1 ? base_name(files[1]) : "";
+  const char *second = count < 2 ? "" : strcmp(files[1], "-") == 0 ? "recording" : base_name(files[1]);
   snprintf(name, size, "%.*s%s%.*s%s", stem_length(first), first, count > 1 ? "-" : "", stem_length(second), second,
            options.data ? ".view" : ".html");
 }
@@ -213,6 +213,8 @@ static int run(int count, char **files) {
   weir__view_data data = {0};
   if (count > WEIR__VIEW_MOST_SOURCES)
     return weir_cli_usage("takes one file, or two to compare (got '%s' as well)", files[WEIR__VIEW_MOST_SOURCES]);
+  if (count == 2 && strcmp(files[0], "-") == 0 && strcmp(files[1], "-") == 0)
+    return weir_cli_usage("only one of the two files can be the standard input");
   if (options.serve && (options.to || options.data))
     return weir_cli_usage("--serve writes no file: leave out %s", options.to ? "--output" : "--data");
   if (!options.data && weir_cli_page_open(options.page, &page)) /* before the long work */

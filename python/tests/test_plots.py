@@ -79,7 +79,7 @@ def test_plot(snapshot):
         assert root.get("width") == "500" and root.find(SVG + "title").text == "<&>"
     with pytest.raises(ValueError, match="there is no kind 'pie'"):
         viz.plot(snapshot, "pie")
-    with pytest.raises(ValueError, match="there is no event 1000000"):
+    with pytest.raises(ValueError, match="there is no entry 1000000"):
         viz.plot(snapshot, "segments", at="event", event=1000000)
     with pytest.raises(RuntimeError, match="device 17"):
         viz.plot(snapshot, device=17)

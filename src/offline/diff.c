@@ -477,10 +477,8 @@ weir_status weir__diff_make(const weir__recording *a, const weir__recording *b, 
   for (int i = 0; i < 2 && !status; i++) {
     int device = options->device[i] >= 0 ? options->device[i] : weir__recording_first_device(recordings[i]);
     made.side[i] = (weir__diff_side){.file = options->file[i], .device = device};
-    if ((size_t)device >= recordings[i]->device_count)
-      status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "there is no device %d; it has %zu, counted from 0", device,
-                          recordings[i]->device_count);
-    else {
+    status = weir__recording_check_device(recordings[i], options->file[i], device);
+    if (!status) {
       sides[i] = (side){.recording = recordings[i], .device = &recordings[i]->devices[device], .out = &made.side[i]};
       status = open_side(&sides[i]);
     }

@@ -240,6 +240,32 @@ static void count_bytes(const weir__state *state, const weir__seeker *seeker, we
   }
 }
 
+static int by_size(const void *a, const void *b) {
+  const weir__hole *x = a, *y = b;
+  return x->size != y->size ? (x->size < y->size) - (x->size > y->size)
+                            : (x->address > y->address) - (x->address < y->address);
+}
+
+static weir_status find_holes(const weir__state *state, const weir__seeker *seeker, weir__explanation *x) {
+  size_t count = 0;
+  weir__hole *all = malloc((state->block_count + 1) * sizeof *all);
+  if (!all)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
+  for (size_t i = 0; i < state->segment_count; i++) {
+    const weir__state_segment *s = &state->segments[i];
+    for (size_t k = s->first; k < s->first + s->count; k++) {
+      const weir__state_block *b = &state->blocks[k];
+      if (b->state == WEIR_BLOCK_INACTIVE)
+        all[count++] = (weir__hole){b->address, b->size, use_of_free(s, b, seeker)};
+    }
+  }
+  qsort(all, count, sizeof *all, by_size);
+  x->hole_count = count < WEIR__HOLES ? count : WEIR__HOLES;
+  memcpy(x->holes, all, x->hole_count * sizeof *all);
+  free(all);
+  return WEIR_OK;
+}
+
 /* ---- Holders ---- */
 
 static int by_key(const void *a, const void *b) {
@@ -352,7 +378,8 @@ static weir_status analyse(const weir__recording *recording, const weir__recordi
     x->was_rescued = v->was_rescued;
     x->has_missing &= !v->was_rescued;
   }
-  weir_status status = find_holders(recording, &v->state, x);
+  weir_status status = find_holes(&v->state, failed ? &seeker : NULL, x);
+  status = status ? status : find_holders(recording, &v->state, x);
   if (!status && failed) {
     x->cause = cause_of(x, v->was_rescued);
     status = weir__find_pins(&v->state, &seeker, x);

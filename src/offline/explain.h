@@ -102,6 +102,14 @@ typedef struct weir__growth {
   bool is_step_window; /* there are no steps: parts of the history are counted instead */
 } weir__growth;
 
+/* A free block. */
+typedef struct weir__hole {
+  uint64_t address, size;
+  weir__byte_use use;
+} weir__hole;
+
+enum { WEIR__HOLES = 1000 };
+
 typedef struct weir__explanation {
   int device;
   weir__moment moment;
@@ -131,6 +139,8 @@ typedef struct weir__explanation {
   uint64_t bytes[WEIR__USES];
   size_t blocks[WEIR__USES];
   uint64_t largest_hole, largest_elsewhere; /* free blocks: usable, and the rest */
+  weir__hole holes[WEIR__HOLES];            /* the largest free blocks, largest first */
+  size_t hole_count;
 
   weir__pin pins[WEIR__PINS];
   size_t pin_count;

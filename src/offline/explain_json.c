@@ -101,13 +101,25 @@ static void json_unknown(const report *f) {
   WEIR__JSON(f->sink, JSON_TEXT("unknown", x->difference), JSON_NULL("limit"), JSON_NULL("limit_most"),
              JSON_NULL("limit_is_inferred"), JSON_NULL("limit_is_device"), JSON_NULL("memory"), JSON_NULL("missing"),
              JSON_NULL("enough_for_request"), JSON_NULL("enough_for_recording"), JSON_NULL("reserved"),
-             JSON_NULL("bytes"), JSON_NULL("largest_hole"), JSON_NULL("largest_elsewhere"), JSON_NULL("cause"),
-             JSON_NULL("pins"), JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_LIST("trials"), JSON_CLOSE);
+             JSON_NULL("bytes"), JSON_NULL("largest_hole"), JSON_NULL("largest_elsewhere"), JSON_NULL("holes"),
+             JSON_NULL("cause"), JSON_NULL("pins"), JSON_NULL("holders"), JSON_BOOL("proven", false),
+             JSON_LIST("trials"), JSON_CLOSE);
+}
+
+static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
+                                   "free_split", "free_class", "free_stream", "free_pool"};
+
+static void json_holes(const report *f) {
+  WEIR__JSON(f->sink, JSON_LIST("holes"));
+  for (size_t i = 0; i < f->x->hole_count; i++) {
+    const weir__hole *h = &f->x->holes[i];
+    WEIR__JSON(f->sink, JSON_OBJECT(NULL), JSON_NATURAL("address", h->address), JSON_NATURAL("size", h->size),
+               JSON_TEXT("use", uses[h->use]), JSON_CLOSE);
+  }
+  WEIR__JSON(f->sink, JSON_CLOSE);
 }
 
 static void json_cause(const report *f) {
-  static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
-                                     "free_split", "free_class", "free_stream", "free_pool"};
   static const char *const causes[] = {"none",  "exhausted", "fragmented", "streams",
                                        "pools", "class",     "waiting",    "mixed"};
   const weir__explanation *x = f->x;
@@ -120,7 +132,9 @@ static void json_cause(const report *f) {
   for (int i = 0; i < WEIR__USES; i++)
     WEIR__JSON(f->sink, JSON_NATURAL(uses[i], x->bytes[i]));
   WEIR__JSON(f->sink, JSON_CLOSE, JSON_NATURAL("largest_hole", x->largest_hole),
-             JSON_NATURAL("largest_elsewhere", x->largest_elsewhere), JSON_TEXT("cause", causes[x->cause]));
+             JSON_NATURAL("largest_elsewhere", x->largest_elsewhere));
+  json_holes(f);
+  WEIR__JSON(f->sink, JSON_TEXT("cause", causes[x->cause]));
   json_pins(f);
   WEIR__JSON(f->sink, JSON_LIST("holders"));
   for (size_t i = 0; i < x->holder_count; i++) {

@@ -24,7 +24,7 @@ weir_status weir__moment_find(const weir__recording *recording, int device, cons
     break;
   case WEIR__AT_EVENT:
     if (event >= count)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "there is no event %zu: device %d has %zu, counted from 0", event,
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "there is no entry %zu: device %d has %zu, counted from 0", event,
                         device, count);
     *entry = event;
     break;
@@ -39,7 +39,7 @@ const char *weir__moment_describe(const weir__summary *summary, weir__moment mom
   if (moment == WEIR__AT_AUTO)
     moment = has_failed(summary) ? WEIR__AT_OOM : WEIR__AT_PEAK;
   if (moment == WEIR__AT_EVENT)
-    snprintf(text, 64, "event %zu", entry);
+    snprintf(text, 64, "entry %zu", entry);
   else
     snprintf(text, 64, "%s",
              moment == WEIR__AT_OOM    ? "the first request that failed"

@@ -434,8 +434,7 @@ static weir_status prepare(weir__plot *p) {
     return status;
   if (!p->device->event_count && (o->kind != WEIR__PLOT_SEGMENTS || !p->device->segment_count))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no %s in this recording", o->device,
-                      o->kind == WEIR__PLOT_SEGMENTS ? "history and no segments"
-                                                     : "history; --kind segments shows its end");
+                      p->device->segment_count ? "history; --kind segments shows its end" : "history and no segments");
   p->moment = p->summary.live.event;
   if (o->kind == WEIR__PLOT_SEGMENTS) {
     status = weir__moment_find(p->recording, o->device, &p->summary, o->moment, o->event, &p->moment);

@@ -83,6 +83,13 @@ static bool has_failure(const weir__recording_device *device) {
   return false;
 }
 
+weir_status weir__recording_check_device(const weir__recording *recording, const char *file, int device) {
+  if (device >= 0 && (size_t)device < recording->device_count)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: there is no device %d; the file has %zu%s", file, device,
+                    recording->device_count, recording->device_count ? ", from 0 on" : ": nothing was recorded");
+}
+
 int weir__recording_first_device(const weir__recording *s) {
   for (size_t i = 0; i < s->device_count; i++)
     if (has_failure(&s->devices[i]))

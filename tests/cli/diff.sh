@@ -12,6 +12,12 @@ wrong 'takes two FILEs: before and after' "$small"
 wrong "takes two FILEs (got '.*' as well)" "$small" "$small" "$small"
 wrong "fail-above takes a percentage such as 2% (got 'x')" --fail-above x "$small" "$small"
 wrong '--by takes a comma-separated list of stack, size, stream, phase and class' --by colour "$small" "$small"
+wrong 'only one of the two files can be the standard input' - -
+run 1 --device 7 "$small" "$small"
+has err 'small_snapshot.pickle: there is no device 7; the file has 1, from 0 on$'
+printf '(dS"segments"\n(lsS"device_traces"\n(ls.' >"$work/nothing.pickle"
+run 1 "$small" "$work/nothing.pickle"
+has err 'nothing.pickle: there is no device 0; the file has 0: nothing was recorded$'
 run 1 "$small" "$work/missing"
 empty out
 run 0 --help

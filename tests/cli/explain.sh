@@ -206,6 +206,11 @@ import json, sys
 x = json.load(sys.stdin)
 assert sum(x["bytes"].values()) == x["reserved"], x["file"]
 assert (x["moment"] == "oom") == bool(x["request"]), x["file"]
+holes = [hole["size"] for hole in x["holes"]]
+assert holes == sorted(holes, reverse=True), x["file"]
+for use in ["free_whole", "free_split", "free_class", "free_stream", "free_pool"]:
+    listed = sum(hole["size"] for hole in x["holes"] if hole["use"] == use)
+    assert listed == x["bytes"][use] or (len(holes) == 1000 and listed < x["bytes"][use]), (x["file"], use)
 assert x["differences"] == 0 and x["proven"] == (x["moment"] == "oom"), x["file"]
 ' <"$work/out" 2>"$work/err" || fail "not what was expected"
   done

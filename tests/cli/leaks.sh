@@ -32,7 +32,7 @@ empty err
 has out "^    steps     5[0-9], from phase 'forward'"
 has out '^    leaks     292.97 KiB a step since step 0: '
 has out ' a step  blocks of 292.97 KiB: 5[0-9] blocks, .* from step 0 to 5[0-9]$'
-has out '^                  0x[0-9a-f]*, 292.97 KiB, since event [0-9]*$'
+has out '^                  0x[0-9a-f]*, 292.97 KiB, since entry [0-9]*$'
 has out '^    runs out  in [0-9]* to [0-9]* steps (.*), at a limit of 95.37 MiB$'
 has out "in 5[0-9] blocks of phase 'forward' outlived it by up to [0-9]* steps: blocks of 292.97 KiB$"
 run 0 "$clean"
@@ -85,7 +85,7 @@ run 0 "$data"/traces/*.zst
 empty err
 hasnt out '^    leaks     [0-9]'
 has out '^0 of 18 recordings leak$'
-has out 'holds 54.00 MiB, 21.00 MiB of it free, and was last used at event 1278$'
+has out 'holds 54.00 MiB, 21.00 MiB of it free, and was last used at entry 1278$'
 run 0 --json "$data/traces/llm_generate_small.pickle.zst"
 is_json
 has out '"source": "inferred"'

@@ -19,16 +19,19 @@ grep -q 'My &lt;job&gt;' "$work/a.svg" || fail 'not the title that was asked for
 run 1 --kind segments --at oom "$small"
 has err 'no request of device 0 ran out of memory'
 run 1 --kind segments --at 40 "$small"
-has err 'there is no event 40: device 0 has 40, counted from 0'
+has err 'there is no entry 40: device 0 has 40, counted from 0'
 run 1 --device 3 "$small"
 has err 'there is no device 3'
+printf '(dS"segments"\n(lsS"device_traces"\n(l(las.' >"$work/empty.pickle"
+run 1 "$work/empty.pickle"
+has err 'device 0 has no history and no segments in this recording$'
 run 1 "$work/missing"
 run 1 -o "$work/no/such/folder.svg" "$small"
 has err 'cannot write it: '
 wrong '--at is for --kind segments' --at peak "$small"
 wrong "(got 'pie')" --kind pie "$small"
 wrong "(got '20')" --width 20 "$small"
-wrong 'oom, peak, end or the number of an event' --kind segments --at noon "$small"
+wrong 'oom, peak, end or the number of an entry' --kind segments --at noon "$small"
 wrong 'FILE is missing'
 run 0 --help
 has out '^Usage: weir plot'

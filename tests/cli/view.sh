@@ -41,7 +41,7 @@ assert r["summary"]["devices"][0]["peak_live"] == r["peak"]["allocated"]'
 # On standard output, and from standard input.
 "$weir" view --page "$page" -o - - <"$small" >"$work/out" 2>"$work/err" || fail 'standard input'
 empty err
-has out '"name": "-"'
+has out '"name": "standard input"'
 # Under its default name in the current folder; a file that is no page is not replaced.
 mkdir "$work/cwd"
 in_cwd() { (cd "$work/cwd" && "$weir" view --page "$page" "$small" >"$work/out" 2>"$work/err"); }
@@ -72,8 +72,12 @@ empty out
 has err 'cut.pickle.* byte [0-9]*'
 [ ! -e "$work/no.html" ] || fail 'a page of a damaged file'
 run 1 --page "$page" --device 7 -o "$work/no.html" "$small"
-has err 'there is no device 7; it has 1'
+has err 'there is no device 7; the file has 1, from 0 on'
 [ ! -e "$work/no.html" ] || fail 'a page without the device'
+printf '(dS"segments"\n(lsS"device_traces"\n(ls.' >"$work/nothing.pickle"
+run 1 --page "$page" -o "$work/no.html" "$work/nothing.pickle"
+has err 'nothing.pickle: there is no device 0; the file has 0: nothing was recorded$'
+wrong 'only one of the two files can be the standard input' - -
 run 1 --page "$small" -o "$work/no.html" "$small"
 has err 'no HTML page'
 wrong 'takes one file, or two to compare' "$small" "$small" "$small"

@@ -330,6 +330,12 @@ static void test_pinned(void **state) {
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_int_equal(x.largest_hole, 50 * MIB);
   assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 100 * MIB);
+  assert_int_equal(x.hole_count, 2);
+  for (size_t i = 0; i < 2; i++) {
+    assert_int_equal(x.holes[i].address, i ? A + 70 * MIB : A);
+    assert_int_equal(x.holes[i].size, 50 * MIB);
+    assert_int_equal(x.holes[i].use, WEIR__USE_FREE_SPLIT);
+  }
   assert_true(x.pins_serve);
   assert_int_equal(x.pin_count, 1);
   assert_int_equal(x.pins[0].count, 1);
@@ -350,6 +356,9 @@ static void test_other_stream(void **state) {
   assert_int_equal(x.bytes[WEIR__USE_FREE_STREAM], 100 * MIB);
   assert_int_equal(x.largest_hole, 0);
   assert_int_equal(x.largest_elsewhere, 100 * MIB);
+  assert_int_equal(x.hole_count, 1);
+  assert_int_equal(x.holes[0].address, A + 20 * MIB);
+  assert_int_equal(x.holes[0].use, WEIR__USE_FREE_STREAM);
   assert_false(x.pins_serve);
   assert_int_equal(x.pin_count, 1);
   assert_int_equal(x.pins[0].blocks[0].event, 4);

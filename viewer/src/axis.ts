@@ -53,7 +53,7 @@ export class Axis {
   private map(r: Recording, x: number): number {
     const first = this.recordings[0]!;
     if (r === first || this.align === "entries") return x;
-    const ratio = r.info.entries / first.info.entries;
+    const ratio = Math.max(1, r.info.entries) / Math.max(1, first.info.entries);
     if (this.align === "progress") return x * ratio;
     const time = first.timeNear(x);
     const entry = time === null ? null : r.entryNear(time);
@@ -76,7 +76,7 @@ export class Axis {
   fromOwn(r: Recording, entry: number): number {
     const first = this.recordings[0]!;
     if (r === first || this.align === "entries") return entry;
-    const ratio = r.info.entries / first.info.entries;
+    const ratio = Math.max(1, r.info.entries) / Math.max(1, first.info.entries);
     if (this.align === "progress") return entry / ratio;
     const time = r.timeNear(entry);
     return (time === null ? null : first.entryNear(time)) ?? entry / ratio;

@@ -148,7 +148,7 @@ export class Blocks {
     const [stream, pool, phase] = [u16(), u16(), u16()];
     const [kind, flags] = [u8(), u8()];
     const out = new Uint32Array(Math.ceil(n / PER_ROW) * PER_ROW * WORDS);
-    const entries = this.info.entries;
+    const entries = Math.max(1, this.info.entries); // a snapshot without a history has one moment
     let x = 0;
     for (let i = 0, k = 0; i < n; i++, k += WORDS) {
       x += x0[i]!;

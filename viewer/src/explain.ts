@@ -46,7 +46,7 @@ export interface Explained {
   bytes: [string, number][];
   pinsKind: string;
   pins: Pin[];
-  holes: { address: number; size: number }[] | null;
+  holes: { address: number; size: number; use: string }[] | null;
   trials: Trial[];
   unknown: string | null;
 }
@@ -104,7 +104,11 @@ function read(x: Json | null): Explained | null {
       })),
     })),
     holes: Array.isArray(x["holes"])
-      ? list(x["holes"]).map((b) => ({ address: number(b["address"]) ?? 0, size: number(b["size"]) ?? 0 }))
+      ? list(x["holes"]).map((b) => ({
+          address: number(b["address"]) ?? 0,
+          size: number(b["size"]) ?? 0,
+          use: text(b["use"]) ?? "",
+        }))
       : null,
     trials: list(x["trials"]).map((t) => ({
       remedy: text(t["remedy"]) ?? "",
@@ -142,10 +146,18 @@ export const CAUSES: Record<string, string> = {
   mixed: "Several causes together.",
 };
 
+// A free piece of reserved memory. `elsewhere` says why the request could not use it, and is empty if it could.
 export interface Hole {
   y: number;
   units: number;
+  elsewhere: string;
 }
+
+const ELSEWHERE: Record<string, string> = {
+  free_class: "for other sizes",
+  free_stream: "of another stream",
+  free_pool: "of another pool",
+};
 
 // The free pieces of reserved memory at an entry, largest first. They are exact only if every block is stored and loaded.
 export function holesAt(r: Recording, entry: number): { list: Hole[]; isExact: boolean } {
@@ -167,12 +179,12 @@ export function holesAt(r: Recording, entry: number): { list: Hole[]; isExact: b
     let at = segment.y;
     while (next < used.length && used[next]!.end <= at) next++;
     while (next < used.length && used[next]!.y < segment.end) {
-      if (used[next]!.y > at) list.push({ y: at, units: used[next]!.y - at });
+      if (used[next]!.y > at) list.push({ y: at, units: used[next]!.y - at, elsewhere: "" });
       at = Math.max(at, used[next]!.end);
       if (used[next]!.end > segment.end) break;
       next++;
     }
-    if (at < segment.end) list.push({ y: at, units: segment.end - at });
+    if (at < segment.end) list.push({ y: at, units: segment.end - at, elsewhere: "" });
   }
   list.sort((a, b) => b.units - a.units);
   return {
@@ -191,7 +203,7 @@ export function describeHoles(r: Recording, x: Explained): { list: Hole[]; isExa
   if (x.holes) {
     const found = x.holes.flatMap((hole) => {
       const y = r.yOf(hole.address);
-      return y === null ? [] : [{ y, units: hole.size / UNIT }];
+      return y === null ? [] : [{ y, units: hole.size / UNIT, elsewhere: ELSEWHERE[hole.use] ?? "" }];
     });
     result = { list: found, isExact: true };
   } else {

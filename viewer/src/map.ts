@@ -445,11 +445,13 @@ export class MapView {
     for (const hole of holes.list) {
       const top = this.pixelY(hole.y + hole.units);
       const size = Math.max(1, this.pixelY(hole.y) - top);
-      c.fillStyle = theme.good;
+      const color = hole.elsewhere ? theme.hole : theme.good;
+      c.fillStyle = color;
       c.globalAlpha = 0.85;
       c.fillRect(at - bar, top, bar - 2, size);
       c.globalAlpha = 1;
-      if (size > 13) this.tag(c, `${bytes(hole.units * UNIT)} free`, at - bar - 4, top + size / 2, theme.good, "right");
+      const text = `${bytes(hole.units * UNIT)} free${hole.elsewhere ? `, ${hole.elsewhere}` : ""}`;
+      if (size > 13) this.tag(c, text, at - bar - 4, top + size / 2, color, "right");
     }
     // Blocks in the way, and their segments.
     for (const pin of x.pins) {
@@ -478,9 +480,9 @@ export class MapView {
         }
       }
     }
-    // The request, to scale, over the largest hole.
+    // The request, to scale, over the largest hole that it could use.
     if (x.request !== null) {
-      const largest = holes.list[0];
+      const largest = holes.list.find((hole) => !hole.elsewhere) ?? holes.list[0];
       const from = largest ? largest.y : this.y0 + (this.y1 - this.y0) * 0.05;
       const top = this.pixelY(from + x.request / UNIT);
       const size = this.pixelY(from) - top;

@@ -193,7 +193,7 @@ export class MomentView {
     const exact = r.blocks.isComplete;
     const isAll = r.info.segments.stored === r.info.segments.total;
     this.title.textContent =
-      `Segments after entry ${count(entry)}` +
+      (r.info.entries === 0 ? "Segments of the snapshot" : `Segments after entry ${count(entry)}`) +
       (this.app.tracks.length > 1 ? ` of ${this.track.label}` : "") +
       `: ${plural(list.length, "segment")}${isAll ? "" : " shown"}, ${bytes(reserved * UNIT)}; ${plural(alive.length, "block")}${exact ? "" : " stored"}, ` +
       (exact ? bytes(used * UNIT) : range(used * UNIT, reserved * UNIT, bytes)) +

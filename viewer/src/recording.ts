@@ -155,7 +155,7 @@ export class Recording {
     for (let i = 0; i < stored; i++) {
       x += delta[i]!;
       x0[i] = x;
-      x1[i] = length[i] === OPEN ? this.info.entries : x + length[i]!;
+      x1[i] = length[i] === OPEN ? Math.max(1, this.info.entries) : x + length[i]!;
     }
     this.segments = { count: stored, x0, x1, y, units, stack, stream, pool, flags };
   }

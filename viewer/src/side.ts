@@ -156,7 +156,9 @@ export class Side {
         ["device", info.devices.length > 1 ? `${info.device} of ${info.devices.join(", ")}` : String(info.device)],
         [
           "history",
-          `${plural(info.entries, "entry", "entries")}${info.first_us ? ` in ${duration(info.last_us - info.first_us)}` : ""}${info.is_complete ? "" : ", not complete"}`,
+          info.entries === 0
+            ? "none: the page shows the segments of the snapshot"
+            : `${plural(info.entries, "entry", "entries")}${info.first_us ? ` in ${duration(info.last_us - info.first_us)}` : ""}${info.is_complete ? "" : ", not complete"}`,
         ],
         info.dropped > 0
           ? ["dropped", `${plural(info.dropped, "older entry", "older entries")}: the recording had no room for them`]

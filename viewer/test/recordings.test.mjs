@@ -2,11 +2,13 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { isAvailable, launch, open } from "./browser.mjs";
-import { hasProgram, json, pageOf, trace, WEIR } from "./files.mjs";
+import { hasProgram, json, LEAKY_JOB, leakyRecording, pageOf, snapshotWithoutHistory, trace, WEIR } from "./files.mjs";
 
 const skip = !isAvailable() ? "there is no Chromium" : !hasProgram() ? `there is no ${WEIR}` : false;
+const leakySkip = existsSync(LEAKY_JOB) ? false : `there is no ${LEAKY_JOB}`;
 let browser;
 
 before(async () => {
@@ -122,6 +124,100 @@ test("two recordings are compared", { skip }, async () => {
   assert.equal(b.peak.reserved, sb.peak_reserved);
   await page.getByRole("tab", { name: "Compare" }).click();
   assert.match(await page.locator(".panel").innerText(), /peak reserved/);
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+for (const [first, second] of [
+  ["llama_varlen", "llama_lora_ckpt"],
+  ["resnet_stacks", "resnet_multiscale"],
+  ["resnet_multiscale", "resnet_roundup"],
+]) {
+  test(`${first} and ${second}: the differences equal those of weir diff`, { skip }, async () => {
+    const files = [trace(first), trace(second)];
+    const { page, problems } = await open(browser, pageOf(`${first}-${second}`, ...files));
+    const diff = json("diff", "--json", ...files);
+    await page.getByRole("tab", { name: "Compare" }).click();
+    const totals = await page.locator("[data-total]").evaluateAll((rows) =>
+      rows.map((r) => [r.dataset.total, Number(r.dataset.a), Number(r.dataset.b)]),
+    );
+    const total = (at) => diff.totals.find((t) => t.at === at);
+    const names = { peak: "peak %", end: "% at the end", step: "% in a step" };
+    for (const [at, name] of Object.entries(names))
+      for (const what of ["allocated", "reserved"]) {
+        const { a, b } = total(at)[what];
+        const row = totals.find((t) => t[0] === name.replace("%", what));
+        assert.deepEqual(row?.slice(1), [a, b], `${what} at ${at}`);
+      }
+    for (const moment of ["peak", "end", "step"]) {
+      await page.getByLabel("Moment of the difference").selectOption(moment);
+      const shown = await page.locator(".panel .diff").evaluateAll((tables) =>
+        tables.map((table) => ({
+          title: table.previousElementSibling.textContent,
+          rows: [...table.querySelectorAll("[data-name]")].map((r) => [
+            r.dataset.name,
+            Number(r.dataset.a),
+            Number(r.dataset.b),
+          ]),
+          isClipped: table.scrollWidth > table.clientWidth,
+        })),
+      );
+      for (const by of diff.by) {
+        const table = shown.find((t) => t.title.startsWith(`By ${by.key},`)) ?? { rows: [], isClipped: false };
+        const changed = by.rows.filter((r) => r[moment] && r[moment].a !== r[moment].b);
+        const size = (r) => Math.abs(r[moment].b - r[moment].a);
+        const expected = changed.sort((a, b) => size(b) - size(a)).slice(0, 60);
+        assert.deepEqual(
+          table.rows,
+          expected.map((r) => [r.moved ? `${r.name} (moved to other lines)` : r.name, r[moment].a, r[moment].b]),
+          `${by.key} ${moment}`,
+        );
+        assert.equal(table.isClipped, false);
+      }
+    }
+    assert.deepEqual(problems, []);
+    await page.context().close();
+  });
+}
+
+test("a leaky job: the leaks equal those of weir leaks", { skip: skip || leakySkip }, async () => {
+  const file = leakyRecording();
+  for (const width of [1280, 400]) {
+    const { page, problems } = await open(browser, pageOf("leaky", file), { width });
+    const [leaks] = json("leaks", "--json", file).recordings;
+    assert.equal(leaks.verdict, "leak");
+    await page.getByRole("tab", { name: "Leaks" }).click();
+    const shown = await page.locator(".leak").evaluateAll((rows) =>
+      rows.map((r) => [r.dataset.title, Number(r.dataset.bytes), Number(r.dataset.blocks)]),
+    );
+    const listed = [...leaks.leaks, ...leaks.growing];
+    assert.deepEqual(
+      shown,
+      listed.map((l) => [l.title, l.bytes, l.blocks]),
+    );
+    const panel = await page.locator(".panel").innerText();
+    const { limit, steps } = leaks;
+    assert.ok(panel.includes(`in ${limit.steps_least} to ${limit.steps_most} steps`), panel);
+    assert.ok(panel.includes(`${steps.count}, from phase '${steps.name}'`), panel);
+    // A link shows the block.
+    await page.locator(".leak button").first().click();
+    const block = await page.evaluate(() => window.weirViewer.selected());
+    assert.equal(block.x0, leaks.leaks[0].examples[0].entry);
+    assert.equal(block.requested, leaks.leaks[0].examples[0].size);
+    assert.deepEqual(problems, []);
+    await page.context().close();
+  }
+});
+
+test("a snapshot without a history: its segments are shown", { skip }, async () => {
+  const { page, problems } = await open(browser, pageOf("no-history", snapshotWithoutHistory()));
+  const blocks = await page.evaluate(() => window.weirViewer.blocksAt(0));
+  assert.deepEqual(
+    blocks.map((b) => b.requested),
+    [1 << 20],
+  );
+  const body = await page.locator("body").innerText();
+  assert.ok(body.includes("Segments of the snapshot: 1 segment, 2.00 MiB; 1 block, 1.00 MiB in use"), body);
   assert.deepEqual(problems, []);
   await page.context().close();
 });
