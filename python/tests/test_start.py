@@ -453,6 +453,7 @@ def test_a_child_of_a_started_process_is_refused():
         warnings.simplefilter("ignore", DeprecationWarning)
         stream, event, graph = weir.Stream(), weir.Event(), weir.CUDAGraph()
         event.record()
+        weir.synchronize()  # a thread of the device that holds a lock of malloc would hang the child
         count = weir.device_count()
         assert count > 0
         child = os.fork()
