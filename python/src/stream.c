@@ -276,11 +276,14 @@ static PyObject *stream_launch_host(PyObject *self, PyObject *args, PyObject *ke
   call->args = PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args));
   call->keywords = Py_XNewRef(keywords);
   call->is_captured = capturing;
-  if (call->args)
-    PYWEIR_CALL(status, weir_stream_host_function(stream, run_host_call, call));
-  if (!call->args || status) {
+  if (!call->args) {
     end_host_call(call);
-    return status ? pyweir_none(status) : NULL;
+    return NULL;
+  }
+  PYWEIR_CALL(status, weir_stream_host_function(stream, run_host_call, call));
+  if (status) { /* otherwise it is the host function's, which may have run already */
+    end_host_call(call);
+    return pyweir_none(status);
   }
   Py_RETURN_NONE;
 }
