@@ -439,7 +439,7 @@ static void stacks_are_those_of_the_blocks(void **state) {
   (void)state;
   fixture f = open_trace("resnet_stacks", 0);
   const weir__recording *r = f.recording;
-  size_t size, count, checked = 0;
+  size_t size = 0, count, checked = 0;
   const char *stacks = json_get(f.view, "stacks");
   const unsigned char *bytes = chunk_of(&f.data, stacks, &size);
   char *text = calloc(size + 1, 1);

@@ -148,7 +148,7 @@ static inline drawn_block *read_blocks(const weir__view_data *data, const char *
   drawn_block *list = calloc(stored + 1, sizeof *list);
   assert_non_null(list);
   for (const char *tile = json_first(json_get(blocks, "tiles")); tile; tile = json_next(tile)) {
-    size_t size, n = number_of(tile, "count");
+    size_t size = 0, n = number_of(tile, "count");
     const unsigned char *bytes = chunk_of(data, tile, &size), *at = bytes + number_of(tile, "at");
     uint32_t x0 = 0;
     assert_true(done + n <= stored);
