@@ -7,7 +7,7 @@
 #include "base/thread.h"
 
 /* Pieces are multiples of this, so that their asides are whole pages. */
-enum { STEP = 8 << 10, SIZES = WEIR__REGION_PIECE / STEP };
+enum { STEP = 8 << 10, SIZES = WEIR__REGION_PIECE / STEP, SMALL = 32 << 10 };
 
 static const uint64_t most_bytes = (uint64_t)1 << 32;
 static const uint64_t least_bytes = (uint64_t)64
@@ -83,9 +83,10 @@ void *weir__region_take(size_t bytes) {
 }
 
 /* The system takes the memory back and supplies zeros the next time. It can only take whole pages, which may be larger
- * than a piece, and refuses when the program has locked its memory. */
+ * than a piece, and refuses when the program has locked its memory. Zeroing a small piece costs less than that call and
+ * the page faults after it. */
 static void wipe(void *memory, size_t bytes) {
-  if (((uintptr_t)memory | bytes) % page || !weir__map_discard(memory, bytes))
+  if (bytes <= SMALL || ((uintptr_t)memory | bytes) % page || !weir__map_discard(memory, bytes))
     memset(memory, 0, bytes);
 }
 
