@@ -477,7 +477,7 @@ weir_status weir__replayer_open(const weir__recording *recording, int device, ui
   if (recording->devices[device].lacks_start)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "what was there before the first event of device %d is not known: %llu older events were dropped, "
+        "what was there before the first entry of device %d is not known: %llu older entries were dropped, "
         "and the file has no checkpoint after them; a larger WEIR_RECORD_MB has room for both",
         device, (unsigned long long)recording->devices[device].dropped);
   weir_status status = weir__replay_check_memory(memory);

@@ -394,7 +394,7 @@ weir_status weir__plan_make(const weir__recording *recording, const weir__record
     return WEIR_OK;
   }
   weir__plan_clear(plan);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu entries", device->event_count);
 }
 
 void weir__plan_clear(weir__plan *plan) {
