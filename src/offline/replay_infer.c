@@ -169,14 +169,14 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
  * of it, and must not overlap the next segment. `roomy` is what is needed if holes were never filled. */
 static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
   uint64_t peak = plan->peak < 4ull << 30 ? 4ull << 30 : plan->peak, memory = 2 * peak, distance, length;
-  if (peak > WEIR__REPLAY_MOST_MEMORY / 2)
-    memory = WEIR__REPLAY_MOST_MEMORY;
+  if (peak > WEIR__PLAN_MOST_MEMORY / 2)
+    memory = WEIR__PLAN_MOST_MEMORY;
   *roomy = memory;
   if (!plan->settings.expandable_segments)
     return memory;
   measure(plan, &distance, &length);
   uint64_t page = plan->settings.large_segment_size, most = (distance < page ? 0 : distance - page) / 9 * 8;
-  if (length < WEIR__REPLAY_MOST_MEMORY && memory < length)
+  if (length < WEIR__PLAN_MOST_MEMORY && memory < length)
     *roomy = length;
   if (*roomy > most && most > plan->peak)
     *roomy = most;
@@ -184,8 +184,8 @@ static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
 }
 
 static void add_limit(uint64_t limit, uint64_t memory, weir__plan_limit *limits, size_t *count) {
-  if (memory > WEIR__REPLAY_MOST_MEMORY)
-    memory = WEIR__REPLAY_MOST_MEMORY;
+  if (memory > WEIR__PLAN_MOST_MEMORY)
+    memory = WEIR__PLAN_MOST_MEMORY;
   for (size_t i = 0; i < *count; i++)
     if (limits[i].limit == limit && limits[i].memory == memory)
       return;
