@@ -30,7 +30,7 @@ static const struct way {
   double bar;    /* ns more than off that are acceptable; 0 if there is no bar */
 } ways[] = {
     {"off", "off", WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, false, 0},
-    {"no_stacks", "events, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, false, 40},
+    {"no_stacks", "entries, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, false, 40},
     {"file", "the same to a file", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, true, 60},
     {"alloc_stacks", "native stacks of allocations", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, false, 400},
     {"all_stacks", "native stacks of frees too", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, false, 400},
@@ -174,7 +174,7 @@ static void print_text(const bench *b) {
 #ifndef __OPTIMIZE__
   puts("This build is not optimized, and its numbers mean nothing. Use the build that 'make' makes.");
 #endif
-  printf("%zu frames in a stack, %zu bytes in an event\n", b->frames, sizeof(weir__entry));
+  printf("%zu frames in a stack, %zu bytes in an entry\n", b->frames, sizeof(weir__entry));
   printf("\n%-32s %10s %10s %10s %10s\n", "recording", "median ns", "least ns", "added", "bar");
   for (int i = 0; i < WAYS; i++) {
     if (!is_there(b, i)) {

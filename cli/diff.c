@@ -208,7 +208,7 @@ const weir_cli_command weir_cmd_diff = {
         "Two stacks are the same if their functions, file names (without folders) and lines are. The others are "
         "matched "
         "without the lines, in their order, and shown as moved.",
-    .argument = "FILE...",
+    .argument = "FILE FILE",
     .options = option_table,
     .exit = {"compared", "a file cannot be read", NULL, "more than --fail-above"},
     .run = run};

@@ -3,7 +3,6 @@
  */
 #include "explain.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
+#include "moment.h"
 #include "offline/describe.h"
 #include "offline/explain_json.h"
 #include "offline/leaks.h"
@@ -35,7 +35,7 @@ static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
 /* ---- Text ---- */
 
-/* "82.18 MiB, from forward (model.py:41), 1.20 s old (event 17)". */
+/* "82.18 MiB, from forward (model.py:41), 1.20 s old (entry 17)". */
 static void print_block(const report *f, const weir__explained_block *b) {
   char text[32], stack[WEIR__DESCRIBE_TEXT], phase[WEIR__DESCRIBE_TEXT], age[32];
   printf("%s", bytes(b->requested, text));
@@ -50,7 +50,7 @@ static void print_block(const report *f, const weir__explained_block *b) {
     printf(", allocated %s", phase);
   if (time && f->x->time_us)
     printf(", %s old", weir__describe_span(span(time, f->x->time_us), age));
-  printf(" (event %zu)", b->event);
+  printf(" (entry %zu)", b->event);
 }
 
 static void print_head(const report *f) {
@@ -59,10 +59,10 @@ static void print_head(const report *f) {
   static const char *const what[] = {[WEIR__AT_OOM] = "out of memory",
                                      [WEIR__AT_PEAK] = "at the peak of memory in use",
                                      [WEIR__AT_END] = "at the end",
-                                     [WEIR__AT_EVENT] = "at an event"};
+                                     [WEIR__AT_EVENT] = "at an entry"};
   printf("%s%s: %s%s", weir_cli_bold(), weir_cli_escaped(f->name), what[x->moment], weir_cli_plain());
   if (x->event_count)
-    printf(", event %zu of %zu", x->event, x->event_count);
+    printf(", entry %zu of %zu", x->event, x->event_count);
   if (x->time_us && x->first_us)
     printf(", %s into the recording", weir__describe_span(span(x->first_us, x->time_us), text));
   printf("%s", f->snapshot->device_count > 1 ? ", device " : "");
@@ -341,7 +341,7 @@ static void print_trial(const report *f, const weir__trial *t) {
              t->works || x->is_capture ? "" : ": the allocator had released all that it could");
       break;
     }
-    printf("    %s         empty_cache() after event %zu, when the least memory was in use", answer, t->event);
+    printf("    %s         empty_cache() after entry %zu, when the least memory was in use", answer, t->event);
     if (x->time_us && f->device->events[t->event].time_us)
       printf(", %s before", weir__describe_span(span(f->device->events[t->event].time_us, x->time_us), age));
     putchar('\n');
@@ -409,11 +409,11 @@ static void print_outcome(const report *f) {
     puts("  history     none: whether memory ran out, and its peak, are not known");
   else if (x->oom_count && x->moment == WEIR__AT_END && x->differences)
     printf(
-        "  failed      memory ran out %zu time%s, first at event %zu: a request of %s. The state at that moment is not "
+        "  failed      memory ran out %zu time%s, first at entry %zu: a request of %s. The state at that moment is not "
         "known, and so the cause is not known\n",
         x->oom_count, plural(x->oom_count), x->first_oom, bytes(f->device->events[x->first_oom].size, text));
   else if (x->oom_count)
-    printf("  failed      memory ran out %zu time%s, first at event %zu: --at oom explains it\n", x->oom_count,
+    printf("  failed      memory ran out %zu time%s, first at entry %zu: --at oom explains it\n", x->oom_count,
            plural(x->oom_count), x->first_oom);
   else
     printf("  failed      nothing ran out of memory%s\n",
@@ -444,7 +444,7 @@ static void print_notes(const report *f) {
   const weir__explanation *x = f->x;
   if (x->has_checkpoint && (x->rebuilt_segments || x->rebuilt_blocks)) {
     char text[32];
-    printf("  note        the file has only the last events: the state before them, %zu blocks (%s) in %zu segments, "
+    printf("  note        the file has only the last entries: the state before them, %zu blocks (%s) in %zu segments, "
            "is from a checkpoint in it%s\n",
            x->rebuilt_blocks, weir__format_bytes(x->rebuilt_bytes, text), x->rebuilt_segments,
            x->differences ? "" : ", and the replay from there reproduces the file");
@@ -602,29 +602,11 @@ static int run(int count, char **arguments) {
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-static int read_moment(const char *text) {
-  static const char *const names[] = {[WEIR__AT_OOM] = "oom", [WEIR__AT_PEAK] = "peak", [WEIR__AT_END] = "end"};
-  for (int i = WEIR__AT_OOM; i <= WEIR__AT_END; i++)
-    if (strcmp(text, names[i]) == 0) {
-      options.moment = (weir__moment)i;
-      return WEIR_EXIT_OK;
-    }
-  char *end;
-  errno = 0;
-  options.moment = WEIR__AT_EVENT;
-  options.event = strtoull(text, &end, 10);
-  return *text >= '0' && *text <= '9' && !*end && !errno ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
-}
-
-static const weir_cli_choice moments[] = {{"oom", "the first request that failed"},
-                                          {"peak", "when most memory was in use"},
-                                          {"end", "the state that the file lists"},
-                                          {0}};
+static int read_moment(const char *text) { return weir_cli_read_moment(text, &options.moment, &options.event); }
 
 static const weir_cli_option option_table[] = {
-    {"at", .value = "MOMENT", .choices = moments, .read = read_moment,
-     .takes = "oom, peak, end or the number of an event",
-     .help = "the moment to explain: the number of an event, or one of the following. Default: oom, or peak if no "
+    {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
+     .help = "the moment to explain: the number of an entry, or one of the following. Default: oom, or peak if no "
              "request failed"},
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = INT_MAX,
      .help = "the device. Default: the first that ran out of memory, else the first with a history"},

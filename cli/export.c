@@ -74,6 +74,8 @@ static int export_file(const char *file) {
   }
   weir_cli_progress_end(progress);
   weir__recording_free(snapshot);
+  if (status == WEIR_ERROR_INVALID_ARGUMENT) /* the recording does not have what is to be written */
+    return weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
   return status ? weir_cli_fail("%s", weir_last_error()) : WEIR_EXIT_OK;
 }
 
@@ -92,11 +94,11 @@ static int run(int count, char **arguments) {
 }
 
 static const weir_cli_choice formats[] = {
-    [FORMAT_JSON] = {"json", "the whole file with PyTorch's keys; every event has its full stack"},
+    [FORMAT_JSON] = {"json", "the whole file with PyTorch's keys; every entry has its full stack"},
     [FORMAT_SQLITE] = {"sqlite", "a database with indexed tables segments, blocks, events, stacks, frames, annotations "
                                  "and settings; needs -o"},
     [FORMAT_CSV] = {"csv", "one of these tables, see --table"},
-    [FORMAT_PERFETTO] = {"perfetto", "a trace for ui.perfetto.dev and chrome://tracing: memory over time, events, "
+    [FORMAT_PERFETTO] = {"perfetto", "a trace for ui.perfetto.dev and chrome://tracing: memory over time, entries, "
                                      "annotated ranges, lives of blocks"},
     [FORMAT_COLLAPSED] = {"collapsed", "memory in use at a moment by stack, for flame graphs: see --at"},
     [FORMAT_SPEEDSCOPE] = {"speedscope", "the same for speedscope.app"},

@@ -50,7 +50,9 @@ struct weir_cli_command {
   const char *group; /* its heading in the list of commands, NULL for the heading of the one before */
   const char *summary;
   const char *description; /* one line for each paragraph */
-  const char *argument; /* "FILE", "FILE..." for one or more, "[FILE]" if it may be left out; NULL if there are none */
+  const char
+      *argument; /* "FILE", "FILE..." for one or more, "FILE [FILE]" for one or two, "[FILE]" if it may be left out;
+                         * NULL if there are none */
   const weir_cli_option *options, *shared; /* either may be NULL; every command has --help as well */
   const weir_cli_command *const *topics;   /* commands of its own, ended by NULL; NULL if there are none */
   const char *exit[4];                     /* what each exit code means; 2 is always invalid usage */

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "cli.h"
@@ -15,7 +16,7 @@
 static weir__plot_options options = {.device = -1};
 static int kind, by;
 static int axis;
-static const char *output = "-";
+static const char *output;
 
 static weir_status write_to(const weir__recording *snapshot, weir__output_file *target) {
   weir_status status = weir__output_file_open(target);
@@ -33,6 +34,8 @@ static int run(int count, char **arguments) {
   (void)count;
   if (options.moment != WEIR__AT_AUTO && kind != WEIR__PLOT_SEGMENTS)
     return weir_cli_usage("--at is for --kind segments");
+  if (!output && isatty(STDOUT_FILENO))
+    return weir_cli_usage("a picture is not readable on a terminal: name its file with -o (- is standard output)");
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
   weir_status status = weir__recording_load(file, NULL, &snapshot);
   weir_cli_progress_end(progress);
@@ -88,7 +91,7 @@ static const weir_cli_option option_table[] = {
      .help = "what to draw. Default: memory"},
     {"output", 'o', .kind = WEIR_CLI_PATH, .value = "OUT.svg", .target = &output,
      .help = "the file to write; an existing one is replaced only when the new one is complete. Default: -, standard "
-             "output"},
+             "output, unless that is a terminal"},
     {"by", .kind = WEIR_CLI_CHOICE, .value = "WHAT", .target = &by, .choices = groups,
      .help = "how blocks are grouped and coloured. Default: auto"},
     {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,

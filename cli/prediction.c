@@ -162,7 +162,7 @@ void weir_cli_print_calls(const weir__meter_counts *calls) {
 
 void weir_cli_print_failure(const weir__prediction *prediction) {
   char text[3][32];
-  printf("event %llu: a request of %s, with %s reserved and %s of it allocated",
+  printf("entry %llu: a request of %s, with %s reserved and %s of it allocated",
          (unsigned long long)prediction->first_failure, weir__format_bytes(prediction->failed_bytes, text[0]),
          weir__format_bytes(prediction->failed_reserved, text[1]),
          weir__format_bytes(prediction->failed_allocated, text[2]));

@@ -50,10 +50,10 @@ static void print_text(FILE *out, const char *name, const weir__redact_report *r
   if (r->left_out)
     fprintf(out, "  left out    %zu unknown keys; 'weir summary' lists them\n", r->left_out);
   if (r->devices > r->unchecked)
-    fprintf(
-        out,
-        "  checked     replays like the original: %zu events, %zu allocations, %zu that differ from the file in both\n",
-        r->events, r->allocations, r->differences);
+    fprintf(out,
+            "  checked     replays like the original: %zu entries, %zu allocations, %zu that differ from the file in "
+            "both\n",
+            r->events, r->allocations, r->differences);
   if (r->unchecked)
     fprintf(out,
             "  unchecked   %zu devices whose history cannot be replayed in either file; all numbers are the same\n",

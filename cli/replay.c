@@ -42,7 +42,7 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
     weir_cli_print_failure(&p);
     putchar('\n');
   }
-  printf("  speed       %zu events in %.1f ms, %.1f million per second\n", report->events, report->seconds * 1e3,
+  printf("  speed       %zu entries in %.1f ms, %.1f million per second\n", report->events, report->seconds * 1e3,
          report->seconds > 0 ? (double)report->events / report->seconds / 1e6 : 0);
   if (report->rescued)
     printf(
@@ -62,7 +62,7 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
         "  raced       %zu requests that came just before another thread freed a block that would have served them\n",
         report->raced);
   if (report->dropped)
-    printf("  window      the last events: the ring was full, and %llu older ones were overwritten\n",
+    printf("  window      the last entries: the ring was full, and %llu older ones were overwritten\n",
            (unsigned long long)report->dropped);
   if (report->unknown_frees)
     printf("  incomplete  %zu frees of memory that was allocated before the recording began\n", report->unknown_frees);

@@ -42,7 +42,7 @@ static void print_settings(const weir__recording *s) {
 static void print_dropped(const weir__recording_device *device, const weir__summary *s) {
   char text[4][32];
   if (device->dropped)
-    printf("    history   the last events: the ring was full, and %" PRIu64
+    printf("    history   the last entries: the ring was full, and %" PRIu64
            " older ones were overwritten; WEIR_RECORD_MB "
            "makes it larger\n",
            device->dropped);
@@ -71,9 +71,9 @@ static void print_completeness(const weir__recording_device *device, const weir_
     printf("    history   complete: everything that is freed or left was allocated in it\n");
     return;
   case WEIR__HISTORY_WRAPPED:
-    printf(
-        "    history   its beginning is missing: it has %zu events, which suggests a ring of that size that was full\n",
-        device->event_count);
+    printf("    history   its beginning is missing: it has %zu entries, which suggests a ring of that size that was "
+           "full\n",
+           device->event_count);
     break;
   case WEIR__HISTORY_LATE:
     printf("    history   its beginning is missing: recording began late, or the ring was full\n");
@@ -98,7 +98,7 @@ static void print_holders(const weir__recording *snapshot, const weir__holder *h
 static void print_when(const weir__recording *snapshot, int device, const weir__summary *s, size_t event) {
   char span[32], phase[WEIR__DESCRIBE_TEXT];
   const weir__recording_entry *e = &snapshot->devices[device].events[event];
-  printf("event %zu", event);
+  printf("entry %zu", event);
   if (e->time_us && s->first_us)
     printf(", %s after the first", weir__describe_span((int64_t)((uint64_t)e->time_us - (uint64_t)s->first_us), span));
   if (*weir__describe_phase(snapshot, device, e->time_us, phase))
@@ -139,7 +139,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
-    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segment%s allocated and %zu released",
+    printf("    entries   %zu in %s: %zu allocations, %zu frees, %zu segment%s allocated and %zu released",
            device->event_count,
            s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
                        : "a time that was not recorded",
@@ -171,7 +171,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
       puts("    no host memory for a graph");
   }
   if (s->is_end_told) {
-    printf("    at end    %s in use, as requested, of %s reserved: computed from the events%s\n",
+    printf("    at end    %s in use, as requested, of %s reserved: computed from the entries%s\n",
            bytes(s->end_requested, text[0]), bytes(s->end_reserved, text[1]),
            snapshot->is_cut_off ? "; the process did not close the recording" : "");
     print_holders(snapshot, s->at_end, s->at_end_count);
@@ -193,9 +193,9 @@ static void print_host(const weir__recording_device *host) {
   const weir__summary_host sums = weir__summarize_host(host);
   if (!host->segment_count && !host->event_count)
     return;
-  printf("  pinned host memory  %s in use of %s, in %zu segment%s; %zu event%s\n", bytes(sums.active, text[0]),
+  printf("  pinned host memory  %s in use of %s, in %zu segment%s; %zu entr%s\n", bytes(sums.active, text[0]),
          bytes(sums.reserved, text[1]), host->segment_count, host->segment_count == 1 ? "" : "s", host->event_count,
-         host->event_count == 1 ? "" : "s");
+         host->event_count == 1 ? "y" : "ies");
 }
 
 static void print_text(const char *file, const weir__recording *snapshot, const weir__summary *devices,
@@ -206,8 +206,8 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
   }
-  printf("%s%s%s: %zu device%s, %zu event%s", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
-         used == 1 ? "" : "s", events, events == 1 ? "" : "s");
+  printf("%s%s%s: %zu device%s, %zu entr%s", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
+         used == 1 ? "" : "s", events, events == 1 ? "y" : "ies");
   if (snapshot->is_events_only)
     puts(", recorded with WEIR_RECORD");
   else
@@ -289,8 +289,9 @@ const weir_cli_command weir_cmd_summary = {
     .name = "summary",
     .group = "Inspect",
     .summary = "show what a recorded memory history contains",
-    .description = "Show what recorded memory histories contain: devices, settings, events, the time they span, peaks, "
-                   "segments, the largest holders of memory, and how complete each history is.",
+    .description =
+        "Show what recorded memory histories contain: devices, settings, entries, the time they span, peaks, "
+        "segments, the largest holders of memory, and how complete each history is.",
     .argument = "FILE...",
     .options = option_table,
     .exit = {"all files were read", "a file cannot be read"},

@@ -203,7 +203,7 @@ static void print_text(const tuning *t) {
   weir_cli_fold_begin();
   for (size_t i = 0; i < t->options.history_count; i++) {
     const weir__replay_report *check = weir__replayer_check(t->files[i].history);
-    printf("%s: %zu events, %s under the recorded settings\n", t->files[i].name, check->events,
+    printf("%s: %zu entries, %s under the recorded settings\n", t->files[i].name, check->events,
            check->differences ? "not reproduced" : "reproduced");
     if (check->limit_is_inferred && !weir_cli_prediction.memory)
       printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, text));

@@ -268,7 +268,7 @@ const weir_cli_command weir_cmd_view = {
         "them.\n"
         "The page is one file that needs no network and no server. Its size depends on what a screen can show, not on "
         "the length of the history. Its path is printed.",
-    .argument = "FILE...",
+    .argument = "FILE [FILE]",
     .options = option_table,
     .exit = {"the page was written", "a file cannot be read, or the page cannot be written"},
     .run = run};

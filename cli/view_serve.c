@@ -88,8 +88,8 @@ static bool is_local_host(const char *request) {
   return false;
 }
 
-/* The range of bytes that is asked for: the whole if there is none, or one that is not understood. false if it is outside
- * of the file. */
+/* The range of bytes that is asked for: everything if the request has no range or one in another form. false if it is
+ * outside of the file. */
 static bool find_range(const char *request, size_t size, size_t *first, size_t *end, bool *is_part) {
   size_t length;
   const char *at = find_header(request, "range", &length);

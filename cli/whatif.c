@@ -229,7 +229,7 @@ static void print_rows(const weir_cli_history *h) {
   weir_cli_fold_begin();
   const weir__replay_report *check = weir__replayer_check(history);
   weir__conf_text(weir__replayer_settings(history), recorded);
-  printf("%s: %zu events, %s under the recorded settings\n", h->name, check->events,
+  printf("%s: %zu entries, %s under the recorded settings\n", h->name, check->events,
          check->differences ? "not reproduced" : "reproduced");
   if (check->limit_is_inferred && !weir_cli_prediction.memory)
     printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, limit));

@@ -35,14 +35,14 @@ int main(int argc, char **argv) {
   if (weir_offline_recording_load(file, NULL, &recording) || weir_offline_replayer_create(recording, NULL, &replayer) ||
       weir_offline_replayer_check(replayer, &result))
     return fail();
-  printf("%s: %llu events, %s\n", file, (unsigned long long)result.events,
+  printf("%s: %llu entries, %s\n", file, (unsigned long long)result.events,
          result.is_exact ? "reproduced exactly" : result.first_difference);
   print("recorded", &result);
   if (weir_offline_replayer_predict(replayer, &options, &result))
     return fail();
   print("predicted", &result);
   if (weir_offline_recording_explain(recording, NULL, &why) == WEIR_OK)
-    printf("event %llu asked for %llu bytes and failed: %s%s%s\n", (unsigned long long)why.event,
+    printf("entry %llu asked for %llu bytes and failed: %s%s%s\n", (unsigned long long)why.event,
            (unsigned long long)why.request, weir_offline_cause_name(why.cause),
            *why.conf ? "; this would have helped: " : "", why.conf);
   weir_offline_replayer_destroy(replayer);

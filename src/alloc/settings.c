@@ -1,7 +1,7 @@
 /*
- * The settings. One table of all keys drives parsing, checks, output and help.
+ * The settings. One table of all keys drives parsing, checks, output and help (settings_write.c).
  */
-#include "alloc/settings.h"
+#include "alloc/settings_table.h"
 
 #include <locale.h>
 #include <stdarg.h>
@@ -11,76 +11,10 @@
 #include "base/base.h"
 #include "base/text.h"
 
-#define UNLIMITED UINT64_MAX
-#define MAX_MIB ((1ull << 43) - 1)   /* so that the bytes fit in an int64_t, and the sum of two in a uint64_t */
-#define MAX_DIVISIONS (1ull << 30)   /* 512 bytes times this exceeds the memory of any device */
-#define EXPANDABLE_UNIT (2ull << 20) /* devices map memory in units of 2 MiB */
-
-enum kind {
-  KIND_FLAG,     /* bool */
-  KIND_MIB,      /* uint64_t, bytes; MiB in the text */
-  KIND_POWER,    /* uint64_t, a power of two */
-  KIND_NUMBER,   /* uint64_t */
-  KIND_FRACTION, /* double */
-  KIND_BACKEND,  /* weir__backend_choice */
-  KIND_ROUNDUP,  /* roundup_divisions */
-  KIND_RESERVE,  /* weir__reserve */
-  KIND_CLASSES   /* expandable_segments_reserve_by_class */
-};
-
-/* Values of KIND_MIB are in MiB here. */
-union value {
-  bool flag;
-  uint64_t number;
-  double fraction;
-};
-
-struct option {
-  const char *name;
-  const char *alias; /* another spelling, or NULL */
-  const char *unset; /* text for a default that cannot be written as a value; else NULL */
-  const char *help;
-  size_t offset;           /* of the field in weir__settings */
-  union value preset;      /* all zero for the last four kinds */
-  union value least, most; /* MIB, POWER, NUMBER, FRACTION */
-  enum kind kind;
-  bool open;              /* FRACTION: neither least nor most is allowed */
-  bool not_below_segment; /* MIB: at least large_segment_size_mb */
-};
-
-enum {
-  BACKEND,
-  MAX_SPLIT_SIZE,
-  MAX_NON_SPLIT_ROUNDING,
-  LARGE_SEGMENT_SIZE,
-  GARBAGE_COLLECTION_THRESHOLD,
-  ROUNDUP_POWER2_DIVISIONS,
-  EXPANDABLE_SEGMENTS,
-  EXPANDABLE_SEGMENTS_RESERVE,
-  EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
-  MOVING_PAGES,
-  MOVING_PAGES_MAX_ALIASES,
-  MOVING_PAGES_COMPLETED_ONLY,
-  MOVING_PAGES_ACROSS_STREAMS,
-  MOVING_PAGES_MIN_CAPABILITY,
-  RELEASE_LOCK_ON_MALLOC,
-  GRAPH_CAPTURE_RECORD_STREAM_REUSE,
-  MEMORY_FRACTION,
-  THROW_ON_OOM,
-  PINNED_USE_HOST_REGISTER,
-  PINNED_NUM_REGISTER_THREADS,
-  PINNED_USE_BACKGROUND_THREADS,
-  PINNED_RESERVE_SEGMENT_SIZE,
-  PINNED_MAX_ROUND_THRESHOLD,
-  PINNED_MAX_CACHED_SIZE,
-  PINNED_FREE_CATCH_ALL,
-  OPTIONS
-};
-
 #define OPTION(id, key, type, field, ...)                                                                              \
   [id] = {.name = key, .kind = KIND_##type, .offset = offsetof(weir__settings, field), __VA_ARGS__}
 
-static const struct option options[OPTIONS] = {
+const struct weir__option weir__options[OPTIONS] = {
     OPTION(BACKEND, "backend", BACKEND, backend,
            .help = "The source of device memory: the caching allocator, or the driver's stream-ordered allocator."),
     OPTION(MAX_SPLIT_SIZE, "max_split_size_mb", MIB, max_split_size, .preset.number = UNLIMITED, .most.number = MAX_MIB,
@@ -168,7 +102,7 @@ static const struct option options[OPTIONS] = {
            .help = "Errors while pinned memory is freed are ignored, for example after the device has failed."),
 };
 
-static const char *const backends[] = {
+const char *const weir__backend_names[] = {
     [WEIR__BACKEND_NATIVE] = "native",
     [WEIR__BACKEND_CUDA_MALLOC_ASYNC] = "cudaMallocAsync",
 };
@@ -185,21 +119,17 @@ static const size_t field_sizes[] = {
     [KIND_CLASSES] = sizeof(((weir__settings *)0)->expandable_segments_reserve_by_class),
 };
 
-static void *field_of(const struct option *option, weir__settings *settings) {
+static void *field_of(const struct weir__option *option, weir__settings *settings) {
   return (char *)settings + option->offset;
-}
-
-static const void *const_field_of(const struct option *option, const weir__settings *settings) {
-  return (const char *)settings + option->offset;
 }
 
 /* ---- The table ---- */
 
 static uint64_t mib_to_bytes(uint64_t mib) { return mib == UNLIMITED ? UNLIMITED : mib << 20; }
 
-static void set_default(const struct option *option, weir__settings *settings) {
+static void set_default(const struct weir__option *option, weir__settings *settings) {
   void *field = field_of(option, settings);
-  if (option == &options[MAX_NON_SPLIT_ROUNDING])
+  if (option == &weir__options[MAX_NON_SPLIT_ROUNDING])
     settings->max_non_split_rounding_set = false;
   memset(field, 0, field_sizes[option->kind]);
   switch (option->kind) {
@@ -227,16 +157,16 @@ static void set_default(const struct option *option, weir__settings *settings) {
 void weir__settings_default(weir__settings *settings) {
   memset(settings, 0, sizeof *settings);
   for (size_t i = 0; i < OPTIONS; i++)
-    set_default(&options[i], settings);
+    set_default(&weir__options[i], settings);
 }
 
-static bool same_field(const struct option *option, const weir__settings *a, const weir__settings *b) {
-  return memcmp(const_field_of(option, a), const_field_of(option, b), field_sizes[option->kind]) == 0;
+bool weir__option_is_equal(const struct weir__option *option, const weir__settings *a, const weir__settings *b) {
+  return memcmp(weir__option_field(option, a), weir__option_field(option, b), field_sizes[option->kind]) == 0;
 }
 
 bool weir__settings_equal(const weir__settings *a, const weir__settings *b) {
   for (size_t i = 0; i < OPTIONS; i++) {
-    if (!same_field(&options[i], a, b))
+    if (!weir__option_is_equal(&weir__options[i], a, b))
       return false;
   }
   return a->max_non_split_rounding_set == b->max_non_split_rounding_set;
@@ -254,223 +184,6 @@ static double read_double(const char *text) {
   return number;
 }
 
-/* The shortest text that reads back to the same number, but "40" rather than "4e+01". */
-static void write_double(double number, char text[32]) {
-  locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-  locale_t before = uselocale(c);
-  for (int digits = 15; digits <= 17; digits++) {
-    snprintf(text, 32, "%.*g", digits, number);
-    if (strtod(text, NULL) == number)
-      break;
-  }
-  uselocale(before);
-  if (c != (locale_t)0)
-    freelocale(c);
-}
-
-/* ---- Writing ---- */
-
-struct writer {
-  char *text;
-  size_t size;
-  size_t length; /* of the whole text, whether it fits or not */
-};
-
-static void put(struct writer *writer, const char *format, ...) WEIR_PRINTF(2, 3);
-
-static void put(struct writer *writer, const char *format, ...) {
-  bool room = writer->length < writer->size;
-  char *at = room ? writer->text + writer->length : NULL;
-  size_t left = room ? writer->size - writer->length : 0;
-  va_list args;
-  va_start(args, format);
-  int length =
-      vsnprintf(at, left, format, args); /* NOLINT(clang-analyzer-valist.Uninitialized): false positive of clang 14 */
-  va_end(args);
-  writer->length += (size_t)length;
-}
-
-static unsigned long long divisions_of(uint8_t log_plus_one) {
-  return log_plus_one == 0 ? 0 : 1ull << (log_plus_one - 1);
-}
-
-/* One number if all intervals are equal; else a list from the end of the first run of equal values to the start of the
- * last. */
-static void put_roundup(struct writer *writer, const uint8_t *divisions) {
-  unsigned first = 0, last = WEIR__ROUNDUP_INTERVALS - 1;
-  while (first < last && divisions[first + 1] == divisions[0])
-    first++;
-  if (first == last) {
-    put(writer, "%llu", divisions_of(divisions[0]));
-    return;
-  }
-  while (divisions[last - 1] == divisions[last])
-    last--;
-  for (unsigned i = first; i < last; i++)
-    put(writer, "%s%u:%llu", i == first ? "[" : ",", 1u << i, divisions_of(divisions[i]));
-  put(writer, ",>:%llu]", divisions_of(divisions[last]));
-}
-
-static void put_reserve(struct writer *writer, const weir__reserve *reserve) {
-  char text[32];
-  write_double(reserve->bytes != 0 ? (double)reserve->bytes / (double)(1ull << 30) : reserve->fraction, text);
-  put(writer, "%s%s", text, reserve->bytes != 0 ? "G" : "");
-}
-
-static void put_value(struct writer *writer, const struct option *option, const weir__settings *settings) {
-  const void *field = const_field_of(option, settings);
-  char text[32];
-  switch (option->kind) {
-  case KIND_FLAG:
-    put(writer, "%s", *(const bool *)field ? "True" : "False");
-    break;
-  case KIND_MIB:
-    put(writer, "%llu", (unsigned long long)(*(const uint64_t *)field >> 20));
-    break;
-  case KIND_POWER:
-  case KIND_NUMBER:
-    put(writer, "%llu", (unsigned long long)*(const uint64_t *)field);
-    break;
-  case KIND_FRACTION:
-    write_double(*(const double *)field, text);
-    put(writer, "%s", text);
-    break;
-  case KIND_BACKEND:
-    put(writer, "%s", backends[*(const weir__backend_choice *)field]);
-    break;
-  case KIND_ROUNDUP:
-    put_roundup(writer, field);
-    break;
-  case KIND_RESERVE:
-    put_reserve(writer, field);
-    break;
-  case KIND_CLASSES: {
-    const weir__reserve_class *classes = field;
-    put(writer, "[");
-    for (size_t i = 0; i < WEIR__RESERVE_CLASSES && classes[i].name[0] != '\0'; i++) {
-      put(writer, "%s%s:", i == 0 ? "" : ",", classes[i].name);
-      put_reserve(writer, &classes[i].reserve);
-    }
-    put(writer, "]");
-    break;
-  }
-  }
-}
-
-size_t weir__settings_format(const weir__settings *settings, char *text, size_t size) {
-  struct writer writer = {.text = text, .size = size};
-  weir__settings defaults;
-  weir__settings_default(&defaults);
-  if (size > 0)
-    text[0] = '\0';
-  for (size_t i = 0; i < OPTIONS; i++) {
-    bool is_default = i == MAX_NON_SPLIT_ROUNDING ? !settings->max_non_split_rounding_set
-                                                  : same_field(&options[i], settings, &defaults);
-    if (is_default)
-      continue;
-    put(&writer, "%s%s:", writer.length > 0 ? "," : "", options[i].name);
-    put_value(&writer, &options[i], settings);
-  }
-  return writer.length;
-}
-
-/* ---- Help ---- */
-
-static void put_allowed(struct writer *writer, const struct option *option) {
-  char text[32];
-  switch (option->kind) {
-  case KIND_FLAG:
-    put(writer, "True or False");
-    break;
-  case KIND_MIB:
-    put(writer, "a whole number of MiB, ");
-    if (option->not_below_segment)
-      put(writer, "at least large_segment_size_mb and at most %llu", (unsigned long long)option->most.number);
-    else
-      put(writer, "%llu to %llu", (unsigned long long)option->least.number, (unsigned long long)option->most.number);
-    break;
-  case KIND_POWER:
-    put(writer, "a power of two, %llu to %llu", (unsigned long long)option->least.number,
-        (unsigned long long)option->most.number);
-    break;
-  case KIND_NUMBER:
-    put(writer, "a whole number, %llu to %llu", (unsigned long long)option->least.number,
-        (unsigned long long)option->most.number);
-    break;
-  case KIND_FRACTION:
-    write_double(option->least.fraction, text);
-    put(writer, option->open ? "a number greater than %s" : "a number from %s", text);
-    write_double(option->most.fraction, text);
-    put(writer, option->open ? " and less than %s" : " to %s", text);
-    break;
-  case KIND_BACKEND:
-    put(writer, "%s or %s", backends[WEIR__BACKEND_NATIVE], backends[WEIR__BACKEND_CUDA_MALLOC_ASYNC]);
-    break;
-  case KIND_ROUNDUP:
-    put(writer,
-        "0 or a power of two up to %llu, or a list of those by powers of two in MiB such as "
-        "[256:1,512:2,1024:4,>:8]",
-        MAX_DIVISIONS);
-    break;
-  case KIND_RESERVE:
-    put(writer, "a part of the device's memory such as 0.5, or GiB such as 40G");
-    break;
-  case KIND_CLASSES:
-    put(writer, "a list such as [prefetch:0.25,graphs:40G], of at most %d names of at most %d bytes",
-        WEIR__RESERVE_CLASSES, WEIR__RESERVE_CLASS_NAME - 1);
-    break;
-  }
-}
-
-static void put_wrapped(FILE *file, const char *indent, const char *text) {
-  enum { WIDTH = 92 }; /* without the indentation */
-  while (*text != '\0') {
-    size_t length = strlen(text);
-    if (length > WIDTH) {
-      length = WIDTH;
-      while (length > 0 && text[length] != ' ')
-        length--;
-      if (length == 0)
-        length = WIDTH;
-    }
-    fprintf(file, "%s%.*s\n", indent, (int)length, text);
-    text += length;
-    text += *text == ' ';
-  }
-}
-
-void weir__settings_help(FILE *file, weir__help_form form) {
-  weir__settings defaults;
-  weir__settings_default(&defaults);
-  if (form == WEIR__HELP_MARKDOWN)
-    fprintf(file, "| key | default | allowed | what it does |\n|---|---|---|---|\n");
-  for (size_t i = 0; i < OPTIONS; i++) {
-    const struct option *option = &options[i];
-    char preset[64] = "", allowed[256] = "", facts[512];
-    struct writer preset_writer = {.text = preset, .size = sizeof preset};
-    struct writer allowed_writer = {.text = allowed, .size = sizeof allowed};
-    if (option->unset != NULL)
-      put(&preset_writer, "%s", option->unset);
-    else
-      put_value(&preset_writer, option, &defaults);
-    put_allowed(&allowed_writer, option);
-    if (form == WEIR__HELP_MARKDOWN) {
-      fprintf(file, "| `%s`", option->name);
-      if (option->alias != NULL)
-        fprintf(file, " or `%s`", option->alias);
-      fprintf(file, " | %s | %s | %s |\n", preset, allowed, option->help);
-    } else {
-      fprintf(file, "%s%s", i == 0 ? "" : "\n", option->name);
-      if (option->alias != NULL)
-        fprintf(file, " or %s", option->alias);
-      fprintf(file, "\n");
-      put_wrapped(file, "    ", option->help);
-      snprintf(facts, sizeof facts, "Default: %s. Allowed: %s.", preset, allowed);
-      put_wrapped(file, "    ", facts);
-    }
-  }
-}
-
 /* ---- Parsing ---- */
 
 /* A run of bytes that are neither blank nor , : [ ]. */
@@ -483,9 +196,9 @@ struct parser {
   const char *source; /* name of the text in errors */
   const char *text;
   const char *at;
-  const struct option *option; /* whose value is being parsed; NULL at a key */
-  const char *key;             /* as spelled in the text */
-  const char *values[OPTIONS]; /* where the value of each key is; NULL if the text does not have it */
+  const struct weir__option *option; /* whose value is being parsed; NULL at a key */
+  const char *key;                   /* as spelled in the text */
+  const char *values[OPTIONS];       /* where the value of each key is; NULL if the text does not have it */
   weir__settings settings;
 };
 
@@ -499,8 +212,8 @@ static weir_status refuse_args(const struct parser *parser, const char *at, bool
   char why[800], what[256] = "";
   weir__format_text(why, sizeof why, format, args);
   if (allowed) {
-    struct writer writer = {.text = what, .size = sizeof what};
-    put_allowed(&writer, parser->option);
+    struct weir__writer writer = {.text = what, .size = sizeof what};
+    weir__writer_put_allowed(&writer, parser->option);
   }
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: column %zu: %s%s%s%s%s", parser->source,
                     (size_t)(at - parser->text) + 1, parser->option != NULL ? parser->key : "",
@@ -639,8 +352,8 @@ static weir_status parse_flag(struct parser *parser, struct word word, bool *fla
 
 static weir_status parse_backend(struct parser *parser, struct word word, weir__backend_choice *backend) {
   char text[48];
-  for (size_t i = 0; i < WEIR_COUNT_OF(backends); i++) {
-    if (word_is(word, backends[i])) {
+  for (size_t i = 0; i < WEIR_COUNT_OF(weir__backend_names); i++) {
+    if (word_is(word, weir__backend_names[i])) {
       *backend = (weir__backend_choice)i;
       return WEIR_OK;
     }
@@ -649,7 +362,7 @@ static weir_status parse_backend(struct parser *parser, struct word word, weir__
 }
 
 static weir_status parse_number(struct parser *parser, struct word word, uint64_t *number) {
-  const struct option *option = parser->option;
+  const struct weir__option *option = parser->option;
   char text[48];
   uint64_t n;
   if (!read_whole(word, &n))
@@ -663,7 +376,7 @@ static weir_status parse_number(struct parser *parser, struct word word, uint64_
 }
 
 static weir_status parse_fraction(struct parser *parser, struct word word, double *fraction) {
-  const struct option *option = parser->option;
+  const struct weir__option *option = parser->option;
   double least = option->least.fraction, most = option->most.fraction, n;
   char text[48];
   if (!read_decimal(word, &n))
@@ -832,13 +545,13 @@ static weir_status parse_value(struct parser *parser, void *field) {
 
 /* ---- Parsing the text ---- */
 
-static const struct option *find_option(struct word word, const char **key) {
+static const struct weir__option *find_option(struct word word, const char **key) {
   for (size_t i = 0; i < OPTIONS; i++) {
-    const char *names[] = {options[i].name, options[i].alias};
+    const char *names[] = {weir__options[i].name, weir__options[i].alias};
     for (size_t j = 0; j < WEIR_COUNT_OF(names); j++) {
       if (names[j] != NULL && word_is(word, names[j])) {
         *key = names[j];
-        return &options[i];
+        return &weir__options[i];
       }
     }
   }
@@ -871,7 +584,7 @@ static weir_status refuse_key(const struct parser *parser, struct word word) {
   size_t distance = word.length / 4 + 2; /* a larger distance is hardly a misspelling */
   char text[48];
   for (size_t i = 0; word.length <= LONGEST_KEY && i < OPTIONS; i++) {
-    const char *names[] = {options[i].name, options[i].alias};
+    const char *names[] = {weir__options[i].name, weir__options[i].alias};
     for (size_t j = 0; j < WEIR_COUNT_OF(names); j++) {
       size_t d = names[j] != NULL ? edit_distance(word, names[j]) : distance;
       if (d < distance) {
@@ -882,9 +595,9 @@ static weir_status refuse_key(const struct parser *parser, struct word word) {
   }
   if (nearest == NULL) {
     char keys[700] = "";
-    struct writer writer = {.text = keys, .size = sizeof keys};
+    struct weir__writer writer = {.text = keys, .size = sizeof keys};
     for (size_t i = 0; i < OPTIONS; i++)
-      put(&writer, "%s%s", i ? ", " : "", options[i].name);
+      weir__writer_put(&writer, "%s%s", i ? ", " : "", weir__options[i].name);
     return refuse(parser, word.text, "there is no key %s; allowed: %s", quote(word, text), keys);
   }
   return refuse(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest);
@@ -897,18 +610,18 @@ static weir_status parse_pair(struct parser *parser) {
   parser->option = NULL;
   if (word.length == 0)
     return refuse(parser, parser->at, "a key is missing before %s", quote_next(parser, text));
-  const struct option *option = find_option(word, &parser->key);
+  const struct weir__option *option = find_option(word, &parser->key);
   if (option == NULL)
     return refuse_key(parser, word);
   parser->option = option;
-  if (parser->values[option - options] != NULL)
+  if (parser->values[option - weir__options] != NULL)
     return refuse(parser, word.text, "the text has this key already, with its value at column %zu",
-                  (size_t)(parser->values[option - options] - parser->text) + 1);
+                  (size_t)(parser->values[option - weir__options] - parser->text) + 1);
   weir_status status = expect(parser, ':');
   if (status != WEIR_OK)
     return status;
-  parser->values[option - options] = parser->at;
-  if (option == &options[MAX_NON_SPLIT_ROUNDING])
+  parser->values[option - weir__options] = parser->at;
+  if (option == &weir__options[MAX_NON_SPLIT_ROUNDING])
     parser->settings.max_non_split_rounding_set = true;
   return parse_value(parser, field_of(option, &parser->settings));
 }
@@ -923,7 +636,7 @@ static weir_status settle(struct parser *parser) {
     settings->max_non_split_rounding = segment;
   if (settings->moving_pages && !settings->expandable_segments) { /* the one implies the other: the text decides */
     if (parser->values[MOVING_PAGES] != NULL && parser->values[EXPANDABLE_SEGMENTS] != NULL) {
-      parser->option = &options[MOVING_PAGES];
+      parser->option = &weir__options[MOVING_PAGES];
       parser->key = parser->option->name;
       return refuse(parser, parser->values[MOVING_PAGES], "it implies expandable_segments:True");
     }
@@ -931,20 +644,21 @@ static weir_status settle(struct parser *parser) {
   }
 
   for (size_t i = 0; i < OPTIONS; i++) {
-    uint64_t number = options[i].not_below_segment ? *(uint64_t *)field_of(&options[i], settings) : UINT64_MAX;
+    uint64_t number =
+        weir__options[i].not_below_segment ? *(uint64_t *)field_of(&weir__options[i], settings) : UINT64_MAX;
     if (number >= segment)
       continue;
     bool here = parser->values[i] != NULL;
-    parser->option = &options[here ? i : LARGE_SEGMENT_SIZE];
+    parser->option = &weir__options[here ? i : LARGE_SEGMENT_SIZE];
     parser->key = parser->option->name;
     if (here)
       return refuse_value(parser, parser->values[i], "%llu is less than large_segment_size_mb, which is %llu",
                           (unsigned long long)(number >> 20), (unsigned long long)(segment >> 20));
     return refuse(parser, segment_at != NULL ? segment_at : parser->text, "%llu is more than %s, which is %llu",
-                  (unsigned long long)(segment >> 20), options[i].name, (unsigned long long)(number >> 20));
+                  (unsigned long long)(segment >> 20), weir__options[i].name, (unsigned long long)(number >> 20));
   }
   if (settings->expandable_segments && segment % EXPANDABLE_UNIT != 0) {
-    parser->option = &options[LARGE_SEGMENT_SIZE];
+    parser->option = &weir__options[LARGE_SEGMENT_SIZE];
     parser->key = parser->option->name;
     const char *at = segment_at != NULL ? segment_at : parser->values[EXPANDABLE_SEGMENTS];
     return refuse(parser, at != NULL ? at : parser->text,
@@ -978,7 +692,7 @@ static weir_status parse(const char *source, const weir__settings *base, const c
 
 const char *weir__settings_key_help(const char *key, size_t length, const char **name) {
   const char *spelling;
-  const struct option *option = find_option((struct word){key, length}, &spelling);
+  const struct weir__option *option = find_option((struct word){key, length}, &spelling);
   if (option != NULL && name != NULL)
     *name = option->name;
   return option != NULL ? option->help : NULL;

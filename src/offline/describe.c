@@ -35,22 +35,36 @@ static bool is_weir(const char *file) {
   return strstr(file, "libweir") || strstr(file, "/_weir.") || (strstr(file, "/weir/") && is_python(file));
 }
 
-/* How far a frame is from the program's own code. With `has_python` the stack has Python frames, so native ones belong
- * to the interpreter and to extensions. */
+/* How far a frame is from the program's own code, by its file. */
 typedef enum distance { OWN, OTHER_LIBRARY, FRAMEWORK } distance;
 
-static distance distance_of(const char *file, bool has_python) {
-  bool is_unknown = !*file || strcmp(file, "??") == 0;
-  if (is_unknown || is_weir(file) || strstr(file, "/torch/") || strstr(file, "<frozen ") ||
-      (has_python && !is_python(file) && *file != '<' && !weir__lies_in_library(file)))
-    return FRAMEWORK;
-  if (!weir__lies_in_library(file))
-    return OWN;
-  return strstr(file, "-packages/") ? OTHER_LIBRARY : FRAMEWORK;
+/* What the name of a file says. Names have many frames, and looking for words in them takes long, so
+ * weir__describe_alike() keeps it for each string. */
+typedef struct place {
+  bool is_known, is_python, is_named, is_weir;
+  unsigned char distance;      /* if all frames are native, or it is a file of Python */
+  unsigned char beside_python; /* if it is native, and other frames of the stack are Python's */
+} place;
+
+static place place_of(const char *file) {
+  place p = {.is_known = true, .is_python = is_python(file), .is_named = *file != 0, .is_weir = is_weir(file)};
+  bool in_library = weir__lies_in_library(file), is_unknown = !*file || strcmp(file, "??") == 0;
+  if (is_unknown || p.is_weir || strstr(file, "/torch/") || strstr(file, "<frozen "))
+    p.distance = FRAMEWORK;
+  else
+    p.distance = !in_library ? OWN : strstr(file, "-packages/") ? OTHER_LIBRARY : FRAMEWORK;
+  /* Native code belongs to the interpreter and to extensions then. */
+  p.beside_python = !p.is_python && *file != '<' && !in_library ? FRAMEWORK : p.distance;
+  return p;
 }
 
-static const char *file_of(const weir__recording *recording, uint32_t frame) {
-  return text_of(recording, recording->frames[frame].filename);
+static place place_of_frame(const weir__recording *recording, uint32_t frame, place *places) {
+  uint32_t name = recording->frames[frame].filename;
+  if (!places || name >= recording->strings.count)
+    return place_of(text_of(recording, name));
+  if (!places[name].is_known)
+    places[name] = place_of(text_of(recording, name));
+  return places[name];
 }
 
 #define NO_FRAME UINT32_MAX
@@ -61,7 +75,8 @@ typedef struct shown {
   uint32_t inner, own;
 } shown;
 
-static shown frames_of(const weir__recording *recording, uint32_t stack) {
+/* `places` are those of the strings, or NULL. */
+static shown frames_of(const weir__recording *recording, uint32_t stack, place *places) {
   const weir__recording_stack *s = &recording->stacks[stack < recording->stack_count ? stack : 0];
   shown found = {NO_FRAME, NO_FRAME};
   if (!s->count) /* a recording without frames has no array of them */
@@ -70,11 +85,11 @@ static shown frames_of(const weir__recording *recording, uint32_t stack) {
   distance closest = FRAMEWORK;
   bool has_python = false;
   for (size_t i = 0; i < s->count && !has_python; i++)
-    has_python = is_python(file_of(recording, frames[i]));
+    has_python = place_of_frame(recording, frames[i], places).is_python;
   for (size_t i = 0; i < s->count; i++) {
-    const char *file = file_of(recording, frames[i]);
-    distance d = distance_of(file, has_python);
-    if (found.inner == NO_FRAME && (has_python ? is_python(file) && !is_weir(file) : *file && !is_weir(file)))
+    place p = place_of_frame(recording, frames[i], places);
+    distance d = has_python ? p.beside_python : p.distance;
+    if (found.inner == NO_FRAME && !p.is_weir && (has_python ? p.is_python : p.is_named))
       found.inner = frames[i];
     if (d < closest) {
       closest = d;
@@ -107,7 +122,7 @@ static const char *put_frames(const weir__recording *recording, const shown *fra
 }
 
 const char *weir__describe_stack(const weir__recording *recording, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]) {
-  shown frames = frames_of(recording, stack);
+  shown frames = frames_of(recording, stack, NULL);
   return put_frames(recording, &frames, text);
 }
 
@@ -140,15 +155,17 @@ weir_status weir__describe_alike(const weir__recording *recording, uint32_t **al
   while (room < 2 * recording->stack_count)
     room *= 2;
   site *sites = calloc(2 * room, sizeof *sites), *looks = sites ? sites + room : NULL;
+  place *places = calloc(recording->strings.count + 1, sizeof *places);
   uint32_t *result = malloc((recording->stack_count + 1) * sizeof *result);
-  if (!sites || !result) {
+  if (!sites || !places || !result) {
     free(sites);
+    free(places);
     free(result);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu stacks", recording->stack_count);
   }
   result[0] = 0;
   for (size_t i = 0; i < recording->stack_count; i++) {
-    shown frames = frames_of(recording, (uint32_t)i);
+    shown frames = frames_of(recording, (uint32_t)i, places);
     site *known = site_of(sites, room, &frames);
     if (!known->stack) {
       site *look = look_of(recording, looks, room, &frames);
@@ -159,6 +176,7 @@ weir_status weir__describe_alike(const weir__recording *recording, uint32_t **al
     result[i] = known->stack - 1;
   }
   free(sites);
+  free(places);
   *alike = result;
   return WEIR_OK;
 }

@@ -66,7 +66,7 @@ static weir_status choose(const weir__recording_device *device, const weir__expl
     break;
   }
   if (x->moment != WEIR__AT_END && x->event >= device->event_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no event %zu: its history has %zu events",
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no entry %zu: its history has %zu entries",
                       options->device, x->event, device->event_count);
   if (x->moment == WEIR__AT_EVENT && device->events[x->event].action == WEIR_TRACE_OOM)
     x->moment = WEIR__AT_OOM;
@@ -497,7 +497,7 @@ static weir_status get_state(const weir__recording *recording, const weir__expla
   if (!in_file && options->moment != WEIR__AT_AUTO && options->moment != WEIR__AT_END)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "the replay does not reproduce the history up to event %zu (%s), so the state there is not known%s", x->event,
+        "the replay does not reproduce the history up to entry %zu (%s), so the state there is not known%s", x->event,
         x->difference, is_listed ? "; --at end shows what the file itself lists" : "");
   if (!in_file)
     x->moment = WEIR__AT_END;
@@ -531,7 +531,7 @@ static weir_status check_memory(const weir__recording_device *device, const weir
   if (summary->reserved.bytes > memory)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "--memory %s is less than the %s that were reserved at event %zu: give all of the device's memory, "
+        "--memory %s is less than the %s that were reserved at entry %zu: give all of the device's memory, "
         "or leave --memory out",
         weir__format_bytes(memory, text[0]), weir__format_bytes(summary->reserved.bytes, text[1]),
         summary->reserved.event);
@@ -544,7 +544,7 @@ static weir_status check_memory(const weir__recording_device *device, const weir
     else if (e->action == WEIR_TRACE_OOM && (e->address > memory || reserved > memory - e->address))
       return weir__fail(
           WEIR_ERROR_INVALID_ARGUMENT,
-          "--memory %s is too little: at event %zu the device had %s free, beside the %s that were reserved; "
+          "--memory %s is too little: at entry %zu the device had %s free, beside the %s that were reserved; "
           "give all of the device's memory, or leave --memory out",
           weir__format_bytes(memory, text[0]), i, weir__format_bytes(e->address, text[1]),
           weir__format_bytes(reserved, text[2]));

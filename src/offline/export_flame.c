@@ -20,6 +20,7 @@ typedef struct sum {
 } sum;
 
 typedef struct sums {
+  int device;
   sum *items; /* by stack, class and size */
   size_t count;
   uint64_t bytes;
@@ -82,7 +83,7 @@ static weir_status find_sums(const weir__recording *r, int device, weir__moment 
   weir__lives lives = {0};
   weir__classes classes = {0};
   size_t entry;
-  *s = (sums){0};
+  *s = (sums){.device = device};
   weir_status status = weir__summarize(r, device, &summary);
   if (!status)
     status = weir__moment_find(r, device, &summary, moment, event, &entry);
@@ -99,29 +100,36 @@ static weir_status find_sums(const weir__recording *r, int device, weir__moment 
   return status;
 }
 
-/* Calls `write` for each device that has the moment. */
-static weir_status for_each_device(const weir__recording *r, int device, weir__moment moment, size_t event,
-                                   void (*write)(const weir__recording *r, int device, const sums *s, void *context),
-                                   void *context) {
+static void clear_all(sums *all, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    free(all[i].items);
+  free(all);
+}
+
+/* The sums of each device that has the moment. */
+static weir_status find_all(const weir__recording *r, int device, weir__moment moment, size_t event, sums **all,
+                            size_t *count) {
   weir_status status = WEIR_OK;
-  bool is_any = false;
-  for (size_t d = 0; d < r->device_count; d++) {
-    sums s;
+  sums *found = malloc((r->device_count + 1) * sizeof *found);
+  size_t n = 0;
+  if (!found)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu devices", r->device_count);
+  for (size_t d = 0; d < r->device_count && status != WEIR_ERROR_HOST_OUT_OF_MEMORY; d++) {
     if (device >= 0 ? (size_t)device != d : !r->devices[d].event_count && !r->devices[d].segment_count)
       continue;
-    weir_status found = find_sums(r, (int)d, moment, event, &s);
-    if (found == WEIR_ERROR_HOST_OUT_OF_MEMORY)
-      return found;
-    status = found ? found : status;
-    if (found)
-      continue;
-    is_any = true;
-    write(r, (int)d, &s, context);
-    free(s.items);
+    weir_status one = find_sums(r, (int)d, moment, event, &found[n]);
+    status = one ? one : status;
+    n += !one;
   }
-  if (!is_any && !status)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "the recording has no memory in use");
-  return is_any ? WEIR_OK : status;
+  if (!n && !status)
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "the recording has no memory in use");
+  if (status && (!n || status == WEIR_ERROR_HOST_OUT_OF_MEMORY)) {
+    clear_all(found, n);
+    return status;
+  }
+  *all = found;
+  *count = n;
+  return WEIR_OK;
 }
 
 /* ---- Collapsed ---- */
@@ -132,13 +140,12 @@ static void put_name(FILE *file, const char *text) {
     fputc(*text == ';' ? ':' : (unsigned char)*text < ' ' ? '?' : *text, file);
 }
 
-static void write_collapsed(const weir__recording *r, int device, const sums *s, void *context) {
-  FILE *file = context;
+static void write_collapsed(const weir__recording *r, const sums *s, FILE *file) {
   char text[48];
   for (size_t i = 0; i < s->count; i++) {
     const sum *of = &s->items[i];
     const weir__recording_stack *stack = &r->stacks[of->stack];
-    fprintf(file, "device %d", device);
+    fprintf(file, "device %d", s->device);
     for (size_t k = stack->count; of->stack && k-- > 0;) {
       const weir__recording_frame *f = &r->frames[r->stack_frames[stack->first + k]];
       const char *name = r->strings.items[f->filename].text, *slash = strrchr(name, '/');
@@ -160,58 +167,58 @@ static void write_collapsed(const weir__recording *r, int device, const sums *s,
 
 weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
                                    FILE *file) {
-  weir_status status = for_each_device(snapshot, device, moment, event, write_collapsed, file);
-  if (!status && ferror(file))
-    return weir__fail(WEIR_ERROR_SYSTEM, "cannot write it");
-  return status;
+  sums *all;
+  size_t count;
+  weir_status status = find_all(snapshot, device, moment, event, &all, &count);
+  if (status)
+    return status;
+  for (size_t i = 0; i < count; i++)
+    write_collapsed(snapshot, &all[i], file);
+  clear_all(all, count);
+  return ferror(file) ? weir__fail(WEIR_ERROR_SYSTEM, "cannot write it") : WEIR_OK;
 }
 
 /* ---- speedscope ---- */
 
 /* Frames are those of the recording, then "no stack recorded", the classes, and a frame for each size. */
-typedef struct profile_file {
-  weir__sink *sink;
-  size_t sizes; /* that samples have used so far */
-  bool writes_frames;
-} profile_file;
-
 static size_t first_extra(const weir__recording *r) { return r->frame_count; }
 static size_t first_size(const weir__recording *r) { return r->frame_count + 1 + WEIR__CLASSES; }
 
-static void write_profile(const weir__recording *r, int device, const sums *s, void *context) {
-  profile_file *p = context;
-  char name[160], text[48];
-  if (p->writes_frames) { /* of sizes, in the order of the samples */
-    for (size_t i = 0; i < s->count; i++)
-      if (!s->items[i].stack) {
-        snprintf(name, sizeof name, "blocks of %s", weir__format_bytes(s->items[i].size, text));
-        WEIR__JSON(p->sink, JSON_OBJECT(NULL), JSON_TEXT("name", name), JSON_CLOSE);
-      }
-    return;
-  }
-  snprintf(name, sizeof name, "device %d: memory in use at %s", device, s->moment);
-  WEIR__JSON(p->sink, JSON_OBJECT(NULL), JSON_TEXT("type", "sampled"), JSON_TEXT("name", name),
-             JSON_TEXT("unit", "bytes"), JSON_NATURAL("startValue", 0), JSON_NATURAL("endValue", s->bytes),
-             JSON_LIST("samples"));
+/* The frames of sizes, in the order of the samples. */
+static void write_sizes(const sums *s, weir__sink *sink) {
+  char name[64], text[48];
+  for (size_t i = 0; i < s->count; i++)
+    if (!s->items[i].stack) {
+      snprintf(name, sizeof name, "blocks of %s", weir__format_bytes(s->items[i].size, text));
+      WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("name", name), JSON_CLOSE);
+    }
+}
+
+/* `sizes` counts those that samples have used so far. */
+static void write_profile(const weir__recording *r, const sums *s, size_t *sizes, weir__sink *sink) {
+  char name[160];
+  snprintf(name, sizeof name, "device %d: memory in use at %s", s->device, s->moment);
+  WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("type", "sampled"), JSON_TEXT("name", name), JSON_TEXT("unit", "bytes"),
+             JSON_NATURAL("startValue", 0), JSON_NATURAL("endValue", s->bytes), JSON_LIST("samples"));
   for (size_t i = 0; i < s->count; i++) {
     const sum *of = &s->items[i];
     const weir__recording_stack *stack = &r->stacks[of->stack];
-    WEIR__JSON(p->sink, JSON_LIST(NULL));
+    WEIR__JSON(sink, JSON_LIST(NULL));
     for (size_t k = stack->count; of->stack && k-- > 0;)
-      WEIR__JSON(p->sink, JSON_NATURAL(NULL, r->stack_frames[stack->first + k]));
+      WEIR__JSON(sink, JSON_NATURAL(NULL, r->stack_frames[stack->first + k]));
     if (!of->stack) {
-      WEIR__JSON(p->sink, JSON_NATURAL(NULL, first_extra(r)));
+      WEIR__JSON(sink, JSON_NATURAL(NULL, first_extra(r)));
       if (s->has_classes)
-        WEIR__JSON(p->sink, JSON_NATURAL(NULL, first_extra(r) + 1 + of->class));
-      WEIR__JSON(p->sink, JSON_NATURAL(NULL, first_size(r) + p->sizes));
-      p->sizes++;
+        WEIR__JSON(sink, JSON_NATURAL(NULL, first_extra(r) + 1 + of->class));
+      WEIR__JSON(sink, JSON_NATURAL(NULL, first_size(r) + *sizes));
+      ++*sizes;
     }
-    WEIR__JSON(p->sink, JSON_CLOSE);
+    WEIR__JSON(sink, JSON_CLOSE);
   }
-  WEIR__JSON(p->sink, JSON_CLOSE, JSON_LIST("weights"));
+  WEIR__JSON(sink, JSON_CLOSE, JSON_LIST("weights"));
   for (size_t i = 0; i < s->count; i++)
-    WEIR__JSON(p->sink, JSON_NATURAL(NULL, s->items[i].bytes));
-  WEIR__JSON(p->sink, JSON_CLOSE, JSON_CLOSE);
+    WEIR__JSON(sink, JSON_NATURAL(NULL, s->items[i].bytes));
+  WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE);
 }
 
 static void write_frames(const weir__recording *r, weir__sink *sink) {
@@ -228,23 +235,30 @@ static void write_frames(const weir__recording *r, weir__sink *sink) {
 weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
                                     FILE *file) {
   char exporter[48];
+  sums *all;
+  size_t count, sizes = 0;
+  weir_status status = find_all(snapshot, device, moment, event, &all, &count);
+  if (status)
+    return status;
   weir__sink *sink = malloc(sizeof *sink);
-  if (!sink)
+  if (!sink) {
+    clear_all(all, count);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
-  profile_file p = {.sink = sink, .writes_frames = true};
+  }
   snprintf(exporter, sizeof exporter, "weir %d.%d.%d", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH);
   weir__sink_begin(sink, &weir__json_format, file);
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("$schema", "https://www.speedscope.app/file-format-schema.json"),
              JSON_TEXT("exporter", exporter), JSON_NATURAL("activeProfileIndex", 0), JSON_OBJECT("shared"),
              JSON_LIST("frames"));
   write_frames(snapshot, sink);
-  weir_status status = for_each_device(snapshot, device, moment, event, write_profile, &p);
+  for (size_t i = 0; i < count; i++)
+    write_sizes(&all[i], sink);
   WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE, JSON_LIST("profiles"));
-  p.writes_frames = false;
-  if (!status)
-    status = for_each_device(snapshot, device, moment, event, write_profile, &p);
+  for (size_t i = 0; i < count; i++)
+    write_profile(snapshot, &all[i], &sizes, sink);
   WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE);
-  weir_status ended = weir__sink_end(sink, NULL);
+  status = weir__sink_end(sink, NULL);
   free(sink);
-  return status ? status : ended;
+  clear_all(all, count);
+  return status;
 }

@@ -9,7 +9,7 @@
 #include "offline/describe.h"
 #include "offline/export.h"
 
-enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4 };
+enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4, IDLE_ENTRIES = 64 };
 
 /* ---- Groups ---- */
 
@@ -597,9 +597,12 @@ static bool find_outliving(finder *f) {
   return true;
 }
 
-/* A stream is idle if nothing was allocated or freed on it in the last quarter of the history. */
+/* A stream is idle if nothing was allocated or freed on it in the last quarter of the history, unless that quarter is
+ * too short to tell. */
 static bool find_idle(const weir__recording *recording, const weir__recording_device *device, const weir__lives *lives,
                       const weir__steps *steps, weir__leaks *out) {
+  if (device->event_count < IDLE_ENTRIES)
+    return true;
   size_t streams = recording->stream_count ? recording->stream_count : 1;
   weir__idle_stream *all = calloc(streams, sizeof *all);
   bool ok = all != NULL;
@@ -612,7 +615,7 @@ static bool find_idle(const weir__recording *recording, const weir__recording_de
   for (size_t i = 0; i < lives->block_count && ok; i++)
     if (lives->blocks[i].end == WEIR__LIFE_OPEN)
       all[lives->blocks[i].stream].in_use += lives->blocks[i].size;
-  for (size_t i = 0; i < streams && ok && device->event_count; i++) {
+  for (size_t i = 0; i < streams && ok; i++) {
     weir__idle_stream *s = &all[i];
     s->stream = (uint16_t)i;
     s->idle_share = 1 - (double)s->last_entry / (double)device->event_count;
@@ -780,14 +783,16 @@ static double swing_of(const finder *f, const uint64_t *freed, int64_t first) {
 
 /* Whether what looks like steps is the middle of one: layers of a model recur as well, and gradients grow from layer to
  * layer. From step to step, what is in use for a while comes and goes, and is the same on average at the ends of steps;
- * in the middle of a step it rises or falls by more than what comes and goes meanwhile. Of what is allocated, most is
- * freed. */
+ * in the middle of a step it rises or falls by more than what comes and goes meanwhile, or from nearly every layer to
+ * the next and by many times what leaks: a backward pass frees the activations of one layer after the other. Of what
+ * is allocated, most is freed. */
 static bool is_steady(finder *f, bool *ok) {
   const size_t n = (size_t)f->count;
   const int64_t first = f->out->first_step, half = first + (f->count - first) / 2;
   double *at_end = calloc(2 * n + 4, sizeof *at_end), *made = at_end ? at_end + n + 2 : NULL;
   uint64_t *freed = calloc((size_t)f->end + 1, sizeof *freed);
   double swing = 0, sums[2] = {0}, all = 0, blocks = 0;
+  int64_t rises = 0, falls = 0;
   *ok = made && freed;
   for (size_t i = 0; i < f->lives->block_count && *ok; i++) {
     const weir__life *b = &f->lives->blocks[i];
@@ -813,14 +818,18 @@ static bool is_steady(finder *f, bool *ok) {
   for (int64_t k = first; k < f->count && *ok; k++) {
     all += made[k];
     sums[k >= half] += at_end[k];
+    rises += k > first && at_end[k] > at_end[k - 1];
+    falls += k > first && at_end[k] < at_end[k - 1];
   }
   free(at_end);
   free(freed);
   if (!*ok)
     return false;
   double change = sums[1] / (double)(f->count - half) - sums[0] / (double)(half - first > 0 ? half - first : 1);
+  change = change < 0 ? -change : change;
+  bool drifts = 4 * (rises > falls ? rises : falls) >= 3 * (f->count - 1 - first) && change > 4 * (double)f->out->bytes;
   bool is_small_part = (double)f->out->bytes <= 0.45 * all || (double)f->out->count <= 0.3 * blocks;
-  return (change < 0 ? -change : change) <= 0.5 * swing && is_small_part;
+  return change <= 0.5 * swing && !drifts && is_small_part;
 }
 
 /* Takes back what was found. */

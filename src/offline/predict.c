@@ -110,7 +110,7 @@ static weir_status find_fit(const weir__replayer *replayer, const weir__settings
   if (status)
     return status;
   if (report.failures)
-    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at event %zu does not fit on any device",
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at entry %zu does not fit on any device",
                       (unsigned long long)report.failed_bytes, report.first_failure);
   /* What was reserved without a limit is enough, except for expandable segments, whose address space is limited, too.
    * One step less than what was requested at once is not enough. */

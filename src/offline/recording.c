@@ -151,12 +151,12 @@ weir_status weir__recording_check_size(const weir__recording *s, const char *nam
   if (!is_within(frames, STACK_FACTOR, bytes))
     return weir__not_ok(
         weir__fail(WEIR_ERROR_BAD_DATA,
-                   "%s: its stacks, counted with every event that has them, are more than %d frames for "
+                   "%s: its stacks, counted with every entry that has them, are more than %d frames for "
                    "each byte of the file",
                    name, STACK_FACTOR));
   if (!is_within(texts, TEXT_FACTOR, bytes))
     return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA,
-                                   "%s: its texts, counted with every event that has them, are more than %d times the "
+                                   "%s: its texts, counted with every entry that has them, are more than %d times the "
                                    "size of the file",
                                    name, TEXT_FACTOR));
   return WEIR_OK;

@@ -343,7 +343,7 @@ void weir__behaviour_free(weir__behaviour *behaviour) {
 /* NULL if the reports agree. */
 static const char *differing(const weir__replay_report *a, const weir__replay_report *b) {
   if (a->events != b->events)
-    return "the number of events";
+    return "the number of entries";
   if (a->allocations != b->allocations || a->failures != b->failures || a->first_failure != b->first_failure ||
       a->rescued != b->rescued || a->unknown_frees != b->unknown_frees)
     return "which allocations are made";

@@ -169,14 +169,14 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
  * of it, and must not overlap the next segment. `roomy` is what is needed if holes were never filled. */
 static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
   uint64_t peak = plan->peak < 4ull << 30 ? 4ull << 30 : plan->peak, memory = 2 * peak, distance, length;
-  if (peak > WEIR__REPLAY_MOST_MEMORY / 2)
-    memory = WEIR__REPLAY_MOST_MEMORY;
+  if (peak > WEIR__PLAN_MOST_MEMORY / 2)
+    memory = WEIR__PLAN_MOST_MEMORY;
   *roomy = memory;
   if (!plan->settings.expandable_segments)
     return memory;
   measure(plan, &distance, &length);
   uint64_t page = plan->settings.large_segment_size, most = (distance < page ? 0 : distance - page) / 9 * 8;
-  if (length < WEIR__REPLAY_MOST_MEMORY && memory < length)
+  if (length < WEIR__PLAN_MOST_MEMORY && memory < length)
     *roomy = length;
   if (*roomy > most && most > plan->peak)
     *roomy = most;
@@ -184,8 +184,8 @@ static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
 }
 
 static void add_limit(uint64_t limit, uint64_t memory, weir__plan_limit *limits, size_t *count) {
-  if (memory > WEIR__REPLAY_MOST_MEMORY)
-    memory = WEIR__REPLAY_MOST_MEMORY;
+  if (memory > WEIR__PLAN_MOST_MEMORY)
+    memory = WEIR__PLAN_MOST_MEMORY;
   for (size_t i = 0; i < *count; i++)
     if (limits[i].limit == limit && limits[i].memory == memory)
       return;
@@ -477,7 +477,7 @@ weir_status weir__replayer_open(const weir__recording *recording, int device, ui
   if (recording->devices[device].lacks_start)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "what was there before the first event of device %d is not known: %llu older events were dropped, "
+        "what was there before the first entry of device %d is not known: %llu older entries were dropped, "
         "and the file has no checkpoint after them; a larger WEIR_RECORD_MB has room for both",
         device, (unsigned long long)recording->devices[device].dropped);
   weir_status status = weir__replay_check_memory(memory);

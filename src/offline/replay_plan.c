@@ -365,6 +365,37 @@ static bool has_streams(const weir__plan *plan) {
   return false;
 }
 
+/* ---- Bounds ---- */
+
+/* A replay takes host memory in proportion to the addresses that are reserved, and time in proportion to the bytes, so a
+ * file of a few kilobytes could occupy the host for minutes. The bounds, 64 TiB of addresses in regions of 32 GiB, and
+ * 1 PiB of bytes, are far above what jobs reserve. */
+enum { REGION_BITS = 35, REGIONS = 1 << (53 - REGION_BITS), MOST_REGIONS = 2048 };
+#define MOST_RESERVED (1ull << 50)
+
+static weir_status check_bounds(const weir__plan *plan) {
+  uint64_t bytes = 0, *seen = calloc(REGIONS / 64, sizeof *seen);
+  size_t regions = 0;
+  if (!seen)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu entries", plan->count);
+  for (size_t i = 0; i < plan->count && bytes <= MOST_RESERVED && regions <= MOST_REGIONS; i++) {
+    const weir__recording_entry *e = &plan->events[i];
+    if (!weir__is_growth(e) || !e->size || e->size > WEIR__PLAN_MOST_MEMORY) /* a device without so much refuses it */
+      continue;
+    bytes += e->size;
+    uint64_t last = (e->address + (e->size - 1)) >> REGION_BITS;
+    for (uint64_t k = e->address >> REGION_BITS; k <= last && k < REGIONS && regions <= MOST_REGIONS; k++) {
+      regions += !(seen[k / 64] >> (k % 64) & 1);
+      seen[k / 64] |= 1ull << (k % 64);
+    }
+  }
+  free(seen);
+  if (bytes <= MOST_RESERVED && regions <= MOST_REGIONS)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_BAD_DATA, "its segments have more than %s in all, which no job reserves",
+                    regions > MOST_REGIONS ? "64 TiB of addresses" : "1 PiB");
+}
+
 /* ---- The plan ---- */
 
 weir_status weir__plan_make(const weir__recording *recording, const weir__recording_device *device, size_t first,
@@ -380,7 +411,8 @@ weir_status weir__plan_make(const weir__recording *recording, const weir__record
   read_settings(plan);
   read_changes(plan, (int)(device - recording->devices));
   find_early(plan, (int)(device - recording->devices));
-  weir_status status = weir__initial_state_make(recording, device, first, &plan->settings, &plan->start);
+  weir_status status = check_bounds(plan);
+  status = status ? status : weir__initial_state_make(recording, device, first, &plan->settings, &plan->start);
   if (status)
     return status;
   status = weir__replay_streams_make(recording, &plan->streams);
@@ -394,7 +426,7 @@ weir_status weir__plan_make(const weir__recording *recording, const weir__record
     return WEIR_OK;
   }
   weir__plan_clear(plan);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu entries", device->event_count);
 }
 
 void weir__plan_clear(weir__plan *plan) {

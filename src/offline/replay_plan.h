@@ -101,6 +101,9 @@ static inline bool weir__is_segment_event(const weir__recording_entry *event) {
   return event->action >= WEIR_TRACE_SEGMENT_ALLOC && event->action <= WEIR_TRACE_SEGMENT_UNMAP;
 }
 
+/* The largest device that a recording may imply, 4 TiB. */
+#define WEIR__PLAN_MOST_MEMORY (1ull << 42)
+
 static inline bool weir__is_growth(const weir__recording_entry *event) {
   return event->action == WEIR_TRACE_SEGMENT_ALLOC || event->action == WEIR_TRACE_SEGMENT_MAP;
 }

@@ -60,7 +60,7 @@ static void differs(replay *r, size_t event, const char *format, ...) {
   if (r->report->differences++ >= WEIR__REPLAY_SHOWN)
     return;
   char *text = r->report->shown[r->report->differences - 1];
-  int length = snprintf(text, WEIR__REPLAY_TEXT, "event %zu: ", event);
+  int length = snprintf(text, WEIR__REPLAY_TEXT, "entry %zu: ", event);
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text + length, WEIR__REPLAY_TEXT - (size_t)length, format, arguments);

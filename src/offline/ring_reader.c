@@ -194,7 +194,7 @@ static weir_status check_header(const loader *l) {
     return bad(l, AT(version), "a recording of version %u, this program reads %d to %d", h->version,
                (int)WEIR__RING_OLDEST_VERSION, (int)WEIR__RING_VERSION);
   if (h->event_bytes != sizeof(weir__entry))
-    return bad(l, AT(event_bytes), "events of %u bytes, expected %zu", h->event_bytes, sizeof(weir__entry));
+    return bad(l, AT(event_bytes), "entries of %u bytes, expected %zu", h->event_bytes, sizeof(weir__entry));
   if (h->chunk_bytes != sizeof(weir__chunk))
     return bad(l, AT(chunk_bytes), "chunks of %u bytes, expected %zu", h->chunk_bytes, sizeof(weir__chunk));
   if (h->device_count < 1 || h->device_count > WEIR__RING_DEVICES)
@@ -207,7 +207,7 @@ static weir_status check_header(const loader *l) {
   if (h->version > 2 && (h->checkpoints_at != after_log || checkpoints > l->size - after_log || checkpoints % 64))
     return bad(l, AT(checkpoints_at), "the checkpoints are not in the file");
   if (h->chunks_at != after_log + checkpoints || h->chunk_count > (l->size - h->chunks_at) / sizeof(weir__chunk))
-    return bad(l, AT(chunks_at), "the events are not in the file");
+    return bad(l, AT(chunks_at), "the entries are not in the file");
   if (h->log_used > h->log_bytes)
     return bad(l, AT(log_used), "the log has more bytes than there is room for");
   const weir__clock_point *last = &h->last[h->newest & 1];
@@ -617,7 +617,7 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
     place p = {0, l->header->chunks_at + i * sizeof(weir__chunk)};
     unsigned has = count_at(l, p.at);
     if (has > WEIR__CHUNK_ENTRIES)
-      return bad(l, p.at, "a chunk of %u events, there is room for %d", has, (int)WEIR__CHUNK_ENTRIES);
+      return bad(l, p.at, "a chunk of %u entries, there is room for %d", has, (int)WEIR__CHUNK_ENTRIES);
     if (!has)
       continue;
     memcpy(&p.sequence, l->data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
@@ -642,7 +642,7 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
       weir__entry e;
       memcpy(&e, l->data + at, sizeof e);
       if (e.device >= l->header->device_count || e.action >= WEIR_TRACE_ACTIONS)
-        return bad(l, at, "an event of device %u with action %u, which is not known", e.device, e.action);
+        return bad(l, at, "an entry of device %u with action %u, which is not known", e.device, e.action);
       if (e.device != device || e.time <= after)
         continue;
       if (e.action != WEIR__ACTION_PAIRS) {
@@ -875,7 +875,7 @@ static weir_status load_from(const char *path, weir__input *source, const weir__
   weir_status status = load(&l, limits);
   if (!status && l.header->lost)
     weir__log(WEIR_LOG_WARN,
-              "%s: %llu events are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
+              "%s: %llu entries are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
               (unsigned long long)l.header->lost);
   weir__drop(l.data);
   weir__drop(l.texts);

@@ -317,7 +317,7 @@ weir_status weir__summarize(const weir__recording *recording, int number, weir__
   weir__hash_map_clear(&at_end.map);
   free(alike);
   if (!ok)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu entries", device->event_count);
   bool is_late = s.unknown_frees || s.unknown_segments || s.live_before || has_before;
   s.completeness = !device->event_count            ? WEIR__HISTORY_NONE
                    : device->dropped               ? WEIR__HISTORY_WRAPPED

@@ -10,8 +10,9 @@
 typedef struct sweep {
   weir__view *view;
   weir__holes holes;
-  uint32_t *at;           /* of each entry: the block's life that it frees or ends, + 1; or 0 */
-  uint32_t *segment_ends; /* segments by their end, without those that are still open then */
+  weir__holes_range *ranges; /* of each block's life that has begun */
+  uint32_t *at;              /* of each entry: the block's life that it frees or ends, + 1; or 0 */
+  uint32_t *segment_ends;    /* segments by their end, without those that are still open then */
   size_t segment_end_count;
   uint64_t now[WEIR__VIEW_COUNTERS];
 } sweep;
@@ -66,12 +67,15 @@ static void change_segment(sweep *s, size_t segment, bool is_begin) {
   uint32_t y, units;
   s->now[RESERVED] += is_begin ? g->size : 0 - g->size;
   if (weir__view_axis_find(&s->view->axis, g->address, g->size, &y, &units))
-    weir__holes_reserve(&s->holes, y, units, is_begin, !g->is_expandable);
+    weir__holes_reserve(&s->holes, weir__holes_find(&s->holes, y, units), is_begin, !g->is_expandable);
 }
 
 static void cover(sweep *s, size_t life, bool is_begin) {
-  if (s->view->units[life])
-    weir__holes_cover(&s->holes, s->view->y[life], s->view->units[life], is_begin);
+  if (!s->view->units[life])
+    return;
+  if (is_begin)
+    s->ranges[life] = weir__holes_find(&s->holes, s->view->y[life], s->view->units[life]);
+  weir__holes_cover(&s->holes, s->ranges[life], is_begin);
 }
 
 /* A block that was freed before the history, or by its first entry, waits from the beginning. */
@@ -176,11 +180,13 @@ static bool make_columns(weir__view *view) {
 
 weir_status weir__view_sweep(weir__view *view) {
   sweep s = {.view = view};
-  bool ok = make_columns(view) && find_ends(&s) && sort_segment_ends(&s) &&
-            weir__holes_make(&s.holes, view->axis.height, mark_holes, view);
+  s.ranges = calloc(view->lives.block_count + 1, sizeof *s.ranges);
+  bool ok = s.ranges && make_columns(view) && find_ends(&s) && sort_segment_ends(&s) &&
+            weir__holes_make(&s.holes, mark_holes, view);
   if (ok)
     go(&s);
   weir__holes_clear(&s.holes);
+  free(s.ranges);
   free(s.segment_ends);
   free(s.at);
   return ok ? WEIR_OK : weir__view_no_memory();

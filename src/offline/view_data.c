@@ -185,9 +185,13 @@ static weir_status write_explanation(weir__view *view) {
   return WEIR_OK;
 }
 
-/* The object of `weir leaks --json`. */
+/* The object of `weir leaks --json`. A prediction has the allocations of its recording, and so the same leaks. */
 static weir_status write_leaks(weir__view *view) {
   weir__leaks leaks;
+  if (view->source->setting_label) {
+    WEIR__JSON(view->index, JSON_NULL("leaks"));
+    return WEIR_OK;
+  }
   weir_status status = weir__leaks_find(view->recording, view->number, NULL, &leaks);
   if (status)
     return status;

@@ -4,9 +4,14 @@
 
 #include "offline/view_axis.h"
 
-/* The marks take at most 128 MiB, and the tree about as much. Where that is too little, places are larger: blocks grow
- * to whole places, and holes are a little too small. */
-enum { MOST_PLACES_BITS = 30, MOST_LEAVES = 1 << 21, GROUP_WORDS = 8 };
+/* With more boundaries, places are larger: blocks grow to whole places, and holes are a little too small. The map and
+ * the tree take at most about 200 MiB. */
+enum { MOST_LEAVES = 1 << 21 };
+
+typedef struct boundary {
+  uint64_t key; /* its place + 1 */
+  uint32_t leaf;
+} boundary;
 
 static size_t first_place(const weir__holes *h, uint32_t y) { return y >> h->shift; }
 
@@ -15,20 +20,8 @@ static size_t end_place(const weir__holes *h, uint32_t y, uint32_t units) {
 }
 
 static void set(weir__holes *h, size_t place) {
-  size_t group = place / 64 / GROUP_WORDS;
-  h->marks[place / 64] |= 1ull << (place % 64);
-  h->groups[group / 64] |= 1ull << (group % 64);
-}
-
-/* The first group from `group` on that is not zero; false if there is none. */
-static bool next_group(const weir__holes *h, size_t *group) {
-  size_t words = h->mark_words / GROUP_WORDS / 64 + 1, word = *group / 64;
-  uint64_t bits = word < words ? h->groups[word] >> (*group % 64) << (*group % 64) : 0;
-  while (!bits && ++word < words)
-    bits = h->groups[word];
-  if (bits)
-    *group = word * 64 + (size_t)__builtin_ctzll(bits);
-  return bits != 0;
+  if (h->boundaries.count <= MOST_LEAVES && !h->lacks_memory)
+    h->lacks_memory = !weir__hash_map_put(&h->boundaries, sizeof(boundary), (uint64_t)place + 1);
 }
 
 void weir__holes_mark(weir__holes *holes, uint32_t y, uint32_t units) {
@@ -37,11 +30,8 @@ void weir__holes_mark(weir__holes *holes, uint32_t y, uint32_t units) {
 }
 
 /* The leaf that begins at a place. It is a boundary. */
-static size_t leaf_at(const weir__holes *h, size_t place) {
-  size_t word = place / 64, group = word / GROUP_WORDS, leaf = h->rank[group];
-  for (size_t i = group * GROUP_WORDS; i < word; i++)
-    leaf += (size_t)__builtin_popcountll(h->marks[i]);
-  return leaf + (size_t)__builtin_popcountll(h->marks[word] & ((1ull << (place % 64)) - 1));
+static uint32_t leaf_at(const weir__holes *h, size_t place) {
+  return ((const boundary *)weir__hash_map_probe(&h->boundaries, sizeof(boundary), (uint64_t)place + 1))->leaf;
 }
 
 /* ---- The tree ---- */
@@ -76,28 +66,42 @@ static bool update(weir__holes *h, size_t node, unsigned height) {
   return join(&h->nodes[node], &h->nodes[2 * node], &h->nodes[2 * node + 1], h->walls[middle] != 0);
 }
 
+/* A range is a few whole nodes. Those on its left are below ancestors of the lowest of them, and so are those on its
+ * right, so only these ancestors change. */
 static void add(weir__holes *h, size_t first, size_t end, int by) {
-  size_t a = first + h->leaves, b = end + h->leaves;
-  unsigned height = 0, top = 0; /* of the nodes that were added to */
+  size_t a = first + h->leaves, b = end + h->leaves, left = 0, right = 0;
+  unsigned height = 0, left_height = 0, right_height = 0, top = 0;
   for (; a < b; a >>= 1, b >>= 1, top++) {
     if (a & 1) {
       h->nodes[a].least += by;
-      h->nodes[a++].added += by;
+      h->nodes[a].added += by;
+      left_height = left ? left_height : top;
+      left = left ? left : a;
+      a++;
     }
     if (b & 1) {
-      h->nodes[--b].least += by;
+      b--;
+      h->nodes[b].least += by;
       h->nodes[b].added += by;
+      right_height = right ? right_height : top;
+      right = right ? right : b;
     }
   }
-  a = first + h->leaves;
-  b = end - 1 + h->leaves;
-  while (a >>= 1) {
-    b >>= 1;
+  height = !right || (left && left_height < right_height) ? left_height : right_height;
+  for (;;) {
     height++;
-    bool changed = update(h, a, height);
-    if (b != a)
-      changed |= update(h, b, height);
-    if (!changed && height > top)
+    bool changed = false;
+    size_t node = 0;
+    if (left && height > left_height) {
+      node = left >>= 1;
+      changed = left && update(h, left, height);
+    }
+    if (right && height > right_height) {
+      right >>= 1;
+      changed |= right && right != node && update(h, right, height);
+      node |= right;
+    }
+    if (!node || (!changed && height >= top))
       return;
   }
 }
@@ -112,24 +116,38 @@ static void add_wall(weir__holes *h, size_t leaf, int by) {
     height++;
 }
 
-static bool build_tree(weir__holes *h, size_t boundaries) {
+static int by_place(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Numbers the leaves in the order of their places, and sets their lengths. */
+static bool make_leaves(weir__holes *h) {
+  size_t count = 0;
+  uint64_t *places = malloc(h->boundaries.count * sizeof *places);
+  boundary *one;
+  if (!places)
+    return false;
+  for (size_t at = 0; (one = weir__hash_map_next(&h->boundaries, sizeof *one, &at));)
+    places[count++] = one->key;
+  qsort(places, count, sizeof *places, by_place);
+  for (size_t i = 0; i < count; i++) {
+    one = weir__hash_map_find(&h->boundaries, sizeof *one, places[i]);
+    one->leaf = (uint32_t)i;
+    h->nodes[h->leaves + i].length = i + 1 < count ? (uint32_t)(places[i + 1] - places[i]) : 0;
+  }
+  free(places);
+  return true;
+}
+
+static bool build_tree(weir__holes *h) {
   h->leaves = 2;
-  while (h->leaves < boundaries + 1)
+  while (h->leaves < h->boundaries.count + 1)
     h->leaves *= 2;
   h->nodes = calloc(2 * h->leaves, sizeof *h->nodes);
   h->walls = calloc(h->leaves + 1, sizeof *h->walls);
-  if (!h->nodes || !h->walls)
+  if (!h->nodes || !h->walls || !make_leaves(h))
     return false;
-  size_t leaf = 0, last = 0;
-  for (size_t group = 0; next_group(h, &group); group++)
-    for (size_t i = group * GROUP_WORDS; i < (group + 1) * GROUP_WORDS; i++)
-      for (uint64_t word = h->marks[i]; word; word &= word - 1) {
-        size_t place = i * 64 + (size_t)__builtin_ctzll(word);
-        if (leaf)
-          h->nodes[h->leaves + leaf - 1].length = (uint32_t)(place - last);
-        last = place;
-        leaf++;
-      }
   for (size_t i = h->leaves; i < 2 * h->leaves; i++) {
     weir__holes_node *n = &h->nodes[i];
     n->prefix = n->suffix = n->best = n->length;
@@ -142,60 +160,40 @@ static bool build_tree(weir__holes *h, size_t boundaries) {
   return true;
 }
 
-/* false if there are too many boundaries, or no host memory. */
-static bool make(weir__holes *h, uint32_t height, void (*mark)(void *context, weir__holes *holes), void *context,
-                 bool *is_too_many) {
-  *is_too_many = false;
-  h->mark_words = (end_place(h, height, 0) / 64 / GROUP_WORDS + 1) * GROUP_WORDS;
-  h->marks = calloc(h->mark_words, sizeof *h->marks);
-  h->groups = calloc(h->mark_words / GROUP_WORDS / 64 + 1, sizeof *h->groups);
-  h->rank = malloc(h->mark_words / GROUP_WORDS * sizeof *h->rank);
-  if (!h->marks || !h->groups || !h->rank)
-    return false;
-  set(h, 0);
-  mark(context, h);
-  size_t count = 0;
-  for (size_t group = 0; next_group(h, &group); group++) {
-    h->rank[group] = (uint32_t)count;
-    for (size_t i = group * GROUP_WORDS; i < (group + 1) * GROUP_WORDS; i++)
-      count += (size_t)__builtin_popcountll(h->marks[i]);
-  }
-  *is_too_many = count > MOST_LEAVES;
-  return !*is_too_many && build_tree(h, count);
-}
-
-bool weir__holes_make(weir__holes *holes, uint32_t height, void (*mark)(void *context, weir__holes *holes),
-                      void *context) {
+bool weir__holes_make(weir__holes *holes, void (*mark)(void *context, weir__holes *holes), void *context) {
   unsigned shift = 0;
-  bool is_too_many, ok;
-  while (height >> shift >= 1u << MOST_PLACES_BITS)
-    shift++;
+  bool ok, is_too_many;
   do {
     *holes = (weir__holes){.shift = shift++};
-    ok = make(holes, height, mark, context, &is_too_many);
+    set(holes, 0);
+    mark(context, holes);
+    is_too_many = !holes->lacks_memory && holes->boundaries.count > MOST_LEAVES;
+    ok = !holes->lacks_memory && !is_too_many && build_tree(holes);
     if (!ok)
       weir__holes_clear(holes);
   } while (is_too_many);
   return ok;
 }
 
-void weir__holes_reserve(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin, bool has_walls) {
-  size_t first = leaf_at(holes, first_place(holes, y)), end = leaf_at(holes, end_place(holes, y, units));
-  if (first >= end)
+weir__holes_range weir__holes_find(const weir__holes *holes, uint32_t y, uint32_t units) {
+  return (weir__holes_range){leaf_at(holes, first_place(holes, y)), leaf_at(holes, end_place(holes, y, units))};
+}
+
+void weir__holes_reserve(weir__holes *holes, weir__holes_range range, bool is_begin, bool has_walls) {
+  if (range.first >= range.end)
     return;
   if (has_walls) {
-    add_wall(holes, first, is_begin ? 1 : -1);
-    add_wall(holes, end, is_begin ? 1 : -1);
+    add_wall(holes, range.first, is_begin ? 1 : -1);
+    add_wall(holes, range.end, is_begin ? 1 : -1);
   }
-  add(holes, first, end, is_begin ? -1 : 1);
+  add(holes, range.first, range.end, is_begin ? -1 : 1);
 }
 
 void weir__holes_wall(weir__holes *holes, uint32_t y) { add_wall(holes, leaf_at(holes, first_place(holes, y)), 1); }
 
-void weir__holes_cover(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin) {
-  size_t first = leaf_at(holes, first_place(holes, y)), end = leaf_at(holes, end_place(holes, y, units));
-  if (first < end)
-    add(holes, first, end, is_begin ? 1 : -1);
+void weir__holes_cover(weir__holes *holes, weir__holes_range range, bool is_begin) {
+  if (range.first < range.end)
+    add(holes, range.first, range.end, is_begin ? 1 : -1);
 }
 
 uint64_t weir__holes_largest(const weir__holes *holes) {
@@ -204,9 +202,7 @@ uint64_t weir__holes_largest(const weir__holes *holes) {
 }
 
 void weir__holes_clear(weir__holes *holes) {
-  free(holes->marks);
-  free(holes->groups);
-  free(holes->rank);
+  weir__hash_map_clear(&holes->boundaries);
   free(holes->nodes);
   free(holes->walls);
   *holes = (weir__holes){0};

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash_map.h"
+
 typedef struct weir__holes_node {
   uint32_t length;               /* in all */
   uint32_t prefix, suffix, best; /* of runs with the lowest count */
@@ -21,31 +23,33 @@ typedef struct weir__holes_node {
 } weir__holes_node;
 
 typedef struct weir__holes {
-  uint64_t *marks;   /* a bit for each place that is a boundary */
-  uint64_t *groups;  /* a bit for each group of words of these that is not zero: most are, and need not be read */
-  uint32_t *rank;    /* boundaries before each group that is not zero */
-  size_t mark_words; /* of 64 bits */
-  unsigned shift;    /* a place is so many units, as a power of two; more than one unit only for very high axes */
-  uint32_t height;   /* in units */
+  weir__hash_map boundaries; /* the leaf that begins at each place which is a boundary */
+  bool lacks_memory;         /* for a boundary */
+  unsigned shift; /* a place is so many units, as a power of two; more than one unit only for very high axes */
   weir__holes_node *nodes;
   uint32_t *walls; /* of each leaf: segments that begin or end there and are open, so that no hole crosses it */
   size_t leaves;   /* a power of two */
 } weir__holes;
 
-/* Makes the tree of an axis of `height` units. `mark` calls weir__holes_mark for every range, and may be called again
+/* Makes the tree. `mark` calls weir__holes_mark for every range, and may be called again
  * if they have too many boundaries. Nothing is reserved then. false if there is no host memory. */
-bool weir__holes_make(weir__holes *holes, uint32_t height, void (*mark)(void *context, weir__holes *holes),
-                      void *context);
+bool weir__holes_make(weir__holes *holes, void (*mark)(void *context, weir__holes *holes), void *context);
 void weir__holes_mark(weir__holes *holes, uint32_t y, uint32_t units);
 
+/* Leaves of the tree: those of a range whose boundaries were marked. */
+typedef struct weir__holes_range {
+  uint32_t first, end;
+} weir__holes_range;
+weir__holes_range weir__holes_find(const weir__holes *holes, uint32_t y, uint32_t units);
+
 /* Reserves a range, or ends that. If it has walls, holes do not reach into ranges next to it. */
-void weir__holes_reserve(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin, bool has_walls);
+void weir__holes_reserve(weir__holes *holes, weir__holes_range range, bool is_begin, bool has_walls);
 
 /* From here on, no hole crosses a place that was marked. */
 void weir__holes_wall(weir__holes *holes, uint32_t y);
 
 /* A block begins or ends to cover a range. */
-void weir__holes_cover(weir__holes *holes, uint32_t y, uint32_t units, bool is_begin);
+void weir__holes_cover(weir__holes *holes, weir__holes_range range, bool is_begin);
 
 /* In bytes. */
 uint64_t weir__holes_largest(const weir__holes *holes);

@@ -196,8 +196,8 @@ run 2 observe now
 has err "takes no arguments (got 'now')"
 run 0 observe --quick
 empty err
-has out '48 bytes in an event'
-for way in 'off' 'events, no stacks' 'the same to a file' 'native stacks of allocations' 'native stacks of frees too'; do
+has out '48 bytes in an entry'
+for way in 'off' 'entries, no stacks' 'the same to a file' 'native stacks of allocations' 'native stacks of frees too'; do
   count 1 "^$way  "
 done
 run 0 observe --quick --json

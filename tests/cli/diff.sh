@@ -21,7 +21,7 @@ has err 'nothing.pickle: there is no device 0; the file has 0: nothing was recor
 run 1 "$small" "$work/missing"
 empty out
 run 0 --help
-has out '^Usage: weir diff'
+has out '^Usage: weir diff \[OPTION...\] FILE FILE$'
 
 # A file does not differ from itself.
 run 0 --fail-above 0% "$small" "$small"

@@ -22,13 +22,13 @@ has out '^Usage: weir explain'
 
 run 0 "$small"
 empty err
-has out ': at the peak of memory in use, event 39 of 40, '
+has out ': at the peak of memory in use, entry 39 of 40, '
 has out 'the recording began late: 0 blocks (0 bytes) and 6 segments'
 run 1 --at oom "$small"
 empty out
 has err 'no request that ran out of memory; --at peak'
 run 1 --at 40 "$small"
-has err 'no event 40'
+has err 'no entry 40'
 run 1 --device 3 "$small"
 has err 'device 3'
 printf 'garbage\n' >"$work/garbage"
@@ -45,7 +45,7 @@ fi
 # The request, the memory in use, the holes, the blocks that keep them, and settings that would have helped.
 run 0 "$oom"
 empty err
-has out ': out of memory, event 13750 of 14531, '
+has out ': out of memory, entry 13750 of 14531, '
 has out '^  request     1.82 GiB on the default stream'
 has out '^  limit       12.15 GiB or more, but below 13.64 GiB: inferred from what was allowed and what was refused$'
 has out '^  missing     at most 1.49 GiB; --memory and --fraction'
@@ -54,7 +54,7 @@ has out '^  why         Fragmentation: 1.95 GiB are free, but in blocks of at mo
 has out '^  11.82 GiB reserved$'
 has out '      9.87 GiB  in use, as requested, 392 blocks$'
 has out 'in the way: 1 segment of 1.51 GiB in total could be released without 5 blocks of 410.89 MiB$'
-has out '82.18 MiB, allocated after .*, 18.6 ms old (event 13568)$'
+has out '82.18 MiB, allocated after .*, 18.6 ms old (entry 13568)$'
 has out '^    yes         expandable_segments:True: 11.86 GiB reserved, '
 has out '^    no          empty_cache() right before the request'
 has out "^  to paste    export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\$"
@@ -70,7 +70,7 @@ has out '^    yes         expandable_segments:True'
 # Only the true size keeps the inferred limit, which is reported. Values that contradict the file are refused.
 run 0 --memory 150109880320 "$oom"
 empty err
-has out ': out of memory, event 13750 of 14531, '
+has out ': out of memory, entry 13750 of 14531, '
 has out '^  limit       12.15 GiB or more, but below 13.64 GiB: inferred'
 has out '^  missing     at most 1.49 GiB'
 has out '^  note        --memory alone does not explain the failure, so the limit was inferred'
@@ -81,16 +81,16 @@ refused() { # TEXT ARGUMENT...
   empty out
   has err "$text"
 }
-refused '--memory 80 bytes is less than the 12.15 GiB that were reserved at event 13694: give all of' --memory 80
+refused '--memory 80 bytes is less than the 12.15 GiB that were reserved at entry 13694: give all of' --memory 80
 refused '--memory 12.00 GiB is less than the 12.15 GiB' --memory 12GiB
-refused '--memory 80.00 GiB is too little: at event 13750 the device had 118.97 GiB free' --memory 80GiB
+refused '--memory 80.00 GiB is too little: at entry 13750 the device had 118.97 GiB free' --memory 80GiB
 refused '--fraction 0.05 of --memory 139.80 GiB is 6.99 GiB, less than' --memory 150109880320 --fraction 0.05
 refused 'allow 69.90 GiB, with which the recording is not reproduced' --memory 150109880320 --fraction 0.5
 
-# Without its first events the answer is the same, and inferred values are marked as such.
+# Without its first entries the answer is the same, and inferred values are marked as such.
 run 0 "$data/late/llama_oom.pickle.zst"
 empty err
-has out ': out of memory, event 5032 of 5813, '
+has out ': out of memory, entry 5032 of 5813, '
 has out '^  why         Fragmentation: 1.95 GiB are free, but in blocks of at most 1.11 GiB'
 has out 'the recording began late: 333 blocks (2.32 GiB) and 156 segments from before it were inferred backwards '
 has out 'the replay from there reproduces the file$'
@@ -106,7 +106,7 @@ WEIR_DRIVER=soft WEIR_SOFT_MEMORY=32MiB WEIR_RECORD="$work/full" WEIR_RECORD_MB=
 for file in "$work"/full/*; do
   run 0 "$file"
   empty err
-  has out ': out of memory, event '
+  has out ': out of memory, entry '
   has out '^  limit       32.00 MiB: '
   has out '^  missing     14.00 MiB: the request needs a new segment of 20.00 MiB, and 6.00 MiB were left$'
   has out '^  sufficient  a device with 46.00 MiB from the start'
@@ -176,11 +176,11 @@ END
   hasnt out 'next: weir explain'
   has out '^  next: record a history: '
   run 0 "$work/lost.pickle"
-  has out '^  failed      memory ran out 1 time, first at event 3: a request of [0-9.]* [GT]iB. The state at that moment is not known'
+  has out '^  failed      memory ran out 1 time, first at entry 3: a request of [0-9.]* [GT]iB. The state at that moment is not known'
   has out '^  next        weir replay --check .*lost.pickle$'
   run 0 "$work/rank.pickle"
   empty err
-  has out ': out of memory, event 2 of 4, .*, device 3$'
+  has out ': out of memory, entry 2 of 4, .*, device 3$'
   has out 'memory ran out 2 times, and this is the first; --at 3 explains the next$'
   has out 'the file has other devices as well: --device 1$'
   run 0 --device 1 "$work/rank.pickle"

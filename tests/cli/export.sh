@@ -53,7 +53,13 @@ empty out
 has err 'there is no device 1'
 run 1 --to collapsed --at oom "$small"
 empty out
-has err 'no request of device 0 ran out of memory'
+has err '^weir export: .*/small_snapshot.pickle: no request of device 0 ran out of memory$'
+printf '(dS"segments"\n(lsS"device_traces"\n(l(las.' >"$work/empty.pickle"
+for format in collapsed speedscope; do
+  run 1 --to $format "$work/empty.pickle"
+  empty out
+  has err '^weir export: .*/empty.pickle: the recording has no memory in use$'
+done
 run 1 --to speedscope -o "$work/none.json" --at 40 "$small"
 [ ! -e "$work/none.json" ] || fail 'a file is left'
 if [ -w /dev/full ]; then

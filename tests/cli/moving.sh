@@ -53,7 +53,7 @@ export WEIR_DRIVER=soft
 for conf in '' expandable_segments:True; do
   WEIR_SOFT_MEMORY=64MiB WEIR_ALLOC_CONF=$conf "${MOVING_JOB:?}" 0 0 "$work/holes.pickle" >"$work/out" 2>"$work/err"
   run 0 explain "$work/holes.pickle"
-  has out ': out of memory, event '
+  has out ': out of memory, entry '
   has out "^    yes         moving_pages:True, with Weir's allocator: "
   has out "^              which shows the effect; PyTorch needs Weir's allocator for this key (docs/torch.md)$"
   [ "$(tail -n 1 "$work/out")" = "  to paste    export WEIR_ALLOC_CONF='moving_pages:True'" ] || fail 'another last line'
@@ -89,7 +89,7 @@ for conf in moving_pages:True moving_pages:True,moving_pages_across_streams:True
       has out '^  settings    .*moving_pages:True'
       run 0 explain "$file"
       empty err
-      has out ': out of memory, event '
+      has out ': out of memory, entry '
       hasnt out 'nothing is predicted: the replay differs'
       run 0 explain --at peak "$file"
       has out ' reserved$'
@@ -109,7 +109,7 @@ WEIR_ALLOC_CONF=moving_pages:True WEIR_RECORD="$work/wrapped" WEIR_RECORD_MB=1 "
   >"$work/job" 2>"$work/err"
 set -- "$work"/wrapped/*.ring
 run 0 summary "$1"
-has out '^    history   the last events: '
+has out '^    history   the last entries: '
 run 0 explain "$1"
 hasnt out 'cannot be put back'
 

@@ -44,7 +44,7 @@ says "export: --to takes json, sqlite, csv, perfetto, collapsed or speedscope (g
 says "export: --to is missing: json, sqlite, csv, perfetto, collapsed or speedscope" export "$file"
 says "whatif: --conf SETTINGS is missing" whatif "$file"
 says "explain: takes only one FILE (got 'other' as well)" explain "$file" other
-says "explain: --at takes oom, peak, end or the number of an event (got 'noon')" explain --at noon "$file"
+says "explain: --at takes oom, peak, end or the number of an entry (got 'noon')" explain --at noon "$file"
 says "info: takes no arguments (got 'now')" info now
 says "bench: unknown topic 'x'; topics: alloc, observe" bench x
 says "bench alloc: --patterns takes a comma-separated list of pair, live, threads, stream, curve and metadata (got 'x')" \

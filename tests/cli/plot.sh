@@ -16,6 +16,32 @@ run 0 --kind segments --at end --dark --width 800 --height 500 --title 'My <job>
 empty out
 grep -q 'width="800" height="500"' "$work/a.svg" || fail 'not the size that was asked for'
 grep -q 'My &lt;job&gt;' "$work/a.svg" || fail 'not the title that was asked for'
+if command -v python3 >/dev/null; then # a picture is written to a pipe, and to a terminal only with -o -
+  cat >"$work/terminal.py" <<'END'
+import os, pty, sys
+pid, leader = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+text = b""
+while True:
+    try:
+        part = os.read(leader, 65536)
+    except OSError:
+        break
+    if not part:
+        break
+    text += part
+sys.stdout.write(text.decode())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+END
+  said='weir plot on a terminal'
+  python3 "$work/terminal.py" "$weir" plot "$small" >"$work/out" 2>"$work/err"
+  [ $? -eq 2 ] || fail 'not refused'
+  hasnt out '<svg'
+  has out 'name its file with -o (- is standard output)'
+  python3 "$work/terminal.py" "$weir" plot -o - "$small" >"$work/out" 2>"$work/err" || fail 'it failed'
+  has out '^<svg'
+fi
 run 1 --kind segments --at oom "$small"
 has err 'no request of device 0 ran out of memory'
 run 1 --kind segments --at 40 "$small"

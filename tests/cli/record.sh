@@ -19,15 +19,15 @@ file=$1
 # Programs that read are not recorded.
 run 0 summary "$file"
 empty err
-has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: computed from the events\$"
-has out ': 1 device, [0-9]* events, '
+has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: computed from the entries\$"
+has out ': 1 device, [0-9]* entries, '
 has out '^    history   complete: '
 run 0 summary --json "$file"
 has out '"end_reserved": 0, "end_allocated": null, '
 has out '"dropped": 0, '
 run 0 explain "$file"
 empty err
-has out 'at the peak of memory in use, event '
+has out 'at the peak of memory in use, entry '
 [ "$(find "$work/files" -mindepth 1 | wc -l)" -eq 1 ] || fail "there are other files"
 
 # The whole job, with the released pool of its graph, at the same addresses.
@@ -47,7 +47,7 @@ said="the file of a killed process"
 [ -f "$1" ] || fail "there is none"
 run 0 summary "$1"
 empty err
-has out ' in use, as requested, of .* reserved: computed from the events; the process did not close the recording$'
+has out ' in use, as requested, of .* reserved: computed from the entries; the process did not close the recording$'
 run 0 replay --check "$1"
 has out ' 0 differ$'
 
@@ -68,16 +68,16 @@ for mb in 1 16; do
   has out '"differences": 0, '
   grep -o '"request": .*, "device_free"\|"limit": .*"pins"' "$work/out" >"$work/explained$mb"
   run 0 explain "$1"
-  has out ': out of memory, event '
+  has out ': out of memory, entry '
 done
 said="a ring of 1 MiB beside one of 16"
 cmp -s "$work/explained1" "$work/explained16" || fail "$(diff "$work/explained1" "$work/explained16")"
 set -- "$work"/ring1/*.ring
 run 0 summary "$1"
-has out '^    history   the last events: the ring was full, and [0-9]* older ones were overwritten; '
-has out '^    at end    .* in use, as requested, of .* reserved: computed from the events; '
+has out '^    history   the last entries: the ring was full, and [0-9]* older ones were overwritten; '
+has out '^    at end    .* in use, as requested, of .* reserved: computed from the entries; '
 run 0 replay --check "$1"
-has out '^  window      the last events: '
+has out '^  window      the last entries: '
 has out ': placed as a checkpoint of the file has them$'
 run 0 explain "$1"
 has out 'is from a checkpoint in it, and the replay from there reproduces the file$'
@@ -98,7 +98,7 @@ has out '"peak_live": null, '
 has out '"end_reserved": null, '
 run 0 explain "$work/without"
 has out '^  request     '
-has out '^  state       not known: what was there before the first event of device 0 is not known: '
+has out '^  state       not known: what was there before the first entry of device 0 is not known: '
 hasnt out ' reserved$'
 run 0 explain --json "$work/without"
 is_json
@@ -106,7 +106,7 @@ has out '"reserved": null, '
 for command in 'explain --at peak' 'explain --at end' 'replay --check' replay 'whatif --conf expandable_segments:True' tune; do
   # shellcheck disable=SC2086 # a command with its option
   run 1 $command "$work/without"
-  has err 'what was there before the first event of device 0 is not known: [0-9]* older events were dropped, '
+  has err 'what was there before the first entry of device 0 is not known: [0-9]* older entries were dropped, '
 done
 
 # Not a folder: one message, and the program continues.

@@ -13,7 +13,7 @@ small=$data/small_snapshot.pickle
 run 0 -o "$work/copy" "$small"
 empty err
 has out '/copy: 11 function names, 7 file names, 2 annotations, 0 remarks hidden$'
-has out 'replays like the original: 40 events, '
+has out 'replays like the original: 40 entries, '
 hasnt out "$(printf '\\033')"
 for name in workloads w_resnet job module.py Optimizer batch_norm; do
   grep -q -a "$name" "$small" || fail "'$name' is not in the file to begin with"

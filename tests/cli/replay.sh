@@ -27,7 +27,7 @@ empty err
 has out ': 4780 allocations compared, 2 differ$'
 has out 'a request of 1958400000 bytes succeeded, it failed in the file$'
 
-# Without their first events: the initial state is inferred, and the rest does not differ.
+# Without their first entries: the initial state is inferred, and the rest does not differ.
 run 0 --check "$traces/../late/llama_oom.pickle.zst" "$traces/../late/cuda_graphs_expandable.pickle.zst"
 empty err
 count 2 ' allocations compared, 0 differ$'
@@ -72,9 +72,9 @@ has err "costs: line 1: there is no key 'malloc'"
 # Too little memory: the first failing request is named.
 run 3 --memory 16GiB "$traces/llama_varlen.pickle.zst"
 empty err
-has out '^  failed      event [0-9]*: a request of .* GiB, with .* GiB reserved and .* GiB of it allocated$'
+has out '^  failed      entry [0-9]*: a request of .* GiB, with .* GiB reserved and .* GiB of it allocated$'
 run 0 "$traces/llama_oom.pickle.zst"
-has out '^  failed      event 13750: a request of 1.82 GiB'
+has out '^  failed      entry 13750: a request of 1.82 GiB'
 run 0 --conf expandable_segments:True "$traces/llama_oom.pickle.zst"
 has out ', 0 failed$'
 run 1 --conf per_process_memory_fraction:0.5 "$traces/llama_varlen.pickle.zst"

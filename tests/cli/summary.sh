@@ -9,7 +9,7 @@ data=$(dirname "$0")/../data
 # An uncompressed file without most of its history.
 run 0 "$data/small_snapshot.pickle"
 empty err
-has out ': 1 device, 40 events, 6 segments$'
+has out ': 1 device, 40 entries, 6 segments$'
 has out '^    history   its beginning is missing: '
 has out 'reserved; 0 frees are of memory from before$'
 has out '^  next: weir explain .*small_snapshot.pickle$'
@@ -20,7 +20,7 @@ has out '"history": "late", "unknown_frees": 0,'
 printf 'garbage\n' >"$work/garbage"
 run 1 "$work/garbage" "$data/small_snapshot.pickle"
 has err '^weir summary: .*/garbage: byte [0-9]*: '
-has out ' 40 events'
+has out ' 40 entries'
 run 1 "$work/missing"
 empty out
 
@@ -44,11 +44,11 @@ fi
 
 run 0 "$data/traces/llama_oom.pickle.zst" "$data/traces/resnet_stacks.pickle.zst"
 empty err
-has out '^    events    14531 in 1.42 s: 4780 allocations, 4778 frees, 158 segments allocated and 36 released$'
+has out '^    entries   14531 in 1.42 s: 4780 allocations, 4778 frees, 158 segments allocated and 36 released$'
 has out '^    history   complete: '
-has out 'out of memory  1 time, the first at event 13750, .*: a request of 1.82 GiB$'
-has out '^    peak      10.78 GiB in use: event 13736, '
-has out '^    peak      12.15 GiB reserved: event '
+has out 'out of memory  1 time, the first at entry 13750, .*: a request of 1.82 GiB$'
+has out '^    peak      10.78 GiB in use: entry 13736, '
+has out '^    peak      12.15 GiB reserved: entry '
 has out '  3.65 GiB  2 blocks of 1.82 GiB$'
 has out '^    of these  7.09 GiB activations, 2.74 GiB temporary, 610.07 MiB optimizer state, 305.03 MiB weights, 64.00 MiB unknown$'
 # Stacks with the same text are one row.

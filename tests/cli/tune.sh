@@ -9,7 +9,7 @@ use_traces
 file=$traces/resnet_stacks.pickle.zst
 run 0 --fit "$file"
 empty err
-has out '9742 events, reproduced under the recorded settings$'
+has out '9742 entries, reproduced under the recorded settings$'
 has out '^[2-9][0-9][0-9] settings tried'
 has out '^ *8.90 GiB   25.4 % .* expandable_segments:True   <- best$'
 has out '^ *11.93 GiB    0.0 % .* recorded: (defaults)$'
@@ -40,7 +40,7 @@ is_json_lines
 count 1 '"best": {"conf": "expandable_segments:True", "recorded": false, .* "failures": 0, '
 count 1 '"fit_recorded": {"bytes": [0-9]*, "retries": [0-9]*, "bytes_if_streams_idle": [0-9]*}, "fit_best": {"bytes": '
 run 0 "$traces/llama_oom.pickle.zst"
-has out 'llama_oom.pickle.zst: under the recorded settings memory runs out 1 time; first at event 13750: '
+has out 'llama_oom.pickle.zst: under the recorded settings memory runs out 1 time; first at entry 13750: '
 has out '^Memory no longer runs out.$'
 
 # A recording that began late: all lines begin in the same way.

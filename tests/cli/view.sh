@@ -15,6 +15,10 @@ cat >"$work/page.html" <<'PAGE'
 PAGE
 page="$work/page.html"
 
+run 0 --help
+has out '^Usage: weir view \[OPTION...\] FILE \[FILE\]$'
+wrong 'FILE is missing'
+
 # ---- Files ----
 run 0 --page "$page" -o "$work/small.html" "$small"
 empty err

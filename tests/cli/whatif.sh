@@ -10,7 +10,7 @@ use_traces
 file=$traces/llama_varlen.pickle.zst
 run 0 --conf expandable_segments:True --conf max_split_size_mb:200 --conf '' "$file"
 empty err
-has out 'llama_varlen.pickle.zst: 79535 events, reproduced under the recorded settings$'
+has out 'llama_varlen.pickle.zst: 79535 entries, reproduced under the recorded settings$'
 has out '^ *32.55 GiB .* 44.2 % .* recorded: (defaults)$'
 has out '^ *19.97 GiB .* expandable_segments:True$'
 has out '^ *104.87 GiB .* max_split_size_mb:200$'
@@ -26,7 +26,7 @@ cmp -s "$work/out" "$work/before" || fail 'another output with one thread'
 # A job that failed, and settings with which it does not; the limit is the recorded one.
 run 0 --conf expandable_segments:True "$traces/llama_oom.pickle.zst"
 has out '^  limit: 12.15 GiB, inferred from the recording$'
-has out '^  recorded first fails at event 13750: a request of 1.82 GiB'
+has out '^  recorded first fails at entry 13750: a request of 1.82 GiB'
 count 1 'first fails'
 
 run 0 --json --conf expandable_segments:True "$file" "$traces/llama_oom.pickle.zst"

@@ -1,5 +1,6 @@
 /*
- * Files that use the same few values in many places: the memory and time that reading takes is bounded by their size.
+ * Hostile files, such as those that use the same few values in many places: the memory and time that reading and
+ * replaying them takes is bounded.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 #include <cmocka.h>
 
 #include "offline/recording.h"
+#include "offline/replay.h"
 #include "support/sanitized.h"
 
 #ifdef WEIR_HAVE_ZSTD
@@ -412,11 +414,47 @@ static void test_unpacking_is_bounded(void **state) {
 #endif
 }
 
+/* A replay takes memory for the addresses that are reserved and time for the bytes, which a small file can ask for. */
+static void test_replay_is_bounded(void **state) {
+  (void)state;
+  enum { SEGMENTS = 2000 };
+  const uint64_t tebi = 1ull << 40;
+  int64_t stream = 0;
+  weir__recording_pool pool = {0};
+  weir__recording_remark remark = {0};
+  weir__recording_stack stack = {0};
+  weir__string none = {"", 0};
+  weir__recording_entry entries[2 * SEGMENTS];
+  weir__recording_device device = {.events = entries, .event_count = 2 * SEGMENTS};
+  weir__recording recording = {.devices = &device,
+                               .device_count = 1,
+                               .streams = &stream,
+                               .stream_count = 1,
+                               .pools = &pool,
+                               .pool_count = 1,
+                               .remarks = &remark,
+                               .remark_count = 1,
+                               .stacks = &stack,
+                               .stack_count = 1,
+                               .has_history = true,
+                               .strings = {.items = &none, .count = 1}};
+  weir__replayer *replayer = NULL;
+  for (int moves = 0; moves < 2; moves++) { /* one address, or another each time */
+    for (size_t i = 0; i < 2 * SEGMENTS; i++)
+      entries[i] = (weir__recording_entry){.action = i % 2 ? WEIR_TRACE_SEGMENT_FREE : WEIR_TRACE_SEGMENT_ALLOC,
+                                           .address = 0x700000000000 + (moves ? i / 2 * tebi : 0),
+                                           .size = tebi,
+                                           .time_us = (int64_t)i,
+                                           .pool = WEIR__RECORDING_NO_POOL};
+    assert_int_equal(weir__replayer_open(&recording, 0, 0, 0, &replayer), WEIR_ERROR_BAD_DATA);
+    assert_non_null(strstr(weir_last_error(), moves ? "more than 64 TiB of addresses" : "more than 1 PiB"));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_products_are_refused),
-      cmocka_unit_test(test_shared_values_are_read_once),
-      cmocka_unit_test(test_shared_values_are_in_all_places),
+      cmocka_unit_test(test_replay_is_bounded),           cmocka_unit_test(test_products_are_refused),
+      cmocka_unit_test(test_shared_values_are_read_once), cmocka_unit_test(test_shared_values_are_in_all_places),
       cmocka_unit_test(test_unpacking_is_bounded),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

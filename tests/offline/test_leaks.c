@@ -140,6 +140,62 @@ static void test_cut(void **state) {
   assert_int_equal(alarms, 0);
 }
 
+/* A part whose last backward pass looks like steps: its layers recur, and gradients grow from one to the next, while
+ * the activations of one layer after the other are freed. */
+static void test_backward_pass(void **state) {
+  (void)state;
+  const size_t from = 59296, to = 83435;
+  weir__recording *recording = load("traces/llama_lora_ckpt");
+  const weir__recording_device whole = recording->devices[0];
+  const size_t annotations = recording->annotation_count;
+  recording->devices[0] =
+      (weir__recording_device){.events = whole.events + from, .event_count = to - from, .lacks_start = true};
+  recording->annotation_count = 0;
+  weir__leaks l = find(recording);
+  assert_int_not_equal(l.verdict, WEIR__LEAKS_FOUND);
+  weir__leaks_clear(&l);
+  recording->devices[0] = whole;
+  recording->annotation_count = annotations;
+  weir__recording_free(recording);
+}
+
+/* A short history does not tell which streams are idle. */
+static void test_one_entry(void **state) {
+  (void)state;
+  int64_t streams[2] = {0, 0x77};
+  weir__recording_pool pool = {0};
+  weir__recording_remark remark = {0};
+  weir__recording_stack stack = {0};
+  weir__string text = {"", 0};
+  weir__recording_entry entries[100] = {0};
+  weir__recording_device device = {.events = entries};
+  weir__recording recording = {.devices = &device,
+                               .device_count = 1,
+                               .streams = streams,
+                               .stream_count = 2,
+                               .pools = &pool,
+                               .pool_count = 1,
+                               .remarks = &remark,
+                               .remark_count = 1,
+                               .stacks = &stack,
+                               .stack_count = 1,
+                               .has_history = true,
+                               .strings = {.items = &text, .count = 1}};
+  for (size_t i = 0; i < 100; i++) /* a segment of a stream that is not used again */
+    entries[i] = (weir__recording_entry){.action = i ? WEIR_TRACE_ALLOC : WEIR_TRACE_SEGMENT_ALLOC,
+                                         .address = i ? 0x700000000000 + i * 4096 : 0x600000000000,
+                                         .size = i ? 4096 : 20 << 20,
+                                         .stream = i == 0,
+                                         .pool = WEIR__RECORDING_NO_POOL};
+  for (size_t count = 1; count <= 100; count += 99) {
+    device.event_count = count;
+    weir__leaks l = find(&recording);
+    assert_int_equal(l.verdict, WEIR__LEAKS_UNKNOWN);
+    assert_int_equal(l.idle_count, count > 1);
+    weir__leaks_clear(&l);
+  }
+}
+
 static void test_planted(void **state) {
   (void)state;
   size_t planted = 0, found = 0, exact = 0;
@@ -254,10 +310,8 @@ static void test_synthetic(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_clean),
-      cmocka_unit_test(test_cut),
-      cmocka_unit_test(test_planted),
-      cmocka_unit_test(test_synthetic),
+      cmocka_unit_test(test_clean),     cmocka_unit_test(test_cut),     cmocka_unit_test(test_backward_pass),
+      cmocka_unit_test(test_one_entry), cmocka_unit_test(test_planted), cmocka_unit_test(test_synthetic),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

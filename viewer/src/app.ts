@@ -235,6 +235,7 @@ export class App {
     this.search(this.query);
     this.resized();
     this.drawNow();
+    performance.mark("weir-whatif-drawn");
     await this.loadRest();
   }
 

@@ -5,7 +5,7 @@ export type { LoadedFile, WhatifAnswer };
 
 export type Progress = (fraction: number | null, what: string) => void;
 
-type Call = "start" | "load" | "view" | "whatif" | "pickle";
+type Call = "start" | "load" | "view" | "prepare" | "whatif" | "pickle";
 
 interface Request {
   id: number;
@@ -79,6 +79,11 @@ export class Engine {
 
   view(device: number, progress?: Progress): Promise<ArrayBuffer> {
     return this.ask("view", [device], progress);
+  }
+
+  // Prepares for the first what-if of a device, so that it does not take longer than others.
+  prepare(device: number): Promise<null> {
+    return this.ask("prepare", [device]);
   }
 
   // `memory` is that of the device in bytes; null for what the recording shows.
@@ -176,6 +181,10 @@ class Server {
       return module.load(name, pieces, this.stepper(id, "Reading the file"));
     }
     if (call === "view") return module.view(values[0] as number, this.stepper(id, "Making the picture"));
+    if (call === "prepare") {
+      module.prepare(values[0] as number);
+      return null;
+    }
     const [conf, device, memory] = values as [string, number, number];
     this.scope.postMessage({ id, fraction: null, what: "Replaying" });
     if (call === "pickle") return module.pickle(conf, device, memory, this.stepper(id, "Writing the file"));

@@ -159,6 +159,7 @@ class Page {
         // Some browsers do not allow it for files.
       }
       this.show(data);
+      engine.prepare(loaded.device).catch(() => {}); // the first what-if reports what is wrong
     } catch (error) {
       this.say(1, "");
       complain(`${file.name}: ${error instanceof Error ? error.message : String(error)}`);

@@ -28,6 +28,7 @@ interface Exports {
   weir_page_load(name: number): number;
   weir_page_info(): number;
   weir_page_view(device: number): number;
+  weir_page_prepare(device: number): number;
   weir_page_whatif(conf: number, device: number, memory: number): number;
   weir_page_pickle(conf: number, device: number, memory: number): number;
 }
@@ -78,6 +79,11 @@ export class Module {
     this.step = step;
     this.check(this.exports.weir_page_view(device));
     return this.join(0);
+  }
+
+  // Does what the first replay of a device needs, so that it does not take longer than others.
+  prepare(device: number): void {
+    this.check(this.exports.weir_page_prepare(device));
   }
 
   // Replays a device under settings, with `memory` bytes (0: as the recording shows).

@@ -66,13 +66,15 @@ export function whatifPanel(app: App): Child[] {
     ];
   const conf = h("output", { class: "conf" }, state.conf() || "the defaults");
   let timer = 0;
-  const changed = (isSlow = false): void => {
+  // A slider that is dragged and a text that is typed change often, so they wait a little for the next change.
+  const changed = (wait: number): void => {
+    performance.mark("weir-whatif-changed");
     conf.textContent = state.conf() || "the defaults";
     window.clearTimeout(timer);
-    timer = window.setTimeout(() => void runWhatif(app), isSlow ? 700 : 150);
+    timer = window.setTimeout(() => void runWhatif(app), wait);
   };
   const box = (label: string, value: boolean, set: (v: boolean) => void, note: string): HTMLElement => {
-    const input = h("input", { type: "checkbox", checked: value, onchange: () => (set(input.checked), changed()) });
+    const input = h("input", { type: "checkbox", checked: value, onchange: () => (set(input.checked), changed(0)) });
     return h("label", { class: "row", title: note }, input, h("span", {}, label));
   };
   const slider = (
@@ -95,7 +97,7 @@ export function whatifPanel(app: App): Child[] {
         set(v);
         shown.textContent = text(v);
         input.setAttribute("aria-valuetext", text(v));
-        changed();
+        changed(60);
       },
     });
     return h("label", { class: "slider" }, h("span", {}, label), shown, input);
@@ -109,7 +111,7 @@ export function whatifPanel(app: App): Child[] {
   });
   free.addEventListener("input", () => {
     state.text = free.value;
-    changed(true);
+    changed(700);
   });
   const memory = h("input", {
     type: "text",
@@ -120,7 +122,7 @@ export function whatifPanel(app: App): Child[] {
   });
   memory.addEventListener("input", () => {
     state.memory = memory.value;
-    changed(true);
+    changed(700);
   });
   return [
     h("p", { class: "muted" }, `${state.file.name}: recorded with ${state.file.conf || "the default settings"}.`),
@@ -195,6 +197,7 @@ export async function runWhatif(app: App): Promise<void> {
     const answer = await state.engine.whatif(conf, state.file.device, memory, (fraction, what) =>
       app.progress(fraction, what),
     );
+    performance.mark("weir-whatif-answered");
     state.result = answer.result;
     await app.showWhatif(ViewData.fromBytes(answer.view));
     app.say(`Replayed under ${conf || "the defaults"}`);

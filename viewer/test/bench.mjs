@@ -4,39 +4,12 @@
 //   heap           JavaScript objects and array buffers once everything is loaded
 //   frame          the time to draw one picture while zooming and panning, until the GPU has finished it. The CPU time of
 //                  all processes of the browser is given too, since a busy machine makes the time longer, but not that.
-import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { launch, open } from "./browser.mjs";
+import { cpuOf, launch, open, processOf } from "./browser.mjs";
 import { encode, pageWith } from "./encode.mjs";
 import { PAGE, work } from "./files.mjs";
 import { synthetic } from "./synthetic.mjs";
-
-const TICKS = 100; // a second has 100 ticks in /proc/PID/stat
-
-// CPU seconds of a process and of all its children.
-function cpuOf(root) {
-  const all = new Map();
-  for (const name of readdirSync("/proc")) {
-    if (!/^\d+$/.test(name)) continue;
-    try {
-      const fields = readFileSync(`/proc/${name}/stat`, "utf8")
-        .replace(/^.*\) /, "")
-        .split(" ");
-      all.set(Number(name), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
-    } catch {
-      // It ended.
-    }
-  }
-  let sum = 0;
-  for (const [pid, one] of all) {
-    for (let at = pid; at && all.has(at); at = all.get(at).parent)
-      if (at === root) {
-        sum += one.ticks;
-        break;
-      }
-  }
-  return sum / TICKS;
-}
 
 const quantile = (sorted, q) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * q))];
 
@@ -55,24 +28,7 @@ async function measure(browser, url) {
   console.log(
     `  first picture ${Math.round(first)} ms, everything loaded ${loaded} ms, heap ${Math.round(bytes / 1e6)} MB`,
   );
-  const root =
-    readdirSync("/proc")
-      .filter((name) => /^\d+$/.test(name))
-      .map(Number)
-      .filter((pid) => {
-        try {
-          return (
-            readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("--remote-debugging") &&
-            Number(
-              readFileSync(`/proc/${pid}/stat`, "utf8")
-                .replace(/^.*\) /, "")
-                .split(" ")[1],
-            ) === process.pid
-          );
-        } catch {
-          return false;
-        }
-      })[0] ?? process.pid;
+  const root = processOf();
   const run = async (name, kind) => {
     const cpu = cpuOf(root);
     const times = await page.evaluate(async (kind) => {

@@ -1,5 +1,5 @@
 // Starts Debian's Chromium for the tests: without a network, with WebGL in software.
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync } from "node:fs";
 import { chromium } from "playwright-core";
 
 export const CHROMIUM = process.env.WEIR_CHROMIUM ?? "/usr/bin/chromium";
@@ -64,4 +64,50 @@ export async function open(browser, url, options = {}) {
       { timeout: 60000 },
     );
   return { page, problems, context };
+}
+
+// ---- CPU time, for benchmarks: a busy machine makes times longer, but not that ----
+
+const TICKS = 100; // a second has 100 ticks in /proc/PID/stat
+
+// CPU seconds of a process and of all its children.
+export function cpuOf(root) {
+  const all = new Map();
+  for (const name of readdirSync("/proc")) {
+    if (!/^\d+$/.test(name)) continue;
+    try {
+      const fields = readFileSync(`/proc/${name}/stat`, "utf8")
+        .replace(/^.*\) /, "")
+        .split(" ");
+      all.set(Number(name), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
+    } catch {
+      // It ended.
+    }
+  }
+  let sum = 0;
+  for (const [pid, one] of all) {
+    for (let at = pid; at && all.has(at); at = all.get(at).parent)
+      if (at === root) {
+        sum += one.ticks;
+        break;
+      }
+  }
+  return sum / TICKS;
+}
+
+// The process of the browser that this one started.
+export function processOf() {
+  for (const name of readdirSync("/proc")) {
+    if (!/^\d+$/.test(name)) continue;
+    try {
+      const isBrowser = readFileSync(`/proc/${name}/cmdline`, "utf8").includes("--remote-debugging");
+      const parent = readFileSync(`/proc/${name}/stat`, "utf8")
+        .replace(/^.*\) /, "")
+        .split(" ")[1];
+      if (isBrowser && Number(parent) === process.pid) return Number(name);
+    } catch {
+      // It ended.
+    }
+  }
+  return process.pid;
 }

@@ -59,6 +59,7 @@ EXPORT(weir_page_part_size) size_t weir_page_part_size(int part);
 EXPORT(weir_page_load) bool weir_page_load(const char *name);
 EXPORT(weir_page_info) bool weir_page_info(void);
 EXPORT(weir_page_view) bool weir_page_view(int device);
+EXPORT(weir_page_prepare) bool weir_page_prepare(int device);
 EXPORT(weir_page_whatif) bool weir_page_whatif(const char *conf, int device, double memory);
 EXPORT(weir_page_pickle) bool weir_page_pickle(const char *conf, int device, double memory);
 
@@ -215,6 +216,26 @@ static bool open_replayer(int device) {
 
 static void write_whatif(weir__sink *sink, const void *context) { weir__whatif_write(context, sink); }
 
+/* Predicts the rows that are the same under all settings, unless that was done. */
+static bool predict_own_rows(const weir__whatif *whatif) {
+  for (size_t row = 0; row < WEIR__WHATIF_OWN_ROWS && (!page.has_own_rows || page.memory != whatif->memory); row++) {
+    weir__whatif_predict(whatif, row, &page.rows[row], NULL);
+    if (page.rows[row].p.status)
+      return false;
+  }
+  page.has_own_rows = true;
+  page.memory = whatif->memory;
+  return true;
+}
+
+/* Does what the first prediction of a device needs, so that it does not take longer than others. */
+bool weir_page_prepare(int device) {
+  if (!is_loaded() || !open_replayer(device))
+    return false;
+  return predict_own_rows(&(weir__whatif){
+      .history = page.replayer, .file = page.name, .device = device, .costs = &page.costs, .rows = page.rows});
+}
+
 /* Predicts under settings; the answer as JSON is the next part. */
 static bool predict(const char *conf, int device, double memory, weir__whatif_history **history) {
   weir__settings settings;
@@ -229,13 +250,8 @@ static bool predict(const char *conf, int device, double memory, weir__whatif_hi
                                .memory = memory > 0 ? (uint64_t)memory : 0,
                                .costs = &page.costs,
                                .rows = page.rows};
-  for (size_t row = 0; row < WEIR__WHATIF_OWN_ROWS && (!page.has_own_rows || page.memory != whatif.memory); row++) {
-    weir__whatif_predict(&whatif, row, &page.rows[row], NULL);
-    if (page.rows[row].p.status)
-      return false;
-  }
-  page.has_own_rows = true;
-  page.memory = whatif.memory;
+  if (!predict_own_rows(&whatif))
+    return false;
   weir__whatif_predict(&whatif, WEIR__WHATIF_OWN_ROWS, &page.rows[WEIR__WHATIF_OWN_ROWS], history);
   if (page.rows[WEIR__WHATIF_OWN_ROWS].p.status)
     return false;
