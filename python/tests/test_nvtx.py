@@ -5,6 +5,7 @@ Names of PyTorch's test_cuda.py are kept where a test is its counterpart.
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -117,6 +118,8 @@ def test_profiler():
     profiler.stop()
     with profiler.profile() as nothing:
         assert nothing is None
+    with pytest.raises(AssertionError, match="does not need profiler initialization"):
+        profiler.init("file")
 
 
 @pytest.mark.skipif(not is_soft, reason="a GPU reports its work to its own tools")
@@ -144,6 +147,38 @@ def test_profile_stops_after_an_error(history):
     weir.empty(512).fill_(1)
     weir.synchronize()
     assert annotations() == []
+
+
+def test_tool(tmp_path):
+    """The tool gets ranges, and the memory of the process's allocator without a call."""
+    tool = os.environ.get("WEIR_TEST_NVTX")
+    if not tool:
+        pytest.skip("WEIR_TEST_NVTX names no tool")
+    log = tmp_path / "log"
+    run_python(
+        """
+        import weir
+        with weir.nvtx.range("allocates"):
+            assert weir.nvtx.range_push("inner") == 1 and weir.nvtx.range_pop() == 1
+            weir.nvtx.mark("now")
+            a = weir.empty(100)
+        del a
+        """,
+        NVTX_INJECTION64_PATH=tool,
+        WEIR_FAKE_NVTX_LOG=str(log),
+    )
+    assert log.read_text().splitlines() == [
+        "push allocates",
+        "push inner",
+        "pop",
+        "mark now",
+        "initialize 1",
+        "domain weir",
+        "heap 2097152",
+        "region 0 100",
+        "pop",
+        "unregister 0",
+    ]
 
 
 def test_import_starts_nothing():

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["profile", "start", "stop"]
 
 
+def init(output_file: str, flags: list[str] | None = None, output_mode: str = "key_value") -> None:
+    """Raises AssertionError, as PyTorch does with CUDA 12 and later, where the call has nothing to do."""
+    raise AssertionError("CUDA12+ does not need profiler initialization!")
+
+
 def start() -> None:
     """Starts collecting. Raises CudaError if the driver refuses."""
     check_error(cudart().cudaProfilerStart())

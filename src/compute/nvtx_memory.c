@@ -13,6 +13,7 @@
 #include "base/base.h"
 #include "base/system.h"
 #include "base/thread.h"
+#include "compute/compute.h"
 #include "compute/nvtx.h"
 #include "weir/adapter.h"
 #include "weir/nvtx.h"
@@ -26,8 +27,12 @@ static bool is_wanted; /* the tool has the functions below */
 
 static void attach(void) {
   const char *setting = weir__secure_getenv("WEIR_NVTX_MEMORY");
+  weir__on_device on;
   if (setting && strcmp(setting, "0") == 0)
     return;
+  /* compute-sanitizer allows the extension only once there is a context. */
+  if (weir_nvtx_is_listening() && weir_is_initialized() && !weir__compute_enter(__func__, -1, &on))
+    weir__compute_leave(&on);
   weir__nvtx_segment segment = {1, WEIR__NVTX_MEMORY_SLOTS, slots};
   weir__nvtx_extension extension = {.version = WEIR__NVTX_VERSION,
                                     .size = sizeof extension,
