@@ -2,6 +2,7 @@
  * Ranges, marks and the memory of an allocator, for a tool (fake_nvtx.c, in a child process) and for recordings; and the
  * work of a profiled software device.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,6 +353,48 @@ static void test_changes_in_a_range(void **state) {
   assert_false(weir_history_is_on_anywhere());
 }
 
+/* Ranges, marks and profiled work of several threads, while recording is turned on and off. */
+enum { THREADS = 4, ROUNDS = 200 };
+
+static void *use_ranges(void *data) {
+  weir_allocator *allocator = data;
+  weir_stream stream = default_stream(0);
+  for (int i = 0; i < ROUNDS; i++) {
+    weir_nvtx_range_push("outer");
+    weir_nvtx_range_push("inner");
+    uint64_t range = weir_nvtx_range_start("across");
+    allocate(allocator);
+    assert_ok(weir_stream_spin(stream, 1));
+    weir_nvtx_mark("mark");
+    weir_nvtx_range_end(range);
+    weir_nvtx_range_pop();
+    weir_nvtx_range_pop();
+  }
+  assert_int_equal(weir_nvtx_range_pop(), WEIR_NVTX_NOT_TRACKED);
+  return NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  pthread_t threads[THREADS];
+  weir_allocator *allocator = recording();
+  weir_history_options off;
+  weir_history_options_init(&off);
+  off.mode = WEIR_HISTORY_OFF;
+  assert_ok(weir_profiler_start());
+  for (int i = 0; i < THREADS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, use_ranges, allocator), 0);
+  for (int i = 0; i < 20; i++) {
+    weir_snapshot_destroy(snapshot_of(allocator));
+    assert_ok(weir_history_record(allocator, &off));
+    recording();
+  }
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  assert_ok(weir_stream_synchronize(default_stream(0)));
+  assert_ok(weir_profiler_stop());
+}
+
 static void test_device_range(void **state) {
   (void)state;
   weir_allocator *allocator = recording();
@@ -444,6 +487,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(test_nothing_listens, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_phases, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_changes_in_a_range, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_threads, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_device_range, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_work, runtime_setup, runtime_teardown),
   };
