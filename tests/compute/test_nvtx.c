@@ -2,6 +2,7 @@
  * Ranges, marks and the memory of an allocator, for a tool (fake_nvtx.c, in a child process) and for recordings; and the
  * work of a profiled software device.
  */
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,15 @@
 /* ---- Children with a tool ---- */
 
 static char log_path[] = "/tmp/weir-nvtx-XXXXXX";
+
+/* The path of a file beside this program: the build folder may have been moved. */
+static const char *beside(const char *name, char path[PATH_MAX]) {
+  ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+  path[length > 0 ? length : 0] = 0;
+  char *end = strrchr(path, '/');
+  snprintf(end ? end + 1 : path, PATH_MAX - (size_t)(end ? end + 1 - path : 0), "%s", name);
+  return path;
+}
 
 /* Waits for a child, and returns what the tool wrote, to be freed. */
 static char *read_log(pid_t child) {
@@ -39,7 +49,8 @@ static char *run_under_tool(const char *what, const char *mode) {
   fflush(NULL);
   pid_t child = fork();
   if (!child) {
-    setenv("NVTX_INJECTION64_PATH", WEIR_TEST_NVTX, 1);
+    char path[PATH_MAX];
+    setenv("NVTX_INJECTION64_PATH", beside(WEIR_TEST_NVTX, path), 1);
     setenv("WEIR_FAKE_NVTX_LOG", log_path, 1);
     setenv("WEIR_FAKE_NVTX", mode, 1);
     unlink(log_path);
@@ -54,10 +65,11 @@ static char *run_overrun(const char *what) {
   fflush(NULL);
   pid_t child = fork();
   if (!child) {
-    setenv("NVTX_INJECTION64_PATH", WEIR_TEST_NVTX, 1);
+    char path[PATH_MAX];
+    setenv("NVTX_INJECTION64_PATH", beside(WEIR_TEST_NVTX, path), 1);
     setenv("WEIR_FAKE_NVTX_LOG", log_path, 1);
     setenv("WEIR_DRIVER", "soft", 1);
-    execl(WEIR_TEST_OVERRUN, "overrun", what, (char *)NULL);
+    execl(beside(WEIR_TEST_OVERRUN, path), "overrun", what, (char *)NULL);
     _exit(99);
   }
   return read_log(child);
