@@ -24,7 +24,7 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _device, _lazy, graphs, memory, random, streams
+from weir import _device, _lazy, graphs, memory, nvtx, profiler, random, streams
 from weir._device import *
 from weir._device import _CudaDeviceProperties, _exchange_device, _maybe_exchange_device, _parse_visible_devices
 from weir._lazy import *
