@@ -115,6 +115,7 @@ static weir__builtin *plain_kernel(weir_dtype dtype) {
   return &kernels[at];
 }
 
+/* On the software device the workspace of cuBLAS is allocated too, so that memory is used as on a GPU. */
 static weir_status multiply_plainly(const char *caller, const factors *f, const weir_array *out, weir_stream stream) {
   weir__matmul_args args = {.m = (uint64_t)f->m,
                             .n = (uint64_t)f->n,
@@ -137,8 +138,9 @@ static weir_status multiply_plainly(const char *caller, const factors *f, const 
   weir_launch_dims dims = {.grid = {(unsigned)blocks, (unsigned)columns,
                                     (unsigned)(args.batch < MOST_BATCHES_IN_GRID ? args.batch : MOST_BATCHES_IN_GRID)},
                            .block = {ROWS_OF_A_BLOCK}};
-  void *params[] = {&args};
-  return weir__array_run(caller, plain_kernel(out->dtype), weir__is_host(out), stream, dims, params);
+  void *params[] = {&args}, *handle;
+  weir_status status = weir__is_host(out) ? WEIR_OK : weir__fail_as(caller, weir_blas_handle(stream, &handle));
+  return status ? status : weir__array_run(caller, plain_kernel(out->dtype), weir__is_host(out), stream, dims, params);
 }
 
 /* ---- A product by cuBLAS ---- */
