@@ -26,9 +26,7 @@ enum {
   BFLOAT16 = 15
 };
 
-template <class R> struct complex_of {
-  R re, im;
-};
+template <class R> struct complex_of { R re, im; };
 typedef complex_of<double> cdouble;
 
 __device__ static inline cdouble make_complex(double re, double im) { return {re, im}; }
