@@ -29,6 +29,9 @@ const weir_cli_variable weir_cli_environment[] = {
     {NULL, "NVTX_INJECTION64_PATH", "the path of a library", "no tool",
      "the library of a profiler or checker that gets ranges and memory through NVTX; such tools set it themselves"},
     {NULL, "WEIR_NVTX_MEMORY", "0 or 1", "1", "0 does not report memory to such a tool"},
+    {NULL, "CUBLAS_WORKSPACE_CONFIG", ":KIB:COUNT, repeated", ":4096:2:16:8, or 32 MiB on devices of capability 9.0",
+     "the size of the workspaces of matrix products"},
+    {NULL, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1", NULL, "allows TF32 in matrix products, whatever the program sets"},
     {NULL, "TMPDIR", "a folder", "/tmp", "where source and object files are while a kernel is compiled"},
 
     {"Allocator", "WEIR_ALLOC_CONF", "key:value pairs, see 'weir help settings'", "the first of PyTorch's that is set",
