@@ -39,7 +39,8 @@
   X(host)                                                                                                              \
   X(ipc)                                                                                                               \
   X(offline)                                                                                                           \
-  X(kernel)
+  X(kernel)                                                                                                            \
+  X(blas)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)

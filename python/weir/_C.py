@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from weir import _lazy, _weir, memory
 from weir._device import get_arch_list
+from weir._settings import _set_allow_tf32 as _set_cublas_allow_tf32
+from weir._settings import set_float32_matmul_precision as _set_float32_matmul_precision
 from weir._weir import *
 from weir._weir import (
     _can_access_peer as _cuda_canDeviceAccessPeer,
@@ -16,6 +18,7 @@ from weir._weir import (
     _cuda_beginAllocateToPool,
     _cuda_changeCurrentAllocator,
     _cuda_checkPoolLiveAllocations,
+    _cuda_clearCublasWorkspaces,
     _cuda_CUDAAllocator,
     _cuda_CUDAAllocator_AllocatorState,
     _cuda_cudaCachingAllocator_enable,
@@ -31,6 +34,7 @@ from weir._weir import (
     _cuda_getAllocatorBackend,
     _cuda_getCheckpointState,
     _cuda_getCompiledVersion,
+    _cuda_getCurrentBlasHandle,
     _cuda_getMemoryFraction,
     _cuda_getMemoryMetadata,
     _cuda_hostMemoryStats,
@@ -53,13 +57,24 @@ from weir._weir import (
     _device_count as _cuda_getDeviceCount,
     _exchange_device as _cuda_exchangeDevice,
     _free_And_Remove_DeleterFn,
+    _get_cublas_allow_bf16_reduced_precision_reduction,
+    _get_cublas_allow_fp16_accumulation,
+    _get_cublas_allow_fp16_reduced_precision_reduction,
+    _get_cublas_allow_tf32,
+    _get_deterministic_algorithms,
+    _get_deterministic_algorithms_warn_only,
     _get_device_properties,
+    _get_float32_matmul_precision,
     _get_sync_debug_mode as _cuda_get_sync_debug_mode,
     _has_primary_context as _cuda_hasPrimaryContext,
     _has_Standard_Deleter,
     _is_current_stream_capturing as _cuda_isCurrentStreamCapturing,
     _is_in_bad_fork as _cuda_isInBadFork,
     _maybe_exchange_device as _cuda_maybeExchangeDevice,
+    _set_cublas_allow_bf16_reduced_precision_reduction,
+    _set_cublas_allow_fp16_accumulation,
+    _set_cublas_allow_fp16_reduced_precision_reduction,
+    _set_deterministic_algorithms,
     _set_device as _cuda_setDevice,
     _set_sync_debug_mode as _cuda_set_sync_debug_mode,
 )
@@ -136,6 +151,20 @@ def _cuda_unlock_mutex() -> None:
 def _tensors_data_ptrs_at_indices_equal(tensors: list[Any], data_ptrs: list[int], indices: Iterable[int], /) -> bool:
     """Whether the arrays with these indices are at the given addresses."""
     return all(tensors[index].data_ptr() == data_ptrs[index] for index in indices)
+
+
+def _cuda_get_cudnn_benchmark_limit() -> int:
+    """Returns a flag of weir.backends.cudnn, which is kept without effect."""
+    from weir.backends import cudnn
+
+    return cudnn.benchmark_limit
+
+
+def _cuda_set_cudnn_benchmark_limit(limit: int, /) -> None:
+    """Sets a flag of weir.backends.cudnn, which is kept without effect."""
+    from weir.backends import cudnn
+
+    cudnn.benchmark_limit = limit
 
 
 def __getattr__(name: str) -> object:

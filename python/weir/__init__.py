@@ -24,7 +24,7 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _device, _lazy, _traceback, graphs, memory, random, streams
+from weir import _device, _lazy, _settings, _traceback, graphs, memory, random, streams
 from weir._device import *
 from weir._device import (
     _check_bf16_tensor_supported,
@@ -45,6 +45,7 @@ from weir._device import (
     _transform_uuid_to_ordinals,
 )
 from weir._lazy import *
+from weir._settings import *
 from weir._traceback import *
 from weir._weir import AcceleratorError, Device, Generator
 from weir.graphs import *
@@ -68,6 +69,7 @@ __all__ = [
     "init",
     "is_initialized",
     *_device.__all__,
+    *_settings.__all__,
     *_traceback.__all__,
     *graphs.__all__,
     *memory.__all__,
