@@ -131,6 +131,8 @@ def test_counts_of_nvml(monkeypatch):
         weir._raw_device_count_nvml()
     with pytest.raises(OSError):
         weir._raw_device_uuid_nvml()
+    with pytest.raises(RuntimeError, match="cuda driver can't be loaded, is cuda enabled?"):
+        weir._get_pynvml_handler()
     assert weir._device_count_nvml() == -1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1234")
     assert weir._device_count_nvml() == -1
@@ -183,7 +185,7 @@ def test_nvml_that_fails(monkeypatch):
 
 def test_nvml_device_index(monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: fake_nvml(2, ["GPU-ab12", "GPU-ac34"]))
-    assert weir._get_nvml_device_index(0) == 0
+    assert weir._get_nvml_device_index(0) == 0 and weir._get_pynvml_handler(0) == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert weir._get_nvml_device_index(0) == 3 and weir._get_nvml_device_index("cuda:1") == 1
     with pytest.raises(RuntimeError, match=r"device 2 is not visible \(CUDA_VISIBLE_DEVICES=\[3, 1\]\)"):
@@ -194,6 +196,7 @@ def test_nvml_device_index(monkeypatch):
 
 @pytest.mark.skipif(is_soft, reason="needs NVIDIA's driver")
 def test_nvml_get_handler():
+    assert weir._get_pynvml_handler()
     assert weir._raw_device_count_nvml() >= weir.device_count()
     assert all(uuid.startswith("GPU-") for uuid in weir._raw_device_uuid_nvml())
     assert weir._device_count_nvml() == weir.device_count()

@@ -36,6 +36,7 @@ from weir._device import (
     _exchange_device,
     _extract_arch_version,
     _get_nvml_device_index,
+    _get_pynvml_handler,
     _is_compiled,
     _maybe_exchange_device,
     _nvml_based_avail,

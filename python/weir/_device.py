@@ -431,6 +431,20 @@ def _get_nvml_device_index(device: Any) -> int:
     return visible[index]
 
 
+def _get_pynvml_handler(device: Any = None) -> int:
+    """Returns NVML's handle of a device. Weir needs no package for NVML."""
+    from ctypes import byref, c_void_p
+
+    try:
+        library = _nvml()
+    except OSError as error:
+        raise RuntimeError("cuda driver can't be loaded, is cuda enabled?") from error
+    handle = c_void_p()
+    if library is None or library.nvmlDeviceGetHandleByIndex_v2(_get_nvml_device_index(device), byref(handle)) != 0:
+        raise RuntimeError("Can't get device handle")
+    return handle.value or 0
+
+
 def _is_compiled() -> bool:
     """Whether this is a build with CUDA: every build of Weir is."""
     return True
