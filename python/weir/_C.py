@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+_CUDAPluggableAllocator = _cuda_CUDAAllocator
 _has_cuda: bool = True
 _has_magma: bool = False
 _has_cudnn: bool = False
