@@ -283,7 +283,9 @@ def test_deterministic_debug_mode():
         weir.use_deterministic_algorithms(True, True)
 
 
-@pytest.mark.parametrize("config, is_reproducible", [(None, False), (":4096:2", False), (":4096:8", True), (":16:8", True)])
+@pytest.mark.parametrize(
+    "config, is_reproducible", [(None, False), (":4096:2", False), (":4096:8", True), (":16:8", True)]
+)
 def test_cublas_config_alert(monkeypatch, config, is_reproducible):
     if config is None:
         monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)

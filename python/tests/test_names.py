@@ -1,4 +1,4 @@
-"""Small names of torch.cuda and torch._C: what the library supports, warnings at the start, locks, stacks on request."""
+"""Small names of torch.cuda and torch._C: what is supported, warnings at the start, locks, stacks on request."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ def test_import_touches_no_device():
 @pytest.mark.skipif(is_soft, reason="needs NVIDIA's driver")
 def test_import_leaves_the_driver_alone():
     """The driver was not initialized (CUDA_ERROR_NOT_INITIALIZED is 3)."""
-    code = "import ctypes, weir; x = ctypes.c_int(-1); print(ctypes.CDLL('libcuda.so.1').cuDeviceGetCount(ctypes.byref(x)))"
+    code = """
+        import ctypes, weir
+        print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int(-1))))
+        """
     assert run_python(code).stdout.strip() == "3"
 
 

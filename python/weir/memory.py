@@ -347,7 +347,7 @@ def ipc_collect() -> None:
     _lazy_init()
 
 
-# Held around work that must not run at the same time as that of another thread in _free_mutex(), such as collectives.
+# The lock of _free_mutex().
 _free_lock = allocate_lock()
 
 
@@ -361,7 +361,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class _free_mutex:
-    """A context manager that holds the process's lock for memory that libraries with collectives must not free."""
+    """A context manager for work that must not run on two threads at once, such as the calls of a collective."""
 
     def __enter__(self) -> None:
         _free_lock.acquire()

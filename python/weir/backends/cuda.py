@@ -1,7 +1,7 @@
 """Settings of matrix products on devices, with the names of torch.backends.cuda.
 
-Not here, since Weir does not use the libraries: the plan cache of cuFFT, the choice of a library for linear algebra, and
-the kernels of scaled dot product attention.
+Not here, since Weir does not use the libraries: the plan cache of cuFFT, the choice of a library for linear algebra,
+and the kernels of scaled dot product attention.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class cuBLASModule:
     allow_tf32: whether products of float32 may use TF32, which has 10 bits of mantissa.
     fp32_precision: the same as a text: "ieee", "tf32", or "none", which inherits.
     allow_fp16_reduced_precision_reduction, allow_bf16_reduced_precision_reduction: whether partial sums of 16-bit
-        products may be added in 16 bits. Set to a bool, or to a pair of bools of which the second says whether a product
-        may be split along the summed dimension; that one is read as ..._split_k.
+        products may be added in 16 bits. Set to a bool, or to a pair of bools of which the second says whether a
+        product may be split along the summed dimension; that one is read as ..._split_k.
     allow_fp16_accumulation: whether products of float16 are accumulated in float16.
     """
 
