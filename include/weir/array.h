@@ -234,8 +234,8 @@ weir_status weir_array_result_type(const weir_array *const *arrays, int count, c
 
 /* ---- Copies ---- */
 
-/* Copies all elements, converting the type, between any two places; src is broadcast to the shape of dst. Conversion
- * is done on the device: elements cross the bus in the smaller form or in the form of the destination.
+/* Copies all elements, converting the type, between any two places; src is broadcast to the shape of dst. Types are
+ * converted on a device: elements of the host cross in their type, and elements of a device in the new one.
  *
  * The stream is one of the destination's device, or of the source's if the destination is on the host. Between two
  * devices the copy runs on the current stream of the source's device, or `stream` if it is that device's, and both
@@ -243,7 +243,8 @@ weir_status weir_array_result_type(const weir_array *const *arrays, int count, c
  *
  * If one side is on the host, the call waits for the copy, unless non_blocking is set and that side is pinned: then it
  * is done in the stream's order, and pinned memory of Weir is kept until then. A host destination that is not
- * contiguous always waits. A wait is an error during a capture. */
+ * contiguous always waits. During a capture a wait is an error, except that copies with pageable memory do not wait if
+ * non_blocking is set. */
 weir_status weir_array_copy(weir_array *dst, const weir_array *src, weir_stream stream, int non_blocking);
 
 /* A contiguous copy in a place, with a type: the methods to(), cpu(), cuda(), half() and others of torch.Tensor are
