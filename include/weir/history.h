@@ -57,6 +57,9 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
 /* 1 while recording is on. */
 int weir_history_is_on(const weir_allocator *allocator);
 
+/* 1 while an allocator of the process records. */
+int weir_history_is_on_anywhere(void);
+
 /* The bit of an action by name, such as "free_requested". WEIR_ERROR_INVALID_ARGUMENT if there is no such action. */
 weir_status weir_history_action(const char *name, unsigned *bit);
 
@@ -87,6 +90,13 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
 /* Adds an annotation, such as the beginning of a step: pairs of a key and a value, as
  * {"name", "forward", "stage", "START"}. Does nothing while recording is off. */
 weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count);
+
+/* Adds an annotation to the history of every allocator that records. A device that an allocator does not have counts
+ * as its first. */
+weir_status weir_history_annotate_all(int device, const char *const *pairs, size_t pair_count);
+
+/* The same for weir_history_mark. */
+weir_status weir_history_mark_all(int device, const char *text);
 
 /* Adds an entry with a text to the history of a device. Its action is user_defined. */
 weir_status weir_history_mark(weir_allocator *allocator, int device, const char *text);

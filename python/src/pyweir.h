@@ -46,7 +46,8 @@
   X(array)                                                                                                             \
   X(array_exchange)                                                                                                    \
   X(array_random)                                                                                                      \
-  X(jiterator)
+  X(jiterator)                                                                                                         \
+  X(nvtx)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)

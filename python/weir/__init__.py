@@ -24,7 +24,7 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _array, _device, _lazy, _settings, _traceback, graphs, memory, random, streams
+from weir import _array, _device, _lazy, _settings, _traceback, graphs, memory, nvtx, profiler, random, streams
 from weir._array import *
 from weir._array import _assert_async
 from weir._device import *
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> Any:
         from weir import serialization
 
         value = getattr(serialization, name)
-    elif name in ("cpu", "jiterator", "kernel", "serialization"):
+    elif name in ("_C", "backends", "cpu", "jiterator", "kernel", "serialization"):
         from importlib import import_module
 
         value = import_module(f"weir.{name}")
@@ -127,12 +127,3 @@ def __getattr__(name: str) -> Any:
 def _sleep(cycles: int) -> None:
     """Keeps the current stream busy for a number of cycles of the device clock."""
     current_stream()._spin(cycles)
-
-
-def __getattr__(name: str) -> object:
-    # Modules that few programs need are imported at their first use.
-    if name in ("_C", "backends", "kernel"):
-        from importlib import import_module
-
-        return import_module(f"weir.{name}")
-    raise AttributeError(f"module 'weir' has no attribute {name!r}")

@@ -446,6 +446,8 @@ static void test_history(void **state) {
   assert_error(INVALID_ARGUMENT, weir_history_annotate(NULL, 0, pairs, 1));
   assert_error(INVALID_ARGUMENT, weir_history_annotate(allocator, 0, NULL, 1));
   assert_error_says(INVALID_ARGUMENT, "value of pair 1", weir_history_annotate(allocator, 0, pairs, 2));
+  assert_error(INVALID_ARGUMENT, weir_history_annotate_all(0, NULL, 1));
+  assert_error_says(INVALID_ARGUMENT, "value of pair 1", weir_history_annotate_all(0, pairs, 2));
   assert_error(INVALID_ARGUMENT, weir_history_mark(NULL, 0, "text"));
   assert_error(INVALID_ARGUMENT, weir_history_mark_pointer(NULL, live, "text"));
   assert_error(INVALID_ARGUMENT, weir_history_mark_pointer(allocator, NULL, "text"));
@@ -464,6 +466,10 @@ static void test_history(void **state) {
   assert_ok(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.kept, 0);
   assert_int_equal(info.annotations, 0);
+  FOR_EACH_BAD_DEVICE(device) { /* counts as the first */
+    assert_ok(weir_history_annotate_all(device, pairs, 1));
+    assert_ok(weir_history_mark_all(device, device % 2 ? "text" : NULL));
+  }
 
   /* An empty text is not a phase; invalid numbers have no text and no frames. */
   uint32_t before = weir_history_enter_phase(NULL);
