@@ -116,7 +116,7 @@ static PyObject *empty_cache(PyObject *module, PyObject *unused) {
 
 static PyObject *allocator_address(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
-  return need_host() == 0 ? PyLong_FromVoidPtr(host) : NULL;
+  return pyweir_need_host() == 0 ? PyLong_FromVoidPtr(host) : NULL;
 }
 
 static PyMethodDef functions[] = {
