@@ -32,6 +32,7 @@
 
 #include "weir/dtype.h"
 #include "weir/host.h"
+#include "weir/random.h"
 #include "weir/status.h"
 #include "weir/stream.h"
 
@@ -234,8 +235,8 @@ weir_status weir_array_result_type(const weir_array *const *arrays, int count, c
 
 /* ---- Copies ---- */
 
-/* Copies all elements, converting the type, between any two places; src is broadcast to the shape of dst. Conversion
- * is done on the device: elements cross the bus in the smaller form or in the form of the destination.
+/* Copies all elements, converting the type, between any two places; src is broadcast to the shape of dst. Types are
+ * converted on a device: elements of the host cross in their type, and elements of a device in the new one.
  *
  * The stream is one of the destination's device, or of the source's if the destination is on the host. Between two
  * devices the copy runs on the current stream of the source's device, or `stream` if it is that device's, and both
@@ -243,7 +244,8 @@ weir_status weir_array_result_type(const weir_array *const *arrays, int count, c
  *
  * If one side is on the host, the call waits for the copy, unless non_blocking is set and that side is pinned: then it
  * is done in the stream's order, and pinned memory of Weir is kept until then. A host destination that is not
- * contiguous always waits. A wait is an error during a capture. */
+ * contiguous always waits. During a capture a wait is an error, except that copies with pageable memory do not wait if
+ * non_blocking is set. */
 weir_status weir_array_copy(weir_array *dst, const weir_array *src, weir_stream stream, int non_blocking);
 
 /* A contiguous copy in a place, with a type: the methods to(), cpu(), cuda(), half() and others of torch.Tensor are
@@ -390,6 +392,26 @@ weir_status weir_array_matmul(const weir_array *a, const weir_array *b, weir_str
  * device-side assertion, as in PyTorch, and on the host an error. */
 weir_status weir_array_index_select(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
                                     weir_array *out);
+
+/* out[i, j, ...] = a[i, indices[i, j, ...], ...], with the index in place of that of the dimension, as torch.gather. The
+ * indices are int64. */
+weir_status weir_array_gather(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
+                              weir_array *out);
+
+/* How often each value occurs in a vector of integers that are not negative, or the sum of the weights of its elements;
+ * as torch.bincount, int64 without weights, which may be NULL, float32 for weights of float32, otherwise float64. The
+ * call waits for the stream to find the largest value. */
+weir_status weir_array_bincount(const weir_array *a, const weir_array *weights, int64_t minlength, weir_stream stream,
+                                weir_array *out);
+
+/* Categories, with the probabilities that the rows of `a` have up to a factor, as torch.multinomial on a device: int64
+ * of shape [samples] or [rows, samples]. Without replacement one sample can be drawn. Elements that are negative, not
+ * finite or all 0 are a device-side assertion. generator NULL is the default one. The numbers are not PyTorch's. */
+weir_status weir_array_multinomial(weir_generator *generator, const weir_array *a, int64_t samples, int replacement,
+                                   weir_stream stream, weir_array *out);
+
+/* A device-side assertion that the only element is not 0, as torch._assert_async. On the host it is an error. */
+weir_status weir_array_assert_async(const weir_array *a, weir_stream stream);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,7 @@
  *
  * The library is loaded when it is first needed (weir_library_find says from where). The software device has no cuBLAS:
  * its matrix products are plain kernels, its handles are tokens that identify thread and device, and the settings are
- * kept without effect.
+ * kept without effect. Workspaces are allocated all the same, so that memory is used as on a GPU.
  */
 #ifndef WEIR_BLAS_H
 #define WEIR_BLAS_H
@@ -29,7 +29,8 @@ weir_status weir_blas_handle(weir_stream stream, void **handle);
  * on devices of capability 9 and 8.125 MiB on others. A value that cannot be parsed is ignored with a warning. */
 weir_status weir_blas_workspace_bytes(int device, uint64_t *bytes);
 
-/* Frees the workspaces of all handles, in the order of their streams. No other thread may be in a matrix product. */
+/* Frees the workspaces of all handles, in the order of their streams. No other thread may be in a matrix product. Call it
+ * before weir_shutdown, which refuses while memory of the process default allocator is allocated. */
 weir_status weir_blas_clear_workspaces(void);
 
 /* ---- Settings of the process, with PyTorch's defaults ----
