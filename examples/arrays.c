@@ -2,7 +2,6 @@
  * Typed arrays: a linear model is fitted to points by gradient descent. There is no autograd, so the program computes the
  * gradient, and then runs one step as a captured graph.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <weir/array.h>
@@ -79,8 +78,11 @@ int main(void) {
   double last = value_of(&loss), largest_error = 0;
   weir_array result = {0};
   check(weir_array_to(&weights, weir_place_host(), WEIR_FLOAT64, stream, 0, &result));
-  for (int i = 0; i < FEATURES; i++)
-    largest_error = fmax(largest_error, fabs(((double *)result.data)[i] - truth[i]));
+  for (int i = 0; i < FEATURES; i++) {
+    double error = ((double *)result.data)[i] - truth[i];
+    error = error < 0 ? -error : error;
+    largest_error = error > largest_error ? error : largest_error;
+  }
   printf("the loss fell from %.3f to %s\n", first, last < 1e-6 ? "less than 0.000001" : "too large a value");
   printf("the weights are %.3f %.3f %.3f\n", ((double *)result.data)[0], ((double *)result.data)[1],
          ((double *)result.data)[2]);

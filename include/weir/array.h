@@ -32,6 +32,7 @@
 
 #include "weir/dtype.h"
 #include "weir/host.h"
+#include "weir/random.h"
 #include "weir/status.h"
 #include "weir/stream.h"
 
@@ -391,6 +392,26 @@ weir_status weir_array_matmul(const weir_array *a, const weir_array *b, weir_str
  * device-side assertion, as in PyTorch, and on the host an error. */
 weir_status weir_array_index_select(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
                                     weir_array *out);
+
+/* out[i, j, ...] = a[i, indices[i, j, ...], ...], with the index in place of that of the dimension, as torch.gather. The
+ * indices are int64. */
+weir_status weir_array_gather(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
+                              weir_array *out);
+
+/* How often each value occurs in a vector of integers that are not negative, or the sum of the weights of its elements;
+ * as torch.bincount, int64 without weights, which may be NULL, float32 for weights of float32, otherwise float64. The
+ * call waits for the stream to find the largest value. */
+weir_status weir_array_bincount(const weir_array *a, const weir_array *weights, int64_t minlength, weir_stream stream,
+                                weir_array *out);
+
+/* Categories, with the probabilities that the rows of `a` have up to a factor, as torch.multinomial on a device: int64
+ * of shape [samples] or [rows, samples]. Without replacement one sample can be drawn. Elements that are negative, not
+ * finite or all 0 are a device-side assertion. generator NULL is the default one. The numbers are not PyTorch's. */
+weir_status weir_array_multinomial(weir_generator *generator, const weir_array *a, int64_t samples, int replacement,
+                                   weir_stream stream, weir_array *out);
+
+/* A device-side assertion that the only element is not 0, as torch._assert_async. On the host it is an error. */
+weir_status weir_array_assert_async(const weir_array *a, weir_stream stream);
 
 #ifdef __cplusplus
 }

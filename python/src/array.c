@@ -354,9 +354,26 @@ static PyObject *is_contiguous(PyObject *self, PyObject *unused) {
   return PyBool_FromLong(weir_array_is_contiguous(pyweir_array_of(self)));
 }
 
+/* Whether the program registered pageable memory with the driver. Without the GIL. */
+static bool is_registered(const void *pointer) {
+  weir_driver *driver;
+  unsigned type = 0;
+  return weir_get_driver(&driver) == WEIR_OK &&
+         !driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE,
+                                      (weir_cu_deviceptr)(uintptr_t)pointer) &&
+         type == WEIR_CU_MEMORY_TYPE_HOST;
+}
+
 static PyObject *is_pinned(PyObject *self, PyObject *unused) {
   (void)unused;
-  return PyBool_FromLong(pyweir_array_of(self)->place.kind == WEIR_PLACE_PINNED);
+  const weir_array *a = pyweir_array_of(self);
+  bool is_pinned = a->place.kind == WEIR_PLACE_PINNED;
+  if (a->place.kind == WEIR_PLACE_HOST && a->data && pyweir_started) {
+    PyThreadState *saved = pyweir_begin_call();
+    is_pinned = is_registered(a->data);
+    pyweir_end_call(saved);
+  }
+  return PyBool_FromLong(is_pinned);
 }
 
 static PyObject *device_index(PyObject *self, PyObject *unused) {

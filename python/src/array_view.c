@@ -430,7 +430,7 @@ static int assign(PyObject *self, PyObject *key, PyObject *value) {
   if (is_scalar < 0 || pyweir_array_check_writable(self) != 0)
     return -1;
   if (!is_scalar && !PYWEIR_IS_ARRAY(value)) {
-    PyErr_Format(PyExc_TypeError, "can't assign a %.100s to an array", Py_TYPE(value)->tp_name);
+    PyErr_Format(PyExc_TypeError, "can't assign a %.100s to elements of an array", Py_TYPE(value)->tp_name);
     return -1;
   }
   if (at(self, key, &view, &is_copy) != 0)

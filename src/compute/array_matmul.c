@@ -1,5 +1,5 @@
 /*
- * Matrix products, and elements at indices.
+ * Matrix products.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -201,7 +201,7 @@ static weir_status multiply_by_cublas(const char *caller, factors *f, const weir
   return weir__blas_gemm(caller, stream, &gemm);
 }
 
-/* ---- */
+/* ---- Either ---- */
 
 static weir_status check_types(const char *caller, const weir_array *a, const weir_array *b) {
   if (a->ndim == 0 || b->ndim == 0)
@@ -260,76 +260,6 @@ weir_status weir_array_matmul(const weir_array *a, const weir_array *b, weir_str
   if (!status && !is_direct)
     status = weir_array_copy(out, &result, stream, 1);
   release(&f);
-  weir_array_release(&result);
-  return weir__fail_as(__func__, weir__give_up(out, is_new, status));
-}
-
-/* ---- Elements at indices ---- */
-
-weir_status weir_array_index_select(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
-                                    weir_array *out) {
-  static weir__builtin kernel = WEIR__BUILTIN("index", "weir_index_select");
-  WEIR__CHECK_ARRAY(a);
-  WEIR__CHECK_ARRAY(indices);
-  WEIR__CHECK_ARGUMENT(out);
-  weir_status status = weir__check_dim(__func__, dim, a->ndim, &dim);
-  if (!status)
-    status = weir__check_same_place(__func__, a, indices);
-  if (!status)
-    status = weir__check_stream(__func__, a, stream);
-  if (!status && indices->ndim > 1)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: index_select(): Index is supposed to be a vector", __func__);
-  if (!status && indices->dtype != WEIR_INT64 && indices->dtype != WEIR_INT32)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: index_select(): Expected dtype int32 or int64 for index",
-                        __func__);
-  if (!status && a->ndim == 0)
-    status =
-        weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: index_select() cannot be applied to a 0-dim tensor", __func__);
-  if (status)
-    return status;
-  int64_t shape[WEIR_ARRAY_MAX_DIMS];
-  memcpy(shape, a->shape, sizeof shape);
-  shape[dim] = weir_array_count(indices);
-  bool is_new = false;
-  weir_array from = {0}, which = {0}, result = {0};
-  status = weir__prepare_out(__func__, a->place, a->dtype, a->ndim, shape, stream, out, &is_new);
-  bool is_direct = !status && weir_array_is_contiguous(out) && out->dtype == a->dtype &&
-                   (is_new || (out->storage != a->storage && out->storage != indices->storage));
-  if (!status)
-    status = weir_array_contiguous(a, stream, &from);
-  if (!status)
-    status = weir_array_contiguous(indices, stream, &which);
-  if (!status && !is_direct)
-    status =
-        weir_array_empty(weir__is_host(a) ? weir_place_host() : a->place, a->dtype, a->ndim, shape, stream, &result);
-  weir_array *target = is_direct ? out : &result;
-  if (!status && weir_array_count(target)) {
-    size_t size = weir_dtype_size(a->dtype);
-    weir__select_args args = {.outer = 1,
-                              .size = (uint64_t)a->shape[dim],
-                              .picked = (uint64_t)shape[dim],
-                              .inner = size == 16 ? 2 : 1, /* in halves, which need less alignment */
-                              .in = from.data,
-                              .indices = which.data,
-                              .out = target->data,
-                              .element_bytes = size == 16 ? 8 : (int)size,
-                              .index_is_64_bits = indices->dtype == WEIR_INT64};
-    for (int d = 0; d < a->ndim; d++)
-      *(d < dim ? &args.outer : &args.inner) *= d == dim ? 1 : (uint64_t)a->shape[d];
-    uint64_t blocks = (args.outer * args.picked * args.inner + WEIR__BLOCK - 1) / WEIR__BLOCK;
-    weir_launch_dims dims = {.grid = {(unsigned)blocks}, .block = {WEIR__BLOCK}};
-    void *params[] = {&args};
-    if (blocks > INT32_MAX)
-      status = weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the result is too large", __func__);
-    else
-      status = weir__array_run(__func__, &kernel, weir__is_host(a), stream, dims, params);
-    if (status == WEIR_ERROR_INVALID_ARGUMENT && weir__is_host(a))
-      status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: index out of range in self", __func__);
-  }
-  if (!status && !is_direct)
-    status = weir_array_copy(out, &result, stream, 1);
-  weir_array_release(&from);
-  weir_array_release(&which);
   weir_array_release(&result);
   return weir__fail_as(__func__, weir__give_up(out, is_new, status));
 }

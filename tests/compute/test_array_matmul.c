@@ -1,5 +1,5 @@
 /*
- * Matrix products against three nested loops, elements at indices, and the settings, handles and workspaces of cuBLAS.
+ * Matrix products against three nested loops, and the settings, handles and workspaces of cuBLAS.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -236,47 +236,6 @@ static void test_captured_matmul(void **state) {
   weir_array_release(&out);
 }
 
-/* ---- Elements at indices ---- */
-
-static void test_index_select(void **state) {
-  (void)state;
-  for (int t = 0; t < DTYPES; t++)
-    for (int on_host = 0; on_host < 2; on_host++) {
-      weir_place place = on_host ? weir_place_host() : weir_place_device(0);
-      weir_dtype dtype = all_dtypes[t];
-      weir_array host = random_host(dtype, 3, (int64_t[]){3, 5, 4}), a = {0}, indices = {0}, out = {0}, result = {0};
-      int64_t picked[] = {4, 0, 0, 2, 3, 4, 1};
-      assert_ok(
-          weir_array_from_memory(picked, weir_place_host(), WEIR_INT64, 1, (int64_t[]){7}, NULL, NULL, NULL, &indices));
-      weir_array there = {0};
-      assert_ok(weir_array_to(&indices, place, t % 2 ? WEIR_INT32 : WEIR_INT64, stream, 0, &there));
-      assert_ok(weir_array_to(&host, place, dtype, stream, 0, &a));
-      assert_ok(weir_array_index_select(&a, 1, &there, stream, &out));
-      assert_int_equal(out.shape[1], 7);
-      assert_ok(weir_array_to(&out, weir_place_host(), dtype, stream, 0, &result));
-      size_t size = weir_dtype_size(dtype);
-      for (int64_t i = 0; i < 3 * 7 * 4; i++)
-        assert_memory_equal((char *)result.data + (size_t)i * size,
-                            (char *)host.data + (size_t)(i / 28 * 20 + picked[i / 4 % 7] * 4 + i % 4) * size, size);
-      weir_array_release(&host);
-      weir_array_release(&a);
-      weir_array_release(&indices);
-      weir_array_release(&there);
-      weir_array_release(&out);
-      weir_array_release(&result);
-    }
-  weir_array a = {0}, indices = {0}, out = {0};
-  assert_ok(weir_array_empty(weir_place_host(), WEIR_FLOAT32, 1, (int64_t[]){3}, stream, &a));
-  assert_ok(weir_array_empty(weir_place_host(), WEIR_INT64, 1, (int64_t[]){1}, stream, &indices));
-  ((int64_t *)indices.data)[0] = 3;
-  assert_error_says(INVALID_ARGUMENT, "index out of range in self",
-                    weir_array_index_select(&a, 0, &indices, stream, &out));
-  assert_error_says(INVALID_ARGUMENT, "Expected dtype int32 or int64 for index",
-                    weir_array_index_select(&a, 0, &a, stream, &out));
-  weir_array_release(&a);
-  weir_array_release(&indices);
-}
-
 /* ---- cuBLAS ---- */
 
 static void test_settings(void **state) {
@@ -369,8 +328,8 @@ int main(void) {
   runtime_need_device();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_matmul),       TEST(test_vectors),  TEST(test_matmul_errors), TEST(test_captured_matmul),
-      TEST(test_index_select), TEST(test_settings), TEST(test_handles),
+      TEST(test_matmul),          TEST(test_vectors),  TEST(test_matmul_errors),
+      TEST(test_captured_matmul), TEST(test_settings), TEST(test_handles),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,4 +100,39 @@ typedef struct weir__select_args {
   int element_bytes, index_is_64_bits;
 } weir__select_args;
 
+/* out[i, j, ...] = in[i, indices[i, j, ...], ...], where the index replaces that of dimension `dim`. */
+typedef struct weir__gather_args {
+  unsigned long long count, size, parts;    /* elements of `indices`; the size of `dim`; parts of an element */
+  unsigned long long shape[WEIR__MAX_DIMS]; /* of `indices` */
+  long long strides[WEIR__MAX_DIMS];        /* of `in`, in elements */
+  const void *in;
+  const long long *indices;
+  void *out;
+  int ndim, dim, part_bytes, unused;
+} weir__gather_args;
+
+typedef struct weir__bincount_args {
+  unsigned long long count;
+  const long long *in;
+  const void *weights; /* of the type of the result; NULL for ones */
+  void *out;           /* long long, float or double */
+  int out_dtype, unused;
+} weir__bincount_args;
+
+enum { WEIR__SCAN_BLOCK = 256, WEIR__SCAN_ITEMS = 4 };
+
+/* Sums of all elements up to each, for rows of contiguous doubles. */
+typedef struct weir__scan_args {
+  unsigned long long rows, columns;
+  const double *in;
+  double *out;
+} weir__scan_args;
+
+/* Categories whose cumulative probability is the first above a uniform number. */
+typedef struct weir__pick_args {
+  unsigned long long rows, columns, samples;
+  const double *probabilities, *cumulative, *uniform; /* [rows][columns], the same, [rows][samples] */
+  long long *out;
+} weir__pick_args;
+
 #endif
