@@ -295,8 +295,7 @@ static weir_status fill_dense(const char *caller, const weir_array *array, const
   weir_status status = WEIR_OK;
   if (whole) {
     void *params[] = {&at, &whole, (void *)pattern};
-    uint64_t blocks = (whole + WEIR__BLOCK - 1) / WEIR__BLOCK;
-    weir_launch_dims grid = {.grid = {(unsigned)(blocks > INT32_MAX ? INT32_MAX : blocks)}, .block = {WEIR__BLOCK}};
+    weir_launch_dims grid = weir__array_grid(weir__is_host(array), whole);
     status = weir__array_run(caller, &kernels[4], weir__is_host(array), stream, grid, params);
   }
   uint64_t rest = (bytes - whole * 16) / size;
