@@ -545,7 +545,22 @@ METRIC(power_draw)
 METRIC(clock_rate)
 #undef METRIC
 
+/* The CUDA version of the newest entry of the driver table. */
+static PyObject *compiled_version(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  static const int versions[] = {
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) since,
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need) since,
+#include "weir/driver_entries.h"
+  };
+  int newest = 0;
+  for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
+    newest = versions[i] > newest ? versions[i] : newest;
+  return PyLong_FromLong(newest);
+}
+
 static PyMethodDef methods[] = {
+    {"_cuda_getCompiledVersion", compiled_version, METH_NOARGS, "The CUDA version that this was written for: 12040."},
     {"_is_available", is_available, METH_NOARGS, NULL},
     {"_device_count", device_count, METH_NOARGS, NULL},
     {"_current_device", current_device, METH_NOARGS, NULL},

@@ -114,6 +114,11 @@ static PyObject *empty_cache(PyObject *module, PyObject *unused) {
   return call_host(weir_host_empty_cache);
 }
 
+static PyObject *allocator_address(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return pyweir_need_host() == 0 ? PyLong_FromVoidPtr(host) : NULL;
+}
+
 static PyMethodDef functions[] = {
     {"host_empty", host_empty, METH_O,
      "host_empty(nbytes, /)\n--\n\n"
@@ -122,6 +127,7 @@ static PyMethodDef functions[] = {
     {"_cuda_hostMemoryStats", host_stats, METH_NOARGS, "Returns the statistics of pinned memory as nested dicts."},
     {"_cuda_resetPeakHostMemoryStats", reset_peak, METH_NOARGS, "Resets the peaks to the current values."},
     {"_cuda_resetAccumulatedHostMemoryStats", reset_accumulated, METH_NOARGS, "Resets the totals to 0."},
+    {"_cuda_cudaHostAllocator", allocator_address, METH_NOARGS, "The address of the weir_host_allocator."},
     {"_host_emptyCache", empty_cache, METH_NOARGS, "Releases cached pinned memory."},
     {NULL, NULL, 0, NULL},
 };

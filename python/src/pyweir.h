@@ -40,12 +40,14 @@
   X(ipc)                                                                                                               \
   X(offline)                                                                                                           \
   X(kernel)                                                                                                            \
+  X(blas)                                                                                                              \
   X(dtype)                                                                                                             \
   X(storage)                                                                                                           \
   X(array)                                                                                                             \
   X(array_exchange)                                                                                                    \
   X(array_random)                                                                                                      \
-  X(jiterator)
+  X(jiterator)                                                                                                         \
+  X(nvtx)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)

@@ -282,11 +282,6 @@ def test_mem_get_info():
     del held
 
 
-def test_arch_list():
-    assert weir.get_arch_list() == ["compute_50"]
-    assert weir.get_gencode_flags() == "-gencode compute=compute_50,code=compute_50"
-
-
 # ---- Metrics ----
 
 

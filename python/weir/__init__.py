@@ -24,18 +24,40 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _array, _device, _lazy, graphs, memory, random, streams
+from weir import _array, _device, _lazy, _settings, _traceback, graphs, memory, nvtx, profiler, random, streams
 from weir._array import *
 from weir._array import _assert_async
 from weir._device import *
-from weir._device import _CudaDeviceProperties, _exchange_device, _maybe_exchange_device, _parse_visible_devices
+from weir._device import (
+    _check_bf16_tensor_supported,
+    _check_capability,
+    _check_cubins,
+    _CudaDeviceProperties,
+    _device_count_nvml,
+    _DeviceGuard,
+    _exchange_device,
+    _extract_arch_version,
+    _get_nvml_device_index,
+    _get_pynvml_handler,
+    _is_compiled,
+    _maybe_exchange_device,
+    _nvml_based_avail,
+    _parse_visible_devices,
+    _raw_device_count_nvml,
+    _raw_device_uuid_nvml,
+    _transform_uuid_to_ordinals,
+)
 from weir._lazy import *
+from weir._settings import *
 from weir._storage import TypedStorage, UntypedStorage
+from weir._traceback import *
 from weir._weir import AcceleratorError, Device, Generator, dtype, promote_types
 from weir.graphs import *
 from weir.memory import *
 from weir.random import *
+from weir.random import _get_device, _get_generator, _get_rng_state_offset, _set_rng_state_offset
 from weir.streams import *
+from weir.streams import _set_stream_by_id
 
 __version__: str = _weir.__version__
 
@@ -69,6 +91,8 @@ __all__ = [
     "promote_types",
     *_array.__all__,
     *_device.__all__,
+    *_settings.__all__,
+    *_traceback.__all__,
     *graphs.__all__,
     *memory.__all__,
     *random.__all__,
@@ -82,7 +106,7 @@ def __getattr__(name: str) -> Any:
         from weir import serialization
 
         value = getattr(serialization, name)
-    elif name in ("cpu", "jiterator", "kernel", "serialization"):
+    elif name in ("_C", "backends", "cpu", "jiterator", "kernel", "serialization"):
         from importlib import import_module
 
         value = import_module(f"weir.{name}")

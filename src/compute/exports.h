@@ -14,6 +14,7 @@
 #include "weir/dtype.h"
 #include "weir/jiterator.h"
 #include "weir/kernel.h"
+#include "weir/nvtx.h"
 #include "weir/random.h"
 #pragma GCC visibility pop
 
