@@ -292,18 +292,18 @@ weir_status weir_array_arange(weir_array *array, weir_scalar start, weir_scalar 
   X(19, LOGICAL_OR, "logical_or")                                                                                      \
   X(20, LOGICAL_XOR, "logical_xor")
 
-typedef enum weir_binary {
+typedef enum weir_binary_op {
 #define X(number, name, text) WEIR_BINARY_##name = number,
   WEIR_BINARY_MAP(X)
 #undef X
-} weir_binary;
+} weir_binary_op;
 
 /* a op b, element by element, with broadcasting. */
-weir_status weir_array_binary(weir_binary op, const weir_array *a, const weir_array *b, weir_stream stream,
+weir_status weir_array_binary(weir_binary_op op, const weir_array *a, const weir_array *b, weir_stream stream,
                               weir_array *out);
 
 /* array op scalar; scalar op array if is_reversed. */
-weir_status weir_array_binary_scalar(weir_binary op, const weir_array *array, weir_scalar scalar, int is_reversed,
+weir_status weir_array_binary_scalar(weir_binary_op op, const weir_array *array, weir_scalar scalar, int is_reversed,
                                      weir_stream stream, weir_array *out);
 
 /* a + alpha * b, as torch.add(a, b, alpha=alpha) in one pass. */
@@ -345,13 +345,13 @@ weir_status weir_array_add_scaled(const weir_array *a, const weir_array *b, weir
   X(31, IMAG, "imag")                                                                                                  \
   X(32, CONJ, "conj")
 
-typedef enum weir_unary {
+typedef enum weir_unary_op {
 #define X(number, name, text) WEIR_UNARY_##name = number,
   WEIR_UNARY_MAP(X)
 #undef X
-} weir_unary;
+} weir_unary_op;
 
-weir_status weir_array_unary(weir_unary op, const weir_array *a, weir_stream stream, weir_array *out);
+weir_status weir_array_unary(weir_unary_op op, const weir_array *a, weir_stream stream, weir_array *out);
 
 /* condition ? a : b with broadcasting; the condition is bool or uint8. */
 weir_status weir_array_where(const weir_array *condition, const weir_array *a, const weir_array *b, weir_stream stream,
@@ -370,17 +370,17 @@ weir_status weir_array_where(const weir_array *condition, const weir_array *a, c
   X(9, COUNT_NONZERO, "count_nonzero")    /* int64 */                                                                  \
   X(10, SUM_OF_SQUARES, "sum_of_squares") /* floats and complex numbers, which give their squared magnitudes */
 
-typedef enum weir_reduction {
+typedef enum weir_reduce_op {
 #define X(number, name, text) WEIR_REDUCE_##name = number,
   WEIR_REDUCE_MAP(X)
 #undef X
-} weir_reduction;
+} weir_reduce_op;
 
 /* Over the given dimensions, or over all if dim_count is 0. ARGMIN and ARGMAX take one dimension or all, for which the
  * index is that of the flattened array. keepdim leaves dimensions of size 1. 16-bit floats are accumulated in float32,
  * integers in int64. The order of additions depends on the shape alone, so results are reproducible on a device. If
  * *out is an array, the elements are first converted to its type in SUM, PROD and MEAN (torch's dtype argument). */
-weir_status weir_array_reduce(weir_reduction op, const weir_array *a, const int *dims, int dim_count, int keepdim,
+weir_status weir_array_reduce(weir_reduce_op op, const weir_array *a, const int *dims, int dim_count, int keepdim,
                               weir_stream stream, weir_array *out);
 
 /* Matrix product as torch.matmul: vectors, matrices, and batches of them with broadcasting. Both have one type. On a
@@ -393,8 +393,8 @@ weir_status weir_array_matmul(const weir_array *a, const weir_array *b, weir_str
 weir_status weir_array_index_select(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
                                     weir_array *out);
 
-/* out[i, j, ...] = a[i, indices[i, j, ...], ...], with the index in place of that of the dimension, as torch.gather. The
- * indices are int64. */
+/* out[i, j, ...] = a[i, indices[i, j, ...], ...], with the index in place of that of the dimension, as torch.gather.
+ * The indices are int64. */
 weir_status weir_array_gather(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
                               weir_array *out);
 

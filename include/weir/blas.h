@@ -1,5 +1,6 @@
 /*
- * cuBLAS: its handles, its workspaces, and the settings of matrix products (weir_array_matmul). Part of libweir_compute.
+ * cuBLAS: its handles, its workspaces, and the settings of matrix products (weir_array_matmul). Part of
+ * libweir_compute.
  *
  * The library is loaded when it is first needed (weir_library_find says from where). The software device has no cuBLAS:
  * its matrix products are plain kernels, its handles are tokens that identify thread and device, and the settings are
@@ -25,12 +26,13 @@ extern "C" {
  * The first call for a stream allocates the workspace from the allocator of weir/compute.h. */
 weir_status weir_blas_handle(weir_stream stream, void **handle);
 
-/* The size of a workspace: CUBLAS_WORKSPACE_CONFIG, which is a list of :KIB:COUNT, or PyTorch's default, which is 32 MiB
- * on devices of capability 9 and 8.125 MiB on others. A value that cannot be parsed is ignored with a warning. */
+/* The size of a workspace: CUBLAS_WORKSPACE_CONFIG, which is a list of :KIB:COUNT, or PyTorch's default, which is
+ * 32 MiB on devices of capability 9.0 and 8.125 MiB on others. A value that cannot be parsed is ignored with a
+ * warning. */
 weir_status weir_blas_workspace_bytes(int device, uint64_t *bytes);
 
-/* Frees the workspaces of all handles, in the order of their streams. No other thread may be in a matrix product. Call it
- * before weir_shutdown, which refuses while memory of the process default allocator is allocated. */
+/* Frees the workspaces of all handles, in the order of their streams. No other thread may be in a matrix product. Call
+ * it before weir_shutdown, which refuses while memory of the process default allocator is allocated. */
 weir_status weir_blas_clear_workspaces(void);
 
 /* ---- Settings of the process, with PyTorch's defaults ----

@@ -4,8 +4,6 @@
  */
 #include "array.h"
 
-#include <string.h>
-
 /* ---- Elementwise operations ---- */
 
 /* The stream of an operation on two arrays, of which the second may be NULL: that of a device, if one is there. */
@@ -496,6 +494,76 @@ static PyObject *index_select(PyObject *self, PyObject *args) {
   return pyweir_array_result(status, &made);
 }
 
+static PyObject *gather(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"dim", "index"};
+  PyObject *values[2] = {NULL, NULL};
+  int dim;
+  weir_array made = {0};
+  weir_stream stream;
+  weir_status status;
+  if (pyweir_parse_arguments("gather", names, 2, 2, args, count, keywords, values) != 0)
+    return NULL;
+  if (!values[0] || !values[1])
+    return PyErr_Format(PyExc_TypeError, "gather() takes a dimension and an Array of indices");
+  if (!PYWEIR_IS_ARRAY(values[1]))
+    return pyweir_type_error("an Array", values[1]);
+  const weir_array *index = pyweir_array_of(values[1]);
+  if (pyweir_int(values[0], &dim) != 0 || stream_of(pyweir_array_of(self), index, &stream) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_array_gather(pyweir_array_of(self), dim, index, stream, &made));
+  return pyweir_array_result(status, &made);
+}
+
+static PyObject *bincount(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"weights", "minlength"};
+  PyObject *values[2] = {Py_None, NULL};
+  int64_t minlength = 0;
+  weir_array made = {0};
+  weir_stream stream;
+  weir_status status;
+  if (pyweir_parse_arguments("bincount", names, 2, 2, args, count, keywords, values) != 0)
+    return NULL;
+  if (values[0] != Py_None && !PYWEIR_IS_ARRAY(values[0]))
+    return pyweir_type_error("an Array", values[0]);
+  const weir_array *weights = values[0] == Py_None ? NULL : pyweir_array_of(values[0]);
+  if ((values[1] && pyweir_parse_int64(values[1], &minlength) != 0) ||
+      stream_of(pyweir_array_of(self), weights, &stream) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_array_bincount(pyweir_array_of(self), weights, minlength, stream, &made));
+  return pyweir_array_result(status, &made);
+}
+
+static PyObject *multinomial(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"num_samples", "replacement", "generator"};
+  PyObject *values[3] = {NULL, Py_False, Py_None};
+  int64_t samples;
+  weir_generator *generator = NULL;
+  weir_array made = {0};
+  weir_stream stream;
+  weir_status status;
+  if (pyweir_parse_arguments("multinomial", names, 3, 2, args, count, keywords, values) != 0)
+    return NULL;
+  if (!values[0])
+    return PyErr_Format(PyExc_TypeError, "multinomial() missing required argument 'num_samples'");
+  int replacement = PyObject_IsTrue(values[1]);
+  if (replacement < 0 || pyweir_parse_int64(values[0], &samples) != 0 ||
+      (values[2] != Py_None && !(generator = pyweir_generator_get(values[2]))) ||
+      pyweir_array_stream(pyweir_array_of(self), &stream) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_array_multinomial(generator, pyweir_array_of(self), samples, replacement, stream, &made));
+  return pyweir_array_result(status, &made);
+}
+
+static PyObject *assert_async(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_stream stream;
+  weir_status status;
+  if (pyweir_array_stream(pyweir_array_of(self), &stream) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_array_assert_async(pyweir_array_of(self), stream));
+  return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
 /* _arange_(start, step) */
 static PyObject *arange(PyObject *self, PyObject *args) {
   PyObject *objects[2];
@@ -526,33 +594,6 @@ static PyObject *where(PyObject *self, PyObject *args) {
     return NULL;
   PYWEIR_CALL(status, weir_array_where(pyweir_array_of(self), pyweir_array_of(a), pyweir_array_of(b), stream, &made));
   return pyweir_array_result(status, &made);
-}
-
-/* _into(name, other, out): an operation by its name, into an array. */
-static PyObject *operate_into(PyObject *self, PyObject *args) {
-  const char *name;
-  PyObject *other;
-  PyObject *out;
-  if (!PyArg_ParseTuple(args, "sOO!:_into", &name, &other, &pyweir_array_type, &out))
-    return NULL;
-#define X(number, upper, lower)                                                                                        \
-  if (strcmp(name, lower) == 0)                                                                                        \
-    return binary(WEIR_BINARY_##upper, self, other, out);
-  WEIR_BINARY_MAP(X)
-#undef X
-#define X(number, upper, lower)                                                                                        \
-  if (strcmp(name, lower) == 0)                                                                                        \
-    return unary(WEIR_UNARY_##upper, self, out);
-  WEIR_UNARY_MAP(X)
-#undef X
-  if (strcmp(name, "matmul") != 0 || !PYWEIR_IS_ARRAY(other))
-    return PyErr_Format(PyExc_ValueError, "there is no operation '%s'", name);
-  weir_stream stream;
-  weir_status status;
-  if (pyweir_array_check_writable(out) != 0 || stream_of(pyweir_array_of(self), pyweir_array_of(other), &stream) != 0)
-    return NULL;
-  PYWEIR_CALL(status, weir_array_matmul(pyweir_array_of(self), pyweir_array_of(other), stream, pyweir_array_of(out)));
-  return pyweir_array_check(status) == 0 ? Py_NewRef(out) : NULL;
 }
 
 /* ---- The tables ---- */
@@ -649,10 +690,19 @@ PyMethodDef pyweir_array_operation_methods[] = {
      "matmul($self, other, /)\n--\n\nReturns the matrix product of vectors, matrices or batches of matrices."},
     {"index_select", index_select, METH_VARARGS,
      "index_select($self, dim, index, /)\n--\n\nReturns the elements at the indices of a dimension."},
+    {"gather", PYWEIR_FAST_KEYWORDS(gather),
+     "gather($self, dim, index)\n--\n\n"
+     "Returns elements whose position along a dimension is given by an array of indices, as torch.gather()."},
+    {"bincount", PYWEIR_FAST_KEYWORDS(bincount),
+     "bincount($self, weights=None, minlength=0)\n--\n\n"
+     "Counts how often each integer occurs in a vector, or adds the weights of its elements."},
+    {"multinomial", PYWEIR_FAST_KEYWORDS(multinomial),
+     "multinomial($self, num_samples, replacement=False, *, generator=None)\n--\n\n"
+     "Returns random indices, with the elements of each row as probabilities up to a factor. Needs a device."},
     {"item", item, METH_NOARGS, "item($self)\n--\n\nReturns the value of the only element. Waits for it."},
     {"_to", PYWEIR_FAST(to), NULL},
+    {"_assert_async", assert_async, METH_NOARGS, NULL},
     {"_arange_", arange, METH_VARARGS, NULL},
     {"_where", where, METH_VARARGS, NULL},
-    {"_into", operate_into, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

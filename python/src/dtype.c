@@ -180,7 +180,8 @@ int pyweir_add_dtype(PyObject *module) {
       return -1;                                                                                                       \
     made->it = WEIR_##upper;                                                                                           \
     objects[number] = (PyObject *)made;                                                                                \
-    if (PyModule_AddObjectRef(module, lower, objects[number]) != 0)                                                    \
+    /* The name bool would hide Python's in the stubs. */                                                              \
+    if (PyModule_AddObjectRef(module, number == WEIR_BOOL ? "bool_" : lower, objects[number]) != 0)                    \
       return -1;                                                                                                       \
   }
   WEIR_DTYPE_MAP(X)

@@ -263,7 +263,7 @@ def test_device_value():
         device < weir.Device(0)
     with pytest.raises(AttributeError):
         device.index = 2
-    for wrong in (lambda: weir.Device("cpu"), lambda: weir.Device(-1), lambda: weir.Device("cpu", 0)):
+    for wrong in (lambda: weir.Device("xpu"), lambda: weir.Device(-1), lambda: weir.Device("cpu", 0)):
         with pytest.raises(ValueError):
             wrong()
     for wrong in (lambda: weir.Device(), lambda: weir.Device("cuda", "1"), lambda: weir.Device("cuda", True)):

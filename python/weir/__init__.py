@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 # The types of elements. They are not in __all__, since some have names of Python's types.
 uint8, int8, int16, int32, int64 = _weir.uint8, _weir.int8, _weir.int16, _weir.int32, _weir.int64
 float16, bfloat16, float32, float64 = _weir.float16, _weir.bfloat16, _weir.float32, _weir.float64
-complex64, complex128, bool = _weir.complex64, _weir.complex128, _weir.bool
+complex64, complex128, bool = _weir.complex64, _weir.complex128, _weir.bool_
 half, float, double, cfloat, cdouble = float16, float32, float64, complex64, complex128
 short, int, long = int16, int32, int64
 

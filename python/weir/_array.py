@@ -35,8 +35,10 @@ __all__ = [
     "from_numpy",
     "full",
     "full_like",
+    "gather",
     "matmul",
     "mm",
+    "multinomial",
     "ones",
     "ones_like",
     "rand",
@@ -185,7 +187,7 @@ class Array(_Array):
 
     def bool(self) -> Array:
         """Converts to bool."""
-        return self._to(None, _weir.bool, False, False)
+        return self._to(None, _weir.bool_, False, False)
 
     def cfloat(self) -> Array:
         """Converts to complex64."""
@@ -439,7 +441,7 @@ class Array(_Array):
     def __getitem__(self, key: Any) -> Array:
         if key.__class__ is list or (key.__class__ is tuple and any(k.__class__ is list for k in key)):
             key = tuple(_index(k) for k in key) if key.__class__ is tuple else _index(key)
-        elif isinstance(key, _Array) and key.dtype is _weir.bool:
+        elif isinstance(key, _Array) and key.dtype is _weir.bool_:
             key, self = _positions(self, key)
         return _Array.__getitem__(self, key)
 
@@ -728,6 +730,18 @@ def bmm(input: Array, mat2: Array) -> Array:
     return input.bmm(mat2)
 
 
+def gather(input: Array, dim: int, index: Array) -> Array:
+    """Returns elements whose position along a dimension is given by an array of indices."""
+    return input.gather(dim, index)
+
+
+def multinomial(
+    input: Array, num_samples: int, replacement: builtins.bool = False, *, generator: Any = None
+) -> Array:
+    """Returns random indices, with the elements of each row as probabilities up to a factor. Needs a device."""
+    return input.multinomial(num_samples, replacement, generator=generator)
+
+
 def where(condition: Array, input: Any, other: Any) -> Array:
     """Returns the elements of `input` where the condition is true, and of `other` elsewhere."""
     if not isinstance(input, _Array):
@@ -810,17 +824,9 @@ def bernoulli(input: Array, *, generator: Any = None) -> Array:
 
 def _assert_async(input: Array, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
     """Breaks the device with an assertion if the only element of `input` is 0. Does not wait for it."""
-    count = input.numel()
-    if count != 1:
-        raise RuntimeError(
-            f"Boolean value of Tensor with {'more than one value' if count else 'no values'} is ambiguous"
-        )
-    if not input.is_cuda:
-        if not builtins.bool(input):
-            raise RuntimeError(message)
-        return
-    # An index out of range is an assertion on the device.
-    zeros(1, dtype=_weir.uint8, device=input.device).index_select(0, (input == 0).view(1).long())
+    if not input.is_cuda and input.numel() == 1 and not input:
+        raise RuntimeError(message)
+    input._assert_async()
 
 
 def _legacy(args: tuple[Any, ...], kind: dtype, device: Any) -> Array:

@@ -78,7 +78,7 @@ def classes(module: str, place: str) -> dict[str, type]:
     """The classes of a place, by name. There are no classes of complex arrays, as in PyTorch."""
     made: dict[str, type] = {}
     for name, title in TITLES.items():
-        facts = {"__module__": module, "__slots__": (), "dtype": getattr(_weir, name), "_place": place}
+        facts = {"__module__": module, "__slots__": (), "dtype": _weir._as_dtype(name), "_place": place}
         where = "the current device" if place == "cuda" else "the host"
         text = f"Makes an array of {name} on {where}, from sizes or from a sequence of values."
         if not name.startswith("complex"):

@@ -294,7 +294,7 @@ class TypedStorage:
 
     def bool(self) -> TypedStorage:
         """Converts to bool."""
-        return self._to(_weir.bool)
+        return self._to(_weir.bool_)
 
     def complex_float(self) -> TypedStorage:
         """Converts to complex64."""

@@ -6,12 +6,10 @@ cannot move arrays to another device.
 
 from __future__ import annotations
 
-import builtins
-import io
 import os
 import pickle
 
-from weir import _array, _storage, _weir
+from weir import _legacy, _storage
 from weir._storage import TypedStorage, UntypedStorage
 
 TYPE_CHECKING = False
@@ -61,7 +59,7 @@ class _Unpickler(pickle.Unpickler):
         self.storages: dict[int, tuple[Any, UntypedStorage]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        is_dtype = module == "weir" and isinstance(getattr(_weir, name, None), _weir.dtype)
+        is_dtype = module == "weir" and name in _legacy.TITLES
         if self.weights_only and (module, name) not in _ALLOWED and not is_dtype:
             raise pickle.UnpicklingError(
                 f"Weights only load failed: the file refers to {module}.{name}. Loading it with weights_only=False can "

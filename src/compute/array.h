@@ -37,6 +37,10 @@ weir_status weir__not_implemented(const char *caller, const char *operation, wei
 weir_status weir__array_run(const char *caller, weir__builtin *kernel, bool on_host, weir_stream stream,
                             weir_launch_dims dims, void **params);
 
+/* A launch of a kernel that strides over its elements by the size of the grid: a thread for each element on a GPU, and
+ * one thread in all where threads run one after the other. */
+weir_launch_dims weir__array_grid(bool on_host, uint64_t elements);
+
 /* The stream must be one of the device that has the array. */
 weir_status weir__check_stream(const char *caller, const weir_array *array, weir_stream stream);
 
@@ -62,8 +66,8 @@ typedef struct weir__input {
 int weir__class_of(weir_dtype dtype);
 weir__number weir__number_of(weir_scalar scalar);
 
-/* Computes `op` for all elements of `out`, to whose shape the inputs can be broadcast. Elements are converted to the type
- * `common`, and the computation has its class. Nothing is checked. */
+/* Computes `op` for all elements of `out`, to whose shape the inputs can be broadcast. Elements are converted to the
+ * type `common`, and the computation has its class. Nothing is checked. */
 weir_status weir__map(const char *caller, int op, int count, const weir__input *inputs, weir_dtype common,
                       const weir_array *out, weir_stream stream);
 

@@ -62,8 +62,8 @@ static weir_status is_capturing(const char *caller, weir_stream stream, bool *is
   return status;
 }
 
-/* A contiguous array like `src`, of a type: `src` itself if it is one, otherwise a temporary copy on the same device, or
- * in pinned memory on the host. A graph would copy what is in that memory during the capture at each launch. */
+/* A contiguous array like `src`, of a type: `src` itself if it is one, otherwise a temporary copy on the same device,
+ * or in pinned memory on the host. A graph would copy what is in that memory during the capture at each launch. */
 static weir_status make_contiguous(const char *caller, const weir_array *src, weir_dtype dtype, weir_stream stream,
                                    weir_array *made) {
   if (src->dtype == dtype && weir_array_is_contiguous(src))

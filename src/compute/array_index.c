@@ -158,7 +158,7 @@ weir_status weir_array_gather(const weir_array *a, int dim, const weir_array *in
 
 /* The smallest and the largest element, for which the call waits. */
 static weir_status bounds_of(const weir_array *a, weir_stream stream, int64_t *least, int64_t *largest) {
-  static const weir_reduction ops[] = {WEIR_REDUCE_MIN, WEIR_REDUCE_MAX};
+  static const weir_reduce_op ops[] = {WEIR_REDUCE_MIN, WEIR_REDUCE_MAX};
   int64_t *results[] = {least, largest};
   weir_status status = WEIR_OK;
   for (int i = 0; i < 2 && !status; i++) {

@@ -160,8 +160,7 @@ static weir_status map_vectors(const char *caller, int op, int count, const weir
     if (!inputs[k].array)
       args.number[k] = weir__number_of(inputs[k].number);
   }
-  uint64_t vectors = elements / (16 / weir_dtype_size(out->dtype)) + 1;
-  weir_launch_dims grid = {.grid = {(unsigned)((vectors + WEIR__BLOCK - 1) / WEIR__BLOCK)}, .block = {WEIR__BLOCK}};
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements / (16 / weir_dtype_size(out->dtype)) + 1);
   void *params[] = {&args};
   return weir__array_run(caller, &vector_kernels[out->dtype], weir__is_host(out), stream, grid, params);
 }
@@ -186,10 +185,6 @@ weir_status weir__map(const char *caller, int op, int count, const weir__input *
   if (is_vectorizable(op, &dims, count, inputs, common, out))
     return map_vectors(caller, op, count, inputs, out, elements, stream);
 
-  uint64_t blocks = (elements + WEIR__BLOCK - 1) / WEIR__BLOCK;
-  if (blocks > INT32_MAX)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %llu elements are more than a kernel can have", caller,
-                      (unsigned long long)elements);
   weir__map_args args;
   memset(&args, 0, sizeof args);
   args.count = elements;
@@ -203,7 +198,7 @@ weir_status weir__map(const char *caller, int op, int count, const weir__input *
   set_operand(&result, dims.strides[0], &args.out);
   for (int k = 0; k < count; k++)
     set_operand(&inputs[k], dims.strides[k + 1], &args.in[k]);
-  weir_launch_dims grid = {.grid = {(unsigned)blocks}, .block = {WEIR__BLOCK}};
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements);
   void *params[] = {&args};
   return weir__array_run(caller, &map_kernels[weir__class_of(common)], weir__is_host(out), stream, grid, params);
 }

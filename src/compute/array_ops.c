@@ -295,8 +295,7 @@ static weir_status fill_dense(const char *caller, const weir_array *array, const
   weir_status status = WEIR_OK;
   if (whole) {
     void *params[] = {&at, &whole, (void *)pattern};
-    uint64_t blocks = (whole + WEIR__BLOCK - 1) / WEIR__BLOCK;
-    weir_launch_dims grid = {.grid = {(unsigned)(blocks > INT32_MAX ? INT32_MAX : blocks)}, .block = {WEIR__BLOCK}};
+    weir_launch_dims grid = weir__array_grid(weir__is_host(array), whole);
     status = weir__array_run(caller, &kernels[4], weir__is_host(array), stream, grid, params);
   }
   uint64_t rest = (bytes - whole * 16) / size;
@@ -496,14 +495,14 @@ static weir_status run_binary(const char *caller, int op, weir__input a, weir__i
   return status ? status : compute(caller, op, 2, inputs, common, result, stream, out);
 }
 
-weir_status weir_array_binary(weir_binary op, const weir_array *a, const weir_array *b, weir_stream stream,
+weir_status weir_array_binary(weir_binary_op op, const weir_array *a, const weir_array *b, weir_stream stream,
                               weir_array *out) {
   WEIR__CHECK_ARRAY(a);
   WEIR__CHECK_ARRAY(b);
   return run_binary(__func__, (int)op, (weir__input){.array = a}, (weir__input){.array = b}, stream, out);
 }
 
-weir_status weir_array_binary_scalar(weir_binary op, const weir_array *array, weir_scalar scalar, int is_reversed,
+weir_status weir_array_binary_scalar(weir_binary_op op, const weir_array *array, weir_scalar scalar, int is_reversed,
                                      weir_stream stream, weir_array *out) {
   WEIR__CHECK_ARRAY(array);
   weir__input a = {.array = array}, b = {.number = scalar};
@@ -593,7 +592,7 @@ static weir_status unary_types(const char *caller, int *op, weir_dtype *common, 
   return WEIR_OK;
 }
 
-weir_status weir_array_unary(weir_unary op, const weir_array *a, weir_stream stream, weir_array *out) {
+weir_status weir_array_unary(weir_unary_op op, const weir_array *a, weir_stream stream, weir_array *out) {
   WEIR__CHECK_ARRAY(a);
   int number = (int)op;
   if (!unary_name(number))

@@ -318,7 +318,7 @@ static weir_status check_not_empty(const char *caller, int op, const weir_array 
   return WEIR_OK;
 }
 
-weir_status weir_array_reduce(weir_reduction op, const weir_array *a, const int *dims, int dim_count, int keepdim,
+weir_status weir_array_reduce(weir_reduce_op op, const weir_array *a, const int *dims, int dim_count, int keepdim,
                               weir_stream stream, weir_array *out) {
   WEIR__CHECK_ARRAY(a);
   WEIR__CHECK_ARGUMENT(out);

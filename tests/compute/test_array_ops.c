@@ -216,7 +216,7 @@ static void check_binary(int op, const twin *a, const twin *b, int ndim, const i
   weir_array out = {0};
   weir_dtype common = 0, result;
   assert_ok(weir_array_result_type((const weir_array *[]){&a->array, &b->array}, 2, NULL, &common));
-  weir_status status = weir_array_binary((weir_binary)op, &a->array, &b->array, stream, &out);
+  weir_status status = weir_array_binary((weir_binary_op)op, &a->array, &b->array, stream, &out);
   if (!has_binary(op, common)) {
     assert_int_equal(status, WEIR_ERROR_NOT_SUPPORTED);
     return;
@@ -299,7 +299,7 @@ static void test_contiguous(void **state) {
         if (!has_binary(ops[o], dtype))
           continue;
         weir_array out = {0};
-        assert_ok(weir_array_binary((weir_binary)ops[o], &a, &b, stream, &out));
+        assert_ok(weir_array_binary((weir_binary_op)ops[o], &a, &b, stream, &out));
         for (int64_t i = 0; i < count; i++) {
           number x = read_element(dtype, (char *)host_a.data + (size_t)i * size);
           number y = read_element(dtype, (char *)host_b.data + (size_t)i * size);
@@ -308,10 +308,10 @@ static void test_contiguous(void **state) {
         check_result(binary_names[ops[o]], &out, dtype, expected, 2 * epsilon_of(dtype) * weir_dtype_is_complex(dtype));
         /* The same into an array that exists, from a number, and in place. */
         assert_ok(weir_array_fill(&out, weir_scalar_int(0), stream));
-        assert_ok(weir_array_binary((weir_binary)ops[o], &a, &b, stream, &out));
+        assert_ok(weir_array_binary((weir_binary_op)ops[o], &a, &b, stream, &out));
         check_result(binary_names[ops[o]], &out, dtype, expected, 2 * epsilon_of(dtype) * weir_dtype_is_complex(dtype));
         weir_scalar two = dtype == WEIR_BOOL ? weir_scalar_bool(1) : weir_scalar_int(2);
-        assert_ok(weir_array_binary_scalar((weir_binary)ops[o], &a, two, 1, stream, &out));
+        assert_ok(weir_array_binary_scalar((weir_binary_op)ops[o], &a, two, 1, stream, &out));
         for (int64_t i = 0; i < count; i++) {
           number x = read_element(dtype, (char *)host_a.data + (size_t)i * size);
           expected[i] = rounded_to(dtype, model_binary(ops[o], dtype, whole(two.integer), x), dtype);
@@ -408,7 +408,7 @@ static void test_unary(void **state) {
       twin a = random_twin(chance(2) ? weir_place_device(0) : weir_place_host(), dtype, 2, shape);
       weir_array out = {0};
       bool makes_float = op >= WEIR_UNARY_EXP && op <= WEIR_UNARY_RECIPROCAL;
-      weir_status status = weir_array_unary((weir_unary)op, &a.array, stream, &out);
+      weir_status status = weir_array_unary((weir_unary_op)op, &a.array, stream, &out);
       if (weir_dtype_is_complex(dtype) || dtype == WEIR_BOOL || op == WEIR_UNARY_BITWISE_NOT) {
         if (status) /* which ones is for test_errors */
           assert_int_equal(status, WEIR_ERROR_NOT_SUPPORTED);
@@ -553,7 +553,7 @@ static void check_reduction(int op, const twin *a, unsigned mask, bool keepdim) 
     if (mask & 1u << d)
       dims[dim_count++] = chance(2) ? d : d - ndim;
   weir_array out = {0};
-  weir_status status = weir_array_reduce((weir_reduction)op, &a->array, dims, dim_count, keepdim, stream, &out);
+  weir_status status = weir_array_reduce((weir_reduce_op)op, &a->array, dims, dim_count, keepdim, stream, &out);
   if (status) {
     assert_int_equal(status, WEIR_ERROR_NOT_SUPPORTED);
     bool is_ordered = op >= WEIR_REDUCE_MIN && op <= WEIR_REDUCE_ARGMAX;
@@ -671,7 +671,7 @@ static void test_special_reductions(void **state) {
   weir_array host = {0}, a = {0}, out = {0};
   assert_ok(weir_array_from_memory(values, weir_place_host(), WEIR_FLOAT32, 1, &count, NULL, NULL, NULL, &host));
   assert_ok(weir_array_to(&host, weir_place_device(0), WEIR_FLOAT32, stream, 0, &a));
-  static const weir_reduction ops[] = {WEIR_REDUCE_MIN, WEIR_REDUCE_MAX, WEIR_REDUCE_ARGMIN, WEIR_REDUCE_ARGMAX};
+  static const weir_reduce_op ops[] = {WEIR_REDUCE_MIN, WEIR_REDUCE_MAX, WEIR_REDUCE_ARGMIN, WEIR_REDUCE_ARGMAX};
   for (int i = 0; i < 4; i++) {
     assert_ok(weir_array_reduce(ops[i], &a, NULL, 0, 0, stream, &out));
     check_result("order", &out, i < 2 ? WEIR_FLOAT32 : WEIR_INT64, (number[]){{1, NAN, 0}}, 0);
@@ -680,7 +680,7 @@ static void test_special_reductions(void **state) {
   weir_array_release(&a);
   weir_array_release(&host);
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_FLOAT32, 1, &none, stream, &a));
-  static const weir_reduction empty_ops[] = {WEIR_REDUCE_SUM, WEIR_REDUCE_PROD, WEIR_REDUCE_MEAN, WEIR_REDUCE_ALL,
+  static const weir_reduce_op empty_ops[] = {WEIR_REDUCE_SUM, WEIR_REDUCE_PROD, WEIR_REDUCE_MEAN, WEIR_REDUCE_ALL,
                                              WEIR_REDUCE_ANY};
   static const number empty_results[] = {{0, 0, 0}, {0, 1, 0}, {0, NAN, 0}, {1, 1, 0}, {0, 0, 0}};
   for (int i = 0; i < 5; i++) {
@@ -806,7 +806,7 @@ static void test_errors(void **state) {
   assert_error_says(INVALID_ARGUMENT, "Dimension out of range (expected to be in range of [-2, 1], but got 2)",
                     weir_array_reduce(WEIR_REDUCE_SUM, &a, (int[]){2}, 1, 0, stream, &out));
   assert_error_says(INVALID_ARGUMENT, "op is 99, which is not an operation",
-                    weir_array_binary((weir_binary)99, &a, &a, stream, &out));
+                    weir_array_binary((weir_binary_op)99, &a, &a, stream, &out));
   weir_array none = {0};
   assert_error_says(INVALID_ARGUMENT, "a is not an array", weir_array_unary(WEIR_UNARY_NEG, &none, stream, &out));
   weir_array_release(&a);

@@ -124,7 +124,6 @@ static void test_entry_functions(void **state) {
     download(v, p, sizeof v);
     assert_int_equal(v[0], 3);
     assert_int_equal(v[1], 5);
-    free_device_memory(0, p);
     weir_jit_destroy(fn);
   }
 }

@@ -11,7 +11,7 @@ enum {
   WEIR__MATMUL_COLUMNS = 8  /* columns of the result that a thread computes */
 };
 
-/* Operations of the elementwise kernels: binary ones have the numbers of weir_binary, unary ones those of weir_unary
+/* Operations of the elementwise kernels: binary ones have the numbers of weir_binary_op, unary ones those of weir_unary_op
  * plus WEIR__UNARY. */
 enum {
   WEIR__UNARY = 100,

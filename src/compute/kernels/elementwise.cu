@@ -2,6 +2,9 @@
  * Elementwise operations on strided arrays of any types. The operation is a number, the same for all threads, so that
  * there is one kernel for each class of numbers, and not one for each operation and type. Contiguous arrays of one type
  * have kernels with loads and stores of 16 bytes.
+ *
+ * On a GPU each thread has one element or vector. The software device and the host launch one thread, which goes through
+ * all of them in order.
  */
 #include "operations.h"
 
@@ -32,10 +35,7 @@ template <class I> __device__ static inline void locate(const weir__map_args &ar
   }
 }
 
-template <class C> __device__ static inline void map(const weir__map_args &args) {
-  u64 index = u64(blockIdx.x) * WEIR__BLOCK + threadIdx.x;
-  if (index >= args.count)
-    return;
+template <class C> __device__ static inline void map_element(const weir__map_args &args, u64 index) {
   places at = {static_cast<char *>(args.out.data), {}};
   for (int k = 0; k < 3; k++)
     at.in[k] = static_cast<const char *>(args.in[k].data);
@@ -62,6 +62,13 @@ template <class C> __device__ static inline void map(const weir__map_args &args)
       result = op >= WEIR__UNARY ? unary(op, a) : binary(op, a, b);
   }
   store(at.out, args.out.dtype, result);
+}
+
+template <class C> __device__ static inline void map(const weir__map_args &args) {
+  u64 step = u64(gridDim.x) * blockDim.x;
+  WEIR_NO_UNROLL
+  for (u64 index = u64(blockIdx.x) * blockDim.x + threadIdx.x; index < args.count; index += step)
+    map_element<C>(args, index);
 }
 
 #define MAP(name, C)                                                                                                   \
@@ -116,9 +123,11 @@ template <int N, class C> __device__ static inline void apply(int op, const C *a
 
 template <class T, class C> __device__ static inline void map_vectors(const weir__vector_args &args) {
   typedef vector_of<T> V;
-  u64 at = u64(blockIdx.x) * WEIR__BLOCK + threadIdx.x, whole = args.count / V::length;
+  u64 first = u64(blockIdx.x) * blockDim.x + threadIdx.x, step = u64(gridDim.x) * blockDim.x;
+  u64 whole = args.count / V::length;
   C number0 = representation<C>::of(args.number[0]), number1 = representation<C>::of(args.number[1]);
-  if (at < whole) {
+  WEIR_NO_UNROLL
+  for (u64 at = first; at < whole; at += step) {
     V in0 = {}, in1 = {};
     if (args.in[0])
       in0 = static_cast<const V *>(args.in[0])[at];
@@ -136,12 +145,12 @@ template <class T, class C> __device__ static inline void map_vectors(const weir
     static_cast<V *>(args.out)[at] = in0;
   }
   /* Elements behind the last whole vector. */
-  u64 tail = whole * V::length + at;
-  if (at < V::length && tail < args.count) {
-    C a = args.in[0] ? C(static_cast<const T *>(args.in[0])[tail]) : number0;
-    C b = args.in[1] ? C(static_cast<const T *>(args.in[1])[tail]) : number1, result = C();
+  WEIR_NO_UNROLL
+  for (u64 at = whole * V::length + first; at < args.count; at += step) {
+    C a = args.in[0] ? C(static_cast<const T *>(args.in[0])[at]) : number0;
+    C b = args.in[1] ? C(static_cast<const T *>(args.in[1])[at]) : number1, result = C();
     apply<1>(args.op, &a, &b, &result);
-    static_cast<T *>(args.out)[tail] = T(result);
+    static_cast<T *>(args.out)[at] = T(result);
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include "elements.h"
 
-/* The numbers of weir_binary and weir_unary. */
+/* The numbers of weir_binary_op and weir_unary_op. */
 enum {
   ADD,
   SUB,
