@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_has():
     assert weir.has_half is True and weir.has_magma is False
     assert weir._is_compiled() is True and _C._has_cuda is True
+    assert weir._nvml_based_avail() is False
 
 
 def test_bf16_and_tf32():
