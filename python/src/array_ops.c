@@ -13,7 +13,7 @@ static int stream_of(const weir_array *a, const weir_array *b, weir_stream *stre
 
 /* a op b, of which at least one is an array. A result goes to `target`, if that is not NULL, which is then returned.
  * Py_NotImplemented if the other one is no number. */
-static PyObject *binary(weir_binary op, PyObject *a, PyObject *b, PyObject *target) {
+static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, PyObject *target) {
   weir_array made = {0}, *out = target ? pyweir_array_of(target) : &made;
   weir_stream stream;
   weir_status status;
@@ -42,7 +42,7 @@ static PyObject *binary(weir_binary op, PyObject *a, PyObject *b, PyObject *targ
   return pyweir_array_check(status) == 0 ? Py_NewRef(target) : NULL;
 }
 
-static PyObject *unary(weir_unary op, PyObject *a, PyObject *target) {
+static PyObject *unary(weir_unary_op op, PyObject *a, PyObject *target) {
   weir_array made = {0}, *out = target ? pyweir_array_of(target) : &made;
   weir_stream stream;
   weir_status status;
@@ -69,7 +69,7 @@ static PyObject *add_scaled(PyObject *a, PyObject *b, weir_scalar alpha, PyObjec
 }
 
 /* Methods: other, and alpha for add and sub. */
-static PyObject *binary_method(const char *name, weir_binary op, PyObject *self, PyObject *const *args,
+static PyObject *binary_method(const char *name, weir_binary_op op, PyObject *self, PyObject *const *args,
                                Py_ssize_t count, PyObject *keywords, bool in_place) {
   static const char *const names[] = {"other", "alpha"};
   PyObject *values[2] = {NULL, NULL};
@@ -177,7 +177,7 @@ static PyObject *matmul_of(PyObject *a, PyObject *b) {
 }
 
 PyObject *pyweir_array_compare(PyObject *a, PyObject *b, int operation) {
-  static const weir_binary operations[] = {
+  static const weir_binary_op operations[] = {
       [Py_LT] = WEIR_BINARY_LT, [Py_LE] = WEIR_BINARY_LE, [Py_EQ] = WEIR_BINARY_EQ,
       [Py_NE] = WEIR_BINARY_NE, [Py_GT] = WEIR_BINARY_GT, [Py_GE] = WEIR_BINARY_GE,
   };
@@ -323,7 +323,7 @@ static weir_status empty_result(const weir_array *a, const int *dims, int count,
   return weir_array_empty(a->place, dtype, ndim, shape, stream, out);
 }
 
-static PyObject *reduce(weir_reduction op, PyObject *self, PyObject *dim, PyObject *keep, PyObject *type) {
+static PyObject *reduce(weir_reduce_op op, PyObject *self, PyObject *dim, PyObject *keep, PyObject *type) {
   const weir_array *a = pyweir_array_of(self);
   int dims[WEIR_ARRAY_MAX_DIMS], count, keepdim = PyObject_IsTrue(keep);
   weir_dtype dtype = WEIR_FLOAT32;
@@ -344,7 +344,7 @@ static PyObject *reduce(weir_reduction op, PyObject *self, PyObject *dim, PyObje
   return pyweir_array_result(status, &out);
 }
 
-static PyObject *reduce_method(const char *name, weir_reduction op, PyObject *self, PyObject *const *args,
+static PyObject *reduce_method(const char *name, weir_reduce_op op, PyObject *self, PyObject *const *args,
                                Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"dim", "keepdim", "dtype"};
   PyObject *values[3] = {Py_None, Py_False, Py_None};
