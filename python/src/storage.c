@@ -79,6 +79,11 @@ static PyObject *nbytes(PyObject *self, PyObject *unused) {
   return PyLong_FromUnsignedLongLong(weir_storage_bytes(storage_of(self)));
 }
 
+static PyObject *use_count(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return PyLong_FromLong(weir_storage_references(storage_of(self)));
+}
+
 static PyObject *is_pinned(PyObject *self, PyObject *unused) {
   (void)unused;
   return PyBool_FromLong(weir_storage_place(storage_of(self)).kind == WEIR_PLACE_PINNED);
@@ -120,6 +125,7 @@ static PyMethodDef methods[] = {
     {"data_ptr", data_ptr, METH_NOARGS, "data_ptr($self)\n--\n\nReturns the address."},
     {"nbytes", nbytes, METH_NOARGS, "nbytes($self)\n--\n\nReturns the number of bytes."},
     {"size", nbytes, METH_NOARGS, "size($self)\n--\n\nReturns the number of bytes."},
+    {"_use_count", use_count, METH_NOARGS, "_use_count($self)\n--\n\nReturns the number of references."},
     {"is_pinned", is_pinned, METH_NOARGS, "is_pinned($self)\n--\n\nWhether it is pinned host memory."},
     {"record_stream", record_stream, METH_O,
      "record_stream($self, stream, /)\n--\n\nSays that a stream uses the memory, as Array.record_stream()."},

@@ -236,6 +236,43 @@ def test_cuda_graph_allocator_propagates_stream():
     del w, z
 
 
+class Linear:
+    """A layer, without gradients."""
+
+    def __init__(self, inputs, outputs):
+        self.weight = weir.randn(inputs, outputs, device="cuda") * 0.1
+        self.__name__ = "linear"
+
+    def __call__(self, x):
+        return weir.matmul(x, self.weight).relu()
+
+
+def test_graph_make_graphed_callables():
+    """The graphed layers give what the layers give. Without gradients: there is no autograd."""
+    sizes = (6, 8, 5, 2) if is_soft else (4096, 2048, 2048, 1024)
+    layers = [Linear(*pair) for pair in zip(sizes, sizes[1:])]
+    batch = 4
+    xs = [weir.randn(batch, size, device="cuda") for size in sizes[:-1]]
+    graphed = weir.make_graphed_callables(tuple(layers), tuple((x,) for x in xs))
+    for _ in range(3):
+        data = weir.randn(batch, sizes[0], device="cuda")
+        expected, found = data, data
+        for layer, graph in zip(layers, graphed):
+            expected, found = layer(expected), graph(found)
+        assert found.shape == (batch, sizes[-1]) and bool((found == expected).all())
+
+
+def test_graph_make_graphed_callables_same_pool():
+    """Two sets of graphs in one pool, replayed in the order of their capture."""
+    layers = [Linear(8, 8) for _ in range(2)]
+    x = weir.randn(4, 8, device="cuda")
+    pool = weir.graph_pool_handle()
+    graphed = [weir.make_graphed_callables(layer, (x.clone(),), pool=pool) for layer in layers]
+    for _ in range(3):
+        expected = layers[1](layers[0](x))
+        assert bool((graphed[1](graphed[0](x)) == expected).all())
+
+
 def test_memory_stats_of_multiple_generators_and_graphs():
     def get_memory_stats():
         stats = weir.memory_stats()

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_has():
     assert weir.has_half is True and weir.has_magma is False
     assert weir._is_compiled() is True and _C._has_cuda is True
+    assert weir._nvml_based_avail() is False
 
 
 def test_bf16_and_tf32():
@@ -299,6 +300,27 @@ def test_calls_of_c():
         _C.nonsense
     with pytest.raises(AttributeError, match="module 'weir' has no attribute 'nonsense'"):
         weir.nonsense
+
+
+def test_arrays_of_c():
+    x, y = weir.arange(6, device="cuda"), weir.arange(6, device="cuda")
+    code = "template <typename T> T add(T x, T y, T alpha) { return x + alpha * y; }"
+    for alpha in (2, 3):
+        out = _C._cuda_jiterator_compile_and_launch_kernel(code, "add", False, 1, (x, y), {"alpha": alpha})
+        assert out.tolist() == [(1 + alpha) * i for i in range(6)]
+    with pytest.raises(RuntimeError, match="tensors argument is expected to be a tuple, but got list"):
+        _C._cuda_jiterator_compile_and_launch_kernel(code, "add", False, 1, [x, y], {"alpha": 1})
+    with pytest.raises(RuntimeError, match="1 of input tensors tuple is not a Tensor"):
+        _C._cuda_jiterator_compile_and_launch_kernel(code, "add", False, 1, (x, 3), {"alpha": 1})
+
+    storage = x.storage()._untyped_storage
+    count = _C._storage_Use_Count(storage)
+    metadata = {"dtype": x.dtype, "size": (2, 2), "stride": (3, 1), "storage_offset": 1}
+    view = _C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
+    assert view.tolist() == [[1, 2], [4, 5]] and view.data_ptr() == x.data_ptr() + 8
+    assert _C._storage_Use_Count(storage) == count + 1
+    del view
+    assert _C._storage_Use_Count(storage) == count
 
 
 # ---- Stacks on request ----

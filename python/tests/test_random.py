@@ -200,7 +200,7 @@ def test_seeds(two_devices):
     assert weir.default_generators[0].initial_seed() != weir.default_generators[1].initial_seed()
 
 
-def test_seeds_are_queued_before_the_start():
+def test_seeds_are_queued_before_the_start(two_devices):
     run_python(
         """
         import struct

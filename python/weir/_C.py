@@ -168,6 +168,51 @@ def _cuda_set_cudnn_benchmark_limit(limit: int, /) -> None:
     cudnn.benchmark_limit = limit
 
 
+# ---- Arrays ----
+
+_jitted: dict[tuple[str, bool, int, tuple[str, ...]], Any] = {}
+
+
+def _cuda_jiterator_compile_and_launch_kernel(
+    code_string: str,
+    kernel_name: str,
+    return_by_ref: bool,
+    num_outputs: int,
+    tensors: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    /,
+) -> Any:
+    """Calls an elementwise function of C++ source, which is compiled once for each combination of types.
+
+    The function is the last one in the source: `kernel_name` is ignored. See weir.jiterator.
+    """
+    if not isinstance(tensors, tuple):
+        raise RuntimeError(f"tensors argument is expected to be a tuple, but got {type(tensors).__name__}")
+    for index, tensor in enumerate(tensors):
+        if not isinstance(tensor, _weir._Array):
+            raise RuntimeError(f"{index} of input tensors tuple is not a Tensor")
+    kwargs = kwargs or {}
+    key = code_string, return_by_ref, num_outputs, tuple(kwargs)
+    function = _jitted.get(key)
+    if function is None:
+        from weir import jiterator
+
+        function = _jitted[key] = jiterator._create(code_string, return_by_ref, num_outputs, kwargs)
+    return function(*tensors, **kwargs)
+
+
+def _storage_Use_Count(storage: _weir._Storage, /) -> int:
+    """Returns the number of references to a storage's memory: those of arrays, and that of `storage` itself."""
+    return storage._use_count()
+
+
+def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], storage: _weir._Storage, /) -> Any:
+    """Returns an array in a storage, with the dtype, size, stride and storage_offset of `metadata`."""
+    return _weir._array_in_storage(
+        storage, metadata["dtype"], metadata["storage_offset"], tuple(metadata["size"]), tuple(metadata["stride"])
+    )
+
+
 def __getattr__(name: str) -> object:
     if name == "default_generators":  # set at the start
         import weir

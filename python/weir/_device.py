@@ -451,8 +451,8 @@ def _is_compiled() -> bool:
 
 
 def _nvml_based_avail() -> bool:
-    """Whether PYTORCH_NVML_BASED_CUDA_CHECK=1 is set. Weir's is_available() never makes a context in either case."""
-    return os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1"
+    """Whether is_available() asks NVML: it asks the driver, which makes no context and does not start Weir."""
+    return False
 
 
 # ---- Sync debug mode ----

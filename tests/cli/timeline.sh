@@ -109,4 +109,32 @@ for clock in threads stepped; do
   done
 done
 
+# Work of other devices, numbers at their limits, and annotations that only look like work.
+cat >"$work/odd.py" <<'END'
+import json, pickle, subprocess, sys
+weir, file, odd = sys.argv[1:]
+with open(file, "rb") as f:
+    data = pickle.load(f)
+work = next(a for a in data["external_annotations"] if a["stage"] == "WORK")
+most = str(2**64 - 1)
+good = [dict(work, device=3, name="elsewhere", stream="0"), dict(work, name="long", duration_ns=most, bytes=most, stream=most)]
+bad = [dict(work, name="bad", **change) for change in
+       [{"start_ns": most}, {"start_ns": "-1"}, {"bytes": "1x"}, {"stream": ""}, {"duration_ns": "9" * 30}, {"stage": "work"}]]
+del bad[0]["kind"]
+data["external_annotations"] = good + bad
+with open(odd, "wb") as f:
+    pickle.dump(data, f)
+trace = json.loads(subprocess.run([weir, "export", odd, "--to", "perfetto"], stdout=subprocess.PIPE, check=True).stdout)
+slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+assert sorted(e["name"] for e in slices) == ["elsewhere", "long"], slices
+assert sum(e["name"] == "bad" and e["ph"] == "i" for e in trace["traceEvents"]) == len(bad), trace
+names = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+assert sorted(names[e["pid"], e["tid"]] for e in slices) == ["work of stream 0x" + 16 * "f", "work of the default stream"], names
+END
+said='weir export, odd work'
+python3 "$work/odd.py" "$weir" "$work/threads.pickle" "$work/odd.pickle" >"$work/out" 2>"$work/err" || fail 'not as expected'
+"$weir" export "$work/odd.pickle" --to perfetto -o "$work/trace.json" >"$work/out" 2>"$work/err"
+python3 "$(dirname "$0")/../support/check_trace.py" "$work/trace.json" >"$work/out" 2>"$work/err" ||
+  fail 'against the rules of the format'
+
 exit "$failed"

@@ -2,6 +2,8 @@
  * Ranges, marks and the memory of an allocator, for a tool (fake_nvtx.c, in a child process) and for recordings; and the
  * work of a profiled software device.
  */
+#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,15 @@
 /* ---- Children with a tool ---- */
 
 static char log_path[] = "/tmp/weir-nvtx-XXXXXX";
+
+/* The path of a file beside this program: the build folder may have been moved. */
+static const char *beside(const char *name, char path[PATH_MAX]) {
+  ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+  path[length > 0 ? length : 0] = 0;
+  char *end = strrchr(path, '/');
+  snprintf(end ? end + 1 : path, PATH_MAX - (size_t)(end ? end + 1 - path : 0), "%s", name);
+  return path;
+}
 
 /* Waits for a child, and returns what the tool wrote, to be freed. */
 static char *read_log(pid_t child) {
@@ -38,7 +49,8 @@ static char *run_under_tool(const char *what, const char *mode) {
   fflush(NULL);
   pid_t child = fork();
   if (!child) {
-    setenv("NVTX_INJECTION64_PATH", WEIR_TEST_NVTX, 1);
+    char path[PATH_MAX];
+    setenv("NVTX_INJECTION64_PATH", beside(WEIR_TEST_NVTX, path), 1);
     setenv("WEIR_FAKE_NVTX_LOG", log_path, 1);
     setenv("WEIR_FAKE_NVTX", mode, 1);
     unlink(log_path);
@@ -53,10 +65,11 @@ static char *run_overrun(const char *what) {
   fflush(NULL);
   pid_t child = fork();
   if (!child) {
-    setenv("NVTX_INJECTION64_PATH", WEIR_TEST_NVTX, 1);
+    char path[PATH_MAX];
+    setenv("NVTX_INJECTION64_PATH", beside(WEIR_TEST_NVTX, path), 1);
     setenv("WEIR_FAKE_NVTX_LOG", log_path, 1);
     setenv("WEIR_DRIVER", "soft", 1);
-    execl(WEIR_TEST_OVERRUN, "overrun", what, (char *)NULL);
+    execl(beside(WEIR_TEST_OVERRUN, path), "overrun", what, (char *)NULL);
     _exit(99);
   }
   return read_log(child);
@@ -352,6 +365,48 @@ static void test_changes_in_a_range(void **state) {
   assert_false(weir_history_is_on_anywhere());
 }
 
+/* Ranges, marks and profiled work of several threads, while recording is turned on and off. */
+enum { THREADS = 4, ROUNDS = 200 };
+
+static void *use_ranges(void *data) {
+  weir_allocator *allocator = data;
+  weir_stream stream = default_stream(0);
+  for (int i = 0; i < ROUNDS; i++) {
+    weir_nvtx_range_push("outer");
+    weir_nvtx_range_push("inner");
+    uint64_t range = weir_nvtx_range_start("across");
+    allocate(allocator);
+    assert_ok(weir_stream_spin(stream, 1));
+    weir_nvtx_mark("mark");
+    weir_nvtx_range_end(range);
+    weir_nvtx_range_pop();
+    weir_nvtx_range_pop();
+  }
+  assert_int_equal(weir_nvtx_range_pop(), WEIR_NVTX_NOT_TRACKED);
+  return NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  pthread_t threads[THREADS];
+  weir_allocator *allocator = recording();
+  weir_history_options off;
+  weir_history_options_init(&off);
+  off.mode = WEIR_HISTORY_OFF;
+  assert_ok(weir_profiler_start());
+  for (int i = 0; i < THREADS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, use_ranges, allocator), 0);
+  for (int i = 0; i < 20; i++) {
+    weir_snapshot_destroy(snapshot_of(allocator));
+    assert_ok(weir_history_record(allocator, &off));
+    recording();
+  }
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  assert_ok(weir_stream_synchronize(default_stream(0)));
+  assert_ok(weir_profiler_stop());
+}
+
 static void test_device_range(void **state) {
   (void)state;
   weir_allocator *allocator = recording();
@@ -444,6 +499,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(test_nothing_listens, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_phases, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_changes_in_a_range, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_threads, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_device_range, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_work, runtime_setup, runtime_teardown),
   };
