@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import math
 import pickle
 import random
+import threading
 
 import pytest
-from conftest import is_long, is_soft, run_python
+from conftest import is_long, is_sanitized, is_soft, resident_bytes, run_python
 
 import weir
 
@@ -727,6 +729,72 @@ def test_host_arrays_start_nothing():
         assert (x @ x.t()).tolist() == [[5, 14], [14, 50]] and (x + 1.5).sum().item() == 24
         assert not weir.is_initialized()
     """)
+
+
+def test_threads():
+    """Threads that use the same arrays on streams of their own."""
+    x = weir.arange(1000, device="cuda").float()
+    weir.synchronize()
+    failures = []
+
+    def work(number):
+        with weir.stream(weir.Stream()):
+            for i in range(50):
+                y = (x + number)[i:] * 2
+                if y[0].item() != 2 * (number + i):
+                    failures.append((number, i))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_fork():
+    """A child can use arrays on the host, and drops those of a device without harm."""
+    result = run_python("""
+        import os, weir
+        host, device = weir.arange(3), weir.arange(3, device="cuda")
+        child = os.fork()
+        if child == 0:
+            assert (host + 1).tolist() == [1, 2, 3]
+            try:
+                device + 1
+            except RuntimeError as error:
+                print("fork" in str(error), flush=True)
+            del host, device
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(device.tolist())
+    """)
+    assert result.stdout.split("\n")[:2] == ["True", "[0, 1, 2]"]
+
+
+@pytest.mark.skipif(is_sanitized, reason="a sanitizer keeps freed memory")
+def test_no_host_memory_is_left():
+    """Objects of Python are released, also on the paths of errors."""
+
+    def work():
+        x = weir.tensor([[1, 2], [3, 4]], device="cuda")
+        y = (x.float() @ x.float()).t()[1:] + 1
+        y[0] = 3
+        x.max(dim=0), x.shape, x.dtype, x.device, x.tolist(), x.storage(), repr(y), x.__dlpack__()
+        memoryview(y.cpu()), weir.asarray(y.cpu()), pickle.loads(pickle.dumps(y)), list(y)
+        for wrong in (lambda: x[5], lambda: x + "a", lambda: x.view(3), lambda: weir.tensor([[1], [2, 3]])):
+            with contextlib.suppress(Exception):
+                wrong()
+
+    for _ in range(50):
+        work()
+    gc.collect()
+    before = resident_bytes(), len(gc.get_objects())
+    for _ in range(400):
+        work()
+    gc.collect()
+    assert len(gc.get_objects()) < before[1] + 50
+    assert resident_bytes() < before[0] + (1 << 20)
 
 
 # ---- Random operations against NumPy ----
