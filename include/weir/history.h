@@ -158,6 +158,20 @@ void weir_set_stack_key(weir_stack_key key);
  * returns the number of frames. */
 size_t weir_history_frames(uint32_t stack, weir_stack_frame *frames, size_t room);
 
+/* ---- Stacks on request ---- */
+
+/* Captures the stack of the calling thread, without a recording. *stack is its number, 0 if it has no frames; see
+ * weir_history_frames. Each distinct stack is kept for the life of the process. */
+weir_status weir_stack_capture(weir_history_stacks stacks, uint32_t *stack);
+
+/* Receives one frame: its function and file, "??" if they are not known, its line, 0 if not known, and whether it is
+ * machine code or a frame of the hook. The texts are valid during the call. A result other than 0 ends the visit. */
+typedef int (*weir_frame_visitor)(void *context, const char *function, const char *file, int line, int is_native);
+
+/* Visits the frames of a stack, innermost first. Native frames are resolved to function, file and line, and functions
+ * that were inlined count as frames. 0 has no frames; an unknown number is WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_stack_visit(uint32_t stack, weir_frame_visitor visit, void *context);
+
 #ifdef __cplusplus
 }
 #endif

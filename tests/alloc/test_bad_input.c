@@ -397,6 +397,12 @@ static void test_pools(void **state) {
 
 /* ---- history.h ---- */
 
+static int no_frame(void *context, const char *function, const char *file, int line, int is_native) {
+  (void)context, (void)file, (void)line, (void)is_native;
+  fail_msg("visited %s", function);
+  return 0;
+}
+
 static void test_history(void **state) {
   (void)state;
   open_all();
@@ -481,6 +487,14 @@ static void test_history(void **state) {
   assert_int_equal(weir_history_frames(UINT32_MAX, &frame, 1), 0);
   assert_int_equal(weir_history_frames(1, NULL, 5), weir_history_frames(1, NULL, 0));
   assert_int_equal(frame.line, 77);
+  uint32_t stack = 77;
+  assert_error(INVALID_ARGUMENT, weir_stack_capture(WEIR_STACKS_ALL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_stack_capture((weir_history_stacks)3, &stack));
+  assert_error(INVALID_ARGUMENT, weir_stack_capture((weir_history_stacks)-1, &stack));
+  assert_int_equal(stack, 77);
+  assert_error(INVALID_ARGUMENT, weir_stack_visit(0, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_stack_visit(UINT32_MAX, no_frame, NULL));
+  assert_ok(weir_stack_visit(0, no_frame, NULL));
   weir_set_stack_key(NULL);
   weir_set_stack_hook(NULL, state);
   put(live);
