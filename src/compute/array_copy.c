@@ -166,8 +166,12 @@ static weir_status copy_between_devices(const char *caller, weir_array *dst, con
   if (!status)
     status = weir_copy_peer_async(is_direct ? dst->data : staged.data, dst->place.device, from.data, src->place.device,
                                   bytes_of(&from), from_stream);
+  bool is_enqueued = !status;
   if (!status)
     status = weir_stream_wait_stream(to_stream, from_stream);
+  /* The destination's stream does not know of the copy then, and the memory may be freed after a failure. */
+  if (status && is_enqueued)
+    weir_storage_record_stream(is_direct ? dst->storage : staged.storage, from_stream);
   if (!status && !is_direct)
     status = convert(caller, dst, &staged, to_stream);
   weir_array_release(&staged);

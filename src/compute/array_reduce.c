@@ -340,7 +340,7 @@ weir_status weir_array_reduce(weir_reduce_op op, const weir_array *a, const int 
     return status;
 
   int64_t shape[WEIR_ARRAY_MAX_DIMS];
-  int kept[WEIR_ARRAY_MAX_DIMS], ndim = 0;
+  int kept[WEIR_ARRAY_MAX_DIMS] = {0}, ndim = 0;
   for (int d = 0; d < a->ndim; d++) {
     kept[d] = reduced & 1u << d ? -1 : ndim;
     if (kept[d] >= 0)

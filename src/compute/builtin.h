@@ -27,12 +27,8 @@ typedef struct weir__builtin {
     _Atomic(weir_cu_function) function;
   } on[WEIR_MAX_DEVICES];
 } weir__builtin;
-#define WEIR__BUILTIN(file, name)                                                                                      \
-  {                                                                                                                    \
-    file, name, NULL, {                                                                                                \
-      { 0, NULL }                                                                                                      \
-    }                                                                                                                  \
-  }
+#define WEIR__BUILTIN(of_file, of_name)                                                                                \
+  { .file = of_file, .name = of_name }
 
 /* Enqueues a launch for the public call `caller`: params[i] points to the value of parameter i. device -1 is the
  * current one, and the stream is one of its streams. The first use on a device loads the module of the file, also
