@@ -13,71 +13,6 @@ typedef long long int64_t_;
 #define EACH(i, n)                                                                                                     \
   for (int64_t_ i = (int64_t_)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t_)gridDim.x * blockDim.x)
 
-// out[i][j] = in[i][index[i][j]]
-extern "C" __global__ void gather(unsigned char *out, const unsigned char *in, const int64_t_ *index, int64_t_ rows,
-                                  int64_t_ in_columns, int64_t_ columns) {
-  EACH(i, rows * columns) out[i] = in[i / columns * in_columns + index[i]];
-}
-
-// One distribution per row; each sample is the first place at which the cumulative sum exceeds u * total.
-extern "C" __global__ void multinomial(int64_t_ *out, const float *probs, const float *uniform, int64_t_ rows,
-                                       int64_t_ columns, int64_t_ samples) {
-  EACH(i, rows * samples) {
-    const float *p = probs + i / samples * columns;
-    double total = 0;
-    for (int64_t_ c = 0; c < columns; c++) {
-      assert(p[c] >= 0 && p[c] <= 3.4e38f);
-      total += p[c];
-    }
-    double sum = 0, wanted = uniform[i] * total;
-    int64_t_ found = -1;  // the last place with a probability, in case rounding keeps the sum below the total
-    for (int64_t_ c = 0; c < columns && (found < 0 || sum <= wanted); c++) {
-      sum += p[c];
-      if (p[c] > 0) found = c;
-    }
-    out[i] = found;
-  }
-}
-
-// The same for one distribution, by binary search in its cumulative sum.
-extern "C" __global__ void search(int64_t_ *out, const double *cumulative, const float *uniform, int64_t_ columns,
-                                  int64_t_ samples) {
-  EACH(i, samples) {
-    double wanted = uniform[i] * cumulative[columns - 1];
-    int64_t_ low = 0, high = columns - 1;
-    while (low < high) {
-      int64_t_ middle = (low + high) / 2;
-      if (cumulative[middle] > wanted) high = middle;
-      else low = middle + 1;
-    }
-    while (low > 0 && cumulative[low] == cumulative[low - 1]) low--;  // never a place with probability 0
-    out[i] = low;
-  }
-}
-
-template <class T> __global__ void bincount(int64_t_ *counts, const T *values, int64_t_ n, int64_t_ bins) {
-  EACH(i, n) {
-    int64_t_ value = values[i];
-    assert(value >= 0 && value < bins);
-    atomicAdd((unsigned long long *)counts + value, 1ull);
-  }
-}
-
-// With the counts of a block in shared memory first.
-extern "C" __global__ void bincount_shared(int64_t_ *counts, const signed char *values, int64_t_ n, int bins) {
-  extern __shared__ unsigned local[];
-  for (int i = threadIdx.x; i < bins; i += blockDim.x) local[i] = 0;
-  __syncthreads();
-  EACH(i, n) atomicAdd(local + values[i], 1u);
-  __syncthreads();
-  for (int i = threadIdx.x; i < bins; i += blockDim.x)
-    atomicAdd((unsigned long long *)counts + i, (unsigned long long)local[i]);
-}
-
-template <class T> __global__ void bincount_weighted(double *sums, const T *values, const double *weights, int64_t_ n) {
-  EACH(i, n) atomicAdd(sums + values[i], weights[i]);
-}
-
 // An average pool with a kernel of size 1 copies its input.
 extern "C" __global__ void avg_pool_1(unsigned short *out, const unsigned short *in, int64_t_ n) {
   EACH(i, n) out[i] = in[i];
@@ -127,10 +62,7 @@ struct complex_float { float real, imag; };
 extern "C" __global__ void assert_complex(const complex_float *p) { assert(p->real != 0 || p->imag != 0); }
 """
 
-BINCOUNTS = [f"bincount<{t}>" for t in ("signed char", "int", "long long")]
-WEIGHTED = [f"bincount_weighted<{t}>" for t in ("signed char", "long long")]
-ASSERTS = [f"assert_async<{t}>" for t in ("long long", "float", "bool")]
-NAMES = [*BINCOUNTS, *WEIGHTED, *ASSERTS]
+NAMES = [f"assert_async<{t}>" for t in ("long long", "float", "bool")]
 
 
 def to_device(array):

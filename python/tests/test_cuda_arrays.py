@@ -445,7 +445,68 @@ def test_norm_type_conversion():
     assert a.norm(p=0, dtype=weir.float32) == 65536
 
 
-# ---- Indices and assertions ----
+# ---- Counts, choice, indices and assertions ----
+
+
+def test_bincount_ext():
+    size = 5_000 if is_soft else 100_000
+    w = randn(size, dtype=weir.float64)
+
+    def check(t):
+        host = numpy.asarray(t.cpu())
+        assert t.bincount().tolist() == numpy.bincount(host).tolist()
+        assert numpy.allclose(t.bincount(w).tolist(), numpy.bincount(host, numpy.asarray(w.cpu())))
+
+    check(weir.randint(50, (size,), dtype=weir.int8, device="cuda"))
+    check(weir.randint(50000, (size,), dtype=weir.int64, device="cuda"))
+
+    t = weir.zeros(10, dtype=weir.int32, device="cuda")
+    t[0] = 35488  # 35488 * 65536 does not fit in 32 bits
+    counted = t.bincount(minlength=65536)
+    assert counted.sum() == 10
+
+
+def test_multinomial_ext():
+    freqs = numpy.zeros(208, dtype=numpy.float32)
+    freqs[[3, 7, 31, 100, 206]] = [0.03, 0.2, 1e-7, 0.5, 0.27]
+    weir.manual_seed(11042)
+    sample = weir.multinomial(weir.FloatTensor(freqs.tolist()), 1000, True)
+    assert freqs[sample.tolist()].min() != 0
+
+    p = weir.zeros(3421, 2, device="cuda")
+    p[:, 1] = 1
+    weir.manual_seed(5214)
+    r = weir.multinomial(p, 1)
+    assert r.min().item() != 0
+
+    count = 20_000 if is_soft else 1_000_000
+    weir.manual_seed(33)
+    probs = randn(count).relu() * 3e-5
+    samples = probs.multinomial(count, replacement=True)
+    assert probs[samples].min().item() > 0
+
+
+MULTINOMIAL = """
+    import weir
+    from math import inf, nan
+    try:
+        weir.multinomial(weir.tensor([{probs}]).to("cuda"), 2, replacement=True)
+        weir.synchronize()
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("probs", ["1., -1., 1.", "1., inf, 1.", "1., -inf, 1.", "1., 1., nan"])
+def test_multinomial_invalid_probs_cuda(probs):
+    result = run_python(MULTINOMIAL.format(probs=probs), check=False)
+    assert "device-side assert triggered" in result.stdout, result
+
+
+def test_gather_bool():
+    t = weir.tensor([[False, True], [True, True]], device="cuda")
+    found = weir.gather(t, 1, weir.tensor([[0, 0], [1, 0]], device="cuda"))
+    assert equal(found, weir.tensor([[False, False], [True, True]], device="cuda"))
 
 
 def test_huge_index():
