@@ -227,17 +227,17 @@ static PyObject *from_data(PyObject *module, PyObject *args) {
 /* ---- The buffer protocol: arrays on the host ---- */
 
 static const struct {
+  const char *format;  /* of the buffer protocol; NULL if it has none */
+  const char *typestr; /* of __cuda_array_interface__; likewise */
   weir_dtype dtype;
-  const char *format;
   uint8_t dlpack_code, dlpack_bits;
-  const char *typestr; /* of __cuda_array_interface__; NULL if it has none */
 } formats[] = {
-    {WEIR_UINT8, "B", TYPE_UNSIGNED, 8, "|u1"},      {WEIR_INT8, "b", TYPE_SIGNED, 8, "|i1"},
-    {WEIR_INT16, "h", TYPE_SIGNED, 16, "<i2"},       {WEIR_INT32, "i", TYPE_SIGNED, 32, "<i4"},
-    {WEIR_INT64, "q", TYPE_SIGNED, 64, "<i8"},       {WEIR_FLOAT16, "e", TYPE_FLOAT, 16, "<f2"},
-    {WEIR_FLOAT32, "f", TYPE_FLOAT, 32, "<f4"},      {WEIR_FLOAT64, "d", TYPE_FLOAT, 64, "<f8"},
-    {WEIR_COMPLEX64, "Zf", TYPE_COMPLEX, 64, "<c8"}, {WEIR_COMPLEX128, "Zd", TYPE_COMPLEX, 128, "<c16"},
-    {WEIR_BOOL, "?", TYPE_BOOL, 8, "|b1"},           {WEIR_BFLOAT16, NULL, TYPE_BFLOAT, 16, NULL},
+    {"B", "|u1", WEIR_UINT8, TYPE_UNSIGNED, 8},      {"b", "|i1", WEIR_INT8, TYPE_SIGNED, 8},
+    {"h", "<i2", WEIR_INT16, TYPE_SIGNED, 16},       {"i", "<i4", WEIR_INT32, TYPE_SIGNED, 32},
+    {"q", "<i8", WEIR_INT64, TYPE_SIGNED, 64},       {"e", "<f2", WEIR_FLOAT16, TYPE_FLOAT, 16},
+    {"f", "<f4", WEIR_FLOAT32, TYPE_FLOAT, 32},      {"d", "<f8", WEIR_FLOAT64, TYPE_FLOAT, 64},
+    {"Zf", "<c8", WEIR_COMPLEX64, TYPE_COMPLEX, 64}, {"Zd", "<c16", WEIR_COMPLEX128, TYPE_COMPLEX, 128},
+    {"?", "|b1", WEIR_BOOL, TYPE_BOOL, 8},           {NULL, NULL, WEIR_BFLOAT16, TYPE_BFLOAT, 16},
 };
 enum { FORMATS = sizeof formats / sizeof *formats };
 

@@ -11,13 +11,13 @@ static int stream_of(const weir_array *a, const weir_array *b, weir_stream *stre
   return pyweir_place_stream(b && a->place.kind != WEIR_PLACE_DEVICE ? b->place : a->place, stream);
 }
 
-/* a op b, of which at least one is an array. A result goes to `target`, if that is not NULL, which is then returned.
- * Py_NotImplemented if the other one is no number. */
-static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, PyObject *target) {
-  weir_array made = {0}, *out = target ? pyweir_array_of(target) : &made;
+/* a op b, of which at least one is an array. In place, the result goes to a, which is returned. Py_NotImplemented if the
+ * other one is no number. */
+static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, bool in_place) {
+  weir_array made = {0}, *out = in_place ? pyweir_array_of(a) : &made;
   weir_stream stream;
   weir_status status;
-  if (target && pyweir_array_check_writable(target) != 0)
+  if (in_place && pyweir_array_check_writable(a) != 0)
     return NULL;
   if (PYWEIR_IS_ARRAY(a) && PYWEIR_IS_ARRAY(b)) {
     const weir_array *x = pyweir_array_of(a), *y = pyweir_array_of(b);
@@ -37,9 +37,9 @@ static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, PyObject *t
       return NULL;
     PYWEIR_CALL(status, weir_array_binary_scalar(op, x, scalar, is_reversed, stream, out));
   }
-  if (!target)
+  if (!in_place)
     return pyweir_array_result(status, &made);
-  return pyweir_array_check(status) == 0 ? Py_NewRef(target) : NULL;
+  return pyweir_array_check(status) == 0 ? Py_NewRef(a) : NULL;
 }
 
 static PyObject *unary(weir_unary_op op, PyObject *a, PyObject *target) {
@@ -97,10 +97,10 @@ static PyObject *binary_method(const char *name, weir_binary_op op, PyObject *se
     result = add_scaled(self, values[0], alpha, target);
   } else if (values[1]) {
     PyObject *product = PyNumber_Multiply(values[0], values[1]);
-    result = product ? binary(op, self, product, target) : NULL;
+    result = product ? binary(op, self, product, in_place) : NULL;
     Py_XDECREF(product);
   } else {
-    result = binary(op, self, values[0], target);
+    result = binary(op, self, values[0], in_place);
   }
   if (result == Py_NotImplemented) {
     Py_DECREF(result);
@@ -136,8 +136,8 @@ WEIR_UNARY_MAP(X)
 /* ---- Operators ---- */
 
 #define BINARY_OPERATOR(name, upper)                                                                                   \
-  static PyObject *operator_##name(PyObject *a, PyObject *b) { return binary(WEIR_BINARY_##upper, a, b, NULL); }       \
-  static PyObject *assign_##name(PyObject *a, PyObject *b) { return binary(WEIR_BINARY_##upper, a, b, a); }
+  static PyObject *operator_##name(PyObject *a, PyObject *b) { return binary(WEIR_BINARY_##upper, a, b, false); }      \
+  static PyObject *assign_##name(PyObject *a, PyObject *b) { return binary(WEIR_BINARY_##upper, a, b, true); }
 BINARY_OPERATOR(add, ADD)
 BINARY_OPERATOR(sub, SUB)
 BINARY_OPERATOR(mul, MUL)
@@ -151,12 +151,12 @@ BINARY_OPERATOR(xor, BITWISE_XOR)
 static PyObject *power(PyObject *a, PyObject *b, PyObject *modulus) {
   if (modulus != Py_None)
     Py_RETURN_NOTIMPLEMENTED;
-  return binary(WEIR_BINARY_POW, a, b, NULL);
+  return binary(WEIR_BINARY_POW, a, b, false);
 }
 
 static PyObject *assign_power(PyObject *a, PyObject *b, PyObject *modulus) {
   (void)modulus;
-  return binary(WEIR_BINARY_POW, a, b, a);
+  return binary(WEIR_BINARY_POW, a, b, true);
 }
 
 static PyObject *negative(PyObject *a) { return unary(WEIR_UNARY_NEG, a, NULL); }
@@ -181,7 +181,7 @@ PyObject *pyweir_array_compare(PyObject *a, PyObject *b, int operation) {
       [Py_LT] = WEIR_BINARY_LT, [Py_LE] = WEIR_BINARY_LE, [Py_EQ] = WEIR_BINARY_EQ,
       [Py_NE] = WEIR_BINARY_NE, [Py_GT] = WEIR_BINARY_GT, [Py_GE] = WEIR_BINARY_GE,
   };
-  return binary(operations[operation], a, b, NULL);
+  return binary(operations[operation], a, b, false);
 }
 
 /* ---- Values ---- */

@@ -437,7 +437,6 @@ static int assign(PyObject *self, PyObject *key, PyObject *value) {
     return -1;
   if (is_copy) {
     PyErr_SetString(PyExc_NotImplementedError, "assignment to elements at an array of indices is not supported");
-    status = WEIR_OK;
   } else {
     weir_place place = view.place;
     if (!is_scalar && place.kind != WEIR_PLACE_DEVICE)

@@ -727,7 +727,9 @@ static PyMethodDef functions[] = {
     {"empty", PYWEIR_FAST_KEYWORDS(empty),
      "empty(nbytes, *, device=None, stream=None)\n--\n\n"
      "Allocates device memory, with undefined contents, and returns a Buffer.\n\n"
-     "device: the device; None for the current one.\n"
+     "empty(*size, dtype=None, device=None, pin_memory=False) with several sizes, a sequence or a dtype\n"
+     "returns an uninitialized Array.\n\n"
+     "device: the device; None for the current one, or for the host in case of an Array.\n"
      "stream: the stream that uses the memory; None for the current stream of the device."},
     {"_set_array_factory", set_array_factory, METH_O, NULL},
     {"_buffer_from_data_pointer", from_pointer, METH_VARARGS,

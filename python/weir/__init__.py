@@ -24,7 +24,7 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _array, _device, _lazy, _settings, _traceback, graphs, memory, nvtx, profiler, random, streams
+from weir import _array, _device, _lazy, _legacy, _settings, _traceback, graphs, memory, nvtx, profiler, random, streams
 from weir._array import *
 from weir._array import _assert_async
 from weir._device import *
@@ -90,6 +90,7 @@ __all__ = [
     "is_initialized",
     "promote_types",
     *_array.__all__,
+    *_legacy.NAMES,
     *_device.__all__,
     *_settings.__all__,
     *_traceback.__all__,
@@ -110,12 +111,8 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         value = import_module(f"weir.{name}")
-    elif name.endswith(("Tensor", "Storage")):
-        from weir import _legacy
-
+    elif name in _legacy.NAMES:
         made = _legacy.classes("weir", "cuda")
-        if name not in made:
-            raise AttributeError(f"module 'weir' has no attribute '{name}'")
         globals().update(made)
         return made[name]
     else:

@@ -1,7 +1,7 @@
 """The classes that are named after a type: FloatTensor, FloatStorage and others.
 
-They make arrays and storages, and say by isinstance() whether an object is of their type and place. Those of the package
-are on a device, as torch.cuda.FloatTensor; those of weir.cpu are on the host.
+They make arrays and storages, and say by isinstance() whether an object is of their type and place. Those of the
+package are on a device, as torch.cuda.FloatTensor; those of weir.cpu are on the host.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ TITLES = {
     "complex128": "ComplexDouble",
     "complex64": "ComplexFloat",
 }
+
+# There are no classes of complex arrays, as in PyTorch.
+NAMES = [f"{title}Tensor" for title in TITLES.values() if not title.startswith("Complex")]
+NAMES += [f"{title}Storage" for title in TITLES.values()]
 
 
 class _TensorType(type):
@@ -75,13 +79,13 @@ def _not_available(name: str) -> classmethod[Any, Any, Any]:
 
 
 def classes(module: str, place: str) -> dict[str, type]:
-    """The classes of a place, by name. There are no classes of complex arrays, as in PyTorch."""
+    """The classes of a place, by name."""
     made: dict[str, type] = {}
     for name, title in TITLES.items():
         facts = {"__module__": module, "__slots__": (), "dtype": _weir._as_dtype(name), "_place": place}
         where = "the current device" if place == "cuda" else "the host"
         text = f"Makes an array of {name} on {where}, from sizes or from a sequence of values."
-        if not name.startswith("complex"):
+        if f"{title}Tensor" in NAMES:
             made[f"{title}Tensor"] = _TensorType(f"{title}Tensor", (), {**facts, "__doc__": text})
         text = f"Makes a storage of {name} on {where}, from a size or from a sequence of values."
         if place == "cuda":

@@ -55,8 +55,7 @@ def _format(values: list[Any], kind: str) -> Callable[[Any], str]:
     """How the elements are written: all with the same width."""
     if kind.startswith("complex"):
         part = _number([x for value in values for x in (value.real, value.imag)])
-        texts = {value: f"{part(value.real)}{part(value.imag) if value.imag < 0 else '+' + part(value.imag)}j" for value in values}
-        return texts.__getitem__ if not any(value != value for value in values) else str
+        return lambda value: f"{part(value.real)}{'+' if not part(value.imag).startswith('-') else ''}{part(value.imag)}j"
     write: Callable[[Any], str] = _number(values) if "float" in kind else str
     width = max((len(write(value)) for value in values), default=0)
     return lambda value: write(value).rjust(width)

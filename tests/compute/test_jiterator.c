@@ -195,10 +195,8 @@ int main(void) {
   runtime_need_device();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_types_and_strides),
-      TEST(test_several_outputs_and_half),
-      TEST(test_entry_functions),
-      TEST(test_after_a_restart),
+      TEST(test_types_and_strides), TEST(test_several_outputs_and_half),
+      TEST(test_entry_functions),   TEST(test_after_a_restart),
       TEST(test_bad_arguments),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
