@@ -314,6 +314,8 @@ static bool huffman_build(weir__zstd *z, uint8_t *weights, unsigned count) {
   weights[count++] = (uint8_t)(highest_bit(left) + 1);
   for (unsigned i = 0; i < count; i++)
     ranks[weights[i]]++;
+  if (!ranks[1]) /* the longest words of a code are siblings; without any, all weights are too large */
+    return false;
   uint32_t at = 0, next[HUFFMAN_LOG + 2];
   for (unsigned w = 1; w <= log; w++) {
     next[w] = at;
