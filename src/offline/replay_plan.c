@@ -147,13 +147,41 @@ static void plan_failures(weir__plan *plan) {
   }
 }
 
+/* The bytes of a segment that an entry maps or unmaps; 0 if they are elsewhere. */
+static uint64_t common_bytes(const weir__recording_segment *segment, const weir__recording_entry *e) {
+  uint64_t first = e->address > segment->address ? e->address : segment->address;
+  uint64_t end = e->address + e->size, segment_end = segment->address + segment->size;
+  end = end < segment_end ? end : segment_end;
+  return first < end ? end - first : 0;
+}
+
+/* Goes backwards over an entry that maps or unmaps pages. A segment of which nothing was mapped before did not exist
+ * then: its addresses may have been those of a segment of another pool. `mapped` has the bytes of each segment. */
+static void plan_mapping(const weir__recording_device *device, const weir__recording_entry *e, weir__rangemap *at_end,
+                         uint64_t *mapped) {
+  const weir__recording_segment *segment = weir__rangemap_find(at_end, e->address, NULL, NULL);
+  if (!segment)
+    segment = weir__rangemap_find(at_end, e->address + e->size - 1, NULL, NULL);
+  if (!segment)
+    return;
+  uint64_t *left = &mapped[segment - device->segments], bytes = common_bytes(segment, e);
+  if (e->action == WEIR_TRACE_SEGMENT_UNMAP)
+    *left += bytes;
+  else if (bytes < *left)
+    *left -= bytes;
+  else
+    weir__rangemap_remove(at_end, segment->address);
+}
+
 /* Goes backwards through the history: a fixed segment that is freed later is in `gone`, down to where it was made. */
 static bool plan_pools(weir__plan *plan, const weir__recording_device *device) {
   weir__rangemap gone = {0}, at_end = {0};
   static char mark;
-  bool ok = true;
+  uint64_t *mapped = malloc((device->segment_count + 1) * sizeof *mapped);
+  bool ok = mapped != NULL;
   for (size_t i = 0; i < device->segment_count && ok; i++) {
     const weir__recording_segment *s = &device->segments[i];
+    mapped[i] = s->size;
     ok = weir__rangemap_insert(&at_end, s->address, s->size, (void *)s) || !s->size ||
          s->address + s->size - 1 < s->address || weir__rangemap_overlap(&at_end, s->address, s->size, NULL, NULL);
   }
@@ -165,6 +193,8 @@ static bool plan_pools(weir__plan *plan, const weir__recording_device *device) {
            e->address + e->size - 1 < e->address || weir__rangemap_overlap(&gone, e->address, e->size, NULL, NULL);
     else if (e->action == WEIR_TRACE_SEGMENT_ALLOC)
       weir__rangemap_remove(&gone, e->address);
+    else if (e->action == WEIR_TRACE_SEGMENT_MAP || e->action == WEIR_TRACE_SEGMENT_UNMAP)
+      plan_mapping(device, e, &at_end, mapped);
     else if (e->action == WEIR_TRACE_ALLOC) {
       if (e->pool != WEIR__RECORDING_NO_POOL)
         plan->entries[i].pool = e->pool;
@@ -175,6 +205,7 @@ static bool plan_pools(weir__plan *plan, const weir__recording_device *device) {
       }
     }
   }
+  free(mapped);
   weir__rangemap_clear(&gone);
   weir__rangemap_clear(&at_end);
   plan_failures(plan);
