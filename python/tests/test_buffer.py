@@ -243,7 +243,7 @@ def test_numpy_sees_the_memory():
 
 @needs_cuda
 def test_no_buffer_protocol_on_a_gpu():
-    with pytest.raises(BufferError, match="the processor cannot read"):
+    with pytest.raises(BufferError, match="the host cannot access the memory of this device"):
         memoryview(weir.empty(64))
 
 

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 import weir
-from conftest import is_long, is_sanitized, resident_bytes
+from conftest import is_long, is_sanitized, is_soft, resident_bytes
 from memory_tools import cleaned, history  # noqa: F401
 from weir import _weir
 
@@ -99,7 +99,7 @@ def test_cycles(name):
 
 @pytest.mark.parametrize("name", SLOW_CASES)
 def test_slow_cycles(name):
-    check(SLOW_CASES[name], CYCLES // 25)
+    check(SLOW_CASES[name], CYCLES // (25 if is_soft else 250))  # a GPU takes 0.1 s to run out of memory
 
 
 def test_reference_counts():

@@ -50,9 +50,10 @@ def test_import_leaves_the_driver_alone():
 
 
 def test_import_brings_little():
+    before = run_python("import sys; print(' '.join(sys.modules))").stdout.split()  # some installations import more
     found = run_python("import sys, weir; print(' '.join(sys.modules))").stdout.split()
-    assert not {"typing", "threading", "traceback", "numpy", "ctypes", "inspect", "subprocess"} & set(found)
-    assert "triton" not in found and "torch" not in found
+    heavy = {"typing", "threading", "traceback", "numpy", "ctypes", "inspect", "subprocess", "triton", "torch"}
+    assert not heavy & (set(found) - set(before))
 
 
 def test_no_triton_on_import(tmp_path):
