@@ -12,6 +12,7 @@
 #include "weir/dtype.h"
 #include "weir/jiterator.h"
 #include "weir/kernel.h"
+#include "weir/nccl.h"
 #include "weir/random.h"
 #pragma GCC visibility pop
 
