@@ -26,6 +26,9 @@ const weir_cli_variable weir_cli_environment[] = {
     {NULL, "XDG_CACHE_HOME, HOME", "a folder", NULL, "where that folder is, if WEIR_CACHE_DIR is not set"},
     {NULL, "CUDA_HOME, CUDA_PATH", "a folder", "/usr/local/cuda",
      "a CUDA toolkit, in which libraries are looked for last"},
+    {NULL, "CUBLAS_WORKSPACE_CONFIG", ":KIB:COUNT, repeated", ":4096:2:16:8, or 32 MiB on devices of capability 9.0",
+     "the size of the workspaces of matrix products"},
+    {NULL, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1", NULL, "allows TF32 in matrix products, whatever the program sets"},
     {NULL, "TMPDIR", "a folder", "/tmp", "where source and object files are while a kernel is compiled"},
 
     {"Allocator", "WEIR_ALLOC_CONF", "key:value pairs, see 'weir help settings'", "the first of PyTorch's that is set",

@@ -37,6 +37,16 @@ size_t weir_dtype_size(weir_dtype dtype);
 /* "float32"; NULL for an invalid number. */
 const char *weir_dtype_name(weir_dtype dtype);
 
+/* PyTorch's name of the type in error texts: "Float"; NULL for an invalid number. */
+const char *weir_dtype_title(weir_dtype dtype);
+
+int weir_dtype_is_float(weir_dtype dtype); /* float16, bfloat16, float32, float64 */
+int weir_dtype_is_complex(weir_dtype dtype);
+int weir_dtype_is_integer(weir_dtype dtype); /* without bool */
+
+/* The type of the result of an operation on two arrays of these types, as torch.promote_types. */
+weir_dtype weir_dtype_promote(weir_dtype a, weir_dtype b);
+
 #ifdef __cplusplus
 }
 #endif

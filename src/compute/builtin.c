@@ -7,7 +7,6 @@
 
 #include "builtin_files.h" /* generated: `builtin_files`, and the texts that it points to */
 #include "compute/compile.h"
-#include "weir/soft.h"
 
 enum {
   file_count = sizeof builtin_files / sizeof builtin_files[0],
@@ -102,6 +101,15 @@ static weir_status load(const char *caller, const builtin_file *file, const weir
   return compile(caller, file, on, module);
 }
 
+static weir_status find_file(const char *caller, const weir__builtin *builtin, size_t *at) {
+  *at = 0;
+  while (*at < file_count && strcmp(builtin_files[*at].name, builtin->file) != 0)
+    (*at)++;
+  if (*at == file_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there are no built-in kernels named %s", caller, builtin->file);
+  return WEIR_OK;
+}
+
 weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, const weir__on_device *on,
                                    weir_cu_function *function) {
   unsigned long epoch = weir__compute_epoch;
@@ -109,15 +117,13 @@ weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, c
     *function = builtin->on[on->device].function;
     return WEIR_OK;
   }
-  size_t at = 0;
-  while (at < file_count && strcmp(builtin_files[at].name, builtin->file) != 0)
-    at++;
-  if (at == file_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there are no built-in kernels named %s", caller, builtin->file);
+  size_t at;
+  weir_status status = find_file(caller, builtin, &at);
+  if (status)
+    return status;
 
   weir_driver *driver = on->driver;
   weir_cu_function found;
-  weir_status status = WEIR_OK;
   weir__mutex_lock(&lock);
   weir_cu_module *module = &modules[at][on->device];
   if (!*module)
@@ -151,6 +157,34 @@ weir_status weir__builtin_launch(const char *caller, weir__builtin *builtin, int
   }
   weir__compute_leave(&on);
   return status;
+}
+
+weir_status weir__builtin_run(const char *caller, weir__builtin *builtin, weir_launch_dims dims, void **params) {
+  weir_soft_kernel kernel = builtin->host;
+  if (!kernel) {
+    size_t at;
+    weir_status status = find_file(caller, builtin, &at);
+    if (status)
+      return status;
+    const weir_soft_image *image = builtin_files[at].image;
+    for (const weir_soft_entry *const *entry = image->begin; entry < image->end && !kernel; entry++)
+      if (!strcmp((*entry)->name, builtin->name))
+        kernel = (*entry)->function;
+    if (!kernel)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s.cu has no kernel %s", caller, builtin->file,
+                        builtin->name);
+    builtin->host = kernel;
+  }
+  weir_soft_launch launch = {.shared_bytes = dims.shared_bytes, .params = params};
+  for (int i = 0; i < 3; i++) {
+    launch.grid[i] = dims.grid[i] ? dims.grid[i] : 1;
+    launch.block[i] = dims.block[i] ? dims.block[i] : 1;
+  }
+  weir_cu_result result = kernel(&launch);
+  if (result == WEIR_CU_OUT_OF_MEMORY)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the kernel %s", caller, builtin->name);
+  return result ? weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the kernel %s failed on the host", caller, builtin->name)
+                : WEIR_OK;
 }
 
 void weir__builtins_end(void) {

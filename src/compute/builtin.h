@@ -16,10 +16,12 @@
 #define WEIR_COMPUTE_BUILTIN_H
 
 #include "compute/compute.h"
+#include "weir/soft.h"
 
 /* One kernel, with its function on each device once it was used there. Static. */
 typedef struct weir__builtin {
   const char *file, *name;
+  _Atomic(weir_soft_kernel) host; /* for weir__builtin_run; NULL until it is used */
   struct {
     atomic_ulong epoch; /* in which the function was found; 0 for never */
     _Atomic(weir_cu_function) function;
@@ -27,7 +29,7 @@ typedef struct weir__builtin {
 } weir__builtin;
 #define WEIR__BUILTIN(file, name)                                                                                      \
   {                                                                                                                    \
-    file, name, {                                                                                                      \
+    file, name, NULL, {                                                                                                \
       { 0, NULL }                                                                                                      \
     }                                                                                                                  \
   }
@@ -37,6 +39,10 @@ typedef struct weir__builtin {
  * during a capture. Neither number nor sizes of the parameters are checked. */
 weir_status weir__builtin_launch(const char *caller, weir__builtin *builtin, int device, weir_cu_stream stream,
                                  weir_launch_dims dims, void **params);
+
+/* Runs a kernel for host memory on the calling thread, and returns when it is done. Needs no device and no runtime, and
+ * works in a forked child. */
+weir_status weir__builtin_run(const char *caller, weir__builtin *builtin, weir_launch_dims dims, void **params);
 
 /* The function on a device that was entered (weir__compute_enter): for occupancy and attributes. */
 weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, const weir__on_device *on,

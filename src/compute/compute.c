@@ -1,5 +1,7 @@
 #include "compute/compute.h"
 
+#include "compute/blas.h"
+
 atomic_ulong weir__compute_epoch = 0;
 
 static weir__mutex epoch_lock = WEIR__MUTEX_INIT;
@@ -7,6 +9,7 @@ static weir__mutex epoch_lock = WEIR__MUTEX_INIT;
 static void runtime_ends(void *context) {
   (void)context;
   weir__nccl_end();
+  weir__blas_end();
   weir__modules_end();
   weir__builtins_end();
   weir__compute_epoch++;

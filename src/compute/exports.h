@@ -8,6 +8,8 @@
 #include "weir/weir.h"
 
 #pragma GCC visibility push(default)
+#include "weir/array.h"
+#include "weir/blas.h"
 #include "weir/compute.h"
 #include "weir/dtype.h"
 #include "weir/jiterator.h"

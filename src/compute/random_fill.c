@@ -33,19 +33,8 @@ typedef struct fill {
 
 /* "\"uniform_kernel_cuda\" not implemented for 'Int'", with PyTorch's name of the kernel and of the type. */
 static weir_status not_implemented(const char *caller, const char *kernel, weir_dtype dtype) {
-  static const char *const names[] = {[WEIR_UINT8] = "Byte",
-                                      [WEIR_INT8] = "Char",
-                                      [WEIR_INT16] = "Short",
-                                      [WEIR_INT32] = "Int",
-                                      [WEIR_INT64] = "Long",
-                                      [WEIR_FLOAT16] = "Half",
-                                      [WEIR_FLOAT32] = "Float",
-                                      [WEIR_FLOAT64] = "Double",
-                                      [WEIR_COMPLEX64] = "ComplexFloat",
-                                      [WEIR_COMPLEX128] = "ComplexDouble",
-                                      [WEIR_BOOL] = "Bool",
-                                      [WEIR_BFLOAT16] = "BFloat16"};
-  return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: \"%s\" not implemented for '%s'", caller, kernel, names[dtype]);
+  return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: \"%s\" not implemented for '%s'", caller, kernel,
+                    weir_dtype_title(dtype));
 }
 
 static bool is_float(weir_dtype dtype) {

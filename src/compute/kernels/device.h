@@ -9,6 +9,9 @@
 
 #ifdef WEIR_SOFT_CUDA
 
+/* In front of a loop whose body is large. */
+#define WEIR_NO_UNROLL
+
 /* Without operators of their own, as below: arithmetic is that of float. */
 struct alignas(2) weir_half {
   unsigned short x;
@@ -34,6 +37,8 @@ typedef int int32_t;
 typedef unsigned uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
+
+#define WEIR_NO_UNROLL _Pragma("unroll 1")
 
 /* A kernel with C linkage is known by its name. */
 #define WEIR_KERNEL(name)

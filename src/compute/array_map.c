@@ -1,0 +1,204 @@
+/*
+ * Elementwise operations: from arrays to the arguments of a kernel.
+ */
+#include <string.h>
+
+#include "compute/array.h"
+
+int weir__class_of(weir_dtype dtype) {
+  if (weir_dtype_is_complex(dtype))
+    return WEIR__CLASS_COMPLEX;
+  if (dtype == WEIR_FLOAT64)
+    return WEIR__CLASS_DOUBLE;
+  return weir_dtype_is_float(dtype) ? WEIR__CLASS_FLOAT : WEIR__CLASS_INT;
+}
+
+weir__number weir__number_of(weir_scalar scalar) {
+  if (scalar.kind == WEIR_SCALAR_BOOL || scalar.kind == WEIR_SCALAR_INT)
+    return (weir__number){scalar.integer, (double)scalar.integer, 0};
+  double real = scalar.real;
+  int64_t integer = real > -0x1p63 && real < 0x1p63 ? (int64_t)real : 0;
+  return (weir__number){integer, real, scalar.kind == WEIR_SCALAR_COMPLEX ? scalar.imag : 0};
+}
+
+static weir__builtin map_kernels[WEIR__CLASSES] = {
+    [WEIR__CLASS_INT] = WEIR__BUILTIN("elementwise", "weir_map_int"),
+    [WEIR__CLASS_FLOAT] = WEIR__BUILTIN("elementwise", "weir_map_float"),
+    [WEIR__CLASS_DOUBLE] = WEIR__BUILTIN("elementwise", "weir_map_double"),
+    [WEIR__CLASS_COMPLEX] = WEIR__BUILTIN("elementwise", "weir_map_complex")};
+
+static weir__builtin vector_kernels[] = {[WEIR_INT32] = WEIR__BUILTIN("elementwise", "weir_vectors_int32"),
+                                         [WEIR_INT64] = WEIR__BUILTIN("elementwise", "weir_vectors_int64"),
+                                         [WEIR_FLOAT16] = WEIR__BUILTIN("elementwise", "weir_vectors_float16"),
+                                         [WEIR_FLOAT32] = WEIR__BUILTIN("elementwise", "weir_vectors_float32"),
+                                         [WEIR_FLOAT64] = WEIR__BUILTIN("elementwise", "weir_vectors_float64"),
+                                         [WEIR_BFLOAT16] = WEIR__BUILTIN("elementwise", "weir_vectors_bfloat16")};
+
+/* ---- Dimensions ---- */
+
+enum { OPERANDS = 4 }; /* the output, and up to three inputs */
+
+typedef struct dims {
+  int ndim;
+  int64_t shape[WEIR_ARRAY_MAX_DIMS];             /* innermost first */
+  int64_t strides[OPERANDS][WEIR_ARRAY_MAX_DIMS]; /* in bytes; 0 for numbers */
+} dims;
+
+static void swap_dims(dims *dims, int a, int b) {
+  int64_t size = dims->shape[a];
+  dims->shape[a] = dims->shape[b];
+  dims->shape[b] = size;
+  for (int k = 0; k < OPERANDS; k++) {
+    int64_t stride = dims->strides[k][a];
+    dims->strides[k][a] = dims->strides[k][b];
+    dims->strides[k][b] = stride;
+  }
+}
+
+/* Whether dimension a should be inside of b: its stride is smaller in the output or, if that has no preference, in an
+ * input. */
+static bool is_inside(const dims *dims, int a, int b) {
+  for (int k = 0; k < OPERANDS; k++)
+    if (dims->strides[k][a] && dims->strides[k][b] && dims->strides[k][a] != dims->strides[k][b])
+      return dims->strides[k][a] < dims->strides[k][b];
+  return false;
+}
+
+/* Merges neighbouring dimensions that are like one in every operand. */
+static void merge(dims *dims) {
+  int kept = 0;
+  for (int d = 1; d < dims->ndim; d++) {
+    bool can_merge = true;
+    for (int k = 0; k < OPERANDS; k++)
+      can_merge = can_merge && dims->strides[k][d] == dims->strides[k][kept] * dims->shape[kept];
+    if (can_merge) {
+      dims->shape[kept] *= dims->shape[d];
+      continue;
+    }
+    kept++;
+    dims->shape[kept] = dims->shape[d];
+    for (int k = 0; k < OPERANDS; k++)
+      dims->strides[k][kept] = dims->strides[k][d];
+  }
+  dims->ndim = dims->ndim ? kept + 1 : 0;
+}
+
+/* The stride of an operand along a dimension of the output, in bytes. */
+static int64_t stride_of(const weir_array *operand, const weir_array *out, int dim) {
+  if (!operand)
+    return 0;
+  int at = dim - (out->ndim - operand->ndim);
+  if (at < 0 || operand->shape[at] == 1)
+    return 0;
+  return operand->strides[at] * (int64_t)weir_dtype_size(operand->dtype);
+}
+
+static void make_dims(const weir_array *out, int count, const weir__input *inputs, bool keep_order, dims *dims) {
+  memset(dims, 0, sizeof *dims);
+  for (int d = out->ndim - 1; d >= 0; d--) {
+    if (out->shape[d] == 1)
+      continue;
+    dims->shape[dims->ndim] = out->shape[d];
+    dims->strides[0][dims->ndim] = stride_of(out, out, d);
+    for (int k = 0; k < count; k++)
+      dims->strides[k + 1][dims->ndim] = stride_of(inputs[k].array, out, d);
+    dims->ndim++;
+  }
+  if (!keep_order)
+    for (int i = 1; i < dims->ndim; i++)
+      for (int j = i; j > 0 && is_inside(dims, j, j - 1); j--)
+        swap_dims(dims, j, j - 1);
+  merge(dims);
+}
+
+/* ---- Kernels ---- */
+
+static bool has_vectors(int op, weir_dtype dtype) {
+  switch (op) {
+  case WEIR_BINARY_ADD:
+  case WEIR_BINARY_SUB:
+  case WEIR_BINARY_MUL:
+  case WEIR_BINARY_MAXIMUM:
+  case WEIR_BINARY_MINIMUM:
+  case WEIR__UNARY + WEIR_UNARY_NEG:
+  case WEIR__UNARY + WEIR_UNARY_ABS:
+  case WEIR__UNARY + WEIR_UNARY_SQUARE:
+  case WEIR__UNARY + WEIR_UNARY_RELU:
+    return dtype == WEIR_INT32 || dtype == WEIR_INT64 || weir_dtype_is_float(dtype);
+  case WEIR_BINARY_DIV:
+  case WEIR__UNARY + WEIR_UNARY_SQRT:
+  case WEIR__UNARY + WEIR_UNARY_RECIPROCAL:
+  case WEIR__UNARY + WEIR_UNARY_EXP:
+  case WEIR__UNARY + WEIR_UNARY_SIGMOID:
+  case WEIR__UNARY + WEIR_UNARY_TANH:
+    return weir_dtype_is_float(dtype);
+  }
+  return false;
+}
+
+/* Whether all operands have one type, are contiguous and begin at a multiple of 16 bytes. */
+static bool is_vectorizable(int op, const dims *dims, int count, const weir__input *inputs, weir_dtype common,
+                            const weir_array *out) {
+  int64_t size = (int64_t)weir_dtype_size(common);
+  if (!has_vectors(op, common) || dims->ndim > 1 || out->dtype != common || (uintptr_t)out->data % 16 != 0 ||
+      (dims->ndim && dims->strides[0][0] != size))
+    return false;
+  for (int k = 0; k < count; k++) {
+    const weir_array *input = inputs[k].array;
+    if (input &&
+        (input->dtype != common || (uintptr_t)input->data % 16 != 0 || (dims->ndim && dims->strides[k + 1][0] != size)))
+      return false;
+  }
+  return true;
+}
+
+static weir_status map_vectors(const char *caller, int op, int count, const weir__input *inputs, const weir_array *out,
+                               uint64_t elements, weir_stream stream) {
+  weir__vector_args args = {.count = elements, .out = out->data, .op = op};
+  for (int k = 0; k < count; k++) {
+    args.in[k] = inputs[k].array ? inputs[k].array->data : NULL;
+    if (!inputs[k].array)
+      args.number[k] = weir__number_of(inputs[k].number);
+  }
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements / (16 / weir_dtype_size(out->dtype)) + 1);
+  void *params[] = {&args};
+  return weir__array_run(caller, &vector_kernels[out->dtype], weir__is_host(out), stream, grid, params);
+}
+
+static void set_operand(const weir__input *input, const int64_t *strides, weir__operand *operand) {
+  if (input->array) {
+    operand->data = input->array->data;
+    operand->dtype = (int)input->array->dtype;
+    for (int d = 0; d < WEIR_ARRAY_MAX_DIMS; d++)
+      operand->strides[d] = strides[d];
+  } else
+    operand->number = weir__number_of(input->number);
+}
+
+weir_status weir__map(const char *caller, int op, int count, const weir__input *inputs, weir_dtype common,
+                      const weir_array *out, weir_stream stream) {
+  uint64_t elements = (uint64_t)weir_array_count(out);
+  if (!elements)
+    return WEIR_OK;
+  dims dims;
+  make_dims(out, count, inputs, op == WEIR__ARANGE, &dims);
+  if (is_vectorizable(op, &dims, count, inputs, common, out))
+    return map_vectors(caller, op, count, inputs, out, elements, stream);
+
+  weir__map_args args;
+  memset(&args, 0, sizeof args);
+  args.count = elements;
+  args.ndim = dims.ndim;
+  args.op = op;
+  args.common = (int)common;
+  args.in_count = count;
+  for (int d = 0; d < dims.ndim; d++)
+    args.shape[d] = (uint64_t)dims.shape[d];
+  weir__input result = {.array = out};
+  set_operand(&result, dims.strides[0], &args.out);
+  for (int k = 0; k < count; k++)
+    set_operand(&inputs[k], dims.strides[k + 1], &args.in[k]);
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements);
+  void *params[] = {&args};
+  return weir__array_run(caller, &map_kernels[weir__class_of(common)], weir__is_host(out), stream, grid, params);
+}

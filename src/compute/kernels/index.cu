@@ -1,0 +1,154 @@
+/*
+ * Operations whose elements are at computed places: indices, counts, samples of a distribution, and an assertion. An
+ * index out of range, or a distribution that is none, ends the kernel with an error, as in PyTorch.
+ */
+#include "elements.h"
+
+/* Elements along a dimension of contiguous arrays: out[o, i, n] = in[o, indices[i], n]. */
+
+template <class T> __device__ static inline void select(const weir__select_args &args) {
+  u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= args.outer * args.picked * args.inner)
+    return;
+  u64 inner = at % args.inner, row = at / args.inner, which = row % args.picked, outer = row / args.picked;
+  long long index = args.index_is_64_bits ? static_cast<const long long *>(args.indices)[which]
+                                          : static_cast<const int *>(args.indices)[which];
+  if (index < 0 || u64(index) >= args.size)
+    __trap();
+  static_cast<T *>(args.out)[at] = static_cast<const T *>(args.in)[(outer * args.size + u64(index)) * args.inner + inner];
+}
+
+extern "C" __global__ void weir_index_select(const weir__select_args args) {
+  switch (args.element_bytes) {
+  case 1:
+    return select<unsigned char>(args);
+  case 2:
+    return select<unsigned short>(args);
+  case 4:
+    return select<unsigned>(args);
+  case 8:
+    return select<u64>(args);
+  case 16:
+    return select<ulonglong2>(args);
+  }
+}
+WEIR_KERNEL(weir_index_select)
+
+template <class T> __device__ static inline void gather(const weir__gather_args &args) {
+  u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= args.count * args.parts)
+    return;
+  u64 part = at % args.parts, element = at / args.parts, rest = element;
+  long long offset = 0;
+  for (int d = args.ndim - 1; d >= 0; d--) {
+    long long place = static_cast<long long>(rest % args.shape[d]);
+    rest /= args.shape[d];
+    if (d == args.dim) {
+      place = args.indices[element];
+      if (place < 0 || u64(place) >= args.size)
+        __trap();
+    }
+    offset += place * args.strides[d];
+  }
+  static_cast<T *>(args.out)[at] = static_cast<const T *>(args.in)[u64(offset) * args.parts + part];
+}
+
+extern "C" __global__ void weir_gather(const weir__gather_args args) {
+  switch (args.part_bytes) {
+  case 1:
+    return gather<unsigned char>(args);
+  case 2:
+    return gather<unsigned short>(args);
+  case 4:
+    return gather<unsigned>(args);
+  case 8:
+    return gather<u64>(args);
+  }
+}
+WEIR_KERNEL(weir_gather)
+
+/* The values are known to be in range. */
+extern "C" __global__ void weir_bincount(const weir__bincount_args args) {
+  u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= args.count)
+    return;
+  long long bin = args.in[at];
+  if (args.out_dtype == INT64)
+    atomicAdd(static_cast<u64 *>(args.out) + bin, u64(1));
+  else if (args.out_dtype == FLOAT32)
+    atomicAdd(static_cast<float *>(args.out) + bin, static_cast<const float *>(args.weights)[at]);
+  else
+    atomicAdd(static_cast<double *>(args.out) + bin, static_cast<const double *>(args.weights)[at]);
+}
+WEIR_KERNEL(weir_bincount)
+
+/* A block for each row, which goes through it in tiles. Within a tile, a thread adds its own elements, then those sums
+ * are added across threads, in log(threads) steps. */
+extern "C" __global__ void weir_scan_rows(const weir__scan_args args) {
+  WEIR_DYNAMIC_SHARED(double, sums); /* [WEIR__SCAN_BLOCK] */
+  unsigned thread = threadIdx.x;
+  u64 row = u64(blockIdx.x) * args.columns;
+  double carried = 0;
+  for (u64 tile = 0; tile < args.columns; tile += WEIR__SCAN_BLOCK * WEIR__SCAN_ITEMS) {
+    u64 first = tile + thread * WEIR__SCAN_ITEMS;
+    double own[WEIR__SCAN_ITEMS], sum = 0;
+    for (int i = 0; i < WEIR__SCAN_ITEMS; i++) {
+      sum += first + i < args.columns ? args.in[row + first + i] : 0;
+      own[i] = sum;
+    }
+    sums[thread] = sum;
+    for (unsigned step = 1; step < WEIR__SCAN_BLOCK; step *= 2) {
+      __syncthreads();
+      double earlier = thread >= step ? sums[thread - step] : 0;
+      __syncthreads();
+      sums[thread] += earlier;
+    }
+    __syncthreads();
+    double before = carried + (thread ? sums[thread - 1] : 0);
+    for (int i = 0; i < WEIR__SCAN_ITEMS; i++)
+      if (first + i < args.columns)
+        args.out[row + first + i] = before + own[i];
+    carried += sums[WEIR__SCAN_BLOCK - 1];
+    __syncthreads();
+  }
+}
+WEIR_KERNEL(weir_scan_rows)
+
+extern "C" __global__ void weir_pick(const weir__pick_args args) {
+  u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at >= args.rows * args.samples)
+    return;
+  u64 row = at / args.samples * args.columns;
+  const double *cumulative = args.cumulative + row, *probabilities = args.probabilities + row;
+  double total = cumulative[args.columns - 1], wanted = args.uniform[at];
+  if (!(total > 0) || total - total != 0) /* all zero, not a number, or infinite */
+    __trap();
+  u64 low = 0, high = args.columns;
+  while (low < high) {
+    u64 middle = low + (high - low) / 2;
+    if (cumulative[middle] <= wanted * total)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  if (low == args.columns) /* by rounding */
+    low--;
+  while (low && probabilities[low] == 0)
+    low--;
+  args.out[at] = static_cast<long long>(low);
+}
+WEIR_KERNEL(weir_pick)
+
+/* Ends with an error if an element is negative or not a number. */
+extern "C" __global__ void weir_check_probabilities(const double *in, u64 count) {
+  u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (at < count && !(in[at] >= 0 && in[at] - in[at] == 0))
+    __trap();
+}
+WEIR_KERNEL(weir_check_probabilities)
+
+extern "C" __global__ void weir_assert_nonzero(const void *in, int dtype) {
+  if (!is_nonzero(load<cdouble>(in, dtype)))
+    __trap();
+}
+WEIR_KERNEL(weir_assert_nonzero)

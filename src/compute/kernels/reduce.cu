@@ -1,0 +1,167 @@
+/*
+ * Reductions of strided arrays. Each output has a number of lanes, which are threads that take its elements in turn and
+ * then combine their results: many lanes if the elements of an output are neighbours in memory, one if the outputs are.
+ * Outputs with many elements are reduced in segments, and the results of the segments in a second pass. The order of
+ * operations follows from the shape, so results do not vary.
+ */
+#include "elements.h"
+
+/* An element, and its index if the smallest or largest one is looked for. */
+template <class C, bool WITH_INDEX> struct found {
+  C value;
+};
+template <class C> struct found<C, true> {
+  C value;
+  long long index;
+};
+
+template <class C> __device__ static inline C combine_values(int how, C a, C b) {
+  switch (how) {
+  case WEIR__COMBINE_ADD:
+    return a + b;
+  case WEIR__COMBINE_MUL:
+    return a * b;
+  case WEIR__COMBINE_AND:
+    return from_real<C>(is_nonzero(a) && is_nonzero(b));
+  case WEIR__COMBINE_OR:
+    return from_real<C>(is_nonzero(a) || is_nonzero(b));
+  }
+  if constexpr (!representation<C>::is_complex) {
+    if (a != a || b != b) /* not a number */
+      return a != a ? a : b;
+    return (how == WEIR__COMBINE_MIN) == (b < a) && b != a ? b : a;
+  } else
+    return a;
+}
+
+template <class C> __device__ static inline void combine(int how, found<C, false> *a, const found<C, false> &b) {
+  a->value = combine_values(how, a->value, b.value);
+}
+
+/* Of equal elements the first one is kept, and the first that is not a number before all others. */
+template <class C> __device__ static inline void combine(int how, found<C, true> *a, const found<C, true> &b) {
+  bool a_is_nan = a->value != a->value, b_is_nan = b.value != b.value, takes;
+  if (a_is_nan || b_is_nan)
+    takes = b_is_nan && (!a_is_nan || b.index < a->index);
+  else if (a->value == b.value)
+    takes = b.index < a->index;
+  else
+    takes = how == WEIR__COMBINE_MIN ? b.value < a->value : b.value > a->value;
+  if (takes)
+    *a = b;
+}
+
+/* The offset of an element from the first, in bytes. */
+__device__ static inline long long offset_of(u64 index, int ndim, const u64 *shape, const long long *strides) {
+  if (ndim <= 1)
+    return ndim ? static_cast<long long>(index) * strides[0] : 0;
+  long long offset = 0;
+  WEIR_NO_UNROLL
+  for (int d = 0; d < ndim; d++) {
+    u64 at = index;
+    if (d + 1 < ndim) {
+      u64 above = index >> 32 ? index / shape[d] : static_cast<unsigned>(index) / static_cast<unsigned>(shape[d]);
+      at = index - above * shape[d];
+      index = above;
+    }
+    offset += static_cast<long long>(at) * strides[d];
+  }
+  return offset;
+}
+
+template <class C, bool I>
+__device__ static inline found<C, I> element(const weir__reduce_args &args, const char *base, u64 output, u64 index) {
+  const char *at = base + offset_of(index, args.reduced_ndim, args.reduced_shape, args.reduced_strides);
+  found<C, I> made;
+  made.value = load_as<C>(at, args.in_dtype, args.common);
+  if (args.before == WEIR__BEFORE_NONZERO)
+    made.value = from_real<C>(is_nonzero(made.value));
+  if (args.before == WEIR__BEFORE_SQUARE) {
+    if constexpr (representation<C>::is_complex)
+      made.value = {made.value.re * made.value.re + made.value.im * made.value.im, 0};
+    else
+      made.value = made.value * made.value;
+  }
+  if constexpr (I)
+    made.index = args.in_index ? args.in_index[index * args.outputs + output] : static_cast<long long>(index);
+  return made;
+}
+
+template <class C, bool I>
+__device__ static inline void finish(const weir__reduce_args &args, u64 output, found<C, I> result) {
+  long long offset = offset_of(output, args.out_ndim, args.out_shape, args.out_strides);
+  u64 first = blockIdx.y * args.outputs; /* of a segment */
+  if (args.divisor != 1) {
+    if constexpr (representation<C>::is_complex)
+      result.value = {result.value.re / args.divisor, result.value.im / args.divisor};
+    else if constexpr (!representation<C>::is_int)
+      result.value = C(result.value / C(args.divisor));
+  }
+  if (args.out) {
+    long long segment = args.segment_bytes * blockIdx.y;
+    store(static_cast<char *>(args.out) + offset + segment, args.out_dtype, result.value);
+  }
+  if constexpr (I) {
+    if (args.index_is_strided)
+      *reinterpret_cast<long long *>(reinterpret_cast<char *>(args.out_index) + offset) = result.index;
+    else if (args.out_index)
+      args.out_index[first + output] = result.index;
+  }
+}
+
+template <class C, bool I> __device__ static inline void reduce(const weir__reduce_args &args) {
+  WEIR_DYNAMIC_SHARED(unsigned char, memory);
+  typedef found<C, I> F;
+  unsigned lanes = args.lanes, lane = threadIdx.x % lanes;
+  F *shared = reinterpret_cast<F *>(memory) + threadIdx.x;
+  u64 output = u64(blockIdx.x) * (blockDim.x / lanes) + threadIdx.x / lanes;
+  u64 begin = blockIdx.y * args.segment, end = begin + args.segment;
+  if (end > args.reduced)
+    end = args.reduced;
+  F result = {};
+  if (output < args.outputs) {
+    const char *base = static_cast<const char *>(args.in) +
+                       offset_of(output, args.out_ndim, args.out_shape, args.out_in_strides);
+    bool is_first = true;
+    WEIR_NO_UNROLL
+    for (u64 at = begin + lane; at < end; at += lanes) {
+      F next = element<C, I>(args, base, output, at);
+      if (is_first)
+        result = next;
+      else
+        combine(args.combine, &result, next);
+      is_first = false;
+    }
+  }
+  if (lanes > 1) {
+    /* Lanes without an element are the last ones. */
+    unsigned used = end - begin < lanes ? static_cast<unsigned>(end - begin) : lanes;
+    if (lane < used)
+      *shared = result;
+    WEIR_NO_UNROLL
+    for (unsigned half = lanes / 2; half; half /= 2) {
+      __syncthreads();
+      if (lane < half && lane + half < used) {
+        combine(args.combine, &result, shared[half]);
+        *shared = result;
+      }
+      used = used < half ? used : half;
+    }
+  }
+  if (lane == 0 && output < args.outputs)
+    finish<C, I>(args, output, result);
+}
+
+#define REDUCE(name, C, I)                                                                                             \
+  extern "C" __global__ void __launch_bounds__(WEIR__REDUCE_BLOCK)                                                     \
+      weir_reduce_##name(const weir__reduce_args args) {                                                               \
+    reduce<C, I>(args);                                                                                                \
+  }                                                                                                                    \
+  WEIR_KERNEL(weir_reduce_##name)
+REDUCE(int, long long, false)
+REDUCE(float, float, false)
+REDUCE(double, double, false)
+REDUCE(complex, cdouble, false)
+REDUCE(int_index, long long, true)
+REDUCE(float_index, float, true)
+REDUCE(double_index, double, true)
