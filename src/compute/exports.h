@@ -10,6 +10,7 @@
 #pragma GCC visibility push(default)
 #include "weir/array.h"
 #include "weir/blas.h"
+#include "weir/comm.h"
 #include "weir/compute.h"
 #include "weir/dtype.h"
 #include "weir/jiterator.h"
