@@ -378,16 +378,16 @@ static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_ncc
   memory->device_bytes = comm->difference;
   if (!nccl.CommMemStats || !comm->raw)
     return WEIR_OK;
-  if (nccl.CommMemStats(comm->raw, STAT_TOTAL, &memory->device_bytes) == NCCL_INVALID_USAGE)
+  nccl_result result = nccl.CommMemStats(comm->raw, STAT_TOTAL, &memory->device_bytes);
+  if (result == NCCL_INVALID_USAGE)
     return WEIR_OK; /* NCCL's memory manager is turned off */
-  weir_status status = fail(caller, nccl.CommMemStats(comm->raw, STAT_SUSPENDABLE, &memory->suspendable_bytes),
-                            "ncclCommMemStats", comm->raw);
-  if (!status)
-    status =
-        fail(caller, nccl.CommMemStats(comm->raw, STAT_IS_SUSPENDED, &is_suspended), "ncclCommMemStats", comm->raw);
+  if (!result)
+    result = nccl.CommMemStats(comm->raw, STAT_SUSPENDABLE, &memory->suspendable_bytes);
+  if (!result)
+    result = nccl.CommMemStats(comm->raw, STAT_IS_SUSPENDED, &is_suspended);
   memory->is_suspended = is_suspended != 0;
   memory->is_exact = 1;
-  return status;
+  return fail(caller, result, "ncclCommMemStats", comm->raw);
 }
 
 static weir_status suspend(const char *caller, weir_nccl_comm *comm, bool resume) {
