@@ -11,12 +11,14 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/system.h"
+#include "weir/snapshot.h"
 
 static const double default_timeout_s = 600, longest_timeout_s = 1e6;
 
 /* Communicators that have not been destroyed. */
 static weir__mutex list_lock = WEIR__MUTEX_INIT;
 static weir_nccl_comm *live;
+static unsigned long serial; /* of the latest */
 
 /* ---- Names ---- */
 
@@ -185,6 +187,29 @@ static weir_status read_timeout(const char *caller, double *seconds) {
   return WEIR_OK;
 }
 
+/* Reports the memory of communicators; see weir_outside_memory_add. NCCL is asked each time, as it allocates memory
+ * when it is first needed. */
+static size_t list_memory(void *context, int device, weir_outside_memory *list, size_t room) {
+  size_t count = 0;
+  (void)context;
+  weir__mutex_lock(&list_lock);
+  for (weir_nccl_comm *comm = live; comm; comm = comm->next) {
+    weir_nccl_memory memory;
+    weir_nccl_memory_init(&memory);
+    if (comm->device != device || comm->has_ended || !comm->is_joined || comm->process != weir__process_id() ||
+        comm->backend->get_memory(__func__, comm, &memory) || !memory.device_bytes)
+      continue;
+    if (count < room) {
+      list[count] = (weir_outside_memory){.bytes = memory.device_bytes, .is_exact = memory.is_exact};
+      snprintf(list[count].owner, sizeof list[count].owner, "NCCL communicator %lu, rank %d of %d%s", comm->serial,
+               comm->rank, comm->ranks, memory.is_suspended ? ", suspended" : "");
+    }
+    count++;
+  }
+  weir__mutex_unlock(&list_lock);
+  return count;
+}
+
 /* A communicator that has not been joined, in the list. */
 static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, int ranks, int rank,
                              const weir_nccl_options *given, weir_nccl_comm **comm) {
@@ -224,7 +249,10 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
     free(made);
     return status;
   }
+  if (weir_outside_memory_add(list_memory, NULL))
+    weir__log(WEIR_LOG_DEBUG, "memory of communicators is not in summaries");
   weir__mutex_lock(&list_lock);
+  made->serial = ++serial;
   made->next = live;
   live = made;
   weir__mutex_unlock(&list_lock);

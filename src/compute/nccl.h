@@ -73,6 +73,7 @@ enum { WEIR__NCCL_ERROR_SIZE = 1024 };
 struct weir_nccl_comm {
   const weir__nccl_backend *backend;
   weir_nccl_unique_id id;
+  unsigned long serial; /* its number in this process, for summaries */
   int ranks, rank, device;
   uint64_t timeout_ns;
   unsigned long epoch; /* of the runtime that it belongs to */

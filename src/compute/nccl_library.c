@@ -386,6 +386,8 @@ static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_ncc
   if (!result)
     result = nccl.CommMemStats(comm->raw, STAT_IS_SUSPENDED, &is_suspended);
   memory->is_suspended = is_suspended != 0;
+  if (is_suspended && memory->device_bytes >= memory->suspendable_bytes)
+    memory->device_bytes -= memory->suspendable_bytes; /* NCCL's total includes what it has released */
   memory->is_exact = 1;
   return fail(caller, result, "ncclCommMemStats", comm->raw);
 }

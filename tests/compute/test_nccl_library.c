@@ -201,6 +201,28 @@ static void test_async_error(void **state) {
   weir_nccl_destroy(comm);
 }
 
+/* The summary of device 0 has a line with this text; NULL means that no communicator is in it. */
+static void check_books(const char *text) {
+  weir_allocator *allocator;
+  static char summary[16384];
+  weir_outside_memory list[2];
+  size_t length, count;
+  assert_ok(weir_default_allocator(&allocator));
+  assert_ok(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_FULL, summary, sizeof summary, &length));
+  assert_int_equal(length, strlen(summary));
+  assert_ok(weir_outside_memory_list(0, list, 2, &count));
+  assert_int_equal(count, text ? 1 : 0);
+  if (!text) {
+    assert_null(strstr(summary, "NCCL"));
+    return;
+  }
+  const char *line = strstr(summary, "| NCCL communicator ");
+  assert_non_null(line);
+  assert_non_null(strstr(line, text));
+  assert_ok(weir_outside_memory_list(1, list, 2, &count));
+  assert_int_equal(count, 0);
+}
+
 static void test_memory(void **state) {
   (void)state;
   weir_nccl_comm *comm = make_comm(5);
@@ -211,16 +233,19 @@ static void test_memory(void **state) {
   if (!is_old) {
     assert_int_equal(memory.device_bytes, 128 << 20);
     assert_int_equal(memory.suspendable_bytes, 100 << 20);
+    check_books(", rank 0 of 1: 128.00 MiB");
     assert_int_equal(memory.is_suspended, 0);
     assert_ok(weir_nccl_suspend(comm));
     assert_ok(weir_nccl_get_memory(comm, &memory));
     assert_int_equal(memory.is_suspended, 1);
+    check_books(", rank 0 of 1, suspended: 28.00 MiB");
     assert_ok(weir_nccl_resume(comm));
   } else {
     assert_int_equal(memory.device_bytes, 0); /* the stand-in takes none */
     assert_error_says(NOT_SUPPORTED, "older than 2.29.7", weir_nccl_suspend(comm));
   }
   weir_nccl_destroy(comm);
+  check_books(NULL);
 }
 
 static void test_shutdown(void **state) {
