@@ -496,8 +496,7 @@ static void test_finalize(void **state) {
   for (int i = 0; i < ranks; i++)
     assert_ok(weir_nccl_finalize(comms[i]));
   check(&o, recvs);
-  assert_error_says(BAD_STATE, "has been finalized",
-                    weir_nccl_send(sends[0], 1, WEIR_INT8, 0, comms[0], streams[0]));
+  assert_error_says(BAD_STATE, "has been finalized", weir_nccl_send(sends[0], 1, WEIR_INT8, 0, comms[0], streams[0]));
   assert_error(BAD_STATE, weir_nccl_finalize(comms[0]));
 }
 
