@@ -97,7 +97,7 @@ static const weir_cli_choice formats[] = {
                                  "and settings; needs -o"},
     [FORMAT_CSV] = {"csv", "one of these tables, see --table"},
     [FORMAT_PERFETTO] = {"perfetto", "a trace for ui.perfetto.dev and chrome://tracing: memory over time, events, "
-                                     "annotated ranges, lives of blocks"},
+                                     "annotated ranges, lives of blocks, and the profiled work of a software run"},
     [FORMAT_COLLAPSED] = {"collapsed", "memory in use at a moment by stack, for flame graphs: see --at"},
     [FORMAT_SPEEDSCOPE] = {"speedscope", "the same for speedscope.app"},
     {0}};

@@ -57,6 +57,9 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
 /* 1 while recording is on. */
 int weir_history_is_on(const weir_allocator *allocator);
 
+/* 1 while an allocator of the process records. */
+int weir_history_is_on_anywhere(void);
+
 /* The bit of an action by name, such as "free_requested". WEIR_ERROR_INVALID_ARGUMENT if there is no such action. */
 weir_status weir_history_action(const char *name, unsigned *bit);
 
@@ -87,6 +90,13 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
 /* Adds an annotation, such as the beginning of a step: pairs of a key and a value, as
  * {"name", "forward", "stage", "START"}. Does nothing while recording is off. */
 weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count);
+
+/* Adds an annotation to the history of every allocator that records. A device that an allocator does not have counts
+ * as its first. */
+weir_status weir_history_annotate_all(int device, const char *const *pairs, size_t pair_count);
+
+/* The same for weir_history_mark. */
+weir_status weir_history_mark_all(int device, const char *text);
 
 /* Adds an entry with a text to the history of a device. Its action is user_defined. */
 weir_status weir_history_mark(weir_allocator *allocator, int device, const char *text);
@@ -147,6 +157,20 @@ void weir_set_stack_key(weir_stack_key key);
  * one number, which is fixed for the life of the process. Writes at most `room` frames, without native ones, and
  * returns the number of frames. */
 size_t weir_history_frames(uint32_t stack, weir_stack_frame *frames, size_t room);
+
+/* ---- Stacks on request ---- */
+
+/* Captures the stack of the calling thread, without a recording. *stack is its number, 0 if it has no frames; see
+ * weir_history_frames. Each distinct stack is kept for the life of the process. */
+weir_status weir_stack_capture(weir_history_stacks stacks, uint32_t *stack);
+
+/* Receives one frame: its function and file, "??" if they are not known, its line, 0 if not known, and whether it is
+ * machine code or a frame of the hook. The texts are valid during the call. A result other than 0 ends the visit. */
+typedef int (*weir_frame_visitor)(void *context, const char *function, const char *file, int line, int is_native);
+
+/* Visits the frames of a stack, innermost first. Native frames are resolved to function, file and line, and functions
+ * that were inlined count as frames. 0 has no frames; an unknown number is WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_stack_visit(uint32_t stack, weir_frame_visitor visit, void *context);
 
 #ifdef __cplusplus
 }

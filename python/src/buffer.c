@@ -161,6 +161,27 @@ int pyweir_parse_arguments(const char *function, const char *const *names, int n
   return 0;
 }
 
+/* Makes an array in place of a buffer; NULL until the package is imported. */
+static PyObject *array_factory;
+
+static PyObject *set_array_factory(PyObject *module, PyObject *function) {
+  (void)module;
+  Py_XSETREF(array_factory, Py_NewRef(function));
+  Py_RETURN_NONE;
+}
+
+/* One int is a number of bytes, unless a dtype is given. A shape is a sequence, or several ints. */
+static bool makes_array(PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  bool is_array = count > 1 || (count == 1 && !PyIndex_Check(args[0]) && PySequence_Check(args[0]));
+  for (Py_ssize_t i = 0; keywords && i < PyTuple_GET_SIZE(keywords); i++) {
+    PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
+    if (PyUnicode_CompareWithASCIIString(keyword, "dtype") == 0 ||
+        PyUnicode_CompareWithASCIIString(keyword, "pin_memory") == 0)
+      is_array = true;
+  }
+  return is_array;
+}
+
 static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   (void)module;
   if (count == 1 && !keywords && pyweir_started && PyLong_CheckExact(args[0])) {
@@ -175,6 +196,8 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
     }
     PyErr_Clear(); /* the error below is clearer */
   }
+  if (array_factory && makes_array(args, count, keywords))
+    return PyObject_Vectorcall(array_factory, args, (size_t)count, keywords);
   static const char *const names[] = {"nbytes", "device", "stream"};
   PyObject *values[] = {NULL, Py_None, Py_None};
   if (pyweir_parse_arguments("empty", names, 3, 1, args, count, keywords, values) != 0)
@@ -706,6 +729,7 @@ static PyMethodDef functions[] = {
      "Allocates device memory, with undefined contents, and returns a Buffer.\n\n"
      "device: the device; None for the current one.\n"
      "stream: the stream that uses the memory; None for the current stream of the device."},
+    {"_set_array_factory", set_array_factory, METH_O, NULL},
     {"_buffer_from_data_pointer", from_pointer, METH_VARARGS,
      "(address, device, nbytes): wraps memory that is owned elsewhere in a Buffer."},
     {NULL, NULL, 0, NULL},

@@ -93,7 +93,10 @@ static int parse_any(PyObject *object, int *device) {
     return index_of(object, device);
   if (Py_IS_TYPE(object, &device_type)) {
     *device = ((device_object *)object)->index;
-    return 0;
+    if (*device >= 0)
+      return 0;
+    PyErr_SetString(PyExc_ValueError, "Expected a cuda device, but got: cpu");
+    return -1;
   }
   if (PyUnicode_Check(object))
     return device_of_text(object, device);
@@ -131,9 +134,13 @@ static PyObject *device_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     PyErr_SetString(PyExc_TypeError, "Device(type, index): the index must be an int");
     return NULL;
   }
-  if (index ? index_of(index, &device) != 0 : parse_any(object, &device) != 0)
+  bool is_cpu = !index && ((PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, "cpu") == 0) ||
+                           (Py_IS_TYPE(object, &device_type) && ((device_object *)object)->index < 0));
+  if (is_cpu)
+    device = -1;
+  else if (index ? index_of(index, &device) != 0 : parse_any(object, &device) != 0)
     return NULL;
-  if (device < 0) {
+  if (device < 0 && !is_cpu) {
     if (pyweir_ensure_init() != 0 || pyweir_parse_device(Py_None, &device) != 0)
       return NULL;
   }
@@ -144,10 +151,15 @@ static PyObject *device_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static PyObject *device_repr(PyObject *self) {
+  if (((device_object *)self)->index < 0)
+    return PyUnicode_FromString("device(type='cpu')");
   return PyUnicode_FromFormat("device(type='cuda', index=%d)", ((device_object *)self)->index);
 }
 
-static PyObject *device_str(PyObject *self) { return PyUnicode_FromFormat("cuda:%d", ((device_object *)self)->index); }
+static PyObject *device_str(PyObject *self) {
+  int index = ((device_object *)self)->index;
+  return index < 0 ? PyUnicode_FromString("cpu") : PyUnicode_FromFormat("cuda:%d", index);
+}
 
 static Py_hash_t device_hash(PyObject *self) { return ((device_object *)self)->index + 1; }
 
@@ -159,22 +171,26 @@ static PyObject *device_compare(PyObject *a, PyObject *b, int operation) {
 }
 
 static PyObject *device_get_type(PyObject *self, void *closure) {
-  (void)self, (void)closure;
-  return PyUnicode_InternFromString("cuda");
+  (void)closure;
+  return PyUnicode_InternFromString(((device_object *)self)->index < 0 ? "cpu" : "cuda");
+}
+
+static PyObject *device_get_index(PyObject *self, void *closure) {
+  (void)closure;
+  int index = ((device_object *)self)->index;
+  return index < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(index);
 }
 
 static PyObject *device_reduce(PyObject *self, PyObject *unused) {
   (void)unused;
+  if (((device_object *)self)->index < 0)
+    return Py_BuildValue("O(s)", Py_TYPE(self), "cpu");
   return Py_BuildValue("O(si)", Py_TYPE(self), "cuda", ((device_object *)self)->index);
 }
 
-static PyMemberDef device_members[] = {
-    {"index", T_INT, offsetof(device_object, index), READONLY, "The index of the device."},
-    {NULL, 0, 0, 0, NULL},
-};
-
 static PyGetSetDef device_getters[] = {
-    {"type", device_get_type, NULL, "\"cuda\"", NULL},
+    {"type", device_get_type, NULL, "\"cuda\", or \"cpu\" for the host.", NULL},
+    {"index", device_get_index, NULL, "The index of the device; None for the host.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -186,7 +202,8 @@ static PyMethodDef device_methods[] = {
 static PyTypeObject device_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Device",
     .tp_doc = PyDoc_STR("Device(device)\nDevice('cuda', index)\n--\n\n"
-                        "A device: its type is \"cuda\", and its index a number. str() returns \"cuda:0\"."),
+                        "A device: its type is \"cuda\", and its index a number. str() returns \"cuda:0\".\n"
+                        "Device('cpu') is the host, where arrays can be too."),
     .tp_basicsize = sizeof(device_object),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = device_new,
@@ -194,7 +211,6 @@ static PyTypeObject device_type = {
     .tp_str = device_str,
     .tp_hash = device_hash,
     .tp_richcompare = device_compare,
-    .tp_members = device_members,
     .tp_getset = device_getters,
     .tp_methods = device_methods,
 };
@@ -529,7 +545,22 @@ METRIC(power_draw)
 METRIC(clock_rate)
 #undef METRIC
 
+/* The CUDA version of the newest entry of the driver table. */
+static PyObject *compiled_version(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  static const int versions[] = {
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) since,
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need) since,
+#include "weir/driver_entries.h"
+  };
+  int newest = 0;
+  for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
+    newest = versions[i] > newest ? versions[i] : newest;
+  return PyLong_FromLong(newest);
+}
+
 static PyMethodDef methods[] = {
+    {"_cuda_getCompiledVersion", compiled_version, METH_NOARGS, "The CUDA version that this was written for: 12040."},
     {"_is_available", is_available, METH_NOARGS, NULL},
     {"_device_count", device_count, METH_NOARGS, NULL},
     {"_current_device", current_device, METH_NOARGS, NULL},

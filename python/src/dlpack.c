@@ -5,43 +5,14 @@
  * unversioned one, and one with a version and flags (since version 1.0). The memory of a software device is host memory
  * to other libraries, and is exported as such.
  */
+#include "dlpack.h"
 #include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The layout, defined by DLPack ---- */
-
-enum { DEVICE_CPU = 1, DEVICE_CUDA = 2, DEVICE_CUDA_HOST = 3 };
-enum { TYPE_UNSIGNED = 1 };
-enum { FLAG_READ_ONLY = 1, FLAG_IS_COPIED = 2 };
-
-typedef struct tensor {
-  void *data;
-  int32_t device_type, device_id;
-  int32_t dimensions;
-  uint8_t type_code, type_bits;
-  uint16_t type_lanes;
-  int64_t *shape, *strides; /* strides count elements; NULL if the elements are contiguous */
-  uint64_t byte_offset;
-} tensor;
-
-typedef struct managed_tensor {
-  tensor of;
-  void *context;
-  void (*deleter)(struct managed_tensor *);
-} managed_tensor;
-
-typedef struct versioned_tensor {
-  uint32_t major, minor;
-  void *context;
-  void (*deleter)(struct versioned_tensor *);
-  uint64_t flags;
-  tensor of;
-} versioned_tensor;
-
-static const char name_plain[] = "dltensor", name_plain_used[] = "used_dltensor";
-static const char name_versioned[] = "dltensor_versioned", name_versioned_used[] = "used_dltensor_versioned";
+static const char name_plain[] = DLPACK_PLAIN, name_plain_used[] = "used_" DLPACK_PLAIN;
+static const char name_versioned[] = DLPACK_VERSIONED, name_versioned_used[] = "used_" DLPACK_VERSIONED;
 
 /* ---- Export ---- */
 
@@ -70,8 +41,7 @@ static void release_export(exported *e) {
 static void delete_plain(managed_tensor *t) { release_export(t->context); }
 static void delete_versioned(versioned_tensor *t) { release_export(t->context); }
 
-/* Destroys a capsule that was not consumed. A consumed one has another name, and its tensor belongs to the consumer. */
-static void destroy_capsule(PyObject *capsule) {
+void pyweir_dlpack_destroy_capsule(PyObject *capsule) {
   if (PyCapsule_IsValid(capsule, name_plain)) {
     managed_tensor *t = PyCapsule_GetPointer(capsule, name_plain);
     t->deleter(t);
@@ -115,8 +85,7 @@ static weir_status order_before_stream(pyweir_buffer *buffer, void *root, bool i
   return status;
 }
 
-/* Orders pending work before the consumer's: on its stream on a CUDA device, or else before this returns. */
-static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
+int pyweir_dlpack_parse_stream(PyObject *stream, int type, bool *is_ordered, weir_cu_stream *raw) {
   long long number = -2;
   if (stream != Py_None) {
     if (!PyLong_Check(stream)) {
@@ -126,15 +95,15 @@ static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
     number = PyLong_AsLongLong(stream);
     if (number == -1 && PyErr_Occurred())
       return -1;
-    if (number == -1)
-      return 0; /* the consumer synchronizes */
   }
+  *is_ordered = number != -1; /* -1: the consumer synchronizes */
+  if (number == -1)
+    return 0;
   if (type != DEVICE_CUDA) {
-    if (stream != Py_None) {
-      PyErr_SetString(PyExc_BufferError, "stream must be None or -1 for memory that is not on a CUDA device");
-      return -1;
-    }
-    return pyweir_buffer_wait(buffer);
+    if (stream == Py_None)
+      return 0;
+    PyErr_SetString(PyExc_BufferError, "stream must be None or -1 for memory that is not on a CUDA device");
+    return -1;
   }
   if (number == 0 || number < -2) {
     PyErr_SetString(PyExc_BufferError,
@@ -142,7 +111,20 @@ static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
     return -1;
   }
   /* None means the legacy default stream, which DLPack encodes as 1 and the driver as NULL. */
-  weir_cu_stream raw = number == 1 || number == -2 ? NULL : (weir_cu_stream)(uintptr_t)number;
+  *raw = number == 1 || number == -2 ? NULL : (weir_cu_stream)(uintptr_t)number;
+  return 0;
+}
+
+/* Orders pending work before the consumer's: on its stream on a CUDA device, or else before this returns. */
+static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
+  bool is_ordered;
+  weir_cu_stream raw = NULL;
+  if (pyweir_dlpack_parse_stream(stream, type, &is_ordered, &raw) != 0)
+    return -1;
+  if (!is_ordered)
+    return 0;
+  if (type != DEVICE_CUDA)
+    return pyweir_buffer_wait(buffer);
   pyweir_buffer *root = pyweir_buffer_root(buffer);
   weir_status status;
   PYWEIR_CALL(status,
@@ -150,8 +132,7 @@ static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
   return pyweir_check(status);
 }
 
-/* Whether the consumer understands versioned tensors. -1 with an exception set. */
-static int wants_version(PyObject *max_version) {
+int pyweir_dlpack_wants_version(PyObject *max_version) {
   if (max_version == Py_None)
     return 0;
   long major;
@@ -165,8 +146,7 @@ static int wants_version(PyObject *max_version) {
   return major >= 1;
 }
 
-/* An explicitly requested device must be the one that has the memory. */
-static int check_device(int type, int number, PyObject *requested) {
+int pyweir_dlpack_check_device(int type, int number, PyObject *requested) {
   int requested_type, requested_number;
   if (requested == Py_None)
     return 0;
@@ -208,7 +188,7 @@ static PyObject *export(pyweir_buffer *buffer, int type, int number, bool versio
     };
   else
     e->as.plain = (managed_tensor){.of = t, .context = e, .deleter = delete_plain};
-  PyObject *capsule = PyCapsule_New(&e->as, versioned ? name_versioned : name_plain, destroy_capsule);
+  PyObject *capsule = PyCapsule_New(&e->as, versioned ? name_versioned : name_plain, pyweir_dlpack_destroy_capsule);
   if (!capsule) {
     free(e);
     return NULL;
@@ -241,8 +221,8 @@ PyObject *pyweir_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t
       pyweir_buffer_check(buffer) != 0)
     return NULL;
   device_of(buffer, &type, &number);
-  int versioned = wants_version(values[1]), copy = values[3] == Py_None ? 0 : PyObject_IsTrue(values[3]);
-  if (versioned < 0 || copy < 0 || check_device(type, number, values[2]) != 0)
+  int versioned = pyweir_dlpack_wants_version(values[1]), copy = values[3] == Py_None ? 0 : PyObject_IsTrue(values[3]);
+  if (versioned < 0 || copy < 0 || pyweir_dlpack_check_device(type, number, values[2]) != 0)
     return NULL;
   if (buffer->is_readonly && !versioned && !copy) {
     PyErr_SetString(PyExc_BufferError,
@@ -311,8 +291,7 @@ static int device_of_tensor(const tensor *t, bool *is_host) {
   return -1;
 }
 
-/* Imports a capsule. The caller keeps the capsule, which loses its tensor on success. */
-static PyObject *import_capsule(PyObject *capsule) {
+const tensor *pyweir_dlpack_tensor(PyObject *capsule, bool *is_readonly) {
   bool versioned = PyCapsule_IsValid(capsule, name_versioned);
   if (!versioned && !PyCapsule_IsValid(capsule, name_plain)) {
     PyErr_SetString(PyExc_BufferError,
@@ -328,24 +307,43 @@ static PyObject *import_capsule(PyObject *capsule) {
                  v->major, v->minor);
     return NULL;
   }
-  const tensor *t = versioned ? &v->of : &((const managed_tensor *)managed)->of;
+  *is_readonly = versioned && (v->flags & FLAG_READ_ONLY);
+  return versioned ? &v->of : &((const managed_tensor *)managed)->of;
+}
+
+int pyweir_dlpack_consume(PyObject *capsule, void **managed, bool *is_versioned) {
+  *is_versioned = PyCapsule_IsValid(capsule, name_versioned);
+  *managed = PyCapsule_GetPointer(capsule, *is_versioned ? name_versioned : name_plain);
+  return *managed ? PyCapsule_SetName(capsule, *is_versioned ? name_versioned_used : name_plain_used) : -1;
+}
+
+void pyweir_dlpack_release(void *managed, bool is_versioned) {
+  if (is_versioned)
+    release_versioned(managed);
+  else
+    release_plain(managed);
+}
+
+/* Imports a capsule. The caller keeps the capsule, which loses its tensor on success. */
+static PyObject *import_capsule(PyObject *capsule) {
+  bool is_readonly, is_host, is_versioned;
+  const tensor *t = pyweir_dlpack_tensor(capsule, &is_readonly);
   size_t bytes;
-  bool is_host;
   weir_stream stream = {0};
-  if (device_of_tensor(t, &is_host) != 0 || measure(t, &bytes) != 0)
+  if (!t || device_of_tensor(t, &is_host) != 0 || measure(t, &bytes) != 0)
     return NULL;
   if (!is_host && pyweir_check(weir_stream_current(t->device_id, &stream)) != 0)
     return NULL;
-  void *pointer = t->data ? (char *)t->data + t->byte_offset : NULL;
+  void *pointer = t->data ? (char *)t->data + t->byte_offset : NULL, *managed;
   pyweir_buffer *buffer = pyweir_buffer_new(bytes ? pointer : NULL, bytes, stream);
-  if (!buffer || PyCapsule_SetName(capsule, versioned ? name_versioned_used : name_plain_used) != 0) {
+  if (!buffer || pyweir_dlpack_consume(capsule, &managed, &is_versioned) != 0) {
     Py_XDECREF(buffer);
     return NULL;
   }
   buffer->owner = PYWEIR_OWNS_FOREIGN;
   buffer->is_host = is_host;
-  buffer->is_readonly = versioned && (v->flags & FLAG_READ_ONLY);
-  buffer->of.foreign.release = versioned ? release_versioned : release_plain;
+  buffer->is_readonly = is_readonly;
+  buffer->of.foreign.release = is_versioned ? release_versioned : release_plain;
   buffer->of.foreign.context = managed;
   return (PyObject *)buffer;
 }
@@ -397,23 +395,26 @@ static PyObject *export_from_producer(PyObject *producer) {
   return capsule;
 }
 
+PyObject *pyweir_dlpack_capsule(PyObject *object) {
+  if (PyCapsule_CheckExact(object))
+    return Py_NewRef(object);
+  if (!PyObject_HasAttrString(object, "__dlpack__"))
+    return pyweir_type_error("a capsule or an object with __dlpack__", object);
+  PyObject *capsule = export_from_producer(object);
+  if (capsule && !PyCapsule_CheckExact(capsule)) {
+    PyErr_SetString(PyExc_TypeError, "__dlpack__() did not return a capsule");
+    Py_CLEAR(capsule);
+  }
+  return capsule;
+}
+
 static PyObject *from_dlpack(PyObject *module, PyObject *object) {
   (void)module;
   if (pyweir_ensure_init() != 0)
     return NULL;
-  if (PyCapsule_CheckExact(object))
-    return import_capsule(object);
-  if (!PyObject_HasAttrString(object, "__dlpack__"))
-    return pyweir_type_error("a capsule or an object with __dlpack__", object);
-  PyObject *capsule = export_from_producer(object);
-  if (!capsule)
-    return NULL;
-  PyObject *buffer = NULL;
-  if (PyCapsule_CheckExact(capsule))
-    buffer = import_capsule(capsule);
-  else
-    PyErr_SetString(PyExc_TypeError, "__dlpack__() did not return a capsule");
-  Py_DECREF(capsule);
+  PyObject *capsule = pyweir_dlpack_capsule(object);
+  PyObject *buffer = capsule ? import_capsule(capsule) : NULL;
+  Py_XDECREF(capsule);
   return buffer;
 }
 

@@ -116,7 +116,59 @@ static PyObject *time_pairs(PyObject *module, PyObject *repeat_object) {
   return status == WEIR_OK ? ns_each(&begin, &end, repeats) : pyweir_raise(status);
 }
 
+/* ---- Stacks on request ---- */
+
+static PyObject *capture_stack(PyObject *module, PyObject *args) {
+  (void)module;
+  int python, native;
+  if (!PyArg_ParseTuple(args, "pp:_capture_stack", &python, &native))
+    return NULL;
+  bool were_on = weir_frames_are_on();
+  if (python && pyweir_frames_use(true) != 0)
+    return NULL;
+  uint32_t stack = 0;
+  /* With the GIL: the frames are those of this thread, and the walk of the stack runs no Python code. */
+  weir_status status = weir_stack_capture(native ? WEIR_STACKS_ALL : WEIR_STACKS_LANGUAGE, &stack);
+  if (python && !were_on)
+    weir_frames_end();
+  return pyweir_check(status) == 0 ? PyLong_FromUnsignedLong(stack) : NULL;
+}
+
+typedef struct resolved {
+  PyObject *frames;
+  bool python, native;
+} resolved;
+
+static int add_frame(void *context, const char *function, const char *file, int line, int is_native) {
+  resolved *out = context;
+  if (!(is_native ? out->native : out->python))
+    return 0;
+  PyObject *frame = Py_BuildValue("{s:N,s:N,s:i}", "name", PyUnicode_DecodeFSDefault(function), "filename",
+                                  PyUnicode_DecodeFSDefault(file), "line", line);
+  int failed = !frame || PyList_Append(out->frames, frame) != 0;
+  Py_XDECREF(frame);
+  return failed;
+}
+
+static PyObject *resolve_stack(PyObject *module, PyObject *args) {
+  (void)module;
+  unsigned stack;
+  int python, native;
+  if (!PyArg_ParseTuple(args, "Ipp:_resolve_stack", &stack, &python, &native))
+    return NULL;
+  resolved out = {PyList_New(0), python, native};
+  if (!out.frames)
+    return NULL;
+  weir_status status = weir_stack_visit(stack, add_frame, &out);
+  if (PyErr_Occurred() || pyweir_check(status) != 0)
+    Py_CLEAR(out.frames);
+  return out.frames;
+}
+
 static PyMethodDef functions[] = {
+    {"_capture_stack", capture_stack, METH_VARARGS, "(python, native): the number of the calling thread's stack."},
+    {"_resolve_stack", resolve_stack, METH_VARARGS,
+     "(stack, python, native): the frames of a stack as dicts with name, filename and line, innermost first."},
     {"_gather_frames", gather_frames, METH_NOARGS, "Returns the number of Python frames of the calling thread."},
     {"_time_frames", time_frames, METH_O, "(repeats): nanoseconds to walk the calling thread's stack."},
     {"_time_pairs", time_pairs, METH_O, "(repeats): nanoseconds of an allocation and its free, called from C."},

@@ -1,7 +1,7 @@
 /*
  * Pinned host memory.
  */
-#include "memory.h"
+#include "array.h"
 
 /* Created at the first use, and never destroyed. Written with the GIL. */
 static weir_host_allocator *host;
@@ -12,7 +12,7 @@ static weir_status make_host(weir_host_allocator **made) {
   return status == WEIR_OK ? weir_host_allocator_create(driver, NULL, made) : status;
 }
 
-static int need_host(void) {
+int pyweir_need_host(void) {
   if (pyweir_ensure_init() != 0)
     return -1;
   if (host)
@@ -27,7 +27,7 @@ static int need_host(void) {
     weir_host_allocator_destroy(made);
   else
     host = made;
-  return 0;
+  return pyweir_check(weir_array_use_host_allocator(host));
 }
 
 weir_status pyweir_host_free(void *pointer) { return weir_host_free(host, pointer); }
@@ -44,7 +44,7 @@ static PyObject *host_empty(PyObject *module, PyObject *object) {
   (void)module;
   size_t bytes;
   void *pointer = NULL;
-  if (pyweir_parse_bytes(object, &bytes) != 0 || need_host() != 0)
+  if (pyweir_parse_bytes(object, &bytes) != 0 || pyweir_need_host() != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_host_alloc(host, bytes, &pointer));
@@ -76,7 +76,7 @@ static PyObject *host_stats(PyObject *module, PyObject *unused) {
   weir_host_stats stats = {.size = sizeof stats};
   if (!pyweir_started)
     return PyDict_New();
-  if (need_host() != 0)
+  if (pyweir_need_host() != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_host_get_stats(host, &stats));
@@ -90,7 +90,7 @@ static PyObject *host_stats(PyObject *module, PyObject *unused) {
 }
 
 static PyObject *call_host(weir_status (*call)(weir_host_allocator *)) {
-  if (need_host() != 0)
+  if (pyweir_need_host() != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, call(host));
@@ -114,6 +114,11 @@ static PyObject *empty_cache(PyObject *module, PyObject *unused) {
   return call_host(weir_host_empty_cache);
 }
 
+static PyObject *allocator_address(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return pyweir_need_host() == 0 ? PyLong_FromVoidPtr(host) : NULL;
+}
+
 static PyMethodDef functions[] = {
     {"host_empty", host_empty, METH_O,
      "host_empty(nbytes, /)\n--\n\n"
@@ -122,6 +127,7 @@ static PyMethodDef functions[] = {
     {"_cuda_hostMemoryStats", host_stats, METH_NOARGS, "Returns the statistics of pinned memory as nested dicts."},
     {"_cuda_resetPeakHostMemoryStats", reset_peak, METH_NOARGS, "Resets the peaks to the current values."},
     {"_cuda_resetAccumulatedHostMemoryStats", reset_accumulated, METH_NOARGS, "Resets the totals to 0."},
+    {"_cuda_cudaHostAllocator", allocator_address, METH_NOARGS, "The address of the weir_host_allocator."},
     {"_host_emptyCache", empty_cache, METH_NOARGS, "Releases cached pinned memory."},
     {NULL, NULL, 0, NULL},
 };

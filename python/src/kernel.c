@@ -16,6 +16,7 @@ int pyweir_add_kernel(PyObject *module) {
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "weir/kernel.h"
 
@@ -494,9 +495,64 @@ static PyObject *add_library_folder(PyObject *unused, PyObject *folder) {
   return text ? pyweir_none(weir_library_add_folder(text)) : NULL;
 }
 
+/* ---- For benchmarks ---- */
+
+static int64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+/* The best of several batches of bare cuLaunchKernel calls, in nanoseconds for one. Without the GIL. */
+static weir_status time_bare_launches(int device, int repeats, double *best) {
+  static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                            ".visible .entry weir_spin(.param .u64 cycles)\n{\n  ret;\n}\n";
+  weir_driver *driver;
+  weir_stream stream;
+  weir_cu_stream raw;
+  weir_cu_module module;
+  weir_cu_function function;
+  weir_status status = weir_get_driver(&driver);
+  if (status == WEIR_OK)
+    status = weir_stream_current(device, &stream);
+  if (status == WEIR_OK)
+    status = weir_stream_raw(stream, &raw);
+  if (status != WEIR_OK)
+    return status;
+  if (driver->ModuleLoadData(driver, &module, ptx))
+    return WEIR_ERROR_DRIVER;
+  int result = driver->ModuleGetFunction(driver, &function, module, "weir_spin");
+  uint64_t cycles = 0;
+  void *params[] = {&cycles};
+  *best = 1e18;
+  for (int batch = 0; batch < 15 && !result; batch++) {
+    int64_t begin = now();
+    for (int i = 0; i < repeats && !result; i++)
+      result = driver->LaunchKernel(driver, function, 1, 1, 1, 32, 1, 1, 0, raw, params, NULL);
+    double time = (double)(now() - begin) / repeats;
+    *best = time < *best ? time : *best;
+    if (!result)
+      status = weir_stream_synchronize(stream);
+  }
+  driver->ModuleUnload(driver, module);
+  return result ? WEIR_ERROR_DRIVER : status;
+}
+
+static PyObject *time_launches(PyObject *unused, PyObject *argument) {
+  (void)unused;
+  int repeats, device;
+  double best = 0;
+  weir_status status;
+  if (pyweir_int(argument, &repeats) != 0 || pyweir_need_device(Py_None, &device) != 0)
+    return NULL;
+  PYWEIR_CALL(status, time_bare_launches(device, repeats, &best));
+  return pyweir_check(status) == 0 ? PyFloat_FromDouble(best) : NULL;
+}
+
 static PyMethodDef methods[] = {
     {"_compile", compile_source, METH_VARARGS, NULL},
     {"_load_module", load_module, METH_VARARGS, NULL},
+    {"_time_launches", time_launches, METH_O, "(repeats): nanoseconds of a bare cuLaunchKernel, called from C."},
     {"_add_library_folder", add_library_folder, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "weir/compute.h"
+#include "weir/nvtx.h"
 
 /* Written once, with the GIL, when the runtime starts. It is never destroyed, since buffers may outlive all else. */
 static weir_allocator *allocator;
@@ -51,6 +52,12 @@ static weir_status make_allocator(weir_allocator **made) {
   return status;
 }
 
+/* Lets a tool that was started with the program check accesses to memory. */
+static void report_to_tool(weir_allocator *made) {
+  if (getenv("NVTX_INJECTION64_PATH") && weir_nvtx_report_memory(made, NULL) != WEIR_OK)
+    weir_log_message(WEIR_LOG_WARN, weir_last_error());
+}
+
 int pyweir_memory_start(void) {
   if (allocator)
     return 0;
@@ -61,6 +68,8 @@ int pyweir_memory_start(void) {
   PYWEIR_CALL(status, make_allocator(&made));
   if (status == WEIR_OK)
     status = weir_compute_use_allocator(made);
+  if (status == WEIR_OK)
+    report_to_tool(made);
   if (status == WEIR_OK)
     allocator = made;
   weir_history_info info = {.size = sizeof info};

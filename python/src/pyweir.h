@@ -39,7 +39,15 @@
   X(host)                                                                                                              \
   X(ipc)                                                                                                               \
   X(offline)                                                                                                           \
-  X(kernel)
+  X(kernel)                                                                                                            \
+  X(blas)                                                                                                              \
+  X(dtype)                                                                                                             \
+  X(storage)                                                                                                           \
+  X(array)                                                                                                             \
+  X(array_exchange)                                                                                                    \
+  X(array_random)                                                                                                      \
+  X(jiterator)                                                                                                         \
+  X(nvtx)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)
@@ -110,7 +118,7 @@ int pyweir_need_device(PyObject *object, int *device);
  * torch.device. Does not check that the device exists; the call that receives it does. */
 int pyweir_parse_device(PyObject *object, int *device);
 
-/* Returns a new weir.Device: a value with `type` "cuda" and `index`. */
+/* Returns a new weir.Device: a value with `type` "cuda" and `index`. -1 is the host, whose type is "cpu". */
 PyObject *pyweir_device_wrap(int device);
 
 /* Accepts None (the calling thread's current stream on the device), a Stream, the address of a CUstream, or an object

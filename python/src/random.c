@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "memory.h"
+#include "array.h"
 #include "weir/random.h"
 
 typedef struct generator_object {
@@ -301,27 +301,6 @@ static PyObject *default_generator(PyObject *module, PyObject *object) {
   return check(status) == 0 ? wrap(generator) : NULL;
 }
 
-static int parse_dtype(PyObject *object, weir_dtype *dtype) {
-  PyObject *text = PyObject_Str(object);
-  const char *name = text ? PyUnicode_AsUTF8(text) : NULL;
-  if (!name) {
-    Py_XDECREF(text);
-    return -1;
-  }
-  const char *point = strrchr(name, '.'); /* torch.float32 */
-  int found = -1;
-#define X(number, upper, lower, bytes)                                                                                 \
-  if (strcmp(point ? point + 1 : name, lower) == 0)                                                                    \
-    found = number;
-  WEIR_DTYPE_MAP(X)
-#undef X
-  if (found < 0)
-    PyErr_Format(PyExc_TypeError, "expected a dtype such as \"float32\", got %R", object);
-  Py_DECREF(text);
-  *dtype = (weir_dtype)found;
-  return found < 0 ? -1 : 0;
-}
-
 typedef struct numbers {
   double first, second;
   int64_t low, high;
@@ -377,7 +356,7 @@ static PyObject *fill_buffer(PyObject *object, PyObject *dtype_object, PyObject 
     if (!generator)
       return NULL;
   }
-  if (parse_dtype(dtype_object, &dtype) != 0 || pyweir_buffer_check(buffer) != 0)
+  if (pyweir_parse_dtype(dtype_object, &dtype) != 0 || pyweir_buffer_check(buffer) != 0)
     return NULL;
   if (buffer->is_host || buffer->is_readonly) {
     PyErr_SetString(PyExc_RuntimeError, buffer->is_host ? "Expected a 'cuda' device type for the buffer but found 'cpu'"

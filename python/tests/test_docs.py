@@ -96,3 +96,17 @@ def test_names_of_torch_cuda():
     count = f"{len(here)} of the {len(here + elsewhere)}"
     assert section.lstrip().startswith(f"{count} names ")
     assert f"Python: {count} [names of `torch.cuda`]" in PAGES["README.md"]
+
+
+def test_names_of_torch_c():
+    """The same for weir._C."""
+    section = COVERAGE.split("\n## The names of torch._C\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (?!about|---)(.*?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)
+    here, elsewhere = [], []
+    for about, names, where in rows:
+        owner = weir._C._CUDAPluggableAllocator if about.startswith("methods") else weir._C
+        for name in re.findall(r"`(\w+)`", names):
+            assert hasattr(owner, name) is (where == "here"), name
+            (here if where == "here" else elsewhere).append(name)
+    assert len(set(here + elsewhere)) == len(here + elsewhere)
+    assert f"had {len(here + elsewhere)} names. {len(here)} of them" in " ".join(section.split())

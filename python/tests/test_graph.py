@@ -252,6 +252,87 @@ def test_graph_three_successive():
         assert [bytes_of(result) for result in values] == [value] * 4
 
 
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "size, mallocs, malloc_bytes, kept_bytes, pool",
+    [
+        (512, 1, 2 * MIB, 2 * MIB, "small_pool"),
+        (MIB, 2, 4 * MIB, 2 * MIB, "small_pool"),
+        (MIB + 512, 1, 20 * MIB, 20 * MIB, "large_pool"),
+        (10 * MIB - 512, 2, 40 * MIB, 20 * MIB, "large_pool"),
+        (10 * MIB + 512, 3, 36 * MIB, 12 * MIB, "large_pool"),
+    ],
+)
+def test_graph_memory_stats_and_use_result_after_destroy_graph(size, mallocs, malloc_bytes, kept_bytes, pool):
+    gc.collect()
+    weir.empty_cache()
+    stream, graph = weir.Stream(), weir.CUDAGraph()
+
+    def clone(buffer):
+        return weir.empty(size).copy_(buffer)
+
+    def deltas():
+        now = weir.memory_stats()
+        return [now[f"{stat}.{pool}.current"] - before[f"{stat}.{pool}.current"] for stat in stats]
+
+    stats = ("segment", "reserved_bytes", "active", "active_bytes")
+    stream.wait_stream(weir.current_stream())
+    with weir.stream(stream):
+        a = weir.empty(size).fill_(6)
+        before = weir.memory_stats()
+        graph.capture_begin()
+        b = clone(a)
+        for _ in range(5):
+            b = clone(clone(b))  # a copy, and a result of it
+        graph.capture_end()
+    weir.current_stream().wait_stream(stream)
+    gc.collect()
+    # The seed and the offset of the default generator take a block of 512 bytes each.
+    blocks, extra = (3, 1024) if pool == "small_pool" else (1, 0)
+    for is_again in (False, True):
+        assert deltas() == [mallocs, malloc_bytes, blocks, size + extra]
+        graph.replay()
+        assert bytes_of(b) == 6
+        if not is_again:
+            weir.empty_cache()
+    del graph
+    gc.collect()
+    weir.empty_cache()
+    assert bytes_of(b) == 6
+    # b is all that is left of the graph's pool.
+    assert deltas() == [1, kept_bytes, 1, size]
+
+
+def test_graph_record_stream():
+    """A capture does not look at memory that waits for other streams."""
+    weir.empty_cache()
+    problem, a = weir.empty(12).zero_(), weir.empty(12).zero_()
+    s0, s1, s2 = weir.Stream(), weir.Stream(), weir.Stream()
+    graph = weir.CUDAGraph()
+    weir.synchronize()
+    with weir.stream(s0):
+        problem.record_stream(s0)
+        weir._sleep(50_000_000)
+        problem.fill_(1)
+    del problem
+    with weir.stream(s1):
+        graph.capture_begin()
+        b = weir.empty(12).copy_(a)
+        s2.wait_stream(s1)
+        with weir.stream(s2):
+            b.fill_(1)
+            b.record_stream(s2)
+            del b
+        s1.wait_stream(s2)
+        graph.capture_end()
+    weir.synchronize()
+    c = weir.empty(12).zero_()
+    graph.replay()
+    assert bytes_of(c) == 0
+
+
 def test_a_second_stream_takes_part():
     first, second = weir.Stream(), weir.Stream()
     graph = weir.CUDAGraph()

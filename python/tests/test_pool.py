@@ -517,6 +517,30 @@ def test_assigning_back_deleter_fns_to_tensor():
     del graph
 
 
+def test_resnet():
+    """The allocations of a ResNet-50 on one image of 3 x 255 x 255, in float32: the outputs of its layers."""
+    stages = ((64, 256, 64, 3), (128, 512, 32, 4), (256, 1024, 16, 6), (512, 2048, 8, 3))
+
+    def foo():
+        x = filled(3 * 255 * 255 * 4)
+        x = plus(filled(64 * 128 * 128 * 4), filled(64 * 128 * 128 * 4))
+        x = filled(64 * 64 * 64 * 4)
+        for width, out, side, blocks in stages:
+            for block in range(blocks):
+                y = filled(width * side * side * 4)  # 1 x 1, 3 x 3, 1 x 1, each with its normalization
+                y = plus(y, y)
+                workspace = weir.empty(width * 9 * side * side)
+                y = plus(y, filled(width * side * side * 4))
+                del workspace
+                y = filled(out * side * side * 4)
+                if block == 0:
+                    x = filled(out * side * side * 4)  # the projection
+                x = plus(x, y)
+        return (plus(filled(1000 * 4), filled(1000 * 4)),)
+
+    check_function(foo)
+
+
 def test_checkpoint_refusals():
     with pytest.raises((RuntimeError, ValueError), match="pool"):
         _weir._cuda_getCheckpointState(0, (0, 10**6))

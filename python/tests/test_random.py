@@ -107,6 +107,65 @@ def test_memory_stats_of_multiple_generators_and_graphs():
 # ---- The functions of torch.cuda.random ----
 
 
+def test_graphsafe_set_get_rng_state():
+    def create_states(generator):
+        uniform_(weir.empty(4))
+        generator.manual_seed(0)
+        return generator, generator.graphsafe_get_state(), generator.clone_state()
+
+    def perform_random_generation_steps(generator, old_state, new_state):
+        generator.graphsafe_set_state(new_state)
+        values = [uniform_(weir.empty(5 * 4), generator=generator)]
+        generator.graphsafe_set_state(old_state)
+        return values + [uniform_(weir.empty(5 * 4), generator=generator) for _ in range(2)]
+
+    state = create_states(weir.Generator(device="cuda"))
+    graph, stream = weir.CUDAGraph(), weir.Stream()
+    default = create_states(weir.default_generators[0])
+    for registered in default[1:]:
+        graph.register_generator_state(registered)
+    with weir.stream(stream):
+        graph.capture_begin()
+        graphed = perform_random_generation_steps(*default)
+        graph.capture_end()
+    weir.current_stream().wait_stream(stream)
+    for _ in range(3):
+        expected = perform_random_generation_steps(*state)
+        graph.replay()
+        assert [s.get_offset() for s in state[1:]] == [s.get_offset() for s in default[1:]]
+        assert [a.tobytes() for a in expected] == [b.tobytes() for b in graphed]
+
+
+@pytest.mark.parametrize("fill", [uniform_, normal_, bernoulli_])
+def test_graph_rng_functional(fill):
+    """Work with random numbers, in turn in a graph and outside of it, gives the numbers that it gives outside."""
+    size = 10000 * 4
+
+    def op():
+        return weir.empty(size).copy_(fill(weir.empty(size)))
+
+    weir.manual_seed(5)
+    eager = [op().tobytes() for _ in range(6)]
+    stream = weir.Stream()
+    stream.wait_stream(weir.current_stream())
+    with weir.stream(stream):
+        weir.manual_seed(5)
+        graph = weir.CUDAGraph()
+        graph.capture_begin()
+        graphed = [op() for _ in range(2)]
+        graph.capture_end()
+    weir.current_stream().wait_stream(stream)
+
+    def replay():
+        graph.replay()
+        return [buffer.tobytes() for buffer in graphed]
+
+    assert replay() + [op().tobytes() for _ in range(2)] + replay() == eager
+    for seed in (6, 128, 9999):
+        weir.manual_seed(seed)
+        assert [replay() for _ in range(3)] != [eager[:2], eager[2:4], eager[4:]]
+
+
 def test_names():
     for name in weir.random.__all__:
         assert getattr(weir, name) is getattr(weir.random, name)

@@ -39,6 +39,16 @@ def test_import_touches_no_device():
     )
 
 
+@pytest.mark.skipif(is_soft, reason="needs NVIDIA's driver")
+def test_import_leaves_the_driver_alone():
+    """The driver was not initialized (CUDA_ERROR_NOT_INITIALIZED is 3)."""
+    code = """
+        import ctypes, weir
+        print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int(-1))))
+        """
+    assert run_python(code).stdout.strip() == "3"
+
+
 def test_import_brings_little():
     found = run_python("import sys, weir; print(' '.join(sys.modules))").stdout.split()
     assert not {"typing", "threading", "traceback", "numpy", "ctypes", "inspect", "subprocess"} & set(found)

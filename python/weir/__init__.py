@@ -24,17 +24,55 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _device, _lazy, graphs, memory, random, streams
+from weir import _array, _device, _lazy, _settings, _traceback, graphs, memory, nvtx, profiler, random, streams
+from weir._array import *
+from weir._array import _assert_async
 from weir._device import *
-from weir._device import _CudaDeviceProperties, _exchange_device, _maybe_exchange_device, _parse_visible_devices
+from weir._device import (
+    _check_bf16_tensor_supported,
+    _check_capability,
+    _check_cubins,
+    _CudaDeviceProperties,
+    _device_count_nvml,
+    _DeviceGuard,
+    _exchange_device,
+    _extract_arch_version,
+    _get_nvml_device_index,
+    _get_pynvml_handler,
+    _is_compiled,
+    _maybe_exchange_device,
+    _nvml_based_avail,
+    _parse_visible_devices,
+    _raw_device_count_nvml,
+    _raw_device_uuid_nvml,
+    _transform_uuid_to_ordinals,
+)
 from weir._lazy import *
-from weir._weir import AcceleratorError, Device, Generator
+from weir._settings import *
+from weir._storage import TypedStorage, UntypedStorage
+from weir._traceback import *
+from weir._weir import AcceleratorError, Device, Generator, dtype, promote_types
 from weir.graphs import *
 from weir.memory import *
 from weir.random import *
+from weir.random import _get_device, _get_generator, _get_rng_state_offset, _set_rng_state_offset
 from weir.streams import *
+from weir.streams import _set_stream_by_id
 
 __version__: str = _weir.__version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from weir.serialization import load, save
+
+# The types of elements. They are not in __all__, since some have names of Python's types.
+uint8, int8, int16, int32, int64 = _weir.uint8, _weir.int8, _weir.int16, _weir.int32, _weir.int64
+float16, bfloat16, float32, float64 = _weir.float16, _weir.bfloat16, _weir.float32, _weir.float64
+complex64, complex128, bool = _weir.complex64, _weir.complex128, _weir.bool_
+half, float, double, cfloat, cdouble = float16, float32, float64, complex64, complex128
+short, int, long = int16, int32, int64
 
 # The default generator of each device. Empty until the start.
 default_generators: tuple[Generator, ...] = ()
@@ -44,15 +82,46 @@ __all__ = [
     "DeferredCudaCallError",
     "Device",
     "Generator",
+    "TypedStorage",
+    "UntypedStorage",
     "default_generators",
+    "dtype",
     "init",
     "is_initialized",
+    "promote_types",
+    *_array.__all__,
     *_device.__all__,
+    *_settings.__all__,
+    *_traceback.__all__,
     *graphs.__all__,
     *memory.__all__,
     *random.__all__,
     *streams.__all__,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names that are made when they are first used: the classes such as FloatTensor, save, load and modules."""
+    if name in ("save", "load"):
+        from weir import serialization
+
+        value = getattr(serialization, name)
+    elif name in ("_C", "backends", "cpu", "jiterator", "kernel", "serialization"):
+        from importlib import import_module
+
+        value = import_module(f"weir.{name}")
+    elif name.endswith(("Tensor", "Storage")):
+        from weir import _legacy
+
+        made = _legacy.classes("weir", "cuda")
+        if name not in made:
+            raise AttributeError(f"module 'weir' has no attribute '{name}'")
+        globals().update(made)
+        return made[name]
+    else:
+        raise AttributeError(f"module 'weir' has no attribute '{name}'")
+    globals()[name] = value
+    return value
 
 
 def _sleep(cycles: int) -> None:

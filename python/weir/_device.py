@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from weir import _weir
+from weir import _lazy, _weir
 from weir._lazy import _lazy_init
 from weir._utils import _get_device_index
 
@@ -31,7 +31,11 @@ __all__ = [
     "get_device_properties",
     "get_gencode_flags",
     "get_sync_debug_mode",
+    "has_half",
+    "has_magma",
     "is_available",
+    "is_bf16_supported",
+    "is_tf32_supported",
     "memory_usage",
     "power_draw",
     "set_device",
@@ -44,6 +48,10 @@ __all__ = [
 _exchange_device = _weir._exchange_device
 _maybe_exchange_device = _weir._maybe_exchange_device
 _CudaDeviceProperties = _weir._CudaDeviceProperties
+
+# Whether float16 exists, and whether MAGMA, a library for linear algebra, is used.
+has_half: bool = True
+has_magma: bool = False
 
 
 def is_available() -> bool:
@@ -86,6 +94,23 @@ class device:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _maybe_exchange_device(self.prev_idx)
+
+
+class _DeviceGuard:
+    """Like `device`, for an index that is known to be one. A negative index changes nothing."""
+
+    def __init__(self, index: int) -> None:
+        self.idx = index
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = _exchange_device(self.idx)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.idx = _maybe_exchange_device(self.prev_idx)
+        return False
 
 
 class device_of(device):
@@ -148,15 +173,93 @@ def synchronize(device: Any = None) -> None:
     _weir._synchronize(None if device is None else _get_device_index(device, optional=True))
 
 
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether the current device computes with bfloat16.
+
+    Args:
+        including_emulation: whether it counts if kernels convert to float32, as Weir's do on devices before sm_80.
+    """
+    index = current_device()
+    if get_device_properties(index).major >= 8:
+        return True
+    return including_emulation and _check_bf16_tensor_supported(index)
+
+
+def _check_bf16_tensor_supported(device: Any) -> bool:
+    """Whether bfloat16 can be stored and converted on a device: Weir's kernels do it on every device they run on."""
+    return any(_runs(arch, get_device_capability(device)) for arch in get_arch_list())
+
+
+def is_tf32_supported() -> bool:
+    """Whether the current device has TF32, as all devices that compute with bfloat16 natively."""
+    return is_bf16_supported(including_emulation=False)
+
+
+# ---- Architectures ----
+
+# Of the PTX in src/compute/ptx.
+_ARCHITECTURES = ("compute_75",)
+
+
 def get_arch_list() -> list[str]:
-    """Returns the architectures of Weir's device code, which is PTX for sm_50 and later."""
-    return ["compute_50"] if is_available() else []
+    """Returns the architectures of Weir's device code: PTX, which also runs on all later devices."""
+    return list(_ARCHITECTURES) if is_available() else []
 
 
 def get_gencode_flags() -> str:
     """Returns the architectures of get_arch_list() as flags for nvcc."""
     pairs = (arch.split("_") for arch in get_arch_list())
     return " ".join(f"-gencode compute=compute_{number},code={kind}_{number}" for kind, number in pairs)
+
+
+def _extract_arch_version(arch_string: str) -> int:
+    """Returns the number of an architecture: 90 for "sm_90", "sm_90a" and "compute_90"."""
+    return int(arch_string.split("_", maxsplit=2)[1].removesuffix("a").removesuffix("f"))
+
+
+def _runs(arch: str, capability: tuple[int, int]) -> bool:
+    """Whether code of an architecture runs on a device. Binaries run on later devices of the same major number."""
+    number = _extract_arch_version(arch)
+    code = number // 10, number % 10
+    return capability >= code and (arch.startswith("compute_") or capability[0] == code[0])
+
+
+def _check_capability() -> None:
+    """Warns about devices that are too old for Weir's kernels. Runs at the start."""
+    archs = get_arch_list()
+    oldest = min((_extract_arch_version(arch) for arch in archs), default=0)
+    for index in range(device_count()):
+        major, minor = get_device_capability(index)
+        if 10 * major + minor < oldest:
+            _warn(
+                f"Found GPU{index} {get_device_name(index)} which is of cuda capability {major}.{minor}.\n"
+                f"The minimum cuda capability supported by Weir's kernels is {oldest // 10}.{oldest % 10}. "
+                "Memory, streams and graphs work, and so do kernels that are compiled at run time."
+            )
+
+
+def _check_cubins() -> None:
+    """Warns about devices for which there are only binaries of other architectures. Runs at the start."""
+    archs = get_arch_list()
+    if not any(arch.startswith("sm_") for arch in archs):
+        return  # PTX alone: _check_capability says what there is to say
+    for index in range(device_count()):
+        capability = get_device_capability(index)
+        if not any(_runs(arch, capability) for arch in archs):
+            name = get_device_name(index)
+            _warn(
+                f"{name} with CUDA capability sm_{capability[0]}{capability[1]} is not compatible with the current "
+                f"Weir installation.\nThe current Weir install supports CUDA capabilities {' '.join(archs)}."
+            )
+
+
+def _warn(text: str) -> None:
+    import warnings
+
+    warnings.warn(text, stacklevel=3)
+
+
+_lazy._start_functions.extend((_check_capability, _check_cubins))
 
 
 # ---- Utilization, temperature, power ----
@@ -245,6 +348,111 @@ def _transform_uuid_to_ordinals(candidates: list[str], uuids: list[str]) -> list
         return matches[0] if len(matches) == 1 else None
 
     return _until_bad(candidates, number_of)
+
+
+# ---- Devices as NVML sees them: all of the machine, without CUDA_VISIBLE_DEVICES ----
+
+
+def _nvml() -> Any:
+    """Loads and starts NVIDIA's management library. OSError if there is none; None, with a warning, if it fails."""
+    from ctypes import CDLL
+
+    library = CDLL(os.environ.get("WEIR_NVML_LIBRARY") or "libnvidia-ml.so.1")
+    if library.nvmlInit_v2() != 0:
+        _warn("Can't initialize NVML")
+        return None
+    return library
+
+
+def _raw_device_count_nvml() -> int:
+    """Returns the number of NVIDIA GPUs in the machine, or -1 if NVML does not know it."""
+    from ctypes import byref, c_int
+
+    library, count = _nvml(), c_int(-1)
+    if library is None:
+        return -1
+    if library.nvmlDeviceGetCount_v2(byref(count)) != 0:
+        _warn("Can't get nvml device count")
+        return -1
+    return count.value
+
+
+def _raw_device_uuid_nvml() -> list[str] | None:
+    """Returns the UUIDs of the NVIDIA GPUs in the machine, or None if NVML does not know them."""
+    from ctypes import byref, c_int, c_void_p, create_string_buffer
+
+    library, count = _nvml(), c_int(-1)
+    if library is None:
+        return None
+    if library.nvmlDeviceGetCount_v2(byref(count)) != 0:
+        _warn("Can't get nvml device count")
+        return None
+    uuids = []
+    for index in range(count.value):
+        handle, text = c_void_p(), create_string_buffer(96)
+        if library.nvmlDeviceGetHandleByIndex_v2(index, byref(handle)) != 0:
+            _warn("Can't get device handle")
+            return None
+        if library.nvmlDeviceGetUUID(handle, text, len(text)) != 0:
+            _warn("Can't get device UUID")
+            return None
+        uuids.append(text.value.decode("ascii"))
+    return uuids
+
+
+def _device_count_nvml() -> int:
+    """Returns the number of visible GPUs according to NVML and CUDA_VISIBLE_DEVICES, or -1 if NVML does not know it."""
+    visible: list[Any] = list(_parse_visible_devices())
+    if not visible:
+        return 0
+    try:
+        if isinstance(visible[0], str):
+            uuids = None if visible[0].startswith("MIG-") else _raw_device_uuid_nvml()
+            return -1 if uuids is None else len(_transform_uuid_to_ordinals(visible, uuids))
+        count = _raw_device_count_nvml()
+    except (OSError, AttributeError):
+        return -1
+    if count <= 0:
+        return count
+    return next((index for index, number in enumerate(visible) if number >= count), len(visible))
+
+
+def _get_nvml_device_index(device: Any) -> int:
+    """Returns the number that NVML has for a visible device."""
+    index = _get_device_index(device, optional=True)
+    visible: list[Any] = list(_parse_visible_devices())
+    if visible and isinstance(visible[0], str):
+        uuids = _raw_device_uuid_nvml()
+        if uuids is None:
+            raise RuntimeError("Can't get device UUIDs")
+        visible = _transform_uuid_to_ordinals(visible, uuids)
+    if not 0 <= index < len(visible):
+        raise RuntimeError(f"device {index} is not visible (CUDA_VISIBLE_DEVICES={visible})")
+    return visible[index]
+
+
+def _get_pynvml_handler(device: Any = None) -> int:
+    """Returns NVML's handle of a device. Weir needs no package for NVML."""
+    from ctypes import byref, c_void_p
+
+    try:
+        library = _nvml()
+    except OSError as error:
+        raise RuntimeError("cuda driver can't be loaded, is cuda enabled?") from error
+    handle = c_void_p()
+    if library is None or library.nvmlDeviceGetHandleByIndex_v2(_get_nvml_device_index(device), byref(handle)) != 0:
+        raise RuntimeError("Can't get device handle")
+    return handle.value or 0
+
+
+def _is_compiled() -> bool:
+    """Whether this is a build with CUDA: every build of Weir is."""
+    return True
+
+
+def _nvml_based_avail() -> bool:
+    """Whether is_available() asks NVML: it asks the driver, which makes no context and does not start Weir."""
+    return False
 
 
 # ---- Sync debug mode ----

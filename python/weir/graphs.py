@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir import _weir
 from weir._device import synchronize
-from weir._weir import Buffer, CUDAGraph
+from weir._weir import Buffer, CUDAGraph, _Array
 from weir.streams import Stream, StreamContext, current_stream
 
 TYPE_CHECKING = False
@@ -93,11 +93,11 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: tuple[int, int] | None = None,
 ) -> Any:
-    """Captures functions that work on Buffers as graphs.
+    """Captures functions that work on Buffers or Arrays as graphs.
 
     Each function is called `num_warmup_iters` times with its `sample_args`, and once more during the capture. The
     returned function copies its arguments into the sample arguments, launches the graph, and returns what the captured
-    call returned: the same Buffers each time. Pass a tuple of functions and a tuple of their argument tuples to capture
+    call returned: the same objects each time. Pass a tuple of functions and a tuple of their argument tuples to capture
     several. Their graphs share one memory pool, so they must be called in the order of the tuple.
 
     `allow_unused_input` is accepted for compatibility: it concerns gradients, which Weir does not have.
@@ -113,10 +113,10 @@ def make_graphed_callables(
         if not isinstance(arguments, tuple):
             raise TypeError(f"expected a tuple of arguments, got {type(arguments).__name__}")
         for argument in arguments:
-            if not isinstance(argument, Buffer):
+            if not isinstance(argument, (Buffer, _Array)):
                 raise TypeError(
-                    "sample_args for each callable must contain only Buffers. Other types are not allowed: got "
-                    f"{type(argument).__name__}"
+                    "sample_args for each callable must contain only Buffers and Arrays. Other types are not allowed: "
+                    f"got {type(argument).__name__}"
                 )
     pool = graph_pool_handle() if pool is None else pool
 

@@ -5,17 +5,18 @@ The names, arguments and keys are those of torch.cuda.memory. Weir has a Buffer 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from _thread import allocate_lock
 
 from weir import _weir
-from weir._lazy import is_initialized
+from weir._lazy import _lazy_init, is_initialized
 from weir._utils import _get_device_index
 from weir._weir import Buffer, OutOfMemoryError, empty, from_dlpack, host_empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Any, Literal
@@ -51,6 +52,7 @@ __all__ = [
     "host_empty_cache",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
+    "ipc_collect",
     "list_gpu_processes",
     "max_memory_allocated",
     "max_memory_cached",
@@ -333,6 +335,41 @@ def reset_peak_host_memory_stats() -> None:
 def host_empty_cache() -> None:
     """Releases cached pinned memory to the driver."""
     _weir._host_emptyCache()
+
+
+def _host_allocator() -> int:
+    """Returns the address of the weir_host_allocator from which pinned memory comes."""
+    return _weir._cuda_cudaHostAllocator()
+
+
+def ipc_collect() -> None:
+    """Starts Weir. Memory of other processes needs no collection: it is closed with the last Buffer that uses it."""
+    _lazy_init()
+
+
+# The lock of _free_mutex().
+_free_lock = allocate_lock()
+
+
+def _after_fork_in_child() -> None:
+    # Another thread of the parent may have held it at the time of the fork.
+    global _free_lock
+    _free_lock = allocate_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class _free_mutex:
+    """A context manager for work that must not run on two threads at once, such as the calls of a collective."""
+
+    def __enter__(self) -> None:
+        _free_lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _free_lock.release()
 
 
 def open_shared(handle: tuple[int, bytes, int, int]) -> Buffer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from weir import _lazy, _weir
 from weir._device import current_device, device_count
 from weir._lazy import _lazy_call, _lazy_init
-from weir._weir import Buffer, Generator
+from weir._weir import Buffer, Device, Generator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,6 +112,27 @@ def initial_seed() -> int:
     """Returns the seed of the current device's default generator. Starts Weir."""
     _lazy_init()
     return _default_generator().initial_seed()
+
+
+def _get_device(device: _Device) -> Device:
+    """Returns the Device of an index, a text or a device."""
+    return device if isinstance(device, Device) else Device(device)
+
+
+def _get_generator(device: _Device) -> Generator:
+    """Returns the default generator of a device."""
+    return _default_generator(device)
+
+
+def _set_rng_state_offset(offset: int, device: _Device = "cuda") -> None:
+    """Sets the offset of a device's default generator, now or when Weir starts."""
+    _lazy_call(lambda: _default_generator(device).set_offset(offset))
+
+
+def _get_rng_state_offset(device: _Device = "cuda") -> int:
+    """Returns the offset of a device's default generator. Starts Weir."""
+    _lazy_init()
+    return _default_generator(device).get_offset()
 
 
 # ---- Fills ----

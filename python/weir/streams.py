@@ -62,6 +62,11 @@ def set_stream(stream: Stream | None) -> None:
         _weir._set_stream(stream)
 
 
+def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    """Makes the stream with these attributes of a Stream current."""
+    _weir._set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
+
+
 class StreamContext:
     """A context manager that makes a stream and its device current. None changes nothing."""
 

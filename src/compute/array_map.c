@@ -22,17 +22,17 @@ weir__number weir__number_of(weir_scalar scalar) {
 }
 
 static weir__builtin map_kernels[WEIR__CLASSES] = {
-    [WEIR__CLASS_INT] = WEIR__BUILTIN("elementwise", "weir_map_int"),
-    [WEIR__CLASS_FLOAT] = WEIR__BUILTIN("elementwise", "weir_map_float"),
-    [WEIR__CLASS_DOUBLE] = WEIR__BUILTIN("elementwise", "weir_map_double"),
-    [WEIR__CLASS_COMPLEX] = WEIR__BUILTIN("elementwise", "weir_map_complex")};
+    [WEIR__CLASS_INT] = WEIR__BUILTIN("map_int", "weir_map_int"),
+    [WEIR__CLASS_FLOAT] = WEIR__BUILTIN("map_float", "weir_map_float"),
+    [WEIR__CLASS_DOUBLE] = WEIR__BUILTIN("map_double", "weir_map_double"),
+    [WEIR__CLASS_COMPLEX] = WEIR__BUILTIN("map_complex", "weir_map_complex")};
 
-static weir__builtin vector_kernels[] = {[WEIR_INT32] = WEIR__BUILTIN("elementwise", "weir_vectors_int32"),
-                                         [WEIR_INT64] = WEIR__BUILTIN("elementwise", "weir_vectors_int64"),
-                                         [WEIR_FLOAT16] = WEIR__BUILTIN("elementwise", "weir_vectors_float16"),
-                                         [WEIR_FLOAT32] = WEIR__BUILTIN("elementwise", "weir_vectors_float32"),
-                                         [WEIR_FLOAT64] = WEIR__BUILTIN("elementwise", "weir_vectors_float64"),
-                                         [WEIR_BFLOAT16] = WEIR__BUILTIN("elementwise", "weir_vectors_bfloat16")};
+static weir__builtin vector_kernels[] = {[WEIR_INT32] = WEIR__BUILTIN("vectors", "weir_vectors_int32"),
+                                         [WEIR_INT64] = WEIR__BUILTIN("vectors", "weir_vectors_int64"),
+                                         [WEIR_FLOAT16] = WEIR__BUILTIN("vectors", "weir_vectors_float16"),
+                                         [WEIR_FLOAT32] = WEIR__BUILTIN("vectors", "weir_vectors_float32"),
+                                         [WEIR_FLOAT64] = WEIR__BUILTIN("vectors", "weir_vectors_float64"),
+                                         [WEIR_BFLOAT16] = WEIR__BUILTIN("vectors", "weir_vectors_bfloat16")};
 
 /* ---- Dimensions ---- */
 

@@ -16,6 +16,7 @@
 #include "weir/jiterator.h"
 #include "weir/kernel.h"
 #include "weir/nccl.h"
+#include "weir/nvtx.h"
 #include "weir/random.h"
 #pragma GCC visibility pop
 

@@ -68,6 +68,7 @@ struct weir_jit_fn {
   weir__mutex lock; /* guards the variants */
   variant *variants;
   int output_count, scalar_count;
+  bool by_reference; /* the results are parameters */
   char *scalar_names[WEIR_JIT_MAX_SCALARS];
   char *code, *name;
 };
@@ -80,10 +81,28 @@ static const char *skip_space(const char *at) {
   return at;
 }
 
+static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* The last "template" that is not within braces: the code may define several functions, of which the last one is
+ * called. NULL if the code begins with something else. */
+static const char *last_template(const char *code) {
+  const char *found = NULL;
+  int depth = 0;
+  if (strncmp(skip_space(code), "template", 8) != 0)
+    return NULL;
+  for (const char *at = code; *at; at++) {
+    depth += *at == '{';
+    depth -= *at == '}';
+    if (!depth && !strncmp(at, "template", 8) && !is_word(at[8]) && (at == code || !is_word(at[-1])))
+      found = at;
+  }
+  return found;
+}
+
 /* The name in "template <typename T> T name(...) {...}", in memory of malloc; NULL if the code is something else. */
 static char *parse_name(const char *code) {
-  const char *at = skip_space(code);
-  if (strncmp(at, "template", 8) != 0 || *(at = skip_space(at + 8)) != '<')
+  const char *at = last_template(code);
+  if (!at || *(at = skip_space(at + 8)) != '<')
     return NULL;
   int depth = 0;
   do {
@@ -91,35 +110,32 @@ static char *parse_name(const char *code) {
     depth -= *at == '>';
     at++;
   } while (*at && depth);
-  const char *end = strchr(at, '(');
-  if (!end || !strchr(end, ')') || !strchr(end, '{') || memchr(at, ';', (size_t)(end - at)))
-    return NULL;
-  while (end > at && isspace((unsigned char)end[-1]))
-    end--;
-  const char *name = end;
-  while (name > at && (isalnum((unsigned char)name[-1]) || name[-1] == '_'))
-    name--;
-  if (name == end || skip_space(at) == name) /* there is no type of the result */
+  const char *type = at = skip_space(at); /* the type of the result, which is one word */
+  while (is_word(*at))
+    at++;
+  const char *name = skip_space(at), *end = name;
+  while (is_word(*end))
+    end++;
+  const char *open = skip_space(end), *close = strchr(open, ')');
+  if (at == type || name == at || end == name || *open != '(' || !close || !strchr(close, '{') || !strchr(close, '}'))
     return NULL;
   return strndup(name, (size_t)(end - name));
 }
 
-weir_status weir_jit_create(const char *code, int output_count, const char *const *scalar_names, int scalar_count,
-                            weir_jit_fn **fn) {
-  WEIR__CHECK_ARGUMENT(code);
-  WEIR__CHECK_ARGUMENT(fn);
+static weir_status create(const char *caller, const char *code, int output_count, bool by_reference,
+                          const char *const *scalar_names, int scalar_count, weir_jit_fn **fn) {
   if (output_count < 1 || output_count > WEIR_JIT_MAX_OUTPUTS)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: output_count is %d; allowed are 1 to %d", __func__,
-                      output_count, WEIR_JIT_MAX_OUTPUTS);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: output_count is %d; allowed are 1 to %d", caller, output_count,
+                      WEIR_JIT_MAX_OUTPUTS);
   if (scalar_count < 0 || scalar_count > WEIR_JIT_MAX_SCALARS)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: scalar_count is %d; allowed are 0 to %d", __func__,
-                      scalar_count, WEIR_JIT_MAX_SCALARS);
-  if (scalar_count)
-    WEIR__CHECK_ARGUMENT(scalar_names);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: scalar_count is %d; allowed are 0 to %d", caller, scalar_count,
+                      WEIR_JIT_MAX_SCALARS);
+  if (scalar_count && !scalar_names)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: scalar_names is NULL", caller);
   char *name = parse_name(code);
   if (!name)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Couldn't parse code, please check correctness:\n%.1000s",
-                      __func__, code);
+                      caller, code);
   weir_jit_fn *made = calloc(1, sizeof *made);
   bool has_memory = made && (made->code = strdup(code));
   for (int i = 0; has_memory && i < scalar_count; i++)
@@ -127,14 +143,29 @@ weir_status weir_jit_create(const char *code, int output_count, const char *cons
   if (!has_memory) {
     weir_jit_destroy(made);
     free(name);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the function", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the function", caller);
   }
   weir__mutex_init(&made->lock);
   made->name = name;
   made->output_count = output_count;
+  made->by_reference = by_reference;
   made->scalar_count = scalar_count;
   *fn = made;
   return WEIR_OK;
+}
+
+weir_status weir_jit_create(const char *code, int output_count, const char *const *scalar_names, int scalar_count,
+                            weir_jit_fn **fn) {
+  WEIR__CHECK_ARGUMENT(code);
+  WEIR__CHECK_ARGUMENT(fn);
+  return create(__func__, code, output_count, output_count > 1, scalar_names, scalar_count, fn);
+}
+
+weir_status weir_jit_create_by_reference(const char *code, int output_count, const char *const *scalar_names,
+                                         int scalar_count, weir_jit_fn **fn) {
+  WEIR__CHECK_ARGUMENT(code);
+  WEIR__CHECK_ARGUMENT(fn);
+  return create(__func__, code, output_count, true, scalar_names, scalar_count, fn);
 }
 
 void weir_jit_destroy(weir_jit_fn *fn) {
@@ -207,9 +238,9 @@ static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *t
         "      for (int k = 0; k < %d; k++) at[k] += index * a.strides[k][d];\n"
         "    }\n",
         operands, operands);
-  for (int i = 0; fn->output_count > 1 && i < fn->output_count; i++)
+  for (int i = 0; fn->by_reference && i < fn->output_count; i++)
     add(to, "    weir_t r%d;\n", i);
-  add(to, "    %s%s<weir_t>(", fn->output_count > 1 ? "" : "weir_t r0 = ", fn->name);
+  add(to, "    %s%s<weir_t>(", fn->by_reference ? "" : "weir_t r0 = ", fn->name);
   for (int i = 0; i < v->input_count; i++) {
     add(to, "%sweir_t(", i ? ", " : "");
     add_element(to, v, fn->output_count + i);
@@ -217,7 +248,7 @@ static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *t
   }
   for (int i = 0; i < fn->scalar_count; i++)
     add(to, "%ss%d", i || v->input_count ? ", " : "", i);
-  for (int i = 0; fn->output_count > 1 && i < fn->output_count; i++)
+  for (int i = 0; fn->by_reference && i < fn->output_count; i++)
     add(to, "%sr%d", i || v->input_count || fn->scalar_count ? ", " : "", i);
   add(to, ");\n");
   for (int i = 0; i < fn->output_count; i++) {

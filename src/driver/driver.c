@@ -3,6 +3,9 @@
  */
 #include "weir/driver.h"
 #include "base/base.h"
+#include "driver/work.h"
+
+_Atomic(weir__work_observer_fn) weir__work_observer;
 
 void weir_driver_init(weir_driver *driver) {
   if (driver)

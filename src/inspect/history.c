@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include "alloc/trace.h"
+#include "base/clock.h"
 #include "base/thread.h"
+#include "driver/work.h"
 #include "inspect/checkpoint.h"
 #include "record/stacks.h"
 #include "record/texts.h"
@@ -38,6 +40,23 @@ void weir_history_options_init(weir_history_options *options) {
                                     .max_entries = 1000000};
 }
 
+/* Keeps work that a device has executed while it was profiled. */
+static void keep_work(const weir__work *work) {
+  static const char *const kinds[] = {[WEIR__WORK_KERNEL] = "kernel",
+                                      [WEIR__WORK_COPY] = "copy",
+                                      [WEIR__WORK_FILL] = "fill",
+                                      [WEIR__WORK_HOST] = "host"};
+  weir__clock_point first = weir__clock_first();
+  weir__recorders_add_work(
+      &(weir__recorded_work){.name = work->name,
+                             .kind = kinds[work->kind],
+                             .device = work->device,
+                             .stream = (uint64_t)(uintptr_t)work->stream,
+                             .bytes = work->bytes,
+                             .start_ns = first.unix_ns + ((int64_t)work->start_ns - first.monotonic_ns),
+                             .duration_ns = work->end_ns - work->start_ns});
+}
+
 weir_status weir_history_record(weir_allocator *allocator, const weir_history_options *given) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir_history_options options;
@@ -61,11 +80,14 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
   weir__recorder *history = history_of(allocator);
   if (!history)
     return no_memory(__func__);
+  atomic_store_explicit(&weir__work_observer, keep_work, memory_order_release);
   weir__recorder_set(history, &options);
   weir__update_tracing(allocator);
   weir__checkpoint_begin(allocator);
   return WEIR_OK;
 }
+
+int weir_history_is_on_anywhere(void) { return atomic_load_explicit(&weir__recorders_on, memory_order_relaxed) != 0; }
 
 int weir_history_is_on(const weir_allocator *allocator) {
   const weir__recorder *history = allocator ? atomic_load_explicit(&allocator->history, memory_order_acquire) : NULL;
@@ -119,19 +141,39 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
 
 /* ---- Annotations, marks and metadata ---- */
 
+static weir_status check_pairs(const char *who, const char *const *pairs, size_t pair_count) {
+  if (pair_count && !pairs)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pairs is NULL", who);
+  for (size_t i = 0; i < 2 * pair_count; i++)
+    if (!pairs[i])
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s of pair %zu is NULL", who, i % 2 ? "value" : "key",
+                        i / 2);
+  return WEIR_OK;
+}
+
 weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
-  if (pair_count && !pairs)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pairs is NULL", __func__);
-  for (size_t i = 0; i < 2 * pair_count; i++)
-    if (!pairs[i])
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s of pair %zu is NULL", __func__,
-                        i % 2 ? "value" : "key", i / 2);
+  weir_status status = check_pairs(__func__, pairs, pair_count);
+  if (status)
+    return status;
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history && !weir__recorder_annotate(history, device, pairs, pair_count))
     return no_memory(__func__);
+  return WEIR_OK;
+}
+
+weir_status weir_history_annotate_all(int device, const char *const *pairs, size_t pair_count) {
+  weir_status status = check_pairs(__func__, pairs, pair_count);
+  if (status || !weir_history_is_on_anywhere())
+    return status;
+  return weir__recorders_annotate(device, pairs, pair_count) ? WEIR_OK : no_memory(__func__);
+}
+
+weir_status weir_history_mark_all(int device, const char *text) {
+  if (weir_history_is_on_anywhere())
+    weir__recorders_mark(device, weir__text_number(text));
   return WEIR_OK;
 }
 

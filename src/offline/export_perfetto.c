@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/hash_map.h"
 #include "inspect/json.h"
 #include "offline/describe.h"
 #include "offline/export.h"
@@ -227,6 +228,10 @@ static bool ranges_begin(const weir__recording *s, open_ranges *open) {
     names = a->name >= names ? (size_t)a->name + 1 : names;
     devices = a->device >= 0 && (size_t)a->device >= devices ? (size_t)a->device + 1 : devices;
   }
+  for (size_t i = 0; i < s->work_count; i++) {
+    int device = s->works[i].annotation.device;
+    devices = device >= 0 && (size_t)device >= devices ? (size_t)device + 1 : devices;
+  }
   open->rows = devices + 1;
   open->counts = calloc(names * open->rows + 1, sizeof *open->counts);
   open->is_named = calloc(open->rows, sizeof *open->is_named);
@@ -242,9 +247,51 @@ static void name_row(tracer *t, int device, int64_t process) {
   name_it(t, "process_name", process, 0, name);
 }
 
-/* Ranges may overlap without nesting, so they are asynchronous events, with a row for each name. The end of a range
- * that began before the recording is left out. */
+/* ---- Ranges of threads ---- */
+
+/* Ranges of one thread nest, and are slices on a row of the thread. */
+typedef struct thread_row {
+  uint64_t key;   /* the thread's number */
+  uint64_t depth; /* of open ranges */
+} thread_row;
+
+/* The number of the thread that a range belongs to; 0 if it does not say. */
+static uint64_t thread_of(const weir__recording *s, const weir__recording_annotation *a) {
+  const char *text = weir__recording_pair_of(s, a, "thread");
+  char *end;
+  unsigned long long thread = text && *text >= '1' && *text <= '9' ? strtoull(text, &end, 10) : 0;
+  return thread && !*end && thread <= INT32_MAX ? thread : 0;
+}
+
+static void name_thread(tracer *t, int64_t process, uint64_t thread) {
+  char name[32];
+  snprintf(name, sizeof name, "thread %llu", (unsigned long long)thread);
+  name_it(t, "thread_name", process, (int64_t)thread, name);
+}
+
+/* Writes the beginning or end of a range of a thread. The end of a range that began before the recording is left
+ * out. */
+static void thread_range(tracer *t, const weir__recording_annotation *a, bool begins, uint64_t thread, int64_t process,
+                         weir__hash_map *rows) {
+  thread_row *row = weir__hash_map_find(rows, sizeof *row, thread);
+  if (!row) {
+    name_thread(t, process, thread);
+    row = weir__hash_map_put(rows, sizeof *row, thread);
+    if (!row)
+      return;
+    row->depth = 0;
+  }
+  if (!begins && !row->depth)
+    return;
+  row->depth += begins ? 1 : (uint64_t)-1;
+  WEIR__JSON(t->sink, ENTRY(begins ? "B" : "E", t->s->strings.items[a->name].text, process, (int64_t)thread),
+             JSON_TEXT("cat", "range"), JSON_INTEGER("ts", a->time_us), JSON_CLOSE);
+}
+
+/* Other ranges may overlap without nesting, so they are asynchronous events, with a row for each name. The end of a
+ * range that began before the recording is left out. */
 static void ranges(tracer *t, int device, open_ranges *open) {
+  weir__hash_map threads = {0};
   for (size_t i = 0; i < t->s->annotation_count && !t->sink->error; i++) {
     const weir__recording_annotation *a = &t->s->annotations[i];
     const char *stage = t->s->strings.items[a->stage].text;
@@ -253,15 +300,24 @@ static void ranges(tracer *t, int device, open_ranges *open) {
     uint32_t *count = &open->counts[a->name * open->rows + (size_t)row];
     int64_t process = a->device >= 0 ? FIRST_PROCESS + a->device : FIRST_PROCESS + (int64_t)open->rows - 1;
     char id[32];
-    if ((device >= 0 && a->device >= 0 && a->device != device) || (ends && !*count))
+    uint64_t thread = begins || ends ? thread_of(t->s, a) : 0;
+    if (thread) {
+      row = 0;
+      process = FIRST_PROCESS + (int64_t)open->rows - 1;
+    }
+    if ((!thread && device >= 0 && a->device >= 0 && a->device != device) || (!thread && ends && !*count))
       continue;
+    if (!open->is_named[row])
+      name_row(t, row ? a->device : -1, process);
+    open->is_named[row] = true;
+    if (thread) {
+      thread_range(t, a, begins, thread, process, &threads);
+      continue;
+    }
     if (begins)
       ++*count;
     else if (ends)
       --*count;
-    if (!open->is_named[row])
-      name_row(t, a->device, process);
-    open->is_named[row] = true;
     snprintf(id, sizeof id, "0x%x%08x", (unsigned)row, (unsigned)a->name);
     const char *phase = begins ? "b" : ends ? "e" : "i";
     bool is_range = begins || ends;
@@ -269,6 +325,59 @@ static void ranges(tracer *t, int device, open_ranges *open) {
                JSON_TEXT("cat", "annotation"), JSON_TEXT(is_range ? "id" : "s", is_range ? id : "p"),
                JSON_INTEGER("ts", a->time_us), JSON_CLOSE);
   }
+  weir__hash_map_clear(&threads);
+}
+
+/* ---- Work ---- */
+
+/* The work of a stream has a row of its own: in the row of its entries, flows would leave from kernels. */
+typedef struct stream_row {
+  uint64_t key; /* of the device and the handle */
+  int64_t row;
+} stream_row;
+
+static int64_t row_of(tracer *t, int device, uint64_t stream, weir__hash_map *rows) {
+  stream_row *row = weir__hash_map_put(rows, sizeof *row, stream << 12 | (uint64_t)device << 1 | 1);
+  if (!row)
+    return FIRST_STREAM_THREAD + (int64_t)t->s->stream_count; /* without host memory all streams share a row */
+  if (row->row)
+    return row->row;
+  char name[64] = "work of the default stream";
+  if (stream)
+    snprintf(name, sizeof name, "work of stream 0x%llx", (unsigned long long)stream);
+  row->row = FIRST_STREAM_THREAD + (int64_t)(t->s->stream_count + rows->count);
+  name_it(t, "thread_name", FIRST_PROCESS + device, row->row, name);
+  return row->row;
+}
+
+/* Readers keep times as doubles, which hold present times in quarters of a microsecond, and may drop a slice that
+ * overlaps the one before. Rounding both ends down keeps them apart. */
+static double quarters(int64_t ns) { return (double)(ns / 250) / 4; }
+
+/* Kernels, copies, fills and host functions are slices on the rows of their streams. */
+static void works(tracer *t, int device, open_ranges *open) {
+  weir__hash_map rows = {0};
+  for (size_t i = 0; i < t->s->work_count && !t->sink->error; i++) {
+    const weir__recording_work *w = &t->s->works[i];
+    int of = w->annotation.device;
+    if (of < 0 || (size_t)of + 1 >= open->rows || (device >= 0 && of != device))
+      continue;
+    if (!open->is_named[of + 1])
+      name_row(t, of, FIRST_PROCESS + of);
+    open->is_named[of + 1] = true;
+    const uint64_t most = INT64_MAX - (uint64_t)w->start_ns; /* a file may have any number */
+    int64_t end = w->start_ns + (int64_t)(w->duration_ns < most ? w->duration_ns : most);
+    double begin = quarters(w->start_ns);
+    WEIR__JSON(
+        t->sink,
+        ENTRY("X", t->s->strings.items[w->annotation.name].text, FIRST_PROCESS + of, row_of(t, of, w->stream, &rows)),
+        JSON_TEXT("cat", t->s->strings.items[w->kind].text), JSON_REAL("ts", begin, 2),
+        JSON_REAL("dur", quarters(end) - begin, 2), JSON_OBJECT("args"), JSON_NATURAL("duration_ns", w->duration_ns));
+    if (w->bytes)
+      WEIR__JSON(t->sink, JSON_NATURAL("bytes", w->bytes));
+    WEIR__JSON(t->sink, JSON_CLOSE, JSON_CLOSE);
+  }
+  weir__hash_map_clear(&rows);
 }
 
 weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
@@ -291,6 +400,7 @@ weir_status weir__export_perfetto(const weir__recording *snapshot, int device, w
     name_all(&t, (int)d);
     status = history(&t, (int)d);
   }
+  works(&t, device, &open);
   ranges(&t, device, &open);
   WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE);
   weir_status ended = weir__sink_end(sink, NULL);

@@ -7,6 +7,7 @@
 #include "offline/byte_reader.h"
 #include "offline/ring_reader.h"
 #include "offline/state.h"
+#include "record/recorder.h"
 
 /* A pickle or a ring file, whichever the first bytes say. */
 weir_status weir__recording_load_input(weir__input *input, const weir__recording_limits *limits,
@@ -50,6 +51,7 @@ void weir__recording_free(weir__recording *s) {
   weir__drop(s->settings);
   weir__drop(s->annotations);
   weir__drop(s->pairs);
+  weir__drop(s->works);
   weir__drop(s->changes);
   weir__drop(s->early);
   weir__drop(s->streams);
@@ -64,6 +66,48 @@ void weir__recording_free(weir__recording *s) {
   weir__drop(s->segments);
   weir__drop(s->blocks);
   free(s);
+}
+
+/* The number of the string that is the value of a key, or -1. */
+static int64_t value_of(const weir__strings *strings, const weir__recording_pair *pairs,
+                        const weir__recording_annotation *a, const char *key) {
+  for (size_t i = a->first_pair; i < a->first_pair + a->pair_count; i++)
+    if (strcmp(strings->items[pairs[i].key].text, key) == 0)
+      return pairs[i].value;
+  return -1;
+}
+
+const char *weir__recording_pair_of(const weir__recording *s, const weir__recording_annotation *a, const char *key) {
+  int64_t value = value_of(&s->strings, s->pairs, a, key);
+  return value < 0 ? NULL : s->strings.items[value].text;
+}
+
+bool weir__recording_work_of(const weir__strings *strings, const weir__recording_pair *pairs,
+                             const weir__recording_annotation *a, weir__recording_work *work) {
+  static const char *const keys[] = {"stream", "start_ns", "duration_ns", "bytes"};
+  uint64_t numbers[WEIR_COUNT_OF(keys)];
+  if (strcmp(strings->items[a->stage].text, WEIR__STAGE_WORK) != 0)
+    return false;
+  for (size_t i = 0; i < WEIR_COUNT_OF(keys); i++) {
+    int64_t value = value_of(strings, pairs, a, keys[i]);
+    const char *text = value < 0 ? "" : strings->items[value].text;
+    char *end;
+    if (*text < '0' || *text > '9' || strlen(text) > 20)
+      return false;
+    numbers[i] = strtoull(text, &end, 10);
+    if (*end)
+      return false;
+  }
+  int64_t kind = value_of(strings, pairs, a, "kind");
+  if (kind < 0 || numbers[1] > INT64_MAX)
+    return false;
+  *work = (weir__recording_work){.annotation = *a,
+                                 .kind = (uint32_t)kind,
+                                 .stream = numbers[0],
+                                 .start_ns = (int64_t)numbers[1],
+                                 .duration_ns = numbers[2],
+                                 .bytes = numbers[3]};
+  return true;
 }
 
 const weir__recording_setting *weir__recording_find_setting(const weir__recording *s, const char *key,

@@ -104,6 +104,15 @@ typedef struct weir__recording_annotation {
 
 typedef weir__text_pair weir__recording_pair;
 
+/* Work that a device executed: an annotation whose stage is WEIR__STAGE_WORK. */
+typedef struct weir__recording_work {
+  weir__recording_annotation annotation; /* its name is that of the kernel, or of the kind of copy */
+  uint32_t kind;                         /* a string: "kernel", "copy", "fill" or "host" */
+  uint64_t stream;                       /* the raw handle */
+  int64_t start_ns;                      /* Unix time */
+  uint64_t duration_ns, bytes;
+} weir__recording_work;
+
 /* A change of settings or of a limit by the program. The last ones before the first event of a device are included. */
 typedef struct weir__recording_change {
   int device;
@@ -145,6 +154,8 @@ typedef struct weir__recording {
   size_t annotation_count;
   weir__recording_pair *pairs;
   size_t pair_count;
+  weir__recording_work *works; /* in the order of their ends */
+  size_t work_count;
 
   weir__recording_change *changes; /* by device, in their order; only in recordings of WEIR_RECORD */
   size_t change_count;
@@ -200,6 +211,14 @@ weir_status weir__recording_read(weir__input *source, const weir__recording_limi
 weir_status weir__recording_check_size(const weir__recording *recording, const char *name, uint64_t bytes);
 
 void weir__recording_free(weir__recording *recording);
+
+/* The value of a key of an annotation, NULL if it has none. Not for name and stage. */
+const char *weir__recording_pair_of(const weir__recording *recording, const weir__recording_annotation *annotation,
+                                    const char *key);
+
+/* Whether an annotation is work, which is written to *work then. For a reader, whose recording has no strings yet. */
+bool weir__recording_work_of(const weir__strings *strings, const weir__recording_pair *pairs,
+                             const weir__recording_annotation *annotation, weir__recording_work *work);
 
 /* NULL if the recording does not have it. `sub` is NULL for a plain setting. */
 const weir__recording_setting *weir__recording_find_setting(const weir__recording *recording, const char *key,

@@ -115,7 +115,7 @@ typedef struct loader {
   weir__budget *budget;
   const char *name; /* of the file */
   weir__recording *s;
-  size_t events, segments, host_segments, blocks, annotations, pairs,
+  size_t events, segments, host_segments, blocks, annotations, pairs, works,
       settings; /* what the arrays of `s` have room for */
   size_t streams, pools, remarks, frames, stacks, stack_frames, devices, ignored;
   weir__table stream_table, pool_table, remark_table, frame_table, stack_table;
@@ -817,6 +817,12 @@ static weir_status read_annotations(loader *l, const fields *top) {
     TRY(get_int(l, &f, KEY_DEVICE, &device));
     if (device >= -1 && device < MAX_DEVICES)
       annotation.device = (int)device;
+    weir__recording_work work;
+    if (weir__recording_work_of(weir__pickle_strings(l->pickle), s->pairs, &annotation, &work)) {
+      ROOM_FOR(l, s->works, s->work_count, l->works);
+      s->works[s->work_count++] = work;
+      continue;
+    }
     ROOM_FOR(l, s->annotations, s->annotation_count, l->annotations);
     remember(l, items[i], AS_ANNOTATION, s->annotation_count);
     s->annotations[s->annotation_count++] = annotation;

@@ -127,6 +127,22 @@ static weir_status hide_remarks(hider *h, hidden *remarks) {
   return WEIR_OK;
 }
 
+/* Numbers and the kind of work stay. A file may have other pairs. */
+static weir_status hide_work(hider *h, hidden *annotations, weir__recording_annotation *a) {
+  static const char *const kept[] = {"stream", "start_ns", "duration_ns", "bytes", NULL};
+  static const char *const kinds[] = {"kernel", "copy", "fill", "host", NULL};
+  static const char *const kind[] = {"kind", NULL};
+  TRY(hide(h, annotations, &a->name));
+  for (size_t k = a->first_pair; k < a->first_pair + a->pair_count; k++) {
+    weir__recording_pair *pair = &h->s->pairs[k];
+    if (is_one_of(h->s, pair->key, kept) || (is_one_of(h->s, pair->key, kind) && is_one_of(h->s, pair->value, kinds)))
+      continue;
+    TRY(hide(h, annotations, &pair->key));
+    TRY(hide(h, annotations, &pair->value));
+  }
+  return WEIR_OK;
+}
+
 static weir_status hide_annotations(hider *h, hidden *annotations) {
   static const char *const stages[] = {"", "START", "END", NULL};
   for (size_t i = 0; i < h->s->annotation_count; i++) {
@@ -134,11 +150,13 @@ static weir_status hide_annotations(hider *h, hidden *annotations) {
     TRY(hide(h, annotations, &a->name));
     if (!is_one_of(h->s, a->stage, stages))
       TRY(hide(h, annotations, &a->stage));
+    for (size_t k = a->first_pair; k < a->first_pair + a->pair_count; k++) {
+      TRY(hide(h, annotations, &h->s->pairs[k].key));
+      TRY(hide(h, annotations, &h->s->pairs[k].value));
+    }
   }
-  for (size_t i = 0; i < h->s->pair_count; i++) {
-    TRY(hide(h, annotations, &h->s->pairs[i].key));
-    TRY(hide(h, annotations, &h->s->pairs[i].value));
-  }
+  for (size_t i = 0; i < h->s->work_count; i++)
+    TRY(hide_work(h, annotations, &h->s->works[i].annotation));
   return WEIR_OK;
 }
 
@@ -312,6 +330,12 @@ static void digest_numbers(const weir__recording *s, unsigned char digest[WEIR__
   for (size_t i = 0; i < s->annotation_count; i++) {
     add_number(&sha, (uint64_t)s->annotations[i].device);
     add_number(&sha, (uint64_t)s->annotations[i].time_us);
+  }
+  for (size_t i = 0; i < s->work_count; i++) {
+    add_number(&sha, s->works[i].stream);
+    add_number(&sha, (uint64_t)s->works[i].start_ns);
+    add_number(&sha, s->works[i].duration_ns);
+    add_number(&sha, s->works[i].bytes);
   }
   weir__sha256_end(&sha, digest);
 }

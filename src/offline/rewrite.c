@@ -86,7 +86,8 @@ static void entry(const void *source, int device, size_t index, weir__view_entry
 
 static bool annotation(const void *source, size_t index, weir__view_annotation *to) {
   const weir__recording *s = recording_of(source);
-  const weir__recording_annotation *a = &s->annotations[index];
+  const weir__recording_annotation *a =
+      index < s->annotation_count ? &s->annotations[index] : &s->works[index - s->annotation_count].annotation;
   const weir__text_pair *pairs = a->pair_count ? &s->pairs[a->first_pair] : NULL;
   *to = (weir__view_annotation){pairs, a->pair_count, a->stage, a->name, a->device, a->time_us};
   return a->device < 0 || is_wanted(source, a->device);
@@ -107,7 +108,7 @@ weir_status weir__rewrite(const weir__recording *snapshot, int device, const wei
   recording_view source = {snapshot, device};
   const weir__snapshot_view view = {.source = &source,
                                     .device_count = snapshot->device_count,
-                                    .annotation_count = snapshot->annotation_count,
+                                    .annotation_count = snapshot->annotation_count + snapshot->work_count,
                                     .settings = snapshot->settings,
                                     .setting_count = snapshot->setting_count,
                                     .has_history = snapshot->has_history,

@@ -72,7 +72,7 @@ typedef struct loader {
   uint8_t *threads; /* by number in entries; 0 if not numbered yet */
   uint8_t thread_count;
   size_t frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
-      snapshot_annotation_room, early_room;
+      snapshot_annotation_room, pair_room, work_room, early_room;
   weir__table frame_table, stream_table, pool_table;
   uint32_t last_pool;  /* nearly always the next one, too */
   uint32_t *remark_of; /* by number of a text; 0 if not known yet, or the usual one */
@@ -801,6 +801,30 @@ static weir_status read_events(loader *l) {
   return status;
 }
 
+static weir_status add_pair(loader *l, const char *key, const char *value) {
+  weir__recording *s = l->s;
+  weir__recording_pair pair;
+  TRY(add_string(l, key, strlen(key), &pair.key));
+  TRY(add_string(l, value, strlen(value), &pair.value));
+  ROOM(l, s->pairs, s->pair_count, l->pair_room, 1);
+  s->pairs[s->pair_count++] = pair;
+  return WEIR_OK;
+}
+
+static weir_status add_number(loader *l, const char *key, uint64_t number) {
+  char text[24];
+  snprintf(text, sizeof text, "%llu", (unsigned long long)number);
+  return add_pair(l, key, text);
+}
+
+/* The numbers of work are in the entry: see record/recorder.h. */
+static weir_status add_work_numbers(loader *l, const weir__entry *e) {
+  TRY(add_number(l, "stream", e->stream));
+  TRY(add_number(l, "start_ns", e->address));
+  TRY(add_number(l, "duration_ns", (uint64_t)e->pool << 32 | e->stack));
+  return add_number(l, "bytes", e->bytes);
+}
+
 static weir_status read_annotations(loader *l) {
   weir__recording *s = l->s;
   size_t room = 0;
@@ -816,7 +840,8 @@ static weir_status read_annotations(loader *l) {
     if (e->context >= l->text_count ||
         !weir__pairs_of_bytes(l->data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
       continue; /* the log had no room for it */
-    weir__recording_annotation made = {.device = e->device, .time_us = time_of(l, e->time)};
+    weir__recording_annotation made = {
+        .device = e->device, .time_us = time_of(l, e->time), .first_pair = s->pair_count};
     TRY(add_string(l, "", 0, &made.name));
     made.stage = made.name;
     for (size_t k = 0; k < count; k++) {
@@ -825,7 +850,18 @@ static weir_status read_annotations(loader *l) {
         TRY(add_string(l, value, strlen(value), &made.name));
       else if (strcmp(key, "stage") == 0)
         TRY(add_string(l, value, strlen(value), &made.stage));
+      else
+        TRY(add_pair(l, key, value));
       text = value + strlen(value) + 1;
+    }
+    if (e->address)
+      TRY(add_work_numbers(l, e));
+    made.pair_count = s->pair_count - made.first_pair;
+    weir__recording_work work;
+    if (weir__recording_work_of(&s->strings, s->pairs, &made, &work)) {
+      ROOM(l, s->works, s->work_count, l->work_room, 1);
+      s->works[s->work_count++] = work;
+      continue;
     }
     ROOM(l, s->annotations, s->annotation_count, l->snapshot_annotation_room, 1);
     s->annotations[s->annotation_count++] = made;

@@ -1,5 +1,6 @@
 #include "record/recorder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,6 +216,43 @@ weir_status weir_history_action(const char *name, unsigned *bit) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Unknown TraceEntry action: %s", __func__, name);
 }
 
+/* ---- All recorders ---- */
+
+atomic_int weir__recorders_on;
+
+static weir__recorder *all;
+static weir__mutex all_lock = WEIR__MUTEX_INIT;
+
+static void lock_all(void) { weir__mutex_lock(&all_lock); }
+static void unlock_all(void) { weir__mutex_unlock(&all_lock); }
+static void watch_forks_of_all(void) { weir__at_fork(lock_all, unlock_all, unlock_all); }
+
+static void count_on(void) {
+  int on = 0;
+  for (const weir__recorder *history = all; history; history = history->next)
+    on += weir__recorder_is_on(history);
+  atomic_store_explicit(&weir__recorders_on, on, memory_order_relaxed);
+}
+
+static void list_add(weir__recorder *history) {
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, watch_forks_of_all);
+  lock_all();
+  history->next = all;
+  all = history;
+  unlock_all();
+}
+
+static void list_remove(weir__recorder *history) {
+  lock_all();
+  weir__recorder **at = &all;
+  while (*at != history)
+    at = &(*at)->next;
+  *at = history->next;
+  count_on();
+  unlock_all();
+}
+
 /* ---- Recording ---- */
 
 weir__recorder *weir__recorder_new(int devices) {
@@ -229,6 +267,7 @@ weir__recorder *weir__recorder_new(int devices) {
   history->device_count = devices;
   for (int i = 0; i < devices; i++)
     history->devices[i].marks = (weir__writer){.history = history, .rules = WEIR__NO_RULES, .device = i};
+  list_add(history);
   return history;
 }
 
@@ -302,6 +341,7 @@ static void end_file(weir__recorder *history) {
 void weir__recorder_delete(weir__recorder *history) {
   if (!history)
     return;
+  list_remove(history);
   drop_annotations(history, 0);
   for (int i = 0; i < history->device_count; i++) {
     release_writer(&history->devices[i].marks);
@@ -352,6 +392,9 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
   drop_annotations(history, history->limit);
   history->annotations_dropped += before - history->annotation_count;
   weir__mutex_unlock(&history->lock);
+  lock_all();
+  count_on();
+  unlock_all();
 }
 
 uint32_t weir__recorder_stack(const weir__recorder *history, weir_history_context level) {
@@ -386,6 +429,7 @@ typedef struct moment {
   uint64_t time;
   uint32_t context;
   weir__rules rules;
+  const weir__recorded_work *work; /* of the entry; NULL for other entries */
 } moment;
 
 /* Numbers of threads are not reused, because entries of ended threads have them. */
@@ -442,6 +486,12 @@ static void append(weir__writer *writer, const moment *moment, unsigned action, 
   if (ring->file)
     weir__ring_file_need(ring->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
   weir__entry_fill(&chunk->entries[count], writer, action, address, bytes, moment->time, stack, moment->context);
+  if (moment->work) {
+    weir__entry *entry = &chunk->entries[count];
+    entry->stream = moment->work->stream;
+    entry->stack = (uint32_t)moment->work->duration_ns;
+    entry->pool = (uint32_t)(moment->work->duration_ns >> 32);
+  }
   bool is_of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
   if (has_missed || action == WEIR__ACTION_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
     chunk->entries[count].thread |= WEIR__ENTRY_FOR_REQUEST;
@@ -494,19 +544,23 @@ uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *w
   return find_stack(&writer->stacks, address);
 }
 
-void weir__recorder_mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes,
-                         uint32_t text) {
-  if (!weir__recorder_is_on(history))
-    return;
+static void mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes, uint32_t text,
+                 uint32_t stack) {
   weir__recorder_device *device = &history->devices[number];
-  bool is_users = action == WEIR_TRACE_ANNOTATE || action == WEIR_TRACE_USER_DEFINED;
-  uint32_t stack = is_users ? weir__recorder_stack(history, WEIR_CONTEXT_ALL) : 0;
   weir__lock_take(&device->lock);
   moment moment = begin(&device->marks, weir__clock_ticks());
   if (text)
     moment.context = context_number((weir__entry_context){weir__this_thread.phase, weir__this_thread.compile, text});
   append(&device->marks, &moment, action, address, bytes, stack);
   weir__lock_give(&device->lock);
+}
+
+void weir__recorder_mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes,
+                         uint32_t text) {
+  if (!weir__recorder_is_on(history))
+    return;
+  bool is_users = action == WEIR_TRACE_ANNOTATE || action == WEIR_TRACE_USER_DEFINED;
+  mark(history, number, action, address, bytes, text, is_users ? weir__recorder_stack(history, WEIR_CONTEXT_ALL) : 0);
 }
 
 bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **entries,
@@ -520,16 +574,21 @@ bool weir__recorder_read(weir__recorder *history, int device, weir__entry **entr
 
 /* ---- Annotations ---- */
 
-bool weir__recorder_annotate(weir__recorder *history, int device, const char *const *pairs, size_t pair_count) {
+/* A ring file gets the first `file_count` pairs, which repeat, and the numbers of `work`, if it is not NULL. */
+static bool annotate(weir__recorder *history, int device, const char *const *pairs, size_t pair_count,
+                     size_t file_count, const weir__recorded_work *work) {
   if (!weir__recorder_is_on(history))
     return true;
-  size_t bytes = 0;
-  for (size_t i = 0; i < 2 * pair_count; i++)
+  size_t bytes = 0, file_bytes = 0;
+  for (size_t i = 0; i < 2 * pair_count; i++) {
     bytes += strlen(pairs[i]) + 1;
+    if (i < 2 * file_count)
+      file_bytes = bytes;
+  }
   weir__annotation *made = malloc(sizeof *made + bytes);
   if (!made)
     return false;
-  *made = (weir__annotation){.device = device, .pair_count = (uint32_t)pair_count};
+  *made = (weir__annotation){.device = device, .pair_count = (uint32_t)file_count};
   char *at = made->texts;
   for (size_t i = 0; i < 2 * pair_count; i++) {
     size_t length = strlen(pairs[i]) + 1;
@@ -538,14 +597,16 @@ bool weir__recorder_annotate(weir__recorder *history, int device, const char *co
   }
   if (history->file) {
     weir__recorder_device *of = &history->devices[device];
-    uint32_t number = pairs_number(made, bytes);
+    uint32_t number = pairs_number(made, file_bytes);
     weir__lock_take(&of->lock);
     moment moment = begin(&of->marks, weir__clock_ticks());
     moment.context = number;
+    moment.work = work;
     if (number)
-      append(&of->marks, &moment, WEIR__ACTION_PAIRS, 0, 0, 0);
+      append(&of->marks, &moment, WEIR__ACTION_PAIRS, work ? (uint64_t)work->start_ns : 0, work ? work->bytes : 0, 0);
     weir__lock_give(&of->lock);
   }
+  made->pair_count = (uint32_t)pair_count;
   weir__mutex_lock(&history->lock);
   made->time = weir__clock_ticks();
   *history->annotations_end = made;
@@ -557,6 +618,47 @@ bool weir__recorder_annotate(weir__recorder *history, int device, const char *co
   }
   weir__mutex_unlock(&history->lock);
   return true;
+}
+
+bool weir__recorder_annotate(weir__recorder *history, int device, const char *const *pairs, size_t pair_count) {
+  return annotate(history, device, pairs, pair_count, pair_count, NULL);
+}
+
+static int device_in(const weir__recorder *history, int device) {
+  return device >= 0 && device < history->device_count ? device : 0;
+}
+
+bool weir__recorders_annotate(int device, const char *const *pairs, size_t pair_count) {
+  bool done = true;
+  lock_all();
+  for (weir__recorder *history = all; history; history = history->next)
+    done = weir__recorder_annotate(history, device_in(history, device), pairs, pair_count) && done;
+  unlock_all();
+  return done;
+}
+
+/* Without a stack: its hook must not be called under a lock. */
+void weir__recorders_mark(int device, uint32_t text) {
+  lock_all();
+  for (weir__recorder *history = all; history; history = history->next)
+    if (weir__recorder_is_on(history))
+      mark(history, device_in(history, device), WEIR_TRACE_USER_DEFINED, 0, 0, text, 0);
+  unlock_all();
+}
+
+void weir__recorders_add_work(const weir__recorded_work *work) {
+  char stream[24], start[24], duration[24], bytes[24];
+  snprintf(stream, sizeof stream, "%llu", (unsigned long long)work->stream);
+  snprintf(start, sizeof start, "%lld", (long long)work->start_ns);
+  snprintf(duration, sizeof duration, "%llu", (unsigned long long)work->duration_ns);
+  snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)work->bytes);
+  const char *const pairs[] = {"stage", WEIR__STAGE_WORK, "name", work->name,    "kind",   work->kind, "stream",
+                               stream,  "start_ns",       start,  "duration_ns", duration, "bytes",    bytes};
+  lock_all();
+  for (weir__recorder *history = all; history; history = history->next)
+    if (!annotate(history, device_in(history, work->device), pairs, WEIR_COUNT_OF(pairs) / 2, 3, work))
+      atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
+  unlock_all();
 }
 
 void weir__recorder_annotations(weir__recorder *history,

@@ -73,6 +73,7 @@ typedef struct weir__recorder {
   struct weir__ring_file *file; /* that has the entries; NULL if memory has them. Set before recording begins */
   atomic_int dumps;             /* snapshots that were due beside the file because memory ran out */
   struct weir__recorder *next_with_file; /* in the list for fork handlers; guarded by its lock */
+  struct weir__recorder *next;           /* in the list of all; guarded by its lock */
   int device_count;
   weir__recorder_device devices[];
 } weir__recorder;
@@ -134,6 +135,33 @@ bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t unt
 void weir__recorder_annotations(weir__recorder *history,
                                 void (*each)(void *context, const weir__annotation *annotation), void *context);
 bool weir__recorder_annotate(weir__recorder *history, int device, const char *const *pairs, size_t pair_count);
+
+/* ---- All recorders of the process ---- */
+
+/* The number of recorders that are on. */
+extern atomic_int weir__recorders_on __attribute__((visibility("hidden")));
+
+/* Adds an annotation, or an entry user_defined, to every recorder that is on. A device that a recorder does not have
+ * counts as its first. false if the host has no memory. */
+bool weir__recorders_annotate(int device, const char *const *pairs, size_t pair_count);
+void weir__recorders_mark(int device, uint32_t text);
+
+/* Work that a device has executed. */
+typedef struct weir__recorded_work {
+  const char *name, *kind;
+  int device;
+  uint64_t stream, bytes;
+  int64_t start_ns; /* Unix time */
+  uint64_t duration_ns;
+} weir__recorded_work;
+
+/* The value of "stage" in annotations that are work. Their other keys are kind, stream, start_ns, duration_ns and
+ * bytes. In ring files, an entry WEIR__ACTION_PAIRS of work has the numbers, and its pairs are the texts: address is
+ * start_ns, and stack and pool are the lower and upper half of duration_ns. */
+#define WEIR__STAGE_WORK "WORK"
+
+/* Adds work to every recorder that is on. */
+void weir__recorders_add_work(const weir__recorded_work *work);
 
 /* ---- The fast path: frequent entries, without rules to apply, with room in the chunk ---- */
 

@@ -397,6 +397,12 @@ static void test_pools(void **state) {
 
 /* ---- history.h ---- */
 
+static int no_frame(void *context, const char *function, const char *file, int line, int is_native) {
+  (void)context, (void)file, (void)line, (void)is_native;
+  fail_msg("visited %s", function);
+  return 0;
+}
+
 static void test_history(void **state) {
   (void)state;
   open_all();
@@ -440,6 +446,8 @@ static void test_history(void **state) {
   assert_error(INVALID_ARGUMENT, weir_history_annotate(NULL, 0, pairs, 1));
   assert_error(INVALID_ARGUMENT, weir_history_annotate(allocator, 0, NULL, 1));
   assert_error_says(INVALID_ARGUMENT, "value of pair 1", weir_history_annotate(allocator, 0, pairs, 2));
+  assert_error(INVALID_ARGUMENT, weir_history_annotate_all(0, NULL, 1));
+  assert_error_says(INVALID_ARGUMENT, "value of pair 1", weir_history_annotate_all(0, pairs, 2));
   assert_error(INVALID_ARGUMENT, weir_history_mark(NULL, 0, "text"));
   assert_error(INVALID_ARGUMENT, weir_history_mark_pointer(NULL, live, "text"));
   assert_error(INVALID_ARGUMENT, weir_history_mark_pointer(allocator, NULL, "text"));
@@ -458,6 +466,10 @@ static void test_history(void **state) {
   assert_ok(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.kept, 0);
   assert_int_equal(info.annotations, 0);
+  FOR_EACH_BAD_DEVICE(device) { /* counts as the first */
+    assert_ok(weir_history_annotate_all(device, pairs, 1));
+    assert_ok(weir_history_mark_all(device, device % 2 ? "text" : NULL));
+  }
 
   /* An empty text is not a phase; invalid numbers have no text and no frames. */
   uint32_t before = weir_history_enter_phase(NULL);
@@ -475,6 +487,14 @@ static void test_history(void **state) {
   assert_int_equal(weir_history_frames(UINT32_MAX, &frame, 1), 0);
   assert_int_equal(weir_history_frames(1, NULL, 5), weir_history_frames(1, NULL, 0));
   assert_int_equal(frame.line, 77);
+  uint32_t stack = 77;
+  assert_error(INVALID_ARGUMENT, weir_stack_capture(WEIR_STACKS_ALL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_stack_capture((weir_history_stacks)3, &stack));
+  assert_error(INVALID_ARGUMENT, weir_stack_capture((weir_history_stacks)-1, &stack));
+  assert_int_equal(stack, 77);
+  assert_error(INVALID_ARGUMENT, weir_stack_visit(0, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_stack_visit(UINT32_MAX, no_frame, NULL));
+  assert_ok(weir_stack_visit(0, no_frame, NULL));
   weir_set_stack_key(NULL);
   weir_set_stack_hook(NULL, state);
   put(live);

@@ -105,6 +105,29 @@ static void test_several_outputs_and_half(void **state) {
   weir_jit_destroy(fn);
 }
 
+/* The last of several functions is called, and one result can be a reference too. */
+static void test_entry_functions(void **state) {
+  (void)state;
+  static const char two[] = "template <typename T> T twice(T x) { return x + x; }\n"
+                            "template <typename T> T entry(T x) { return twice(x) + 1; }";
+  static const char one[] = "template <typename T> void entry(T x, T &out) { out = x + x + 1; }";
+  for (int by_reference = 0; by_reference < 2; by_reference++) {
+    weir_jit_fn *fn;
+    assert_ok(by_reference ? weir_jit_create_by_reference(one, 1, NULL, 0, &fn)
+                           : weir_jit_create(two, 1, NULL, 0, &fn));
+    assert_string_equal(weir_jit_name(fn), "entry");
+    int v[2] = {1, 2};
+    void *p = upload(v, sizeof v);
+    int64_t shape[] = {2}, strides[] = {4};
+    weir_jit_operand o = {p, WEIR_JIT_INT32, strides};
+    assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_JIT_INT32, 1, shape, &o, 1, &o, 1, NULL, 0));
+    download(v, p, sizeof v);
+    assert_int_equal(v[0], 3);
+    assert_int_equal(v[1], 5);
+    weir_jit_destroy(fn);
+  }
+}
+
 static void test_after_a_restart(void **state) {
   (void)state;
   weir_jit_fn *fn;
@@ -126,8 +149,13 @@ static void test_after_a_restart(void **state) {
 static void test_bad_arguments(void **state) {
   (void)state;
   weir_jit_fn *fn = NULL;
-  static const char *const bad[] = {"", "int f(int x) { return x; }", "template <typename T> T f(T x);",
-                                    "template <typename T> f(T x) { return x; }", "template T f(T x) { return x; }"};
+  static const char *const bad[] = {"",
+                                    "int f(int x) { return x; }",
+                                    "template <typename T> T f(T x);",
+                                    "template <typename T> f(T x) { return x; }",
+                                    "template T f(T x) { return x; }",
+                                    "template <typename T> T my _kernel(T x) { return x; }",
+                                    "template <typename T> Tmy_kernel(T x) { return x; }"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     assert_error_says(INVALID_ARGUMENT, "Couldn't parse code", weir_jit_create(bad[i], 1, NULL, 0, &fn));
   assert_error_says(INVALID_ARGUMENT, "1 to 8", weir_jit_create(sum_code, 0, NULL, 0, &fn));
@@ -167,9 +195,8 @@ int main(void) {
   runtime_need_device();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_types_and_strides),
-      TEST(test_several_outputs_and_half),
-      TEST(test_after_a_restart),
+      TEST(test_types_and_strides), TEST(test_several_outputs_and_half),
+      TEST(test_entry_functions),   TEST(test_after_a_restart),
       TEST(test_bad_arguments),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

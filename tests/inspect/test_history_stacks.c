@@ -345,6 +345,67 @@ static void test_hook_may_allocate(void **state) {
   alloc_close();
 }
 
+/* ---- Stacks on request ---- */
+
+typedef struct visited {
+  int frames, native, stop_after;
+  char first[64];
+  bool found; /* this file's function */
+} visited;
+
+static int note_frame(void *context, const char *function, const char *file, int line, int is_native) {
+  visited *seen = context;
+  if (!seen->frames++)
+    snprintf(seen->first, sizeof seen->first, "%s %s %d", function, file, line);
+  seen->native += is_native;
+  seen->found |= is_native && strstr(function, "captures_a_stack");
+  return seen->frames == seen->stop_after;
+}
+
+__attribute__((noinline)) static uint32_t captures_a_stack(weir_history_stacks kind) {
+  uint32_t stack = 77;
+  assert_ok(weir_stack_capture(kind, &stack));
+  return stack;
+}
+
+static size_t hook_asking_frame(void *context, weir_stack_frame *frames, size_t room) {
+  (void)context;
+  assert_true(room > 0);
+  frames[0] = (weir_stack_frame){weir_history_text("a.py"), weir_history_text("asks"), 12};
+  return 1;
+}
+
+/* PyTorch's test_direct_traceback: without an allocator and without a recording. */
+static void test_stack_on_request(void **state) {
+  (void)state;
+  weir_set_stack_hook(NULL, NULL);
+  assert_int_equal(captures_a_stack(WEIR_STACKS_LANGUAGE), 0);
+  weir_set_stack_hook(hook_asking_frame, NULL);
+  uint32_t stack = captures_a_stack(WEIR_STACKS_LANGUAGE);
+  visited seen = {0};
+  assert_ok(weir_stack_visit(stack, note_frame, &seen));
+  assert_int_equal(seen.frames, 1);
+  assert_int_equal(seen.native, 0);
+  assert_string_equal(seen.first, "asks a.py 12");
+  weir_stack_frame frame;
+  assert_int_equal(weir_history_frames(stack, &frame, 1), 1);
+  assert_int_equal(captures_a_stack(WEIR_STACKS_LANGUAGE), stack);
+
+  seen = (visited){0};
+  assert_ok(weir_stack_visit(captures_a_stack(WEIR_STACKS_ALL), note_frame, &seen));
+  assert_string_equal(seen.first, "asks a.py 12");
+  if (seen.frames == 1) {
+    print_message("waived: no native stacks here (libunwind)\n");
+    skip();
+  }
+  assert_int_equal(seen.native, seen.frames - 1);
+  assert_true(seen.found);
+  seen = (visited){.stop_after = 2};
+  assert_ok(weir_stack_visit(captures_a_stack(WEIR_STACKS_ALL), note_frame, &seen));
+  assert_int_equal(seen.frames, 2);
+  weir_set_stack_hook(NULL, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_stacks_of_frees, history_teardown),
@@ -359,6 +420,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_hook_with_a_thousand_frames, history_teardown),
       cmocka_unit_test_teardown(test_keys_of_stacks, history_teardown),
       cmocka_unit_test_teardown(test_hook_may_allocate, history_teardown),
+      cmocka_unit_test(test_stack_on_request),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 
 # The functions that a file declares; see symbols.sh.
 declared() {
-  "$cc" -std=c11 -I "$source/include" -E -P "$1" | tr '\n' ' ' | tr ';{}' '[\n*]' | grep -v typedef |
+  "$cc" -std=c11 -I "$source/include" -E -P "$1" | tr '\n' ' ' | tr ';{}' '[\n*]' | grep -vE "typedef|static inline" |
     grep -o '\bweir_[a-z0-9_]* *([^*]' | sed 's/ *(.*//' | LC_ALL=C sort -u
 }
 

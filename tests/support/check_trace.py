@@ -2,7 +2,9 @@
 
 It requires an object with traceEvents; for each entry a known phase, a name, numbers for pid and tid, and ts unless it
 is metadata; instants with a scope; counters with numbers only; asynchronous ranges with category and id, each end after
-its begin; flows that begin once and end once, each right after an instant of its thread; exactly one name for each used process and thread; and times that never decrease per thread and per counter.
+its begin; slices that do not overlap in their thread, or that begin and end in turn; flows that begin once and end
+once, each right after an instant of its thread; exactly one name for each used process and thread; and times that never
+decrease per thread and per counter.
 Prints the number of entries of each phase.
 """
 
@@ -10,7 +12,7 @@ import collections
 import json
 import sys
 
-PHASES = {"M", "i", "C", "b", "e", "s", "f"}  # the phases that Weir writes
+PHASES = {"M", "i", "C", "b", "e", "s", "f", "X", "B", "E"}  # the phases that Weir writes
 METADATA = {"process_name", "thread_name"}
 MOST = 1 << 53  # numbers in a browser are exact up to here
 
@@ -24,7 +26,7 @@ def check(trace):
     assert isinstance(trace["traceEvents"], list), "traceEvents is no list"
     names, used, last = {}, set(), {}
     flows, instants = {}, {}
-    begun = collections.defaultdict(list)
+    begun, slices = collections.defaultdict(list), collections.defaultdict(list)
     phases = collections.Counter()
     for e in trace["traceEvents"]:
         phase = e["ph"]
@@ -38,8 +40,23 @@ def check(trace):
             assert key not in names, ("named twice", e)
             names[key] = e["args"]["name"]
             continue
-        assert is_int(e["ts"]) and e["ts"] >= 0, ("ts", e)
         used.add((e["pid"], None))
+        if phase == "X":
+            # A double has quarters of a microsecond at present times.
+            assert 0 <= e["ts"] < MOST and e["ts"] * 4 % 1 == 0 and e["dur"] >= 0 and e["cat"], ("slice", e)
+            used.add((e["pid"], e["tid"]))
+            slices[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+            continue
+        assert is_int(e["ts"]) and e["ts"] >= 0, ("ts", e)
+        if phase in "BE":
+            used.add((e["pid"], e["tid"]))
+            nested = begun["thread", e["pid"], e["tid"]]
+            assert (nested[-1]["ts"] if nested else 0) <= e["ts"], ("runs back", e)
+            if phase == "B":
+                nested.append(e)
+            else:
+                assert nested and nested.pop()["name"] == e["name"], ("ends another range", e)
+            continue
         if phase == "i":
             assert e["s"] in ("g", "p", "t"), ("scope", e)
             if e.get("cat") != "annotation":
@@ -70,6 +87,9 @@ def check(trace):
                 first = begun[key].pop()
                 assert (first["name"], first["pid"]) == (e["name"], e["pid"]), ("ends another range", first, e)
                 assert first["ts"] <= e["ts"], ("ends before it begins", first, e)
+    for row in slices.values():
+        row.sort()
+        assert all(one[1] <= next[0] for one, next in zip(row, row[1:])), ("slices overlap", row)
     assert all(count == 2 for count in flows.values()), "a flow that does not end"
     for key in used:
         assert key in names, ("has no name", key)

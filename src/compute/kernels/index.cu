@@ -13,8 +13,7 @@ template <class T> __device__ static inline void select(const weir__select_args 
   u64 inner = at % args.inner, row = at / args.inner, which = row % args.picked, outer = row / args.picked;
   long long index = args.index_is_64_bits ? static_cast<const long long *>(args.indices)[which]
                                           : static_cast<const int *>(args.indices)[which];
-  if (index < 0 || u64(index) >= args.size)
-    __trap();
+  assert(index >= 0 && u64(index) < args.size);
   static_cast<T *>(args.out)[at] = static_cast<const T *>(args.in)[(outer * args.size + u64(index)) * args.inner + inner];
 }
 
@@ -45,8 +44,7 @@ template <class T> __device__ static inline void gather(const weir__gather_args 
     rest /= args.shape[d];
     if (d == args.dim) {
       place = args.indices[element];
-      if (place < 0 || u64(place) >= args.size)
-        __trap();
+      assert(place >= 0 && u64(place) < args.size);
     }
     offset += place * args.strides[d];
   }
@@ -121,8 +119,7 @@ extern "C" __global__ void weir_pick(const weir__pick_args args) {
   u64 row = at / args.samples * args.columns;
   const double *cumulative = args.cumulative + row, *probabilities = args.probabilities + row;
   double total = cumulative[args.columns - 1], wanted = args.uniform[at];
-  if (!(total > 0) || total - total != 0) /* all zero, not a number, or infinite */
-    __trap();
+  assert(total > 0 && total - total == 0); /* not all zero, a number, and finite */
   u64 low = 0, high = args.columns;
   while (low < high) {
     u64 middle = low + (high - low) / 2;
@@ -142,13 +139,12 @@ WEIR_KERNEL(weir_pick)
 /* Ends with an error if an element is negative or not a number. */
 extern "C" __global__ void weir_check_probabilities(const double *in, u64 count) {
   u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (at < count && !(in[at] >= 0 && in[at] - in[at] == 0))
-    __trap();
+  if (at < count)
+    assert(in[at] >= 0 && in[at] - in[at] == 0);
 }
 WEIR_KERNEL(weir_check_probabilities)
 
 extern "C" __global__ void weir_assert_nonzero(const void *in, int dtype) {
-  if (!is_nonzero(load<cdouble>(in, dtype)))
-    __trap();
+  assert(is_nonzero(load<cdouble>(in, dtype)));
 }
 WEIR_KERNEL(weir_assert_nonzero)

@@ -122,16 +122,25 @@ template <class C, bool I> __device__ static inline void reduce(const weir__redu
   if (output < args.outputs) {
     const char *base = static_cast<const char *>(args.in) +
                        offset_of(output, args.out_ndim, args.out_shape, args.out_in_strides);
-    bool is_first = true;
-    WEIR_NO_UNROLL
-    for (u64 at = begin + lane; at < end; at += lanes) {
-      F next = element<C, I>(args, base, output, at);
-      if (is_first)
-        result = next;
-      else
-        combine(args.combine, &result, next);
-      is_first = false;
+    u64 at = begin + lane;
+    if (at < end)
+      result = element<C, I>(args, base, output, at);
+    at += lanes;
+    /* Floats are frequent: several loads at once hide their latency. */
+    if constexpr (sizeof(F) == 4) {
+      enum { UNROLL = 4 };
+      WEIR_NO_UNROLL
+      for (; at + (UNROLL - 1) * u64(lanes) < end; at += UNROLL * u64(lanes)) {
+        F next[UNROLL];
+        for (int i = 0; i < UNROLL; i++)
+          next[i] = element<C, I>(args, base, output, at + i * u64(lanes));
+        for (int i = 0; i < UNROLL; i++)
+          combine(args.combine, &result, next[i]);
+      }
     }
+    WEIR_NO_UNROLL
+    for (; at < end; at += lanes)
+      combine(args.combine, &result, element<C, I>(args, base, output, at));
   }
   if (lanes > 1) {
     /* Lanes without an element are the last ones. */

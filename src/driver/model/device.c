@@ -68,13 +68,18 @@ weir_cu_result weir__model_GetErrorString(model *m, weir_cu_result code, const c
   return *text ? WEIR_CU_SUCCESS : WEIR_CU_INVALID_VALUE;
 }
 
-weir_cu_result weir__model_ProfilerStart(model *m) {
+static weir_cu_result profile(model *m, bool on) {
   model_device *device;
   weir_cu_result r = weir__model_context(m, &device);
-  return r ? r : weir__model_unsafe(m);
+  if (!r)
+    r = weir__model_unsafe(m);
+  if (!r)
+    m->is_profiled = on;
+  return r;
 }
 
-weir_cu_result weir__model_ProfilerStop(model *m) { return weir__model_ProfilerStart(m); }
+weir_cu_result weir__model_ProfilerStart(model *m) { return profile(m, true); }
+weir_cu_result weir__model_ProfilerStop(model *m) { return profile(m, false); }
 
 /* What only some tables can do. */
 #define SHARING(name, params, args)                                                                                    \

@@ -408,6 +408,7 @@ struct model {
   const model_hooks *hooks;
   bool ready;         /* Init was called */
   bool takes_foreign; /* a stream that was not made here stands for the legacy one */
+  bool is_profiled;   /* between ProfilerStart and ProfilerStop */
   int device_count;
   uint64_t bytes; /* memory of each device */
   model_device *devices[MODEL_MAX_DEVICES];

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "driver/soft/soft.h"
+#include "driver/work.h"
 
 /* The cost of an item in stepped time, beside its bytes or cycles. */
 static const uint64_t launch_ns = 1000;
@@ -215,6 +216,58 @@ static void free_if_finished(struct soft *soft, struct soft_stream *stream) {
   weir__model_free_stream(&soft->m, &stream->s);
 }
 
+static bool is_on_device(const struct soft *soft, uint64_t address) {
+  const model_range *range = weir__model_find_range(&soft->m, address);
+  return range && range->kind != MODEL_RANGE_HOST && range->kind != MODEL_RANGE_REGISTERED;
+}
+
+/* Fills in what does not depend on time. False for an item that is no work. The lock is held. */
+static bool describe(const struct soft *soft, const struct soft_stream *stream, const model_work *work,
+                     weir__work *to) {
+  static const char *const copies[2][2] = {{"memcpy HtoH", "memcpy HtoD"}, {"memcpy DtoH", "memcpy DtoD"}};
+  *to = (weir__work){.device = work->device ? work->device->ordinal : stream->s.device->ordinal};
+  if (!stream->s.is_legacy)
+    to->stream = (weir_cu_stream)(uintptr_t)weir__handle_of(&soft->m.streams, stream);
+  switch (work->kind) {
+  case MODEL_WORK_COPY:
+    to->kind = WEIR__WORK_COPY;
+    to->name =
+        copies[!work->as.copy.staged && is_on_device(soft, work->as.copy.from)][is_on_device(soft, work->as.copy.to)];
+    to->bytes = work->as.copy.bytes;
+    return true;
+  case MODEL_WORK_FILL:
+    to->kind = WEIR__WORK_FILL;
+    to->name = "memset";
+    to->bytes = work->as.fill.count * work->as.fill.width;
+    return true;
+  case MODEL_WORK_KERNEL:
+    to->kind = WEIR__WORK_KERNEL;
+    to->name = work->as.kernel.kernel->name;
+    return true;
+  case MODEL_WORK_HOST:
+    to->kind = WEIR__WORK_HOST;
+    to->name = "host function";
+    return true;
+  default:
+    return false;
+  }
+}
+
+/* Reports an item that has run to the observer. The lock is released meanwhile; the stream counts as running. */
+static void report(struct soft *soft, const struct soft_stream *stream, const model_work *work, uint64_t start_ns) {
+  weir__work_observer_fn observer = atomic_load_explicit(&weir__work_observer, memory_order_acquire);
+  weir__work item;
+  if (!observer || !describe(soft, stream, work, &item))
+    return;
+  if (soft->options.clock == WEIR_SOFT_STEPPED && !soft->profile_base_ns)
+    soft->profile_base_ns = weir__monotonic_ns() - start_ns;
+  item.start_ns = soft->profile_base_ns + start_ns;
+  item.end_ns = soft->profile_base_ns + stream->time_ns;
+  weir__mutex_unlock(&soft->lock);
+  observer(&item);
+  weir__mutex_lock(&soft->lock);
+}
+
 static void finish(struct soft *soft, struct soft_stream *stream, struct soft_work *work, uint64_t start_ns) {
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
   uint64_t cost = stream->s.device->error ? 0 : cost_ns(soft, &work->w);
@@ -223,6 +276,8 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   stream->time_ns = stepped ? start_ns + cost : weir__monotonic_ns();
   if (stepped && stream->time_ns > soft->now_ns)
     soft->now_ns = stream->time_ns;
+  if (soft->m.is_profiled && !stream->s.device->error)
+    report(soft, stream, &work->w, start_ns);
   model_range *freed = work->w.kind == MODEL_WORK_FREE ? work->w.as.memory.range : NULL;
   if (freed && (!freed->pool || freed->turn != work->w.as.memory.turn))
     freed = NULL; /* owned by a graph, or reused since */

@@ -217,6 +217,7 @@ struct soft {
   weir__thread_id worker_ids[SOFT_MAX_WORKERS];
   uint64_t now_ns;             /* the clock of stepped time: the latest end of any item */
   unsigned long unmaps_in_use; /* of memory that work in a stream accesses */
+  uint64_t profile_base_ns;    /* the real time at which stepped time was 0, as profiled work states it; 0 if unset */
 };
 
 static inline struct soft_device *weir__soft_device_of(const struct soft_stream *stream) {

@@ -1,0 +1,232 @@
+/*
+ * weir._weir._Storage, the base class of weir.UntypedStorage: memory that arrays share.
+ */
+#include "array.h"
+
+#include <stddef.h>
+
+typedef struct storage_object {
+  PyObject_HEAD weir_storage *it;
+  PyObject *weak;
+} storage_object;
+
+static PyTypeObject storage_type;
+static PyTypeObject *storage_class = &storage_type;
+
+/* The object of each storage, as numbers: address to address. An object removes itself, so it is the one that pickle
+ * and comparisons see for all arrays of the storage. */
+static PyObject *known;
+
+static weir_storage *storage_of(PyObject *self) { return ((storage_object *)self)->it; }
+
+static void release(weir_storage *storage) {
+  if (weir_storage_place(storage).kind == WEIR_PLACE_HOST) {
+    weir_storage_release(storage);
+  } else if (!weir_is_in_bad_fork()) {
+    PyThreadState *saved = pyweir_begin_call();
+    weir_storage_release(storage);
+    pyweir_end_call(saved);
+  }
+}
+
+/* Takes over the reference. */
+static PyObject *wrap(weir_storage *storage) {
+  PyObject *key = PyLong_FromVoidPtr(storage), *address = NULL, *result = NULL;
+  PyObject *found = key ? PyDict_GetItemWithError(known, key) : NULL;
+  if (found) {
+    result = Py_NewRef((PyObject *)PyLong_AsVoidPtr(found));
+  } else if (key && !PyErr_Occurred()) {
+    storage_object *self = (storage_object *)storage_class->tp_alloc(storage_class, 0);
+    address = self ? PyLong_FromVoidPtr(self) : NULL;
+    if (address && PyDict_SetItem(known, key, address) == 0) {
+      weir_storage_retain(storage);
+      self->it = storage;
+      result = (PyObject *)self;
+    } else {
+      Py_XDECREF(self);
+    }
+  }
+  Py_XDECREF(address);
+  Py_XDECREF(key);
+  release(storage);
+  return result;
+}
+
+static void storage_dealloc(PyObject *object) {
+  storage_object *self = (storage_object *)object;
+  if (self->weak)
+    PyObject_ClearWeakRefs(object);
+  if (self->it) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *key = PyLong_FromVoidPtr(self->it);
+    if (!key || PyDict_DelItem(known, key) != 0)
+      PyErr_Clear();
+    Py_XDECREF(key);
+    PyErr_Restore(type, value, trace);
+    release(self->it);
+  }
+  Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *data_ptr(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return PyLong_FromVoidPtr(weir_storage_data(storage_of(self)));
+}
+
+static PyObject *nbytes(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return PyLong_FromUnsignedLongLong(weir_storage_bytes(storage_of(self)));
+}
+
+static PyObject *use_count(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return PyLong_FromLong(weir_storage_references(storage_of(self)));
+}
+
+static PyObject *is_pinned(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return PyBool_FromLong(weir_storage_place(storage_of(self)).kind == WEIR_PLACE_PINNED);
+}
+
+static PyObject *get_device(PyObject *self, void *unused) {
+  (void)unused;
+  weir_place place = weir_storage_place(storage_of(self));
+  return pyweir_device_wrap(place.kind == WEIR_PLACE_DEVICE ? place.device : -1);
+}
+
+static PyObject *record_stream(PyObject *self, PyObject *object) {
+  weir_stream stream;
+  weir_status status;
+  if (object == Py_None)
+    return pyweir_type_error("a stream", object);
+  if (pyweir_ensure_init() != 0 || pyweir_parse_stream(object, -1, &stream) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_storage_record_stream(storage_of(self), stream));
+  return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Other arrays would keep the old address, so only a storage that no array uses can be resized. */
+static PyObject *resize(PyObject *self, PyObject *object) {
+  size_t bytes;
+  weir_stream stream;
+  weir_status status;
+  weir_storage *storage = storage_of(self);
+  if (pyweir_parse_bytes(object, &bytes) != 0 || pyweir_place_stream(weir_storage_place(storage), &stream) != 0)
+    return NULL;
+  if (weir_storage_references(storage) > 1)
+    return PyErr_Format(PyExc_RuntimeError, "Trying to resize storage that is not resizable: %d arrays use it",
+                        weir_storage_references(storage) - 1);
+  PYWEIR_CALL(status, weir_storage_resize(storage, bytes, stream));
+  return pyweir_array_check(status) == 0 ? Py_NewRef(self) : NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"data_ptr", data_ptr, METH_NOARGS, "data_ptr($self)\n--\n\nReturns the address."},
+    {"nbytes", nbytes, METH_NOARGS, "nbytes($self)\n--\n\nReturns the number of bytes."},
+    {"size", nbytes, METH_NOARGS, "size($self)\n--\n\nReturns the number of bytes."},
+    {"_use_count", use_count, METH_NOARGS, "_use_count($self)\n--\n\nReturns the number of references."},
+    {"is_pinned", is_pinned, METH_NOARGS, "is_pinned($self)\n--\n\nWhether it is pinned host memory."},
+    {"record_stream", record_stream, METH_O,
+     "record_stream($self, stream, /)\n--\n\nSays that a stream uses the memory, as Array.record_stream()."},
+    {"resize_", resize, METH_O,
+     "resize_($self, nbytes, /)\n--\n\nChanges the size. No array may use the storage. Returns the storage."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef attributes[] = {
+    {"device", get_device, NULL, "The device; Device('cpu') on the host.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject storage_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._Storage",
+    .tp_doc = PyDoc_STR("The base class of weir.UntypedStorage."),
+    .tp_basicsize = sizeof(storage_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = storage_dealloc,
+    .tp_weaklistoffset = offsetof(storage_object, weak),
+    .tp_methods = methods,
+    .tp_getset = attributes,
+};
+
+/* ---- Functions ---- */
+
+/* _storage_new(nbytes, device, pin_memory) */
+static PyObject *storage_new(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *bytes_object, *device;
+  int is_pinned;
+  size_t bytes;
+  weir_place place;
+  weir_stream stream;
+  weir_storage *made;
+  weir_status status;
+  if (!PyArg_ParseTuple(args, "OOp:_storage_new", &bytes_object, &device, &is_pinned) ||
+      pyweir_parse_bytes(bytes_object, &bytes) != 0 || pyweir_parse_place(device, &place) != 0)
+    return NULL;
+  if (is_pinned && place.kind == WEIR_PLACE_HOST) {
+    if (pyweir_need_host() != 0)
+      return NULL;
+    place = weir_place_pinned();
+  }
+  if (pyweir_place_stream(place, &stream) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_storage_create(place, bytes, stream, &made));
+  return pyweir_array_check(status) == 0 ? wrap(made) : NULL;
+}
+
+static PyObject *array_storage(PyObject *module, PyObject *object) {
+  (void)module;
+  if (!PYWEIR_IS_ARRAY(object))
+    return pyweir_type_error("an Array", object);
+  weir_storage *storage = pyweir_array_of(object)->storage;
+  weir_storage_retain(storage);
+  return wrap(storage);
+}
+
+/* _array_in_storage(storage, dtype, offset, shape, strides) */
+static PyObject *array_in_storage(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *storage, *dtype_object, *shape_object, *stride_object;
+  long long offset;
+  int64_t shape[WEIR_ARRAY_MAX_DIMS], strides[WEIR_ARRAY_MAX_DIMS];
+  int ndim, stride_count;
+  weir_dtype dtype;
+  weir_array made = {0};
+  if (!PyArg_ParseTuple(args, "O!OLOO:_array_in_storage", &storage_type, &storage, &dtype_object, &offset,
+                        &shape_object, &stride_object) ||
+      pyweir_parse_dtype(dtype_object, &dtype) != 0 ||
+      pyweir_parse_sizes("_array_in_storage", &shape_object, 1, shape, &ndim) != 0)
+    return NULL;
+  stride_count = ndim;
+  if (stride_object != Py_None &&
+      pyweir_parse_sizes("_array_in_storage", &stride_object, 1, strides, &stride_count) != 0)
+    return NULL;
+  if (stride_count != ndim)
+    return PyErr_Format(PyExc_RuntimeError, "mismatch in length of strides and shape");
+  weir_status status = weir_array_in_storage(storage_of(storage), dtype, offset, ndim, shape,
+                                             stride_object == Py_None ? NULL : strides, &made);
+  return pyweir_array_result(status, &made);
+}
+
+static PyObject *set_storage_class(PyObject *module, PyObject *object) {
+  (void)module;
+  if (!PyType_Check(object) || !PyType_IsSubtype((PyTypeObject *)object, &storage_type))
+    return pyweir_type_error("a class of storages", object);
+  storage_class = (PyTypeObject *)Py_NewRef(object);
+  Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_storage_new", storage_new, METH_VARARGS, NULL},
+    {"_array_storage", array_storage, METH_O, NULL},
+    {"_array_in_storage", array_in_storage, METH_VARARGS, NULL},
+    {"_set_storage_class", set_storage_class, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int pyweir_add_storage(PyObject *module) {
+  known = PyDict_New();
+  return !known || pyweir_add_type(module, &storage_type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,221 @@
+"""The functions of torch._C for CUDA, under their names there.
+
+Programs written for torch.cuda sometimes call them directly. The package itself uses `weir._weir`.
+"""
+
+from __future__ import annotations
+
+from weir import _lazy, _weir, memory
+from weir._device import get_arch_list
+from weir._settings import _set_allow_tf32 as _set_cublas_allow_tf32
+from weir._settings import set_float32_matmul_precision as _set_float32_matmul_precision
+from weir._weir import *
+from weir._weir import (
+    _can_access_peer as _cuda_canDeviceAccessPeer,
+    _cuda_attach_out_of_memory_observer,
+    _cuda_beginAllocateCurrentStreamToPool,
+    _cuda_beginAllocateCurrentThreadToPool,
+    _cuda_beginAllocateToPool,
+    _cuda_changeCurrentAllocator,
+    _cuda_checkPoolLiveAllocations,
+    _cuda_clearCublasWorkspaces,
+    _cuda_CUDAAllocator,
+    _cuda_CUDAAllocator_AllocatorState,
+    _cuda_cudaCachingAllocator_enable,
+    _cuda_cudaCachingAllocator_raw_alloc,
+    _cuda_cudaCachingAllocator_raw_delete,
+    _cuda_cudaCachingAllocator_set_allocator_settings,
+    _cuda_cudaHostAllocator,
+    _cuda_customAllocator,
+    _cuda_emptyCache,
+    _cuda_endAllocateCurrentStreamToPool,
+    _cuda_endAllocateToPool,
+    _cuda_getAllocator,
+    _cuda_getAllocatorBackend,
+    _cuda_getCheckpointState,
+    _cuda_getCompiledVersion,
+    _cuda_getCurrentBlasHandle,
+    _cuda_getMemoryFraction,
+    _cuda_getMemoryMetadata,
+    _cuda_hostMemoryStats,
+    _cuda_isHistoryEnabled,
+    _cuda_memorySnapshot,
+    _cuda_memoryStats,
+    _cuda_record_memory_history,
+    _cuda_record_memory_history_legacy,
+    _cuda_releasePool,
+    _cuda_resetAccumulatedHostMemoryStats,
+    _cuda_resetAccumulatedMemoryStats,
+    _cuda_resetPeakHostMemoryStats,
+    _cuda_resetPeakMemoryStats,
+    _cuda_setCheckpointPoolState,
+    _cuda_setMemoryFraction,
+    _cuda_setMemoryMetadata,
+    _CudaDeviceProperties,
+    _current_device as _cuda_getDevice,
+    _CUuuid,
+    _device_count as _cuda_getDeviceCount,
+    _exchange_device as _cuda_exchangeDevice,
+    _free_And_Remove_DeleterFn,
+    _get_cublas_allow_bf16_reduced_precision_reduction,
+    _get_cublas_allow_fp16_accumulation,
+    _get_cublas_allow_fp16_reduced_precision_reduction,
+    _get_cublas_allow_tf32,
+    _get_deterministic_algorithms,
+    _get_deterministic_algorithms_warn_only,
+    _get_device_properties,
+    _get_float32_matmul_precision,
+    _get_sync_debug_mode as _cuda_get_sync_debug_mode,
+    _has_primary_context as _cuda_hasPrimaryContext,
+    _has_Standard_Deleter,
+    _is_current_stream_capturing as _cuda_isCurrentStreamCapturing,
+    _is_in_bad_fork as _cuda_isInBadFork,
+    _maybe_exchange_device as _cuda_maybeExchangeDevice,
+    _set_cublas_allow_bf16_reduced_precision_reduction,
+    _set_cublas_allow_fp16_accumulation,
+    _set_cublas_allow_fp16_reduced_precision_reduction,
+    _set_deterministic_algorithms,
+    _set_device as _cuda_setDevice,
+    _set_sync_debug_mode as _cuda_set_sync_debug_mode,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+_CUDAPluggableAllocator = _cuda_CUDAAllocator
+_has_cuda: bool = True
+_has_magma: bool = False
+_has_cudnn: bool = False
+
+
+def _cuda_init() -> None:
+    """Starts Weir."""
+    _lazy._lazy_init()
+
+
+def _cuda_getArchFlags() -> str | None:
+    """Returns the architectures of Weir's device code, separated by spaces."""
+    return " ".join(get_arch_list()) or None
+
+
+def _triple(stream: _weir.Stream) -> tuple[int, int, int]:
+    return stream.stream_id, stream.device_index, stream.device_type
+
+
+def _cuda_getCurrentStream(device_index: int, /) -> tuple[int, int, int]:
+    """Returns stream_id, device_index and device_type of a device's current stream."""
+    return _triple(_weir._current_stream(device_index))
+
+
+def _cuda_getCurrentRawStream(device_index: int, /) -> int:
+    """Returns the CUstream of a device's current stream."""
+    return _weir._current_stream(device_index).cuda_stream
+
+
+def _cuda_getDefaultStream(device_index: int, /) -> tuple[int, int, int]:
+    """Returns stream_id, device_index and device_type of a device's default stream."""
+    return _triple(_weir._default_stream(device_index))
+
+
+def _cuda_setStream(stream_id: int, device_index: int, device_type: int) -> None:
+    """Makes the stream with these attributes of a Stream current."""
+    _weir._set_stream(_weir.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
+
+
+def _cuda_synchronize() -> None:
+    """Waits for all work on the current device."""
+    _weir._synchronize(None)
+
+
+def _cuda_ipc_collect() -> None:
+    """See weir.ipc_collect()."""
+    memory.ipc_collect()
+
+
+def _cuda_sleep(cycles: int, /) -> None:
+    """Keeps the current stream busy for a number of cycles of the device clock."""
+    _weir._current_stream(None)._spin(cycles)
+
+
+def _cuda_lock_mutex() -> None:
+    """Acquires the lock of weir.memory._free_mutex()."""
+    memory._free_lock.acquire()
+
+
+def _cuda_unlock_mutex() -> None:
+    """Releases the lock of weir.memory._free_mutex()."""
+    memory._free_lock.release()
+
+
+def _tensors_data_ptrs_at_indices_equal(tensors: list[Any], data_ptrs: list[int], indices: Iterable[int], /) -> bool:
+    """Whether the arrays with these indices are at the given addresses."""
+    return all(tensors[index].data_ptr() == data_ptrs[index] for index in indices)
+
+
+def _cuda_get_cudnn_benchmark_limit() -> int:
+    """Returns a flag of weir.backends.cudnn, which is kept without effect."""
+    from weir.backends import cudnn
+
+    return cudnn.benchmark_limit
+
+
+def _cuda_set_cudnn_benchmark_limit(limit: int, /) -> None:
+    """Sets a flag of weir.backends.cudnn, which is kept without effect."""
+    from weir.backends import cudnn
+
+    cudnn.benchmark_limit = limit
+
+
+# ---- Arrays ----
+
+_jitted: dict[tuple[str, bool, int, tuple[str, ...]], Any] = {}
+
+
+def _cuda_jiterator_compile_and_launch_kernel(
+    code_string: str,
+    kernel_name: str,
+    return_by_ref: bool,
+    num_outputs: int,
+    tensors: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    /,
+) -> Any:
+    """Calls an elementwise function of C++ source, which is compiled once for each combination of types.
+
+    The function is the last one in the source: `kernel_name` is ignored. See weir.jiterator.
+    """
+    if not isinstance(tensors, tuple):
+        raise RuntimeError(f"tensors argument is expected to be a tuple, but got {type(tensors).__name__}")
+    for index, tensor in enumerate(tensors):
+        if not isinstance(tensor, _weir._Array):
+            raise RuntimeError(f"{index} of input tensors tuple is not a Tensor")
+    kwargs = kwargs or {}
+    key = code_string, return_by_ref, num_outputs, tuple(kwargs)
+    function = _jitted.get(key)
+    if function is None:
+        from weir import jiterator
+
+        function = _jitted[key] = jiterator._create(code_string, return_by_ref, num_outputs, kwargs)
+    return function(*tensors, **kwargs)
+
+
+def _storage_Use_Count(storage: _weir._Storage, /) -> int:
+    """Returns the number of references to a storage's memory: those of arrays, and that of `storage` itself."""
+    return storage._use_count()
+
+
+def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], storage: _weir._Storage, /) -> Any:
+    """Returns an array in a storage, with the dtype, size, stride and storage_offset of `metadata`."""
+    return _weir._array_in_storage(
+        storage, metadata["dtype"], metadata["storage_offset"], tuple(metadata["size"]), tuple(metadata["stride"])
+    )
+
+
+def __getattr__(name: str) -> object:
+    if name == "default_generators":  # set at the start
+        import weir
+
+        return weir.default_generators
+    raise AttributeError(f"module 'weir._C' has no attribute {name!r}")

@@ -1,0 +1,840 @@
+"""Typed arrays: weir.Array and the functions that make arrays, with the names of torch.Tensor and torch.
+
+An array is on a device, or on the host ("cpu", the default). Operations run on the current stream of its device.
+Differentiation is not part of it: there is no autograd.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+
+from weir import _weir
+from weir._storage import TypedStorage, UntypedStorage
+from weir._weir import _Array, _as_dtype, dtype
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from weir._weir import Device, Generator, Stream
+
+__all__ = [
+    "Array",
+    "Size",
+    "allclose",
+    "arange",
+    "as_tensor",
+    "asarray",
+    "bernoulli",
+    "bmm",
+    "cat",
+    "empty_like",
+    "equal",
+    "from_numpy",
+    "full",
+    "full_like",
+    "gather",
+    "matmul",
+    "mm",
+    "multinomial",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randn",
+    "randn_like",
+    "randperm",
+    "result_type",
+    "stack",
+    "tensor",
+    "where",
+    "zeros",
+    "zeros_like",
+]
+
+_float32, _int64 = _weir.float32, _weir.int64
+
+
+class Size(tuple):
+    """The shape of an array: a tuple of ints."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"weir.Size({list(self)})"
+
+    def numel(self) -> int:
+        """Returns the product of the sizes."""
+        return math.prod(self)
+
+
+class _ValuesAndIndices(tuple):
+    """The result of max() and min() along a dimension."""
+
+    __slots__ = ()
+    values = property(lambda self: self[0], doc="The values.")
+    indices = property(lambda self: self[1], doc="Their positions along the dimension.")
+
+    def __repr__(self) -> str:
+        return f"weir.return_types(\nvalues={self[0]!r},\nindices={self[1]!r})"
+
+
+class Array(_Array):
+    """Elements of one type in memory of a device or of the host, with a shape and strides. As torch.Tensor.
+
+    Arrays are made by functions such as weir.zeros(), and weir.tensor() for given values. Array(2, 3) is an
+    uninitialized array of float32 on the host.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any) -> Array:
+        return _legacy(args, _float32, "cpu")
+
+    # ---- Copies and conversions ----
+
+    def to(self, *args: Any, **keywords: Any) -> Array:
+        """Returns the array with another dtype or on another device: to(dtype), to(device), to(device, dtype) or
+        to(other), each with non_blocking=False and copy=False. Without a change, the array itself is returned.
+
+        A non-blocking copy from a device to the host is in pinned memory, and is complete once the stream is.
+        """
+        device, kind, non_blocking, copy = None, None, False, False
+        rest = list(args)
+        if rest and isinstance(rest[0], _Array):
+            other = rest.pop(0)
+            device, kind = other.device, other.dtype
+        else:
+            if rest and not isinstance(rest[0], (dtype, builtins.bool)):
+                device = rest.pop(0)
+            if rest and not isinstance(rest[0], builtins.bool):
+                kind = rest.pop(0)
+        for name, value in zip(("non_blocking", "copy"), rest):
+            keywords.setdefault(name, value)
+        for name, value in keywords.items():
+            if name == "device":
+                device = value
+            elif name == "dtype":
+                kind = value
+            elif name == "non_blocking":
+                non_blocking = value
+            elif name == "copy":
+                copy = value
+            else:
+                raise TypeError(f"to() got an unexpected keyword argument '{name}'")
+        return self._to(device, kind, non_blocking, copy)
+
+    def cuda(self, device: Any = None, non_blocking: builtins.bool = False) -> Array:
+        """Returns the array on a device, the current one by default."""
+        return self._to("cuda" if device is None else device, None, non_blocking, False)
+
+    def cpu(self) -> Array:
+        """Returns the array on the host."""
+        return self._to("cpu", None, False, False)
+
+    def type(self, kind: Any = None, non_blocking: builtins.bool = False) -> Any:
+        """Returns the array with another dtype, or without an argument the name of its type."""
+        if kind is None:
+            from weir import _legacy as legacy
+
+            return legacy.type_name(self)
+        if isinstance(kind, builtins.type) and hasattr(kind, "_place"):
+            return self._to(kind._place, kind.dtype, non_blocking, False)
+        return self._to(None, kind, non_blocking, False)
+
+    def type_as(self, other: Array) -> Array:
+        """Returns the array with the dtype and on the device of another."""
+        return self.to(other)
+
+    def float(self) -> Array:
+        """Converts to float32."""
+        return self._to(None, _float32, False, False)
+
+    def double(self) -> Array:
+        """Converts to float64."""
+        return self._to(None, _weir.float64, False, False)
+
+    def half(self) -> Array:
+        """Converts to float16."""
+        return self._to(None, _weir.float16, False, False)
+
+    def bfloat16(self) -> Array:
+        """Converts to bfloat16."""
+        return self._to(None, _weir.bfloat16, False, False)
+
+    def byte(self) -> Array:
+        """Converts to uint8."""
+        return self._to(None, _weir.uint8, False, False)
+
+    def char(self) -> Array:
+        """Converts to int8."""
+        return self._to(None, _weir.int8, False, False)
+
+    def short(self) -> Array:
+        """Converts to int16."""
+        return self._to(None, _weir.int16, False, False)
+
+    def int(self) -> Array:
+        """Converts to int32."""
+        return self._to(None, _weir.int32, False, False)
+
+    def long(self) -> Array:
+        """Converts to int64."""
+        return self._to(None, _int64, False, False)
+
+    def bool(self) -> Array:
+        """Converts to bool."""
+        return self._to(None, _weir.bool_, False, False)
+
+    def cfloat(self) -> Array:
+        """Converts to complex64."""
+        return self._to(None, _weir.complex64, False, False)
+
+    def cdouble(self) -> Array:
+        """Converts to complex128."""
+        return self._to(None, _weir.complex128, False, False)
+
+    def numpy(self) -> Any:
+        """Returns a NumPy array that shares the memory. The array must be on the host."""
+        if self.is_cuda:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+                "memory first."
+            )
+        if self.dtype is _weir.bfloat16:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        import numpy
+
+        return numpy.asarray(memoryview(self))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    # ---- Storage ----
+
+    def untyped_storage(self) -> UntypedStorage:
+        """Returns the storage, which views share."""
+        return _weir._array_storage(self)
+
+    def storage(self) -> TypedStorage:
+        """Returns the storage as elements of the array's dtype."""
+        return TypedStorage._wrap(_weir._array_storage(self), self.dtype)
+
+    def is_shared(self) -> builtins.bool:
+        """Whether other processes can open the memory: that of a device, as in PyTorch."""
+        return self.is_cuda
+
+    def share_memory_(self) -> Array:
+        """Does nothing on a device, whose memory can be shared. Arrays on the host are not moved to shared memory."""
+        if not self.is_cuda:
+            raise NotImplementedError("share_memory_() is not supported on the host; see weir.ipc for device memory")
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (self.untyped_storage(), self.dtype, self.storage_offset(), tuple(self.shape), self.stride())
+
+    # ---- Views ----
+
+    @property
+    def T(self) -> Array:
+        """The array with its dimensions reversed: a view."""
+        return self.permute(*reversed(range(self.ndim)))
+
+    @property
+    def mT(self) -> Array:
+        """The array with its last two dimensions swapped: a view."""
+        return self.transpose(-2, -1)
+
+    @property
+    def real(self) -> Array:
+        """The real parts: a copy of a complex array."""
+        return self._real() if self.dtype.is_complex else self
+
+    @property
+    def imag(self) -> Array:
+        """The imaginary parts: a copy."""
+        if not self.dtype.is_complex:
+            raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+        return self._imag()
+
+    def view_as(self, other: Array) -> Array:
+        """Returns a view with the shape of another array."""
+        return self.view(other.shape)
+
+    def reshape_as(self, other: Array) -> Array:
+        """Returns the array with the shape of another."""
+        return self.reshape(other.shape)
+
+    def expand_as(self, other: Array) -> Array:
+        """Expands to the shape of another array."""
+        return self.expand(other.shape)
+
+    def is_floating_point(self) -> builtins.bool:
+        """Whether the elements are real floats."""
+        return self.dtype.is_floating_point
+
+    def is_complex(self) -> builtins.bool:
+        """Whether the elements are complex."""
+        return self.dtype.is_complex
+
+    # ---- New arrays ----
+
+    def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> Array:
+        """Returns an uninitialized array of the same dtype on the same device, unless others are given."""
+        return _empty(size, dtype or self.dtype, self.device if device is None else device)
+
+    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None) -> Array:
+        """Returns zeros of the same dtype on the same device, unless others are given."""
+        return self.new_empty(*size, dtype=dtype, device=device).zero_()
+
+    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None) -> Array:
+        """Returns ones of the same dtype on the same device, unless others are given."""
+        return self.new_empty(*size, dtype=dtype, device=device).fill_(1)
+
+    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
+        """Returns an array of one value, of the same dtype on the same device unless others are given."""
+        return self.new_empty(size, dtype=dtype, device=device).fill_(fill_value)
+
+    # ---- Arithmetic ----
+
+    def max(self, dim: Any = None, keepdim: builtins.bool = False) -> Any:
+        """Returns the largest element; along a dimension, the values and their indices; with an array, maximum()."""
+        if isinstance(dim, _Array):
+            return self.maximum(dim)
+        if dim is None:
+            return self.amax()
+        return _ValuesAndIndices((self.amax(dim, keepdim), self.argmax(dim, keepdim)))
+
+    def min(self, dim: Any = None, keepdim: builtins.bool = False) -> Any:
+        """Returns the smallest element; along a dimension, the values and their indices; with an array, minimum()."""
+        if isinstance(dim, _Array):
+            return self.minimum(dim)
+        if dim is None:
+            return self.amin()
+        return _ValuesAndIndices((self.amin(dim, keepdim), self.argmin(dim, keepdim)))
+
+    def clamp(self, min: Any = None, max: Any = None) -> Array:
+        """Limits the elements to [min, max]."""
+        if min is None and max is None:
+            raise ValueError("clamp: At least one of 'min' or 'max' must not be None")
+        result = self if min is None else self.maximum(min)
+        return result if max is None else result.minimum(max)
+
+    def clamp_(self, min: Any = None, max: Any = None) -> Array:
+        """Limits the elements to [min, max]. In place."""
+        if min is None and max is None:
+            raise ValueError("clamp: At least one of 'min' or 'max' must not be None")
+        if min is not None:
+            self.maximum_(min)
+        return self if max is None else self.minimum_(max)
+
+    def norm(self, p: Any = 2, dim: Any = None, keepdim: builtins.bool = False, dtype: Any = None) -> Array:
+        """Returns the p-norm of all elements or along dimensions. 16-bit floats are computed as float32."""
+        kind = self.dtype if dtype is None else _as_dtype(dtype)
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            raise RuntimeError(
+                f"norm(): input dtype should be either floating point or complex. Got {self.dtype.name} instead."
+            )
+        if not (kind.is_floating_point or kind.is_complex):
+            raise RuntimeError(f"norm(): dtype should be either floating point or complex. Got {kind.name} instead.")
+        p = 2.0 if p in ("fro", None) else builtins.float(p)
+        x = self._to(None, _float32 if kind.itemsize == 2 else kind, False, False)
+        if p == 2:
+            result = x._sum_of_squares(dim, keepdim).sqrt_()
+        elif p == 0:
+            result = x.count_nonzero(dim, keepdim)
+        elif math.isinf(p):
+            x = x.abs()
+            result = x.amax(dim, keepdim) if p > 0 else x.amin(dim, keepdim)
+        elif p == 1:
+            result = x.abs().sum(dim, keepdim)
+        else:
+            result = x.abs().pow_(p).sum(dim, keepdim).pow_(1 / p)
+        if kind.is_complex:
+            kind = _weir.float32 if kind is _weir.complex64 else _weir.float64
+        return result._to(None, kind, False, False)
+
+    def mm(self, mat2: Array) -> Array:
+        """Returns the product of two matrices."""
+        if self.ndim != 2:
+            raise RuntimeError("self must be a matrix")
+        if mat2.ndim != 2:
+            raise RuntimeError("mat2 must be a matrix")
+        return self.matmul(mat2)
+
+    def bmm(self, mat2: Array) -> Array:
+        """Returns the products of two batches of matrices."""
+        if self.ndim != 3 or mat2.ndim != 3:
+            raise RuntimeError("batch1 and batch2 must be 3D tensors")
+        if self.shape[0] != mat2.shape[0] or self.shape[2] != mat2.shape[1]:
+            raise RuntimeError(
+                f"Expected size for first two dimensions of batch2 tensor to be: [{self.shape[0]}, {self.shape[2]}] "
+                f"but got: [{mat2.shape[0]}, {mat2.shape[1]}]."
+            )
+        return self.matmul(mat2)
+
+    def mv(self, vec: Array) -> Array:
+        """Returns the product of a matrix and a vector."""
+        if self.ndim != 2 or vec.ndim != 1:
+            raise RuntimeError("vector + matrix @ vector expected, got a matrix or a vector of other dimensions")
+        return self.matmul(vec)
+
+    def dot(self, tensor: Array) -> Array:
+        """Returns the product of two vectors."""
+        if self.ndim != 1 or tensor.ndim != 1:
+            raise RuntimeError(f"1D tensors expected, but got {self.ndim}D and {tensor.ndim}D tensors")
+        return self.matmul(tensor)
+
+    def equal(self, other: Array) -> builtins.bool:
+        """Whether both have the same shape and elements."""
+        return equal(self, other)
+
+    def __divmod__(self, other: Any) -> tuple[Array, Array]:
+        return self // other, self % other
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __round__(self) -> Array:
+        return self.round()
+
+    # ---- Random numbers ----
+
+    def uniform_(self, from_: builtins.float = 0.0, to: builtins.float = 1.0, *, generator: Any = None) -> Array:
+        """Sets all elements to random numbers in [from_, to)."""
+        return _weir._array_random(self, "uniform", generator, from_, to)
+
+    def normal_(self, mean: builtins.float = 0.0, std: builtins.float = 1.0, *, generator: Any = None) -> Array:
+        """Sets all elements to random numbers of a normal distribution."""
+        return _weir._array_random(self, "normal", generator, mean, std)
+
+    def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> Array:
+        """Sets all elements to 1 with probability p, otherwise 0. p is a number or an array."""
+        if isinstance(p, _Array):
+            return self.copy_(bernoulli(p.expand(self.shape), generator=generator))
+        return _weir._array_random(self, "bernoulli", generator, p, 0.0)
+
+    def random_(self, from_: Any = None, to: Any = None, *, generator: Any = None) -> Array:
+        """Sets all elements to integers in [from_, to). One number n means [0, n), none the range of the dtype."""
+        if from_ is not None and to is None:
+            from_, to = 0, from_
+        elif from_ is None and to is not None:
+            from_ = 0
+        return _weir._array_random(self, "random", generator, from_, to)
+
+    # ---- The rest ----
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: object) -> builtins.bool:
+        return builtins.bool((self == value).any())
+
+    def __getitem__(self, key: Any) -> Array:
+        if key.__class__ is list or (key.__class__ is tuple and any(k.__class__ is list for k in key)):
+            key = tuple(_index(k) for k in key) if key.__class__ is tuple else _index(key)
+        elif isinstance(key, _Array) and key.dtype is _weir.bool_:
+            key, self = _positions(self, key)
+        return _Array.__getitem__(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(value, _Array) and hasattr(value, "__len__"):
+            value = tensor(value, dtype=self.dtype, device=self.device)
+        _Array.__setitem__(self, key, value)
+
+    def __repr__(self) -> str:
+        from weir import _print
+
+        return _print.text_of(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if not self.ndim else object.__format__(self, spec)
+
+
+_weir._set_array_class(Array, Size)
+
+
+def _index(key: Any) -> Any:
+    return tensor(key, dtype=_int64) if key.__class__ is list else key
+
+
+def _positions(array: Array, mask: Array) -> tuple[Array, Array]:
+    """The positions of the elements that a mask selects, and the array whose dimensions of the mask are joined."""
+    if tuple(array.shape[: mask.ndim]) != tuple(mask.shape):
+        raise IndexError(
+            f"The shape of the mask {list(mask.shape)} at index 0 does not match the shape of the indexed tensor "
+            f"{list(array.shape)} at index 0"
+        )
+    found = [i for i, value in enumerate(mask.flatten().tolist()) if value]
+    joined = array.reshape(-1, *array.shape[mask.ndim :]) if array.numel() else array
+    return tensor(found, dtype=_int64), joined
+
+
+def _rebuild(storage: UntypedStorage, kind: dtype, offset: int, shape: Any, stride: Any) -> Array:
+    return _weir._array_in_storage(storage, kind, offset, shape, stride)
+
+
+# ---- Factories ----
+
+
+def _shape(size: tuple[Any, ...]) -> Any:
+    return size[0] if len(size) == 1 and hasattr(size[0], "__len__") else size
+
+
+def _empty(size: tuple[Any, ...], kind: Any, device: Any, pin_memory: builtins.bool = False) -> Array:
+    return _weir._array_empty(_shape(size), _float32 if kind is None else kind, device, pin_memory)
+
+
+def _empty_array(
+    *size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, out: Any = None
+) -> Array:
+    """weir.empty() for arrays."""
+    return _empty(size, dtype, device, pin_memory)
+
+
+_weir._set_array_factory(_empty_array)
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+    """Returns an array of zeros. The dtype is float32 and the device the host, unless others are given."""
+    return _empty(size, dtype, device, pin_memory).zero_()
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+    """Returns an array of ones."""
+    return _empty(size, dtype, device, pin_memory).fill_(1)
+
+
+def full(
+    size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False
+) -> Array:
+    """Returns an array of one value, whose dtype follows from the value unless it is given."""
+    if dtype is None:
+        dtype = tensor(fill_value).dtype if not isinstance(fill_value, _Array) else fill_value.dtype
+    return _empty((size,), dtype, device, pin_memory).fill_(fill_value)
+
+
+def arange(
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+) -> Array:
+    """Returns start, start + step, ... below end. arange(end) starts at 0. Integers give int64, floats float32."""
+    if end is None:
+        start, end = 0, start
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    if dtype is None:
+        is_integer = not any(isinstance(number, builtins.float) for number in (start, end, step))
+        dtype = _int64 if is_integer else _float32
+    count = max(0, math.ceil((end - start) / step))
+    return _empty((count,), dtype, device, pin_memory)._arange_(start, step)
+
+
+def rand(
+    *size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, generator: Any = None
+) -> Array:
+    """Returns random numbers in [0, 1). On a device they are those that PyTorch makes with the same seed."""
+    return _empty(size, dtype, device, pin_memory).uniform_(generator=generator)
+
+
+def randn(
+    *size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, generator: Any = None
+) -> Array:
+    """Returns random numbers of a normal distribution with mean 0 and deviation 1."""
+    return _empty(size, dtype, device, pin_memory).normal_(generator=generator)
+
+
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    generator: Any = None,
+) -> Array:
+    """Returns random integers in [low, high), of int64 unless a dtype is given. randint(high, size) starts at 0."""
+    if size is None:
+        low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
+    if size is None:
+        raise TypeError("randint() missing required argument 'size'")
+    return _empty((size,), dtype or _int64, device, pin_memory).random_(low, high, generator=generator)
+
+
+def randperm(
+    n: int, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, generator: Any = None
+) -> Array:
+    """Returns a random permutation of 0 to n - 1, of int64 unless a dtype is given."""
+    array = _empty((n,), dtype or _int64, device, pin_memory)
+    return _weir._array_random(array, "permutation", generator, None, None)
+
+
+def empty_like(other: Array, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+    """Returns an uninitialized array with the shape of another, and its dtype and device unless others are given."""
+    return _empty((other.shape,), dtype or other.dtype, other.device if device is None else device, pin_memory)
+
+
+def zeros_like(other: Array, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+    """Returns zeros with the shape of another array."""
+    return empty_like(other, dtype=dtype, device=device, pin_memory=pin_memory).zero_()
+
+
+def ones_like(other: Array, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+    """Returns ones with the shape of another array."""
+    return empty_like(other, dtype=dtype, device=device, pin_memory=pin_memory).fill_(1)
+
+
+def full_like(
+    other: Array, fill_value: Any, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False
+) -> Array:
+    """Returns an array of one value with the shape of another."""
+    return empty_like(other, dtype=dtype, device=device, pin_memory=pin_memory).fill_(fill_value)
+
+
+def rand_like(other: Array, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Array:
+    """Returns random numbers in [0, 1) with the shape of another array."""
+    return empty_like(other, dtype=dtype, device=device).uniform_(generator=generator)
+
+
+def randn_like(other: Array, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Array:
+    """Returns random numbers of a normal distribution with the shape of another array."""
+    return empty_like(other, dtype=dtype, device=device).normal_(generator=generator)
+
+
+def tensor(data: Any, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+    """Returns an array of given values: numbers, nested sequences of them, or another library's array. Always copies.
+
+    Without a dtype, bool gives bool, int int64, float float32 and complex complex64.
+    """
+    if not isinstance(data, (list, tuple, int, builtins.float, complex)):
+        source = data if isinstance(data, Array) else _shared(data)
+        if source is not None:
+            if pin_memory and not source.is_cuda and device in (None, "cpu"):
+                return source._to(None, dtype, False, False).pin_memory()
+            return source._to(device, dtype, False, True)
+    return _weir._array_from_data(data, dtype, device, pin_memory)
+
+
+def _shared(data: Any) -> Array | None:
+    """An array over the memory of another library's array, if the object is one."""
+    if isinstance(data, _weir.Buffer):
+        return _of_buffer(data)
+    interface = getattr(data, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _of_interface(data, interface)
+    try:
+        view = memoryview(data)
+    except (TypeError, BufferError, ValueError):
+        return _weir._array_from_dlpack(data) if hasattr(data, "__dlpack__") else None
+    view.release()
+    return _weir._array_from_buffer(data)
+
+
+def _of_buffer(buffer: _weir.Buffer) -> Array:
+    """The bytes of a Buffer, which cannot be freed meanwhile."""
+    view = buffer[:]
+    device = "cpu" if buffer.is_host else buffer.device
+    return _weir._array_borrow(
+        view, view.data_ptr(), device, buffer.is_pinned, _weir.uint8, (len(buffer),), None, buffer.readonly
+    )
+
+
+def _of_interface(owner: Any, interface: dict[str, Any]) -> Array:
+    kind = _weir._dtype_of_typestr(interface["typestr"])
+    address, is_readonly = interface["data"]
+    if interface.get("mask") is not None:
+        raise TypeError("__cuda_array_interface__ with a mask is not supported")
+    strides = interface.get("strides")
+    if strides is not None:
+        if any(stride < 0 or stride % kind.itemsize for stride in strides):
+            raise TypeError("strides of __cuda_array_interface__ must be multiples of the element size, not negative")
+        strides = tuple(stride // kind.itemsize for stride in strides)
+    place = getattr(getattr(owner, "device", None), "index", None)
+    if place is None:
+        place = getattr(getattr(owner, "device", None), "id", None)  # CuPy
+    array = _weir._array_borrow(
+        owner, address, "cuda" if place is None else place, False, kind, tuple(interface["shape"]), strides, is_readonly
+    )
+    stream = interface.get("stream")
+    if stream is not None:
+        import weir
+
+        current = weir.current_stream(array.device)
+        if stream != (current.cuda_stream or 1):
+            address = 0 if stream == 1 else stream
+            current.wait_stream(weir.ExternalStream(address, device=array.device))
+    return array
+
+
+def asarray(data: Any, *, dtype: Any = None, device: Any = None, copy: builtins.bool | None = None) -> Array:
+    """Returns an array that shares the memory of an object if possible, and otherwise a copy.
+
+    The object can be an Array, a Buffer (as uint8), a NumPy array or another object with the buffer protocol, an object
+    with __cuda_array_interface__ or __dlpack__, or nested sequences of numbers.
+    """
+    is_value = isinstance(data, (list, tuple, int, builtins.float, complex))
+    array = data if isinstance(data, Array) else None if is_value else _shared(data)
+    if array is None:
+        if copy is False:
+            raise ValueError(f"can't alias a {type(data).__name__}: a copy is needed")
+        return tensor(data, dtype=dtype, device=device)
+    result = array._to(device, dtype, False, builtins.bool(copy))
+    if copy is False and result is not array:
+        raise ValueError("can't alias arbitrary memory: another dtype or device needs a copy")
+    return result
+
+
+as_tensor = asarray
+
+
+def from_numpy(array: Any) -> Array:
+    """Returns an array on the host that shares the memory of a NumPy array."""
+    if type(array).__module__.partition(".")[0] != "numpy" or not hasattr(array, "dtype"):
+        raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    return _weir._array_from_buffer(array)
+
+
+# ---- Functions ----
+
+
+def matmul(input: Array, other: Array) -> Array:
+    """Returns the matrix product of vectors, matrices or batches of matrices."""
+    return input.matmul(other)
+
+
+def mm(input: Array, mat2: Array) -> Array:
+    """Returns the product of two matrices."""
+    return input.mm(mat2)
+
+
+def bmm(input: Array, mat2: Array) -> Array:
+    """Returns the products of two batches of matrices."""
+    return input.bmm(mat2)
+
+
+def gather(input: Array, dim: int, index: Array) -> Array:
+    """Returns elements whose position along a dimension is given by an array of indices."""
+    return input.gather(dim, index)
+
+
+def multinomial(
+    input: Array, num_samples: int, replacement: builtins.bool = False, *, generator: Any = None
+) -> Array:
+    """Returns random indices, with the elements of each row as probabilities up to a factor. Needs a device."""
+    return input.multinomial(num_samples, replacement, generator=generator)
+
+
+def where(condition: Array, input: Any, other: Any) -> Array:
+    """Returns the elements of `input` where the condition is true, and of `other` elsewhere."""
+    if not isinstance(input, _Array):
+        input = tensor(input, dtype=None if not isinstance(other, _Array) else _scalar_type(other, input))
+    if not isinstance(other, _Array):
+        other = tensor(other, dtype=_scalar_type(input, other) if input.ndim else None)
+    device = condition.device
+    return condition._where(input._to(device, None, False, False), other._to(device, None, False, False))
+
+
+def _scalar_type(array: Array, number: Any) -> dtype:
+    return result_type(array, number)
+
+
+def result_type(first: Any, second: Any) -> dtype:
+    """Returns the dtype of an operation on two arrays or numbers."""
+    return _weir._array_result_type(first, second)
+
+
+def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
+    """Joins arrays along a dimension."""
+    if not tensors:
+        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+    first = tensors[0]
+    kind = first.dtype
+    for other in tensors[1:]:
+        kind = _weir.promote_types(kind, other.dtype)
+        if other.ndim != first.ndim:
+            raise RuntimeError(
+                f"Tensors must have same number of dimensions: got {first.ndim} and {other.ndim}"
+            )
+    dim = dim + first.ndim if dim < 0 else dim
+    shape = list(first.shape)
+    shape[dim] = sum(array.shape[dim] for array in tensors)
+    result = _empty((shape,), kind, first.device)
+    start = 0
+    for array in tensors:
+        result.narrow(dim, start, array.shape[dim]).copy_(array)
+        start += array.shape[dim]
+    return result
+
+
+def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
+    """Joins arrays of one shape along a new dimension."""
+    for array in tensors:
+        if array.shape != tensors[0].shape:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and "
+                f"{list(array.shape)} at entry {list(tensors).index(array)}"
+            )
+    return cat([array.unsqueeze(dim) for array in tensors], dim)
+
+
+def equal(input: Array, other: Array) -> builtins.bool:
+    """Whether both arrays have the same shape and elements."""
+    if input.shape != other.shape:
+        return False
+    return builtins.bool((input == other).all())
+
+
+def allclose(
+    input: Array,
+    other: Array,
+    rtol: builtins.float = 1e-05,
+    atol: builtins.float = 1e-08,
+    equal_nan: builtins.bool = False,
+) -> builtins.bool:
+    """Whether all elements satisfy |input - other| <= atol + rtol * |other|."""
+    close = ((input - other).abs() <= atol + rtol * other.abs()) | (input == other)
+    if equal_nan:
+        close = close | (input.isnan() & other.isnan())
+    return builtins.bool(close.all())
+
+
+def bernoulli(input: Array, *, generator: Any = None) -> Array:
+    """Returns 1 with the probability that each element of `input` gives, otherwise 0."""
+    numbers = _empty((input.shape,), _float32 if input.dtype.itemsize < 4 else input.dtype, input.device)
+    return (numbers.uniform_(generator=generator) < input)._to(None, input.dtype, False, False)
+
+
+def _assert_async(input: Array, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
+    """Breaks the device with an assertion if the only element of `input` is 0. Does not wait for it."""
+    if not input.is_cuda and input.numel() == 1 and not input:
+        raise RuntimeError(message)
+    input._assert_async()
+
+
+def _legacy(args: tuple[Any, ...], kind: dtype, device: Any) -> Array:
+    """What FloatTensor(*args) and its relatives return: sizes, a Size, or a sequence of values."""
+    if not args:
+        return _empty((0,), kind, device)
+    if len(args) == 1 and isinstance(args[0], _Array):
+        return args[0]._to(device, kind, False, False)
+    if len(args) == 1 and not isinstance(args[0], (Size, builtins.int)):
+        return _weir._array_from_data(args[0], kind, device, False)
+    return _empty(args, kind, device)

@@ -1,0 +1,99 @@
+"""The classes that are named after a type: FloatTensor, FloatStorage and others.
+
+They make arrays and storages, and say by isinstance() whether an object is of their type and place. Those of the package
+are on a device, as torch.cuda.FloatTensor; those of weir.cpu are on the host.
+"""
+
+from __future__ import annotations
+
+from weir import _array, _weir
+from weir._storage import TypedStorage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# The name of each type in the names of the classes.
+TITLES = {
+    "float64": "Double",
+    "float32": "Float",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int64": "Long",
+    "int32": "Int",
+    "int16": "Short",
+    "int8": "Char",
+    "uint8": "Byte",
+    "bool": "Bool",
+    "complex128": "ComplexDouble",
+    "complex64": "ComplexFloat",
+}
+
+
+class _TensorType(type):
+    """The type of the classes of arrays. They have no instances of their own."""
+
+    dtype: Any
+    _place: str
+
+    def __call__(cls, *args: Any) -> Any:
+        return _array._legacy(args, cls.dtype, cls._place)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        is_array = isinstance(instance, _weir._Array)
+        return is_array and instance.dtype is cls.dtype and instance.device.type == cls._place
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__name__}'>"
+
+
+class _StorageType(type):
+    """The type of the classes of storages."""
+
+    dtype: Any
+    _place: str
+
+    def __call__(cls, *args: Any) -> TypedStorage:
+        if len(args) > 1:
+            raise TypeError(f"{cls.__name__}() takes a size or a sequence ({len(args)} arguments given)")
+        return TypedStorage(*args, dtype=cls.dtype, device=cls._place)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        is_storage = isinstance(instance, TypedStorage)
+        return is_storage and instance.dtype is cls.dtype and instance.device.type == cls._place
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__name__}'>"
+
+
+def _not_available(name: str) -> classmethod[Any, Any, Any]:
+    def method(cls: type, *args: Any, **keywords: Any) -> Any:
+        raise RuntimeError(f"{name}: Not available for CUDA storage")
+
+    method.__name__ = name
+    return classmethod(method)
+
+
+def classes(module: str, place: str) -> dict[str, type]:
+    """The classes of a place, by name. There are no classes of complex arrays, as in PyTorch."""
+    made: dict[str, type] = {}
+    for name, title in TITLES.items():
+        facts = {"__module__": module, "__slots__": (), "dtype": _weir._as_dtype(name), "_place": place}
+        where = "the current device" if place == "cuda" else "the host"
+        text = f"Makes an array of {name} on {where}, from sizes or from a sequence of values."
+        if not name.startswith("complex"):
+            made[f"{title}Tensor"] = _TensorType(f"{title}Tensor", (), {**facts, "__doc__": text})
+        text = f"Makes a storage of {name} on {where}, from a size or from a sequence of values."
+        if place == "cuda":
+            facts |= {
+                method: _not_available(method)
+                for method in ("from_buffer", "_new_with_weak_ptr", "_new_shared_filename")
+            }
+        made[f"{title}Storage"] = _StorageType(f"{title}Storage", (), {**facts, "__doc__": text})
+    return made
+
+
+def type_name(array: Any) -> str:
+    """The name of the class of an array, such as "weir.FloatTensor"."""
+    module = "weir" if array.is_cuda else "weir.cpu"
+    return f"{module}.{TITLES[array.dtype.name]}Tensor"

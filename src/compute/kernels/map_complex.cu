@@ -1,0 +1,4 @@
+/* Elementwise operations on complex numbers. */
+#include "map.h"
+
+MAP(weir_map_complex, cdouble)
