@@ -19,6 +19,7 @@ const weir_cli_variable weir_cli_environment[] = {
 
     {"Kernels", "WEIR_NVRTC_LIBRARY, WEIR_CUBLAS_LIBRARY, WEIR_NCCL_LIBRARY", "the name or path of a library",
      "searched for", "the library to load as NVRTC, cuBLAS or NCCL; ignored in set-user-ID programs"},
+    {NULL, "WEIR_NCCL_TIMEOUT", "a number of seconds", "600", "how long a rank of a communicator waits for others"},
     {NULL, "WEIR_CXX", "the name or path of a program", "c++, g++ or clang++",
      "the C++ compiler with which the software device compiles kernels"},
     {NULL, "WEIR_CACHE_DIR", "a folder", "$XDG_CACHE_HOME/weir or ~/.cache/weir", "where compiled kernels are kept"},

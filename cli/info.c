@@ -11,6 +11,7 @@
 #include "json.h"
 #include "weir/weir.h"
 #ifdef WEIR_HAVE_COMPUTE
+#include "compute/nccl.h"
 #include "weir/kernel.h"
 #endif
 
@@ -106,11 +107,19 @@ static void print_libraries(bool json) {
     char path[1024] = "";
     const char *how = "not found";
     bool is_found = !weir_library_find(names[i], path, sizeof path, &how);
-    if (json)
-      WEIR_CLI_JSON(JSON_OBJECT(names[i]), JSON_TEXT("path", path), JSON_TEXT("how", how), JSON_CLOSE);
-    else
-      printf("%-9s %-6s %s%s%s%s\n", i == 0 ? "Libraries" : "", names[i], path, is_found ? " (" : "", how,
-             is_found ? ")" : "");
+    char version[32] = "";
+    int number;
+    if (is_found && !strcmp(names[i], "nccl") && !weir__nccl_library.version("weir info", &number) && number >= 10000)
+      snprintf(version, sizeof version, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+    if (json) {
+      WEIR_CLI_JSON(JSON_OBJECT(names[i]), JSON_TEXT("path", path), JSON_TEXT("how", how));
+      if (*version)
+        WEIR_CLI_JSON(JSON_TEXT("version", version));
+      WEIR_CLI_JSON(JSON_CLOSE);
+    } else {
+      printf("%-9s %-6s %s%s%s%s%s%s\n", i == 0 ? "Libraries" : "", names[i], path, is_found ? " (" : "",
+             *version ? version : "", *version ? ", " : "", how, is_found ? ")" : "");
+    }
   }
   if (json)
     WEIR_CLI_JSON(JSON_CLOSE);

@@ -165,6 +165,25 @@ typedef enum weir_stats_form {
 /* Writes all counters as JSON, including those of private pools. */
 weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, FILE *file);
 
+/* ---- Memory outside of allocators ---- */
+
+/* Memory of a device that no allocator of Weir has, such as that of a communicator (weir/nccl.h). */
+typedef struct weir_outside_memory {
+  char owner[88]; /* "NCCL communicator 1, rank 0 of 8" */
+  uint64_t bytes;
+  int is_exact; /* 0 if it is an estimate */
+  int reserved;
+} weir_outside_memory;
+
+/* Writes up to `room` entries for a device, and returns how many there are. It must not call allocators. */
+typedef size_t (*weir_outside_memory_fn)(void *context, int device, weir_outside_memory *list, size_t room);
+
+/* Adds a function that knows of such memory, for the life of the process; again is no error. */
+weir_status weir_outside_memory_add(weir_outside_memory_fn fn, void *context);
+
+/* What all functions report for a device now. *count may be larger than `room`. */
+weir_status weir_outside_memory_list(int device, weir_outside_memory *list, size_t room, size_t *count);
+
 /* ---- Summaries ---- */
 
 typedef enum weir_summary_form {
@@ -178,7 +197,8 @@ typedef enum weir_summary_form {
 size_t weir_stats_summary(const weir_allocator_stats *stats, int device, weir_summary_form form, char *text,
                           size_t size);
 
-/* The same for the present state of a device. length may be NULL. */
+/* The same for the present state of a device. Memory outside of allocators has a line for each owner, except in the
+ * form of one line. length may be NULL. */
 weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_summary_form form, char *text,
                                    size_t size, size_t *length);
 

@@ -47,7 +47,8 @@
   X(array_exchange)                                                                                                    \
   X(array_random)                                                                                                      \
   X(jiterator)                                                                                                         \
-  X(nvtx)
+  X(nvtx)                                                                                                              \
+  X(collectives)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)

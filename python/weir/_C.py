@@ -213,6 +213,67 @@ def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], s
     )
 
 
+# ---- Collectives ----
+
+
+def _nccl_version() -> int:
+    """The version of NCCL: the major number times 2**32, the minor number times 2**16, and the patch."""
+    from weir import nccl
+
+    major, minor, patch = nccl.version()
+    return major << 32 | minor << 16 | patch
+
+
+def _nccl_version_suffix() -> bytes:
+    """The rest of the version's text, which is empty."""
+    return b""
+
+
+def _nccl_unique_id() -> bytes:
+    """An id for a communicator."""
+    return _weir._nccl_unique_id()
+
+
+def _nccl_init_rank(num_ranks: int, uid: bytes, rank: int, /) -> _weir._Communicator:
+    """Creates one rank of a communicator."""
+    return _weir._nccl_init_rank(num_ranks, uid, rank, 0.0)
+
+
+def _nccl_all_reduce(inputs: Any, outputs: Any, op: int, streams: Any, comms: Any, /) -> None:
+    """weir.nccl.all_reduce."""
+    from weir import nccl
+
+    nccl.all_reduce(inputs, outputs, op, streams, comms)
+
+
+def _nccl_reduce(inputs: Any, output: Any, root: int, op: int, streams: Any, comms: Any, /) -> None:
+    """weir.nccl.reduce."""
+    from weir import nccl
+
+    nccl.reduce(inputs, output, root, op, streams, comms)
+
+
+def _nccl_broadcast(inputs: Any, root: int, streams: Any, comms: Any, /) -> None:
+    """weir.nccl.broadcast."""
+    from weir import nccl
+
+    nccl.broadcast(inputs, root, streams, comms)
+
+
+def _nccl_all_gather(inputs: Any, outputs: Any, streams: Any, comms: Any, /) -> None:
+    """weir.nccl.all_gather."""
+    from weir import nccl
+
+    nccl.all_gather(inputs, outputs, streams, comms)
+
+
+def _nccl_reduce_scatter(inputs: Any, outputs: Any, op: int, streams: Any, comms: Any, /) -> None:
+    """weir.nccl.reduce_scatter."""
+    from weir import nccl
+
+    nccl.reduce_scatter(inputs, outputs, op, streams, comms)
+
+
 def __getattr__(name: str) -> object:
     if name == "default_generators":  # set at the start
         import weir

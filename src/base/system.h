@@ -4,8 +4,10 @@
 #ifndef WEIR_BASE_SYSTEM_H
 #define WEIR_BASE_SYSTEM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A second descriptor of the same open file, closed on exec; -1 with errno set on failure. */
 int weir__descriptor_copy(int descriptor);
@@ -14,6 +16,14 @@ int weir__descriptor_copy(int descriptor);
  * failure. */
 int weir__process_open(int process);
 int weir__process_take_descriptor(int process_descriptor, int number);
+
+/* Whether a process has ended, also if its parent has not waited for it; by a descriptor of weir__process_open. */
+bool weir__process_has_ended(int process_descriptor);
+
+/* Sleeps until another thread wakes the word, which processes may share, or for this time. Returns at once unless the
+ * word has the value. It may return early for no reason. */
+void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns);
+void weir__futex_wake(_Atomic uint32_t *word);
 
 /* Fills memory with random bytes of the system, without waiting for them; false, with errno set, if it has none yet. */
 bool weir__random_bytes(void *bytes, size_t size);

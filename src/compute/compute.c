@@ -8,6 +8,7 @@ static weir__mutex epoch_lock = WEIR__MUTEX_INIT;
 
 static void runtime_ends(void *context) {
   (void)context;
+  weir__nccl_end();
   weir__blas_end();
   weir__modules_end();
   weir__builtins_end();

@@ -34,5 +34,6 @@ void weir__compute_unload(int device, weir_cu_module module);
 /* Called at the shutdown of the runtime, while the driver still works. */
 void weir__builtins_end(void);
 void weir__modules_end(void);
+void weir__nccl_end(void);
 
 #endif

@@ -10,10 +10,12 @@
 #pragma GCC visibility push(default)
 #include "weir/array.h"
 #include "weir/blas.h"
+#include "weir/comm.h"
 #include "weir/compute.h"
 #include "weir/dtype.h"
 #include "weir/jiterator.h"
 #include "weir/kernel.h"
+#include "weir/nccl.h"
 #include "weir/nvtx.h"
 #include "weir/random.h"
 #pragma GCC visibility pop

@@ -143,6 +143,26 @@ static void print_table(output *out, const weir_allocator_stats *stats, int devi
   print_moving(out, &stats->moving);
 }
 
+/* Present only if there is any, for the same reason. */
+static void print_outside(output *out, int device) {
+  weir_outside_memory list[16];
+  char line[192], bytes[32];
+  size_t count = 0, shown = WEIR_COUNT_OF(list);
+  if (weir_outside_memory_list(device, list, shown, &count) || !count)
+    return;
+  for (size_t i = 0; i < count && i < shown; i++) {
+    snprintf(line, sizeof line, "%.87s: %s%s", list[i].owner,
+             weir__format_bytes_as_pytorch((unsigned long long)list[i].bytes, bytes),
+             list[i].is_exact ? "" : " (estimated)");
+    print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
+  }
+  if (count > shown) {
+    snprintf(line, sizeof line, "and %zu other owners of memory outside of allocators", count - shown);
+    print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
+  }
+  rule(out, '=');
+}
+
 /* ---- The line ---- */
 
 static void print_line(output *out, const weir_allocator_stats *stats, int device) {
@@ -193,9 +213,15 @@ weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_s
   weir_status status = weir_allocator_get_stats(allocator, device, &stats);
   if (status)
     return status;
-  size_t whole = weir_stats_summary(&stats, device, form, text, size);
+  output out = {.text = text, .size = text ? size : 0};
+  if (form == WEIR_SUMMARY_LINE) {
+    print_line(&out, &stats, device);
+  } else {
+    print_table(&out, &stats, device, form == WEIR_SUMMARY_ABBREVIATED);
+    print_outside(&out, device);
+  }
   if (length)
-    *length = whole;
+    *length = out.length;
   return WEIR_OK;
 }
 

@@ -723,6 +723,9 @@ static void test_counters(void **state) {
   assert_error(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, (weir_summary_form)3, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT,
                weir_allocator_summary(allocator, 0, (weir_summary_form)-1, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT, weir_outside_memory_add(NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_outside_memory_list(0, NULL, 1, &count));
+  assert_error(INVALID_ARGUMENT, weir_outside_memory_list(0, NULL, 0, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_processes(allocator, 0, NULL, 100, &count));
   assert_error(NOT_SUPPORTED, weir_allocator_processes(allocator, 0, text, sizeof text, &count));

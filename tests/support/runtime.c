@@ -532,7 +532,7 @@ uint64_t cycles_of(double milliseconds) {
 /* Calls whose failure the runtime tolerates: restoring the context or the capture mode of the thread, and querying an
  * address, which is then taken for a host address. */
 static bool can_do_without(int call) {
-  return call == WEIR_CALL_CtxSetCurrent || call == WEIR_CALL_PointerGetAttribute ||
+  return call == WEIR_CALL_CtxSetCurrent || call == WEIR_CALL_CtxGetCurrent || call == WEIR_CALL_PointerGetAttribute ||
          call == WEIR_CALL_ThreadExchangeStreamCaptureMode;
 }
 

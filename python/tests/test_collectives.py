@@ -1,0 +1,239 @@
+"""weir.nccl and weir.comm, with arrays of several software devices and processes."""
+
+import multiprocessing
+import os
+
+import pytest
+
+import weir
+from weir import comm, nccl
+
+needs_two = pytest.mark.skipif(weir.device_count() < 2, reason="needs two devices")
+is_soft = os.environ["WEIR_DRIVER"] == "soft"
+
+
+def arrays(values, dtype=weir.float32):
+    return [weir.tensor(value, dtype=dtype, device=f"cuda:{i}") for i, value in enumerate(values)]
+
+
+def lists(tensors):
+    return [tensor.tolist() for tensor in tensors]
+
+
+# ---- nccl ----
+
+
+def test_version_and_id():
+    assert nccl.version() >= (2, 7, 0)
+    assert len(nccl.unique_id()) == 128
+    with pytest.raises(RuntimeError, match=r"invalid unique_id \(expected 128 bytes, got 3\)"):
+        nccl.init_rank(1, b"abc", 0)
+
+
+@needs_two
+def test_all_reduce():
+    inputs = arrays([[1, 2], [10, 20]])
+    outputs = arrays([[0, 0], [0, 0]])
+    assert nccl.is_available(inputs)
+    nccl.all_reduce(inputs, outputs)
+    assert lists(outputs) == [[11, 22], [11, 22]]
+    assert lists(inputs) == [[1, 2], [10, 20]]
+    nccl.all_reduce(inputs, op=nccl.MAX)
+    assert lists(inputs) == [[10, 20], [10, 20]]
+
+
+@needs_two
+def test_reduce_and_broadcast():
+    inputs = arrays([[1, 2], [10, 20]], weir.int64)
+    output = weir.zeros(2, dtype=weir.int64, device="cuda:1")
+    nccl.reduce(inputs, output, root=1)
+    assert output.tolist() == [11, 22]
+    with pytest.warns(FutureWarning, match="output tensor list is deprecated"):
+        nccl.reduce(inputs, outputs=[inputs[0], output], root=1, op=nccl.PROD)
+    assert output.tolist() == [10, 40]
+    with pytest.raises(ValueError, match="can not be both specified"):
+        nccl.reduce(inputs, output, outputs=[output])
+    nccl.broadcast(inputs, root=1)
+    assert lists(inputs) == [[10, 20], [10, 20]]
+    with pytest.raises(RuntimeError, match="invalid root"):
+        nccl.broadcast(inputs, root=2)
+
+
+@needs_two
+def test_gather_and_scatter():
+    inputs = arrays([[1, 2], [10, 20]], weir.float16)
+    outputs = arrays([[0] * 4, [0] * 4], weir.float16)
+    nccl.all_gather(inputs, outputs)
+    assert lists(outputs) == [[1, 2, 10, 20]] * 2
+    nccl.reduce_scatter(outputs, inputs, op=nccl.AVG)
+    assert lists(inputs) == [[1, 2], [10, 20]]
+
+
+@needs_two
+def test_streams():
+    inputs = arrays([[1.0], [2.0]])
+    streams = [weir.Stream(device=0), weir.Stream(device=1)]
+    for stream in streams:
+        stream.wait_stream(weir.current_stream(stream.device))
+    nccl.all_reduce(inputs, streams=streams)
+    for stream in streams:
+        stream.synchronize()
+    assert lists(inputs) == [[3], [3]]
+    with pytest.raises(RuntimeError, match="number of streams is not equal"):
+        nccl.all_reduce(inputs, streams=streams[:1])
+    with pytest.raises(RuntimeError, match="number of communicators is not equal"):
+        nccl.all_reduce(inputs, comms=[])
+
+
+@needs_two
+def test_checks():
+    inputs = arrays([[1, 2], [10, 20]])
+    with pytest.raises(TypeError, match="Inputs should be a collection of tensors"):
+        nccl.all_reduce(inputs[0])
+    with pytest.raises(RuntimeError, match="input sequence can't be empty"):
+        nccl.all_reduce([])
+    with pytest.raises(RuntimeError, match="have to be of the same length, but got input of length 2 and output of"):
+        nccl.all_reduce(inputs, inputs[:1])
+    with pytest.raises(RuntimeError, match="cuda dense Tensors"):
+        nccl.all_reduce([weir.zeros(2, device="cpu")])
+    with pytest.raises(RuntimeError, match="unique devices"):
+        nccl.all_reduce([inputs[0], inputs[0]])
+    with pytest.raises(RuntimeError, match="same number of elements"):
+        nccl.all_reduce([inputs[0], weir.zeros(3, device="cuda:1")])
+    with pytest.raises(RuntimeError, match="same Tensor dtype"):
+        nccl.all_reduce([inputs[0], weir.zeros(2, device="cuda:1", dtype=weir.int32)])
+    with pytest.raises(RuntimeError, match="size_multiplier"):
+        nccl.all_gather(inputs, inputs)
+    assert not nccl.is_available([inputs[0], inputs[0]])
+
+
+def rank_of(rank, uid, results):
+    try:
+        communicator = nccl.init_rank(2, uid, rank, timeout=20)
+        array = weir.tensor([1.0 + rank, 2.0], device="cuda:0")
+        nccl.all_reduce([array], comms=[communicator])
+        other = weir.zeros(2, device="cuda:0")
+        with nccl.group():
+            nccl.send(array, 1 - rank, communicator)
+            nccl.recv(other, 1 - rank, communicator)
+        communicator.synchronize()
+        results.put((rank, communicator.rank, communicator.ranks, array.tolist(), other.tolist()))
+        communicator.destroy()
+    except BaseException as error:  # noqa: BLE001
+        results.put((rank, repr(error)))
+
+
+@pytest.mark.skipif(not is_soft, reason="NCCL refuses two ranks on one GPU")
+def test_processes():
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    uid = nccl.unique_id()
+    processes = [spawn.Process(target=rank_of, args=(rank, uid, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found = sorted(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert found == [(rank, rank, 2, [3, 4], [3, 4]) for rank in range(2)]
+
+
+@pytest.mark.skipif(not is_soft, reason="tests the software device")
+def test_missing_rank():
+    with pytest.raises(RuntimeError, match="rank 1 of 2 did not come within 0.1 s"):
+        nccl.init_rank(2, nccl.unique_id(), 0, timeout=0.1)
+
+
+def test_communicator():
+    one = nccl.init_rank(1, nccl.unique_id(), 0)
+    assert (one.rank, one.ranks, one.device) == (0, 1, weir.current_device())
+    assert one.memory()["is_exact"] in (True, False)
+    one.check()
+    one.abort()
+    with pytest.raises(RuntimeError, match="rank 0 has aborted"):
+        one.check()
+    one.destroy()
+    with pytest.raises(RuntimeError, match="has been destroyed"):
+        one.check()
+
+
+@needs_two
+def test_names_of_torch_c():
+    major, minor, _ = nccl.version()
+    assert weir._C._nccl_version() >> 16 == major << 16 | minor
+    assert weir._C._nccl_version_suffix() == b""
+    inputs, outputs = arrays([[1, 2], [3, 4]]), arrays([[0] * 4] * 2)
+    weir._C._nccl_all_reduce(inputs, inputs, nccl.SUM, None, None)
+    assert lists(inputs) == [[4, 6]] * 2
+    weir._C._nccl_all_gather(inputs, outputs, None, None)
+    assert lists(outputs) == [[4, 6, 4, 6]] * 2
+    weir._C._nccl_reduce_scatter(outputs, inputs, nccl.SUM, None, None)
+    assert lists(inputs) == [[8, 12]] * 2
+    weir._C._nccl_reduce(inputs, inputs[1], 1, nccl.SUM, None, None)
+    weir._C._nccl_broadcast(inputs, 1, None, None)
+    assert lists(inputs) == [[16, 24]] * 2
+    weir._C._nccl_init_rank(1, weir._C._nccl_unique_id(), 0).destroy()
+
+
+# ---- comm ----
+
+
+@needs_two
+def test_broadcast():
+    source = weir.arange(6, device="cuda:1")
+    results = comm.broadcast(source, devices=(0, "cuda:1"))
+    assert [result.get_device() for result in results] == [0, 1]
+    assert lists(results) == [list(range(6))] * 2
+    assert results[1].data_ptr() == source.data_ptr()
+    outs = (weir.zeros(6, device="cuda:0", dtype=weir.int64),)
+    assert comm.broadcast(source, out=outs)[0] is outs[0]
+    assert outs[0].tolist() == list(range(6))
+    with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out' must be specified"):
+        comm.broadcast(source)
+    with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out' must be specified"):
+        comm.broadcast(source, devices=(0,), out=outs)
+    with pytest.raises(RuntimeError, match="to be CUDA tensors, but output tensor at index 0 has device"):
+        comm.broadcast(source, out=[weir.zeros(6, device="cpu")])
+
+
+@needs_two
+def test_coalesced():
+    sources = [weir.ones(3, device="cuda:0"), weir.arange(4, device="cuda:0"), weir.full((2, 2), 5.0, device="cuda:0")]
+    here, there = comm.broadcast_coalesced(sources, devices=[0, 1])
+    assert lists(here) == lists(there) == lists(sources)
+    assert [t.get_device() for t in there] == [1, 1, 1]
+    sums = comm.reduce_add_coalesced([here, there], destination=1)
+    assert lists(sums) == [[2] * 3, [0, 2, 4, 6], [[10, 10], [10, 10]]]
+    assert comm.reduce_add([here[0], there[0]], 0).tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="reduce_add expects destination to be on the same GPU"):
+        comm.reduce_add([there[0]], 0)
+    with pytest.raises(RuntimeError, match=r"All tensors must be on devices\[0\]: 1"):
+        comm.broadcast_coalesced(sources, devices=[1, 0])
+
+
+@needs_two
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "cuda:1"])
+def test_scatter_and_gather(device):
+    source = weir.arange(12, device=device).view(6, 2)
+    parts = comm.scatter(source, devices=[0, 1], chunk_sizes=(1, 5))
+    assert [part.get_device() for part in parts] == [0, 1]
+    assert parts[1].tolist() == source[1:].tolist()
+    for destination in ["cpu", 0, 1]:
+        whole = comm.gather(parts, destination=destination)
+        assert whole.tolist() == source.tolist()
+        assert whole.is_cuda == (destination != "cpu")
+    outs = [weir.zeros(6, 1, dtype=weir.int64, device=f"cuda:{i}") for i in range(2)]
+    comm.scatter(source, dim=-1, out=outs)
+    assert outs[1].tolist() == source[:, 1:].tolist()
+    back = weir.zeros(6, 2, dtype=weir.int64, device="cuda:1")
+    assert comm.gather(outs, dim=1, out=back) is back
+    assert back.tolist() == source.tolist()
+    streams = [weir.Stream(device=0), None]
+    parts = comm.scatter(source, devices=[0, 1], streams=streams)
+    streams[0].synchronize()
+    assert parts[0].tolist() == source[:3].tolist()
+    with pytest.raises(RuntimeError, match=r"len\(devices\) = 2 and len\(chunk_sizes\) = 1"):
+        comm.scatter(source, devices=[0, 1], chunk_sizes=(6,))
+    with pytest.raises(RuntimeError, match="'devices' must not be specified when 'out' is specified"):
+        comm.scatter(source, devices=[0, 1], out=outs)
+    with pytest.raises(RuntimeError, match="'destination' must not be specified when 'out' is specified"):
+        comm.gather(outs, dim=1, destination=0, out=back)

@@ -1,0 +1,264 @@
+"""NCCL's collectives, as torch.cuda.nccl has them, and communicators between processes.
+
+    import weir
+
+    parts = [weir.ones(4, device=d) for d in range(weir.device_count())]
+    weir.nccl.all_reduce(parts)                      # one rank for each device, in one process
+
+    comm = weir.nccl.init_rank(ranks, uid, rank)     # in each process, with the uid of weir.nccl.unique_id()
+    weir.nccl.all_reduce([array], comms=[comm])
+    comm.synchronize()                               # raises if a rank failed
+
+On GPUs libnccl is used. On the software device Weir has an implementation of its own, which checks that the calls of
+all ranks match, and in which a rank that dies or is late is an error.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import contextlib
+import warnings
+
+import weir
+from weir import _weir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from weir._weir import _Communicator as Communicator
+
+    Streams = Sequence[weir.Stream | None] | None
+    Comms = Sequence[Communicator] | None
+
+__all__ = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"]
+
+SUM = 0
+PROD = 1
+MAX = 2
+MIN = 3
+AVG = 4
+
+# Communicators of one process, by their devices: made when they are first needed, and kept.
+_communicators: dict[tuple[int, ...], list[Communicator]] = {}
+
+
+def is_available(tensors: Sequence[Any]) -> bool:
+    """Whether collectives can work on these arrays: contiguous, and each on a device of its own."""
+    devices = set()
+    for tensor in tensors:
+        if not tensor.is_contiguous() or not tensor.is_cuda:
+            return False
+        device = tensor.get_device()
+        if device in devices:
+            return False
+        devices.add(device)
+    return True
+
+
+def version() -> tuple[int, int, int]:
+    """The version of NCCL; on the software device, that of the NCCL whose calls it has."""
+    number = _weir._nccl_version()
+    return number // 10000, number // 100 % 100, number % 100
+
+
+def unique_id() -> bytes:
+    """An id for a communicator that is to be created, to be sent to all of its ranks."""
+    return _weir._nccl_unique_id()
+
+
+def init_rank(num_ranks: int, uid: bytes, rank: int, *, timeout: float = 0.0) -> Communicator:
+    """Creates one rank of a communicator on the current device, and waits for the others.
+
+    Args:
+        num_ranks: the number of ranks.
+        uid: the id of `unique_id`, the same on all ranks.
+        rank: the number of this rank.
+        timeout: how long to wait for other ranks, in seconds. 0 is WEIR_NCCL_TIMEOUT, whose default is 600.
+    """
+    return _weir._nccl_init_rank(num_ranks, uid, rank, timeout)
+
+
+@contextlib.contextmanager
+def group() -> Iterator[None]:
+    """Enqueues the calls in the block together: those of several ranks of a thread, or several messages."""
+    _weir._nccl_group_start()
+    try:
+        yield
+    except BaseException:
+        # The group ends either way. Its error is the one that is raised here already.
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            _weir._nccl_group_end()
+        raise
+    _weir._nccl_group_end()
+
+
+def _check_sequence_type(inputs: Any) -> None:
+    if not isinstance(inputs, collections.abc.Container) or isinstance(inputs, weir.Array):
+        raise TypeError("Inputs should be a collection of tensors")
+
+
+def _check_one(tensor: Any, dtype: Any) -> None:
+    if not tensor.is_cuda:
+        raise RuntimeError("input and output elements have to be cuda dense Tensors")
+    if tensor.dtype != dtype:
+        raise RuntimeError("all inputs and outputs must be of the same Tensor dtype")
+    if not tensor.is_contiguous():
+        raise RuntimeError("all inputs and outputs have to be contiguous")
+
+
+def _check_inputs(inputs: Sequence[Any], outputs: Sequence[Any], input_factor: int, output_factor: int) -> None:
+    """Entries of `outputs` may be None."""
+    if not inputs:
+        raise RuntimeError("input sequence can't be empty")
+    if len(inputs) != len(outputs):
+        raise RuntimeError(
+            "inputs and outputs sequences have to be of the same length, but got input of length "
+            f"{len(inputs)} and output of length {len(outputs)}"
+        )
+    numel, dtype = inputs[0].numel(), inputs[0].dtype
+    devices = set()
+    for tensor, output in zip(inputs, outputs, strict=True):
+        _check_one(tensor, dtype)
+        if tensor.numel() != numel:
+            raise RuntimeError("all inputs must have the same number of elements")
+        if output is not None:
+            _check_one(output, dtype)
+            if tensor.get_device() != output.get_device():
+                raise RuntimeError("input and output must be on the same device")
+            if output.numel() * output_factor != numel * input_factor:
+                raise RuntimeError("output must be of size input_size * size_multiplier")
+        if tensor.get_device() in devices:
+            raise RuntimeError("inputs must be on unique devices")
+        devices.add(tensor.get_device())
+
+
+def _run(
+    kind: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    count: int,
+    op: int,
+    root: int,
+    streams: Streams,
+    comms: Comms,
+) -> None:
+    if streams is not None and len(streams) != len(inputs):
+        raise RuntimeError("number of streams is not equal to number of inputs")
+    if comms is not None and len(comms) != len(inputs):
+        raise RuntimeError("number of communicators is not equal to number of inputs")
+    if comms is None:
+        devices = tuple(tensor.get_device() for tensor in inputs)
+        if devices not in _communicators:
+            _communicators[devices] = _weir._nccl_init_all(list(devices), 0.0)
+        comms = _communicators[devices]
+    with group():
+        for i, (tensor, output, comm) in enumerate(zip(inputs, outputs, comms, strict=True)):
+            to = 0 if output is None else output.data_ptr()
+            stream = None if streams is None else streams[i]
+            _weir._nccl_call(kind, tensor.data_ptr(), to, count, tensor.dtype, op, root, comm, stream)
+
+
+def all_reduce(
+    inputs: Sequence[Any],
+    outputs: Sequence[Any] | None = None,
+    op: int = SUM,
+    streams: Streams = None,
+    comms: Comms = None,
+) -> None:
+    """Combines the inputs of all ranks into each output; by default in place.
+
+    Args:
+        inputs: an array for each rank that this thread drives.
+        outputs: arrays of the same sizes on the same devices.
+        op: SUM, PROD, MAX, MIN or AVG.
+        streams: a stream for each, or None for the current one.
+        comms: communicators. Without them, the inputs are all ranks.
+    """
+    _check_sequence_type(inputs)
+    outputs = inputs if outputs is None else outputs
+    _check_sequence_type(outputs)
+    _check_inputs(inputs, outputs, 1, 1)
+    _run("all_reduce", inputs, outputs, inputs[0].numel(), op, 0, streams, comms)
+
+
+def reduce(
+    inputs: Sequence[Any],
+    output: Any = None,
+    root: int = 0,
+    op: int = SUM,
+    streams: Streams = None,
+    comms: Comms = None,
+    *,
+    outputs: Sequence[Any] | None = None,
+) -> None:
+    """Combines the inputs of all ranks into one output, that of the root; by default in place.
+
+    A list of outputs, of which only that of the root is used, is deprecated, as in PyTorch.
+    """
+    _check_sequence_type(inputs)
+    if outputs is not None:
+        if output is not None:
+            raise ValueError(
+                "'output' and 'outputs' can not be both specified. 'outputs' is deprecated in "
+                "favor of 'output', taking in a single output tensor. The signature of reduce is: "
+                "reduce(inputs, output=None, root=0, op=SUM, streams=None, comms=None)."
+            )
+        output = outputs
+    if not isinstance(output, weir.Array) and isinstance(output, collections.abc.Sequence):
+        warnings.warn(
+            "nccl.reduce with an output tensor list is deprecated. Please specify a single output tensor.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        output = output[root]
+    if output is None:
+        output = inputs[root]
+    ends = [output if i == root else None for i in range(len(inputs))]
+    _check_inputs(inputs, ends, 1, 1)
+    _run("reduce", inputs, ends, inputs[0].numel(), op, root, streams, comms)
+
+
+def broadcast(inputs: Sequence[Any], root: int = 0, streams: Streams = None, comms: Comms = None) -> None:
+    """Copies the array of the root to all others, in place."""
+    _check_sequence_type(inputs)
+    if comms is None and not 0 <= root < len(inputs):
+        raise RuntimeError("invalid root")
+    _check_inputs(inputs, inputs, 1, 1)
+    _run("broadcast", inputs, inputs, inputs[0].numel(), SUM, root, streams, comms)
+
+
+def _rank_count(inputs: Sequence[Any], comms: Comms) -> int:
+    return len(inputs) if not comms else comms[0].ranks
+
+
+def all_gather(inputs: Sequence[Any], outputs: Sequence[Any], streams: Streams = None, comms: Comms = None) -> None:
+    """Writes the inputs of all ranks, one after the other, to each output."""
+    _check_sequence_type(inputs)
+    _check_sequence_type(outputs)
+    _check_inputs(inputs, outputs, _rank_count(inputs, comms), 1)
+    _run("all_gather", inputs, outputs, inputs[0].numel(), SUM, 0, streams, comms)
+
+
+def reduce_scatter(
+    inputs: Sequence[Any], outputs: Sequence[Any], op: int = SUM, streams: Streams = None, comms: Comms = None
+) -> None:
+    """Combines the inputs of all ranks, and writes each rank's part of the result to its output."""
+    _check_sequence_type(inputs)
+    _check_sequence_type(outputs)
+    ranks = _rank_count(inputs, comms)
+    _check_inputs(inputs, outputs, 1, ranks)
+    _run("reduce_scatter", inputs, outputs, inputs[0].numel() // ranks, op, 0, streams, comms)
+
+
+def send(tensor: Any, peer: int, comm: Communicator, stream: Any = None) -> None:
+    """Sends an array to another rank, which receives it by `recv`. Several messages at once need a `group`."""
+    _check_one(tensor, tensor.dtype)
+    _weir._nccl_call("send", tensor.data_ptr(), 0, tensor.numel(), tensor.dtype, SUM, peer, comm, stream)
+
+
+def recv(tensor: Any, peer: int, comm: Communicator, stream: Any = None) -> None:
+    """Receives an array of the same size and type from another rank."""
+    _check_one(tensor, tensor.dtype)
+    _weir._nccl_call("recv", 0, tensor.data_ptr(), tensor.numel(), tensor.dtype, SUM, peer, comm, stream)

@@ -1,0 +1,22 @@
+/*
+ * The state of the stand-in for libnccl, which a test finds by the symbol fake_nccl.
+ */
+#ifndef WEIR_TEST_FAKE_NCCL_H
+#define WEIR_TEST_FAKE_NCCL_H
+
+#include <stddef.h>
+
+typedef struct fake_nccl_state {
+  int calls;              /* so far */
+  int fail_at, fail_with; /* the number of the call that fails, and its result */
+  int pending;            /* how often work is reported as in progress; -1 for ever */
+  int async_error;
+  int live, depth; /* communicators; open groups */
+  int type, op;    /* of the last collective */
+  size_t count;
+  char last[64]; /* the last call */
+} fake_nccl_state;
+
+extern fake_nccl_state fake_nccl;
+
+#endif

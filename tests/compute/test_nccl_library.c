@@ -1,0 +1,285 @@
+/*
+ * Collectives by libnccl, with a stand-in for it, on a software device that claims to be NVIDIA's.
+ */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compute/fake_nccl.h"
+#include "compute/libraries.h"
+#include "support/runtime.h"
+#include "weir/nccl.h"
+
+static fake_nccl_state *fake;
+static int is_old; /* the library of this process has the calls of 2.7 only */
+
+static int setup(void **state) {
+  if (is_cuda())
+    WAIVE_TEST("uses a stand-in for NCCL");
+  if (runtime_setup(state))
+    return -1;
+  collect_messages();
+  d->capabilities |= WEIR_DRIVER_NVIDIA;
+  const char *path = is_old ? WEIR_TEST_NCCL_OLD : WEIR_TEST_NCCL;
+  setenv("WEIR_NCCL_LIBRARY", path, 1);
+  setenv("WEIR_NVML_LIBRARY", "/nowhere", 1);
+  void *library = dlopen(path, RTLD_NOW);
+  assert_non_null(library);
+  fake = dlsym(library, "fake_nccl");
+  assert_non_null(fake);
+  *fake = (fake_nccl_state){.fail_at = -1};
+  return 0;
+}
+
+static int teardown(void **state) {
+  assert_int_equal(fake->live, 0);
+  assert_int_equal(fake->depth, 0);
+  return runtime_teardown(state);
+}
+
+static weir_nccl_comm *make_comm(double timeout_s) {
+  weir_nccl_comm *comm;
+  weir_nccl_options options;
+  weir_nccl_options_init(&options);
+  options.timeout_s = timeout_s;
+  assert_ok(weir_nccl_init_all(1, NULL, &options, &comm));
+  return comm;
+}
+
+static void test_types(void **state) {
+  (void)state;
+  static const struct {
+    weir_dtype dtype;
+    int reduced, moved; /* NCCL's types */
+    size_t factor;
+  } types[] = {{WEIR_UINT8, 1, 1, 1},      {WEIR_INT8, 0, 0, 1},    {WEIR_INT16, -1, 1, 2},
+               {WEIR_INT32, 2, 2, 1},      {WEIR_INT64, 4, 4, 1},   {WEIR_FLOAT16, 6, 6, 1},
+               {WEIR_FLOAT32, 7, 7, 1},    {WEIR_FLOAT64, 8, 8, 1}, {WEIR_COMPLEX64, 7, 7, 2},
+               {WEIR_COMPLEX128, 8, 8, 2}, {WEIR_BOOL, 1, 1, 1},    {WEIR_BFLOAT16, 9, 9, 1}};
+  weir_nccl_comm *comm = make_comm(5);
+  weir_stream stream = new_stream(0);
+  char *memory = device_memory(0, 4096);
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    assert_ok(weir_nccl_broadcast(memory, memory + 2048, 10, types[i].dtype, 0, comm, stream));
+    assert_int_equal(fake->type, types[i].moved);
+    assert_int_equal(fake->count, 10 * types[i].factor);
+    if (types[i].reduced < 0) {
+      assert_error(NOT_SUPPORTED,
+                   weir_nccl_all_reduce(memory, memory, 10, types[i].dtype, WEIR_NCCL_SUM, comm, stream));
+      continue;
+    }
+    assert_ok(weir_nccl_all_reduce(memory, memory, 10, types[i].dtype, WEIR_NCCL_SUM, comm, stream));
+    assert_int_equal(fake->type, types[i].reduced);
+    assert_int_equal(fake->op, types[i].dtype == WEIR_BOOL ? WEIR_NCCL_MAX : WEIR_NCCL_SUM);
+  }
+  int version = 0;
+  assert_ok(weir_nccl_version(&version));
+  assert_int_equal(version, 22907);
+  assert_non_null(weir_nccl_raw(comm));
+  weir_nccl_destroy(comm);
+  free_device_memory(0, memory);
+}
+
+/* Everything once. */
+static weir_status use_all(char *memory, weir_stream stream) {
+  weir_nccl_comm *comm = NULL;
+  weir_nccl_memory info;
+  weir_nccl_memory_init(&info);
+  int version;
+  weir_status status = weir_nccl_version(&version);
+  if (!status)
+    status = weir_nccl_init_all(1, NULL, NULL, &comm);
+  if (status)
+    return status;
+  status = weir_nccl_all_reduce(memory, memory, 1, WEIR_INT32, WEIR_NCCL_SUM, comm, stream);
+  if (!status)
+    status = weir_nccl_reduce(memory, memory, 1, WEIR_INT32, WEIR_NCCL_PROD, 0, comm, stream);
+  if (!status)
+    status = weir_nccl_broadcast(memory, memory, 1, WEIR_INT32, 0, comm, stream);
+  if (!status)
+    status = weir_nccl_all_gather(memory, memory, 1, WEIR_INT32, comm, stream);
+  if (!status)
+    status = weir_nccl_reduce_scatter(memory, memory, 1, WEIR_INT32, WEIR_NCCL_AVG, comm, stream);
+  if (!status)
+    status = weir_nccl_group_start();
+  if (!status) {
+    status = weir_nccl_send(memory, 1, WEIR_INT32, 0, comm, stream);
+    if (!status)
+      status = weir_nccl_recv(memory + 4, 1, WEIR_INT32, 0, comm, stream);
+    weir_status ended = weir_nccl_group_end();
+    status = status ? status : ended;
+  }
+  if (!status)
+    status = weir_nccl_synchronize(comm, stream);
+  if (!status)
+    status = weir_nccl_get_memory(comm, &info);
+  if (!status && !is_old)
+    status = weir_nccl_suspend(comm);
+  if (!status && !is_old)
+    status = weir_nccl_resume(comm);
+  if (!status)
+    status = weir_nccl_finalize(comm);
+  weir_nccl_destroy(comm);
+  return status;
+}
+
+/* Every call of NCCL fails once. Only the end of a communicator can do without. */
+static void test_failing_calls(void **state) {
+  (void)state;
+  weir_stream stream = new_stream(0);
+  char *memory = device_memory(0, 4096);
+  assert_ok(use_all(memory, stream));
+  int calls = fake->calls;
+  assert_in_range(calls, 15, 100);
+  for (int n = 0; n < calls; n++) {
+    *fake = (fake_nccl_state){.fail_at = n, .fail_with = 2};
+    clear_last_error();
+    weir_status status = use_all(memory, stream);
+    if (!status) { /* ncclCommDestroy */
+      assert_int_equal(n, calls - 1);
+      assert_int_equal(messages_with(WEIR_LOG_ERROR, "could not be destroyed"), 1);
+      continue;
+    }
+    assert_int_equal(status, WEIR_ERROR_SYSTEM);
+    assert_non_null(strstr(weir_last_error(), "NCCL Error 2: unhandled system error in nccl"));
+    if (!is_old)
+      assert_non_null(strstr(weir_last_error(), ": details of the failure"));
+    assert_int_equal(fake->live, 0);
+    assert_int_equal(fake->depth, 0);
+  }
+  *fake = (fake_nccl_state){.fail_at = -1};
+  free_device_memory(0, memory);
+}
+
+/* Other ranks that do not come, in calls that do not block. */
+static void test_timeouts(void **state) {
+  (void)state;
+  if (is_old)
+    WAIVE_TEST("the calls of this version block");
+  weir_nccl_comm *comm = make_comm(30);
+  weir_stream stream = new_stream(0);
+  char *memory = device_memory(0, 4096);
+  fake->pending = 20;
+  assert_ok(weir_nccl_all_reduce(memory, memory, 1, WEIR_INT32, WEIR_NCCL_SUM, comm, stream));
+  assert_int_equal(fake->pending, 0);
+  weir_nccl_destroy(comm);
+  comm = make_comm(0.05);
+  fake->pending = -1;
+  assert_error_says(TIMEOUT, "rank 0 of 1 has waited 0.05 s for other ranks in ncclAllReduce",
+                    weir_nccl_all_reduce(memory, memory, 1, WEIR_INT32, WEIR_NCCL_SUM, comm, stream));
+  assert_error_says(TIMEOUT, "in ncclAllReduce", weir_nccl_async_error(comm));
+  weir_nccl_destroy(comm);
+  assert_string_equal(fake->last, "ncclCommAbort");
+  weir_nccl_options options;
+  weir_nccl_options_init(&options);
+  options.timeout_s = 0.05;
+  assert_error_says(TIMEOUT, "in ncclCommInitRank", weir_nccl_init_all(1, NULL, &options, &comm));
+
+  /* A stream that does not end. */
+  fake->pending = 0;
+  comm = make_comm(0.05);
+  struct held *held = hold(stream);
+  assert_error_says(TIMEOUT, "has waited 0.05 s for its stream", weir_nccl_synchronize(comm, stream));
+  let_go(held);
+  weir_nccl_destroy(comm);
+  free_device_memory(0, memory);
+}
+
+static void test_async_error(void **state) {
+  (void)state;
+  weir_nccl_comm *comm = make_comm(5);
+  assert_ok(weir_nccl_async_error(comm));
+  fake->async_error = 6;
+  assert_error_says(REMOTE, "NCCL Error 6", weir_nccl_async_error(comm));
+  fake->async_error = 0;
+  assert_error_says(REMOTE, "NCCL Error 6", weir_nccl_async_error(comm)); /* it stays */
+  assert_ok(weir_nccl_abort(comm));
+  weir_nccl_destroy(comm);
+  comm = make_comm(5);
+  assert_ok(weir_nccl_abort(comm));
+  assert_int_equal(fake->live, 0);
+  assert_error_says(REMOTE, "rank 0 has aborted", weir_nccl_async_error(comm));
+  weir_nccl_destroy(comm);
+}
+
+/* The summary of device 0 has a line with this text; NULL means that no communicator is in it. */
+static void check_books(const char *text) {
+  weir_allocator *allocator;
+  static char summary[16384];
+  weir_outside_memory list[2];
+  size_t length, count;
+  assert_ok(weir_default_allocator(&allocator));
+  assert_ok(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_FULL, summary, sizeof summary, &length));
+  assert_int_equal(length, strlen(summary));
+  assert_ok(weir_outside_memory_list(0, list, 2, &count));
+  assert_int_equal(count, text ? 1 : 0);
+  if (!text) {
+    assert_null(strstr(summary, "NCCL"));
+    return;
+  }
+  const char *line = strstr(summary, "| NCCL communicator ");
+  assert_non_null(line);
+  assert_non_null(strstr(line, text));
+  assert_ok(weir_outside_memory_list(1, list, 2, &count));
+  assert_int_equal(count, 0);
+}
+
+static void test_memory(void **state) {
+  (void)state;
+  weir_nccl_comm *comm = make_comm(5);
+  weir_nccl_memory memory;
+  weir_nccl_memory_init(&memory);
+  assert_ok(weir_nccl_get_memory(comm, &memory));
+  assert_int_equal(memory.is_exact, !is_old);
+  if (!is_old) {
+    assert_int_equal(memory.device_bytes, 128 << 20);
+    assert_int_equal(memory.suspendable_bytes, 100 << 20);
+    check_books(", rank 0 of 1: 128.00 MiB");
+    assert_int_equal(memory.is_suspended, 0);
+    assert_ok(weir_nccl_suspend(comm));
+    assert_ok(weir_nccl_get_memory(comm, &memory));
+    assert_int_equal(memory.is_suspended, 1);
+    check_books(", rank 0 of 1, suspended: 28.00 MiB");
+    assert_ok(weir_nccl_resume(comm));
+  } else {
+    assert_int_equal(memory.device_bytes, 0); /* the stand-in takes none */
+    assert_error_says(NOT_SUPPORTED, "older than 2.29.7", weir_nccl_suspend(comm));
+  }
+  weir_nccl_destroy(comm);
+  check_books(NULL);
+}
+
+static void test_shutdown(void **state) {
+  (void)state;
+  weir_nccl_comm *comm = make_comm(5);
+  shut_down_clean();
+  assert_int_equal(fake->live, 0);
+  assert_error(BAD_STATE, weir_nccl_async_error(comm));
+  weir_nccl_destroy(comm);
+}
+
+/* The functions of a library are found once in a process. */
+static void test_old_library(void **state) {
+  (void)state;
+  if (is_old)
+    skip();
+  pid_t child = fork();
+  if (!child) {
+    execl("/proc/self/exe", "test", "old", NULL);
+    _exit(99);
+  }
+  assert_int_equal(child_outcome(child), 0);
+}
+
+int main(int count, char **arguments) {
+  (void)arguments;
+  is_old = count > 1;
+  runtime_need_device();
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+  const struct CMUnitTest tests[] = {
+      TEST(test_types),  TEST(test_failing_calls), TEST(test_timeouts),    TEST(test_async_error),
+      TEST(test_memory), TEST(test_shutdown),      TEST(test_old_library),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
