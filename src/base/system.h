@@ -1,11 +1,13 @@
 /*
- * Calls of the operating system that WASI lacks. There, those that return a descriptor fail with ENOSYS.
+ * Calls of the operating system that WASI lacks. There, those that return a descriptor fail with ENOSYS. Elsewhere they
+ * raise the process's limit of open files, where it keeps them from succeeding.
  */
 #ifndef WEIR_BASE_SYSTEM_H
 #define WEIR_BASE_SYSTEM_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A second descriptor of the same open file, closed on exec; -1 with errno set on failure. */
 int weir__descriptor_copy(int descriptor);
@@ -14,6 +16,23 @@ int weir__descriptor_copy(int descriptor);
  * failure. */
 int weir__process_open(int process);
 int weir__process_take_descriptor(int process_descriptor, int number);
+
+/* When a process started, in clock ticks since boot; false, with errno set, if it does not exist or is hidden. */
+bool weir__process_start_time(int process, uint64_t *ticks);
+
+/* Whether a process has ended. True for a zombie too: its memory and its devices are gone. */
+bool weir__process_has_ended(int process);
+
+/* Opens a file that another process has open; -1 with errno set on failure, ENOENT if the file's name does not begin
+ * with `name`. The kernel allows it for processes of the same user, also where it forbids taking a descriptor. */
+int weir__process_open_file(int process, int number, const char *name);
+
+/* After a call has failed with EMFILE: doubles the process's limit of open files, up to the hard limit. False, with
+ * errno as before, if that is not possible. */
+bool weir__descriptors_raise_limit(void);
+
+/* The number of descriptors that the process may have open at present. */
+size_t weir__descriptors_limit(void);
 
 /* Fills memory with random bytes of the system, without waiting for them; false, with errno set, if it has none yet. */
 bool weir__random_bytes(void *bytes, size_t size);
