@@ -1,0 +1,282 @@
+/*
+ * Memory that was received from other processes (weir_ipc_receive). The allocator's ipc_lock is held, unless a comment
+ * says otherwise.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/events.h"
+#include "alloc/ipc.h"
+#include "base/thread.h"
+#include "driver/call.h"
+
+/* The references of a process that memory was received from. */
+typedef struct weir__sender weir__sender;
+struct weir__sender {
+  weir__sender *next;
+  weir__process_identity process;
+  int32_t file; /* of the references, in that process */
+  size_t uses;
+  weir__references *references;
+};
+
+/* A message that was received. */
+typedef struct weir__received weir__received;
+struct weir__received {
+  weir__received *next;
+  int device;
+  uint64_t address;
+  void *base; /* that was opened; NULL for memory of this process */
+  weir__sender *sender;
+  weir__reference_name reference;
+  bool is_released; /* but its stream was being captured, so it has to wait for a collection */
+  weir_cu_stream stream;
+};
+
+static weir__process_identity this_process(void) { return weir__process_identity_of(weir__process_id()); }
+
+/* ---- Messages. No lock is held ---- */
+
+weir_status weir__ipc_read_message(const char *who, const void *bytes, size_t length, weir__ipc_message *message) {
+  if (length < sizeof *message)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated: %zu bytes", who, length);
+  memcpy(message, bytes, sizeof *message);
+  if (memcmp(message->magic, WEIR__IPC_MESSAGE_MAGIC, sizeof message->magic) != 0)
+    return weir__fail(WEIR_ERROR_BAD_DATA,
+                      "%s: not a handle of weir_ipc_send; weir_ipc_open opens those of "
+                      "weir_ipc_share",
+                      who);
+  if (message->name_length != length - sizeof *message || message->reference.slot >= WEIR__REFERENCES_MOST)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", who);
+  return WEIR_OK;
+}
+
+/* ---- Senders ---- */
+
+static void drop_sender(weir_allocator *allocator, weir__sender *sender) {
+  if (--sender->uses)
+    return;
+  weir__sender **at = &allocator->senders;
+  while (*at != sender)
+    at = &(*at)->next;
+  *at = sender->next;
+  weir__references_close(sender->references);
+  free(sender);
+}
+
+static weir_status find_sender(const char *who, weir_allocator *allocator, const weir__reference_name *name,
+                               weir__sender **found) {
+  weir__sender *sender = allocator->senders;
+  while (sender && (sender->process != name->sender || sender->file != name->file))
+    sender = sender->next;
+  if (!sender) {
+    weir__references *references = weir__references_open(name);
+    if (!references)
+      return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot open the references of the sender, process %d: %s", who,
+                        weir__process_of(name->sender),
+                        errno == ESRCH ? "it has ended, or has destroyed its allocator" : strerror(errno));
+    sender = calloc(1, sizeof *sender);
+    if (!sender) {
+      weir__references_close(references);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    }
+    *sender = (weir__sender){
+        .next = allocator->senders, .process = name->sender, .file = name->file, .references = references};
+    allocator->senders = sender;
+  }
+  sender->uses++;
+  *found = sender;
+  return WEIR_OK;
+}
+
+/* ---- Receive ---- */
+
+/* Makes the stream wait for the sender's work. */
+static weir_cu_result wait_for_sender(weir_driver *driver, const weir__ipc_message *message, weir_cu_stream stream) {
+  weir_cu_event event;
+  weir_cu_result r = driver->IpcOpenEventHandle(driver, &event, message->event);
+  if (r)
+    return r;
+  r = driver->StreamWaitEvent(driver, stream, event, 0);
+  driver->EventDestroy(driver, event);
+  return r;
+}
+
+/* The memory of a message of this process, which the driver cannot open here. Its work is ordered by waiting for it:
+ * the driver cannot open the event either. */
+static weir_cu_result wait_for_self(weir_driver *driver) { return driver->CtxSynchronize(driver); }
+
+static weir_status open_memory(const char *who, weir__heap *heap, const weir__ipc_message *message, const void *name,
+                               weir_cu_stream stream, weir__received *made) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  weir_status status;
+  bool is_own = message->reference.sender == this_process();
+  made->address = message->address;
+  if (!is_own) {
+    status = weir__ipc_open(who, heap, name, (size_t)message->name_length, &made->base);
+    if (status)
+      return status;
+    made->address = (uint64_t)made->base + message->offset;
+  }
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  weir__mutex_unlock(&heap->lock);
+  if (!r) {
+    if (message->has_event)
+      r = is_own ? wait_for_self(driver) : wait_for_sender(driver, message, stream);
+    weir__heap_leave(heap, previous);
+  }
+  if (!r)
+    return WEIR_OK;
+  if (made->base)
+    weir__ipc_close(who, heap->allocator, made->base);
+  return weir__driver_status(driver, r, who, "cuStreamWaitEvent");
+}
+
+static weir_status receive(const char *who, weir__heap *heap, const weir__ipc_message *message, const void *name,
+                           weir_cu_stream stream, weir__received **received) {
+  weir_allocator *allocator = heap->allocator;
+  weir__process_identity self = this_process();
+  weir__received *made = calloc(1, sizeof *made);
+  if (!made)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  *made = (weir__received){.device = heap->device, .reference = message->reference, .stream = stream};
+  weir_status status = find_sender(who, allocator, &message->reference, &made->sender);
+  if (status)
+    goto free_made;
+  if (!weir__reference_hold(made->sender->references, &message->reference, self)) {
+    status = weir__fail(WEIR_ERROR_BAD_STATE,
+                        "%s: the message from process %d has been received before, was canceled, or has expired", who,
+                        weir__process_of(message->reference.sender));
+    goto drop_sender;
+  }
+  status = open_memory(who, heap, message, name, stream, made);
+  if (status)
+    goto return_reference;
+  made->next = allocator->received;
+  allocator->received = made;
+  *received = made;
+  return WEIR_OK;
+
+return_reference:
+  weir__reference_return(made->sender->references, &message->reference, self);
+drop_sender:
+  drop_sender(allocator, made->sender);
+free_made:
+  free(made);
+  return status;
+}
+
+weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *bytes, size_t length,
+                             weir_cu_stream stream, void **pointer, uint64_t *size) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(bytes);
+  WEIR__CHECK_ARGUMENT(pointer);
+  weir__ipc_message message;
+  weir__received *received = NULL;
+  weir_status status = weir__ipc_read_message(__func__, bytes, length, &message);
+  if (!status)
+    status = weir__driver_check_stream(__func__, allocator->driver, stream);
+  if (status)
+    return status;
+  weir__mutex_lock(&allocator->ipc_lock);
+  status = receive(__func__, heap, &message, (const char *)bytes + sizeof message, stream, &received);
+  if (!status) {
+    *pointer = (void *)received->address;
+    if (size)
+      *size = message.bytes;
+  }
+  weir__mutex_unlock(&allocator->ipc_lock);
+  return status;
+}
+
+/* ---- Release ---- */
+
+/* Waits for the work of the stream, which may use the memory. False, and *r is WEIR_CU_SUCCESS, during a capture. */
+static bool wait_for_work(weir__heap *heap, weir_cu_stream stream, weir_cu_result *r) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  bool captured = false;
+  weir__mutex_lock(&heap->lock);
+  *r = weir__heap_enter(heap, &previous);
+  captured = !*r && (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream));
+  weir__mutex_unlock(&heap->lock);
+  if (*r)
+    return false;
+  if (!captured)
+    *r = driver->StreamSynchronize(driver, stream);
+  weir__heap_leave(heap, previous);
+  return !captured && !*r;
+}
+
+/* Ends a reference that is in the list at *at, unless its stream is being captured. */
+static weir_status release(const char *who, weir_allocator *allocator, weir__received **at) {
+  weir__received *received = *at;
+  weir_cu_result r;
+  if (!wait_for_work(&allocator->heaps[received->device], received->stream, &r)) {
+    received->is_released = !r;
+    return weir__driver_status(allocator->driver, r, who, "cuStreamSynchronize");
+  }
+  weir_status status = received->base ? weir__ipc_close(who, allocator, received->base) : WEIR_OK;
+  if (status)
+    return status;
+  weir__reference_end(received->sender->references, &received->reference, this_process());
+  *at = received->next;
+  drop_sender(allocator, received->sender);
+  free(received);
+  return WEIR_OK;
+}
+
+weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
+  if (status)
+    return status;
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir__received **at = &allocator->received;
+  while (*at && ((*at)->address != (uint64_t)pointer || (*at)->is_released))
+    at = &(*at)->next;
+  if (*at) {
+    (*at)->stream = stream;
+    status = release(__func__, allocator, at);
+  } else
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no memory at %p was received", __func__, pointer);
+  weir__mutex_unlock(&allocator->ipc_lock);
+  return status;
+}
+
+weir_status weir__received_collect(const char *who, weir_allocator *allocator) {
+  weir_status first = WEIR_OK;
+  weir__mutex_lock(&allocator->ipc_lock);
+  for (weir__received **at = &allocator->received; *at;) {
+    weir__received *received = *at;
+    weir_status status = received->is_released ? release(who, allocator, at) : WEIR_OK;
+    if (!first)
+      first = status;
+    if (*at == received)
+      at = &received->next;
+  }
+  weir__mutex_unlock(&allocator->ipc_lock);
+  return first;
+}
+
+void weir__received_clear(weir_allocator *allocator) {
+  weir_driver *driver = allocator->driver;
+  weir_cu_context previous;
+  while (allocator->received) {
+    weir__received *received = allocator->received;
+    weir__heap *heap = &allocator->heaps[received->device];
+    allocator->received = received->next;
+    if (!weir__heap_enter(heap, &previous)) {
+      driver->CtxSynchronize(driver);
+      weir__heap_leave(heap, previous);
+    }
+    if (received->base)
+      weir__ipc_close("weir_allocator_destroy", allocator, received->base);
+    weir__reference_end(received->sender->references, &received->reference, this_process());
+    drop_sender(allocator, received->sender);
+    free(received);
+  }
+}
