@@ -139,6 +139,9 @@ static weir_status receive(const char *who, weir__heap *heap, const weir__ipc_me
                            weir_cu_stream stream, weir__received **received) {
   weir_allocator *allocator = heap->allocator;
   weir__process_identity self = this_process();
+  if (!self)
+    return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot read /proc/self/stat, by which the sender recognizes this process",
+                      who);
   weir__received *made = calloc(1, sizeof *made);
   if (!made)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
@@ -194,31 +197,34 @@ weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *
 
 /* ---- Release ---- */
 
-/* Waits for the work of the stream, which may use the memory. False, and *r is WEIR_CU_SUCCESS, during a capture. */
-static bool wait_for_work(weir__heap *heap, weir_cu_stream stream, weir_cu_result *r) {
+/* Waits for the work of a stream, which may use the memory. *captured is set if it cannot, because of a capture. No lock
+ * is held, since this may take long. */
+static weir_status wait_for_work(const char *who, weir__heap *heap, weir_cu_stream stream, bool *captured) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
-  bool captured = false;
   weir__mutex_lock(&heap->lock);
-  *r = weir__heap_enter(heap, &previous);
-  captured = !*r && (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream));
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  *captured = !r && (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream));
   weir__mutex_unlock(&heap->lock);
-  if (*r)
-    return false;
-  if (!captured)
-    *r = driver->StreamSynchronize(driver, stream);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuCtxSetCurrent");
+  if (!*captured)
+    r = driver->StreamSynchronize(driver, stream);
   weir__heap_leave(heap, previous);
-  return !captured && !*r;
+  return weir__driver_status(driver, r, who, "cuStreamSynchronize");
 }
 
-/* Ends a reference that is in the list at *at, unless its stream is being captured. */
-static weir_status release(const char *who, weir_allocator *allocator, weir__received **at) {
+/* The link to a message at an address, released or not. To a NULL pointer if there is none. */
+static weir__received **find_received(weir_allocator *allocator, uint64_t address, bool is_released) {
+  weir__received **at = &allocator->received;
+  while (*at && ((*at)->address != address || (*at)->is_released != is_released))
+    at = &(*at)->next;
+  return at;
+}
+
+/* Ends the reference of the message at *at, whose work is done. */
+static weir_status end_received(const char *who, weir_allocator *allocator, weir__received **at) {
   weir__received *received = *at;
-  weir_cu_result r;
-  if (!wait_for_work(&allocator->heaps[received->device], received->stream, &r)) {
-    received->is_released = !r;
-    return weir__driver_status(allocator->driver, r, who, "cuStreamSynchronize");
-  }
   weir_status status = received->base ? weir__ipc_close(who, allocator, received->base) : WEIR_OK;
   if (status)
     return status;
@@ -229,37 +235,53 @@ static weir_status release(const char *who, weir_allocator *allocator, weir__rec
   return WEIR_OK;
 }
 
-weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
+/* Releases one message at an address. Those of one address are equal, so it does not matter which one it is, nor that
+ * the lock is released meanwhile. *captured is set if it has to wait for a collection. No lock is held. */
+static weir_status release(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream,
+                           bool is_released, bool *captured) {
+  weir__mutex_lock(&allocator->ipc_lock);
+  const weir__received *received = *find_received(allocator, address, is_released);
+  weir__heap *heap = received ? &allocator->heaps[received->device] : NULL;
+  weir__mutex_unlock(&allocator->ipc_lock);
+  weir_status status = heap ? wait_for_work(who, heap, stream, captured) : WEIR_OK;
   if (status)
     return status;
   weir__mutex_lock(&allocator->ipc_lock);
-  weir__received **at = &allocator->received;
-  while (*at && ((*at)->address != (uint64_t)pointer || (*at)->is_released))
-    at = &(*at)->next;
-  if (*at) {
+  weir__received **at = find_received(allocator, address, is_released);
+  if (!*at) {
+    if (!is_released) /* otherwise another thread has collected it */
+      status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no memory at %p was received", who, (void *)address);
+  } else if (!*captured)
+    status = end_received(who, allocator, at);
+  else {
+    (*at)->is_released = true;
     (*at)->stream = stream;
-    status = release(__func__, allocator, at);
-  } else
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no memory at %p was received", __func__, pointer);
+  }
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
 
+weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  bool captured = false;
+  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
+  return status ? status : release(__func__, allocator, (uint64_t)pointer, stream, false, &captured);
+}
+
 weir_status weir__received_collect(const char *who, weir_allocator *allocator) {
-  weir_status first = WEIR_OK;
-  weir__mutex_lock(&allocator->ipc_lock);
-  for (weir__received **at = &allocator->received; *at;) {
-    weir__received *received = *at;
-    weir_status status = received->is_released ? release(who, allocator, at) : WEIR_OK;
-    if (!first)
-      first = status;
-    if (*at == received)
-      at = &received->next;
+  for (;;) {
+    weir__mutex_lock(&allocator->ipc_lock);
+    const weir__received *received = allocator->received;
+    while (received && !received->is_released)
+      received = received->next;
+    uint64_t address = received ? received->address : 0;
+    weir_cu_stream stream = received ? received->stream : NULL;
+    weir__mutex_unlock(&allocator->ipc_lock);
+    bool captured = false;
+    weir_status status = received ? release(who, allocator, address, stream, true, &captured) : WEIR_OK;
+    if (status || !received || captured)
+      return status;
   }
-  weir__mutex_unlock(&allocator->ipc_lock);
-  return first;
 }
 
 void weir__received_clear(weir_allocator *allocator) {

@@ -223,9 +223,10 @@ static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stre
                           weir_cu_ipc_event_handle *handle) {
   weir_driver *driver = heap->allocator->driver;
   *event = NULL;
-  int can = 0;
-  if (heap->sent.events < WEIR__SENT_EVENTS_MOST &&
-      !driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, heap->device) && can &&
+  int can = 1;
+  if (driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, heap->device))
+    can = 1; /* an older driver, which does not know the attribute */
+  if (heap->sent.events < WEIR__SENT_EVENTS_MOST && can &&
       !driver->EventCreate(driver, event,
                            WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING | WEIR_CU_EVENT_BLOCKING_SYNC)) {
     if (!driver->IpcGetEventHandle(driver, handle, *event) && !driver->EventRecord(driver, *event, stream))

@@ -171,8 +171,9 @@ static void test_several(void **state) {
 
 /* ---- Processes that are killed ---- */
 
-/* Kills the process within the nth driver call after the order. */
+/* Kills this process, or the other one, within the nth driver call. */
 static int calls_left = -1;
+static bool kills_peer;
 
 static weir_cu_result (*next_open)(weir_driver *, weir_cu_deviceptr *, weir_cu_ipc_mem_handle, unsigned);
 static weir_cu_result (*next_close)(weir_driver *, weir_cu_deviceptr);
@@ -185,7 +186,11 @@ static weir_cu_result (*next_synchronize)(weir_driver *, weir_cu_stream);
 static weir_cu_result (*next_unmap)(weir_driver *, weir_cu_deviceptr, size_t);
 
 static void maybe_die(void) {
-  if (calls_left >= 0 && calls_left-- == 0)
+  if (calls_left < 0 || calls_left-- != 0)
+    return;
+  if (kills_peer)
+    peer_kill();
+  else
     kill(getpid(), SIGKILL);
 }
 
@@ -225,8 +230,7 @@ static weir_cu_result die_unmap(weir_driver *s, weir_cu_deviceptr p, size_t n) {
 
 #define INTERPOSE(entry, name) (next_##name = faults->entry, faults->entry = die_##name)
 
-/* Dies within a driver call; lives if it makes fewer. */
-static void child_dies(void) {
+static void interpose(void) {
   INTERPOSE(IpcOpenMemHandle, open);
   INTERPOSE(IpcCloseMemHandle, close);
   INTERPOSE(MemImportFromShareableHandle, import);
@@ -235,6 +239,11 @@ static void child_dies(void) {
   INTERPOSE(StreamWaitEvent, wait);
   INTERPOSE(StreamSynchronize, synchronize);
   INTERPOSE(MemUnmap, unmap);
+}
+
+/* Dies within a driver call; lives if it makes fewer. */
+static void child_dies(void) {
+  interpose();
   int nth = (int)hear_any();
   weir_ipc_handle *handle = hear_handle();
   calls_left = nth;
@@ -358,6 +367,42 @@ static void test_killed_sender(void **state) {
     assert_null(allocator->senders);
     close_all();
   }
+}
+
+/* The sender is killed within each driver call of the receiver, which succeeds or fails, and keeps nothing. */
+static void test_killed_meanwhile(void **state) {
+  (void)state;
+  int failures = 0;
+  for (size_t i = 0; i < 2; i++) {
+    bool alive = false;
+    for (int nth = 0; !alive && nth < 50; nth++) {
+      with_peer("sends", confs[i]);
+      hear_any();
+      const weir_ipc_handle *handle = hear_handle();
+      void *a = NULL;
+      interpose();
+      kills_peer = true;
+      calls_left = nth;
+      if (try_receive(handle, &a))
+        failures++;
+      else
+        release(a);
+      alive = calls_left >= 0;
+      calls_left = -1;
+      kills_peer = false;
+      peer_kill();
+      close(peer_socket);
+      assert_int_equal(soft_census().mappings, 0);
+      assert_int_equal(soft_census().ipc_mappings, 0);
+      assert_int_equal(soft_census().handles, 0);
+      assert_int_equal(soft_census().reservations, 0);
+      assert_null(allocator->senders);
+      assert_null(allocator->received);
+      close_all();
+    }
+    assert_true(alive);
+  }
+  assert_true(failures > 0);
 }
 
 /* A receiver that ends without releasing anything. */
@@ -626,6 +671,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_killed_before, ipc_teardown),
       cmocka_unit_test_teardown(test_memory_of_the_dead_serves_requests, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_sender, ipc_teardown),
+      cmocka_unit_test_teardown(test_killed_meanwhile, ipc_teardown),
       cmocka_unit_test_teardown(test_left_open, ipc_teardown),
       cmocka_unit_test_teardown(test_own_memory, ipc_teardown),
       cmocka_unit_test_teardown(test_cancel, ipc_teardown),
