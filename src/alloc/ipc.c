@@ -427,7 +427,7 @@ static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) 
   return !r;
 }
 
-weir_status weir__ipc_open(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base) {
+weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base) {
   weir_allocator *allocator = heap->allocator;
   weir_status status = WEIR_OK;
   weir_cu_context previous;
@@ -463,7 +463,7 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
   WEIR__CHECK_ARGUMENT(bytes);
   WEIR__CHECK_ARGUMENT(base);
   weir__mutex_lock(&allocator->ipc_lock);
-  weir_status status = weir__ipc_open(__func__, heap, bytes, length, base);
+  weir_status status = weir__ipc_open_handle(__func__, heap, bytes, length, base);
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
@@ -495,7 +495,7 @@ static weir_cu_result close_memory(weir__heap *heap, const weir__ipc *open) {
   return r;
 }
 
-weir_status weir__ipc_close(const char *who, weir_allocator *allocator, void *base) {
+weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base) {
   weir_status status = WEIR_OK;
   weir_cu_context previous;
   weir__ipc **at = &allocator->ipc;
@@ -525,7 +525,7 @@ weir_status weir__ipc_close(const char *who, weir_allocator *allocator, void *ba
 weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir__mutex_lock(&allocator->ipc_lock);
-  weir_status status = weir__ipc_close(__func__, allocator, base);
+  weir_status status = weir__ipc_close_handle(__func__, allocator, base);
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }

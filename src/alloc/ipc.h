@@ -43,8 +43,8 @@ weir_status weir__ipc_check_room(const char *who, const weir_ipc_handle *handle,
 void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by);
 
 /* weir_ipc_open and weir_ipc_close. ipc_lock is held. */
-weir_status weir__ipc_open(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base);
-weir_status weir__ipc_close(const char *who, weir_allocator *allocator, void *base);
+weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base);
+weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base);
 
 /* ---- Messages: memory that is sent with a reference ---- */
 

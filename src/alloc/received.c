@@ -115,7 +115,7 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
   bool is_own = message->reference.sender == this_process();
   made->address = message->address;
   if (!is_own) {
-    status = weir__ipc_open(who, heap, name, (size_t)message->name_length, &made->base);
+    status = weir__ipc_open_handle(who, heap, name, (size_t)message->name_length, &made->base);
     if (status)
       return status;
     made->address = (uint64_t)made->base + message->offset;
@@ -131,7 +131,7 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
   if (!r)
     return WEIR_OK;
   if (made->base)
-    weir__ipc_close(who, heap->allocator, made->base);
+    weir__ipc_close_handle(who, heap->allocator, made->base);
   return weir__driver_status(driver, r, who, "cuStreamWaitEvent");
 }
 
@@ -225,7 +225,7 @@ static weir__received **find_received(weir_allocator *allocator, uint64_t addres
 /* Ends the reference of the message at *at, whose work is done. */
 static weir_status end_received(const char *who, weir_allocator *allocator, weir__received **at) {
   weir__received *received = *at;
-  weir_status status = received->base ? weir__ipc_close(who, allocator, received->base) : WEIR_OK;
+  weir_status status = received->base ? weir__ipc_close_handle(who, allocator, received->base) : WEIR_OK;
   if (status)
     return status;
   weir__reference_end(received->sender->references, &received->reference, this_process());
@@ -296,7 +296,7 @@ void weir__received_clear(weir_allocator *allocator) {
       weir__heap_leave(heap, previous);
     }
     if (received->base)
-      weir__ipc_close("weir_allocator_destroy", allocator, received->base);
+      weir__ipc_close_handle("weir_allocator_destroy", allocator, received->base);
     weir__reference_end(received->sender->references, &received->reference, this_process());
     drop_sender(allocator, received->sender);
     free(received);
