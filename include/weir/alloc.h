@@ -244,6 +244,15 @@ typedef struct weir_moving_stats {
   int64_t unmovable_partial_bytes, unmovable_fixed_bytes, unmovable_busy_bytes, unmovable_pool_bytes;
 } weir_moving_stats;
 
+/* Memory that was sent to other processes (weir/ipc.h). */
+typedef struct weir_ipc_stats {
+  int64_t references;       /* messages that other processes may still receive, or that they hold */
+  int64_t limbo_blocks;     /* blocks that were freed while other processes have references: now, ... */
+  int64_t limbo_bytes;      /* ... their bytes, ... */
+  int64_t limbo_bytes_peak; /* ... and those at most. They are active, and not allocated */
+  int64_t lost_references;  /* that ended because a process had ended, or because a message expired */
+} weir_ipc_stats;
+
 typedef struct weir_allocator_stats {
   size_t size; /* sizeof(weir_allocator_stats) */
   weir_stat allocation[WEIR_STAT_KINDS];
@@ -265,6 +274,7 @@ typedef struct weir_allocator_stats {
   weir_stat oversize_segments;
   int64_t num_oom_rejections; /* requests that throw_on_cudamalloc_oom refused before a call of the driver */
   weir_moving_stats moving;
+  weir_ipc_stats ipc;
 } weir_allocator_stats;
 
 void weir_allocator_stats_init(weir_allocator_stats *stats);

@@ -682,6 +682,7 @@ static PyMethodDef methods[] = {
      "share($self, /)\n--\n\n"
      "Returns a tuple that another process passes to open_shared() to access the same memory. Waits for pending\n"
      "work. The memory must be kept while the other process uses it."},
+    {"__reduce_ex__", pyweir_buffer_reduce, METH_O, NULL},
     {"__dlpack__", PYWEIR_FAST_KEYWORDS(pyweir_buffer_dlpack),
      "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "Exports the memory to another library as a DLPack capsule."},

@@ -5,18 +5,33 @@
 
 #include <stdlib.h>
 
+/* The buffer that owns the memory, if it can be shared; NULL with an exception set if it cannot. */
+static pyweir_buffer *shareable(pyweir_buffer *buffer) {
+  pyweir_buffer *root = pyweir_buffer_root(buffer);
+  if (pyweir_buffer_check(buffer) != 0)
+    return NULL;
+  if (root->owner == PYWEIR_OWNS_DEVICE && root->pointer)
+    return root;
+  PyErr_SetString(PyExc_ValueError, root->owner == PYWEIR_OWNS_SHARED
+                                        ? "memory that was received from another process cannot be sent to a third "
+                                          "one; copy it first"
+                                        : "only memory of empty() can be shared");
+  return NULL;
+}
+
+/* Builds (device, name, bytes, offset) from a handle of the root. `offset` is that of the root in the shared memory. */
+static PyObject *handle_tuple(const pyweir_buffer *buffer, const pyweir_buffer *root, const weir_ipc_handle *handle) {
+  size_t within = (size_t)((char *)buffer->pointer - (char *)root->pointer);
+  return Py_BuildValue("iy#nn", buffer->stream.device, handle->bytes, (Py_ssize_t)handle->length,
+                       (Py_ssize_t)buffer->bytes, (Py_ssize_t)(handle->offset + within));
+}
+
 /* Returns (device, name, bytes, offset), from which another process opens the memory. */
 PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused) {
   (void)unused;
-  pyweir_buffer *buffer = (pyweir_buffer *)self, *root = pyweir_buffer_root(buffer);
-  if (pyweir_buffer_check(buffer) != 0)
-    return NULL;
-  if (root->owner != PYWEIR_OWNS_DEVICE || !root->pointer) {
-    PyErr_SetString(PyExc_ValueError, "only memory of empty() can be shared");
-    return NULL;
-  }
+  pyweir_buffer *buffer = (pyweir_buffer *)self, *root = shareable(buffer);
   /* The work of the two processes is not ordered, so the contents must be complete now. */
-  if (pyweir_buffer_wait(buffer) != 0)
+  if (!root || pyweir_buffer_wait(buffer) != 0)
     return NULL;
   weir_ipc_handle *handle = calloc(1, sizeof *handle);
   if (!handle)
@@ -24,15 +39,146 @@ PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused) {
   handle->size = sizeof *handle;
   weir_status status;
   PYWEIR_CALL(status, weir_ipc_share(pyweir_allocator(), root->pointer, handle));
-  PyObject *result = NULL;
-  if (pyweir_check(status) == 0) {
-    size_t within = (size_t)((char *)buffer->pointer - (char *)root->pointer);
-    result = Py_BuildValue("iy#nn", buffer->stream.device, handle->bytes, (Py_ssize_t)handle->length,
-                           (Py_ssize_t)buffer->bytes, (Py_ssize_t)(handle->offset + within));
-  }
+  PyObject *result = pyweir_check(status) == 0 ? handle_tuple(buffer, root, handle) : NULL;
   free(handle);
   return result;
 }
+
+/* ---- Memory that is counted ---- */
+
+/* Orders the work of the buffer's stream by an event, and waits for the current stream if that is another one: a queue
+ * pickles in a thread of its own, whose current stream is not that of the program. Called without the GIL. */
+static weir_status send_memory(void *pointer, weir_stream stream, weir_ipc_handle *handle) {
+  weir_stream current;
+  weir_cu_stream raw = NULL;
+  weir_status status = weir_stream_current(stream.device, &current);
+  if (status == WEIR_OK && !weir_stream_equal(current, stream))
+    status = weir_stream_synchronize(current);
+  if (status == WEIR_OK)
+    status = pyweir_raw_stream(stream, &raw);
+  return status == WEIR_OK ? weir_ipc_send(pyweir_allocator(), pointer, raw, NULL, handle) : status;
+}
+
+static PyObject *send_buffer(PyObject *module, PyObject *object) {
+  (void)module;
+  if (!PYWEIR_IS_BUFFER(object)) {
+    PyErr_Format(PyExc_TypeError, "expected a Buffer, got %.100s", Py_TYPE(object)->tp_name);
+    return NULL;
+  }
+  pyweir_buffer *buffer = (pyweir_buffer *)object, *root = shareable(buffer);
+  weir_ipc_handle *handle = root ? calloc(1, sizeof *handle) : NULL;
+  if (!handle)
+    return root ? PyErr_NoMemory() : NULL;
+  handle->size = sizeof *handle;
+  weir_status status;
+  PYWEIR_CALL(status, send_memory(root->pointer, root->stream, handle));
+  PyObject *result = pyweir_check(status) == 0 ? handle_tuple(buffer, root, handle) : NULL;
+  if (!result && status == WEIR_OK)
+    PYWEIR_CALL(status, weir_ipc_cancel(pyweir_allocator(), handle->bytes, handle->length));
+  free(handle);
+  return result;
+}
+
+PyObject *pyweir_buffer_reduce(PyObject *self, PyObject *protocol) {
+  (void)protocol;
+  PyObject *module = PyImport_ImportModule("weir.memory");
+  PyObject *result = module ? PyObject_CallMethod(module, "_reduce_buffer", "O", self) : NULL;
+  Py_XDECREF(module);
+  return result;
+}
+
+typedef struct received {
+  void *pointer;
+  weir_stream stream;
+} received;
+
+/* Without the GIL. During a capture, weir_ipc_release does not wait, and neither does this. */
+static weir_status release(const received *memory) {
+  weir_stream current;
+  weir_cu_stream raw = NULL;
+  int capturing = 0;
+  weir_status status = weir_stream_current(memory->stream.device, &current);
+  if (status == WEIR_OK && !weir_stream_equal(current, memory->stream))
+    status = weir_stream_is_capturing(current, &capturing);
+  if (status == WEIR_OK && !capturing)
+    status = weir_stream_synchronize(current);
+  if (status == WEIR_OK)
+    status = pyweir_raw_stream(memory->stream, &raw);
+  return status == WEIR_OK ? weir_ipc_release(pyweir_allocator(), memory->pointer, raw) : status;
+}
+
+/* Releases a received buffer. Called with the GIL. */
+static void release_received(void *context) {
+  received *memory = context;
+  weir_status status = WEIR_OK;
+  if (!weir_is_in_bad_fork())
+    PYWEIR_CALL(status, release(memory));
+  free(memory);
+  pyweir_write_unraisable(status);
+}
+
+static weir_status receive(int device, const Py_buffer *name, received *memory, uint64_t *size) {
+  weir_cu_stream raw;
+  weir_status status = pyweir_current_stream(device, &memory->stream, &raw);
+  if (status != WEIR_OK)
+    return status;
+  return weir_ipc_receive(pyweir_allocator(), device, name->buf, (size_t)name->len, raw, &memory->pointer, size);
+}
+
+static PyObject *receive_buffer(PyObject *module, PyObject *args) {
+  (void)module;
+  int device, is_readonly;
+  Py_buffer name;
+  PyObject *bytes_object, *offset_object;
+  size_t bytes, offset;
+  uint64_t size = 0;
+  pyweir_buffer *buffer = NULL;
+  if (!PyArg_ParseTuple(args, "iy*OOp:_receive_buffer", &device, &name, &bytes_object, &offset_object, &is_readonly))
+    return NULL;
+  received *memory = calloc(1, sizeof *memory);
+  if (!memory) {
+    PyErr_NoMemory();
+    goto release_name;
+  }
+  weir_status status;
+  if (pyweir_parse_bytes(bytes_object, &bytes) != 0 || pyweir_parse_bytes(offset_object, &offset) != 0 ||
+      !pyweir_need_allocator())
+    goto free_memory;
+  PYWEIR_CALL(status, receive(device, &name, memory, &size));
+  if (pyweir_check(status) != 0)
+    goto free_memory;
+  if (offset > size || bytes > size - offset)
+    PyErr_SetString(PyExc_ValueError, "the memory is smaller than the Buffer");
+  else
+    buffer = pyweir_buffer_new((char *)memory->pointer + offset, bytes, memory->stream);
+  if (!buffer) {
+    release_received(memory);
+    goto release_name;
+  }
+  buffer->is_readonly = is_readonly;
+  buffer->owner = PYWEIR_OWNS_SHARED;
+  buffer->of.foreign.release = release_received;
+  buffer->of.foreign.context = memory;
+  goto release_name;
+
+free_memory:
+  free(memory);
+release_name:
+  PyBuffer_Release(&name);
+  return (PyObject *)buffer;
+}
+
+static PyObject *ipc_collect(PyObject *module, PyObject *unused) {
+  (void)module;
+  (void)unused;
+  if (!pyweir_need_allocator())
+    return NULL;
+  weir_status status;
+  PYWEIR_CALL(status, weir_ipc_collect(pyweir_allocator(), NULL));
+  return pyweir_none(status);
+}
+
+/* ---- Memory that is not counted ---- */
 
 /* Releases an opened buffer. Called with the GIL. */
 static void close_shared(void *base) {
@@ -77,6 +223,10 @@ release_name:
 
 static PyMethodDef functions[] = {
     {"_open_shared", open_shared, METH_VARARGS, "(device, name, bytes, offset): opens memory of another process."},
+    {"_send_buffer", send_buffer, METH_O, "(buffer): (device, name, bytes, offset), which one process can receive."},
+    {"_receive_buffer", receive_buffer, METH_VARARGS,
+     "(device, name, bytes, offset, readonly): receives a buffer of another process."},
+    {"_cuda_ipc_collect", ipc_collect, METH_NOARGS, "Frees memory that other processes need no longer."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -90,6 +90,7 @@ int pyweir_buffer_copy(pyweir_buffer *to, pyweir_buffer *from, weir_stream strea
 PyObject *pyweir_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *pyweir_buffer_dlpack_device(PyObject *self, PyObject *unused);
 PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused);
+PyObject *pyweir_buffer_reduce(PyObject *self, PyObject *protocol);
 
 /* ---- Pluggable allocators (pluggable.c) ---- */
 

@@ -18,7 +18,7 @@ FUNCTIONS += [
     "_enter_phase", "_leave_phase",
     "_enter_compile_context", "_leave_compile_context", "_attach_tracker", "_detach_tracker",
     "_detach_out_of_memory_observer", "_MemPool", "_pool_use_count", "_empty_pool", "_has_Standard_Deleter",
-    "_free_And_Remove_DeleterFn", "_open_shared", "_time_frames", "_time_pairs",
+    "_free_And_Remove_DeleterFn", "_open_shared", "_send_buffer", "_receive_buffer", "_time_frames", "_time_pairs",
 ]  # fmt: skip
 
 # These accept such an argument, with an effect that would disturb other tests.

@@ -195,6 +195,10 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     address, without a driver call), "moving.aliases" (old mappings), "moving.aliases_peak" and
     "moving.aliases_unmapped" are about pages that move. "moving.unmovable_{reason}_bytes" is free memory that could not
     move when pages were last made; the reason is "partial", "fixed", "busy" or "pool". PyTorch does not have these.
+
+    "ipc.references" counts the Buffers that other processes hold or have yet to receive. "ipc.limbo_blocks",
+    "ipc.limbo_bytes" and "ipc.limbo_bytes_peak" are about memory that was freed here while others use it; it is active,
+    and not allocated. "ipc.lost_references" counts those that ended because a process had ended, or a message expired.
     """
     return _weir._memory_stats_flat(device)
 
@@ -380,6 +384,31 @@ def open_shared(handle: tuple[int, bytes, int, int]) -> Buffer:
     """
     device, name, nbytes, offset = handle
     return _weir._open_shared(device, name, nbytes, offset)
+
+
+def ipc_collect() -> None:
+    """Frees memory that was sent to other processes and that they need no longer.
+
+    A Buffer that is passed to another process by multiprocessing (a Queue, a Pipe, the arguments of a Process) is
+    memory of both. If it is destroyed here first, its memory is not reused until the other process has destroyed its
+    Buffer, or has ended. This call looks for such memory; so does every request for which there is no cached memory.
+    """
+    _weir._cuda_ipc_collect()
+
+
+def _rebuild_buffer(device: int, name: bytes, nbytes: int, offset: int, readonly: bool) -> Buffer:
+    return _weir._receive_buffer(device, name, nbytes, offset, readonly)
+
+
+def _reduce_buffer(buffer: Buffer) -> tuple[Any, ...]:
+    """Buffer.__reduce_ex__: sends the memory if multiprocessing pickles.
+
+    Any other pickle, and a copy, has no receiver. multiprocessing is recognized by the function that called the pickler,
+    because registering with its ForkingPickler would import it with this package.
+    """
+    if sys._getframe(1).f_globals.get("__name__") != "multiprocessing.reduction":
+        raise TypeError("cannot pickle or copy a weir.Buffer: only multiprocessing can send it to another process")
+    return _rebuild_buffer, (*_weir._send_buffer(buffer), buffer.readonly)
 
 
 # ---- Snapshots and history ----

@@ -311,7 +311,7 @@ static inline __attribute__((always_inline)) void free_cached(weir__arena *arena
 weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes) {
   weir__live_place place;
   weir__block *block = weir__live_find(&arena->live, address, &place);
-  if (!block || block->state != WEIR__ALLOCATED || block->marks.has_uses)
+  if (!block || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.sent)
     return NULL;
   uint64_t requested = block->requested;
   bool oversize = block->marks.oversize;
@@ -486,7 +486,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, uint64
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
-  bool later = block->marks.has_uses;
+  bool later = block->marks.has_uses || block->marks.sent;
   if (block->marks.gathered && !later) {
     weir__arena_unlock(arena);
     return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(who, allocator, address);
@@ -514,7 +514,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, uint64
   return WEIR_OK;
 }
 
-/* The slow path: invalid pointers, tracing, and blocks that other streams use. */
+/* The slow path: invalid pointers, tracing, and blocks that other streams or processes use. */
 weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
   const char *who = "weir_allocator_free";
   weir_status status = weir__allocator_check(who, allocator);
@@ -601,7 +601,8 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
   if (weir__slow_reasons(arena->pool->heap) & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT) ||
-      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.gathered) {
+      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.gathered ||
+      block->marks.sent) {
     void *pointer = (void *)block->address;
     weir__heap *heap = arena->pool->heap;
     weir__biased_give(&arena->lock);
@@ -623,7 +624,7 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
 static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   if (block->state != WEIR__ALLOCATED)
     return false;
-  return !block->marks.has_uses && !block->marks.gathered &&
+  return !block->marks.has_uses && !block->marks.gathered && !block->marks.sent &&
          !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 

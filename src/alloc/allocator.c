@@ -46,6 +46,7 @@ static void heap_end(weir__heap *heap) {
   if (heap->cu_context) {
     bool entered = !weir__heap_enter(heap, &previous); /* on failure, everything that needs no context is still freed */
     driver->CtxSynchronize(driver);
+    weir__sent_clear(heap, entered);
     weir__events_clear(heap);
     weir__heap_free_segments(heap);
     if (entered)
@@ -211,9 +212,11 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   if (forget_graphs)
     forget_graphs(allocator);
   weir__uncached_clear(allocator);
+  weir__received_clear(allocator);
   weir__ipc_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
+  weir__references_delete(allocator->references, allocator->references_file);
   weir__backend_delete(allocator->backend);
   weir__recorder_delete(atomic_load(&allocator->history));
   weir__page_map_delete(allocator->pages);

@@ -199,7 +199,7 @@ static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base,
 }
 
 /* Returns the segments on heap->returning to their owner, with the device's context current where possible. */
-static void return_segments(weir__heap *heap) {
+void weir__backend_return_segments(weir__heap *heap) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   bool entered = heap->returning && !weir__heap_enter(heap, &previous);
@@ -265,7 +265,7 @@ static void release_spare(weir__heap *heap, const weir__arena *arena) {
   if (is_stream_ordered(arena))
     weir__async_trim(heap, arena->stream, false);
   weir__mutex_unlock(&heap->lock);
-  return_segments(heap);
+  weir__backend_return_segments(heap);
   if (calls->reset)
     calls->reset(calls->context);
   weir__mutex_lock(&heap->lock);
@@ -291,7 +291,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
     weir__poll_events(heap, stream);
   if (heap->returning) {
     weir__mutex_unlock(&heap->lock);
-    return_segments(heap);
+    weir__backend_return_segments(heap);
     weir__mutex_lock(&heap->lock);
   }
   weir_status status = weir__reject(who, heap, settings, bytes, bytes);
@@ -361,7 +361,7 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint6
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   if (is_stream_ordered(arena))
     return free_in_stream_order(who, heap, block);
-  if (block->marks.has_uses) {
+  if (block->marks.has_uses || block->marks.sent) {
     weir_cu_context previous;
     weir__arena_let_go(arena, block);
     weir__arena_unlock(arena);
@@ -374,7 +374,7 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint6
     weir__arena_unlock(arena);
   }
   weir__mutex_unlock(&heap->lock);
-  return_segments(heap);
+  weir__backend_return_segments(heap);
   return WEIR_OK;
 }
 
@@ -421,7 +421,7 @@ weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id 
       weir__wait_for_events(heap);
   }
   weir__mutex_unlock(&heap->lock);
-  return_segments(heap);
+  weir__backend_return_segments(heap);
   weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!id.first && !id.second)
@@ -450,7 +450,7 @@ void weir__backend_clear(weir__heap *heap) {
   bool entered = heap->cu_context && !weir__heap_enter(heap, &previous);
   if (entered)
     driver->CtxSynchronize(driver);
-  return_segments(heap);
+  weir__backend_return_segments(heap);
   while (heap->segments) {
     weir__segment *segment = heap->segments;
     if (is_stream_ordered(segment->arena))

@@ -44,6 +44,9 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
                                 weir_cu_stream stream, uint64_t *address);
 weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint64_t address);
 
+/* Returns memory whose last use has ended to its owner. */
+void weir__backend_return_segments(weir__heap *heap);
+
 /* The arena of a live pointer of the back end; NULL if it is not live. */
 weir__arena *weir__backend_arena(weir_allocator *allocator, uint64_t address);
 

@@ -29,6 +29,7 @@ typedef struct weir__block_marks {
   uint8_t oversize : 1; /* counted as oversize; max_split_size may change before the free */
   uint8_t has_uses : 1; /* other streams use it */
   uint8_t gathered : 1; /* its pages have moved there, and go back when it is freed (move.c) */
+  uint8_t sent : 1;     /* other processes may use it (sent.h) */
 } weir__block_marks;
 
 /* A piece of a segment, guarded by the arena's lock. Two blocks fit in a cache line: links have 32 bits, fields of free

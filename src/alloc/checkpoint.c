@@ -204,10 +204,10 @@ unlock:
 
 /* ---- Restore ---- */
 
-/* Counts the live blocks of a segment. Returns false if another stream still uses any of them. */
+/* Counts the live blocks of a segment. Returns false if another stream or process still uses any of them. */
 static bool count_live(const weir__segment *segment, size_t *live) {
   for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
-    if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->marks.has_uses))
+    if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->marks.has_uses || b->marks.sent))
       return false;
     *live += b->state == WEIR__ALLOCATED;
   }

@@ -70,6 +70,14 @@ static void event_done(void *context, void *waiting) {
   weir__arena_unlock(arena);
 }
 
+void weir__block_collected(weir__heap *heap, weir__block *block) {
+  weir__arena *arena = weir__block_arena(heap, block);
+  weir__arena_lock(arena);
+  if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
+    block_done(heap, block);
+  weir__arena_unlock(arena);
+}
+
 /* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
 static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream stream) {
   if (!weir__event_queues_add(&heap->events, heap->allocator->driver, stream, block))
@@ -122,6 +130,10 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena_lock(arena);
   weir__use *uses = weir__block_uses(block), *left = NULL;
   aside->events++; /* keeps the block waiting until all events are in their queues */
+  if (block->marks.sent) {
+    block->marks.sent = false;
+    aside->events += weir__sent_freed(heap, block); /* until other processes are done */
+  }
   weir__arena_unlock(arena);
   for (weir__use *use = uses, *next; use; use = next) {
     next = use->next;
@@ -180,6 +192,7 @@ void weir__wait_for_events(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   if (!atomic_load(&heap->captures))
     insert_deferred(heap);
+  weir__sent_collect(heap);
   heap->stats.num_sync_all_streams++;
   weir__heap_ok(heap, weir__event_queues_poll(&heap->events, driver, true, event_done, heap), "cuEventSynchronize");
 }

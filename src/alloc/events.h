@@ -9,10 +9,13 @@
 /* Frees a block once the other streams using it have passed this point. `entered`: the device context is current. */
 void weir__free_later(weir__heap *heap, weir__block *block, bool entered);
 
+/* Ends the wait of a freed block for other processes (sent.h). */
+void weir__block_collected(weir__heap *heap, weir__block *block);
+
 /* Releases blocks whose events have completed. */
 void weir__poll_events(weir__heap *heap, weir_cu_stream current);
 
-/* The same, and waits for the events. */
+/* The same, and waits for the events. Collects memory that other processes have released, without waiting for it. */
 void weir__wait_for_events(weir__heap *heap);
 
 /* Waits for the work that a stream has now. False if it cannot be waited for. */

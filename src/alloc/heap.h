@@ -29,6 +29,7 @@
 #include "alloc/index.h"
 #include "alloc/pagemap.h"
 #include "alloc/pages.h"
+#include "alloc/sent.h"
 #include "alloc/settings.h"
 #include "base/base.h"
 #include "base/biased_lock.h"
@@ -224,6 +225,7 @@ struct weir__heap {
   weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
   size_t orphan_count, orphan_room;
   weir__event_queues events; /* that freed blocks wait for */
+  weir__sent_memory sent;    /* to other processes */
   weir__deferred *deferred;  /* freed during a capture, without events yet */
   size_t deferred_count, deferred_room;
   _Atomic(weir__route *) routes; /* innermost first; changed under the lock */
@@ -307,7 +309,11 @@ struct weir_allocator {
   weir__lock witness_lock;             /* of the witness, and of what is traced */
   weir__observers trackers, oom_observers, rejection_observers, free_callbacks;
   _Atomic(void (*)(weir_allocator *)) forget_graphs; /* ends the use by the runtime's graphs; NULL without one */
-  struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock */
+  struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock, as the next two */
+  struct weir__received *received;     /* the part of it that was sent by weir_ipc_send */
+  struct weir__sender *senders;        /* from which it was received */
+  struct weir__references *references; /* to memory that was sent: created with ipc_lock, before the first of them */
+  int references_file;
   weir__mutex ipc_lock;
   weir__client client;
 };

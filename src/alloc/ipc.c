@@ -6,11 +6,13 @@
  *   'c'  the driver's handle of an allocation
  *   'e'  pages of an expandable segment: the process, the page size, the number of pages, from version 3 on the type of
  *        the page handles, and a file descriptor number per page
- * A file descriptor stays open while its page is mapped. The process that opens the handle duplicates the descriptors.
+ *   'v'  the same with pages of different sizes, which PyTorch does not have: the page size is that of the smallest
+ *        unit, and each descriptor number is followed by the number of units of its page
+ * The process that opens the handle duplicates the descriptors. They are open in the process that shares, one for each
+ * page, while the page is mapped, or as long as memory in it is sent. A process may have more pages than its limit of
+ * open files allows: the limit is raised as far as possible.
  */
 #include "alloc/ipc.h"
-
-#include "weir/ipc.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@
 #include "base/thread.h"
 #include "driver/call.h"
 
-enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
+enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', kind_varied = 'v', prefix = 2 };
 enum { form_files = 1, form_fabric = 2 };
 
 /* Precedes the descriptors of a handle of pages. The padding is 0, so that equal handles have equal bytes. */
@@ -69,16 +71,28 @@ void weir__ipc_prepare(weir__heap *heap) {
   heap->shares_pages = can && !heap->shares_pages_off;
 }
 
-static void begin_name(const weir__heap *heap, weir_ipc_handle *handle, char kind, uint64_t offset) {
-  handle->bytes[0] = (unsigned char)heap->allocator->ipc_version;
-  handle->bytes[1] = (unsigned char)kind;
-  handle->length = prefix;
-  handle->offset = offset;
+/* Allocates a name and writes its first bytes. False without host memory. */
+static bool begin_name(const weir__heap *heap, weir__ipc_name *name, char kind, uint64_t offset, size_t length) {
+  *name = (weir__ipc_name){.offset = offset, .bytes = malloc(prefix + length)};
+  if (!name->bytes)
+    return false;
+  name->bytes[0] = (unsigned char)heap->allocator->ipc_version;
+  name->bytes[1] = (unsigned char)kind;
+  name->length = prefix;
+  return true;
 }
 
-static void add_to_name(weir_ipc_handle *handle, const void *bytes, size_t length) {
-  memcpy(handle->bytes + handle->length, bytes, length);
-  handle->length += length;
+static void add_to_name(weir__ipc_name *name, const void *bytes, size_t length) {
+  memcpy(name->bytes + name->length, bytes, length);
+  name->length += length;
+}
+
+/* Whether an export may have failed for the process's limit of open files, which has been raised now. */
+static bool made_room_for_files(void) {
+  int probe = weir__process_open(weir__process_id()); /* raises the limit if it fails for it */
+  if (probe >= 0)
+    close(probe);
+  return probe >= 0 || errno != EMFILE;
 }
 
 /* The file descriptor of a page, exported on first use. The heap's lock is held. */
@@ -95,42 +109,62 @@ static weir_cu_result file_of(weir__heap *heap, weir__page *page, int *file) {
   return WEIR_CU_SUCCESS;
 }
 
+/* Fails with the driver's result, unless the process has too many open files. */
+static weir_status export_failed(const char *who, const weir__heap *heap, weir_cu_result r, uint64_t pages,
+                                 size_t limit) {
+  if (made_room_for_files())
+    return weir__driver_status(heap->allocator->driver, r, who, "cuMemExportToShareableHandle");
+  return weir__fail(WEIR_ERROR_SYSTEM,
+                    "%s: a file descriptor is needed for each of %llu pages, but the process may have only %zu files "
+                    "open. Raise the hard limit (ulimit -Hn), or use expandable_segments:False for memory that is "
+                    "shared",
+                    who, (unsigned long long)pages, limit);
+}
+
 /* Exports the pages of a live block. The heap's lock is held. */
-static weir_status share_pages(const char *who, weir__heap *heap, weir__segment *segment, uint64_t address,
-                               uint64_t bytes, weir_ipc_handle *handle) {
+static weir_status name_pages(const char *who, weir__heap *heap, const weir__segment *segment, uint64_t address,
+                              uint64_t bytes, weir__ipc_name *name) {
   if (!heap->shares_pages)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "
                       "device%s. Consider using expandable_segments:False where memory is shared",
                       who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
-  /* Pages of a segment whose pages move may differ in size; a handle has room for one size. */
+  /* Pages of a segment whose pages move may differ in size. */
   const weir__mapping *first = weir__mapping_at(segment, address);
-  uint64_t page = first->page->bytes, count = 0;
-  for (uint64_t at = first->address; at < address + bytes; at += page, count++)
-    if (weir__mapping_at(segment, at)->page->bytes != page)
-      return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                        "%s: the memory has pages of different sizes. Use a pool without moving_pages, or "
-                        "moving_pages:False, where memory is shared",
-                        who);
-  pages_header header = {.process = (int32_t)weir__process_id(), .page = page, .count = count, .form = form_files};
+  uint64_t end = address + bytes, count = 0, page_bytes = first->page->bytes;
+  for (uint64_t at = first->address; at < end; at += weir__mapping_at(segment, at)->page->bytes, count++)
+    if (weir__mapping_at(segment, at)->page->bytes != first->page->bytes)
+      page_bytes = segment->page;
+  bool is_varied = page_bytes != first->page->bytes;
+  pages_header header = {
+      .process = (int32_t)weir__process_id(), .page = page_bytes, .count = count, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
-  if (prefix + of_header + count * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %llu pages do not fit in a handle", who,
-                      (unsigned long long)count);
-  begin_name(heap, handle, kind_pages, address - first->address);
-  add_to_name(handle, &header, of_header);
-  for (uint64_t at = first->address; at < address + bytes; at += page) {
-    int32_t file;
-    weir_cu_result r = file_of(heap, weir__mapping_at(segment, at)->page, &file);
-    if (r)
-      return weir__driver_status(heap->allocator->driver, r, who, "cuMemExportToShareableHandle");
-    add_to_name(handle, &file, sizeof file);
+  if (!begin_name(heap, name, (char)(is_varied ? kind_varied : kind_pages), address - first->address,
+                  of_header + (size_t)count * (is_varied ? 2 : 1) * sizeof(int32_t)))
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  add_to_name(name, &header, of_header);
+  for (uint64_t at = first->address, next; at < end; at = next) {
+    weir__page *page = weir__mapping_at(segment, at)->page;
+    int32_t file, units = (int32_t)(page->bytes / page_bytes);
+    size_t limit;
+    weir_cu_result r;
+    next = at + page->bytes;
+    do
+      limit = weir__descriptors_limit();
+    while ((r = file_of(heap, page, &file)) && made_room_for_files() && weir__descriptors_limit() > limit);
+    if (r) {
+      free(name->bytes);
+      return export_failed(who, heap, r, count, limit);
+    }
+    add_to_name(name, &file, sizeof file);
+    if (is_varied)
+      add_to_name(name, &units, sizeof units);
   }
   return WEIR_OK;
 }
 
-static weir_status share_driver(const char *who, weir__heap *heap, uint64_t base, uint64_t address,
-                                weir_ipc_handle *handle) {
+static weir_status name_by_driver(const char *who, weir__heap *heap, uint64_t base, uint64_t address,
+                                  weir__ipc_name *name) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_ipc_mem_handle memory;
   weir_cu_context previous;
@@ -141,9 +175,68 @@ static weir_status share_driver(const char *who, weir__heap *heap, uint64_t base
   weir__heap_leave(heap, previous);
   if (r)
     return weir__driver_status(driver, r, who, "cuIpcGetMemHandle");
-  begin_name(heap, handle, kind_driver, address - base);
-  add_to_name(handle, &memory, sizeof memory);
+  if (!begin_name(heap, name, kind_driver, address - base, sizeof memory))
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  add_to_name(name, &memory, sizeof memory);
   return WEIR_OK;
+}
+
+weir_status weir__ipc_name_memory(const char *who, weir__heap *heap, uint64_t address, const weir__block *block,
+                                  uint64_t base, weir__ipc_name *name) {
+  if (base)
+    return name_by_driver(who, heap, base, address, name);
+  return name_pages(who, heap, weir__segment_lookup(heap, block), address, weir__block_bytes(block), name);
+}
+
+weir_status weir__ipc_find(const char *who, weir_allocator *allocator, uint64_t address, weir__heap **heap,
+                           const weir__block **block, uint64_t *base) {
+  if (weir__backend_is_async(allocator))
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: cudaMallocAsync does not yet support sharing memory; use backend:native", who);
+  weir__arena *arena;
+  const weir__segment *segment = NULL;
+  *block = weir__block_lock(allocator, address, &arena);
+  if (*block) { /* a live block keeps its segment */
+    *heap = arena->pool->heap;
+    weir__arena_unlock(arena);
+    segment = weir__segment_lookup(*heap, *block);
+  } else if (!(*heap = weir__uncached_find(allocator, address, NULL)))
+    return weir__no_block(who, address);
+  void *start = NULL;
+  uint64_t bytes;
+  if (!(segment && segment->page) && weir_allocator_base(allocator, (void *)address, &start, &bytes))
+    return weir__no_block(who, address);
+  *base = (uint64_t)start;
+  return WEIR_OK;
+}
+
+/* Calls `change` for each page of a block, if it has pages. */
+static void for_each_page(weir__heap *heap, const weir__block *block, void (*change)(weir__page *page, int by),
+                          int by) {
+  const weir__segment *segment = weir__segment_lookup(heap, block);
+  uint64_t end = block->address + weir__block_bytes(block);
+  if (!segment || !segment->page)
+    return;
+  const weir__mapping *mapping = weir__mapping_at(segment, block->address);
+  for (uint64_t at = mapping->address; at < end; at += mapping->page->bytes) {
+    mapping = weir__mapping_at(segment, at);
+    change(mapping->page, by);
+  }
+}
+
+static void mark_shared(weir__page *page, int by) {
+  (void)by;
+  page->is_shared = true;
+}
+
+static void count_sent(weir__page *page, int by) {
+  page->sent_blocks += (uint32_t)by;
+  if (!page->sent_blocks && !page->is_shared)
+    weir__ipc_forget_page(page);
+}
+
+void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by) {
+  for_each_page(heap, block, count_sent, by);
 }
 
 void weir_ipc_handle_init(weir_ipc_handle *handle) {
@@ -151,36 +244,44 @@ void weir_ipc_handle_init(weir_ipc_handle *handle) {
     *handle = (weir_ipc_handle){.size = sizeof *handle};
 }
 
+weir_status weir__ipc_check_room(const char *who, const weir_ipc_handle *handle, size_t bytes) {
+  size_t fixed = offsetof(weir_ipc_handle, bytes), least = fixed + WEIR_IPC_HANDLE_LEAST;
+  if (!handle || handle->size < least)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", who);
+  if (handle->size - fixed < bytes)
+    return weir__fail(
+        WEIR_ERROR_NOT_SUPPORTED,
+        "%s: the handle takes %zu bytes, and there is room for %zu. Use a larger weir_ipc_handle, and set "
+        "its size",
+        who, bytes, handle->size - fixed);
+  return WEIR_OK;
+}
+
 weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_handle *handle) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!handle || handle->size < sizeof *handle)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", __func__);
-  if (weir__backend_is_async(allocator))
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                      "%s: cudaMallocAsync does not yet support sharing memory; use backend:native", __func__);
-  void *base;
-  uint64_t bytes;
   weir__heap *heap;
-  weir__segment *segment = NULL;
-  weir__arena *arena;
-  weir__block *block = weir__block_lock(allocator, (uint64_t)pointer, &arena);
-  if (block) { /* a live block keeps its segment */
-    heap = arena->pool->heap;
-    bytes = weir__block_bytes(block);
-    weir__arena_unlock(arena);
-    segment = weir__segment_lookup(heap, block);
-  } else if (!(heap = weir__uncached_find(allocator, (uint64_t)pointer, NULL)))
-    return weir__no_block(__func__, (uint64_t)pointer);
-  bool is_pages = segment && segment->page;
-  if (!is_pages && weir_allocator_base(allocator, pointer, &base, &bytes))
-    return weir__no_block(__func__, (uint64_t)pointer);
-  weir_ipc_handle made = {.size = handle->size};
-  weir__mutex_lock(&heap->lock);
-  weir_status status = is_pages ? share_pages(__func__, heap, segment, (uint64_t)pointer, bytes, &made)
-                                : share_driver(__func__, heap, (uint64_t)base, (uint64_t)pointer, &made);
-  weir__mutex_unlock(&heap->lock);
+  const weir__block *block;
+  uint64_t base;
+  weir_status status = weir__ipc_check_room(__func__, handle, 0);
   if (!status)
-    *handle = made;
+    status = weir__ipc_find(__func__, allocator, (uint64_t)pointer, &heap, &block, &base);
+  if (status)
+    return status;
+  weir__ipc_name name;
+  weir__mutex_lock(&heap->lock);
+  status = weir__ipc_name_memory(__func__, heap, (uint64_t)pointer, block, base, &name);
+  if (!status && block)
+    for_each_page(heap, block, mark_shared, 1);
+  weir__mutex_unlock(&heap->lock);
+  if (status)
+    return status;
+  status = weir__ipc_check_room(__func__, handle, name.length);
+  if (!status) {
+    handle->offset = name.offset;
+    handle->length = name.length;
+    memcpy(handle->bytes, name.bytes, name.length);
+  }
+  free(name.bytes);
   return status;
 }
 
@@ -210,6 +311,23 @@ static weir_status map_page(const char *who, weir_driver *driver, int process_fi
   return r ? weir__driver_status(driver, r, who, "cuMemMap") : WEIR_OK;
 }
 
+/* The size of all pages, which fits in 48 bits. False if the handle is damaged. */
+static bool sum_pages(const pages_header *header, const unsigned char *pages, bool is_varied, uint64_t *bytes) {
+  const uint64_t most = 1ull << 48;
+  uint64_t units = is_varied ? 0 : header->count;
+  for (uint64_t i = 0; is_varied && i < header->count; i++) {
+    int32_t number_and_units[2];
+    memcpy(number_and_units, pages + i * sizeof number_and_units, sizeof number_and_units);
+    if (number_and_units[1] <= 0)
+      return false;
+    units += (uint64_t)number_and_units[1];
+  }
+  if (header->page > most / units)
+    return false;
+  *bytes = header->page * units;
+  return true;
+}
+
 static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
   pages_header header = {.form = form_files};
@@ -218,18 +336,18 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   if (length < of_header)
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated", who);
   memcpy(&header, open->name + prefix, of_header);
+  bool is_varied = open->name[1] == kind_varied;
+  size_t of_page = (is_varied ? 2 : 1) * sizeof(int32_t);
   if (header.form == form_fabric)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: the pages are shared by fabric handles, and only files can be opened here. Use "
                       "expandable_segments:False where the memory is shared",
                       who);
-  if (!header.page || !header.count || header.form != form_files ||
-      header.count != (length - of_header) / sizeof(int32_t) || (length - of_header) % sizeof(int32_t) ||
-      header.page > UINT64_MAX / header.count)
+  if (!header.page || !header.count || header.form != form_files || header.count != (length - of_header) / of_page ||
+      (length - of_header) % of_page || !sum_pages(&header, open->name + prefix + of_header, is_varied, &open->bytes))
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", who);
   if (!driver->MemImportFromShareableHandle)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
-  open->bytes = header.page * header.count;
   int process_file = weir__process_open(header.process);
   if (process_file < 0)
     return cannot_fetch(who, header.process, errno);
@@ -242,10 +360,12 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
     status = weir__driver_status(driver, r, who, "cuMemAddressReserve");
     goto close_process;
   }
-  for (; mapped < header.count && !status; mapped += !status) {
-    int32_t number;
-    memcpy(&number, open->name + prefix + of_header + mapped * sizeof number, sizeof number);
-    status = map_page(who, driver, process_file, header.process, number, base + mapped * header.page, header.page);
+  for (uint64_t i = 0; i < header.count && !status; i++) {
+    int32_t number_and_units[2] = {0, 1};
+    memcpy(number_and_units, open->name + prefix + of_header + i * of_page, of_page);
+    uint64_t bytes = (uint64_t)number_and_units[1] * header.page;
+    status = map_page(who, driver, process_file, header.process, number_and_units[0], base + mapped, bytes);
+    mapped += status ? 0 : bytes;
   }
   if (!status && (r = driver->MemSetAccess(driver, base, open->bytes, access, accesses)))
     status = weir__driver_status(driver, r, who, "cuMemSetAccess");
@@ -254,7 +374,7 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
     goto close_process;
   }
   if (mapped)
-    driver->MemUnmap(driver, base, mapped * header.page);
+    driver->MemUnmap(driver, base, mapped);
   driver->MemAddressFree(driver, base, open->bytes);
 close_process:
   close(process_file);
@@ -290,6 +410,7 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
   case kind_driver:
     return open_driver(who, heap, open, prefix);
   case kind_pages:
+  case kind_varied:
     return open_pages(who, heap, open);
   default:
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: unknown kind of handle: %d", who, open->name[1]);
@@ -306,43 +427,43 @@ static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) 
   return !r;
 }
 
-weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base) {
-  WEIR__CHECK_HEAP(heap, allocator, device);
-  WEIR__CHECK_ARGUMENT(bytes);
-  WEIR__CHECK_ARGUMENT(base);
+weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base) {
+  weir_allocator *allocator = heap->allocator;
   weir_status status = WEIR_OK;
   weir_cu_context previous;
-  weir__mutex_lock(&allocator->ipc_lock);
   weir__ipc *open = allocator->ipc;
-  while (open && (open->device != device || open->length != length || memcmp(open->name, bytes, length) != 0))
+  while (open && (open->device != heap->device || open->length != length || memcmp(open->name, bytes, length) != 0))
     open = open->next;
   if (!open) {
     open = calloc(1, sizeof *open + length);
-    if (!open) {
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
-      goto unlock;
-    }
-    open->device = device;
+    if (!open)
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    open->device = heap->device;
     open->length = length;
     memcpy(open->name, bytes, length);
-    if (!enter(__func__, heap, &previous)) {
+    if (enter(who, heap, &previous)) {
+      status = open_name(who, heap, open);
+      weir__heap_leave(heap, previous);
+    } else
       status = weir__status_of_result(weir_last_driver_result());
-      goto free_open;
+    if (status) {
+      free(open);
+      return status;
     }
-    status = open_name(__func__, heap, open);
-    weir__heap_leave(heap, previous);
-    if (status)
-      goto free_open;
     open->next = allocator->ipc;
     allocator->ipc = open;
   }
   open->opens++;
   *base = (void *)open->base;
-  goto unlock;
+  return WEIR_OK;
+}
 
-free_open:
-  free(open);
-unlock:
+weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(bytes);
+  WEIR__CHECK_ARGUMENT(base);
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir_status status = weir__ipc_open_handle(__func__, heap, bytes, length, base);
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
@@ -374,32 +495,37 @@ static weir_cu_result close_memory(weir__heap *heap, const weir__ipc *open) {
   return r;
 }
 
-weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
-  WEIR__CHECK_ALLOCATOR(allocator);
+weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base) {
   weir_status status = WEIR_OK;
   weir_cu_context previous;
-  weir__mutex_lock(&allocator->ipc_lock);
   weir__ipc **at = &allocator->ipc;
   while (*at && (*at)->base != (uint64_t)base)
     at = &(*at)->next;
   weir__ipc *open = *at;
   if (!open)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", __func__, base);
-  else if (open->opens > 1)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", who, base);
+  if (open->opens > 1) {
     open->opens--;
-  else {
-    weir__heap *heap = &allocator->heaps[open->device];
-    if (enter(__func__, heap, &previous)) {
-      status = weir__driver_status(allocator->driver, close_memory(heap, open), __func__,
-                                   open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
-      weir__heap_leave(heap, previous);
-    } else
-      status = weir__status_of_result(weir_last_driver_result());
-    if (!status) {
-      *at = open->next;
-      free(open);
-    }
+    return WEIR_OK;
   }
+  weir__heap *heap = &allocator->heaps[open->device];
+  if (enter(who, heap, &previous)) {
+    status = weir__driver_status(allocator->driver, close_memory(heap, open), who,
+                                 open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
+    weir__heap_leave(heap, previous);
+  } else
+    status = weir__status_of_result(weir_last_driver_result());
+  if (!status) {
+    *at = open->next;
+    free(open);
+  }
+  return status;
+}
+
+weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir_status status = weir__ipc_close_handle(__func__, allocator, base);
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }

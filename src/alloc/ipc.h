@@ -5,6 +5,8 @@
 #define WEIR_ALLOC_IPC_H
 
 #include "alloc/heap.h"
+#include "alloc/references.h"
+#include "weir/ipc.h"
 
 /* Decides whether pages of a device are created so that other processes can open them. */
 void weir__ipc_prepare(weir__heap *heap);
@@ -15,5 +17,57 @@ void weir__ipc_forget_page(weir__page *page);
 /* Lets another device access the pages of other processes that are open for this one. ipc_lock is held. */
 weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device);
 void weir__ipc_clear(weir_allocator *allocator);
+
+/* ---- Handles ---- */
+
+/* A handle of memory, as weir_ipc_share creates it; the caller frees the bytes. */
+typedef struct weir__ipc_name {
+  uint64_t offset;
+  size_t length;
+  unsigned char *bytes;
+} weir__ipc_name;
+
+/* Finds a live pointer: its heap, its block, and the base of its memory in the driver. The block is NULL if the memory
+ * was allocated with caching off, the base is 0 if it consists of pages. No lock is held. */
+weir_status weir__ipc_find(const char *who, weir_allocator *allocator, uint64_t address, weir__heap **heap,
+                           const weir__block **block, uint64_t *base);
+
+/* Names the memory that the call above found. The heap's lock is held. */
+weir_status weir__ipc_name_memory(const char *who, weir__heap *heap, uint64_t address, const weir__block *block,
+                                  uint64_t base, weir__ipc_name *name);
+
+/* Fails unless a handle has room for so many bytes. */
+weir_status weir__ipc_check_room(const char *who, const weir_ipc_handle *handle, size_t bytes);
+
+/* Counts the pages of a block that is sent, and withdraws them when it is not any more. The heap's lock is held. */
+void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by);
+
+/* weir_ipc_open and weir_ipc_close. ipc_lock is held. */
+weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base);
+weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base);
+
+/* ---- Messages: memory that is sent with a reference ---- */
+
+/* Begins the handle of weir_ipc_send; the handle of the memory follows. All padding is 0. */
+typedef struct weir__ipc_message {
+  char magic[8];
+  weir__reference_name reference;
+  uint64_t address; /* in the sender */
+  uint64_t bytes;
+  uint64_t offset;      /* in the shared memory */
+  uint64_t name_length; /* of the handle that follows */
+  uint64_t has_event;
+  weir_cu_ipc_event_handle event;
+} weir__ipc_message;
+
+#define WEIR__IPC_MESSAGE_MAGIC "weirMSG"
+
+weir_status weir__ipc_read_message(const char *who, const void *bytes, size_t length, weir__ipc_message *message);
+
+/* Ends references whose release had to wait for a capture. */
+weir_status weir__received_collect(const char *who, weir_allocator *allocator);
+
+/* Closes everything that was received. The allocator is being destroyed. */
+void weir__received_clear(weir_allocator *allocator);
 
 #endif

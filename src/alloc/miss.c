@@ -139,6 +139,8 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
   bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
   weir__block *block = NULL;
+  if (heap->sent.limbo && weir__sent_collect(heap) && (block = search(arena, settings, bytes, collects)))
+    return block;
   if (!weir__pool_moves(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
       (block = search(arena, settings, bytes, collects)))
     return block;

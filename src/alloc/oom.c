@@ -81,7 +81,7 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   weir_allocator_stats stats;
   weir__gauges_read(heap, &stats);
   uint64_t allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current + in_private;
-  uint64_t reserved = heap->reserved;
+  uint64_t reserved = heap->reserved, in_limbo = (uint64_t)heap->stats.ipc.limbo_bytes;
   uint64_t limit = heap->has_limit ? heap->limit : device_total;
   bool has_limit = heap->has_limit && heap->limit < device_total;
   char advice[320], processes[400];
@@ -98,7 +98,7 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   if (allocator->hooks)
     allocator->hooks->out_of_memory(allocator);
 
-  char text[6][32], allowed[64] = "", private_part[96] = "";
+  char text[6][32], allowed[64] = "", private_part[96] = "", limbo_part[96] = "";
   if (weir__backend_is_async(allocator)) /* programs and tests for PyTorch search for this text */
     return weir__fail(
         WEIR_ERROR_OUT_OF_MEMORY,
@@ -118,14 +118,17 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   if (in_private)
     snprintf(private_part, sizeof private_part, "with %s allocated in private pools (e.g., CUDA Graphs), ",
              weir__format_bytes_as_pytorch(in_private, text[1]));
+  if (in_limbo)
+    snprintf(limbo_part, sizeof limbo_part, " Of these, %s was freed, but is used by other processes.",
+             weir__format_bytes_as_pytorch(in_limbo, text[1]));
   return weir__fail(
       WEIR_ERROR_OUT_OF_MEMORY,
       "%s: CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. %s%sOf the "
-      "allocated memory %s is allocated by Weir, %sand %s is reserved by Weir but unallocated.%s",
+      "allocated memory %s is allocated by Weir, %sand %s is reserved by Weir but unallocated.%s%s",
       who, weir__format_bytes_as_pytorch(segment_bytes, text[0]), heap->device,
       weir__format_bytes_as_pytorch(device_total, text[1]), weir__format_bytes_as_pytorch(device_free, text[2]),
       processes, allowed, weir__format_bytes_as_pytorch(allocated, text[3]), private_part,
-      weir__format_bytes_as_pytorch(reserved > allocated ? reserved - allocated : 0, text[4]), advice);
+      weir__format_bytes_as_pytorch(reserved > allocated ? reserved - allocated : 0, text[4]), limbo_part, advice);
 }
 
 weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,

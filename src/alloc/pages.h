@@ -42,6 +42,8 @@ struct weir__page {
   weir__mapping *home;     /* the owner before this one, now an alias; NULL if there is none */
   weir__mapping *mappings; /* all of them */
   int file;                /* exported to other processes: its descriptor plus 1; 0 if it is not */
+  bool is_shared;          /* by weir_ipc_share: exported until it is released. Otherwise ... */
+  uint32_t sent_blocks;    /* ... while it has blocks that were sent */
   bool is_fixed;           /* the program has fixed it in place: it never moves */
   uint64_t search;         /* the search for movable pages that found it (move.c) ... */
   struct weir__block *in;  /* ... in this free block */

@@ -48,6 +48,7 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
   weir__mutex_lock(&heap->lock);
   for_each_stat(heap, weir__stat_reset_peak);
   heap->stats.moving.aliases_peak = heap->stats.moving.aliases;
+  heap->stats.ipc.limbo_bytes_peak = heap->stats.ipc.limbo_bytes;
   if (allocator->backend)
     weir__backend_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
@@ -64,6 +65,7 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
   stats->moving.pages_made = stats->moving.pages_moved = stats->moving.moved_bytes = 0;
   stats->moving.pages_returned = stats->moving.aliases_unmapped = 0;
+  stats->ipc.lost_references = 0;
   weir__gauges_reset_added(heap);
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;

@@ -119,7 +119,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
   uint32_t events = waits ? weir__block_aside_of(b)->events : 0;
-  if (waits && !events && !uses && !allocator->backend) /* stream-ordered memory waits for captures too */
+  if (waits && !events && !uses && !b->marks.sent &&
+      !allocator->backend) /* stream-ordered memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = uses; use; use = use->next)
     if (use->stream == arena->stream)
@@ -370,8 +371,12 @@ static void check_events(walk *w) {
       if (block->state != WEIR__WAITING || !weir__block_aside_of(block)->events)
         wrong(w, "block %llx has an event but does not wait", (unsigned long long)block->address);
     }
-  if (pending != w->events)
-    wrong(w, "%zu events are queued, but blocks wait for %zu", pending, w->events);
+  if (pending + heap->sent.limbo != w->events)
+    wrong(w, "%zu events are queued and %zu blocks are in limbo, but blocks wait for %zu", pending, heap->sent.limbo,
+          w->events);
+  if (heap->sent.limbo > heap->sent.blocks.count || heap->sent.blocks.count > heap->sent.references)
+    wrong(w, "%zu references to %zu blocks, of which %zu are in limbo", heap->sent.references, heap->sent.blocks.count,
+          heap->sent.limbo);
   if (heap->deferred_count != w->waiting)
     wrong(w, "%zu blocks are deferred, but %zu wait without an event", heap->deferred_count, w->waiting);
   if (pending + heap->deferred_count != heap->pending)

@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/system.h"
+
 enum { PRIVATE_MEMORY = MAP_PRIVATE | MAP_ANONYMOUS, RESERVED = PRIVATE_MEMORY | MAP_NORESERVE };
 
 static void *checked(void *mapped) { return mapped == MAP_FAILED ? NULL : mapped; }
@@ -74,7 +76,10 @@ void *weir__map_shared_file(int descriptor, size_t bytes) {
 }
 
 int weir__map_memory_file(const char *name, uint64_t bytes) {
-  int descriptor = memfd_create(name, MFD_CLOEXEC);
+  int descriptor;
+  do
+    descriptor = memfd_create(name, MFD_CLOEXEC);
+  while (descriptor < 0 && weir__descriptors_raise_limit());
   if (descriptor < 0 || ftruncate(descriptor, (off_t)bytes) == 0)
     return descriptor;
   close(descriptor);

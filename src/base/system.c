@@ -9,21 +9,103 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 
-int weir__descriptor_copy(int descriptor) { return fcntl(descriptor, F_DUPFD_CLOEXEC, 0); }
+/* Repeats a call that returns a descriptor as long as it fails for the limit of open files, and that can be raised. */
+#define WITH_LIMIT_RAISED(descriptor, call)                                                                            \
+  do                                                                                                                   \
+    descriptor = (int)(call);                                                                                          \
+  while (descriptor < 0 && weir__descriptors_raise_limit())
 
-int weir__process_open(int process) { return (int)syscall(SYS_pidfd_open, process, 0); }
-
-int weir__process_take_descriptor(int process_descriptor, int number) {
-  return (int)syscall(SYS_pidfd_getfd, process_descriptor, number, 0);
+int weir__descriptor_copy(int descriptor) {
+  int copy;
+  WITH_LIMIT_RAISED(copy, fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  return copy;
 }
 
-bool weir__process_has_ended(int process_descriptor) {
-  struct pollfd ends = {.fd = process_descriptor, .events = POLLIN};
-  return poll(&ends, 1, 0) > 0;
+int weir__process_open(int process) {
+  int descriptor;
+  WITH_LIMIT_RAISED(descriptor, syscall(SYS_pidfd_open, process, 0));
+  return descriptor;
+}
+
+int weir__process_take_descriptor(int process_descriptor, int number) {
+  int descriptor;
+  WITH_LIMIT_RAISED(descriptor, syscall(SYS_pidfd_getfd, process_descriptor, number, 0));
+  return descriptor;
+}
+
+bool weir__process_start_time(int process, uint64_t *ticks) {
+  char path[32], text[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", process);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    return false;
+  ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  text[length > 0 ? length : 0] = 0;
+  /* The second field is the name of the program in parentheses, which may contain anything. */
+  const char *at = strrchr(text, ')');
+  for (int field = 2; at && field < 22; field++)
+    at = strchr(at + 1, ' ');
+  unsigned long long started;
+  if (!at || sscanf(at, "%llu", &started) != 1) {
+    errno = EINVAL;
+    return false;
+  }
+  *ticks = started;
+  return true;
+}
+
+bool weir__opened_process_has_ended(int process_descriptor) {
+  struct pollfd ended = {.fd = process_descriptor, .events = POLLIN};
+  return poll(&ended, 1, 0) > 0;
+}
+
+bool weir__process_has_ended(int process) {
+  int descriptor = weir__process_open(process);
+  if (descriptor < 0)
+    return errno == ESRCH;
+  bool has_ended = weir__opened_process_has_ended(descriptor);
+  close(descriptor);
+  return has_ended;
+}
+
+int weir__process_open_file(int process, int number, const char *name) {
+  char path[64], target[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", process, number);
+  ssize_t length = readlink(path, target, sizeof target);
+  if (length < 0)
+    return -1;
+  if ((size_t)length < strlen(name) || memcmp(target, name, strlen(name)) != 0) {
+    errno = ENOENT;
+    return -1;
+  }
+  int file;
+  WITH_LIMIT_RAISED(file, open(path, O_RDWR | O_CLOEXEC));
+  return file;
+}
+
+bool weir__descriptors_raise_limit(void) {
+  int error = errno;
+  struct rlimit limit;
+  bool raised = false;
+  if (error == EMFILE && !getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_cur > limit.rlim_max / 2 ? limit.rlim_max : 2 * limit.rlim_cur;
+    raised = !setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  errno = error;
+  return raised;
+}
+
+size_t weir__descriptors_limit(void) {
+  struct rlimit limit;
+  return getrlimit(RLIMIT_NOFILE, &limit) ? 0 : (size_t)limit.rlim_cur;
 }
 
 void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
@@ -63,7 +145,7 @@ int weir__process_take_descriptor(int process_descriptor, int number) {
   return weir__descriptor_copy(process_descriptor);
 }
 
-bool weir__process_has_ended(int process_descriptor) {
+bool weir__opened_process_has_ended(int process_descriptor) {
   (void)process_descriptor;
   return false;
 }
@@ -75,6 +157,26 @@ void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
 }
 
 void weir__futex_wake(_Atomic uint32_t *word) { (void)word; }
+
+bool weir__process_start_time(int process, uint64_t *ticks) {
+  (void)ticks;
+  return weir__descriptor_copy(process) >= 0;
+}
+
+bool weir__process_has_ended(int process) {
+  (void)process;
+  return false;
+}
+
+int weir__process_open_file(int process, int number, const char *name) {
+  (void)number;
+  (void)name;
+  return weir__descriptor_copy(process);
+}
+
+bool weir__descriptors_raise_limit(void) { return false; }
+
+size_t weir__descriptors_limit(void) { return 0; }
 
 bool weir__random_bytes(void *bytes, size_t size) { return getentropy(bytes, size) == 0; }
 

@@ -1,5 +1,6 @@
 /*
- * Calls of the operating system that WASI lacks. There, those that return a descriptor fail with ENOSYS.
+ * Calls of the operating system that WASI lacks. There, those that return a descriptor fail with ENOSYS. Elsewhere they
+ * raise the process's limit of open files, where it keeps them from succeeding.
  */
 #ifndef WEIR_BASE_SYSTEM_H
 #define WEIR_BASE_SYSTEM_H
@@ -17,8 +18,24 @@ int weir__descriptor_copy(int descriptor);
 int weir__process_open(int process);
 int weir__process_take_descriptor(int process_descriptor, int number);
 
-/* Whether a process has ended, also if its parent has not waited for it; by a descriptor of weir__process_open. */
-bool weir__process_has_ended(int process_descriptor);
+/* When a process started, in clock ticks since boot; false, with errno set, if it does not exist or is hidden. */
+bool weir__process_start_time(int process, uint64_t *ticks);
+
+/* Whether a process has ended. True for a zombie too: its memory and its devices are gone. */
+bool weir__process_has_ended(int process);
+/* The same by a descriptor of weir__process_open. */
+bool weir__opened_process_has_ended(int process_descriptor);
+
+/* Opens a file that another process has open; -1 with errno set on failure, ENOENT if the file's name does not begin
+ * with `name`. The kernel allows it for processes of the same user, also where it forbids taking a descriptor. */
+int weir__process_open_file(int process, int number, const char *name);
+
+/* After a call has failed with EMFILE: doubles the process's limit of open files, up to the hard limit. False, with
+ * errno as before, if that is not possible. */
+bool weir__descriptors_raise_limit(void);
+
+/* The number of descriptors that the process may have open at present. */
+size_t weir__descriptors_limit(void);
 
 /* Sleeps until another thread wakes the word, which processes may share, or for this time. Returns at once unless the
  * word has the value. It may return early for no reason. */

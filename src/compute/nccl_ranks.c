@@ -311,7 +311,7 @@ static int find_dead(weir__nccl_ranks *ranks) {
       is_dead = ranks->processes[i] < 0 && errno == ESRCH;
     }
     if (ranks->processes[i] >= 0)
-      is_dead = weir__process_has_ended(ranks->processes[i]);
+      is_dead = weir__opened_process_has_ended(ranks->processes[i]);
     if (is_dead && atomic_load(&slot->presence) != WEIR__NCCL_GONE)
       return i;
   }

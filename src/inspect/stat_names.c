@@ -33,6 +33,13 @@ static const weir__stat_count moving_counts[] = {MOVING(pages_made),
                                                  MOVING(unmovable_busy_bytes),
                                                  MOVING(unmovable_pool_bytes)};
 
+static const char ipc[] = "ipc";
+
+#define IPC(name)                                                                                                      \
+  { #name, offsetof(weir_allocator_stats, ipc.name) }
+static const weir__stat_count ipc_counts[] = {IPC(references), IPC(limbo_blocks), IPC(limbo_bytes),
+                                              IPC(limbo_bytes_peak), IPC(lost_references)};
+
 const weir__stat_group weir__stat_groups[WEIR__STAT_GROUPS] = {GROUP(allocation, WEIR_STAT_KINDS),
                                                                GROUP(segment, WEIR_STAT_KINDS),
                                                                GROUP(active, WEIR_STAT_KINDS),
@@ -54,8 +61,8 @@ static const char by_pools[] = "reserved_bytes_by_private_pools";
 
 enum {
   NAME_SIZE = 48,
-  NAMES = WEIR__STAT_COUNTS + WEIR_COUNT_OF(moving_counts) + 9 * WEIR_STAT_KINDS * WEIR__STAT_METRICS +
-          2 * WEIR__STAT_METRICS
+  NAMES = WEIR__STAT_COUNTS + WEIR_COUNT_OF(moving_counts) + WEIR_COUNT_OF(ipc_counts) +
+          9 * WEIR_STAT_KINDS * WEIR__STAT_METRICS + 2 * WEIR__STAT_METRICS
 };
 
 static char all_names[NAMES][NAME_SIZE];
@@ -69,6 +76,8 @@ static void make_names(void) {
     snprintf(all_names[n++], NAME_SIZE, "%s", weir__stat_counts[i].name);
   for (size_t i = 0; i < WEIR_COUNT_OF(moving_counts); i++)
     snprintf(all_names[n++], NAME_SIZE, "%s.%s", moving, moving_counts[i].name);
+  for (size_t i = 0; i < WEIR_COUNT_OF(ipc_counts); i++)
+    snprintf(all_names[n++], NAME_SIZE, "%s.%s", ipc, ipc_counts[i].name);
   for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
     const weir__stat_group *group = &weir__stat_groups[i];
     for (int kind = 0; kind < group->kinds; kind++)
@@ -141,7 +150,8 @@ static bool find_value(const weir_allocator_stats *stats, const char *name, int6
   const char *rest = name;
   const weir__stat_count *count = take_word(&rest, moving)
                                       ? find_count(moving_counts, WEIR_COUNT_OF(moving_counts), rest)
-                                      : find_count(weir__stat_counts, WEIR__STAT_COUNTS, name);
+                                  : take_word(&rest, ipc) ? find_count(ipc_counts, WEIR_COUNT_OF(ipc_counts), rest)
+                                                          : find_count(weir__stat_counts, WEIR__STAT_COUNTS, name);
   if (count) {
     if (count->offset + sizeof *value > stats->size)
       return false;
@@ -348,6 +358,9 @@ static void write_all(stats_writer *w, const weir_allocator_stats *stats, const 
   write_counts(w, stats, weir__stat_counts, WEIR__STAT_COUNTS);
   size_t above = enter(w, moving);
   write_counts(w, stats, moving_counts, WEIR_COUNT_OF(moving_counts));
+  leave(w, above);
+  above = enter(w, ipc);
+  write_counts(w, stats, ipc_counts, WEIR_COUNT_OF(ipc_counts));
   leave(w, above);
   for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
     size_t before = enter(w, weir__stat_groups[i].name);

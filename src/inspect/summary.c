@@ -129,6 +129,18 @@ static void print_moving(output *out, const weir_moving_stats *moving) {
   rule(out, '=');
 }
 
+/* Present only if other processes have memory of this one. */
+static void print_ipc(output *out, const weir_ipc_stats *ipc) {
+  char line[192], bytes[32];
+  if (!ipc->references)
+    return;
+  snprintf(line, sizeof line, "Sent to other processes: %lld references, %lld blocks (%s) in limbo",
+           (long long)ipc->references, (long long)ipc->limbo_blocks,
+           weir__format_bytes_as_pytorch((unsigned long long)ipc->limbo_bytes, bytes));
+  print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
+  rule(out, '=');
+}
+
 static void print_table(output *out, const weir_allocator_stats *stats, int device, bool abbreviated) {
   rule(out, '=');
   print(out, "| %16s Weir CUDA memory summary, device ID %-20d |\n", "", device);
@@ -141,6 +153,7 @@ static void print_table(output *out, const weir_allocator_stats *stats, int devi
     print_metric(out, &metrics[i], stats, abbreviated);
   rule(out, '=');
   print_moving(out, &stats->moving);
+  print_ipc(out, &stats->ipc);
 }
 
 /* Present only if there is any, for the same reason. */

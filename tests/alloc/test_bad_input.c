@@ -77,6 +77,7 @@ static void test_init_functions(void **state) {
   INIT(weir_history_info);
   INIT(weir_host_stats);
   INIT(weir_ipc_handle);
+  INIT(weir_ipc_send_options);
   INIT(weir_snapshot_options);
   INIT(weir_snapshot_event);
   INIT(weir_snapshot_annotation);
@@ -94,6 +95,7 @@ static void test_init_functions(void **state) {
   weir_history_info_init(NULL);
   weir_host_stats_init(NULL);
   weir_ipc_handle_init(NULL);
+  weir_ipc_send_options_init(NULL);
   weir_snapshot_options_init(NULL);
   weir_snapshot_event_init(NULL);
   weir_snapshot_annotation_init(NULL);
@@ -582,6 +584,19 @@ static void test_ipc(void **state) {
   assert_error(INVALID_ARGUMENT, weir_ipc_close(allocator, NULL));
   assert_error(INVALID_ARGUMENT, weir_ipc_close(allocator, state));
   assert_error(INVALID_ARGUMENT, weir_ipc_close(allocator, live));
+  assert_error(INVALID_ARGUMENT, weir_ipc_send(NULL, live, NULL, NULL, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_receive(NULL, 0, bytes, 64, NULL, &base, NULL));
+  for (size_t i = 0; i < WEIR_COUNT_OF(lengths); i++)
+    assert_error(BAD_DATA, weir_ipc_receive(allocator, 0, bytes, lengths[i], NULL, &base, NULL));
+  FOR_EACH_BAD_DEVICE(device)
+  assert_error(INVALID_DEVICE, weir_ipc_receive(allocator, device, bytes, 64, NULL, &base, NULL));
+  assert_error(INVALID_ARGUMENT, weir_ipc_release(NULL, live, NULL));
+  assert_error(INVALID_ARGUMENT, weir_ipc_release(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_ipc_release(allocator, live, NULL));
+  assert_error(INVALID_ARGUMENT, weir_ipc_cancel(NULL, bytes, 64));
+  assert_error(INVALID_ARGUMENT, weir_ipc_cancel(allocator, NULL, 64));
+  assert_error(BAD_DATA, weir_ipc_cancel(allocator, bytes, 64));
+  assert_error(INVALID_ARGUMENT, weir_ipc_collect(NULL, NULL));
   assert_ptr_equal(base, state);
   put(live);
   close_all();

@@ -136,6 +136,11 @@ static void call_everything(void) {
   assert_bad_fork(weir_ipc_share(allocator, memory, &handle));
   assert_bad_fork(weir_ipc_open(allocator, 0, "name", 4, &base));
   assert_bad_fork(weir_ipc_close(allocator, memory));
+  assert_bad_fork(weir_ipc_send(allocator, memory, NULL, NULL, &handle));
+  assert_bad_fork(weir_ipc_receive(allocator, 0, "name", 4, NULL, &pointer, NULL));
+  assert_bad_fork(weir_ipc_release(allocator, memory, NULL));
+  assert_bad_fork(weir_ipc_cancel(allocator, "name", 4));
+  assert_bad_fork(weir_ipc_collect(allocator, &size));
 
   assert_bad_fork(weir_host_alloc(host, 4096, &pointer));
   assert_bad_fork(weir_host_free(host, pinned));

@@ -5,18 +5,16 @@
  * through /proc, which the kernel allows for processes of the same user while the exporting process lives. Exported
  * memory is locked in the file until it is freed; a handle without its lock has outlived its memory.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/memory_map.h"
+#include "base/system.h"
 #include "base/thread.h"
 #include "driver/soft/soft.h"
 
@@ -30,14 +28,8 @@ struct ipc_ticket {
 
 _Static_assert(sizeof(struct ipc_ticket) <= 64, "a ticket fits a handle");
 
-/* -1 if there is no such file, or its name does not begin with `name`. */
 static int open_ticket(const struct ipc_ticket *ticket, const char *name) {
-  char path[64], target[64];
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket->pid, ticket->fd);
-  ssize_t length = readlink(path, target, sizeof target);
-  if (length < (ssize_t)strlen(name) || memcmp(target, name, strlen(name)))
-    return -1;
-  return open(path, O_RDWR | O_CLOEXEC);
+  return weir__process_open_file(ticket->pid, ticket->fd, name);
 }
 
 static struct flock lock_of(int type, uint64_t offset, uint64_t bytes) {
@@ -179,7 +171,7 @@ static weir_cu_result export_memory(model *m, void *shareable, weir_cu_mem_handl
   const struct soft_memory *memory = (struct soft_memory *)weir__model_memory(m, handle);
   if (!shareable || !memory || flags || type != WEIR_CU_HANDLE_POSIX_FD || memory->handle_types != type)
     return WEIR_CU_INVALID_VALUE;
-  int fd = fcntl(memory->extent.fd, F_DUPFD_CLOEXEC, 0);
+  int fd = weir__descriptor_copy(memory->extent.fd);
   if (fd < 0)
     return WEIR_CU_OPERATING_SYSTEM;
   *(int *)shareable = fd;
@@ -226,7 +218,7 @@ static weir_cu_result import_memory(model *m, weir_cu_mem_handle *handle, void *
     return WEIR_CU_OUT_OF_MEMORY;
   memory->extent =
       same ? same->extent
-           : (struct soft_extent){.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .own_file = true, .bytes = (uint64_t)st.st_size};
+           : (struct soft_extent){.fd = weir__descriptor_copy(fd), .own_file = true, .bytes = (uint64_t)st.st_size};
   if (memory->extent.fd < 0) {
     weir__handles_drop(&m->memories, memory);
     return WEIR_CU_OPERATING_SYSTEM;
@@ -272,18 +264,8 @@ void weir__soft_shared_event_unref(struct soft_shared_event *shared) {
   free(shared);
 }
 
-/* True for a zombie too: this process may be its parent and may not have reaped it. */
-static bool is_gone(pid_t pid) {
-  struct pollfd ends = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-  if (ends.fd < 0)
-    return errno == ESRCH;
-  bool gone = poll(&ends, 1, 0) > 0;
-  close(ends.fd);
-  return gone;
-}
-
 bool weir__soft_shared_event_done(const struct soft_shared_event *shared, uint64_t count) {
-  return atomic_load(&shared->page->done) >= count || is_gone(atomic_load(&shared->page->recorder));
+  return atomic_load(&shared->page->done) >= count || weir__process_has_ended(atomic_load(&shared->page->recorder));
 }
 
 static weir_cu_result get_event_handle(model *m, weir_cu_ipc_event_handle *handle, weir_cu_event event) {

@@ -1,0 +1,91 @@
+/*
+ * Two processes that send memory to each other, and talk about it over a socket.
+ */
+#ifndef WEIR_TEST_IPC_FIXTURE_H
+#define WEIR_TEST_IPC_FIXTURE_H
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "support/alloc.h"
+#include "support/peer.h"
+#include "weir/ipc.h"
+
+static inline void say_bytes(const void *bytes, size_t size) {
+  assert_int_equal(send(peer_socket, bytes, size, MSG_NOSIGNAL), size);
+}
+static inline void hear_bytes(void *bytes, size_t size) {
+  assert_int_equal(recv(peer_socket, bytes, size, MSG_WAITALL), size);
+}
+
+static inline void say(uint64_t number) { say_bytes(&number, sizeof number); }
+static inline uint64_t hear_any(void) {
+  uint64_t number;
+  hear_bytes(&number, sizeof number);
+  return number;
+}
+static inline void hear(uint64_t number) { assert_int_equal(hear_any(), number); }
+
+static inline void say_handle(const weir_ipc_handle *handle) {
+  say(handle->length);
+  say_bytes(handle->bytes, handle->length);
+}
+
+static inline weir_ipc_handle *hear_handle(void) {
+  static weir_ipc_handle handle;
+  handle.length = (size_t)hear_any();
+  assert_true(handle.length <= sizeof handle.bytes);
+  hear_bytes(handle.bytes, handle.length);
+  return &handle;
+}
+
+/* ---- The calls, checked ---- */
+
+static inline weir_ipc_handle *send_with(void *pointer, weir_cu_stream stream, const weir_ipc_send_options *options) {
+  static weir_ipc_handle handle;
+  handle.size = sizeof handle;
+  assert_ok(weir_ipc_send(allocator, pointer, stream, options, &handle));
+  return &handle;
+}
+
+static inline weir_ipc_handle *send_memory(void *pointer) { return send_with(pointer, NULL, NULL); }
+
+/* A macro, because the assertions compare the name of the call with the last error. */
+#define try_receive(handle, pointer)                                                                                   \
+  weir_ipc_receive(allocator, 0, (handle)->bytes, (handle)->length, NULL, pointer, NULL)
+#define assert_receive_fails(status, text, handle, pointer)                                                            \
+  assert_error_says(status, text,                                                                                      \
+                    weir_ipc_receive(allocator, 0, (handle)->bytes, (handle)->length, NULL, pointer, NULL))
+
+static inline char *receive(const weir_ipc_handle *handle) {
+  void *pointer = NULL;
+  assert_ok(try_receive(handle, &pointer));
+  return pointer;
+}
+
+static inline void release(void *pointer) { assert_ok(weir_ipc_release(allocator, pointer, NULL)); }
+
+static inline size_t collect(void) {
+  size_t freed = 99;
+  assert_ok(weir_ipc_collect(allocator, &freed));
+  return freed;
+}
+
+static inline weir_ipc_stats ipc_stats(void) { return stats_of(0).ipc; }
+
+static inline int open_files(void) {
+  int count = 0;
+  for (int i = 0; i < 20000; i++)
+    count += fcntl(i, F_GETFD) != -1;
+  return count;
+}
+
+static inline int ipc_teardown(void **state) {
+  peer_kill();
+  return alloc_teardown(state);
+}
+
+#endif

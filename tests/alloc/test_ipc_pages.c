@@ -1,0 +1,216 @@
+/*
+ * Memory of expandable segments that is shared with other processes: many pages, pages of different sizes, and pages
+ * that stay in place only as long as they are shared.
+ */
+#include <sys/resource.h>
+
+#include "alloc/ipc_fixture.h"
+#include "alloc/moving_fixture.h"
+
+#define PAGE (20 * MIB)
+
+static struct rlimit files_before;
+
+static void limit_files(rlim_t most) {
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &files_before), 0);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, files_before.rlim_max}), 0);
+}
+
+static int teardown(void **state) {
+  struct rlimit now;
+  if (!getrlimit(RLIMIT_NOFILE, &now) && files_before.rlim_cur)
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){files_before.rlim_cur, now.rlim_max});
+  return ipc_teardown(state);
+}
+
+/* ---- There ---- */
+
+/* Compares the first byte of every page. */
+static void child_reads(void) {
+  uint64_t pages = hear_any(), size = 0;
+  const weir_ipc_handle *handle = hear_handle();
+  void *a = NULL;
+  assert_ok(weir_ipc_receive(allocator, 0, handle->bytes, handle->length, NULL, &a, &size));
+  say(size);
+  for (uint64_t i = 0; i < pages; i++)
+    assert_int_equal(((unsigned char *)a)[i * (size / pages)], i % 251);
+  assert_ok(weir_ipc_release(allocator, a, NULL));
+  say('d');
+}
+
+/* ---- Here ---- */
+
+static void send_pages(char *a, uint64_t bytes, uint64_t pages) {
+  for (uint64_t i = 0; i < pages; i++)
+    a[i * (bytes / pages)] = (char)(i % 251);
+  say(pages);
+  say_handle(send_memory(a));
+  assert_int_equal(hear_any(), bytes);
+  hear('d');
+  peer_end();
+}
+
+/* 50 GB within a limit of 1024 files, which both processes raise. */
+static void test_2500_pages(void **state) {
+  (void)state;
+  enum { PAGES = 2500 };
+  struct rlimit now;
+  limit_files(1024);
+  if (files_before.rlim_max < 3 * PAGES)
+    WAIVE_TEST("the hard limit of open files is %llu", (unsigned long long)files_before.rlim_max);
+  alloc_open_on(WEIR_SOFT_THREADS, 1, 64 * GIB, "expandable_segments:True");
+  peer_start(SOCK_STREAM, "reads", "expandable_segments:True");
+  char *a = get(PAGES * PAGE, NULL);
+  send_pages(a, PAGES * PAGE, PAGES);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
+  assert_true(now.rlim_cur > 1024 && now.rlim_cur <= files_before.rlim_max);
+  assert_true(open_files() > 2 * PAGES);
+  put(a);
+  assert_true(open_files() < PAGES + 100); /* exported pages have a descriptor only while they are sent */
+  empty_cache();
+  alloc_close();
+}
+
+/* In a process of its own, because a hard limit cannot be raised again. */
+static void child_has_few_files(void) {
+  static weir_ipc_handle handle;
+  char *a = get(60 * PAGE, NULL);
+  handle.size = sizeof handle;
+  int before = open_files();
+  rlim_t limit = (rlim_t)before + 30;
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){limit, limit}), 0);
+  assert_error_says(SYSTEM, "a file descriptor is needed for each of 60 pages",
+                    weir_ipc_send(allocator, a, NULL, NULL, &handle));
+  assert_int_equal(open_files(), before + 1); /* that of the references */
+  assert_int_equal(ipc_stats().references, 0);
+  assert_error_says(SYSTEM, "ulimit -Hn", weir_ipc_share(allocator, a, &handle));
+  put(a);
+  empty_cache();
+  say('d');
+}
+
+static void test_few_files(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "");
+  peer_start(SOCK_STREAM, "few", "expandable_segments:True");
+  hear('d');
+  peer_end();
+  alloc_close();
+}
+
+/* A handle says which size it needs, and a smaller struct is enough for most. */
+static void test_sizes_of_handles(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", 64 * GIB);
+  static struct {
+    weir_ipc_handle handle;
+    unsigned char more[100000];
+  } large;
+  char *a = get(100 * PAGE, NULL), *b = get(100, NULL);
+  large.handle.size = offsetof(weir_ipc_handle, bytes) + 300;
+  assert_error_says(NOT_SUPPORTED, "takes 426 bytes, and there is room for 300",
+                    weir_ipc_share(allocator, a, &large.handle));
+  assert_error_says(NOT_SUPPORTED, "takes 562 bytes", weir_ipc_send(allocator, a, NULL, NULL, &large.handle));
+  assert_int_equal(ipc_stats().references, 0);
+  assert_ok(weir_ipc_share(allocator, b, &large.handle));
+  large.handle.size = sizeof large;
+  assert_ok(weir_ipc_share(allocator, a, &large.handle));
+  put(a);
+  put(b);
+  alloc_close();
+}
+
+static bool has_varied_pages(const char *a, uint64_t bytes) {
+  const weir__segment *segment = segment_at(a);
+  uint64_t first = weir__mapping_at(segment, (uint64_t)a)->page->bytes;
+  for (uint64_t at = 0; at < bytes; at += segment->page)
+    if (weir__mapping_at(segment, (uint64_t)a + at)->page->bytes != first)
+      return true;
+  return false;
+}
+
+/* Pages that differ in size, which moving pages do. */
+static void test_varied_pages(void **state) {
+  (void)state;
+  const char *conf = "moving_pages:True";
+  alloc_open_on(WEIR_SOFT_THREADS, 1, 4 * GIB, conf);
+  uint64_t bytes = 22 * MIB;
+  char *a = NULL;
+  while (bytes < 200 * MIB && !has_varied_pages(a = get(bytes, NULL), bytes)) {
+    put(a);
+    bytes += 2 * MIB;
+  }
+  assert_true(bytes < 200 * MIB);
+  peer_start(SOCK_STREAM, "reads", conf);
+  send_pages(a, bytes, bytes / (2 * MIB));
+  assert_int_equal(collect(), 0);
+  put(a);
+  empty_cache();
+  alloc_close();
+}
+
+static bool is_exported(const void *address) {
+  const weir__segment *s = weir__segment_at(&allocator->heaps[0], (uint64_t)address);
+  return weir__mapping_at(s, (uint64_t)address)->page->file != 0;
+}
+
+/* Pages that were sent stay where they are until the last reference has ended, and move again afterwards. */
+static void test_pages_that_stay(void **state) {
+  (void)state;
+  for (int sent = 0; sent < 2; sent++) {
+    alloc_open("moving_pages:True", 4 * GIB);
+    holes h;
+    h.first = get(40 * MIB, NULL);
+    h.kept[0] = get(2 * MIB, NULL);
+    h.second = get(40 * MIB, NULL);
+    h.kept[1] = get(2 * MIB, NULL);
+    void *received[2] = {NULL, NULL};
+    if (sent) {
+      received[0] = receive(send_memory(h.first));
+      received[1] = receive(send_memory(h.second));
+      assert_true(is_exported(h.first));
+    }
+    put(h.first);
+    put(h.second);
+    void *a = get(60 * MIB, NULL);
+    assert_int_equal(moving().pages_moved > 0, !sent);
+    if (sent) {
+      release(received[0]);
+      release(received[1]);
+      assert_int_equal(collect(), 2);
+      assert_false(is_exported(h.first));
+      void *b = get(70 * MIB, NULL);
+      assert_true(moving().pages_moved > 0);
+      put(b);
+    }
+    put(a);
+    end_holes(&h);
+    alloc_close();
+  }
+}
+
+static int run_child(const char *role, const char *conf) {
+  bool reads = !strcmp(role, "reads");
+  alloc_open_on(WEIR_SOFT_THREADS, 1, reads ? GIB : 4 * GIB, conf);
+  if (reads)
+    child_reads();
+  else
+    child_has_few_files();
+  weir_allocator_destroy(allocator);
+  allocator = NULL;
+  alloc_close();
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (peer_is_child(argc, argv))
+    return run_child(argv[2], argv[3]);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_2500_pages, teardown),
+      cmocka_unit_test_teardown(test_few_files, teardown),
+      cmocka_unit_test_teardown(test_sizes_of_handles, teardown),
+      cmocka_unit_test_teardown(test_varied_pages, teardown),
+      cmocka_unit_test_teardown(test_pages_that_stay, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
