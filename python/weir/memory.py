@@ -346,11 +346,6 @@ def _host_allocator() -> int:
     return _weir._cuda_cudaHostAllocator()
 
 
-def ipc_collect() -> None:
-    """Starts Weir. Memory of other processes needs no collection: it is closed with the last Buffer that uses it."""
-    _lazy_init()
-
-
 # The lock of _free_mutex().
 _free_lock = allocate_lock()
 
