@@ -434,7 +434,7 @@ weir_status weir_array_view_dtype(const weir_array *array, weir_dtype dtype, wei
 weir_status weir_array_transpose(const weir_array *array, int dim0, int dim1, weir_array *view) {
   WEIR__CHECK_ARRAY(array);
   WEIR__CHECK_ARGUMENT(view);
-  int a, b;
+  int a = 0, b = 0;
   weir_status status = weir__check_dim(__func__, dim0, array->ndim, &a);
   if (!status)
     status = weir__check_dim(__func__, dim1, array->ndim, &b);
@@ -456,7 +456,7 @@ weir_status weir_array_permute(const weir_array *array, const int *dims, weir_ar
   weir_array made = *array;
   unsigned seen = 0;
   for (int i = 0; i < array->ndim; i++) {
-    int from;
+    int from = 0;
     weir_status status = weir__check_dim(__func__, dims[i], array->ndim, &from);
     if (status)
       return status;
