@@ -16,8 +16,8 @@
  * depend on the values and the number of ranks alone: elements are combined in the order of the ranks.
  *
  * Collectives are enqueued on a stream, and can be captured in a graph. All ranks make the same calls on a communicator
- * in the same order. Work of one communicator runs in the order of the calls, whichever streams they are on. A thread
- * that drives several ranks puts their calls in a group.
+ * in the same order. Work of one communicator of several ranks runs in the order of the calls, whichever streams they
+ * are on. A thread that drives several ranks puts their calls in a group.
  *
  * The calls may be made from any thread, but those on one communicator from one thread at a time; only
  * weir_nccl_abort and weir_nccl_async_error may be called at any time.

@@ -46,6 +46,18 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def need_compiler() -> None:
+    """Skips the tests of a module if source cannot be compiled for the device."""
+    from weir import kernel
+
+    try:
+        kernel.compile('extern "C" __global__ void nothing() {}')
+    except RuntimeError as error:
+        if is_soft or "nvrtc" not in str(error).lower():
+            raise
+        pytest.skip(f"needs NVRTC: {error}", allow_module_level=True)
+
+
 @pytest.fixture
 def two_devices() -> None:
     import weir

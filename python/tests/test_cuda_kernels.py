@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 
 import pytest
-from conftest import is_soft, run_python
+from conftest import is_soft, need_compiler, run_python
 
 import weir
 
 numpy = pytest.importorskip("numpy")
 pytest.importorskip("weir.kernel", reason="built without kernels")
-if not is_soft:
-    pytest.importorskip("nvidia.cuda_nvrtc", reason="needs NVRTC")
+need_compiler()
 from cuda_kernels import compiled, to_device, to_host  # noqa: E402
 
 

@@ -10,7 +10,7 @@ import threading
 import weakref
 
 import pytest
-from conftest import is_soft
+from conftest import is_soft, need_compiler
 
 import weir
 
@@ -38,8 +38,7 @@ extern "C" __global__ void shared(int *out) {
 
 @pytest.fixture(scope="module")
 def module():
-    if not is_soft:
-        pytest.importorskip("nvidia.cuda_nvrtc", reason="needs NVRTC")
+    need_compiler()
     return kernel.compile(SOURCE, names=["twice<int>"])
 
 

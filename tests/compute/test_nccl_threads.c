@@ -81,8 +81,6 @@ static void expect_all(int count, weir_status status, const char *text) {
 }
 
 static int setup(void **state) {
-  if (is_cuda())
-    WAIVE_TEST("needs four GPUs; several ranks are tested on the software device");
   int result = runtime_setup_four(state);
   collect_messages();
   return result;
@@ -339,6 +337,10 @@ static void test_two_communicators(void **state) {
 }
 
 int main(void) {
+  if (is_cuda()) {
+    puts("waived: needs four GPUs; several ranks are tested on the software device");
+    return 77;
+  }
   runtime_need_device();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
   const struct CMUnitTest tests[] = {
