@@ -27,6 +27,7 @@ static weir__builtin map_kernels[WEIR__CLASSES] = {
     [WEIR__CLASS_DOUBLE] = WEIR__BUILTIN("map_double", "weir_map_double"),
     [WEIR__CLASS_COMPLEX] = WEIR__BUILTIN("map_complex", "weir_map_complex")};
 
+static weir__builtin convert_kernel = WEIR__BUILTIN("convert", "weir_convert_float");
 static weir__builtin vector_kernels[] = {[WEIR_INT32] = WEIR__BUILTIN("vectors", "weir_vectors_int32"),
                                          [WEIR_INT64] = WEIR__BUILTIN("vectors", "weir_vectors_int64"),
                                          [WEIR_FLOAT16] = WEIR__BUILTIN("vectors", "weir_vectors_16_bits"),
@@ -232,6 +233,15 @@ static weir__divider make_divider(uint32_t size) {
   return (weir__divider){(unsigned)factor, shift};
 }
 
+static weir_status convert(const char *caller, const weir_array *in, const weir_array *out, uint64_t elements,
+                           weir_stream stream) {
+  weir__vector_args args = {
+      .count = elements, .out = out->data, .in = {in->data}, .op = (int)in->dtype, .dtype = (int)out->dtype};
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements / WEIR__GROUP_FLOAT + 1);
+  void *params[] = {&args};
+  return weir__array_run(caller, &convert_kernel, weir__is_host(out), stream, grid, params);
+}
+
 static void set_operand(const weir__input *input, const int64_t *strides, weir__operand *operand) {
   if (input->array) {
     operand->data = input->array->data;
@@ -273,6 +283,9 @@ weir_status weir__map(const char *caller, int op, int count, const weir__input *
   args.is_grouped = args.out.is_packed && (dims.ndim < 2 || dims.shape[0] % group == 0);
   for (int k = 0; k < count; k++)
     args.in[k].is_packed = is_packed(&dims, &args.in[k], k + 1, group);
+  if (op == WEIR__UNARY + WEIR_UNARY_POSITIVE && dims.ndim < 2 && args.is_grouped && args.in[0].is_packed &&
+      class == WEIR__CLASS_FLOAT && inputs[0].array->dtype == common)
+    return convert(caller, inputs[0].array, out, elements, stream);
   weir_launch_dims grid = weir__array_grid(weir__is_host(out), (elements + (uint64_t)group - 1) / (uint64_t)group);
   void *params[] = {&args};
   return weir__array_run(caller, &map_kernels[class], weir__is_host(out), stream, grid, params);

@@ -321,7 +321,10 @@ template <class C> __device__ static inline void map(const weir__map_args &args)
 }
 
 #define MAP(name, C)                                                                                                   \
-  extern "C" __global__ void __launch_bounds__(WEIR__BLOCK) name(const weir__map_args args) { map<C>(args); }          \
+  extern "C" __global__ void __launch_bounds__(WEIR__BLOCK, representation<C>::is_int ? 4 : 5)                         \
+      name(const weir__map_args args) {                                                                                \
+    map<C>(args);                                                                                                      \
+  }                                                                                                                    \
   WEIR_KERNEL(name)
 
 #endif

@@ -123,43 +123,53 @@ template <int N, class C> __device__ static inline void apply(int op, const C *a
 #undef CASE
 }
 
-template <class T> __device__ static inline vector_of<T> load_vector(const void *from, u64 first, int count) {
+/* Elements from `count` on are 0. */
+template <class T> __device__ static inline vector_of<T> load_vector(const void *array, u64 first, int count) {
+  const T *from = static_cast<const T *>(array) + first;
   vector_of<T> in = {};
-  if (from && count == vector_of<T>::length)
-    in = *reinterpret_cast<const vector_of<T> *>(static_cast<const T *>(from) + first);
-  else if (from)
+  if (array && count == vector_of<T>::length)
+    in = *reinterpret_cast<const vector_of<T> *>(from);
+  else if (array)
     for (int i = 0; i < vector_of<T>::length; i++)
       if (i < count)
-        in.at[i] = static_cast<const T *>(from)[first + i];
+        in.at[i] = from[i];
   return in;
+}
+
+/* The numbers of a vector, or the number in place of the array. */
+template <class T, class C>
+__device__ static inline void numbers_of(const weir__vector_args &args, int which, const vector_of<T> &in, C *values) {
+  C number = representation<C>::of(args.number[which]);
+  if (args.in[which])
+    unpack(in, args.dtype, values);
+  else
+    for (int i = 0; i < vector_of<T>::length; i++)
+      values[i] = number;
 }
 
 template <class T, class C> __device__ static inline void map_vectors(const weir__vector_args &args) {
   typedef vector_of<T> V;
   enum { N = V::length };
-  C number0 = representation<C>::of(args.number[0]), number1 = representation<C>::of(args.number[1]);
   WEIR_NO_UNROLL
   for (u64 first = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N; first < args.count;
        first += u64(gridDim.x) * blockDim.x * N) {
     int count = args.count - first < N ? static_cast<int>(args.count - first) : N;
+    /* Both loads come before the first use, which waits. */
     V in0 = load_vector<T>(args.in[0], first, count), in1 = load_vector<T>(args.in[1], first, count);
     C a[N], b[N];
-    unpack(in0, args.dtype, a);
-    unpack(in1, args.dtype, b);
-    for (int i = 0; i < N; i++) {
-      a[i] = args.in[0] ? a[i] : number0;
-      b[i] = args.in[1] ? b[i] : number1;
-    }
+    numbers_of(args, 0, in0, a);
+    numbers_of(args, 1, in1, b);
     C results[N] = {};
     apply<N>(args.op, a, b, results);
-    pack(results, args.dtype, &in0);
+    V packed;
+    pack(results, args.dtype, &packed);
     T *out = static_cast<T *>(args.out) + first;
     if (count == N)
-      *reinterpret_cast<V *>(out) = in0;
+      *reinterpret_cast<V *>(out) = packed;
     else
       for (int i = 0; i < N; i++)
         if (i < count)
-          out[i] = in0.at[i];
+          out[i] = packed.at[i];
   }
 }
 
