@@ -27,12 +27,13 @@ static weir__builtin map_kernels[WEIR__CLASSES] = {
     [WEIR__CLASS_DOUBLE] = WEIR__BUILTIN("map_double", "weir_map_double"),
     [WEIR__CLASS_COMPLEX] = WEIR__BUILTIN("map_complex", "weir_map_complex")};
 
+static weir__builtin convert_kernel = WEIR__BUILTIN("convert", "weir_convert_float");
 static weir__builtin vector_kernels[] = {[WEIR_INT32] = WEIR__BUILTIN("vectors", "weir_vectors_int32"),
                                          [WEIR_INT64] = WEIR__BUILTIN("vectors", "weir_vectors_int64"),
-                                         [WEIR_FLOAT16] = WEIR__BUILTIN("vectors", "weir_vectors_float16"),
+                                         [WEIR_FLOAT16] = WEIR__BUILTIN("vectors", "weir_vectors_16_bits"),
                                          [WEIR_FLOAT32] = WEIR__BUILTIN("vectors", "weir_vectors_float32"),
                                          [WEIR_FLOAT64] = WEIR__BUILTIN("vectors", "weir_vectors_float64"),
-                                         [WEIR_BFLOAT16] = WEIR__BUILTIN("vectors", "weir_vectors_bfloat16")};
+                                         [WEIR_BFLOAT16] = WEIR__BUILTIN("vectors", "weir_vectors_16_bits")};
 
 /* ---- Dimensions ---- */
 
@@ -132,6 +133,22 @@ static bool has_vectors(int op, weir_dtype dtype) {
   case WEIR__UNARY + WEIR_UNARY_SIGMOID:
   case WEIR__UNARY + WEIR_UNARY_TANH:
     return weir_dtype_is_float(dtype);
+  case WEIR__UNARY + WEIR_UNARY_SIGN:
+  case WEIR__UNARY + WEIR_UNARY_FLOOR:
+  case WEIR__UNARY + WEIR_UNARY_CEIL:
+  case WEIR__UNARY + WEIR_UNARY_ROUND:
+  case WEIR__UNARY + WEIR_UNARY_TRUNC:
+  case WEIR__UNARY + WEIR_UNARY_RSQRT:
+  case WEIR__UNARY + WEIR_UNARY_EXPM1:
+  case WEIR__UNARY + WEIR_UNARY_LOG:
+  case WEIR__UNARY + WEIR_UNARY_LOG2:
+  case WEIR__UNARY + WEIR_UNARY_LOG10:
+  case WEIR__UNARY + WEIR_UNARY_LOG1P:
+  case WEIR__UNARY + WEIR_UNARY_SIN:
+  case WEIR__UNARY + WEIR_UNARY_COS:
+  case WEIR__UNARY + WEIR_UNARY_TAN:
+  case WEIR__UNARY + WEIR_UNARY_ERF:
+    return weir_dtype_is_float(dtype) && dtype != WEIR_FLOAT64;
   }
   return false;
 }
@@ -154,7 +171,7 @@ static bool is_vectorizable(int op, const dims *dims, int count, const weir__inp
 
 static weir_status map_vectors(const char *caller, int op, int count, const weir__input *inputs, const weir_array *out,
                                uint64_t elements, weir_stream stream) {
-  weir__vector_args args = {.count = elements, .out = out->data, .op = op};
+  weir__vector_args args = {.count = elements, .out = out->data, .op = op, .dtype = (int)out->dtype};
   for (int k = 0; k < count; k++) {
     args.in[k] = inputs[k].array ? inputs[k].array->data : NULL;
     if (!inputs[k].array)
@@ -163,6 +180,66 @@ static weir_status map_vectors(const char *caller, int op, int count, const weir
   weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements / (16 / weir_dtype_size(out->dtype)) + 1);
   void *params[] = {&args};
   return weir__array_run(caller, &vector_kernels[out->dtype], weir__is_host(out), stream, grid, params);
+}
+
+/* ---- Groups ---- */
+
+static const int group_sizes[WEIR__CLASSES] = {[WEIR__CLASS_INT] = WEIR__GROUP_INT,
+                                               [WEIR__CLASS_FLOAT] = WEIR__GROUP_FLOAT,
+                                               [WEIR__CLASS_DOUBLE] = WEIR__GROUP_DOUBLE,
+                                               [WEIR__CLASS_COMPLEX] = WEIR__GROUP_COMPLEX};
+
+/* Whether each group of elements along the innermost dimension is contiguous, and aligned for a load of the whole. */
+static bool is_packed(const dims *dims, const weir__operand *operand, int operand_number, int group) {
+  int64_t size = (int64_t)weir_dtype_size((weir_dtype)operand->dtype);
+  int64_t alignment = group * size < 16 ? group * size : 16;
+  if (!operand->data || (uintptr_t)operand->data % (uintptr_t)alignment != 0)
+    return false;
+  if (group > 1 && weir_dtype_is_complex((weir_dtype)operand->dtype))
+    return false;
+  if (dims->ndim && dims->strides[operand_number][0] != size)
+    return false;
+  for (int d = 1; d < dims->ndim; d++)
+    if (dims->strides[operand_number][d] % alignment != 0)
+      return false;
+  return true;
+}
+
+/* Whether offsets of all elements have at most 31 bits. */
+static bool is_small(const dims *dims, uint64_t elements, int group) {
+  /* A thread adds up to one block of groups to its first index. */
+  if (elements + (uint64_t)group * WEIR__BLOCK > INT32_MAX)
+    return false;
+  for (int k = 0; k < OPERANDS; k++) {
+    int64_t lowest = 0, highest = 0;
+    for (int d = 0; d < dims->ndim; d++) {
+      int64_t last = (dims->shape[d] - 1) * dims->strides[k][d];
+      if (last < 0)
+        lowest += last;
+      else
+        highest += last;
+      if (lowest < INT32_MIN || highest > INT32_MAX)
+        return false;
+    }
+  }
+  return true;
+}
+
+static weir__divider make_divider(uint32_t size) {
+  unsigned shift = 0;
+  while (((uint64_t)1 << shift) < size)
+    shift++;
+  uint64_t factor = (((uint64_t)1 << 32) * (((uint64_t)1 << shift) - size)) / size + 1;
+  return (weir__divider){(unsigned)factor, shift};
+}
+
+static weir_status convert(const char *caller, const weir_array *in, const weir_array *out, uint64_t elements,
+                           weir_stream stream) {
+  weir__vector_args args = {
+      .count = elements, .out = out->data, .in = {in->data}, .op = (int)in->dtype, .dtype = (int)out->dtype};
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements / WEIR__GROUP_FLOAT + 1);
+  void *params[] = {&args};
+  return weir__array_run(caller, &convert_kernel, weir__is_host(out), stream, grid, params);
 }
 
 static void set_operand(const weir__input *input, const int64_t *strides, weir__operand *operand) {
@@ -198,7 +275,18 @@ weir_status weir__map(const char *caller, int op, int count, const weir__input *
   set_operand(&result, dims.strides[0], &args.out);
   for (int k = 0; k < count; k++)
     set_operand(&inputs[k], dims.strides[k + 1], &args.in[k]);
-  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements);
+  int class = weir__class_of(common), group = group_sizes[class];
+  args.is_small = is_small(&dims, elements, group);
+  for (int d = 0; d < dims.ndim && args.is_small; d++)
+    args.dividers[d] = make_divider((uint32_t)dims.shape[d]);
+  args.out.is_packed = is_packed(&dims, &args.out, 0, group);
+  args.is_grouped = args.out.is_packed && (dims.ndim < 2 || dims.shape[0] % group == 0);
+  for (int k = 0; k < count; k++)
+    args.in[k].is_packed = is_packed(&dims, &args.in[k], k + 1, group);
+  if (op == WEIR__UNARY + WEIR_UNARY_POSITIVE && dims.ndim < 2 && args.is_grouped && args.in[0].is_packed &&
+      class == WEIR__CLASS_FLOAT && inputs[0].array->dtype == common)
+    return convert(caller, inputs[0].array, out, elements, stream);
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), (elements + (uint64_t)group - 1) / (uint64_t)group);
   void *params[] = {&args};
-  return weir__array_run(caller, &map_kernels[weir__class_of(common)], weir__is_host(out), stream, grid, params);
+  return weir__array_run(caller, &map_kernels[class], weir__is_host(out), stream, grid, params);
 }

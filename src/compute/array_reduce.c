@@ -8,6 +8,8 @@
 
 enum {
   LANE_ELEMENTS = 4,      /* an output gets another lane for each of so many elements */
+  BATCH_ELEMENTS = 128,   /* from so many reduced elements on a lane has whole batches */
+  ALIGNMENT = 16,         /* of vectors of elements, in bytes */
   SEGMENT_ELEMENTS = 32,  /* that a lane has at least, if its output is divided into segments */
   ENOUGH_THREADS = 65536, /* with so many threads there are no segments */
   MOST_SEGMENTS = 1024
@@ -86,11 +88,26 @@ static void set_dims(const weir_array *a, const weir_array *out, const int *kept
 
 /* ---- Launching ---- */
 
+static bool is_aligned(const weir__reduce_args *args) {
+  int64_t size = (int64_t)weir_dtype_size((weir_dtype)args->in_dtype);
+  if ((uintptr_t)args->in % ALIGNMENT != 0 || args->reduced_strides[0] != size)
+    return false;
+  if (args->segment < args->reduced && args->segment * (uint64_t)size % ALIGNMENT != 0)
+    return false;
+  for (int d = 0; d < args->out_ndim; d++)
+    if (args->out_in_strides[d] % ALIGNMENT != 0)
+      return false;
+  return true;
+}
+
 static weir_status launch(const char *caller, int class, const weir__reduce_args *given, bool on_host,
                           weir_stream stream) {
   static const unsigned bytes[] = {
       [WEIR__CLASS_INT] = 8, [WEIR__CLASS_FLOAT] = 4, [WEIR__CLASS_DOUBLE] = 8, [WEIR__CLASS_COMPLEX] = 16};
   weir__reduce_args args = *given;
+  unsigned size = (unsigned)weir_dtype_size((weir_dtype)args.in_dtype);
+  args.is_aligned = is_aligned(&args);
+  args.run = args.reduced_strides[0] == size ? ALIGNMENT / size : 1;
   bool with_index = args.out_index != NULL;
   uint64_t per_block = WEIR__REDUCE_BLOCK / args.lanes, blocks = (args.outputs + per_block - 1) / per_block;
   uint64_t segments = (args.reduced + args.segment - 1) / args.segment;
@@ -114,9 +131,16 @@ static weir_status launch(const char *caller, int class, const weir__reduce_args
 static unsigned lanes_of(const weir__reduce_args *args) {
   unsigned lanes = 1;
   bool is_inner = args->reduced_ndim && (!args->out_ndim || args->reduced_strides[0] <= args->out_in_strides[0]);
-  while (is_inner && lanes < WEIR__REDUCE_BLOCK && (uint64_t)lanes * LANE_ELEMENTS < args->reduced)
+  uint64_t elements = args->has_batches && args->reduced >= BATCH_ELEMENTS ? WEIR__REDUCE_BATCH : LANE_ELEMENTS;
+  while (is_inner && lanes < WEIR__REDUCE_BLOCK && lanes * 2 * elements <= args->reduced)
     lanes *= 2;
   return lanes;
+}
+
+static bool has_batches(const weir__reduce_args *args, int class) {
+  weir_dtype in = (weir_dtype)args->in_dtype, common = (weir_dtype)args->common;
+  return args->reduced_ndim == 1 && !args->out_index && class != WEIR__CLASS_COMPLEX && weir__class_of(in) == class &&
+         (common == in || common == wide_type(class));
 }
 
 /* Segments, if there would be too few threads for the number of elements. */
@@ -139,9 +163,12 @@ static weir_status take(const char *caller, const weir_array *like, weir_dtype d
 static weir_status run(const char *caller, int class, weir__reduce_args *args, const weir_array *out,
                        weir_stream stream) {
   bool on_host = weir__is_host(out), with_index = args->out_index != NULL;
+  args->has_batches = has_batches(args, class);
   args->lanes = lanes_of(args);
   uint64_t segments = segments_of(args);
   args->segment = (args->reduced + segments - 1) / segments;
+  if (segments > 1) /* whole vectors */
+    args->segment = (args->segment + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   segments = (args->reduced + args->segment - 1) / args->segment;
   if (segments == 1)
     return launch(caller, class, args, on_host, stream);
@@ -183,6 +210,7 @@ static weir_status run(const char *caller, int class, weir__reduce_args *args, c
       second.out_in_strides[d] = stride;
       stride *= (long long)second.out_shape[d];
     }
+    second.has_batches = has_batches(&second, class);
     second.lanes = lanes_of(&second);
     status = launch(caller, class, &second, on_host, stream);
   }
@@ -248,18 +276,16 @@ static weir_status find_types(const char *caller, int op, weir_dtype in, const w
 }
 
 static void set_operation(int op, uint64_t reduced, weir__reduce_args *args) {
-  static const int combine[] = {[WEIR_REDUCE_SUM] = WEIR__COMBINE_ADD,
-                                [WEIR_REDUCE_PROD] = WEIR__COMBINE_MUL,
-                                [WEIR_REDUCE_MEAN] = WEIR__COMBINE_ADD,
-                                [WEIR_REDUCE_MIN] = WEIR__COMBINE_MIN,
-                                [WEIR_REDUCE_MAX] = WEIR__COMBINE_MAX,
-                                [WEIR_REDUCE_ARGMIN] = WEIR__COMBINE_MIN,
-                                [WEIR_REDUCE_ARGMAX] = WEIR__COMBINE_MAX,
-                                [WEIR_REDUCE_ALL] = WEIR__COMBINE_AND,
-                                [WEIR_REDUCE_ANY] = WEIR__COMBINE_OR,
-                                [WEIR_REDUCE_COUNT_NONZERO] = WEIR__COMBINE_ADD,
-                                [WEIR_REDUCE_SUM_OF_SQUARES] = WEIR__COMBINE_ADD};
+  static const int combine[] = {
+      [WEIR_REDUCE_SUM] = WEIR__COMBINE_ADD,           [WEIR_REDUCE_PROD] = WEIR__COMBINE_MUL,
+      [WEIR_REDUCE_MEAN] = WEIR__COMBINE_ADD,          [WEIR_REDUCE_MIN] = WEIR__COMBINE_MIN,
+      [WEIR_REDUCE_MAX] = WEIR__COMBINE_MAX,           [WEIR_REDUCE_ARGMIN] = WEIR__COMBINE_MIN,
+      [WEIR_REDUCE_ARGMAX] = WEIR__COMBINE_MAX,        [WEIR_REDUCE_ALL] = WEIR__COMBINE_MIN,
+      [WEIR_REDUCE_ANY] = WEIR__COMBINE_MAX,           [WEIR_REDUCE_COUNT_NONZERO] = WEIR__COMBINE_ADD,
+      [WEIR_REDUCE_SUM_OF_SQUARES] = WEIR__COMBINE_ADD};
   args->combine = combine[op];
+  if (weir_dtype_is_complex((weir_dtype)args->common) && (op == WEIR_REDUCE_ALL || op == WEIR_REDUCE_ANY))
+    args->combine = op == WEIR_REDUCE_ALL ? WEIR__COMBINE_AND : WEIR__COMBINE_OR;
   args->divisor = op == WEIR_REDUCE_MEAN ? (double)reduced : 1;
   args->before = op == WEIR_REDUCE_ALL || op == WEIR_REDUCE_ANY || op == WEIR_REDUCE_COUNT_NONZERO
                      ? WEIR__BEFORE_NONZERO

@@ -8,6 +8,7 @@ enum {
   WEIR__MAX_DIMS = 16,
   WEIR__BLOCK = 256,        /* threads of an elementwise kernel */
   WEIR__REDUCE_BLOCK = 256, /* the most threads that reduce one output */
+  WEIR__REDUCE_BATCH = 16,  /* elements that such a thread loads at once */
   WEIR__MATMUL_COLUMNS = 8  /* columns of the result that a thread computes */
 };
 
@@ -23,6 +24,9 @@ enum {
 /* How numbers are represented during a computation, in place of one kernel for each type. */
 enum { WEIR__CLASS_INT, WEIR__CLASS_FLOAT, WEIR__CLASS_DOUBLE, WEIR__CLASS_COMPLEX, WEIR__CLASSES };
 
+/* Elements that a thread of an elementwise kernel has at a time, for each class. */
+enum { WEIR__GROUP_INT = 4, WEIR__GROUP_FLOAT = 4, WEIR__GROUP_DOUBLE = 2, WEIR__GROUP_COMPLEX = 1 };
+
 /* The same number in all representations. */
 typedef struct weir__number {
   long long integer;
@@ -31,15 +35,24 @@ typedef struct weir__number {
 
 typedef struct weir__operand {
   void *data;                        /* NULL for a number */
-  int dtype, unused;                 /* weir_dtype */
+  int dtype;                         /* weir_dtype */
+  int is_packed;                     /* each group is aligned, and contiguous */
   long long strides[WEIR__MAX_DIMS]; /* in bytes, innermost dimension first */
   weir__number number;
 } weir__operand;
+
+/* x / size = ((x * factor >> 32) + x) >> shift, for x below 2^31. */
+typedef struct weir__divider {
+  unsigned factor, shift;
+} weir__divider;
 
 /* An elementwise operation. Dimensions that are contiguous in all operands have been merged. */
 typedef struct weir__map_args {
   unsigned long long count;
   unsigned long long shape[WEIR__MAX_DIMS]; /* innermost first */
+  weir__divider dividers[WEIR__MAX_DIMS];   /* for the shape, if is_small */
+  int is_small;                             /* 31 bits are sufficient for the indices and offsets of all elements */
+  int is_grouped;                           /* a group is a part of the innermost dimension */
   int ndim, op;
   int common; /* the type to which elements are converted first */
   int in_count;
@@ -52,7 +65,7 @@ typedef struct weir__vector_args {
   void *out;
   const void *in[2]; /* NULL for a number */
   weir__number number[2];
-  int op, unused;
+  int op, dtype;
 } weir__vector_args;
 
 enum {
@@ -60,7 +73,7 @@ enum {
   WEIR__COMBINE_MUL,
   WEIR__COMBINE_MIN,
   WEIR__COMBINE_MAX,
-  WEIR__COMBINE_AND,
+  WEIR__COMBINE_AND, /* of complex numbers, as the next one: of others it is the smallest of 0 and 1 */
   WEIR__COMBINE_OR
 };
 enum { WEIR__BEFORE_NOTHING, WEIR__BEFORE_NONZERO, WEIR__BEFORE_SQUARE };
@@ -82,6 +95,9 @@ typedef struct weir__reduce_args {
   long long segment_bytes; /* in `out`, from one segment to the next */
   int index_is_strided;    /* out_index has out_strides; otherwise it is contiguous, with `outputs` for each segment */
   unsigned lanes;          /* threads that reduce an output; a power of two */
+  int has_batches;         /* there is one reduced dimension, and the class has all values of in_dtype as they are */
+  int is_aligned;          /* the elements of each output and segment are contiguous from a multiple of 16 bytes on */
+  unsigned run;            /* neighbouring elements that a lane takes: those in 16 bytes if they are contiguous, or 1 */
 } weir__reduce_args;
 
 /* out[i, j] = sum over k of a[i, k] * b[k, j], for each of a number of matrices. Strides are in elements. */

@@ -11,6 +11,9 @@
 
 /* In front of a loop whose body is large. */
 #define WEIR_NO_UNROLL
+/* Makes an unsigned value unknown to the compiler, so that it does not compute what depends on it ahead of time and keep
+ * it in registers. */
+#define WEIR_FORGET(x)
 
 /* Without operators of their own, as below: arithmetic is that of float. */
 struct alignas(2) weir_half {
@@ -39,6 +42,7 @@ typedef long long int64_t;
 typedef unsigned long long uint64_t;
 
 #define WEIR_NO_UNROLL _Pragma("unroll 1")
+#define WEIR_FORGET(x) asm volatile("" : "+r"(x))
 
 /* A kernel with C linkage is known by its name. */
 #define WEIR_KERNEL(name)

@@ -150,6 +150,16 @@ template <class C> __device__ static inline void store_real(void *at, int dtype,
   }
 }
 
+__device__ static inline void store_complex(void *at, int dtype, double re, double im) {
+  if (dtype == COMPLEX64) {
+    static_cast<float *>(at)[0] = float(re);
+    static_cast<float *>(at)[1] = float(im);
+  } else {
+    static_cast<double *>(at)[0] = re;
+    static_cast<double *>(at)[1] = im;
+  }
+}
+
 /* A complex number that is stored as a real one loses its imaginary part. */
 template <class C> __device__ static inline void store(void *at, int dtype, C value) {
   switch (dtype) {
@@ -157,21 +167,12 @@ template <class C> __device__ static inline void store(void *at, int dtype, C va
     *static_cast<unsigned char *>(at) = is_nonzero(value);
     return;
   case COMPLEX64:
-  case COMPLEX128: {
-    double re, im = 0;
+  case COMPLEX128:
     if constexpr (representation<C>::is_complex)
-      re = value.re, im = value.im;
+      store_complex(at, dtype, value.re, value.im);
     else
-      re = double(value);
-    if (dtype == COMPLEX64) {
-      static_cast<float *>(at)[0] = float(re);
-      static_cast<float *>(at)[1] = float(im);
-    } else {
-      static_cast<double *>(at)[0] = re;
-      static_cast<double *>(at)[1] = im;
-    }
+      store_complex(at, dtype, double(value), 0);
     return;
-  }
   }
   if constexpr (representation<C>::is_complex)
     store_real(at, dtype, value.re);

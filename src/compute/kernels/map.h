@@ -3,77 +3,328 @@
  * there is one kernel for each class of numbers, and not one for each operation and type. Each is a file, because the
  * driver compiles a whole file when it is first used, and functions of double take long.
  *
- * On a GPU each thread has one element. The software device and the host launch one thread, which goes through all of
- * them in order.
+ * A thread has a group of elements at a time. Types and operations are chosen once for a group. If the layout allows it
+ * the elements of a group are neighbours, which are loaded and stored at once; otherwise neighbours belong to
+ * neighbouring threads. On a GPU each thread has one group. The software device and the host launch one thread, which
+ * goes through all of them in order.
  */
 #ifndef WEIR_MAP_H
 #define WEIR_MAP_H
 
 #include "operations.h"
 
-template <class C> __device__ static inline C fetch(const weir__operand &from, const char *at, int common) {
-  return from.data ? load_as<C>(at, from.dtype, common) : representation<C>::of(from.number);
-}
-
-struct places {
-  char *out;
-  const char *in[3];
+template <class C> struct group_of;
+template <> struct group_of<long long> {
+  enum { size = WEIR__GROUP_INT };
+};
+template <> struct group_of<float> {
+  enum { size = WEIR__GROUP_FLOAT };
+};
+template <> struct group_of<double> {
+  enum { size = WEIR__GROUP_DOUBLE };
+};
+template <> struct group_of<cdouble> {
+  enum { size = WEIR__GROUP_COMPLEX };
 };
 
-/* Where the operands of an element are. I is the type of indices: 32 bits if they are sufficient, because divisions of
- * 64 bits are slow. */
-template <class I> __device__ static inline void locate(const weir__map_args &args, I rest, places *at) {
-  for (int d = 0; d < args.ndim; d++) {
-    I place = rest;
-    if (d + 1 < args.ndim) {
-      I size = I(args.shape[d]), above = rest / size;
-      place = rest - above * size;
+template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack_of { T at[N]; };
+
+struct boolean {
+  unsigned char x;
+  boolean() = default;
+  __device__ explicit boolean(bool value) : x(value) {}
+  __device__ operator bool() const { return x != 0; }
+};
+
+/* ---- Places ---- */
+
+__device__ static inline long long offset_of(const weir__map_args &args, const long long *strides, u64 index) {
+  if (args.is_small) {
+    unsigned rest = static_cast<unsigned>(index);
+    int offset = 0;
+    WEIR_NO_UNROLL
+    for (int d = 0; d + 1 < args.ndim; d++) {
+      weir__divider by = args.dividers[d];
+      unsigned above = (static_cast<unsigned>(u64(rest) * by.factor >> 32) + rest) >> by.shift;
+      unsigned at = rest - above * static_cast<unsigned>(args.shape[d]);
+      offset += static_cast<int>(at) * static_cast<int>(strides[d]);
       rest = above;
     }
-    at->out += static_cast<long long>(place) * args.out.strides[d];
-    for (int k = 0; k < 3; k++)
-      at->in[k] += static_cast<long long>(place) * args.in[k].strides[d];
+    return args.ndim ? offset + static_cast<int>(rest) * static_cast<int>(strides[args.ndim - 1]) : 0;
+  }
+  long long offset = 0;
+  WEIR_NO_UNROLL
+  for (int d = 0; d + 1 < args.ndim; d++) {
+    u64 above = index / args.shape[d];
+    offset += static_cast<long long>(index - above * args.shape[d]) * strides[d];
+    index = above;
+  }
+  return args.ndim ? offset + static_cast<long long>(index) * strides[args.ndim - 1] : 0;
+}
+
+/* The elements index, index + step, ... of an operation. */
+struct group {
+  u64 index;
+  unsigned step;
+  int valid;     /* the elements that there are; the others are behind the last one */
+  bool is_whole; /* the elements are a part of the innermost dimension, and all valid */
+};
+
+/* Where the elements of a group are in an operand. If they are packed only the last pointer is set, and points to the
+ * first element. */
+template <int N> struct places { char *at[N]; };
+
+template <int N>
+__device__ static inline places<N> locate(const weir__map_args &args, const weir__operand &operand, const group &which,
+                                          bool is_packed) {
+  places<N> found = {};
+  WEIR_NO_UNROLL
+  for (int i = 0; i < N; i++) {
+    char *at;
+    if (i > 0 && args.is_grouped)
+      at = found.at[N - 1] + operand.strides[0];
+    else {
+      u64 index = which.index + u64(i) * which.step;
+      at = static_cast<char *>(operand.data);
+      if (index < args.count)
+        at += offset_of(args, operand.strides, index);
+    }
+    for (int j = 0; j + 1 < N; j++)
+      found.at[j] = found.at[j + 1];
+    found.at[N - 1] = at;
+    if (is_packed)
+      break;
+  }
+  return found;
+}
+
+/* ---- Loading ---- */
+
+template <class C, class T, int N>
+__device__ static inline void load_elements(const places<N> &from, int valid, bool is_packed, C *values) {
+  pack_of<T, N> in = {};
+  if (is_packed)
+    in = *reinterpret_cast<const pack_of<T, N> *>(from.at[N - 1]);
+  else
+    for (int i = 0; i < N; i++)
+      if (i < valid)
+        in.at[i] = *reinterpret_cast<const T *>(from.at[i]);
+  for (int i = 0; i < N; i++)
+    values[i] = from_real<C>(in.at[i]);
+}
+
+template <class C, int N> __device__ static inline void convert_group(int common, C *values) {
+#define CASE(name, T)                                                                                                  \
+  case name:                                                                                                           \
+    for (int i = 0; i < N; i++)                                                                                        \
+      values[i] = convert(values[i], name);                                                                            \
+    break;
+  if constexpr (representation<C>::is_int)
+    switch (common) {
+      CASE(UINT8, unsigned char)
+      CASE(INT8, signed char)
+      CASE(INT16, short)
+      CASE(INT32, int)
+      CASE(BOOL, bool)
+    }
+  else
+    switch (common) {
+      CASE(FLOAT16, weir_half)
+      CASE(BFLOAT16, weir_bfloat16)
+    }
+#undef CASE
+}
+
+/* Elements from `valid` on are 0, unless the operand is a number. */
+template <class C, int N>
+__device__ static inline void load_group(const weir__map_args &args, const weir__operand &from, const group &which,
+                                         C *values) {
+  if (!from.data) {
+    for (int i = 0; i < N; i++)
+      values[i] = representation<C>::of(from.number);
+    return;
+  }
+  bool is_packed = which.is_whole && from.is_packed;
+  places<N> at = locate<N>(args, from, which, is_packed);
+  if constexpr (representation<C>::is_complex)
+    for (int i = 0; i < N; i++)
+      values[i] = i < which.valid ? load_as<C>(at.at[i], from.dtype, args.common) : C();
+  else {
+#define CASE(name, T)                                                                                                  \
+  case name:                                                                                                           \
+    load_elements<C, T, N>(at, which.valid, is_packed, values);                                                        \
+    break;
+    switch (from.dtype) {
+      CASE(UINT8, unsigned char)
+      CASE(BOOL, boolean)
+      CASE(INT8, signed char)
+      CASE(INT16, short)
+      CASE(INT32, int)
+      CASE(INT64, long long)
+    default:
+      if constexpr (!representation<C>::is_int)
+        switch (from.dtype) {
+          CASE(FLOAT16, weir_half)
+          CASE(BFLOAT16, weir_bfloat16)
+          CASE(FLOAT32, float)
+          CASE(FLOAT64, double)
+        }
+    }
+#undef CASE
+    if (from.dtype != args.common)
+      convert_group<C, N>(args.common, values);
   }
 }
 
-template <class C> __device__ static inline void map_element(const weir__map_args &args, u64 index) {
-  places at = {static_cast<char *>(args.out.data), {}};
-  for (int k = 0; k < 3; k++)
-    at.in[k] = static_cast<const char *>(args.in[k].data);
-  if (args.count >> 31)
-    locate(args, index, &at);
-  else
-    locate(args, static_cast<unsigned>(index), &at);
+/* ---- Storing ---- */
 
-  int op = args.op;
-  C result;
-  if (op == WEIR__WHERE) {
-    int chosen = *at.in[0] ? 1 : 2;
-    const weir__operand &from = args.in[chosen];
-    result = from.data ? load_as<C>(chosen == 1 ? at.in[1] : at.in[2], from.dtype, args.common)
-                       : representation<C>::of(from.number);
-  } else {
-    C a = fetch<C>(args.in[0], at.in[0], args.common);
-    C b = args.in_count > 1 ? fetch<C>(args.in[1], at.in[1], args.common) : a;
-    if (op == WEIR__ARANGE)
-      result = a + b * from_real<C>(static_cast<long long>(index));
-    else if (op == WEIR__ADD_SCALED)
-      result = a + representation<C>::of(args.in[2].number) * b;
-    else
-      result = op >= WEIR__UNARY ? unary(op, a) : binary(op, a, b);
+template <class T> struct stored {
+  template <class C> __device__ static T from(C value) { return T(static_cast<long long>(value)); }
+};
+template <> struct stored<weir_half> {
+  template <class C> __device__ static weir_half from(C value) { return weir_half(static_cast<float>(value)); }
+};
+template <> struct stored<weir_bfloat16> {
+  template <class C> __device__ static weir_bfloat16 from(C value) { return weir_bfloat16(static_cast<float>(value)); }
+};
+template <> struct stored<float> {
+  template <class C> __device__ static float from(C value) { return static_cast<float>(value); }
+};
+template <> struct stored<double> {
+  template <class C> __device__ static double from(C value) { return static_cast<double>(value); }
+};
+template <> struct stored<boolean> {
+  template <class C> __device__ static boolean from(C value) { return boolean(is_nonzero(value)); }
+};
+
+template <class C, class T, int N>
+__device__ static inline void store_elements(const places<N> &to, int valid, bool is_packed, const C *values) {
+  pack_of<T, N> out;
+  for (int i = 0; i < N; i++)
+    out.at[i] = stored<T>::from(values[i]);
+  if (is_packed)
+    *reinterpret_cast<pack_of<T, N> *>(to.at[N - 1]) = out;
+  else
+    for (int i = 0; i < N; i++)
+      if (i < valid)
+        *reinterpret_cast<T *>(to.at[i]) = out.at[i];
+}
+
+template <class C, int N>
+__device__ static inline void store_group(const weir__map_args &args, const group &which, const C *values) {
+  const weir__operand &to = args.out;
+  bool is_packed = which.is_whole && to.is_packed;
+  places<N> at = locate<N>(args, to, which, is_packed);
+  if constexpr (!representation<C>::is_complex) {
+#define CASE(name, T)                                                                                                  \
+  case name:                                                                                                           \
+    store_elements<C, T, N>(at, which.valid, is_packed, values);                                                       \
+    return;
+    switch (to.dtype) {
+    case UINT8:
+      CASE(INT8, signed char)
+      CASE(BOOL, boolean)
+      CASE(INT16, short)
+      CASE(INT32, int)
+      CASE(INT64, long long)
+      CASE(FLOAT16, weir_half)
+      CASE(BFLOAT16, weir_bfloat16)
+      CASE(FLOAT32, float)
+      CASE(FLOAT64, double)
+    }
+#undef CASE
+    for (int i = 0; i < N; i++)
+      if (i < which.valid)
+        store_complex(at.at[i], to.dtype, double(values[i]), 0);
+  } else
+    for (int i = 0; i < N; i++)
+      if (i < which.valid)
+        store(at.at[i], to.dtype, values[i]);
+}
+
+/* ---- Operations ---- */
+
+template <class C, int N> __device__ static inline void compute(int op, C *a, C *b) {
+#define CASE(name)                                                                                                     \
+  case name:                                                                                                           \
+    for (int i = 0; i < N; i++)                                                                                        \
+      a[i] = binary(name, a[i], b[i]);                                                                                 \
+    return;
+  if constexpr (N > 1) {
+    switch (op) {
+      CASE(ADD)
+      CASE(SUB)
+      CASE(MUL)
+      CASE(EQ)
+      CASE(NE)
+      CASE(LT)
+      CASE(LE)
+      CASE(GT)
+      CASE(GE)
+    case POSITIVE:
+      return;
+    }
   }
-  store(at.out, args.out.dtype, result);
+#undef CASE
+  /* The other operations are in the code once: the loop rotates the elements instead of being unrolled. */
+  WEIR_NO_UNROLL
+  for (int i = 0; i < N; i++) {
+    C result = op >= WEIR__UNARY ? unary(op, a[0]) : binary(op, a[0], b[0]);
+    for (int j = 0; j + 1 < N; j++) {
+      a[j] = a[j + 1];
+      b[j] = b[j + 1];
+    }
+    a[N - 1] = result;
+  }
+}
+
+template <class C, int N> __device__ static inline void map_group(const weir__map_args &args, const group &which) {
+  int op = args.op;
+  C a[N], b[N];
+  const bool is_where = op == WEIR__WHERE;
+  load_group<C, N>(args, args.in[is_where ? 1 : 0], which, a);
+  if (args.in_count > 1)
+    load_group<C, N>(args, args.in[is_where ? 2 : 1], which, b);
+  else
+    for (int i = 0; i < N; i++)
+      b[i] = a[i];
+  if (is_where) {
+    places<N> at = locate<N>(args, args.in[0], which, false);
+    for (int i = 0; i < N; i++)
+      if (i < which.valid && !*at.at[i])
+        a[i] = b[i];
+  } else if (op == WEIR__ARANGE)
+    for (int i = 0; i < N; i++)
+      a[i] = a[i] + b[i] * from_real<C>(static_cast<long long>(which.index + u64(i) * which.step));
+  else if (op == WEIR__ADD_SCALED)
+    for (int i = 0; i < N; i++)
+      a[i] = a[i] + representation<C>::of(args.in[2].number) * b[i];
+  else
+    compute<C, N>(op, a, b);
+  store_group<C, N>(args, which, a);
 }
 
 template <class C> __device__ static inline void map(const weir__map_args &args) {
-  u64 step = u64(gridDim.x) * blockDim.x;
+  enum { N = group_of<C>::size };
+  group which;
+  which.step = args.is_grouped ? 1 : blockDim.x;
+  which.index = u64(blockIdx.x) * blockDim.x * N + (args.is_grouped ? threadIdx.x * N : threadIdx.x);
   WEIR_NO_UNROLL
-  for (u64 index = u64(blockIdx.x) * blockDim.x + threadIdx.x; index < args.count; index += step)
-    map_element<C>(args, index);
+  for (; which.index < args.count; which.index += u64(gridDim.x) * blockDim.x * N) {
+    u64 left = args.count - which.index;
+    which.valid = N;
+    for (int i = 1; i < N; i++)
+      which.valid -= u64(i) * which.step >= left;
+    which.is_whole = args.is_grouped && which.valid == N;
+    map_group<C, N>(args, which);
+  }
 }
 
 #define MAP(name, C)                                                                                                   \
-  extern "C" __global__ void __launch_bounds__(WEIR__BLOCK) name(const weir__map_args args) { map<C>(args); }          \
+  extern "C" __global__ void __launch_bounds__(WEIR__BLOCK, representation<C>::is_int ? 4 : 5)                         \
+      name(const weir__map_args args) {                                                                                \
+    map<C>(args);                                                                                                      \
+  }                                                                                                                    \
   WEIR_KERNEL(name)
 
 #endif

@@ -7,9 +7,7 @@
 #include "elements.h"
 
 /* An element, and its index if the smallest or largest one is looked for. */
-template <class C, bool WITH_INDEX> struct found {
-  C value;
-};
+template <class C, bool WITH_INDEX> struct found { C value; };
 template <class C> struct found<C, true> {
   C value;
   long long index;
@@ -21,17 +19,13 @@ template <class C> __device__ static inline C combine_values(int how, C a, C b) 
     return a + b;
   case WEIR__COMBINE_MUL:
     return a * b;
-  case WEIR__COMBINE_AND:
-    return from_real<C>(is_nonzero(a) && is_nonzero(b));
-  case WEIR__COMBINE_OR:
-    return from_real<C>(is_nonzero(a) || is_nonzero(b));
   }
   if constexpr (!representation<C>::is_complex) {
     if (a != a || b != b) /* not a number */
       return a != a ? a : b;
     return (how == WEIR__COMBINE_MIN) == (b < a) && b != a ? b : a;
   } else
-    return a;
+    return from_real<C>(how == WEIR__COMBINE_AND ? is_nonzero(a) && is_nonzero(b) : is_nonzero(a) || is_nonzero(b));
 }
 
 template <class C> __device__ static inline void combine(int how, found<C, false> *a, const found<C, false> &b) {
@@ -109,6 +103,134 @@ __device__ static inline void finish(const weir__reduce_args &args, u64 output, 
   }
 }
 
+/* ---- Batches ---- */
+
+/* Elements that a lane loads before it combines them. */
+enum { BATCH = WEIR__REDUCE_BATCH, SUMS = 4 };
+
+struct boolean {
+  unsigned char x;
+  __device__ operator bool() const { return x != 0; }
+};
+
+/* The elements of a lane are at these places, counted from the first element of the batches of all lanes. Of contiguous
+ * elements a lane takes 16 bytes at a time, and the next lane those behind them; of others it takes one at a time.
+ * Whether elements are aligned makes no difference to their order. */
+struct batch {
+  unsigned at[BATCH];
+  unsigned end; /* elements from here on are not to be loaded */
+};
+
+/* is_vectors: all elements are there, contiguous and aligned. */
+template <class C, class T>
+__device__ static inline void load_batch(const weir__reduce_args &args, const char *first, unsigned lane,
+                                         const batch &places, bool is_vectors, C *values) {
+  enum { LENGTH = 16 / sizeof(T) };
+  struct alignas(16) vector {
+    T at[LENGTH];
+  };
+  vector in[BATCH / LENGTH] = {};
+  if (is_vectors)
+    for (int i = 0; i < BATCH / LENGTH; i++)
+      in[i] = reinterpret_cast<const vector *>(first)[i * args.lanes + lane];
+  else
+    for (int i = 0; i < BATCH; i++)
+      if (places.at[i] < places.end)
+        in[i / LENGTH].at[i % LENGTH] = *reinterpret_cast<const T *>(first + places.at[i] * args.reduced_strides[0]);
+  for (int i = 0; i < BATCH; i++)
+    values[i] = from_real<C>(in[i / LENGTH].at[i % LENGTH]);
+}
+
+template <class C> __device__ static inline C neutral(int how) {
+  switch (how) {
+  case WEIR__COMBINE_ADD:
+    return C(-0.0); /* so that the sum of negative zeros is one */
+  case WEIR__COMBINE_MIN:
+  case WEIR__COMBINE_MAX:
+    if constexpr (representation<C>::is_int)
+      return how == WEIR__COMBINE_MIN ? 0x7fffffffffffffff : -0x7fffffffffffffff - 1;
+    else
+      return C(how == WEIR__COMBINE_MIN ? 1e308 * 10 : -1e308 * 10);
+  }
+  return C(1);
+}
+
+/* The result of a lane for the elements from `begin` to `end`; neutral if it has none. */
+template <class C>
+__device__ static inline C reduce_batches(const weir__reduce_args &args, const char *base, u64 begin, u64 end,
+                                          unsigned lane) {
+  C sums[SUMS];
+  for (int i = 0; i < SUMS; i++)
+    sums[i] = neutral<C>(args.combine);
+  unsigned step = args.lanes * BATCH, run = args.run;
+  batch places;
+  WEIR_NO_UNROLL
+  for (; begin < end; begin += step) {
+    const char *first = base + static_cast<long long>(begin) * args.reduced_strides[0];
+    places.end = end - begin < step ? static_cast<unsigned>(end - begin) : step;
+    bool is_whole = places.end == step, is_vectors = is_whole && args.is_aligned;
+    WEIR_FORGET(run);
+    if (!is_vectors)
+      for (int i = 0; i < BATCH; i++)
+        places.at[i] = (i & ~(run - 1)) * args.lanes + lane * run + (i & (run - 1));
+    C values[BATCH];
+#define CASE(name, T)                                                                                                  \
+  case name:                                                                                                           \
+    load_batch<C, T>(args, first, lane, places, is_vectors, values);                                                   \
+    break;
+    if constexpr (representation<C>::is_int) {
+      switch (args.in_dtype) {
+        CASE(UINT8, unsigned char)
+        CASE(BOOL, boolean)
+        CASE(INT8, signed char)
+        CASE(INT16, short)
+        CASE(INT32, int)
+        CASE(INT64, long long)
+      }
+    } else if constexpr (sizeof(C) == sizeof(float)) {
+      switch (args.in_dtype) {
+        CASE(FLOAT16, weir_half)
+        CASE(BFLOAT16, weir_bfloat16)
+        CASE(FLOAT32, float)
+      }
+    } else {
+      load_batch<C, double>(args, first, lane, places, is_vectors, values);
+    }
+#undef CASE
+    if (args.before == WEIR__BEFORE_NONZERO) {
+      for (int i = 0; i < BATCH; i++)
+        values[i] = from_real<C>(is_nonzero(values[i]));
+    } else if (args.before == WEIR__BEFORE_SQUARE) {
+      for (int i = 0; i < BATCH; i++)
+        values[i] = values[i] * values[i];
+    }
+    if (!is_whole) {
+      C filler = neutral<C>(args.combine);
+      for (int i = 0; i < BATCH; i++)
+        values[i] = places.at[i] < places.end ? values[i] : filler;
+    }
+#define CASE(name)                                                                                                     \
+  case name:                                                                                                           \
+    for (int i = 0; i < BATCH; i++)                                                                                    \
+      sums[i % SUMS] = combine_values(name, sums[i % SUMS], values[i]);                                                \
+    break;
+    switch (args.combine) {
+      CASE(WEIR__COMBINE_ADD)
+      CASE(WEIR__COMBINE_MUL)
+      CASE(WEIR__COMBINE_MIN)
+      CASE(WEIR__COMBINE_MAX)
+    }
+#undef CASE
+  }
+  WEIR_NO_UNROLL
+  for (int i = 1; i < SUMS; i++) {
+    sums[0] = combine_values(args.combine, sums[0], sums[1]);
+    for (int j = 1; j + 1 < SUMS; j++)
+      sums[j] = sums[j + 1];
+  }
+  return sums[0];
+}
+
 template <class C, bool I> __device__ static inline void reduce(const weir__reduce_args &args) {
   WEIR_DYNAMIC_SHARED(unsigned char, memory);
   typedef found<C, I> F;
@@ -120,27 +242,30 @@ template <class C, bool I> __device__ static inline void reduce(const weir__redu
     end = args.reduced;
   F result = {};
   if (output < args.outputs) {
-    const char *base = static_cast<const char *>(args.in) +
-                       offset_of(output, args.out_ndim, args.out_shape, args.out_in_strides);
+    const char *base =
+        static_cast<const char *>(args.in) + offset_of(output, args.out_ndim, args.out_shape, args.out_in_strides);
     u64 at = begin + lane;
-    if (at < end)
-      result = element<C, I>(args, base, output, at);
-    at += lanes;
-    /* Floats are frequent: several loads at once hide their latency. */
-    if constexpr (sizeof(F) == 4) {
-      enum { UNROLL = 4 };
-      WEIR_NO_UNROLL
-      for (; at + (UNROLL - 1) * u64(lanes) < end; at += UNROLL * u64(lanes)) {
-        F next[UNROLL];
-        for (int i = 0; i < UNROLL; i++)
-          next[i] = element<C, I>(args, base, output, at + i * u64(lanes));
-        for (int i = 0; i < UNROLL; i++)
-          combine(args.combine, &result, next[i]);
+    bool is_empty = true;
+    if constexpr (!I && !representation<C>::is_complex)
+      if (args.has_batches) {
+        result.value = reduce_batches<C>(args, base, begin, end, lane);
+        at = end;
       }
-    }
+    /* Floats are frequent: several loads at once hide their latency. */
+    enum { UNROLL = sizeof(F) == 4 ? 4 : 1 };
     WEIR_NO_UNROLL
-    for (; at < end; at += lanes)
-      combine(args.combine, &result, element<C, I>(args, base, output, at));
+    for (; at < end; at += UNROLL * u64(lanes)) {
+      F next[UNROLL] = {};
+      for (int i = 0; i < UNROLL; i++)
+        if (i == 0 || at + i * u64(lanes) < end)
+          next[i] = element<C, I>(args, base, output, at + i * u64(lanes));
+      for (int i = 0; i < UNROLL; i++)
+        if (i == 0 && is_empty)
+          result = next[0];
+        else if (i == 0 || at + i * u64(lanes) < end)
+          combine(args.combine, &result, next[i]);
+      is_empty = false;
+    }
   }
   if (lanes > 1) {
     /* Lanes without an element are the last ones. */
@@ -162,7 +287,7 @@ template <class C, bool I> __device__ static inline void reduce(const weir__redu
 }
 
 #define REDUCE(name, C, I)                                                                                             \
-  extern "C" __global__ void __launch_bounds__(WEIR__REDUCE_BLOCK)                                                     \
+  extern "C" __global__ void __launch_bounds__(WEIR__REDUCE_BLOCK, sizeof(C) == 4 ? 4 : 3)                             \
       weir_reduce_##name(const weir__reduce_args args) {                                                               \
     reduce<C, I>(args);                                                                                                \
   }                                                                                                                    \

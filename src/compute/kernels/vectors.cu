@@ -9,8 +9,61 @@ template <class T> struct alignas(16) vector_of {
   T at[length];
 };
 
+/* An element of 16 bits. Its type, float16 or bfloat16, is known at run time, so that there is one kernel for both. */
+struct bits16 {
+  unsigned short x;
+};
+
+template <class T, class C> __device__ static inline void unpack(const vector_of<T> &in, int, C *values) {
+  for (int i = 0; i < vector_of<T>::length; i++)
+    values[i] = C(in.at[i]);
+}
+template <class T, class C> __device__ static inline void pack(const C *values, int, vector_of<T> *out) {
+  for (int i = 0; i < vector_of<T>::length; i++)
+    out->at[i] = T(values[i]);
+}
+__device__ static inline void unpack(const vector_of<bits16> &in, int dtype, float *values) {
+  if (dtype == BFLOAT16)
+    for (int i = 0; i < 8; i++) {
+      weir_bfloat16 element;
+      element.x = in.at[i].x;
+      values[i] = element;
+    }
+  else
+    for (int i = 0; i < 8; i++) {
+      weir_half element;
+      element.x = in.at[i].x;
+      values[i] = element;
+    }
+}
+__device__ static inline void pack(const float *values, int dtype, vector_of<bits16> *out) {
+  if (dtype == BFLOAT16)
+    for (int i = 0; i < 8; i++)
+      out->at[i].x = weir_bfloat16(values[i]).x;
+  else
+    for (int i = 0; i < 8; i++)
+      out->at[i].x = weir_half(values[i]).x;
+}
+
 __device__ static inline long long light_binary(int op, long long a, long long b) { return binary(op, a, b); }
 __device__ static inline long long light_unary(int op, long long a) { return unary(op, a); }
+
+/* Applies a function to elements one after the other, or to a few at a time: a loop rotates the elements instead of being
+ * unrolled, so that the function is in the code only once or a few times. */
+template <int N, int TIMES, class C, class F> __device__ static inline void rotate(const C *a, C *out, F function) {
+  for (int i = 0; i < N; i++)
+    out[i] = a[i];
+  WEIR_NO_UNROLL
+  for (int i = 0; i < N; i += TIMES) {
+    C results[TIMES];
+    for (int j = 0; j < TIMES; j++)
+      results[j] = function(out[j]);
+    for (int j = 0; j + TIMES < N; j++)
+      out[j] = out[j + TIMES];
+    for (int j = 0; j < TIMES; j++)
+      out[N - TIMES + j] = results[j];
+  }
+}
 
 /* The operation is chosen once for a vector: with the test inside of the loop, the code would have it for each
  * element. */
@@ -19,6 +72,11 @@ template <int N, class C> __device__ static inline void apply(int op, const C *a
   case name:                                                                                                           \
     for (int i = 0; i < N; i++)                                                                                        \
       out[i] = expression;                                                                                             \
+    break;
+#define LONG_CASE(name, TIMES)                                                                                         \
+  case name:                                                                                                           \
+    rotate < N, N<8 ? 1 : TIMES>(                                                                                      \
+                    a, out, [](C value) { return unary(name, value); });                                               \
     break;
   switch (op) {
     CASE(ADD, a[i] + b[i])
@@ -38,42 +96,80 @@ template <int N, class C> __device__ static inline void apply(int op, const C *a
         CASE(RECIPROCAL, C(1) / a[i])
         CASE(EXP, exp(a[i]))
         CASE(SIGMOID, light_unary(SIGMOID, a[i]))
-        CASE(TANH, tanh(a[i]))
+        LONG_CASE(TANH, 1)
+      default:
+        /* Functions of double take longer than loading the elements one by one. */
+        if constexpr (sizeof(C) == 4)
+          switch (op) {
+            CASE(SIGN, unary(SIGN, a[i]))
+            CASE(FLOOR, floor(a[i]))
+            CASE(CEIL, ceil(a[i]))
+            CASE(ROUND, rint(a[i]))
+            CASE(TRUNC, trunc(a[i]))
+            CASE(RSQRT, rsqrt(a[i]))
+            LONG_CASE(EXPM1, 1)
+            LONG_CASE(LOG, 2)
+            LONG_CASE(LOG2, 1)
+            LONG_CASE(LOG10, 1)
+            LONG_CASE(LOG1P, 1)
+            LONG_CASE(SIN, 4)
+            LONG_CASE(COS, 4)
+            LONG_CASE(TAN, 1)
+            LONG_CASE(ERF, 1)
+          }
       }
   }
+#undef LONG_CASE
 #undef CASE
+}
+
+/* Elements from `count` on are 0. */
+template <class T> __device__ static inline vector_of<T> load_vector(const void *array, u64 first, int count) {
+  const T *from = static_cast<const T *>(array) + first;
+  vector_of<T> in = {};
+  if (array && count == vector_of<T>::length)
+    in = *reinterpret_cast<const vector_of<T> *>(from);
+  else if (array)
+    for (int i = 0; i < vector_of<T>::length; i++)
+      if (i < count)
+        in.at[i] = from[i];
+  return in;
+}
+
+/* The numbers of a vector, or the number in place of the array. */
+template <class T, class C>
+__device__ static inline void numbers_of(const weir__vector_args &args, int which, const vector_of<T> &in, C *values) {
+  C number = representation<C>::of(args.number[which]);
+  if (args.in[which])
+    unpack(in, args.dtype, values);
+  else
+    for (int i = 0; i < vector_of<T>::length; i++)
+      values[i] = number;
 }
 
 template <class T, class C> __device__ static inline void map_vectors(const weir__vector_args &args) {
   typedef vector_of<T> V;
-  u64 first = u64(blockIdx.x) * blockDim.x + threadIdx.x, step = u64(gridDim.x) * blockDim.x;
-  u64 whole = args.count / V::length;
-  C number0 = representation<C>::of(args.number[0]), number1 = representation<C>::of(args.number[1]);
+  enum { N = V::length };
   WEIR_NO_UNROLL
-  for (u64 at = first; at < whole; at += step) {
-    V in0 = {}, in1 = {};
-    if (args.in[0])
-      in0 = static_cast<const V *>(args.in[0])[at];
-    if (args.in[1])
-      in1 = static_cast<const V *>(args.in[1])[at];
-    C a[V::length], b[V::length];
-    for (int i = 0; i < V::length; i++) {
-      a[i] = args.in[0] ? C(in0.at[i]) : number0;
-      b[i] = args.in[1] ? C(in1.at[i]) : number1;
-    }
-    C results[V::length] = {};
-    apply<V::length>(args.op, a, b, results);
-    for (int i = 0; i < V::length; i++)
-      in0.at[i] = T(results[i]);
-    static_cast<V *>(args.out)[at] = in0;
-  }
-  /* Elements behind the last whole vector. */
-  WEIR_NO_UNROLL
-  for (u64 at = whole * V::length + first; at < args.count; at += step) {
-    C a = args.in[0] ? C(static_cast<const T *>(args.in[0])[at]) : number0;
-    C b = args.in[1] ? C(static_cast<const T *>(args.in[1])[at]) : number1, result = C();
-    apply<1>(args.op, &a, &b, &result);
-    static_cast<T *>(args.out)[at] = T(result);
+  for (u64 first = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * N; first < args.count;
+       first += u64(gridDim.x) * blockDim.x * N) {
+    int count = args.count - first < N ? static_cast<int>(args.count - first) : N;
+    /* Both loads come before the first use, which waits. */
+    V in0 = load_vector<T>(args.in[0], first, count), in1 = load_vector<T>(args.in[1], first, count);
+    C a[N], b[N];
+    numbers_of(args, 0, in0, a);
+    numbers_of(args, 1, in1, b);
+    C results[N] = {};
+    apply<N>(args.op, a, b, results);
+    V packed;
+    pack(results, args.dtype, &packed);
+    T *out = static_cast<T *>(args.out) + first;
+    if (count == N)
+      *reinterpret_cast<V *>(out) = packed;
+    else
+      for (int i = 0; i < N; i++)
+        if (i < count)
+          out[i] = packed.at[i];
   }
 }
 
@@ -84,7 +180,6 @@ template <class T, class C> __device__ static inline void map_vectors(const weir
   WEIR_KERNEL(name)
 VECTORS(weir_vectors_int32, int, long long)
 VECTORS(weir_vectors_int64, long long, long long)
-VECTORS(weir_vectors_float16, weir_half, float)
-VECTORS(weir_vectors_bfloat16, weir_bfloat16, float)
+VECTORS(weir_vectors_16_bits, bits16, float)
 VECTORS(weir_vectors_float32, float, float)
 VECTORS(weir_vectors_float64, double, double)
