@@ -74,6 +74,8 @@ foreach(source IN LISTS kernel_sources)
   set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS WEIR_SOFT_FILE=${name} OBJECT_DEPENDS
       "${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda.h;${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda_functions.h;${kernel_headers}")
 endforeach()
+# GCC 12 does not see that a loop over a constant number of elements sets all of them.
+target_compile_options(weir_kernels PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 # The thread sanitizer sees sincos, into which GCC combines both, write to a fiber's stack, which several threads use.
 if(WEIR_SANITIZE MATCHES thread)
   target_compile_options(weir_kernels PRIVATE -fno-builtin-sin -fno-builtin-cos -fno-builtin-sinf -fno-builtin-cosf)
