@@ -166,7 +166,7 @@ weir_status weir_library_add_folder(const char *folder);
 
 /* Where a library ("nvrtc", "cublas" or "nccl") was found; it is loaded if it was not. It is looked for under
  * WEIR_<NAME>_LIBRARY, among the loaded libraries, on the loader's path, in the folders that were added, and in the
- * CUDA toolkit. *how says which of these it was. WEIR_ERROR_NOT_SUPPORTED if there is none. */
+ * CUDA toolkit. *how says which of these it was. WEIR_ERROR_NOT_SUPPORTED if it is not found. */
 weir_status weir_library_find(const char *name, char *path, size_t size, const char **how);
 
 #ifdef __cplusplus

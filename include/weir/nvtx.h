@@ -27,7 +27,7 @@ extern "C" {
  * annotation marks its beginning. NULL counts as "". */
 int weir_nvtx_range_push(const char *message);
 
-/* Ends the innermost range of the calling thread. Returns its depth, or a negative number if there is none. */
+/* Ends the innermost range of the calling thread. Returns its depth, or a negative number if no range is open. */
 int weir_nvtx_range_pop(void);
 
 /* Begins a range that another thread may end. Returns its number; 0 if neither a tool nor a recording gets it. */

@@ -279,7 +279,7 @@ static int add_float(arguments *a, PyObject *object, int index, size_t bytes) {
   return failed ? -1 : add_bytes(a, packed, bytes);
 }
 
-/* The address of an array of Weir, PyTorch or CuPy. 0 if the object is none, and -1 with an exception set. */
+/* The address of an array of Weir, PyTorch or CuPy. 0 if the object is not an array; -1 on error. */
 static int find_address(PyObject *object, unsigned long long *address) {
   PyObject *number = NULL, *method = NULL, *interface = NULL;
   if (PyObject_HasAttrString(object, "data_ptr")) {

@@ -354,7 +354,7 @@ def _transform_uuid_to_ordinals(candidates: list[str], uuids: list[str]) -> list
 
 
 def _nvml() -> Any:
-    """Loads and starts NVIDIA's management library. OSError if there is none; None, with a warning, if it fails."""
+    """Loads and starts NVIDIA's management library. OSError if it is not installed; None, with a warning, if it fails."""
     from ctypes import CDLL
 
     library = CDLL(os.environ.get("WEIR_NVML_LIBRARY") or "libnvidia-ml.so.1")

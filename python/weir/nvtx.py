@@ -26,7 +26,7 @@ def range_push(msg: str) -> int:
 
 
 def range_pop() -> int:
-    """Ends the innermost range of this thread, and returns its depth; negative if there is none."""
+    """Ends the innermost range of this thread, and returns its depth; negative if no range is open."""
     return _weir._nvtx_range_pop()
 
 

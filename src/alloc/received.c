@@ -214,7 +214,7 @@ static weir_status wait_for_work(const char *who, weir__heap *heap, weir_cu_stre
   return weir__driver_status(driver, r, who, "cuStreamSynchronize");
 }
 
-/* The link to a message at an address, released or not. To a NULL pointer if there is none. */
+/* The link to a message at an address, released or not. If no message is found, it points to a NULL pointer. */
 static weir__received **find_received(weir_allocator *allocator, uint64_t address, bool is_released) {
   weir__received **at = &allocator->received;
   while (*at && ((*at)->address != address || (*at)->is_released != is_released))
