@@ -153,32 +153,65 @@ static bool has_vectors(int op, weir_dtype dtype) {
   return false;
 }
 
-/* Whether all operands have one type, are contiguous and begin at a multiple of 16 bytes. */
-static bool is_vectorizable(int op, const dims *dims, int count, const weir__input *inputs, weir_dtype common,
-                            const weir_array *out) {
-  int64_t size = (int64_t)weir_dtype_size(common);
-  if (!has_vectors(op, common) || dims->ndim > 1 || out->dtype != common || (uintptr_t)out->data % 16 != 0 ||
-      (dims->ndim && dims->strides[0][0] != size))
+static weir__divider make_divider(uint32_t size) {
+  unsigned shift = 0;
+  while (((uint64_t)1 << shift) < size)
+    shift++;
+  uint64_t factor = (((uint64_t)1 << 32) * (((uint64_t)1 << shift) - size)) / size + 1;
+  return (weir__divider){(unsigned)factor, shift};
+}
+
+/* Finds the layout of an operand of a matrix with that many columns. */
+static bool find_layout(const weir_array *array, const dims *dims, int operand_number, int64_t columns, int *layout) {
+  int64_t size = (int64_t)weir_dtype_size(array->dtype);
+  const int64_t *strides = dims->strides[operand_number];
+  int64_t next = dims->ndim ? strides[0] : size, next_row = dims->ndim == 2 ? strides[1] : next * columns;
+  if (next == 0) {
+    *layout = WEIR__COLUMN;
+    return dims->ndim < 2 || next_row == size;
+  }
+  *layout = next_row == 0 ? WEIR__ROW : WEIR__EACH;
+  return next == size && (next_row == 0 || next_row == columns * size) && (uintptr_t)array->data % 16 == 0;
+}
+
+/* Sets the arguments if the operation can be done with vectors: all operands have one type, the output is contiguous, and
+ * each input has all its elements, one row or one column of them, or is a single element. */
+static bool make_vectors(int op, const dims *dims, int count, const weir__input *inputs, weir_dtype common,
+                         const weir_array *out, weir__vector_args *args) {
+  int64_t in_vector = 16 / (int64_t)weir_dtype_size(common);
+  if (!has_vectors(op, common) || dims->ndim > 2 || out->dtype != common)
     return false;
+  /* What is not a matrix is one row, which does not end. */
+  int64_t columns = dims->ndim == 2 ? dims->shape[0] : (int64_t)1 << 31;
+  int layout;
+  if (columns % in_vector != 0 || columns > (int64_t)1 << 31 || !find_layout(out, dims, 0, columns, &layout) ||
+      layout != WEIR__EACH)
+    return false;
+  *args = (weir__vector_args){.count = (uint64_t)weir_array_count(out),
+                              .out = out->data,
+                              .by_columns = make_divider((uint32_t)columns),
+                              .columns = (uint32_t)columns,
+                              .op = op,
+                              .dtype = (int)common};
   for (int k = 0; k < count; k++) {
     const weir_array *input = inputs[k].array;
-    if (input &&
-        (input->dtype != common || (uintptr_t)input->data % 16 != 0 || (dims->ndim && dims->strides[k + 1][0] != size)))
+    if (!input) {
+      args->number[k] = weir__number_of(inputs[k].number);
+      continue;
+    }
+    if (input->dtype != common || !find_layout(input, dims, k + 1, columns, &args->layout[k]))
       return false;
+    if (args->layout[k] != WEIR__EACH && args->count > INT32_MAX)
+      return false;
+    args->in[k] = input->data;
   }
   return true;
 }
 
-static weir_status map_vectors(const char *caller, int op, int count, const weir__input *inputs, const weir_array *out,
-                               uint64_t elements, weir_stream stream) {
-  weir__vector_args args = {.count = elements, .out = out->data, .op = op, .dtype = (int)out->dtype};
-  for (int k = 0; k < count; k++) {
-    args.in[k] = inputs[k].array ? inputs[k].array->data : NULL;
-    if (!inputs[k].array)
-      args.number[k] = weir__number_of(inputs[k].number);
-  }
-  weir_launch_dims grid = weir__array_grid(weir__is_host(out), elements / (16 / weir_dtype_size(out->dtype)) + 1);
-  void *params[] = {&args};
+static weir_status map_vectors(const char *caller, weir__vector_args *args, const weir_array *out, weir_stream stream) {
+  uint64_t vectors = args->count / (16 / weir_dtype_size(out->dtype)) + 1;
+  weir_launch_dims grid = weir__array_grid(weir__is_host(out), vectors);
+  void *params[] = {args};
   return weir__array_run(caller, &vector_kernels[out->dtype], weir__is_host(out), stream, grid, params);
 }
 
@@ -225,14 +258,6 @@ static bool is_small(const dims *dims, uint64_t elements, int group) {
   return true;
 }
 
-static weir__divider make_divider(uint32_t size) {
-  unsigned shift = 0;
-  while (((uint64_t)1 << shift) < size)
-    shift++;
-  uint64_t factor = (((uint64_t)1 << 32) * (((uint64_t)1 << shift) - size)) / size + 1;
-  return (weir__divider){(unsigned)factor, shift};
-}
-
 static weir_status convert(const char *caller, const weir_array *in, const weir_array *out, uint64_t elements,
                            weir_stream stream) {
   weir__vector_args args = {
@@ -259,8 +284,9 @@ weir_status weir__map(const char *caller, int op, int count, const weir__input *
     return WEIR_OK;
   dims dims;
   make_dims(out, count, inputs, op == WEIR__ARANGE, &dims);
-  if (is_vectorizable(op, &dims, count, inputs, common, out))
-    return map_vectors(caller, op, count, inputs, out, elements, stream);
+  weir__vector_args vectors;
+  if (make_vectors(op, &dims, count, inputs, common, out, &vectors))
+    return map_vectors(caller, &vectors, out, stream);
 
   weir__map_args args;
   memset(&args, 0, sizeof args);

@@ -71,27 +71,35 @@ static void test_conversions(void **state) {
       }
 }
 
-/* A row and a column added to a matrix, whose elements are small integers. */
+/* A row, a column or a single element, from which a matrix is subtracted or the other way round. The elements are small
+ * integers. */
 static void test_rows_and_columns(void **state) {
   (void)state;
   static const int64_t widths[] = {1, 3, 4, 16, 1000, 1001};
   static const weir_dtype types[] = {WEIR_INT8, WEIR_INT32, WEIR_FLOAT16, WEIR_FLOAT32, WEIR_FLOAT64, WEIR_BFLOAT16};
   for (size_t t = 0; t < sizeof types / sizeof *types; t++)
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
-      for (int variant = 0; variant < 8; variant++) {
-        int64_t width = widths[w], shape[] = {7, width}, row_shape[] = {1, width}, column_shape[] = {7, 1};
-        bool is_row = variant & 1;
+      for (int variant = 0; variant < 24; variant++) {
+        enum { ROW, COLUMN, ONE };
+        int kind = variant >> 3;
+        bool is_first = variant & 1;
+        int64_t width = widths[w], shape[] = {7, width};
+        int64_t repeated_shape[] = {kind == COLUMN ? 7 : 1, kind == ROW ? width : 1};
         weir_array host_a, host_b, a = make(types[t], 2, shape, variant >> 1 & 1, &host_a);
-        weir_array b = make(types[t], 2, is_row ? row_shape : column_shape, variant >> 2, &host_b);
+        weir_array b = make(types[t], 2, repeated_shape, variant >> 2 & 1, &host_b);
         weir_array out = {0}, host_out = {0};
-        assert_ok(weir_array_binary(WEIR_BINARY_ADD, &a, &b, stream, &out));
+        assert_ok(weir_array_binary(WEIR_BINARY_SUB, is_first ? &b : &a, is_first ? &a : &b, stream, &out));
         assert_ok(weir_array_to(&out, weir_place_host(), types[t], stream, 0, &host_out));
         for (int64_t i = 0; i < 7 * width; i++) {
-          number x = number_at(&host_a, i), y = number_at(&host_b, is_row ? i % width : i / width);
-          number sum = {x.integer + y.integer, x.real + y.real, 0}, found = number_at(&host_out, i);
-          if (!are_equal(types[t], rounded_to(types[t], sum, types[t]), found))
+          number x = number_at(&host_a, i), y = number_at(&host_b, kind == ROW      ? i % width
+                                                                   : kind == COLUMN ? i / width
+                                                                                    : 0);
+          int sign = is_first ? -1 : 1;
+          number expected = {sign * (x.integer - y.integer), sign * (x.real - y.real), 0},
+                 found = number_at(&host_out, i);
+          if (!are_equal(types[t], rounded_to(types[t], expected, types[t]), found))
             fail_msg("%s, width %lld, variant %d, element %lld: %g, expected %g", weir_dtype_name(types[t]),
-                     (long long)width, variant, (long long)i, found.real, sum.real);
+                     (long long)width, variant, (long long)i, found.real, expected.real);
         }
         weir_array *all[] = {&host_a, &host_b, &a, &b, &out, &host_out};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++)

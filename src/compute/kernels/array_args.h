@@ -59,12 +59,22 @@ typedef struct weir__map_args {
   weir__operand out, in[3];
 } weir__map_args;
 
-/* The same on contiguous operands of one type that are aligned to 16 bytes. */
+/* Which element of an input belongs to element i of the output. */
+typedef enum weir__vector_layout {
+  WEIR__EACH,  /* i */
+  WEIR__ROW,   /* i % columns: a row for all rows */
+  WEIR__COLUMN /* i / columns: one element for each row */
+} weir__vector_layout;
+
+/* The same on operands of one type that are contiguous and aligned to 16 bytes. */
 typedef struct weir__vector_args {
-  unsigned long long count; /* elements */
+  unsigned long long count; /* elements; below 2^31 if a layout is not WEIR__EACH */
   void *out;
   const void *in[2]; /* NULL for a number */
   weir__number number[2];
+  int layout[2];
+  weir__divider by_columns;
+  unsigned columns; /* a multiple of the elements in 16 bytes */
   int op, dtype;
 } weir__vector_args;
 

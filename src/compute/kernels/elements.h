@@ -48,6 +48,10 @@ __device__ static inline cdouble operator/(cdouble a, cdouble b) {
 }
 __device__ static inline bool operator==(cdouble a, cdouble b) { return a.re == b.re && a.im == b.im; }
 
+__device__ static inline unsigned divide(unsigned x, weir__divider by) {
+  return (static_cast<unsigned>(u64(x) * by.factor >> 32) + x) >> by.shift;
+}
+
 /* ---- Classes ---- */
 
 template <class C> struct representation;

@@ -44,8 +44,7 @@ __device__ static inline long long offset_of(const weir__map_args &args, const l
     int offset = 0;
     WEIR_NO_UNROLL
     for (int d = 0; d + 1 < args.ndim; d++) {
-      weir__divider by = args.dividers[d];
-      unsigned above = (static_cast<unsigned>(u64(rest) * by.factor >> 32) + rest) >> by.shift;
+      unsigned above = divide(rest, args.dividers[d]);
       unsigned at = rest - above * static_cast<unsigned>(args.shape[d]);
       offset += static_cast<int>(at) * static_cast<int>(strides[d]);
       rest = above;
