@@ -1,7 +1,7 @@
 #!/bin/sh
 # instructions.sh PROGRAM COMPILER: the number of instructions of an allocation and its free on the cached path,
 # compared with instructions.golden. Unlike a time, it does not depend on the machine or its load; it does depend on the
-# compiler, so the file names the compiler, and others are waived. PROGRAM is count_pair, built like a release.
+# compiler, so the file names the compiler, and others are waived. PROGRAM is count_pair.
 #
 # With WEIR_UPDATE_GOLDEN=1 the file is written instead: scripts/update-golden.
 set -u
@@ -18,21 +18,15 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# count CASE PAIRS: the instructions of a whole run; nothing if it fails.
-count() {
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" >"$work/log" 2>&1 || return
-  sed -n 's/^==[0-9]*== Collected *: *\([0-9]*\)$/\1/p' "$work/log"
-}
-
-# per_pair CASE: the difference between two runs, one of which has twice as many pairs.
+# per_pair CASE
 per_pair() {
-  once=$(count "$1" $pairs)
-  twice=$(count "$1" $((2 * pairs)))
-  if [ -z "$once" ] || [ -z "$twice" ]; then
+  if ! valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=counted_pairs \
+    "$program" "$1" $pairs >"$work/log" 2>&1; then
     cat "$work/log" >&2
     return 1
   fi
-  echo $(((twice - once + pairs / 2) / pairs))
+  all=$(sed -n 's/^==[0-9]*== Collected *: *\([0-9]*\)$/\1/p' "$work/log")
+  echo $(((all + pairs / 2) / pairs))
 }
 
 if [ "${WEIR_UPDATE_GOLDEN:-0}" = 1 ]; then
