@@ -35,7 +35,9 @@ static int failed(const char *what) {
   return 1;
 }
 
-__attribute__((noinline)) static double counted_pairs(bench_work *work, long pairs) { return player.round(work, pairs); }
+__attribute__((noinline)) static double counted_pairs(bench_work *work, long pairs) {
+  return player.round(work, pairs);
+}
 
 static int run(const struct count_case *c, long pairs) {
   static void *blocks[2000];
