@@ -56,18 +56,17 @@ def one_thread(work, size, count):
     return (time.perf_counter() - begin) / count
 
 
-def many_threads(function, size, count, own_streams):
+def many_threads(function, size, count, streams):
     """Returns the time for a pair: the time until all threads are done, divided by the number of all pairs."""
     start, each = threading.Barrier(THREADS + 1), count // THREADS
 
-    def run():
-        stream = cupy.cuda.Stream(non_blocking=True) if own_streams else cupy.cuda.Stream.null
+    def run(stream):
         with cupy.cuda.using_allocator(function), stream:
             pairs(size, 100)
             start.wait()
             pairs(size, each)
 
-    threads = [threading.Thread(target=run) for _ in range(THREADS)]
+    threads = [threading.Thread(target=run, args=(stream,)) for stream in streams]
     for thread in threads:
         thread.start()
     start.wait()
@@ -114,9 +113,10 @@ def main():
         met &= compare(f"pair of {size} bytes", single(pairs, size), rounds, ONE_THREAD)
     met &= compare("replace one of 100, 4096 bytes", single(replace, 4 * KIB), rounds, ONE_THREAD)
     met &= compare("cupy.empty, 4096 bytes", single(arrays, 4 * KIB), rounds, ONE_THREAD)
-    for own_streams in (False, True):
-        met &= compare(f"{THREADS} threads, {'a stream each' if own_streams else 'the default stream'}",
-                       lambda allocator, own=own_streams: many_threads(allocator, 4 * KIB, count, own),
+    null, own = THREADS * [cupy.cuda.Stream.null], [cupy.cuda.Stream(non_blocking=True) for _ in range(THREADS)]
+    for name, streams in (("the default stream", null), ("a stream each", own)):
+        met &= compare(f"{THREADS} threads, {name}",
+                       lambda allocator, streams=streams: many_threads(allocator, 4 * KIB, count, streams),
                        rounds, MANY_THREADS)
     return 0 if met else 1
 
