@@ -26,6 +26,15 @@ typedef enum weir_witness_scope {
 weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
                                        weir_witness_scope scope);
 
+/* weir_allocator_alloc and weir_allocator_free for a caller that holds a lock which another thread may need before it
+ * gives back one of the allocator's, such as the GIL of Python, which a callback may take. They neither wait for a lock
+ * nor call the driver, a tracker or a back end: a request that needs any of these, or is invalid, is
+ * WEIR_ERROR_NOT_READY, and nothing has changed, not even weir_last_error(). Give the other lock back and make the plain
+ * call then. */
+weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
+                                     void **pointer);
+weir_status weir_allocator_try_free(weir_allocator *allocator, void *pointer);
+
 /* Parses a size in the syntax of Weir's environment variables: "1024", "512 MB" (1000 * 1000), "80GiB" (1024 * 1024
  * * 1024). Anything else is WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_bytes_parse(const char *text, unsigned long long *bytes);

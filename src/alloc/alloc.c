@@ -19,6 +19,7 @@
 #include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
+#include "weir/adapter.h"
 
 /* ---- Blocks ---- */
 
@@ -677,4 +678,47 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   free_cached(arena, block, place);
   weir__biased_give(&arena->lock);
   return WEIR_OK;
+}
+
+/* ---- The fast path alone ---- */
+
+/* Takes the arena's lock unless another thread holds it. A revoked bias costs microseconds, but is not a wait. */
+static inline bool try_lock(weir__arena *arena) {
+  return weir__biased_take_fast(&arena->lock) || weir__biased_try(&arena->lock);
+}
+
+weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
+                                     void **pointer) {
+  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
+      bytes - 1 >= WEIR__MOST_BYTES - 1)
+    return WEIR_ERROR_NOT_READY;
+  weir__heap *heap = &allocator->heaps[device];
+  const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__arena *arena = weir__arena_find(weir__pool_for(heap, NULL, size), stream);
+  if (!arena || weir__slow_reasons(heap) || !try_lock(arena))
+    return WEIR_ERROR_NOT_READY;
+  weir__block *block = alloc_in(arena, settings, size, bytes);
+  weir__biased_give(&arena->lock);
+  if (!block)
+    return WEIR_ERROR_NOT_READY;
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, stream);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_try_free(weir_allocator *allocator, void *pointer) {
+  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
+  if (!arena || !try_lock(arena))
+    return WEIR_ERROR_NOT_READY;
+  weir__live_place place;
+  const weir__heap *heap = arena->pool->heap;
+  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  bool is_freed = block && is_plain(heap, block);
+  if (is_freed) {
+    WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
+    free_in(arena, block, place);
+  }
+  weir__biased_give(&arena->lock);
+  return is_freed ? WEIR_OK : WEIR_ERROR_NOT_READY;
 }

@@ -1,4 +1,7 @@
-"""weir.cupy without CuPy: a fake module has the few names that it uses, on Weir's software device."""
+"""weir.cupy without CuPy: a fake module has the few names that it uses, on Weir's software device.
+
+Each test runs with the allocator in Python and, if the extension fake_cupy was built (fake_cupy.c), with that in C.
+"""
 
 import contextlib
 import os
@@ -14,6 +17,11 @@ os.environ.setdefault("WEIR_SOFT_MEMORY", "256MiB")
 import weir
 
 import weir.cupy as weir_cupy
+
+try:
+    import fake_cupy
+except ImportError:
+    fake_cupy = None
 
 MIB = 1 << 20
 
@@ -73,7 +81,8 @@ class Array:
         self.data = cupy.cuda.get_allocator()(size)
 
 
-def make_cupy():
+def make_cupy(classes):
+    """`classes` has CuPy's classes and exported functions; None for those that the C allocator refuses."""
     cupy = types.ModuleType("cupy")
     state = threading.local()
     chosen = ["the pool"]
@@ -94,8 +103,12 @@ def make_cupy():
     cupy.cuda = types.SimpleNamespace(
         PythonFunctionAllocator=PythonFunctionAllocator,
         memory=types.SimpleNamespace(
-            OutOfMemoryError=OutOfMemoryError, PythonFunctionAllocatorMemory=PythonFunctionAllocatorMemory
+            OutOfMemoryError=OutOfMemoryError,
+            PythonFunctionAllocatorMemory=PythonFunctionAllocatorMemory,
+            BaseMemory=classes.BaseMemory if classes else PythonFunctionAllocatorMemory,
+            MemoryPointer=classes.MemoryPointer if classes else MemoryPointer,
         ),
+        device=classes,
         Stream=Stream,
         ExternalStream=ExternalStream,
         stream=Stream(0),
@@ -109,10 +122,22 @@ def make_cupy():
     return cupy
 
 
-@pytest.fixture
-def cupy(monkeypatch):
-    module = make_cupy()
+def add_backends(monkeypatch, stream_module):
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.stream"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setattr(sys.modules["cupy_backends.cuda"], "stream", stream_module, raising=False)
+
+
+@pytest.fixture(params=["python", "c"] if fake_cupy else ["python"])
+def cupy(monkeypatch, request):
+    in_c = request.param == "c"
+    module = make_cupy(fake_cupy if in_c else None)
     monkeypatch.setitem(sys.modules, "cupy", module)
+    add_backends(monkeypatch, fake_cupy if in_c else None)
+    if in_c:
+        fake_cupy.set_stream_source(lambda: module.cuda.stream.ptr)
+    monkeypatch.setattr(weir_cupy, "_function", None)
+    monkeypatch.setattr(weir_cupy, "_why_not_c", None)
     monkeypatch.setattr(weir_cupy._weir, "_driver_name", lambda: "cuda")
     monkeypatch.setattr(weir_cupy, "_allocator", None)
     monkeypatch.setattr(weir_cupy, "_previous", None)
@@ -131,6 +156,96 @@ def in_thread(function):
     thread.start()
     thread.join()
     return results.pop(), thread.ident
+
+
+needs_c = pytest.mark.skipif(fake_cupy is None, reason="fake_cupy was not built")
+
+
+def test_which_allocator(cupy, request):
+    assert (weir_cupy.why_not_c() is None) == ("[c]" in request.node.name)
+    with weir_cupy.using():
+        memory = Array(cupy, 3 * MIB).data
+    if weir_cupy.why_not_c() is None:
+        assert type(memory) is fake_cupy.MemoryPointer and memory.is_whole()
+        assert type(memory.mem).__name__ == "Memory" and isinstance(memory.mem, fake_cupy.BaseMemory)
+        assert memory.ptr == memory.mem.ptr and memory.device_id == 0 and memory.mem.size == 3 * MIB
+        with pytest.raises(TypeError, match="cannot create"):
+            type(memory.mem)()
+    else:
+        assert isinstance(memory.mem, PythonFunctionAllocatorMemory)
+
+
+@needs_c
+def test_other_classes_are_refused(monkeypatch):
+    class Larger(fake_cupy.BaseMemory):
+        __slots__ = ("more",)
+
+    class LargerPointer(fake_cupy.MemoryPointer):
+        __slots__ = ("more",)
+
+    good = [fake_cupy.BaseMemory, fake_cupy.MemoryPointer, fake_cupy, fake_cupy, print, print, print, print]
+
+    def refused(**changed):
+        arguments = [changed.get(f"at{i}", value) for i, value in enumerate(good)]
+        result = weir_cupy._weir._cupy_allocator(*arguments)
+        return result if isinstance(result, str) else None
+
+    assert refused() is None
+    assert "BaseMemory has another layout" in refused(at0=Larger)
+    assert "BaseMemory has other fields" in refused(at0=fake_cupy.SwappedMemory)
+    assert "MemoryPointer has another layout" in refused(at1=LargerPointer)
+    assert "MemoryPointer has another layout" in refused(at1=fake_cupy.BaseMemory)
+    assert "get_device_id" in refused(at2=types.SimpleNamespace(__pyx_capi__={}))
+    assert "get_stream_ptr" in refused(at3=types.SimpleNamespace(__pyx_capi__={"get_stream_ptr": object()}))
+    only_old = {"get_current_stream_ptr": fake_cupy.__pyx_capi__["get_current_stream_ptr"]}
+    assert refused(at3=types.SimpleNamespace(__pyx_capi__=only_old)) is None
+    wrong = {"get_stream_ptr": fake_cupy.__pyx_capi__["get_current_stream_ptr"]}
+    assert "get_stream_ptr" in refused(at3=types.SimpleNamespace(__pyx_capi__=wrong))
+
+
+def test_a_stream_that_fails(cupy):
+    if weir_cupy.why_not_c() is not None:
+        pytest.skip("the allocator in C only")
+    fake_cupy.set_stream_source(lambda: 1 // 0)
+    before = weir.memory_allocated()
+    with weir_cupy.using(), pytest.raises(ZeroDivisionError):
+        Array(cupy, MIB)
+    assert weir.memory_allocated() == before
+
+
+@pytest.mark.parametrize("size, error", [("1", TypeError), (-1, ValueError), (1.5, TypeError)])
+def test_sizes_that_are_none(cupy, size, error):
+    if weir_cupy.why_not_c() is not None:
+        pytest.skip("CuPy checks the size")
+    with weir_cupy.using(), pytest.raises(error):
+        Array(cupy, size)
+
+
+def test_a_tracker_and_threads(cupy):
+    """A tracker takes the GIL inside of an allocation, while another thread allocates with the GIL held."""
+    seen, failed = [], []
+
+    def work():
+        try:
+            for _ in range(100):
+                Array(cupy, 4096)
+        except Exception as error:
+            failed.append(error)
+
+    weir_cupy.install()
+    weir._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append(arguments))
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        weir.memory._record_memory_history(max_entries=100)
+        with pytest.raises(OutOfMemoryError):
+            Array(cupy, 1 << 30)
+        weir.memory._record_memory_history(None)
+    for thread in threads:
+        thread.join()
+    weir_cupy.uninstall()
+    assert not failed and len(seen) >= 10
 
 
 def test_without_cupy(monkeypatch):
@@ -256,12 +371,12 @@ def test_streams_that_others_own(cupy):
 
 
 def test_too_many_streams(cupy, monkeypatch):
-    monkeypatch.setattr(weir_cupy, "_MANY_STREAMS", 3)
     with weir_cupy.using():
         cupy.cuda.stream = Stream(0)
         array = Array(cupy, MIB)
+        monkeypatch.setattr(weir_cupy, "_MANY_STREAMS", len(weir_cupy._streams) + 2)
         weir_cupy.record_stream(array, Stream(weir.Stream().cuda_stream))
-        with pytest.warns(RuntimeWarning, match="3 streams.*create a few streams once"):
+        with pytest.warns(RuntimeWarning, match="streams of CuPy.*create a few streams once"):
             weir_cupy.record_stream(array, Stream(weir.Stream().cuda_stream))
 
 
