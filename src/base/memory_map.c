@@ -159,6 +159,13 @@ int weir__map_allocate_file(int descriptor, uint64_t bytes) {
   return ENOSYS;
 }
 
+int weir__map_memory_file(const char *name, uint64_t bytes) {
+  (void)name;
+  (void)bytes;
+  errno = ENOSYS;
+  return -1;
+}
+
 void *weir__map_shared_file(int descriptor, size_t bytes) {
   (void)descriptor;
   (void)bytes;
