@@ -23,6 +23,10 @@ weir_status weir__fail(weir_status status, const char *format, ...) WEIR_PRINTF(
 /* The same with the driver's result code. */
 weir_status weir__fail_result(weir_status status, int driver_result, const char *format, ...) WEIR_PRINTF(3, 4);
 
+#ifdef __clang_analyzer__ /* which does not see that the result is the first argument, and so not WEIR_OK */
+#define weir__fail(status, ...) (weir__fail(status, __VA_ARGS__), (status))
+#endif
+
 /* For a public call that consists of other public calls: replaces the name of the inner call in the thread's last error
  * by `who`, unless `status` is WEIR_OK. Returns `status`. */
 weir_status weir__fail_as(const char *who, weir_status status);

@@ -642,7 +642,7 @@ static bool measure_step(finder *f) {
     uint32_t end =
         f->steps->begin[k + 1] < f->device->event_count ? f->steps->begin[k + 1] : f->steps->begin[k + 1] - 1;
     int64_t from = e[f->steps->begin[k]].time_us, to = e[end].time_us;
-    if (from && to > from)
+    if (from > 0 && to > from)
       times[n++] = to - from;
   }
   qsort(times, n, sizeof *times, by_number);

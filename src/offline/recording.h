@@ -23,10 +23,13 @@
 
 enum { WEIR__RECORDING_MANY_THREADS = 127 };
 
+/* A time that no clock can have shown is not known: differences of the others do not overflow. */
+static inline int64_t weir__recording_time(int64_t us) { return us > 0 && us < INT64_MAX / 2 ? us : 0; }
+
 typedef struct weir__recording_entry {
   uint64_t address; /* of an oom: the device's free memory */
   uint64_t size;    /* alloc, free_*: what was requested; segment_*: the segment's; oom: the request, rounded */
-  int64_t time_us;  /* since 1970; 0 if not recorded */
+  int64_t time_us;  /* since 1970; 0 if not recorded, see weir__recording_time */
   uint32_t stack;   /* 0 if none was recorded */
   uint32_t remark;  /* 0 for none */
   uint32_t pool;    /* WEIR__RECORDING_NO_POOL if not recorded, as up to PyTorch 2.11 */

@@ -508,6 +508,7 @@ static weir_status add_event(loader *l, const fields *f, size_t *index) {
   TRY(get_size(l, f, KEY_SIZE, &event.size));
   TRY(get_stream(l, f, &event.stream));
   TRY(get_int(l, f, KEY_TIME_US, &event.time_us));
+  event.time_us = weir__recording_time(event.time_us);
   TRY(get_remark(l, f, action, &event));
   TRY(get_pool(l, f, KEY_POOL_ID, &event.pool));
   TRY(get_stack(l, f, &event.stack));
@@ -814,6 +815,7 @@ static weir_status read_annotations(loader *l, const fields *top) {
     TRY(get_str(l, &f, KEY_NAME, &annotation.name));
     TRY(get_str(l, &f, KEY_STAGE, &annotation.stage));
     TRY(get_int(l, &f, KEY_TIME_US, &annotation.time_us));
+    annotation.time_us = weir__recording_time(annotation.time_us);
     TRY(get_int(l, &f, KEY_DEVICE, &device));
     if (device >= -1 && device < MAX_DEVICES)
       annotation.device = (int)device;

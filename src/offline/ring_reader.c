@@ -662,7 +662,8 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
 /* Microseconds since 1970; 0, which is "not recorded", for ticks that are out of range. */
 static int64_t time_of(const loader *l, uint64_t ticks) {
   double ns = (double)(int64_t)(ticks - l->clock.ticks) * l->clock.ns_per_tick;
-  return ns > -(double)MOST_NS && ns < (double)MOST_NS ? (l->clock.unix_ns + (int64_t)ns) / 1000 : 0;
+  return ns > -(double)MOST_NS && ns < (double)MOST_NS ? weir__recording_time((l->clock.unix_ns + (int64_t)ns) / 1000)
+                                                       : 0;
 }
 
 /* Renumbers threads from 1 on. */

@@ -178,7 +178,7 @@ static const char *const confs[] = {"moving_pages:True,moving_pages_max_aliases:
 static void run_all(weir_soft_clock clock) {
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
     soft_seed(i + 1);
-    run(confs[i], clock, usual_or_long(500, 125000));
+    run(confs[i], clock, repetitions(500, 125000));
   }
 }
 

@@ -290,7 +290,7 @@ static void test_random_faults(void **state) {
   (void)state;
   static const char *const confs[] = {"moving_pages:True", "moving_pages:True,moving_pages_max_aliases:4",
                                       "moving_pages:True,moving_pages_across_streams:True"};
-  int rounds = usual_or_long(2, 100);
+  int rounds = repetitions(2, 100);
   for (uint64_t seed = soft_first_seed(&rounds), last = seed + (uint64_t)rounds; seed < last; seed++) {
     soft_seed(seed);
     open(&(scenario){.conf = confs[seed % WEIR_COUNT_OF(confs)]});

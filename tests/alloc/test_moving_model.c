@@ -403,7 +403,7 @@ static void run(uint64_t seed, int steps) {
 
 static void test_random_operations(void **state) {
   (void)state;
-  int rounds = usual_or_long(3, 200);
+  int rounds = repetitions(3, 200);
   for (uint64_t seed = soft_first_seed(&rounds), last = seed + (uint64_t)rounds; seed < last; seed++)
     run(seed, 3000);
 }

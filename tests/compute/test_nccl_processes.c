@@ -265,7 +265,7 @@ static void test_stops(void **state) {
 static void test_killed_at_any_time(void **state) {
   (void)state;
   uint64_t random = 17;
-  for (int round = 0; round < usual_or_long(5, 200); round++) {
+  for (int round = 0; round < repetitions(5, 200); round++) {
     weir_nccl_unique_id id = new_id();
     child children[RANKS];
     for (int i = 0; i < RANKS; i++)

@@ -318,7 +318,7 @@ static void absurd_histories_are_drawn(void **state) {
       entries[i] = (weir__recording_entry){.action = (uint8_t)(next_random(&random) % (WEIR__ACTION_UNKNOWN + 1)),
                                            .address = absurd(&random),
                                            .size = absurd(&random),
-                                           .time_us = (int64_t)absurd(&random),
+                                           .time_us = weir__recording_time((int64_t)absurd(&random)),
                                            .pool = next_random(&random) % 2 ? 0 : WEIR__RECORDING_NO_POOL,
                                            .stream = (uint16_t)(next_random(&random) % STREAMS)};
     check_absurd(entries, (size_t)(round % 2 ? COUNT : round), round % 3 ? 0 : 50);
