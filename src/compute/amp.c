@@ -312,7 +312,7 @@ static weir_status read_element(const char *caller, weir_grad_scaler *scaler, in
 weir_status weir_grad_scaler_found_inf(weir_grad_scaler *scaler, weir_stream stream, int *found) {
   WEIR__CHECK_ARGUMENT(scaler);
   WEIR__CHECK_ARGUMENT(found);
-  weir_scalar value;
+  weir_scalar value = {0};
   weir_status status = read_element(__func__, scaler, FOUND_INF, stream, &value);
   if (!status)
     *found = value.real != 0;
@@ -341,7 +341,7 @@ weir_status weir_grad_scaler_get_state(weir_grad_scaler *scaler, weir_stream str
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: state->size is %zu, expected %zu; call weir_grad_scaler_state_init first", __func__,
                       state->size, sizeof *state);
-  weir_scalar scale, tracker;
+  weir_scalar scale = {0}, tracker = {0};
   weir_status status = read_element(__func__, scaler, SCALE, stream, &scale);
   if (!status)
     status = read_element(__func__, scaler, GROWTH_TRACKER, stream, &tracker);
