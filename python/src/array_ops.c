@@ -2,7 +2,7 @@
  * Operations on arrays: arithmetic, comparisons, reductions, matrix products and copies. Each runs on the current
  * stream of the arrays' device.
  */
-#include "array.h"
+#include "amp.h"
 
 /* ---- Elementwise operations ---- */
 
@@ -10,6 +10,9 @@
 static int stream_of(const weir_array *a, const weir_array *b, weir_stream *stream) {
   return pyweir_place_stream(b && a->place.kind != WEIR_PLACE_DEVICE ? b->place : a->place, stream);
 }
+
+/* a ** b in float32, where autocast is on. */
+static PyObject *autocast_power(PyObject *a, PyObject *b);
 
 /* a op b, of which at least one is an array. In place, the result goes to a, which is returned. Py_NotImplemented if the
  * other one is no number. */
@@ -19,6 +22,8 @@ static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, bool in_pla
   weir_status status;
   if (in_place && pyweir_array_check_writable(a) != 0)
     return NULL;
+  if (pyweir_autocast.is_on && op == WEIR_BINARY_POW && !in_place)
+    return autocast_power(a, b);
   if (PYWEIR_IS_ARRAY(a) && PYWEIR_IS_ARRAY(b)) {
     const weir_array *x = pyweir_array_of(a), *y = pyweir_array_of(b);
     if (stream_of(x, y, &stream) != 0)
@@ -42,7 +47,58 @@ static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, bool in_pla
   return pyweir_array_check(status) == 0 ? Py_NewRef(a) : NULL;
 }
 
+/* A policy is applied once: within an operation autocast is off. */
+static PyObject *autocast_power(PyObject *a, PyObject *b) {
+  PyObject *x = a, *y = b, *result = NULL;
+  bool is_device = (PYWEIR_IS_ARRAY(a) && pyweir_array_of(a)->place.kind == WEIR_PLACE_DEVICE) ||
+                   (PYWEIR_IS_ARRAY(b) && pyweir_array_of(b)->place.kind == WEIR_PLACE_DEVICE);
+  bool is_cast = is_device && pyweir_autocast.is_enabled[PYWEIR_CUDA];
+  x = is_cast && PYWEIR_IS_ARRAY(a) ? pyweir_autocast_cast(a, PYWEIR_CUDA, WEIR_FLOAT32) : Py_NewRef(a);
+  y = is_cast && PYWEIR_IS_ARRAY(b) ? pyweir_autocast_cast(b, PYWEIR_CUDA, WEIR_FLOAT32) : Py_NewRef(b);
+  if (x && y) {
+    pyweir_autocast.is_on = false;
+    result = binary(WEIR_BINARY_POW, x, y, false);
+    pyweir_autocast.is_on = true;
+  }
+  Py_XDECREF(x);
+  Py_XDECREF(y);
+  return result;
+}
+
+/* Operations on a device that autocast runs in float32: those whose results need its range or digits. */
+static bool runs_in_float32(weir_unary_op op) {
+  switch (op) {
+  case WEIR_UNARY_EXP:
+  case WEIR_UNARY_EXPM1:
+  case WEIR_UNARY_LOG:
+  case WEIR_UNARY_LOG2:
+  case WEIR_UNARY_LOG10:
+  case WEIR_UNARY_LOG1P:
+  case WEIR_UNARY_RSQRT:
+  case WEIR_UNARY_TAN:
+  case WEIR_UNARY_RECIPROCAL:
+    return true;
+  default:
+    return false;
+  }
+}
+
+static PyObject *unary(weir_unary_op op, PyObject *a, PyObject *target);
+
+static PyObject *autocast_unary(weir_unary_op op, PyObject *a) {
+  PyObject *wide = pyweir_autocast_cast(a, PYWEIR_CUDA, WEIR_FLOAT32);
+  if (!wide)
+    return NULL;
+  pyweir_autocast.is_on = false;
+  PyObject *result = unary(op, wide, NULL);
+  pyweir_autocast.is_on = true;
+  Py_DECREF(wide);
+  return result;
+}
+
 static PyObject *unary(weir_unary_op op, PyObject *a, PyObject *target) {
+  if (pyweir_autocast.is_on && pyweir_autocast.is_enabled[PYWEIR_CUDA] && !target && runs_in_float32(op))
+    return autocast_unary(op, a);
   weir_array made = {0}, *out = target ? pyweir_array_of(target) : &made;
   weir_stream stream;
   weir_status status;
@@ -164,17 +220,51 @@ static PyObject *positive(PyObject *a) { return Py_NewRef(a); }
 static PyObject *absolute(PyObject *a) { return unary(WEIR_UNARY_ABS, a, NULL); }
 static PyObject *invert(PyObject *a) { return unary(WEIR_UNARY_BITWISE_NOT, a, NULL); }
 
-static PyObject *matmul_of(PyObject *a, PyObject *b) {
+static PyObject *product_of(PyObject *a, PyObject *b) {
   weir_array made = {0};
   weir_stream stream;
   weir_status status;
-  if (!PYWEIR_IS_ARRAY(a) || !PYWEIR_IS_ARRAY(b))
-    Py_RETURN_NOTIMPLEMENTED;
   if (stream_of(pyweir_array_of(a), pyweir_array_of(b), &stream) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_array_matmul(pyweir_array_of(a), pyweir_array_of(b), stream, &made));
   return pyweir_array_result(status, &made);
 }
+
+/* The product of two arrays that a policy of autocast casts. */
+static PyObject *autocast_product(PyObject *a, PyObject *b,
+                                  int (*policy)(const weir_array *, const weir_array *, weir_dtype *)) {
+  const weir_array *x = pyweir_array_of(a), *y = pyweir_array_of(b);
+  weir_dtype to;
+  int is_cast = policy(x, y, &to), type = pyweir_autocast_type(x, y);
+  if (is_cast < 0)
+    return NULL;
+  if (!is_cast)
+    return product_of(a, b);
+  PyObject *first = pyweir_autocast_cast(a, type, to);
+  PyObject *second = first ? pyweir_autocast_cast(b, type, to) : NULL;
+  PyObject *result = second ? product_of(first, second) : NULL;
+  Py_XDECREF(first);
+  Py_XDECREF(second);
+  return result;
+}
+
+static PyObject *matmul_of(PyObject *a, PyObject *b) {
+  if (!PYWEIR_IS_ARRAY(a) || !PYWEIR_IS_ARRAY(b))
+    Py_RETURN_NOTIMPLEMENTED;
+  return pyweir_autocast.is_on ? autocast_product(a, b, pyweir_autocast_lower) : product_of(a, b);
+}
+
+/* _mv and _dot: on the host autocast does not change them, as in PyTorch. */
+static PyObject *device_product(PyObject *a, PyObject *b,
+                                int (*policy)(const weir_array *, const weir_array *, weir_dtype *)) {
+  if (!PYWEIR_IS_ARRAY(b))
+    return pyweir_type_error("an Array", b);
+  bool is_cast = pyweir_autocast.is_on && pyweir_autocast_type(pyweir_array_of(a), pyweir_array_of(b)) == PYWEIR_CUDA;
+  return is_cast ? autocast_product(a, b, policy) : product_of(a, b);
+}
+
+static PyObject *mv(PyObject *self, PyObject *other) { return device_product(self, other, pyweir_autocast_lower); }
+static PyObject *dot(PyObject *self, PyObject *other) { return device_product(self, other, pyweir_autocast_widest); }
 
 PyObject *pyweir_array_compare(PyObject *a, PyObject *b, int operation) {
   static const weir_binary_op operations[] = {
@@ -323,6 +413,13 @@ static weir_status empty_result(const weir_array *a, const int *dims, int count,
   return weir_array_empty(a->place, dtype, ndim, shape, stream, out);
 }
 
+/* Whether autocast makes a sum or product without a dtype one of float32. */
+static bool sums_in_float32(weir_reduce_op op, const weir_array *a) {
+  int type = pyweir_autocast_type(a, NULL);
+  bool has_policy = op == WEIR_REDUCE_PROD || (op == WEIR_REDUCE_SUM && type == PYWEIR_CUDA);
+  return has_policy && pyweir_autocast.is_enabled[type] && pyweir_autocast_is_eligible(a, type);
+}
+
 static PyObject *reduce(weir_reduce_op op, PyObject *self, PyObject *dim, PyObject *keep, PyObject *type) {
   const weir_array *a = pyweir_array_of(self);
   int dims[WEIR_ARRAY_MAX_DIMS], count, keepdim = PyObject_IsTrue(keep);
@@ -330,11 +427,14 @@ static PyObject *reduce(weir_reduce_op op, PyObject *self, PyObject *dim, PyObje
   weir_array out = {0};
   weir_stream stream;
   weir_status status = WEIR_OK;
+  bool has_type = type != Py_None;
+  if (pyweir_autocast.is_on && !has_type && sums_in_float32(op, a))
+    has_type = true; /* dtype is float32 */
   if (keepdim < 0 || parse_dims(dim, a->ndim, dims, &count) != 0 || pyweir_array_stream(a, &stream) != 0 ||
       (type != Py_None && pyweir_parse_dtype(type, &dtype) != 0))
     return NULL;
   PyThreadState *saved = pyweir_begin_call();
-  if (type != Py_None)
+  if (has_type)
     status = empty_result(a, dims, count, keepdim, dtype, stream, &out);
   if (status == WEIR_OK)
     status = weir_array_reduce(op, a, dims, count, keepdim, stream, &out);
@@ -702,6 +802,8 @@ PyMethodDef pyweir_array_operation_methods[] = {
     {"item", item, METH_NOARGS, "item($self)\n--\n\nReturns the value of the only element. Waits for it."},
     {"_to", PYWEIR_FAST(to), NULL},
     {"_assert_async", assert_async, METH_NOARGS, NULL},
+    {"_dot", dot, METH_O, NULL},
+    {"_mv", mv, METH_O, NULL},
     {"_arange_", arange, METH_VARARGS, NULL},
     {"_where", where, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -49,7 +49,8 @@
   X(jiterator)                                                                                                         \
   X(nvtx)                                                                                                              \
   X(collectives)                                                                                                       \
-  X(cupy)
+  X(cupy)                                                                                                              \
+  X(amp)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)

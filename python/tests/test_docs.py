@@ -12,7 +12,7 @@ from conftest import run_python
 import weir
 
 ROOT = Path(__file__).parents[2]
-PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "python.md")}
+PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "amp.md", ROOT / "docs" / "python.md")}
 EXAMPLES = [
     pytest.param(code, id=f"{name}-{number}")
     for name, text in PAGES.items()

@@ -51,7 +51,24 @@ from weir._lazy import *
 from weir._settings import *
 from weir._storage import TypedStorage, UntypedStorage
 from weir._traceback import *
-from weir._weir import AcceleratorError, Device, Generator, dtype, promote_types
+from weir._weir import (
+    AcceleratorError,
+    Device,
+    Generator,
+    _amp_foreach_non_finite_check_and_unscale_,
+    _amp_update_scale_,
+    autocast_decrement_nesting,
+    autocast_increment_nesting,
+    clear_autocast_cache,
+    dtype,
+    get_autocast_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+    promote_types,
+    set_autocast_cache_enabled,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
 from weir.graphs import *
 from weir.memory import *
 from weir.random import *
@@ -65,6 +82,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from weir.amp import GradScaler, autocast
     from weir.serialization import load, save
 
 # The types of elements. They are not in __all__, since some have names of Python's types.
@@ -82,13 +100,24 @@ __all__ = [
     "DeferredCudaCallError",
     "Device",
     "Generator",
+    "GradScaler",
     "TypedStorage",
     "UntypedStorage",
+    "autocast",
+    "autocast_decrement_nesting",
+    "autocast_increment_nesting",
+    "clear_autocast_cache",
     "default_generators",
     "dtype",
+    "get_autocast_dtype",
     "init",
+    "is_autocast_cache_enabled",
+    "is_autocast_enabled",
     "is_initialized",
     "promote_types",
+    "set_autocast_cache_enabled",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
     *_array.__all__,
     *_legacy.NAMES,
     *_device.__all__,
@@ -107,7 +136,11 @@ def __getattr__(name: str) -> Any:
         from weir import serialization
 
         value = getattr(serialization, name)
-    elif name in ("_C", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization"):
+    elif name in ("GradScaler", "autocast"):
+        from weir import amp
+
+        value = getattr(amp, name)
+    elif name in ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization"):
         from importlib import import_module
 
         value = import_module(f"weir.{name}")

@@ -337,6 +337,8 @@ class Array(_Array):
     def norm(self, p: Any = 2, dim: Any = None, keepdim: builtins.bool = False, dtype: Any = None) -> Array:
         """Returns the p-norm of all elements or along dimensions. 16-bit floats are computed as float32."""
         kind = self.dtype if dtype is None else _as_dtype(dtype)
+        if dtype is None and _weir._autocast_runs_in_float32(self):
+            kind = _float32
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
             raise RuntimeError(
                 f"norm(): input dtype should be either floating point or complex. Got {self.dtype.name} instead."
@@ -383,13 +385,13 @@ class Array(_Array):
         """Returns the product of a matrix and a vector."""
         if self.ndim != 2 or vec.ndim != 1:
             raise RuntimeError("vector + matrix @ vector expected, got a matrix or a vector of other dimensions")
-        return self.matmul(vec)
+        return self._mv(vec)
 
     def dot(self, tensor: Array) -> Array:
         """Returns the product of two vectors."""
         if self.ndim != 1 or tensor.ndim != 1:
             raise RuntimeError(f"1D tensors expected, but got {self.ndim}D and {tensor.ndim}D tensors")
-        return self.matmul(tensor)
+        return self._dot(tensor)
 
     def equal(self, other: Array) -> builtins.bool:
         """Whether both have the same shape and elements."""

@@ -102,6 +102,10 @@ def make_graphed_callables(
 
     `allow_unused_input` is accepted for compatibility: it concerns gradients, which Weir does not have.
     """
+    if _weir.is_autocast_enabled("cuda") and _weir.is_autocast_cache_enabled():
+        raise RuntimeError(
+            "make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`."
+        )
     several = isinstance(callables, tuple)
     functions = callables if several else (callables,)
     samples = sample_args if several else (sample_args,)

@@ -8,6 +8,7 @@
 #include "weir/weir.h"
 
 #pragma GCC visibility push(default)
+#include "weir/amp.h"
 #include "weir/array.h"
 #include "weir/blas.h"
 #include "weir/comm.h"
