@@ -283,6 +283,35 @@ def test_arguments_and_pipes(method):
     assert process.exitcode == 0
 
 
+class Deadly:
+    """Kills the process that unpickles it."""
+
+    def __reduce__(self):
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_that_dies_before_it_has_its_arguments(method):
+    a, b = array_of(1000), weir.empty(1000)
+    process = multiprocessing.get_context(method).Process(target=print, args=(Deadly(), a, b))
+    process.start()
+    process.join(TIMEOUT)
+    assert process.exitcode != 0
+    del a, b, process
+    wait_until(all_ended)
+    assert weir.memory_allocated() == 0
+
+
+def test_a_process_that_cannot_be_started():
+    a, b = array_of(1000), weir.empty(1000)
+    process = multiprocessing.get_context("spawn").Process(target=print, args=(a, b, lambda: None))
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        process.start()
+    del a, b, process
+    wait_until(all_ended)
+    assert weir.memory_allocated() == 0
+
+
 def produce(outbox, done):
     outbox.put(weir.full((1000,), 3, device="cuda"))
     done.wait(TIMEOUT)

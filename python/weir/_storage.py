@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import sys
 
-from weir import _weir
+from weir import _messages, _weir
 from weir._weir import _Storage
 
 TYPE_CHECKING = False
@@ -114,12 +113,12 @@ class UntypedStorage(_Storage):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Sends the memory if multiprocessing pickles, otherwise copies it.
 
-        Memory of the host is always copied, and so is memory of other libraries. multiprocessing is recognized by the
-        function that called the pickler, because registering with its ForkingPickler would import it with this package.
+        Memory of the host is always copied, and so is memory of other libraries.
         """
-        is_sent = sys._getframe(1).f_globals.get("__name__") == "multiprocessing.reduction"
-        if is_sent and self.is_cuda and self.nbytes() and not _weir._storage_is_foreign(self):
-            return _weir._storage_receive, _weir._storage_send(self)
+        if _messages.is_sending() and self.is_cuda and self.nbytes() and not _weir._storage_is_foreign(self):
+            message = _weir._storage_send(self)
+            _messages.sent(message[1])
+            return _weir._storage_receive, message
         return _load, self._contents()
 
 
