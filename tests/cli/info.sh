@@ -25,7 +25,7 @@ count 2 '"total_memory": 85899345920, "free_memory": 85899345920,'
 has out '"driver": {"name": "soft", "choice": "soft", "reason": ""'
 
 # Memory of a communicator. A program without libweir_compute has no such option.
-if "$program" info --help | grep -q -e --nccl; then
+if "$weir" info --help | grep -q -e --nccl; then
   run 0 --nccl
   empty err
   count 2 '^  NCCL  .* of the device for a communicator of one rank, .* of the host$'
