@@ -79,8 +79,43 @@ static void print_device_json(int device, const weir_device_properties *p, size_
                 JSON_INTEGER(NULL, p->major), JSON_INTEGER(NULL, p->minor), JSON_CLOSE,
                 JSON_NATURAL("total_memory", p->total_memory), JSON_NATURAL("free_memory", free_bytes),
                 JSON_INTEGER("multiprocessor_count", p->multiprocessor_count), JSON_INTEGER("clock_khz", p->clock_khz),
-                JSON_BOOL("virtual_memory", p->virtual_memory), JSON_BOOL("memory_pools", p->memory_pools), JSON_CLOSE);
+                JSON_BOOL("virtual_memory", p->virtual_memory), JSON_BOOL("memory_pools", p->memory_pools));
 }
+
+#ifdef WEIR_HAVE_COMPUTE
+/* What a communicator of one rank takes: created for the purpose, as those of other processes cannot be seen. */
+static void print_communicator(int device, bool json) {
+  weir_nccl_comm *comm;
+  weir_nccl_memory memory;
+  char text[2][32];
+  weir_nccl_memory_init(&memory);
+  weir_status status = weir_nccl_init_all(1, &device, NULL, &comm);
+  if (!status) {
+    status = weir_nccl_get_memory(comm, &memory);
+    weir_nccl_destroy(comm);
+  }
+  if (json) {
+    WEIR_CLI_JSON(JSON_OBJECT("nccl"));
+    if (status)
+      WEIR_CLI_JSON(JSON_TEXT("error", weir_last_error()));
+    else
+      WEIR_CLI_JSON(JSON_NATURAL("device_bytes", memory.device_bytes), JSON_NATURAL("host_bytes", memory.host_bytes),
+                    JSON_NATURAL("suspendable_bytes", memory.suspendable_bytes),
+                    JSON_BOOL("is_exact", memory.is_exact));
+    WEIR_CLI_JSON(JSON_CLOSE);
+  } else if (status)
+    printf("  NCCL             no communicator: %s\n", weir_last_error());
+  else {
+    printf("  NCCL             %s%s of the device for a communicator of one rank",
+           weir__format_bytes(memory.device_bytes, text[0]), memory.is_exact ? "" : " (estimated)");
+    if (memory.host_bytes)
+      printf(", %s of the host", weir__format_bytes(memory.host_bytes, text[1]));
+    fputs("\n", stdout);
+  }
+}
+#endif
+
+static bool with_nccl;
 
 static weir_status print_devices(int count, bool json) {
   for (int i = 0; i < count; i++) {
@@ -93,6 +128,12 @@ static weir_status print_devices(int count, bool json) {
     if (status)
       return status;
     (json ? print_device_json : print_device)(i, &properties, free_bytes);
+#ifdef WEIR_HAVE_COMPUTE
+    if (with_nccl)
+      print_communicator(i, json);
+#endif
+    if (json)
+      WEIR_CLI_JSON(JSON_CLOSE);
   }
   return WEIR_OK;
 }
@@ -192,7 +233,12 @@ static int run(int count, char **arguments) {
   return code;
 }
 
-static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+static const weir_cli_option option_table[] = {
+    {"json", .target = &json, .help = "print JSON"},
+#ifdef WEIR_HAVE_COMPUTE
+    {"nccl", .target = &with_nccl, .help = "create an NCCL communicator on each device, and show its memory"},
+#endif
+    {0}};
 
 const weir_cli_command weir_cmd_info = {
     .name = "info",

@@ -32,6 +32,7 @@
 
 #include "weir/dtype.h"
 #include "weir/host.h"
+#include "weir/ipc.h"
 #include "weir/random.h"
 #include "weir/status.h"
 #include "weir/stream.h"
@@ -103,6 +104,21 @@ weir_status weir_storage_record_stream(weir_storage *storage, weir_stream stream
  * copied. Arrays keep the old address, so the storage must have no other reference than those that the caller will
  * update. WEIR_ERROR_BAD_STATE for borrowed memory. 0 frees the memory. */
 weir_status weir_storage_resize(weir_storage *storage, uint64_t bytes, weir_stream stream);
+
+/* Sends the memory to another process, as weir_ipc_send (weir/ipc.h), for which it lives as long as it needs it; this
+ * one may release the storage at any time. The receiver's stream waits for the work that `stream` has now, and the
+ * stream that the memory was allocated for, with which `stream` is joined. WEIR_ERROR_NOT_SUPPORTED for host memory,
+ * borrowed memory and storages of 0 bytes, WEIR_ERROR_BAD_STATE for memory that was received, and during a capture. */
+weir_status weir_storage_send(weir_storage *storage, weir_stream stream, const weir_ipc_send_options *options,
+                              weir_ipc_handle *handle);
+
+/* Receives a storage of `size` bytes, as weir_ipc_receive, for use on a stream of a device. Memory that this process
+ * has already, from an earlier message or because it sent it, gives the same storage with another reference. The last
+ * release waits for the stream, for the current stream, and for the streams of weir_storage_record_stream. */
+weir_status weir_storage_receive(const void *bytes, size_t length, uint64_t size, weir_stream stream,
+                                 weir_storage **storage);
+/* Whether the memory was received. */
+int weir_storage_is_received(const weir_storage *storage);
 
 /* Takes pinned memory from this allocator (weir/host.h), which must be on the runtime's driver and outlive its use.
  * NULL, the default, is an allocator that exists only while some of its memory is in use, and so does not keep memory

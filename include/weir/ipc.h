@@ -79,6 +79,10 @@ weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *
  * often. */
 weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
 
+/* Says which process is to receive a handle of weir_ipc_send, if that was not known then: when it ends, the message ends
+ * with it. If it has ended already, the message is taken back. WEIR_ERROR_BAD_STATE if the message has been received. */
+weir_status weir_ipc_set_receiver(weir_allocator *allocator, const void *bytes, size_t length, int receiver);
+
 /* Takes a handle of weir_ipc_send back that could not be delivered. WEIR_ERROR_BAD_STATE if it has been received. */
 weir_status weir_ipc_cancel(weir_allocator *allocator, const void *bytes, size_t length);
 

@@ -168,6 +168,35 @@ release_name:
   return (PyObject *)buffer;
 }
 
+/* Calls a function for a message that this process has sent. Returns whether the message was still under way. */
+static PyObject *change_message(PyObject *args, const char *format, bool is_cancel) {
+  Py_buffer name;
+  int receiver = 0;
+  if (!PyArg_ParseTuple(args, format, &name, &receiver))
+    return NULL;
+  weir_status status = WEIR_ERROR_BAD_STATE;
+  if (pyweir_started && !weir_is_in_bad_fork()) {
+    if (is_cancel)
+      PYWEIR_CALL(status, weir_ipc_cancel(pyweir_allocator(), name.buf, (size_t)name.len));
+    else
+      PYWEIR_CALL(status, weir_ipc_set_receiver(pyweir_allocator(), name.buf, (size_t)name.len, receiver));
+  }
+  PyBuffer_Release(&name);
+  if (status == WEIR_OK || status == WEIR_ERROR_BAD_STATE)
+    return PyBool_FromLong(status == WEIR_OK);
+  return pyweir_none(status);
+}
+
+static PyObject *cancel_message(PyObject *module, PyObject *args) {
+  (void)module;
+  return change_message(args, "y*:_cancel_message", true);
+}
+
+static PyObject *set_receiver(PyObject *module, PyObject *args) {
+  (void)module;
+  return change_message(args, "y*i:_set_receiver", false);
+}
+
 static PyObject *ipc_collect(PyObject *module, PyObject *unused) {
   (void)module;
   (void)unused;
@@ -226,6 +255,9 @@ static PyMethodDef functions[] = {
     {"_send_buffer", send_buffer, METH_O, "(buffer): (device, name, bytes, offset), which one process can receive."},
     {"_receive_buffer", receive_buffer, METH_VARARGS,
      "(device, name, bytes, offset, readonly): receives a buffer of another process."},
+    {"_cancel_message", cancel_message, METH_VARARGS, "(name): takes a message back. False if it has been received."},
+    {"_set_receiver", set_receiver, METH_VARARGS,
+     "(name, process): says which process is to receive a message. False if it has been received."},
     {"_cuda_ipc_collect", ipc_collect, METH_NOARGS, "Frees memory that other processes need no longer."},
     {NULL, NULL, 0, NULL},
 };

@@ -4,6 +4,7 @@
 #include "array.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 
 typedef struct storage_object {
   PyObject_HEAD weir_storage *it;
@@ -210,6 +211,63 @@ static PyObject *array_in_storage(PyObject *module, PyObject *args) {
   return pyweir_array_result(status, &made);
 }
 
+/* ---- Other processes ---- */
+
+/* Whether the memory belongs to another library. */
+static PyObject *is_foreign(PyObject *module, PyObject *object) {
+  (void)module;
+  if (!PyObject_TypeCheck(object, &storage_type))
+    return pyweir_type_error("a storage", object);
+  const weir_storage *storage = storage_of(object);
+  return PyBool_FromLong(weir_storage_is_borrowed(storage) && !weir_storage_is_received(storage));
+}
+
+/* _storage_send(storage): (device, name, nbytes) */
+static PyObject *storage_send(PyObject *module, PyObject *object) {
+  (void)module;
+  weir_stream stream;
+  weir_status status;
+  if (!PyObject_TypeCheck(object, &storage_type))
+    return pyweir_type_error("a storage", object);
+  weir_storage *storage = storage_of(object);
+  if (pyweir_place_stream(weir_storage_place(storage), &stream) != 0)
+    return NULL;
+  weir_ipc_handle *handle = calloc(1, sizeof *handle);
+  if (!handle)
+    return PyErr_NoMemory();
+  handle->size = sizeof *handle;
+  PYWEIR_CALL(status, weir_storage_send(storage, stream, NULL, handle));
+  PyObject *result = NULL;
+  if (pyweir_array_check(status) == 0)
+    result = Py_BuildValue("iy#K", stream.device, handle->bytes, (Py_ssize_t)handle->length,
+                           (unsigned long long)weir_storage_bytes(storage));
+  if (!result && status == WEIR_OK)
+    PYWEIR_CALL(status, weir_ipc_cancel(pyweir_allocator(), handle->bytes, handle->length));
+  free(handle);
+  return result;
+}
+
+/* _storage_receive(device, name, nbytes) */
+static PyObject *storage_receive(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  Py_buffer name;
+  PyObject *bytes_object, *result = NULL;
+  size_t bytes;
+  weir_stream stream;
+  weir_storage *made;
+  weir_status status;
+  if (!PyArg_ParseTuple(args, "iy*O:_storage_receive", &device, &name, &bytes_object))
+    return NULL;
+  if (pyweir_parse_bytes(bytes_object, &bytes) == 0 && pyweir_need_allocator() &&
+      pyweir_place_stream(weir_place_device(device), &stream) == 0) {
+    PYWEIR_CALL(status, weir_storage_receive(name.buf, (size_t)name.len, bytes, stream, &made));
+    result = pyweir_array_check(status) == 0 ? wrap(made) : NULL;
+  }
+  PyBuffer_Release(&name);
+  return result;
+}
+
 static PyObject *set_storage_class(PyObject *module, PyObject *object) {
   (void)module;
   if (!PyType_Check(object) || !PyType_IsSubtype((PyTypeObject *)object, &storage_type))
@@ -222,6 +280,9 @@ static PyMethodDef functions[] = {
     {"_storage_new", storage_new, METH_VARARGS, NULL},
     {"_array_storage", array_storage, METH_O, NULL},
     {"_array_in_storage", array_in_storage, METH_VARARGS, NULL},
+    {"_storage_is_foreign", is_foreign, METH_O, NULL},
+    {"_storage_send", storage_send, METH_O, NULL},
+    {"_storage_receive", storage_receive, METH_VARARGS, NULL},
     {"_set_storage_class", set_storage_class, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -206,6 +206,10 @@ def test_coalesced():
     assert comm.reduce_add([here[0], there[0]], 0).tolist() == [2, 2, 2]
     with pytest.raises(RuntimeError, match="reduce_add expects destination to be on the same GPU"):
         comm.reduce_add([there[0]], 0)
+    with pytest.raises(AssertionError, match="reduce_add expects all inputs to be on GPUs, but input 1 is on CPU"):
+        comm.reduce_add([here[0], here[0].cpu()], 0)
+    with pytest.raises(ValueError, match="input 1 has invalid size: got 1x3, but expected 3"):
+        comm.reduce_add([here[0], there[0].reshape(1, 3)], 0)
     with pytest.raises(RuntimeError, match=r"All tensors must be on devices\[0\]: 1"):
         comm.broadcast_coalesced(sources, devices=[1, 0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 
-from weir import _weir
+from weir import _messages, _weir
 from weir._weir import _Storage
 
 TYPE_CHECKING = False
@@ -105,9 +105,21 @@ class UntypedStorage(_Storage):
     def __deepcopy__(self, memo: dict[int, Any]) -> UntypedStorage:
         return memo.setdefault(id(self), self.clone())
 
-    def __reduce__(self) -> Any:
+    def _contents(self) -> tuple[bytes, str]:
+        """The bytes and the place, from which _load() makes another storage."""
         content = bytes(memoryview(self.cpu()._bytes())) if self.nbytes() else b""
-        return _load, (content, str(self.device))
+        return content, str(self.device)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Sends the memory if multiprocessing pickles, otherwise copies it.
+
+        Memory of the host is always copied, and so is memory of other libraries.
+        """
+        if _messages.is_sending() and self.is_cuda and self.nbytes() and not _weir._storage_is_foreign(self):
+            message = _weir._storage_send(self)
+            _messages.sent(message[1])
+            return _weir._storage_receive, message
+        return _load, self._contents()
 
 
 _weir._set_storage_class(UntypedStorage)

@@ -56,7 +56,14 @@ def broadcast_coalesced(tensors: Iterable[Any], devices: Iterable[Any], buffer_s
 
 def reduce_add(inputs: Sequence[Any], destination: Any = None) -> Any:
     """Adds arrays of one shape, on the device of one of them; by default the current device."""
-    return _weir._comm_reduce_add(list(inputs), _get_device_index(destination, optional=True))
+    arrays = list(inputs)
+    for i, array in enumerate(arrays):  # C has the same checks; the exceptions are PyTorch's
+        if not array.is_cuda:
+            raise AssertionError(f"reduce_add expects all inputs to be on GPUs, but input {i} is on CPU")
+        if array.shape != arrays[0].shape:
+            got, expected = ("x".join(str(size) for size in each.shape) for each in (array, arrays[0]))
+            raise ValueError(f"input {i} has invalid size: got {got}, but expected {expected}")
+    return _weir._comm_reduce_add(arrays, _get_device_index(destination, optional=True))
 
 
 def reduce_add_coalesced(

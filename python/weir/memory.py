@@ -10,7 +10,7 @@ import sys
 import warnings
 from _thread import allocate_lock
 
-from weir import _weir
+from weir import _messages, _weir
 from weir._lazy import _lazy_init, is_initialized
 from weir._utils import _get_device_index
 from weir._weir import Buffer, OutOfMemoryError, empty, from_dlpack, host_empty
@@ -398,12 +398,13 @@ def _rebuild_buffer(device: int, name: bytes, nbytes: int, offset: int, readonly
 def _reduce_buffer(buffer: Buffer) -> tuple[Any, ...]:
     """Buffer.__reduce_ex__: sends the memory if multiprocessing pickles.
 
-    Any other pickle, and a copy, has no receiver. multiprocessing is recognized by the function that called the pickler,
-    because registering with its ForkingPickler would import it with this package.
+    Any other pickle, and a copy, has no receiver.
     """
-    if sys._getframe(1).f_globals.get("__name__") != "multiprocessing.reduction":
+    if not _messages.is_sending():
         raise TypeError("cannot pickle or copy a weir.Buffer: only multiprocessing can send it to another process")
-    return _rebuild_buffer, (*_weir._send_buffer(buffer), buffer.readonly)
+    message = _weir._send_buffer(buffer)
+    _messages.sent(message[1])
+    return _rebuild_buffer, (*message, buffer.readonly)
 
 
 # ---- Snapshots and history ----

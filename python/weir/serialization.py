@@ -44,7 +44,7 @@ class _Pickler(pickle.Pickler):
         if not isinstance(obj, UntypedStorage):
             return None
         if id(obj) not in self.storages:
-            content, location = obj.__reduce__()[1]
+            content, location = obj._contents()
             self.storages[id(obj)] = ("storage", location, content)
             self.kept.append(obj)
         # The same tuple each time: it is written once.

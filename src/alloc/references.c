@@ -140,11 +140,23 @@ static bool change(weir__references *references, const weir__reference_name *nam
          atomic_compare_exchange_strong(&references->words[name->slot], &from, to);
 }
 
+/* Whether a word has this message, under way. */
+static bool is_under_way(uint64_t word, const weir__reference_name *name) {
+  return state_of(word) == WEIR__REFERENCE_SENT && generation_of(word) == name->generation;
+}
+
+bool weir__reference_address(weir__references *references, const weir__reference_name *name,
+                             weir__process_identity receiver) {
+  uint64_t word = atomic_load(&references->words[name->slot]);
+  return is_under_way(word, name) &&
+         change(references, name, word, word_of(WEIR__REFERENCE_SENT, name->generation, receiver));
+}
+
 bool weir__reference_hold(weir__references *references, const weir__reference_name *name, weir__process_identity self) {
   if (name->slot >= WEIR__REFERENCES_MOST)
     return false;
   uint64_t word = atomic_load(&references->words[name->slot]); /* has the receiver that the sender had in mind */
-  return state_of(word) == WEIR__REFERENCE_SENT && generation_of(word) == name->generation &&
+  return is_under_way(word, name) &&
          change(references, name, word, word_of(WEIR__REFERENCE_HELD, name->generation, self));
 }
 

@@ -70,6 +70,10 @@ bool weir__reference_take(weir__references *references, weir__process_identity r
 weir__reference_state weir__reference_read(const weir__references *references, uint32_t slot,
                                            weir__process_identity *process);
 
+/* Sets the process that a reference was sent to. False if it has been received. */
+bool weir__reference_address(weir__references *references, const weir__reference_name *name,
+                             weir__process_identity receiver);
+
 /* Withdraws a reference that has been sent and is not held. False if it is held, or done. */
 bool weir__reference_withdraw(weir__references *references, uint32_t slot);
 

@@ -10,6 +10,7 @@
 #include "alloc/ipc.h"
 #include "alloc/pointer.h"
 #include "alloc/trace.h"
+#include "base/system.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
@@ -397,11 +398,11 @@ weir_status weir_ipc_send(weir_allocator *allocator, void *pointer, weir_cu_stre
 
 /* ---- Cancel and collect ---- */
 
-weir_status weir_ipc_cancel(weir_allocator *allocator, const void *bytes, size_t length) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  WEIR__CHECK_ARGUMENT(bytes);
+/* Reads a handle, which must be one of this allocator. */
+static weir_status read_own(const char *who, weir_allocator *allocator, const void *bytes, size_t length,
+                            weir__reference_name *name) {
   weir__ipc_message message;
-  weir_status status = weir__ipc_read_message(__func__, bytes, length, &message);
+  weir_status status = weir__ipc_read_message(who, bytes, length, &message);
   if (status)
     return status;
   weir__mutex_lock(&allocator->ipc_lock);
@@ -409,11 +410,44 @@ weir_status weir_ipc_cancel(weir_allocator *allocator, const void *bytes, size_t
   bool is_mine =
       mine && message.reference.sender == mine->owner && message.reference.file == allocator->references_file;
   weir__mutex_unlock(&allocator->ipc_lock);
-  /* As a receiver that needs the memory no longer: the next collection finds it. */
-  if (!is_mine || !weir__reference_hold(allocator->references, &message.reference, mine->owner))
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message was not sent by this allocator, or has been received",
-                      __func__);
-  weir__reference_end(allocator->references, &message.reference, mine->owner);
+  *name = message.reference;
+  return is_mine ? WEIR_OK : weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message was not sent by this allocator", who);
+}
+
+/* As a receiver that needs the memory no longer: the next collection finds it. */
+static weir_status take_message_back(const char *who, weir_allocator *allocator, const weir__reference_name *name) {
+  weir__references *references = allocator->references;
+  if (!weir__reference_hold(references, name, references->owner))
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message has been received, or was taken back", who);
+  weir__reference_end(references, name, references->owner);
+  return WEIR_OK;
+}
+
+weir_status weir_ipc_cancel(weir_allocator *allocator, const void *bytes, size_t length) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ARGUMENT(bytes);
+  weir__reference_name name;
+  weir_status status = read_own(__func__, allocator, bytes, length, &name);
+  return status ? status : take_message_back(__func__, allocator, &name);
+}
+
+weir_status weir_ipc_set_receiver(weir_allocator *allocator, const void *bytes, size_t length, int receiver) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ARGUMENT(bytes);
+  weir__reference_name name;
+  if (receiver <= 0)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d is not the id of a process", __func__, receiver);
+  weir_status status = read_own(__func__, allocator, bytes, length, &name);
+  if (status)
+    return status;
+  weir__process_identity process = weir__process_identity_of(receiver);
+  if (!process && weir__process_has_ended(receiver))
+    return take_message_back(__func__, allocator, &name);
+  if (!process)
+    return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot read /proc/%d/stat, by which a process is recognized", __func__,
+                      receiver);
+  if (!weir__reference_address(allocator->references, &name, process))
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message has been received, or was taken back", __func__);
   return WEIR_OK;
 }
 

@@ -40,10 +40,6 @@ weir_status weir__fail_as(const char *who, weir_status status);
 
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
-/* Registers the handlers of fork, which the first message does otherwise. Code that logs under a lock that its own fork
- * handlers take calls this first, so that a fork takes that lock before the lock of messages. */
-void weir__log_watch_forks(void);
-
 /* Bytes in the largest unit of which there is at least one: "512 bytes", "2.00 MiB". Returns `text`. */
 const char *weir__format_bytes(unsigned long long bytes, char text[32]);
 

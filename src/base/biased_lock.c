@@ -39,10 +39,9 @@ static void end_thread(void *owner) {
 static void lock_unused(void) { weir__mutex_lock(&unused_lock); }
 static void unlock_unused(void) { weir__mutex_unlock(&unused_lock); }
 
-static void create_key(void) {
-  has_key = weir__thread_key_create(&thread_end, end_thread) == 0;
-  weir__at_fork(lock_unused, unlock_unused, unlock_unused);
-}
+WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) { weir__at_fork(lock_unused, unlock_unused, unlock_unused); }
+
+static void create_key(void) { has_key = weir__thread_key_create(&thread_end, end_thread) == 0; }
 
 /* The destructor is unloaded with the library. */
 static __attribute__((destructor)) void delete_key(void) {

@@ -40,17 +40,11 @@ static void after_fork_in_child(void) {
   weir__mutex_unlock(&sink_lock);
   sink_lock = (weir__mutex)WEIR__RECURSIVE_MUTEX_INIT;
 }
-static void watch_fork(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
-
-void weir__log_watch_forks(void) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
-  weir__once(&once, watch_fork);
+WEIR__AT_LOAD(WEIR__LOAD_LOG) void watch_forks(void) {
+  weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-static void lock_sink(void) {
-  weir__log_watch_forks();
-  weir__mutex_lock(&sink_lock);
-}
+static void lock_sink(void) { weir__mutex_lock(&sink_lock); }
 
 static void emit(weir_log_level level, const char *message) {
   lock_sink();

@@ -29,6 +29,7 @@ extern void __lsan_register_root_region(const void *memory, size_t bytes) __attr
 /* The child of a fork finds the region as it was between two calls. */
 static void lock_region(void) { weir__mutex_lock(&lock); }
 static void unlock_region(void) { weir__mutex_unlock(&lock); }
+WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) { weir__at_fork(lock_region, unlock_region, unlock_region); }
 
 /* Address space costs nothing, but a process may be limited in it; then the region is far smaller, because the program
  * needs some too. A range that begins at a multiple of its size, a power of two, never crosses a multiple of 4 GiB. */
@@ -47,7 +48,6 @@ static bool reserve(void) {
     page = weir__map_page_size();
     if (__lsan_register_root_region)
       __lsan_register_root_region(begin, reserved);
-    weir__at_fork(lock_region, unlock_region, unlock_region);
     return true;
   }
   return false;

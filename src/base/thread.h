@@ -20,6 +20,15 @@
 /* The deadline of a wait that never times out. */
 #define WEIR__NO_DEADLINE UINT64_MAX
 
+/* Declares a function that runs when the library is loaded, those of lower order first. Handlers of forks that are
+ * registered later take their locks earlier, so the order is that in which locks nest, innermost first: memory of the
+ * library, lists of objects, the log, whose sink may call everything, and the service of recordings. */
+#define WEIR__AT_LOAD(order) static __attribute__((constructor(order)))
+#define WEIR__LOAD_MEMORY 1001
+#define WEIR__LOAD_LISTS 1002
+#define WEIR__LOAD_LOG 1003
+#define WEIR__LOAD_SERVICE 1004
+
 #ifndef WEIR_SINGLE_THREADED
 
 #include <pthread.h>
@@ -100,7 +109,11 @@ static inline int weir__thread_key_set(weir__thread_key key, void *value) { retu
 
 /* ---- Processes ---- */
 
-/* Runs `before` ahead of every fork, in reverse order of registration, and the others after it in their process. */
+/* Runs `before` ahead of every fork, in reverse order of registration, and the others after it in their process.
+ *
+ * Called by a function that runs when the library is loaded (WEIR__AT_LOAD). A registration at the first use could come
+ * while another thread forks, after the handlers have run: the lock that the first use takes next would then be held in
+ * the child, where no thread releases it. */
 static inline void weir__at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void)) {
   pthread_atfork(before, in_parent, in_child);
 }

@@ -13,9 +13,17 @@ weir_status weir_compute_use_allocator(weir_allocator *allocator) {
   return WEIR_OK;
 }
 
+weir_status weir__compute_allocator(weir_allocator **allocator) {
+  weir_allocator *found = atomic_load(&chosen);
+  if (!found)
+    return weir_default_allocator(allocator);
+  *allocator = found;
+  return WEIR_OK;
+}
+
 weir_status weir__compute_alloc(uint64_t bytes, weir_stream stream, weir__device_memory *memory) {
-  weir_allocator *allocator = atomic_load(&chosen);
-  weir_status status = allocator ? WEIR_OK : weir_default_allocator(&allocator);
+  weir_allocator *allocator;
+  weir_status status = weir__compute_allocator(&allocator);
   void *pointer = NULL;
   if (!status)
     status = weir_allocator_alloc_on(allocator, bytes, stream, &pointer);

@@ -12,6 +12,9 @@ typedef struct weir__device_memory {
   weir_allocator *allocator; /* that it came from */
 } weir__device_memory;
 
+/* The allocator of weir_compute_use_allocator, or the default one. */
+weir_status weir__compute_allocator(weir_allocator **allocator);
+
 /* Allocates memory on the stream's device for use on the stream. */
 weir_status weir__compute_alloc(uint64_t bytes, weir_stream stream, weir__device_memory *memory);
 

@@ -333,14 +333,22 @@ static weir_status submit_one(const char *caller, const weir__nccl_call *call, b
 static weir_status submit(const char *caller, const weir__nccl_call *calls, size_t count) {
   if (count == 1)
     return submit_one(caller, calls, false);
-  weir_status status = fail(caller, nccl.GroupStart(), "ncclGroupStart", NULL);
-  if (status)
-    return status;
+  char text[WEIR__NCCL_ERROR_SIZE];
+  nccl_result result = nccl.GroupStart();
+  weir_status status = fail(caller, result, "ncclGroupStart", NULL);
   for (size_t i = 0; i < count && !status; i++)
     status = submit_one(caller, &calls[i], true);
-  nccl_result result = nccl.GroupEnd();
+  if (!result)
+    result = nccl.GroupEnd();
   for (size_t i = 0; i < count && !status; i++)
     status = settle(caller, calls[i].comm, result, "ncclGroupEnd");
+  /* None of the group's communicators can be used after a failure of one. */
+  if (status) {
+    const char *reason = strstr(weir_last_error(), ": "); /* behind the name of the call */
+    snprintf(text, sizeof text, "%s", reason ? reason + 2 : weir_last_error());
+  }
+  for (size_t i = 0; i < count && status; i++)
+    weir__nccl_set_error(calls[i].comm, status, text);
   return status;
 }
 
@@ -373,23 +381,37 @@ static weir_status async_error(const char *caller, weir_nccl_comm *comm) {
   return result == NCCL_IN_PROGRESS ? WEIR_OK : settle(caller, comm, result, "its work");
 }
 
-static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_nccl_memory *memory) {
-  uint64_t is_suspended = 0;
-  memory->device_bytes = comm->difference;
-  if (!nccl.CommMemStats || !comm->raw)
-    return WEIR_OK;
-  nccl_result result = nccl.CommMemStats(comm->raw, STAT_TOTAL, &memory->device_bytes);
+/* NCCL's memory manager may be turned off: then the difference remains. */
+static nccl_result read_memory(weir_nccl_comm *comm, weir_nccl_memory *memory) {
+  uint64_t is_suspended = 0, total = 0;
+  nccl_result result = nccl.CommMemStats(comm->raw, STAT_TOTAL, &total);
   if (result == NCCL_INVALID_USAGE)
-    return WEIR_OK; /* NCCL's memory manager is turned off */
+    return NCCL_SUCCESS;
   if (!result)
     result = nccl.CommMemStats(comm->raw, STAT_SUSPENDABLE, &memory->suspendable_bytes);
   if (!result)
     result = nccl.CommMemStats(comm->raw, STAT_IS_SUSPENDED, &is_suspended);
   memory->is_suspended = is_suspended != 0;
-  if (is_suspended && memory->device_bytes >= memory->suspendable_bytes)
-    memory->device_bytes -= memory->suspendable_bytes; /* NCCL's total includes what it has released */
+  if (is_suspended && total >= memory->suspendable_bytes)
+    total -= memory->suspendable_bytes; /* NCCL's total includes what it has released */
+  memory->device_bytes = total;
   memory->is_exact = 1;
-  return fail(caller, result, "ncclCommMemStats", comm->raw);
+  return result;
+}
+
+/* Any thread may ask, for a summary, while another one aborts the communicator, which frees its memory. */
+static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_nccl_memory *memory) {
+  nccl_result result = NCCL_SUCCESS;
+  weir_status status = WEIR_OK;
+  weir__mutex_lock(&comm->run_lock);
+  if (comm->raw) {
+    memory->device_bytes = comm->difference;
+    if (nccl.CommMemStats)
+      result = read_memory(comm, memory);
+    status = fail(caller, result, "ncclCommMemStats", comm->raw);
+  }
+  weir__mutex_unlock(&comm->run_lock);
+  return status;
 }
 
 static weir_status suspend(const char *caller, weir_nccl_comm *comm, bool resume) {

@@ -1,28 +1,14 @@
 /*
  * Storages: memory with a reference count.
  */
-#include <stdatomic.h>
+#include "compute/storage.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "compute/array.h"
-#include "compute/memory.h"
 #include "weir/copy.h"
 
 enum { HOST_ALIGNMENT = 64 };
-
-struct weir_storage {
-  atomic_int references;
-  bool is_borrowed;
-  weir_place place;
-  uint64_t bytes;
-  void *data;
-  weir__device_memory memory; /* of a device */
-  weir_host_allocator *host;  /* of pinned memory */
-  bool host_is_default;       /* and its uses are counted */
-  weir_storage_deleter deleter;
-  void *context;
-};
 
 /* ---- Pinned memory ---- */
 
@@ -130,6 +116,7 @@ weir_status weir_storage_create(weir_place place, uint64_t bytes, weir_stream st
   atomic_init(&created->references, 1);
   created->place = place;
   created->bytes = bytes;
+  created->stream = stream;
   weir_status status = take_memory(created, stream);
   if (status) {
     free(created);
@@ -171,6 +158,8 @@ void weir_storage_retain(weir_storage *storage) {
 void weir_storage_release(weir_storage *storage) {
   if (!storage || atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel) > 1)
     return;
+  if (storage->is_listed)
+    weir__storage_unlist(storage);
   if (!storage->is_borrowed)
     give_memory(storage);
   else if (storage->deleter)
@@ -187,6 +176,8 @@ int weir_storage_references(const weir_storage *storage) { return atomic_load(&s
 weir_status weir_storage_record_stream(weir_storage *storage, weir_stream stream) {
   WEIR__CHECK_ARGUMENT(storage);
   weir_status status = WEIR_OK;
+  if (storage->received)
+    return weir__fail_as(__func__, weir__received_record_stream(storage->received, stream));
   if (storage->is_borrowed || !storage->data)
     return WEIR_OK;
   if (storage->place.kind == WEIR_PLACE_DEVICE)
@@ -202,6 +193,8 @@ weir_status weir_storage_resize(weir_storage *storage, uint64_t bytes, weir_stre
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Trying to resize storage that is not resizable", __func__);
   if (bytes == storage->bytes)
     return WEIR_OK;
+  if (storage->is_listed) /* by the address that it loses */
+    weir__storage_unlist(storage);
   weir_storage resized = {.place = storage->place, .bytes = bytes};
   weir_status status = take_memory(&resized, stream);
   uint64_t common = bytes < storage->bytes ? bytes : storage->bytes;
@@ -220,6 +213,7 @@ weir_status weir_storage_resize(weir_storage *storage, uint64_t bytes, weir_stre
     return weir__fail_as(__func__, status);
   give_memory(storage);
   storage->bytes = bytes;
+  storage->stream = stream;
   storage->data = resized.data;
   storage->memory = resized.memory;
   storage->host = resized.host;

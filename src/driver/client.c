@@ -17,11 +17,11 @@ static void after_fork_in_child(void) {
   clients = NULL; /* their destructors do nothing in the child, and do not remove them */
   weir__mutex_unlock(&list_lock);
 }
-static void add_fork_handlers(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
+WEIR__AT_LOAD(WEIR__LOAD_LISTS) void watch_forks(void) {
+  weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
 
 void weir__client_add(weir__client *client) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
-  weir__once(&once, add_fork_handlers);
   weir__mutex_lock(&list_lock);
   client->link = &clients;
   if ((client->next = clients))

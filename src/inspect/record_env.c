@@ -273,23 +273,16 @@ static void start_service(void) {
 static void lock_members(void) { weir__mutex_lock(&members_lock); }
 static void unlock_members(void) { weir__mutex_unlock(&members_lock); }
 
-/* A fork waits until the service thread holds no lock. Prepare handlers run in reverse order of registration, so all
- * locks that are also taken for a fork are registered first: this handler then waits before any of them is taken. */
-static void watch_forks(void) {
-  void *piece = weir__region_take(1);
-  if (piece)
-    weir__region_give(piece, 1);
-  weir__biased_prepare();
-  weir__log_watch_forks();
+/* A fork waits until the service thread holds no lock. This handler is registered last, so it waits before any other
+ * lock is taken for the fork. */
+WEIR__AT_LOAD(WEIR__LOAD_SERVICE) void watch_forks(void) {
   weir__at_fork(lock_members, unlock_members, unlock_members);
 }
 
 static void join(weir_allocator *allocator) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
   member *made = malloc(sizeof *made);
   if (!made)
     return;
-  weir__once(&once, watch_forks);
   made->allocator = allocator;
   lock_members();
   if (owner != weir__process_id())

@@ -225,7 +225,7 @@ static weir__mutex all_lock = WEIR__MUTEX_INIT;
 
 static void lock_all(void) { weir__mutex_lock(&all_lock); }
 static void unlock_all(void) { weir__mutex_unlock(&all_lock); }
-static void watch_forks_of_all(void) { weir__at_fork(lock_all, unlock_all, unlock_all); }
+WEIR__AT_LOAD(WEIR__LOAD_LISTS) void watch_forks_of_all(void) { weir__at_fork(lock_all, unlock_all, unlock_all); }
 
 static void count_on(void) {
   int on = 0;
@@ -235,8 +235,6 @@ static void count_on(void) {
 }
 
 static void list_add(weir__recorder *history) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
-  weir__once(&once, watch_forks_of_all);
   lock_all();
   history->next = all;
   all = history;
@@ -310,11 +308,9 @@ static void in_child(void) {
   weir__mutex_unlock(&with_file_lock);
 }
 
-static void watch_forks(void) { weir__at_fork(before_fork, after_fork, in_child); }
+WEIR__AT_LOAD(WEIR__LOAD_LISTS) void watch_forks(void) { weir__at_fork(before_fork, after_fork, in_child); }
 
 void weir__recorder_set_file(weir__recorder *history, weir__ring_file *file) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
-  weir__once(&once, watch_forks);
   history->file = file;
   for (int i = 0; i < history->device_count; i++) {
     history->devices[i].ring.file = file;

@@ -60,18 +60,11 @@ static void after_fork_in_child(void) {
   if (state != STOPPED || fork_is_fatal)
     state = FORKED;
 }
-static void add_fork_handlers(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
-
-static void register_fork_handlers(void) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
-  weir__once(&once, add_fork_handlers);
+WEIR__AT_LOAD(WEIR__LOAD_LISTS) void watch_forks(void) {
+  weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-static void lock_lists(void) {
-  register_fork_handlers();
-  weir__mutex_lock(&lists_lock);
-}
-
+static void lock_lists(void) { weir__mutex_lock(&lists_lock); }
 static void unlock_lists(void) { weir__mutex_unlock(&lists_lock); }
 
 const char *weir_version(void) {
@@ -94,7 +87,6 @@ weir_status weir__check_fork(const char *caller) {
 }
 
 void weir__note_driver_init(const weir_driver *driver) {
-  register_fork_handlers();
   if (!weir__driver_can(driver, WEIR_DRIVER_SURVIVES_FORK))
     fork_is_fatal = true;
 }
@@ -268,7 +260,6 @@ weir_status weir__start(const char *caller) {
   if (status)
     return status;
 
-  register_fork_handlers();
   weir__mutex_lock(&start_lock);
   if (state == STOPPED) {
     state = STARTING;
@@ -359,7 +350,6 @@ weir_status weir_get_driver(weir_driver **driver) {
 }
 
 bool weir__block_start(weir_driver **driver) {
-  register_fork_handlers();
   weir__mutex_lock(&start_lock);
   if (state != STOPPED) {
     weir__mutex_unlock(&start_lock);

@@ -596,6 +596,10 @@ static void test_ipc(void **state) {
   assert_error(INVALID_ARGUMENT, weir_ipc_cancel(NULL, bytes, 64));
   assert_error(INVALID_ARGUMENT, weir_ipc_cancel(allocator, NULL, 64));
   assert_error(BAD_DATA, weir_ipc_cancel(allocator, bytes, 64));
+  assert_error(INVALID_ARGUMENT, weir_ipc_set_receiver(NULL, bytes, 64, 1));
+  assert_error(INVALID_ARGUMENT, weir_ipc_set_receiver(allocator, NULL, 64, 1));
+  assert_error(INVALID_ARGUMENT, weir_ipc_set_receiver(allocator, bytes, 64, 0));
+  assert_error(BAD_DATA, weir_ipc_set_receiver(allocator, bytes, 64, 1));
   assert_error(INVALID_ARGUMENT, weir_ipc_collect(NULL, NULL));
   assert_ptr_equal(base, state);
   put(live);

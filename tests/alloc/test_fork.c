@@ -140,6 +140,7 @@ static void call_everything(void) {
   assert_bad_fork(weir_ipc_receive(allocator, 0, "name", 4, NULL, &pointer, NULL));
   assert_bad_fork(weir_ipc_release(allocator, memory, NULL));
   assert_bad_fork(weir_ipc_cancel(allocator, "name", 4));
+  assert_bad_fork(weir_ipc_set_receiver(allocator, "name", 4, 1));
   assert_bad_fork(weir_ipc_collect(allocator, &size));
 
   assert_bad_fork(weir_host_alloc(host, 4096, &pointer));

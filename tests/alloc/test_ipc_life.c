@@ -298,15 +298,44 @@ static void test_killed_before(void **state) {
   void *a = get(1000, NULL), *b = get(1000, NULL);
   send_with(a, NULL, &(weir_ipc_send_options){.size = sizeof(weir_ipc_send_options), .receiver = (int)process});
   send_with(b, NULL, &(weir_ipc_send_options){.size = sizeof(weir_ipc_send_options), .timeout = 0.05});
+  void *c = get(1000, NULL), *d = get(1000, NULL);
+  const weir_ipc_handle *handle = send_memory(c);
+  assert_ok(weir_ipc_set_receiver(allocator, handle->bytes, handle->length, (int)process));
+  weir_ipc_handle late = *send_memory(d);
   put(a);
   put(b);
+  put(c);
+  put(d);
   assert_int_equal(collect(), 0);
   peer_kill();
   close(peer_socket);
-  assert_int_equal(collect(), 1);
+  assert_int_equal(collect(), 2);
   nanosleep(&(struct timespec){0, 60000000}, NULL);
   assert_int_equal(collect(), 1);
-  assert_int_equal(ipc_stats().lost_references, 2);
+  assert_int_equal(ipc_stats().lost_references, 3);
+  assert_ok(weir_ipc_set_receiver(allocator, late.bytes, late.length, (int)process)); /* which is gone */
+  assert_int_equal(collect(), 1);
+  assert_error(BAD_STATE, weir_ipc_set_receiver(allocator, late.bytes, late.length, (int)process));
+  assert_error(BAD_STATE, weir_ipc_set_receiver(allocator, late.bytes, late.length, getpid()));
+  close_all();
+}
+
+/* The receiver that was named need not be the one that receives. */
+static void test_another_receiver(void **state) {
+  (void)state;
+  with_peer("obeys", "");
+  void *a = get(1000, NULL), *b;
+  const weir_ipc_handle *handle = send_memory(a);
+  uint64_t process = order('i', NULL);
+  assert_ok(weir_ipc_set_receiver(allocator, handle->bytes, handle->length, (int)process));
+  assert_ok(try_receive(handle, &b));
+  assert_error(BAD_STATE, weir_ipc_set_receiver(allocator, handle->bytes, handle->length, (int)process));
+  put(a);
+  peer_kill();
+  close(peer_socket);
+  assert_int_equal(collect(), 0);
+  release(b);
+  assert_int_equal(collect(), 1);
   close_all();
 }
 
@@ -669,6 +698,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_several, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_receiver, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_before, ipc_teardown),
+      cmocka_unit_test_teardown(test_another_receiver, ipc_teardown),
       cmocka_unit_test_teardown(test_memory_of_the_dead_serves_requests, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_sender, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_meanwhile, ipc_teardown),

@@ -57,6 +57,8 @@ static int make(comm **made, int ranks, int rank) {
   *made = calloc(1, sizeof **made);
   **made = (comm){ranks, rank, 0};
   fake_nccl.live++;
+  if (fake_nccl.resized)
+    fake_nccl.resized(1);
   return 0;
 }
 
@@ -79,6 +81,8 @@ int ncclCommGetAsyncError(comm *c, int *error) {
 
 static int end(comm *c) {
   fake_nccl.live--;
+  if (fake_nccl.resized)
+    fake_nccl.resized(-1);
   free(c);
   return 0;
 }

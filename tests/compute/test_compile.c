@@ -212,6 +212,7 @@ static void test_images(void **state) {
 
 /* A compiler whose n-th call fails. */
 static int calls, failing_call, live_programs;
+static int failing_log_size, failing_log, failing_end; /* results of calls that a compilation can do without */
 
 static int count_call(void) { return ++calls == failing_call ? 1 : 0; }
 static int fake_version(int *major, int *minor) {
@@ -232,7 +233,7 @@ static int fake_create(void **program, const char *source, const char *name, int
 static int fake_destroy(void **program) {
   free(*program);
   live_programs--;
-  return 0;
+  return failing_end;
 }
 static int fake_compile(void *program, int count, const char *const *options) {
   assert_string_equal(options[0], "--gpu-architecture=sm_90");
@@ -250,12 +251,12 @@ static int fake_get(void *program, char *code) {
 static int fake_log_size(void *program, size_t *bytes) {
   (void)program;
   *bytes = sizeof "a warning";
-  return 0;
+  return failing_log_size;
 }
 static int fake_log(void *program, char *log) {
   (void)program;
   strcpy(log, "a warning");
-  return 0;
+  return failing_log;
 }
 static int fake_add(void *program, const char *name) {
   (void)program, (void)name;
@@ -318,6 +319,21 @@ static void test_failing_calls_of_nvrtc(void **state) {
   assert_in_range(failing_call, 10, 20);
   failing_call = 0;
   weir__binary code = {0};
+  int *const needless[] = {&failing_log_size, &failing_log, &failing_end};
+  for (int i = 0; i < 3; i++) {
+    *needless[i] = 1;
+    assert_ok(compile_nvrtc("code", &options, &code));
+    assert_string_equal(code.data, "code");
+    assert_int_equal(code.log != NULL, i == 2);
+    weir__binary_end(&code);
+    code = (weir__binary){0};
+    assert_int_equal(compile_nvrtc("bad", &options, &code), WEIR_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weir_last_error(), i == 2 ? "a warning" : "NVRTC gives no reason"));
+    weir__binary_end(&code);
+    code = (weir__binary){0};
+    *needless[i] = 0;
+    assert_int_equal(live_programs, 0);
+  }
   assert_int_equal(compile_nvrtc("bad", &options, &code), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "a warning"));
   weir__binary_end(&code);

@@ -2,6 +2,7 @@
  * Collectives by libnccl, with a stand-in for it, on a software device that claims to be NVIDIA's.
  */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -225,6 +226,113 @@ static void check_books(const char *text) {
   assert_int_equal(count, 0);
 }
 
+static void *taken[2];
+static int taken_count;
+
+/* The memory that a communicator of the stand-in has. */
+static void take_memory(int change) {
+  if (change > 0)
+    taken[taken_count++] = device_memory(0, 64 << 20);
+  else
+    free_device_memory(0, taken[--taken_count]);
+}
+
+/* An older library does not report its memory: it is the difference that the creation makes. */
+static void test_memory_by_difference(void **state) {
+  (void)state;
+  fake->resized = take_memory;
+  weir_nccl_comm *comms[2];
+  weir_nccl_memory memory;
+  weir_nccl_memory_init(&memory);
+  comms[0] = make_comm(5);
+  assert_ok(weir_nccl_get_memory(comms[0], &memory));
+  if (is_old) {
+    assert_int_equal(memory.device_bytes, 64 << 20);
+    assert_false(memory.is_exact);
+    check_books(", rank 0 of 1: 64.00 MiB (estimated)");
+  } else {
+    assert_int_equal(memory.device_bytes, 128 << 20); /* the library is believed */
+    check_books(", rank 0 of 1: 128.00 MiB");
+  }
+  /* A line for each. */
+  comms[1] = make_comm(5);
+  weir_allocator *allocator;
+  static char summary[16384];
+  size_t length;
+  assert_ok(weir_default_allocator(&allocator));
+  assert_ok(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_FULL, summary, sizeof summary, &length));
+  const char *first = strstr(summary, "| NCCL communicator ");
+  assert_non_null(first);
+  assert_non_null(strstr(first + 1, "| NCCL communicator "));
+  weir_nccl_destroy(comms[0]);
+  check_books(is_old ? ", rank 0 of 1: 64.00 MiB (estimated)" : ", rank 0 of 1: 128.00 MiB");
+  weir_nccl_destroy(comms[1]);
+  check_books(NULL);
+  assert_int_equal(taken_count, 0);
+}
+
+/* Summaries ask for the memory while another thread aborts. */
+static void *abort_on_thread(void *comm) {
+  weir_nccl_abort(comm);
+  return NULL;
+}
+
+static void test_memory_of_an_aborted_one(void **state) {
+  (void)state;
+  for (int i = 0; i < 200; i++) {
+    weir_nccl_comm *comm = make_comm(5);
+    weir_outside_memory list[2];
+    size_t count;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, abort_on_thread, comm), 0);
+    for (int k = 0; k < 20; k++)
+      assert_ok(weir_outside_memory_list(0, list, 2, &count));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    weir_nccl_destroy(comm);
+  }
+}
+
+/* Two ranks in one thread: each call fails once, and both ranks have failed then. */
+static weir_status use_two(char *memory, const weir_stream *streams, weir_status *errors) {
+  weir_nccl_comm *comms[2] = {NULL};
+  weir_status status = weir_nccl_init_all(2, NULL, NULL, comms);
+  errors[0] = errors[1] = WEIR_OK;
+  if (status)
+    return status;
+  status = weir_nccl_group_start();
+  for (int i = 0; i < 2 && !status; i++)
+    status = weir_nccl_all_reduce(memory, memory, 1, WEIR_INT32, WEIR_NCCL_SUM, comms[i], streams[i]);
+  weir_status ended = weir_nccl_group_end();
+  status = status ? status : ended;
+  for (int i = 0; i < 2; i++)
+    errors[i] = weir_nccl_async_error(comms[i]);
+  for (int i = 0; i < 2; i++)
+    weir_nccl_destroy(comms[i]);
+  return status;
+}
+
+static void test_failing_calls_of_two_ranks(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_stream streams[] = {new_stream(0), new_stream(1)};
+  char *memory = device_memory(0, 4096);
+  weir_status errors[2];
+  assert_ok(use_two(memory, streams, errors));
+  int calls = fake->calls, in_work = 0;
+  for (int n = 0; n < calls; n++) {
+    *fake = (fake_nccl_state){.fail_at = n, .fail_with = 2};
+    if (use_two(memory, streams, errors) && errors[0]) {
+      assert_int_equal(errors[1], WEIR_ERROR_SYSTEM);
+      in_work++;
+    }
+    assert_int_equal(fake->live, 0);
+    assert_int_equal(fake->depth, 0);
+  }
+  assert_in_range(in_work, 4, 6); /* the start, two collectives and the end of the group */
+  *fake = (fake_nccl_state){.fail_at = -1};
+  free_device_memory(0, memory);
+}
+
 static void test_memory(void **state) {
   (void)state;
   weir_nccl_comm *comm = make_comm(5);
@@ -278,8 +386,16 @@ int main(int count, char **arguments) {
   runtime_need_device();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_types),  TEST(test_failing_calls), TEST(test_timeouts),    TEST(test_async_error),
-      TEST(test_memory), TEST(test_shutdown),      TEST(test_old_library),
+      TEST(test_types),
+      TEST(test_failing_calls),
+      TEST(test_timeouts),
+      TEST(test_async_error),
+      TEST(test_memory),
+      TEST(test_shutdown),
+      TEST(test_old_library),
+      TEST(test_memory_by_difference),
+      TEST(test_memory_of_an_aborted_one),
+      TEST(test_failing_calls_of_two_ranks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

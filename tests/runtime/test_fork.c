@@ -448,6 +448,53 @@ static void test_a_child_of_a_counting_parent(void **state) {
   in_process(fork_while_counting, NULL);
 }
 
+/* A thread makes its first call after the fork has begun: after handlers of the program that were registered before the
+ * call. The child must not have the locks of that call. */
+static pthread_t counting;
+static int count_steps[2]; /* a pipe: the driver is being called, with locks held */
+static weir_cu_result (*real_count)(weir_driver *driver, int *count);
+
+static weir_cu_result count_slowly(weir_driver *driver, int *count) {
+  char byte = 1;
+  child_assert(write(count_steps[1], &byte, 1) == 1);
+  while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
+    usleep(1000);
+  return real_count(driver, count);
+}
+
+static void *count_once(void *data) {
+  int count;
+  child_assert(weir_device_count(&count) == WEIR_OK);
+  return data;
+}
+
+static void begin_to_count(void) {
+  char byte;
+  child_assert(pthread_create(&counting, NULL, count_once, NULL) == 0);
+  child_assert(read(count_steps[0], &byte, 1) == 1);
+}
+
+static void fork_before_the_first_call(void *data) {
+  (void)data;
+  weir_driver *driver = device_open_bare(NULL);
+  real_count = driver->DeviceGetCount;
+  driver->DeviceGetCount = count_slowly;
+  child_assert_ok(weir_use_driver(driver));
+  child_assert(pipe(count_steps) == 0);
+  child_assert(pthread_atfork(begin_to_count, NULL, NULL) == 0);
+  child_assert(succeeds_in_process(choose_anew, NULL));
+  __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+  child_assert(pthread_join(counting, NULL) == 0);
+  driver->DeviceGetCount = real_count;
+  device_close(driver);
+}
+
+static void test_a_first_call_during_a_fork(void **state) {
+  (void)state;
+  NEED_SOFT("NVIDIA's driver, once asked, spoils every child");
+  in_process(fork_before_the_first_call, NULL);
+}
+
 static int in_queued_call[2]; /* pipes: the call runs; it may continue */
 
 static weir_status wait_in_start(void *context) {
@@ -501,7 +548,8 @@ int main(void) {
       TEST(test_a_child_after_init_alone_is_refused), TEST(test_a_child_before_the_start_works),
       TEST(test_a_child_after_counting_works),        TEST(test_the_queue_is_inherited),
       TEST(test_a_child_after_the_shutdown),          TEST(test_a_child_of_a_busy_parent),
-      TEST(test_a_child_of_a_counting_parent),        TEST(test_a_child_during_the_start_is_refused),
+      TEST(test_a_child_of_a_counting_parent),        TEST(test_a_first_call_during_a_fork),
+      TEST(test_a_child_during_the_start_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
