@@ -92,17 +92,35 @@ weir_deterministic weir_blas_get_deterministic(void) { return (weir_deterministi
 
 weir_status weir_blas_check_deterministic(void) {
   static const char text[] =
-      "this operation is not deterministic because it uses CuBLAS and you have CUDA >= 10.2. To enable deterministic "
-      "behavior in this case, you must set an environment variable before running your program: "
-      "CUBLAS_WORKSPACE_CONFIG=:4096:8 or CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
+      "Deterministic behavior was enabled with `torch.use_deterministic_algorithms(True)`, but this operation is not "
+      "deterministic because it uses CuBLAS and you have CUDA >= 10.2. To enable deterministic behavior in this case, "
+      "you must set an environment variable before running your application: CUBLAS_WORKSPACE_CONFIG=:4096:8 or "
+      "CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
       "https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility";
   int mode = atomic_load(&deterministic);
   const char *config = weir__secure_getenv("CUBLAS_WORKSPACE_CONFIG");
   if (mode == WEIR_DETERMINISTIC_OFF || (config && (!strcmp(config, ":4096:8") || !strcmp(config, ":16:8"))))
     return WEIR_OK;
   if (mode == WEIR_DETERMINISTIC_ERROR)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Deterministic behavior was enabled, but %s", __func__, text);
-  weir__log(WEIR_LOG_WARN, "Deterministic behavior was enabled, but %s", text);
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %s", __func__, text);
+  weir__log(WEIR_LOG_WARN, "%s", text);
+  return WEIR_OK;
+}
+
+weir_status weir__alert_not_deterministic(const char *caller, const char *operation) {
+  int mode = atomic_load(&deterministic);
+  if (mode == WEIR_DETERMINISTIC_ERROR)
+    return weir__fail(WEIR_ERROR_BAD_STATE,
+                      "%s: %s does not have a deterministic implementation, but you set "
+                      "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this "
+                      "operation, or you can use the 'warn_only=True' option, if that's acceptable for your "
+                      "application.",
+                      caller, operation);
+  if (mode == WEIR_DETERMINISTIC_WARN)
+    weir__log(WEIR_LOG_WARN,
+              "%s does not have a deterministic implementation, but you set "
+              "'torch.use_deterministic_algorithms(True, warn_only=True)'.",
+              operation);
   return WEIR_OK;
 }
 
