@@ -64,7 +64,7 @@ static weir_status check_indices(const char *caller, const weir_array *a, const 
 static weir_status lay_out(const char *caller, const weir_array *a, const weir_array *const *indices, int count,
                            selection *s) {
   int64_t size = (int64_t)weir_dtype_size(a->dtype);
-  int rest[MAX_DIMS], rest_count = 0, last = -1;
+  int rest[MAX_DIMS] = {0}, rest_count = 0, last = -1;
   bool is_adjacent = true;
   s->first = -1;
   for (int d = 0; d < a->ndim; d++)

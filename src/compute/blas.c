@@ -332,14 +332,14 @@ static weir_status find_handle(const char *caller, const weir__on_device *on, ha
       status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a handle", caller);
     else if (!weir__driver_can(on->driver, WEIR_DRIVER_HOST_KERNELS))
       status = create_cublas(caller, on->driver, &h->cublas);
-    if (!status) {
+    if (!status && h) {
       h->device = on->device;
       h->next = handles;
       handles = h;
     } else
       free(h);
   }
-  if (!status) {
+  if (!status && h) {
     h->is_taken = true;
     own->on[on->device] = *found = h;
   }
@@ -382,9 +382,9 @@ static weir_status prepare(const char *caller, const weir__on_device *on, weir_s
   if (status)
     return weir__fail_as(caller, status);
   status = find_handle(caller, on, &h);
-  if (!status)
+  if (!status && h)
     status = find_workspace(caller, h, stream, &work);
-  if (!status && h->cublas) {
+  if (!status && h && h->cublas) {
     status = check(caller, cublas.set_stream(h->cublas, raw), "cublasSetStream(handle, stream)");
     if (!status)
       status = check(caller, cublas.set_workspace(h->cublas, work.memory.pointer, work.bytes),
@@ -406,7 +406,7 @@ weir_status weir_blas_handle(weir_stream stream, void **result) {
     return status;
   status = prepare(__func__, &on, stream, &h);
   weir__compute_leave(&on);
-  if (!status)
+  if (!status && h)
     *result = h->cublas ? h->cublas : h;
   return status;
 }
@@ -510,9 +510,9 @@ weir_status weir__blas_gemm(const char *caller, weir_stream stream, const weir__
   if (status)
     return status;
   status = prepare(caller, &on, stream, &h);
-  if (!status)
+  if (!status && h)
     status = check(caller, cublas.set_math_mode(h->cublas, math_mode(g->dtype)), "cublasSetMathMode(handle, mode)");
-  if (!status)
+  if (!status && h)
     status = call_gemm(caller, h->cublas, g);
   weir__compute_leave(&on);
   return status;
