@@ -72,7 +72,7 @@ static weir_status upload(const void *data, int ndim, const int64_t *shape, weir
 /* A step of gradient descent, unless `loss` is given, which then gets the mean squared error. */
 static weir_status run_step(model *m, double *loss) {
   weir_array error = {0}, result = {0}, mean = {0};
-  weir_scalar value;
+  weir_scalar value = {0};
   weir_status status = weir_array_matmul(&m->x, &m->weights, m->stream, &error);
   if (!status)
     status = weir_array_binary(WEIR_BINARY_SUB, &error, &m->y, m->stream, &error);
