@@ -107,7 +107,7 @@ static weir_status launch(const char *caller, int class, const weir__reduce_args
   weir__reduce_args args = *given;
   unsigned size = (unsigned)weir_dtype_size((weir_dtype)args.in_dtype);
   args.is_aligned = is_aligned(&args);
-  args.run = args.reduced_strides[0] == size ? ALIGNMENT / size : 1;
+  args.run = size && args.reduced_strides[0] == size ? ALIGNMENT / size : 1;
   bool with_index = args.out_index != NULL;
   uint64_t per_block = WEIR__REDUCE_BLOCK / args.lanes, blocks = (args.outputs + per_block - 1) / per_block;
   uint64_t segments = (args.reduced + args.segment - 1) / args.segment;
