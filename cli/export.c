@@ -95,8 +95,8 @@ static int run(int count, char **arguments) {
 
 static const weir_cli_choice formats[] = {
     [FORMAT_JSON] = {"json", "the whole file with PyTorch's keys; every entry has its full stack"},
-    [FORMAT_SQLITE] = {"sqlite", "a database with indexed tables segments, blocks, events, stacks, frames, annotations "
-                                 "and settings; needs -o"},
+    [FORMAT_SQLITE] = {"sqlite", "a database with indexed tables segments, blocks, events, stacks, frames, "
+                                 "annotations, settings and work; needs -o"},
     [FORMAT_CSV] = {"csv", "one of these tables, see --table"},
     [FORMAT_PERFETTO] = {"perfetto", "a trace for ui.perfetto.dev and chrome://tracing: memory over time, entries, "
                                      "annotated ranges, lives of blocks, and the profiled work of a software run"},
@@ -123,7 +123,8 @@ static const weir_cli_option option_table[] = {
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
      .help = "export one device only"},
     {"table", .kind = WEIR_CLI_CHOICE, .value = "NAME", .target = &options.table, .choices = tables,
-     .help = "the table for csv: segments, blocks, events, stacks, frames, annotations or settings. Default: events"},
+     .help = "the table for csv: segments, blocks, events, stacks, frames, annotations, settings or "
+             "work (the profiled work of a software run, and ranges). Default: events"},
     {0}};
 
 const weir_cli_command weir_cmd_export = {

@@ -409,6 +409,19 @@ weir_status weir_array_matmul(const weir_array *a, const weir_array *b, weir_str
 weir_status weir_array_index_select(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
                                     weir_array *out);
 
+/* The elements at several arrays of indices, as a[i, j, ...] in Python: indices[d] belongs to dimension d, and is an int64
+ * or int32 array, or NULL for all of that dimension; dimensions from `count` on are taken whole. The indices are broadcast
+ * to one shape, which replaces their dimensions if these are next to each other, and else comes first. Negative indices
+ * count from the end. An index out of range is a device-side assertion, and on the host an error. */
+weir_status weir_array_index(const weir_array *a, const weir_array *const *indices, int count, weir_stream stream,
+                             weir_array *out);
+
+/* Writes `values`, which are broadcast and have the type of `a`, to those elements, or adds them. Of several values for one
+ * element the last one remains if use of deterministic algorithms is set (weir/blas.h), otherwise any. Sums of several
+ * values are always added in the order of the indices. */
+weir_status weir_array_index_put(const weir_array *a, const weir_array *const *indices, int count,
+                                 const weir_array *values, int accumulate, weir_stream stream);
+
 /* out[i, j, ...] = a[i, indices[i, j, ...], ...], with the index in place of that of the dimension, as torch.gather.
  * The indices are int64. */
 weir_status weir_array_gather(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,

@@ -7,7 +7,8 @@
  *     weir_jit_create(code, 1, names, 1, &fn);
  *
  * The operands may have different types: inputs are converted to the type T of the computation, and results to the
- * types of the outputs. Part of libweir_compute.
+ * types of the outputs; a complex number that becomes a real one loses its imaginary part. Complex types are
+ * std::complex, with C++'s arithmetic and functions. Part of libweir_compute.
  */
 #ifndef WEIR_JITERATOR_H
 #define WEIR_JITERATOR_H
@@ -35,7 +36,9 @@ enum { WEIR_JIT_MAX_INPUTS = 8, WEIR_JIT_MAX_OUTPUTS = 8, WEIR_JIT_MAX_SCALARS =
   X(HALF, 6, "weir_half", 2)                                                                                           \
   X(BFLOAT16, 7, "weir_bfloat16", 2)                                                                                   \
   X(FLOAT, 8, "float", 4)                                                                                              \
-  X(DOUBLE, 9, "double", 8)
+  X(DOUBLE, 9, "double", 8)                                                                                            \
+  X(COMPLEX_FLOAT, 10, "std::complex<float>", 8)                                                                       \
+  X(COMPLEX_DOUBLE, 11, "std::complex<double>", 16)
 
 typedef enum weir_jit_type {
 #define X(name, number, text, bytes) WEIR_JIT_##name = number,
@@ -57,6 +60,7 @@ typedef struct weir_jit_scalar {
   int is_integer;
   double real;     /* if it is not */
   int64_t integer; /* if it is */
+  double imag;     /* the imaginary part; must be 0 unless the computation is in a complex type */
 } weir_jit_scalar;
 
 typedef struct weir_jit_fn weir_jit_fn;

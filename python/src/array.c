@@ -27,7 +27,8 @@ int pyweir_array_check(weir_status status) {
   const char *text = text_of_error();
   if (status == WEIR_ERROR_INVALID_ARGUMENT && PyErr_ExceptionMatches(PyExc_ValueError)) {
     bool is_index = strstr(text, "Dimension out of range") || strstr(text, "out of bounds for dimension") ||
-                    strstr(text, "out of range in self");
+                    strstr(text, "out of range in self") || strstr(text, "too many indices for tensor") ||
+                    strstr(text, "indexing tensors could not be broadcast");
     PyErr_Clear();
     PyErr_SetString(is_index ? PyExc_IndexError : PyExc_RuntimeError, text);
   } else if ((status == WEIR_ERROR_NOT_SUPPORTED && PyErr_ExceptionMatches(PyExc_NotImplementedError)) ||

@@ -289,61 +289,9 @@ static int take_index(weir_array *view, int dim, int64_t index) {
   return pyweir_array_check(weir_array_select(view, dim, index, view));
 }
 
-/* Replaces the dimension `dim` by the dimensions of an array of indices. */
-static int take_indices(weir_array *view, int dim, PyObject *object) {
-  weir_array indices = {0}, flat = {0}, result = {0};
-  const weir_array *given = pyweir_array_of(object);
-  weir_stream stream;
-  weir_status status;
-  if (!weir_dtype_is_integer(given->dtype)) {
-    PyErr_SetString(PyExc_IndexError, "tensors used as indices must be long, int, byte or bool tensors");
-    return -1;
-  }
-  if (given->place.kind == WEIR_PLACE_DEVICE &&
-      (view->place.kind != WEIR_PLACE_DEVICE || view->place.device != given->place.device)) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
-    return -1;
-  }
-  if (pyweir_place_stream(view->place, &stream) != 0)
-    return -1;
-  bool converts = given->place.kind != view->place.kind || (given->dtype != WEIR_INT64 && given->dtype != WEIR_INT32);
-  weir_place place = view->place.kind == WEIR_PLACE_DEVICE ? view->place : weir_place_host();
-  if (converts)
-    PYWEIR_CALL(status, weir_array_to(given, place, WEIR_INT64, stream, 0, &indices));
-  else
-    status = weir_array_share(given, &indices);
-  int64_t count = weir_array_count(given);
-  if (status == WEIR_OK) {
-    PYWEIR_CALL(status, weir_array_reshape(&indices, 1, &count, stream, &flat));
-    pyweir_array_release(&indices);
-  }
-  if (status == WEIR_OK) {
-    PYWEIR_CALL(status, weir_array_index_select(view, dim, &flat, stream, &result));
-    pyweir_array_release(&flat);
-  }
-  int64_t shape[2 * WEIR_ARRAY_MAX_DIMS];
-  int ndim = 0;
-  for (int i = 0; i < dim; i++)
-    shape[ndim++] = view->shape[i];
-  for (int i = 0; i < given->ndim; i++)
-    shape[ndim++] = given->shape[i];
-  for (int i = dim + 1; i < view->ndim; i++)
-    shape[ndim++] = view->shape[i];
-  if (status == WEIR_OK && given->ndim != 1)
-    status = weir_array_view(&result, ndim, shape, &result);
-  if (pyweir_array_check(status) != 0) {
-    pyweir_array_release(&result);
-    return -1;
-  }
-  pyweir_array_release(view);
-  *view = result;
-  return given->ndim;
-}
-
-/* Applies the parts of a key, each to the dimension that the ones before it left. *is_copy says that an array of
- * indices was among them. */
-static int take_parts(weir_array *view, PyObject *const *parts, Py_ssize_t count, bool *is_copy) {
+/* Applies the parts of a key, each to the dimension that the ones before it left. Arrays of indices are handled in
+ * Python (_indexing.py). */
+static int take_parts(weir_array *view, PyObject *const *parts, Py_ssize_t count) {
   int used = 0, ellipses = 0, dim = 0;
   for (Py_ssize_t i = 0; i < count; i++) {
     used += dims_used(parts[i]);
@@ -375,11 +323,6 @@ static int take_parts(weir_array *view, PyObject *const *parts, Py_ssize_t count
     } else if (PySlice_Check(part)) {
       if (take_slice(view, dim, part) != 0)
         return -1;
-    } else if (PYWEIR_IS_ARRAY(part) && pyweir_array_of(part)->ndim) {
-      advance = take_indices(view, dim, part);
-      if (advance < 0)
-        return -1;
-      *is_copy = true;
     } else if (!PyIndex_Check(part) || PyBool_Check(part)) {
       PyErr_Format(PyExc_IndexError,
                    "only integers, slices (`:`), ellipsis (`...`), None and arrays of integers are valid indices (got "
@@ -397,12 +340,11 @@ static int take_parts(weir_array *view, PyObject *const *parts, Py_ssize_t count
 }
 
 /* The array at a key, with a reference of its own. */
-static int at(PyObject *self, PyObject *key, weir_array *view, bool *is_copy) {
+static int at(PyObject *self, PyObject *key, weir_array *view) {
   if (pyweir_array_check(weir_array_share(pyweir_array_of(self), view)) != 0)
     return -1;
   bool is_tuple = PyTuple_Check(key);
-  int result =
-      take_parts(view, is_tuple ? PySequence_Fast_ITEMS(key) : &key, is_tuple ? PyTuple_GET_SIZE(key) : 1, is_copy);
+  int result = take_parts(view, is_tuple ? PySequence_Fast_ITEMS(key) : &key, is_tuple ? PyTuple_GET_SIZE(key) : 1);
   if (result != 0)
     pyweir_array_release(view);
   return result;
@@ -410,10 +352,9 @@ static int at(PyObject *self, PyObject *key, weir_array *view, bool *is_copy) {
 
 static PyObject *subscript(PyObject *self, PyObject *key) {
   weir_array view = {0};
-  bool is_copy = false;
-  if (at(self, key, &view, &is_copy) != 0)
+  if (at(self, key, &view) != 0)
     return NULL;
-  return is_copy ? pyweir_array_wrap(&view) : pyweir_array_view_of(self, WEIR_OK, &view);
+  return pyweir_array_view_of(self, WEIR_OK, &view);
 }
 
 static int assign(PyObject *self, PyObject *key, PyObject *value) {
@@ -421,7 +362,6 @@ static int assign(PyObject *self, PyObject *key, PyObject *value) {
   weir_scalar scalar;
   weir_status status;
   weir_stream stream;
-  bool is_copy = false;
   if (!value) {
     PyErr_SetString(PyExc_TypeError, "elements of an array cannot be deleted");
     return -1;
@@ -433,21 +373,17 @@ static int assign(PyObject *self, PyObject *key, PyObject *value) {
     PyErr_Format(PyExc_TypeError, "can't assign a %.100s to elements of an array", Py_TYPE(value)->tp_name);
     return -1;
   }
-  if (at(self, key, &view, &is_copy) != 0)
+  if (at(self, key, &view) != 0)
     return -1;
-  if (is_copy) {
-    PyErr_SetString(PyExc_NotImplementedError, "assignment to elements at an array of indices is not supported");
-  } else {
-    weir_place place = view.place;
-    if (!is_scalar && place.kind != WEIR_PLACE_DEVICE)
-      place = pyweir_array_of(value)->place;
-    if (pyweir_place_stream(place, &stream) == 0) {
-      if (is_scalar)
-        PYWEIR_CALL(status, weir_array_fill(&view, scalar, stream));
-      else
-        PYWEIR_CALL(status, weir_array_copy(&view, pyweir_array_of(value), stream, 0));
-      pyweir_array_check(status);
-    }
+  weir_place place = view.place;
+  if (!is_scalar && place.kind != WEIR_PLACE_DEVICE)
+    place = pyweir_array_of(value)->place;
+  if (pyweir_place_stream(place, &stream) == 0) {
+    if (is_scalar)
+      PYWEIR_CALL(status, weir_array_fill(&view, scalar, stream));
+    else
+      PYWEIR_CALL(status, weir_array_copy(&view, pyweir_array_of(value), stream, 0));
+    pyweir_array_check(status);
   }
   pyweir_array_release(&view);
   return PyErr_Occurred() ? -1 : 0;

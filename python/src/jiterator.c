@@ -25,12 +25,13 @@ static int parse_scalar(PyObject *object, weir_jit_scalar *scalar) {
   int is_scalar = pyweir_parse_scalar(object, &value);
   if (is_scalar < 0)
     return -1;
-  if (!is_scalar || value.kind == WEIR_SCALAR_COMPLEX) {
-    pyweir_type_error("a real number", object);
+  if (!is_scalar) {
+    pyweir_type_error("a number", object);
     return -1;
   }
   bool is_integer = value.kind <= WEIR_SCALAR_INT;
-  *scalar = (weir_jit_scalar){is_integer, is_integer ? (double)value.integer : value.real, value.integer};
+  *scalar = (weir_jit_scalar){is_integer, is_integer ? (double)value.integer : value.real, value.integer,
+                              value.kind == WEIR_SCALAR_COMPLEX ? value.imag : 0};
   return 0;
 }
 
@@ -39,10 +40,18 @@ static int type_of(weir_dtype dtype, weir_jit_type *type) {
     weir_dtype dtype;
     weir_jit_type type;
   } types[] = {
-      {WEIR_FLOAT32, WEIR_JIT_FLOAT},     {WEIR_FLOAT64, WEIR_JIT_DOUBLE}, {WEIR_FLOAT16, WEIR_JIT_HALF},
-      {WEIR_BFLOAT16, WEIR_JIT_BFLOAT16}, {WEIR_INT64, WEIR_JIT_INT64},    {WEIR_INT32, WEIR_JIT_INT32},
-      {WEIR_INT16, WEIR_JIT_INT16},       {WEIR_INT8, WEIR_JIT_INT8},      {WEIR_UINT8, WEIR_JIT_UINT8},
+      {WEIR_FLOAT32, WEIR_JIT_FLOAT},
+      {WEIR_FLOAT64, WEIR_JIT_DOUBLE},
+      {WEIR_FLOAT16, WEIR_JIT_HALF},
+      {WEIR_BFLOAT16, WEIR_JIT_BFLOAT16},
+      {WEIR_INT64, WEIR_JIT_INT64},
+      {WEIR_INT32, WEIR_JIT_INT32},
+      {WEIR_INT16, WEIR_JIT_INT16},
+      {WEIR_INT8, WEIR_JIT_INT8},
+      {WEIR_UINT8, WEIR_JIT_UINT8},
       {WEIR_BOOL, WEIR_JIT_BOOL},
+      {WEIR_COMPLEX64, WEIR_JIT_COMPLEX_FLOAT},
+      {WEIR_COMPLEX128, WEIR_JIT_COMPLEX_DOUBLE},
   };
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (types[i].dtype == dtype) {

@@ -46,6 +46,7 @@
   X(array)                                                                                                             \
   X(array_exchange)                                                                                                    \
   X(array_random)                                                                                                      \
+  X(array_index)                                                                                                       \
   X(jiterator)                                                                                                         \
   X(nvtx)                                                                                                              \
   X(collectives)                                                                                                       \

@@ -300,9 +300,23 @@ def test_cublas_config_alert(monkeypatch, config, is_reproducible):
     if is_reproducible:
         weir._weir._check_deterministic()
         return
-    with pytest.raises(RuntimeError, match="Deterministic behavior was enabled") as raised:
+    text = r"Deterministic behavior was enabled with `torch.use_deterministic_algorithms\(True\)`, but this operation is"
+    with pytest.raises(RuntimeError, match=text) as raised:
         weir._weir._check_deterministic()
     assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in str(raised.value) and ":16:8" in str(raised.value)
     weir.use_deterministic_algorithms(True, warn_only=True)
     with pytest.warns(UserWarning, match="Deterministic behavior was enabled"):
         weir._weir._check_deterministic()
+
+
+def test_operations_that_are_not_deterministic():
+    x, w = weir.tensor([0, 2, 2], device="cuda"), weir.tensor([0.5, 1.0, 2.0], device="cuda")
+    weir.use_deterministic_algorithms(True)
+    text = r"^_bincount_cuda does not have a deterministic implementation, but you set 'torch.use_deterministic_algo"
+    with pytest.raises(RuntimeError, match=text + r"rithms\(True\)'\. You can turn off determinism just for this"):
+        x.bincount(w)
+    assert x.bincount().tolist() == [1, 0, 2]  # integers can be added in any order
+    assert x.cpu().bincount(w.cpu()).tolist() == [0.5, 0, 3]
+    weir.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.warns(UserWarning, match=text + r"rithms\(True, warn_only=True\)'"):
+        assert x.bincount(w).tolist() == [0.5, 0, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import gc
 from itertools import product
 
@@ -43,6 +44,25 @@ def test_extra_args(kind):
         assert fused(a, b, **scalars).tolist() == (alpha * a + beta * b).tolist()
     assert fused(a.float(), b.float(), alpha=0.5).tolist() == [1.5, 3.0, 4.5]
     assert fused(a, b).tolist() == (a + b).tolist()  # defaults are kept
+
+
+@pytest.mark.parametrize("kind", [weir.complex64, weir.complex128] if is_long else [weir.complex64])
+def test_complex(kind):
+    x = weir.asarray([1 + 2j, -3j, 0.5], device="cuda").to(dtype=kind)
+    y = numbers(weir.float32, 3)
+    result = fused(x, y, alpha=2 - 1j, beta=0.5)
+    assert result.dtype is kind
+    assert result.tolist() == [(2 - 1j) * a + 0.5 * b for a, b in zip(x.tolist(), y.tolist())]
+    polar = _create_multi_output_jit_fn(
+        "template <typename T> void polar_form(T z, bool turn, T &size, T &angle) {"
+        "  size = abs(z); angle = turn ? T(arg(z)) : T(0, z.imag()); }",
+        2,
+        turn=True,
+    )
+    sizes, angles = polar(x)
+    for z, size, angle in zip(x.tolist(), sizes.tolist(), angles.tolist()):
+        assert abs(size - abs(z)) < 1e-6 and abs(angle - cmath.phase(z)) < 1e-6
+    assert polar(x, turn=False)[1].tolist() == [2j, -3j, 0]
 
 
 @pytest.mark.parametrize("is_train", [True, False])
@@ -119,10 +139,10 @@ def test_errors():
         fused(x, x[:2])
     with pytest.raises(TypeError, match="expected an Array"):
         fused(x, 1)
-    with pytest.raises(TypeError, match="expected a real number"):
+    with pytest.raises(TypeError, match="expected a number"):
         fused(x, x, alpha="a")
-    with pytest.raises(NotImplementedError, match="not implemented for 'ComplexFloat'"):
-        fused(x.cfloat(), x)
+    with pytest.raises(RuntimeError, match="scalar 'alpha' is complex, but the computation is in 'float'"):
+        fused(x, x, alpha=1j)
     with pytest.raises(RuntimeError, match="does not compile"):
         fused(x)
     with pytest.raises(RuntimeError, match="1 to 8"):

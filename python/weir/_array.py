@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import math
 
-from weir import _weir
+from weir import _indexing, _weir
 from weir._storage import TypedStorage, UntypedStorage
 from weir._weir import _Array, _as_dtype, dtype
 
@@ -441,16 +441,22 @@ class Array(_Array):
         return builtins.bool((self == value).any())
 
     def __getitem__(self, key: Any) -> Array:
-        if key.__class__ is list or (key.__class__ is tuple and any(k.__class__ is list for k in key)):
-            key = tuple(_index(k) for k in key) if key.__class__ is tuple else _index(key)
-        elif isinstance(key, _Array) and key.dtype is _weir.bool_:
-            key, self = _positions(self, key)
-        return _Array.__getitem__(self, key)
+        if key.__class__ is int or key.__class__ is slice or not _indexing.is_advanced(key):
+            return _Array.__getitem__(self, key)
+        return _indexing.get(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if _indexing.is_advanced(key):
+            _indexing.put(self, key, value)
+            return
         if not isinstance(value, _Array) and hasattr(value, "__len__"):
             value = tensor(value, dtype=self.dtype, device=self.device)
         _Array.__setitem__(self, key, value)
+
+    def index_put_(self, indices: Any, values: Array, accumulate: builtins.bool = False) -> Array:
+        """Sets the elements at arrays of indices, one for each dimension, or adds to them."""
+        _indexing.index_put(self, indices, values, accumulate)
+        return self
 
     def __repr__(self) -> str:
         from weir import _print
@@ -462,22 +468,6 @@ class Array(_Array):
 
 
 _weir._set_array_class(Array, Size)
-
-
-def _index(key: Any) -> Any:
-    return tensor(key, dtype=_int64) if key.__class__ is list else key
-
-
-def _positions(array: Array, mask: Array) -> tuple[Array, Array]:
-    """The positions of the elements that a mask selects, and the array whose dimensions of the mask are joined."""
-    if tuple(array.shape[: mask.ndim]) != tuple(mask.shape):
-        raise IndexError(
-            f"The shape of the mask {list(mask.shape)} at index 0 does not match the shape of the indexed tensor "
-            f"{list(array.shape)} at index 0"
-        )
-    found = [i for i, value in enumerate(mask.flatten().tolist()) if value]
-    joined = array.reshape(-1, *array.shape[mask.ndim :]) if array.numel() else array
-    return tensor(found, dtype=_int64), joined
 
 
 def _rebuild(storage: UntypedStorage, kind: dtype, offset: int, shape: Any, stride: Any) -> Array:

@@ -100,8 +100,9 @@ def _set_fp32_precision(backend: str, op: str, precision: str) -> str:
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Says whether operations must give the same result each time.
 
-    All of Weir's kernels do. cuBLAS does across streams if CUBLAS_WORKSPACE_CONFIG is ":4096:8" or ":16:8": a matrix
-    product on a GPU with another value raises RuntimeError in this mode, or with `warn_only` issues a warning.
+    Operations that cannot raise RuntimeError in this mode, or issue a warning with `warn_only`: `bincount` with weights,
+    and matrix products on a GPU unless CUBLAS_WORKSPACE_CONFIG is ":4096:8" or ":16:8", with which cuBLAS is reproducible
+    across streams. Of several values that are assigned to one element, the last one remains.
     """
     _weir._set_deterministic_algorithms(mode, warn_only=warn_only)
 

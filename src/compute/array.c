@@ -613,7 +613,7 @@ weir_status weir_array_as_strided(const weir_array *array, int64_t offset, int n
                                   const int64_t *strides, weir_array *view) {
   WEIR__CHECK_ARRAY(array);
   WEIR__CHECK_ARGUMENT(view);
-  weir_array made;
+  weir_array made = {0};
   weir_status status = place_in_storage(__func__, array->storage, array->dtype, offset, ndim, shape, strides, &made);
   return status ? status : return_view(array, &made, view);
 }
@@ -629,7 +629,7 @@ weir_status weir_array_reshape(const weir_array *array, int ndim, const int64_t 
                                weir_array *result) {
   WEIR__CHECK_ARRAY(array);
   WEIR__CHECK_ARGUMENT(result);
-  int64_t inferred[WEIR_ARRAY_MAX_DIMS], strides[WEIR_ARRAY_MAX_DIMS];
+  int64_t inferred[WEIR_ARRAY_MAX_DIMS] = {0}, strides[WEIR_ARRAY_MAX_DIMS];
   weir_status status = infer_shape(__func__, array, ndim, shape, inferred);
   if (status)
     return status;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "compute/array.h"
+#include "compute/blas.h"
 #include "weir/random.h"
 
 static weir_launch_dims threads_for(uint64_t count) {
@@ -188,6 +189,8 @@ weir_status weir_array_bincount(const weir_array *a, const weir_array *weights, 
   if (!status && weights && (weights->ndim != 1 || weights->shape[0] != a->shape[0]))
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: weights should be 1-d and have the same length as input",
                         __func__);
+  if (!status && weights && !weir__is_host(a)) /* floats are added in any order */
+    status = weir__alert_not_deterministic(__func__, "_bincount_cuda");
   int64_t least = 0, largest = -1;
   bool is_valid = a->ndim == 1 && weir_dtype_is_integer(a->dtype);
   if (!status && is_valid && weir_array_count(a))

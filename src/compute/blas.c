@@ -92,17 +92,35 @@ weir_deterministic weir_blas_get_deterministic(void) { return (weir_deterministi
 
 weir_status weir_blas_check_deterministic(void) {
   static const char text[] =
-      "this operation is not deterministic because it uses CuBLAS and you have CUDA >= 10.2. To enable deterministic "
-      "behavior in this case, you must set an environment variable before running your program: "
-      "CUBLAS_WORKSPACE_CONFIG=:4096:8 or CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
+      "Deterministic behavior was enabled with `torch.use_deterministic_algorithms(True)`, but this operation is not "
+      "deterministic because it uses CuBLAS and you have CUDA >= 10.2. To enable deterministic behavior in this case, "
+      "you must set an environment variable before running your application: CUBLAS_WORKSPACE_CONFIG=:4096:8 or "
+      "CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
       "https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility";
   int mode = atomic_load(&deterministic);
   const char *config = weir__secure_getenv("CUBLAS_WORKSPACE_CONFIG");
   if (mode == WEIR_DETERMINISTIC_OFF || (config && (!strcmp(config, ":4096:8") || !strcmp(config, ":16:8"))))
     return WEIR_OK;
   if (mode == WEIR_DETERMINISTIC_ERROR)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Deterministic behavior was enabled, but %s", __func__, text);
-  weir__log(WEIR_LOG_WARN, "Deterministic behavior was enabled, but %s", text);
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %s", __func__, text);
+  weir__log(WEIR_LOG_WARN, "%s", text);
+  return WEIR_OK;
+}
+
+weir_status weir__alert_not_deterministic(const char *caller, const char *operation) {
+  int mode = atomic_load(&deterministic);
+  if (mode == WEIR_DETERMINISTIC_ERROR)
+    return weir__fail(WEIR_ERROR_BAD_STATE,
+                      "%s: %s does not have a deterministic implementation, but you set "
+                      "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this "
+                      "operation, or you can use the 'warn_only=True' option, if that's acceptable for your "
+                      "application.",
+                      caller, operation);
+  if (mode == WEIR_DETERMINISTIC_WARN)
+    weir__log(WEIR_LOG_WARN,
+              "%s does not have a deterministic implementation, but you set "
+              "'torch.use_deterministic_algorithms(True, warn_only=True)'.",
+              operation);
   return WEIR_OK;
 }
 
@@ -314,14 +332,14 @@ static weir_status find_handle(const char *caller, const weir__on_device *on, ha
       status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a handle", caller);
     else if (!weir__driver_can(on->driver, WEIR_DRIVER_HOST_KERNELS))
       status = create_cublas(caller, on->driver, &h->cublas);
-    if (!status) {
+    if (!status && h) {
       h->device = on->device;
       h->next = handles;
       handles = h;
     } else
       free(h);
   }
-  if (!status) {
+  if (!status && h) {
     h->is_taken = true;
     own->on[on->device] = *found = h;
   }
@@ -364,9 +382,9 @@ static weir_status prepare(const char *caller, const weir__on_device *on, weir_s
   if (status)
     return weir__fail_as(caller, status);
   status = find_handle(caller, on, &h);
-  if (!status)
+  if (!status && h)
     status = find_workspace(caller, h, stream, &work);
-  if (!status && h->cublas) {
+  if (!status && h && h->cublas) {
     status = check(caller, cublas.set_stream(h->cublas, raw), "cublasSetStream(handle, stream)");
     if (!status)
       status = check(caller, cublas.set_workspace(h->cublas, work.memory.pointer, work.bytes),
@@ -388,7 +406,7 @@ weir_status weir_blas_handle(weir_stream stream, void **result) {
     return status;
   status = prepare(__func__, &on, stream, &h);
   weir__compute_leave(&on);
-  if (!status)
+  if (!status && h)
     *result = h->cublas ? h->cublas : h;
   return status;
 }
@@ -493,9 +511,9 @@ weir_status weir__blas_gemm(const char *caller, weir_stream stream, const weir__
   if (status)
     return status;
   status = prepare(caller, &on, stream, &h);
-  if (!status)
+  if (!status && h)
     status = check(caller, cublas.set_math_mode(h->cublas, math_mode(g->dtype)), "cublasSetMathMode(handle, mode)");
-  if (!status)
+  if (!status && h)
     status = call_gemm(caller, h->cublas, g);
   weir__compute_leave(&on);
   return status;

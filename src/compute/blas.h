@@ -22,6 +22,10 @@ typedef struct weir__gemm {
 /* Enqueues a product on the stream of a device that has cuBLAS. */
 weir_status weir__blas_gemm(const char *caller, weir_stream stream, const weir__gemm *gemm);
 
+/* For an operation whose results may differ from one run to the next: WEIR_ERROR_BAD_STATE or a warning, with PyTorch's
+ * text and its name of the operation, as the mode says. */
+weir_status weir__alert_not_deterministic(const char *caller, const char *operation);
+
 /* Called at the shutdown of the runtime, while the driver still works. */
 void weir__blas_end(void);
 

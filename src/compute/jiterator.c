@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builtin_texts.h" /* generated: device_h */
+#include "builtin_texts.h" /* generated: device_h, complex_h */
 #include "compute/compute.h"
 #include "compute/kernel_cache.h"
 #include "compute/module.h"
@@ -18,7 +18,7 @@ enum { MAX_OPERANDS = WEIR_JIT_MAX_INPUTS + WEIR_JIT_MAX_OUTPUTS, BLOCK = 256, M
 
 /* The parameters of the kernels; the source below has the same structs. */
 typedef struct scalar_args {
-  double real[WEIR_JIT_MAX_SCALARS];
+  double real[WEIR_JIT_MAX_SCALARS], imag[WEIR_JIT_MAX_SCALARS];
   int64_t integer[WEIR_JIT_MAX_SCALARS];
   uint64_t is_integer; /* a bit for each */
 } scalar_args;
@@ -38,12 +38,12 @@ typedef struct strided_args {
 } strided_args;
 
 static const char structs[] =
-    "struct weir_scalars { double real[8]; long long integer[8]; unsigned long long is_integer; };\n"
+    "struct weir_scalars { double real[8], imag[8]; long long integer[8]; unsigned long long is_integer; };\n"
     "struct weir_flat { long long count; void *data[16]; weir_scalars scalars; };\n"
     "struct weir_strided { long long count, rank, shape[12], strides[16][12]; void *data[16];\n"
     "  weir_scalars scalars; };\n";
-_Static_assert(sizeof(flat_args) == 8 + 16 * 8 + 17 * 8, "as in the source");
-_Static_assert(sizeof(strided_args) == 16 + 12 * 8 + 16 * 12 * 8 + 16 * 8 + 17 * 8, "as in the source");
+_Static_assert(sizeof(flat_args) == 8 + 16 * 8 + 25 * 8, "as in the source");
+_Static_assert(sizeof(strided_args) == 16 + 12 * 8 + 16 * 12 * 8 + 16 * 8 + 25 * 8, "as in the source");
 
 static const struct {
   const char *text;
@@ -53,6 +53,8 @@ static const struct {
     WEIR_JIT_TYPE_MAP(X)
 #undef X
 };
+
+static bool is_complex(int type) { return type == WEIR_JIT_COMPLEX_FLOAT || type == WEIR_JIT_COMPLEX_DOUBLE; }
 
 /* A module of the function. */
 typedef struct variant {
@@ -213,10 +215,25 @@ static void add_element(weir__bytes *to, const variant *v, int k) {
     add(to, "(*(%s *)((char *)a.data[%d] + at[%d]))", types[v->operands[k]].text, k, k);
 }
 
+/* The beginning of a conversion, which a parenthesis and the value follow, and its end behind the value. A complex
+ * number that becomes a real one loses its imaginary part. */
+static void add_cast(weir__bytes *to, int type) {
+  const char *text = types[type].text;
+  add(to, strchr(text, ' ') ? "(%s)(" : "%s(", text);
+}
+static const char *end_of_cast(int from, int type) { return is_complex(from) && !is_complex(type) ? ".real())" : ")"; }
+
+static bool has_complex(const weir_jit_fn *fn, const variant *v) {
+  bool has = is_complex(v->type);
+  for (int k = 0; k < fn->output_count + v->input_count; k++)
+    has = has || is_complex(v->operands[k]);
+  return has;
+}
+
 static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *to) {
   int operands = fn->output_count + v->input_count;
   const char *type = types[v->type].text;
-  add(to, "#include \"device.h\"\n#line 1 \"%s\"\n", fn->name);
+  add(to, "#include \"device.h\"\n%s#line 1 \"%s\"\n", has_complex(fn, v) ? "#include \"complex.h\"\n" : "", fn->name);
   weir__bytes_add(to, fn->code, strlen(fn->code));
   add(to, "\n#line 1 \"elements\"\n");
   weir__bytes_add(to, structs, strlen(structs));
@@ -224,9 +241,12 @@ static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *t
   add(to, "  typedef %s weir_t;\n", type);
   for (int i = 0; i < fn->scalar_count; i++)
     add(to,
-        "  const weir_t s%d = a.scalars.is_integer >> %d & 1 ? weir_t(a.scalars.integer[%d]) : "
-        "weir_t(a.scalars.real[%d]);\n",
-        i, i, i, i);
+        is_complex(v->type)
+            ? "  const weir_scalar s%d = {a.scalars.is_integer >> %d & 1 ? double(a.scalars.integer[%d]) : "
+              "a.scalars.real[%d], a.scalars.imag[%d]};\n"
+            : "  const weir_t s%d = a.scalars.is_integer >> %d & 1 ? weir_t(a.scalars.integer[%d]) : "
+              "weir_t(a.scalars.real[%d]);\n",
+        i, i, i, i, i);
   add(to, "  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < a.count;\n"
           "       i += gridDim.x * (long long)blockDim.x) {\n");
   if (!v->is_flat)
@@ -244,7 +264,7 @@ static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *t
   for (int i = 0; i < v->input_count; i++) {
     add(to, "%sweir_t(", i ? ", " : "");
     add_element(to, v, fn->output_count + i);
-    add(to, ")");
+    add(to, "%s", end_of_cast(v->operands[fn->output_count + i], v->type));
   }
   for (int i = 0; i < fn->scalar_count; i++)
     add(to, "%ss%d", i || v->input_count ? ", " : "", i);
@@ -254,27 +274,37 @@ static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *t
   for (int i = 0; i < fn->output_count; i++) {
     add(to, "    ");
     add_element(to, v, i);
-    add(to, " = %s(r%d);\n", strchr(types[v->operands[i]].text, ' ') ? "" : types[v->operands[i]].text, i);
+    add(to, " = ");
+    add_cast(to, v->operands[i]);
+    add(to, "r%d%s;\n", i, end_of_cast(v->type, v->operands[i]));
   }
   add(to, "  }\n}\n");
   weir__bytes_add(to, "", 1);
 }
 
+/* A copy of an embedded text that ends with 0. */
+static char *copy_text(const unsigned char *text, size_t bytes) {
+  char *copy = malloc(bytes + 1);
+  if (copy) {
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+  }
+  return copy;
+}
+
 static weir_status compile(const char *caller, const weir_jit_fn *fn, variant *v) {
   weir__bytes source = {0};
   write_source(fn, v, &source);
-  char *header = malloc(sizeof device_h + 1);
+  char *device = copy_text(device_h, sizeof device_h), *complex = copy_text(complex_h, sizeof complex_h);
   weir_status status = WEIR_OK;
-  if (source.failed || !header)
+  if (source.failed || !device || !complex)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source", caller);
-  if (!status && header) {
-    memcpy(header, device_h, sizeof device_h);
-    header[sizeof device_h] = 0;
+  if (!status) {
     weir_compile_options options;
     weir_compile_options_init(&options);
-    options.header_names = (const char *const[]){"device.h"};
-    options.headers = (const char *const[]){header};
-    options.header_count = 1;
+    options.header_names = (const char *const[]){"device.h", "complex.h"};
+    options.headers = (const char *const[]){device, complex};
+    options.header_count = has_complex(fn, v) ? 2 : 1;
     options.options = (const char *const[]){"--device-as-default-execution-space"}; /* the function has no __device__ */
     options.option_count = 1;
     status = weir__fail_as(caller, weir_module_compile(v->device, (const char *)source.data, &options, &v->module));
@@ -284,7 +314,8 @@ static weir_status compile(const char *caller, const weir_jit_fn *fn, variant *v
     if (status)
       weir_module_destroy(v->module);
   }
-  free(header);
+  free(device);
+  free(complex);
   weir__bytes_end(&source);
   return status;
 }
@@ -398,6 +429,10 @@ static weir_status check_launch(const char *caller, const weir_jit_fn *fn, weir_
   if (scalar_count != fn->scalar_count || (scalar_count && !scalars))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s has %d scalars (got %d)", caller, fn->name, fn->scalar_count,
                       scalars ? scalar_count : 0);
+  for (int i = 0; i < scalar_count; i++)
+    if (scalars[i].imag != 0 && !is_complex(type))
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: scalar '%s' is complex, but the computation is in '%s'",
+                        caller, fn->scalar_names[i], types[type].text);
   return WEIR_OK;
 }
 
@@ -461,6 +496,7 @@ weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_jit_type t
   s->is_integer = 0;
   for (int i = 0; i < scalar_count; i++) {
     s->real[i] = scalars[i].real;
+    s->imag[i] = scalars[i].imag;
     s->integer[i] = scalars[i].integer;
     s->is_integer |= (uint64_t)(scalars[i].is_integer != 0) << i;
   }

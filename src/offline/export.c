@@ -1,9 +1,11 @@
 #include "offline/export.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "base/hash_map.h"
 #include "base/text.h"
 #include "offline/summary.h"
 
@@ -62,6 +64,13 @@ void weir__export_levels_move(weir__export_levels *levels, const weir__recording
   default:
     break;
   }
+}
+
+uint64_t weir__export_thread_of(const weir__recording *snapshot, const weir__recording_annotation *annotation) {
+  const char *text = weir__recording_pair_of(snapshot, annotation, "thread");
+  char *end;
+  unsigned long long thread = text && *text >= '1' && *text <= '9' ? strtoull(text, &end, 10) : 0;
+  return thread && !*end && thread <= INT32_MAX ? thread : 0;
 }
 
 /* ---- Tables ---- */
@@ -292,12 +301,111 @@ static weir_status settings(walk *w) {
   return WEIR_OK;
 }
 
+/* ---- Work ---- */
+
+/* The annotation that begins the innermost open range of a thread, or of a name and device, + 1. */
+typedef struct open_range {
+  uint64_t key;
+  size_t first;
+} open_range;
+
+/* Sets ends[i] to the annotation that ends the range which annotation i begins, + 1. */
+static bool match_ranges(const walk *w, size_t *ends) {
+  const weir__recording *s = w->s;
+  size_t *outer = calloc(s->annotation_count + 1, sizeof *outer); /* the range that i is inside of, by key */
+  weir__hash_map open = {0};
+  bool has_memory = outer;
+  for (size_t i = 0; i < s->annotation_count && has_memory; i++) {
+    const weir__recording_annotation *a = &s->annotations[i];
+    const char *stage = s->strings.items[a->stage].text;
+    bool begins = !strcmp(stage, "START");
+    if (!begins && strcmp(stage, "END") != 0)
+      continue;
+    uint64_t thread = weir__export_thread_of(s, a);
+    open_range *range = weir__hash_map_put(
+        &open, sizeof *range, thread ? thread << 1 | 1 : (uint64_t)a->name << 32 | (uint64_t)(a->device + 2) << 1);
+    has_memory = range;
+    if (has_memory && begins) {
+      outer[i] = range->first;
+      range->first = i + 1;
+    } else if (has_memory && range->first) {
+      ends[range->first - 1] = i + 1;
+      range->first = outer[range->first - 1];
+    }
+  }
+  weir__hash_map_clear(&open);
+  free(outer);
+  return has_memory;
+}
+
+static weir_status ranges(walk *w, const size_t *ends) {
+  for (size_t i = 0; i < w->s->annotation_count; i++) {
+    const weir__recording_annotation *a = &w->s->annotations[i];
+    uint64_t thread = weir__export_thread_of(w->s, a);
+    if (strcmp(w->s->strings.items[a->stage].text, "START") != 0 || (a->device >= 0 && !wants(w, a->device)))
+      continue;
+    natural(w, w->s->work_count + i);
+    if (a->device >= 0)
+      integer(w, a->device);
+    else
+      nothing(w);
+    nothing(w);
+    if (thread)
+      natural(w, thread);
+    else
+      nothing(w);
+    w->to->text(w->to, "range");
+    text(w, a->name);
+    natural(w, (uint64_t)a->time_us * 1000);
+    if (ends[i])
+      natural(w, ((uint64_t)w->s->annotations[ends[i] - 1].time_us - (uint64_t)a->time_us) * 1000);
+    else
+      nothing(w); /* still open at the end */
+    nothing(w);
+    TRY(w->to->row(w->to));
+  }
+  return WEIR_OK;
+}
+
+static weir_status work(walk *w) {
+  static const weir__export_column columns[] = {{"work", false},     {"device", false},      {"stream", false},
+                                                {"thread", false},   {"kind", true},         {"name", true},
+                                                {"start_ns", false}, {"duration_ns", false}, {"bytes", false}};
+  BEGIN(w, WEIR__EXPORT_WORK, columns);
+  for (size_t i = 0; i < w->s->work_count; i++) {
+    const weir__recording_work *item = &w->s->works[i];
+    if (!wants(w, item->annotation.device))
+      continue;
+    natural(w, i);
+    integer(w, item->annotation.device);
+    natural(w, item->stream);
+    nothing(w);
+    text(w, item->kind);
+    text(w, item->annotation.name);
+    integer(w, item->start_ns);
+    natural(w, item->duration_ns);
+    if (item->bytes)
+      natural(w, item->bytes);
+    else
+      nothing(w);
+    TRY(w->to->row(w->to));
+  }
+  size_t *ends = calloc(w->s->annotation_count + 1, sizeof *ends);
+  weir_status status = ends && match_ranges(w, ends) ? WEIR_OK : WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  if (status)
+    weir__fail(status, "no host memory for the ranges");
+  else
+    status = ranges(w, ends);
+  free(ends);
+  return status;
+}
+
 weir_status weir__export_rows(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
                               void *step_context, weir__rows *to) {
   static weir_status (*const tables[])(walk *) = {
       [WEIR__EXPORT_SEGMENTS] = segments, [WEIR__EXPORT_BLOCKS] = blocks, [WEIR__EXPORT_EVENTS] = events,
       [WEIR__EXPORT_STACKS] = stacks,     [WEIR__EXPORT_FRAMES] = frames, [WEIR__EXPORT_ANNOTATIONS] = annotations,
-      [WEIR__EXPORT_SETTINGS] = settings};
+      [WEIR__EXPORT_SETTINGS] = settings, [WEIR__EXPORT_WORK] = work};
   walk w = {.s = snapshot, .device = device, .step = step, .step_context = step_context, .to = to};
   weir_status status = tables[table](&w);
   weir_status ended = to->end(to); /* also after an error, to release resources */

@@ -26,7 +26,8 @@ void weir__export_clean(weir__recording *snapshot);
   X(STACKS, "stacks", "PRIMARY KEY (stack, depth)")                                                                    \
   X(FRAMES, "frames", "PRIMARY KEY (frame)")                                                                           \
   X(ANNOTATIONS, "annotations", "PRIMARY KEY (annotation)")                                                            \
-  X(SETTINGS, "settings", "PRIMARY KEY (setting)")
+  X(SETTINGS, "settings", "PRIMARY KEY (setting)")                                                                     \
+  X(WORK, "work", "PRIMARY KEY (work)")
 
 typedef enum weir__export_table {
 #define X(name, text, sql) WEIR__EXPORT_##name,
@@ -77,6 +78,9 @@ typedef struct weir__export_levels {
 /* The levels before the first entry of a device. */
 weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels);
 void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event);
+
+/* The number of the thread that a range belongs to; 0 if it does not say. */
+uint64_t weir__export_thread_of(const weir__recording *snapshot, const weir__recording_annotation *annotation);
 
 /* Writes a JSON trace for ui.perfetto.dev and Chrome: a process for each device, with counters, events by stream,
  * annotated ranges, a span for the life of each block on the track of its pool, and a flow from each allocation to its

@@ -255,14 +255,6 @@ typedef struct thread_row {
   uint64_t depth; /* of open ranges */
 } thread_row;
 
-/* The number of the thread that a range belongs to; 0 if it does not say. */
-static uint64_t thread_of(const weir__recording *s, const weir__recording_annotation *a) {
-  const char *text = weir__recording_pair_of(s, a, "thread");
-  char *end;
-  unsigned long long thread = text && *text >= '1' && *text <= '9' ? strtoull(text, &end, 10) : 0;
-  return thread && !*end && thread <= INT32_MAX ? thread : 0;
-}
-
 static void name_thread(tracer *t, int64_t process, uint64_t thread) {
   char name[32];
   snprintf(name, sizeof name, "thread %llu", (unsigned long long)thread);
@@ -300,7 +292,7 @@ static void ranges(tracer *t, int device, open_ranges *open) {
     uint32_t *count = &open->counts[a->name * open->rows + (size_t)row];
     int64_t process = a->device >= 0 ? FIRST_PROCESS + a->device : FIRST_PROCESS + (int64_t)open->rows - 1;
     char id[32];
-    uint64_t thread = begins || ends ? thread_of(t->s, a) : 0;
+    uint64_t thread = begins || ends ? weir__export_thread_of(t->s, a) : 0;
     if (thread) {
       row = 0;
       process = FIRST_PROCESS + (int64_t)open->rows - 1;

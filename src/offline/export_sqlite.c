@@ -110,6 +110,7 @@ weir_status weir__export_sqlite(const weir__recording *snapshot, int device, wei
                               "CREATE INDEX events_time ON events (time_us);"
                               "CREATE INDEX events_stack ON events (stack);"
                               "CREATE INDEX events_action ON events (action);"
+                              "CREATE INDEX work_start ON work (start_ns);"
                               "CREATE INDEX stacks_frame ON stacks (frame);"
                               "CREATE INDEX frames_name ON frames (name);"
                               "CREATE INDEX frames_filename ON frames (filename, line);"

@@ -207,7 +207,7 @@ if has_sqlite:
     def ask(sql):
         return db.execute(sql).fetchall()
     same("integrity", ask("PRAGMA integrity_check"), [("ok",)])
-    for t in ["segments", "blocks", "events", "stacks", "frames", "annotations", "settings"]:
+    for t in ["segments", "blocks", "events", "stacks", "frames", "annotations", "settings", "work"]:
         mine = [tuple(None if v is None else str(v) for v in row) for row in ask(f"SELECT * FROM {t} ORDER BY 1, 2")]
         # an empty field means a missing value or an empty text
         theirs = [tuple(row.values()) for row in table(t)]

@@ -11,7 +11,7 @@ if [ -z "${TIMELINE_JOB:-}" ]; then
 fi
 
 cat >"$work/read.py" <<'END'
-import json, pickle, subprocess, sys
+import csv, json, pickle, subprocess, sys
 weir, file, clock, kind = sys.argv[1:]
 
 def same(what, found, expected):
@@ -81,6 +81,22 @@ same("texts", {type(a[k]) for a in work for k in ("bytes", "start_ns", "stream",
 same("other annotations", len(data["external_annotations"]) - len(work), 8)
 same("table", len(subprocess.run([weir, "export", file, "--to", "csv", "--table", "annotations"],
                                  stdout=subprocess.PIPE, check=True).stdout.splitlines()), 9)
+
+# The same as a table.
+table = list(csv.DictReader(subprocess.run([weir, "export", file, "--to", "csv", "--table", "work"], text=True,
+                                           stdout=subprocess.PIPE, check=True).stdout.splitlines()))
+items = [r for r in table if r["kind"] != "range"]
+same("items of the table", sorted((r["kind"], r["name"], r["bytes"], r["start_ns"], r["duration_ns"], r["stream"])
+                                  for r in items),
+     sorted((a["kind"], a["name"], a["bytes"].replace("0", "", a["bytes"] == "0"), a["start_ns"], a["duration_ns"],
+             a["stream"]) for a in work))
+spans = {r["name"]: r for r in table if r["kind"] == "range"}
+same("ranges of the table", sorted(spans), ["across threads", "copy back", "second thread", "step"])
+same("threads", [bool(spans[n]["thread"]) for n in sorted(spans)], [False, True, True, True])
+inner, outer = spans["copy back"], spans["step"]
+same("thread", inner["thread"], outer["thread"])
+assert int(outer["start_ns"]) <= int(inner["start_ns"]), spans
+assert int(inner["start_ns"]) + int(inner["duration_ns"]) <= int(outer["start_ns"]) + int(outer["duration_ns"]), spans
 if kind == "pickle":
     with open(file, "rb") as f:
         same("pickle", sorted(a["name"] for a in pickle.load(f)["external_annotations"] if a["stage"] == "WORK"),

@@ -2,9 +2,11 @@
  * Elements at indices, counts, samples of a distribution, and assertions on a device.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "support/numbers.h"
 #include "support/runtime.h"
+#include "weir/blas.h"
 
 static weir_stream stream;
 static uint64_t seed;
@@ -71,6 +73,143 @@ static void test_index_select(void **state) {
                     weir_array_index_select(&a, 0, &a, stream, &out));
   weir_array_release(&a);
   weir_array_release(&indices);
+}
+
+/* Two arrays of indices, with a whole dimension between or beside them, against loops. */
+static void test_index_and_put(void **state) {
+  (void)state;
+  for (int t = 0; t < DTYPES; t++)
+    for (int on_host = 0; on_host < 2; on_host++)
+      for (int is_apart = 0; is_apart < 2; is_apart++) {
+        weir_place place = on_host ? weir_place_host() : weir_place_device(0);
+        weir_dtype dtype = all_dtypes[t];
+        size_t size = weir_dtype_size(dtype);
+        weir_array host = random_host(dtype, 3, (int64_t[]){3, 4, 5}), a = {0}, out = {0}, result = {0};
+        /* The second is broadcast along the rows of the first. Negative indices count from the end. */
+        int64_t first[] = {2, -3, 1, 1}, second[] = {-1, 0};
+        weir_array rows = make_int64(place, 2, (int64_t[]){2, 2}, first), columns = {0};
+        weir_array wide = make_int64(place, 1, (int64_t[]){2}, second);
+        assert_ok(weir_array_to(&wide, place, t % 2 ? WEIR_INT32 : WEIR_INT64, stream, 1, &columns));
+        assert_ok(weir_array_to(&host, place, dtype, stream, 1, &a));
+        const weir_array *apart[] = {&rows, NULL, &columns}, *beside[] = {&rows, &columns};
+        const weir_array *const *indices = is_apart ? apart : beside;
+        int whole = is_apart ? 4 : 5, count = is_apart ? 3 : 2;
+        assert_ok(weir_array_index(&a, indices, count, stream, &out));
+        assert_int_equal(out.ndim, 3);
+        assert_int_equal(out.shape[2], whole);
+        assert_ok(weir_array_to(&out, weir_place_host(), dtype, stream, 0, &result));
+        for (int i = 0; i < 4 * whole; i++) {
+          int64_t row = (first[i / whole] + 3) % 3, other = second[i / whole % 2];
+          int64_t from =
+              is_apart ? row * 20 + i % whole * 5 + (other + 5) % 5 : row * 20 + (other + 4) % 4 * 5 + i % whole;
+          assert_memory_equal((char *)result.data + (size_t)i * size, (char *)host.data + (size_t)from * size, size);
+        }
+        /* Written back in another order, by a view of the memory itself, and with one value for all. */
+        weir_array zero = {0}, again = {0};
+        assert_ok(weir_array_empty(place, dtype, 0, NULL, stream, &zero));
+        assert_ok(weir_array_fill(&zero, weir_scalar_int(0), stream));
+        assert_ok(weir_array_index_put(&a, indices, count, &zero, 0, stream));
+        assert_ok(weir_array_to(&a, weir_place_host(), dtype, stream, 0, &again));
+        for (int i = 0; i < 4 * whole; i++) {
+          int64_t row = (first[i / whole] + 3) % 3, other = second[i / whole % 2];
+          int64_t to =
+              is_apart ? row * 20 + i % whole * 5 + (other + 5) % 5 : row * 20 + (other + 4) % 4 * 5 + i % whole;
+          memset((char *)host.data + (size_t)to * size, 0, size);
+        }
+        assert_memory_equal(again.data, host.data, 60 * size);
+        weir_array_release(&again);
+        assert_ok(weir_array_index_put(&a, indices, count, &out, 0, stream));
+        weir_array_release(&out);
+        assert_ok(weir_array_index(&a, indices, count, stream, &out));
+        assert_ok(weir_array_to(&out, weir_place_host(), dtype, stream, 0, &again));
+        assert_memory_equal(again.data, result.data, (size_t)(4 * whole) * size);
+        weir_array *all[] = {&host, &a, &out, &result, &rows, &columns, &wide, &zero, &again};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+          weir_array_release(all[i]);
+      }
+}
+
+/* Repeated indices: sums of all values, and the last value with deterministic algorithms. */
+static void test_put_twice(void **state) {
+  (void)state;
+  enum { COUNT = 1000, BINS = 7 };
+  int64_t bins[COUNT];
+  for (int i = 0; i < COUNT; i++)
+    bins[i] = (int64_t)(next_random(&seed) % BINS) - (i % 2 ? BINS : 0);
+  for (int t = 0; t < DTYPES; t++)
+    for (int on_host = 0; on_host < 2; on_host++) {
+      weir_place place = on_host ? weir_place_host() : weir_place_device(0);
+      weir_dtype dtype = all_dtypes[t];
+      weir_array indices = make_int64(place, 1, (int64_t[]){COUNT}, bins), numbers = {0}, values = {0}, a = {0};
+      weir_array sums = {0};
+      assert_ok(weir_array_empty(place, WEIR_INT64, 1, (int64_t[]){COUNT}, stream, &numbers));
+      assert_ok(weir_array_arange(&numbers, weir_scalar_int(0), weir_scalar_int(1), stream));
+      assert_ok(weir_array_to(&numbers, place, dtype, stream, 1, &values));
+      assert_ok(weir_array_empty(place, dtype, 1, (int64_t[]){BINS}, stream, &a));
+      assert_ok(weir_array_fill(&a, weir_scalar_int(0), stream));
+      const weir_array *which[] = {&indices};
+      assert_ok(weir_blas_set_deterministic(WEIR_DETERMINISTIC_ERROR));
+      assert_ok(weir_array_index_put(&a, which, 1, &values, 0, stream));
+      assert_ok(weir_blas_set_deterministic(WEIR_DETERMINISTIC_OFF));
+      weir_array last = {0}, kept = {0};
+      assert_ok(weir_array_to(&a, weir_place_host(), WEIR_FLOAT64, stream, 0, &last));
+      assert_ok(weir_array_to(&values, weir_place_host(), WEIR_FLOAT64, stream, 0, &kept));
+      double expected[BINS] = {0};
+      int counts[BINS] = {0};
+      for (int i = 0; i < COUNT; i++) {
+        expected[(bins[i] + BINS) % BINS] = ((double *)kept.data)[i];
+        counts[(bins[i] + BINS) % BINS]++;
+      }
+      assert_memory_equal(last.data, expected, sizeof expected);
+      /* One is added for each index. 16-bit floats and bytes hold these counts, or wrap as the host's do. */
+      assert_ok(weir_array_fill(&a, weir_scalar_int(0), stream));
+      assert_ok(weir_array_fill(&values, weir_scalar_int(1), stream));
+      assert_ok(weir_array_index_put(&a, which, 1, &values, 1, stream));
+      assert_ok(weir_array_to(&a, weir_place_host(), WEIR_FLOAT64, stream, 0, &sums));
+      for (int i = 0; i < BINS; i++) {
+        double sum = dtype == WEIR_UINT8      ? (unsigned char)counts[i]
+                     : dtype == WEIR_INT8     ? (signed char)counts[i]
+                     : dtype == WEIR_BOOL     ? 1
+                     : dtype == WEIR_BFLOAT16 ? (counts[i] < 256 ? counts[i] : 256)
+                                              : counts[i];
+        assert_float_equal(((double *)sums.data)[i], sum, 0);
+      }
+      weir_array *all[] = {&indices, &numbers, &values, &a, &sums, &last, &kept};
+      for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        weir_array_release(all[i]);
+    }
+}
+
+static void test_bad_indices(void **state) {
+  (void)state;
+  weir_array a = random_host(WEIR_FLOAT32, 2, (int64_t[]){3, 4}), half = random_host(WEIR_FLOAT16, 0, NULL), out = {0};
+  weir_array two = make_int64(weir_place_host(), 1, (int64_t[]){2}, (int64_t[]){0, -4});
+  weir_array three = make_int64(weir_place_host(), 1, (int64_t[]){3}, (int64_t[]){0, 1, 2});
+  weir_array five = random_host(WEIR_FLOAT32, 1, (int64_t[]){5});
+  const weir_array *outside[] = {&two}, *unequal[] = {&three, &two}, *many[] = {&three, &three, &three},
+                   *none[] = {NULL};
+  const weir_array *real[] = {&five}, *right[] = {&three, NULL};
+  assert_error_says(INVALID_ARGUMENT, "index -4 is out of bounds for dimension 0 with size 3",
+                    weir_array_index(&a, outside, 1, stream, &out));
+  assert_error_says(INVALID_ARGUMENT,
+                    "shape mismatch: indexing tensors could not be broadcast together with shapes [3], [2]",
+                    weir_array_index(&a, unequal, 2, stream, &out));
+  assert_error_says(INVALID_ARGUMENT, "too many indices for tensor of dimension 2 (got 3)",
+                    weir_array_index(&a, many, 3, stream, &out));
+  assert_error_says(INVALID_ARGUMENT, "at least one", weir_array_index(&a, none, 1, stream, &out));
+  assert_error_says(INVALID_ARGUMENT, "expected int64 or int32 for index 0 (got float32)",
+                    weir_array_index(&a, real, 1, stream, &out));
+  assert_error_says(INVALID_ARGUMENT,
+                    "shape mismatch: value tensor of shape [5] cannot be broadcast to indexing result",
+                    weir_array_index_put(&a, right, 2, &five, 0, stream));
+  assert_error_says(
+      INVALID_ARGUMENT,
+      "Index put requires the source and destination dtypes match, got Float for the destination and Half",
+      weir_array_index_put(&a, right, 2, &half, 0, stream));
+  assert_null(out.storage);
+  weir_array *all[] = {&a, &half, &two, &three, &five};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    weir_array_release(all[i]);
 }
 
 static void test_gather(void **state) {
@@ -298,6 +437,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_index_select),
       TEST(test_gather),
+      TEST(test_index_and_put),
+      TEST(test_put_twice),
+      TEST(test_bad_indices),
       TEST(test_bincount),
       TEST(test_multinomial),
       cmocka_unit_test_setup_teardown(test_assertions, runtime_setup_none, runtime_teardown),

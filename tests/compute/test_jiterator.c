@@ -3,6 +3,9 @@
  */
 #include "weir/jiterator.h"
 
+#include <complex.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "support/runtime.h"
@@ -105,6 +108,109 @@ static void test_several_outputs_and_half(void **state) {
   weir_jit_destroy(fn);
 }
 
+/* Complex operands of both precisions, a real input, and scalars that the function takes as T, bool and double. */
+static void test_complex(void **state) {
+  (void)state;
+  static const char code[] =
+      "template <typename T> T product(T x, T y, T by, bool conjugate, double shift) {\n"
+      "  T z = conjugate ? conj(x) * y : x * y;\n"
+      "  z *= by;\n"
+      "  return (2 * z + shift - z) / T(1, 1) * abs(T(0, 1)) + T(real(x) - x.real(), std::imag(x) - x.imag());\n"
+      "}";
+  static const char *const names[] = {"by", "conjugate", "shift"};
+  weir_jit_fn *fn;
+  assert_ok(weir_jit_create(code, 1, names, 3, &fn));
+  float complex x[3];
+  double y[3];
+  for (int i = 0; i < 3; i++) {
+    x[i] = (float)i + (float)(i + 1) * I;
+    y[i] = i + 2;
+  }
+  for (int is_double = 0; is_double < 2; is_double++) {
+    double complex out[3];
+    float complex out_float[3];
+    void *dx = upload(x, sizeof x), *dy = upload(y, sizeof y), *dout = device_memory(0, sizeof out);
+    int64_t shape[] = {3}, eight[] = {8}, sixteen[] = {16};
+    weir_jit_operand inputs[] = {{dx, WEIR_JIT_COMPLEX_FLOAT, eight}, {dy, WEIR_JIT_DOUBLE, eight}};
+    weir_jit_type type = is_double ? WEIR_JIT_COMPLEX_DOUBLE : WEIR_JIT_COMPLEX_FLOAT;
+    weir_jit_operand output = {dout, type, is_double ? sixteen : eight};
+    weir_jit_scalar scalars[] = {{.real = 0.5, .imag = -2}, {.is_integer = 1, .integer = 1}, {.real = 3}};
+    assert_ok(weir_jit_launch(fn, default_stream(0), type, 1, shape, &output, 1, inputs, 2, scalars, 3));
+    download(is_double ? (void *)out : out_float, dout, is_double ? sizeof out : sizeof out_float);
+    for (int i = 0; i < 3; i++) {
+      double complex wanted = (conj((double complex)x[i]) * y[i] * (0.5 - 2 * I) + 3) / (1 + I);
+      assert_float_equal(cabs((is_double ? out[i] : out_float[i]) - wanted), 0, is_double ? 1e-14 : 1e-5);
+    }
+    /* A real output takes the real part; a real computation takes that of its inputs, and no complex scalar. */
+    weir_jit_operand real = {dy, WEIR_JIT_DOUBLE, eight};
+    assert_ok(weir_jit_launch(fn, default_stream(0), type, 1, shape, &real, 1, inputs, 2, scalars, 3));
+    double parts[3];
+    download(parts, dy, sizeof parts);
+    for (int i = 0; i < 3; i++)
+      assert_float_equal(parts[i], creal((conj((double complex)x[i]) * y[i] * (0.5 - 2 * I) + 3) / (1 + I)), 1e-5);
+    assert_error_says(
+        INVALID_ARGUMENT, "scalar 'by' is complex, but the computation is in 'float'",
+        weir_jit_launch(fn, default_stream(0), WEIR_JIT_FLOAT, 1, shape, &real, 1, inputs, 2, scalars, 3));
+    free_device_memory(0, dx);
+  }
+  weir_jit_destroy(fn);
+}
+
+/* Each function of complex numbers, against the host's. */
+static void test_complex_functions(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    double complex (*host)(double complex);
+  } functions[] = {{"exp", cexp},   {"log", clog},   {"sqrt", csqrt},   {"sin", csin},     {"cos", ccos},
+                   {"tan", ctan},   {"asin", casin}, {"acos", cacos},   {"atan", catan},   {"sinh", csinh},
+                   {"cosh", ccosh}, {"tanh", ctanh}, {"asinh", casinh}, {"acosh", cacosh}, {"atanh", catanh},
+                   {"proj", cproj}, {"conj", conj}};
+  enum { COUNT = sizeof functions / sizeof *functions, POINTS = 7 };
+  static const double complex points[POINTS] = {0.5 + 0.25 * I, -1.5 + 2 * I,     3 - 1 * I,  -0.3 - 0.7 * I,
+                                                1e4 + 1e4 * I,  0.001 + 1e-5 * I, -2 - 30 * I};
+  /* One kernel for all of them: the number of the function is a scalar. */
+  char code[2000] = "template <typename T> T pick(T z, int which) {\n  switch (which) {\n";
+  for (int i = 0; i < COUNT; i++) {
+    size_t length = strlen(code);
+    snprintf(code + length, sizeof code - length, "  case %d: return %s(z);\n", i, functions[i].name);
+  }
+  strcat(code, "  case 17: return log2(z);\n  case 18: return log10(z);\n  case 19: return pow(z, T(2, 1));\n"
+               "  case 20: return std::pow(z, 3);\n  case 21: return std::polar(abs(z), arg(z));\n  case 22: return "
+               "norm(z);\n  case 23: return z && !isnan(z) && isfinite(z) && !isinf(z) ? T(1) : T(0);\n  }\n"
+               "  return T();\n}");
+  weir_jit_fn *fn;
+  static const char *const names[] = {"which"};
+  assert_ok(weir_jit_create(code, 1, names, 1, &fn));
+  for (int which = 0; which < 24; which++) {
+    double complex out[POINTS];
+    void *from = upload(points, sizeof points), *to = device_memory(0, sizeof out);
+    int64_t shape[] = {POINTS}, strides[] = {16};
+    weir_jit_operand input = {from, WEIR_JIT_COMPLEX_DOUBLE, strides}, output = {to, WEIR_JIT_COMPLEX_DOUBLE, strides};
+    weir_jit_scalar scalar = {.is_integer = 1, .integer = which};
+    assert_ok(
+        weir_jit_launch(fn, default_stream(0), WEIR_JIT_COMPLEX_DOUBLE, 1, shape, &output, 1, &input, 1, &scalar, 1));
+    download(out, to, sizeof out);
+    free_device_memory(0, from);
+    for (int i = 0; i < POINTS; i++) {
+      double complex z = points[i], wanted = which < COUNT ? functions[which].host(z)
+                                             : which == 17 ? clog(z) / log(2)
+                                             : which == 18 ? clog(z) / log(10)
+                                             : which == 19 ? cpow(z, 2 + I)
+                                             : which == 20 ? z * z * z
+                                             : which == 21 ? z
+                                             : which == 22 ? creal(z * conj(z))
+                                                           : 1;
+      if (!isfinite(creal(wanted)) || !isfinite(cimag(wanted)))
+        continue; /* sinh and cosh of 1e4 */
+      if (cabs(out[i] - wanted) > 1e-9 * (1 + cabs(wanted)))
+        fail_msg("function %d of %g%+gi: %g%+gi, expected %g%+gi", which, creal(z), cimag(z), creal(out[i]),
+                 cimag(out[i]), creal(wanted), cimag(wanted));
+    }
+  }
+  weir_jit_destroy(fn);
+}
+
 /* The last of several functions is called, and one result can be a reference too. */
 static void test_entry_functions(void **state) {
   (void)state;
@@ -174,7 +280,7 @@ static void test_bad_arguments(void **state) {
                     weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 2, o, 2, &by, 1));
   assert_error_says(INVALID_ARGUMENT, "has 1 scalars (got 0)",
                     weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 2, NULL, 0));
-  assert_error_says(INVALID_ARGUMENT, "type is 10",
+  assert_error_says(INVALID_ARGUMENT, "type is 12",
                     weir_jit_launch(fn, s, WEIR_JIT_TYPES, 1, shape, o, 1, o, 2, &by, 1));
   assert_error_says(INVALID_ARGUMENT, "shape[0] is -1",
                     weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, negative, o, 1, o, 2, &by, 1));
@@ -197,7 +303,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_types_and_strides), TEST(test_several_outputs_and_half),
       TEST(test_entry_functions),   TEST(test_after_a_restart),
-      TEST(test_bad_arguments),
+      TEST(test_bad_arguments),     TEST(test_complex),
+      TEST(test_complex_functions),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

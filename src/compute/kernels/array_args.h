@@ -137,6 +137,28 @@ typedef struct weir__gather_args {
   int ndim, dim, part_bytes, unused;
 } weir__gather_args;
 
+/* Offsets of elements in bytes, from an index for each of some dimensions. Negative indices count from the end. */
+typedef struct weir__offsets_args {
+  unsigned long long count;
+  const long long *indices[WEIR__MAX_DIMS];
+  long long sizes[WEIR__MAX_DIMS], strides[WEIR__MAX_DIMS];
+  long long *out;
+  int ndim, unused;
+} weir__offsets_args;
+
+/* Elements of an array at offsets, read to or written from `values`. An element is known by its position in the
+ * dimensions without indices (rest) and by the number of its offset. Sizes are innermost first, strides in bytes. */
+typedef struct weir__at_args {
+  unsigned long long positions, picked; /* elements of the dimensions without indices; offsets */
+  unsigned long long rest_shape[WEIR__MAX_DIMS], index_shape[WEIR__MAX_DIMS];
+  long long array_strides[WEIR__MAX_DIMS];                               /* of the array, in the rest */
+  long long rest_strides[WEIR__MAX_DIMS], index_strides[WEIR__MAX_DIMS]; /* of the values */
+  const long long *offsets;
+  char *array, *values;
+  int rest_ndim, index_ndim, dtype, element_bytes, accumulates;
+  unsigned lanes; /* threads that share a position, in the ordered form */
+} weir__at_args;
+
 typedef struct weir__bincount_args {
   unsigned long long count;
   const long long *in;

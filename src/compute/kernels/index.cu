@@ -14,7 +14,8 @@ template <class T> __device__ static inline void select(const weir__select_args 
   long long index = args.index_is_64_bits ? static_cast<const long long *>(args.indices)[which]
                                           : static_cast<const int *>(args.indices)[which];
   assert(index >= 0 && u64(index) < args.size);
-  static_cast<T *>(args.out)[at] = static_cast<const T *>(args.in)[(outer * args.size + u64(index)) * args.inner + inner];
+  static_cast<T *>(args.out)[at] =
+      static_cast<const T *>(args.in)[(outer * args.size + u64(index)) * args.inner + inner];
 }
 
 extern "C" __global__ void weir_index_select(const weir__select_args args) {
@@ -64,6 +65,116 @@ extern "C" __global__ void weir_gather(const weir__gather_args args) {
   }
 }
 WEIR_KERNEL(weir_gather)
+
+/* ---- Several arrays of indices ---- */
+
+extern "C" __global__ void weir_index_offsets(const weir__offsets_args args) {
+  for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < args.count; at += u64(gridDim.x) * blockDim.x) {
+    long long offset = 0;
+    for (int d = 0; d < args.ndim; d++) {
+      long long index = args.indices[d][at];
+      assert(index >= -args.sizes[d] && index < args.sizes[d] && "index out of bounds");
+      offset += (index < 0 ? index + args.sizes[d] : index) * args.strides[d];
+    }
+    args.out[at] = offset;
+  }
+}
+WEIR_KERNEL(weir_index_offsets)
+
+/* Where an element is in the values; *in_array gets the offset of its position in the array. */
+__device__ static inline char *value_at(const weir__at_args &args, u64 position, u64 which, long long *in_array) {
+  long long in_values = 0, offset = 0;
+  for (int d = 0; d < args.rest_ndim; d++) {
+    long long place = static_cast<long long>(position % args.rest_shape[d]);
+    position /= args.rest_shape[d];
+    offset += place * args.array_strides[d];
+    in_values += place * args.rest_strides[d];
+  }
+  for (int d = 0; d < args.index_ndim; d++) {
+    in_values += static_cast<long long>(which % args.index_shape[d]) * args.index_strides[d];
+    which /= args.index_shape[d];
+  }
+  *in_array = offset;
+  return args.values + in_values;
+}
+
+__device__ static inline void copy_element(char *to, const char *from, int bytes) {
+  switch (bytes) {
+  case 1:
+    *to = *from;
+    return;
+  case 2:
+    *reinterpret_cast<unsigned short *>(to) = *reinterpret_cast<const unsigned short *>(from);
+    return;
+  case 4:
+    *reinterpret_cast<unsigned *>(to) = *reinterpret_cast<const unsigned *>(from);
+    return;
+  case 16: /* in halves, which need less alignment */
+    reinterpret_cast<u64 *>(to)[1] = reinterpret_cast<const u64 *>(from)[1];
+    [[fallthrough]];
+  case 8:
+    *reinterpret_cast<u64 *>(to) = *reinterpret_cast<const u64 *>(from);
+  }
+}
+
+template <class C> __device__ static inline void add_element(char *to, const char *from, int dtype) {
+  store(to, dtype, load<C>(to, dtype) + load<C>(from, dtype));
+}
+
+__device__ static inline void accumulate(char *to, const char *from, int dtype) {
+  switch (dtype) {
+  case COMPLEX64:
+  case COMPLEX128:
+    return add_element<cdouble>(to, from, dtype);
+  case FLOAT64:
+    return add_element<double>(to, from, dtype);
+  case FLOAT16:
+  case BFLOAT16:
+  case FLOAT32:
+    return add_element<float>(to, from, dtype);
+  default:
+    return add_element<long long>(to, from, dtype);
+  }
+}
+
+extern "C" __global__ void weir_index_get(const weir__at_args args) {
+  u64 count = args.positions * args.picked;
+  for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < count; at += u64(gridDim.x) * blockDim.x) {
+    long long in_array;
+    char *value = value_at(args, at % args.positions, at / args.positions, &in_array);
+    copy_element(value, args.array + in_array + args.offsets[at / args.positions], args.element_bytes);
+  }
+}
+WEIR_KERNEL(weir_index_get)
+
+/* If an offset occurs twice, either value may remain. */
+extern "C" __global__ void weir_index_put(const weir__at_args args) {
+  u64 count = args.positions * args.picked;
+  for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < count; at += u64(gridDim.x) * blockDim.x) {
+    long long in_array;
+    const char *value = value_at(args, at % args.positions, at / args.positions, &in_array);
+    copy_element(args.array + in_array + args.offsets[at / args.positions], value, args.element_bytes);
+  }
+}
+WEIR_KERNEL(weir_index_put)
+
+/* The values of a position are taken in the order of the offsets, by one thread or by several that divide the offsets
+ * among them: the last value remains, and sums are the same each time. */
+extern "C" __global__ void weir_index_put_ordered(const weir__at_args args) {
+  u64 count = args.positions * args.lanes;
+  for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < count; at += u64(gridDim.x) * blockDim.x)
+    for (u64 which = 0; which < args.picked; which++) {
+      long long offset = args.offsets[which], in_array;
+      if (u64(offset) / unsigned(args.element_bytes) % args.lanes != at % args.lanes)
+        continue;
+      const char *value = value_at(args, at / args.lanes, which, &in_array);
+      if (args.accumulates)
+        accumulate(args.array + in_array + offset, value, args.dtype);
+      else
+        copy_element(args.array + in_array + offset, value, args.element_bytes);
+    }
+}
+WEIR_KERNEL(weir_index_put_ordered)
 
 /* The values are known to be in range. */
 extern "C" __global__ void weir_bincount(const weir__bincount_args args) {
