@@ -162,8 +162,8 @@ static int read_settings(const char *path, const weir__tuning_row *row, char con
   return WEIR_EXIT_OK;
 }
 
-/* A file need not say for which GPU, driver and PyTorch it was made; what it says must be so. Recordings are compared if
- * they are given. */
+/* A file need not say for which GPU, driver and PyTorch it was made; what it says must be so. Recordings are compared
+ * if they are given. */
 static int check_validators(const char *path, const weir_cli_tuned_for *purpose, const weir__tuning_file *file,
                             weir__tuning_file *here) {
   static const struct {

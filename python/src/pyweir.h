@@ -48,7 +48,8 @@
   X(array_random)                                                                                                      \
   X(jiterator)                                                                                                         \
   X(nvtx)                                                                                                              \
-  X(collectives)
+  X(collectives)                                                                                                       \
+  X(tunable)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)

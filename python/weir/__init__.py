@@ -107,7 +107,7 @@ def __getattr__(name: str) -> Any:
         from weir import serialization
 
         value = getattr(serialization, name)
-    elif name in ("_C", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization"):
+    elif name in ("_C", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization", "tunable"):
         from importlib import import_module
 
         value = import_module(f"weir.{name}")

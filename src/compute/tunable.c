@@ -34,41 +34,40 @@ static struct environment {
 } environment;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
-/* WEIR_TUNABLEOP_<name>, or else PyTorch's variable. */
-static const char *variable(const char *name, char full[64]) {
-  static const char *const prefixes[] = {"WEIR", "PYTORCH"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(prefixes); i++) {
-    snprintf(full, 64, "%s_TUNABLEOP_%s", prefixes[i], name);
-    const char *value = weir__secure_getenv(full);
-    if (value && *value)
-      return value;
-  }
-  return NULL;
+/* The value of one of Weir's variables, or else of PyTorch's; `name` becomes the name of the one that is set. */
+static const char *variable(const char **name) {
+  static char other[64]; /* one thread at a time reads the environment */
+  const char *value = weir__secure_getenv(*name);
+  if (value && *value)
+    return value;
+  snprintf(other, sizeof other, "PYTORCH%s", *name + strlen("WEIR"));
+  *name = other;
+  value = weir__secure_getenv(other);
+  return value && *value ? value : NULL;
 }
 
 static bool is_text(const char *name, const char *text) {
-  char full[64];
-  const char *value = variable(name, full);
+  const char *value = variable(&name);
   return value && !strcmp(value, text);
 }
 
 static number read_number(const char *name) {
-  char full[64], *end;
-  const char *text = variable(name, full);
+  char *end;
+  const char *text = variable(&name);
   if (!text)
     return (number){0};
   errno = 0;
   long value = strtol(text, &end, 10);
   if (end == text || *end || errno || value > INT_MAX || value < INT_MIN) {
-    weir__log(WEIR_LOG_WARN, "%s is ignored: expected a number, got \"%s\"", full, text);
+    weir__log(WEIR_LOG_WARN, "%s is ignored: expected a number, got \"%s\"", name, text);
     return (number){0};
   }
   return (number){true, (int)value};
 }
 
 static void read_check(void) {
-  char full[64], *end = NULL;
-  const char *text = variable("NUMERICAL_CHECK", full);
+  char *end = NULL;
+  const char *name = "WEIR_TUNABLEOP_NUMERICAL_CHECK", *text = variable(&name);
   if (!text)
     return;
   struct environment *e = &environment;
@@ -83,31 +82,30 @@ static void read_check(void) {
     e->rtol = strtod(text, &end);
   }
   if (end == text || *end || !(e->atol > 0) || !(e->rtol > 0)) {
-    weir__log(WEIR_LOG_WARN, "%s is ignored: expected two positive numbers such as 1e-5_1e-5", full);
+    weir__log(WEIR_LOG_WARN, "%s is ignored: expected two positive numbers such as 1e-5_1e-5", name);
     e->has_check = false;
   }
 }
 
 static char *read_name(const char *name) {
-  char full[64];
-  const char *text = variable(name, full);
+  const char *text = variable(&name);
   return text ? strdup(text) : NULL;
 }
 
 static void read_environment(void) {
   struct environment *e = &environment;
-  e->enables = is_text("ENABLED", "1");
-  e->forbids_tuning = is_text("TUNING", "0");
-  e->records_untuned = is_text("RECORD_UNTUNED", "1");
-  e->max_duration = read_number("MAX_TUNING_DURATION_MS");
-  e->max_iterations = read_number("MAX_TUNING_ITERATIONS");
-  e->max_warmup_duration = read_number("MAX_WARMUP_DURATION_MS");
-  e->max_warmup_iterations = read_number("MAX_WARMUP_ITERATIONS");
-  e->rotating = read_number("ROTATING_BUFFER_SIZE");
-  e->verbose = read_number("VERBOSE");
-  e->filename = read_name("FILENAME");
-  e->untuned = read_name("UNTUNED_FILENAME");
-  e->messages = read_name("VERBOSE_FILENAME");
+  e->enables = is_text("WEIR_TUNABLEOP_ENABLED", "1");
+  e->forbids_tuning = is_text("WEIR_TUNABLEOP_TUNING", "0");
+  e->records_untuned = is_text("WEIR_TUNABLEOP_RECORD_UNTUNED", "1");
+  e->max_duration = read_number("WEIR_TUNABLEOP_MAX_TUNING_DURATION_MS");
+  e->max_iterations = read_number("WEIR_TUNABLEOP_MAX_TUNING_ITERATIONS");
+  e->max_warmup_duration = read_number("WEIR_TUNABLEOP_MAX_WARMUP_DURATION_MS");
+  e->max_warmup_iterations = read_number("WEIR_TUNABLEOP_MAX_WARMUP_ITERATIONS");
+  e->rotating = read_number("WEIR_TUNABLEOP_ROTATING_BUFFER_SIZE");
+  e->verbose = read_number("WEIR_TUNABLEOP_VERBOSE");
+  e->filename = read_name("WEIR_TUNABLEOP_FILENAME");
+  e->untuned = read_name("WEIR_TUNABLEOP_UNTUNED_FILENAME");
+  e->messages = read_name("WEIR_TUNABLEOP_VERBOSE_FILENAME");
   read_check();
 }
 
@@ -210,8 +208,6 @@ void weir_tunable_get_numerical_check(int *on, double *atol, double *rtol) {
   if (rtol)
     *rtol = now.rtol;
 }
-
-void weir_tunable_set_write_on_exit(int on) { atomic_store(&writes, on != 0); }
 
 void weir__tunable_log(int level, const char *format, ...) {
   const struct environment *e = get_environment();
@@ -616,6 +612,12 @@ static void write_if_dirty(int device) {
     const char *text = weir_last_error(), *colon = strstr(text, ": ");
     weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", colon ? colon + 2 : text);
   }
+}
+
+void weir_tunable_set_write_on_exit(int on) {
+  atomic_store(&writes, on != 0);
+  for (int i = 0; i < WEIR_MAX_DEVICES && on; i++)
+    write_if_dirty(i);
 }
 
 /* ---- For the timing ---- */
