@@ -19,18 +19,17 @@ static const char plain_op[] = "AllocatorSettings", moving_op[] = "AllocatorSett
 
 /* The contents, uncompressed, so that a recording may be compressed later. */
 static weir_status add_file(const char *path, weir__sha256 *sha) {
-  weir__input *input;
+  weir__input *input = NULL;
   char *bytes = malloc(1 << 16);
   size_t got = 1;
   weir_status status = bytes ? weir__input_open(path, &input)
                              : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", path);
-  bool is_open = !status;
   while (!status && got) {
     status = weir__input_read(input, bytes, 1 << 16, &got);
     if (!status)
       weir__sha256_add(sha, bytes, got);
   }
-  if (is_open)
+  if (input)
     weir__input_close(input);
   free(bytes);
   return status;

@@ -249,25 +249,27 @@ static weir_status multiply(const char *caller, const weir__on_device *on, weir_
     status = weir__fail_as(caller, weir_stream_raw(stream, &raw));
   if (status)
     return status;
-  key k = {.m = g->m,
-           .n = g->n,
-           .k = g->k,
-           .batch = g->batch,
-           .lda = g->lda,
-           .ldb = g->ldb,
-           .ldc = g->ldc,
-           .a_stride = g->a_stride,
-           .b_stride = g->b_stride,
-           .c_stride = g->c_stride,
-           .workspace_bytes = ready.workspace_bytes,
-           .alignment = {g->alignment[0], g->alignment[1], g->alignment[2]},
-           .dtype = (int32_t)g->dtype,
-           .compute = compute,
-           .reductions = allowed_reductions(g->dtype),
-           .transposes = g->transposes_a * 2 + g->transposes_b,
-           .device = on->device,
-           .rank = rank,
-           .is_used = 1};
+  key k;
+  memset(&k, 0, sizeof k);
+  k = (key){g->m,
+            g->n,
+            g->k,
+            g->batch,
+            g->lda,
+            g->ldb,
+            g->ldc,
+            g->a_stride,
+            g->b_stride,
+            g->c_stride,
+            ready.workspace_bytes,
+            {g->alignment[0], g->alignment[1], g->alignment[2]},
+            (int32_t)g->dtype,
+            compute,
+            allowed_reductions(g->dtype),
+            g->transposes_a * 2 + g->transposes_b,
+            on->device,
+            rank,
+            1};
   problem p = {0};
   algorithm it;
   status = make_problem(caller, g, &k, scale, &p);

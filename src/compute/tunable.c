@@ -291,7 +291,7 @@ weir_status weir_tunable_get_filename(int device, char *name, size_t size) {
     return status;
   if (!name_for(found, text, sizeof text) || strlen(text) >= size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name does not fit into %zu bytes", __func__, size);
-  strcpy(name, text);
+  memcpy(name, text, strlen(text) + 1);
   return WEIR_OK;
 }
 

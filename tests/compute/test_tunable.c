@@ -3,6 +3,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,9 +46,13 @@ static int setup(void **state) {
 }
 
 static void remove_folder(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf %s", folder);
-  assert_int_equal(system(command), 0);
+  static const char *const names[] = {"results.csv", "other", "of_0.csv", "of_1.csv", "tunableop_untuned0.csv"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char name[128];
+    snprintf(name, sizeof name, "%s/%s", folder, names[i]);
+    unlink(name);
+  }
+  assert_int_equal(rmdir(folder), 0);
 }
 
 static int teardown(void **state) {
@@ -60,6 +65,13 @@ static int teardown(void **state) {
 
 /* ---- An operation whose implementations take a given time ---- */
 
+/* In real time a busy machine may delay any of them. */
+#define NEED_EXACT_TIME()                                                                                              \
+  do {                                                                                                                 \
+    if (is_soft() && !is_stepped())                                                                                    \
+      WAIVE_TEST("needs durations that are exact");                                                                    \
+  } while (0)
+
 enum { COUNT = 64 };
 
 typedef struct implementation {
@@ -67,7 +79,7 @@ typedef struct implementation {
   uint64_t cycles; /* instead, so that nothing is asked of the device */
   uint32_t value;  /* that it writes to all words of its output */
   bool is_unsupported;
-  int runs, own_runs; /* of these, on the memory of the call */
+  atomic_int runs, own_runs; /* of these, on the memory of the call */
   const void *own;
   void *seen[2000]; /* the output of each run */
 } implementation;
@@ -79,9 +91,9 @@ static weir_status run(const weir_tunable_operand *operands, int count, const vo
   assert_int_equal(count, 1);
   if (i->is_unsupported)
     return WEIR_ERROR_NOT_SUPPORTED;
-  if (i->runs < (int)(sizeof i->seen / sizeof *i->seen))
-    i->seen[i->runs] = operands[0].data;
-  i->runs++;
+  int number = i->runs++;
+  if (number < (int)(sizeof i->seen / sizeof *i->seen))
+    i->seen[number] = operands[0].data;
   i->own_runs += operands[0].data == i->own;
   weir_status status = i->milliseconds > 0 ? weir_stream_spin(on, cycles_of(i->milliseconds))
                        : i->cycles         ? weir_stream_spin(on, i->cycles)
@@ -153,6 +165,7 @@ static size_t result_count(int device) {
 
 static void test_fastest_is_chosen(void **state) {
   (void)state;
+  NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 1, .value = 1},
                            {.milliseconds = 3, .value = 2},
                            {.milliseconds = 0.25, .value = 3},
@@ -271,6 +284,7 @@ static void test_rotating_buffers(void **state) {
 
 static void test_numerical_check(void **state) {
   (void)state;
+  NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 2, .value = 1000},
                            {.milliseconds = 0.1, .value = 1020},
                            {.milliseconds = 0.5, .value = 1001},
@@ -321,6 +335,7 @@ static void test_failing_default(void **state) {
 
 static void test_capture(void **state) {
   (void)state;
+  NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 1, .value = 1}, {.milliseconds = 0.1, .value = 2}};
   operation o = new_operation(list, 2);
   weir_graph *graph;
@@ -357,26 +372,32 @@ static void *run_shared(void *unused) {
   return NULL;
 }
 
-/* The runs are counted without a lock: one search at a time. */
+/* One thread searches while the others wait, and all use the result. */
 static void test_two_threads_tune(void **state) {
   (void)state;
   NEED_SOFT("counts runs");
   implementation list[] = {{.milliseconds = 0.2, .value = 1}, {.milliseconds = 0.05, .value = 2}};
   shared = new_operation(list, 2);
+  weir_tunable_set_max_duration(0);
   weir_tunable_set_max_iterations(5);
   pthread_t threads[4];
   for (int i = 0; i < 4; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, run_shared, NULL), 0);
   for (int i = 0; i < 4; i++)
     assert_int_equal(pthread_join(threads[i], NULL), 0);
-  assert_result(0, "Spin", "n_64", "Spin_1");
-  assert_int_equal(list[0].runs, 1 + 2 + 3 + 2 + 5 + 2 + 5); /* of one search */
-  assert_int_equal(word_of(&shared), 2);
+  assert_int_equal(result_count(0), 1);
+  assert_int_equal(list[0].runs - list[0].own_runs, 1 + 2 + 3 + 2 + 5 + 2 + 5); /* of one search */
+  assert_int_equal(list[0].own_runs + list[1].own_runs, 4 * 5);
+  assert_true(!list[0].own_runs || !list[1].own_runs);
+  if (is_stepped())
+    assert_result(0, "Spin", "n_64", "Spin_1");
+  assert_int_equal(word_of(&shared), list[1].own_runs ? 2 : 1);
   end_operation(&shared);
 }
 
 static void test_devices(void **state) {
   (void)state;
+  NEED_EXACT_TIME();
   NEED_TWO_DEVICES();
   char name[128], other[128];
   snprintf(name, sizeof name, "%s/of_%%d.csv", folder);
@@ -444,6 +465,7 @@ static void write_rows(const char *rows) {
 
 static void test_file_is_written_and_read(void **state) {
   (void)state;
+  NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 1, .value = 1}, {.milliseconds = 0.25, .value = 2}};
   operation o = new_operation(list, 2);
   assert_ok(run_operation(&o));
@@ -507,8 +529,8 @@ static void test_stale_files(void **state) {
   assert_error_says(BAD_STATE, "is not in the file", weir_tunable_read_file(0, NULL));
   /* A stale file is not used, and replaced by the first new result. */
   assert_ok(weir_tunable_forget(0));
-  implementation list[] = {{.milliseconds = 0.1, .value = 1}, {.milliseconds = 1, .value = 2}};
-  operation o = new_operation(list, 2);
+  implementation list[] = {{.value = 1}};
+  operation o = new_operation(list, 1);
   assert_ok(run_operation(&o));
   assert_int_equal(messages_with(WEIR_LOG_WARN, "tuning results are not used: the results in"), 1);
   assert_result(0, "Spin", "n_64", "Default");
