@@ -13,12 +13,14 @@
 #include "prediction.h"
 #include "progress.h"
 #include "ranks.h"
+#include "tuned.h"
 
 enum { MOST_ROWS = 12 };
 
 static struct {
   bool fit;
   int threads; /* 0 for all cores */
+  const char *save, *load, *pytorch;
 } options;
 
 typedef struct tuning {
@@ -255,6 +257,55 @@ static void print_json(const tuning *t) {
   weir_cli_json_end();
 }
 
+/* ---- Result files ---- */
+
+static weir_cli_tuned_for purpose(char **files, int count) {
+  return (weir_cli_tuned_for){.files = files,
+                              .file_count = count,
+                              .pytorch = options.pytorch,
+                              .costs = weir_cli_prediction.costs_file,
+                              .memory = weir_cli_prediction.memory,
+                              .fraction = weir_cli_prediction.fraction,
+                              .device = weir_cli_prediction.device};
+}
+
+static int save(const tuning *t, char **files) {
+  const weir__tune_result *r = &t->result;
+  weir_cli_tuned_for what = purpose(files, (int)t->options.history_count);
+  weir_cli_tuned tuned = {.cost_ns = r->candidates[r->best].score.cost};
+  if (r->best == 0 && r->is_mixed)
+    return weir_cli_fail("the settings of each file are the best, so there are none to save");
+  weir__conf_text(&r->candidates[r->best].settings, tuned.conf);
+  if (r->moving) {
+    tuned.has_moving = true;
+    tuned.moving_cost_ns = r->candidates[r->moving].score.cost;
+    weir__conf_text(&r->candidates[r->moving].settings, tuned.moving);
+  }
+  return weir_cli_tuned_save(options.save, &what, &tuned);
+}
+
+static int load(int count, char **files) {
+  weir_cli_tuned_for what = purpose(files, count);
+  weir_cli_tuned tuned;
+  int code = weir_cli_tuned_load(options.load, &what, &tuned);
+  if (code)
+    return code;
+  if (weir_cli_prediction.json) {
+    weir_cli_json_begin(0);
+    WEIR_CLI_JSON(JSON_TEXT("conf", tuned.conf), JSON_REAL("cost_ns", tuned.cost_ns, 0),
+                  JSON_TEXT("conf_moving", tuned.has_moving ? tuned.moving : NULL));
+    weir_cli_json_end();
+    return WEIR_EXIT_OK;
+  }
+  if (*tuned.conf)
+    printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n", tuned.conf);
+  else
+    puts("unset PYTORCH_CUDA_ALLOC_CONF");
+  if (tuned.has_moving)
+    printf("# with Weir's allocator under PyTorch:\n# export WEIR_ALLOC_CONF='%s'\n", tuned.moving);
+  return WEIR_EXIT_OK;
+}
+
 /* ---- Tuning ---- */
 
 /* Keys that are not searched keep their values. Texts that PyTorch accepts but Weir does not are replaced by the
@@ -304,12 +355,25 @@ static int tune_files(tuning *t, char **names, int count) {
   bool serves = !t->result.candidates[t->result.best].score.failures ||
                 (t->result.moving && !t->result.candidates[t->result.moving].score.failures);
   code = serves ? WEIR_EXIT_OK : WEIR_EXIT_SHORT;
+  if (options.save && !parallel->rank) {
+    int saved = save(t, names);
+    if (saved)
+      code = saved;
+    else if (!weir_cli_prediction.json)
+      printf("Saved to %s: weir tune --load checks whether it still applies.\n", options.save);
+  }
   weir__tune_clear(&t->result);
   return code;
 }
 
 static int run(int count, char **files) {
   tuning t = {.options = {.fit = options.fit}};
+  if (options.load && (options.save || options.fit))
+    return weir_cli_usage("--load excludes --save and --fit");
+  if (options.load)
+    return load(count, files);
+  if (!count)
+    return weir_cli_usage("FILE is missing");
   int code = weir_cli_prediction_begin();
   if (code)
     return code;
@@ -326,6 +390,14 @@ static int run(int count, char **files) {
 static const weir_cli_option option_table[] = {
     {"fit", .target = &options.fit,
      .help = "also find the least memory in which the jobs still run, under the recorded and the best settings"},
+    {"save", .kind = WEIR_CLI_PATH, .value = "OUT", .target = &options.save,
+     .help = "write the best settings to this file, with what they depend on: the recordings, this machine's GPU and "
+             "driver if it has one, --pytorch, and the version of Weir"},
+    {"load", .kind = WEIR_CLI_PATH, .value = "IN", .target = &options.load,
+     .help = "do not search: print the settings that --save wrote, to be evaluated by a shell, or fail if the file is "
+             "stale. The recordings are compared if they are given"},
+    {"pytorch", .kind = WEIR_CLI_TEXT, .value = "VERSION", .target = &options.pytorch,
+     .help = "the version of PyTorch that the job runs with, for --save and --load"},
     WEIR_CLI_THREADS_OPTION(&options.threads),
     {0}};
 
@@ -338,8 +410,9 @@ const weir_cli_command weir_cmd_tune = {
         "files, of ranks or of jobs, are tuned together: one setting for the job that needs the most memory. First, a "
         "replay under the recorded settings is compared with each file. Under mpirun, if the build has MPI, the "
         "processes share the work.",
-    .argument = "FILE...",
+    .argument = "[FILE...]",
     .options = option_table,
     .shared = weir_cli_prediction_table,
-    .exit = {"done", "a file cannot be read or is not reproduced", NULL, "memory runs out under every setting"},
+    .exit = {"done", "a file cannot be read, is not reproduced, or is stale", NULL,
+             "memory runs out under every setting"},
     .run = run};

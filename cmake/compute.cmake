@@ -93,8 +93,8 @@ target_compile_options(weir_compute_objects PRIVATE -include compute/exports.h)
 set_target_properties(weir_compute_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
 
 # The shared library has its own copy of what it uses of base/; its errors go to libweir.
-set(compute_base src/base/array.c src/base/clock.c src/base/hash_map.c src/base/library.c src/base/lock.c src/base/memory_map.c src/base/status_client.c
-                 src/base/system.c src/base/text.c src/base/thread.c src/driver/call_client.c)
+set(compute_base src/base/array.c src/base/clock.c src/base/hash_map.c src/base/library.c src/base/lock.c src/base/memory_map.c src/base/outfile.c
+                 src/base/status_client.c src/base/system.c src/base/text.c src/base/thread.c src/base/tuning_file.c src/driver/call_client.c)
 add_library(weir_compute_shared SHARED $<TARGET_OBJECTS:weir_compute_objects> $<TARGET_OBJECTS:weir_kernels> ${compute_base})
 add_library(weir::compute ALIAS weir_compute_shared)
 target_include_directories(weir_compute_shared PRIVATE src)

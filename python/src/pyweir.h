@@ -51,7 +51,8 @@
   X(nvtx)                                                                                                              \
   X(collectives)                                                                                                       \
   X(cupy)                                                                                                              \
-  X(amp)
+  X(amp)                                                                                                               \
+  X(tunable)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)

@@ -140,7 +140,7 @@ def __getattr__(name: str) -> Any:
         from weir import amp
 
         value = getattr(amp, name)
-    elif name in ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization"):
+    elif name in ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization", "tunable"):
         from importlib import import_module
 
         value = import_module(f"weir.{name}")

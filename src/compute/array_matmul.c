@@ -6,6 +6,7 @@
 
 #include "compute/array.h"
 #include "compute/blas.h"
+#include "compute/tunable_gemm.h"
 
 enum { ROWS_OF_A_BLOCK = 16, MOST_BATCHES_IN_GRID = 1024, MOST_IN_GRID_Y = 65535 };
 
@@ -101,46 +102,50 @@ static weir_status make_factors(const char *caller, const weir_array *a, const w
 
 /* ---- A plain product ---- */
 
-static weir__builtin *plain_kernel(weir_dtype dtype) {
-  static weir__builtin kernels[] = {
-      WEIR__BUILTIN("matmul", "weir_matmul_float16"),   WEIR__BUILTIN("matmul", "weir_matmul_bfloat16"),
-      WEIR__BUILTIN("matmul", "weir_matmul_float32"),   WEIR__BUILTIN("matmul", "weir_matmul_float64"),
-      WEIR__BUILTIN("matmul", "weir_matmul_complex64"), WEIR__BUILTIN("matmul", "weir_matmul_complex128"),
-      WEIR__BUILTIN("matmul", "weir_matmul_integers")};
+/* Blocks of the result that a thread computes. The first is used unless another one was found to be faster. */
+enum { BLOCK_SHAPES = 3 };
+static const struct block_shape {
+  unsigned rows, columns;
+} block_shapes[BLOCK_SHAPES] = {{1, WEIR__MATMUL_COLUMNS}, {1, 32}, {4, 8}};
+
+static weir__builtin *plain_kernel(weir_dtype dtype, int shape) {
+#define KERNELS(name)                                                                                                  \
+  {                                                                                                                    \
+    WEIR__BUILTIN("matmul", "weir_matmul_" name), WEIR__BUILTIN("matmul", "weir_matmul_" name "_1x32"),                \
+        WEIR__BUILTIN("matmul", "weir_matmul_" name "_4x8")                                                            \
+  }
+  static weir__builtin kernels[][BLOCK_SHAPES] = {KERNELS("float16"),
+                                                  KERNELS("bfloat16"),
+                                                  KERNELS("float32"),
+                                                  KERNELS("float64"),
+                                                  KERNELS("complex64"),
+                                                  KERNELS("complex128"),
+                                                  {WEIR__BUILTIN("matmul", "weir_matmul_integers")}};
+#undef KERNELS
   static const weir_dtype types[] = {WEIR_FLOAT16, WEIR_BFLOAT16,  WEIR_FLOAT32,
                                      WEIR_FLOAT64, WEIR_COMPLEX64, WEIR_COMPLEX128};
   size_t at = 0;
   while (at < WEIR_COUNT_OF(types) && types[at] != dtype)
     at++;
-  return &kernels[at];
+  return &kernels[at][at < WEIR_COUNT_OF(types) ? shape : 0];
 }
 
 /* On the software device the workspace of cuBLAS is allocated too, so that memory is used as on a GPU. */
-static weir_status multiply_plainly(const char *caller, const factors *f, const weir_array *out, weir_stream stream) {
-  weir__matmul_args args = {.m = (uint64_t)f->m,
-                            .n = (uint64_t)f->n,
-                            .k = (uint64_t)f->k,
-                            .batch = (uint64_t)f->batch,
-                            .a = f->a.data,
-                            .b = f->b.data,
-                            .out = out->data,
-                            .a_batch = f->a.strides[0],
-                            .a_row = f->a.strides[1],
-                            .a_column = f->a.strides[2],
-                            .b_batch = f->b.strides[0],
-                            .b_row = f->b.strides[1],
-                            .b_column = f->b.strides[2],
-                            .dtype = (int)out->dtype};
-  uint64_t blocks = (args.m + ROWS_OF_A_BLOCK - 1) / ROWS_OF_A_BLOCK;
-  uint64_t columns = (args.n + WEIR__MATMUL_COLUMNS - 1) / WEIR__MATMUL_COLUMNS;
+static weir_status launch_plainly(const char *caller, const weir__matmul_args *given, bool on_host, int shape,
+                                  weir_stream stream) {
+  weir__matmul_args args = *given;
+  unsigned rows = ROWS_OF_A_BLOCK * block_shapes[shape].rows;
+  uint64_t blocks = (args.m + rows - 1) / rows;
+  uint64_t columns = (args.n + block_shapes[shape].columns - 1) / block_shapes[shape].columns;
   if (blocks > INT32_MAX || columns > MOST_IN_GRID_Y)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the matrices are too large for the plain product", caller);
   weir_launch_dims dims = {.grid = {(unsigned)blocks, (unsigned)columns,
                                     (unsigned)(args.batch < MOST_BATCHES_IN_GRID ? args.batch : MOST_BATCHES_IN_GRID)},
                            .block = {ROWS_OF_A_BLOCK}};
   void *params[] = {&args}, *handle;
-  weir_status status = weir__is_host(out) ? WEIR_OK : weir__fail_as(caller, weir_blas_handle(stream, &handle));
-  return status ? status : weir__array_run(caller, plain_kernel(out->dtype), weir__is_host(out), stream, dims, params);
+  weir_status status = on_host ? WEIR_OK : weir__fail_as(caller, weir_blas_handle(stream, &handle));
+  return status ? status
+                : weir__array_run(caller, plain_kernel((weir_dtype)args.dtype, shape), on_host, stream, dims, params);
 }
 
 /* ---- A product by cuBLAS ---- */
@@ -180,15 +185,21 @@ static weir_status make_readable(const char *caller, weir_array *matrix, weir_st
 }
 
 /* The transposed product, out' = b' a', is what cuBLAS has to write in columns. */
+static weir__gemm describe(const factors *f, const weir_array *out) {
+  return (weir__gemm){.dtype = out->dtype,
+                      .m = f->n,
+                      .n = f->m,
+                      .k = f->k,
+                      .batch = f->batch,
+                      .c = out->data,
+                      .ldc = f->n,
+                      .c_stride = f->m * f->n,
+                      .a_stride = f->b.strides[0],
+                      .b_stride = f->a.strides[0]};
+}
+
 static weir_status multiply_by_cublas(const char *caller, factors *f, const weir_array *out, weir_stream stream) {
-  weir__gemm gemm = {.dtype = out->dtype,
-                     .m = f->n,
-                     .n = f->m,
-                     .k = f->k,
-                     .batch = f->batch,
-                     .c = out->data,
-                     .ldc = f->n,
-                     .c_stride = f->m * f->n};
+  weir__gemm gemm = describe(f, out);
   weir_status status = make_readable(caller, &f->b, stream, &gemm.transposes_a, &gemm.lda);
   if (!status)
     status = make_readable(caller, &f->a, stream, &gemm.transposes_b, &gemm.ldb);
@@ -196,9 +207,50 @@ static weir_status multiply_by_cublas(const char *caller, factors *f, const weir
     return status;
   gemm.a = f->b.data;
   gemm.b = f->a.data;
-  gemm.a_stride = f->b.strides[0];
+  gemm.a_stride = f->b.strides[0]; /* of the copies, if any were made */
   gemm.b_stride = f->a.strides[0];
-  return weir__blas_gemm(caller, stream, &gemm);
+  return weir_tunable_is_enabled() ? weir__gemm_run_tuned(caller, &gemm, NULL, stream)
+                                   : weir__blas_gemm(caller, stream, &gemm, WEIR__BLAS_DEFAULT_ALGORITHM);
+}
+
+/* ---- On the software device and the host ---- */
+
+static weir_status run_block_shape(const char *caller, const void *arguments, const weir__gemm *gemm, int shape,
+                                   weir_stream stream) {
+  weir__matmul_args args = *(const weir__matmul_args *)arguments;
+  if (gemm) {
+    args.a = gemm->b;
+    args.b = gemm->a;
+    args.out = gemm->c;
+  }
+  return launch_plainly(caller, &args, false, shape, stream);
+}
+
+static weir_status multiply_plainly(const char *caller, const factors *f, const weir_array *out, weir_stream stream) {
+  weir__matmul_args args = {.m = (uint64_t)f->m,
+                            .n = (uint64_t)f->n,
+                            .k = (uint64_t)f->k,
+                            .batch = (uint64_t)f->batch,
+                            .a = f->a.data,
+                            .b = f->b.data,
+                            .out = out->data,
+                            .a_batch = f->a.strides[0],
+                            .a_row = f->a.strides[1],
+                            .a_column = f->a.strides[2],
+                            .b_batch = f->b.strides[0],
+                            .b_row = f->b.strides[1],
+                            .b_column = f->b.strides[2],
+                            .dtype = (int)out->dtype};
+  /* What cuBLAS could not read without a copy has no parameters in its terms, and is not tuned. */
+  weir__gemm gemm = describe(f, out);
+  if (!weir__is_host(out) && weir_tunable_is_enabled() && find_layout(&f->b, &gemm.transposes_a, &gemm.lda) &&
+      find_layout(&f->a, &gemm.transposes_b, &gemm.ldb)) {
+    gemm.a = f->b.data;
+    gemm.b = f->a.data;
+    weir__gemm_plain plain = {.run = run_block_shape, .arguments = &args};
+    return weir__gemm_run_tuned(caller, &gemm, &plain, stream);
+  }
+  return launch_plainly(caller, &args, weir__is_host(out), 0, stream);
 }
 
 /* ---- Either ---- */

@@ -197,11 +197,10 @@ enum {
   DISALLOW_REDUCED_PRECISION = 16,
   COMPUTE_16F = 64,
   COMPUTE_32F = 68,
-  COMPUTE_64F = 70,
-  DEFAULT_ALGORITHM = -1
+  COMPUTE_64F = 70
 };
 
-static weir_status check(const char *caller, int result, const char *call) {
+weir_status weir__blas_check(const char *caller, int result, const char *call) {
   static const char *const names[] = {[1] = "CUBLAS_STATUS_NOT_INITIALIZED", [3] = "CUBLAS_STATUS_ALLOC_FAILED",
                                       [7] = "CUBLAS_STATUS_INVALID_VALUE",   [8] = "CUBLAS_STATUS_ARCH_MISMATCH",
                                       [11] = "CUBLAS_STATUS_MAPPING_ERROR",  [13] = "CUBLAS_STATUS_EXECUTION_FAILED",
@@ -241,6 +240,26 @@ static weir_status load_cublas(const char *caller) {
   memcpy(&cublas.gemm_batched, &symbols[6], sizeof symbols[6]);
   cublas.is_loaded = true;
   return WEIR_OK;
+}
+
+typedef int (*get_property_fn)(int property, int *value);
+
+bool weir__blas_version(weir_driver *driver, char *text, size_t size) {
+  if (weir__driver_can(driver, WEIR_DRIVER_HOST_KERNELS))
+    return false;
+  char reason[1400];
+  void *library = weir__library_load("cublas", reason, sizeof reason);
+  void *symbol = library ? weir__library_symbol(library, "cublasGetProperty") : NULL;
+  get_property_fn get_property;
+  int parts[3];
+  if (!symbol)
+    return false;
+  memcpy(&get_property, &symbol, sizeof symbol);
+  for (int i = 0; i < 3; i++)
+    if (get_property(i, &parts[i]))
+      return false;
+  snprintf(text, size, "%d.%d.%d", parts[0], parts[1], parts[2]);
+  return true;
 }
 
 /* ---- Handles ---- */
@@ -308,7 +327,7 @@ static weir_status create_cublas(const char *caller, weir_driver *driver, void *
   if (status)
     return status;
   bool is_relaxed = !driver->ThreadExchangeStreamCaptureMode(driver, &mode);
-  status = check(caller, cublas.create(made), "cublasCreate(handle)");
+  status = weir__blas_check(caller, cublas.create(made), "cublasCreate(handle)");
   if (is_relaxed)
     driver->ThreadExchangeStreamCaptureMode(driver, &mode);
   return status;
@@ -374,7 +393,8 @@ static weir_status find_workspace(const char *caller, handle *h, weir_stream str
 }
 
 /* The handle of the thread, made ready for a stream. */
-static weir_status prepare(const char *caller, const weir__on_device *on, weir_stream stream, handle **prepared) {
+static weir_status prepare(const char *caller, const weir__on_device *on, weir_stream stream, handle **prepared,
+                           workspace *prepared_work) {
   handle *h = NULL;
   workspace work = {0};
   weir_cu_stream raw;
@@ -385,15 +405,27 @@ static weir_status prepare(const char *caller, const weir__on_device *on, weir_s
   if (!status && h)
     status = find_workspace(caller, h, stream, &work);
   if (!status && h && h->cublas) {
-    status = check(caller, cublas.set_stream(h->cublas, raw), "cublasSetStream(handle, stream)");
+    status = weir__blas_check(caller, cublas.set_stream(h->cublas, raw), "cublasSetStream(handle, stream)");
     if (!status)
-      status = check(caller, cublas.set_workspace(h->cublas, work.memory.pointer, work.bytes),
-                     "cublasSetWorkspace(handle, workspace, bytes)");
+      status = weir__blas_check(caller, cublas.set_workspace(h->cublas, work.memory.pointer, work.bytes),
+                                "cublasSetWorkspace(handle, workspace, bytes)");
     int mode = weir_blas_get_allow_tf32() ? TF32_MATH : DEFAULT_MATH;
     if (!status)
-      status = check(caller, cublas.set_math_mode(h->cublas, mode), "cublasSetMathMode(handle, mode)");
+      status = weir__blas_check(caller, cublas.set_math_mode(h->cublas, mode), "cublasSetMathMode(handle, mode)");
   }
   *prepared = h;
+  if (prepared_work)
+    *prepared_work = work;
+  return status;
+}
+
+weir_status weir__blas_prepare(const char *caller, const weir__on_device *on, weir_stream stream,
+                               weir__blas_ready *ready) {
+  handle *h = NULL;
+  workspace work = {0};
+  weir_status status = prepare(caller, on, stream, &h, &work);
+  if (!status && h)
+    *ready = (weir__blas_ready){h->cublas, work.memory.pointer, work.bytes};
   return status;
 }
 
@@ -404,7 +436,7 @@ weir_status weir_blas_handle(weir_stream stream, void **result) {
   weir_status status = weir__compute_enter(__func__, stream.device, &on);
   if (status)
     return status;
-  status = prepare(__func__, &on, stream, &h);
+  status = prepare(__func__, &on, stream, &h, NULL);
   weir__compute_leave(&on);
   if (!status && h)
     *result = h->cublas ? h->cublas : h;
@@ -454,8 +486,7 @@ static int math_mode(weir_dtype dtype) {
   return disallows ? mode | DISALLOW_REDUCED_PRECISION : mode;
 }
 
-/* cudaDataType_t. */
-static int data_type(weir_dtype dtype) {
+int weir__blas_data_type(weir_dtype dtype) {
   switch (dtype) {
   case WEIR_FLOAT16:
     return 2;
@@ -472,13 +503,13 @@ static int data_type(weir_dtype dtype) {
   }
 }
 
-static weir_status call_gemm(const char *caller, void *blas, const weir__gemm *g) {
+static weir_status call_gemm(const char *caller, void *blas, const weir__gemm *g, int algorithm) {
   static const struct {
     float f[2], zero_f[2];
     double d[2], zero_d[2];
     uint16_t half, zero_half;
   } one = {.f = {1, 0}, .d = {1, 0}, .half = 0x3c00};
-  int type = data_type(g->dtype), compute = COMPUTE_32F;
+  int type = weir__blas_data_type(g->dtype), compute = COMPUTE_32F;
   const void *alpha = &one.f, *beta = &one.zero_f;
   if (g->dtype == WEIR_FLOAT64 || g->dtype == WEIR_COMPLEX128)
     compute = COMPUTE_64F, alpha = &one.d, beta = &one.zero_d;
@@ -486,18 +517,18 @@ static weir_status call_gemm(const char *caller, void *blas, const weir__gemm *g
     compute = COMPUTE_16F, alpha = &one.half, beta = &one.zero_half;
   int m = (int)g->m, n = (int)g->n, k = (int)g->k, lda = (int)g->lda, ldb = (int)g->ldb, ldc = (int)g->ldc;
   if (g->batch == 1)
-    return check(caller,
-                 cublas.gemm(blas, g->transposes_a, g->transposes_b, m, n, k, alpha, g->a, type, lda, g->b, type, ldb,
-                             beta, g->c, type, ldc, compute, DEFAULT_ALGORITHM),
-                 "cublasGemmEx");
-  return check(caller,
-               cublas.gemm_batched(blas, g->transposes_a, g->transposes_b, m, n, k, alpha, g->a, type, lda, g->a_stride,
-                                   g->b, type, ldb, g->b_stride, beta, g->c, type, ldc, g->c_stride, (int)g->batch,
-                                   compute, DEFAULT_ALGORITHM),
-               "cublasGemmStridedBatchedEx");
+    return weir__blas_check(caller,
+                            cublas.gemm(blas, g->transposes_a, g->transposes_b, m, n, k, alpha, g->a, type, lda, g->b,
+                                        type, ldb, beta, g->c, type, ldc, compute, algorithm),
+                            "cublasGemmEx");
+  return weir__blas_check(caller,
+                          cublas.gemm_batched(blas, g->transposes_a, g->transposes_b, m, n, k, alpha, g->a, type, lda,
+                                              g->a_stride, g->b, type, ldb, g->b_stride, beta, g->c, type, ldc,
+                                              g->c_stride, (int)g->batch, compute, algorithm),
+                          "cublasGemmStridedBatchedEx");
 }
 
-weir_status weir__blas_gemm(const char *caller, weir_stream stream, const weir__gemm *g) {
+weir_status weir__blas_gemm(const char *caller, weir_stream stream, const weir__gemm *g, int algorithm) {
   int64_t most = INT32_MAX;
   if (g->m > most || g->n > most || g->k > most || g->lda > most || g->ldb > most || g->ldc > most || g->batch > most)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
@@ -510,11 +541,12 @@ weir_status weir__blas_gemm(const char *caller, weir_stream stream, const weir__
     status = weir__compute_enter(caller, stream.device, &on);
   if (status)
     return status;
-  status = prepare(caller, &on, stream, &h);
+  status = prepare(caller, &on, stream, &h, NULL);
   if (!status && h)
-    status = check(caller, cublas.set_math_mode(h->cublas, math_mode(g->dtype)), "cublasSetMathMode(handle, mode)");
+    status = weir__blas_check(caller, cublas.set_math_mode(h->cublas, math_mode(g->dtype)),
+                              "cublasSetMathMode(handle, mode)");
   if (!status && h)
-    status = call_gemm(caller, h->cublas, g);
+    status = call_gemm(caller, h->cublas, g, algorithm);
   weir__compute_leave(&on);
   return status;
 }

@@ -1,6 +1,7 @@
 #include "compute/compute.h"
 
 #include "compute/blas.h"
+#include "compute/tunable.h"
 
 atomic_ulong weir__compute_epoch = 0;
 
@@ -9,6 +10,7 @@ static weir__mutex epoch_lock = WEIR__MUTEX_INIT;
 static void runtime_ends(void *context) {
   (void)context;
   weir__nccl_end();
+  weir__tunable_end();
   weir__blas_end();
   weir__modules_end();
   weir__builtins_end();

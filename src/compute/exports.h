@@ -19,6 +19,7 @@
 #include "weir/nccl.h"
 #include "weir/nvtx.h"
 #include "weir/random.h"
+#include "weir/tunable.h"
 #pragma GCC visibility pop
 
 #endif

@@ -64,11 +64,11 @@ missing() {
 # arguments of getenv(), and names with an underscore in files that call it, where they may be in a list.
 # shellcheck disable=SC2046 # words are meant
 missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
-  grep -v _ERROR_ | tr -d '"' | sort -u)
+  grep -vE '_ERROR_|"WEIR_VERSION"' | tr -d '"' | sort -u)
 readers=$(grep -rlE 'getenv\(|os\.environ' src cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
   grep -vE '/tests/|/build.py$')
 # shellcheck disable=SC2046,SC2086
 missing cli/environment.c $(grep -hoE 'getenv\("[A-Z_]+"|environ.*"[A-Z_]+"|"[A-Z]+(_[A-Z]+)+"' $readers |
-  grep -oE '"[A-Z_]+"' | tr -d '"' | grep -vxE 'LAZY|CUDA_SUCCESS|CUBLAS_STATUS_[A-Z_]+' | sort -u)
+  grep -oE '"[A-Z_]+"' | tr -d '"' | grep -vxE 'LAZY|CUDA_SUCCESS|CUBLAS_STATUS_[A-Z_]+|[A-Z]+_VERSION' | sort -u)
 
 exit $failed

@@ -46,36 +46,47 @@ static inline long long add_product(long long sum, long long a, long long b) {
 }
 template <class C> static inline C add_product(C sum, C a, C b) { return sum + a * b; }
 
-/* A thread computes a few neighbouring columns of a row, so that it reads a row of b in order. */
-template <class Access> static inline void multiply(const weir__matmul_args &args) {
+/* A thread computes a block of the result: a few neighbouring columns, so that it reads a row of b in order, of one or
+ * more rows, which share what it reads of b. Every element is the same sum in the same order, whatever the block. */
+template <class Access, unsigned ROWS, unsigned COLUMNS> static inline void multiply(const weir__matmul_args &args) {
   using C = typename Access::C;
-  u64 row = u64(blockIdx.x) * blockDim.x + threadIdx.x, first = u64(blockIdx.y) * WEIR__MATMUL_COLUMNS;
+  u64 row = (u64(blockIdx.x) * blockDim.x + threadIdx.x) * ROWS, first = u64(blockIdx.y) * COLUMNS;
   if (row >= args.m)
     return;
-  unsigned columns = args.n - first < WEIR__MATMUL_COLUMNS ? unsigned(args.n - first) : WEIR__MATMUL_COLUMNS;
+  unsigned rows = args.m - row < ROWS ? unsigned(args.m - row) : ROWS;
+  unsigned columns = args.n - first < COLUMNS ? unsigned(args.n - first) : COLUMNS;
   for (u64 batch = blockIdx.z; batch < args.batch; batch += gridDim.z) {
     long long a = static_cast<long long>(batch) * args.a_batch + static_cast<long long>(row) * args.a_row;
     long long b = static_cast<long long>(batch) * args.b_batch + static_cast<long long>(first) * args.b_column;
-    C sums[WEIR__MATMUL_COLUMNS] = {};
-    for (u64 k = 0; k < args.k; k++, a += args.a_column, b += args.b_row) {
-      C factor = Access::get(args, args.a, a);
+    C sums[ROWS][COLUMNS] = {};
+    for (u64 k = 0; k < args.k; k++, a += args.a_column, b += args.b_row)
+      for (unsigned i = 0; i < rows; i++) {
+        C factor = Access::get(args, args.a, a + i * args.a_row);
+        for (unsigned j = 0; j < columns; j++)
+          sums[i][j] = add_product(sums[i][j], factor, Access::get(args, args.b, b + j * args.b_column));
+      }
+    for (unsigned i = 0; i < rows; i++)
       for (unsigned j = 0; j < columns; j++)
-        sums[j] = add_product(sums[j], factor, Access::get(args, args.b, b + j * args.b_column));
-    }
-    for (unsigned j = 0; j < columns; j++)
-      Access::put(args, args.out, (batch * args.m + row) * args.n + first + j, sums[j]);
+        Access::put(args, args.out, (batch * args.m + row + i) * args.n + first + j, sums[i][j]);
   }
 }
 
-#define MATMUL(name, access)                                                                                           \
-  extern "C" __global__ void weir_matmul_##name(const weir__matmul_args args) { multiply<access>(args); }              \
+#define MATMUL(name, access, rows, columns)                                                                            \
+  extern "C" __global__ void weir_matmul_##name(const weir__matmul_args args) {                                        \
+    multiply<access, rows, columns>(args);                                                                             \
+  }                                                                                                                    \
   WEIR_KERNEL(weir_matmul_##name)
-MATMUL(float16, plain_access<weir_half>)
-MATMUL(bfloat16, plain_access<weir_bfloat16>)
-MATMUL(float32, plain_access<float>)
-MATMUL(float64, plain_access<double>)
-MATMUL(complex64, plain_access<complex_of<float>>)
-MATMUL(complex128, plain_access<cdouble>)
-MATMUL(integers, integer_access)
+/* The plain kernel, and the blocks that tunable.h chooses from. */
+#define MATMULS(name, access)                                                                                          \
+  MATMUL(name, access, 1, WEIR__MATMUL_COLUMNS)                                                                        \
+  MATMUL(name##_1x32, access, 1, 32)                                                                                   \
+  MATMUL(name##_4x8, access, 4, 8)
+MATMULS(float16, plain_access<weir_half>)
+MATMULS(bfloat16, plain_access<weir_bfloat16>)
+MATMULS(float32, plain_access<float>)
+MATMULS(float64, plain_access<double>)
+MATMULS(complex64, plain_access<complex_of<float>>)
+MATMULS(complex128, plain_access<cdouble>)
+MATMUL(integers, integer_access, 1, WEIR__MATMUL_COLUMNS)
 
 #endif

@@ -1,0 +1,34 @@
+/*
+ * The result file of weir tune: the best settings, with validators that say for what they were found.
+ */
+#ifndef WEIR_CLI_TUNED_H
+#define WEIR_CLI_TUNED_H
+
+#include "offline/predict_json.h"
+
+/* What the result depends on. */
+typedef struct weir_cli_tuned_for {
+  char **files; /* recordings; none are known if there are 0 */
+  int file_count;
+  const char *pytorch; /* the version of PyTorch, NULL if not given */
+  const char *costs;   /* the file of costs, NULL if not given */
+  uint64_t memory;     /* options of the prediction, as given */
+  double fraction;
+  int device;
+} weir_cli_tuned_for;
+
+typedef struct weir_cli_tuned {
+  char conf[WEIR__CONF_TEXT]; /* "" for the defaults */
+  double cost_ns;
+  bool has_moving; /* there is a better one with moving_pages: */
+  char moving[WEIR__CONF_TEXT];
+  double moving_cost_ns;
+} weir_cli_tuned;
+
+/* Both return an exit code, and report what is wrong. */
+int weir_cli_tuned_save(const char *path, const weir_cli_tuned_for *purpose, const weir_cli_tuned *tuned);
+
+/* Refuses a file whose validators differ from those of the purpose and of this machine. */
+int weir_cli_tuned_load(const char *path, const weir_cli_tuned_for *purpose, weir_cli_tuned *tuned);
+
+#endif
