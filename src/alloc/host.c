@@ -148,6 +148,11 @@ static void put_free(weir_host_allocator *host, weir__host_block *block) {
   *bucket = block;
 }
 
+static weir__host_memory memory_of(const weir__host_block *block) {
+  return (weir__host_memory){
+      .pointer = block->pointer, .bytes = block->bytes, .piece = block->piece, .kind = (weir__host_kind)block->kind};
+}
+
 /* Returns blocks that are in no bucket to the driver. Blocks that the driver refuses stay free. Returns the first
  * error. */
 static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_block *blocks) {
@@ -160,7 +165,8 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
     weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
     weir__lock_give(&host->lock);
     int64_t begin = microseconds();
-    weir_cu_result r = weir__host_give(host, block->pointer, block->kind);
+    weir__host_memory memory = memory_of(block);
+    weir_cu_result r = weir__host_give(host, &memory);
     int64_t took = microseconds() - begin;
     weir__lock_take(&host->lock);
     if (!r) {
@@ -222,13 +228,13 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   *settings = host->settings;
   weir__lock_give(&host->lock);
   weir_status status = WEIR_OK;
-  weir__host_kind kind = WEIR__HOST_RESERVED;
   int64_t begin = microseconds();
-  void *memory = weir__host_reserved(host, settings, bytes);
-  if (!memory) {
-    weir_cu_result r = weir__host_get(host, settings, bytes, &memory, &kind);
+  weir__host_memory memory = {
+      .pointer = weir__host_reserved(host, settings, bytes), .bytes = bytes, .kind = WEIR__HOST_RESERVED};
+  if (!memory.pointer) {
+    weir_cu_result r = weir__host_get(host, settings, bytes, &memory);
     if (r == WEIR_CU_OUT_OF_MEMORY && !weir_host_empty_cache(host))
-      r = weir__host_get(host, settings, bytes, &memory, &kind);
+      r = weir__host_get(host, settings, bytes, &memory);
     if (r) {
       status = out_of_memory(who, host, r, bytes);
       goto free_settings;
@@ -238,9 +244,12 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   weir__lock_take(&host->lock);
   weir__host_block *block = weir__slab_take(&host->block_slab, sizeof *block);
   if (block) {
-    *block =
-        (weir__host_block){.pointer = memory, .bytes = bytes, .state = WEIR__HOST_ALLOCATED, .kind = (uint8_t)kind};
-    if (!weir__rangemap_insert(&host->blocks, (uint64_t)memory, bytes, block)) {
+    *block = (weir__host_block){.pointer = memory.pointer,
+                                .bytes = bytes,
+                                .piece = memory.piece,
+                                .state = WEIR__HOST_ALLOCATED,
+                                .kind = (uint8_t)memory.kind};
+    if (!weir__rangemap_insert(&host->blocks, (uint64_t)memory.pointer, bytes, block)) {
       weir__slab_give(&host->block_slab, block, sizeof *block);
       block = NULL;
     }
@@ -248,15 +257,15 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   if (block) {
     count_held(host, block, 1);
     count_active(host, block, 1);
-    host->stats.num_host_alloc += kind != WEIR__HOST_RESERVED;
-    if (kind != WEIR__HOST_RESERVED)
+    host->stats.num_host_alloc += memory.kind != WEIR__HOST_RESERVED;
+    if (memory.kind != WEIR__HOST_RESERVED)
       add_time(&host->stats.host_alloc_time, took);
-    *pointer = memory;
+    *pointer = memory.pointer;
   } else
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__lock_give(&host->lock);
-  if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
-    weir__host_give(host, memory, kind);
+  if (status && memory.kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
+    weir__host_give(host, &memory);
 
 free_settings:
   free(settings);
@@ -480,11 +489,12 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   uint64_t address;
   while ((block = weir__rangemap_at_or_after(&host->blocks, 0, &address, NULL))) {
     weir__rangemap_remove(&host->blocks, address);
-    if (block->kind != WEIR__HOST_RESERVED)
-      weir__host_give(host, block->pointer, block->kind);
+    weir__host_memory memory = memory_of(block);
+    if (memory.kind != WEIR__HOST_RESERVED)
+      weir__host_give(host, &memory);
   }
-  if (host->reserve)
-    weir__host_give(host, host->reserve, host->reserve_kind);
+  if (host->reserve.pointer)
+    weir__host_give(host, &host->reserve);
   for (int i = 0; i < host->device_count; i++)
     if (host->devices[i].context)
       driver->DevicePrimaryCtxRelease(driver, i);
