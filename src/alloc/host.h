@@ -17,14 +17,14 @@
 
 #include "alloc/event_queue.h"
 #include "alloc/settings.h"
-#include "base/lock.h"
+#include "base/biased_lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
 #include "base/thread.h"
 #include "driver/client.h"
 #include "weir/host.h"
 
-enum { WEIR__HOST_BUCKETS = 64, WEIR__HOST_UNIT = 4096 };
+enum { WEIR__HOST_BUCKETS = 64, WEIR__HOST_UNIT = 4096, WEIR__HOST_RECENT = 64 };
 
 /* A stream that uses a block. */
 typedef struct weir__host_use weir__host_use;
@@ -80,10 +80,13 @@ struct weir_host_allocator {
   weir__host_device *devices;
   weir__mutex context_lock;
 
-  weir__lock lock; /* guards everything down to the statistics */
+  weir__biased_lock lock; /* guards everything down to the statistics */
   weir__settings settings;
   weir__rangemap blocks;                      /* all blocks by address */
   weir__host_block *free[WEIR__HOST_BUCKETS]; /* by the rounded-up logarithm of the size; most recently freed first */
+  /* Blocks that were allocated last, by a hash of their addresses: a free need not search `blocks`. Entries are
+   * removed with their blocks. */
+  weir__host_block *recent[WEIR__HOST_RECENT];
   weir__slab block_slab, use_slab;
   weir_host_stats stats;
 
