@@ -141,7 +141,7 @@ static void check_expandable(lint *l) {
     add(l, NOTHING, "expandable_segments_reserve_by_class: without expandable_segments:True nothing is reserved");
 }
 
-static void check_moving(lint *l) {
+static void check_weirs_own(lint *l) {
   static const char *const needing[] = {"moving_pages_max_aliases", "moving_pages_completed_only",
                                         "moving_pages_across_streams", "moving_pages_min_capability"};
   for (size_t i = 0; i < WEIR_COUNT_OF(needing) && !l->settings.moving_pages; i++)
@@ -151,6 +151,12 @@ static void check_moving(lint *l) {
     add(l, NOTE,
         "moving_pages: only Weir's allocator knows it, and PyTorch's own rejects the whole text: set it in "
         "WEIR_ALLOC_CONF");
+  static const char *const pinned[] = {"pinned_register_min_mb", "pinned_register_piece_mb"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(pinned); i++)
+    if (has_key(l, pinned[i]))
+      add(l, NOTE,
+          "%s: only Weir's allocator knows it, and PyTorch's own rejects the whole text: set it in WEIR_ALLOC_CONF",
+          pinned[i]);
 }
 
 static void check_limit(lint *l) {
@@ -194,7 +200,9 @@ static void check_split(lint *l) {
 static void check_pinned(lint *l) {
   const weir__settings *s = &l->settings;
   if (s->pinned_num_register_threads > 1 && !s->pinned_use_host_register)
-    add(l, NOTHING, "pinned_num_register_threads: without pinned_use_cuda_host_register:True nothing is registered");
+    add(l, NOTHING,
+        "pinned_num_register_threads: without pinned_use_cuda_host_register:True nothing is registered "
+        "below pinned_register_min_mb");
   if (s->pinned_max_cached_size != UINT64_MAX && s->pinned_max_round_threshold != UINT64_MAX &&
       s->pinned_max_round_threshold > s->pinned_max_cached_size)
     add(l, NOTHING, "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb, and the smaller of them counts");
@@ -225,7 +233,7 @@ static void check(lint *l) {
     add(l, NOTHING, "all of it is the default");
   check_backend(l);
   check_expandable(l);
-  check_moving(l);
+  check_weirs_own(l);
   check_limit(l);
   check_split(l);
   check_pinned(l);

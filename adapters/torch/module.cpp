@@ -8,6 +8,7 @@
 #include <string>
 
 #include "allocator.h"
+#include "pinned.h"
 #include "profiler.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -48,6 +49,39 @@ EXPORT const char *weir_torch_install(void) {
 
 EXPORT int weir_torch_is_installed(void) {
   return cca::get() == static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());
+}
+
+// The same for pinned host memory.
+EXPORT const char *weir_torch_install_pinned(void) {
+#if WEIR_TORCH_2_11
+  try {
+    weir_torch::the_pinned_allocator().install();
+    return nullptr;
+  } catch (const std::exception &error) {
+    problem = error.what();
+    return problem.c_str();
+  }
+#else
+  problem = "pinned memory needs PyTorch 2.11 or later, but this is " TORCH_VERSION;
+  return problem.c_str();
+#endif
+}
+
+EXPORT int weir_torch_pinned_is_installed(void) {
+#if WEIR_TORCH_2_11
+  return weir_torch::the_pinned_allocator().is_installed();
+#else
+  return 0;
+#endif
+}
+
+// As an at::HostAllocator, installed or not, for comparisons in one process; NULL if PyTorch is too old.
+EXPORT void *weir_torch_as_host_allocator(void) {
+#if WEIR_TORCH_2_11
+  return static_cast<at::HostAllocator *>(&weir_torch::the_pinned_allocator());
+#else
+  return nullptr;
+#endif
 }
 
 // The underlying weir_allocator, for direct calls of Weir's functions; NULL before CUDA is initialized.

@@ -13,6 +13,7 @@
 #include "memory.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "weir/adapter.h"
@@ -268,26 +269,38 @@ static bool probe_pointer(PyTypeObject *pointer_type, PyTypeObject *memory_type)
 }
 
 /* Finds a function that a Cython module exports. Its signature is the name of the capsule. Returns false if there is
- * none, without an exception. */
-static bool find_function(PyObject *module, const char *name, const char *signature, void *function) {
+ * none, without an exception; `found` is then the signature that it has. */
+static bool find_function(PyObject *module, const char *name, const char *signature, void *function,
+                          const char **found) {
   PyObject *table = PyObject_GetAttrString(module, "__pyx_capi__");
   PyObject *capsule = table && PyDict_Check(table) ? PyDict_GetItemString(table, name) : NULL;
-  void *found = capsule && PyCapsule_IsValid(capsule, signature) ? PyCapsule_GetPointer(capsule, signature) : NULL;
+  bool is_capsule = capsule && PyCapsule_CheckExact(capsule);
+  void *address = is_capsule && PyCapsule_IsValid(capsule, signature) ? PyCapsule_GetPointer(capsule, signature) : NULL;
+  const char *actual = is_capsule ? PyCapsule_GetName(capsule) : NULL;
+  *found = actual ? actual : "nothing"; /* the text lives as long as the module */
   Py_XDECREF(table);
   PyErr_Clear();
-  if (found)
-    memcpy(function, &found, sizeof found);
-  return found != NULL;
+  if (address)
+    memcpy(function, &address, sizeof address);
+  return address != NULL;
 }
 
-/* Returns what about this CuPy is not as expected; NULL if everything is. */
+/* Returns what about this CuPy is not as expected, valid until the next call with the GIL; NULL if everything is. */
 static const char *find_functions(cupy_allocator *self, PyObject *device_module, PyObject *stream_module) {
-  if (!find_function(device_module, "get_device_id", "int (int __pyx_skip_dispatch)", &self->get_device))
-    return "cupy.cuda.device does not export int get_device_id()";
-  if (!find_function(stream_module, "get_stream_ptr", "intptr_t (int)", &self->get_stream_of) &&
-      !find_function(stream_module, "get_current_stream_ptr", "intptr_t (void)", &self->get_stream))
-    return "cupy_backends.cuda.stream does not export intptr_t get_stream_ptr(int)";
-  return NULL;
+  static char text[256];
+  static const char device[] = "int (int __pyx_skip_dispatch)", stream_of[] = "intptr_t (int)",
+                    stream[] = "intptr_t (void)";
+  const char *found, *found_of;
+  if (!find_function(device_module, "get_device_id", device, &self->get_device, &found)) {
+    snprintf(text, sizeof text, "cupy.cuda.device: expected get_device_id as '%s', found %s", device, found);
+    return text;
+  }
+  if (find_function(stream_module, "get_stream_ptr", stream_of, &self->get_stream_of, &found_of) ||
+      find_function(stream_module, "get_current_stream_ptr", stream, &self->get_stream, &found))
+    return NULL;
+  snprintf(text, sizeof text, "cupy_backends.cuda.stream: expected get_stream_ptr as '%s', found %s", stream_of,
+           found_of);
+  return text;
 }
 
 static const char *check_classes(cupy_allocator *self, PyObject *base, PyObject *pointer) {

@@ -34,11 +34,11 @@ weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
   weir__settings *changed = malloc(sizeof *changed);
   if (!changed)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   weir_status status = weir__settings_parse(&host->settings, conf, changed);
   if (!status)
     host->settings = *changed;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   if (status)
     weir__fail(status, "%s: %s", __func__, weir_last_error());
   else
@@ -82,9 +82,9 @@ weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stat
   CHECK(host);
   if (!stats || stats->size < sizeof stats->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   weir_host_stats now = host->stats;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   now.size = stats->size;
   weir__copy_sized(stats, stats->size, &now, sizeof now);
   return WEIR_OK;
@@ -99,21 +99,21 @@ static void for_each_stat(weir_host_stats *stats, void (*change)(weir_stat *)) {
 
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
   CHECK(host);
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   for_each_stat(&host->stats, weir__stat_reset_peak);
   host->stats.host_alloc_time.max = host->stats.host_alloc_time.min = 0;
   host->stats.host_free_time.max = host->stats.host_free_time.min = 0;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   return WEIR_OK;
 }
 
 weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
   CHECK(host);
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   for_each_stat(&host->stats, weir__stat_reset_accumulated);
   host->stats.num_host_alloc = host->stats.num_host_free = 0;
   host->stats.host_alloc_time = host->stats.host_free_time = (weir_host_time){0};
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   return WEIR_OK;
 }
 
@@ -129,6 +129,18 @@ static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
 }
 
 /* ---- Blocks ---- */
+
+/* Where a block that begins at the address is in `recent`. */
+static inline weir__host_block **recent_place(weir_host_allocator *host, const void *pointer) {
+  return &host->recent[(uintptr_t)pointer * 0x9e3779b97f4a7c15u >> 58];
+}
+
+/* `lock` is held. */
+static void forget_recent(weir_host_allocator *host, const weir__host_block *block) {
+  weir__host_block **place = recent_place(host, block->pointer);
+  if (*place == block)
+    *place = NULL;
+}
 
 /* The first block of a bucket that is large enough; sizes differ because some were not rounded. `lock` is held. */
 static weir__host_block *take_free(weir_host_allocator *host, uint64_t bytes) {
@@ -148,6 +160,11 @@ static void put_free(weir_host_allocator *host, weir__host_block *block) {
   *bucket = block;
 }
 
+static weir__host_memory memory_of(const weir__host_block *block) {
+  return (weir__host_memory){
+      .pointer = block->pointer, .bytes = block->bytes, .piece = block->piece, .kind = (weir__host_kind)block->kind};
+}
+
 /* Returns blocks that are in no bucket to the driver. Blocks that the driver refuses stay free. Returns the first
  * error. */
 static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_block *blocks) {
@@ -156,13 +173,15 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
     weir__host_block *block = blocks;
     blocks = block->next;
     /* The address is removed first: once the driver has the memory, another thread may get the same address. */
-    weir__lock_take(&host->lock);
+    weir__biased_take(&host->lock);
     weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
-    weir__lock_give(&host->lock);
+    forget_recent(host, block);
+    weir__biased_give(&host->lock);
     int64_t begin = microseconds();
-    weir_cu_result r = weir__host_give(host, block->pointer, block->kind);
+    weir__host_memory memory = memory_of(block);
+    weir_cu_result r = weir__host_give(host, &memory);
     int64_t took = microseconds() - begin;
-    weir__lock_take(&host->lock);
+    weir__biased_take(&host->lock);
     if (!r) {
       count_held(host, block, -1);
       host->stats.num_host_free++;
@@ -172,7 +191,7 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
       put_free(host, block);
     else
       block->state = WEIR__HOST_KEPT; /* the driver still has the memory, but it can no longer be found */
-    weir__lock_give(&host->lock);
+    weir__biased_give(&host->lock);
     if (r && !first)
       first = r;
   }
@@ -192,9 +211,9 @@ static weir__host_block *release_block(weir_host_allocator *host, weir__host_blo
 }
 
 void weir__host_block_done(weir_host_allocator *host, weir__host_block *block) {
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   block = release_block(host, block);
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   return_to_driver(host, block);
 }
 
@@ -204,9 +223,9 @@ static weir_status out_of_memory(const char *who, weir_host_allocator *host, wei
   char text[3][32];
   if (r != WEIR_CU_OUT_OF_MEMORY)
     return weir__driver_status(host->driver, r, who, "cuMemHostAlloc");
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   weir_host_stats stats = host->stats;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   return weir__fail_result(WEIR_ERROR_HOST_OUT_OF_MEMORY, r,
                            "%s: no pinned host memory. Tried to allocate %s; %s are held, of which %s are in use", who,
                            weir__format_bytes_as_pytorch(bytes, text[0]),
@@ -218,29 +237,32 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   weir__settings *settings = malloc(sizeof *settings);
   if (!settings)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   *settings = host->settings;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   weir_status status = WEIR_OK;
-  weir__host_kind kind = WEIR__HOST_RESERVED;
   int64_t begin = microseconds();
-  void *memory = weir__host_reserved(host, settings, bytes);
-  if (!memory) {
-    weir_cu_result r = weir__host_get(host, settings, bytes, &memory, &kind);
+  weir__host_memory memory = {
+      .pointer = weir__host_reserved(host, settings, bytes), .bytes = bytes, .kind = WEIR__HOST_RESERVED};
+  if (!memory.pointer) {
+    weir_cu_result r = weir__host_get(host, settings, bytes, &memory);
     if (r == WEIR_CU_OUT_OF_MEMORY && !weir_host_empty_cache(host))
-      r = weir__host_get(host, settings, bytes, &memory, &kind);
+      r = weir__host_get(host, settings, bytes, &memory);
     if (r) {
       status = out_of_memory(who, host, r, bytes);
       goto free_settings;
     }
   }
   int64_t took = microseconds() - begin;
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   weir__host_block *block = weir__slab_take(&host->block_slab, sizeof *block);
   if (block) {
-    *block =
-        (weir__host_block){.pointer = memory, .bytes = bytes, .state = WEIR__HOST_ALLOCATED, .kind = (uint8_t)kind};
-    if (!weir__rangemap_insert(&host->blocks, (uint64_t)memory, bytes, block)) {
+    *block = (weir__host_block){.pointer = memory.pointer,
+                                .bytes = bytes,
+                                .piece = memory.piece,
+                                .state = WEIR__HOST_ALLOCATED,
+                                .kind = (uint8_t)memory.kind};
+    if (!weir__rangemap_insert(&host->blocks, (uint64_t)memory.pointer, bytes, block)) {
       weir__slab_give(&host->block_slab, block, sizeof *block);
       block = NULL;
     }
@@ -248,15 +270,15 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   if (block) {
     count_held(host, block, 1);
     count_active(host, block, 1);
-    host->stats.num_host_alloc += kind != WEIR__HOST_RESERVED;
-    if (kind != WEIR__HOST_RESERVED)
+    host->stats.num_host_alloc += memory.kind != WEIR__HOST_RESERVED;
+    if (memory.kind != WEIR__HOST_RESERVED)
       add_time(&host->stats.host_alloc_time, took);
-    *pointer = memory;
+    *pointer = memory.pointer;
   } else
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
-  weir__lock_give(&host->lock);
-  if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
-    weir__host_give(host, memory, kind);
+  weir__biased_give(&host->lock);
+  if (status && memory.kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
+    weir__host_give(host, &memory);
 
 free_settings:
   free(settings);
@@ -275,15 +297,16 @@ weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **po
   if (__builtin_expect(atomic_load_explicit(&host->pending, memory_order_relaxed) != 0, 0) &&
       !atomic_load(&host->has_thread))
     weir__host_poll(host, false);
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   uint64_t size = round_up(&host->settings, bytes);
   weir__host_block *block = take_free(host, size);
   if (block) {
     block->state = WEIR__HOST_ALLOCATED;
+    *recent_place(host, block->pointer) = block;
     count_active(host, block, 1);
     *pointer = block->pointer;
   }
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   return block ? WEIR_OK : alloc_new(__func__, host, size, pointer);
 }
 
@@ -300,15 +323,22 @@ static weir__host_block *find(const weir_host_allocator *host, const void *point
   return block && block->state == WEIR__HOST_ALLOCATED && (!exact || block->pointer == pointer) ? block : NULL;
 }
 
+static inline weir__host_block *find_to_free(weir_host_allocator *host, const void *pointer) {
+  weir__host_block *block = *recent_place(host, pointer);
+  return __builtin_expect(block && block->pointer == pointer && block->state == WEIR__HOST_ALLOCATED, 1)
+             ? block
+             : find(host, pointer, true);
+}
+
 weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
   CHECK(host);
   if (!pointer)
     return WEIR_OK;
   weir__host_block *uncached = NULL, *waiting = NULL;
-  weir__lock_take(&host->lock);
-  weir__host_block *block = find(host, pointer, true);
+  weir__biased_take(&host->lock);
+  weir__host_block *block = find_to_free(host, pointer);
   if (!block) {
-    weir__lock_give(&host->lock);
+    weir__biased_give(&host->lock);
     return no_block(__func__, pointer);
   }
   if (__builtin_expect(!block->uses && !block->captured, 1))
@@ -320,7 +350,7 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
     waiting = block;
   }
   bool catches = host->settings.pinned_free_catch_all;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   if (waiting)
     weir__host_free_later(host, waiting);
   if (!uncached)
@@ -368,7 +398,7 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
   if (r)
     return weir__driver_status(host->driver, r, __func__, "cuStreamIsCapturing");
   weir_status status = WEIR_OK;
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   weir__host_block *block = find(host, pointer, false);
   if (!block)
     status = no_block(__func__, pointer);
@@ -376,16 +406,16 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
     block->captured = true;
   else if (!add_use(host, block, device, stream))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   return status;
 }
 
 weir_status weir_host_owns(weir_host_allocator *host, const void *pointer, int *owns) {
   CHECK(host);
   WEIR__CHECK_ARGUMENT(owns);
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   *owns = find(host, pointer, false) != NULL;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   return WEIR_OK;
 }
 
@@ -394,7 +424,7 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
   if (atomic_load(&host->pending))
     weir__host_poll(host, true);
   weir__host_block *blocks = NULL;
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   for (int i = 0; i < WEIR__HOST_BUCKETS; i++)
     for (weir__host_block **at = &host->free[i]; *at;) {
       weir__host_block *block = *at;
@@ -407,7 +437,7 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
       blocks = block;
     }
   bool catches = host->settings.pinned_free_catch_all;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   weir_cu_result r = return_to_driver(host, blocks);
   return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
 }
@@ -443,6 +473,7 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
     goto free_made;
   }
   made->driver = driver;
+  weir__biased_prepare();
   check_thresholds(&made->settings);
   weir__mutex_init(&made->context_lock);
   weir__mutex_init(&made->reserve_lock);
@@ -480,11 +511,12 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   uint64_t address;
   while ((block = weir__rangemap_at_or_after(&host->blocks, 0, &address, NULL))) {
     weir__rangemap_remove(&host->blocks, address);
-    if (block->kind != WEIR__HOST_RESERVED)
-      weir__host_give(host, block->pointer, block->kind);
+    weir__host_memory memory = memory_of(block);
+    if (memory.kind != WEIR__HOST_RESERVED)
+      weir__host_give(host, &memory);
   }
-  if (host->reserve)
-    weir__host_give(host, host->reserve, host->reserve_kind);
+  if (host->reserve.pointer)
+    weir__host_give(host, &host->reserve);
   for (int i = 0; i < host->device_count; i++)
     if (host->devices[i].context)
       driver->DevicePrimaryCtxRelease(driver, i);

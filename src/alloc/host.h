@@ -17,14 +17,14 @@
 
 #include "alloc/event_queue.h"
 #include "alloc/settings.h"
-#include "base/lock.h"
+#include "base/biased_lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
 #include "base/thread.h"
 #include "driver/client.h"
 #include "weir/host.h"
 
-enum { WEIR__HOST_BUCKETS = 64, WEIR__HOST_UNIT = 4096 };
+enum { WEIR__HOST_BUCKETS = 64, WEIR__HOST_UNIT = 4096, WEIR__HOST_RECENT = 64 };
 
 /* A stream that uses a block. */
 typedef struct weir__host_use weir__host_use;
@@ -48,13 +48,22 @@ typedef enum weir__host_kind {
   WEIR__HOST_RESERVED    /* a part of the reserve, which is kept until the end */
 } weir__host_kind;
 
+/* Memory as it was obtained. */
+typedef struct weir__host_memory {
+  void *pointer; /* NULL if there is none */
+  uint64_t bytes;
+  uint64_t piece; /* the size of its registrations if it has several, otherwise 0 */
+  weir__host_kind kind;
+} weir__host_memory;
+
 typedef struct weir__host_block weir__host_block;
 struct weir__host_block {
   void *pointer;
   uint64_t bytes;
-  uint8_t state; /* weir__host_state; this and the following are guarded by `lock` */
-  uint8_t kind;  /* weir__host_kind */
-  bool captured; /* a use was recorded by a capturing stream */
+  uint64_t piece; /* as in weir__host_memory */
+  uint8_t state;  /* weir__host_state; this and the following are guarded by `lock` */
+  uint8_t kind;   /* weir__host_kind */
+  bool captured;  /* a use was recorded by a capturing stream */
   weir__host_use *uses;
   weir__host_block *next; /* in a list of free blocks, of blocks to return, or of deferred blocks */
   unsigned events;        /* that it waits for; guarded by events_lock */
@@ -71,17 +80,19 @@ struct weir_host_allocator {
   weir__host_device *devices;
   weir__mutex context_lock;
 
-  weir__lock lock; /* guards everything down to the statistics */
+  weir__biased_lock lock; /* guards everything down to the statistics */
   weir__settings settings;
   weir__rangemap blocks;                      /* all blocks by address */
   weir__host_block *free[WEIR__HOST_BUCKETS]; /* by the rounded-up logarithm of the size; most recently freed first */
+  /* Blocks that were allocated last, by a hash of their addresses: a free need not search `blocks`. Entries are
+   * removed with their blocks. */
+  weir__host_block *recent[WEIR__HOST_RECENT];
   weir__slab block_slab, use_slab;
   weir_host_stats stats;
 
-  weir__mutex reserve_lock; /* guards the reserve */
-  char *reserve;            /* NULL if there is none, or until it is allocated */
-  uint64_t reserve_bytes, reserve_used;
-  weir__host_kind reserve_kind;
+  weir__mutex reserve_lock;  /* guards the reserve */
+  weir__host_memory reserve; /* empty if there is none, or until it is allocated */
+  uint64_t reserve_used;
 
   atomic_size_t pending;      /* events and deferred blocks */
   weir__mutex events_lock;    /* guards the following */
@@ -112,9 +123,9 @@ void weir__host_events_end(weir_host_allocator *host);
 /* ---- Memory (host_memory.c). No lock is held ---- */
 
 /* Obtains memory for a block from the driver. */
-weir_cu_result weir__host_get(weir_host_allocator *host, const weir__settings *settings, uint64_t bytes, void **pointer,
-                              weir__host_kind *kind);
-weir_cu_result weir__host_give(weir_host_allocator *host, void *pointer, weir__host_kind kind);
+weir_cu_result weir__host_get(weir_host_allocator *host, const weir__settings *settings, uint64_t bytes,
+                              weir__host_memory *memory);
+weir_cu_result weir__host_give(weir_host_allocator *host, const weir__host_memory *memory);
 
 /* Cuts memory from the reserve, which is allocated on first use. NULL if there is no reserve, or if it is used up. */
 void *weir__host_reserved(weir_host_allocator *host, const weir__settings *settings, uint64_t bytes);

@@ -32,9 +32,9 @@ static void *poller(void *argument) {
 
 /* Wakes the thread, or starts it. If it cannot be started, allocations poll. */
 static void wake_poller(weir_host_allocator *host) {
-  weir__lock_take(&host->lock);
+  weir__biased_take(&host->lock);
   bool wanted = host->settings.pinned_use_background_threads;
-  weir__lock_give(&host->lock);
+  weir__biased_give(&host->lock);
   if (atomic_load(&host->has_thread))
     weir__cond_signal(&host->thread_wakeup);
   else if (wanted)
@@ -73,9 +73,9 @@ static void insert_events(weir_host_allocator *host, weir__host_block *block) {
   for (weir__host_use *use = block->uses, *next; use; use = next) {
     next = use->next;
     if (wait_for_use(host, block, use)) {
-      weir__lock_take(&host->lock);
+      weir__biased_take(&host->lock);
       weir__slab_give(&host->use_slab, use, sizeof *use);
-      weir__lock_give(&host->lock);
+      weir__biased_give(&host->lock);
     } else {
       use->next = left;
       left = use;

@@ -87,6 +87,14 @@ const struct weir__option weir__options[OPTIONS] = {
     OPTION(PINNED_NUM_REGISTER_THREADS, "pinned_num_register_threads", POWER, pinned_num_register_threads,
            .preset.number = 1, .least.number = 1, .most.number = 128,
            .help = "The number of threads that touch memory before it is registered."),
+    OPTION(PINNED_REGISTER_MIN_SIZE, "pinned_register_min_mb", MIB, pinned_register_min_size, .preset.number = 1024,
+           .most.number = MAX_MIB,
+           .help = "Pinned memory of this size and more is touched by several threads and then registered, so that "
+                   "driver calls of other threads do not wait while the system provides the memory."),
+    OPTION(PINNED_REGISTER_PIECE_SIZE, "pinned_register_piece_mb", MIB, pinned_register_piece_size, .least.number = 2,
+           .most.number = MAX_MIB, .unset = "off",
+           .help = "Such memory is registered in pieces of this size, and driver calls of other threads wait for one "
+                   "piece at most. Copies and fills of Weir may cross pieces, those of other libraries may not."),
     OPTION(PINNED_USE_BACKGROUND_THREADS, "pinned_use_background_threads", FLAG, pinned_use_background_threads,
            .help = "A background thread polls for pinned memory that streams no longer use."),
     OPTION(PINNED_RESERVE_SEGMENT_SIZE, "pinned_reserve_segment_size_mb", MIB, pinned_reserve_segment_size,
@@ -209,7 +217,7 @@ static weir_status refuse_value(const struct parser *parser, const char *at, con
 
 static weir_status refuse_args(const struct parser *parser, const char *at, bool allowed, const char *format,
                                va_list args) {
-  char why[800], what[256] = "";
+  char why[1100], what[256] = "";
   weir__format_text(why, sizeof why, format, args);
   if (allowed) {
     struct weir__writer writer = {.text = what, .size = sizeof what};
@@ -594,7 +602,7 @@ static weir_status refuse_key(const struct parser *parser, struct word word) {
     }
   }
   if (nearest == NULL) {
-    char keys[700] = "";
+    char keys[1000] = "";
     struct weir__writer writer = {.text = keys, .size = sizeof keys};
     for (size_t i = 0; i < OPTIONS; i++)
       weir__writer_put(&writer, "%s%s", i ? ", " : "", weir__options[i].name);

@@ -57,6 +57,8 @@ struct weir__settings {
   bool pinned_use_background_threads;
   bool pinned_free_catch_all;
   uint64_t pinned_num_register_threads;
+  uint64_t pinned_register_min_size;    /* UINT64_MAX if no size is registered for its size */
+  uint64_t pinned_register_piece_size;  /* 0 for one registration */
   uint64_t pinned_reserve_segment_size; /* 0 if there is none */
   uint64_t pinned_max_round_threshold;  /* UINT64_MAX if unlimited */
   uint64_t pinned_max_cached_size;      /* UINT64_MAX if unlimited */

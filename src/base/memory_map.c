@@ -55,6 +55,26 @@ void *weir__map_grow(void *memory, size_t old_bytes, size_t bytes) {
   return on_large_pages(checked(mremap(memory, old_bytes, bytes, MREMAP_MAYMOVE)), bytes);
 }
 
+void *weir__map_aligned_memory(size_t bytes, size_t alignment) {
+  void *memory = weir__map_reserve(bytes, alignment);
+  if (!memory || weir__map_commit(memory, bytes))
+    return on_large_pages(memory, bytes);
+  munmap(memory, bytes);
+  return NULL;
+}
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+bool weir__map_populate(void *at, size_t bytes) {
+  int result;
+  do
+    result = madvise(at, bytes, MADV_POPULATE_WRITE);
+  while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
 const void *weir__map_file(int descriptor, size_t bytes) {
   return checked(mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0));
 }
@@ -132,6 +152,18 @@ bool weir__map_discard(void *at, size_t bytes) {
 }
 
 void *weir__map_memory(size_t bytes) { return calloc(1, bytes); }
+
+void *weir__map_aligned_memory(size_t bytes, size_t alignment) {
+  void *memory = weir__map_reserve(bytes, alignment);
+  if (memory)
+    memset(memory, 0, bytes);
+  return memory;
+}
+
+bool weir__map_populate(void *at, size_t bytes) {
+  (void)at, (void)bytes;
+  return true;
+}
 
 void *weir__map_grow(void *memory, size_t old_bytes, size_t bytes) {
   char *grown = realloc(memory, bytes);

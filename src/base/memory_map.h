@@ -32,6 +32,12 @@ size_t weir__map_page_size(void);
 void *weir__map_memory(size_t bytes);
 void *weir__map_grow(void *memory, size_t old_bytes, size_t bytes);
 
+/* Memory at a multiple of `alignment`, a power of two, on large pages where the system has them. */
+void *weir__map_aligned_memory(size_t bytes, size_t alignment);
+
+/* Backs whole pages with memory now and keeps their contents; false if the system cannot, or is out of memory. */
+bool weir__map_populate(void *at, size_t bytes);
+
 /* A file's first bytes, to be read. */
 const void *weir__map_file(int descriptor, size_t bytes);
 

@@ -115,6 +115,37 @@ void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
 
 void weir__futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
+/* Reads the number after `name`, or the first one with an empty name; false if there is none ("max" is none). */
+static bool read_number(const char *path, const char *name, uint64_t *number) {
+  char line[256];
+  unsigned long long value;
+  bool found = false;
+  FILE *file = fopen(path, "re");
+  while (file && !found && fgets(line, sizeof line, file))
+    found = strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), "%llu", &value) == 1;
+  if (file)
+    fclose(file);
+  if (found)
+    *number = value;
+  return found;
+}
+
+uint64_t weir__memory_available(void) {
+  static const struct {
+    const char *limit, *usage; /* of the control groups of the container, in both of their versions */
+  } groups[] = {{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+                {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
+  uint64_t available = UINT64_MAX, limit, usage;
+  if (read_number("/proc/meminfo", "MemAvailable:", &available))
+    available *= 1024;
+  for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+    if (read_number(groups[i].limit, "", &limit) && read_number(groups[i].usage, "", &usage)) {
+      uint64_t left = limit > usage ? limit - usage : 0;
+      available = left < available ? left : available;
+    }
+  return available;
+}
+
 bool weir__random_bytes(void *bytes, size_t size) { return getrandom(bytes, size, GRND_NONBLOCK) == (ssize_t)size; }
 
 const char *weir__secure_getenv(const char *name) { return secure_getenv(name); }
@@ -177,6 +208,8 @@ int weir__process_open_file(int process, int number, const char *name) {
 bool weir__descriptors_raise_limit(void) { return false; }
 
 size_t weir__descriptors_limit(void) { return 0; }
+
+uint64_t weir__memory_available(void) { return UINT64_MAX; }
 
 bool weir__random_bytes(void *bytes, size_t size) { return getentropy(bytes, size) == 0; }
 

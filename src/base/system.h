@@ -42,6 +42,10 @@ size_t weir__descriptors_limit(void);
 void weir__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t ns);
 void weir__futex_wake(_Atomic uint32_t *word);
 
+/* The bytes that the process could still use without swapping, by the system's estimate and the limit of its container;
+ * UINT64_MAX if unknown. */
+uint64_t weir__memory_available(void);
+
 /* Fills memory with random bytes of the system, without waiting for them; false, with errno set, if it has none yet. */
 bool weir__random_bytes(void *bytes, size_t size);
 

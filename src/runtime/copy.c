@@ -5,6 +5,7 @@
 
 #include <limits.h>
 
+#include "driver/pieces.h"
 #include "runtime/runtime.h"
 
 static weir_cu_deviceptr address_of(const void *pointer) { return (weir_cu_deviceptr)(uintptr_t)pointer; }
@@ -39,8 +40,8 @@ static weir_status copy_between(const char *caller, void *to, int to_device, con
       caller, driver, MemcpyPeerAsync(driver, address_of(to), to_context, address_of(from), from_context, bytes, raw));
 }
 
-/* The device of the stream must have been entered. */
-static weir_status copy(const char *caller, void *to, const void *from, size_t bytes, weir_cu_stream raw) {
+/* One copy of the driver. */
+static weir_status copy_piece(const char *caller, void *to, const void *from, size_t bytes, weir_cu_stream raw) {
   weir_driver *driver = weir__rt.driver;
   if (weir__rt.device_count > 1) {
     int to_device = device_of(to);
@@ -49,6 +50,19 @@ static weir_status copy(const char *caller, void *to, const void *from, size_t b
       return copy_between(caller, to, to_device, from, from_device, bytes, raw);
   }
   return WEIR__CALL_FOR(caller, driver, MemcpyAsync(driver, address_of(to), address_of(from), bytes, raw));
+}
+
+/* The device of the stream must have been entered. */
+static weir_status copy(const char *caller, void *to, const void *from, size_t bytes, weir_cu_stream raw) {
+  weir_status status = WEIR_OK;
+  while (!status && bytes > 0) {
+    size_t run = weir__pieces_run(to, weir__pieces_run(from, bytes));
+    status = copy_piece(caller, to, from, run, raw);
+    to = (char *)to + run;
+    from = (const char *)from + run;
+    bytes -= run;
+  }
+  return status;
 }
 
 static weir_status check_pointers(const char *caller, const void *to, const void *from, size_t bytes) {
@@ -113,8 +127,12 @@ weir_status weir_fill_async(void *to, uint8_t value, size_t bytes, weir_stream s
   if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
-  if (bytes > 0)
-    status = WEIR__CALL(driver, MemsetD8Async(driver, address_of(to), value, bytes, raw));
+  while (!status && bytes > 0) {
+    size_t run = weir__pieces_run(to, bytes);
+    status = WEIR__CALL(driver, MemsetD8Async(driver, address_of(to), value, run, raw));
+    to = (char *)to + run;
+    bytes -= run;
+  }
   weir__leave_device(&guard);
   return status;
 }
@@ -132,8 +150,12 @@ weir_status weir_fill32_async(void *to, uint32_t value, size_t words, weir_strea
   if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
-  if (words > 0)
-    status = WEIR__CALL(driver, MemsetD32Async(driver, address_of(to), value, words, raw));
+  while (!status && words > 0) {
+    size_t run = weir__pieces_run(to, words * 4) / 4; /* seams are at multiples of the page size */
+    status = WEIR__CALL(driver, MemsetD32Async(driver, address_of(to), value, run, raw));
+    to = (char *)to + run * 4;
+    words -= run;
+  }
   weir__leave_device(&guard);
   return status;
 }

@@ -44,6 +44,7 @@ static void act(void) {
   soft_step_all();
   take(1000);
   drop(take(2 * MIB));
+  drop(take(5 * MIB));
   weir_host_empty_cache(host);
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
   a = take(3000);
@@ -97,6 +98,13 @@ static void test_registered(void **state) {
                      "pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1"});
 }
 
+static void test_pieces(void **state) {
+  (void)state;
+  sweep_driver_calls(&(fault_sweep){open, act, check_recovery,
+                                    "pinned_register_min_mb:3,pinned_register_piece_mb:2,"
+                                    "pinned_max_round_threshold_mb:1"});
+}
+
 /* Memory that the driver refuses to release is kept, and releasing it is retried. */
 static void test_refused_free(void **state) {
   (void)state;
@@ -115,6 +123,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_driver, alloc_teardown),
       cmocka_unit_test_teardown(test_registered, alloc_teardown),
+      cmocka_unit_test_teardown(test_pieces, alloc_teardown),
       cmocka_unit_test_teardown(test_refused_free, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,7 +10,8 @@
   "moving_pages_across_streams, moving_pages_min_capability, release_lock_on_cudamalloc, "                             \
   "graph_capture_record_stream_reuse, "                                                                                \
   "per_process_memory_fraction, throw_on_cudamalloc_oom, pinned_use_cuda_host_register, "                              \
-  "pinned_num_register_threads, pinned_use_background_threads, pinned_reserve_segment_size_mb, "                       \
+  "pinned_num_register_threads, pinned_register_min_mb, pinned_register_piece_mb, pinned_use_background_threads, "     \
+  "pinned_reserve_segment_size_mb, "                                                                                   \
   "pinned_max_round_threshold_mb, pinned_max_cached_size_mb, pinned_free_catch_all"
 
 #define MIB (1ull << 20)
@@ -794,7 +795,7 @@ static void help_as_text(void **state) {
       fail_msg("too long: %s", line);
     keys += line[0] != ' ';
   }
-  assert_int_equal(keys, 25);
+  assert_int_equal(keys, 27);
   free(text);
 }
 

@@ -49,6 +49,13 @@ static void test_random(void **state) {
   assert_memory_not_equal(a, b, sizeof a);
 }
 
+static void test_memory(void **state) {
+  (void)state;
+  uint64_t available = weir__memory_available();
+  assert_true(available > 0);
+  assert_true(available == UINT64_MAX || available < (uint64_t)1 << 50);
+}
+
 static void test_environment(void **state) {
   (void)state;
   char name[256], cut[2];
@@ -76,7 +83,7 @@ static void test_sort(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_descriptor),  cmocka_unit_test(test_process), cmocka_unit_test(test_random),
-      cmocka_unit_test(test_environment), cmocka_unit_test(test_sort),
+      cmocka_unit_test(test_environment), cmocka_unit_test(test_sort),    cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests_name("base.system", tests, NULL, NULL);
 }

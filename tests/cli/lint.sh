@@ -59,6 +59,8 @@ finds 'does nothing' 'is the default' max_split_size_mb:default
 finds 'does nothing' 'without moving_pages:True no page moves' moving_pages_max_aliases:4
 run 0 moving_pages:True
 has out "only Weir's allocator knows it"
+run 0 pinned_register_min_mb:64
+has out "pinned_register_min_mb: only Weir's allocator knows it"
 
 run 1 --json 'max_split_size:12, expandable_segments:True'
 if command -v python3 >/dev/null; then

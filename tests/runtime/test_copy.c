@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "support/runtime.h"
+#include "weir/host.h"
 
 static void make_pattern(uint8_t *bytes, size_t count, unsigned seed) {
   for (size_t i = 0; i < count; i++)
@@ -513,6 +514,51 @@ static void test_every_driver_call_fails_once(void **state) {
   sweep_faults(copy_everything);
 }
 
+/* A copy or fill of the driver fails at the seam of two registrations; Weir's go on behind it. */
+static void test_memory_registered_in_pieces(void **state) {
+  (void)state;
+  enum { PIECE = 2 << 20, BYTES = 3 * PIECE + 12345 };
+  weir_driver *driver;
+  weir_host_allocator *host;
+  uint8_t *pinned = NULL;
+  assert_ok(weir_get_driver(&driver));
+  assert_ok(weir_host_allocator_create(driver, "pinned_register_min_mb:2,pinned_register_piece_mb:2", &host));
+  assert_ok(weir_host_alloc(host, BYTES, (void **)&pinned));
+  weir_stream stream = default_stream(0);
+  uint8_t *there = device_memory(0, BYTES);
+  make_pattern(pinned, BYTES, 5);
+
+  weir_cu_stream raw;
+  weir_cu_context before = NULL;
+  assert_ok(weir_stream_raw(stream, &raw));
+  assert_cu(driver->CtxGetCurrent(driver, &before));
+  if (before)
+    assert_int_not_equal(driver->MemcpyAsync(driver, (uintptr_t)there, (uintptr_t)pinned + PIECE - 100, 200, raw),
+                         WEIR_CU_SUCCESS);
+
+  assert_ok(weir_copy(there, pinned, BYTES, stream));
+  memset(pinned, 0, BYTES);
+  assert_ok(weir_copy_async(pinned + 1, there + 1, BYTES - 2, stream)); /* its seams differ from those of the target */
+  assert_ok(weir_stream_synchronize(stream));
+  assert_int_equal(pinned[0], 0);
+  pinned[0] = 35; /* byte 0 of the pattern */
+  assert_pattern(pinned, BYTES - 1, 5);
+
+  assert_ok(weir_fill_async(pinned + 10, 9, BYTES - 20, stream));
+  assert_ok(weir_fill32_async(pinned + PIECE - 8, 0x01020304, 4, stream));
+  assert_ok(weir_stream_synchronize(stream));
+  assert_int_equal(pinned[10], 9);
+  assert_int_equal(pinned[BYTES - 11], 9);
+  assert_int_equal(pinned[2 * PIECE], 9);
+  assert_int_equal(pinned[PIECE - 9], 9);
+  assert_int_equal(pinned[PIECE - 1], 1);
+  assert_int_equal(pinned[PIECE], 4);
+  assert_int_equal(pinned[PIECE + 8], 9);
+  free_device_memory(0, there);
+  assert_ok(weir_host_free(host, pinned));
+  weir_host_allocator_destroy(host);
+}
+
 int main(void) {
   runtime_need_device();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
@@ -529,6 +575,7 @@ int main(void) {
       TEST(test_to_cpu_blocking),
       TEST(test_pageable_memory_may_be_overwritten),
       TEST(test_registered_memory),
+      TEST(test_memory_registered_in_pieces),
       TEST(test_peer_copies),
       TEST(test_peer_copy_on_one_device),
       TEST(test_peer_copy_is_in_order),

@@ -73,6 +73,58 @@ def test_install_and_uninstall():
     assert weir.memory_allocated() < held
 
 
+def test_allocations_are_in_c():
+    """CuPy's classes and exported functions are those that python/src/cupy.c expects."""
+    assert weir_cupy.why_not_c() is None, weir_cupy.why_not_c()
+    with weir_cupy.using():
+        array = cupy.arange(1000)
+        memory = array.data.mem
+    assert type(memory).__name__ == "Memory" and isinstance(memory, cupy.cuda.memory.BaseMemory)
+    assert memory.ptr == array.data.ptr and memory.size == array.nbytes and memory.device == cupy.cuda.Device()
+    assert (array.data + 8).mem is memory and int(array[1:].sum()) == 499500
+    del array
+    assert weir.memory_allocated() > 0
+    del memory
+
+
+def test_a_pool_of_cupy_on_weir():
+    fresh()
+    before = weir.memory_allocated()
+    pool = cupy.cuda.MemoryPool(weir_cupy.malloc)
+    with cupy.cuda.using_allocator(pool.malloc):
+        array = cupy.ones(3 * MIB, dtype=cupy.uint8)
+        assert int(array.sum()) == 3 * MIB
+    assert weir.memory_allocated() > before
+    del array
+    pool.free_all_blocks()
+    assert weir.memory_allocated() == before
+
+
+def test_many_threads():
+    fresh()
+    failed = []
+
+    def work(number):
+        try:
+            with weir_cupy.using(), cupy.cuda.Stream(non_blocking=True) as stream:
+                for step in range(200):
+                    x = cupy.full(1000 + 100 * number, step, dtype=cupy.int64)
+                    y = x + x
+                    del x
+                    if step % 50 == 0:
+                        assert int(y.sum()) == 2 * step * (1000 + 100 * number)
+                stream.synchronize()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+
+
 def test_results_are_right():
     with weir_cupy.using():
         rng = cupy.random.default_rng(7)

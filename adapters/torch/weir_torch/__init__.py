@@ -4,7 +4,8 @@
     weir_torch.install()          # before anything uses the device
 
 Alternatively, set WEIR_TORCH=1 in the environment of an unchanged program. All device memory of tensors then comes from
-Weir; torch.cuda.memory_stats(), memory_snapshot(), graphs, MemPool and everything else work as before.
+Weir; torch.cuda.memory_stats(), memory_snapshot(), graphs, MemPool and everything else work as before. Pinned host
+memory too comes from Weir after install(pinned=True), or with WEIR_TORCH_PINNED=1 in addition (PyTorch 2.11 and later).
 """
 import atexit
 import ctypes
@@ -13,8 +14,8 @@ import os
 import sysconfig
 import warnings
 
-__all__ = ["install", "is_installed", "allocator", "settings", "configure", "memory_stats", "fix_pages",
-           "driver_timing", "pluggable_allocator", "library_folder"]
+__all__ = ["install", "is_installed", "install_pinned", "is_pinned_installed", "allocator", "settings", "configure",
+           "memory_stats", "fix_pages", "driver_timing", "pluggable_allocator", "library_folder"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _library = None
@@ -45,6 +46,8 @@ def _load():
     library.weir_torch_built_for.restype = ctypes.c_char_p
     library.weir_torch_install.restype = ctypes.c_char_p
     library.weir_torch_is_installed.restype = ctypes.c_int
+    library.weir_torch_install_pinned.restype = ctypes.c_char_p
+    library.weir_torch_pinned_is_installed.restype = ctypes.c_int
     library.weir_torch_allocator.restype = ctypes.c_void_p
     library.weir_torch_timing.restype = ctypes.c_void_p
     built, runs = library.weir_torch_built_for().decode(), torch.__version__.split("+")[0]
@@ -75,8 +78,9 @@ def _record_frames():
                   f" {library_folder()}. Build it: python3 adapters/torch/build.py", stacklevel=3)
 
 
-def install():
-    """Makes PyTorch allocate device memory from Weir. Further calls do nothing.
+def install(pinned=None):
+    """Makes PyTorch allocate device memory from Weir, and with `pinned` also pinned host memory (install_pinned). None
+    means pinned memory if WEIR_TORCH_PINNED=1 is set. Further calls do nothing.
 
     Call it before CUDA is initialized, such as right after `import torch`. Raises RuntimeError with the reason if it is
     not possible.
@@ -84,6 +88,8 @@ def install():
     problem = _load().weir_torch_install()
     if problem is not None:
         raise RuntimeError("weir: " + problem.decode(errors="replace"))
+    if pinned or (pinned is None and os.environ.get("WEIR_TORCH_PINNED") == "1"):
+        install_pinned()
     _record_frames()
     if os.environ.get("WEIR_DRIVER_TIMING", "1") not in ("", "1"):
         atexit.unregister(_write_timing)
@@ -93,6 +99,22 @@ def install():
 def is_installed():
     """Whether PyTorch allocates device memory from Weir."""
     return _library is not None and bool(_library.weir_torch_is_installed())
+
+
+def install_pinned():
+    """Makes PyTorch allocate pinned host memory from Weir: torch.empty(pin_memory=True), Tensor.pin_memory(), data
+    loaders. Existing tensors keep their memory. Further calls do nothing.
+
+    Works at any time, but not during a capture, and also without install(). Raises RuntimeError with PyTorch 2.10.
+    """
+    problem = _load().weir_torch_install_pinned()
+    if problem is not None:
+        raise RuntimeError("weir: " + problem.decode(errors="replace"))
+
+
+def is_pinned_installed():
+    """Whether PyTorch allocates pinned host memory from Weir."""
+    return _library is not None and bool(_library.weir_torch_pinned_is_installed())
 
 
 def allocator():

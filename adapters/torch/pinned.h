@@ -1,0 +1,86 @@
+// Weir as PyTorch's allocator of pinned host memory: implements HostAllocator with Weir's C functions.
+#pragma once
+
+#include "version.h"
+
+#if WEIR_TORCH_2_11
+#include <ATen/core/CachingHostAllocator.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "weir/host.h"
+
+namespace weir_torch {
+
+class PinnedAllocator final : public at::HostAllocator {
+public:
+  at::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void *to, const void *from, std::size_t bytes) const override;
+
+  // Memory of the allocator from before is passed on to it.
+  bool record_event(void *pointer, void *context, c10::Stream stream) override;
+  void empty_cache() override;
+
+  at::HostStats get_stats() override;
+  void reset_accumulated_stats() override;
+  void reset_peak_stats() override;
+
+  void begin_allocate_to_pool(c10::MempoolId_t pool, std::function<bool(c10::Stream)> filter) override;
+  void end_allocate_to_pool(c10::MempoolId_t pool) override;
+  void release_pool(c10::MempoolId_t pool) override;
+
+  // Makes PyTorch use it. Further calls do nothing.
+  void install();
+  bool is_installed() const;
+
+private:
+  // Memory of a graph, which may use it at every replay, so it serves only captures into the same pool.
+  struct Pool {
+    int uses = 0;                               // captures that began, and were not released
+    std::map<size_t, std::vector<void *>> free; // by rounded size
+  };
+  struct Pooled {
+    std::shared_ptr<Pool> pool;
+    size_t size;
+    bool is_used; // a stream uses it, of which no event tells when it is done
+  };
+  struct Capture {
+    c10::MempoolId_t pool;
+    std::function<bool(c10::Stream)> filter;
+  };
+
+  weir_host_allocator *start(); // the host allocator, created on first use
+  weir_host_allocator *create();
+  void follow_settings();
+  void *alloc(size_t bytes);
+  void *alloc_pooled(size_t bytes, bool &is_pooled);
+  bool free_pooled(void *pointer);
+  void free(void *pointer);
+  static void delete_pointer(void *pointer);
+
+  std::atomic<weir_host_allocator *> host_{nullptr}; // never destroyed: tensors may be freed until the process exits
+  at::HostAllocator *before_ = nullptr;
+  std::mutex start_mutex_;
+  std::string settings_; // of PyTorch, as Weir has them; guarded by start_mutex_
+
+  std::atomic<bool> captures_{false}, has_pools_{false}; // whether the next two are not empty; written under the mutex
+  std::mutex pools_mutex_;                               // guards the following
+  std::vector<Capture> underway_;
+  std::unordered_map<void *, Pooled> pooled_;
+  std::map<c10::MempoolId_t, std::shared_ptr<Pool>> pools_;
+};
+
+// The allocator of the process. It is created at the first call, and never destroyed.
+PinnedAllocator &the_pinned_allocator();
+
+} // namespace weir_torch
+#endif
