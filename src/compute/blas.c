@@ -467,7 +467,7 @@ void weir__blas_end(void) {
     free_workspaces(h);
     weir__on_device on;
     if (h->cublas && !weir__compute_enter(__func__, h->device, &on)) {
-      if (check(__func__, cublas.destroy(h->cublas), "cublasDestroy(handle)"))
+      if (weir__blas_check(__func__, cublas.destroy(h->cublas), "cublasDestroy(handle)"))
         weir__log(WEIR_LOG_ERROR, "a handle of cuBLAS could not be destroyed: %s", weir_last_error());
       weir__compute_leave(&on);
     }
