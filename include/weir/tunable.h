@@ -103,8 +103,8 @@ int weir_tunable_get_max_warmup_duration(void);
 void weir_tunable_set_max_warmup_iterations(int iterations);
 int weir_tunable_get_max_warmup_iterations(void);
 
-/* The operands are copied until the copies fill this many MiB, and each run uses the next copy, so that it does not find
- * its operands in the L2 cache. 0: all runs use the same memory. Negative, the default: the size of the device's L2
+/* The operands are copied until the copies fill this many MiB, and each run uses the next copy, so that it does not
+ * find its operands in the L2 cache. 0: all runs use the same memory. Negative, the default: the size of the device's L2
  * cache. */
 void weir_tunable_set_rotating_buffer_size(int mebibytes);
 weir_status weir_tunable_get_rotating_buffer_size(int device, uint64_t *bytes);

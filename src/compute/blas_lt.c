@@ -278,11 +278,13 @@ static weir_status multiply(const char *caller, const weir__on_device *on, weir_
     if (!status)
       keep(&k, &it);
   }
-  if (!status)
-    status = weir__blas_check(caller,
-                              lt.Matmul(ready.handle, p.desc, alpha, g->a, p.a, g->b, p.b, beta, g->c, p.c, g->c, p.c,
-                                        &it, ready.workspace, ready.workspace_bytes, raw),
-                              "cublasLtMatmul");
+  if (!status) {
+    int result = lt.Matmul(ready.handle, p.desc, alpha, g->a, p.a, g->b, p.b, beta, g->c, p.c, g->c, p.c, &it,
+                           ready.workspace, ready.workspace_bytes, raw);
+    status = result == NOT_SUPPORTED ? weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                                                  "%s: algorithm %d of cuBLASLt cannot do this product", caller, rank)
+                                     : weir__blas_check(caller, result, "cublasLtMatmul");
+  }
   destroy(&p);
   return status;
 }
