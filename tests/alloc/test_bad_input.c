@@ -313,6 +313,12 @@ static void test_adapter(void **state) {
   assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(NULL, ignore_trace, NULL, WEIR_WITNESS_ALL));
   assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, ignore_trace, NULL, (weir_witness_scope)2));
   assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, ignore_trace, NULL, (weir_witness_scope)-1));
+  void *untouched = NULL; /* these leave the reason to the plain calls */
+  assert_int_equal(weir_allocator_try_alloc(NULL, 0, 512, NULL, &untouched), WEIR_ERROR_NOT_READY);
+  assert_int_equal(weir_allocator_try_alloc(allocator, 0, 512, NULL, NULL), WEIR_ERROR_NOT_READY);
+  assert_int_equal(weir_allocator_try_free(NULL, &count), WEIR_ERROR_NOT_READY);
+  assert_int_equal(weir_allocator_try_free(allocator, &count), WEIR_ERROR_NOT_READY);
+  assert_null(untouched);
   assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(NULL, 0, ids, 2, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, NULL, 2, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, ids, 2, NULL));

@@ -129,6 +129,8 @@ static void call_everything(void) {
   assert_bad_fork(weir_snapshot_take(allocator, NULL, &snapshot));
   assert_bad_fork(weir_allocator_pools(allocator, 0, NULL, 0, &size));
   assert_bad_fork(weir_allocator_pools_ever(allocator, 0, NULL, 0, &size));
+  assert_int_equal(weir_allocator_try_alloc(allocator, 0, 512, NULL, (void *[]){NULL}), WEIR_ERROR_NOT_READY);
+  assert_int_equal(weir_allocator_try_free(allocator, memory), WEIR_ERROR_NOT_READY);
   assert_bad_fork(weir_allocator_get_stat(allocator, 0, "num_ooms", &value));
   assert_bad_fork(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, stderr));
   assert_bad_fork(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, text, sizeof text, &size));
