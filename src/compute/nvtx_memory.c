@@ -2,11 +2,8 @@
  * Reports an allocator's memory to a tool: a segment is a heap of NVTX's memory extension, and a block in use is a
  * region of it, with the bytes that were requested. The tool then detects accesses to the rest of the segment.
  *
- * An expandable segment has a heap for each range that was mapped at once, since a heap cannot grow. A block that lies in
- * several of them has a region in each.
- *
  * The allocator's witness reports inside each operation, so that what the tool is told about an address is in order.
- * A heap is not unregistered: its end is known only after the driver has freed or unmapped the memory, and the tool,
+ * A segment's heap is not unregistered: its end is known only after the driver has freed the memory, and the tool,
  * which watches the driver, drops the heap there.
  */
 #include <stdlib.h>
@@ -114,10 +111,11 @@ static size_t heaps_below(const reporter *r, uint64_t address) {
   return low;
 }
 
-/* The first heap that ends above an address. */
-static size_t heap_above(const reporter *r, uint64_t address) {
+/* The heap that contains an address, or NULL. */
+static heap *heap_at(const reporter *r, uint64_t address) {
   size_t below = heaps_below(r, address);
-  return below && address - r->heaps[below - 1].address < r->heaps[below - 1].bytes ? below - 1 : below;
+  heap *found = below ? &r->heaps[below - 1] : NULL;
+  return found && address - found->address < found->bytes ? found : NULL;
 }
 
 /* A heap for which there is no host memory is not reported, and neither are its regions. */
@@ -130,62 +128,33 @@ static void add_heap(reporter *r, uint64_t address, uint64_t bytes) {
   r->count++;
 }
 
-/* Forgets a range: pages in the middle of a heap leave the parts before and behind them. */
-static void remove_range(reporter *r, uint64_t address, uint64_t bytes) {
-  const uint64_t end = address + bytes;
-  for (size_t at = heap_above(r, address); at < r->count && r->heaps[at].address < end;) {
-    heap *h = &r->heaps[at], before = *h, after = *h;
-    before.bytes = before.address < address ? address - before.address : 0;
-    after.address = end;
-    after.bytes = h->address + h->bytes > end ? h->address + h->bytes - end : 0;
-    if (before.bytes && after.bytes) {
-      if (!WEIR__RESERVE(r->heaps, r->room, r->count + 1)) {
-        r->heaps[at] = before; /* later regions of the rest are not reported */
-        return;
-      }
-      memmove(r->heaps + at + 1, r->heaps + at, (r->count++ - at) * sizeof *h);
-      r->heaps[at] = before;
-      r->heaps[at + 1] = after;
-      return;
-    }
-    if (before.bytes || after.bytes)
-      r->heaps[at++] = before.bytes ? before : after;
-    else
-      memmove(h, h + 1, (--r->count - at) * sizeof *h);
-  }
-}
-
-/* Reports the parts of a block that lie in heaps. */
-static void report_block(const reporter *r, uint64_t address, uint64_t bytes, bool is_used) {
-  const uint64_t end = address + bytes;
-  for (size_t at = heap_above(r, address); bytes && at < r->count && r->heaps[at].address < end; at++) {
-    const heap *h = &r->heaps[at];
-    uint64_t first = h->address > address ? h->address : address;
-    uint64_t last = h->address + h->bytes < end ? h->address + h->bytes : end;
-    if (is_used)
-      register_region(h->handle, first, last - first);
-    else
-      unregister_region(first);
-  }
+static void remove_heap(reporter *r, uint64_t address) {
+  heap *found = heap_at(r, address);
+  if (!found || found->address != address)
+    return;
+  size_t at = (size_t)(found - r->heaps);
+  memmove(found, found + 1, (--r->count - at) * sizeof *found);
 }
 
 static void witness(void *context, const weir_trace_entry *entry) {
   reporter *r = context;
+  const heap *in;
   weir__mutex_lock(&r->lock);
   switch (entry->action) {
   case WEIR_TRACE_SEGMENT_ALLOC:
-  case WEIR_TRACE_SEGMENT_MAP:
     add_heap(r, entry->address, entry->bytes);
     break;
   case WEIR_TRACE_SEGMENT_FREE:
-  case WEIR_TRACE_SEGMENT_UNMAP:
-    remove_range(r, entry->address, entry->bytes);
+    remove_heap(r, entry->address);
     break;
   case WEIR_TRACE_ALLOC:
-    report_block(r, entry->address, entry->bytes, true);
+    in = heap_at(r, entry->address);
+    if (in && entry->bytes)
+      register_region(in->handle, entry->address, entry->bytes);
     break;
   case WEIR_TRACE_FREE_COMPLETED: /* until then, other streams may use it */
-    report_block(r, entry->address, entry->bytes, false);
+    if (heap_at(r, entry->address) && entry->bytes)
+      unregister_region(entry->address);
     break;
   default:
     break;
@@ -229,12 +198,13 @@ static weir_status report_present(reporter *r) {
   weir__mutex_lock(&r->lock);
   for (size_t i = 0; i < count && !status; i++) {
     const weir_snapshot_segment *segment = &segments[i];
-    size_t known = heap_above(r, segment->address);
-    if (known < r->count && r->heaps[known].address < segment->address + segment->bytes)
+    if (segment->is_expandable || heap_at(r, segment->address))
       continue;
     add_heap(r, segment->address, segment->bytes);
-    for (size_t k = 0; k < segment->block_count; k++)
-      report_block(r, segment->blocks[k].address, segment->blocks[k].requested, true);
+    const heap *in = heap_at(r, segment->address);
+    for (size_t k = 0; in && k < segment->block_count; k++)
+      if (segment->blocks[k].requested)
+        register_region(in->handle, segment->blocks[k].address, segment->blocks[k].requested);
   }
   weir__mutex_unlock(&r->lock);
   weir_snapshot_destroy(snapshot);

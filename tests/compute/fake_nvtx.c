@@ -84,7 +84,7 @@ int InitializeInjectionNvtx2(weir__nvtx_get_table get_table) {
   return 1;
 }
 
-/* ---- Memory: addresses are written as offsets from the heap of a region, or from the last heap ---- */
+/* ---- Memory: addresses are written as offsets from the last heap ---- */
 
 static const char *base;
 
@@ -100,10 +100,10 @@ static void *register_heap(void *domain, const weir__nvtx_heap *heap) {
 
 static void register_regions(void *domain, const weir__nvtx_regions *regions) {
   int is_good = domain == &ranges && regions->compatibility == 0x0102 && regions->size == sizeof *regions &&
-                regions->type == 1 && regions->heap && regions->count == 1 &&
+                regions->type == 1 && regions->heap == base && regions->count == 1 &&
                 is_range(regions->range_size, regions->ranges) && !regions->handles;
-  fprintf(out, "region %td %zu%s\n", (const char *)regions->ranges->pointer - (const char *)regions->heap,
-          regions->ranges->bytes, is_good ? "" : " bad");
+  fprintf(out, "region %td %zu%s\n", (const char *)regions->ranges->pointer - base, regions->ranges->bytes,
+          is_good ? "" : " bad");
 }
 
 static void unregister_regions(void *domain, const weir__nvtx_region_refs *refs) {

@@ -141,28 +141,6 @@ static int child_memory(void) {
   return 0;
 }
 
-/* Ranges of an expandable segment are mapped one after the other, and unmapped in parts. */
-static int child_expandable(void) {
-  weir_allocator *allocator;
-  void *small, *first, *second;
-  int listens = 0;
-  CHILD_CHECK(!weir_default_allocator(&allocator));
-  CHILD_CHECK(!weir_allocator_alloc(allocator, 0, 1000, NULL, &small));
-  CHILD_CHECK(!weir_nvtx_report_memory(allocator, &listens) && listens == 1);
-  CHILD_CHECK(!weir_allocator_alloc(allocator, 0, 30 << 20, NULL, &first));
-  CHILD_CHECK(!weir_allocator_alloc(allocator, 0, 30 << 20, NULL, &second));
-  CHILD_CHECK((char *)second == (char *)first + (30 << 20)); /* in both ranges */
-  CHILD_CHECK(!weir_allocator_free(allocator, first));
-  CHILD_CHECK(!weir_allocator_empty_cache(allocator)); /* unmaps the first page of two */
-  CHILD_CHECK(!weir_allocator_free(allocator, second));
-  CHILD_CHECK(!weir_allocator_alloc(allocator, 0, 15 << 20, NULL, &second)); /* behind the page that is missing */
-  CHILD_CHECK((char *)second == (char *)first + (20 << 20));
-  CHILD_CHECK(!weir_allocator_free(allocator, second));
-  CHILD_CHECK(!weir_allocator_free(allocator, small));
-  CHILD_CHECK(!weir_allocator_empty_cache(allocator));
-  return 0;
-}
-
 /* A tool that does not want memory, or does not start. */
 static int child_no_memory(void) {
   weir_allocator *allocator;
@@ -193,8 +171,11 @@ static int run_child(const char *what) {
   static const struct {
     const char *name;
     int (*run)(void);
-  } all[] = {{"ranges", child_ranges},         {"recorded", child_recorded},   {"memory", child_memory},
-             {"expandable", child_expandable}, {"no_memory", child_no_memory}, {"witness", child_witness}};
+  } all[] = {{"ranges", child_ranges},
+             {"recorded", child_recorded},
+             {"memory", child_memory},
+             {"no_memory", child_no_memory},
+             {"witness", child_witness}};
   choose_driver_by_environment();
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!strcmp(all[i].name, what)) {
@@ -222,22 +203,6 @@ static void test_tool_memory(void **state) {
                       "initialize 1\ndomain weir\nheap 2097152\nregion 0 1000\nregion 1024 100\nregion 1536 3000\n"
                       "unregister 1024\nregion 1024 8\nunregister 1024\nunregister 1536\nunregister 0\n"
                       "heap 31457280\nregion 0 31457280\nunregister 0\n");
-  free(text);
-}
-
-static void test_tool_expandable(void **state) {
-  (void)state;
-  setenv("WEIR_ALLOC_CONF", "expandable_segments:True", 1);
-  char *text = run_under_tool("expandable", "all");
-  unsetenv("WEIR_ALLOC_CONF");
-  static const char expected[] = "initialize 1\ndomain weir\nheap 2097152\nregion 0 1000\n"
-                                 "heap 41943040\nregion 0 31457280\n"
-                                 "heap 20971520\nregion 31457280 10485760\nregion 0 20971520\n"
-                                 "unregister -41943040\n"
-                                 "unregister -10485760\nunregister 0\n"
-                                 "region 20971520 15728640\nunregister -20971520\nunregister ";
-  text[strlen(expected) < strlen(text) ? strlen(expected) : 0] = 0; /* the small block, in another segment */
-  assert_string_equal(text, expected);
   free(text);
 }
 
@@ -529,7 +494,6 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_tool),
       cmocka_unit_test(test_tool_memory),
-      cmocka_unit_test(test_tool_expandable),
       cmocka_unit_test(test_overrun),
       cmocka_unit_test(test_other_tools),
       cmocka_unit_test_setup_teardown(test_nothing_listens, runtime_setup, runtime_teardown),
