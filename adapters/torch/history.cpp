@@ -26,10 +26,9 @@ TraceEntry::Action action_of(weir_trace_action action) {
     return TraceEntry::SEGMENT_MAP;
   case WEIR_TRACE_SEGMENT_UNMAP:
     return TraceEntry::SEGMENT_UNMAP;
-  case WEIR_TRACE_OOM:
+  default: // the others are not events of an allocator
     return TraceEntry::OOM;
   }
-  return TraceEntry::OOM;
 }
 
 // PyTorch's own segments lose their context when they are first split, and programs rely on this: with the context
@@ -197,7 +196,7 @@ Context History::context_of(Device &device, const weir_trace_entry &entry) {
       at = device.segments.erase(at);
     break;
   }
-  case WEIR_TRACE_OOM:
+  default:
     break;
   }
   return context;

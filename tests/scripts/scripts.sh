@@ -83,7 +83,8 @@ echo '3/3 Test #3: base.gone ........***Skipped   0.00 sec'
 echo
 echo '66% tests passed, 1 tests failed out of 3'
 END
-chmod +x "$work/tools/cmake" "$work/tools/ctest"
+echo '#!/bin/sh' >"$work/tools/clang"
+chmod +x "$work/tools/cmake" "$work/tools/ctest" "$work/tools/clang"
 PATH=$work/tools:$PATH
 export PATH
 
@@ -98,8 +99,8 @@ hasnt out 'Building C object'
 has out '^  1 waived: there is no GPU$'
 has out '^  debug: base.bad$'
 [ "$(tail -n 1 "$work/out")" = '1 passed, 1 failed, 1 skipped' ] || fail 'another last line'
-said='scripts/test strict'
-expect 0 "$work/copy/scripts/test" strict
+said='scripts/test clang'
+expect 0 "$work/copy/scripts/test" clang
 [ "$(tail -n 1 "$work/out")" = '1 passed, 0 failed, 0 skipped' ] || fail 'another last line'
 lines 12 out
 said='scripts/test, with a build that fails'
