@@ -344,7 +344,10 @@ static int64_t row_of(tracer *t, int device, uint64_t stream, weir__hash_map *ro
 
 /* Readers keep times as doubles, which hold present times in quarters of a microsecond, and may drop a slice that
  * overlaps the one before. Rounding both ends down keeps them apart. */
-static double quarters(int64_t ns) { return (double)(ns / 250) / 4; }
+static double quarters(int64_t ns) {
+  int64_t whole = ns / 250;
+  return (double)whole / 4;
+}
 
 /* Kernels, copies, fills and host functions are slices on the rows of their streams. */
 static void works(tracer *t, int device, open_ranges *open) {

@@ -621,7 +621,8 @@ static void check_reduction(int op, const twin *a, unsigned mask, bool keepdim) 
   bool overflows = is_prod && !is_whole(dtype) && each > 30; /* whether it does depends on the order */
   for (int64_t o = 0; o < outputs; o++)
     overflows = overflows || !isfinite(expected[o].real) || (is_prod && fabs(expected[o].real) > 3e38);
-  double tolerance = (double)(8 + each / 4) * epsilon_of(result);
+  int64_t units = 8 + each / 4;
+  double tolerance = (double)units * epsilon_of(result);
   if (!overflows && !(is_prod && weir_dtype_is_complex(dtype)))
     check_result(reduce_names[op], &out, result, expected, tolerance);
   assert_int_equal(out.ndim, keepdim ? ndim : ndim - __builtin_popcount(mask));

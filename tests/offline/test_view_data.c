@@ -85,7 +85,7 @@ static void follow(const fixture *f, uint64_t *values[COUNTERS]) {
 }
 
 static void check_level(const fixture *f, const char *level, uint64_t *values[COUNTERS]) {
-  size_t size, span = number_of(level, "span"), columns = number_of(level, "columns");
+  size_t size = 0, span = number_of(level, "span"), columns = number_of(level, "columns");
   const unsigned char *bytes = chunk_of(&f->data, level, &size);
   assert_int_equal(size, 2 * COUNTERS * columns * sizeof(double));
   assert_int_equal(columns, (f->entries + span - 1) / span);
@@ -213,7 +213,7 @@ static void groups_add_up_to_the_counter(void **state) {
       assert_int_equal(count, json_count(json_get(group, "keys")));
       assert_true(count >= 1 && count <= 16);
       for (const char *level = json_first(json_get(group, "levels")); level; level = json_next(level)) {
-        size_t size, span = number_of(level, "span"), columns = number_of(level, "columns");
+        size_t size = 0, span = number_of(level, "span"), columns = number_of(level, "columns");
         const unsigned char *bytes = chunk_of(&f.data, level, &size);
         assert_int_equal(size, count * columns * sizeof(double));
         for (size_t c = 0; c < columns; c++) {

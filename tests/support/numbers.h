@@ -110,7 +110,7 @@ static inline number read_element(weir_dtype dtype, const void *at) {
     n.integer = *(const uint8_t *)at;
     break;
   case WEIR_INT8:
-    n.integer = *(const int8_t *)at;
+    n.integer = *(const int8_t *)at; /* NOLINT(bugprone-signed-char-misuse): it is a number */
     break;
   case WEIR_INT16:
     n.integer = *(const int16_t *)at;

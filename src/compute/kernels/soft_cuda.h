@@ -250,7 +250,8 @@ struct state {
   unsigned char *dynamic;
   block *b;
 };
-static thread_local state current_state;
+/* One for all kernels of a library: space for thread-local variables is scarce in a library that is loaded late. */
+inline thread_local state current_state __attribute__((visibility("hidden")));
 static inline state &current() { return current_state; }
 
 static inline void set_thread(unsigned index) {
