@@ -13,10 +13,11 @@ from multiprocessing import reduction
 
 import pytest
 import weir
-from conftest import is_soft
+from conftest import is_long, is_soft
 from memory_tools import LARGE_BUFFER, cleaned, settings  # noqa: F401
 
 TIMEOUT = 60
+METHODS = ["spawn", "forkserver"] if is_long or not is_soft else ["forkserver"]  # the other tests spawn
 
 
 def describe(array):
@@ -144,7 +145,7 @@ def array_of(*shape, dtype=weir.float32):
     return weir.arange(count, dtype=dtype, device="cuda").reshape(shape)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_views(method):
     base = array_of(4, 6)
     views = [base, base.T, base[1:3, ::2], base[2], base[1, 3], base[:0], base[:1].expand(3, 6), base.view(weir.int32)]
@@ -265,7 +266,7 @@ def add_to(connection, a, nested):
     connection.recv()
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_arguments_and_pipes(method):
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()
@@ -290,7 +291,7 @@ class Deadly:
         return signal.raise_signal, (signal.SIGKILL,)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_process_that_dies_before_it_has_its_arguments(method):
     a, b = array_of(1000), weir.empty(1000)
     process = multiprocessing.get_context(method).Process(target=print, args=(Deadly(), a, b))

@@ -277,7 +277,7 @@ static void *do_everything(void *data) {
 static void test_everything(void **state) {
   (void)state;
   open("", 4 * GIB);
-  steps = usual_or_long(500, 3000);
+  steps = repetitions(500, 3000);
   may_reset = true;
   run_threads(do_everything, streams, THREADS);
   close_empty();

@@ -178,20 +178,20 @@ static void run(const char *conf, unsigned long long bytes, int count) {
 
 static void test_fixed(void **state) {
   (void)state;
-  run("", GIB, usual_or_long(300, 2000));
+  run("", GIB, repetitions(300, 2000));
 }
 
 static void test_expandable(void **state) {
   (void)state;
-  run("expandable_segments:True", GIB, usual_or_long(300, 2000));
+  run("expandable_segments:True", GIB, repetitions(300, 2000));
 }
 
 /* Little memory, so that the cache is emptied repeatedly, and allocations wait for blocks of other streams. */
 static void test_little_memory(void **state) {
   (void)state;
-  run("", 64 * MIB, usual_or_long(200, 1000));
+  run("", 64 * MIB, repetitions(200, 1000));
   assert_true(atomic_load(&refusals) > 0);
-  run("expandable_segments:True", 128 * MIB, usual_or_long(200, 1000));
+  run("expandable_segments:True", 128 * MIB, repetitions(200, 1000));
 }
 
 int main(void) {

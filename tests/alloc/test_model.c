@@ -969,13 +969,13 @@ static void run_seeds(unsigned long operations) {
 static void test_policy(void **state) {
   (void)state;
   exact = true;
-  run_seeds((unsigned long)usual_or_long(60000, 400000));
+  run_seeds((unsigned long)repetitions(60000, 400000));
 }
 
 static void test_failing_calls(void **state) {
   (void)state;
   exact = false;
-  run_seeds((unsigned long)usual_or_long(16000, 80000));
+  run_seeds((unsigned long)repetitions(16000, 80000));
 }
 
 /* Frees the model of a failed round. */

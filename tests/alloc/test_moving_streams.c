@@ -294,7 +294,7 @@ static void test_aliases_are_bounded(void **state) {
   weir_cu_stream stream = work_stream();
   soft_seed(3);
   void *live[16] = {0};
-  for (int i = 0; i < usual_or_long(300, 1000); i++) {
+  for (int i = 0; i < repetitions(300, 1000); i++) {
     void **at = &live[soft_random(16)];
     if (*at)
       put(*at);

@@ -101,7 +101,7 @@ static void random_value(size_t key, char *text) {
  * */
 static void any_settings_come_back(void **state) {
   (void)state;
-  for (int round = 0; round < usual_or_long(5000, 50000); round++) {
+  for (int round = 0; round < repetitions(5000, 50000); round++) {
     seed = 0x9e3779b97f4a7c15ull * (uint64_t)(round + 1);
     char pairs[20][1024], text[8192], shuffled[16384], written[8192];
     size_t count = 0, length = 0, at = 0;
@@ -173,7 +173,7 @@ static void garbage(void **state) {
                                          "expandable_segments_reserve_by_class",
                                          "garbage_collection_threshold"};
   size_t accepted = 0;
-  for (int round = 0; round < usual_or_long(25000, 250000); round++) {
+  for (int round = 0; round < repetitions(25000, 250000); round++) {
     seed = 0xd1342543de82ef95ull * (uint64_t)(round + 1);
     char text[4096], written[4096];
     size_t length = 0;

@@ -285,7 +285,7 @@ static void test_views(void **state) {
 static void test_random_views(void **state) {
   (void)state;
   uint64_t seed = 3;
-  for (int round = 0; round < usual_or_long(2000, 50000); round++) {
+  for (int round = 0; round < repetitions(2000, 50000); round++) {
     int64_t shape[4], wanted[4];
     for (int d = 0; d < 4; d++)
       shape[d] = 1 + (int64_t)(next_random(&seed) % 4);

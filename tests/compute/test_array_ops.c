@@ -252,7 +252,7 @@ release_out:
 
 static void test_binary(void **state) {
   (void)state;
-  int rounds = usual_or_long(is_stepped() ? 300 : 1000, 20000);
+  int rounds = repetitions(is_stepped() ? 300 : 1000, 20000);
   for (int round = 0; round < rounds; round++) {
     int ndim;
     int64_t shape[WEIR_ARRAY_MAX_DIMS], a_shape[WEIR_ARRAY_MAX_DIMS], b_shape[WEIR_ARRAY_MAX_DIMS];
@@ -634,7 +634,7 @@ static void check_reduction(int op, const twin *a, unsigned mask, bool keepdim) 
 
 static void test_reductions(void **state) {
   (void)state;
-  int rounds = usual_or_long(is_stepped() ? 300 : 800, 10000);
+  int rounds = repetitions(is_stepped() ? 300 : 800, 10000);
   for (int round = 0; round < rounds; round++) {
     int ndim;
     int64_t shape[WEIR_ARRAY_MAX_DIMS];

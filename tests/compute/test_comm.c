@@ -392,7 +392,7 @@ static void test_random(void **state) {
   (void)state;
   NEED_DEVICES();
   uint64_t random = 3;
-  for (int round = 0; round < usual_or_long(40, 1000); round++) {
+  for (int round = 0; round < repetitions(40, 1000); round++) {
     int ndim = 1 + (int)(next_random(&random) % 3), dim = (int)(next_random(&random) % (uint64_t)ndim), count;
     int64_t shape[3];
     for (int i = 0; i < ndim; i++)

@@ -91,7 +91,7 @@ static int setup(void **state) {
 static weir_status random_work(member *m) {
   uint64_t random = 5;
   weir_status status = WEIR_OK;
-  for (int round = 0; round < usual_or_long(60, 2000) && !status; round++) {
+  for (int round = 0; round < repetitions(60, 2000) && !status; round++) {
     operation o = random_operation(&random, m->ranks, ROOM / 16 / RANKS);
     fill_send(&o, m->rank, m->host);
     if (send_count(&o))

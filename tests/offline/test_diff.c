@@ -88,7 +88,7 @@ static void check_row(const job *j, const weir__diff_side *side, const weir__dif
 
 static void test_plain(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < (uint64_t)usual_or_long(4, 100); seed++) {
+  for (uint64_t seed = 0; seed < (uint64_t)repetitions(4, 100); seed++) {
     static synthetic s[2];
     job j[2];
     traits is = {.has_stacks = true, .varies = seed & 1, .fills_cache = true, .prefetches = seed & 2};

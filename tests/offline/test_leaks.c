@@ -256,7 +256,7 @@ static traits random_traits(uint64_t *random) {
 static void test_synthetic(void **state) {
   (void)state;
   size_t planted = 0, found = 0, exact = 0, clean = 0, alarms = 0;
-  for (int n = 0; n < usual_or_long(160, 4000); n++) {
+  for (int n = 0; n < repetitions(160, 4000); n++) {
     job j = {.random = first_seed() + (uint64_t)n};
     synthetic *s = calloc(1, sizeof *s);
     assert_non_null(s);

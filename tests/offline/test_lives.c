@@ -329,7 +329,7 @@ static void check_order(const weir__lives *l) {
 
 static void test_random(void **state) {
   (void)state;
-  for (int round = 0; round < usual_or_long(60, 3000); round++) {
+  for (int round = 0; round < repetitions(60, 3000); round++) {
     world *w = make_world((uint64_t)round);
     for (int v = 0; v < VARIANTS; v++) {
       static window out;
@@ -383,7 +383,7 @@ static bool is_closed(const weir__recording_entry *e, int at) {
 
 static void test_damaged(void **state) {
   (void)state;
-  for (int round = 0; round < usual_or_long(60, 3000); round++) {
+  for (int round = 0; round < repetitions(60, 3000); round++) {
     world *w = make_world((uint64_t)round + 1000000);
     for (int i = 0; i < 30; i++) { /* entries go missing, come twice, or change places */
       int at = pick(w, w->count - 1);

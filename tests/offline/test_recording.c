@@ -843,7 +843,7 @@ static void test_spoiled_bytes(void **state) {
   bytes small = read_test_file("small_snapshot.pickle");
   uint64_t random = 5;
   size_t accepted = 0;
-  const size_t rounds = (size_t)usual_or_long(10000, 100000);
+  const size_t rounds = (size_t)repetitions(10000, 100000);
   for (size_t round = 0; round < rounds; round++) {
     unsigned char *data = malloc(small.size + 64);
     assert_non_null(data);

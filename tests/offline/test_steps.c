@@ -105,7 +105,7 @@ static void test_phases(void **state) {
 static void test_synthetic(void **state) {
   (void)state;
   size_t right = 0, all = 0;
-  for (uint64_t seed = 0; seed < (uint64_t)usual_or_long(60, 2000); seed++) {
+  for (uint64_t seed = 0; seed < (uint64_t)repetitions(60, 2000); seed++) {
     static synthetic s;
     job j = {.random = seed};
     s.is = (traits){.has_stacks = seed & 1, .varies = seed & 2, .prefetches = seed & 4, .evicts = seed & 8};

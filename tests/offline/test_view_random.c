@@ -260,7 +260,7 @@ static void check_blocks(const world *w, const weir__view_data *data, const char
 
 static void random_histories_match_their_states(void **state) {
   (void)state;
-  for (uint64_t seed = 1; seed <= (uint64_t)usual_or_long(12, 200); seed++) {
+  for (uint64_t seed = 1; seed <= (uint64_t)repetitions(12, 200); seed++) {
     world *w = make_world(seed);
     made m;
     make_recording(&m, w->entries, ENTRIES);
@@ -313,7 +313,7 @@ static void absurd_histories_are_drawn(void **state) {
   weir__recording_entry *entries = calloc(COUNT, sizeof *entries);
   uint64_t random = 3;
   assert_non_null(entries);
-  for (int round = 0; round < usual_or_long(40, 500); round++) {
+  for (int round = 0; round < repetitions(40, 500); round++) {
     for (size_t i = 0; i < COUNT; i++)
       entries[i] = (weir__recording_entry){.action = (uint8_t)(next_random(&random) % (WEIR__ACTION_UNKNOWN + 1)),
                                            .address = absurd(&random),
