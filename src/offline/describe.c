@@ -30,9 +30,22 @@ static bool is_python(const char *file) {
   return (length > 3 && strcmp(file + length - 3, ".py") == 0) || strncmp(file, "<ipython", 8) == 0;
 }
 
+/* A file of the Python package weir. A project in a folder of that name has others below it. */
+static bool is_in_package(const char *file) {
+  const char *name = strrchr(file, '/');
+  size_t folder = name ? (size_t)(name - file) : 0;
+  static const char *const ends[] = {"/weir", "/weir/backends"};
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    size_t length = strlen(ends[i]);
+    if (folder >= length && memcmp(file + folder - length, ends[i], length) == 0)
+      return is_python(file);
+  }
+  return false;
+}
+
 /* Weir's own code, native or in Python. */
 static bool is_weir(const char *file) {
-  return strstr(file, "libweir") || strstr(file, "/_weir.") || (strstr(file, "/weir/") && is_python(file));
+  return strstr(file, "libweir") || strstr(file, "/_weir.") || is_in_package(file);
 }
 
 /* How far a frame is from the program's own code, by its file. */

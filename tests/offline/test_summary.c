@@ -104,7 +104,7 @@ static void test_own_frames(void **state) {
       {"f", 1},
       {"/usr/lib/python3/dist-packages/torch/nn/functional.py", 0},
       {"/usr/lib/python3/dist-packages/transformers/llama.py", 0},
-      {"/home/me/train.py", 0},
+      {"/home/me/weir/jobs/train.py", 0},
       {"/build/aten/src/ATen/EmptyTensor.cpp", 0},
       {"??", 0},
       {"/opt/weir/lib/libweir.so.0", 0},
