@@ -191,9 +191,9 @@ static bool log_record(weir__ring_file *file, weir__ring_file_kind kind, uint32_
   return true;
 }
 
-static void log_new(weir__ring_file *file, weir__ring_file_kind kind, const weir__intern *intern, atomic_uint *logged) {
+static void log_new(weir__ring_file *file, weir__ring_file_kind kind, const weir__intern *intern, unsigned count,
+                    atomic_uint *logged) {
   unsigned from = atomic_load_explicit(logged, memory_order_relaxed);
-  unsigned count = atomic_load_explicit(&intern->count, memory_order_acquire);
   for (unsigned i = from + 1; from != UINT32_MAX && i <= count; i++) {
     size_t length;
     const void *bytes = weir__intern_get(intern, i, &length);
@@ -262,11 +262,14 @@ void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes
 
 void weir__ring_file_sync(weir__ring_file *file) {
   weir__lock_take(&file->lock);
+  /* Stacks are counted before the texts that they refer to: a stack that another thread adds meanwhile may refer to a
+   * text that this call does not log, and waits for the next call. */
   unsigned stacks = atomic_load_explicit(&weir__stacks.count, memory_order_acquire);
-  log_new(file, WEIR__RING_TEXT, &weir__texts, &file->texts_logged); /* stacks may refer to them */
+  unsigned texts = atomic_load_explicit(&weir__texts.count, memory_order_acquire);
+  log_new(file, WEIR__RING_TEXT, &weir__texts, texts, &file->texts_logged);
   if (stacks > atomic_load_explicit(&file->stacks_logged, memory_order_relaxed)) {
     log_modules(file);
-    log_new(file, WEIR__RING_STACK, &weir__stacks, &file->stacks_logged);
+    log_new(file, WEIR__RING_STACK, &weir__stacks, stacks, &file->stacks_logged);
   }
   weir__lock_give(&file->lock);
 }

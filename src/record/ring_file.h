@@ -221,7 +221,7 @@ void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk);
 void weir__ring_file_log_settings(weir__ring_file *file, const char *conf);
 void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes);
 
-/* Logs all texts and stacks that are not in the log yet. */
+/* Logs all texts and stacks that existed before the call and are not in the log yet. */
 void weir__ring_file_sync(weir__ring_file *file);
 
 /* The state of a device with this many blocks was copied: from here on chunks count towards the next checkpoint. */

@@ -252,12 +252,56 @@ static void test_rings(void **state) {
   }
 }
 
+/* ---- Texts of stacks ---- */
+
+static _Thread_local uint32_t newest_text;
+static atomic_int not_logged;
+
+static size_t one_frame(void *context, weir_stack_frame *frames, size_t room) {
+  (void)context;
+  frames[0] = (weir_stack_frame){newest_text, newest_text, 1};
+  return room ? 1 : 0;
+}
+
+/* Every allocation has a stack with a text of its own. */
+static void *allocate_with_new_texts(void *argument) {
+  const weir__ring_file *file = atomic_load(&recorded->history)->file;
+  uintptr_t thread = (uintptr_t)argument;
+  for (int i = 0; i < OPS; i++) {
+    char text[32];
+    snprintf(text, sizeof text, "%d of thread %d", i, (int)thread);
+    newest_text = weir_history_text(text);
+    void *pointer;
+    assert_ok(weir_allocator_alloc(recorded, 0, 512, (weir_cu_stream)(16 * (thread + 1)), &pointer));
+    if (atomic_load(&file->texts_logged) < newest_text)
+      atomic_fetch_add(&not_logged, 1);
+    assert_ok(weir_allocator_free(recorded, pointer));
+  }
+  return NULL;
+}
+
+/* An entry that can be read has its stack and texts in the log, also while other threads add some. */
+static void test_texts_are_logged_before_entries(void **state) {
+  (void)state;
+  pthread_t threads[4];
+  weir_set_stack_hook(one_frame, NULL);
+  open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = folder, .mb = "64", .stacks = "alloc"});
+  for (uintptr_t i = 0; i < WEIR_COUNT_OF(threads); i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, allocate_with_new_texts, (void *)i), 0);
+  for (size_t i = 0; i < WEIR_COUNT_OF(threads); i++)
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+  weir_set_stack_hook(NULL, NULL);
+  assert_int_equal(atomic_load(&atomic_load(&recorded->history)->file->header->log_lost), 0);
+  assert_int_equal(atomic_load(&not_logged), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_own_streams, teardown),   cmocka_unit_test_teardown(test_pools, teardown),
       cmocka_unit_test_teardown(test_one_stream, teardown),    cmocka_unit_test_teardown(test_handed_over, teardown),
       cmocka_unit_test_teardown(test_other_streams, teardown), cmocka_unit_test_teardown(test_emptied, teardown),
       cmocka_unit_test_teardown(test_limited, teardown),       cmocka_unit_test_teardown(test_rings, teardown),
+      cmocka_unit_test_teardown(test_texts_are_logged_before_entries, teardown),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
