@@ -35,19 +35,23 @@ typedef struct CUevent_st *weir_cu_event;
 typedef struct CUgraph_st *weir_cu_graph;
 typedef struct CUgraphExec_st *weir_cu_graph_exec;
 typedef struct CUgraphNode_st *weir_cu_graph_node;
+typedef struct CUuserObject_st *weir_cu_user_object;
 typedef struct CUmemPoolHandle_st *weir_cu_mempool;
 typedef struct CUmod_st *weir_cu_module;
 typedef struct CUfunc_st *weir_cu_function;
 typedef void (*weir_cu_host_fn)(void *data);
 
+/* CUuuid: the identity of a device. */
 typedef struct weir_cu_uuid {
   char bytes[16];
 } weir_cu_uuid;
 
+/* CUipcMemHandle: memory that another process opens. */
 typedef struct weir_cu_ipc_mem_handle {
   char reserved[64];
 } weir_cu_ipc_mem_handle;
 
+/* CUipcEventHandle: an event that another process opens. */
 typedef struct weir_cu_ipc_event_handle {
   char reserved[64];
 } weir_cu_ipc_event_handle;
@@ -78,6 +82,7 @@ typedef struct weir_cu_mem_access {
   int flags;
 } weir_cu_mem_access;
 
+/* What MemPoolCreate creates. The fields mean the same as in weir_cu_mem_prop; max_size 0 is the default of the driver. */
 typedef struct weir_cu_mempool_props {
   int type;
   int handle_types;
@@ -88,6 +93,7 @@ typedef struct weir_cu_mempool_props {
   unsigned char reserved[54];
 } weir_cu_mempool_props;
 
+/* Handles of the legacy default stream and of the default stream of the calling thread. */
 #define WEIR_CU_STREAM_LEGACY ((weir_cu_stream)0x1)
 #define WEIR_CU_STREAM_PER_THREAD ((weir_cu_stream)0x2)
 
@@ -118,6 +124,8 @@ enum {
   WEIR_CU_CAPTURE_STATUS_INVALIDATED = 2,
 
   WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH = 1,
+  WEIR_CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
+  WEIR_CU_GRAPH_USER_OBJECT_MOVE = 1,
 
   WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT = 0,
   WEIR_CU_GRAPH_MEM_ATTR_USED_HIGH = 1,
@@ -268,18 +276,19 @@ enum {
 #undef X
 };
 
-/* The table. driver_entries.h has the contract of each entry. */
+/* The table. driver_entries.h has the contract of each entry. New entries are optional and are
+ * added at the end; the library uses one only if `size` says that the table has it. */
 typedef struct weir_driver weir_driver;
 struct weir_driver {
   size_t size;                        /* sizeof(weir_driver), so that entries can be added */
   const char *name;                   /* "cuda", "soft", "ledger", ... */
   void (*destroy)(weir_driver *self); /* ends the driver and frees the table; NULL if there is nothing to free */
+  uint64_t capabilities;              /* WEIR_DRIVER_* bits */
 #define WEIR__AND(...) , __VA_ARGS__
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
   weir_cu_result (*name)(weir_driver * self WEIR__AND params);
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) weir_cu_result (*name)(weir_driver * self);
 #include "weir/driver_entries.h"
-  uint64_t capabilities; /* WEIR_DRIVER_* bits; none if `size` does not include this field */
 };
 
 /* Sets the size and leaves everything else zero: the first step in making a table of your own. */
@@ -348,6 +357,7 @@ typedef struct weir_ledger_options {
   void *is_done_context;
 } weir_ledger_options;
 
+/* Sets `size` and the defaults. */
 void weir_ledger_options_init(weir_ledger_options *options);
 
 /* NULL options are the defaults. Work is complete when it is enqueued. A ledger is for one thread at a time. */

@@ -42,6 +42,7 @@ WEIR_DRIVER_ENTRY(GetErrorString, cuGetErrorString, 6000, REQUIRED, (weir_cu_res
 
 /* ---- Devices ---- */
 
+/* The number of devices. */
 WEIR_DRIVER_ENTRY(DeviceGetCount, cuDeviceGetCount, 2000, REQUIRED, (int *count), (count))
 
 /* The device of an ordinal in [0, count); INVALID_DEVICE otherwise. A device is a number and is not freed. */
@@ -220,6 +221,7 @@ WEIR_DRIVER_ENTRY(IpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000, REQUIRED,
                   (weir_cu_deviceptr * pointer, weir_cu_ipc_mem_handle handle, unsigned flags),
                   (pointer, handle, flags))
 
+/* Undoes one IpcOpenMemHandle. The memory is unmapped with the last one. */
 WEIR_DRIVER_ENTRY(IpcCloseMemHandle, cuIpcCloseMemHandle, 4010, REQUIRED, (weir_cu_deviceptr pointer), (pointer))
 
 /* The event must have been created with EVENT_INTERPROCESS | EVENT_DISABLE_TIMING. */
@@ -238,6 +240,7 @@ WEIR_DRIVER_ENTRY(IpcOpenEventHandle, cuIpcOpenEventHandle, 4010, REQUIRED,
 WEIR_DRIVER_ENTRY(MemAllocAsync, cuMemAllocAsync, 11020, OPTIONAL,
                   (weir_cu_deviceptr * pointer, uint64_t bytes, weir_cu_stream stream), (pointer, bytes, stream))
 
+/* The same from a given pool. */
 WEIR_DRIVER_ENTRY(MemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, OPTIONAL,
                   (weir_cu_deviceptr * pointer, uint64_t bytes, weir_cu_mempool pool, weir_cu_stream stream),
                   (pointer, bytes, pool, stream))
@@ -254,9 +257,11 @@ WEIR_DRIVER_ENTRY(DeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, OPT
 WEIR_DRIVER_ENTRY(DeviceGetMemPool, cuDeviceGetMemPool, 11020, OPTIONAL,
                   (weir_cu_mempool * pool, weir_cu_device device), (pool, device))
 
+/* Makes a pool of the device the one that MemAllocAsync uses. */
 WEIR_DRIVER_ENTRY(DeviceSetMemPool, cuDeviceSetMemPool, 11020, OPTIONAL, (weir_cu_device device, weir_cu_mempool pool),
                   (device, pool))
 
+/* Creates a pool on the device that props->location names. */
 WEIR_DRIVER_ENTRY(MemPoolCreate, cuMemPoolCreate, 11020, OPTIONAL,
                   (weir_cu_mempool * pool, const weir_cu_mempool_props *props), (pool, props))
 
@@ -273,6 +278,7 @@ WEIR_DRIVER_ENTRY(MemPoolGetAttribute, cuMemPoolGetAttribute, 11020, OPTIONAL,
 /* Returns unused memory to the device while the pool holds more than `keep` bytes. */
 WEIR_DRIVER_ENTRY(MemPoolTrimTo, cuMemPoolTrimTo, 11020, OPTIONAL, (weir_cu_mempool pool, uint64_t keep), (pool, keep))
 
+/* Sets the access of other devices to the memory of the pool. */
 WEIR_DRIVER_ENTRY(MemPoolSetAccess, cuMemPoolSetAccess, 11020, OPTIONAL,
                   (weir_cu_mempool pool, const weir_cu_mem_access *access, size_t count), (pool, access, count))
 
@@ -295,6 +301,7 @@ WEIR_DRIVER_ENTRY(MemcpyPeerAsync, cuMemcpyPeerAsync, 4000, REQUIRED,
                    weir_cu_context from_context, uint64_t bytes, weir_cu_stream stream),
                   (to, to_context, from, from_context, bytes, stream))
 
+/* Sets `count` bytes to a value, in the stream's order. */
 WEIR_DRIVER_ENTRY(MemsetD8Async, cuMemsetD8Async, 3020, REQUIRED,
                   (weir_cu_deviceptr to, unsigned char value, uint64_t count, weir_cu_stream stream),
                   (to, value, count, stream))
@@ -329,6 +336,7 @@ WEIR_DRIVER_ENTRY(StreamWaitEvent, cuStreamWaitEvent, 3020, REQUIRED,
 WEIR_DRIVER_ENTRY(LaunchHostFunc, cuLaunchHostFunc, 10000, REQUIRED,
                   (weir_cu_stream stream, weir_cu_host_fn fn, void *data), (stream, fn, data))
 
+/* The priority, the flags and the context of a stream. */
 WEIR_DRIVER_ENTRY(StreamGetPriority, cuStreamGetPriority, 5050, REQUIRED, (weir_cu_stream stream, int *priority),
                   (stream, priority))
 WEIR_DRIVER_ENTRY(StreamGetFlags, cuStreamGetFlags, 5050, REQUIRED, (weir_cu_stream stream, unsigned *flags),
@@ -368,6 +376,7 @@ WEIR_DRIVER_ENTRY(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCapture
 
 /* ---- Events ---- */
 
+/* Creates an event of the context; flags are WEIR_CU_EVENT_*. */
 WEIR_DRIVER_ENTRY(EventCreate, cuEventCreate, 2000, REQUIRED, (weir_cu_event * event, unsigned flags), (event, flags))
 
 /* Records the present position of the stream. INVALID_HANDLE unless event and stream are of one context. */
@@ -416,6 +425,7 @@ WEIR_DRIVER_ENTRY(GraphNodeGetDependencies, cuGraphNodeGetDependencies, 10000, R
 WEIR_DRIVER_ENTRY(GraphDebugDotPrint, cuGraphDebugDotPrint, 11030, OPTIONAL,
                   (weir_cu_graph graph, const char *path, unsigned flags), (graph, path, flags))
 
+/* Destroys the graph. What was instantiated from it stays. */
 WEIR_DRIVER_ENTRY(GraphDestroy, cuGraphDestroy, 10000, REQUIRED, (weir_cu_graph graph), (graph))
 
 /* A launch in progress is completed. [unsafe in capture] */
@@ -478,6 +488,26 @@ WEIR_DRIVER_ENTRY(OccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiv
 /* [unsafe in capture] */
 WEIR_DRIVER_ENTRY0(ProfilerStart, cuProfilerStart, 4000, REQUIRED)
 WEIR_DRIVER_ENTRY0(ProfilerStop, cuProfilerStop, 4000, REQUIRED)
+
+/* ---- User objects. A table may end before these entries, as its size says ---- */
+
+/* An object with `count` references, which the caller owns. When the last reference to it is released, by whichever
+ * call or work holds it, destroy(data) is called once, on any thread. It must not call the driver, nor wait for a
+ * thread that does. flags must be USER_OBJECT_NO_DESTRUCTOR_SYNC. INVALID_VALUE if count is 0 or above INT_MAX. */
+WEIR_DRIVER_ENTRY(UserObjectCreate, cuUserObjectCreate, 11030, OPTIONAL,
+                  (weir_cu_user_object * object, void *data, weir_cu_host_fn destroy, unsigned count, unsigned flags),
+                  (object, data, destroy, count, flags))
+
+/* Releases references that the caller owns. */
+WEIR_DRIVER_ENTRY(UserObjectRelease, cuUserObjectRelease, 11030, OPTIONAL, (weir_cu_user_object object, unsigned count),
+                  (object, count))
+
+/* The graph, which may still be captured, gets references to an object: new ones or, with GRAPH_USER_OBJECT_MOVE, those
+ * of the caller. It releases them when it is destroyed. An executable has references of its own to the objects that
+ * its graph had when it was instantiated, and each launch has until its work is done. */
+WEIR_DRIVER_ENTRY(GraphRetainUserObject, cuGraphRetainUserObject, 11030, OPTIONAL,
+                  (weir_cu_graph graph, weir_cu_user_object object, unsigned count, unsigned flags),
+                  (graph, object, count, flags))
 
 #undef WEIR_DRIVER_ENTRY
 #undef WEIR_DRIVER_ENTRY0

@@ -20,7 +20,10 @@ void weir__pages_prepare(weir__heap *heap) {
                          .handle_types = heap->shares_pages ? WEIR_CU_HANDLE_POSIX_FD : WEIR_CU_HANDLE_NONE,
                          .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = heap->device},
                          .flags.gpu_direct_rdma = rdma != 0};
-  if (driver->MemAddressReserve && driver->MemGetAllocationGranularity &&
+  /* A table of the program may lack some of these entries, although the device below it supports them. */
+  bool has_entries = driver->MemAddressReserve && driver->MemAddressFree && driver->MemCreate && driver->MemRelease &&
+                     driver->MemMap && driver->MemUnmap && driver->MemSetAccess && driver->MemGetAllocationGranularity;
+  if (has_entries &&
       !driver->DeviceGetAttribute(driver, &can_map, WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, heap->device) && can_map &&
       !driver->MemGetAllocationGranularity(driver, &granularity, &heap->page_prop, WEIR_CU_GRANULARITY_MINIMUM))
     heap->granularity = granularity;

@@ -4,6 +4,8 @@
 #ifndef WEIR_DRIVER_CALL_H
 #define WEIR_DRIVER_CALL_H
 
+#include <stddef.h>
+
 #include "base/base.h"
 #include "weir/driver.h"
 
@@ -22,9 +24,15 @@ bool weir__result_is_known(weir_cu_result result);
 
 /* Whether the table states a capability. */
 static inline bool weir__driver_can(const weir_driver *driver, uint64_t capability) {
-  return driver->size >= offsetof(weir_driver, capabilities) + sizeof driver->capabilities &&
-         (driver->capabilities & capability) != 0;
+  return (driver->capabilities & capability) != 0;
 }
+
+/* Whether the table has an optional entry. One that was compiled with an older header may end before it. */
+#define WEIR__DRIVER_HAS(driver, name)                                                                                 \
+  ((driver)->size >= offsetof(weir_driver, name) + sizeof(driver)->name && (driver)->name)
+
+/* What every table has: the entries before those that were added at the end. */
+#define WEIR__DRIVER_LEAST_SIZE offsetof(weir_driver, UserObjectCreate)
 
 /* The status for a result. Sets no last error. */
 weir_status weir__status_of_result(weir_cu_result result);

@@ -39,6 +39,7 @@ static const trait traits[WEIR_CALL_COUNT] = {
     [WEIR_CALL_GraphDestroy] = RELEASES,
     [WEIR_CALL_GraphExecDestroy] = RELEASES,
     [WEIR_CALL_ModuleUnload] = RELEASES,
+    [WEIR_CALL_UserObjectRelease] = RELEASES,
 
     [WEIR_CALL_DevicePrimaryCtxRetain] = ACQUIRES,
     [WEIR_CALL_CtxEnablePeerAccess] = ACQUIRES,
@@ -64,6 +65,8 @@ static const trait traits[WEIR_CALL_COUNT] = {
     [WEIR_CALL_GraphUpload] = ACQUIRES,
     [WEIR_CALL_ModuleLoadData] = ACQUIRES,
     [WEIR_CALL_ModuleLoadDataEx] = ACQUIRES,
+    [WEIR_CALL_UserObjectCreate] = ACQUIRES,
+    [WEIR_CALL_GraphRetainUserObject] = ACQUIRES,
 };
 
 /* No rule if nth is 0. */
@@ -166,9 +169,10 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
   weir__mutex_init(&f->mutex);
   f->table.size = sizeof f->table;
   f->table.name = inner->name;
-  f->table.capabilities = weir__driver_can(inner, UINT64_MAX) ? inner->capabilities : 0;
+  f->table.capabilities = inner->capabilities;
   f->table.destroy = destroy;
-#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) f->table.name = inner->name ? name : NULL;
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
+  f->table.name = WEIR__DRIVER_HAS(inner, name) ? name : NULL;
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) f->table.name = inner->name ? name : NULL;
 #include "weir/driver_entries.h"
   f->table.StreamEndCapture = end_capture;

@@ -60,9 +60,10 @@ weir_status weir_driver_open_timing(weir_driver *inner, weir_driver **driver) {
   t->inner = inner;
   t->table.size = sizeof t->table;
   t->table.name = inner->name;
-  t->table.capabilities = weir__driver_can(inner, UINT64_MAX) ? inner->capabilities : 0;
+  t->table.capabilities = inner->capabilities;
   t->table.destroy = destroy;
-#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) t->table.name = inner->name ? name : NULL;
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
+  t->table.name = WEIR__DRIVER_HAS(inner, name) ? name : NULL;
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) t->table.name = inner->name ? name : NULL;
 #include "weir/driver_entries.h"
   *driver = &t->table;

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/hash_map.h"
 #include "base/rangemap.h"
+#include "driver/call.h"
 
 /* A handle that was created and not released. */
 typedef struct created {
@@ -172,7 +173,8 @@ weir_status weir__meter_open(weir_driver *inner, weir_driver **driver) {
   m->table.size = sizeof m->table;
   m->table.name = inner->name;
   m->table.destroy = destroy;
-#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) m->table.name = inner->name ? name : NULL;
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
+  m->table.name = WEIR__DRIVER_HAS(inner, name) ? name : NULL;
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) m->table.name = inner->name ? name : NULL;
 #include "weir/driver_entries.h"
 #define COUNT(name, counting) m->table.name = inner->name ? counting : NULL

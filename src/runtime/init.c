@@ -316,9 +316,9 @@ weir_status weir_use_driver(weir_driver *driver) {
   if (status)
     return status;
   if (driver) {
-    if (driver->size < sizeof *driver)
+    if (driver->size < WEIR__DRIVER_LEAST_SIZE)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->size is %zu; expected at least %zu", __func__,
-                        driver->size, sizeof *driver);
+                        driver->size, WEIR__DRIVER_LEAST_SIZE);
     if (!driver->name)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->name is NULL", __func__);
     const char *missing = missing_entry(driver);

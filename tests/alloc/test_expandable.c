@@ -387,6 +387,44 @@ static void test_driver_without_virtual_memory(void **state) {
   alloc_close();
 }
 
+/* A table of a program may leave out some of the optional entries. */
+static void test_driver_with_some_virtual_memory(void **state) {
+  (void)state;
+  for (int missing = 0; missing < 7; missing++) {
+    collect_messages();
+    alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+    switch (missing) {
+    case 0:
+      faults->MemAddressFree = NULL;
+      break;
+    case 1:
+      faults->MemCreate = NULL;
+      break;
+    case 2:
+      faults->MemRelease = NULL;
+      break;
+    case 3:
+      faults->MemMap = NULL;
+      break;
+    case 4:
+      faults->MemUnmap = NULL;
+      break;
+    case 5:
+      faults->MemSetAccess = NULL;
+      break;
+    default:
+      faults->MemGetAllocationGranularity = NULL;
+      break;
+    }
+    allocator = alloc_create("expandable_segments:True");
+    assert_int_equal(messages_with(WEIR_LOG_WARN, "expandable_segments not supported on this platform"), 1);
+    void *a = get(10 * MIB, NULL);
+    assert_layout(a, "10M*");
+    put(a);
+    alloc_close();
+  }
+}
+
 /* ---- Other devices ---- */
 
 /* Records the driver calls that set access to memory. */
@@ -545,6 +583,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_turned_off_and_on, alloc_teardown),
       cmocka_unit_test_teardown(test_freed_after_the_switch, alloc_teardown),
       cmocka_unit_test_teardown(test_driver_without_virtual_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_driver_with_some_virtual_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_peers, alloc_teardown),
       cmocka_unit_test_teardown(test_page_sizes, alloc_teardown),
       cmocka_unit_test_teardown(test_device_without_virtual_memory, alloc_teardown),

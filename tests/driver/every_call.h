@@ -118,6 +118,9 @@ static inline void every_call(weir_driver *d, weir_cu_result results[WEIR_CALL_C
   CALL(OccupancyMaxActiveBlocksPerMultiprocessor, d, NULL, NULL, 0, 0);
   CALL(ProfilerStart, d);
   CALL(ProfilerStop, d);
+  CALL(UserObjectCreate, d, NULL, NULL, NULL, 0, 0);
+  CALL(UserObjectRelease, d, NULL, 0);
+  CALL(GraphRetainUserObject, d, NULL, NULL, 0, 0);
 #undef CALL
 }
 

@@ -7,6 +7,7 @@
 #include "driver/echo_driver.h"
 #include "driver/every_call.h"
 #include "support/ledger.h"
+#include "weir/runtime.h"
 
 enum { ANY_CODE = 999 };
 
@@ -40,6 +41,7 @@ static const weir_driver_call gives_back[] = {
     WEIR_CALL_GraphDestroy,
     WEIR_CALL_GraphExecDestroy,
     WEIR_CALL_ModuleUnload,
+    WEIR_CALL_UserObjectRelease,
 };
 
 static bool among(int call, const weir_driver_call *calls, size_t count) {
@@ -53,6 +55,28 @@ static bool is_teller(int call) { return among(call, tells, sizeof tells / sizeo
 static bool is_giver(int call) { return among(call, gives_back, sizeof gives_back / sizeof gives_back[0]); }
 
 /* ---- Passing on ---- */
+
+/* A table that was compiled with an older header ends after ProfilerStop, and what lies behind is not read. */
+static void test_older_table(void **state) {
+  (void)state;
+  echo_driver echo;
+  weir_driver *d;
+  echo_init(&echo);
+  echo.table.size = offsetof(weir_driver, UserObjectCreate);
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
+  assert_null(d->UserObjectCreate);
+  assert_null(d->UserObjectRelease);
+  assert_null(d->GraphRetainUserObject);
+  assert_non_null(d->ProfilerStop);
+  weir_driver_close(d);
+  assert_ok(weir_driver_open_timing(&echo.table, &d));
+  assert_null(d->UserObjectCreate);
+  weir_driver_close(d);
+  assert_ok(weir_use_driver(&echo.table));
+  echo.table.size--;
+  assert_error_says(INVALID_ARGUMENT, "expected at least", weir_use_driver(&echo.table));
+  assert_ok(weir_use_driver(NULL));
+}
 
 static void test_every_call_reaches_its_own_entry(void **state) {
   (void)state;
@@ -544,6 +568,7 @@ static void test_bad_arguments(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_older_table),
       cmocka_unit_test(test_every_call_reaches_its_own_entry),
       cmocka_unit_test(test_arguments_and_outputs_pass_unchanged),
       cmocka_unit_test(test_absent_entries_stay_absent),

@@ -31,6 +31,9 @@ static weir_cu_deviceptr place_far(void *context, weir_driver_call call, unsigne
     assert_int_equal(result_, WEIR_CU_SUCCESS);                                                                        \
   } while (0)
 
+static int objects; /* user objects that have not ended */
+static void end_object(void *count) { --*(int *)count; }
+
 static void script(weir_driver *d, weir_cu_deviceptr *next) {
   enum { MANY = 70 }; /* more than one chunk of handles */
   weir_cu_deviceptr plain[MANY], placed, va, pooled, asynchronous;
@@ -86,7 +89,15 @@ static void script(weir_driver *d, weir_cu_deviceptr *next) {
   TRY(d->StreamEndCapture(d, s, &graph));
   assert_cu(d->GraphGetNodes(d, graph, NULL, &count));
   assert_int_equal(count, 9);
+  for (int i = 0; i < 3; i++) {
+    weir_cu_user_object object;
+    TRY(d->UserObjectCreate(d, &object, &objects, end_object, 1, WEIR_CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    objects++;
+    TRY(d->GraphRetainUserObject(d, graph, object, 1, WEIR_CU_GRAPH_USER_OBJECT_MOVE));
+  }
   TRY(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_int_equal(objects, 3);
   assert_cu(d->GraphLaunch(d, exec, s));
 
   counting = false; /* releasing needs no memory */
@@ -131,6 +142,7 @@ static void run(unsigned long nth) {
   script(d, &next);
   weir_driver_close(d);
   assert_int_equal(live, before);
+  assert_int_equal(objects, 0);
 }
 
 static void test_each_allocation_fails_once(void **state) {

@@ -1,6 +1,7 @@
 /*
  * Graphs: the result of a capture, and launching it.
  */
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "driver/rules.h"
@@ -373,6 +374,112 @@ static void test_destroy_exec_in_flight(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
+/* ---- User objects ---- */
+
+static void end_object(void *ended) { atomic_fetch_add((atomic_int *)ended, 1); }
+
+static weir_cu_user_object object_new(atomic_int *ended, unsigned count) {
+  weir_cu_user_object object;
+  atomic_store(ended, 0);
+  assert_cu(d->UserObjectCreate(d, &object, ended, end_object, count, WEIR_CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  return object;
+}
+
+/* NVIDIA's driver may call the destructor later, on a thread of its own. */
+static void assert_ended(atomic_int *ended) {
+  for (int i = 0; is_cuda() && i < 5000 && !atomic_load(ended); i++)
+    usleep(1000);
+  assert_int_equal(atomic_load(ended), 1);
+}
+
+static weir_cu_graph graph_being_captured(weir_cu_stream stream) {
+  weir_cu_graph graph = NULL;
+  int status;
+  assert_cu(d->StreamGetCaptureInfo(d, stream, &status, NULL, &graph, NULL, NULL));
+  assert_non_null(graph);
+  return graph;
+}
+
+#define NEED_USER_OBJECTS()                                                                                            \
+  do {                                                                                                                 \
+    if (!d->UserObjectCreate)                                                                                          \
+      WAIVE_TEST("needs user objects");                                                                                \
+  } while (0)
+
+static void test_user_object_of_the_program(void **state) {
+  (void)state;
+  NEED_USER_OBJECTS();
+  atomic_int ended;
+  weir_cu_user_object object = object_new(&ended, 3);
+  assert_cu(d->UserObjectRelease(d, object, 2));
+  assert_int_equal(ended, 0);
+  assert_cu(d->UserObjectRelease(d, object, 1));
+  assert_ended(&ended);
+  assert_cu_error(INVALID_VALUE, d->UserObjectCreate(d, &object, &ended, end_object, 1, 0));
+  assert_cu_error(INVALID_VALUE, d->UserObjectCreate(d, &object, &ended, end_object, 0, 1));
+}
+
+/* The graph, each executable, and each launch keep it. */
+static void test_user_object_of_a_graph(void **state) {
+  (void)state;
+  NEED_USER_OBJECTS();
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(100);
+  weir_cu_graph graph;
+  atomic_int ended;
+  weir_cu_user_object object = object_new(&ended, 1);
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemsetD8Async(d, p, 4, 100, stream));
+  assert_cu(d->GraphRetainUserObject(d, graph_being_captured(stream), object, 1, WEIR_CU_GRAPH_USER_OBJECT_MOVE));
+  assert_cu(d->MemsetD8Async(d, p, 5, 100, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  weir_cu_graph_exec first = instantiate(graph), second = instantiate(graph);
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphLaunch(d, first, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->GraphExecDestroy(d, first));
+  assert_int_equal(ended, 0);
+  struct gate *gate = is_ledger() ? NULL : gate_close(stream); /* on the ledger work is done at once */
+  assert_cu(d->GraphLaunch(d, second, stream));
+  assert_cu(d->GraphExecDestroy(d, second));
+  if (gate) {
+    assert_int_equal(ended, 0);
+    gate_open(gate);
+  }
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_ended(&ended);
+  assert_device_filled(p, 100, 5);
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, stream));
+}
+
+/* A graph without nodes, and one whose capture fails. */
+static void test_user_object_without_launches(void **state) {
+  (void)state;
+  NEED_USER_OBJECTS();
+  weir_cu_stream stream = stream_new();
+  weir_cu_graph graph;
+  atomic_int ended;
+  weir_cu_user_object object = object_new(&ended, 1);
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->GraphRetainUserObject(d, graph_being_captured(stream), object, 1, 0));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->UserObjectRelease(d, object, 1));
+  weir_cu_graph_exec exec = instantiate(graph);
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_int_equal(ended, 0);
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_ended(&ended);
+
+  object = object_new(&ended, 1);
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->GraphRetainUserObject(d, graph_being_captured(stream), object, 1, WEIR_CU_GRAPH_USER_OBJECT_MOVE));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, stream));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, stream, &graph));
+  assert_ended(&ended);
+  assert_cu(d->StreamDestroy(d, stream));
+}
+
 /* ---- Host functions ---- */
 
 struct turnstile {
@@ -563,6 +670,9 @@ int main(void) {
       RULE(test_launches_are_in_order),
       RULE(test_launch_without_its_memory),
       RULE(test_destroy_graph_in_capture),
+      RULE(test_user_object_of_the_program),
+      RULE(test_user_object_of_a_graph),
+      RULE(test_user_object_without_launches),
       RULE_TWO(test_graph_of_two_devices),
   };
   return RUN_RULES("rules_graphs", tests);

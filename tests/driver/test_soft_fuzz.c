@@ -27,6 +27,7 @@ enum kind {
   FUNCTION,
   POOL,
   MEMORY,
+  USER_OBJECT,
   POINTER,
   RESERVED,
   MAPPED,
@@ -72,6 +73,7 @@ static uint64_t handle(enum kind wanted) {
 #define EXEC_ARG ((weir_cu_graph_exec)handle(EXEC))
 #define MODULE_ARG ((weir_cu_module)handle(MODULE))
 #define FUNCTION_ARG ((weir_cu_function)handle(FUNCTION))
+#define USER_OBJECT_ARG ((weir_cu_user_object)handle(USER_OBJECT))
 #define POOL_ARG ((weir_cu_mempool)handle(POOL))
 #define MEMORY_ARG ((weir_cu_mem_handle)handle(MEMORY))
 
@@ -524,6 +526,9 @@ static weir_cu_result call_streams(weir_driver_call call) {
   }
 }
 
+static unsigned long destroyed;
+static void count_destroyed(void *count) { ++*(unsigned long *)count; }
+
 static weir_cu_result call_graphs(weir_driver_call call) {
   weir_cu_graph_node nodes[4];
   size_t count = soft_random(5);
@@ -543,6 +548,18 @@ static weir_cu_result call_graphs(weir_driver_call call) {
       KEEP(EXEC, *exec);
     return r;
   }
+  case WEIR_CALL_UserObjectCreate: {
+    weir_cu_user_object *object = OUT(0, weir_cu_user_object);
+    r = d->UserObjectCreate(d, object, &destroyed, rarely() ? NULL : count_destroyed, (unsigned)soft_random(3),
+                            rarely() ? 0 : WEIR_CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    if (!r)
+      KEEP(USER_OBJECT, *object);
+    return r;
+  }
+  case WEIR_CALL_UserObjectRelease:
+    return d->UserObjectRelease(d, USER_OBJECT_ARG, (unsigned)soft_random(3));
+  case WEIR_CALL_GraphRetainUserObject:
+    return d->GraphRetainUserObject(d, GRAPH_ARG, USER_OBJECT_ARG, (unsigned)soft_random(3), (unsigned)soft_random(2));
   case WEIR_CALL_GraphLaunch:
     return d->GraphLaunch(d, EXEC_ARG, STREAM_ARG);
   case WEIR_CALL_GraphUpload:

@@ -9,7 +9,7 @@
 /* The driver behind the stand-in: the software device, wrapped in a fault table. */
 weir_driver *fake_cuda_driver(void);
 
-/* The number of calls of the stand-in itself, by symbol. */
+/* The number of calls of the stand-in itself, by symbol; NULL for all. */
 unsigned long fake_cuda_calls(const char *symbol);
 
 /* The next allocation, and every call after it, fails with this code; 0 ends the failures. */

@@ -389,6 +389,7 @@ void weir__model_init(model *m, const model_hooks *hooks, uint64_t bytes) {
   weir__handles_init(&m->execs, hooks->first_kind + MODEL_KIND_EXEC, hooks->exec_size);
   weir__handles_init(&m->modules, hooks->first_kind + MODEL_KIND_MODULE, sizeof(model_module));
   weir__handles_init(&m->functions, hooks->first_kind + MODEL_KIND_FUNCTION, sizeof(model_function));
+  weir__handles_init(&m->user_objects, hooks->first_kind + MODEL_KIND_USER_OBJECT, sizeof(model_user_object));
 }
 
 static void free_range(model *m, model_range *range, void *data) {
@@ -408,8 +409,8 @@ void weir__model_end(model *m) {
     memory->released = true;
     weir__model_drop_memory(m, memory);
   }
-  weir__handles *tables[] = {&m->streams, &m->events, &m->memories, &m->pools,    &m->graphs,
-                             &m->nodes,   &m->execs,  &m->modules,  &m->functions};
+  weir__handles *tables[] = {&m->streams, &m->events, &m->memories, &m->pools,     &m->graphs,
+                             &m->nodes,   &m->execs,  &m->modules,  &m->functions, &m->user_objects};
   for (size_t i = 0; i < WEIR_COUNT_OF(tables); i++)
     weir__handles_clear(tables[i]);
   for (int order = 0; order < MODEL_ORDERS; order++)

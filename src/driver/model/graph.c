@@ -3,6 +3,7 @@
  */
 #include "driver/model/model.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,27 @@ bool weir__model_work_copy(const model_work *work, model_work *copy) {
     work->as.memory.range->refs++;
   if (work->kind == MODEL_WORK_KERNEL && work->as.kernel.kernel->image)
     work->as.kernel.kernel->image->refs++;
+  if (work->users)
+    work->users->refs++;
   return true;
+}
+
+static void unref_object(model *m, model_user_object *object, uint64_t count) {
+  object->refs -= count;
+  if (object->refs)
+    return;
+  weir_cu_host_fn destroy = object->destroy;
+  void *data = object->data;
+  weir__handles_drop(&m->user_objects, object);
+  destroy(data);
+}
+
+static void unref_users(model *m, model_users *users) {
+  if (!users || --users->refs)
+    return;
+  for (size_t i = 0; i < users->count; i++)
+    unref_object(m, users->uses[i].object, users->uses[i].count);
+  free(users);
 }
 
 void weir__model_work_end(model *m, model_work *work) {
@@ -36,6 +57,7 @@ void weir__model_work_end(model *m, model_work *work) {
   }
   if (work->kind == MODEL_WORK_FREE || work->kind == MODEL_WORK_ALLOC)
     weir__model_unref_range(m, work->as.memory.range);
+  unref_users(m, work->users);
 }
 
 /* ---- Lists of nodes ---- */
@@ -88,6 +110,9 @@ void weir__model_drop_graph(model *m, model_graph *graph) {
     weir__handles_drop(&m->nodes, node);
   }
   weir__model_nodes_free(&graph->nodes);
+  for (size_t i = 0; i < graph->use_count; i++)
+    unref_object(m, graph->uses[i].object, graph->uses[i].count);
+  free(graph->uses);
   weir__handles_drop(&m->graphs, graph);
 }
 
@@ -145,7 +170,24 @@ void weir__model_drop_exec(model *m, model_exec *exec) {
   for (size_t i = 0; i < exec->count; i++)
     weir__model_work_end(m, &exec->works[i]);
   free(exec->works);
+  unref_users(m, exec->users);
   weir__handles_drop(&m->execs, exec);
+}
+
+/* The executable's own references to the objects of a graph. False if out of host memory. */
+static bool copy_users(const model_graph *graph, model_users **users) {
+  *users = NULL;
+  if (!graph->use_count)
+    return true;
+  *users = malloc(sizeof **users + graph->use_count * sizeof *graph->uses);
+  if (!*users)
+    return false;
+  **users = (model_users){.refs = 1, .count = graph->use_count};
+  for (size_t i = 0; i < graph->use_count; i++) {
+    (*users)->uses[i] = graph->uses[i];
+    graph->uses[i].object->refs += graph->uses[i].count;
+  }
+  return true;
 }
 
 weir_cu_result weir__model_GraphInstantiate(model *m, weir_cu_graph_exec *exec, weir_cu_graph graph,
@@ -164,10 +206,14 @@ weir_cu_result weir__model_GraphInstantiate(model *m, weir_cu_graph_exec *exec, 
     return WEIR_CU_OUT_OF_MEMORY;
   x->device = g->device;
   x->works = malloc((g->nodes.count + 1) * sizeof *x->works);
-  while (x->works && x->count < g->nodes.count &&
-         weir__model_work_copy(&weir__model_node(m, g->nodes.items[x->count])->work, &x->works[x->count]))
+  bool has_users = copy_users(g, &x->users);
+  while (has_users && x->works && x->count < g->nodes.count &&
+         weir__model_work_copy(&weir__model_node(m, g->nodes.items[x->count])->work, &x->works[x->count])) {
+    if ((x->works[x->count].users = x->users))
+      x->users->refs++;
     x->count++;
-  if (!x->works || x->count < g->nodes.count) {
+  }
+  if (!has_users || !x->works || x->count < g->nodes.count) {
     weir__model_drop_exec(m, x);
     return WEIR_CU_OUT_OF_MEMORY;
   }
@@ -223,5 +269,51 @@ weir_cu_result weir__model_GraphExecDestroy(model *m, weir_cu_graph_exec exec) {
   if (!x)
     return WEIR_CU_INVALID_VALUE;
   weir__model_drop_exec(m, x);
+  return WEIR_CU_SUCCESS;
+}
+
+/* ---- User objects ---- */
+
+static model_user_object *find_object(const model *m, weir_cu_user_object handle) {
+  return weir__handles_get(&m->user_objects, (uintptr_t)handle);
+}
+
+weir_cu_result weir__model_UserObjectCreate(model *m, weir_cu_user_object *object, void *data, weir_cu_host_fn destroy,
+                                            unsigned count, unsigned flags) {
+  if (!object || !destroy || !count || count > INT_MAX || flags != WEIR_CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+    return WEIR_CU_INVALID_VALUE;
+  model_user_object *o = weir__handles_make(&m->user_objects);
+  if (!o)
+    return WEIR_CU_OUT_OF_MEMORY;
+  o->refs = o->owned = count;
+  o->destroy = destroy;
+  o->data = data;
+  *object = (weir_cu_user_object)(uintptr_t)weir__handle_of(&m->user_objects, o);
+  return WEIR_CU_SUCCESS;
+}
+
+weir_cu_result weir__model_UserObjectRelease(model *m, weir_cu_user_object object, unsigned count) {
+  model_user_object *o = find_object(m, object);
+  if (!o || !count || count > o->owned)
+    return WEIR_CU_INVALID_VALUE;
+  o->owned -= count;
+  unref_object(m, o, count);
+  return WEIR_CU_SUCCESS;
+}
+
+weir_cu_result weir__model_GraphRetainUserObject(model *m, weir_cu_graph graph, weir_cu_user_object object,
+                                                 unsigned count, unsigned flags) {
+  model_graph *g = find_graph(m, graph);
+  model_user_object *o = find_object(m, object);
+  bool moves = flags == WEIR_CU_GRAPH_USER_OBJECT_MOVE;
+  if (!g || !o || !count || count > INT_MAX || (flags && !moves) || (moves && count > o->owned))
+    return WEIR_CU_INVALID_VALUE;
+  if (!WEIR__RESERVE(g->uses, g->use_room, g->use_count + 1))
+    return WEIR_CU_OUT_OF_MEMORY;
+  g->uses[g->use_count++] = (model_use){o, count};
+  if (moves)
+    o->owned -= count;
+  else
+    o->refs += count;
   return WEIR_CU_SUCCESS;
 }

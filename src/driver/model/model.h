@@ -54,7 +54,8 @@ enum {
   MODEL_KIND_NODE,
   MODEL_KIND_EXEC,
   MODEL_KIND_MODULE,
-  MODEL_KIND_FUNCTION
+  MODEL_KIND_FUNCTION,
+  MODEL_KIND_USER_OBJECT
 };
 
 typedef struct model model;
@@ -105,7 +106,8 @@ typedef struct model_kernel {
  * */
 typedef struct model_work {
   model_work_kind kind;
-  model_device *device; /* of the stream that it was given to; a graph may hold work of several devices */
+  model_device *device;      /* of the stream that it was given to; a graph may hold work of several devices */
+  struct model_users *users; /* of the executable that it is work of, counted in its refs; NULL if there are none */
   union {
     struct {
       uint64_t to, from, bytes;
@@ -146,6 +148,28 @@ size_t weir__model_params_bytes(const model_kernel *kernel);
 
 /* ---- Graphs and captures ---- */
 
+/* What a program wants to know the end of: when the last reference is released, `destroy` is called. */
+typedef struct model_user_object {
+  weir__handle head;
+  uint64_t refs; /* all of them, and those of the program */
+  uint64_t owned;
+  weir_cu_host_fn destroy;
+  void *data;
+} model_user_object;
+
+/* References to an object, of a graph or of an executable. */
+typedef struct model_use {
+  model_user_object *object;
+  uint64_t count;
+} model_use;
+
+/* The references of an executable, which the work of its launches shares. */
+typedef struct model_users {
+  size_t refs; /* the executable, and each piece of its work */
+  size_t count;
+  model_use uses[];
+} model_users;
+
 /* Nodes of a graph, by handle. */
 typedef struct model_nodes {
   weir_cu_graph_node *items;
@@ -167,6 +191,8 @@ struct model_graph {
   model_nodes nodes; /* in the order of capture, so that every node stands behind those it depends on */
   bool open;         /* still being captured */
   uint32_t mark;
+  model_use *uses; /* objects that it has references to */
+  size_t use_count, use_room;
 };
 
 struct model_exec {
@@ -174,6 +200,7 @@ struct model_exec {
   model_device *device;
   model_work *works; /* in order */
   size_t count;
+  model_users *users; /* NULL if there are none */
 };
 
 /* A capture that was begun and has not ended. */
@@ -419,7 +446,7 @@ struct model {
   weir__rangemap placed;             /* ranges with an address of the table's */
   weir__slab placed_slab, mapping_slab, table_slab;
 
-  weir__handles streams, events, memories, pools, graphs, nodes, execs, modules, functions;
+  weir__handles streams, events, memories, pools, graphs, nodes, execs, modules, functions, user_objects;
 
   model_capture *captures; /* the newest first */
   uint64_t last_capture;

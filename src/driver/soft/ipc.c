@@ -114,7 +114,8 @@ static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir
     return r;
   int fd = is_plausible(&ticket) ? open_ticket(&ticket, "/memfd:weir-soft-memory-") : -1;
   struct stat st;
-  if (fd < 0 || fstat(fd, &st) || !is_exported(fd, ticket.offset, ticket.mapped_bytes)) {
+  if (fd < 0 || fstat(fd, &st) || ticket.offset + ticket.mapped_bytes > (uint64_t)st.st_size ||
+      !is_exported(fd, ticket.offset, ticket.mapped_bytes)) {
     if (fd >= 0)
       close(fd);
     return WEIR_CU_INVALID_VALUE;

@@ -35,8 +35,8 @@ _Noreturn static void corrupt(const char *format, ...) {
 /* ---- Handles ---- */
 
 static void check_handles(const model *m) {
-  const weir__handles *tables[] = {&m->streams, &m->events, &m->memories, &m->pools,    &m->graphs,
-                                   &m->nodes,   &m->execs,  &m->modules,  &m->functions};
+  const weir__handles *tables[] = {&m->streams, &m->events, &m->memories, &m->pools,     &m->graphs,
+                                   &m->nodes,   &m->execs,  &m->modules,  &m->functions, &m->user_objects};
   for (size_t i = 0; i < WEIR_COUNT_OF(tables); i++) {
     const char *fault = weir__handles_fault(tables[i]);
     CHECK(!fault, "handles of kind %d: %s", (int)(tables[i]->tag >> WEIR__HANDLE_KIND_SHIFT), fault);
