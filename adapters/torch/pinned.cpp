@@ -22,7 +22,7 @@ using c10::CachingAllocator::Stat;
 
 namespace {
 
-void check(weir_status status) {
+inline void check(weir_status status) {
   if (C10_UNLIKELY(status))
     throw_status(status);
 }
@@ -156,13 +156,20 @@ void *PinnedAllocator::alloc(size_t bytes) {
   return pointer;
 }
 
+// The first allocation, or one during a capture.
+C10_NOINLINE void *PinnedAllocator::alloc_generic(size_t bytes) {
+  bool is_pooled = false;
+  void *pointer = captures_.load(std::memory_order_relaxed) && bytes ? alloc_pooled(bytes, is_pooled) : nullptr;
+  return is_pooled ? pointer : alloc(bytes);
+}
+
 at::DataPtr PinnedAllocator::allocate(size_t bytes) {
   void *pointer = nullptr;
-  bool is_pooled = false;
-  if (C10_UNLIKELY(captures_.load(std::memory_order_relaxed)) && bytes)
-    pointer = alloc_pooled(bytes, is_pooled);
-  if (!is_pooled)
-    pointer = alloc(bytes);
+  weir_host_allocator *host = host_.load(std::memory_order_acquire);
+  if (C10_LIKELY(host && !captures_.load(std::memory_order_relaxed)))
+    check(weir_host_alloc(host, bytes, &pointer));
+  else
+    pointer = alloc_generic(bytes);
   return {pointer, pointer, delete_pointer, at::Device(at::DeviceType::CPU)};
 }
 
@@ -172,15 +179,19 @@ void PinnedAllocator::copy_data(void *to, const void *from, std::size_t bytes) c
   default_copy_data(to, from, bytes);
 }
 
-void PinnedAllocator::delete_pointer(void *pointer) { the_pinned_allocator().free(pointer); }
-
 // A deleter must not throw. In a forked child the memory belongs to the parent.
-void PinnedAllocator::free(void *pointer) {
-  if (!pointer || (C10_UNLIKELY(has_pools_.load(std::memory_order_relaxed)) && free_pooled(pointer)))
+static C10_NOINLINE void warn_of(weir_status status) {
+  if (status != WEIR_ERROR_BAD_FORK)
+    TORCH_WARN("weir: pinned memory was not freed: ", last_error());
+}
+
+void PinnedAllocator::delete_pointer(void *pointer) {
+  if (!pointer ||
+      (C10_UNLIKELY(has_pools_.load(std::memory_order_relaxed)) && the_pinned_allocator().free_pooled(pointer)))
     return;
   weir_status status = weir_host_free(host_.load(std::memory_order_relaxed), pointer);
-  if (C10_UNLIKELY(status && status != WEIR_ERROR_BAD_FORK))
-    TORCH_WARN("weir: pinned memory was not freed: ", last_error());
+  if (C10_UNLIKELY(status))
+    warn_of(status);
 }
 
 bool PinnedAllocator::record_event(void *pointer, void *context, c10::Stream stream) {
@@ -259,16 +270,16 @@ void *PinnedAllocator::alloc_pooled(size_t bytes, bool &is_pooled) {
   return nullptr;
 }
 
-// Returns false for memory that no pool has, or whose pool is gone. What a capture used is not reused, as in PyTorch.
+// Returns false for memory that Weir has to free: no pool has it, its pool is gone, or a stream uses it. Weir keeps what
+// a graph uses until the graph is gone.
 bool PinnedAllocator::free_pooled(void *pointer) {
   std::lock_guard<std::mutex> lock(pools_mutex_);
   auto found = pooled_.find(pointer);
   if (found == pooled_.end())
     return false;
   Pooled &block = found->second;
-  if (block.pool->uses > 0) {
-    if (!block.is_used)
-      block.pool->free[block.size].push_back(pointer);
+  if (block.pool->uses > 0 && !block.is_used) {
+    block.pool->free[block.size].push_back(pointer);
     return true;
   }
   pooled_.erase(found);
@@ -292,7 +303,7 @@ void PinnedAllocator::release_pool(c10::MempoolId_t pool) {
     has_pools_.store(!pooled_.empty(), std::memory_order_relaxed);
   }
   for (void *pointer : unused)
-    free(pointer);
+    delete_pointer(pointer);
 }
 
 // ---- Statistics ----

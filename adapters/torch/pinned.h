@@ -51,7 +51,7 @@ private:
   struct Pooled {
     std::shared_ptr<Pool> pool;
     size_t size;
-    bool is_used; // a stream uses it, of which no event tells when it is done
+    bool is_used; // by a stream: Weir knows when it can be reused
   };
   struct Capture {
     c10::MempoolId_t pool;
@@ -62,18 +62,21 @@ private:
   weir_host_allocator *create();
   void follow_settings();
   void *alloc(size_t bytes);
+  void *alloc_generic(size_t bytes);
   void *alloc_pooled(size_t bytes, bool &is_pooled);
   bool free_pooled(void *pointer);
-  void free(void *pointer);
   static void delete_pointer(void *pointer);
 
-  std::atomic<weir_host_allocator *> host_{nullptr}; // never destroyed: tensors may be freed until the process exits
+  // Static, because a deleter gets nothing but the pointer. Never destroyed: tensors may be freed until the process
+  // exits.
+  static inline std::atomic<weir_host_allocator *> host_{nullptr};
   at::HostAllocator *before_ = nullptr;
   std::mutex start_mutex_;
   std::string settings_; // of PyTorch, as Weir has them; guarded by start_mutex_
 
-  std::atomic<bool> captures_{false}, has_pools_{false}; // whether the next two are not empty; written under the mutex
-  std::mutex pools_mutex_;                               // guards the following
+  // Whether `underway_` and `pooled_` are not empty; written under the mutex.
+  static inline std::atomic<bool> captures_{false}, has_pools_{false};
+  std::mutex pools_mutex_; // guards the following
   std::vector<Capture> underway_;
   std::unordered_map<void *, Pooled> pooled_;
   std::map<c10::MempoolId_t, std::shared_ptr<Pool>> pools_;

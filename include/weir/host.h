@@ -50,7 +50,8 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer);
 
 /* Says that a stream of a device uses the memory that contains the pointer. After the free, the memory is not reused
  * before that stream has done the work that it had when the memory was freed. Memory that a capture uses is used
- * again at every launch of the graph, and is therefore never reused. */
+ * again at every launch of the graph: it is reused when the graph and its executables have been destroyed and their
+ * launches are done or, if the driver has no user objects, never. */
 weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream);
 
 /* The same for a stream of the runtime. */
@@ -83,6 +84,7 @@ typedef struct weir_host_stats {
   weir_host_time host_alloc_time, host_free_time;
 } weir_host_stats;
 
+/* Sets `size` and makes the rest zero, for weir_host_get_stats. */
 void weir_host_stats_init(weir_host_stats *stats);
 
 /* The caller sets stats->size. */

@@ -16,6 +16,8 @@
       return weir__bad_fork(__func__);                                                                                 \
   } while (0)
 
+#define MAX_BYTES ((1ull << 60) - 1)
+
 /* ---- Settings ---- */
 
 /* As in PyTorch: sizes that are never cached are never rounded. */
@@ -28,6 +30,19 @@ static void check_thresholds(const weir__settings *settings) {
         "so they are not rounded up");
 }
 
+/* Follows a change of the settings. `lock` is held, or no other thread knows the allocator. */
+static void apply_settings(weir_host_allocator *host) {
+  const weir__settings *settings = &host->settings;
+  uint64_t limit = 0;
+  if (settings->pinned_max_cached_size)
+    limit = 1ull << (63 - __builtin_clzll(settings->pinned_max_cached_size));
+  if (limit > settings->pinned_max_round_threshold)
+    limit = settings->pinned_max_round_threshold;
+  host->fast_limit = limit < MAX_BYTES ? limit : MAX_BYTES;
+  host->last = NULL; /* blocks may be too large by now */
+  memset(host->recent, 0, sizeof host->recent);
+}
+
 weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
   CHECK(host);
   WEIR__CHECK_ARGUMENT(conf);
@@ -36,8 +51,10 @@ weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__biased_take(&host->lock);
   weir_status status = weir__settings_parse(&host->settings, conf, changed);
-  if (!status)
+  if (!status) {
     host->settings = *changed;
+    apply_settings(host);
+  }
   weir__biased_give(&host->lock);
   if (status)
     weir__fail(status, "%s: %s", __func__, weir_last_error());
@@ -60,11 +77,42 @@ static void add_time(weir_host_time *time, int64_t took) {
   time->count++;
 }
 
-/* Counts a block that becomes active or, with sign -1, inactive. */
-static inline void count_active(weir_host_allocator *host, const weir__host_block *block, int sign) {
-  int64_t bytes = (int64_t)block->bytes;
-  weir__stat_add(&host->stats.active_requests, sign);
-  weir__stat_add(&host->stats.active_bytes, sign < 0 ? -bytes : bytes);
+static inline void count_up(weir__host_count *count, int64_t by) {
+  count->allocated += by;
+  count->headroom -= by;
+  if (__builtin_expect(count->headroom < 0, 0)) {
+    count->peak -= count->headroom;
+    count->headroom = 0;
+  }
+}
+
+static int64_t current(const weir__host_count *count) { return count->peak - count->headroom; }
+
+static weir_stat stat_of(const weir__host_count *count) {
+  return (weir_stat){.current = current(count),
+                     .peak = count->peak,
+                     .allocated = count->allocated,
+                     .freed = count->base + count->allocated - current(count)};
+}
+
+static void reset_peak(weir__host_count *count) {
+  count->peak = current(count);
+  count->headroom = 0;
+}
+
+static void reset_accumulated(weir__host_count *count) {
+  count->base = current(count);
+  count->allocated = 0;
+}
+
+static inline void count_active(weir_host_allocator *host, const weir__host_block *block) {
+  count_up(&host->active_requests, 1);
+  count_up(&host->active_bytes, (int64_t)block->bytes);
+}
+
+static inline void count_inactive(weir_host_allocator *host, const weir__host_block *block) {
+  host->active_requests.headroom++;
+  host->active_bytes.headroom += (int64_t)block->bytes;
 }
 
 static void count_held(weir_host_allocator *host, const weir__host_block *block, int sign) {
@@ -78,29 +126,32 @@ void weir_host_stats_init(weir_host_stats *stats) {
     *stats = (weir_host_stats){.size = sizeof *stats};
 }
 
+static weir_host_stats stats_of(weir_host_allocator *host) {
+  weir__biased_take(&host->lock);
+  weir_host_stats stats = host->stats;
+  stats.active_requests = stat_of(&host->active_requests);
+  stats.active_bytes = stat_of(&host->active_bytes);
+  weir__biased_give(&host->lock);
+  return stats;
+}
+
 weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stats) {
   CHECK(host);
   if (!stats || stats->size < sizeof stats->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
-  weir__biased_take(&host->lock);
-  weir_host_stats now = host->stats;
-  weir__biased_give(&host->lock);
+  weir_host_stats now = stats_of(host);
   now.size = stats->size;
   weir__copy_sized(stats, stats->size, &now, sizeof now);
   return WEIR_OK;
 }
 
-static void for_each_stat(weir_host_stats *stats, void (*change)(weir_stat *)) {
-  change(&stats->allocations);
-  change(&stats->active_requests);
-  change(&stats->allocated_bytes);
-  change(&stats->active_bytes);
-}
-
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__biased_take(&host->lock);
-  for_each_stat(&host->stats, weir__stat_reset_peak);
+  weir__stat_reset_peak(&host->stats.allocations);
+  weir__stat_reset_peak(&host->stats.allocated_bytes);
+  reset_peak(&host->active_requests);
+  reset_peak(&host->active_bytes);
   host->stats.host_alloc_time.max = host->stats.host_alloc_time.min = 0;
   host->stats.host_free_time.max = host->stats.host_free_time.min = 0;
   weir__biased_give(&host->lock);
@@ -110,7 +161,10 @@ weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
 weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__biased_take(&host->lock);
-  for_each_stat(&host->stats, weir__stat_reset_accumulated);
+  weir__stat_reset_accumulated(&host->stats.allocations);
+  weir__stat_reset_accumulated(&host->stats.allocated_bytes);
+  reset_accumulated(&host->active_requests);
+  reset_accumulated(&host->active_bytes);
   host->stats.num_host_alloc = host->stats.num_host_free = 0;
   host->stats.host_alloc_time = host->stats.host_free_time = (weir_host_time){0};
   weir__biased_give(&host->lock);
@@ -119,9 +173,10 @@ weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
 
 /* ---- Sizes ---- */
 
-static unsigned bucket_of(uint64_t bytes) { return bytes > 1 ? 64 - (unsigned)__builtin_clzll(bytes - 1) : 0; }
+/* The logarithm of the size, rounded up. `bytes` is at least 1, and below 2^63. */
+static inline unsigned bucket_of(uint64_t bytes) { return 63 - (unsigned)__builtin_clzll(2 * bytes - 1); }
 
-/* Rounds up to a power of two, unless the size is above the threshold. `bytes` is below 2^60. */
+/* Rounds up to a power of two, unless the size is above the threshold. */
 static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
   if (bytes > settings->pinned_max_cached_size || bytes > settings->pinned_max_round_threshold)
     return bytes;
@@ -130,19 +185,46 @@ static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
 
 /* ---- Blocks ---- */
 
-/* Where a block that begins at the address is in `recent`. */
 static inline weir__host_block **recent_place(weir_host_allocator *host, const void *pointer) {
   return &host->recent[(uintptr_t)pointer * 0x9e3779b97f4a7c15u >> 58];
 }
 
-/* `lock` is held. */
-static void forget_recent(weir_host_allocator *host, const weir__host_block *block) {
+/* `lock` is held, as for all that follow. */
+static inline void remember(weir_host_allocator *host, weir__host_block *block) {
+  weir__host_block *last = host->last;
+  if (last)
+    *recent_place(host, last->pointer) = last;
+  host->last = block;
+}
+
+static void forget(weir_host_allocator *host, const weir__host_block *block) {
   weir__host_block **place = recent_place(host, block->pointer);
   if (*place == block)
     *place = NULL;
+  if (host->last == block)
+    host->last = NULL;
 }
 
-/* The first block of a bucket that is large enough; sizes differ because some were not rounded. `lock` is held. */
+/* Finds the block if it is remembered, and forgets it. */
+static inline weir__host_block *recall(weir_host_allocator *host, const void *pointer) {
+  weir__host_block *block = host->last;
+  if (__builtin_expect(block && block->pointer == pointer, 1)) {
+    host->last = NULL;
+    return block;
+  }
+  weir__host_block **place = recent_place(host, pointer);
+  block = *place;
+  if (!block || block->pointer != pointer)
+    return NULL;
+  *place = NULL;
+  return block;
+}
+
+static bool is_cached(const weir_host_allocator *host, const weir__host_block *block) {
+  return block->bytes <= host->settings.pinned_max_cached_size || block->kind == WEIR__HOST_RESERVED;
+}
+
+/* The first block of a bucket that is large enough; sizes differ because some were not rounded. */
 static weir__host_block *take_free(weir_host_allocator *host, uint64_t bytes) {
   weir__host_block **at = &host->free[bucket_of(bytes)];
   while (*at && (*at)->bytes < bytes)
@@ -153,7 +235,7 @@ static weir__host_block *take_free(weir_host_allocator *host, uint64_t bytes) {
   return block;
 }
 
-static void put_free(weir_host_allocator *host, weir__host_block *block) {
+static inline void put_free(weir_host_allocator *host, weir__host_block *block) {
   weir__host_block **bucket = &host->free[bucket_of(block->bytes)];
   block->state = WEIR__HOST_FREE;
   block->next = *bucket;
@@ -175,7 +257,6 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
     /* The address is removed first: once the driver has the memory, another thread may get the same address. */
     weir__biased_take(&host->lock);
     weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
-    forget_recent(host, block);
     weir__biased_give(&host->lock);
     int64_t begin = microseconds();
     weir__host_memory memory = memory_of(block);
@@ -200,8 +281,8 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
 
 /* Makes an unused block free. If it is too large to be cached, it is returned, for the driver. `lock` is held. */
 static weir__host_block *release_block(weir_host_allocator *host, weir__host_block *block) {
-  count_active(host, block, -1);
-  if (block->bytes <= host->settings.pinned_max_cached_size || block->kind == WEIR__HOST_RESERVED) {
+  count_inactive(host, block);
+  if (is_cached(host, block)) {
     put_free(host, block);
     return NULL;
   }
@@ -223,9 +304,7 @@ static weir_status out_of_memory(const char *who, weir_host_allocator *host, wei
   char text[3][32];
   if (r != WEIR_CU_OUT_OF_MEMORY)
     return weir__driver_status(host->driver, r, who, "cuMemHostAlloc");
-  weir__biased_take(&host->lock);
-  weir_host_stats stats = host->stats;
-  weir__biased_give(&host->lock);
+  weir_host_stats stats = stats_of(host);
   return weir__fail_result(WEIR_ERROR_HOST_OUT_OF_MEMORY, r,
                            "%s: no pinned host memory. Tried to allocate %s; %s are held, of which %s are in use", who,
                            weir__format_bytes_as_pytorch(bytes, text[0]),
@@ -269,7 +348,7 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   }
   if (block) {
     count_held(host, block, 1);
-    count_active(host, block, 1);
+    count_active(host, block);
     host->stats.num_host_alloc += memory.kind != WEIR__HOST_RESERVED;
     if (memory.kind != WEIR__HOST_RESERVED)
       add_time(&host->stats.host_alloc_time, took);
@@ -285,29 +364,60 @@ free_settings:
   return status;
 }
 
-weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer) {
-  CHECK(host);
-  WEIR__CHECK_ARGUMENT(pointer);
+static __attribute__((noinline)) weir_status alloc_generic(const char *who, weir_host_allocator *host, uint64_t bytes,
+                                                           void **pointer) {
   if (!bytes) {
     *pointer = NULL;
     return WEIR_OK;
   }
-  if (bytes >= 1ull << 60)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: tried to allocate more than 1EB of host memory", __func__);
-  if (__builtin_expect(atomic_load_explicit(&host->pending, memory_order_relaxed) != 0, 0) &&
-      !atomic_load(&host->has_thread))
+  if (bytes > MAX_BYTES)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: tried to allocate more than 1EB of host memory", who);
+  /* The end of a graph does not wake the polling thread. */
+  if (atomic_load_explicit(&host->pending, memory_order_relaxed) &&
+      (!atomic_load(&host->has_thread) || atomic_load(&host->ended)))
     weir__host_poll(host, false);
   weir__biased_take(&host->lock);
   uint64_t size = round_up(&host->settings, bytes);
   weir__host_block *block = take_free(host, size);
   if (block) {
     block->state = WEIR__HOST_ALLOCATED;
-    *recent_place(host, block->pointer) = block;
-    count_active(host, block, 1);
+    count_active(host, block);
+    if (is_cached(host, block))
+      remember(host, block);
     *pointer = block->pointer;
   }
   weir__biased_give(&host->lock);
-  return block ? WEIR_OK : alloc_new(__func__, host, size, pointer);
+  return block ? WEIR_OK : alloc_new(who, host, size, pointer);
+}
+
+/* The fast path of an allocation: the first block of the bucket, if it will do. `lock` is held. */
+static inline weir__host_block *take_first(weir_host_allocator *host, uint64_t bytes) {
+  if (__builtin_expect(bytes - 1 >= host->fast_limit, 0)) /* or `bytes` is 0 */
+    return NULL;
+  unsigned bucket = bucket_of(bytes);
+  weir__host_block *block = host->free[bucket];
+  if (__builtin_expect(!block || !(block->bytes >> bucket), 0)) /* none, or smaller than the rounded size */
+    return NULL;
+  host->free[bucket] = block->next;
+  block->state = WEIR__HOST_ALLOCATED;
+  count_active(host, block);
+  remember(host, block);
+  return block;
+}
+
+weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer) {
+  CHECK(host);
+  WEIR__CHECK_ARGUMENT(pointer);
+  if (__builtin_expect(!atomic_load_explicit(&host->pending, memory_order_relaxed), 1) &&
+      weir__biased_take_fast(&host->lock)) {
+    weir__host_block *block = take_first(host, bytes);
+    if (block)
+      *pointer = block->pointer;
+    weir__biased_give_fast();
+    if (__builtin_expect(block != NULL, 1))
+      return WEIR_OK;
+  }
+  return alloc_generic(__func__, host, bytes, pointer);
 }
 
 /* ---- Free ---- */
@@ -323,32 +433,22 @@ static weir__host_block *find(const weir_host_allocator *host, const void *point
   return block && block->state == WEIR__HOST_ALLOCATED && (!exact || block->pointer == pointer) ? block : NULL;
 }
 
-static inline weir__host_block *find_to_free(weir_host_allocator *host, const void *pointer) {
-  weir__host_block *block = *recent_place(host, pointer);
-  return __builtin_expect(block && block->pointer == pointer && block->state == WEIR__HOST_ALLOCATED, 1)
-             ? block
-             : find(host, pointer, true);
-}
-
-weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
-  CHECK(host);
-  if (!pointer)
-    return WEIR_OK;
+static __attribute__((noinline)) weir_status free_generic(const char *who, weir_host_allocator *host, void *pointer) {
   weir__host_block *uncached = NULL, *waiting = NULL;
   weir__biased_take(&host->lock);
-  weir__host_block *block = find_to_free(host, pointer);
+  weir__host_block *block = find(host, pointer, true);
   if (!block) {
     weir__biased_give(&host->lock);
-    return no_block(__func__, pointer);
+    return no_block(who, pointer);
   }
-  if (__builtin_expect(!block->uses && !block->captured, 1))
-    uncached = release_block(host, block);
-  else if (block->captured)
+  forget(host, block);
+  if (block->captured || block->graphs)
     block->state = WEIR__HOST_KEPT;
-  else {
+  else if (block->uses) {
     block->state = WEIR__HOST_WAITING;
     waiting = block;
-  }
+  } else
+    uncached = release_block(host, block);
   bool catches = host->settings.pinned_free_catch_all;
   weir__biased_give(&host->lock);
   if (waiting)
@@ -356,21 +456,48 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
   if (!uncached)
     return WEIR_OK;
   weir_cu_result r = return_to_driver(host, uncached);
-  return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
+  return r && !catches ? weir__driver_status(host->driver, r, who, "cuMemFreeHost") : WEIR_OK;
 }
 
-/* Whether the stream is capturing; then a graph uses the memory at every launch. */
-static weir_cu_result is_capturing(weir_host_allocator *host, int device, weir_cu_stream stream, bool *captures) {
+weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
+  CHECK(host);
+  if (!pointer)
+    return WEIR_OK;
+  if (__builtin_expect(weir__biased_take_fast(&host->lock), 1)) {
+    weir__host_block *block = recall(host, pointer);
+    if (block) {
+      count_inactive(host, block);
+      put_free(host, block);
+    }
+    weir__biased_give_fast();
+    if (__builtin_expect(block != NULL, 1))
+      return WEIR_OK;
+  }
+  return free_generic(__func__, host, pointer);
+}
+
+/* The capture of a stream; then a graph uses the memory at every launch. */
+typedef struct capture {
+  unsigned long long id; /* 0, and the graph is NULL, if there is none */
+  weir_cu_graph graph;
+} capture;
+
+static weir_cu_result find_capture(weir_host_allocator *host, int device, weir_cu_stream stream, capture *found) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
+  unsigned long long id = 0;
+  weir_cu_graph graph = NULL;
   weir_cu_result r = weir__host_enter(host, device, &visit);
   if (r)
     return r;
-  r = driver->StreamIsCapturing(driver, stream, &status);
+  r = driver->StreamGetCaptureInfo(driver, stream, &status, &id, &graph, NULL, NULL);
   weir__host_leave(host, &visit);
-  *captures = r == WEIR_CU_STREAM_CAPTURE_IMPLICIT || status != WEIR_CU_CAPTURE_STATUS_NONE;
-  return *captures ? WEIR_CU_SUCCESS : r;
+  /* An invalid capture makes no graph, and the legacy stream gets no work while a blocking stream captures: the memory
+   * is used by earlier work, and waits for it when the capture has ended. */
+  bool is_active = !r && status == WEIR_CU_CAPTURE_STATUS_ACTIVE;
+  *found = is_active ? (capture){id, graph} : (capture){0};
+  return r == WEIR_CU_STREAM_CAPTURE_IMPLICIT ? WEIR_CU_SUCCESS : r;
 }
 
 /* Returns false if out of host memory. `lock` is held. */
@@ -393,20 +520,27 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
   if (device < 0 || device >= host->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", __func__, device,
                       host->device_count);
-  bool captures = false;
-  weir_cu_result r = is_capturing(host, device, stream, &captures);
+  capture capture;
+  weir_cu_result r = find_capture(host, device, stream, &capture);
   if (r)
-    return weir__driver_status(host->driver, r, __func__, "cuStreamIsCapturing");
+    return weir__driver_status(host->driver, r, __func__, "cuStreamGetCaptureInfo");
   weir_status status = WEIR_OK;
+  bool is_new = false;
   weir__biased_take(&host->lock);
   weir__host_block *block = find(host, pointer, false);
   if (!block)
     status = no_block(__func__, pointer);
-  else if (captures)
-    block->captured = true;
-  else if (!add_use(host, block, device, stream))
+  else if (capture.id) {
+    is_new = block->capture != capture.id;
+    block->capture = capture.id;
+    block->graphs += is_new;
+  } else if (!add_use(host, block, device, stream))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+  if (block)
+    forget(host, block);
   weir__biased_give(&host->lock);
+  if (is_new) /* if another thread frees the block now, it is kept */
+    weir__host_tie(host, block, device, capture.graph);
   return status;
 }
 
@@ -473,6 +607,8 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
     goto free_made;
   }
   made->driver = driver;
+  atomic_init(&made->references, 1);
+  apply_settings(made);
   weir__biased_prepare();
   check_thresholds(&made->settings);
   weir__mutex_init(&made->context_lock);
@@ -528,5 +664,5 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   weir__mutex_destroy(&host->reserve_lock);
   weir__mutex_destroy(&host->context_lock);
   free(host->devices);
-  free(host);
+  weir__host_unref(host);
 }

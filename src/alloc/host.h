@@ -3,6 +3,7 @@
  *
  *   host.c         the cache: blocks by size, and the public calls
  *   host_events.c  blocks that were freed while a stream used them
+ *   host_graphs.c  blocks that graphs use
  *   host_memory.c  memory of the driver and of the system
  *
  * `lock` guards the cache and is held for list operations only. `events_lock` guards blocks that wait for events, and
@@ -26,6 +27,15 @@
 
 enum { WEIR__HOST_BUCKETS = 64, WEIR__HOST_UNIT = 4096, WEIR__HOST_RECENT = 64 };
 
+/* A statistic that the fast path changes. It keeps the distance to the peak instead of the current value, so that an
+ * allocation changes and compares one number, and derives what was freed from the rest. */
+typedef struct weir__host_count {
+  int64_t headroom;  /* the peak minus the current value */
+  int64_t allocated; /* since the last reset */
+  int64_t peak;
+  int64_t base; /* the current value at that reset */
+} weir__host_count;
+
 /* A stream that uses a block. */
 typedef struct weir__host_use weir__host_use;
 struct weir__host_use {
@@ -38,7 +48,7 @@ typedef enum weir__host_state {
   WEIR__HOST_FREE,
   WEIR__HOST_ALLOCATED,
   WEIR__HOST_WAITING, /* freed by the program, but still in use by a stream */
-  WEIR__HOST_KEPT     /* freed, and never reused: a graph may use it */
+  WEIR__HOST_KEPT     /* freed, but a graph may use it */
 } weir__host_state;
 
 /* How memory was obtained, and so how it is freed. */
@@ -63,10 +73,20 @@ struct weir__host_block {
   uint64_t piece; /* as in weir__host_memory */
   uint8_t state;  /* weir__host_state; this and the following are guarded by `lock` */
   uint8_t kind;   /* weir__host_kind */
-  bool captured;  /* a use was recorded by a capturing stream */
+  bool captured;  /* a graph uses it whose end is not known */
   weir__host_use *uses;
   weir__host_block *next; /* in a list of free blocks, of blocks to return, or of deferred blocks */
   unsigned events;        /* that it waits for; guarded by events_lock */
+  unsigned graphs;        /* that use it and have not ended */
+  uint64_t capture;       /* the last capture that is counted in graphs; captures are numbered from 1 on */
+};
+
+/* What a graph owns for a block that it uses: a user object, whose destructor adds it to `ended` of the allocator. */
+typedef struct weir__host_graph weir__host_graph;
+struct weir__host_graph {
+  weir_host_allocator *host; /* the struct outlives the allocator while a graph has one of these */
+  weir__host_block *block;   /* NULL if the graph did not get it */
+  weir__host_graph *next;
 };
 
 typedef struct weir__host_device {
@@ -81,26 +101,32 @@ struct weir_host_allocator {
   weir__mutex context_lock;
 
   weir__biased_lock lock; /* guards everything down to the statistics */
-  weir__settings settings;
-  weir__rangemap blocks;                      /* all blocks by address */
+  uint64_t fast_limit;    /* sizes up to this one are rounded up, and then still cached; follows from `settings` */
+  weir__host_count active_requests, active_bytes;
   weir__host_block *free[WEIR__HOST_BUCKETS]; /* by the rounded-up logarithm of the size; most recently freed first */
-  /* Blocks that were allocated last, by a hash of their addresses: a free need not search `blocks`. Entries are
-   * removed with their blocks. */
+  /* Blocks that a free can return to the cache without a search or another check: they are allocated, no stream uses
+   * them, and they are not too large to be cached. The one that was allocated last, or NULL, and earlier ones by a hash
+   * of their addresses. A free of the last one need not wait until the hash is known. */
+  weir__host_block *last;
   weir__host_block *recent[WEIR__HOST_RECENT];
+  weir__settings settings;
+  weir__rangemap blocks; /* all blocks by address */
   weir__slab block_slab, use_slab;
-  weir_host_stats stats;
+  weir_host_stats stats; /* but for active_requests and active_bytes */
 
   weir__mutex reserve_lock;  /* guards the reserve */
   weir__host_memory reserve; /* empty if there is none, or until it is allocated */
   uint64_t reserve_used;
 
-  atomic_size_t pending;      /* events and deferred blocks */
+  atomic_size_t pending;      /* events, deferred blocks, and graphs that have ended */
   weir__mutex events_lock;    /* guards the following */
   weir__host_block *deferred; /* freed, but without an event for each use */
   weir__thread_id thread;     /* polls events; started on first use */
   atomic_bool has_thread;     /* allocations then do not poll; also read without the lock */
   bool thread_ends;
   weir__cond thread_wakeup;
+  _Atomic(weir__host_graph *) ended; /* uses of graphs that have ended; destructors add to this list without a lock */
+  atomic_size_t references;          /* to this struct: the allocator, and each weir__host_graph */
   weir__client client;
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };
@@ -119,6 +145,18 @@ void weir__host_free_later(weir_host_allocator *host, weir__host_block *block);
 void weir__host_poll(weir_host_allocator *host, bool wait);
 
 void weir__host_events_end(weir_host_allocator *host);
+
+/* ---- Graphs (host_graphs.c) ---- */
+
+/* Keeps a block until the graph that uses it has ended, or until the allocator ends if the driver cannot report that.
+ * The use is counted in block->graphs already. */
+void weir__host_tie(weir_host_allocator *host, weir__host_block *block, int device, weir_cu_graph graph);
+
+/* Takes the list of uses that have ended, for the caller to free. NULL if there are none. */
+weir__host_graph *weir__host_take_ended(weir_host_allocator *host);
+
+/* Frees the struct with the last reference. */
+void weir__host_unref(weir_host_allocator *host);
 
 /* ---- Memory (host_memory.c). No lock is held ---- */
 

@@ -110,6 +110,24 @@ static void insert_deferred(weir_host_allocator *host) {
   }
 }
 
+/* A block that no graph uses any more, and that the program has freed, waits for its streams. */
+static void free_ended(weir_host_allocator *host) {
+  for (weir__host_graph *graph = weir__host_take_ended(host), *next; graph; graph = next) {
+    weir__host_block *block = graph->block;
+    next = graph->next;
+    free(graph);
+    if (!block)
+      continue;
+    weir__biased_take(&host->lock);
+    bool is_unused = --block->graphs == 0 && block->state == WEIR__HOST_KEPT && !block->captured;
+    if (is_unused)
+      block->state = WEIR__HOST_WAITING;
+    weir__biased_give(&host->lock);
+    if (is_unused)
+      insert_events(host, block);
+  }
+}
+
 static void event_done(void *context, void *waiting) {
   weir_host_allocator *host = context;
   weir__host_block *block = waiting;
@@ -132,6 +150,7 @@ void weir__host_poll(weir_host_allocator *host, bool wait) {
     weir__mutex_lock(&host->events_lock);
   else if (!weir__mutex_trylock(&host->events_lock))
     return;
+  free_ended(host);
   insert_deferred(host);
   for (int i = 0; i < host->device_count; i++)
     poll_device(host, i);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench_patterns.h"
+#include "bench_weir.h"
 #include "weir/weir.h"
 
 static const struct count_case {
@@ -21,22 +22,18 @@ static const struct count_case {
     {"moving_1000", "moving_pages:True", {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
 };
 
-static void *take(void *context, size_t bytes, void *stream) {
-  void *pointer;
-  return weir_allocator_alloc(context, 0, bytes, stream, &pointer) == WEIR_OK ? pointer : NULL;
-}
-
-static void give(void *context, void *pointer) { weir_allocator_free(context, pointer); }
-
-BENCH_PLAYER(player, take, give);
+BENCH_PLAYER(player, take_from_weir, give_to_weir);
+BENCH_PLAYER(pinned_player, take_pinned, give_pinned);
 
 static int failed(const char *what) {
   fprintf(stderr, "count_pair: %s: %s\n", what, weir_last_error());
   return 1;
 }
 
+static const bench_player *counted; /* not an argument, for which a compiler may make a copy with another name */
+
 __attribute__((noinline)) static double counted_pairs(bench_work *work, long pairs) {
-  return player.round(work, pairs);
+  return counted->round(work, pairs);
 }
 
 static int run(const struct count_case *c, long pairs) {
@@ -56,6 +53,7 @@ static int run(const struct count_case *c, long pairs) {
                      .streams = streams,
                      .blocks = blocks,
                      .warm_steps = 2 * BENCH_WARM_STEPS};
+  counted = &player;
   if (!player.begin(&work) || weir_allocator_get_stats(allocator, 0, &before) || counted_pairs(&work, pairs) < 0 ||
       weir_allocator_get_stats(allocator, 0, &after))
     return failed(c->name);
@@ -68,7 +66,27 @@ static int run(const struct count_case *c, long pairs) {
   return 1;
 }
 
+static int run_pinned(long pairs) {
+  static const bench_pattern pattern = {.kind = BENCH_PAIR, .bytes = 4096, .threads = 1};
+  void *streams[1] = {NULL}, *blocks[1] = {NULL};
+  weir_driver *driver;
+  weir_host_allocator *host;
+  if (weir_driver_open_ledger(NULL, &driver) || driver->Init(driver, 0) ||
+      weir_host_allocator_create(driver, "", &host))
+    return failed("no allocator of pinned memory");
+  bench_work work = {.pattern = &pattern, .context = host, .streams = streams, .blocks = blocks};
+  counted = &pinned_player;
+  if (!pinned_player.begin(&work) || counted_pairs(&work, pairs) < 0)
+    return failed("pinned_pair");
+  pinned_player.end(&work);
+  weir_host_allocator_destroy(host);
+  weir_driver_close(driver);
+  return 0;
+}
+
 int main(int argc, char **argv) {
+  if (argc == 3 && strcmp(argv[1], "pinned_pair") == 0)
+    return run_pinned(atol(argv[2]));
   for (size_t i = 0; argc == 3 && i < sizeof cases / sizeof cases[0]; i++)
     if (strcmp(argv[1], cases[i].name) == 0)
       return run(&cases[i], atol(argv[2]));

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/length.h"
 #include "support/runtime.h"
 #include "support/soft.h"
 
@@ -56,7 +57,7 @@ static int64_t stat(const char *name) {
 
 /* ---- Data ---- */
 
-enum { STREAMS = 3, BLOCKS = 60, REPLACED = 600, EDGE = 32 };
+enum { STREAMS = 3, BLOCKS = 60, EDGE = 32 };
 
 typedef struct piece {
   uint8_t *memory;
@@ -88,7 +89,7 @@ static void use_data(void) {
   piece pieces[BLOCKS];
   for (int i = 0; i < BLOCKS; i++)
     fill(&pieces[i], streams);
-  for (int i = 0; i < REPLACED; i++) {
+  for (int i = 0; i < repetitions(600, 6000); i++) {
     piece *p = &pieces[soft_random(BLOCKS)];
     check(p, streams);
     give(p->memory);

@@ -22,6 +22,7 @@ cat >"$work/c10/util/Exception.h" <<'END'
 #include <stdexcept>
 #define C10_LIKELY(x) __builtin_expect(static_cast<bool>(x), 1)
 #define C10_UNLIKELY(x) __builtin_expect(static_cast<bool>(x), 0)
+#define C10_NOINLINE __attribute__((noinline))
 template <class... Parts> std::string joined(const Parts &...parts) {
   std::ostringstream out;
   (out << ... << parts);
@@ -312,6 +313,31 @@ int main() {
     at::DataPtr a = pinned.allocate(50000);
     pinned.end_allocate_to_pool({0, 2});
     pinned.release_pool({0, 2});
+  }
+  EXPECT(pinned.get_stats().active_requests.current == 0);
+
+  // Memory that a graph uses is reused when the graph is gone.
+  {
+    auto raw = static_cast<weir_cu_stream>(stream.raw);
+    weir_cu_graph graph = nullptr;
+    void *used;
+    pinned.begin_allocate_to_pool({0, 3}, [](c10::Stream) { return true; });
+    EXPECT(!driver->StreamBeginCapture(driver, raw, WEIR_CU_CAPTURE_RELAXED));
+    {
+      at::DataPtr a = pinned.allocate(100000);
+      used = a.get();
+      EXPECT(!driver->MemcpyAsync(driver, there, reinterpret_cast<uintptr_t>(used), 4096, raw));
+      EXPECT(pinned.record_event(used, a.context.get(), stream));
+    }
+    EXPECT(pinned.allocate(100000).get() != used); // by the same capture
+    EXPECT(!driver->StreamEndCapture(driver, raw, &graph));
+    pinned.end_allocate_to_pool({0, 3});
+    EXPECT(pinned.allocate(100000).get() != used);
+    pinned.release_pool({0, 3});
+    EXPECT(pinned.allocate(100000).get() != used);
+    EXPECT(!driver->GraphDestroy(driver, graph));
+    at::DataPtr a = pinned.allocate(100000), b = pinned.allocate(100000), c = pinned.allocate(100000);
+    EXPECT(a.get() == used || b.get() == used || c.get() == used);
   }
   EXPECT(pinned.get_stats().active_requests.current == 0);
 
