@@ -460,6 +460,7 @@ weir_status weir_blas_clear_workspaces(void) {
 }
 
 void weir__blas_end(void) {
+  weir__blas_lt_end();
   weir__mutex_lock(&lock);
   while (handles) {
     handle *h = handles;

@@ -43,6 +43,9 @@ typedef struct weir__blas_ready {
 weir_status weir__blas_prepare(const char *caller, const weir__on_device *on, weir_stream stream,
                                weir__blas_ready *ready);
 
+/* Forgets the algorithms that cuBLASLt has chosen: after a restart a number may mean another device. */
+void weir__blas_lt_end(void);
+
 /* The status for a result of cuBLAS. */
 weir_status weir__blas_check(const char *caller, int result, const char *call);
 

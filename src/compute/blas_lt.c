@@ -81,8 +81,10 @@ static weir_status load(const char *caller) {
   void *symbols[WEIR_COUNT_OF(names)];
   char reason[1400];
   void *library = weir__library_load("cublas", reason, sizeof reason);
+  if (!library)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: matrix products by cuBLASLt need cuBLAS, and %s", caller, reason);
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    symbols[i] = library ? weir__library_symbol(library, names[i]) : NULL;
+    symbols[i] = weir__library_symbol(library, names[i]);
     if (!symbols[i])
       return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the cuBLAS that was found has no %s", caller, names[i]);
   }
@@ -135,48 +137,72 @@ static void keep(const key *k, const algorithm *it) {
   weir__mutex_unlock(&lock);
 }
 
+void weir__blas_lt_end(void) {
+  weir__mutex_lock(&lock);
+  memset(cache, 0, sizeof cache);
+  weir__mutex_unlock(&lock);
+}
+
 /* ---- Products ---- */
+
+/* What cuBLASLt does not support can be done by another implementation. */
+static weir_status check(const char *caller, int result, const char *call) {
+  return result == NOT_SUPPORTED
+             ? weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: cuBLASLt does not support this product: %s", caller, call)
+             : weir__blas_check(caller, result, call);
+}
+
+/* As check, for a call that creates an object: what a failing call has written is not used. */
+static weir_status check_created(const char *caller, int result, const char *call, lt_object *made) {
+  if (result)
+    *made = NULL;
+  return check(caller, result, call);
+}
 
 typedef struct problem {
   lt_object desc, a, b, c, preference;
 } problem;
 
+/* The product itself has been enqueued or has failed, so that a failure here does not change its status. */
+static void check_destroyed(int result, const char *call) {
+  if (result)
+    weir__log(WEIR_LOG_ERROR, "an object of cuBLASLt could not be destroyed: %s returned %d", call, result);
+}
+
 static void destroy(problem *p) {
+  lt_object layouts[] = {p->c, p->b, p->a};
   if (p->preference)
-    lt.MatmulPreferenceDestroy(p->preference);
-  if (p->c)
-    lt.MatrixLayoutDestroy(p->c);
-  if (p->b)
-    lt.MatrixLayoutDestroy(p->b);
-  if (p->a)
-    lt.MatrixLayoutDestroy(p->a);
+    check_destroyed(lt.MatmulPreferenceDestroy(p->preference), "cublasLtMatmulPreferenceDestroy");
+  for (size_t i = 0; i < WEIR_COUNT_OF(layouts); i++)
+    if (layouts[i])
+      check_destroyed(lt.MatrixLayoutDestroy(layouts[i]), "cublasLtMatrixLayoutDestroy");
   if (p->desc)
-    lt.MatmulDescDestroy(p->desc);
+    check_destroyed(lt.MatmulDescDestroy(p->desc), "cublasLtMatmulDescDestroy");
 }
 
 static weir_status make_layout(const char *caller, const weir__gemm *g, int64_t rows, int64_t columns, int64_t leading,
                                int64_t stride, lt_object *layout) {
   int32_t batch = (int32_t)g->batch;
-  weir_status status = weir__blas_check(
+  weir_status status = check_created(
       caller, lt.MatrixLayoutCreate(layout, weir__blas_data_type(g->dtype), (uint64_t)rows, (uint64_t)columns, leading),
-      "cublasLtMatrixLayoutCreate");
+      "cublasLtMatrixLayoutCreate", layout);
   if (!status && batch > 1)
-    status = weir__blas_check(caller, lt.MatrixLayoutSetAttribute(*layout, LAYOUT_BATCH_COUNT, &batch, sizeof batch),
-                              "cublasLtMatrixLayoutSetAttribute(BATCH_COUNT)");
+    status = check(caller, lt.MatrixLayoutSetAttribute(*layout, LAYOUT_BATCH_COUNT, &batch, sizeof batch),
+                   "cublasLtMatrixLayoutSetAttribute(BATCH_COUNT)");
   if (!status && batch > 1)
-    status = weir__blas_check(caller, lt.MatrixLayoutSetAttribute(*layout, LAYOUT_BATCH_STRIDE, &stride, sizeof stride),
-                              "cublasLtMatrixLayoutSetAttribute(STRIDED_BATCH_OFFSET)");
+    status = check(caller, lt.MatrixLayoutSetAttribute(*layout, LAYOUT_BATCH_STRIDE, &stride, sizeof stride),
+                   "cublasLtMatrixLayoutSetAttribute(STRIDED_BATCH_OFFSET)");
   return status;
 }
 
 static weir_status make_problem(const char *caller, const weir__gemm *g, const key *k, int scale, problem *p) {
   int32_t transposes[] = {g->transposes_a, g->transposes_b};
   weir_status status =
-      weir__blas_check(caller, lt.MatmulDescCreate(&p->desc, k->compute, scale), "cublasLtMatmulDescCreate");
+      check_created(caller, lt.MatmulDescCreate(&p->desc, k->compute, scale), "cublasLtMatmulDescCreate", &p->desc);
   for (int i = 0; i < 2 && !status; i++)
-    status = weir__blas_check(
-        caller, lt.MatmulDescSetAttribute(p->desc, DESC_TRANSPOSES_A + i, &transposes[i], sizeof transposes[i]),
-        "cublasLtMatmulDescSetAttribute(TRANSA or TRANSB)");
+    status =
+        check(caller, lt.MatmulDescSetAttribute(p->desc, DESC_TRANSPOSES_A + i, &transposes[i], sizeof transposes[i]),
+              "cublasLtMatmulDescSetAttribute(TRANSA or TRANSB)");
   if (!status)
     status = g->transposes_a ? make_layout(caller, g, g->k, g->m, g->lda, g->a_stride, &p->a)
                              : make_layout(caller, g, g->m, g->k, g->lda, g->a_stride, &p->a);
@@ -187,8 +213,8 @@ static weir_status make_problem(const char *caller, const weir__gemm *g, const k
 }
 
 static weir_status set_preference(const char *caller, problem *p, int attribute, const void *value, size_t bytes) {
-  return weir__blas_check(caller, lt.MatmulPreferenceSetAttribute(p->preference, attribute, value, bytes),
-                          "cublasLtMatmulPreferenceSetAttribute");
+  return check(caller, lt.MatmulPreferenceSetAttribute(p->preference, attribute, value, bytes),
+               "cublasLtMatmulPreferenceSetAttribute");
 }
 
 /* Asks for the algorithms, and takes the one of the rank in the key. */
@@ -197,8 +223,8 @@ static weir_status choose(const char *caller, void *handle, problem *p, const ke
   size_t workspace_bytes = k->workspace_bytes;
   uint32_t reductions = (uint32_t)k->reductions;
   int count = 0;
-  weir_status status =
-      weir__blas_check(caller, lt.MatmulPreferenceCreate(&p->preference), "cublasLtMatmulPreferenceCreate");
+  weir_status status = check_created(caller, lt.MatmulPreferenceCreate(&p->preference),
+                                     "cublasLtMatmulPreferenceCreate", &p->preference);
   if (!status)
     status = set_preference(caller, p, PREFERENCE_MAX_WORKSPACE, &workspace_bytes, sizeof workspace_bytes);
   if (!status && k->reductions >= 0)

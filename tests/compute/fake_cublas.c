@@ -35,7 +35,8 @@ int cublasDestroy_v2(void *handle) {
 
 int cublasSetStream_v2(void *handle, void *stream) {
   BEGIN();
-  (void)handle, (void)stream;
+  (void)handle;
+  fake_cublas.stream = stream;
   return 0;
 }
 
@@ -72,6 +73,8 @@ int cublasGemmEx(void *handle, int transpose_a, int transpose_b, int m, int n, i
   BEGIN();
   (void)handle, (void)alpha, (void)a_type, (void)b_type, (void)beta, (void)c_type, (void)compute_type, (void)algorithm;
   multiply(transpose_a, transpose_b, m, n, k, a, lda, b, ldb, c, ldc);
+  if (fake_cublas.ran)
+    fake_cublas.ran(fake_cublas.stream);
   return 0;
 }
 
@@ -84,5 +87,7 @@ int cublasGemmStridedBatchedEx(void *handle, int transpose_a, int transpose_b, i
   for (int i = 0; i < batch; i++)
     multiply(transpose_a, transpose_b, m, n, k, (const float *)a + i * a_stride, lda, (const float *)b + i * b_stride,
              ldb, (float *)c + i * c_stride, ldc);
+  if (fake_cublas.ran)
+    fake_cublas.ran(fake_cublas.stream);
   return 0;
 }

@@ -13,7 +13,9 @@ typedef struct fake_cublas_state {
   void *workspace;        /* the last one, and the last mode */
   size_t workspace_bytes;
   int math_mode;
-  char last[64]; /* the last call */
+  char last[64];             /* the last call */
+  void *stream;              /* the last one that was set */
+  void (*ran)(void *stream); /* called with every product, unless NULL */
 } fake_cublas_state;
 
 extern fake_cublas_state fake_cublas;
