@@ -9,6 +9,11 @@
  * The layouts of the two classes are those that CuPy publishes in cupy/cuda/memory.pxd. A probe checks them with
  * objects before the first use; with any other layout weir/cupy.py calls Python functions instead. The current stream
  * and device come from the functions that CuPy exports to Cython code, in capsules.
+ *
+ * The function for the device calls the CUDA runtime. CuPy's pool gets memory from the runtime too, which sets a
+ * context in the thread; Weir calls the driver, and leaves the thread as it was. On an H200, an allocation took more
+ * than a microsecond longer in a process whose runtime had set no context. So the first allocation of a thread on a
+ * device makes the runtime set one (`prepare`).
  */
 #include "memory.h"
 
@@ -52,6 +57,7 @@ typedef struct cupy_allocator {
   int (*get_device)(int dispatch); /* of a function that Python code can override, hence the argument */
   intptr_t (*get_stream)(void);    /* either this one or the next is NULL */
   intptr_t (*get_stream_of)(int device);
+  PyObject *prepare;       /* (device): makes the CUDA runtime set its context in this thread */
   PyObject *keep;          /* (handle) -> bool: keeps the current stream alive; whether it stays so forever */
   PyObject *alloc_slowly;  /* (bytes, device, handle) -> address, for the default stream of a thread */
   PyObject *free_slowly;   /* (address, device) */
@@ -61,6 +67,27 @@ typedef struct cupy_allocator {
 
 /* The handles of the driver's default streams. */
 enum { LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
+
+/* Calls that released the GIL or called Python functions. Guarded by the GIL. */
+static unsigned long long slow_allocs, slow_frees;
+
+/* The devices whose context was set in this thread, one bit each. */
+static _Thread_local uint64_t prepared_devices;
+_Static_assert(WEIR_MAX_DEVICES <= 64, "a bit for each device");
+
+/* Devices that Weir does not have are refused by the allocation. */
+static int prepare_thread(const cupy_allocator *self, int device) {
+  if (device < 0 || device >= WEIR_MAX_DEVICES)
+    return 0;
+  PyObject *result = PyObject_CallFunction(self->prepare, "i", device);
+  if (!result)
+    return -1;
+  Py_DECREF(result);
+  prepared_devices |= (uint64_t)1 << device;
+  return 0;
+}
+
+static inline bool is_prepared(int device) { return prepared_devices >> ((unsigned)device % 64) & 1; }
 
 static size_t place_of(intptr_t stream) { return (size_t)((uint64_t)stream * 0x9e3779b97f4a7c15u >> 58); }
 
@@ -106,6 +133,7 @@ static int allocate(cupy_allocator *self, size_t bytes, int device, intptr_t str
   weir_status status = weir_allocator_try_alloc(allocator, device, bytes, raw, pointer);
   if (status == WEIR_OK)
     return 0;
+  slow_allocs++;
   PYWEIR_CALL(status, weir_allocator_alloc(allocator, device, bytes, raw, pointer));
   if (pyweir_check(status) == 0)
     return 0;
@@ -115,6 +143,7 @@ static int allocate(cupy_allocator *self, size_t bytes, int device, intptr_t str
 
 /* Allocates for the stream that all threads call by the same handle. */
 static int allocate_slowly(cupy_allocator *self, size_t bytes, int device, intptr_t stream, weir_memory *memory) {
+  slow_allocs++;
   PyObject *address = PyObject_CallFunction(self->alloc_slowly, "nin", (Py_ssize_t)bytes, device, (Py_ssize_t)stream);
   int result = address ? pyweir_parse_address(address, &memory->pointer) : -1;
   Py_XDECREF(address);
@@ -163,6 +192,8 @@ static PyObject *allocator_malloc(PyObject *object, PyObject *size) {
   int device = self->get_device(1);
   if (device == -1 && PyErr_Occurred())
     return NULL;
+  if (!is_prepared(device) && prepare_thread(self, device) != 0)
+    return NULL;
   weir_memory *memory = (weir_memory *)self->memory_type->tp_alloc(self->memory_type, 0); /* all fields are 0 */
   if (!memory)
     return NULL;
@@ -179,6 +210,7 @@ static void free_memory(weir_memory *memory) {
   if (weir_is_in_bad_fork()) /* the memory belongs to the parent */
     return;
   if (memory->free_function) {
+    slow_frees++;
     PyObject *result = PyObject_CallFunction(memory->free_function, "Ki", (unsigned long long)(uintptr_t)pointer,
                                              memory->base.device_id);
     if (!result)
@@ -189,6 +221,7 @@ static void free_memory(weir_memory *memory) {
   weir_status status = weir_allocator_try_free(pyweir_allocator(), pointer);
   if (status == WEIR_OK)
     return;
+  slow_frees++;
   PYWEIR_CALL(status, weir_allocator_free(pyweir_allocator(), pointer));
   pyweir_write_unraisable(status);
 }
@@ -327,6 +360,7 @@ static void allocator_dealloc(PyObject *object) {
   Py_XDECREF(self->memory_type);
   Py_XDECREF(self->pointer_type);
   Py_XDECREF(self->no_arguments);
+  Py_XDECREF(self->prepare);
   Py_XDECREF(self->keep);
   Py_XDECREF(self->alloc_slowly);
   Py_XDECREF(self->free_slowly);
@@ -362,17 +396,19 @@ static PyTypeObject allocator_type = {
     .tp_methods = allocator_methods,
 };
 
-/* (BaseMemory, MemoryPointer, device module, stream module, keep, alloc, free, out of memory): returns the allocator,
- * or a text that says why it cannot serve this CuPy. */
+/* (BaseMemory, MemoryPointer, device module, stream module, prepare, keep, alloc, free, out of memory): returns the
+ * allocator, or a text that says why it cannot serve this CuPy. */
 static PyObject *make_allocator(PyObject *module, PyObject *args) {
   (void)module;
-  PyObject *base, *pointer, *device_module, *stream_module, *keep, *alloc_slowly, *free_slowly, *out_of_memory;
-  if (!PyArg_ParseTuple(args, "O!O!OOOOOO:_cupy_allocator", &PyType_Type, &base, &PyType_Type, &pointer, &device_module,
-                        &stream_module, &keep, &alloc_slowly, &free_slowly, &out_of_memory))
+  PyObject *base, *pointer, *device_module, *stream_module, *prepare, *keep, *alloc_slowly, *free_slowly,
+      *out_of_memory;
+  if (!PyArg_ParseTuple(args, "O!O!OOOOOOO:_cupy_allocator", &PyType_Type, &base, &PyType_Type, &pointer,
+                        &device_module, &stream_module, &prepare, &keep, &alloc_slowly, &free_slowly, &out_of_memory))
     return NULL;
   cupy_allocator *self = (cupy_allocator *)allocator_type.tp_alloc(&allocator_type, 0);
   if (!self)
     return NULL;
+  self->prepare = Py_NewRef(prepare);
   self->keep = Py_NewRef(keep);
   self->alloc_slowly = Py_NewRef(alloc_slowly);
   self->free_slowly = Py_NewRef(free_slowly);
@@ -387,8 +423,15 @@ static PyObject *make_allocator(PyObject *module, PyObject *args) {
   return difference ? PyUnicode_FromString(difference) : NULL;
 }
 
+static PyObject *slow_calls(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return Py_BuildValue("KK", slow_allocs, slow_frees);
+}
+
 static PyMethodDef functions[] = {
     {"_cupy_allocator", make_allocator, METH_VARARGS, "Returns an allocator for CuPy, or the reason why it cannot."},
+    {"_cupy_slow_calls", slow_calls, METH_NOARGS,
+     "The number of allocations and of frees for CuPy that released the GIL or called Python functions."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -50,10 +50,11 @@ _MANY_STREAMS = 1000
 
 
 class _Thread(threading.local):
-    """Identifies a thread. Unlike a thread id, it is not reused while there is a reference to it."""
+    """What is known about a thread."""
 
     def __init__(self) -> None:
-        self.identity = object()
+        self.identity = object()  # unlike a thread id, it is not reused while there is a reference to it
+        self.prepared: set[int] = set()  # the devices whose context was set; not used by the allocator in C
 
 
 _thread = _Thread()
@@ -94,6 +95,7 @@ class _Functions(NamedTuple):
 
     malloc: Callable[[int, int], int]
     free: Callable[[int, int], None]
+    prepare: Callable[[int], None]
     malloc_on: Callable[[int, int, int], int]
     keep: Callable[[int], bool]
     out_of_memory: Callable[[int, int, Exception], NoReturn]
@@ -109,7 +111,20 @@ def _functions(cupy: Any) -> _Functions:
     streams = _streams
     is_finalizing = sys.is_finalizing
 
+    def prepare(device: int) -> None:
+        # The CUDA runtime sets a context in this thread, as it does when CuPy's pool gets memory from it: other calls
+        # of the runtime and of libraries expect one, and without it each allocation took more than a microsecond
+        # longer. CuPy makes the same call before the first kernel of a thread. Weir can do without the context, so a
+        # failure is ignored.
+        try:
+            cupy.cuda.runtime.memGetInfo()
+        except cupy.cuda.runtime.CUDARuntimeError:
+            pass
+        _thread.prepared.add(device)
+
     def weir_malloc(size: int, device: int) -> int:
+        if device not in _thread.prepared:
+            prepare(device)
         stream = current_stream()
         handle = stream.ptr
         if handle not in streams and handle not in (_LEGACY, _PER_THREAD):
@@ -150,7 +165,7 @@ def _functions(cupy: Any) -> _Functions:
                     cupy.cuda.runtime.deviceSynchronize()
         delete(pointer)
 
-    return _Functions(weir_malloc, weir_free, malloc_on, keep, out_of_memory)
+    return _Functions(weir_malloc, weir_free, prepare, malloc_on, keep, out_of_memory)
 
 
 def _in_c(cupy: Any, functions: _Functions) -> Any:
@@ -164,6 +179,7 @@ def _in_c(cupy: Any, functions: _Functions) -> Any:
         cupy.cuda.memory.MemoryPointer,
         cupy.cuda.device,
         streams,
+        functions.prepare,
         functions.keep,
         functions.malloc_on,
         functions.free,

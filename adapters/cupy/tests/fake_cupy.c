@@ -4,6 +4,7 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -132,8 +133,14 @@ static PyTypeObject pointer_type = {
 
 static PyObject *stream_source; /* called for the current stream; NULL for the legacy default stream */
 
+/* The CUDA runtime sets a context in a thread when it needs one. CuPy's pool makes it do so with its first memory. */
+static _Thread_local bool has_context;
+static long queries, queries_without_context; /* of the device; guarded by the GIL */
+
 static int get_device_id(int dispatch) {
   (void)dispatch;
+  queries++;
+  queries_without_context += !has_context;
   return 0;
 }
 
@@ -157,7 +164,20 @@ static PyObject *set_stream_source(PyObject *module, PyObject *function) {
   Py_RETURN_NONE;
 }
 
+static PyObject *set_context(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  has_context = true;
+  Py_RETURN_NONE;
+}
+
+static PyObject *device_queries(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return Py_BuildValue("ll", queries, queries_without_context);
+}
+
 static PyMethodDef functions[] = {
+    {"set_context", set_context, METH_NOARGS, "The runtime sets a context in this thread."},
+    {"device_queries", device_queries, METH_NOARGS, "The queries of the device: all, and those without a context."},
     {"set_stream_source", set_stream_source, METH_O, "(function or None): it returns the current stream."},
     {NULL, NULL, 0, NULL},
 };

@@ -87,6 +87,57 @@ def test_allocations_are_in_c():
     del memory
 
 
+def in_thread(function):
+    """Calls the function in a new thread and returns its result, or raises its exception."""
+    results, errors = [], []
+
+    def run():
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def test_threads_have_a_context():
+    """After an allocation, as with CuPy's pool, even if the memory was cached."""
+    current = cupy.cuda.driver.ctxGetCurrent
+
+    def allocate():
+        assert not current()
+        with weir_cupy.using():
+            cupy.empty(1000)
+        return current()
+
+    cupy.empty(1)
+    assert in_thread(allocate) == in_thread(allocate) == current()
+
+
+def test_the_first_allocation_of_a_thread_in_a_capture():
+    with weir_cupy.using(), cupy.cuda.Stream(non_blocking=True) as stream:
+        x = cupy.zeros(1000, dtype=cupy.int32)
+        y = x + 1
+        cupy.add(x, y, out=y)  # compiles the kernel
+        stream.begin_capture()
+
+        def allocate():
+            with weir_cupy.using(), stream:
+                return cupy.empty(1000, dtype=cupy.int32)
+
+        z = in_thread(allocate)
+        cupy.add(x, y, out=z)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+        assert int(z.sum()) == 1000
+
+
 def test_a_pool_of_cupy_on_weir():
     fresh()
     before = weir.memory_allocated()

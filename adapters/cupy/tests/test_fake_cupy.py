@@ -4,6 +4,7 @@ Each test runs with the allocator in Python and, if the extension fake_cupy was 
 """
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -29,6 +30,10 @@ MIB = 1 << 20
 class OutOfMemoryError(MemoryError):
     def __init__(self, size, total, limit=0):
         super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes).")
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
 
 
 class PythonFunctionAllocatorMemory:
@@ -100,6 +105,17 @@ def make_cupy(classes):
     def synchronize():
         cupy.synchronized += 1
 
+    cupy.context_error = None
+    cupy.contexts = 0
+
+    def memory_info():
+        cupy.contexts += 1
+        if cupy.context_error:
+            raise cupy.context_error
+        if classes:
+            classes.set_context()
+        return 128 * MIB, 256 * MIB
+
     cupy.cuda = types.SimpleNamespace(
         PythonFunctionAllocator=PythonFunctionAllocator,
         memory=types.SimpleNamespace(
@@ -117,7 +133,9 @@ def make_cupy(classes):
         set_allocator=lambda allocator: chosen.__setitem__(0, allocator),
         using_allocator=using_allocator,
         Device=lambda device: contextlib.nullcontext(),
-        runtime=types.SimpleNamespace(deviceSynchronize=synchronize),
+        runtime=types.SimpleNamespace(
+            deviceSynchronize=synchronize, memGetInfo=memory_info, CUDARuntimeError=CUDARuntimeError
+        ),
     )
     return cupy
 
@@ -143,6 +161,7 @@ def cupy(monkeypatch, request):
     monkeypatch.setattr(weir_cupy, "_previous", None)
     weir.init()
     weir_cupy._streams.clear()
+    gc.collect()  # streams of earlier tests may be in cycles
     Stream.destroyed.clear()
     yield module
     weir.synchronize()
@@ -156,6 +175,44 @@ def in_thread(function):
     thread.start()
     thread.join()
     return results.pop(), thread.ident
+
+
+def test_each_thread_gets_a_context(cupy):
+    """CuPy's pool would get memory from the CUDA runtime, which then has a context in the thread."""
+
+    def allocate():
+        before, contexts = fake_cupy and fake_cupy.device_queries(), cupy.contexts
+        for _ in range(3):
+            Array(cupy, MIB)
+        assert cupy.contexts == contexts + 1
+        if weir_cupy.why_not_c() is None:
+            assert [now - then for now, then in zip(fake_cupy.device_queries(), before)] == [3, 1]
+        return True
+
+    weir_cupy.install()
+    assert in_thread(allocate)[0] and in_thread(allocate)[0]
+    weir_cupy.uninstall()
+
+
+def test_no_context_is_no_failure(cupy):
+    def allocate():
+        return [Array(cupy, MIB).data.mem.ptr for _ in range(2)]
+
+    weir_cupy.install()
+    cupy.context_error = CUDARuntimeError("operation not permitted")
+    assert all(in_thread(allocate)[0]) and cupy.contexts == 1
+    cupy.context_error = KeyboardInterrupt()
+
+    def interrupted():
+        with pytest.raises(KeyboardInterrupt):
+            Array(cupy, MIB)
+        cupy.context_error = None
+        return Array(cupy, MIB).data.mem.ptr
+
+    before = weir.memory_allocated()
+    assert in_thread(interrupted)[0] and cupy.contexts == 3
+    assert weir.memory_allocated() == before
+    weir_cupy.uninstall()
 
 
 needs_c = pytest.mark.skipif(fake_cupy is None, reason="fake_cupy was not built")
@@ -183,7 +240,7 @@ def test_other_classes_are_refused(monkeypatch):
     class LargerPointer(fake_cupy.MemoryPointer):
         __slots__ = ("more",)
 
-    good = [fake_cupy.BaseMemory, fake_cupy.MemoryPointer, fake_cupy, fake_cupy, print, print, print, print]
+    good = [fake_cupy.BaseMemory, fake_cupy.MemoryPointer, fake_cupy, fake_cupy, print, print, print, print, print]
 
     def refused(**changed):
         arguments = [changed.get(f"at{i}", value) for i, value in enumerate(good)]
