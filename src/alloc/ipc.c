@@ -154,6 +154,7 @@ static weir_status name_pages(const char *who, weir__heap *heap, const weir__seg
     while ((r = file_of(heap, page, &file)) && made_room_for_files() && weir__descriptors_limit() > limit);
     if (r) {
       free(name->bytes);
+      name->bytes = NULL;
       return export_failed(who, heap, r, count, limit);
     }
     add_to_name(name, &file, sizeof file);
@@ -261,19 +262,19 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap;
   const weir__block *block;
-  uint64_t base;
+  uint64_t base = 0;
   weir_status status = weir__ipc_check_room(__func__, handle, 0);
   if (!status)
     status = weir__ipc_find(__func__, allocator, (uint64_t)pointer, &heap, &block, &base);
   if (status)
     return status;
-  weir__ipc_name name;
+  weir__ipc_name name = {0};
   weir__mutex_lock(&heap->lock);
   status = weir__ipc_name_memory(__func__, heap, (uint64_t)pointer, block, base, &name);
   if (!status && block)
     for_each_page(heap, block, mark_shared, 1);
   weir__mutex_unlock(&heap->lock);
-  if (status)
+  if (!name.bytes)
     return status;
   status = weir__ipc_check_room(__func__, handle, name.length);
   if (!status) {
@@ -415,6 +416,24 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
   default:
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: unknown kind of handle: %d", who, open->name[1]);
   }
+}
+
+bool weir__ipc_contains(const weir__heap *heap, const void *base, uint64_t offset, uint64_t bytes) {
+  weir_driver *driver = heap->allocator->driver;
+  const weir__ipc *open = heap->allocator->ipc;
+  while (open && (open->device != heap->device || (const void *)open->base != base))
+    open = open->next;
+  if (!open)
+    return false;
+  uint64_t all = open->bytes;
+  weir_cu_deviceptr start = open->base;
+  uint64_t range;
+  if (!all) { /* memory that the driver has opened */
+    if (driver->MemGetAddressRange(driver, &start, &range, open->base))
+      return false;
+    all = range - (open->base - start);
+  }
+  return offset <= all && bytes <= all - offset;
 }
 
 /* Makes the device's context current. On failure returns false and sets the last error. */

@@ -44,12 +44,16 @@ void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by);
 
 /* weir_ipc_open and weir_ipc_close. ipc_lock is held. */
 weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base);
+
+/* Whether a part lies within memory that is open at `base`. ipc_lock is held, and the device's context is current. */
+bool weir__ipc_contains(const weir__heap *heap, const void *base, uint64_t offset, uint64_t bytes);
 weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base);
 
 /* ---- Messages: memory that is sent with a reference ---- */
 
 /* Begins the handle of weir_ipc_send; the handle of the memory follows. All padding is 0. */
-typedef struct weir__ipc_message {
+typedef struct weir__ipc_message weir__ipc_message;
+struct weir__ipc_message {
   char magic[8];
   weir__reference_name reference;
   uint64_t address; /* in the sender */
@@ -58,7 +62,7 @@ typedef struct weir__ipc_message {
   uint64_t name_length; /* of the handle that follows */
   uint64_t has_event;
   weir_cu_ipc_event_handle event;
-} weir__ipc_message;
+};
 
 #define WEIR__IPC_MESSAGE_MAGIC "weirMSG"
 

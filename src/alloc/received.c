@@ -8,6 +8,7 @@
 
 #include "alloc/events.h"
 #include "alloc/ipc.h"
+#include "alloc/sent.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
@@ -112,9 +113,12 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
   weir_status status;
-  bool is_own = message->reference.sender == this_process();
+  bool is_own = message->reference.sender == this_process(), is_valid = true;
   made->address = message->address;
-  if (!is_own) {
+  if (is_own) { /* another allocator of this process is not asked */
+    if (message->reference.file == heap->allocator->references_file && !weir__sent_is_known(heap->allocator, message))
+      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle does not name the memory that was sent", who);
+  } else {
     status = weir__ipc_open_handle(who, heap, name, (size_t)message->name_length, &made->base);
     if (status)
       return status;
@@ -124,14 +128,17 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
   weir_cu_result r = weir__heap_enter(heap, &previous);
   weir__mutex_unlock(&heap->lock);
   if (!r) {
-    if (message->has_event)
+    is_valid = is_own || weir__ipc_contains(heap, made->base, message->offset, message->bytes);
+    if (message->has_event && is_valid)
       r = is_own ? wait_for_self(driver) : wait_for_sender(driver, message, stream);
     weir__heap_leave(heap, previous);
   }
-  if (!r)
+  if (!r && is_valid)
     return WEIR_OK;
   if (made->base)
     weir__ipc_close_handle(who, heap->allocator, made->base);
+  if (!is_valid)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle names memory beyond the end of what was sent", who);
   return weir__driver_status(driver, r, who, "cuStreamWaitEvent");
 }
 

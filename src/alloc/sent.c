@@ -43,6 +43,20 @@ static sent *find_sent(const weir__heap *heap, uint64_t address) {
   return entry ? entry->sent : NULL;
 }
 
+bool weir__sent_is_known(weir_allocator *allocator, const weir__ipc_message *message) {
+  bool is_known = false;
+  for (int i = 0; i < allocator->heap_count && !is_known; i++) {
+    weir__heap *heap = &allocator->heaps[i];
+    weir__mutex_lock(&heap->lock);
+    const sent *memory = find_sent(heap, message->address);
+    for (const reference *r = memory ? memory->references : NULL; r && !is_known; r = r->next)
+      is_known = r->slot == message->reference.slot && r->generation == message->reference.generation &&
+                 message->bytes <= weir__block_bytes(memory->block);
+    weir__mutex_unlock(&heap->lock);
+  }
+  return is_known;
+}
+
 /* ---- The end of references ---- */
 
 static void update_stats(weir__heap *heap) {

@@ -21,6 +21,7 @@
 struct weir__heap;
 struct weir__block;
 struct weir_allocator;
+struct weir__ipc_message;
 
 /* Events of messages, beyond which the sender waits for its stream instead: NVIDIA's driver has a limited number. */
 enum { WEIR__SENT_EVENTS_MOST = 1000 };
@@ -39,6 +40,9 @@ unsigned weir__sent_freed(struct weir__heap *heap, struct weir__block *block);
 /* Ends references that are done, that belong to processes that have ended, or that have expired. Returns the number of
  * blocks that left limbo. The device's context is current. */
 size_t weir__sent_collect(struct weir__heap *heap);
+
+/* Whether a message is one that this allocator has sent, about the memory that it names. Only ipc_lock is held. */
+bool weir__sent_is_known(struct weir_allocator *allocator, const struct weir__ipc_message *message);
 
 /* The end of the heap. `entered`: the device's context is current. */
 void weir__sent_clear(struct weir__heap *heap, bool entered);

@@ -210,7 +210,7 @@ static int make_part(weir__outfile *out, const char *directory, weir__outfile_us
 
 /* For contents that are copied to their target when they are complete. */
 static int make_spool(weir__outfile *out, weir__outfile_use use) {
-  const char *directory = getenv("TMPDIR");
+  const char *directory = weir__secure_getenv("TMPDIR");
   return make_part(out, directory && *directory ? directory : "/tmp", use);
 }
 

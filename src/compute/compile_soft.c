@@ -30,7 +30,7 @@ static bool is_program(const char *path) {
 static bool find_program(const char *command, char path[PATH_MAX]) {
   if (strchr(command, '/'))
     return (size_t)snprintf(path, PATH_MAX, "%s", command) < PATH_MAX && is_program(path);
-  const char *at = getenv("PATH");
+  const char *at = weir__secure_getenv("PATH");
   for (at = at ? at : "/usr/local/bin:/usr/bin:/bin"; *at;) {
     size_t length = strcspn(at, ":");
     if (length && (size_t)snprintf(path, PATH_MAX, "%.*s/%s", (int)length, at, command) < PATH_MAX && is_program(path))

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -131,7 +132,9 @@ static weir_status open_file(const char *caller, const ticket *of, int *file) {
   *file = -1;
   if (length > 0 && !strncmp(target, "/memfd:" FILE_NAME, sizeof "/memfd:" FILE_NAME - 1))
     *file = open(path, O_RDWR | O_CLOEXEC);
-  weir__nccl_header *header = *file < 0 ? NULL : weir__map_shared_file(*file, PAGE);
+  struct stat about;
+  bool has_header = *file >= 0 && !fstat(*file, &about) && about.st_size >= PAGE;
+  weir__nccl_header *header = has_header ? weir__map_shared_file(*file, PAGE) : NULL;
   bool is_it = header && !memcmp(header->magic, FILE_MAGIC, sizeof FILE_MAGIC) &&
                !memcmp(header->secret, of->secret, sizeof of->secret);
   if (header)
@@ -261,6 +264,8 @@ void weir__nccl_describe(const weir__nccl_work *work, char *text, size_t size) {
   weir__nccl_kind kind = (weir__nccl_kind)work->kind;
   const char *type = weir_dtype_name((weir_dtype)work->dtype), *op = weir_nccl_op_name((weir_nccl_op)work->op);
   char detail[64] = "";
+  type = type ? type : "?"; /* of another process, whose numbers may be anything */
+  op = op ? op : "?";
   if (kind == WEIR__NCCL_REDUCE)
     snprintf(detail, sizeof detail, " (%s) to rank %d", op, work->peer);
   else if (weir__nccl_is_reduction(kind))
@@ -282,7 +287,11 @@ static weir_status adopt_error(weir_nccl_comm *comm) {
     weir__thread_yield();
   if (!atomic_load(&header->has_error))
     return weir__nccl_set_error(comm, WEIR_ERROR_REMOTE, "another rank failed and could not say why");
-  return weir__nccl_set_error(comm, (weir_status)header->status, header->text);
+  char text[WEIR__NCCL_ERROR_SIZE];
+  memcpy(text, header->text, sizeof text); /* other processes can change it */
+  text[sizeof text - 1] = 0;
+  weir_status status = (weir_status)header->status;
+  return weir__nccl_set_error(comm, status == WEIR_OK ? WEIR_ERROR_REMOTE : status, text);
 }
 
 void weir__nccl_ranks_fail(weir_nccl_comm *comm, weir_status status, const char *text) {

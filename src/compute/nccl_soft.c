@@ -138,7 +138,8 @@ static weir_cu_result run_batch(const weir_soft_launch *launch) {
     if (!is_started[i])
       fail_share(&shares[i]);
   }
-  run_share(&shares[0]);
+  if (count > 0)
+    run_share(&shares[0]);
   for (size_t i = 1; i < count; i++)
     if (is_started[i])
       weir__thread_join(threads[i]);
@@ -445,7 +446,7 @@ static weir_status submit_from(const char *caller, const weir__nccl_call *calls,
     if (!is_whole)
       break;
   }
-  return status ? status : perform(caller, &l);
+  return status || l.count == 0 ? status : perform(caller, &l);
 }
 
 static weir_status submit(const char *caller, const weir__nccl_call *calls, size_t count) {

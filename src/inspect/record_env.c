@@ -97,7 +97,7 @@ static weir__ring_file *create_file(const char *folder, int devices) {
   }
   uint64_t bytes = bytes_from_env();
   weir__ring_file *file = NULL;
-  int why = mkdir(folder, 0777) == 0 || errno == EEXIST ? EEXIST : errno;
+  int why = mkdir(folder, 0700) == 0 || errno == EEXIST ? EEXIST : errno;
   for (int i = 1; !file && why == EEXIST && i <= MAX_FILES; i++) {
     int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)weir__process_id());
     snprintf(path + length, room - (size_t)length, i > 1 ? "-%d.ring" : ".ring", i);
@@ -307,7 +307,7 @@ static void leave(weir_allocator *allocator) {
 /* ---- The beginning ---- */
 
 static void record_from_env(weir_allocator *allocator) {
-  const char *folder = getenv("WEIR_RECORD");
+  const char *folder = weir__secure_getenv("WEIR_RECORD"); /* it writes files with the rights of the program */
   if (!folder || !*folder)
     return;
   if (allocator->heap_count < 1 || allocator->heap_count > WEIR__RING_DEVICES) {

@@ -44,7 +44,8 @@ weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int de
   *why = ENOMEM;
   if (!file || !name)
     goto free_both;
-  int descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  int descriptor =
+      open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* it has paths and, with stacks, code of the job */
   if (descriptor < 0) {
     *why = errno;
     goto free_both;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <time.h>
 
+#include "alloc/ipc.h"
 #include "alloc/ipc_fixture.h"
 #include "alloc/plug_fixture.h"
 #include "alloc/references.h"
@@ -633,6 +634,34 @@ static void test_with_streams(void **state) {
   close_all();
 }
 
+/* A message whose offset or size is beyond the end of what its handle opens. */
+static void test_too_much(void **state) {
+  (void)state;
+  static weir_ipc_handle handle;
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    with_peer("obeys", confs[i]);
+    char *a = get(1000, NULL);
+    a[0] = 'a';
+    handle = *send_memory(a);
+    weir__ipc_message message, changed;
+    memcpy(&message, handle.bytes, sizeof message);
+    for (int k = 0; k < 4; k++) {
+      changed = message;
+      changed.offset += k == 0 ? 1ull << 40 : k == 1 ? UINT64_MAX - 8 - message.offset : 0;
+      changed.bytes += k == 2 ? 1ull << 40 : k == 3 ? UINT64_MAX - 8 - message.bytes : 0;
+      memcpy(handle.bytes, &changed, sizeof changed);
+      assert_int_equal(order('f', &handle), WEIR_ERROR_BAD_DATA);
+    }
+    memcpy(handle.bytes, &message, sizeof message);
+    assert_int_equal(order('r', &handle), 'a');
+    assert_int_equal(order('d', NULL), 'd');
+    put(a);
+    say('q');
+    peer_end();
+    close_all();
+  }
+}
+
 static void test_bad_messages(void **state) {
   (void)state;
   alloc_open("", GIB);
@@ -652,6 +681,11 @@ static void test_bad_messages(void **state) {
   other = *handle;
   other.bytes[0] = 'x';
   assert_receive_fails(BAD_DATA, "weir_ipc_send", &other, &b);
+  for (size_t at = offsetof(weir__ipc_message, address); at < offsetof(weir__ipc_message, offset); at++) {
+    other = *handle;
+    other.bytes[at] ^= 0x80; /* of the address, or of the size: it is another allocation, or more than was sent */
+    assert_receive_fails(BAD_DATA, "does not name the memory", &other, &b);
+  }
   other.size = 100;
   assert_error(INVALID_ARGUMENT, weir_ipc_send(allocator, a, NULL, NULL, &other));
   assert_error(INVALID_ARGUMENT, weir_ipc_send(allocator, a, NULL, NULL, NULL));
@@ -711,6 +745,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_backend, ipc_teardown),
       cmocka_unit_test_teardown(test_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_with_streams, ipc_teardown),
+      cmocka_unit_test_teardown(test_too_much, ipc_teardown),
       cmocka_unit_test_teardown(test_bad_messages, ipc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
