@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "cli.h"
+#include "explain_message.h"
 #include "json.h"
 #include "moment.h"
 #include "offline/describe.h"
@@ -575,18 +576,27 @@ static void print_json(const report *f) {
 /* ---- The command ---- */
 
 static weir__explain_options options = {.device = -1};
-static bool json;
+static bool json, message, has_moment;
 
 static int run(int count, char **arguments) {
   const char *name = arguments[0];
   weir__recording *snapshot;
   weir__explanation x;
   (void)count;
+  if (message && (has_moment || options.memory))
+    return weir_cli_usage("--message reads a text, to which %s does not apply", has_moment ? "--at" : "--memory");
+  if (message)
+    return weir_cli_explain_message(name, options.device, json);
   weir_cli_progress *progress = weir_cli_progress_begin("reading and replaying");
   weir_status status = weir__recording_load(name, NULL, &snapshot);
   if (status) {
     weir_cli_progress_end(progress);
-    return weir_cli_fail("%s", weir_last_error());
+    char *error = strdup(weir_last_error());
+    bool is_text = status == WEIR_ERROR_BAD_DATA && weir_cli_has_message(name);
+    weir_cli_fail("%s%s", error ? error : "",
+                  is_text ? ". It is no recording, but has the text of an error: --message explains that" : "");
+    free(error);
+    return WEIR_EXIT_FAILED;
   }
   if (options.device < 0)
     options.device = weir__recording_first_device(snapshot);
@@ -597,12 +607,16 @@ static int run(int count, char **arguments) {
   if (status)
     weir_cli_fail("%s: %s", weir_cli_escaped(name), weir_last_error());
   else
-    (json ? print_json : print_text)(&(report){name, snapshot, &snapshot->devices[options.device], &x});
+    WEIR_CLI_PRINT_REPORT(json, print_json, print_text,
+                          &(report){name, snapshot, &snapshot->devices[options.device], &x});
   weir__recording_free(snapshot);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-static int read_moment(const char *text) { return weir_cli_read_moment(text, &options.moment, &options.event); }
+static int read_moment(const char *text) {
+  has_moment = true;
+  return weir_cli_read_moment(text, &options.moment, &options.event);
+}
 
 static const weir_cli_option option_table[] = {
     {"at", .value = "MOMENT", .choices = weir_cli_moments, .read = read_moment, .takes = WEIR_CLI_MOMENT_TAKES,
@@ -614,7 +628,11 @@ static const weir_cli_option option_table[] = {
      .help = "the device's memory, such as 80GiB; a file does not record it"},
     {"fraction", .kind = WEIR_CLI_FRACTION, .value = "F", .target = &options.fraction, .needs = "memory",
      .help = "the fraction of it that the program allowed itself, 0 to 1"},
+    {"message", .target = &message,
+     .help = "FILE is the text of the error, or a log that has it, instead of a recording. Its figures are rounded, so "
+             "the answer has ranges"},
     {"json", .target = &json, .help = "print JSON"},
+    WEIR_CLI_JSON_FD_OPTION,
     {0}};
 
 const weir_cli_command weir_cmd_explain = {
@@ -623,8 +641,10 @@ const weir_cli_command weir_cmd_explain = {
     .description =
         "Explain why a recorded job ran out of memory: the request, what every reserved byte was used for, which live "
         "blocks were in the way, and what would have served the request. The state is that of the real allocator, "
-        "replayed; each suggestion was replayed as well, within the same limit.",
+        "replayed; each suggestion was replayed as well, within the same limit.\n"
+        "With --message, only the text of the error is needed: a log of PyTorch of any version, of several ranks, with "
+        "tracebacks and colours.",
     .argument = "FILE",
     .options = option_table,
-    .exit = {"explained", "the file cannot be read, or has no such moment"},
+    .exit = {"explained", "the file cannot be read, or has no such moment or message"},
     .run = run};

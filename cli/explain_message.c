@@ -1,0 +1,499 @@
+/*
+ * weir explain --message: why memory ran out, as far as the text of the error shows it.
+ */
+#include "explain_message.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "cli.h"
+#include "json.h"
+#include "offline/message.h"
+
+typedef struct text {
+  char text[72];
+} text;
+
+/* A figure of the text itself, which is in the middle of its range. */
+static text given(weir__figure f) {
+  text t;
+  char bytes[32];
+  uint64_t middle = f.least + (f.most - f.least) / 2;
+  snprintf(t.text, sizeof t.text, "%s", f.is_known ? weir__format_bytes(middle, bytes) : "not known");
+  return t;
+}
+
+/* A figure that follows from others: a range, unless both ends are printed alike. */
+static text range(weir__figure f) {
+  text t;
+  char least[32], most[32];
+  weir__format_bytes(f.least, least);
+  weir__format_bytes(f.most, most);
+  const char *unit = strchr(least, ' '), *same = strchr(most, ' ');
+  if (!f.is_known)
+    snprintf(t.text, sizeof t.text, "not known");
+  else if (strcmp(least, most) == 0)
+    snprintf(t.text, sizeof t.text, "%s", least);
+  else if (f.least <= 1)
+    snprintf(t.text, sizeof t.text, "up to %s", most);
+  else if (unit && same && strcmp(unit, same) == 0)
+    snprintf(t.text, sizeof t.text, "%.*s to %s", (int)(unit - least), least, most);
+  else
+    snprintf(t.text, sizeof t.text, "%s to %s", least, most);
+  return t;
+}
+
+static text bytes(uint64_t n) {
+  text t;
+  char formatted[32];
+  snprintf(t.text, sizeof t.text, "%s", weir__format_bytes(n, formatted));
+  return t;
+}
+
+static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
+
+static void label(const char *name) { printf("  %s%-10s%s  ", weir_cli_bold(), name, weir_cli_plain()); }
+
+static const char *allocator_of(const weir__message *m) { return m->is_weirs ? "Weir" : "PyTorch"; }
+
+static bool has_segments(const weir__message *m) {
+  return m->kind == WEIR__MESSAGE_NATIVE || m->kind == WEIR__MESSAGE_PARENTHESES;
+}
+
+static bool is_within(weir__figure a, weir__figure b) { return a.is_known && b.is_known && a.most <= b.least; }
+
+/* ---- What the text says ---- */
+
+static void print_request(const weir__message *m) {
+  if (m->kind == WEIR__MESSAGE_HUGE) {
+    puts("  request     more than 1 EB");
+    return;
+  }
+  if (!m->tried.is_known) {
+    puts("  request     not known: the text has no size");
+    return;
+  }
+  if (!has_segments(m)) {
+    printf("  request     %s\n", given(m->tried).text);
+    return;
+  }
+  printf("  request     needs a segment of %s, so it is ", given(m->tried).text);
+  if (m->request.least <= 1)
+    printf("%s or less\n", bytes(m->request.most).text);
+  else if (m->request.least == (1u << 20) + 1)
+    puts("above 1 MiB");
+  else
+    puts("of that size, or up to 2 MiB less");
+}
+
+static void print_device(const weir__message *m) {
+  if (m->total.is_known && m->free.is_known)
+    printf("  device      %s, of which %s were free\n", given(m->total).text, given(m->free).text);
+  else if (m->total.is_known)
+    printf("  device      %s\n", given(m->total).text);
+  if (!m->allowed.is_known)
+    return;
+  printf("  limit       %s", given(m->allowed).text);
+  if (m->kind == WEIR__MESSAGE_CUPY)
+    printf(", set by the program (MemoryPool.set_limit)");
+  else if (m->total.is_known && m->allowed.least >= m->total.most)
+    printf(", which is the whole device");
+  else
+    printf(", set by the program (set_per_process_memory_fraction)");
+  if (m->total.is_known && m->total.least && m->allowed.most < m->total.least)
+    printf(": %.3f of the device", (double)m->allowed.most / (double)m->total.most);
+  putchar('\n');
+}
+
+static void print_uses(const weir__message *m) {
+  if (m->kind == WEIR__MESSAGE_ASYNC || m->kind == WEIR__MESSAGE_CUPY) {
+    weir__figure held = m->reserved.is_known ? m->reserved : m->allocated;
+    if (held.is_known)
+      printf("  %s%s %s%s\n", weir_cli_bold(), given(held).text, m->reserved.is_known ? "reserved" : "allocated",
+             weir_cli_plain());
+    return;
+  }
+  if (!m->reserved.is_known)
+    return;
+  printf("  %s%s reserved by %s%s\n", weir_cli_bold(), range(m->reserved).text, allocator_of(m), weir_cli_plain());
+  printf("    %11s  allocated\n", given(m->allocated).text);
+  if (m->pools.is_known)
+    printf("    %11s  of these: free, but kept for CUDA graphs and other private pools\n", given(m->pools).text);
+  printf("    %11s  unallocated: free, but not returned to the driver\n",
+         m->kind == WEIR__MESSAGE_NATIVE || m->has_old_rules ? given(m->unallocated).text : range(m->unallocated).text);
+}
+
+/* The only process in the text that uses enough memory to be this one. NULL if no process does, or several do. */
+static const weir__message_process *find_self(const weir__message *m) {
+  const weir__message_process *found = NULL;
+  for (size_t i = 0; i < m->process_count && m->reserved.is_known; i++) {
+    if (!m->processes[i].used.is_known || m->processes[i].used.most < m->reserved.least)
+      continue;
+    if (found)
+      return NULL;
+    found = &m->processes[i];
+  }
+  return found;
+}
+
+static void print_outside(const weir__message *m) {
+  if (m->non_pytorch.is_known)
+    printf(
+        "  outside     %s of this process are not the allocator's: the CUDA context, kernels, NCCL, cuBLAS and other "
+        "libraries\n",
+        range(m->non_pytorch).text);
+  if (m->others.is_known && m->process_count) {
+    printf("  others      %s in %zu other process%s:", range(m->others).text, m->process_count,
+           m->process_count == 1 ? "" : "es");
+    for (size_t i = 0; i < m->process_count; i++)
+      printf("%s %llu (%s)", i ? "," : "", (unsigned long long)m->processes[i].pid, given(m->processes[i].used).text);
+    putchar('\n');
+  }
+  /* A little is the driver's own. */
+  if (m->unlisted.is_known && m->unlisted.least > 512u << 20)
+    printf(
+        "  unlisted    %s of the device are in use, but by no process that the text lists: by other containers, or by "
+        "the driver\n",
+        range(m->unlisted).text);
+  if (!m->own.is_known && m->outside.is_known) {
+    printf("  outside     %s of the device are not reserved by this process: its CUDA context and libraries, and other "
+           "processes\n",
+           range(m->outside).text);
+    const weir__message_process *self = find_self(m);
+    if (self)
+      printf("  note        process %llu, with %s, is probably this one: in a container the driver's process numbers "
+             "are not those of the program\n",
+             (unsigned long long)self->pid, given(self->used).text);
+  }
+}
+
+/* ---- What follows ---- */
+
+static void print_exhausted(const weir__message *m) {
+  printf("Not enough memory: %s allocated and the request make at least %s, and no more than %s could be reserved. "
+         "Fragmentation is excluded.\n",
+         given(m->allocated).text, bytes(m->allocated.least + m->request.least).text,
+         bytes(m->reserved.most + m->headroom.most).text);
+}
+
+static void print_cause(const weir__message *m) {
+  const char *where = m->bound == WEIR__BOUND_LIMIT ? "below the limit" : "on the device";
+  label("why");
+  switch (m->cause) {
+  case WEIR__MESSAGE_TOO_LARGE:
+    if (m->kind == WEIR__MESSAGE_HUGE)
+      puts("Wrong size: no device has that much. The size was computed from a negative or overflowing number.");
+    else if (m->total.is_known && m->request.least > m->total.most)
+      printf("Too large: the request alone needs more than the device has, %s.\n", given(m->total).text);
+    else
+      printf("Too large: the request alone exceeds the limit of %s.\n", given(m->allowed).text);
+    break;
+  case WEIR__MESSAGE_EXHAUSTED:
+    print_exhausted(m);
+    break;
+  case WEIR__MESSAGE_FRAGMENTED:
+    printf("Probably fragmentation: %s are unallocated, which is enough for the request, but not in a form that it "
+           "can use: in pieces between live blocks, or belonging to other streams or pools.\n",
+           range(m->unallocated).text);
+    break;
+  case WEIR__MESSAGE_UNDECIDED:
+    if (is_within(m->request, m->usable))
+      printf("Perhaps fragmentation: %s unallocated and %s left %s would together be enough, if they were in one "
+             "piece.\n",
+             range(m->unallocated).text, range(m->headroom).text, where);
+    else
+      printf("Not decided by the rounded figures: %s unallocated and %s left %s may just have been enough, if they "
+             "had been in one piece.\n",
+             range(m->unallocated).text, range(m->headroom).text, where);
+    break;
+  case WEIR__MESSAGE_OUTSIDE:
+    if (m->kind == WEIR__MESSAGE_LIBRARY)
+      puts("Outside the allocator: cuBLAS or cuDNN found no memory for itself. It takes it from the driver, and the "
+           "allocator had left too little.");
+    else
+      puts("Outside the allocator: a call to the driver found no memory, such as for a context, a kernel, a graph or "
+           "a library. The text has no figures; the call that failed may be an earlier one.");
+    break;
+  case WEIR__MESSAGE_REFUSED:
+    if (m->kind == WEIR__MESSAGE_NATIVE && !m->allowed.is_known && !m->is_weirs)
+      puts("Refused although enough was free: probably by a limit of the program's own "
+           "(set_per_process_memory_fraction), which PyTorch 2.1 to 2.4 do not print. Else memory was freed after the "
+           "failure, or the system limits the process (WSL, MIG, a container).");
+    else
+      puts("Refused although enough was free: memory was freed after the failure, or the system limits the process "
+           "(WSL, MIG, a container).");
+    break;
+  case WEIR__MESSAGE_ADDRESS_SPACE:
+    printf("The request exceeds the addresses that an expandable segment reserves, %s. Memory itself may have been "
+           "enough.\n",
+           given(m->reserve).text);
+    break;
+  default:
+    if (m->bound == WEIR__BOUND_LIMIT)
+      puts("The limit that the program has set.");
+    else if (m->kind == WEIR__MESSAGE_RMM)
+      puts("Not known: the pool of RMM has reached its size, and the text has no figures.");
+    else
+      puts("Not known: the text has too few figures.");
+    break;
+  }
+}
+
+static void print_missing(const weir__message *m) {
+  if (!m->missing.is_known) {
+    if (m->cause != WEIR__MESSAGE_TOO_LARGE)
+      puts("  missing     not known");
+    return;
+  }
+  printf("  missing     %s%s", range(m->missing).text,
+         m->bound == WEIR__BOUND_LIMIT    ? ": the limit is that much too low"
+         : m->bound == WEIR__BOUND_DEVICE ? ": the device had that much too little free"
+                                          : "");
+  if (m->cause == WEIR__MESSAGE_EXHAUSTED)
+    printf("; %s if nothing were fragmented", range(m->short_by).text);
+  putchar('\n');
+}
+
+/* How much the best setting can bring. */
+static void print_margin(const weir__message *m) {
+  if (m->cause != WEIR__MESSAGE_FRAGMENTED && m->cause != WEIR__MESSAGE_UNDECIDED)
+    return;
+  uint64_t left = m->usable.most > m->request.least ? m->usable.most - m->request.least : 0;
+  double part = m->reserved.most ? 100 * (double)left / (double)(m->reserved.most + m->headroom.most) : 0;
+  printf("  at best     %s would have been left after the request without any fragmentation: %.1f %% of what could be "
+         "reserved%s\n",
+         bytes(left).text, part, part < 5 ? ". The job is near its limit in any case" : "");
+}
+
+static void print_settings(const weir__message *m) {
+  if (m->cause == WEIR__MESSAGE_EXHAUSTED || m->cause == WEIR__MESSAGE_TOO_LARGE) {
+    puts("    no          expandable_segments:True, moving_pages:True, and any other setting of the allocator: none "
+         "makes memory that is not there");
+    return;
+  }
+  if (m->cause != WEIR__MESSAGE_FRAGMENTED && m->cause != WEIR__MESSAGE_UNDECIDED)
+    return;
+  if (m->is_expandable)
+    puts("    no          expandable_segments:True: it is on");
+  else
+    puts("    possible    expandable_segments:True: free neighbours merge, and whole free pages in holes are returned");
+  if (!m->is_weirs || !m->is_expandable)
+    puts("    possible    moving_pages:True, with Weir's allocator: free pages in holes are mapped where they are "
+         "needed");
+  puts("    no          empty_cache() right before the request: the allocator had released all that it could");
+}
+
+static void print_limit_remedy(const weir__message *m) {
+  if (m->bound != WEIR__BOUND_LIMIT && m->bound != WEIR__BOUND_EITHER)
+    return;
+  if (!m->allowed.is_known || !m->missing.is_known) {
+    puts("    possible    a higher limit");
+    return;
+  }
+  uint64_t needed = m->allowed.most + m->missing.most;
+  if (m->free.is_known && m->tried.least > m->free.most)
+    printf("    no          a higher limit: the device had only %s free\n", given(m->free).text);
+  else if (m->total.is_known && needed <= m->total.least)
+    printf("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed).text,
+           (double)needed / (double)m->total.least + 0.0005);
+  else
+    printf("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed).text);
+}
+
+static void print_remedies(const weir__message *m) {
+  bool has_figures = m->request.is_known && m->cause != WEIR__MESSAGE_NOT_KNOWN;
+  if ((!has_figures && m->bound == WEIR__BOUND_NOT_KNOWN) || m->cause == WEIR__MESSAGE_REFUSED ||
+      m->cause == WEIR__MESSAGE_ADDRESS_SPACE)
+    return;
+  printf("  %swould it have helped?%s As far as the figures prove it\n", weir_cli_bold(), weir_cli_plain());
+  if (has_segments(m))
+    print_settings(m);
+  print_limit_remedy(m);
+  if (m->others_suffice)
+    printf("    yes         the device without the other processes, which hold %s\n", range(m->others).text);
+  else if (m->process_count && m->others.is_known && m->bound == WEIR__BOUND_DEVICE)
+    printf("    %s    the device without the other processes, which hold %s\n",
+           m->others.most < m->missing.least ? "no      " : "possible", range(m->others).text);
+  if (m->pools_suffice)
+    printf("    possible    CUDA graphs that share a pool, or fewer of them: %s are free in private pools\n",
+           given(m->pools).text);
+  if (m->cause == WEIR__MESSAGE_EXHAUSTED && m->short_by.is_known)
+    printf("    yes         %s less in use: a smaller batch, activation checkpointing, sharding, or freeing what "
+           "is no longer needed\n",
+           bytes(m->short_by.most).text);
+}
+
+static void code(const char *line) {
+  weir_cli_keep_line();
+  printf("                %s\n", line);
+}
+
+static void print_next(const weir__message *m) {
+  label("next");
+  if (m->cause == WEIR__MESSAGE_TOO_LARGE) {
+    puts("the traceback shows the operation: check the shapes that it gets, or do it in parts");
+    return;
+  }
+  if (m->cause == WEIR__MESSAGE_OUTSIDE) {
+    puts("leave memory to the driver and the libraries, at the start of the program:");
+    code("torch.cuda.set_per_process_memory_fraction(0.9)");
+    puts("              and set CUDA_LAUNCH_BLOCKING=1 once, so that the traceback shows the call that failed");
+    return;
+  }
+  if (m->is_weirs) {
+    puts("run it again with WEIR_RECORD=FOLDER, which records the history of each process in a file:");
+    code("WEIR_RECORD=FOLDER WEIR_RECORD_STACKS=alloc PROGRAM ...");
+    printf("              and explain the file: ");
+    weir_cli_keep_line();
+    weir_cli_print_command("explain", "", "FOLDER/FILE");
+    return;
+  }
+  if (m->kind == WEIR__MESSAGE_CUPY || m->kind == WEIR__MESSAGE_RMM || m->kind == WEIR__MESSAGE_JAX) {
+    puts(m->kind == WEIR__MESSAGE_CUPY
+             ? "serve CuPy's memory from Weir, whose history can be explained: weir.cupy.install() (docs/cupy.md)"
+             : "ask the allocator for its statistics; only the history of PyTorch and Weir can be explained here");
+    return;
+  }
+  puts(m->kind == WEIR__MESSAGE_ASYNC
+           ? "without backend:cudaMallocAsync, record the history, and dump it when memory runs out:"
+           : "record the history, and dump it when memory runs out:");
+  code("import os, torch");
+  code("torch.cuda.memory._record_memory_history(stacks=\"python\")");
+  code("torch._C._cuda_attach_out_of_memory_observer(");
+  code("    lambda *_: torch.cuda.memory._dump_snapshot(f\"oom-{os.getpid()}.pickle\"))");
+  printf("              at the start of the program (PyTorch 2.1 or newer); then ");
+  weir_cli_keep_line();
+  weir_cli_print_command("explain", "", "oom-PID.pickle");
+}
+
+static void print_message(const weir__message *m) {
+  print_request(m);
+  print_device(m);
+  print_cause(m);
+  print_missing(m);
+  print_margin(m);
+  print_uses(m);
+  print_outside(m);
+  print_remedies(m);
+  if (m->kind == WEIR__MESSAGE_PARENTHESES && !m->has_old_rules && m->cause != WEIR__MESSAGE_REFUSED)
+    puts("  note        what is free in the pools of CUDA graphs counts as unallocated in this version's message");
+  if (m->reserved.is_known && m->total.is_known && m->reserved.least > m->total.most)
+    puts("  note        more is reserved than the device has: the driver pages to host memory, as on Windows");
+  if (has_segments(m) && m->tried.is_known)
+    puts("  note        the text has rounded figures: what follows from them is a range");
+  print_next(m);
+}
+
+/* ---- Several ---- */
+
+static const char *short_cause(const weir__message *m) {
+  static const char *const names[WEIR__MESSAGE_CAUSES] = {[WEIR__MESSAGE_NOT_KNOWN] = "not known",
+                                                          [WEIR__MESSAGE_TOO_LARGE] = "request too large",
+                                                          [WEIR__MESSAGE_EXHAUSTED] = "not enough memory",
+                                                          [WEIR__MESSAGE_FRAGMENTED] = "probably fragmentation",
+                                                          [WEIR__MESSAGE_UNDECIDED] = "perhaps fragmentation",
+                                                          [WEIR__MESSAGE_OUTSIDE] = "outside the allocator",
+                                                          [WEIR__MESSAGE_REFUSED] = "refused although free",
+                                                          [WEIR__MESSAGE_ADDRESS_SPACE] = "addresses of a segment"};
+  return names[m->cause];
+}
+
+static void print_table(const weir__messages *all) {
+  enum { SHOWN = 64 };
+  size_t counts[WEIR__MESSAGE_CAUSES] = {0};
+  printf("  %-13s %-7s %11s %23s %11s  %s\n", "where", "line", "segment", "missing", "unallocated", "why");
+  for (size_t i = 0; i < all->count; i++) {
+    const weir__message *m = &all->items[i];
+    char source[WEIR__MESSAGE_SOURCE_TEXT];
+    counts[m->cause]++;
+    if (i >= SHOWN)
+      continue;
+    weir__message_source_text(m, source);
+    printf("  %-13s %-7zu %11s %23s %11s  %s\n", *source ? source : "-", m->line, given(m->tried).text,
+           range(m->missing).text, given(m->unallocated).text, short_cause(m));
+  }
+  if (all->count > SHOWN)
+    printf("  and %zu more\n", all->count - SHOWN);
+  printf("  %sin short%s    ", weir_cli_bold(), weir_cli_plain());
+  bool is_first = true;
+  for (int i = 0; i < WEIR__MESSAGE_CAUSES; i++)
+    if (counts[i]) {
+      printf("%s%s: %zu of %zu", is_first ? "" : "; ", short_cause(&(weir__message){.cause = (weir__message_cause)i}),
+             counts[i], all->count);
+      is_first = false;
+    }
+  puts(". The first failure in the file, which may have caused the others:");
+}
+
+static void print_text(const char *name, const weir__messages *all) {
+  const weir__message *m = &all->items[0];
+  char source[WEIR__MESSAGE_SOURCE_TEXT];
+  weir_cli_fold_begin();
+  printf("%s%s: out of memory%s", weir_cli_bold(), weir_cli_escaped(name), weir_cli_plain());
+  if (all->count > 1) {
+    printf(" at %zu places, %zu message%s\n", all->count, all->found, plural(all->found));
+    print_table(all);
+  } else {
+    weir__message_source_text(m, source);
+    printf(", line %zu of %zu%s%s", m->line, all->lines, *source ? ", " : "", source);
+    if (m->source && m->device >= 0)
+      printf(", GPU %d", m->device);
+    if (m->repeated)
+      printf(", %zu more message%s of it after that", m->repeated, plural(m->repeated));
+    putchar('\n');
+  }
+  print_message(m);
+}
+
+/* ---- The command ---- */
+
+static weir_status load(const char *name, weir__messages *messages) {
+  weir__input *input;
+  weir_status status = weir__input_open(name, &input);
+  if (status)
+    return status;
+  status = weir__messages_read(input, messages);
+  weir__input_close(input);
+  return status;
+}
+
+static void keep_device(weir__messages *messages, int device) {
+  size_t kept = 0;
+  for (size_t i = 0; i < messages->count; i++)
+    if (messages->items[i].device == device)
+      messages->items[kept++] = messages->items[i];
+  messages->count = kept;
+}
+
+int weir_cli_explain_message(const char *name, int device, bool json) {
+  weir__messages messages;
+  if (load(name, &messages))
+    return weir_cli_fail("%s", weir_last_error());
+  if (device >= 0)
+    keep_device(&messages, device);
+  int code = WEIR_EXIT_OK;
+  if (!messages.count && device >= 0)
+    code = weir_cli_fail("%s: no message says that GPU %d ran out of memory", weir_cli_escaped(name), device);
+  else if (!messages.count)
+    code = weir_cli_fail("%s: no message says that memory ran out. Expected is the text of the error, such as 'CUDA "
+                         "out of memory. Tried to allocate 20.00 MiB. GPU 0 has ...'",
+                         weir_cli_escaped(name));
+  else if (json) {
+    weir_cli_json_begin(0);
+    weir__messages_json(&weir_cli_json_sink, name, &messages);
+    weir_cli_json_end();
+  } else
+    print_text(name, &messages);
+  weir__messages_free(&messages);
+  return code;
+}
+
+bool weir_cli_has_message(const char *name) {
+  weir__messages messages;
+  if (strcmp(name, "-") == 0 || load(name, &messages))
+    return false;
+  bool found = messages.count > 0;
+  weir__messages_free(&messages);
+  return found;
+}

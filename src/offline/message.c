@@ -1,0 +1,480 @@
+/*
+ * Finds messages in a text without blanks, and reads their figures.
+ */
+#include "offline/message.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+/* ---- Figures ---- */
+
+/* PyTorch does not allocate more than 1 EB. What NVML calls "not available" is printed as 17179869184.00 GiB. */
+static const uint64_t MOST_BYTES = 1ull << 60;
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/* The bytes of `number` / `scale` units, rounded towards zero, or up. */
+static uint64_t to_bytes(uint64_t number, uint64_t scale, uint64_t unit, bool up) {
+  uint64_t whole = number / scale, rest = number % scale;
+  if (whole >= UINT64_MAX / unit)
+    return UINT64_MAX;
+  return whole * unit + (rest * unit + (up ? scale - 1 : 0)) / scale;
+}
+
+/* Reads "1.82GiB", "1024bytes" or "25,600,000bytes". A number with decimals is one that was rounded, so that it stands
+ * for half a unit of its last place on both sides. Returns what follows, NULL if there is no figure. */
+static const char *read_figure(const char *at, weir__figure *figure) {
+  static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+  uint64_t number = 0, scale = 1, unit = 1;
+  int digits = 0, decimals = 0;
+  bool has_point = false;
+  for (;; at++) {
+    if (*at == ',' && digits && !has_point && is_digit(at[1]))
+      continue;
+    if (*at == '.' && digits && !has_point && is_digit(at[1])) {
+      has_point = true;
+      continue;
+    }
+    if (!is_digit(*at))
+      break;
+    if (++digits > 15 && has_point)
+      continue; /* decimals beyond these make no difference */
+    if (digits > 19)
+      return NULL;
+    number = number * 10 + (uint64_t)(*at - '0');
+    decimals += has_point;
+  }
+  if (!digits)
+    return NULL;
+  if (strncmp(at, "bytes", 5) == 0 && !has_point) {
+    *figure = number <= MOST_BYTES ? (weir__figure){true, number, number} : (weir__figure){0};
+    return at + 5;
+  }
+  for (size_t i = 0; unit == 1; i++) {
+    if (i == WEIR_COUNT_OF(units))
+      return NULL;
+    if (strncmp(at, units[i], 3) == 0)
+      unit = 1ull << (10 * (i + 1));
+  }
+  if (decimals > 6)
+    return NULL;
+  for (int i = 0; i < decimals; i++)
+    scale *= 10;
+  if (number > UINT64_MAX / 4)
+    return NULL;
+  uint64_t least = number ? 2 * number - 1 : 0, most = 2 * number + 1;
+  *figure = (weir__figure){true, to_bytes(least, 2 * scale, unit, true), to_bytes(most, 2 * scale, unit, false)};
+  if (figure->least > figure->most) /* less than a byte */
+    figure->least = figure->most;
+  if (decimals == 2) { /* PyTorch takes a unit for more than one of it */
+    if (figure->least <= unit && figure->most > unit)
+      figure->least = unit + 1;
+    if (unit < 1ull << 30 && figure->least <= unit * 1024 && figure->most > unit * 1024)
+      figure->most = unit * 1024;
+  }
+  if (figure->most > MOST_BYTES)
+    *figure = (weir__figure){0};
+  return at + 3;
+}
+
+/* ---- The parts of a message ---- */
+
+/* How far the next part may be, since lines of other output may be in between. */
+enum { NEAR = 400 };
+
+/* What follows `phrase`, if that is near. NULL otherwise. */
+static const char *after(const char *at, const char *phrase) {
+  const char *found = strstr(at, phrase);
+  return found && found - at <= NEAR ? found + strlen(phrase) : NULL;
+}
+
+/* A figure between two phrases. The text continues behind it, or where it was if there is none. */
+static const char *between(const char *at, const char *before, const char *behind, weir__figure *figure) {
+  const char *start = after(at, before), *next = start ? read_figure(start, figure) : NULL;
+  if (!next || strncmp(next, behind, strlen(behind)) != 0) {
+    *figure = (weir__figure){0};
+    return at;
+  }
+  return next + strlen(behind);
+}
+
+/* A figure before a phrase: "12.58GiBallowed;". */
+static const char *ahead(const char *at, const char *behind, weir__figure *figure) {
+  const char *found = strstr(at, behind), *start = found;
+  if (!found || found - at > NEAR)
+    return at;
+  while (start > at && found - start < 24 && (is_digit(start[-1]) || strchr(".,KMGTiBbytes", start[-1])))
+    start--;
+  for (; start < found; start++) {
+    if (!is_digit(*start) || (start > at && is_digit(start[-1])))
+      continue; /* not at the beginning of a number */
+    if (read_figure(start, figure) == found)
+      return found + strlen(behind);
+  }
+  *figure = (weir__figure){0};
+  return at;
+}
+
+static const char *read_device(const char *at, const char *before, weir__message *m) {
+  const char *start = after(at, before);
+  if (!start || !is_digit(*start))
+    return at;
+  int device = 0;
+  for (; is_digit(*start) && device < 100000; start++)
+    device = device * 10 + (*start - '0');
+  m->device = device;
+  return start;
+}
+
+/* "Process1246069has577.00MiBmemoryinuse." and "Includingnon-PyTorchmemory,thisprocesshas15.32GiBmemoryinuse.", in any
+ * order. */
+static const char *read_processes(const char *at, weir__message *m) {
+  static const char in_use[] = "memoryinuse", own[] = "memory,thisprocesshas";
+  for (;;) {
+    const char *end = after(at, in_use);
+    if (!end)
+      return at;
+    const char *process = strstr(at, "Process"), *self = strstr(at, own);
+    if (self && self < end) {
+      read_figure(self + strlen(own), &m->own);
+    } else if (process && process < end) {
+      const char *pid = process + strlen("Process"), *has = pid;
+      while (is_digit(*has))
+        has++;
+      weir__figure used = {0};
+      if (has > pid && has - pid < 19 && strncmp(has, "has", 3) == 0 && read_figure(has + 3, &used) &&
+          m->process_count < WEIR__MESSAGE_PROCESSES)
+        m->processes[m->process_count++] = (weir__message_process){strtoull(pid, NULL, 10), used};
+    }
+    at = end;
+  }
+}
+
+static void read_native(const char *at, weir__message *m) {
+  at = between(at, "", "", &m->tried);
+  at = read_device(at, "GPU", m);
+  at = between(at, "capacityof", "", &m->total);
+  if (!m->total.is_known)
+    at = between(at, "capactyof", "", &m->total); /* PyTorch 2.1 */
+  at = between(at, "ofwhich", "isfree", &m->free);
+  at = read_processes(at, m);
+  at = ahead(at, "allowed;", &m->allowed);
+  at = between(at, "Oftheallocatedmemory", "isallocatedby", &m->allocated);
+  m->is_weirs = m->allocated.is_known && strncmp(at, "Weir", 4) == 0;
+  at = between(at, "with", "allocatedinprivatepools", &m->pools);
+  at = ahead(at, "isreservedby", &m->unallocated);
+  m->is_expandable = after(at, "expandable_segmentsisenabled") || after(at, "expandable-segmentreserve");
+  between(at, "expandable-segmentreserveof", "", &m->reserve);
+}
+
+static void read_parentheses(const char *at, weir__message *m) {
+  at = between(at, "", "", &m->tried);
+  at = read_device(at, "(GPU", m);
+  at = ahead(at, "totalcapacity", &m->total);
+  at = ahead(at, "alreadyallocated", &m->allocated);
+  at = ahead(at, "free", &m->free);
+  at = ahead(at, "allowed;", &m->allowed);
+  const char *before = at;
+  at = ahead(at, "reservedintotalby", &m->reserved);
+  if (at != before)
+    return;
+  ahead(at, "cached)", &m->unallocated);
+  m->has_old_rules = m->unallocated.is_known;
+}
+
+static void read_async(const char *at, weir__message *m) {
+  at = between(at, "Currentlyallocated:", "", &m->allocated);
+  at = between(at, "Requested:", "", &m->tried);
+  at = between(at, "Devicelimit:", "", &m->total);
+  at = between(at, "Free(accordingtoCUDA):", "", &m->free);
+  m->is_weirs = after(at, "Weirlimit(") != NULL;
+  between(at, "memoryfraction):", "", &m->allowed);
+}
+
+/* "Outofmemoryallocating1,024bytes(allocatedsofar:512bytes,limitsetto:1,024bytes).", and the older
+ * "outofmemorytoallocate1024bytes(total1536bytes,limitsetto2048bytes)", where the total has the request. */
+static void read_cupy(const char *at, weir__message *m) {
+  at = between(at, "", "", &m->tried);
+  at = between(at, "allocatedsofar:", "", &m->reserved);
+  weir__figure sum = {0};
+  at = between(at, "(total", "", &sum);
+  if (sum.is_known && m->tried.is_known && sum.least >= m->tried.least)
+    m->reserved = (weir__figure){true, sum.least - m->tried.least, sum.least - m->tried.least};
+  weir__figure limit = {0};
+  const char *found = after(at, "limitsetto");
+  if (found && read_figure(found + (*found == ':'), &limit))
+    m->allowed = limit;
+}
+
+/* ---- Finding them ---- */
+
+typedef struct anchor {
+  const char *phrase;
+  weir__message_kind kind;
+} anchor;
+
+/* Where a message begins to have figures. A phrase that is part of another one comes after it. */
+static const anchor anchors[] = {
+    {"outofmemory.Triedtoallocatemorethan1EB", WEIR__MESSAGE_HUGE},
+    {"outofmemory.Triedtoallocate", WEIR__MESSAGE_NATIVE}, /* or PARENTHESES */
+    {"outofmemory.Allocationwaspreemptivelyrejected", WEIR__MESSAGE_REJECTED},
+    {"wouldexceedallowedmemory.(outofmemory)", WEIR__MESSAGE_ASYNC},
+    {"Outofmemoryallocating", WEIR__MESSAGE_CUPY}, /* or JAX */
+    {"outofmemorytoallocate", WEIR__MESSAGE_CUPY},
+    {"Outofmemorywhiletryingtoallocate", WEIR__MESSAGE_JAX},
+    {"Maximumpoolsizeexceeded", WEIR__MESSAGE_RMM},
+    {"CUDAerror:outofmemory", WEIR__MESSAGE_CUDA},
+    {"CUDAdrivererror:outofmemory", WEIR__MESSAGE_CUDA},
+    {"cudaMallocfailed:outofmemory", WEIR__MESSAGE_CUDA},
+    {"cudaErrorMemoryAllocation", WEIR__MESSAGE_CUDA}, /* or RMM */
+    {"CUDA_ERROR_OUT_OF_MEMORY", WEIR__MESSAGE_CUDA},
+    {"HIPerror:outofmemory", WEIR__MESSAGE_CUDA},
+    {"hipErrorOutOfMemory", WEIR__MESSAGE_CUDA},
+    {"CUBLAS_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY},
+    {"CUDNN_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY},
+};
+
+typedef struct finder {
+  const char *text, *end;
+  weir__messages *out;
+  size_t room;
+} finder;
+
+/* Where a line comes from. */
+typedef struct origin {
+  weir__message_source source;
+  uint64_t number;
+} origin;
+
+/* Reads the mark at the beginning of a line. Returns what follows it. */
+static const char *read_origin(const finder *f, const char *at, origin *from) {
+  *from = (origin){0};
+  if (at == f->end || *at < WEIR__SOURCE_RANK || *at > WEIR__SOURCE_PROCESS)
+    return at;
+  from->source = (weir__message_source)*at++;
+  for (; at < f->end && is_digit(*at); at++)
+    from->number = from->number * 10 + (uint64_t)(*at - '0');
+  return at < f->end && *at == WEIR__SOURCE_END ? at + 1 : at;
+}
+
+/* Whether a line can continue a text: it comes from the same rank, or does not say where it comes from. */
+static bool continues(origin line, origin from) {
+  return !line.source || (line.source == from.source && line.number == from.number);
+}
+
+/* Where a phrase ends that begins at `at`; NULL if it does not begin there. It may continue on the next lines. */
+static const char *match(const finder *f, const char *at, const char *phrase, origin from) {
+  while (*phrase) {
+    if (at == f->end)
+      return NULL;
+    if (*at == '\n') {
+      origin line;
+      at = read_origin(f, at + 1, &line);
+      if (!continues(line, from))
+        return NULL;
+    } else if (*at++ != *phrase++)
+      return NULL;
+  }
+  return at;
+}
+
+enum { BODY = 4096, SCANNED = 4 * BODY };
+
+/* Copies what follows a phrase, up to the next message, without the lines of other ranks. */
+static void gather(const finder *f, const char *at, origin from, char body[BODY + 1]) {
+  size_t size = 0;
+  const char *most = f->end - at > SCANNED ? at + SCANNED : f->end;
+  while (at < most && size < BODY) {
+    if (*at != '\n') {
+      body[size++] = *at++;
+      continue;
+    }
+    origin line;
+    at = read_origin(f, at + 1, &line);
+    if (!continues(line, from))
+      while (at < most && *at != '\n')
+        at++;
+  }
+  body[size] = 0;
+  for (size_t i = 0; i < WEIR_COUNT_OF(anchors); i++) {
+    char *next = strstr(body, anchors[i].phrase);
+    if (next)
+      *next = 0;
+  }
+}
+
+/* Whether the line has a phrase before `at`. */
+static bool has_before(const char *line, const char *at, const char *phrase) {
+  size_t length = strlen(phrase);
+  for (; line + length <= at; line++)
+    if (memcmp(line, phrase, length) == 0)
+      return true;
+  return false;
+}
+
+static void read_body(weir__message *m, const char *line, const char *phrase, const char *body) {
+  switch (m->kind) {
+  case WEIR__MESSAGE_NATIVE: {
+    const char *old = strstr(body, "(GPU");
+    if (old && old - body < 24) {
+      m->kind = WEIR__MESSAGE_PARENTHESES;
+      read_parentheses(body, m);
+    } else
+      read_native(body, m);
+    break;
+  }
+  case WEIR__MESSAGE_ASYNC: {
+    read_async(body, m);
+    /* "Allocationondevice0wouldexceed..." */
+    const char *digits = phrase;
+    while (digits > line && is_digit(digits[-1]))
+      digits--;
+    if (digits < phrase && phrase - digits < 6 && has_before(line, digits, "Allocationondevice"))
+      m->device = atoi(digits);
+    break;
+  }
+  case WEIR__MESSAGE_REJECTED:
+    between(body, "Requestedsize:", "", &m->tried);
+    break;
+  case WEIR__MESSAGE_CUPY:
+    if (has_before(line, phrase, "RESOURCE_EXHAUSTED")) {
+      m->kind = WEIR__MESSAGE_JAX;
+      between(body, "", "", &m->tried);
+    } else
+      read_cupy(body, m);
+    break;
+  case WEIR__MESSAGE_JAX:
+    between(body, "", "", &m->tried);
+    break;
+  case WEIR__MESSAGE_CUDA:
+    if (has_before(line, phrase, "bad_alloc"))
+      m->kind = WEIR__MESSAGE_RMM;
+    break;
+  default:
+    break;
+  }
+}
+
+static bool has_figures(const weir__message *m) { return m->tried.is_known; }
+
+/* Keeps the first failure of a rank, or of a device. A later one takes its place only if that one has no figures. */
+static weir_status keep(finder *f, const weir__message *m) {
+  weir__messages *out = f->out;
+  out->found++;
+  for (size_t i = out->count; i-- > 0;) {
+    weir__message *old = &out->items[i];
+    if (old->source != m->source || old->source_number != m->source_number)
+      continue;
+    if (!m->source && m->device >= 0 && old->device >= 0 && m->device != old->device)
+      continue;
+    size_t repeated = old->repeated + 1;
+    if (has_figures(m) && !has_figures(old))
+      *old = *m;
+    old->repeated = repeated;
+    return WEIR_OK;
+  }
+  if (out->count == WEIR__MESSAGE_MOST)
+    return WEIR_OK;
+  if (out->count == f->room) {
+    f->room = f->room ? 2 * f->room : 16;
+    weir__message *items = realloc(out->items, f->room * sizeof *items);
+    if (!items)
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu messages", f->room);
+    out->items = items;
+  }
+  out->items[out->count++] = *m;
+  return WEIR_OK;
+}
+
+static const anchor *find_anchor(const finder *f, const char *at, origin from, const char **end) {
+  for (size_t i = 0; i < WEIR_COUNT_OF(anchors); i++)
+    if (*at == anchors[i].phrase[0] && (*end = match(f, at, anchors[i].phrase, from)) != NULL)
+      return &anchors[i];
+  return NULL;
+}
+
+static weir_status find_all(finder *f) {
+  enum { PARSED = 4 * WEIR__MESSAGE_MOST }; /* so that a text that is full of messages takes no longer than any other */
+  origin from;
+  size_t line_number = 1;
+  const char *at = read_origin(f, f->text, &from), *line = at, *end = NULL;
+  char body[BODY + 1];
+  while (at < f->end) {
+    if (*at == '\n') {
+      line_number++;
+      line = at = read_origin(f, at + 1, &from);
+      continue;
+    }
+    const anchor *found = find_anchor(f, at, from, &end);
+    if (!found) {
+      at++;
+      continue;
+    }
+    if (f->out->found >= PARSED) {
+      f->out->found++;
+      at++;
+      continue;
+    }
+    weir__message m = {
+        .kind = found->kind, .source = from.source, .source_number = from.number, .line = line_number, .device = -1};
+    gather(f, end, from, body);
+    /* The line may be long; what matters is near. */
+    read_body(&m, at - line > NEAR ? at - NEAR : line, at, body);
+    weir__message_derive(&m);
+    weir_status status = keep(f, &m);
+    if (status)
+      return status;
+    at++;
+  }
+  f->out->lines = line_number - (f->end > f->text && f->end[-1] == '\n');
+  return WEIR_OK;
+}
+
+weir_status weir__messages_find(char *text, size_t size, weir__messages *messages) {
+  weir__messages found = {0};
+  size = weir__message_squeeze(text, size);
+  finder f = {.text = text, .end = text + size, .out = &found};
+  weir_status status = size ? find_all(&f) : WEIR_OK;
+  if (status)
+    weir__messages_free(&found);
+  else
+    *messages = found;
+  return status;
+}
+
+weir_status weir__messages_read(weir__input *input, weir__messages *messages) {
+  size_t size = 0, room = 64 * 1024, got = 0;
+  char *text = NULL;
+  weir_status status = WEIR_OK;
+  do {
+    if (!text || size == room) {
+      room = text ? 2 * room : room;
+      char *more = realloc(text, room);
+      if (!more) {
+        free(text);
+        return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for %zu bytes", weir__input_name(input),
+                          room);
+      }
+      text = more;
+    }
+    status = weir__input_read(input, text + size, room - size, &got);
+    size += status ? 0 : got;
+  } while (!status && got && size <= WEIR__MESSAGE_INPUT);
+  if (!status && size > WEIR__MESSAGE_INPUT)
+    status = weir__fail(WEIR_ERROR_BAD_DATA,
+                        "%s: the text has more than %d MiB; cut out the part with the messages, such as by "
+                        "grep -A 20 'out of memory'",
+                        weir__input_name(input), WEIR__MESSAGE_INPUT >> 20);
+  if (!status)
+    status = weir__messages_find(text, size, messages);
+  free(text);
+  return status;
+}
+
+void weir__messages_free(weir__messages *messages) {
+  free(messages->items);
+  *messages = (weir__messages){0};
+}

@@ -1,0 +1,96 @@
+#!/bin/sh
+# message.sh PROGRAM VERSION: `weir explain --message`: logs of one failure and of several ranks, and texts without one.
+set -u
+tested=explain
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
+data=$(dirname "$0")/../data/corpus/message
+
+run 0 --message "$data/native"
+empty err
+has out '^.*/native: out of memory, line 3 of 3, GPU 0$'
+has out '^  request     needs a segment of 1.82 GiB, so it is of that size, or up to 2 MiB less$'
+has out '^  limit       12.58 GiB, set by the program (set_per_process_memory_fraction): 0.090 of the device$'
+has out '^  why         Probably fragmentation: 1.95 GiB are unallocated'
+has out '^  missing     1.04 to 1.08 GiB: the limit is that much too low$'
+has out '^  others      8.33 GiB in 1 other process: 42 (8.33 GiB)$'
+has out '^    possible    expandable_segments:True'
+has out '^    yes         a limit of 13.66 GiB, which is set_per_process_memory_fraction(0.098)$'
+has out '^                torch.cuda.memory._record_memory_history(stacks="python")$'
+has out '; then weir explain oom-PID.pickle$'
+
+# With the limit that the text proves to be needed, the recorded job of that message runs.
+trace=$data/../../traces/llama_oom.pickle.zst
+if ! "$weir" summary "$trace" 2>&1 | grep -qi 'without.*zstd'; then
+  "$weir" replay --memory 139.80GiB --fraction 0.098 "$trace" >"$work/out" 2>&1
+  has out ', 0 failed$'
+fi
+
+# From a pipe; what the figures exclude is excluded.
+said='weir explain --message -'
+echo 'CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 100.00 MiB is free.
+Including non-PyTorch memory, this process has 78.99 GiB memory in use. Of the allocated memory 77.00 GiB is allocated by
+PyTorch, with 8.12 GiB allocated in private pools (e.g., CUDA Graphs), and 200.00 MiB is reserved by PyTorch but unallocated.' |
+  "$weir" explain --message - >"$work/out" 2>"$work/err" || fail "exit code $?"
+has out '^-: out of memory, line 1 of 3, GPU 0$'
+has out '^  why         Not enough memory: 77.00 GiB allocated and the request make at least 77.99 GiB, and no more than 77.30 GiB could be reserved. Fragmentation is excluded.$'
+has out '^    no          expandable_segments:True, moving_pages:True, and any other setting'
+has out '^    possible    CUDA graphs that share a pool'
+hasnt out '^    possible    expandable'
+
+# The device is used by a process that is not listed, and more is reserved than there is.
+said='weir explain --message -'
+echo 'CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.10 GiB of which 100.00 MiB is free.
+Including non-PyTorch memory, this process has 60.00 GiB memory in use. Of the allocated memory 59.00 GiB is allocated by
+PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated.' | "$weir" explain --message - >"$work/out" 2>"$work/err"
+has out '^  missing     1.40 to 1.41 GiB: the device had that much too little free; '
+has out '^  unlisted    18.99 to 19.01 GiB of the device are in use, but by no process that the text lists'
+echo 'CUDA out of memory. Tried to allocate 10.73 GiB (GPU 0; 8.00 GiB total capacity; 17.20 GiB already allocated; 0 bytes free; 19.15 GiB reserved in total by PyTorch)' |
+  "$weir" explain --message - >"$work/out" 2>"$work/err"
+has out '^  why         Too large: the request alone needs more than the device has, 8.00 GiB.$'
+has out '^  note        more is reserved than the device has'
+
+# Several ranks: a table, and the first of them.
+run 0 --message "$data/others"
+has out 'out of memory at 7 places, 8 messages$'
+has out '^  task 0 .* not known$'
+has out '^  rank 9 .*6.90 GiB'
+has out '^  in short    '
+run 0 --message --json "$data/others"
+if command -v python3 >/dev/null; then
+  python3 - "$work/out" <<'END' || fail "the JSON is wrong"
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert report["failures"] == 8 and len(report["messages"]) == 7, report
+cupy = report["messages"][0]
+assert cupy["wording"] == "CuPy" and cupy["missing"] == {"least": 20867072, "most": 20867072}, cupy
+assert report["messages"][1]["rank"] == 9 and report["messages"][1]["device"] is None
+assert [m["cause"] for m in report["messages"]][-2:] == ["too large", "not known"]
+END
+fi
+run 0 --message "$data/async"
+has out '^  missing     2.44 to 2.46 GiB: the limit is that much too low$'
+run 0 --message --device 1 "$data/parentheses"
+has out ': out of memory, line 1 of 2, GPU 1$'
+run 1 --message --device 7 "$data/parentheses"
+has err 'no message says that GPU 7 ran out of memory'
+
+# Control characters of a log are not printed.
+run 0 --message "$data/ranks"
+hasnt out "$(printf '\033')"
+has out 'rank 1'
+
+# Texts without a message, and options of recordings.
+echo 'epoch 3: loss 0.1' >"$work/log"
+run 1 --message "$work/log"
+empty out
+has err 'no message says that memory ran out'
+run 1 --message "$work/none"
+has err 'none'
+wrong '--message reads a text, to which --at does not apply' --message --at peak "$data/native"
+wrong '--message reads a text, to which --memory does not apply' --message --memory 1GiB "$data/native"
+run 1 "$data/native"
+has err 'has the text of an error: --message explains that'
+run 1 "$work/log"
+hasnt err '--message'
+exit "$failed"

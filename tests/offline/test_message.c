@@ -1,0 +1,592 @@
+/*
+ * Out of memory from the text of the error: messages of each version, as people paste them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "offline/message.h"
+
+#define KIB(n) ((uint64_t)((n)*1024.0))
+#define MIB(n) ((uint64_t)((n)*1048576.0))
+#define GIB(n) ((uint64_t)((n)*1073741824.0))
+
+static weir__messages found;
+
+static void find(const char *text) {
+  size_t size = strlen(text);
+  char *copy = malloc(size);
+  assert_non_null(copy);
+  memcpy(copy, text, size); /* NOLINT(bugprone-not-null-terminated-result): so that an overrun is found */
+  weir__messages_free(&found);
+  assert_int_equal(weir__messages_find(copy, size, &found), WEIR_OK);
+  free(copy);
+}
+
+static const weir__message *find_one(const char *text) {
+  find(text);
+  assert_int_equal(found.count, 1);
+  return &found.items[0];
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  weir__messages_free(&found);
+  return 0;
+}
+
+/* The figure is what a text with two decimals stands for. */
+static void check_at(weir__figure f, uint64_t bytes, uint64_t unit, int line) {
+  if (!f.is_known || f.least > bytes || f.most < bytes || f.most - f.least > unit / 50)
+    fail_msg("line %d: %d, %llu to %llu, expected %llu", line, f.is_known, (unsigned long long)f.least,
+             (unsigned long long)f.most, (unsigned long long)bytes);
+}
+#define check_kib(figure, n) check_at(figure, KIB(n), 1024, __LINE__)
+#define check_mib(figure, n) check_at(figure, MIB(n), 1 << 20, __LINE__)
+#define check_gib(figure, n) check_at(figure, GIB(n), 1 << 30, __LINE__)
+#define check_unknown(figure) assert_false((figure).is_known)
+
+#define HINT                                                                                                           \
+  " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "      \
+  "avoid "                                                                                                             \
+  "fragmentation.  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html)"
+
+static const char current[] =
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.82 GiB. GPU 0 has a total capacity of 139.80 GiB "
+    "of which 118.97 GiB is free. Including non-PyTorch memory, this process has 12.50 GiB memory in use. 12.58 GiB "
+    "allowed; Of the allocated memory 9.87 GiB is allocated by PyTorch, and 1.95 GiB is reserved by PyTorch but "
+    "unallocated." HINT;
+
+static void check_current(const weir__message *m) {
+  assert_int_equal(m->kind, WEIR__MESSAGE_NATIVE);
+  assert_int_equal(m->device, 0);
+  check_gib(m->tried, 1.82);
+  check_gib(m->total, 139.80);
+  check_gib(m->free, 118.97);
+  check_gib(m->own, 12.50);
+  check_gib(m->allowed, 12.58);
+  check_gib(m->allocated, 9.87);
+  check_gib(m->unallocated, 1.95);
+  check_unknown(m->pools);
+  assert_int_equal(m->process_count, 0);
+}
+
+/* ---- Versions ---- */
+
+/* A limit of the program's own, and enough memory that is unallocated. */
+static void test_limit(void **state) {
+  (void)state;
+  const weir__message *m = find_one(current);
+  check_current(m);
+  assert_int_equal(m->bound, WEIR__BOUND_LIMIT);
+  assert_int_equal(m->cause, WEIR__MESSAGE_FRAGMENTED);
+  /* 9.87 + 1.95 + 1.82 - 12.58 */
+  assert_true(m->missing.least < GIB(1.06) && m->missing.most > GIB(1.06));
+  assert_true(m->missing.most - m->missing.least <= GIB(0.0401));
+  assert_true(m->non_pytorch.least < GIB(0.68) && m->non_pytorch.most > GIB(0.68));
+  assert_true(m->others.is_known && m->others.most == 0);
+}
+
+/* 2.1 has a spelling mistake; there is another process. */
+static void test_processes(void **state) {
+  (void)state;
+  const weir__message *m = find_one(
+      "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 138.00 MiB. GPU 3 has a total capacty of "
+      "15.90 GiB of which 8.44 MiB is free. Process 1246069 has 577.00 MiB memory in use. Including non-PyTorch "
+      "memory, "
+      "this process has 15.32 GiB memory in use. Process 7 has 17179869184.00 GiB memory in use. Of the allocated "
+      "memory 14.72 GiB is allocated by PyTorch, and 60.41 MiB is reserved by PyTorch but unallocated. If reserved but "
+      "unallocated memory is large try setting max_split_size_mb to avoid fragmentation.");
+  assert_int_equal(m->device, 3);
+  check_gib(m->total, 15.90);
+  check_mib(m->free, 8.44);
+  check_gib(m->own, 15.32);
+  assert_int_equal(m->process_count, 2);
+  assert_int_equal(m->processes[0].pid, 1246069);
+  check_mib(m->processes[0].used, 577);
+  check_unknown(m->processes[1].used);
+  check_unknown(m->others);
+  check_unknown(m->allowed);
+  assert_int_equal(m->bound, WEIR__BOUND_DEVICE);
+  assert_int_equal(m->cause, WEIR__MESSAGE_EXHAUSTED);
+  /* 136 to 138 MiB requested, and 60.41 + 8.44 to be had at most */
+  assert_true(m->short_by.least > MIB(67) && m->short_by.least < MIB(67.2));
+  assert_true(m->short_by.most > MIB(69.1) && m->short_by.most < MIB(69.2));
+  check_mib(m->missing, 129.56);
+}
+
+static void test_other_processes_suffice(void **state) {
+  (void)state;
+  const weir__message *m = find_one(
+      "CUDA out of memory. Tried to allocate 138.00 MiB. GPU 0 has a total capacity of 15.90 GiB of which 8.44 MiB is "
+      "free. Process 1 has 577.00 MiB memory in use. Process 2 has 1.25 GiB memory in use. Including non-PyTorch "
+      "memory, "
+      "this process has 14.32 GiB memory in use. Of the allocated memory 13.72 GiB is allocated by PyTorch, and 60.41 "
+      "MiB is reserved by PyTorch but unallocated.");
+  assert_true(m->others.least >= MIB(1851) && m->others.most <= MIB(1863));
+  assert_true(m->others_suffice);
+  assert_int_equal(m->cause, WEIR__MESSAGE_EXHAUSTED);
+}
+
+/* In a container this process has another number. */
+static void test_container(void **state) {
+  (void)state;
+  const weir__message *m = find_one(
+      "CUDA out of memory. Tried to allocate 496.00 MiB. GPU 0 has a total capacty of 14.75 GiB of which 235.06 "
+      "MiB is free. Process 20398 has 14.52 GiB memory in use. Of the allocated memory 14.06 GiB is allocated "
+      "by PyTorch, and 330.42 MiB is reserved by PyTorch but unallocated.");
+  check_unknown(m->own);
+  check_unknown(m->others);
+  check_unknown(m->non_pytorch);
+  assert_int_equal(m->process_count, 1);
+  assert_true(m->outside.least > MIB(125) && m->outside.most < MIB(160));
+  assert_int_equal(m->cause, WEIR__MESSAGE_UNDECIDED);
+}
+
+static void test_private_pools(void **state) {
+  (void)state;
+  const weir__message *m = find_one(
+      "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 100.00 MiB is "
+      "free. Including non-PyTorch memory, this process has 78.99 GiB memory in use. Of the allocated memory 77.00 GiB "
+      "is allocated by PyTorch, with 8.12 GiB allocated in private pools (e.g., CUDA Graphs), and 200.00 MiB is "
+      "reserved by PyTorch but unallocated." HINT);
+  check_gib(m->pools, 8.12);
+  check_gib(m->allocated, 77.00);
+  assert_int_equal(m->cause, WEIR__MESSAGE_EXHAUSTED);
+  assert_true(m->pools_suffice);
+}
+
+/* 1.4 to 2.0: reserved in total, with or without a limit. */
+static void test_reserved_in_total(void **state) {
+  (void)state;
+  const weir__message *m = find_one("RuntimeError: CUDA out of memory. Tried to allocate 236.00 MiB (GPU 1; 15.78 GiB "
+                                    "total capacity; 14.25 GiB already allocated; 83.50 MiB free; 14.34 GiB reserved "
+                                    "in total by PyTorch)");
+  assert_int_equal(m->kind, WEIR__MESSAGE_PARENTHESES);
+  assert_int_equal(m->device, 1);
+  check_mib(m->tried, 236);
+  check_gib(m->total, 15.78);
+  check_gib(m->allocated, 14.25);
+  check_mib(m->free, 83.5);
+  check_gib(m->reserved, 14.34);
+  /* 0.09 GiB, within 0.01 GiB */
+  assert_true(m->unallocated.least > MIB(81) && m->unallocated.most < MIB(103));
+  assert_int_equal(m->bound, WEIR__BOUND_DEVICE);
+  assert_int_equal(m->cause, WEIR__MESSAGE_EXHAUSTED);
+
+  m = find_one(
+      "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 23.99 GiB total "
+      "capacity; 7.85 GiB already allocated; 14.25 GiB free; 9.60 GiB allowed; 8.14 GiB reserved in total by "
+      "PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  "
+      "See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF");
+  check_gib(m->allowed, 9.60);
+  assert_int_equal(m->bound, WEIR__BOUND_LIMIT);
+  assert_int_equal(m->cause, WEIR__MESSAGE_EXHAUSTED); /* 7.85 + 2.00 > 9.60 */
+}
+
+/* 1.0 to 1.3: cached. */
+static void test_cached(void **state) {
+  (void)state;
+  const weir__message *m = find_one(
+      "RuntimeError: CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 11.17 GiB total capacity; 10.90 "
+      "GiB already allocated; 576.00 KiB free; 30.96 MiB cached)");
+  assert_true(m->has_old_rules);
+  check_kib(m->tried, 1024);
+  check_kib(m->free, 576);
+  check_mib(m->unallocated, 30.96);
+  assert_true(m->reserved.is_known);
+  assert_int_equal(m->cause, WEIR__MESSAGE_FRAGMENTED);
+}
+
+/* The driver refuses although there is enough: no limit is named. */
+static void test_refused(void **state) {
+  (void)state;
+  const weir__message *m = find_one(
+      "RuntimeError: CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; 8.57 MiB "
+      "already allocated; 9.28 GiB free; 4.68 MiB cached)");
+  assert_int_equal(m->cause, WEIR__MESSAGE_REFUSED);
+  assert_int_equal(m->bound, WEIR__BOUND_NOT_KNOWN);
+  check_unknown(m->missing);
+}
+
+static void test_async(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory. (out of "
+               "memory)\nCurrently allocated     : 30.00 GiB\nRequested               : 12.00 GiB\n"
+               "Device limit            : 79.10 GiB\nFree (according to CUDA): 48.51 GiB\n"
+               "PyTorch limit (set by user-supplied memory fraction)\n"
+               "                        : 39.55 GiB\n");
+  assert_int_equal(m->kind, WEIR__MESSAGE_ASYNC);
+  assert_int_equal(m->device, 2);
+  check_gib(m->allocated, 30);
+  check_gib(m->tried, 12);
+  check_gib(m->total, 79.10);
+  check_gib(m->free, 48.51);
+  check_gib(m->allowed, 39.55);
+  assert_int_equal(m->bound, WEIR__BOUND_LIMIT);
+  assert_true(m->missing.least < GIB(2.45) && m->missing.most > GIB(2.45));
+  assert_int_equal(m->cause, WEIR__MESSAGE_NOT_KNOWN); /* the driver's pool does not say what it holds */
+}
+
+static void test_without_figures(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.");
+  assert_int_equal(m->kind, WEIR__MESSAGE_HUGE);
+  assert_int_equal(m->cause, WEIR__MESSAGE_TOO_LARGE);
+  m = find_one(
+      "torch.OutOfMemoryError: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+      "per_process_memory_fraction limit. Requested size: 2.50 GiB");
+  assert_int_equal(m->kind, WEIR__MESSAGE_REJECTED);
+  assert_int_equal(m->bound, WEIR__BOUND_LIMIT);
+  check_gib(m->tried, 2.5);
+  check_unknown(m->missing);
+  m = find_one(
+      "torch.AcceleratorError: CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://x\n"
+      "CUDA kernel errors might be asynchronously reported at some other API call\n");
+  assert_int_equal(m->kind, WEIR__MESSAGE_CUDA);
+  assert_int_equal(m->cause, WEIR__MESSAGE_OUTSIDE);
+  assert_int_equal(m->repeated, 1);
+  m = find_one("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`");
+  assert_int_equal(m->kind, WEIR__MESSAGE_LIBRARY);
+}
+
+static void test_other_allocators(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated so far: "
+               "3,635,267,072 bytes, limit set to: 3,640,000,000 bytes).");
+  assert_int_equal(m->kind, WEIR__MESSAGE_CUPY);
+  assert_int_equal(m->tried.least, 25600000);
+  assert_int_equal(m->missing.least, 25600000 + 3635267072 - 3640000000);
+  assert_int_equal(m->missing.most, m->missing.least);
+  m = find_one("OutOfMemoryError: out of memory to allocate 1200000000 bytes (total 7204800000 bytes)");
+  assert_int_equal(m->kind, WEIR__MESSAGE_CUPY);
+  assert_int_equal(m->reserved.least, 6004800000);
+  check_unknown(m->missing);
+  m = find_one("MemoryError: std::bad_alloc: out_of_memory: RMM failure at:/opt/x.hpp:196: Maximum pool size exceeded");
+  assert_int_equal(m->kind, WEIR__MESSAGE_RMM);
+  m = find_one("MemoryError: std::bad_alloc: CUDA error at: ../x.hpp68: cudaErrorMemoryAllocation out of memory");
+  assert_int_equal(m->kind, WEIR__MESSAGE_RMM);
+  m = find_one("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 20029400304 bytes.");
+  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->tried.least, 20029400304);
+  m = find_one("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.");
+  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  m = find_one(
+      "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of "
+      "63.98 GiB of which 0 bytes is free. Of the allocated memory 63.00 GiB is allocated by PyTorch, and 10.00 "
+      "MiB is reserved by PyTorch but unallocated.");
+  assert_int_equal(m->device, 1);
+  assert_int_equal(m->free.most, 0);
+}
+
+static void test_weirs_own(void **state) {
+  (void)state;
+  const weir__message *m = find_one(
+      "WEIR_ERROR_OUT_OF_MEMORY: weir_malloc: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
+      "capacity "
+      "of 64.00 MiB of which 4.00 MiB is free. Of the allocated memory 40.00 MiB is allocated by Weir, and 20.00 MiB "
+      "is "
+      "reserved by Weir but unallocated. expandable_segments is enabled. If instead the process runs out of address "
+      "space, the reserves are too large.");
+  assert_true(m->is_weirs && m->is_expandable);
+  assert_int_equal(m->cause, WEIR__MESSAGE_UNDECIDED);
+  m = find_one(
+      "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 79.00 GiB of which 70.00 GiB "
+      "is free. Of the allocated memory 1.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+      "unallocated. This allocation exceeds the expandable-segment reserve of 2.00 GiB for this stream, and a "
+      "single allocation cannot span expandable segments.");
+  check_gib(m->reserve, 2);
+  assert_int_equal(m->cause, WEIR__MESSAGE_ADDRESS_SPACE);
+}
+
+/* The segment is larger than a small request. */
+static void test_request(void **state) {
+  (void)state;
+  static const char rest[] = " GPU 0 has a total capacity of 15.48 GiB of which 17.75 MiB is free.";
+  char text[256];
+  snprintf(text, sizeof text, "CUDA out of memory. Tried to allocate 2.00 MiB.%s", rest);
+  const weir__message *m = find_one(text);
+  assert_int_equal(m->request.least, 1);
+  assert_int_equal(m->request.most, 1 << 20);
+  snprintf(text, sizeof text, "CUDA out of memory. Tried to allocate 20.00 MiB.%s", rest);
+  m = find_one(text);
+  assert_int_equal(m->request.least, (1 << 20) + 1);
+  snprintf(text, sizeof text, "CUDA out of memory. Tried to allocate 100.00 MiB.%s", rest);
+  m = find_one(text);
+  assert_int_equal(m->request.least, MIB(99.995) + 1 - (2 << 20) + 1);
+  check_unknown(m->usable);
+  assert_int_equal(m->cause, WEIR__MESSAGE_NOT_KNOWN);
+  snprintf(text, sizeof text, "CUDA out of memory. Tried to allocate 128.00 GiB.%s", rest);
+  assert_int_equal(find_one(text)->cause, WEIR__MESSAGE_TOO_LARGE);
+}
+
+/* ---- As it is pasted ---- */
+
+/* Puts a prefix before each line of a text that is wrapped after `width` characters. */
+static char *wrap(const char *text, size_t width, const char *prefix, const char *suffix) {
+  static char out[8192];
+  char *to = out;
+  for (size_t length = strlen(text), at = 0; at < length; at += width) {
+    int part = (int)(length - at < width ? length - at : width);
+    to += snprintf(to, (size_t)(out + sizeof out - to), "%s%.*s%s\n", prefix, part, text + at, suffix);
+  }
+  return out;
+}
+
+static void test_wrapped(void **state) {
+  (void)state;
+  static const struct {
+    const char *prefix, *suffix;
+    weir__message_source source;
+    uint64_t number;
+  } forms[] = {{"", "", WEIR__SOURCE_NONE, 0},
+               {"", "\r", WEIR__SOURCE_NONE, 0},
+               {"> > ", "", WEIR__SOURCE_NONE, 0},
+               {"\xe2\x94\x82 ", " \xe2\x94\x82", WEIR__SOURCE_NONE, 0},
+               {"| ", " |", WEIR__SOURCE_NONE, 0},
+               {"\x1b[31m[rank11]:\x1b[0m ", "", WEIR__SOURCE_RANK, 11},
+               {"[default3]:[rank11]: ", "", WEIR__SOURCE_RANK, 11},
+               {"[default3]:", "", WEIR__SOURCE_LOCAL, 3},
+               {"[1,5]<stderr>:", "", WEIR__SOURCE_TASK, 5},
+               {"7: ", "", WEIR__SOURCE_TASK, 7},
+               {"2026-11-16 21:37:46,123 ERROR [rank2]: ", "", WEIR__SOURCE_RANK, 2},
+               {"2026-11-16T21:37:46.1234Z ", "", WEIR__SOURCE_NONE, 0},
+               {"(EngineCore_DP0 pid=6) ERROR 11-16 21:37:46 [core.py:123] ", "", WEIR__SOURCE_PROCESS, 6},
+               {"(RayTrainWorker pid=1234, ip=10.0.0.3) ", "", WEIR__SOURCE_PROCESS, 1234},
+               {"worker-1  | [rank1]: ", "", WEIR__SOURCE_RANK, 1},
+               {"Nov 16 21:37:46 host python[42]: ", "", WEIR__SOURCE_NONE, 0},
+               {"[rank3]:[E1116 12:00:00.123 x.cpp:616] [Rank 3] ", "", WEIR__SOURCE_RANK, 3}};
+  static const size_t widths[] = {10, 37, 80, 119, 4000};
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
+      find(wrap(current, widths[k], forms[i].prefix, forms[i].suffix));
+      if (found.count != 1)
+        fail_msg("form %zu, width %zu: %zu messages", i, widths[k], found.count);
+      check_current(&found.items[0]);
+      assert_int_equal(found.items[0].source, forms[i].source);
+      assert_int_equal(found.items[0].source_number, forms[i].number);
+    }
+}
+
+/* A log of PowerShell is UTF-16. */
+static void test_utf16(void **state) {
+  (void)state;
+  char text[2 * sizeof current + 2] = "\xff\xfe";
+  for (size_t i = 0; i < sizeof current - 1; i++)
+    text[2 + 2 * i] = current[i];
+  weir__messages_free(&found);
+  assert_int_equal(weir__messages_find(text, sizeof text, &found), WEIR_OK);
+  assert_int_equal(found.count, 1);
+  check_current(&found.items[0]);
+}
+
+/* Lines of several ranks are mixed, and the same rank fails twice. */
+static void test_ranks(void **state) {
+  (void)state;
+  find("[rank1]: Traceback (most recent call last):\n"
+       "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 1 has a total\n"
+       "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total\n"
+       "[rank1]:  capacity of 79.10 GiB of which 1.50 MiB is free. Of the allocated memory 78.00 GiB is allocated by\n"
+       "[rank0]:  capacity of 79.20 GiB of which 2.50 MiB is free. Of the allocated memory 70.00 GiB is allocated by\n"
+       "[rank0]:  PyTorch, and 7.00 GiB is reserved by PyTorch but unallocated.\n"
+       "[rank1]:  PyTorch, and 10.00 MiB is reserved by PyTorch but unallocated.\n"
+       "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB. GPU 1 has a total\n");
+  assert_int_equal(found.count, 2);
+  assert_int_equal(found.found, 3);
+  assert_int_equal(found.lines, 8);
+  const weir__message *one = &found.items[0], *zero = &found.items[1];
+  assert_int_equal(one->source_number, 1);
+  assert_int_equal(one->line, 2);
+  assert_int_equal(one->repeated, 1);
+  check_gib(one->tried, 1.5);
+  check_gib(one->total, 79.10);
+  check_mib(one->unallocated, 10);
+  assert_int_equal(one->cause, WEIR__MESSAGE_EXHAUSTED);
+  check_gib(zero->tried, 3);
+  check_gib(zero->total, 79.20);
+  check_gib(zero->unallocated, 7);
+  assert_int_equal(zero->cause, WEIR__MESSAGE_FRAGMENTED);
+}
+
+/* Without ranks, devices are told apart; an error without a device belongs to the one before. */
+static void test_devices(void **state) {
+  (void)state;
+  find("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 1 has a total capacity of 79.10 GiB of which 1.50 MiB is "
+       "free.\n"
+       "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.50 MiB is "
+       "free.\n"
+       "CUDA error: out of memory\n"
+       "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which 1.50 MiB is "
+       "free.\n");
+  assert_int_equal(found.count, 2);
+  assert_int_equal(found.found, 4);
+  check_gib(found.items[0].tried, 1.5);
+  assert_int_equal(found.items[0].repeated, 1);
+  assert_int_equal(found.items[1].repeated, 1);
+}
+
+/* A quotation with parts left out, text without a message, and figures that are none. */
+static void test_incomplete(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("CUDA out of memory. Tried to allocate 1.82 GiB. GPU 0 has ... of which\n118.97 GiB is "
+               "free. ... 12.58 GiB allowed; Of the allocated memory 9.87 GiB is allocated by PyTorch, "
+               "and 1.95 GiB is reserved\nby PyTorch but unallocated.");
+  check_unknown(m->total);
+  check_gib(m->free, 118.97);
+  check_gib(m->unallocated, 1.95);
+  assert_int_equal(m->cause, WEIR__MESSAGE_FRAGMENTED);
+  find("");
+  assert_int_equal(found.count, 0);
+  find("epoch 3, loss 0.12\nthe job ran out of memory? no\n\n\n");
+  assert_int_equal(found.count, 0);
+  assert_int_equal(found.lines, 4);
+  m = find_one("CUDA out of memory. Tried to allocate .. GiB. GPU 99999999999999999999 has a total capacity of "
+               "99999999999999999999999.00 GiB of which 1.2.3 GiB is free.");
+  check_unknown(m->tried);
+  check_unknown(m->total);
+  check_unknown(m->free);
+  assert_int_equal(m->cause, WEIR__MESSAGE_NOT_KNOWN);
+}
+
+/* Every failure counts, but no more are kept than there is room for. */
+static void test_many(void **state) {
+  (void)state;
+  enum { COUNT = 20000, LENGTH = 64 };
+  char *text = malloc(COUNT * LENGTH), *to = text;
+  assert_non_null(text);
+  for (int i = 0; i < COUNT; i++)
+    to += snprintf(to, LENGTH, "[rank%d]: CUDA out of memory. Tried to allocate 1.00 GiB.\n", i);
+  weir__messages_free(&found);
+  assert_int_equal(weir__messages_find(text, (size_t)(to - text), &found), WEIR_OK);
+  assert_int_equal(found.count, WEIR__MESSAGE_MOST);
+  assert_int_equal(found.found, COUNT);
+  free(text);
+}
+
+/* Figures stand for the range of values that are printed like that. */
+static void test_rounding(void **state) {
+  (void)state;
+  const weir__message *m = find_one("CUDA out of memory. Tried to allocate 1.00 GiB.");
+  assert_int_equal(m->tried.least, (1ull << 30) + 1); /* 1 GiB is "1024.00 MiB" */
+  m = find_one("CUDA out of memory. Tried to allocate 1024.00 MiB.");
+  assert_int_equal(m->tried.most, 1ull << 30);
+  m = find_one("CUDA out of memory. Tried to allocate 1500.00 MiB."); /* not PyTorch's form */
+  check_mib(m->tried, 1500);
+  m = find_one("CUDA out of memory. Tried to allocate 01.2040 KiB."); /* less than a byte */
+  assert_int_equal(m->tried.least, m->tried.most);
+  m = find_one("CUDA out of memory. Tried to allocate 0 bytes.");
+  assert_int_equal(m->request.most, 0);
+  assert_int_equal(m->request.least, 0);
+  m = find_one("CUDA out of memory. Tried to allocate 512 bytes.");
+  assert_int_equal(m->tried.least, 512);
+  assert_int_equal(m->tried.most, 512);
+  m = find_one("CUDA out of memory. Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of 139.80 GiB");
+  assert_int_equal(m->cause, WEIR__MESSAGE_TOO_LARGE);
+}
+
+/* ---- Random figures ---- */
+
+static uint64_t random_state = 1;
+
+static uint64_t random_below(uint64_t most) {
+  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+  return (random_state >> 20) % most;
+}
+
+/* Of any order of magnitude. */
+static uint64_t random_bytes(uint64_t most) { return random_below((most >> random_below(24)) + 1) & ~511ull; }
+
+static void holds(weir__figure f, uint64_t truth, int line) {
+  if (!f.is_known || f.least > truth || f.most < truth)
+    fail_msg("line %d: %llu is not within %llu to %llu", line, (unsigned long long)truth, (unsigned long long)f.least,
+             (unsigned long long)f.most);
+}
+
+/* The ranges have the true values, and a verdict is true, whatever the values are that were rounded. */
+static void test_random(void **state) {
+  (void)state;
+  size_t causes[WEIR__MESSAGE_CAUSES] = {0};
+  for (int i = 0; i < 20000; i++) {
+    uint64_t total = GIB(1) + random_below(GIB(140)), mib2 = 2u << 20;
+    uint64_t allocated = random_bytes(total), unallocated = random_bytes(total - allocated);
+    uint64_t reserved = allocated + unallocated, free = random_bytes(total - reserved);
+    uint64_t request = 512 + random_bytes(GIB(4)), tried = (request + mib2 - 1) / mib2 * mib2;
+    if (request <= 1u << 20)
+      tried = mib2;
+    else if (request < 10u << 20)
+      tried = 10 * mib2;
+    bool has_limit = random_below(2);
+    uint64_t limit = reserved + random_bytes(total - reserved);
+    uint64_t headroom = has_limit && limit - reserved < free ? limit - reserved : free;
+    if (tried <= headroom)
+      continue; /* it does not fail */
+    char text[7][32], allowed[64] = "", message[1024];
+    if (has_limit)
+      snprintf(allowed, sizeof allowed, "%s allowed; ", weir__format_bytes_as_pytorch(limit, text[5]));
+    snprintf(message, sizeof message,
+             "CUDA out of memory. Tried to allocate %s. GPU 0 has a total capacity of %s of which %s is free. %sOf the "
+             "allocated memory %s is allocated by PyTorch, and %s is reserved by PyTorch but unallocated.",
+             weir__format_bytes_as_pytorch(tried, text[0]), weir__format_bytes_as_pytorch(total, text[1]),
+             weir__format_bytes_as_pytorch(free, text[2]), allowed, weir__format_bytes_as_pytorch(allocated, text[3]),
+             weir__format_bytes_as_pytorch(unallocated, text[4]));
+    const weir__message *m = find_one(message);
+    holds(m->tried, tried, __LINE__);
+    holds(m->request, request, __LINE__);
+    holds(m->reserved, reserved, __LINE__);
+    holds(m->headroom, headroom, __LINE__);
+    holds(m->usable, unallocated + headroom, __LINE__);
+    holds(m->outside, total - free - reserved, __LINE__);
+    if (m->missing.is_known)
+      holds(m->missing, tried - headroom, __LINE__);
+    bool fits = request <= unallocated + headroom;
+    if (m->cause == WEIR__MESSAGE_EXHAUSTED && fits)
+      fail_msg("not exhausted: %s", message);
+    if (m->cause == WEIR__MESSAGE_FRAGMENTED && unallocated < tried)
+      fail_msg("not fragmented: %s", message);
+    if (m->bound == WEIR__BOUND_LIMIT && limit - reserved >= tried)
+      fail_msg("not the limit: %s", message);
+    if (m->bound == WEIR__BOUND_DEVICE && has_limit && limit - reserved < tried)
+      fail_msg("not the device: %s", message);
+    causes[m->cause]++;
+  }
+  assert_true(causes[WEIR__MESSAGE_EXHAUSTED] > 1000 && causes[WEIR__MESSAGE_FRAGMENTED] > 1000);
+  assert_true(causes[WEIR__MESSAGE_UNDECIDED] > 100);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_limit),
+      cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_other_processes_suffice),
+      cmocka_unit_test(test_container),
+      cmocka_unit_test(test_private_pools),
+      cmocka_unit_test(test_reserved_in_total),
+      cmocka_unit_test(test_cached),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_async),
+      cmocka_unit_test(test_without_figures),
+      cmocka_unit_test(test_other_allocators),
+      cmocka_unit_test(test_weirs_own),
+      cmocka_unit_test(test_request),
+      cmocka_unit_test(test_wrapped),
+      cmocka_unit_test(test_utf16),
+      cmocka_unit_test(test_ranks),
+      cmocka_unit_test(test_devices),
+      cmocka_unit_test(test_incomplete),
+      cmocka_unit_test(test_many),
+      cmocka_unit_test(test_rounding),
+      cmocka_unit_test(test_random),
+  };
+  return cmocka_run_group_tests_name("offline.message", tests, NULL, tear_down);
+}
