@@ -11,7 +11,7 @@
 #include "base/outfile.h"
 #include "base/text.h"
 
-enum { MOST_BYTES = 64 << 20, MOST_FIELDS = 4, SHOWN = 200 };
+enum { MOST_BYTES = 64 << 20, MOST_FIELDS = 4, MOST_VALIDATORS = 1000, SHOWN = 200 };
 
 static bool is_separator(char c) { return c == ',' || (unsigned char)c < ' ' || c == 127; }
 
@@ -136,7 +136,10 @@ static bool read_line(weir__tuning_file *file, char *line, bool *has_memory) {
   double milliseconds = 0;
   if (count < 3 || (count > 3 && strcmp(fields[0], "Validator") != 0 && !parse_time(fields[3], &milliseconds)))
     return false;
-  if (!strcmp(fields[0], "Validator"))
+  bool is_validator = !strcmp(fields[0], "Validator");
+  if (is_validator && file->validator_count >= MOST_VALIDATORS && !find(file, fields[1]))
+    return false; /* they are searched one by one: a file of nothing else would take minutes */
+  if (is_validator)
     *has_memory = weir__tuning_file_set(file, fields[1], fields[2]);
   else
     *has_memory = weir__tuning_file_add(file, fields[0], fields[1], fields[2], milliseconds);

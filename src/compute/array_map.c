@@ -1,6 +1,7 @@
 /*
  * Elementwise operations: from arrays to the arguments of a kernel.
  */
+#include <math.h>
 #include <string.h>
 
 #include "compute/array.h"
@@ -17,7 +18,7 @@ weir__number weir__number_of(weir_scalar scalar) {
   if (scalar.kind == WEIR_SCALAR_BOOL || scalar.kind == WEIR_SCALAR_INT)
     return (weir__number){scalar.integer, (double)scalar.integer, 0};
   double real = scalar.real;
-  int64_t integer = real > -0x1p63 && real < 0x1p63 ? (int64_t)real : 0;
+  int64_t integer = fabs(real) < 0x1p63 ? (int64_t)real : 0;
   return (weir__number){integer, real, scalar.kind == WEIR_SCALAR_COMPLEX ? scalar.imag : 0};
 }
 

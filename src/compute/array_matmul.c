@@ -7,6 +7,7 @@
 #include "compute/array.h"
 #include "compute/blas.h"
 #include "compute/tunable_gemm.h"
+#include "weir/tunable.h"
 
 enum { ROWS_OF_A_BLOCK = 16, MOST_BATCHES_IN_GRID = 1024, MOST_IN_GRID_Y = 65535 };
 

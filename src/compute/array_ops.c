@@ -153,7 +153,7 @@ weir_status weir__check_number(const char *caller, weir_scalar number, weir_dtyp
 
 weir_status weir__broadcast(const char *caller, int *ndim, int64_t *shape, const weir_array *other) {
   int result = *ndim > other->ndim ? *ndim : other->ndim;
-  int64_t merged[WEIR_ARRAY_MAX_DIMS];
+  int64_t merged[WEIR_ARRAY_MAX_DIMS] = {0};
   for (int i = 0; i < result; i++) {
     int at_a = i - (result - *ndim), at_b = i - (result - other->ndim);
     int64_t a = at_a < 0 ? 1 : shape[at_a], b = at_b < 0 ? 1 : other->shape[at_b];
@@ -499,7 +499,8 @@ weir_status weir_array_binary(weir_binary_op op, const weir_array *a, const weir
                               weir_array *out) {
   WEIR__CHECK_ARRAY(a);
   WEIR__CHECK_ARRAY(b);
-  return run_binary(__func__, (int)op, (weir__input){.array = a}, (weir__input){.array = b}, stream, out);
+  const weir__input left = {.array = a}, right = {.array = b};
+  return run_binary(__func__, (int)op, left, right, stream, out);
 }
 
 weir_status weir_array_binary_scalar(weir_binary_op op, const weir_array *array, weir_scalar scalar, int is_reversed,

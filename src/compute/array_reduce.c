@@ -68,7 +68,7 @@ static void add_dim(int *ndim, uint64_t *shape, long long *strides, long long *o
 static void set_dims(const weir_array *a, const weir_array *out, const int *kept, weir__reduce_args *args) {
   int64_t in_size = (int64_t)weir_dtype_size(a->dtype), out_size = (int64_t)weir_dtype_size(out->dtype);
   args->outputs = args->reduced = 1;
-  uint64_t out_shape[WEIR__MAX_DIMS], reduced_shape[WEIR__MAX_DIMS];
+  uint64_t out_shape[WEIR__MAX_DIMS] = {0}, reduced_shape[WEIR__MAX_DIMS] = {0};
   for (int d = a->ndim - 1; d >= 0; d--) {
     int64_t stride = a->strides[d] * in_size;
     if (kept[d] < 0) {

@@ -4,13 +4,13 @@
  */
 #include "weir/jiterator.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "builtin_texts.h" /* generated: device_h, complex_h */
 #include "compute/compute.h"
+#include "compute/jit_source.h"
 #include "compute/kernel_cache.h"
 #include "compute/module.h"
 
@@ -77,53 +77,6 @@ struct weir_jit_fn {
 
 /* ---- Making one ---- */
 
-static const char *skip_space(const char *at) {
-  while (isspace((unsigned char)*at))
-    at++;
-  return at;
-}
-
-static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
-
-/* The last "template" that is not within braces: the code may define several functions, of which the last one is
- * called. NULL if the code begins with something else. */
-static const char *last_template(const char *code) {
-  const char *found = NULL;
-  int depth = 0;
-  if (strncmp(skip_space(code), "template", 8) != 0)
-    return NULL;
-  for (const char *at = code; *at; at++) {
-    depth += *at == '{';
-    depth -= *at == '}';
-    if (!depth && !strncmp(at, "template", 8) && !is_word(at[8]) && (at == code || !is_word(at[-1])))
-      found = at;
-  }
-  return found;
-}
-
-/* The name in "template <typename T> T name(...) {...}", in memory of malloc; NULL if the code is something else. */
-static char *parse_name(const char *code) {
-  const char *at = last_template(code);
-  if (!at || *(at = skip_space(at + 8)) != '<')
-    return NULL;
-  int depth = 0;
-  do {
-    depth += *at == '<';
-    depth -= *at == '>';
-    at++;
-  } while (*at && depth);
-  const char *type = at = skip_space(at); /* the type of the result, which is one word */
-  while (is_word(*at))
-    at++;
-  const char *name = skip_space(at), *end = name;
-  while (is_word(*end))
-    end++;
-  const char *open = skip_space(end), *close = strchr(open, ')');
-  if (at == type || name == at || end == name || *open != '(' || !close || !strchr(close, '{') || !strchr(close, '}'))
-    return NULL;
-  return strndup(name, (size_t)(end - name));
-}
-
 static weir_status create(const char *caller, const char *code, int output_count, bool by_reference,
                           const char *const *scalar_names, int scalar_count, weir_jit_fn **fn) {
   if (output_count < 1 || output_count > WEIR_JIT_MAX_OUTPUTS)
@@ -134,7 +87,7 @@ static weir_status create(const char *caller, const char *code, int output_count
                       WEIR_JIT_MAX_SCALARS);
   if (scalar_count && !scalar_names)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: scalar_names is NULL", caller);
-  char *name = parse_name(code);
+  char *name = weir__jit_parse_name(code);
   if (!name)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Couldn't parse code, please check correctness:\n%.1000s",
                       caller, code);

@@ -249,7 +249,7 @@ void weir__soft_source(const char *source, const weir_compile_options *options, 
   scan s = {.text = source, .at = source, .out = text};
   bool at_line = true; /* only white space before on this line */
   add(text, "#line 1 \"");
-  add(text, options->file_name);
+  add(text, options->file_name ? options->file_name : "kernel.cu");
   add(text, "\"\n");
   while (*s.at && !text->failed) {
     const char *next = skip_literal(s.at);

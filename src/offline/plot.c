@@ -257,7 +257,7 @@ static double byte_step(uint64_t most, double height, double *unit, const char *
 uint64_t weir__plot_byte_top(uint64_t most, double height) {
   const char *name;
   double unit, step = byte_step(most ? most : 1, height, &unit, &name), top = 0;
-  while (top * unit < (double)most * 1.04)
+  while (top * unit < (most ? (double)most * 1.04 : 1)) /* the axis of nothing has a length, too */
     top += step;
   return top * unit < 1.8e19 ? (uint64_t)(top * unit) : UINT64_MAX;
 }

@@ -32,6 +32,8 @@ static const weir__svg_colors dark = {
 const weir__svg_colors *weir__svg_colors_of(bool is_dark) { return is_dark ? &dark : &light; }
 
 void weir__svg_number(weir__svg *svg, double value) {
+  if (!(value > -1e15 && value < 1e15)) /* or not a number */
+    value = 0;
   long tenths = (long)(value < 0 ? value * 10 - 0.5 : value * 10 + 0.5);
   if (tenths < 0) {
     fputc('-', svg->file);

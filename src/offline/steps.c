@@ -629,9 +629,10 @@ static bool find_low_water(finder *f, weir__steps *steps) {
  * all steps, so only steps that are far above the later ones count. */
 static bool find_warm_up(const weir__lives *lives, weir__steps *steps) {
   const size_t n = steps->count, most = n / 3;
-  uint64_t *stays = calloc(2 * n + 2, sizeof *stays), *later = stays ? stays + n + 1 : NULL;
-  if (!later)
+  uint64_t *stays = calloc(2 * n + 2, sizeof *stays);
+  if (!stays)
     return false;
+  uint64_t *later = stays + n + 1;
   for (size_t i = 0; i < lives->block_count; i++) {
     const weir__life *b = &lives->blocks[i];
     int64_t step = b->is_before ? -1 : weir__steps_at(steps, b->begin);

@@ -164,7 +164,8 @@ bool weir__holes_make(weir__holes *holes, void (*mark)(void *context, weir__hole
   unsigned shift = 0;
   bool ok, is_too_many;
   do {
-    *holes = (weir__holes){.shift = shift++};
+    *holes = (weir__holes){.shift = shift};
+    shift++;
     set(holes, 0);
     mark(context, holes);
     is_too_many = !holes->lacks_memory && holes->boundaries.count > MOST_LEAVES;

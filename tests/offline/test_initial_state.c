@@ -99,7 +99,7 @@ static void test_anywhere(void **state) {
     char name[64];
     snprintf(name, sizeof name, "histories/%s", names[i]);
     weir__recording *recording = load(name);
-    size_t stride = (size_t)usual_or_long(67, 17);
+    size_t stride = (size_t)usual_or_long(163, 17);
     for (size_t from = 1 + i; from < recording->devices[0].event_count; from += stride)
       check_cut(name, recording, from);
     weir__recording_free(recording);

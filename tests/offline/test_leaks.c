@@ -203,6 +203,8 @@ static void test_planted(void **state) {
   for (size_t i = 0; i < (size_t)usual_or_long(USUAL, REAL); i++) {
     weir__recording *recording = load(real[i]);
     for (int n = 0; n < PLANT_KINDS * seeds; n++) {
+      if ((n + (int)i) % 2 && usual_or_long(1, 0)) /* every other one */
+        continue;
       plant_kind kind = (plant_kind)(n % PLANT_KINDS);
       job j = {.random = (first_seed() + (uint64_t)n) * 100 + i};
       size_t nth = kind == PLANT_EVERY_NTH ? 2 + job_below(&j, 3) : 1;

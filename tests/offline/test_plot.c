@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "offline/fuzz_history.h"
 #include "offline/load.h"
 #include "offline/offline_data.h"
 #include "offline/plot_svg.h"
@@ -49,6 +50,26 @@ static void test_sizes(void **state) {
     }
     weir__recording_free(recording);
   }
+}
+
+/* A history in which no memory is reserved: an axis from 0 to 0 has no scale. */
+static void test_nothing(void **state) {
+  static const uint8_t history[] = {0x0d, 0x03, 0, 0, 0, 0, 0, 0, 0, 0x61, 0x62, 0x63};
+  (void)state;
+  weir__recording *recording = read_fuzzed(history, sizeof history);
+  for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
+    weir__plot_options options = {.kind = (weir__plot_kind)kind, .name = "nothing"};
+    size_t size;
+    char *text = NULL;
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    weir__plot_write(recording, &options, file); /* some kinds need segments */
+    fclose(file);
+    assert_null(strstr(text, "nan"));
+    assert_null(strstr(text, "V-")); /* above the picture, where NaN is drawn */
+    free(text);
+  }
+  weir__recording_free(recording);
 }
 
 /* The map of any moment has the bytes that are reserved then. */
@@ -166,6 +187,7 @@ static void test_escapes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes),       cmocka_unit_test(test_moments),
                                      cmocka_unit_test(test_any_numbers), cmocka_unit_test(test_errors),
-                                     cmocka_unit_test(test_numbers),     cmocka_unit_test(test_escapes)};
+                                     cmocka_unit_test(test_numbers),     cmocka_unit_test(test_escapes),
+                                     cmocka_unit_test(test_nothing)};
   return cmocka_run_group_tests_name("plot", tests, NULL, NULL);
 }

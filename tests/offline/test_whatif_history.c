@@ -10,6 +10,7 @@
 #include "load.h"
 #include "offline/rewrite.h"
 #include "offline/summary.h"
+#include "support/length.h"
 
 static const char *const traces[] = {"traces/cuda_graphs",
                                      "traces/cuda_graphs_expandable",
@@ -190,12 +191,14 @@ static void test_others(void **state) {
                                       "garbage_collection_threshold:0.8",
                                       "moving_pages:True",
                                       "roundup_power2_divisions:4,max_split_size_mb:64"};
-  size_t step = getenv("WEIR_TEST_LONG") ? 1 : 3;
+  size_t step = (size_t)usual_or_long(3, 1);
   for (size_t i = 0; i < sizeof traces / sizeof *traces; i += step) {
     weir__recording *recording = load(traces[i]);
     weir__replayer *replayer = open_first(recording);
     int device = weir__recording_first_device(recording);
     for (size_t k = 0; k < sizeof confs / sizeof *confs; k++) {
+      if ((i / 3 + k) % 2 && usual_or_long(1, 0)) /* every other one */
+        continue;
       weir__settings settings;
       weir__whatif_history *history = NULL;
       weir__replay_report report;

@@ -114,7 +114,7 @@ static void make_data(unsigned char *to, size_t size) {
     for (size_t i = 0; i < length; i++, at++)
       to[at] = kind == 0   ? (unsigned char)draw(256)
                : kind == 1 ? (unsigned char)('a' + draw(4))
-               : kind == 2 ? (unsigned char)(draw(256) & draw(256) & draw(256))
+               : kind == 2 ? (unsigned char)(draw(256) & draw(256) & draw(256)) /* NOLINT(misc-redundant-expression) */
                : kind == 3 ? byte
                : back      ? to[at - back]
                            : (unsigned char)draw(16);

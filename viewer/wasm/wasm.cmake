@@ -30,6 +30,7 @@ set(wasm_flags
     -std=c11
     -D_GNU_SOURCE
     -DNDEBUG
+    -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
     -I${PROJECT_SOURCE_DIR}/include
     -I${PROJECT_SOURCE_DIR}/src
     -O2
