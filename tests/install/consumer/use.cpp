@@ -1,7 +1,7 @@
 #include <iostream>
-#include <weir/weir.h>
+#include <weir/weir.hpp>
 
 int main() {
-  std::cout << weir_version() << ' ' << weir_status_name(WEIR_ERROR_NO_DEVICE) << '\n';
-  return weir_device_is_available() ? 0 : 1;
+  std::cout << weir::version() << ' ' << weir::status_name(WEIR_ERROR_NO_DEVICE) << '\n';
+  return weir::device::is_available() ? 0 : 1;
 }
