@@ -21,7 +21,7 @@ LC_ALL=C comm -23 "$work/all" "$work/base" >"$work/declared"
   echo "only $(wc -l <"$work/declared") functions found: the search is wrong"
   exit 1
 }
-nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort >"$work/exported"
+nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort -u >"$work/exported"
 if ! diff "$work/declared" "$work/exported" >"$work/difference"; then
   echo "'<' is declared but not exported, '>' is exported but not declared:"
   grep '^[<>]' "$work/difference"
