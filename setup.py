@@ -1,4 +1,4 @@
-"""Builds the extension of the package `weir`; pyproject.toml has the rest."""
+"""Builds the extension of the package `weir`, the program `weir` and libweir.so; pyproject.toml has the rest."""
 
 import re
 import sys
@@ -7,42 +7,74 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:
+    from wheel.bdist_wheel import bdist_wheel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "python"))
 import kernels  # noqa: E402
+import parts  # noqa: E402
+import wheel_tag  # noqa: E402
 
 # The public header defines the version.
 header = Path("include/weir/runtime.h").read_text()
 version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
 
-# The library, with src/offline for pictures, and without what shared libraries beside libweir use. Without libzstd and
-# zlib it reads no compressed files, which it need not.
-library = [source for source in glob("src/**/*.c", recursive=True) if not source.endswith("_client.c")]
-headers = glob("include/weir/*.h") + glob("src/**/*.h", recursive=True)
+# All of the library, except what shared libraries beside libweir use. What is built needs libc alone: without libzstd,
+# Weir decodes .zst itself, and parts.py links zlib and SQLite into the program if there are static libraries of them.
+library = sorted(source for source in glob("src/**/*.c", recursive=True) if not source.endswith("_client.c"))
+headers = glob("include/weir/*.h") + glob("src/**/*.h", recursive=True) + glob("cli/*.h")
 headers += glob("src/compute/kernels/*") + glob("python/src/*.h") + glob("python/frames/*.[ch]")
 
 
-class BuildWithKernels(build_ext):
+class BuildAll(build_ext):
+    """Builds the extension; and from the same objects the program and the library, as files of the package."""
+
     def build_extension(self, extension):
         folder = Path(self.build_temp) / "kernels"
         extension.extra_objects = kernels.build(folder)
         extension.include_dirs.append(str(folder))
+        parts.compile_in_parallel(self.compiler)
         super().build_extension(extension)
+        parts.add_all(self, extension, library, Path(self.get_ext_fullpath(extension.name)).parent)
+
+    def get_outputs(self):
+        return super().get_outputs() + getattr(self, "weir_outputs", [])
+
+
+class TaggedWheel(bdist_wheel):
+    """Names the wheel after the oldest glibc that can run all that is in it."""
+
+    def get_tag(self):
+        python, abi, platform = super().get_tag()
+        return python, abi, wheel_tag.of_folder(Path(self.bdist_dir), platform)
+
+
+class SdistWithPage(sdist):
+    """Adds the page of `weir view`, so that a build from the archive needs neither esbuild nor clang."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        parts.copy_page(Path(base_dir) / parts.BUILT_PAGE)
 
 
 setup(
     version=version,
-    cmdclass={"build_ext": BuildWithKernels},
+    cmdclass={"build_ext": BuildAll, "bdist_wheel": TaggedWheel, "sdist": SdistWithPage},
     options={"build": {"build_base": "build/pip"}},
     ext_modules=[
         Extension(
             "weir._weir",
-            sorted(library) + sorted(glob("python/src/*.c")) + ["python/frames/walk.c"],
+            library + sorted(glob("python/src/*.c")) + ["python/frames/walk.c"],
             depends=headers,
             include_dirs=["include", "src"],
             define_macros=[("_GNU_SOURCE", None), ("WEIR_HAVE_COMPUTE", None)],
             # The library is linked in, with hidden symbols, since the process may contain other copies of it.
-            extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
+            extra_compile_args=[*parts.C_FLAGS, *parts.EXPORTS],
+            extra_link_args=["-Wl,--version-script=python/extension.map"],
             libraries=["pthread", "dl", "m"],
         )
     ],

@@ -69,15 +69,16 @@ def build(folder: Path) -> list[str]:
     sources = sorted(KERNELS.glob("*.cu"))
     write_table(folder, sources)
     objects = []
+    place = KERNELS.relative_to(ROOT)  # an assertion contains the name of its file: not that of the folder
     for source in sources:
-        made = str(folder / f"{source.stem}.o")
+        made = str((folder / f"{source.stem}.o").resolve())
         command = [
             *shlex.split(os.environ.get("CXX", "c++")),
             *FLAGS.split(),
-            *("-ffp-contract=off", f"-DWEIR_SOFT_FILE={source.stem}", "-include", str(KERNELS / "soft_cuda.h")),
-            *("-x", "c++", "-c", str(source), "-o", made),
+            *("-ffp-contract=off", f"-DWEIR_SOFT_FILE={source.stem}", "-include", str(place / "soft_cuda.h")),
+            *("-x", "c++", "-c", str(place / source.name), "-o", made),
         ]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, cwd=ROOT)
         objects.append(made)
     return objects
 

@@ -10,6 +10,7 @@ import argparse
 import glob
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,8 @@ def cuda_include(torch_folder):
 
 
 def run(command):
+    """Runs a compiler, whose name may have arguments, such as "ccache gcc"."""
+    command = [*shlex.split(command[0]), *command[1:]]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.stdout:
         print(done.stdout, end="", flush=True)
@@ -90,11 +93,14 @@ def compile_library(arguments, package):
     sources = sorted(glob.glob(os.path.join(HERE, "*.cpp")))
     outputs = [os.path.join(objects, os.path.basename(source) + ".o") for source in sources]
     with ThreadPoolExecutor(arguments.jobs) as workers:
-        list(workers.map(lambda source, output: run([arguments.cxx, *flags, "-c", source, "-o", output]), sources, outputs))
+        jobs = ([arguments.cxx, *flags, "-c", source, "-o", output] for source, output in zip(sources, outputs))
+        list(workers.map(run, jobs))
     run([arguments.cxx, "-shared", *outputs, "-o", os.path.join(package, LIBRARY), "-L" + os.path.join(folder, "lib"),
          "-lc10", "-lc10_cuda", "-ltorch_cuda", "-ltorch_cpu", package_weir(arguments, package), "-Wl,-rpath,$ORIGIN",
          *CXX_RUNTIME])
     shutil.rmtree(objects)
+    with open(os.path.join(package, "built_for"), "w") as file:
+        file.write(torch.__version__ + "\n")
     return torch.__version__
 
 
@@ -156,7 +162,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="only check whether the adapter can be built here")
     arguments = parser.parse_args()
     if arguments.check:
-        if not shutil.which(arguments.cxx):
+        if not shutil.which(shlex.split(arguments.cxx)[0]):
             fail(f"the C++ compiler {arguments.cxx} was not found")
         print(f"the adapter can be built for PyTorch {find_torch().__version__}")
         return

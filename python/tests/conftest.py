@@ -6,6 +6,7 @@ one runtime, so tests of the start, the environment or a fork run their code in 
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -38,6 +39,12 @@ def run_python(code: str, check: bool = True, **environment: str) -> subprocess.
     if check and result.returncode != 0:
         pytest.fail(f"exit code {result.returncode}:\n{result.stdout}{result.stderr}")
     return result
+
+
+def pytest_collection_finish() -> None:
+    """Objects of pytest and of the modules are not searched by the collections of each test."""
+    gc.collect()
+    gc.freeze()
 
 
 def resident_bytes() -> int:

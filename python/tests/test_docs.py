@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,21 +13,25 @@ from conftest import run_python
 import weir
 
 ROOT = Path(__file__).parents[2]
-PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "amp.md", ROOT / "docs" / "python.md")}
-EXAMPLES = [
-    pytest.param(code, id=f"{name}-{number}")
-    for name, text in PAGES.items()
-    for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL), 1)
-]
+sys.path.insert(0, str(ROOT / "tests" / "docs"))
+from blocks import read_blocks  # noqa: E402
+
+BLOCKS = [block for block in read_blocks() if block.language == "python"]
+EXAMPLES = [pytest.param(block, id=f"{Path(block.page).stem}-{block.number}") for block in BLOCKS if not block.not_run]
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
-def test_examples(code):
-    assert run_python(code).stdout
+@pytest.mark.parametrize("block", EXAMPLES)
+def test_examples(block, tmp_path):
+    # In a file, since a spawned process imports the program.
+    program = tmp_path / "example.py"
+    program.write_text(block.code)
+    code = f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('example.py', run_name='__main__')"
+    output = run_python(code).stdout
+    assert output or "print(" not in block.code
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 8
+    assert len(EXAMPLES) >= 20
 
 
 # ---- Stubs ----
@@ -95,7 +100,7 @@ def test_names_of_torch_cuda():
     assert [name for name in elsewhere if hasattr(weir, name)] == []
     count = f"{len(here)} of the {len(here + elsewhere)}"
     assert section.lstrip().startswith(f"{count} names ")
-    assert f"Python: {count} [names of `torch.cuda`]" in PAGES["README.md"]
+    assert f"Python: {count} [names of `torch.cuda`]" in (ROOT / "docs" / "features.md").read_text()
 
 
 def test_names_of_torch_c():

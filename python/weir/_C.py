@@ -178,14 +178,15 @@ def _cuda_get_cudnn_benchmark_limit() -> int:
     """Returns a flag of weir.backends.cudnn, which is kept without effect."""
     from weir.backends import cudnn
 
-    return cudnn.benchmark_limit
+    limit: int = cudnn._values["benchmark_limit"]
+    return limit
 
 
 def _cuda_set_cudnn_benchmark_limit(limit: int, /) -> None:
     """Sets a flag of weir.backends.cudnn, which is kept without effect."""
     from weir.backends import cudnn
 
-    cudnn.benchmark_limit = limit
+    cudnn._set_limit(limit)
 
 
 # ---- Arrays ----

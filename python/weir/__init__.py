@@ -80,10 +80,28 @@ __version__: str = _weir.__version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import builtins
     from typing import Any
 
     from weir.amp import GradScaler, autocast
-    from weir.serialization import load, save
+    from weir import tools as tools
+    from weir.serialization import load as load, save as save
+    from weir.tools import (
+        diff as diff,
+        explain as explain,
+        export as export,
+        leaks as leaks,
+        lint as lint,
+        plot as plot,
+        replay as replay,
+        summary as summary,
+        tune as tune,
+        view as view,
+        whatif as whatif,
+    )
+
+# The commands of the program. They are not in __all__, since their names are common words.
+_TOOLS = ("diff", "explain", "export", "leaks", "lint", "plot", "replay", "summary", "tune", "view", "whatif")
 
 # The types of elements. They are not in __all__, since some have names of Python's types.
 uint8, int8, int16, int32, int64 = _weir.uint8, _weir.int8, _weir.int16, _weir.int32, _weir.int64
@@ -130,6 +148,9 @@ __all__ = [
 ]
 
 
+_MODULES = ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization", "tools", "tunable")
+
+
 def __getattr__(name: str) -> Any:
     """Names that are made when they are first used: the classes such as FloatTensor, save, load and modules."""
     if name in ("save", "load"):
@@ -140,7 +161,11 @@ def __getattr__(name: str) -> Any:
         from weir import amp
 
         value = getattr(amp, name)
-    elif name in ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization", "tunable"):
+    elif name in _TOOLS:
+        from weir import tools
+
+        value = getattr(tools, name)
+    elif name in _MODULES:
         from importlib import import_module
 
         value = import_module(f"weir.{name}")
@@ -154,6 +179,6 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _sleep(cycles: int) -> None:
+def _sleep(cycles: builtins.int) -> None:
     """Keeps the current stream busy for a number of cycles of the device clock."""
     current_stream()._spin(cycles)

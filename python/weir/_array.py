@@ -58,7 +58,7 @@ __all__ = [
 _float32, _int64 = _weir.float32, _weir.int64
 
 
-class Size(tuple):
+class Size(tuple[int, ...]):
     """The shape of an array: a tuple of ints."""
 
     __slots__ = ()
@@ -71,7 +71,7 @@ class Size(tuple):
         return math.prod(self)
 
 
-class _ValuesAndIndices(tuple):
+class _ValuesAndIndices(tuple["Any", ...]):
     """The result of max() and min() along a dimension."""
 
     __slots__ = ()
@@ -142,7 +142,8 @@ class Array(_Array):
 
             return legacy.type_name(self)
         if isinstance(kind, builtins.type) and hasattr(kind, "_place"):
-            return self._to(kind._place, kind.dtype, non_blocking, False)
+            made: Any = kind
+            return self._to(made._place, made.dtype, non_blocking, False)
         return self._to(None, kind, non_blocking, False)
 
     def type_as(self, other: Array) -> Array:
@@ -208,7 +209,9 @@ class Array(_Array):
             raise TypeError("Got unsupported ScalarType BFloat16")
         import numpy
 
-        return numpy.asarray(memoryview(self))
+        array: Any = self
+        view: Any = memoryview(array)
+        return numpy.asarray(view)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         array = self.numpy()
@@ -737,7 +740,8 @@ def multinomial(
 def where(condition: Array, input: Any, other: Any) -> Array:
     """Returns the elements of `input` where the condition is true, and of `other` elsewhere."""
     if not isinstance(input, _Array):
-        input = tensor(input, dtype=None if not isinstance(other, _Array) else _scalar_type(other, input))
+        array: Any = other if isinstance(other, _Array) else None
+        input = tensor(input, dtype=None if array is None else _scalar_type(array, input))
     if not isinstance(other, _Array):
         other = tensor(other, dtype=_scalar_type(input, other) if input.ndim else None)
     device = condition.device

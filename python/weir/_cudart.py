@@ -6,13 +6,19 @@ from enum import IntEnum
 
 from weir import _weir
 
-cudaError = IntEnum("cudaError", {name.lower(): code for name, code in _weir._error_names().items()})
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_make_enum: Any = IntEnum
+cudaError = _make_enum("cudaError", {name.lower(): code for name, code in _weir._error_names().items()})
 cudaError.__doc__ = "The result of a CUDA runtime call; cudaError.success is 0."
 
 
 def _error(code: int) -> int:
     try:
-        return cudaError(code)
+        error: int = cudaError(code)
+        return error
     except ValueError:  # a code of a newer driver
         return code
 

@@ -11,7 +11,7 @@ from weir._utils import _get_device_index
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
-    from typing import Any
+    from typing import Any, Literal
 
 __all__ = [
     "CudaError",
@@ -108,7 +108,7 @@ class _DeviceGuard:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> Literal[False]:
         self.idx = _maybe_exchange_device(self.prev_idx)
         return False
 
@@ -132,7 +132,7 @@ def _device_of(obj: Any) -> int:
         ask = getattr(obj, "__dlpack_device__", None)
         if place is None and ask is not None:
             kind, index = ask()
-            return index if kind == 2 else -1  # kDLCUDA
+            return int(index) if kind == 2 else -1  # kDLCUDA
         if place is None and not hasattr(obj, "device"):
             raise TypeError(f"expected an object with a device, got {type(obj).__name__}")
     return -1
@@ -266,7 +266,8 @@ _lazy._start_functions.extend((_check_capability, _check_cubins))
 
 
 def _measure(call: Any, device: Any) -> int:
-    return call(None if device is None else _get_device_index(device, optional=True))
+    value: int = call(None if device is None else _get_device_index(device, optional=True))
+    return value
 
 
 def utilization(device: Any = None) -> int:
@@ -428,7 +429,8 @@ def _get_nvml_device_index(device: Any) -> int:
         visible = _transform_uuid_to_ordinals(visible, uuids)
     if not 0 <= index < len(visible):
         raise RuntimeError(f"device {index} is not visible (CUDA_VISIBLE_DEVICES={visible})")
-    return visible[index]
+    ordinal: int = visible[index]
+    return ordinal
 
 
 def _get_pynvml_handler(device: Any = None) -> int:

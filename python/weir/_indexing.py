@@ -39,7 +39,8 @@ def _to_array(part: Any) -> Array:
         part = asarray(part)
     if part.dtype is not _weir.bool_ and part.dtype not in _INTEGERS:
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
-    return part
+    array: Array = part
+    return array
 
 
 def _move(index: Array, array: Array) -> Array:

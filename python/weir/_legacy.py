@@ -43,9 +43,9 @@ class _TensorType(type):
     def __call__(cls, *args: Any) -> Any:
         return _array._legacy(args, cls.dtype, cls._place)
 
-    def __instancecheck__(cls, instance: object) -> bool:
+    def __instancecheck__(cls, instance: Any) -> bool:
         is_array = isinstance(instance, _weir._Array)
-        return is_array and instance.dtype is cls.dtype and instance.device.type == cls._place
+        return bool(is_array and instance.dtype is cls.dtype and instance.device.type == cls._place)
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__name__}'>"
@@ -62,16 +62,17 @@ class _StorageType(type):
             raise TypeError(f"{cls.__name__}() takes a size or a sequence ({len(args)} arguments given)")
         return TypedStorage(*args, dtype=cls.dtype, device=cls._place)
 
-    def __instancecheck__(cls, instance: object) -> bool:
+    def __instancecheck__(cls, instance: Any) -> bool:
         is_storage = isinstance(instance, TypedStorage)
-        return is_storage and instance.dtype is cls.dtype and instance.device.type == cls._place
+        return bool(is_storage and instance.dtype is cls.dtype and instance.device.type == cls._place)
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__name__}'>"
 
 
-def _not_available(name: str) -> classmethod[Any, Any, Any]:
+def _not_available(name: str) -> Any:
     def method(cls: type, *args: Any, **keywords: Any) -> Any:
+        """Always fails, as in PyTorch: a storage on a device is not made this way."""
         raise RuntimeError(f"{name}: Not available for CUDA storage")
 
     method.__name__ = name
@@ -82,7 +83,7 @@ def classes(module: str, place: str) -> dict[str, type]:
     """The classes of a place, by name."""
     made: dict[str, type] = {}
     for name, title in TITLES.items():
-        facts = {"__module__": module, "__slots__": (), "dtype": _weir._as_dtype(name), "_place": place}
+        facts: dict[str, Any] = {"__module__": module, "__slots__": (), "dtype": _weir._as_dtype(name), "_place": place}
         where = "the current device" if place == "cuda" else "the host"
         text = f"Makes an array of {name} on {where}, from sizes or from a sequence of values."
         if f"{title}Tensor" in NAMES:

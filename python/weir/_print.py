@@ -56,7 +56,9 @@ def _format(values: list[Any], kind: str) -> Callable[[Any], str]:
     if kind.startswith("complex"):
         part = _number([x for value in values for x in (value.real, value.imag)])
         return lambda value: f"{part(value.real)}{'+' if not part(value.imag).startswith('-') else ''}{part(value.imag)}j"
-    write: Callable[[Any], str] = _number(values) if "float" in kind else str
+    write: Callable[[Any], str] = str
+    if "float" in kind:
+        write = _number(values)
     width = max((len(write(value)) for value in values), default=0)
     return lambda value: write(value).rjust(width)
 

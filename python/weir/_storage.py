@@ -84,7 +84,8 @@ class UntypedStorage(_Storage):
 
     def tolist(self) -> list[int]:
         """Returns the bytes as ints."""
-        return self._bytes().tolist()
+        content: list[int] = self._bytes().tolist()
+        return content
 
     def __len__(self) -> int:
         return self.nbytes()
@@ -103,11 +104,13 @@ class UntypedStorage(_Storage):
         return f"<weir.UntypedStorage of {self.nbytes()} bytes on {self.device}>"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UntypedStorage:
-        return memo.setdefault(id(self), self.clone())
+        copy: UntypedStorage = memo.setdefault(id(self), self.clone())
+        return copy
 
     def _contents(self) -> tuple[bytes, str]:
         """The bytes and the place, from which _load() makes another storage."""
-        content = bytes(memoryview(self.cpu()._bytes())) if self.nbytes() else b""
+        array: Any = self.cpu()._bytes()
+        content = bytes(memoryview(array)) if self.nbytes() else b""
         return content, str(self.device)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -142,7 +145,7 @@ class TypedStorage:
         wrap_storage: an UntypedStorage to refer to.
     """
 
-    __slots__ = ("_untyped_storage", "dtype")
+    __slots__ = {"_untyped_storage": "the memory", "dtype": "The type of the elements."}
 
     def __init__(self, *args: Any, dtype: Any = None, device: Any = None, wrap_storage: Any = None) -> None:
         kind = _weir.float32 if dtype is None else _weir._as_dtype(dtype)
@@ -182,7 +185,7 @@ class TypedStorage:
 
     def size(self) -> builtins.int:
         """Returns the number of elements."""
-        return self._untyped_storage.nbytes() // self.dtype.itemsize
+        return self._untyped_storage.nbytes() // self.element_size()
 
     def nbytes(self) -> builtins.int:
         """Returns the number of bytes."""
@@ -190,7 +193,8 @@ class TypedStorage:
 
     def element_size(self) -> builtins.int:
         """Returns the bytes of an element."""
-        return self.dtype.itemsize
+        size: builtins.int = self.dtype.itemsize
+        return size
 
     def data_ptr(self) -> builtins.int:
         """Returns the address."""
@@ -266,7 +270,8 @@ class TypedStorage:
 
     def tolist(self) -> list[Any]:
         """Returns the elements."""
-        return self._array().tolist()
+        elements: list[Any] = self._array().tolist()
+        return elements
 
     def double(self) -> TypedStorage:
         """Converts to float64."""

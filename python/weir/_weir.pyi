@@ -1,4 +1,5 @@
 # The stubs of the extension module. Programs use the package.
+import builtins
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 from os import PathLike
@@ -43,13 +44,14 @@ class Device:
     @property
     def index(self) -> int | None: ...
     def __hash__(self) -> int: ...
-    def __reduce__(self) -> tuple[type[Device], tuple[Any, ...]]: ...
+    def __reduce__(self) -> tuple[builtins.type[Device], tuple[Any, ...]]: ...
 
 @final
 class _CUuuid:
     @property
     def bytes(self) -> list[int]: ...
 
+@final
 class _CudaDeviceProperties:
     @property
     def name(self) -> str: ...
@@ -957,6 +959,7 @@ def _check_deterministic() -> None: ...
 
 # ---- CuPy ----
 
+@final
 class _CupyAllocator:
     def malloc(self, bytes: int, /) -> Any: ...
     def owns(self, memory: object, /) -> bool: ...
@@ -967,9 +970,11 @@ def _cupy_allocator(
     memory_pointer: type,
     device_module: Any,
     stream_module: Any,
+    prepare: Callable[[int], None],
     keep: Callable[[int], bool],
     alloc_slowly: Callable[[int, int, int], int],
     free_slowly: Callable[[int, int], None],
     out_of_memory: Callable[[int, int, Exception], Any],
     /,
 ) -> _CupyAllocator | str: ...
+def _cupy_slow_calls() -> tuple[int, int]: ...

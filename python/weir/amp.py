@@ -48,7 +48,7 @@ from weir._weir import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal
 
 __all__ = [
     "GradScaler",
@@ -90,19 +90,22 @@ class Parameter(Array):
     changed between its first and its last use in a region.
     """
 
-    __slots__ = ("grad",)
+    __slots__ = {"grad": "The gradient: an Array, or None."}
+    grad: Any
 
     def __new__(cls, data: Any) -> Parameter:
         if not isinstance(data, _Array):
             raise TypeError(f"expected an Array (got {type(data).__name__})")
-        parameter = _weir._array_alias(cls, data)
+        array: Any = data
+        parameter: Parameter = _weir._array_alias(cls, array)
         parameter.grad = None
         return parameter
 
     @property
     def data(self) -> Array:
         """The elements as a plain array."""
-        return _weir._array_alias(Array, self)
+        array: Array = _weir._array_alias(Array, self)
+        return array
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(self), (self.data,)
@@ -215,7 +218,7 @@ class autocast:
         set_autocast_cache_enabled(self._cache_enabled)
         return self
 
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> bool:
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> Literal[False]:
         if autocast_decrement_nesting() == 0:
             clear_autocast_cache()
         enabled, dtype, cache_enabled = _outer.states.pop()
@@ -248,7 +251,8 @@ def _arrays_in(value: Any) -> Any:
 def _cast(value: Any, device_type: str, dtype: Any) -> Any:
     """Casts arrays in nested lists, tuples and dicts, if autocast may."""
     if isinstance(value, _Array):
-        return _weir._autocast_cast(value, device_type, dtype)
+        array: Any = value
+        return _weir._autocast_cast(array, device_type, dtype)
     if isinstance(value, dict):
         return {key: _cast(item, device_type, dtype) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -424,10 +428,11 @@ class GradScaler:
             if isinstance(value, _Array):
                 if self._scale is None:
                     self._lazy_init_scale_growth_tracker(value.device)
+                scale: Any = self._scale
                 if value is outputs:
-                    return value * self._scale.to(device=value.device, non_blocking=True)
+                    return value * scale.to(device=value.device, non_blocking=True)
                 if copies is None:
-                    copies = _MultiDeviceReplicator(self._scale)
+                    copies = _MultiDeviceReplicator(scale)
                 return value * copies.get(value.device)
             if isinstance(value, abc.Iterable):
                 scaled = map(apply_scale, value)
@@ -584,7 +589,7 @@ class GradScaler:
         """Returns the scale, or 1.0 if the scaler is disabled. Waits for the device."""
         if not self._enabled:
             return 1.0
-        return self._init_scale if self._scale is None else self._scale.item()
+        return self._init_scale if self._scale is None else float(self._scale.item())
 
     def get_growth_factor(self) -> float:
         """Returns the growth factor."""
@@ -613,7 +618,7 @@ class GradScaler:
     def _get_growth_tracker(self) -> int:
         if not self._enabled:
             return 0
-        return self._init_growth_tracker if self._growth_tracker is None else self._growth_tracker.item()
+        return self._init_growth_tracker if self._growth_tracker is None else int(self._growth_tracker.item())
 
     def is_enabled(self) -> bool:
         """Whether the scaler does anything."""
@@ -673,8 +678,10 @@ class GradScaler:
         one = weir.full((), 1.0, dtype=_weir.float32, device=scale.device)
         found_inf = weir.full((), 0.0, dtype=_weir.float32, device=scale.device)
         state = self._per_optimizer_states[id(optimizer)]
-        state["found_inf_per_device"] = self._unscale_grads_(optimizer, one, found_inf, True)
-        return state["found_inf_per_device"]
+        found = self._unscale_grads_(optimizer, one, found_inf, True)
+        state["found_inf_per_device"] = found
+        return found
 
     def _found_inf_per_device(self, optimizer: Any) -> dict[Any, Array]:
-        return self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        found: dict[Any, Array] = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return found

@@ -107,7 +107,7 @@ def make_graphed_callables(
             "make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`."
         )
     several = isinstance(callables, tuple)
-    functions = callables if several else (callables,)
+    functions: Any = callables if several else (callables,)
     samples = sample_args if several else (sample_args,)
     if len(functions) != len(samples):
         raise ValueError(f"expected sample_args for {len(functions)} callables, got {len(samples)}")

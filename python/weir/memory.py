@@ -312,7 +312,7 @@ def host_memory_stats() -> dict[str, int]:
     "freed". "num_host_alloc" and "num_host_free" count driver calls. "host_alloc_time" and "host_free_time" are their
     durations in microseconds: "total", "max", "min", "count", "avg". Sizes are rounded up to powers of two.
     """
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in host_memory_stats_as_nested_dict().items():
         if isinstance(value, dict):
             flat.update((f"{name}.{key}", number) for key, number in value.items())
@@ -418,7 +418,8 @@ def memory_snapshot(mempool_id: PoolId | None = None, include_traces: bool = Tru
         include_traces: False skips the recorded history, which is faster.
     """
     first, second = (0, 0) if mempool_id is None else mempool_id
-    return _weir._cuda_memorySnapshot((first, second, include_traces))["segments"]
+    segments: list[dict[str, Any]] = _weir._cuda_memorySnapshot((first, second, include_traces))["segments"]
+    return segments
 
 
 def _record_memory_history(enabled: Literal["state", "all"] | bool | None = "all", *args: Any, **kwargs: Any) -> None:
@@ -686,7 +687,7 @@ class CUDAPluggableAllocator(_CUDAAllocator):
         library = ctypes.CDLL(path_to_so_file if path_to_so_file is None else str(path_to_so_file))
         alloc = ctypes.cast(getattr(library, alloc_fn_name), ctypes.c_void_p).value
         free = ctypes.cast(getattr(library, free_fn_name), ctypes.c_void_p).value
-        super().__init__(_weir._cuda_customAllocator(alloc, free))
+        super().__init__(_weir._cuda_customAllocator(alloc or 0, free or 0))
         self._library = library
 
 

@@ -13,11 +13,16 @@ from weir._weir import Buffer, Device, Generator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sys
     from collections.abc import Iterable
-
-    from typing_extensions import Buffer as BytesLike
+    from typing import Any
 
     from weir._weir import _Device
+
+    if sys.version_info >= (3, 12):
+        from collections.abc import Buffer as BytesLike
+    else:
+        BytesLike = Any
 
 __all__ = [
     "get_rng_state",

@@ -81,7 +81,8 @@ class _Unpickler(pickle.Unpickler):
             result = map_location(storage, location)
             if isinstance(result, TypedStorage):
                 result = result._untyped_storage
-            return _storage._load(content, location) if result is None else result
+            made: UntypedStorage = _storage._load(content, location) if result is None else result
+            return made
         if isinstance(map_location, dict):
             location = map_location.get(location, location)
         elif map_location is not None:

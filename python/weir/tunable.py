@@ -287,7 +287,8 @@ def mgpu_tune_gemm_in_file(filename_pattern: str, num_gpus: int) -> None:
         raise AssertionError(f"num_gpus must be between 1 and {weir.device_count()}, got {num_gpus}")
     lines = dict.fromkeys(line for path in sorted(glob.glob(filename_pattern)) for line in _lines_of(path))
     _tune(list(lines), list(range(num_gpus)))
-    names, rows = [], {}
+    names: list[str] = []
+    rows: dict[tuple[str, str], str] = {}
     validators = ""
     for device in range(num_gpus):
         with weir.device(device):

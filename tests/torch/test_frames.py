@@ -14,6 +14,7 @@ import sys
 import tempfile
 import unittest
 
+IS_LONG = os.environ.get("WEIR_TEST_LONG") == "1"
 HERE = os.path.dirname(os.path.abspath(__file__))
 ADAPTER = os.path.join(os.path.dirname(os.path.dirname(HERE)), "adapters", "torch")
 
@@ -50,7 +51,7 @@ class Frames(unittest.TestCase):
         path = os.path.join(self.work, "program.py")
         with open(path, "w") as file:
             file.write(CHILD + program)
-        env = dict(os.environ, PYTHONPATH=self.package, WEIR_DRIVER="soft", WEIR_RECORD=folder, WEIR_RECORD_MB="64", WEIR_RECORD_STACKS=stacks)
+        env = dict(os.environ, PYTHONPATH=self.package, WEIR_DRIVER="soft", WEIR_RECORD=folder, WEIR_RECORD_MB="16", WEIR_RECORD_STACKS=stacks)
         if log:
             env["WEIR_LOG"] = log
         done = subprocess.run([sys.executable, path], env=env, stderr=subprocess.PIPE, text=True, timeout=120)
@@ -71,7 +72,8 @@ class Frames(unittest.TestCase):
         sys.path.insert(0, ADAPTER)
         import build
 
-        shutil.copy(os.path.join(ADAPTER, "weir_torch", "__init__.py"), os.path.join(cls.package, "weir_torch"))
+        for name in ("__init__.py", "_build.py"):
+            shutil.copy(os.path.join(ADAPTER, "weir_torch", name), os.path.join(cls.package, "weir_torch"))
         build.compile_frames(argparse.Namespace(weir=LIBRARY, cc=COMPILER, out=cls.package), os.path.join(cls.package, "weir_torch"))
         built = [name for name in os.listdir(os.path.join(cls.package, "weir_torch")) if name.startswith(build.FRAMES)]
         for name in built:
@@ -112,17 +114,18 @@ class Frames(unittest.TestCase):
 
     def test_eight_threads(self):
         # Each thread allocates a different size in a separate function and compiles code: the table of places grows.
+        calls = 10 if IS_LONG else 3
         events, _ = self.record(r"""
 def work(n):
     space = {"pair": pair}
     for i in range(150):
         exec(f"def work_{n}():\n    pair(512 * ({n} + 1))", space)
-        for _ in range(10):
+        for _ in range(CALLS):
             space[f"work_{n}"]()
 threads = [threading.Thread(target=work, args=[n]) for n in range(8)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-""", pairs=8 * 1500)
+""".replace("CALLS", str(calls)), pairs=8 * 150 * calls)
         for event in self.allocs(events):
             self.assertEqual(self.names(event)[:3], ["take", "pair", f"work_{event['size'] // 512 - 1}"])
 
@@ -156,7 +159,7 @@ for _ in range(6):
 while done < 500:
     time.sleep(0.01)
 """
-        for _ in range(3):
+        for _ in range(3 if IS_LONG else 1):
             events, _ = self.record(program)
             self.assertGreater(len(self.allocs(events)), 10)
             for event in self.allocs(events)[:1000]:  # the last ones may have none

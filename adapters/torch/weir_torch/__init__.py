@@ -18,13 +18,25 @@ __all__ = ["install", "is_installed", "install_pinned", "is_pinned_installed", "
            "memory_stats", "fix_pages", "driver_timing", "pluggable_allocator", "library_folder"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_folder = None
 _library = None
 _frames = None
 
 
 def library_folder():
-    """Returns the folder of the libraries: libweir_torch.so, libweir_torch_pluggable.so and libweir.so.0."""
-    return os.environ.get("WEIR_TORCH_LIBRARIES") or _HERE
+    """Returns the folder of the libraries: libweir_torch.so, libweir_torch_pluggable.so and libweir.so.0.
+
+    If the package was installed by pip without libraries for this PyTorch, it builds them first, once, into a folder of
+    the user's cache: a minute or two."""
+    global _folder
+    given = os.environ.get("WEIR_TORCH_LIBRARIES")
+    if given:
+        return given
+    if _folder is None:
+        from weir_torch import _build
+
+        _folder = _build.folder(_HERE)
+    return _folder
 
 
 def _load():
@@ -33,11 +45,12 @@ def _load():
         return _library
     import torch
 
-    path = os.path.join(library_folder(), "libweir_torch.so")
     if torch.version.cuda is None:
         raise RuntimeError(f"weir: PyTorch {torch.__version__} was built without CUDA: it has no device memory")
+    path = os.path.join(library_folder(), "libweir_torch.so")
     if not os.path.exists(path):
-        raise RuntimeError(f"weir: {path} was not found. Build it for this PyTorch: python3 adapters/torch/build.py")
+        raise RuntimeError(f"weir: {path} was not found. Build it for this PyTorch: `python3 -m weir torch-build`, or"
+                           " `python3 adapters/torch/build.py` in Weir's source folder")
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
@@ -232,5 +245,5 @@ def _autoload():
         return
     try:
         install()
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         warnings.warn(f"{error} (WEIR_TORCH=1 is set; PyTorch keeps its own allocator)", stacklevel=2)

@@ -80,6 +80,7 @@ def _parse_reduction(value: Any, name: str) -> tuple[bool, bool]:
     return value[0], value[1] if len(value) == 2 else True
 
 
+# The settings of matrix products: a cuBLASModule.
 matmul = cuBLASModule()
 
 _BLAS_LIBRARIES = ("default", "cublas", "cublaslt")

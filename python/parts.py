@@ -1,0 +1,225 @@
+"""What a wheel has besides the extension, for setup.py: the program, libweir.so, the page of `weir view`, and the
+adapter for PyTorch with its sources.
+
+WEIR_PAGE=FOLDER takes page.html and weir.wasm from that folder instead of building them. WEIR_BUILD_TORCH=0 leaves out
+the adapter's libraries (it is then built on first use), and 1 requires them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ROOT = Path(__file__).resolve().parent.parent
+C_FLAGS = ["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-fno-tree-slp-vectorize"]
+# As CMakeLists.txt compiles libweir.so: public functions are visible. They are not replaceable, though.
+EXPORTS = ["-include", "base/exports.h", "-fno-semantic-interposition"]
+BUILT_PAGE = "viewer/built"  # in a source archive
+PAGE_BUILD = Path("build/pip/page")
+ADAPTER = (
+    "adapters/torch/*.cpp",
+    "adapters/torch/*.[ch]",
+    "adapters/torch/build.py",
+    "adapters/torch/weir_torch/*.py",
+    "include/weir/*.h",
+    "python/frames/*.[ch]",
+)
+
+
+def say(text: str) -> None:
+    print(f"weir: {text}", file=sys.stderr, flush=True)
+
+
+def compile_in_parallel(compiler: Any) -> None:
+    """Makes the compiler of setuptools compile several files at a time."""
+
+    def compile_all(
+        sources: list[str],
+        output_dir: str | None = None,
+        macros: Any = None,
+        include_dirs: Any = None,
+        debug: bool = False,
+        extra_preargs: Any = None,
+        extra_postargs: Any = None,
+        depends: Any = None,
+    ) -> list[str]:
+        macros, objects, extra, options, build = compiler._setup_compile(
+            output_dir, macros, include_dirs, sources, depends, extra_postargs
+        )
+        arguments = compiler._get_cc_args(options, debug, extra_preargs)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
+            jobs = [
+                workers.submit(compiler._compile, name, *build[name], arguments, extra, options)
+                for name in objects
+                if name in build
+            ]
+            for job in jobs:
+                job.result()
+        return list(objects)
+
+    compiler.compile = compile_all
+
+
+# ---- The page ----
+
+
+def has_wasm() -> bool:
+    """Whether clang can build for WebAssembly, and CMake is there to do it."""
+    if not shutil.which("cmake") or not shutil.which("clang"):
+        return False
+    probe = ["clang", "--target=wasm32-wasi", "-x", "c", "-o", os.devnull, "-"]
+    return subprocess.run(probe, input=b"int main(void) { return 0; }", stderr=subprocess.DEVNULL).returncode == 0
+
+
+def page() -> dict[str, Path]:
+    """Returns the files of the page by their macros in cli/view_page.c. It builds them unless they were given."""
+    given = os.environ.get("WEIR_PAGE")
+    built = Path(given) if given else ROOT / BUILT_PAGE
+    found = {"WEIR_PAGE_FILE": built / "page.html", "WEIR_WASM_FILE": built / "weir.wasm"}
+    if found["WEIR_PAGE_FILE"].exists():
+        return {name: path.resolve() for name, path in found.items() if path.exists()}
+    if given:
+        raise SystemExit(f"weir: WEIR_PAGE={given}: there is no page.html in it")
+    if not shutil.which("esbuild"):
+        say("esbuild was not found (Debian package: esbuild): this build of weir view has no page, and says so")
+        return {}
+    folder = PAGE_BUILD
+    found = {"WEIR_PAGE_FILE": folder / "page.html"}
+    subprocess.run(["sh", str(ROOT / "viewer/build.sh"), str(found["WEIR_PAGE_FILE"].resolve())], check=True)
+    if has_wasm():
+        configure = ["cmake", "-S", str(ROOT), "-B", str(folder / "cmake"), "-DWEIR_TORCH=OFF"]
+        configure += [f"-DWEIR_BUILD_{part}=OFF" for part in ("TESTS", "PYTHON", "COMPUTE", "BENCH", "EXAMPLES")]
+        build = ["cmake", "--build", str(folder / "cmake"), "--target", "weir_wasm", "--parallel"]
+        for command in configure, [*build, str(len(os.sched_getaffinity(0)))]:
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found["WEIR_WASM_FILE"] = folder / "cmake/viewer/weir.wasm"
+    else:
+        say("cmake, or clang with wasi-libc, was not found: what-if in the page of weir view is left out")
+    return {name: path.resolve() for name, path in found.items()}
+
+
+def copy_page(target: Path) -> None:
+    for path in page().values():
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+
+
+# ---- Programs and libraries ----
+
+
+def optional_libraries() -> dict[str, str]:
+    """The optional libraries that can be linked statically, by their macros. Their licences ask for no notice."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    found = {}
+    for macro, header, library in (
+        ("WEIR_HAVE_ZLIB", "zlib.h", "libz.a"),
+        ("WEIR_HAVE_SQLITE", "sqlite3.h", "libsqlite3.a"),
+    ):
+        include = f"#include <{header}>\n"
+        ask = subprocess.run([*compiler, f"-print-file-name={library}"], capture_output=True, text=True)
+        probe = subprocess.run([*compiler, "-E", "-"], input=include, capture_output=True, text=True)
+        if probe.returncode == 0 and os.path.isabs(ask.stdout.strip()):
+            found[macro] = ask.stdout.strip()
+        else:
+            say(f"{header} or {library} was not found: the program weir is without that library")
+    return found
+
+
+def build_program(build: Any, extension: Any, library: list[str], out: Path) -> None:
+    temp, compiler = Path(build.build_temp), build.compiler
+    generated = temp / "program"
+    generated.mkdir(parents=True, exist_ok=True)
+    embedded = ("bench_torch.cpp", "bench_torch.py", "bench_patterns.h")
+    arrays = (kernels.array_of(ROOT / "cli" / name) for name in embedded)
+    (generated / "bench_torch_source.h").write_text("".join(arrays))
+    linked = optional_libraries()
+    macros = [*extension.define_macros, *((macro, None) for macro in linked)]
+    macros += [(name, f'"{path}"') for name, path in page().items()]
+    include = [*extension.include_dirs, str(generated)]
+    # The extension is without the optional libraries, so what uses them is compiled again.
+    again = [source for source in library if any(macro in Path(source).read_text() for macro in linked)]
+    own = compiler.compile(sorted(glob("cli/*.c")) + again, str(generated), macros, include, extra_postargs=C_FLAGS)
+    same = compiler.object_filenames([source for source in library if source not in again], output_dir=str(temp))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    objects = [*own, *same, *extension.extra_objects, *linked.values()]
+    compiler.link_executable(objects, str(out), libraries=extension.libraries, extra_postargs=["-Wl,--as-needed"])
+
+
+def build_library(build: Any, objects: list[str], out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    flags = ["-Wl,--version-script=src/libweir.map", f"-Wl,-soname,{out.name}", "-Wl,--as-needed", "-Wl,-z,nodelete"]
+    build.compiler.link_shared_object(
+        objects, str(out), libraries=["pthread", "dl"], extra_postargs=[*flags, "-Wl,--no-undefined"]
+    )
+
+
+# ---- The adapter for PyTorch ----
+
+
+def copy_adapter(folder: Path) -> list[Path]:
+    """Copies the sources of the adapter, in the layout of the project."""
+    copies = []
+    for pattern in ADAPTER:
+        for path in sorted(ROOT.glob(pattern)):
+            copy = folder / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            copies.append(copy)
+    return copies
+
+
+def build_adapter(temp: Path, weir: Path, package: Path) -> list[Path]:
+    """Builds the adapter's libraries if this Python has a PyTorch that they can be built for."""
+    wanted = os.environ.get("WEIR_BUILD_TORCH", "auto")
+    if wanted == "0":
+        return []
+    script, environment = str(ROOT / "adapters/torch/build.py"), {**os.environ, "WEIR_TORCH": "0"}
+    check = subprocess.run([sys.executable, script, "--check"], env=environment, capture_output=True, text=True)
+    if check.returncode:
+        reason = check.stderr.strip().splitlines()[-1:] or ["unknown"]
+        if wanted == "1":
+            raise SystemExit(f"weir: WEIR_BUILD_TORCH=1, but the adapter cannot be built: {reason[0]}")
+        say(f"the adapter for PyTorch is built when WEIR_TORCH=1 first needs it ({reason[0]})")
+        return []
+    out = temp / "torch"
+    done = subprocess.run([sys.executable, script, "--weir", str(weir), "--out", str(out)], env=environment)
+    if done.returncode:
+        if wanted == "1":
+            raise SystemExit("weir: the adapter for PyTorch could not be built; the compiler's messages are above")
+        say("the adapter for PyTorch could not be built; WEIR_TORCH=1 tries again when it first needs it")
+        return []
+    package.mkdir(parents=True, exist_ok=True)
+    built = [*(out / "weir_torch").glob("*.so*"), out / "weir_torch" / "built_for"]
+    return [Path(shutil.copy(path, package)) for path in built]
+
+
+# ---- All of it ----
+
+
+def add_all(build: Any, extension: Any, library: list[str], package: Path) -> None:
+    """Adds everything to the folder of the package. The objects of the extension are there already."""
+    temp = str(build.build_temp)
+
+    def objects_of(sources: Iterable[str]) -> list[str]:
+        return list(build.compiler.object_filenames(list(sources), output_dir=temp))
+
+    program, shared = package / "bin" / "weir", package / "lib" / "libweir.so.0"
+    build_program(build, extension, library, program)
+    core = (source for source in library if not source.startswith(("src/offline/", "src/compute/")))
+    build_library(build, objects_of(core), shared)
+    outputs = [program, shared, *copy_adapter(package / "adapter")]
+    outputs += build_adapter(Path(temp), shared, package.parent / "weir_torch")
+    build.weir_outputs = [str(path) for path in outputs]

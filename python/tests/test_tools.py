@@ -1,0 +1,269 @@
+"""The tools of the program as calls: their texts and numbers are those of the commands, and errors are exceptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import is_long, run_python
+
+import weir
+from weir import _program, tools
+
+TRACES = Path(__file__).parents[2] / "tests" / "data" / "traces"
+OOM, OTHER = str(TRACES / "llama_oom.pickle.zst"), str(TRACES / "gpt2_fixed.pickle.zst")
+
+try:
+    PROGRAM, missing = _program.find(), ""
+except tools.ToolError as error:  # scripts/build-python builds none
+    PROGRAM, missing = "", str(error)
+pytestmark = pytest.mark.skipif(PROGRAM == "", reason=missing)
+
+
+def command(*arguments):
+    done = subprocess.run([_program.name(), *arguments], executable=PROGRAM, capture_output=True)
+    assert done.returncode != 2, done.stderr
+    return done.stdout.decode()
+
+
+CASES = {
+    "explain": (lambda: weir.explain(OOM, at="peak"), ["--at", "peak", OOM]),
+    "summary": (lambda: weir.summary(OOM), [OOM]),
+    "whatif": (
+        lambda: weir.whatif(OOM, {"expandable_segments": True, "max_split_size_mb": 200}, ""),
+        ["--conf", "expandable_segments:True,max_split_size_mb:200", "--conf", "", OOM],
+    ),
+    "tune": (lambda: weir.tune(OOM, memory="13GiB"), ["--memory", "13GiB", OOM]),
+    "diff": (lambda: weir.diff(OOM, OTHER, by=["size", "stream"]), ["--by", "size,stream", OOM, OTHER]),
+    "leaks": (lambda: weir.leaks(OOM, OTHER), [OOM, OTHER]),
+    "lint": (lambda: weir.lint("max_split_size:1"), ["max_split_size:1"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_as_the_command(name):
+    call, arguments = CASES[name]
+    if name == "tune" and not is_long:
+        pytest.skip("takes seconds: WEIR_TEST_LONG=1 selects it")
+    report = call()
+    assert f"{report}\n" == command(name, *arguments)
+    assert report.to_dict() == json.loads(command(name, *arguments, "--json"))
+    assert report.keys() == list(report.to_dict()) == list(report) and len(report) == len(report.keys())
+    assert report[report.keys()[0]] == report.to_dict()[report.keys()[0]] and "no such key" not in report
+    assert repr(report) == str(report)
+
+
+def test_replay():
+    report = weir.replay(OOM, check=True)
+    assert (report.exit_code, report["differences"], report["checked"]) == (0, 0, True)
+    assert weir.replay(OOM, memory="11GiB").exit_code == 3
+
+
+def test_dicts_are_copies():
+    report = weir.lint("expandable_segments:True")
+    report.to_dict().clear()
+    assert report.to_dict()
+
+
+def test_exit_codes():
+    assert weir.lint("expandable_segments:True").exit_code == 0 and weir.lint("foo:1").exit_code == 1
+    assert weir.diff(OOM, OTHER, fail_above="1%").exit_code == 3 and weir.diff(OOM, OOM, fail_above="1%").exit_code == 0
+
+
+def test_page_and_picture(tmp_path):
+    try:
+        page = weir.view(OOM)
+    except tools.ToolError as error:
+        assert "this build of Weir has no page" in str(error)
+    else:
+        assert page.html == command("view", "--output=-", OOM) and "</html>" in page.html
+        assert page.save(tmp_path / "page.html").read_text() == page.html
+        assert "llama_oom" in str(page)
+    picture = weir.plot(OOM, "segments", width=800)
+    assert picture._repr_svg_() == command("plot", "--kind", "segments", "--width", "800", OOM)
+    assert picture.save(tmp_path / "picture.svg").read_text() == str(picture)
+
+
+def test_export(tmp_path):
+    assert weir.export(OOM, "csv", table="segments") == command("export", "--to", "csv", "--table", "segments", OOM)
+    path = tmp_path / "events.csv"
+    assert weir.export(OOM, "csv", path) == str(path) and path.stat().st_size > 1000
+
+
+# ---- Notebooks ----
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text = [], ""
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_html():
+    report, parser = weir.explain(OOM), Tags()
+    parser.feed(report._repr_html_())
+    assert [tag for tag, _ in parser.tags] == ["div", "pre", "b", "details", "summary", "pre"]
+    assert parser.text.startswith(str(report)) and '"cause": "fragmented"' in parser.text
+
+
+def test_html_of_hostile_names(tmp_path):
+    path = tmp_path / "<script>alert(1)<" / '"><img src=x onerror=alert(1)>.pickle'.replace("/", "")
+    path.parent.mkdir()
+    path.symlink_to(Path(OTHER).resolve())
+    for shown in (weir.summary(path), tools.Page("<script>alert(1)</script>\"'>", path.name)):
+        parser = Tags()
+        parser.feed(shown._repr_html_())
+        assert not {"script", "img"} & {tag for tag, _ in parser.tags}
+    ((frame, attributes),) = parser.tags
+    assert frame == "iframe" and attributes["srcdoc"] == "<script>alert(1)</script>\"'>"
+    assert "allow-same-origin" not in attributes["sandbox"]
+
+
+# ---- Errors ----
+
+
+def test_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pickle"):
+        weir.explain(tmp_path / "nowhere.pickle")
+    bad = tmp_path / "bad.pickle"
+    bad.write_bytes(b"\x80\x04no pickle")
+    with pytest.raises(tools.ToolError, match=r"^.*bad\.pickle"):
+        weir.explain(bad)
+    with pytest.raises(tools.ToolError):
+        weir.summary(tmp_path)
+    with pytest.raises(ValueError, match="^--at takes oom, peak, end or the number of an entry"):
+        weir.explain(OOM, at="never")
+    with pytest.raises(tools.ToolError, match="there is no key 'foo'"):
+        weir.whatif(OOM, "foo:1")
+    with pytest.raises(TypeError, match="whatif needs settings"):
+        weir.whatif(OOM)
+    with pytest.raises(TypeError, match="at least one recording"):
+        weir.leaks()
+    with pytest.raises(TypeError):
+        weir.explain(b"bytes")
+    with pytest.raises(ValueError, match="null"):
+        weir.explain("a\0b")
+    assert issubclass(tools.ToolError, RuntimeError)
+
+
+def test_a_file_that_looks_like_an_option(tmp_path, monkeypatch):
+    (tmp_path / "--help").symlink_to(Path(OTHER).resolve())
+    (tmp_path / "-").symlink_to(Path(OTHER).resolve())
+    monkeypatch.chdir(tmp_path)
+    assert weir.summary("--help")["file"] == "./--help" and weir.summary("-")["file"] == "./-"
+
+
+def test_remarks_are_warnings(monkeypatch, tmp_path):
+    script = tmp_path / "weir"
+    script.write_text('#!/bin/sh\necho "weir lint: a remark" >&2\nexec ' + PROGRAM + ' "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(_program, "_found", str(script))
+    with pytest.warns(tools.ToolWarning, match="^a remark$") as caught:
+        weir.lint("expandable_segments:True")
+    assert caught[0].filename == __file__
+
+
+def test_a_program_that_crashes(monkeypatch, tmp_path):
+    script = tmp_path / "weir"
+    script.write_text("#!/bin/sh\nkill -KILL $$\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(_program, "_found", str(script))
+    with pytest.raises(tools.ToolError, match="^weir summary was ended by signal 9$"):
+        weir.summary(OTHER)
+
+
+def test_without_a_program(monkeypatch, tmp_path):
+    monkeypatch.setattr(_program, "_found", None)
+    monkeypatch.setattr(_program, "__file__", str(tmp_path / "_program.py"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(tools.ToolError, match="there is no program: .* PATH has no weir"):
+        weir.lint("")
+    (tmp_path / "weir").symlink_to(PROGRAM)
+    assert weir.lint("").exit_code == 0
+    monkeypatch.setattr(_program, "_found", None)
+    (tmp_path / "weir").unlink()
+    (tmp_path / "weir").symlink_to("/bin/true")
+    with pytest.raises(tools.ToolError, match="is not Weir, but the package is weir"):
+        weir.lint("")
+
+
+# ---- Threads and signals ----
+
+
+def slow_program(folder):
+    script = folder / "weir"
+    script.write_text("#!/bin/sh\nexec sleep 30\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_other_threads_run(monkeypatch, tmp_path):
+    """The lock of Python is free while a tool works, and several can work at a time."""
+    monkeypatch.setattr(_program, "_found", PROGRAM)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(str(weir.summary(OOM)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(results)) == 1 and len(results) == 4
+
+
+def test_interrupt(tmp_path):
+    code = f"""
+        import weir
+        from weir import _program
+        _program._found = {slow_program(tmp_path)!r}
+        print("ready", flush=True)
+        try:
+            weir.summary({OTHER!r})
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """
+    child = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(line[8:] for line in code.splitlines())], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    began = time.monotonic()
+    os.kill(child.pid, signal.SIGINT)  # to Python alone, as a notebook does
+    assert child.communicate(timeout=20)[0] == "interrupted\n"
+    assert time.monotonic() - began < 20
+
+
+# ---- The program ----
+
+
+def test_module(tmp_path):
+    def python(*arguments, **environment):
+        line = [sys.executable, "-m", "weir", *arguments]
+        return subprocess.run(line, capture_output=True, text=True, env={**os.environ, **environment})
+
+    assert python("--version").stdout == f"weir {weir.__version__}\n"
+    assert python("explain", OOM).stdout.splitlines()[0] == command("explain", OOM).splitlines()[0]
+    assert python("explain", "/nowhere").returncode == 1 and python("frobnicate").returncode == 2
+    done = python("torch-build", PYTHONPATH=f"{weir.__path__[0]}/..:{Path(__file__).parents[2]}/adapters/torch")
+    assert done.returncode == 1 and "PyTorch is not installed" in done.stderr or "no sources of the adapter" in done.stderr
+
+
+def test_import_is_lazy():
+    run_python("""
+        import sys, weir
+        assert "weir.tools" not in sys.modules and "subprocess" not in sys.modules
+        assert weir.tools.explain is weir.explain
+        assert not weir.is_initialized()
+        """)

@@ -1,0 +1,56 @@
+"""How a wheel is named, and what a build says that leaves something out. tests/install/wheel.sh tests whole wheels."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+import parts
+import wheel_tag
+
+
+def compile_to(path, *options):
+    path.with_suffix(".c").write_text("#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n")
+    subprocess.run(["cc", str(path.with_suffix(".c")), "-o", str(path), *options], check=True)
+
+
+@pytest.mark.skipif(not shutil.which("cc") or not shutil.which("readelf"), reason="there is no compiler or readelf")
+def test_tag(tmp_path, capsys):
+    assert wheel_tag.of_folder(tmp_path, "linux_x86_64") == "linux_x86_64"  # no machine code: nothing is known
+    compile_to(tmp_path / "program")
+    tag = wheel_tag.of_folder(tmp_path, "linux_x86_64")
+    major, minor = wheel_tag.glibc_of(tmp_path / "program")
+    assert tag == f"manylinux_{major}_{minor}_x86_64" and (2, 0) < (major, minor) < (3, 0)
+    assert f"program needs glibc {major}.{minor}" in capsys.readouterr().err
+    assert wheel_tag.of_folder(tmp_path, "linux_aarch64").endswith("_aarch64")
+    assert wheel_tag.of_folder(tmp_path, "musllinux_1_2_x86_64") == "musllinux_1_2_x86_64"
+    # One that needs another library makes the wheel one for this machine.
+    subprocess.run(["cc", "-shared", "-o", str(tmp_path / "libother.so"), "-x", "c", "/dev/null"], check=True)
+    compile_to(tmp_path / "user", "-Wl,--no-as-needed", str(tmp_path / "libother.so"))
+    assert wheel_tag.of_folder(tmp_path, "linux_x86_64") == "linux_x86_64"
+    assert re.search(r"user needs .*libother\.so: the wheel is for this machine only", capsys.readouterr().err)
+
+
+def test_a_build_without_esbuild_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("WEIR_PAGE", raising=False)
+    monkeypatch.setattr(parts, "BUILT_PAGE", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert parts.page() == {}
+    assert "esbuild was not found" in capsys.readouterr().err
+    monkeypatch.setenv("WEIR_PAGE", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"there is no page\.html in it"):
+        parts.page()
+    (tmp_path / "page.html").write_text("a page")
+    assert parts.page() == {"WEIR_PAGE_FILE": tmp_path / "page.html"}
+
+
+def test_the_adapter_is_complete(tmp_path):
+    copies = {str(path.relative_to(tmp_path)) for path in parts.copy_adapter(tmp_path)}
+    for needed in ("adapters/torch/build.py", "adapters/torch/allocator.cpp", "include/weir/weir.h", "python/frames/walk.c"):
+        assert needed in copies
