@@ -49,6 +49,14 @@ if [ "$("$prefix/bin/weir" --version)" != "weir $version" ]; then
   exit 1
 fi
 
+# A path in the build folder would be searched for libraries.
+for file in "$prefix/bin/weir" "$libdir"/*.so; do
+  if readelf -d "$file" | grep -Eq 'RPATH|RUNPATH'; then
+    echo "$file has a path to look for libraries"
+    exit 1
+  fi
+done
+
 # Manual pages and completion: one page for each command that the program lists, with the installed version.
 for command in '' $("$prefix/bin/weir" --help | sed -n '/^Inspect:/,/^Options:/s/^  \([a-z]*\)  *.*/-\1/p'); do
   page=$prefix/share/man/man1/weir$command.1
@@ -89,6 +97,16 @@ if command -v pkg-config >/dev/null; then
     exit 1
   fi
   echo "ok: offline"
+  if [ -n "$cxx" ]; then
+    # shellcheck disable=SC2046
+    "$cxx" -std=c++17 "$consumer/offline.cpp" $(pkg-config --cflags --libs weir-offline) -o "$work/offline-cpp"
+    got=$(LD_LIBRARY_PATH=$libdir "$work/offline-cpp")
+    if [ "$got" != "WEIR_ERROR_BAD_DATA" ]; then
+      echo "offline-cpp printed '$got', expected 'WEIR_ERROR_BAD_DATA'"
+      exit 1
+    fi
+    echo "ok: offline-cpp"
+  fi
   # Kernels, where they were built.
   if pkg-config --exists weir-compute; then
     # shellcheck disable=SC2046

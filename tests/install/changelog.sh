@@ -1,0 +1,15 @@
+#!/bin/sh
+# changelog.sh FOLDER: the first entry of debian/changelog has the version of include/weir/runtime.h. FOLDER is the
+# project.
+set -eu
+cd "$1"
+header=include/weir/runtime.h
+version=
+for part in MAJOR MINOR PATCH; do
+  version="$version${version:+.}$(sed -n "s/^#define WEIR_VERSION_$part \([0-9]*\)$/\1/p" $header)"
+done
+packaged=$(sed -n '1s/^weir (\(.*\)-[0-9][0-9]*) .*/\1/p' debian/changelog)
+if [ "$packaged" != "$version" ]; then
+  echo "debian/changelog begins with version '$packaged', and $header has $version: add an entry 'weir ($version-1)'"
+  exit 1
+fi
