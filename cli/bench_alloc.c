@@ -14,6 +14,7 @@
 #include "base/library.h"
 #include "base/thread.h"
 #include "bench.h"
+#include "bench_weir.h"
 #include "cli.h"
 #include "json.h"
 #include "weir/weir.h"
@@ -119,14 +120,7 @@ static bool no_memory(report *r) {
 
 /* ---- The contestants ---- */
 
-static void *allocate_from_weir(void *context, size_t bytes, void *stream) {
-  void *pointer;
-  return weir_allocator_alloc(context, 0, bytes, stream, &pointer) == WEIR_OK ? pointer : NULL;
-}
-
-static void free_to_weir(void *context, void *pointer) { weir_allocator_free(context, pointer); }
-
-BENCH_PLAYER(weir_player, allocate_from_weir, free_to_weir);
+BENCH_PLAYER(weir_player, take_from_weir, give_to_weir);
 
 typedef struct mimalloc {
   void *(*malloc)(size_t bytes);

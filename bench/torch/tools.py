@@ -8,8 +8,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 PACKAGE = os.path.join(ROOT, "build", "torch")
 
 
-def compile_library(source, path):
-    """Compiles a C++ source against PyTorch as a shared library, and returns its path."""
+def compile_library(source, path, include=None):
+    """Compiles a C++ source against PyTorch as a shared library, with headers of one more folder; returns its path."""
     sys.path.insert(0, os.path.join(ROOT, "adapters", "torch"))
     import build
     import torch
@@ -18,6 +18,7 @@ def compile_library(source, path):
     standard = "c++20" if build.version_of(torch) >= (2, 13) else "c++17"
     subprocess.run(["g++", f"-std={standard}", "-O2", "-shared", "-fPIC", source, "-o", path,
                     "-isystem", os.path.join(folder, "include"), "-isystem", build.cuda_include(folder),
+                    *(["-I" + include] if include else []),
                     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
                     "-L" + os.path.join(folder, "lib"), "-lc10", "-lc10_cuda", *build.CXX_RUNTIME], check=True)
     return path
