@@ -58,6 +58,7 @@ typedef struct weir_backend {
   void (*release_pool)(void *context, int device, weir_pool_id pool);
 } weir_backend;
 
+/* Sets `size` and makes the rest zero. */
 void weir_backend_init(weir_backend *backend);
 
 typedef struct weir_allocator_options {
@@ -78,6 +79,7 @@ typedef struct weir_allocator_options {
   int ipc_version;
 } weir_allocator_options;
 
+/* Sets `size` and the defaults. */
 void weir_allocator_options_init(weir_allocator_options *options);
 
 /* Creates an allocator on a driver whose Init has been called. The caller keeps the driver, which must outlive the
@@ -145,6 +147,7 @@ typedef struct weir_pointer_info {
   int is_expandable;
 } weir_pointer_info;
 
+/* Sets `size` and makes the rest zero, for weir_allocator_describe. */
 void weir_pointer_info_init(weir_pointer_info *info);
 
 /* The caller sets info->size. A pointer that is not allocated here is WEIR_ERROR_INVALID_ARGUMENT. */
@@ -219,10 +222,13 @@ weir_status weir_allocator_copy_async_on(weir_allocator *allocator, void *to, in
 
 /* ---- Statistics: the names are those of torch.cuda.memory_stats() ---- */
 
+/* A counter: the value now, the highest since the peaks were reset, and all that was added and taken away since the
+ * accumulated statistics were reset. */
 typedef struct weir_stat {
   int64_t current, peak, allocated, freed;
 } weir_stat;
 
+/* The pools that a counter is about. */
 typedef enum weir_stat_kind {
   WEIR_STAT_ALL,
   WEIR_STAT_SMALL_POOL,
@@ -277,10 +283,14 @@ typedef struct weir_allocator_stats {
   weir_ipc_stats ipc;
 } weir_allocator_stats;
 
+/* Sets `size` and makes the rest zero, for weir_allocator_get_stats. */
 void weir_allocator_stats_init(weir_allocator_stats *stats);
 
+/* The counters of a device. Reading them walks no blocks. */
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats);
+/* Sets each peak to the current value. */
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device);
+/* Sets what was allocated and freed, and the counts of events, to 0. */
 weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, int device);
 
 /* ---- Callbacks ---- */

@@ -54,14 +54,17 @@ typedef struct weir_place {
   int device; /* 0 unless the kind is WEIR_PLACE_DEVICE */
 } weir_place;
 
+/* Pageable memory of the host. */
 static inline weir_place weir_place_host(void) {
   weir_place place = {WEIR_PLACE_HOST, 0};
   return place;
 }
+/* Pinned memory of the host. */
 static inline weir_place weir_place_pinned(void) {
   weir_place place = {WEIR_PLACE_PINNED, 0};
   return place;
 }
+/* Memory of a device. */
 static inline weir_place weir_place_device(int device) {
   weir_place place = {WEIR_PLACE_DEVICE, device};
   return place;
@@ -88,6 +91,7 @@ weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place,
 void weir_storage_retain(weir_storage *storage);
 void weir_storage_release(weir_storage *storage);
 
+/* The address, the size and the place of the memory, and whether it is borrowed (weir_storage_borrow). */
 void *weir_storage_data(const weir_storage *storage);
 uint64_t weir_storage_bytes(const weir_storage *storage);
 weir_place weir_storage_place(const weir_storage *storage);
@@ -167,6 +171,7 @@ weir_status weir_array_share(const weir_array *array, weir_array *other);
 int64_t weir_array_count(const weir_array *array);     /* elements */
 int64_t weir_array_offset(const weir_array *array);    /* elements from the start of the storage to the first one */
 int weir_array_is_contiguous(const weir_array *array); /* in row-major order */
+/* Calls weir_storage_record_stream for the storage of the array. */
 weir_status weir_array_record_stream(const weir_array *array, weir_stream stream);
 
 /* ---- Views ----
@@ -181,7 +186,9 @@ weir_status weir_array_view(const weir_array *array, int ndim, const int64_t *sh
 /* The bytes as elements of another type. If the sizes differ, the last dimension is scaled. */
 weir_status weir_array_view_dtype(const weir_array *array, weir_dtype dtype, weir_array *view);
 
+/* Exchanges two dimensions. */
 weir_status weir_array_transpose(const weir_array *array, int dim0, int dim1, weir_array *view);
+/* Puts the dimensions into another order: dims has the old number of each new dimension. */
 weir_status weir_array_permute(const weir_array *array, const int *dims, weir_array *view);
 
 /* Elements start, start + step, ... below stop of a dimension. Bounds outside of it are moved into it. */
@@ -223,6 +230,7 @@ typedef struct weir_scalar {
   double real, imag; /* float and complex */
 } weir_scalar;
 
+/* Numbers of each kind. */
 static inline weir_scalar weir_scalar_bool(int value) {
   weir_scalar scalar = {WEIR_SCALAR_BOOL, value != 0, 0, 0};
   return scalar;
@@ -279,6 +287,7 @@ weir_status weir_array_to(const weir_array *array, weir_place place, weir_dtype 
  * on the host can be combined with any, and count as numbers of their type; those that are pinned or pageable are read
  * during the call. */
 
+/* Sets all elements to a number, which is converted to the type of the array. */
 weir_status weir_array_fill(weir_array *array, weir_scalar value, weir_stream stream);
 
 /* start, start + step, ... in row-major order. */
@@ -367,6 +376,7 @@ typedef enum weir_unary_op {
 #undef X
 } weir_unary_op;
 
+/* Applies an operation to each element. */
 weir_status weir_array_unary(weir_unary_op op, const weir_array *a, weir_stream stream, weir_array *out);
 
 /* condition ? a : b with broadcasting; the condition is bool or uint8. */

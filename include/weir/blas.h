@@ -49,6 +49,7 @@ typedef enum weir_matmul_precision {
   WEIR_MATMUL_HIGH,    /* TF32 */
   WEIR_MATMUL_MEDIUM   /* TF32; cuBLAS has nothing below it for float32 */
 } weir_matmul_precision;
+/* The precision of products of float32, as torch.set_float32_matmul_precision. */
 weir_status weir_blas_set_float32_precision(weir_matmul_precision precision);
 weir_matmul_precision weir_blas_get_float32_precision(void);
 /* "highest", "high" or "medium", and back; anything else is WEIR_ERROR_INVALID_ARGUMENT. */

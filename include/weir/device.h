@@ -58,6 +58,7 @@ typedef struct weir_device_properties {
   int memory_pools;   /* 1 if the driver has stream-ordered memory pools */
 } weir_device_properties;
 
+/* Sets `size` and makes the rest zero, for weir_device_get_properties. */
 void weir_device_properties_init(weir_device_properties *properties);
 
 /* In all calls below, device -1 is the current one. */
@@ -74,6 +75,7 @@ weir_status weir_device_memory_info(int device, uint64_t *free_bytes, uint64_t *
 /* Waits for all work of the device. */
 weir_status weir_device_synchronize(int device);
 
+/* *can is 1 if `device` can access memory of `peer`. It is 0 for a device and itself. */
 weir_status weir_device_can_access_peer(int device, int peer, int *can);
 
 /* Lets `device` access memory of `peer`. May be called again. */

@@ -40,8 +40,8 @@ const char *weir_dtype_name(weir_dtype dtype);
 /* PyTorch's name of the type in error texts: "Float"; NULL for an invalid number. */
 const char *weir_dtype_title(weir_dtype dtype);
 
-int weir_dtype_is_float(weir_dtype dtype); /* float16, bfloat16, float32, float64 */
-int weir_dtype_is_complex(weir_dtype dtype);
+int weir_dtype_is_float(weir_dtype dtype);   /* float16, bfloat16, float32, float64 */
+int weir_dtype_is_complex(weir_dtype dtype); /* complex64, complex128 */
 int weir_dtype_is_integer(weir_dtype dtype); /* without bool */
 
 /* The type of the result of an operation on two arrays of these types, as torch.promote_types. */

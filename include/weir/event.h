@@ -60,6 +60,7 @@ weir_cu_event weir_event_raw(const weir_event *event);
 weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle);
 weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handle *handle, weir_event **event);
 
+/* Writes a text for people, as weir_stream_describe does. Returns the length of the whole text. */
 int weir_event_describe(const weir_event *event, char *text, size_t size);
 
 #ifdef __cplusplus

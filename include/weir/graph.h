@@ -25,6 +25,7 @@ typedef enum weir_capture_mode {
   WEIR_CAPTURE_RELAXED       /* none */
 } weir_capture_mode;
 
+/* Creates an empty graph. */
 weir_status weir_graph_create(weir_graph **graph);
 
 /* Resets the graph and frees it. NULL is allowed. */
@@ -50,6 +51,7 @@ weir_status weir_graph_reset(weir_graph *graph);
 /* The pool of the most recent capture. */
 weir_status weir_graph_pool(const weir_graph *graph, weir_pool_id *pool);
 
+/* The number of nodes that the most recent capture recorded. */
 weir_status weir_graph_node_count(const weir_graph *graph, size_t *count);
 
 /* Call it before the capture: keeps the description of the graph for weir_graph_debug_dump. */
@@ -58,6 +60,7 @@ weir_status weir_graph_enable_debug(weir_graph *graph);
 /* Writes the graph as DOT text to a file. Works once, because the description is freed then. */
 weir_status weir_graph_debug_dump(weir_graph *graph, const char *path);
 
+/* Whether work of a stream, or of the current stream, is being captured. */
 weir_status weir_stream_is_capturing(weir_stream stream, int *capturing);
 weir_status weir_current_stream_is_capturing(int *capturing);
 
@@ -73,6 +76,7 @@ typedef struct weir_graph_memory_hooks {
   void *context;
 } weir_graph_memory_hooks;
 
+/* Sets `size` and makes the rest zero. */
 void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks);
 
 /* NULL removes them. WEIR_ERROR_BAD_STATE during a capture. */
@@ -97,6 +101,7 @@ typedef struct weir_graph_hooks {
   void *context;
 } weir_graph_hooks;
 
+/* Sets `size` and makes the rest zero. */
 void weir_graph_hooks_init(weir_graph_hooks *hooks);
 
 /* NULL removes them. Replacing or removing hooks during a capture is WEIR_ERROR_BAD_STATE. */

@@ -80,6 +80,7 @@ typedef struct weir_history_info {
   uint64_t lost; /* entries, stacks and texts that were lost for lack of memory or room */
 } weir_history_info;
 
+/* Sets `size` and makes the rest zero, for weir_history_get_info. */
 void weir_history_info_init(weir_history_info *info);
 
 /* Walks over all entries to count them. */

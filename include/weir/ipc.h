@@ -44,6 +44,7 @@ typedef struct weir_ipc_handle {
   unsigned char bytes[WEIR_IPC_HANDLE_MAX]; /* of weir_ipc_share, in the format of PyTorch's storages */
 } weir_ipc_handle;
 
+/* Sets `size` and makes the rest zero, for weir_ipc_send and weir_ipc_share. */
 void weir_ipc_handle_init(weir_ipc_handle *handle);
 
 /* ---- Counted ---- */
@@ -57,6 +58,7 @@ typedef struct weir_ipc_send_options {
   double timeout;
 } weir_ipc_send_options;
 
+/* Sets `size` and the defaults. */
 void weir_ipc_send_options_init(weir_ipc_send_options *options);
 
 /* Creates a handle that one process can receive, once. The receiver's stream waits for the work that `stream` has now.

@@ -67,6 +67,7 @@ typedef struct weir_compile_options {
   int no_cache; /* 1 neither reads nor writes the cache on disk */
 } weir_compile_options;
 
+/* Sets `size` and the defaults. */
 void weir_compile_options_init(weir_compile_options *options);
 
 /* Compiles CUDA C++: with NVRTC on a GPU, with the system's C++ compiler (WEIR_CXX, c++, g++ or clang++) on the
@@ -106,6 +107,7 @@ typedef struct weir_kernel_attributes {
   int param_count; /* -1 if neither the driver nor the compiler knows it */
 } weir_kernel_attributes;
 
+/* Sets `size` and makes the rest zero, for weir_kernel_get_attributes. */
 void weir_kernel_attributes_init(weir_kernel_attributes *attributes);
 
 /* The caller sets attributes->size. */
@@ -134,6 +136,7 @@ typedef struct weir_param {
   const void *value; /* read before the launch returns */
   size_t bytes;
 } weir_param;
+/* The weir_param of a variable, which is passed by value. */
 #define WEIR_PARAM(variable)                                                                                           \
   { &(variable), sizeof(variable) }
 

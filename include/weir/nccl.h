@@ -75,6 +75,7 @@ typedef struct weir_nccl_options {
   double timeout_s;
 } weir_nccl_options;
 
+/* Sets `size` and the defaults. */
 void weir_nccl_options_init(weir_nccl_options *options);
 
 /* A new id. On the software device the process must live until all ranks have been created. */
@@ -109,6 +110,7 @@ weir_status weir_nccl_async_error(weir_nccl_comm *comm);
  * time limit the communicator is aborted, with WEIR_ERROR_TIMEOUT. */
 weir_status weir_nccl_synchronize(weir_nccl_comm *comm, weir_stream stream);
 
+/* The number of ranks, the rank of this communicator, and its device. */
 weir_status weir_nccl_count(const weir_nccl_comm *comm, int *ranks);
 weir_status weir_nccl_rank(const weir_nccl_comm *comm, int *rank);
 weir_status weir_nccl_device(const weir_nccl_comm *comm, int *device);
@@ -175,7 +177,9 @@ typedef struct weir_nccl_memory {
   int is_exact;
 } weir_nccl_memory;
 
+/* Sets `size` and makes the rest zero, for weir_nccl_get_memory. */
 void weir_nccl_memory_init(weir_nccl_memory *memory);
+/* The memory of a communicator. */
 weir_status weir_nccl_get_memory(weir_nccl_comm *comm, weir_nccl_memory *memory);
 
 /* Frees memory of an idle communicator, which cannot be used until it is resumed. All ranks make the call.

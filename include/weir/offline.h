@@ -51,6 +51,7 @@ typedef struct weir_offline_load_options {
   const char *name; /* what errors call a recording in memory; NULL for "the recording" */
 } weir_offline_load_options;
 
+/* Sets `size` and the defaults. */
 void weir_offline_load_options_init(weir_offline_load_options *options);
 
 /* Reads a file, or the standard input if the path is "-". WEIR_ERROR_BAD_DATA if it is no recording: the error says
@@ -75,6 +76,7 @@ typedef struct weir_offline_info {
   uint64_t segments; /* in the list at the end of the recording */
 } weir_offline_info;
 
+/* Sets `size` and makes the rest zero, for weir_offline_recording_get_info. */
 void weir_offline_info_init(weir_offline_info *info);
 
 /* What a recording has of a device. Device -1, here and below, is the first on which memory ran out, or else the first
@@ -93,6 +95,7 @@ typedef struct weir_offline_replay_options {
   double fraction; /* the part of it that the program allowed itself; 0 for what the recorded settings say */
 } weir_offline_replay_options;
 
+/* Sets `size` and the defaults. */
 void weir_offline_replay_options_init(weir_offline_replay_options *options);
 
 /* Opens the history of a device for replay. Checked replays under the recorded settings infer what the recording does
@@ -124,6 +127,7 @@ typedef struct weir_offline_result {
   char first_difference[WEIR_OFFLINE_TEXT]; /* a sentence; "" if there is none */
 } weir_offline_result;
 
+/* Sets `size` and makes the rest zero, for a call that returns a result. */
 void weir_offline_result_init(weir_offline_result *result);
 
 /* The checked replay: every decision of the allocator compared with the recording. It was made when the replayer was
@@ -140,6 +144,7 @@ typedef struct weir_offline_predict_options {
   int streams_are_busy;
 } weir_offline_predict_options;
 
+/* Sets `size` and the defaults. */
 void weir_offline_predict_options_init(weir_offline_predict_options *options);
 
 /* What the job would have done under other settings, or with other memory. `options` may be NULL: the recorded
@@ -158,6 +163,7 @@ typedef struct weir_offline_explain_options {
   int no_remedies; /* 1 to try none, which is faster */
 } weir_offline_explain_options;
 
+/* Sets `size` and the defaults. */
 void weir_offline_explain_options_init(weir_offline_explain_options *options);
 
 /* The causes of a request that ran out of memory: name, text. */
@@ -202,6 +208,7 @@ typedef struct weir_offline_explanation {
   char conf[WEIR_OFFLINE_TEXT];  /* settings under which a replay serves it; "" if none were found */
 } weir_offline_explanation;
 
+/* Sets `size` and makes the rest zero, for weir_offline_recording_explain. */
 void weir_offline_explanation_init(weir_offline_explanation *explanation);
 
 /* Why the first request of a device that ran out of memory did so, and what would have helped.
@@ -271,6 +278,7 @@ typedef struct weir_offline_plot_options {
   const char *title; /* NULL for that of the kind */
 } weir_offline_plot_options;
 
+/* Sets `size` and the defaults. */
 void weir_offline_plot_options_init(weir_offline_plot_options *options);
 
 /* Draws a recording as an SVG document: UTF-8, `length` bytes and a NUL. weir_offline_text_free() it. `options` may be

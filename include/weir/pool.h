@@ -43,6 +43,7 @@ typedef struct weir_pool_options {
   int moving_pages;
 } weir_pool_options;
 
+/* Sets `size` and the defaults. */
 void weir_pool_options_init(weir_pool_options *options);
 
 /* Creates the pool, or adds one use to the existing pool of that id, which ignores the options. */

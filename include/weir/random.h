@@ -48,6 +48,7 @@ void weir_generator_destroy(weir_generator *generator);
  * random seed. */
 weir_status weir_generator_default(int device, weir_generator **generator);
 
+/* The device of the generator. */
 weir_status weir_generator_device(const weir_generator *generator, int *device);
 
 /* Sets the seed, and the offset to 0. During a capture of the current stream only the same seed is allowed, and the
@@ -84,6 +85,7 @@ weir_status weir_generator_set_geometry(weir_generator *generator, int multiproc
  * Seeding before the start of the runtime is deferred until then. Of several calls for the current device, and of
  * several for all devices, the last one counts. */
 
+/* Sets the seed of the current device, or of all devices. */
 weir_status weir_random_manual_seed(uint64_t seed);
 weir_status weir_random_manual_seed_all(uint64_t seed);
 
@@ -101,6 +103,7 @@ weir_status weir_random_seed_all(void);
  * Graphs that share a generator must not be replayed on several streams at once without synchronization. The memory is
  * freed with the last graph, so weir_shutdown needs the graphs to be destroyed first. */
 
+/* Registers a generator with a graph, before its capture. */
 weir_status weir_graph_register_generator(weir_graph *graph, weir_generator *generator);
 
 /* ---- For kernels of the program ---- */

@@ -13,11 +13,12 @@
 extern "C" {
 #endif
 
-#define WEIR_VERSION_MAJOR 0
-#define WEIR_VERSION_MINOR 1
+/* The version of these headers. */
+#define WEIR_VERSION_MAJOR 1
+#define WEIR_VERSION_MINOR 0
 #define WEIR_VERSION_PATCH 0
 
-/* The version of the running library, such as "0.1.0". */
+/* The version of the running library, such as "1.0.0". */
 const char *weir_version(void);
 
 /* Starts the runtime: opens the driver, counts the devices, runs the queued calls. Does nothing if it has started.

@@ -32,6 +32,7 @@ typedef struct weir_snapshot_options {
   weir_pool_id pool; /* segments of this private pool only; {0, 0}, the default, means all */
 } weir_snapshot_options;
 
+/* Sets `size` and the defaults. */
 void weir_snapshot_options_init(weir_snapshot_options *options);
 
 /* NULL options are the defaults. */
@@ -99,6 +100,7 @@ typedef struct weir_snapshot_event {
                                                           compile_context */
 } weir_snapshot_event;
 
+/* Sets `size` and makes the rest zero, for weir_snapshot_event_at. */
 void weir_snapshot_event_init(weir_snapshot_event *event);
 
 /* One entry of a device by index, the oldest first. */
@@ -113,7 +115,9 @@ typedef struct weir_snapshot_annotation {
   size_t pair_count;
 } weir_snapshot_annotation;
 
+/* Sets `size` and makes the rest zero, for weir_snapshot_annotation_at. */
 void weir_snapshot_annotation_init(weir_snapshot_annotation *annotation);
+/* The number of annotations, and one of them by index. */
 size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot);
 weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t index,
                                         weir_snapshot_annotation *annotation);

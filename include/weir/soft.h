@@ -30,6 +30,7 @@ typedef struct weir_soft_options {
 
 enum { WEIR_SOFT_MAX_DEVICES = 64 };
 
+/* Sets `size` and the defaults. */
 void weir_soft_options_init(weir_soft_options *options);
 
 /* Overrides options from WEIR_SOFT_CLOCK=threads|stepped, WEIR_SOFT_DEVICES, WEIR_SOFT_MEMORY (as "80GiB"),
@@ -104,7 +105,9 @@ typedef struct weir_soft_census {
   unsigned long unmaps_in_use;
 } weir_soft_census;
 
+/* Sets `size` and makes the rest zero, for weir_soft_take_census. */
 void weir_soft_census_init(weir_soft_census *census);
+/* Counts the live objects. */
 weir_status weir_soft_take_census(weir_driver *soft, weir_soft_census *census);
 
 #ifdef __cplusplus

@@ -35,6 +35,7 @@ weir_status weir_stream_create(int device, int priority, weir_stream *stream);
 /* *least is 0; *greatest, the most urgent priority, is negative or 0. */
 weir_status weir_stream_priority_range(int *least, int *greatest);
 
+/* The default stream of a device; -1 is the current one. */
 weir_status weir_stream_default(int device, weir_stream *stream);
 
 /* The weir_stream of a raw stream (a CUstream); makes no driver call once the runtime has started. NULL is the
@@ -50,6 +51,7 @@ weir_status weir_stream_priority(weir_stream stream, int *priority);
 weir_status weir_stream_pack(weir_stream stream, int64_t *id, int64_t *device, int64_t *device_type);
 weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, weir_stream *stream);
 
+/* Whether two values are the same stream, and a hash that is equal for equal streams. */
 int weir_stream_equal(weir_stream a, weir_stream b);
 uint64_t weir_stream_hash(weir_stream stream);
 

@@ -55,6 +55,7 @@ typedef struct weir_tunable_call {
   const void *arguments; /* handed to the implementation */
   weir_stream stream;
 } weir_tunable_call;
+/* Sets `size` and makes the rest zero. */
 void weir_tunable_call_init(weir_tunable_call *call);
 
 typedef struct weir_tunable_op weir_tunable_op;
@@ -78,9 +79,12 @@ weir_status weir_tunable_op_run(const weir_tunable_op *op, const weir_tunable_ca
 
 /* ---- Settings of the process, with PyTorch's defaults ---- */
 
-void weir_tunable_set_enabled(int on); /* off */
+/* Whether operations run their fastest implementation. Off. */
+void weir_tunable_set_enabled(int on);
 int weir_tunable_is_enabled(void);
-void weir_tunable_set_tuning(int on); /* on */
+
+/* Whether operations with unknown parameters are timed. On. */
+void weir_tunable_set_tuning(int on);
 int weir_tunable_is_tuning(void);
 
 /* Writes parameters that are not known, while tuning is off, to the file WEIR_TUNABLEOP_UNTUNED_FILENAME, or
@@ -124,6 +128,7 @@ typedef struct weir_tunable_result {
 /* All results of a device, in the order in which they were found. Free the list with weir_tunable_free. */
 weir_status weir_tunable_list_results(int device, weir_tunable_result **results, size_t *count);
 
+/* A name and a value that a file of results must match. */
 typedef struct weir_tunable_validator {
   const char *key, *value;
 } weir_tunable_validator;
@@ -135,6 +140,7 @@ weir_status weir_tunable_list_validators(int device, weir_tunable_validator **va
 /* Adds or replaces a validator of the program, for all devices; NULL removes it. */
 weir_status weir_tunable_set_validator(const char *key, const char *value);
 
+/* Frees a list of weir_tunable_list_results or weir_tunable_list_validators. NULL is allowed. */
 void weir_tunable_free(void *list);
 
 /* Forgets the results of a device, and whether its file was read. */

@@ -1,36 +1,14 @@
 #!/bin/sh
-# docs.sh SOURCE_DIR: the programs of the README and of docs/fragmentation.md are examples that the tests run, links
-# within the project are valid, and no page and no variable is missing.
+# docs.sh SOURCE_DIR: links within the project are valid, and no page and no variable is missing. extract.py checks the
+# code of the pages, and site.py the anchors.
 set -eu
 cd "$1"
 failed=0
 
-# Without the comment at the top of the file.
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-# shellcheck disable=SC2016 # no command is meant
-sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d' >"$work/readme.c"
-sed -n '/^#include/,$p' examples/first.c >"$work/first.c"
-diff "$work/readme.c" "$work/first.c" || {
-  echo "README.md and examples/first.c differ"
-  failed=1
-}
-
-# The program in docs/fragmentation.md is a part of an example.
-# shellcheck disable=SC2016 # no command is meant
-sed -n '/^```c$/,/^```$/p' docs/fragmentation.md | sed '/^```/d; /^$/d' >"$work/moving.c"
-[ -s "$work/moving.c" ] || {
-  echo "docs/fragmentation.md has no program any more"
-  failed=1
-}
-grep -vxFf examples/moving_pages.c "$work/moving.c" && {
-  echo "docs/fragmentation.md: examples/moving_pages.c does not have these lines"
-  failed=1
-}
-
 for page in *.md docs/*.md; do
   # shellcheck disable=SC2013 # a link has no spaces
-  for link in $(grep -o '](\([^)]*\))' "$page" | sed 's/^](//; s/)$//; s/#.*//'); do
+  for link in $(grep -oE '\]\([^)]*\)|(src|srcset|href)="[^"]*"' "$page" |
+    sed -E 's/^\]\(//; s/\)$//; s/^[a-z]+="//; s/"$//; s/#.*//'); do
     case $link in
       *://*) continue ;;
     esac
@@ -39,6 +17,23 @@ for page in *.md docs/*.md; do
       failed=1
     fi
   done
+done
+
+for picture in docs/pictures/*; do
+  name=$(basename "$picture")
+  if ! grep -q "pictures/$name" README.md docs/*.md; then
+    echo "$picture is on no page"
+    failed=1
+  fi
+  if [ $(($(wc -c <"$picture"))) -gt 300000 ]; then
+    echo "$picture has more than 300 KB"
+    failed=1
+  fi
+  name=${name%.*}
+  if ! grep -qE "$name|${name%%-*} ${name#*-}( |$)" scripts/make-pictures viewer/test/pictures.mjs; then
+    echo "$picture: scripts/make-pictures does not make it"
+    failed=1
+  fi
 done
 
 for page in docs/*.md; do
@@ -66,7 +61,7 @@ missing() {
 missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
   grep -vE '_ERROR_|"WEIR_VERSION"' | tr -d '"' | sort -u)
 readers=$(grep -rlE 'getenv\(|os\.environ' src cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
-  grep -vE '/tests/|/build.py$')
+  grep -vE '/tests/|/build.py$|^python/parts.py$')
 # shellcheck disable=SC2046,SC2086
 missing cli/environment.c $(grep -hoE 'getenv\("[A-Z_]+"|environ.*"[A-Z_]+"|"[A-Z]+(_[A-Z]+)+"' $readers |
   grep -oE '"[A-Z_]+"' | tr -d '"' | grep -vxE 'LAZY|CUDA_SUCCESS|CUBLAS_STATUS_[A-Z_]+|[A-Z]+_VERSION' | sort -u)

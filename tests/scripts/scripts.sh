@@ -27,7 +27,7 @@ lines() { [ "$(wc -l <"$work/$2")" -le "$1" ] || fail "more than $1 lines on $2"
 
 # A machine with only the basic commands, and a verbose apt-get.
 mkdir "$work/bin"
-for name in sh mktemp sleep cat rm date dirname setsid env; do
+for name in sh mktemp sleep cat rm sed date dirname setsid env; do
   found=$(command -v $name) && ln -s "$found" "$work/bin/$name"
 done
 printf '#!/bin/sh\necho 0\n' >"$work/bin/id"
@@ -53,6 +53,11 @@ expect 1 env -i PATH="$work/bin" REFUSED=cmake "$project/scripts/setup" build
 has err '^Setting up package 399$'
 has err '^E: Unable to locate package cmake$'
 has err '^These packages could not be installed: .*cmake'
+said='scripts/setup deb'
+expect 0 env -i PATH="$work/bin" REFUSED=esbuild "$project/scripts/setup" deb
+has out '^Installing .*dpkg-dev .*debhelper .*python3-dev .*esbuild .* [0-9]* s$'
+has err '^Continuing without optional packages: .*esbuild'
+hasnt err 'debhelper'
 printf '#!/bin/sh\necho 1000\n' >"$work/bin/id"
 said='scripts/setup, not as root'
 expect 1 env -i PATH="$work/bin" "$project/scripts/setup" build
