@@ -6,7 +6,7 @@ STAGES ?=
 FUZZ_SECONDS ?= 600
 GPU_BUILD ?=
 
-.PHONY: all run test test-all test-gpu fuzz bench install format lint clean help
+.PHONY: all run test test-all test-gpu fuzz bench docs install wheel deb format lint clean help
 
 all:
 	@scripts/setup build
@@ -43,8 +43,20 @@ bench: all
 	@scripts/setup bench
 	@cmake --build build --target bench
 
+docs: all
+	@scripts/setup docs
+	@scripts/docs
+
 install: all
 	@DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(PREFIX)'
+
+wheel:
+	@scripts/setup wheel
+	@scripts/wheel
+
+deb:
+	@scripts/setup deb
+	@scripts/build-deb
 
 format:
 	@scripts/setup lint
@@ -61,14 +73,17 @@ help:
 	@echo 'make           build the library, the program build/weir and the Python package build/python'
 	@echo 'make run       build, run `weir demo` (with ARGS="..." as arguments), explain a recorded failure,'
 	@echo '               and write a page that shows it (build/llama_oom.html)'
-	@echo 'make test      build and run all tests, about 10 minutes on two cores'
+	@echo 'make test      build and run all tests, about 8 minutes on two cores'
 	@echo '               (STAGES="debug asan tsan strict fuzz" selects stages)'
-	@echo 'make test-all  run the long forms of the tests, fuzz longer, test the page in Chromium, and test `make run`'
-	@echo '               and `make test` in a fresh Debian; about an hour'
+	@echo 'make test-all  run the long forms of the tests, fuzz longer, test the page in Chromium, build the'
+	@echo '               Debian packages, and test them, `make run` and `make test` in a fresh Debian; about an hour'
 	@echo 'make test-gpu  run the tests that need a GPU (GPU_BUILD=FOLDER uses test programs built on another machine)'
 	@echo 'make fuzz      run each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS) seconds'
 	@echo 'make bench     build and run the benchmarks'
+	@echo 'make docs      build the documentation as a site that needs no network, build/docs/index.html'
 	@echo 'make install   install to PREFIX=$(PREFIX), under DESTDIR if it is set'
+	@echo 'make wheel     build a wheel and a source archive of the Python package, with the program, in build/wheel'
+	@echo 'make deb       build the Debian packages, in build/deb'
 	@echo 'make format    format the code'
 	@echo 'make lint      check the code with clang-format, check-layers, shellcheck, clang-tidy, cppcheck and a build for'
 	@echo '               WebAssembly'

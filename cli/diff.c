@@ -131,6 +131,12 @@ static void print_text(const weir__diff *d) {
     printf("  within      no total grew by more than %g %%\n", d->fail_above);
 }
 
+static void print_json(const weir__diff *d) {
+  weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_cli_json_file());
+  weir__diff_write(&weir_cli_json_sink, NULL, d);
+  weir__sink_end(&weir_cli_json_sink, NULL);
+}
+
 /* ---- The command ---- */
 
 static int run(int count, char **files) {
@@ -161,12 +167,7 @@ static int run(int count, char **files) {
     weir_cli_fail("%s", weir_last_error());
   else {
     code = diff.has_failed ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
-    if (options.json) {
-      weir__sink_begin(&weir_cli_json_sink, &weir__json_format, stdout);
-      weir__diff_write(&weir_cli_json_sink, NULL, &diff);
-      weir__sink_end(&weir_cli_json_sink, NULL);
-    } else
-      print_text(&diff);
+    WEIR_CLI_PRINT_REPORT(options.json, print_json, print_text, &diff);
     if (!diff.side[0].is_known || !diff.side[1].is_known)
       code = options.fail_above >= 0
                  ? weir_cli_fail("--fail-above needs the state before the history in both recordings")
@@ -196,6 +197,7 @@ static const weir_cli_option option_table[] = {
     {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
      .help = "show up to N rows of each kind. Default: 10"},
     {"json", .target = &options.json, .help = "print JSON"},
+    WEIR_CLI_JSON_FD_OPTION,
     {0}};
 
 const weir_cli_command weir_cmd_diff = {

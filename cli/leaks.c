@@ -178,9 +178,9 @@ static int look_at(const char *file) {
     }
     has_any = true;
     is_found |= leaks.verdict == WEIR__LEAKS_FOUND;
-    if (options.json)
+    if (options.json || weir_cli_json_is_aside())
       weir__leaks_write(&weir_cli_json_sink, NULL, recording, file, &leaks);
-    else
+    if (!options.json)
       print_device(recording, &leaks);
     weir__leaks_clear(&leaks);
   }
@@ -193,7 +193,7 @@ static int look_at(const char *file) {
 }
 
 static int run(int count, char **files) {
-  if (options.json) {
+  if (options.json || weir_cli_json_is_aside()) {
     weir_cli_json_begin(0);
     WEIR_CLI_JSON(JSON_LIST("files"));
     for (int i = 0; i < count; i++)
@@ -201,10 +201,11 @@ static int run(int count, char **files) {
     WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("recordings"));
   }
   int code = weir_cli_for_each(count, files, look_at);
-  if (options.json) {
+  if (options.json || weir_cli_json_is_aside()) {
     WEIR_CLI_JSON(JSON_CLOSE);
     weir_cli_json_end();
-  } else if (count > 1 && files_read)
+  }
+  if (!options.json && count > 1 && files_read)
     printf("%zu of %zu recordings leak%s\n", files_with_leaks, files_read,
            files_with_leaks && files_with_leaks < files_read ? ": the others do the same work without" : "");
   return code;
@@ -220,6 +221,7 @@ static const weir_cli_option option_table[] = {
     {"list", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.list, .least = 1, .most = 100000,
      .help = "show up to N rows of each kind. Default: 10"},
     {"json", .target = &options.json, .help = "print JSON, one object for all files"},
+    WEIR_CLI_JSON_FD_OPTION,
     {0}};
 
 const weir_cli_command weir_cmd_leaks = {

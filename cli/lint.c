@@ -292,7 +292,7 @@ static int run(int count, char **arguments) {
     return weir_cli_fail("out of host memory");
   l->text = arguments[0];
   check(l);
-  (json ? print_json : print_text)(l);
+  WEIR_CLI_PRINT_REPORT(json, print_json, print_text, l);
   int code = WEIR_EXIT_OK;
   for (size_t i = 0; i < l->finding_count; i++)
     if (l->findings[i].severity != NOTE)
@@ -301,7 +301,8 @@ static int run(int count, char **arguments) {
   return code;
 }
 
-static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+static const weir_cli_option option_table[] = {
+    {"json", .target = &json, .help = "print JSON"}, WEIR_CLI_JSON_FD_OPTION, {0}};
 
 const weir_cli_command weir_cmd_lint = {
     .name = "lint",
@@ -311,6 +312,7 @@ const weir_cli_command weir_cmd_lint = {
         "that are not allowed, and combinations that hurt or have no effect; and show what each key does. "
         "'weir help settings' lists all keys.",
     .argument = "STRING",
+    .is_confined = true,
     .options = option_table,
     .exit = {"nothing is wrong with it", "a key or value is wrong, hurts or has no effect"},
     .run = run};

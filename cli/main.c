@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/outfile.h"
+#include "json.h"
 #include "weir/runtime.h"
 
 static bool version;
@@ -81,9 +82,11 @@ int main(int argc, char **argv) {
   int code = weir_cli_run(&weir_cmd, argc, argv);
   weir_cli_fold_end();
   /* Output that could not be written is a failure even if the command succeeded. */
-  if (fflush(stdout) != 0 || ferror(stdout)) {
+  FILE *json = weir_cli_json_file();
+  if (fflush(stdout) != 0 || ferror(stdout) || fflush(json) != 0 || ferror(json)) {
     if (code == WEIR_EXIT_OK) {
-      fprintf(stderr, "weir: cannot write the output: %s\n", strerror(errno));
+      int error = weir_cli_json_sink.error ? weir_cli_json_sink.error : errno;
+      fprintf(stderr, "weir: cannot write the output: %s\n", strerror(error));
       code = WEIR_EXIT_FAILED;
     }
   }

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "help.h"
+#include "sandbox.h"
 
 enum { MOST_OPTIONS = 32, FIRST_VALUE = 256 /* of getopt_long, above all letters */, NAMES_SIZE = 256 };
 
@@ -267,7 +268,12 @@ int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
     code = check_options(given);
   if (!code)
     code = check_arguments(argc - optind, argv + optind);
-  return code ? code : command->run(argc - optind, argv + optind);
+  if (code)
+    return code;
+  if (command->prepare)
+    command->prepare(argc - optind, argv + optind);
+  weir_cli_sandbox_command(command, argc - optind, argv + optind);
+  return command->run(argc - optind, argv + optind);
 }
 
 int weir_cli_for_each(int count, char **files, int (*run)(const char *file)) {

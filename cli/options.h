@@ -57,6 +57,13 @@ struct weir_cli_command {
   const weir_cli_command *const *topics;   /* commands of its own, ended by NULL; NULL if there are none */
   const char *exit[4];                     /* what each exit code means; 2 is always invalid usage */
   int (*run)(int count, char **arguments); /* without options; returns an exit code */
+
+  /* What a command that reads recordings may do besides reading its arguments, and reading or writing the files that
+   * its options name (sandbox.h). Options that name a file to read call their value FILE, IN or HTML. */
+  void (*prepare)(int count, char **arguments); /* called while nothing is restricted; may be NULL */
+  const bool *listens;                          /* it is a server if this is set; may be NULL */
+  bool writes_here;                             /* without an output, it writes a file in the current folder */
+  bool is_confined;                             /* it reads no recording, and is restricted as if it did */
 };
 
 /* The option of that index: its own, then shared ones, then --help. NULL after the last. */

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "cli.h"
+#include "json.h"
 #include "offline/predict_json.h"
 #include "progress.h"
 
@@ -26,6 +27,7 @@ const weir_cli_option weir_cli_prediction_table[] = {
     {"force", .target = &weir_cli_prediction.force,
      .help = "predict even if a replay under the recorded settings does not reproduce the file"},
     {"json", .target = &weir_cli_prediction.json, .help = "print JSON, one object for each file"},
+    WEIR_CLI_JSON_FD_OPTION,
     {0}};
 
 int weir_cli_prediction_begin(void) {

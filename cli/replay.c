@@ -106,7 +106,7 @@ static int check_file(const char *file) {
   if (code)
     return code;
   const weir__replay_report *report = weir__replayer_check(h.history);
-  (weir_cli_prediction.json ? print_json : print_text)(&h, report);
+  WEIR_CLI_PRINT_REPORT(weir_cli_prediction.json, print_json, print_text, &h, report);
   code = report->differences ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
   weir_cli_history_close(&h);
   return code;
@@ -133,7 +133,7 @@ static int run_file(const char *file) {
     code = weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
   } else {
     report.limit_is_inferred = !common->memory && capacity.limit != UINT64_MAX;
-    (common->json ? print_json : print_text)(&h, &report);
+    WEIR_CLI_PRINT_REPORT(common->json, print_json, print_text, &h, &report);
     code = report.failures && (options.conf || common->memory) ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
   }
   weir_cli_history_close(&h);

@@ -266,7 +266,7 @@ static int summarize_file(const char *file) {
   if (status || !devices || !more)
     weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
   else
-    (json ? print_json : print_text)(file, snapshot, devices, more);
+    WEIR_CLI_PRINT_REPORT(json, print_json, print_text, file, snapshot, devices, more);
   free(more);
   free(devices);
   weir__recording_free(snapshot);
@@ -281,6 +281,7 @@ static int run(int count, char **files) {
 
 static const weir_cli_option option_table[] = {
     {"json", .target = &json, .help = "print JSON, one object for each file"},
+    WEIR_CLI_JSON_FD_OPTION,
     {"graph", 'g', .target = &graph,
      .help = "draw memory over time, as wide as the terminal, in ASCII if the locale is not UTF-8"},
     {0}};

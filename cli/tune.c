@@ -290,13 +290,14 @@ static int load(int count, char **files) {
   int code = weir_cli_tuned_load(options.load, &what, &tuned);
   if (code)
     return code;
-  if (weir_cli_prediction.json) {
+  if (weir_cli_prediction.json || weir_cli_json_is_aside()) {
     weir_cli_json_begin(0);
     WEIR_CLI_JSON(JSON_TEXT("conf", tuned.conf), JSON_REAL("cost_ns", tuned.cost_ns, 0),
                   JSON_TEXT("conf_moving", tuned.has_moving ? tuned.moving : NULL));
     weir_cli_json_end();
-    return WEIR_EXIT_OK;
   }
+  if (weir_cli_prediction.json)
+    return WEIR_EXIT_OK;
   if (*tuned.conf)
     printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n", tuned.conf);
   else
@@ -351,7 +352,7 @@ static int tune_files(tuning *t, char **names, int count) {
     return WEIR_EXIT_FAILED;
   }
   if (!parallel->rank)
-    (weir_cli_prediction.json ? print_json : print_text)(t);
+    WEIR_CLI_PRINT_REPORT(weir_cli_prediction.json, print_json, print_text, t);
   bool serves = !t->result.candidates[t->result.best].score.failures ||
                 (t->result.moving && !t->result.candidates[t->result.moving].score.failures);
   code = serves ? WEIR_EXIT_OK : WEIR_EXIT_SHORT;
@@ -387,6 +388,11 @@ static int run(int count, char **files) {
   return code;
 }
 
+static void prepare(int count, char **files) {
+  if (options.save || options.load)
+    weir_cli_tuned_prepare(purpose(files, count).device);
+}
+
 static const weir_cli_option option_table[] = {
     {"fit", .target = &options.fit,
      .help = "also find the least memory in which the jobs still run, under the recorded and the best settings"},
@@ -411,6 +417,7 @@ const weir_cli_command weir_cmd_tune = {
         "replay under the recorded settings is compared with each file. Under mpirun, if the build has MPI, the "
         "processes share the work.",
     .argument = "[FILE...]",
+    .prepare = prepare,
     .options = option_table,
     .shared = weir_cli_prediction_table,
     .exit = {"done", "a file cannot be read, is not reproduced, or is stale", NULL,

@@ -68,19 +68,22 @@ static int hash_files(char **files, int count, char text[DIGEST_TEXT]) {
 }
 
 /* This machine, if it has a GPU, or if WEIR_DRIVER names the driver. */
-static void describe_machine(int device, weir__tuning_file *found) {
+static struct {
+  bool is_known;
+  char name[256], driver[64];
+} machine;
+
+void weir_cli_tuned_prepare(int device) {
   weir_driver *driver;
-  char name[256], text[64];
   const char *choice = getenv("WEIR_DRIVER");
   int version;
   if (weir_get_driver(&driver))
     return;
   bool counts = (driver->capabilities & WEIR_DRIVER_NVIDIA) || (choice && *choice && strcmp(choice, "auto") != 0);
-  if (counts && !weir_device_name(device < 0 ? 0 : device, name, sizeof name) &&
+  if (counts && !weir_device_name(device < 0 ? 0 : device, machine.name, sizeof machine.name) &&
       !driver->DriverGetVersion(driver, &version)) {
-    snprintf(text, sizeof text, "%s %d.%d", driver->name, version / 1000, version % 1000 / 10);
-    weir__tuning_file_set(found, "DEVICE", name);
-    weir__tuning_file_set(found, "DRIVER_VERSION", text);
+    snprintf(machine.driver, sizeof machine.driver, "%s %d.%d", driver->name, version / 1000, version % 1000 / 10);
+    machine.is_known = true;
   }
   weir_shutdown();
 }
@@ -90,7 +93,10 @@ static int find_validators(const weir_cli_tuned_for *purpose, weir__tuning_file 
   weir__tuning_file_set(found, "WEIR_VERSION", weir_version());
   if (purpose->pytorch)
     weir__tuning_file_set(found, "PT_VERSION", purpose->pytorch);
-  describe_machine(purpose->device, found);
+  if (machine.is_known) {
+    weir__tuning_file_set(found, "DEVICE", machine.name);
+    weir__tuning_file_set(found, "DRIVER_VERSION", machine.driver);
+  }
   int code = WEIR_EXIT_OK;
   if (purpose->file_count) {
     code = hash_files(purpose->files, purpose->file_count, digest);

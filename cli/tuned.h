@@ -25,6 +25,9 @@ typedef struct weir_cli_tuned {
   double moving_cost_ns;
 } weir_cli_tuned;
 
+/* Looks at this machine's GPU and driver, which the process cannot open once it has given up its rights (sandbox.h). */
+void weir_cli_tuned_prepare(int device);
+
 /* Both return an exit code, and report what is wrong. */
 int weir_cli_tuned_save(const char *path, const weir_cli_tuned_for *purpose, const weir_cli_tuned *tuned);
 

@@ -136,22 +136,73 @@ static bool is_replaceable(const char *name, const weir_cli_page *page) {
   return got == sizeof begin && page->size >= sizeof begin && memcmp(begin, page->text, sizeof begin) == 0;
 }
 
-/* Opens a browser where there is a desktop, in a process of its own. */
-static void open_browser(const char *path) {
-  if (options.no_open || options.data || !isatty(STDOUT_FILENO) || (!getenv("DISPLAY") && !getenv("WAYLAND_DISPLAY")))
-    return;
-  fflush(NULL);
-  if (fork() != 0)
-    return;
-  int null = open("/dev/null", O_RDWR);
-  if (null >= 0) {
-    dup2(null, STDIN_FILENO);
-    dup2(null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
-  }
-  setsid();
-  execlp("xdg-open", "xdg-open", path, (char *)NULL);
+/* ---- A browser ---- */
+
+static int browser = -1; /* a pipe to the process that opens it, or -1 */
+
+/* Whether an address is one of weir view --serve. What comes from a process that has read a file is not trusted. */
+static bool is_own_address(const char *address) {
+  static const char begin[] = "http://localhost:";
+  if (strncmp(address, begin, strlen(begin)) != 0)
+    return false;
+  address += strlen(begin);
+  size_t digits = strspn(address, "0123456789");
+  size_t word = strspn(address + digits + (address[digits] == '/'), "0123456789abcdef");
+  return digits && digits <= 5 && address[digits] == '/' && word && !strcmp(address + digits + 1 + word, "/");
+}
+
+/* Waits for a line: an address, or an empty one for the page at `path`. */
+static void wait_and_open(int from, const char *path) {
+  char line[128] = "";
+  size_t got = 0;
+  for (ssize_t n; got < sizeof line - 1 && (n = read(from, line + got, sizeof line - 1 - got)) > 0;)
+    got += (size_t)n;
+  line[got] = 0;
+  char *end = strchr(line, '\n'), full[PATH_MAX];
+  if (!end)
+    _exit(1); /* there is no page */
+  *end = 0;
+  if (options.serve ? !is_own_address(line) : !realpath(path, full))
+    _exit(1);
+  execlp("xdg-open", "xdg-open", options.serve ? line : full, (char *)NULL);
   _exit(1);
+}
+
+/* Starts the process that opens a browser, where there is a desktop: this one gives up the right to. */
+static void prepare(int count, char **files) {
+  int ends[2];
+  char name[256];
+  if (options.no_open || options.data || !isatty(STDOUT_FILENO) || (!getenv("DISPLAY") && !getenv("WAYLAND_DISPLAY")) ||
+      (options.to && strcmp(options.to, "-") == 0) || pipe2(ends, O_CLOEXEC) != 0)
+    return;
+  name_output(count, files, name, sizeof name);
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null >= 0) {
+      dup2(null, STDIN_FILENO);
+      dup2(null, STDOUT_FILENO);
+      dup2(null, STDERR_FILENO);
+    }
+    close(ends[1]);
+    setsid();
+    wait_and_open(ends[0], options.to ? options.to : name);
+  }
+  close(ends[0]);
+  if (child > 0)
+    browser = ends[1];
+  else
+    close(ends[1]);
+}
+
+/* `address` is "" for the page that was written. */
+static void open_browser(const char *address) {
+  if (browser < 0)
+    return;
+  dprintf(browser, "%s\n", address);
+  close(browser);
+  browser = -1;
 }
 
 static int write_page(const weir_cli_page *page, const weir__view_data *data, int count, char **files) {
@@ -170,7 +221,7 @@ static int write_page(const weir_cli_page *page, const weir__view_data *data, in
     return WEIR_EXIT_OK;
   char *full = realpath(to, NULL);
   puts(weir_cli_escaped(full ? full : to));
-  open_browser(full ? full : to);
+  open_browser("");
   free(full);
   return WEIR_EXIT_OK;
 }
@@ -269,6 +320,9 @@ const weir_cli_command weir_cmd_view = {
         "The page is one file that needs no network and no server. Its size depends on what a screen can show, not on "
         "the length of the history. Its path is printed.",
     .argument = "FILE [FILE]",
+    .prepare = prepare,
+    .listens = &options.serve,
+    .writes_here = true,
     .options = option_table,
     .exit = {"the page was written", "a file cannot be read, or the page cannot be written"},
     .run = run};

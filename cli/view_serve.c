@@ -206,6 +206,16 @@ static void accept_one(server *s) {
     close(fd);
 }
 
+/* Answers a request once it is complete, or is known to be bad. */
+static void consider(const server *s, connection *c) {
+  if (memchr(c->request, 0, c->got))
+    refuse(c, "400 Bad Request", "", "The request is not text.\n", false);
+  else if (strstr(c->request, "\r\n\r\n"))
+    answer(s, c);
+  else if (c->got == REQUEST_SIZE)
+    refuse(c, "431 Request Header Fields Too Large", "", "The request is too long.\n", false);
+}
+
 static void receive(const server *s, connection *c) {
   ssize_t got = recv(c->fd, c->request + c->got, REQUEST_SIZE - c->got, 0);
   if (got <= 0) {
@@ -215,12 +225,7 @@ static void receive(const server *s, connection *c) {
   }
   c->got += (size_t)got;
   c->request[c->got] = 0;
-  if (memchr(c->request, 0, c->got))
-    refuse(c, "400 Bad Request", "", "The request is not text.\n", false);
-  else if (strstr(c->request, "\r\n\r\n"))
-    answer(s, c);
-  else if (c->got == REQUEST_SIZE)
-    refuse(c, "431 Request Header Fields Too Large", "", "The request is too long.\n", false);
+  consider(s, c);
   set_deadline(c);
 }
 

@@ -240,7 +240,8 @@ static void print_rows(const weir_cli_history *h) {
   print_failures();
 }
 
-static void print_json(void) {
+static void print_json(const weir_cli_history *h) {
+  (void)h;
   weir_cli_json_begin(0);
   weir__whatif_write(&whatif.of, &weir_cli_json_sink);
   weir_cli_json_end();
@@ -300,10 +301,8 @@ static int predict_file(const char *file) {
     }
   if (!code && whatif.output && write_history(whatif.output))
     code = weir_cli_fail("%s", weir_last_error());
-  if (!code && weir_cli_prediction.json)
-    print_json();
-  else if (!code)
-    print_rows(&h);
+  if (!code)
+    WEIR_CLI_PRINT_REPORT(weir_cli_prediction.json, print_json, print_rows, &h);
   weir_cli_history_close(&h);
   return code;
 }

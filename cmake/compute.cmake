@@ -67,7 +67,7 @@ set_source_files_properties(${kernel_sources} PROPERTIES LANGUAGE CXX)
 set_target_properties(weir_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden CXX_STANDARD 17
                                               CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
 set(kernel_flags -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing -ffp-contract=off)
-target_compile_options(weir_kernels PRIVATE ${kernel_flags} -Wall -x c++ -include
+target_compile_options(weir_kernels PRIVATE ${kernel_flags} ${WEIR_PREFIX_MAP} -Wall -x c++ -include
                                             ${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda.h)
 foreach(source IN LISTS kernel_sources)
   get_filename_component(name ${source} NAME_WE)
@@ -87,7 +87,7 @@ endif()
 
 file(GLOB compute_sources CONFIGURE_DEPENDS src/compute/*.c)
 add_library(weir_compute_objects OBJECT ${compute_sources})
-target_link_libraries(weir_compute_objects PRIVATE weir_flags)
+target_link_libraries(weir_compute_objects PRIVATE weir_flags weir_hardened)
 target_include_directories(weir_compute_objects PRIVATE src ${compute_generated})
 target_compile_options(weir_compute_objects PRIVATE -include compute/exports.h)
 set_target_properties(weir_compute_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
@@ -105,8 +105,8 @@ set_target_properties(
              EXPORT_NAME compute
              C_VISIBILITY_PRESET hidden
              LINKER_LANGUAGE C
-             VERSION ${PROJECT_VERSION}
-             SOVERSION ${PROJECT_VERSION_MAJOR}
+             VERSION ${soversion}.${PROJECT_VERSION}
+             SOVERSION ${soversion}
              LINK_DEPENDS ${PROJECT_SOURCE_DIR}/src/compute/libweir_compute.map)
 target_link_options(weir_compute_shared PRIVATE
                     -Wl,--version-script=${PROJECT_SOURCE_DIR}/src/compute/libweir_compute.map -Wl,--as-needed

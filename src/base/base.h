@@ -23,13 +23,18 @@ weir_status weir__fail(weir_status status, const char *format, ...) WEIR_PRINTF(
 /* The same with the driver's result code. */
 weir_status weir__fail_result(weir_status status, int driver_result, const char *format, ...) WEIR_PRINTF(3, 4);
 
-#ifdef __clang_analyzer__ /* which does not see that the result is the first argument, and so not WEIR_OK */
-#define weir__fail(status, ...) (weir__fail(status, __VA_ARGS__), (status))
-#endif
-
 /* For a public call that consists of other public calls: replaces the name of the inner call in the thread's last error
  * by `who`, unless `status` is WEIR_OK. Returns `status`. */
 weir_status weir__fail_as(const char *who, weir_status status);
+
+#ifdef __clang_analyzer__ /* which does not see that the result is the argument, and so not WEIR_OK */
+static inline weir_status weir__fail_as_analyzed(const char *who, weir_status status) {
+  (void)weir__fail_as(who, status);
+  return status;
+}
+#define weir__fail(status, ...) (weir__fail(status, __VA_ARGS__), (status))
+#define weir__fail_as(who, status) weir__fail_as_analyzed(who, status)
+#endif
 
 /* First in a public call, for each pointer that must not be NULL: fails with "<call>: <argument> is NULL". */
 #define WEIR__CHECK_ARGUMENT(argument)                                                                                 \

@@ -10,6 +10,9 @@
 #include "base/thread.h"
 #include "weir/adapter.h"
 
+#undef weir__fail /* macros for the static analyzer */
+#undef weir__fail_as
+
 /* The buffer is allocated when a thread first fails, because a library that is loaded into a running program has little
  * thread-local memory. */
 static _Thread_local struct {

@@ -33,6 +33,7 @@ is_json
 hasnt out '"change": "\(grew\|shrank\|appeared\|disappeared\)"'
 
 # Jobs with another number of steps, and with a leak.
+export WEIR_RECORD_MB=8 # the whole file is read
 for job in '30 0' '60 0' '60 300000'; do
   name=$(echo "$job" | tr ' ' -)
   mkdir "$work/$name"

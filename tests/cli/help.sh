@@ -73,7 +73,7 @@ completes 'bench demo diff explain export help info leaks lint plot redact repla
 completes 'redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --
-completes '--check --conf --costs --device --force --fraction --help --json --memory' weir replay -
+completes '--check --conf --costs --device --force --fraction --help --json --json-fd --memory' weir replay -
 completes '--check' weir replay file --ch
 completes 'a file.pickle folder job.pickle' weir replay ''
 completes 'job.pickle' weir replay --check j

@@ -24,6 +24,7 @@ has out '^    leaks     not known: '
 # A ring file: the phases are the steps, and the limit is recorded.
 mkdir "$work/leak" "$work/clean"
 limit=100000000
+export WEIR_RECORD_MB=8 # the whole file is read
 WEIR_RECORD=$work/leak "$LEAKY_JOB" 60 300000 $limit >"$work/steps" || fail 'the job failed'
 WEIR_RECORD=$work/clean "$LEAKY_JOB" 60 0 $limit >"$work/steps" || fail 'the job failed'
 leak=$(echo "$work"/leak/*.ring) clean=$(echo "$work"/clean/*.ring)

@@ -596,19 +596,10 @@ static void test_failing_calls(void **test_state) {
   NEED_SOFT("calls of NVIDIA's driver are not made to fail");
   collect_messages();
   assert_ok(scenario());
-  unsigned long calls, faults = 1, before;
-  for (unsigned long n = 1; faults; n++) {
+  bool has_failed = true;
+  for (unsigned long n = 1; has_failed; n++) {
     assert_ok(weir_memory_empty_cache());
-    assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, &calls, &before));
-    assert_ok(weir_fault_nth_any(fault, n, WEIR_CU_OUT_OF_MEMORY));
-    weir_status status = scenario();
-    assert_ok(weir_fault_clear(fault));
-    assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, &calls, &faults));
-    faults -= before;
-    if (!faults)
-      assert_ok(status);
-    else if (status)
-      assert_int_equal(strncmp(weir_last_error(), "weir_", 5), 0);
+    has_failed = fails_at(n, scenario);
     assert_ok(scenario());
   }
 }

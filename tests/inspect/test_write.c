@@ -14,6 +14,7 @@
 #include "inspect/recorded.h"
 #include "offline/recording.h"
 #include "support/alloc.h"
+#include "support/length.h"
 #include "weir/snapshot.h"
 
 static char folder[] = "/tmp/weir-test-snapshot-XXXXXX";
@@ -401,21 +402,22 @@ static void reset_peak_memory(void) {
 
 static void test_a_million_events(void **state) {
   (void)state;
-  enum { EVENTS = 1000000, STACKS = 1000 };
+  enum { STACKS = 1000 };
+  const size_t events = (size_t)usual_or_long(250000, 1000000);
   alloc_open(NULL, 64 * MIB);
-  weir__entry *many = calloc(EVENTS, sizeof *many);
+  weir__entry *many = calloc(events, sizeof *many);
   recorded_stack *known = calloc(STACKS, sizeof *known);
   assert_non_null(many);
   assert_non_null(known);
   for (size_t i = 1; i < STACKS; i++)
     known[i] = stacks[1 + i % 2];
-  for (size_t i = 0; i < EVENTS; i++)
+  for (size_t i = 0; i < events; i++)
     many[i] = (weir__entry){.address = 0x7f0000000000 + (i % 4096) * 512,
                             .bytes = i % 1000000,
                             .time = 1700000000000000 + i,
                             .stack = (uint32_t)(i % STACKS),
                             .action = (uint8_t)(i % 3)};
-  recorded r = {.events = many, .event_count = EVENTS, .stacks = known, .pools = pools, .contexts = text_sets};
+  recorded r = {.events = many, .event_count = events, .stacks = known, .pools = pools, .contexts = text_sets};
   weir_snapshot *snapshot = take_from(&r);
   free(many);
   for (int format = 0; format < 2; format++) {
@@ -428,7 +430,7 @@ static void test_a_million_events(void **state) {
     double took = (soft_milliseconds() - start) / 1e3;
     long more = status_of("VmHWM:") - before;
     fclose(file);
-    printf("%d events as %s: %.0f ms, %ld KiB\n", EVENTS, format ? "JSON" : "a pickle", took * 1e3, more);
+    printf("%zu events as %s: %.0f ms, %ld KiB\n", events, format ? "JSON" : "a pickle", took * 1e3, more);
     assert_true(took < 20);
     if (before > 0)
       assert_true(more < 4096);

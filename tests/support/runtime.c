@@ -529,6 +529,20 @@ uint64_t cycles_of(double milliseconds) {
 
 /* ---- Failing driver calls ---- */
 
+bool fails_at(unsigned long n, weir_status (*scenario)(void)) {
+  unsigned long before, after;
+  assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, NULL, &before));
+  assert_ok(weir_fault_nth_any(fault, n, WEIR_CU_OUT_OF_MEMORY));
+  weir_status status = scenario();
+  assert_ok(weir_fault_counts(fault, WEIR_CALL_COUNT, NULL, &after));
+  assert_ok(weir_fault_clear(fault));
+  if (after == before)
+    assert_ok(status);
+  else if (status)
+    assert_memory_equal(weir_last_error(), "weir_", 5);
+  return after != before;
+}
+
 /* Calls whose failure the runtime tolerates: restoring the context or the capture mode of the thread, and querying an
  * address, which is then taken for a host address. */
 static bool can_do_without(int call) {
