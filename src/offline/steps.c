@@ -593,7 +593,7 @@ static bool find_low_water(finder *f, weir__steps *steps) {
   f->begin = NULL;
   f->begin_count = f->begin_room = 0;
   bool ok = true, is_found = false;
-  for (uint64_t height = (most - least) / 2; height > (most - least) / 100 && ok; height -= height / 3) {
+  for (uint64_t height = (most - least) / 2; height > (most - least) / 100 && ok; height -= (height + 2) / 3) {
     ok = find_valleys(f, height);
     join_short(f, f->begin, &f->begin_count);
     size_t n = f->begin_count;

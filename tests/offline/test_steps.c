@@ -152,8 +152,30 @@ static void test_none(void **state) {
   job_free(&j);
 }
 
+/* The search for low-water marks ends also if all levels lie within a few bytes. */
+static void test_tiny(void **state) {
+  (void)state;
+  static synthetic s;
+  for (uint64_t most = 1; most < 120; most++) {
+    job j = {.random = most};
+    held held[8] = {{0}};
+    synthetic_begin(&s, &j);
+    for (int i = 0; i < 200; i++) {
+      size_t k = job_below(&j, 8);
+      if (held[k].address)
+        give(&j, &held[k]);
+      else
+        held[k] = take(&s, &j, 1 + job_below(&j, most), 0);
+    }
+    weir__steps steps = find(job_recording(&j));
+    weir__steps_clear(&steps);
+    job_free(&j);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_real), cmocka_unit_test(test_phases),
-                                     cmocka_unit_test(test_synthetic), cmocka_unit_test(test_none)};
+                                     cmocka_unit_test(test_synthetic), cmocka_unit_test(test_none),
+                                     cmocka_unit_test(test_tiny)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
