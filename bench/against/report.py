@@ -103,7 +103,8 @@ def machine_lines(data):
     named = {"weir": "Weir", "torch": "PyTorch", "cuda": "CUDA", "cupy": "CuPy", "rmm": "RMM", "mimalloc": "mimalloc",
              "glibc": "glibc", "python": "Python"}
     present = ", ".join(f"{title} {versions[key]}" for key, title in named.items() if versions.get(key))
-    text = [f"{gpu}; {machine['cpu']}, {machine['cores']} cores; {machine['system']}; {present}."]
+    system = re.sub(r"^(\w+ \d+\.\d+).*", r"\1", machine["system"])  # the rest is about one machine
+    text = [f"{gpu}; {machine['cpu']}, {machine['cores']} cores; {system}; {present}."]
     if data["quick"]:
         text.append("Measured with `--quick`: these numbers are rough.")
     return text
@@ -114,7 +115,7 @@ def markdown(data, picture=None):
     lines = [*machine_lines(data), ""]
     if picture:
         lines += [f"![times of an allocation and its free, and the fragmentation of jobs]({picture})", ""]
-    lines += ["Each cell has the median of the rounds and, in parentheses, the range. The contestants take turns.", ""]
+    lines += ["Each cell has the median of the rounds and, in parentheses, the range. The allocators take turns.", ""]
     for group, rows in ordered(data):
         rows = [(key, row) for key, row in rows if has_numbers(row) or has_failures(row)]
         if rows:
@@ -266,10 +267,10 @@ def section(results):
 
 
 HEADLINES = (  # of the README: title, row, unit
-    ("an allocation and its free", "pairs.512B", "ns"),
-    ("the same with 1,000 live blocks", "live.1000_1MiB", "ns"),
-    ("the same in 16 threads", "threads.16", "ns"),
-    ("the same in pinned memory", "pinned.64KiB", "ns"),
+    ("an allocation and its free, 512 B", "pairs.512B", "ns"),
+    ("replacing one of 1,000 live blocks, up to 1 MiB", "live.1000_1MiB", "ns"),
+    ("a pair of 4 KiB in 16 threads, a stream each", "threads.16", "ns"),
+    ("a pair of 64 KiB in pinned memory", "pinned.64KiB", "ns"),
 )
 HEADLINE_COLUMNS = ("torch", "torch_expandable", "torch_async", "torch_weir", "torch_weir_moving")
 

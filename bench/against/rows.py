@@ -21,7 +21,7 @@ GROUPS = {
     "pairs": ("Allocation and free of one block, from C or C++", "ns",
               "One block is allocated and freed repeatedly."),
     "live": ("A working set, from C or C++", "ns",
-             "So many blocks of random sizes are live. One of them is freed and another one allocated."),
+             "The given number of blocks, of random sizes, is live. One of them is freed and another one allocated."),
     "threads": ("Threads, from C or C++", "ns",
                 "Pairs of 4 KiB in several threads: the wall time, divided by the number of pairs of all threads."),
     "history": ("While the history is recorded", "ns", "A pair while each allocation and free is recorded."),

@@ -248,6 +248,7 @@ def run(name, history, steps):
     if history != "none":
         torch.cuda.memory._record_memory_history("all", context=None if history == "plain" else "alloc",
                                                  stacks="all" if history == "all" else "python", max_entries=1_000_000)
+    torch.cuda.synchronize()
     times, last, begin = [], None, time.perf_counter()
     try:
         for loss in JOBS[name](steps) if steps else JOBS[name]():
