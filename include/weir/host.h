@@ -51,7 +51,7 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer);
 /* Says that a stream of a device uses the memory that contains the pointer. After the free, the memory is not reused
  * before that stream has done the work that it had when the memory was freed. Memory that a capture uses is used
  * again at every launch of the graph: it is reused when the graph and its executables have been destroyed and their
- * launches are done or, if the driver has no user objects, never. */
+ * launches are done or, if the driver has no user objects, never. The capture must not end during the call. */
 weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream);
 
 /* The same for a stream of the runtime. */

@@ -154,6 +154,9 @@ void weir__host_poll(weir_host_allocator *host, bool wait) {
   insert_deferred(host);
   for (int i = 0; i < host->device_count; i++)
     poll_device(host, i);
+  /* Blocks of graphs that have ended may wait for their streams now, and the thread may be asleep. */
+  if (atomic_load(&host->pending) && atomic_load(&host->has_thread))
+    weir__cond_signal(&host->thread_wakeup);
   weir__mutex_unlock(&host->events_lock);
 }
 

@@ -3,6 +3,7 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "support/alloc.h"
 #include "support/length.h"
@@ -268,6 +269,36 @@ static void test_polling_thread(void **state) {
   close_host();
 }
 
+/* A block of a graph that has ended may still wait for a stream. The thread, which is asleep by then, waits for it. */
+static void test_polling_thread_after_graph(void **state) {
+  (void)state;
+  open_host("pinned_use_background_threads:True");
+  void *first = take(100), *p = take(4096);
+  assert_ok(weir_host_record_stream(host, first, 0, stream));
+  give(first); /* starts the thread */
+  soft_step_all();
+  bool reused = false;
+  for (int i = 0; i < 1000 && !reused; i++) {
+    usleep(1000);
+    reused = is_reused(first, 100);
+  }
+  assert_true(reused);
+  usleep(5000); /* it has nothing to wait for, and falls asleep */
+  weir_cu_graph graph = capture_use(p);
+  use(p);
+  give(p);
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_false(is_reused(p, 4096)); /* this polls, and finds that the stream is busy */
+  soft_step_all();
+  reused = false;
+  for (int i = 0; i < 1000 && !reused; i++) {
+    usleep(1000);
+    reused = is_reused(p, 4096);
+  }
+  assert_true(reused);
+  close_host();
+}
+
 /* ---- Without user objects ---- */
 
 static void test_driver_without_objects(void **state) {
@@ -374,6 +405,7 @@ int main(void) {
       TEST(test_legacy_stream),
       TEST(test_large_memory_is_returned),
       TEST(test_polling_thread),
+      TEST(test_polling_thread_after_graph),
       TEST(test_driver_without_objects),
       TEST(test_failing_calls),
       TEST(test_graph_outlives_allocator),
