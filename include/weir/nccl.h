@@ -182,8 +182,8 @@ void weir_nccl_memory_init(weir_nccl_memory *memory);
 /* The memory of a communicator. */
 weir_status weir_nccl_get_memory(weir_nccl_comm *comm, weir_nccl_memory *memory);
 
-/* Frees memory of an idle communicator, which cannot be used until it is resumed. All ranks make the call.
- * WEIR_ERROR_NOT_SUPPORTED before NCCL 2.29.7; on the software device there is nothing to free. */
+/* Frees memory of an idle communicator; calls on it fail until it is resumed (WEIR_ERROR_BAD_STATE). All ranks make the
+ * call. WEIR_ERROR_NOT_SUPPORTED before NCCL 2.29.7; on the software device there is nothing to free. */
 weir_status weir_nccl_suspend(weir_nccl_comm *comm);
 weir_status weir_nccl_resume(weir_nccl_comm *comm);
 

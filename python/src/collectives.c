@@ -118,6 +118,14 @@ static PyObject *get_raw(PyObject *self, void *unused) {
   return comm ? PyLong_FromVoidPtr(weir_nccl_raw(comm)) : NULL;
 }
 
+static PyObject *communicator_repr(PyObject *self) {
+  weir_nccl_comm *comm = ((communicator *)self)->it;
+  int rank, ranks, device;
+  if (!comm || weir_nccl_rank(comm, &rank) || weir_nccl_count(comm, &ranks) || weir_nccl_device(comm, &device))
+    return PyUnicode_FromString("<weir.nccl.Communicator: destroyed>");
+  return PyUnicode_FromFormat("<weir.nccl.Communicator: rank %d of %d, cuda:%d>", rank, ranks, device);
+}
+
 static PyMethodDef communicator_methods[] = {
     {"destroy", destroy, METH_NOARGS, "Waits for the work of this rank, and ends it."},
     {"finalize", finalize, METH_NOARGS, "Waits for the work of this rank."},
@@ -142,6 +150,7 @@ static PyTypeObject communicator_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._Communicator",
     .tp_basicsize = sizeof(communicator),
     .tp_dealloc = communicator_dealloc,
+    .tp_repr = communicator_repr,
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "A rank of a communicator (weir.nccl).",
     .tp_methods = communicator_methods,

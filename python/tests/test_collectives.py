@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 
 import pytest
 
@@ -107,6 +108,64 @@ def test_checks():
     assert not nccl.is_available([inputs[0], inputs[0]])
 
 
+@needs_two
+def test_types_of_inputs():
+    inputs = arrays([[1, 2], [3, 4]])
+    with pytest.raises(TypeError, match=r"expected Tensor at 1 \(got Buffer\)"):
+        nccl.all_reduce([inputs[0], weir.empty(8)])
+    with pytest.raises(TypeError, match=r"expected Tensor \(got Buffer\)"):
+        nccl.reduce(inputs, weir.empty(8))
+    nccl.all_reduce(tuple(inputs))
+    assert lists(inputs) == [[4, 6]] * 2
+
+
+@needs_two
+def test_threads_without_communicators():
+    # The communicators that are made for lists of arrays are shared by all threads.
+    wrong = []
+
+    def work(thread):
+        for i in range(60):
+            inputs = [weir.full((100 + 37 * thread + i,), float(d + 1), device=d) for d in range(2)]
+            nccl.all_reduce(inputs)
+            for d in range(2):
+                weir.synchronize(d)
+            wrong.extend(value for array in inputs for value in array.tolist() if value != 3)
+
+    threads = [threading.Thread(target=work, args=[n]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@needs_two
+def test_failed_communicators_are_replaced():
+    inputs = arrays([[1, 2], [3, 4]])
+    nccl.all_reduce(inputs)
+    assert lists(inputs) == [[4, 6]] * 2  # an abort ends work that is under way
+    nccl._communicators[0, 1][0].abort()
+    with pytest.raises(RuntimeError, match="has aborted"):
+        nccl.all_reduce(inputs)
+    nccl.all_reduce(inputs)
+    assert lists(inputs) == [[8, 12]] * 2
+
+
+@needs_two
+def test_array_of_another_device():
+    one = nccl.init_rank(1, nccl.unique_id(), 0)
+    array = weir.ones(2, device="cuda:1")
+    for call in (
+        lambda: nccl.all_reduce([array], comms=[one]),
+        lambda: nccl.send(array, 0, one),
+        lambda: nccl.recv(array, 0, one),
+    ):
+        with pytest.raises(RuntimeError, match="the array is on cuda:1, and the communicator on cuda:0"):
+            call()
+    one.destroy()
+
+
 def rank_of(rank, uid, results):
     try:
         communicator = nccl.init_rank(2, uid, rank, timeout=20)
@@ -145,6 +204,8 @@ def test_missing_rank():
 
 def test_communicator():
     one = nccl.init_rank(1, nccl.unique_id(), 0)
+    assert isinstance(one, nccl.Communicator)
+    assert repr(one) == f"<weir.nccl.Communicator: rank 0 of 1, cuda:{weir.current_device()}>"
     assert (one.rank, one.ranks, one.device) == (0, 1, weir.current_device())
     assert one.memory()["is_exact"] in (True, False)
     one.check()
@@ -152,6 +213,7 @@ def test_communicator():
     with pytest.raises(RuntimeError, match="rank 0 has aborted"):
         one.check()
     one.destroy()
+    assert repr(one) == "<weir.nccl.Communicator: destroyed>"
     with pytest.raises(RuntimeError, match="has been destroyed"):
         one.check()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import threading
 import warnings
 
 import weir
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from weir._weir import _Communicator as Communicator
-
     Streams = Sequence[weir.Stream | None] | None
-    Comms = Sequence[Communicator] | None
+    Comms = Sequence[_weir._Communicator] | None
 
 __all__ = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"]
 
@@ -40,8 +39,12 @@ MAX = 2
 MIN = 3
 AVG = 4
 
-# Communicators of one process, by their devices: made when they are first needed, and kept.
+Communicator = _weir._Communicator
+
+# Communicators of one process, by their devices: made when they are first needed, and kept. The lock is held during
+# calls on them, too, since those of different threads must not mix.
 _communicators: dict[tuple[int, ...], list[Communicator]] = {}
+_communicators_lock = threading.Lock()
 
 
 def is_available(tensors: Sequence[Any]) -> bool:
@@ -94,9 +97,18 @@ def group() -> Iterator[None]:
     _weir._nccl_group_end()
 
 
-def _check_sequence_type(inputs: Any) -> None:
+def _list_of(inputs: Any) -> list[weir.Array]:
     if not isinstance(inputs, collections.abc.Container) or isinstance(inputs, weir.Array):
         raise TypeError("Inputs should be a collection of tensors")
+    tensors = list(inputs)  # type: ignore[call-overload]
+    for i, tensor in enumerate(tensors):
+        _check_type(tensor, f" at {i}")
+    return tensors
+
+
+def _check_type(tensor: Any, place: str = "") -> None:
+    if not isinstance(tensor, weir.Array):
+        raise TypeError(f"expected Tensor{place} (got {type(tensor).__name__})")
 
 
 def _check_one(tensor: Any, dtype: Any) -> None:
@@ -148,11 +160,47 @@ def _run(
         raise RuntimeError("number of streams is not equal to number of inputs")
     if comms is not None and len(comms) != len(inputs):
         raise RuntimeError("number of communicators is not equal to number of inputs")
-    if comms is None:
-        devices = tuple(tensor.get_device() for tensor in inputs)
+    if comms is not None:
+        for tensor, comm in zip(inputs, comms, strict=True):
+            _check_device(tensor, comm)
+        _enqueue(kind, inputs, outputs, count, op, root, streams, comms)
+        return
+    devices = tuple(tensor.get_device() for tensor in inputs)
+    with _communicators_lock:
         if devices not in _communicators:
             _communicators[devices] = _weir._nccl_init_all(list(devices), 0.0)
-        comms = _communicators[devices]
+        try:
+            _enqueue(kind, inputs, outputs, count, op, root, streams, _communicators[devices])
+        except BaseException:
+            # A communicator that has failed stays so; the next call makes new ones.
+            if any(_has_failed(comm) for comm in _communicators[devices]):
+                del _communicators[devices]
+            raise
+
+
+def _has_failed(comm: Communicator) -> bool:
+    try:
+        comm.check()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _check_device(tensor: Any, comm: Communicator) -> None:
+    if tensor.get_device() != comm.device:
+        raise RuntimeError(f"the array is on cuda:{tensor.get_device()}, and the communicator on cuda:{comm.device}")
+
+
+def _enqueue(
+    kind: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    count: int,
+    op: int,
+    root: int,
+    streams: Streams,
+    comms: Sequence[Communicator],
+) -> None:
     with group():
         for i, (tensor, output, comm) in enumerate(zip(inputs, outputs, comms, strict=True)):
             to = 0 if output is None else output.data_ptr()
@@ -176,9 +224,8 @@ def all_reduce(
         streams: a stream for each, or None for the current one.
         comms: communicators. Without them, the inputs are all ranks.
     """
-    _check_sequence_type(inputs)
-    outputs = inputs if outputs is None else outputs
-    _check_sequence_type(outputs)
+    inputs = _list_of(inputs)
+    outputs = inputs if outputs is None else _list_of(outputs)
     _check_inputs(inputs, outputs, 1, 1)
     _run("all_reduce", inputs, outputs, inputs[0].numel(), op, 0, streams, comms)
 
@@ -197,7 +244,7 @@ def reduce(
 
     A list of outputs, of which only that of the root is used, is deprecated, as in PyTorch.
     """
-    _check_sequence_type(inputs)
+    inputs = _list_of(inputs)
     if outputs is not None:
         if output is not None:
             raise ValueError(
@@ -215,6 +262,7 @@ def reduce(
         output = output[root]
     if output is None:
         output = inputs[root]
+    _check_type(output)
     ends = [output if i == root else None for i in range(len(inputs))]
     _check_inputs(inputs, ends, 1, 1)
     _run("reduce", inputs, ends, inputs[0].numel(), op, root, streams, comms)
@@ -222,7 +270,7 @@ def reduce(
 
 def broadcast(inputs: Sequence[Any], root: int = 0, streams: Streams = None, comms: Comms = None) -> None:
     """Copies the array of the root to all others, in place."""
-    _check_sequence_type(inputs)
+    inputs = _list_of(inputs)
     if comms is None and not 0 <= root < len(inputs):
         raise RuntimeError("invalid root")
     _check_inputs(inputs, inputs, 1, 1)
@@ -235,8 +283,7 @@ def _rank_count(inputs: Sequence[Any], comms: Comms) -> int:
 
 def all_gather(inputs: Sequence[Any], outputs: Sequence[Any], streams: Streams = None, comms: Comms = None) -> None:
     """Writes the inputs of all ranks, one after the other, to each output."""
-    _check_sequence_type(inputs)
-    _check_sequence_type(outputs)
+    inputs, outputs = _list_of(inputs), _list_of(outputs)
     _check_inputs(inputs, outputs, _rank_count(inputs, comms), 1)
     _run("all_gather", inputs, outputs, inputs[0].numel(), SUM, 0, streams, comms)
 
@@ -245,8 +292,7 @@ def reduce_scatter(
     inputs: Sequence[Any], outputs: Sequence[Any], op: int = SUM, streams: Streams = None, comms: Comms = None
 ) -> None:
     """Combines the inputs of all ranks, and writes each rank's part of the result to its output."""
-    _check_sequence_type(inputs)
-    _check_sequence_type(outputs)
+    inputs, outputs = _list_of(inputs), _list_of(outputs)
     ranks = _rank_count(inputs, comms)
     _check_inputs(inputs, outputs, 1, ranks)
     _run("reduce_scatter", inputs, outputs, inputs[0].numel() // ranks, op, 0, streams, comms)
@@ -254,11 +300,15 @@ def reduce_scatter(
 
 def send(tensor: Any, peer: int, comm: Communicator, stream: Any = None) -> None:
     """Sends an array to another rank, which receives it by `recv`. Several messages at once need a `group`."""
+    _check_type(tensor)
     _check_one(tensor, tensor.dtype)
+    _check_device(tensor, comm)
     _weir._nccl_call("send", tensor.data_ptr(), 0, tensor.numel(), tensor.dtype, SUM, peer, comm, stream)
 
 
 def recv(tensor: Any, peer: int, comm: Communicator, stream: Any = None) -> None:
     """Receives an array of the same size and type from another rank."""
+    _check_type(tensor)
     _check_one(tensor, tensor.dtype)
+    _check_device(tensor, comm)
     _weir._nccl_call("recv", 0, tensor.data_ptr(), tensor.numel(), tensor.dtype, SUM, peer, comm, stream)

@@ -364,6 +364,12 @@ static weir_status check_usable(const char *caller, weir_nccl_comm *comm) {
   return status;
 }
 
+static weir_status check_not_suspended(const char *caller, const weir_nccl_comm *comm) {
+  return comm->is_suspended
+             ? weir__fail(WEIR_ERROR_BAD_STATE, "%s: the communicator is suspended; resume it first", caller)
+             : WEIR_OK;
+}
+
 static weir_status check_no_group(const char *caller) {
   return current ? weir__fail(WEIR_ERROR_BAD_STATE, "%s: not allowed in a group", caller) : WEIR_OK;
 }
@@ -458,6 +464,8 @@ void *weir_nccl_raw(const weir_nccl_comm *comm) { return comm ? comm->raw : NULL
 static weir_status check_call(const weir__nccl_call *call) {
   const char *caller = call->caller;
   weir_status status = check_usable(caller, call->comm);
+  if (!status)
+    status = check_not_suspended(caller, call->comm);
   if (status)
     return status;
   if (!weir_dtype_size(call->dtype))
@@ -561,15 +569,17 @@ weir_status weir_nccl_get_memory(weir_nccl_comm *comm, weir_nccl_memory *memory)
   return WEIR_OK;
 }
 
-weir_status weir_nccl_suspend(weir_nccl_comm *comm) {
-  weir_status status = check_usable(__func__, comm);
-  return status ? status : comm->backend->suspend(__func__, comm, false);
+static weir_status set_suspended(const char *caller, weir_nccl_comm *comm, bool is_suspended) {
+  weir_status status = check_usable(caller, comm);
+  if (!status)
+    status = comm->backend->suspend(caller, comm, !is_suspended);
+  if (!status)
+    comm->is_suspended = is_suspended;
+  return status;
 }
 
-weir_status weir_nccl_resume(weir_nccl_comm *comm) {
-  weir_status status = check_usable(__func__, comm);
-  return status ? status : comm->backend->suspend(__func__, comm, true);
-}
+weir_status weir_nccl_suspend(weir_nccl_comm *comm) { return set_suspended(__func__, comm, true); }
+weir_status weir_nccl_resume(weir_nccl_comm *comm) { return set_suspended(__func__, comm, false); }
 
 /* ---- The end of the runtime ---- */
 

@@ -78,7 +78,7 @@ struct weir_nccl_comm {
   uint64_t timeout_ns;
   unsigned long epoch; /* of the runtime that it belongs to */
   int process;
-  bool is_joined, is_finalized, has_ended;
+  bool is_joined, is_suspended, is_finalized, has_ended;
   weir__mutex lock; /* guards the error */
   _Atomic weir_status error;
   char error_text[WEIR__NCCL_ERROR_SIZE]; /* written once, before `error` */

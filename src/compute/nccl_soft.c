@@ -257,6 +257,17 @@ static weir_status check_memory(const weir__nccl_call *call, const char *name, c
   if (r == WEIR_CU_INVALID_VALUE)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is %p, which is not memory of a device", call->caller, name,
                       pointer);
+  /* Memory of another device would not be ordered with the work of the stream. */
+  int device = call->comm->device;
+  unsigned type = 0;
+  if (!r)
+    r = driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, at);
+  if (!r && type == WEIR_CU_MEMORY_TYPE_DEVICE)
+    r = driver->PointerGetAttribute(driver, &device, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, at);
+  if (!r && device != call->comm->device)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: %s is memory of device %d, and the communicator is on device %d", call->caller, name, device,
+                      call->comm->device);
   /* Memory that consists of several mappings, as in an expandable segment, is checked at both ends. */
   if (!r && at + bytes > start + length) {
     r = driver->PointerGetAttribute(driver, &start, WEIR_CU_POINTER_ATTR_RANGE_START, at + bytes - 1);
@@ -487,6 +498,7 @@ static weir_status async_error(const char *caller, weir_nccl_comm *comm) {
 static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_nccl_memory *memory) {
   (void)caller;
   memory->host_bytes = weir__nccl_ranks_bytes(comm->shared);
+  memory->is_suspended = comm->is_suspended;
   memory->is_exact = 1;
   return WEIR_OK;
 }

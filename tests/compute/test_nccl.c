@@ -329,6 +329,8 @@ static void test_bad_arguments(void **state) {
                       weir_nccl_all_reduce(p, p, 1, WEIR_INT8, WEIR_NCCL_SUM, comm, streams[1]));
     assert_error_says(INVALID_ARGUMENT, "not memory of a device",
                       weir_nccl_all_reduce(&ordinary, p, 1, WEIR_INT8, WEIR_NCCL_SUM, comm, s));
+    assert_error_says(INVALID_ARGUMENT, "recv is memory of device 1",
+                      weir_nccl_all_reduce(p, recvs[1], 1, WEIR_INT8, WEIR_NCCL_SUM, comm, s));
     assert_error_says(INVALID_ARGUMENT, "less than",
                       weir_nccl_all_reduce(p, p, ROOM * 100, WEIR_INT8, WEIR_NCCL_SUM, comm, s));
   }
@@ -540,7 +542,13 @@ static void test_memory(void **state) {
     assert_int_equal(memory.device_bytes, 0);
     assert_true(memory.host_bytes >= 4 * 512 << 10);
     assert_ok(weir_nccl_suspend(comms[0]));
+    assert_ok(weir_nccl_get_memory(comms[0], &memory));
+    assert_int_equal(memory.is_suspended, 1);
+    assert_error_says(BAD_STATE, "resume it first",
+                      weir_nccl_all_reduce(sends[0], recvs[0], 1, WEIR_INT32, WEIR_NCCL_SUM, comms[0], streams[0]));
     assert_ok(weir_nccl_resume(comms[0]));
+    assert_ok(weir_nccl_get_memory(comms[0], &memory));
+    assert_int_equal(memory.is_suspended, 0);
   } else {
     print_message("NCCL's communicator of one rank: %llu bytes on the device, %s\n",
                   (unsigned long long)memory.device_bytes, memory.is_exact ? "exact" : "by difference");
