@@ -119,21 +119,22 @@ def test_an_extension_that_cannot_be_loaded(tmp_path):
 
 @pytest.mark.skipif(is_sanitized, reason="measures time")
 def test_import_takes_at_most_30_ms(tmp_path):
-    # The first run compiles the files.
+    # CPU time, since other programs may delay this one. The first run compiles the files.
+    program = "import time; t = time.process_time_ns(); import weir; print(time.process_time_ns() - t)"
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     times = []
     for _ in range(12):
         text = subprocess.run(
-            [sys.executable, "-X", "importtime", "-c", "import weir"],
+            [sys.executable, "-c", program],
             env=environment,
             capture_output=True,
             text=True,
             check=True,
-        ).stderr
-        times.append(int(re.search(r"\|\s+(\d+) \| weir$", text, re.MULTILINE)[1]))
+        ).stdout
+        times.append(int(text) / 1e6)
     # The best of several runs, since a busy machine takes longer.
-    assert min(times[1:]) <= 30_000, times
+    assert min(times[1:]) <= 30, times
 
 
 def test_all_names_are_there():
