@@ -115,7 +115,12 @@ public:
   }
 
   bool has_value() const noexcept { return has_value_; }
-  explicit operator bool() const noexcept { return has_value_; }
+  // has_value(). A result<bool> does not have it, so that it cannot be mistaken for the value:
+  // std::expected<bool, weir::error>(result) would take it for that.
+  template <class U = T, class = std::enable_if_t<!std::is_same_v<std::remove_cv_t<U>, bool>>>
+  explicit operator bool() const noexcept {
+    return has_value_;
+  }
 
   // Undefined behaviour without a value.
   T &operator*() &noexcept { return value_; }
