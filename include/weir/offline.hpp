@@ -151,6 +151,12 @@ public:
       return detail::failure(status);
     return replayer(recording, made);
   }
+  replayer(replayer &&) noexcept = default;
+  replayer &operator=(replayer &&other) noexcept {
+    replayer_ = std::move(other.replayer_); // before the recording, which the old one refers to
+    recording_ = std::move(other.recording_);
+    return *this;
+  }
   const weir_offline_replayer *get() const noexcept { return replayer_.get(); }
 
   // The replay under the recorded settings, compared with the recording.

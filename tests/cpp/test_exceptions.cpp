@@ -13,8 +13,30 @@
 
 #include "check.hpp"
 #include "weir/kernel.hpp"
-#include "weir/offline.hpp"
+#include "weir/offline.h"
 #include "weir/weir.hpp"
+
+// offline.hpp with functions that note in which order recordings (c) and replayers (r) are destroyed.
+namespace test {
+
+inline std::string destroyed;
+
+inline void destroy_recording(weir_offline_recording *recording) {
+  destroyed += "c";
+  weir_offline_recording_destroy(recording);
+}
+inline void destroy_replayer(weir_offline_replayer *replayer) {
+  destroyed += "r";
+  weir_offline_replayer_destroy(replayer);
+}
+
+} // namespace test
+
+#define weir_offline_recording_destroy test::destroy_recording
+#define weir_offline_replayer_destroy test::destroy_replayer
+#include "weir/offline.hpp"
+#undef weir_offline_recording_destroy
+#undef weir_offline_replayer_destroy
 
 namespace {
 
@@ -31,7 +53,8 @@ static_assert(is_owner<weir::allocator> && std::is_nothrow_move_assignable_v<wei
 static_assert(is_owner<weir::pinned_allocator> && is_owner<weir::pool> && is_owner<weir::kernel_module>);
 static_assert(is_owner<weir::pinned_buffer<int>> && is_owner<weir::allocator_buffer<int>>);
 static_assert(is_owner<weir::device_scope> && is_owner<weir::stream_scope> && is_owner<weir::capture>);
-static_assert(is_owner<weir::offline::replayer> && std::is_copy_constructible_v<weir::offline::recording>);
+static_assert(is_owner<weir::offline::replayer> && std::is_nothrow_move_assignable_v<weir::offline::replayer>);
+static_assert(std::is_copy_constructible_v<weir::offline::recording>);
 static_assert(std::is_trivially_copyable_v<stream> && std::is_trivially_copyable_v<weir::allocator_ref>);
 static_assert(sizeof(stream) == sizeof(weir_stream) && sizeof(weir::event) == sizeof(void *));
 static_assert(sizeof(buffer<float>) == sizeof(void *) + sizeof(std::size_t));
@@ -356,6 +379,19 @@ void test_offline() {
   CHECK(replayer.check().is_exact && replayer.check().ooms > 0);
   CHECK(replayer.predict("expandable_segments:True").events == replayer.check().events);
   CHECK(thrown([&] { (void)replayer.predict("nonsense"); }).status() == WEIR_ERROR_INVALID_ARGUMENT);
+
+  // A replayer that is assigned goes before its recording, as one at the end of its scope does.
+  test::destroyed.clear();
+  {
+    weir::offline::replayer other{weir::offline::recording(path)};
+    const weir_offline_replayer *const kept = replayer.get();
+    other = std::move(replayer);
+    CHECK(test::destroyed == "rc" && other.get() == kept && other.check().is_exact);
+    replayer = std::move(other); // NOLINT(bugprone-use-after-move): assigned again
+    CHECK(test::destroyed == "rc");
+    const weir::offline::replayer end{weir::offline::recording(path)};
+  }
+  CHECK(test::destroyed == "rcrc" && replayer.check().is_exact);
 #endif
 }
 
