@@ -656,13 +656,13 @@ public:
   operator device_span<T>() noexcept { return span(); }
   operator device_span<const T>() const noexcept { return span(); }
 
-  // Says that another stream uses the memory too.
-  void record_stream(stream stream) { detail::check(this->record(data_, stream)); }
-  result<void> try_record_stream(stream stream) noexcept { return detail::attempt(this->record(data_, stream)); }
+  // Says that another stream uses the memory too. Does nothing without memory.
+  void record_stream(stream stream) { detail::check(record_if_any(stream)); }
+  result<void> try_record_stream(stream stream) noexcept { return detail::attempt(record_if_any(stream)); }
 
   // Frees the memory now, and reports a failure. The buffer is empty in any case.
-  void free() { detail::check(Source::free(release())); }
-  result<void> try_free() noexcept { return detail::attempt(Source::free(release())); }
+  void free() { detail::check(free_if_any()); }
+  result<void> try_free() noexcept { return detail::attempt(free_if_any()); }
   void reset() noexcept {
     if (T *old = release())
       (void)Source::free(old);
@@ -676,6 +676,13 @@ protected:
   basic_buffer(T *data, std::size_t count, Source source) noexcept : Source(source), data_(data), size_(count) {}
 
 private:
+  // A buffer that never had memory may have no allocator to call.
+  weir_status record_if_any(stream stream) const noexcept { return data_ ? this->record(data_, stream) : WEIR_OK; }
+  weir_status free_if_any() noexcept {
+    T *old = release();
+    return old ? Source::free(old) : WEIR_OK;
+  }
+
   T *data_ = nullptr;
   std::size_t size_ = 0;
 };

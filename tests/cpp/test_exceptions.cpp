@@ -112,6 +112,29 @@ void test_buffers() {
   CHECK(weir::default_allocator().stats().allocation[WEIR_STAT_ALL].current == 1); // numbers
 }
 
+// A buffer without memory is freed and recorded without an error, whether it has an allocator or not.
+template <class Buffer> void check_empty(Buffer buffer, stream stream) {
+  CHECK(buffer.data() == nullptr && buffer.empty());
+  CHECK(thrown([&] { buffer.record_stream(stream); }).status() == WEIR_OK && buffer.try_record_stream(stream));
+  CHECK(thrown([&] { buffer.free(); }).status() == WEIR_OK && buffer.try_free());
+  buffer.reset();
+}
+
+void test_empty_buffers() {
+  const stream first = stream::create(0);
+  weir::allocator own;
+  weir::pinned_allocator pinned;
+  check_empty(buffer<int>(), first);
+  check_empty(buffer<int>(0, first), first);
+  check_empty(weir::allocator_buffer<int>(), first);
+  check_empty(own.allocate<int>(0, first), first);
+  check_empty(weir::pinned_buffer<int>(), first);
+  check_empty(pinned.allocate<int>(0), first);
+  auto freed = pinned.allocate<int>(10);
+  freed.free();
+  check_empty(std::move(freed), first);
+}
+
 void test_record_stream() {
   const stream first = stream::create(0), second = stream::create(0);
   CHECK(first != second && first == stream(first));
@@ -399,6 +422,7 @@ void test_offline() {
 
 int main() {
   test::run("buffers", test_buffers);
+  test::run("empty buffers", test_empty_buffers);
   test::run("record_stream", test_record_stream);
   test::run("errors", test_errors);
   test::run("streams and events", test_streams_and_events);
