@@ -349,6 +349,7 @@ inline result<void> stream::try_wait(const event &event) const noexcept {
 // ---- Allocators ----
 
 template <class T, class Source> class basic_buffer;
+class allocator_ref;
 
 namespace detail {
 
@@ -363,6 +364,8 @@ struct default_source {
 
 struct allocator_source {
   weir_allocator *allocator_ = nullptr;
+  constexpr allocator_source() noexcept = default;
+  constexpr allocator_source(allocator_ref allocator) noexcept;
   weir_status alloc(std::uint64_t bytes, stream stream, void **pointer) const noexcept {
     return weir_allocator_alloc_on(allocator_, bytes, stream, pointer);
   }
@@ -399,13 +402,13 @@ template <class T> class pinned_buffer;
 class allocator_ref {
 public:
   constexpr allocator_ref(weir_allocator *allocator) noexcept : allocator_(allocator) {}
-  weir_allocator *get() const noexcept { return allocator_; }
+  constexpr weir_allocator *get() const noexcept { return allocator_; }
 
   template <class T> allocator_buffer<T> allocate(std::size_t count, stream stream) const {
-    return allocator_buffer<T>(count, stream, detail::allocator_source{allocator_});
+    return allocator_buffer<T>(count, stream, *this);
   }
   template <class T> result<allocator_buffer<T>> try_allocate(std::size_t count, stream stream) const noexcept {
-    return allocator_buffer<T>::try_allocate(count, stream, detail::allocator_source{allocator_});
+    return allocator_buffer<T>::try_allocate(count, stream, *this);
   }
 
   void empty_cache() const { detail::check(weir_allocator_empty_cache(allocator_)); }
@@ -445,6 +448,10 @@ public:
 protected:
   weir_allocator *allocator_;
 };
+
+namespace detail {
+constexpr allocator_source::allocator_source(allocator_ref allocator) noexcept : allocator_(allocator.get()) {}
+} // namespace detail
 
 inline allocator_ref default_allocator() {
   weir_allocator *found = nullptr;
@@ -624,8 +631,13 @@ public:
       return detail::failure(status);
     return basic_buffer(static_cast<T *>(pointer), count, source);
   }
-  // Takes over memory of the source.
-  static basic_buffer adopt(T *data, std::size_t count, Source source = {}) noexcept {
+  // Takes over memory of the source: adopt(data, count) for a buffer, adopt(data, count, allocator) for an
+  // allocator_buffer.
+  static basic_buffer adopt(T *data, std::size_t count) noexcept {
+    static_assert(std::is_empty_v<Source>, "the third argument is the allocator of the memory");
+    return basic_buffer(data, count, {});
+  }
+  static basic_buffer adopt(T *data, std::size_t count, Source source) noexcept {
     return basic_buffer(data, count, source);
   }
 
@@ -761,6 +773,10 @@ public:
     if (weir_status status = weir_host_alloc(host.get(), detail::bytes_of<T>(count), &pointer))
       return detail::failure(status);
     return pinned_buffer(static_cast<T *>(pointer), count, host);
+  }
+  // Takes over memory of the allocator.
+  static pinned_buffer adopt(T *data, std::size_t count, pinned_allocator_ref host) noexcept {
+    return pinned_buffer(data, count, host);
   }
 
   T &operator[](std::size_t index) noexcept { return this->data()[index]; }

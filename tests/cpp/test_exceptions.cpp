@@ -135,6 +135,31 @@ void test_empty_buffers() {
   check_empty(std::move(freed), first);
 }
 
+void test_adopt() {
+  const stream first = stream::create(0);
+  weir::allocator own;
+  weir::pinned_allocator pinned;
+
+  auto released = own.allocate<int>(10, first);
+  int *data = released.release();
+  weir::allocator_buffer<int> memory = weir::allocator_buffer<int>::adopt(data, 10, own);
+  CHECK(memory.data() == data && memory.size() == 10);
+  memory.free();
+  data = own.allocate<int>(10, first).release();
+  memory = weir::allocator_buffer<int>::adopt(data, 10, {own.get()});
+  memory.free();
+  CHECK(own.stats().allocation[WEIR_STAT_ALL].current == 0);
+
+  auto staged = pinned.allocate<int>(10);
+  staged[9] = 5;
+  data = staged.release();
+  weir::pinned_buffer<int> adopted = weir::pinned_buffer<int>::adopt(data, 10, pinned);
+  CHECK(adopted.data() == data && adopted.size() == 10 && adopted[9] == 5);
+  adopted.free();
+  pinned.empty_cache();
+  CHECK(pinned.stats().allocated_bytes.current == 0);
+}
+
 void test_record_stream() {
   const stream first = stream::create(0), second = stream::create(0);
   CHECK(first != second && first == stream(first));
@@ -423,6 +448,7 @@ void test_offline() {
 int main() {
   test::run("buffers", test_buffers);
   test::run("empty buffers", test_empty_buffers);
+  test::run("adopt", test_adopt);
   test::run("record_stream", test_record_stream);
   test::run("errors", test_errors);
   test::run("streams and events", test_streams_and_events);
