@@ -36,7 +36,9 @@ namespace weir {
 namespace detail {
 
 // The failure of the last C call of this thread.
-[[gnu::cold, gnu::noinline]] inline error failure(weir_status status) { return error(status, weir_last_error()); }
+[[gnu::cold, gnu::noinline]] inline error failure(weir_status status) noexcept {
+  return error(status, weir_last_error());
+}
 
 inline void check(weir_status status) {
   if (__builtin_expect(status != WEIR_OK, 0))

@@ -2,7 +2,10 @@
  * weir.hpp, kernel.hpp and offline.hpp with exceptions, on the software device.
  */
 #include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <memory_resource>
+#include <new>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -15,6 +18,21 @@
 #include "weir/kernel.hpp"
 #include "weir/offline.h"
 #include "weir/weir.hpp"
+
+// The C++ library has no memory after this number of allocations. Not inlined, because GCC warns about a mismatch when it
+// inlines one of a pair.
+namespace test {
+inline std::size_t allocations_left = SIZE_MAX;
+}
+[[gnu::noinline]] void *operator new(std::size_t size) {
+  void *pointer = test::allocations_left ? std::malloc(size ? size : 1) : nullptr;
+  if (!pointer)
+    throw std::bad_alloc();
+  test::allocations_left--;
+  return pointer;
+}
+[[gnu::noinline]] void operator delete(void *pointer) noexcept { std::free(pointer); }
+[[gnu::noinline]] void operator delete(void *pointer, std::size_t) noexcept { std::free(pointer); }
 
 // offline.hpp with functions that note in which order recordings (c) and replayers (r) are destroyed.
 namespace test {
@@ -222,6 +240,51 @@ void test_errors() {
   const weir::error kept = thrown([] { weir::device(7).make_current(); });
   const std::string text = kept.what();
   CHECK(thrown([] { weir::device(8).make_current(); }).what() != text && kept.what() == text);
+}
+
+// Calls a function that is noexcept and allocates, with memory for 0, 1, 2... allocations, until it succeeds. Returns how
+// often it failed.
+template <class Call> int failures_without_memory(Call call) {
+  for (std::size_t n = 0;; n++) {
+    test::allocations_left = n;
+    const auto got = call();
+    test::allocations_left = SIZE_MAX;
+    if (got)
+      return static_cast<int>(n);
+    CHECK(got.error().status() == WEIR_ERROR_HOST_OUT_OF_MEMORY && got.error().is_out_of_memory());
+  }
+}
+
+void test_no_memory() {
+  // An error without memory for its text keeps its status.
+  for (const std::size_t n : {0u, 1u}) {
+    test::allocations_left = n;
+    const auto wrong = weir::device(9).try_make_current();
+    const auto sizes = weir::try_copy(std::array<int, 3>{}, std::array<int, 4>{}, stream());
+    const auto missing = weir::offline::recording::try_load("/no/such/file");
+    test::allocations_left = SIZE_MAX;
+    CHECK(!wrong && wrong.error().status() == WEIR_ERROR_INVALID_DEVICE);
+    CHECK(std::string(wrong.error().what()) == "WEIR_ERROR_INVALID_DEVICE");
+    CHECK(!sizes && std::string(sizes.error().what()) == "WEIR_ERROR_INVALID_ARGUMENT");
+    CHECK(!missing && std::string(missing.error().what()) == "WEIR_ERROR_SYSTEM");
+  }
+  test::allocations_left = 0;
+  const weir::error error = thrown([] { weir::device(9).make_current(); });
+  test::allocations_left = SIZE_MAX;
+  CHECK(error.status() == WEIR_ERROR_INVALID_DEVICE && std::string(error.what()) == "WEIR_ERROR_INVALID_DEVICE");
+  static_assert(std::is_nothrow_constructible_v<weir::error, weir_status, const char *>);
+  static_assert(!std::is_nothrow_constructible_v<weir::result<std::string>, const char *>);
+  static_assert(std::is_nothrow_constructible_v<weir::result<std::string>, std::string>);
+
+#if defined(WEIR_HAVE_ZSTD)
+  const std::string path = std::string(WEIR_TEST_DATA) + "/histories/capped_oom.pickle.zst";
+  test::destroyed.clear();
+  CHECK(failures_without_memory([&] { return weir::offline::recording::try_load(path.c_str()); }) > 0);
+  CHECK(test::destroyed == "cc"); // also the one that has no owner
+  const weir::offline::recording recording(path);
+  CHECK(failures_without_memory([&] { return recording.try_devices(); }) > 0);
+  CHECK(failures_without_memory([&] { return recording.try_plot(); }) > 0);
+#endif
 }
 
 void test_streams_and_events() {
@@ -451,6 +514,7 @@ int main() {
   test::run("adopt", test_adopt);
   test::run("record_stream", test_record_stream);
   test::run("errors", test_errors);
+  test::run("no memory", test_no_memory);
   test::run("streams and events", test_streams_and_events);
   test::run("allocators and pools", test_allocators_and_pools);
   test::run("pinned memory", test_pinned);
