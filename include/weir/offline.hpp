@@ -193,6 +193,7 @@ private:
   weir::detail::handle<weir_offline_replayer, weir_offline_replayer_destroy> replayer_;
 };
 
+// The name of a cause, such as "fragmented".
 inline const char *name(weir_offline_cause cause) noexcept { return weir_offline_cause_name(cause); }
 
 } // namespace offline

@@ -84,10 +84,12 @@ template <class T> constexpr std::uint64_t bytes_of(std::size_t count) noexcept 
 
 // ---- The runtime ----
 
+// The version of the running library, such as "1.0.0".
 inline const char *version() noexcept { return weir_version(); }
+// Starts the runtime. Does nothing if it has started.
 inline void init() { detail::check(weir_init()); }
 inline result<void> try_init() noexcept { return detail::attempt(weir_init()); }
-// Everything below must be destroyed before, except streams.
+// Ends the runtime. Everything below must be destroyed before, except streams.
 inline void shutdown() { detail::check(weir_shutdown()); }
 inline result<void> try_shutdown() noexcept { return detail::attempt(weir_shutdown()); }
 
@@ -194,7 +196,8 @@ public:
     return detail::attempted(weir_stream_create(device.number(), priority, &made.stream_), made);
   }
 
-  static stream of_device(weir::device device) { // the default stream
+  // The default stream of a device.
+  static stream of_device(weir::device device) {
     stream found;
     return detail::checked(weir_stream_default(device.number(), &found.stream_), found);
   }
@@ -285,6 +288,7 @@ private:
 
 // ---- Events ----
 
+// What an event is for, to be combined with |.
 enum class event_flags : unsigned {
   none = 0,
   timing = WEIR_EVENT_TIMING,
@@ -455,6 +459,7 @@ namespace detail {
 constexpr allocator_source::allocator_source(allocator_ref allocator) noexcept : allocator_(allocator.get()) {}
 } // namespace detail
 
+// The allocator of the process, from which a weir::buffer takes its memory.
 inline allocator_ref default_allocator() {
   weir_allocator *found = nullptr;
   return detail::checked(weir_default_allocator(&found), found);
@@ -703,6 +708,7 @@ private:
 
 // ---- Pinned host memory ----
 
+// A cache of pinned host memory that something else owns.
 class pinned_allocator_ref {
 public:
   constexpr pinned_allocator_ref(weir_host_allocator *host) noexcept : host_(host) {}
@@ -900,6 +906,7 @@ template <class To, class T> result<void> try_fill_async(To &&to, const T &value
 
 // ---- Graphs ----
 
+// Which unsafe calls a capture forbids: those of any thread, those of its own, or none.
 enum class capture_mode {
   global = WEIR_CAPTURE_GLOBAL,
   thread_local_only = WEIR_CAPTURE_THREAD_LOCAL,
