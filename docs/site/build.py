@@ -15,6 +15,8 @@ from pathlib import Path
 import c_headers
 import c_reference
 import commands
+import cpp_headers
+import cpp_reference
 import pages
 import python_package
 import python_reference
@@ -53,11 +55,11 @@ def index_of_names(site: Site) -> Page:
     """Returns the page that lists every name of the reference."""
     body = ["<h1>All names</h1>\n<p>Every call, type, constant, option and variable of the reference.</p>\n"]
     kinds = (("C", lambda name: name.startswith("weir_")), ("Constants and macros of C", lambda name: name.startswith("WEIR_")),
-             ("Python", lambda name: name.startswith("weir.")))
+             ("C++", lambda name: name.startswith("weir::")), ("Python", lambda name: name.startswith("weir.")))
     for title, is_kind in kinds:
         names = sorted(name for name in site.symbols if is_kind(name) and "#" in site.symbols[name])
         body.append(f"<h2>{title}</h2>\n<ul>\n")
-        body.extend(f'<li><a href="{site.symbols[name]}"><code>{name}</code></a></li>\n' for name in names)
+        body.extend(f'<li><a href="{site.symbols[name]}"><code>{html.escape(name)}</code></a></li>\n' for name in names)
         body.append("</ul>\n")
     page = Page("all-names.html", "All names", "".join(body))
     page.entries.append(("", page.title, "the index of all names"))
@@ -74,11 +76,14 @@ def build(out: Path, program: str, is_quick: bool) -> Site:
     written = list(site.pages.values())
 
     headers = c_headers.read_all(ROOT / "include")
+    cpp = cpp_headers.read_all(ROOT / "include")
     modules = python_package.read_package()
     c_reference.add_symbols(site, headers)
+    cpp_reference.add_symbols(site, cpp)
     python_reference.add_symbols(site, modules)
     found = commands.add_pages(site, program)
     c_reference.add_pages(site, headers)
+    cpp_reference.add_pages(site, cpp)
     python_reference.add_pages(site, modules)
     for page in written:
         site.resolve(page)
@@ -89,6 +94,7 @@ def build(out: Path, program: str, is_quick: bool) -> Site:
         ("SECURITY.md", "Security")) if site.path_of(file) in site.pages]
     site.groups = [("The project", project), *read_groups(site)]
     site.groups.append(("Reference: C", [(c_reference.page_path(header), header.path) for header in headers]))
+    site.groups.append(("Reference: C++", [(cpp_reference.page_path(header), header.path) for header in cpp]))
     site.groups.append(("Reference: Python", [(python_reference.page_path(module.name), module.name) for module in modules]))
     site.groups.append(("Reference: commands", [
         *((command.path, command.name) for command in found),

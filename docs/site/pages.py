@@ -134,12 +134,14 @@ class Site:
             elif part.startswith("<code>"):
                 parts[i] = self.link_code(part, page)
             elif not part.startswith("<"):
-                parts[i] = re.sub(r"\b(?:weir_[a-z0-9_]+|WEIR_[A-Z0-9_a-z]+)\b", name_link, part)
+                parts[i] = re.sub(r"\b(?:weir_[a-z0-9_]+|WEIR_[A-Z0-9_a-z]+|weir(?:::\w+)+)\b", name_link, part)
         return "".join(parts)
 
     def link_code(self, part: str, page: str) -> str:
         name = html.unescape(part[6:-7])
         target = self.symbols.get(re.sub(r"\(.*\)$", "", name, flags=re.DOTALL)) or self.symbols.get(name)
+        if not target and name.startswith("weir::"):  # weir::buffer<T>
+            target = self.symbols.get(name.partition("<")[0])
         if not target or target.split("#")[0] == page and "#" not in target:
             return part
         return f'<a href="{self.relative(target, page)}">{part}</a>'
@@ -225,8 +227,8 @@ class Site:
         """Returns the page or copy of a file or folder of the repository."""
         if self.path_of(file) in self.pages and self.pages[self.path_of(file)].source == file:
             return self.path_of(file)
-        if file.startswith("include/weir/") and f"c-{posixpath.basename(file)[:-2]}.html" in self.pages and not is_picture:
-            return f"c-{posixpath.basename(file)[:-2]}.html"
+        if self.header_page(file) in self.pages and not is_picture:
+            return self.header_page(file)
         if file in self.copied:
             return self.copied[file]
         if file in self.files:
@@ -238,6 +240,12 @@ class Site:
         if file in self.folders:
             return self.add_folder(file)
         return None
+
+    @staticmethod
+    def header_page(file: str) -> str:
+        """Returns the page of the reference that a public header has, or ""."""
+        match = re.fullmatch(r"include/weir/(\w+)\.(h|hpp)", file)
+        return f"{'c' if match[2] == 'h' else 'cpp'}-{match[1]}.html" if match else ""
 
     @staticmethod
     def is_text(file: str) -> bool:
@@ -276,8 +284,8 @@ class Site:
             items = []
             for file in self.files:
                 if posixpath.dirname(file) == folder:
-                    header = f"c-{posixpath.basename(file)[:-2]}.html"
-                    target = header if folder == "include/weir" and header in self.pages else self.copied.get(file)
+                    header = self.header_page(file)
+                    target = header if header in self.pages else self.copied.get(file)
                     name = html.escape(posixpath.basename(file))
                     items.append(f'<li><a href="{html.escape(self.relative(target, path))}">{name}</a></li>' if target
                                  else f"<li>{name}</li>")

@@ -3,7 +3,8 @@
  *
  * Every operation that can fail exists twice. `f()` throws weir::error; `try_f()` is noexcept and returns a
  * weir::result, which holds the value or the error. Without exceptions (-fno-exceptions), only the functions with
- * try_ can be used: a call of another one is an error at compile time.
+ * try_ can be used: a call of another one is an error at compile time. If the C++ library has no memory for a value or
+ * for the text of an error, that is an error, too; without exceptions it ends the program.
  *
  * The other headers of the interface include this one. It needs no library.
  */
@@ -36,19 +37,36 @@ constexpr const char *status_name(weir_status status) noexcept {
 }
 
 // A failure: its status, and as what() the name of the status and the text of weir_last_error(). Copies share the text.
+// Without memory for the text, what() is the name of the status alone.
 class error : public std::runtime_error {
 public:
-  error(weir_status status, const char *text)
-      : std::runtime_error(std::string(status_name(status)) + ": " + text), status_(status) {}
+  error(weir_status status, const char *text) noexcept : std::runtime_error(described(status, text)), status_(status) {}
 
   weir_status status() const noexcept { return status_; }
+  const char *what() const noexcept override {
+    const char *text = std::runtime_error::what();
+    return *text ? text : status_name(status_);
+  }
 
-  // True if a device, or the host's pinned memory, has no more memory. The program can continue.
+  // True if a device or the host has no more memory. The program can continue.
   bool is_out_of_memory() const noexcept {
     return status_ == WEIR_ERROR_OUT_OF_MEMORY || status_ == WEIR_ERROR_HOST_OUT_OF_MEMORY;
   }
 
 private:
+  // Empty if there is no memory for the text. libstdc++ needs none for an empty text, libc++ a few bytes.
+  static std::runtime_error described(weir_status status, const char *text) noexcept {
+#if defined(__cpp_exceptions)
+    try {
+      return std::runtime_error(std::string(status_name(status)) + ": " + text);
+    } catch (...) {
+      return std::runtime_error("");
+    }
+#else
+    return std::runtime_error(std::string(status_name(status)) + ": " + text);
+#endif
+  }
+
   weir_status status_;
 };
 
@@ -78,6 +96,19 @@ raise(const error &failure);
 raise(weir_status status, const char *text);
 #endif
 
+// Returns what a function returns that allocates, or the error if it has no memory.
+template <class Call> auto allocating(Call call) noexcept -> decltype(call()) {
+#if defined(__cpp_exceptions)
+  try {
+    return call();
+  } catch (const std::bad_alloc &) {
+    return error(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no memory for the value that the call returns");
+  }
+#else
+  return call();
+#endif
+}
+
 } // namespace detail
 
 // A value or an error, with the interface of std::expected<T, weir::error> as far as it goes. It is the same type in
@@ -92,7 +123,8 @@ public:
   template <class U = T,
             class = std::enable_if_t<std::is_convertible_v<U, T> && !std::is_base_of_v<weir::error, std::decay_t<U>> &&
                                      !std::is_same_v<result, std::decay_t<U>>>>
-  result(U &&value) noexcept : value_(std::forward<U>(value)), has_value_(true) {}
+  result(U &&value) noexcept(std::is_nothrow_constructible_v<T, U>)
+      : value_(std::forward<U>(value)), has_value_(true) {}
   result(weir::error failure) noexcept : error_(std::move(failure)), has_value_(false) {}
   result(result &&other) noexcept : has_value_(other.has_value_) {
     if (has_value_)
@@ -115,7 +147,12 @@ public:
   }
 
   bool has_value() const noexcept { return has_value_; }
-  explicit operator bool() const noexcept { return has_value_; }
+  // has_value(). A result<bool> does not have it, so that it cannot be mistaken for the value:
+  // std::expected<bool, weir::error>(result) would take it for that.
+  template <class U = T, class = std::enable_if_t<!std::is_same_v<std::remove_cv_t<U>, bool>>>
+  explicit operator bool() const noexcept {
+    return has_value_;
+  }
 
   // Undefined behaviour without a value.
   T &operator*() &noexcept { return value_; }

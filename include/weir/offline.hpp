@@ -26,7 +26,7 @@ namespace offline {
 namespace detail {
 
 // Not weir_last_error(), which does not know the errors of this library.
-[[gnu::cold]] inline error failure(weir_status status) { return error(status, weir_offline_last_error()); }
+[[gnu::cold]] inline error failure(weir_status status) noexcept { return error(status, weir_offline_last_error()); }
 
 // A struct of the C interface, with its defaults or zero.
 template <class T, void (*Init)(T *)> T initialized() noexcept {
@@ -75,14 +75,14 @@ public:
     weir_offline_recording *made = nullptr;
     if (weir_status status = weir_offline_recording_load(path, &options, &made))
       return detail::failure(status);
-    return recording(made, 0);
+    return owner_of(made);
   }
   static result<recording> try_load(const void *bytes, std::size_t size,
                                     const weir_offline_load_options &options = load_options()) noexcept {
     weir_offline_recording *made = nullptr;
     if (weir_status status = weir_offline_recording_load_memory(bytes, size, &options, &made))
       return detail::failure(status);
-    return recording(made, 0);
+    return owner_of(made);
   }
   const weir_offline_recording *get() const noexcept { return recording_.get(); }
 
@@ -97,17 +97,19 @@ public:
   // What it has of each device, in the order of their numbers.
   std::vector<weir_offline_info> devices() const { return try_devices().value(); }
   result<std::vector<weir_offline_info>> try_devices() const noexcept {
-    std::vector<weir_offline_info> all;
-    auto first = try_info();
-    if (!first)
-      return first.error();
-    for (int device = 0; device < first->device_count; device++) {
-      auto info = try_info(device);
-      if (!info)
-        return info.error();
-      all.push_back(*info);
-    }
-    return all;
+    return weir::detail::allocating([&]() -> result<std::vector<weir_offline_info>> {
+      std::vector<weir_offline_info> all;
+      auto first = try_info();
+      if (!first)
+        return first.error();
+      for (int device = 0; device < first->device_count; device++) {
+        auto info = try_info(device);
+        if (!info)
+          return info.error();
+        all.push_back(*info);
+      }
+      return all;
+    });
   }
 
   // Why the first request that ran out of memory did so. Fails with WEIR_ERROR_INVALID_ARGUMENT if none did.
@@ -130,12 +132,15 @@ public:
     if (weir_status status = weir_offline_recording_plot(get(), &options, &svg, &length))
       return detail::failure(status);
     const std::unique_ptr<char, void (*)(char *)> owner(svg, weir_offline_text_free);
-    return std::string(svg, length);
+    return weir::detail::allocating([&]() -> result<std::string> { return std::string(svg, length); });
   }
 
 private:
   friend class replayer;
   recording(weir_offline_recording *owned, int) : recording_(owned, weir_offline_recording_destroy) {}
+  static result<recording> owner_of(weir_offline_recording *owned) noexcept { // destroys it if it fails
+    return weir::detail::allocating([&]() -> result<recording> { return recording(owned, 0); });
+  }
   std::shared_ptr<weir_offline_recording> recording_;
 };
 
@@ -150,6 +155,12 @@ public:
     if (weir_status status = weir_offline_replayer_create(recording.get(), &options, &made))
       return detail::failure(status);
     return replayer(recording, made);
+  }
+  replayer(replayer &&) noexcept = default;
+  replayer &operator=(replayer &&other) noexcept {
+    replayer_ = std::move(other.replayer_); // before the recording, which the old one refers to
+    recording_ = std::move(other.recording_);
+    return *this;
   }
   const weir_offline_replayer *get() const noexcept { return replayer_.get(); }
 
@@ -182,6 +193,7 @@ private:
   weir::detail::handle<weir_offline_replayer, weir_offline_replayer_destroy> replayer_;
 };
 
+// The name of a cause, such as "fragmented".
 inline const char *name(weir_offline_cause cause) noexcept { return weir_offline_cause_name(cause); }
 
 } // namespace offline

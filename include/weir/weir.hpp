@@ -36,7 +36,9 @@ namespace weir {
 namespace detail {
 
 // The failure of the last C call of this thread.
-[[gnu::cold, gnu::noinline]] inline error failure(weir_status status) { return error(status, weir_last_error()); }
+[[gnu::cold, gnu::noinline]] inline error failure(weir_status status) noexcept {
+  return error(status, weir_last_error());
+}
 
 inline void check(weir_status status) {
   if (__builtin_expect(status != WEIR_OK, 0))
@@ -82,10 +84,12 @@ template <class T> constexpr std::uint64_t bytes_of(std::size_t count) noexcept 
 
 // ---- The runtime ----
 
+// The version of the running library, such as "1.0.0".
 inline const char *version() noexcept { return weir_version(); }
+// Starts the runtime. Does nothing if it has started.
 inline void init() { detail::check(weir_init()); }
 inline result<void> try_init() noexcept { return detail::attempt(weir_init()); }
-// Everything below must be destroyed before, except streams.
+// Ends the runtime. Everything below must be destroyed before, except streams.
 inline void shutdown() { detail::check(weir_shutdown()); }
 inline result<void> try_shutdown() noexcept { return detail::attempt(weir_shutdown()); }
 
@@ -192,7 +196,8 @@ public:
     return detail::attempted(weir_stream_create(device.number(), priority, &made.stream_), made);
   }
 
-  static stream of_device(weir::device device) { // the default stream
+  // The default stream of a device.
+  static stream of_device(weir::device device) {
     stream found;
     return detail::checked(weir_stream_default(device.number(), &found.stream_), found);
   }
@@ -283,6 +288,7 @@ private:
 
 // ---- Events ----
 
+// What an event is for, to be combined with |.
 enum class event_flags : unsigned {
   none = 0,
   timing = WEIR_EVENT_TIMING,
@@ -349,6 +355,7 @@ inline result<void> stream::try_wait(const event &event) const noexcept {
 // ---- Allocators ----
 
 template <class T, class Source> class basic_buffer;
+class allocator_ref;
 
 namespace detail {
 
@@ -363,6 +370,8 @@ struct default_source {
 
 struct allocator_source {
   weir_allocator *allocator_ = nullptr;
+  constexpr allocator_source() noexcept = default;
+  constexpr allocator_source(allocator_ref allocator) noexcept;
   weir_status alloc(std::uint64_t bytes, stream stream, void **pointer) const noexcept {
     return weir_allocator_alloc_on(allocator_, bytes, stream, pointer);
   }
@@ -399,13 +408,13 @@ template <class T> class pinned_buffer;
 class allocator_ref {
 public:
   constexpr allocator_ref(weir_allocator *allocator) noexcept : allocator_(allocator) {}
-  weir_allocator *get() const noexcept { return allocator_; }
+  constexpr weir_allocator *get() const noexcept { return allocator_; }
 
   template <class T> allocator_buffer<T> allocate(std::size_t count, stream stream) const {
-    return allocator_buffer<T>(count, stream, detail::allocator_source{allocator_});
+    return allocator_buffer<T>(count, stream, *this);
   }
   template <class T> result<allocator_buffer<T>> try_allocate(std::size_t count, stream stream) const noexcept {
-    return allocator_buffer<T>::try_allocate(count, stream, detail::allocator_source{allocator_});
+    return allocator_buffer<T>::try_allocate(count, stream, *this);
   }
 
   void empty_cache() const { detail::check(weir_allocator_empty_cache(allocator_)); }
@@ -446,6 +455,11 @@ protected:
   weir_allocator *allocator_;
 };
 
+namespace detail {
+constexpr allocator_source::allocator_source(allocator_ref allocator) noexcept : allocator_(allocator.get()) {}
+} // namespace detail
+
+// The allocator of the process, from which a weir::buffer takes its memory.
 inline allocator_ref default_allocator() {
   weir_allocator *found = nullptr;
   return detail::checked(weir_default_allocator(&found), found);
@@ -624,8 +638,13 @@ public:
       return detail::failure(status);
     return basic_buffer(static_cast<T *>(pointer), count, source);
   }
-  // Takes over memory of the source.
-  static basic_buffer adopt(T *data, std::size_t count, Source source = {}) noexcept {
+  // Takes over memory of the source: adopt(data, count) for a buffer, adopt(data, count, allocator) for an
+  // allocator_buffer.
+  static basic_buffer adopt(T *data, std::size_t count) noexcept {
+    static_assert(std::is_empty_v<Source>, "the third argument is the allocator of the memory");
+    return basic_buffer(data, count, {});
+  }
+  static basic_buffer adopt(T *data, std::size_t count, Source source) noexcept {
     return basic_buffer(data, count, source);
   }
 
@@ -656,13 +675,13 @@ public:
   operator device_span<T>() noexcept { return span(); }
   operator device_span<const T>() const noexcept { return span(); }
 
-  // Says that another stream uses the memory too.
-  void record_stream(stream stream) { detail::check(this->record(data_, stream)); }
-  result<void> try_record_stream(stream stream) noexcept { return detail::attempt(this->record(data_, stream)); }
+  // Says that another stream uses the memory too. Does nothing without memory.
+  void record_stream(stream stream) { detail::check(record_if_any(stream)); }
+  result<void> try_record_stream(stream stream) noexcept { return detail::attempt(record_if_any(stream)); }
 
   // Frees the memory now, and reports a failure. The buffer is empty in any case.
-  void free() { detail::check(Source::free(release())); }
-  result<void> try_free() noexcept { return detail::attempt(Source::free(release())); }
+  void free() { detail::check(free_if_any()); }
+  result<void> try_free() noexcept { return detail::attempt(free_if_any()); }
   void reset() noexcept {
     if (T *old = release())
       (void)Source::free(old);
@@ -676,12 +695,20 @@ protected:
   basic_buffer(T *data, std::size_t count, Source source) noexcept : Source(source), data_(data), size_(count) {}
 
 private:
+  // A buffer that never had memory may have no allocator to call.
+  weir_status record_if_any(stream stream) const noexcept { return data_ ? this->record(data_, stream) : WEIR_OK; }
+  weir_status free_if_any() noexcept {
+    T *old = release();
+    return old ? Source::free(old) : WEIR_OK;
+  }
+
   T *data_ = nullptr;
   std::size_t size_ = 0;
 };
 
 // ---- Pinned host memory ----
 
+// A cache of pinned host memory that something else owns.
 class pinned_allocator_ref {
 public:
   constexpr pinned_allocator_ref(weir_host_allocator *host) noexcept : host_(host) {}
@@ -754,6 +781,10 @@ public:
     if (weir_status status = weir_host_alloc(host.get(), detail::bytes_of<T>(count), &pointer))
       return detail::failure(status);
     return pinned_buffer(static_cast<T *>(pointer), count, host);
+  }
+  // Takes over memory of the allocator.
+  static pinned_buffer adopt(T *data, std::size_t count, pinned_allocator_ref host) noexcept {
+    return pinned_buffer(data, count, host);
   }
 
   T &operator[](std::size_t index) noexcept { return this->data()[index]; }
@@ -875,6 +906,7 @@ template <class To, class T> result<void> try_fill_async(To &&to, const T &value
 
 // ---- Graphs ----
 
+// Which unsafe calls a capture forbids: those of any thread, those of its own, or none.
 enum class capture_mode {
   global = WEIR_CAPTURE_GLOBAL,
   thread_local_only = WEIR_CAPTURE_THREAD_LOCAL,

@@ -1,7 +1,8 @@
 #!/bin/sh
 # compile.sh SOURCE_DIR LIBRARY_DIR CXX: what the compiler makes of the C++ headers: a buffer costs no more than the C
-# calls, a function that throws is refused with -fno-exceptions, no macro is left defined, and each header compiles
-# alone. With WEIR_TEST_LONG set, the tests also run as C++17, C++20 and C++23 of every compiler that is installed.
+# calls, a function that throws is refused with -fno-exceptions, no macro is left defined, each header compiles alone,
+# and a result converts to std::expected. With WEIR_TEST_LONG set, the tests also run as C++17, C++20 and C++23 of every
+# compiler that is installed.
 set -eu
 source=$1 libraries=$2 cxx=$3
 work=$(mktemp -d)
@@ -59,6 +60,26 @@ left=$(LC_ALL=C comm -13 "$work/c.macros" "$work/cpp.macros" | grep -v '^WEIR_[A
 [ -z "$left" ] || fail "the C++ headers leave macros defined: $left"
 echo "ok: no macro is left defined"
 
+# newest COMPILER: the name that it has for C++23.
+newest() {
+  if echo 'int main() {}' | "$1" -std=c++23 -x c++ - -o "$work/empty" 2>/dev/null; then echo c++23; else echo c++2b; fi
+}
+
+# expected COMPILER: a result converts to std::expected, if its library has that.
+expected() {
+  standard=$(newest "$1")
+  # shellcheck disable=SC2086
+  "$1" -std=$standard $warnings $include expected.cpp -o "$work/expected"
+  status=0
+  "$work/expected" || status=$?
+  case $status in
+    0) echo "ok: expected.cpp, $1 -std=$standard" ;;
+    77) echo "not run: expected.cpp: the library of $1 -std=$standard has no std::expected" ;;
+    *) fail "$1 -std=$standard: expected.cpp" ;;
+  esac
+}
+expected "$cxx"
+
 [ -n "${WEIR_TEST_LONG:-}" ] || exit 0
 
 compilers=$cxx
@@ -66,9 +87,8 @@ for other in g++ clang++; do
   command -v $other >/dev/null && compilers="$compilers $other"
 done
 for compiler in $(echo "$compilers" | tr ' ' '\n' | sort -u); do
-  newest=c++23
-  echo 'int main() {}' | "$compiler" -std=$newest -x c++ - -o "$work/empty" 2>/dev/null || newest=c++2b
-  for standard in c++17 c++20 $newest; do
+  expected "$compiler"
+  for standard in c++17 c++20 "$(newest "$compiler")"; do
     # shellcheck disable=SC2086
     for header in "$source"/include/weir/*.hpp; do
       "$compiler" -std=$standard $warnings $include -fsyntax-only -x c++ -include "$header" /dev/null

@@ -2,7 +2,10 @@
  * weir.hpp, kernel.hpp and offline.hpp with exceptions, on the software device.
  */
 #include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <memory_resource>
+#include <new>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -13,8 +16,45 @@
 
 #include "check.hpp"
 #include "weir/kernel.hpp"
-#include "weir/offline.hpp"
+#include "weir/offline.h"
 #include "weir/weir.hpp"
+
+// The C++ library has no memory after this number of allocations. Not inlined, because GCC warns about a mismatch when it
+// inlines one of a pair.
+namespace test {
+inline std::size_t allocations_left = SIZE_MAX;
+}
+[[gnu::noinline]] void *operator new(std::size_t size) {
+  void *pointer = test::allocations_left ? std::malloc(size ? size : 1) : nullptr;
+  if (!pointer)
+    throw std::bad_alloc();
+  test::allocations_left--;
+  return pointer;
+}
+[[gnu::noinline]] void operator delete(void *pointer) noexcept { std::free(pointer); }
+[[gnu::noinline]] void operator delete(void *pointer, std::size_t) noexcept { std::free(pointer); }
+
+// offline.hpp with functions that note in which order recordings (c) and replayers (r) are destroyed.
+namespace test {
+
+inline std::string destroyed;
+
+inline void destroy_recording(weir_offline_recording *recording) {
+  destroyed += "c";
+  weir_offline_recording_destroy(recording);
+}
+inline void destroy_replayer(weir_offline_replayer *replayer) {
+  destroyed += "r";
+  weir_offline_replayer_destroy(replayer);
+}
+
+} // namespace test
+
+#define weir_offline_recording_destroy test::destroy_recording
+#define weir_offline_replayer_destroy test::destroy_replayer
+#include "weir/offline.hpp"
+#undef weir_offline_recording_destroy
+#undef weir_offline_replayer_destroy
 
 namespace {
 
@@ -31,7 +71,8 @@ static_assert(is_owner<weir::allocator> && std::is_nothrow_move_assignable_v<wei
 static_assert(is_owner<weir::pinned_allocator> && is_owner<weir::pool> && is_owner<weir::kernel_module>);
 static_assert(is_owner<weir::pinned_buffer<int>> && is_owner<weir::allocator_buffer<int>>);
 static_assert(is_owner<weir::device_scope> && is_owner<weir::stream_scope> && is_owner<weir::capture>);
-static_assert(is_owner<weir::offline::replayer> && std::is_copy_constructible_v<weir::offline::recording>);
+static_assert(is_owner<weir::offline::replayer> && std::is_nothrow_move_assignable_v<weir::offline::replayer>);
+static_assert(std::is_copy_constructible_v<weir::offline::recording>);
 static_assert(std::is_trivially_copyable_v<stream> && std::is_trivially_copyable_v<weir::allocator_ref>);
 static_assert(sizeof(stream) == sizeof(weir_stream) && sizeof(weir::event) == sizeof(void *));
 static_assert(sizeof(buffer<float>) == sizeof(void *) + sizeof(std::size_t));
@@ -87,6 +128,54 @@ void test_buffers() {
   again.reset();
   CHECK(buffer<int>(0, first).data() == nullptr);
   CHECK(weir::default_allocator().stats().allocation[WEIR_STAT_ALL].current == 1); // numbers
+}
+
+// A buffer without memory is freed and recorded without an error, whether it has an allocator or not.
+template <class Buffer> void check_empty(Buffer buffer, stream stream) {
+  CHECK(buffer.data() == nullptr && buffer.empty());
+  CHECK(thrown([&] { buffer.record_stream(stream); }).status() == WEIR_OK && buffer.try_record_stream(stream));
+  CHECK(thrown([&] { buffer.free(); }).status() == WEIR_OK && buffer.try_free());
+  buffer.reset();
+}
+
+void test_empty_buffers() {
+  const stream first = stream::create(0);
+  weir::allocator own;
+  weir::pinned_allocator pinned;
+  check_empty(buffer<int>(), first);
+  check_empty(buffer<int>(0, first), first);
+  check_empty(weir::allocator_buffer<int>(), first);
+  check_empty(own.allocate<int>(0, first), first);
+  check_empty(weir::pinned_buffer<int>(), first);
+  check_empty(pinned.allocate<int>(0), first);
+  auto freed = pinned.allocate<int>(10);
+  freed.free();
+  check_empty(std::move(freed), first);
+}
+
+void test_adopt() {
+  const stream first = stream::create(0);
+  weir::allocator own;
+  weir::pinned_allocator pinned;
+
+  auto released = own.allocate<int>(10, first);
+  int *data = released.release();
+  weir::allocator_buffer<int> memory = weir::allocator_buffer<int>::adopt(data, 10, own);
+  CHECK(memory.data() == data && memory.size() == 10);
+  memory.free();
+  data = own.allocate<int>(10, first).release();
+  memory = weir::allocator_buffer<int>::adopt(data, 10, {own.get()});
+  memory.free();
+  CHECK(own.stats().allocation[WEIR_STAT_ALL].current == 0);
+
+  auto staged = pinned.allocate<int>(10);
+  staged[9] = 5;
+  data = staged.release();
+  weir::pinned_buffer<int> adopted = weir::pinned_buffer<int>::adopt(data, 10, pinned);
+  CHECK(adopted.data() == data && adopted.size() == 10 && adopted[9] == 5);
+  adopted.free();
+  pinned.empty_cache();
+  CHECK(pinned.stats().allocated_bytes.current == 0);
 }
 
 void test_record_stream() {
@@ -151,6 +240,51 @@ void test_errors() {
   const weir::error kept = thrown([] { weir::device(7).make_current(); });
   const std::string text = kept.what();
   CHECK(thrown([] { weir::device(8).make_current(); }).what() != text && kept.what() == text);
+}
+
+// Calls a function that is noexcept and allocates, with memory for 0, 1, 2... allocations, until it succeeds. Returns how
+// often it failed.
+template <class Call> int failures_without_memory(Call call) {
+  for (std::size_t n = 0;; n++) {
+    test::allocations_left = n;
+    const auto got = call();
+    test::allocations_left = SIZE_MAX;
+    if (got)
+      return static_cast<int>(n);
+    CHECK(got.error().status() == WEIR_ERROR_HOST_OUT_OF_MEMORY && got.error().is_out_of_memory());
+  }
+}
+
+void test_no_memory() {
+  // An error without memory for its text keeps its status.
+  for (const std::size_t n : {0u, 1u}) {
+    test::allocations_left = n;
+    const auto wrong = weir::device(9).try_make_current();
+    const auto sizes = weir::try_copy(std::array<int, 3>{}, std::array<int, 4>{}, stream());
+    const auto missing = weir::offline::recording::try_load("/no/such/file");
+    test::allocations_left = SIZE_MAX;
+    CHECK(!wrong && wrong.error().status() == WEIR_ERROR_INVALID_DEVICE);
+    CHECK(std::string(wrong.error().what()) == "WEIR_ERROR_INVALID_DEVICE");
+    CHECK(!sizes && std::string(sizes.error().what()) == "WEIR_ERROR_INVALID_ARGUMENT");
+    CHECK(!missing && std::string(missing.error().what()) == "WEIR_ERROR_SYSTEM");
+  }
+  test::allocations_left = 0;
+  const weir::error error = thrown([] { weir::device(9).make_current(); });
+  test::allocations_left = SIZE_MAX;
+  CHECK(error.status() == WEIR_ERROR_INVALID_DEVICE && std::string(error.what()) == "WEIR_ERROR_INVALID_DEVICE");
+  static_assert(std::is_nothrow_constructible_v<weir::error, weir_status, const char *>);
+  static_assert(!std::is_nothrow_constructible_v<weir::result<std::string>, const char *>);
+  static_assert(std::is_nothrow_constructible_v<weir::result<std::string>, std::string>);
+
+#if defined(WEIR_HAVE_ZSTD)
+  const std::string path = std::string(WEIR_TEST_DATA) + "/histories/capped_oom.pickle.zst";
+  test::destroyed.clear();
+  CHECK(failures_without_memory([&] { return weir::offline::recording::try_load(path.c_str()); }) > 0);
+  CHECK(test::destroyed == "cc"); // also the one that has no owner
+  const weir::offline::recording recording(path);
+  CHECK(failures_without_memory([&] { return recording.try_devices(); }) > 0);
+  CHECK(failures_without_memory([&] { return recording.try_plot(); }) > 0);
+#endif
 }
 
 void test_streams_and_events() {
@@ -356,6 +490,19 @@ void test_offline() {
   CHECK(replayer.check().is_exact && replayer.check().ooms > 0);
   CHECK(replayer.predict("expandable_segments:True").events == replayer.check().events);
   CHECK(thrown([&] { (void)replayer.predict("nonsense"); }).status() == WEIR_ERROR_INVALID_ARGUMENT);
+
+  // A replayer that is assigned goes before its recording, as one at the end of its scope does.
+  test::destroyed.clear();
+  {
+    weir::offline::replayer other{weir::offline::recording(path)};
+    const weir_offline_replayer *const kept = replayer.get();
+    other = std::move(replayer);
+    CHECK(test::destroyed == "rc" && other.get() == kept && other.check().is_exact);
+    replayer = std::move(other); // NOLINT(bugprone-use-after-move): assigned again
+    CHECK(test::destroyed == "rc");
+    const weir::offline::replayer end{weir::offline::recording(path)};
+  }
+  CHECK(test::destroyed == "rcrc" && replayer.check().is_exact);
 #endif
 }
 
@@ -363,8 +510,11 @@ void test_offline() {
 
 int main() {
   test::run("buffers", test_buffers);
+  test::run("empty buffers", test_empty_buffers);
+  test::run("adopt", test_adopt);
   test::run("record_stream", test_record_stream);
   test::run("errors", test_errors);
+  test::run("no memory", test_no_memory);
   test::run("streams and events", test_streams_and_events);
   test::run("allocators and pools", test_allocators_and_pools);
   test::run("pinned memory", test_pinned);

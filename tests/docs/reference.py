@@ -1,11 +1,13 @@
 """reference.py SOURCE PROGRAM PACKAGE LIBRARY...: the generated reference is complete.
 
-Every symbol that a library exports, every public name of the Python package, and every command is in the reference and
-has a description. Every function that a public header declares is exported.
+Every symbol that a library exports, every class and function of the C++ headers, every public name of the Python
+package, and every command is in the reference and has a description. Every function that a public header declares is
+exported.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ source, program, package = (Path(argument) for argument in sys.argv[1:4])
 libraries = sys.argv[4:]
 sys.path[:0] = [str(source / "docs" / "site"), str(package)]
 import c_headers  # noqa: E402
+import cpp_headers  # noqa: E402
 import python_package  # noqa: E402
 
 problems: list[str] = []
@@ -42,6 +45,60 @@ def check_c() -> None:
     problems.extend(f"{name} is exported and not in the reference" for name in sorted(exported - set(described)))
     problems.extend(f"{declared[name]}: {name} is not exported" for name in sorted(set(declared) - exported))
     assert len(exported) > 400, f"only {len(exported)} symbols were found"
+
+
+CPP_CLASS = re.compile(r"(?:template <.*?> )?(class|struct|enum class) (?:\[\[\w+\]\] )?(\w+(?:<\w+>)?)[^;]* {$")
+CPP_CALL = re.compile(r"(?! )(?:template <.*?> )?[\w:<>*&, ]*?[ *&](\w+)\(.*[{};]$")
+
+
+def cpp_names(path: Path):
+    """Yields (whether it is a class, whether it is a member, name) of the classes and most functions of a header that are
+    public. Reads less than cpp_headers does, and line by line, so that it finds what is missing there."""
+    namespaces: list[str] = []
+    inside, is_public = "", True
+    for line in path.read_text().splitlines():
+        if opened := re.match(r"namespace (\w+) {", line):
+            namespaces.append(opened[1])
+        elif line.startswith("} // namespace"):
+            namespaces.pop()
+        elif not namespaces or "detail" in namespaces:
+            continue
+        elif begun := CPP_CLASS.match(line):
+            yield True, False, f"{'::'.join(namespaces)}::{begun[2]}"
+            inside, is_public = f"::{begun[2]}", begun[1] != "class"
+        elif line == "};":
+            inside, is_public = "", True
+        elif label := re.fullmatch(r"(public|protected|private):", line):
+            is_public = label[1] == "public"
+        # The body of a function has two spaces more than its prototype.
+        elif is_public and (call := CPP_CALL.match(line.removeprefix("  ") if inside else line)) and "operator" not in line:
+            yield False, bool(inside), f"{'::'.join(namespaces)}{inside}::{call[1]}"
+
+
+def check_cpp() -> None:
+    headers = {header.path: header for header in cpp_headers.read_all(source / "include")}
+    assert len(headers) >= 4, sorted(headers)
+    classes = functions = 0
+    for path in (source / "include" / "weir").glob("*.hpp"):
+        header = headers[f"weir/{path.name}"]
+        if not header.text:
+            problems.append(f"{header.path} does not say what it is about")
+        found: dict[str, str] = {}
+        for group, declaration in cpp_headers.every(header):
+            for name in declaration.names:
+                found[name] = found.get(name) or group.description_of(declaration)
+            if "detail::" in declaration.names[0] or re.search(r"\bprivate:|\w_;$", declaration.source):
+                problems.append(f"{header.path}:{declaration.line}: {declaration.names[0]} is not public")
+            if "{" in declaration.source and declaration.kind == "function" and "= {" not in declaration.source:
+                problems.append(f"{header.path}:{declaration.line}: {declaration.names[0]} is shown with its body")
+        for is_class, is_member, name in cpp_names(path):
+            classes += is_class
+            functions += not is_class
+            if name not in found:
+                problems.append(f"{header.path}: {name} is not in the reference")
+            elif not found[name] and not is_member:
+                problems.append(f"{header.path}: {name} has no description")
+    assert classes >= 25 and functions >= 150, f"only {classes} classes and {functions} functions were found"
 
 
 def check_python() -> None:
@@ -77,6 +134,7 @@ def check_commands() -> None:
 
 
 check_c()
+check_cpp()
 check_python()
 check_commands()
 for problem in problems:

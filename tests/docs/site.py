@@ -54,6 +54,20 @@ def test_navigation(out: Path) -> None:
             assert pages.Site.path_of(f"docs/{file.name}") in links, (name, file.name)
 
 
+def test_headers(out: Path) -> None:
+    """Every public header has a page in the reference, and a page of docs/ that names it links to that."""
+    links = pages.Links((out / "all-pages.html").read_text()).links
+    for file in (source / "include" / "weir").glob("*.h*"):
+        assert pages.Site.header_page(f"include/weir/{file.name}") in links, file.name
+    links = pages.Links((out / "cpp.html").read_text()).links
+    assert {"cpp-weir.html", "cpp-kernel.html", "cpp-offline.html", "cpp-error.html", "cpp-error.html#weir::result",
+            "cpp-weir.html#weir::buffer"} <= set(links), links
+    text = (out / "cpp-weir.html").read_text()
+    for name in ("weir::buffer", "weir::basic_buffer", "weir::pinned_memory_resource", "weir::copy_async"):
+        assert f'<h3 id="{name}">' in text or f'<span id="{name}">' in text, name
+    assert "weir_host_free" not in text and "pinned_source {" not in text, "a body or namespace detail is in the reference"
+
+
 def test_check_finds_damage(folder: Path) -> None:
     assert damaged(folder, "index.html", "far", "far") == []
     for old, new, expected in (
@@ -87,5 +101,6 @@ with tempfile.TemporaryDirectory() as folder:
     site = Path(folder) / "docs"
     build(site)
     test_navigation(site)
+    test_headers(site)
     test_check_finds_damage(Path(folder) / "small")
     test_search_in_a_browser(site)
