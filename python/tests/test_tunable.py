@@ -346,6 +346,20 @@ def test_mgpu_tune_gemm_in_file(two_devices, tmp_path):
             assert len(tunable.get_results()) == 6
 
 
+def test_numbers_and_dots_of_folders(two_devices, tmp_path):
+    folder = tmp_path / "run0.d"
+    folder.mkdir()
+    (tmp_path / "untuned.csv").write_text("GemmTunableOp_float_NN,nn_8_8_8_ld_8_8_8\n")
+    tunable.enable()
+    tunable.set_filename(str(folder / "results"), True)
+    assert tunable.get_filename() == str(folder / "results0")
+    tunable.set_filename(str(folder / "results%d"))
+    assert tunable.get_filename() == str(folder / "results%d")
+    tunable.set_filename(str(folder / "results"))
+    tunable.mgpu_tune_gemm_in_file(str(tmp_path / "untuned.csv"), 2)
+    assert sorted(path.name for path in folder.iterdir()) == ["results", "results_full0", "results_full1"]
+
+
 @pytest.mark.parametrize(
     "name, argument, text",
     [

@@ -229,8 +229,9 @@ void weir__tunable_log(int level, const char *format, ...) {
 
 /* ---- File names ---- */
 
+/* The number replaces the first "%d", or stands before the last dot of the file's own name. */
 static bool insert_ordinal(const char *name, int device, char *text, size_t size) {
-  const char *token = strstr(name, "%d"), *dot = strrchr(name, '.');
+  const char *slash = strrchr(name, '/'), *token = strstr(name, "%d"), *dot = strrchr(slash ? slash : name, '.');
   size_t length = strlen(name), at = token ? (size_t)(token - name) : dot ? (size_t)(dot - name) : length;
   int written = snprintf(text, size, "%.*s%d%s", (int)at, name, device, name + at + (token ? 2 : 0));
   return written >= 0 && (size_t)written < size;
