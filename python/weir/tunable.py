@@ -128,7 +128,10 @@ def read_file(filename: str | None = None) -> bool:
 
 
 def write_file(filename: str | None = None) -> bool:
-    """Writes all results to a file. Returns False, with a warning, if it cannot be written."""
+    """Writes all results to a file. Returns False, with a warning, if it cannot be written.
+
+    Without a name it is the file of get_filename(), where results of other processes are kept; another file is replaced.
+    """
     return _weir._cuda_tunableop_write_file() if filename is None else _weir._cuda_tunableop_write_file(filename)
 
 

@@ -542,6 +542,50 @@ static void test_stale_files(void **state) {
   assert_error(INVALID_ARGUMENT, weir_tunable_set_validator("A", "1\n"));
 }
 
+/* Rows that another process has added to the file since this one read it are kept. */
+static void test_rows_of_other_processes(void **state) {
+  (void)state;
+  collect_messages();
+  implementation list[] = {{.value = 1}};
+  operation o = new_operation(list, 1);
+  assert_ok(run_operation(&o));
+  write_rows("Spin,n_64,Spin_7,0.1\nSpin,n_1,Spin_8,0.25\nGemm,n_64,Spin_9,0.5\nSpin,n_1,Spin_6,1\nnothing\n");
+  o.call.params = "n_65";
+  assert_ok(run_operation(&o));
+  const char *text = read_text(path);
+  assert_non_null(strstr(text, "Spin,n_64,Default,")); /* the results of this process take precedence */
+  assert_non_null(strstr(text, "Spin,n_65,Default,"));
+  assert_non_null(strstr(text, "Spin,n_1,Spin_8,0.25\nGemm,n_64,Spin_9,0.5\n"));
+  assert_null(strstr(text, "Spin_7"));
+  assert_null(strstr(text, "Spin_6"));
+  assert_null(strstr(text, "nothing"));
+  assert_int_equal(result_count(0), 2);
+
+  /* So they are if the program has the device's file written, and not in a file that it names. */
+  assert_ok(weir_tunable_write_file(0, NULL));
+  assert_non_null(strstr(read_text(path), "Spin,n_1,Spin_8,0.25\n"));
+  char other[128];
+  snprintf(other, sizeof other, "%s/other", folder);
+  text = with_validators("Spin,n_1,Spin_8,0.25\n");
+  write_text(other, text, strlen(text));
+  assert_ok(weir_tunable_write_file(0, other));
+  assert_null(strstr(read_text(other), "Spin_8"));
+
+  /* A file with other validators, or one that is damaged, is replaced. */
+  static const char *const replaced[] = {"Validator,DEVICE,another\nSpin,n_1,Spin_8,0.25\n", "Spin,n_1,Spin_8,0.25\n",
+                                         ""};
+  for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++) {
+    write_text(path, replaced[i], strlen(replaced[i]));
+    assert_ok(weir_tunable_write_file(0, NULL));
+    assert_null(strstr(read_text(path), "Spin_8"));
+    assert_non_null(strstr(read_text(path), "Spin,n_65,Default,"));
+  }
+  write_text(path, "Spin\0,n_1", 9);
+  assert_ok(weir_tunable_write_file(0, NULL));
+  assert_int_equal(strlen(read_text(path)), strlen(read_text(other)));
+  end_operation(&o);
+}
+
 static void test_damaged_files(void **state) {
   (void)state;
   collect_messages();
@@ -786,23 +830,15 @@ int main(void) {
   unsetenv("PYTORCH_TUNABLEOP_ENABLED");
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_fastest_is_chosen),
-      TEST(test_exact_times),
-      TEST(test_iterations),
-      TEST(test_rotating_buffers),
-      TEST(test_numerical_check),
-      TEST(test_failing_default),
-      TEST(test_capture),
-      TEST(test_two_threads_tune),
-      TEST(test_devices),
-      TEST(test_file_is_written_and_read),
-      TEST(test_stale_files),
-      TEST(test_damaged_files),
-      TEST(test_random_files),
-      TEST(test_file_names),
-      TEST(test_untuned_operations_are_recorded),
-      TEST(test_wrong_arguments),
-      TEST(test_failing_driver_calls),
+      TEST(test_fastest_is_chosen), TEST(test_exact_times),
+      TEST(test_iterations),        TEST(test_rotating_buffers),
+      TEST(test_numerical_check),   TEST(test_failing_default),
+      TEST(test_capture),           TEST(test_two_threads_tune),
+      TEST(test_devices),           TEST(test_file_is_written_and_read),
+      TEST(test_stale_files),       TEST(test_rows_of_other_processes),
+      TEST(test_damaged_files),     TEST(test_random_files),
+      TEST(test_file_names),        TEST(test_untuned_operations_are_recorded),
+      TEST(test_wrong_arguments),   TEST(test_failing_driver_calls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
