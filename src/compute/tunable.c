@@ -567,6 +567,8 @@ static weir_status write_results(const char *caller, int device, const char *pat
   }
   weir__mutex_lock(&lock);
   struct device_state *own = &states[device];
+  bool was_dirty = own->is_dirty;
+  own->is_dirty = was_dirty && !updates; /* a thread that adds a result from here on writes it */
   if (!status)
     status = add_rows(caller, &own->results, NULL, &file);
   for (int i = 0; i < WEIR_MAX_DEVICES && is_shared && !status; i++)
@@ -578,6 +580,11 @@ static weir_status write_results(const char *caller, int device, const char *pat
   if (!status)
     status = weir__tuning_file_write(caller, path, &file);
   weir__tuning_file_unlock(&path_lock);
+  if (status && was_dirty) {
+    weir__mutex_lock(&lock);
+    own->is_dirty = true;
+    weir__mutex_unlock(&lock);
+  }
   weir__tuning_file_clear(&others);
   weir__tuning_file_clear(&file);
   return status;
@@ -627,13 +634,7 @@ weir_status weir_tunable_write_file(int device, const char *name) {
   if (!name && !name_for(device, path, sizeof path))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name of the file is too long", __func__);
   read_once(device);
-  status = write_results(__func__, device, name ? name : path, !name && !is_name_of_device(), !name);
-  if (!status && !name) {
-    weir__mutex_lock(&lock);
-    states[device].is_dirty = false;
-    weir__mutex_unlock(&lock);
-  }
-  return status;
+  return write_results(__func__, device, name ? name : path, !name && !is_name_of_device(), !name);
 }
 
 /* Writes results that are not in the file. A failure is reported once, and tried again later. */
@@ -645,11 +646,7 @@ static void write_if_dirty(int device) {
   weir__mutex_unlock(&lock);
   if (!is_dirty || !atomic_load(&writes) || weir_tunable_is_recording_untuned() || !name_for(device, path, sizeof path))
     return;
-  if (!write_results(__func__, device, path, !is_name_of_device(), true)) {
-    weir__mutex_lock(&lock);
-    states[device].is_dirty = false;
-    weir__mutex_unlock(&lock);
-  } else if (!atomic_exchange(&has_warned, true)) {
+  if (write_results(__func__, device, path, !is_name_of_device(), true) && !atomic_exchange(&has_warned, true)) {
     const char *text = weir_last_error(), *colon = strstr(text, ": ");
     weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", colon ? colon + 2 : text);
   }

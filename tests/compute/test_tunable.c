@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "compute/tunable.h"
 #include "support/length.h"
 #include "support/numbers.h"
 #include "support/runtime.h"
@@ -586,6 +587,36 @@ static void test_rows_of_other_processes(void **state) {
   end_operation(&o);
 }
 
+enum { ADDING_THREADS = 4, ADDED = 3 };
+
+static void *add_results(void *number) {
+  char params[32];
+  for (int i = 0; i < ADDED; i++) {
+    snprintf(params, sizeof params, "t_%d_%d", *(const int *)number, i);
+    weir__tunable_add(0, "Spin", params, "Default", 1);
+  }
+  return NULL;
+}
+
+/* A result that a thread adds while another one writes the file is in the file in the end. */
+static void test_threads_add_results(void **state) {
+  (void)state;
+  for (int round = 0; round < 40; round++) {
+    pthread_t threads[ADDING_THREADS];
+    int numbers[ADDING_THREADS];
+    for (int i = 0; i < ADDING_THREADS; i++) {
+      numbers[i] = i;
+      assert_int_equal(pthread_create(&threads[i], NULL, add_results, &numbers[i]), 0);
+    }
+    for (int i = 0; i < ADDING_THREADS; i++)
+      assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_ok(weir_tunable_forget(0));
+    assert_int_equal(result_count(0), ADDING_THREADS * ADDED);
+    assert_ok(weir_tunable_forget(0));
+    unlink(path);
+  }
+}
+
 static void test_damaged_files(void **state) {
   (void)state;
   collect_messages();
@@ -830,15 +861,25 @@ int main(void) {
   unsetenv("PYTORCH_TUNABLEOP_ENABLED");
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_fastest_is_chosen), TEST(test_exact_times),
-      TEST(test_iterations),        TEST(test_rotating_buffers),
-      TEST(test_numerical_check),   TEST(test_failing_default),
-      TEST(test_capture),           TEST(test_two_threads_tune),
-      TEST(test_devices),           TEST(test_file_is_written_and_read),
-      TEST(test_stale_files),       TEST(test_rows_of_other_processes),
-      TEST(test_damaged_files),     TEST(test_random_files),
-      TEST(test_file_names),        TEST(test_untuned_operations_are_recorded),
-      TEST(test_wrong_arguments),   TEST(test_failing_driver_calls),
+      TEST(test_fastest_is_chosen),
+      TEST(test_exact_times),
+      TEST(test_iterations),
+      TEST(test_rotating_buffers),
+      TEST(test_numerical_check),
+      TEST(test_failing_default),
+      TEST(test_capture),
+      TEST(test_two_threads_tune),
+      TEST(test_devices),
+      TEST(test_file_is_written_and_read),
+      TEST(test_stale_files),
+      TEST(test_rows_of_other_processes),
+      TEST(test_threads_add_results),
+      TEST(test_damaged_files),
+      TEST(test_random_files),
+      TEST(test_file_names),
+      TEST(test_untuned_operations_are_recorded),
+      TEST(test_wrong_arguments),
+      TEST(test_failing_driver_calls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
