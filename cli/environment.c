@@ -59,6 +59,8 @@ const weir_cli_variable weir_cli_environment[] = {
     {NULL, "PYTORCH_NO_CUDA_MEMORY_CACHING", "1", NULL, "1 turns caching off as well; other values are ignored"},
     {NULL, "TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0 or 1", "1",
      "0 makes expandable segments that cannot be shared with other processes"},
+    {NULL, "WEIR_IPC_TIMEOUT", "a number of seconds, negative for no limit", "600",
+     "when a message with memory that was freed expires, if no other process has received it"},
 
     {"Recording", "WEIR_RECORD", "a folder", "no recording",
      "where every allocator records its history, in a file that stays readable however the process ends"},

@@ -54,7 +54,7 @@ typedef struct weir_ipc_send_options {
   int receiver; /* the process that is to receive it; if it ends, the message ends with it. 0 if it is not known */
 
   /* A message that has not been received this many seconds after its memory was freed expires at the next collection,
-   * and can no longer be received. 0 means 600, a negative number means never. */
+   * and can no longer be received. 0 is WEIR_IPC_TIMEOUT, whose default is 600; a negative number means never. */
   double timeout;
 } weir_ipc_send_options;
 

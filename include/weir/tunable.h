@@ -149,7 +149,7 @@ weir_status weir_tunable_forget(int device);
 /* ---- Files ----
  *
  * When a device is first used, its file is read if it exists; a file that cannot be read or is stale is a warning. New
- * results are written to it. */
+ * results are added to it. Several processes can share a file. */
 
 /* With `insert_ordinal`, the device's number replaces the first "%d" in the name, or is inserted before its last dot.
  * The default is WEIR_TUNABLEOP_FILENAME, or tunableop_results.csv, with the number. */
@@ -163,7 +163,8 @@ weir_status weir_tunable_get_filename(int device, char *name, size_t size);
  * that cannot be read are skipped with a warning. */
 weir_status weir_tunable_read_file(int device, const char *name);
 
-/* Writes the results of a device; a NULL name is the device's file. */
+/* Writes the results of a device. A NULL name is the device's file, where results of other processes are kept; a file of
+ * another name is replaced. */
 weir_status weir_tunable_write_file(int device, const char *name);
 
 /* Whether new results are written to the device's file: at once, so that a crash loses none. What could not be written

@@ -11,8 +11,13 @@ static int stream_of(const weir_array *a, const weir_array *b, weir_stream *stre
   return pyweir_place_stream(b && a->place.kind != WEIR_PLACE_DEVICE ? b->place : a->place, stream);
 }
 
-/* a ** b in float32, where autocast is on. */
-static PyObject *autocast_power(PyObject *a, PyObject *b);
+/* Binary operations on a device that autocast runs in float32. A number divided by an array is a reciprocal. */
+static bool binary_runs_in_float32(weir_binary_op op, PyObject *a) {
+  return op == WEIR_BINARY_POW || (op == WEIR_BINARY_DIV && !PYWEIR_IS_ARRAY(a));
+}
+
+/* a op b in float32, where autocast is on. */
+static PyObject *autocast_binary(weir_binary_op op, PyObject *a, PyObject *b);
 
 /* a op b, of which at least one is an array. In place, the result goes to a, which is returned. Py_NotImplemented if the
  * other one is no number. */
@@ -22,8 +27,8 @@ static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, bool in_pla
   weir_status status;
   if (in_place && pyweir_array_check_writable(a) != 0)
     return NULL;
-  if (pyweir_autocast.is_on && op == WEIR_BINARY_POW && !in_place)
-    return autocast_power(a, b);
+  if (pyweir_autocast.is_on && !in_place && binary_runs_in_float32(op, a))
+    return autocast_binary(op, a, b);
   if (PYWEIR_IS_ARRAY(a) && PYWEIR_IS_ARRAY(b)) {
     const weir_array *x = pyweir_array_of(a), *y = pyweir_array_of(b);
     if (stream_of(x, y, &stream) != 0)
@@ -48,7 +53,7 @@ static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, bool in_pla
 }
 
 /* A policy is applied once: within an operation autocast is off. */
-static PyObject *autocast_power(PyObject *a, PyObject *b) {
+static PyObject *autocast_binary(weir_binary_op op, PyObject *a, PyObject *b) {
   PyObject *x = a, *y = b, *result = NULL;
   bool is_device = (PYWEIR_IS_ARRAY(a) && pyweir_array_of(a)->place.kind == WEIR_PLACE_DEVICE) ||
                    (PYWEIR_IS_ARRAY(b) && pyweir_array_of(b)->place.kind == WEIR_PLACE_DEVICE);
@@ -57,7 +62,7 @@ static PyObject *autocast_power(PyObject *a, PyObject *b) {
   y = is_cast && PYWEIR_IS_ARRAY(b) ? pyweir_autocast_cast(b, PYWEIR_CUDA, WEIR_FLOAT32) : Py_NewRef(b);
   if (x && y) {
     pyweir_autocast.is_on = false;
-    result = binary(WEIR_BINARY_POW, x, y, false);
+    result = binary(op, x, y, false);
     pyweir_autocast.is_on = true;
   }
   Py_XDECREF(x);

@@ -271,11 +271,23 @@ def test_autocast_methods_fp16():
 def test_autocast_methods_fp32():
     run_outofplace("__pow__", (weir.rand(N, device="cuda").half(), 1.5), weir.float32)
     run_outofplace("__rpow__", (weir.rand(N, device="cuda").half(), 1.5), weir.float32)
+    run_outofplace("__rtruediv__", (vector16(0.1, 10), 1.5), weir.float32)
+    run_outofplace("__rtruediv__", (vector16(0.1, 10).to(weir.bfloat16), 2), weir.float32)
     with autocast("cuda"):
         x = vector16(0.1, 10)
         assert (x**2).dtype is weir.float32 and (2**x).dtype is weir.float32
+        # A number divided by an array is a reciprocal; other quotients are promoted.
+        small = weir.full((4,), 6e-6, dtype=weir.float16, device="cuda")
+        assert weir.equal(1 / small, small.reciprocal()) and 160000 < (1 / small)[0].item() < 180000
+        assert (x / 2).dtype is (x / x).dtype is x.div(2).dtype is weir.float16
+        assert (1 / x.double()).dtype is weir.float64 and (1 / x.cpu()).dtype is weir.float16
+        with pytest.raises(TypeError):
+            "a" / x
         x **= 2
         assert x.dtype is weir.float16
+        x /= 2
+        assert x.dtype is weir.float16
+    assert (1 / x).dtype is weir.float16
 
 
 def test_autocast_methods_expect_builtin_promote():
@@ -495,7 +507,7 @@ def test_cpu():
         assert a.half().prod().dtype is weir.float32
         for op in ("exp", "log1p", "sum", "norm", "reciprocal"):
             assert getattr(a.half(), op)().dtype is weir.float16, op
-        assert (a.half() ** 2).dtype is weir.float16
+        assert (a.half() ** 2).dtype is (1 / a.half()).dtype is weir.float16
         assert (matrix() @ matrix()).dtype is weir.float32  # on a device
     run_outofplace("mm", (a, a), weir.float16, device="cpu", dtype=weir.float16)
     with autocast("cuda"):

@@ -218,6 +218,37 @@ def test_killed_consumer():
         assert ipc("limbo_blocks") == ipc("references") == 0 and ipc("lost_references") == lost + 3
 
 
+def test_message_that_is_never_taken():
+    code = """
+        import multiprocessing
+        import time
+
+        import weir
+
+        def ipc(name):
+            return weir.memory_stats()[f"ipc.{name}"]
+
+        def wait_for(name, value):
+            for _ in range(600):
+                weir.ipc_collect()
+                if ipc(name) == value:
+                    return
+                time.sleep(0.01)
+            raise AssertionError(weir.memory_stats())
+
+        queue = multiprocessing.get_context("spawn").SimpleQueue()
+        queue.put(weir.empty(1 << 20))
+        assert ipc("references") == ipc("limbo_blocks") == 1
+        wait_for("references", 0)
+        assert ipc("limbo_blocks") == 0 and ipc("lost_references") == 1 and weir.memory_allocated() == 0
+        try:
+            queue.get()
+        except RuntimeError as error:
+            print(error)
+        """
+    assert "expired" in run_python(code, WEIR_IPC_TIMEOUT="0.2").stdout
+
+
 def test_many_consumers():
     consumers = [Consumer("forkserver") for _ in range(4)]
     buffer = filled(MIB, 3)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 import warnings
 
@@ -344,6 +347,62 @@ def test_mgpu_tune_gemm_in_file(two_devices, tmp_path):
             _C._weir._tunable_forget()
             assert tunable.read_file(str(tmp_path / f"results_full{device}.csv"))
             assert len(tunable.get_results()) == 6
+
+
+def test_processes_share_a_file(tmp_path):
+    """Each process keeps the results of the others, which it has not read."""
+    path = tmp_path / "results.csv"
+    code = textwrap.dedent(
+        f"""
+        import sys
+        import weir
+        from weir import tunable
+
+        tunable.enable()
+        tunable.set_filename({str(path)!r})
+        tunable.set_max_tuning_iterations(1)
+        tunable.set_rotating_buffer_size(0)
+        assert not tunable.get_results()  # the file does not exist
+        print("ready", flush=True)
+        sys.stdin.read()
+        rows = int(sys.argv[1])
+        for n in range(8, 16):
+            weir.ones(rows, n, device="cuda") @ weir.ones(n, 4, device="cuda")
+        assert len(tunable.get_results()) == 8
+        """
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(rows)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for rows in (8, 16, 24)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.close()
+    for process in processes:
+        assert process.wait(120) == 0
+        process.stdout.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["results.csv"]
+    tunable.set_filename(str(path))
+    tunable.enable()
+    found = {params for _, params, _, _ in tunable.get_results()}
+    assert found == {f"nn_4_{rows}_{n}_ld_4_{n}_4" for rows in (8, 16, 24) for n in range(8, 16)}
+
+
+def test_numbers_and_dots_of_folders(two_devices, tmp_path):
+    folder = tmp_path / "run0.d"
+    folder.mkdir()
+    (tmp_path / "untuned.csv").write_text("GemmTunableOp_float_NN,nn_8_8_8_ld_8_8_8\n")
+    tunable.enable()
+    tunable.set_filename(str(folder / "results"), True)
+    assert tunable.get_filename() == str(folder / "results0")
+    tunable.set_filename(str(folder / "results%d"))
+    assert tunable.get_filename() == str(folder / "results%d")
+    tunable.set_filename(str(folder / "results"))
+    tunable.mgpu_tune_gemm_in_file(str(tmp_path / "untuned.csv"), 2)
+    assert sorted(path.name for path in folder.iterdir()) == ["results", "results_full0", "results_full1"]
 
 
 @pytest.mark.parametrize(

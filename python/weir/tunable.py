@@ -128,7 +128,10 @@ def read_file(filename: str | None = None) -> bool:
 
 
 def write_file(filename: str | None = None) -> bool:
-    """Writes all results to a file. Returns False, with a warning, if it cannot be written."""
+    """Writes all results to a file. Returns False, with a warning, if it cannot be written.
+
+    Without a name it is the file of get_filename(), where results of other processes are kept; another file is replaced.
+    """
     return _weir._cuda_tunableop_write_file() if filename is None else _weir._cuda_tunableop_write_file(filename)
 
 
@@ -279,6 +282,7 @@ def mgpu_tune_gemm_in_file(filename_pattern: str, num_gpus: int) -> None:
     place of the number of the device.
     """
     import glob
+    import os
 
     import weir
 
@@ -299,11 +303,12 @@ def mgpu_tune_gemm_in_file(filename_pattern: str, num_gpus: int) -> None:
             for op, params, solution, time in get_results():
                 rows.setdefault((op, params), f"{op},{params},{solution},{time:.6f}\n")
     for device, name in enumerate(names):
+        folder, name = os.path.split(name)  # the name of a folder may have a number or a dot as well
         start, number, end = name.rpartition(str(device))
         base, dot, extension = name.rpartition(".")
         if number:
             full = f"{start}_full{device}{end}"
         else:
             full = f"{base}_full{device}.{extension}" if dot else f"{name}_full{device}"
-        with open(full, "w", encoding="utf-8") as file:
+        with open(os.path.join(folder, full), "w", encoding="utf-8") as file:
             file.write(validators + "".join(rows.values()))

@@ -314,6 +314,7 @@ struct weir_allocator {
   struct weir__sender *senders;        /* from which it was received */
   struct weir__references *references; /* to memory that was sent: created with ipc_lock, before the first of them */
   int references_file;
+  double ipc_timeout; /* the default of weir_ipc_send_options.timeout, set with `references` */
   weir__mutex ipc_lock;
   weir__client client;
 };

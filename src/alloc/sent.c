@@ -14,8 +14,23 @@
 #include "base/thread.h"
 #include "driver/call.h"
 
-/* Seconds after which a message that has not been received expires, once its memory is in limbo. */
-static const double default_timeout = 600;
+/* Seconds after which a message that has not been received expires, once its memory is in limbo; infinite if
+ * negative. */
+static double timeout_from_env(void) {
+  const double usual = 600;
+  const char *text = getenv("WEIR_IPC_TIMEOUT");
+  if (!text || !*text)
+    return usual;
+  char *end;
+  double seconds = strtod(text, &end);
+  if (!*end && end > text && (seconds > 0 || seconds < 0))
+    return seconds;
+  weir__log(WEIR_LOG_WARN,
+            "invalid WEIR_IPC_TIMEOUT=%s: expected a number of seconds above 0, or a negative number for no limit; "
+            "messages expire after %g seconds",
+            text, usual);
+  return usual;
+}
 
 typedef struct reference reference;
 struct reference {
@@ -322,7 +337,7 @@ static weir_status send_block(const char *who, weir__heap *heap, weir__block *bl
   if (status)
     goto free_name;
 
-  r->timeout = options->timeout != 0 ? options->timeout : default_timeout;
+  r->timeout = options->timeout != 0 ? options->timeout : allocator->ipc_timeout;
   r->next = memory->references;
   memory->references = r;
   heap->sent.references++;
@@ -357,6 +372,8 @@ free_reference:
 static weir_status need_references(const char *who, weir_allocator *allocator) {
   weir_status status = WEIR_OK;
   weir__mutex_lock(&allocator->ipc_lock);
+  if (!allocator->references)
+    allocator->ipc_timeout = timeout_from_env();
   if (!allocator->references && !(allocator->references = weir__references_new(&allocator->references_file)))
     status = weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot create shared memory for references: %s", who, strerror(errno));
   else if (!allocator->references->owner)

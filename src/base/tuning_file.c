@@ -11,6 +11,13 @@
 #include "base/outfile.h"
 #include "base/text.h"
 
+#ifndef __wasi__
+#include <fcntl.h>
+#include <sys/file.h>
+#include <time.h>
+
+#endif
+
 enum { MOST_BYTES = 64 << 20, MOST_FIELDS = 4, MOST_VALIDATORS = 1000, SHOWN = 200 };
 
 static bool is_separator(char c) { return c == ',' || (unsigned char)c < ' ' || c == 127; }
@@ -244,6 +251,80 @@ weir_status weir__tuning_file_write(const char *caller, const char *path, const 
   free(text);
   return error ? weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", caller, path, strerror(error)) : WEIR_OK;
 }
+
+/* ---- Locks ---- */
+
+bool weir__tuning_file_exists(const char *path) {
+  struct stat about;
+  return stat(path, &about) == 0 && S_ISREG(about.st_mode);
+}
+
+#ifndef __wasi__
+
+static const uint64_t longest_wait_ns = 10000000000;
+enum { POLL_NS = 1000000 };
+
+/* Opens the file of a lock. A file of another user may admit reading only, which suffices on a local file system. */
+static int open_lock(const char *path) {
+  int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (file < 0 && errno == EACCES)
+    file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  return file;
+}
+
+/* Whether the file is still the one at `path`: the process that held the lock before has removed it. */
+static bool is_at(int file, const char *path) {
+  struct stat own, there;
+  return fstat(file, &own) == 0 && stat(path, &there) == 0 && own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
+weir__tuning_lock weir__tuning_file_lock(const char *path) {
+  weir__tuning_lock lock = {.file = -1};
+  struct stat about;
+  if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+    return lock; /* a device or FIFO is not replaced */
+  char *real = realpath(path, NULL);
+  if (asprintf(&lock.path, "%s.weir-lock", real ? real : path) < 0)
+    lock.path = NULL;
+  free(real);
+  uint64_t start = weir__monotonic_ns();
+  while (lock.path && lock.file < 0 && (lock.file = open_lock(lock.path)) >= 0) {
+    while (flock(lock.file, LOCK_EX | LOCK_NB) != 0) {
+      if ((errno != EWOULDBLOCK && errno != EINTR) || weir__monotonic_ns() - start > longest_wait_ns) {
+        close(lock.file);
+        lock.file = -1;
+        return lock;
+      }
+      nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+    if (!is_at(lock.file, lock.path)) {
+      close(lock.file);
+      lock.file = -1;
+    }
+  }
+  return lock;
+}
+
+void weir__tuning_file_unlock(weir__tuning_lock *lock) {
+  if (lock->file >= 0) {
+    unlink(lock->path);
+    flock(lock->file, LOCK_UN); /* a child of a fork may have the same open file */
+    close(lock->file);
+  }
+  free(lock->path);
+  *lock = (weir__tuning_lock){.file = -1};
+}
+
+#else
+
+weir__tuning_lock weir__tuning_file_lock(const char *path) {
+  (void)path;
+  return (weir__tuning_lock){.file = -1};
+}
+
+void weir__tuning_file_unlock(weir__tuning_lock *lock) { (void)lock; }
+
+#endif
 
 /* ---- Validators ---- */
 

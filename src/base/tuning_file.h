@@ -56,6 +56,20 @@ weir_status weir__tuning_file_read(const char *caller, const char *path, weir__t
 /* Replaces the file at `path` as a whole. */
 weir_status weir__tuning_file_write(const char *caller, const char *path, const weir__tuning_file *file);
 
+/* Excludes other processes and threads that lock the same file, so that it can be read, added to and replaced. It uses
+ * the file `path`.weir-lock, which exists only meanwhile, because `path` itself is replaced. Where that cannot be locked, or
+ * is for longer than ten seconds, the caller goes on without: concurrent updates may then be lost. `path` itself need
+ * not exist. */
+typedef struct weir__tuning_lock {
+  char *path; /* of the lock's file */
+  int file;   /* -1 if it is not locked */
+} weir__tuning_lock;
+weir__tuning_lock weir__tuning_file_lock(const char *path);
+void weir__tuning_file_unlock(weir__tuning_lock *lock);
+
+/* Whether there is a regular file at `path`, which is read without waiting for anything. */
+bool weir__tuning_file_exists(const char *path);
+
 /* Fails with WEIR_ERROR_BAD_STATE unless the validators of a file that was read from `path` are the expected ones, and
  * the text names the first that differs. */
 weir_status weir__tuning_file_check(const char *caller, const char *path, const weir__tuning_file *file,

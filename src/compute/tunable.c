@@ -229,8 +229,9 @@ void weir__tunable_log(int level, const char *format, ...) {
 
 /* ---- File names ---- */
 
+/* The number replaces the first "%d", or stands before the last dot of the file's own name. */
 static bool insert_ordinal(const char *name, int device, char *text, size_t size) {
-  const char *token = strstr(name, "%d"), *dot = strrchr(name, '.');
+  const char *slash = strrchr(name, '/'), *token = strstr(name, "%d"), *dot = strrchr(slash ? slash : name, '.');
   size_t length = strlen(name), at = token ? (size_t)(token - name) : dot ? (size_t)(dot - name) : length;
   int written = snprintf(text, size, "%.*s%d%s", (int)at, name, device, name + at + (token ? 2 : 0));
   return written >= 0 && (size_t)written < size;
@@ -524,12 +525,50 @@ static bool same_validators(const struct device_state *a, const struct device_st
   return true;
 }
 
-/* A file that devices share has the results of all that are alike. */
-static weir_status write_results(const char *caller, int device, const char *path, bool is_shared) {
-  weir__tuning_file file = {0};
+/* Reads the rows of other processes that a file has, with the validators that are expected. A file that cannot be read
+ * or is stale has none: it is replaced. */
+static weir_status read_others(const char *caller, const char *path, const weir__tuning_file *expected,
+                               weir__tuning_file *others) {
+  weir_status status = WEIR_OK;
+  if (weir__tuning_file_exists(path)) {
+    status = weir__tuning_file_read(caller, path, others);
+    if (status || weir__tuning_file_check(caller, path, others, expected))
+      weir__tuning_file_clear(others);
+  }
+  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? status : WEIR_OK;
+}
+
+/* Adds the rows of other processes to a file that has all rows of this one. */
+static weir_status add_others(const char *caller, const weir__tuning_file *others, weir__tuning_file *file) {
+  table known = {0};
+  bool has_memory = true;
+  for (size_t i = 0; i < file->row_count && others->row_count && has_memory; i++)
+    has_memory = table_find(&known, file->rows[i].op, file->rows[i].params) ||
+                 table_add(&known, file->rows[i].op, file->rows[i].params, "", 0);
+  for (size_t i = 0; i < others->row_count && has_memory; i++) {
+    const weir__tuning_row *row = &others->rows[i];
+    if (strlen(row->solution) < WEIR__TUNABLE_NAME && !table_find(&known, row->op, row->params))
+      has_memory = table_add(&known, row->op, row->params, "", 0) &&
+                   weir__tuning_file_add(file, row->op, row->params, row->solution, row->milliseconds);
+  }
+  table_clear(&known);
+  return has_memory ? WEIR_OK : no_memory(caller);
+}
+
+/* A file that devices share has the results of all that are alike. One that is updated keeps the results of other
+ * processes, which have been added since this one read it. */
+static weir_status write_results(const char *caller, int device, const char *path, bool is_shared, bool updates) {
+  weir__tuning_file file = {0}, others = {0};
   weir_status status = get_validators(caller, device, &file);
+  weir__tuning_lock path_lock = {.file = -1};
+  if (!status && updates) {
+    path_lock = weir__tuning_file_lock(path);
+    status = read_others(caller, path, &file, &others);
+  }
   weir__mutex_lock(&lock);
   struct device_state *own = &states[device];
+  bool was_dirty = own->is_dirty;
+  own->is_dirty = was_dirty && !updates; /* a thread that adds a result from here on writes it */
   if (!status)
     status = add_rows(caller, &own->results, NULL, &file);
   for (int i = 0; i < WEIR_MAX_DEVICES && is_shared && !status; i++)
@@ -537,7 +576,16 @@ static weir_status write_results(const char *caller, int device, const char *pat
       status = add_rows(caller, &states[i].results, &own->results, &file);
   weir__mutex_unlock(&lock);
   if (!status)
+    status = add_others(caller, &others, &file);
+  if (!status)
     status = weir__tuning_file_write(caller, path, &file);
+  weir__tuning_file_unlock(&path_lock);
+  if (status && was_dirty) {
+    weir__mutex_lock(&lock);
+    own->is_dirty = true;
+    weir__mutex_unlock(&lock);
+  }
+  weir__tuning_file_clear(&others);
   weir__tuning_file_clear(&file);
   return status;
 }
@@ -586,13 +634,7 @@ weir_status weir_tunable_write_file(int device, const char *name) {
   if (!name && !name_for(device, path, sizeof path))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name of the file is too long", __func__);
   read_once(device);
-  status = write_results(__func__, device, name ? name : path, !name && !is_name_of_device());
-  if (!status && !name) {
-    weir__mutex_lock(&lock);
-    states[device].is_dirty = false;
-    weir__mutex_unlock(&lock);
-  }
-  return status;
+  return write_results(__func__, device, name ? name : path, !name && !is_name_of_device(), !name);
 }
 
 /* Writes results that are not in the file. A failure is reported once, and tried again later. */
@@ -604,11 +646,7 @@ static void write_if_dirty(int device) {
   weir__mutex_unlock(&lock);
   if (!is_dirty || !atomic_load(&writes) || weir_tunable_is_recording_untuned() || !name_for(device, path, sizeof path))
     return;
-  if (!write_results(__func__, device, path, !is_name_of_device())) {
-    weir__mutex_lock(&lock);
-    states[device].is_dirty = false;
-    weir__mutex_unlock(&lock);
-  } else if (!atomic_exchange(&has_warned, true)) {
+  if (write_results(__func__, device, path, !is_name_of_device(), true) && !atomic_exchange(&has_warned, true)) {
     const char *text = weir_last_error(), *colon = strstr(text, ": ");
     weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", colon ? colon + 2 : text);
   }

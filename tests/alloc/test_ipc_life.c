@@ -321,6 +321,48 @@ static void test_killed_before(void **state) {
   close_all();
 }
 
+static int timeout_warnings;
+
+static void count_timeout_warning(void *context, weir_log_level level, const char *text) {
+  (void)context;
+  timeout_warnings += level == WEIR_LOG_WARN && strstr(text, "invalid WEIR_IPC_TIMEOUT=") != NULL;
+}
+
+/* The variable is read when an allocator first sends memory. */
+static void test_default_timeout(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    bool is_valid, expires;
+  } cases[] = {{"0.02", true, true}, {"1e-9", true, true},   {"-1", true, false},
+               {"inf", true, false}, {"", true, false},      {"0", false, false},
+               {"1s", false, false}, {"soon", false, false}, {"nan", false, false}};
+  weir_log_set_sink(count_timeout_warning, NULL);
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    timeout_warnings = 0;
+    setenv("WEIR_IPC_TIMEOUT", cases[i].text, 1);
+    alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "");
+    void *a = get(1000, NULL), *b = get(1000, NULL);
+    weir_ipc_handle first = *send_memory(a);
+    setenv("WEIR_IPC_TIMEOUT", "later", 1);
+    weir_ipc_handle second =
+        *send_with(b, NULL, &(weir_ipc_send_options){.size = sizeof(weir_ipc_send_options), .timeout = 600});
+    put(a);
+    put(b);
+    nanosleep(&(struct timespec){0, 30000000}, NULL);
+    assert_int_equal(collect(), cases[i].expires);
+    assert_int_equal(timeout_warnings, !cases[i].is_valid);
+    if (cases[i].expires)
+      assert_error(BAD_STATE, weir_ipc_cancel(allocator, first.bytes, first.length));
+    else
+      assert_ok(weir_ipc_cancel(allocator, first.bytes, first.length));
+    assert_ok(weir_ipc_cancel(allocator, second.bytes, second.length));
+    close_all();
+  }
+  unsetenv("WEIR_IPC_TIMEOUT");
+  weir_log_set_sink(NULL, NULL);
+}
+
 /* The receiver that was named need not be the one that receives. */
 static void test_another_receiver(void **state) {
   (void)state;
@@ -732,6 +774,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_several, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_receiver, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_before, ipc_teardown),
+      cmocka_unit_test_teardown(test_default_timeout, ipc_teardown),
       cmocka_unit_test_teardown(test_another_receiver, ipc_teardown),
       cmocka_unit_test_teardown(test_memory_of_the_dead_serves_requests, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_sender, ipc_teardown),

@@ -42,7 +42,74 @@ static void test_many_validators(void **state) {
   free(text);
 }
 
+/* Adds 1 to the number in a file, which is replaced. */
+static void count_up(const char *path) {
+  weir__tuning_lock lock = weir__tuning_file_lock(path);
+  weir__tuning_file file = {0}, next = {0};
+  child_assert(lock.file >= 0);
+  int number = 0;
+  if (weir__tuning_file_exists(path)) {
+    child_assert(!weir__tuning_file_read("test", path, &file) && file.row_count == 1);
+    number = atoi(file.rows[0].params);
+  }
+  char text[16];
+  snprintf(text, sizeof text, "%d", number + 1);
+  child_assert(weir__tuning_file_add(&next, "count", text, "solution", 1));
+  child_assert(!weir__tuning_file_write("test", path, &next));
+  weir__tuning_file_clear(&file);
+  weir__tuning_file_clear(&next);
+  weir__tuning_file_unlock(&lock);
+}
+
+static void test_processes_take_turns(void **state) {
+  enum { PROCESSES = 4, TIMES = 50 };
+  (void)state;
+  char folder[] = "/tmp/weir-tuning-XXXXXX", path[64], lock_path[80];
+  pid_t children[PROCESSES];
+  assert_non_null(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/results.csv", folder);
+  snprintf(lock_path, sizeof lock_path, "%s.weir-lock", path);
+  for (int i = 0; i < PROCESSES; i++) {
+    children[i] = fork();
+    assert_true(children[i] >= 0);
+    if (children[i])
+      continue;
+    for (int j = 0; j < TIMES; j++)
+      count_up(path);
+    _exit(0);
+  }
+  for (int i = 0; i < PROCESSES; i++)
+    assert_int_equal(child_outcome(children[i]), 0);
+  weir__tuning_file file = {0};
+  assert_int_equal(weir__tuning_file_read("test", path, &file), WEIR_OK);
+  assert_int_equal(atoi(file.rows[0].params), PROCESSES * TIMES);
+  weir__tuning_file_clear(&file);
+  assert_int_equal(access(lock_path, F_OK), -1);
+
+  /* The lock of a process that ended is free, and one that cannot be made is not waited for. */
+  children[0] = fork();
+  if (!children[0]) {
+    child_assert(weir__tuning_file_lock(path).file >= 0);
+    _exit(0);
+  }
+  assert_int_equal(child_outcome(children[0]), 0);
+  assert_int_equal(access(lock_path, F_OK), 0);
+  weir__tuning_lock lock = weir__tuning_file_lock(path);
+  assert_true(lock.file >= 0);
+  weir__tuning_file_unlock(&lock);
+  assert_int_equal(access(lock_path, F_OK), -1);
+  static const char *const others[] = {"/nowhere/at/all", "/dev/null", "/proc/version"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    lock = weir__tuning_file_lock(others[i]);
+    assert_int_equal(lock.file, -1);
+    weir__tuning_file_unlock(&lock);
+  }
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_validators)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_validators),
+                                     cmocka_unit_test(test_processes_take_turns)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "compute/tunable.h"
 #include "support/length.h"
 #include "support/numbers.h"
 #include "support/runtime.h"
@@ -542,6 +543,80 @@ static void test_stale_files(void **state) {
   assert_error(INVALID_ARGUMENT, weir_tunable_set_validator("A", "1\n"));
 }
 
+/* Rows that another process has added to the file since this one read it are kept. */
+static void test_rows_of_other_processes(void **state) {
+  (void)state;
+  collect_messages();
+  implementation list[] = {{.value = 1}};
+  operation o = new_operation(list, 1);
+  assert_ok(run_operation(&o));
+  write_rows("Spin,n_64,Spin_7,0.1\nSpin,n_1,Spin_8,0.25\nGemm,n_64,Spin_9,0.5\nSpin,n_1,Spin_6,1\nnothing\n");
+  o.call.params = "n_65";
+  assert_ok(run_operation(&o));
+  const char *text = read_text(path);
+  assert_non_null(strstr(text, "Spin,n_64,Default,")); /* the results of this process take precedence */
+  assert_non_null(strstr(text, "Spin,n_65,Default,"));
+  assert_non_null(strstr(text, "Spin,n_1,Spin_8,0.25\nGemm,n_64,Spin_9,0.5\n"));
+  assert_null(strstr(text, "Spin_7"));
+  assert_null(strstr(text, "Spin_6"));
+  assert_null(strstr(text, "nothing"));
+  assert_int_equal(result_count(0), 2);
+
+  /* So they are if the program has the device's file written, and not in a file that it names. */
+  assert_ok(weir_tunable_write_file(0, NULL));
+  assert_non_null(strstr(read_text(path), "Spin,n_1,Spin_8,0.25\n"));
+  char other[128];
+  snprintf(other, sizeof other, "%s/other", folder);
+  text = with_validators("Spin,n_1,Spin_8,0.25\n");
+  write_text(other, text, strlen(text));
+  assert_ok(weir_tunable_write_file(0, other));
+  assert_null(strstr(read_text(other), "Spin_8"));
+
+  /* A file with other validators, or one that is damaged, is replaced. */
+  static const char *const replaced[] = {"Validator,DEVICE,another\nSpin,n_1,Spin_8,0.25\n", "Spin,n_1,Spin_8,0.25\n",
+                                         ""};
+  for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++) {
+    write_text(path, replaced[i], strlen(replaced[i]));
+    assert_ok(weir_tunable_write_file(0, NULL));
+    assert_null(strstr(read_text(path), "Spin_8"));
+    assert_non_null(strstr(read_text(path), "Spin,n_65,Default,"));
+  }
+  write_text(path, "Spin\0,n_1", 9);
+  assert_ok(weir_tunable_write_file(0, NULL));
+  assert_int_equal(strlen(read_text(path)), strlen(read_text(other)));
+  end_operation(&o);
+}
+
+enum { ADDING_THREADS = 4, ADDED = 3 };
+
+static void *add_results(void *number) {
+  char params[32];
+  for (int i = 0; i < ADDED; i++) {
+    snprintf(params, sizeof params, "t_%d_%d", *(const int *)number, i);
+    weir__tunable_add(0, "Spin", params, "Default", 1);
+  }
+  return NULL;
+}
+
+/* A result that a thread adds while another one writes the file is in the file in the end. */
+static void test_threads_add_results(void **state) {
+  (void)state;
+  for (int round = 0; round < 40; round++) {
+    pthread_t threads[ADDING_THREADS];
+    int numbers[ADDING_THREADS];
+    for (int i = 0; i < ADDING_THREADS; i++) {
+      numbers[i] = i;
+      assert_int_equal(pthread_create(&threads[i], NULL, add_results, &numbers[i]), 0);
+    }
+    for (int i = 0; i < ADDING_THREADS; i++)
+      assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_ok(weir_tunable_forget(0));
+    assert_int_equal(result_count(0), ADDING_THREADS * ADDED);
+    assert_ok(weir_tunable_forget(0));
+    unlink(path);
+  }
+}
+
 static void test_damaged_files(void **state) {
   (void)state;
   collect_messages();
@@ -624,6 +699,9 @@ static void test_file_names(void **state) {
                {"a%d.csv", 0, "a%d.csv"},
                {"a", 1, "a0"},
                {"x.y/a.b.c", 1, "x.y/a.b0.c"},
+               {"x.y/a", 1, "x.y/a0"},
+               {"../a", 1, "../a0"},
+               {"x.y%d/a.csv", 1, "x.y0/a.csv"},
                {"%d%d", 1, "0%d"},
                {"", 0, "tunableop_results0.csv"},
                {NULL, 0, "tunableop_results0.csv"},
@@ -794,6 +872,8 @@ int main(void) {
       TEST(test_devices),
       TEST(test_file_is_written_and_read),
       TEST(test_stale_files),
+      TEST(test_rows_of_other_processes),
+      TEST(test_threads_add_results),
       TEST(test_damaged_files),
       TEST(test_random_files),
       TEST(test_file_names),
