@@ -31,6 +31,8 @@ foreach(source IN LISTS kernel_sources)
          "    {\"${name}\", ${name}_cu, sizeof ${name}_cu, ${ptx}, &weir__builtin_image_${name}},\n")
 endforeach()
 weir_embed(${compute_generated}/builtin_texts.h ${embedded})
+weir_embed(${compute_generated}/jit_texts.h ${PROJECT_SOURCE_DIR}/src/compute/kernels/device.h
+           ${PROJECT_SOURCE_DIR}/src/compute/kernels/complex.h)
 weir_embed(${compute_generated}/soft_texts.h ${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda.h
            ${PROJECT_SOURCE_DIR}/src/compute/kernels/soft_cuda_functions.h)
 file(

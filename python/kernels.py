@@ -39,6 +39,7 @@ def write_table(folder: Path, sources: list[Path]) -> None:
         text = f"{name}_ptx, sizeof {name}_ptx" if ptx.exists() else "NULL, 0"
         rows.append(f'    {{"{name}", {name}_cu, sizeof {name}_cu, {text}, &weir__builtin_image_{name}}},\n')
     folder.joinpath("builtin_texts.h").write_text("".join(texts))
+    folder.joinpath("jit_texts.h").write_text(array_of(KERNELS / "device.h") + array_of(KERNELS / "complex.h"))
     folder.joinpath("soft_texts.h").write_text(
         array_of(KERNELS / "soft_cuda.h") + array_of(KERNELS / "soft_cuda_functions.h")
     )

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builtin_texts.h" /* generated: device_h, complex_h */
 #include "compute/compute.h"
 #include "compute/jit_source.h"
 #include "compute/kernel_cache.h"
 #include "compute/module.h"
+#include "jit_texts.h" /* generated: device_h, complex_h */
 
 enum { MAX_OPERANDS = WEIR_JIT_MAX_INPUTS + WEIR_JIT_MAX_OUTPUTS, BLOCK = 256, MAX_BLOCKS = 1 << 16 };
 
