@@ -213,12 +213,14 @@ def explain(
     device: int | None = None,
     memory: Size | None = None,
     fraction: float | None = None,
+    message: bool = False,
 ) -> Report:
     """Explains why a recorded job ran out of memory, and what would have helped: `weir explain`.
 
     `at` is the moment: "oom", "peak", "end" or the number of an entry. `memory` is the device's memory, in bytes or as
-    "80GiB", and `fraction` the part of it that the program allowed itself."""
-    options = _options(at=at, device=device, memory=memory, fraction=fraction)
+    "80GiB", and `fraction` the part of it that the program allowed itself. With `message`, the file is the text of the
+    error, or a log that contains it, instead of a recording; its figures are rounded, so the answer has ranges."""
+    options = _options(at=at, device=device, memory=memory, fraction=fraction, message=message)
     return _report("explain", [*options, _program.path_argument(path)])
 
 
