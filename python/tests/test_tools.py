@@ -99,6 +99,7 @@ def test_page_and_picture(tmp_path):
         assert page.html == command("view", "--output=-", OOM) and "</html>" in page.html
         assert page.save(tmp_path / "page.html").read_text() == page.html
         assert "llama_oom" in str(page)
+        assert repr(page).startswith("<weir.tools.Page of llama_oom.pickle.zst: ") and "html" not in repr(page)
     picture = weir.plot(OOM, "segments", width=800)
     assert picture._repr_svg_() == command("plot", "--kind", "segments", "--width", "800", OOM)
     assert picture.save(tmp_path / "picture.svg").read_text() == str(picture)

@@ -135,7 +135,7 @@ class Page:
         return f"{self.name}: a page of {len(self.html)} characters; open() shows it in a browser, save(path) writes it"
 
     def __repr__(self) -> str:
-        return f"<weir.tools.{self}>"
+        return f"<weir.tools.Page of {self.name}: {len(self.html)} characters; open() shows it, save(path) writes it>"
 
     def _repr_html_(self) -> str:
         if len(self.html) > _MOST_FRAMED:
