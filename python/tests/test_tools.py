@@ -64,6 +64,12 @@ def test_same_as_the_command(name):
     assert repr(report) == str(report)
 
 
+def test_get():
+    report = weir.lint("expandable_segments:True")
+    key = report.keys()[0]
+    assert report.get(key) == report[key] and report.get("no such key") is None and report.get("no such key", 3) == 3
+
+
 def test_a_message():
     """A text is not taken for a recording, and options of recordings do not apply to it."""
     with pytest.raises(tools.ToolError, match="--message explains that"):

@@ -88,6 +88,10 @@ class Report:
     def __len__(self) -> int:
         return len(self._own())
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default` if the answer does not have it."""
+        return self._own().get(key, default)
+
     def keys(self) -> list[str]:
         """The keys of the answer, as in the JSON of the command."""
         return list(self._own())
