@@ -74,7 +74,7 @@ setup(
             define_macros=[("_GNU_SOURCE", None), ("WEIR_HAVE_COMPUTE", None)],
             # The library is linked in, with hidden symbols, since the process may contain other copies of it.
             extra_compile_args=[*parts.C_FLAGS, *parts.EXPORTS],
-            extra_link_args=["-Wl,--version-script=python/extension.map"],
+            extra_link_args=["-Wl,--version-script=python/extension.map", *parts.LINK_FLAGS],
             libraries=["pthread", "dl", "m"],
         )
     ],

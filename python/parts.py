@@ -27,6 +27,11 @@ ROOT = Path(__file__).resolve().parent.parent
 C_FLAGS = ["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-fno-tree-slp-vectorize"]
 # As CMakeLists.txt compiles libweir.so: public functions are visible. They are not replaceable, though.
 EXPORTS = ["-include", "base/exports.h", "-fno-semantic-interposition"]
+# As cmake/hardening.cmake: code that reads what others have written is compiled with checks of memory errors. The
+# allocator's fast path does without, since they would make it slower.
+HARDENED = ("src/inspect/", "src/offline/", "src/compute/", "cli/", "python/")
+HARDENING = ("-fstack-protector-strong", "-fstack-clash-protection", "-fcf-protection")
+LINK_FLAGS = ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
 BUILT_PAGE = "viewer/built"  # in a source archive
 PAGE_BUILD = Path("build/pip/page")
 ADAPTER = (
@@ -43,8 +48,27 @@ def say(text: str) -> None:
     print(f"weir: {text}", file=sys.stderr, flush=True)
 
 
+def accepts(compiler: list[str], *flags: str) -> bool:
+    """Whether the compiler takes these flags without a warning."""
+    code = "#include <string.h>\nint main(void) { return (int)strlen(\"\"); }\n"
+    command = [*compiler, "-O2", "-Werror", *flags, "-c", "-x", "c", "-", "-o", os.devnull]
+    return subprocess.run(command, input=code, text=True, capture_output=True).returncode == 0
+
+
+def hardening(compiler: list[str]) -> list[str]:
+    """The flags for code that reads what others have written, as far as the compiler has them."""
+    found = [flag for flag in HARDENING if accepts(compiler, flag)]
+    # Level 3 needs a recent compiler and C library.
+    levels = (["-U_FORTIFY_SOURCE", f"-D_FORTIFY_SOURCE={level}"] for level in (3, 2))
+    return found + next((flags for flags in levels if accepts(compiler, *flags)), [])
+
+
 def compile_in_parallel(compiler: Any) -> None:
-    """Makes the compiler of setuptools compile several files at a time."""
+    """Makes the compiler of setuptools compile several files at a time, those in HARDENED with the flags for it."""
+    hardened = hardening(compiler.compiler_so)
+
+    def flags_of(source: str) -> list[str]:
+        return hardened if source.startswith(HARDENED) else []
 
     def compile_all(
         sources: list[str],
@@ -62,7 +86,9 @@ def compile_in_parallel(compiler: Any) -> None:
         arguments = compiler._get_cc_args(options, debug, extra_preargs)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
             jobs = [
-                workers.submit(compiler._compile, name, *build[name], arguments, extra, options)
+                workers.submit(
+                    compiler._compile, name, *build[name], arguments, [*extra, *flags_of(build[name][0])], options
+                )
                 for name in objects
                 if name in build
             ]
@@ -155,14 +181,15 @@ def build_program(build: Any, extension: Any, library: list[str], out: Path) -> 
     same = compiler.object_filenames([source for source in library if source not in again], output_dir=str(temp))
     out.parent.mkdir(parents=True, exist_ok=True)
     objects = [*own, *same, *extension.extra_objects, *linked.values()]
-    compiler.link_executable(objects, str(out), libraries=extension.libraries, extra_postargs=["-Wl,--as-needed"])
+    flags = ["-pie", "-Wl,--as-needed", *LINK_FLAGS]
+    compiler.link_executable(objects, str(out), libraries=extension.libraries, extra_postargs=flags)
 
 
 def build_library(build: Any, objects: list[str], out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-Wl,--version-script=src/libweir.map", f"-Wl,-soname,{out.name}", "-Wl,--as-needed", "-Wl,-z,nodelete"]
     build.compiler.link_shared_object(
-        objects, str(out), libraries=["pthread", "dl"], extra_postargs=[*flags, "-Wl,--no-undefined"]
+        objects, str(out), libraries=["pthread", "dl"], extra_postargs=[*flags, "-Wl,--no-undefined", *LINK_FLAGS]
     )
 
 

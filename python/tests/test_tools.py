@@ -19,6 +19,7 @@ import weir
 from weir import _program, tools
 
 TRACES = Path(__file__).parents[2] / "tests" / "data" / "traces"
+MESSAGE = str(TRACES.parent / "corpus" / "message" / "native")
 OOM, OTHER = str(TRACES / "llama_oom.pickle.zst"), str(TRACES / "gpt2_fixed.pickle.zst")
 
 try:
@@ -36,6 +37,7 @@ def command(*arguments):
 
 CASES = {
     "explain": (lambda: weir.explain(OOM, at="peak"), ["--at", "peak", OOM]),
+    "explain a message": (lambda: weir.explain(MESSAGE, message=True), ["--message", MESSAGE]),
     "summary": (lambda: weir.summary(OOM), [OOM]),
     "whatif": (
         lambda: weir.whatif(OOM, {"expandable_segments": True, "max_split_size_mb": 200}, ""),
@@ -53,12 +55,28 @@ def test_same_as_the_command(name):
     call, arguments = CASES[name]
     if name == "tune" and not is_long:
         pytest.skip("takes seconds: WEIR_TEST_LONG=1 selects it")
+    name = name.split()[0]
     report = call()
     assert f"{report}\n" == command(name, *arguments)
     assert report.to_dict() == json.loads(command(name, *arguments, "--json"))
     assert report.keys() == list(report.to_dict()) == list(report) and len(report) == len(report.keys())
     assert report[report.keys()[0]] == report.to_dict()[report.keys()[0]] and "no such key" not in report
     assert repr(report) == str(report)
+
+
+def test_get():
+    report = weir.lint("expandable_segments:True")
+    key = report.keys()[0]
+    assert report.get(key) == report[key] and report.get("no such key") is None and report.get("no such key", 3) == 3
+
+
+def test_a_message():
+    """A text is not taken for a recording, and options of recordings do not apply to it."""
+    with pytest.raises(tools.ToolError, match="--message explains that"):
+        weir.explain(MESSAGE)
+    assert weir.explain(MESSAGE, message=True)["messages"][0]["cause"] == "fragmented"
+    with pytest.raises(ValueError, match="--message reads a text, to which --at does not apply"):
+        weir.explain(MESSAGE, message=True, at="peak")
 
 
 def test_replay():
@@ -87,6 +105,7 @@ def test_page_and_picture(tmp_path):
         assert page.html == command("view", "--output=-", OOM) and "</html>" in page.html
         assert page.save(tmp_path / "page.html").read_text() == page.html
         assert "llama_oom" in str(page)
+        assert repr(page).startswith("<weir.tools.Page of llama_oom.pickle.zst: ") and "html" not in repr(page)
     picture = weir.plot(OOM, "segments", width=800)
     assert picture._repr_svg_() == command("plot", "--kind", "segments", "--width", "800", OOM)
     assert picture.save(tmp_path / "picture.svg").read_text() == str(picture)

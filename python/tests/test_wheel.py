@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -35,6 +36,44 @@ def test_tag(tmp_path, capsys):
     compile_to(tmp_path / "user", "-Wl,--no-as-needed", str(tmp_path / "libother.so"))
     assert wheel_tag.of_folder(tmp_path, "linux_x86_64") == "linux_x86_64"
     assert re.search(r"user needs .*libother\.so: the wheel is for this machine only", capsys.readouterr().err)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no compiler")
+def test_hardening(tmp_path):
+    assert "-fstack-protector-strong" in parts.hardening(["cc"])
+    assert not parts.accepts(["cc"], "-fno-such-flag")
+    # One that has none of the flags.
+    old = tmp_path / "old-cc"
+    old.write_text('#!/bin/sh\ncase "$*" in *-fstack*|*-fcf*|*FORTIFY*) exit 1 ;; esac\nexec cc "$@"\n')
+    old.chmod(0o755)
+    assert parts.hardening([str(old)]) == []
+    # One that knows an older level only.
+    old.write_text('#!/bin/sh\ncase "$*" in *FORTIFY_SOURCE=3*|*-fcf*) exit 1 ;; esac\nexec cc "$@"\n')
+    flags = parts.hardening([str(old)])
+    assert flags[-1] == "-D_FORTIFY_SOURCE=2" and "-fcf-protection" not in flags
+
+
+def test_which_files_are_hardened(monkeypatch):
+    class Compiler:
+        compiler_so = ("cc",)
+        calls: ClassVar[dict[str, list[str]]] = {}
+
+        def _setup_compile(self, folder, macros, include, sources, depends, extra):
+            return macros, [f"{name}.o" for name in sources], extra, [], {f"{name}.o": (name, ".c") for name in sources}
+
+        def _get_cc_args(self, options, debug, before):
+            return []
+
+        def _compile(self, out, source, suffix, arguments, extra, options):
+            self.calls[source] = extra
+
+    monkeypatch.setattr(parts, "hardening", lambda compiler: ["-hardened"])
+    compiler = Compiler()
+    parts.compile_in_parallel(compiler)
+    fast, others = ("src/alloc/arena.c", "src/base/lock.c"), ("src/offline/unpickle.c", "cli/main.c")
+    compiler.compile([*fast, *others], extra_postargs=["-O2"])
+    assert all(compiler.calls[name] == ["-O2"] for name in fast)
+    assert all(compiler.calls[name] == ["-O2", "-hardened"] for name in others)
 
 
 def test_a_build_without_esbuild_says_so(monkeypatch, tmp_path, capsys):

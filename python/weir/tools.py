@@ -88,6 +88,10 @@ class Report:
     def __len__(self) -> int:
         return len(self._own())
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default` if the answer does not have it."""
+        return self._own().get(key, default)
+
     def keys(self) -> list[str]:
         """The keys of the answer, as in the JSON of the command."""
         return list(self._own())
@@ -135,7 +139,7 @@ class Page:
         return f"{self.name}: a page of {len(self.html)} characters; open() shows it in a browser, save(path) writes it"
 
     def __repr__(self) -> str:
-        return f"<weir.tools.{self}>"
+        return f"<weir.tools.Page of {self.name}: {len(self.html)} characters; open() shows it, save(path) writes it>"
 
     def _repr_html_(self) -> str:
         if len(self.html) > _MOST_FRAMED:
@@ -213,12 +217,14 @@ def explain(
     device: int | None = None,
     memory: Size | None = None,
     fraction: float | None = None,
+    message: bool = False,
 ) -> Report:
     """Explains why a recorded job ran out of memory, and what would have helped: `weir explain`.
 
     `at` is the moment: "oom", "peak", "end" or the number of an entry. `memory` is the device's memory, in bytes or as
-    "80GiB", and `fraction` the part of it that the program allowed itself."""
-    options = _options(at=at, device=device, memory=memory, fraction=fraction)
+    "80GiB", and `fraction` the part of it that the program allowed itself. With `message`, the file is the text of the
+    error, or a log that contains it, instead of a recording; its figures are rounded, so the answer has ranges."""
+    options = _options(at=at, device=device, memory=memory, fraction=fraction, message=message)
     return _report("explain", [*options, _program.path_argument(path)])
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# wheel.sh SOURCE_DIR PYTHON PROGRAM: the wheel: its name, what it needs, an installation without a network, the command
-# and the calls, the source archive, and the adapter for PyTorch, with a stand-in for PyTorch and its compiler.
+# wheel.sh SOURCE_DIR PYTHON PROGRAM: the wheel: its name, what it needs, its licences, an installation without a network,
+# the command and the calls, the source archive, and the adapter for PyTorch, with a stand-in for PyTorch and its compiler.
 #
 # WEIR_TEST_WHEELS=FOLDER tests the files that scripts/wheel left there, and builds none.
 # shellcheck disable=SC2015 # fail() exits
@@ -58,6 +58,16 @@ for file in "$site/weir/bin/weir" "$site/weir/lib/libweir.so.0" "$site"/weir/_we
   [ -z "$needs" ] || fail "$file needs $needs"
 done
 ok "libc alone"
+"$source/tests/library/hardening.sh" "$site/weir/bin/weir" "$site/weir/lib/libweir.so.0" "$site"/weir/_weir*.so ||
+  fail "the files are not hardened"
+ok "hardened"
+# The licences of what is linked in ask for their texts in every copy.
+for file in LICENSE NOTICE; do
+  cmp "$source/$file" "$(find "$site"/weir-*.dist-info -name $file)" || fail "the wheel has no $file"
+  tar -xzOf "$archive" --wildcards --no-wildcards-match-slash "*/$file" 2>/dev/null | cmp "$source/$file" - || fail "the source archive has no $file"
+done
+grep -q '^License: Apache-2.0$' "$site"/weir-*.dist-info/METADATA || fail "the metadata does not name the licence"
+ok "LICENSE and NOTICE"
 version=$("$program" --version)
 export PYTHONPATH="$site"
 [ "$("$site/bin/weir" --version)" = "$version" ] || fail "the command is not $version"

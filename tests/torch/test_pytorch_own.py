@@ -188,6 +188,10 @@ def test_docs(setup):
     page = report.replace_section(f"a\n{report.BEGIN}\nold\n{report.END}\nb\n", summary)
     assert "| `test_fake.py+expandable` | Weir | 2 | 0 | 0 | 0 | 0 | 0 |" in page and "old" not in page, page
     assert "test_e_passes_with_weir` | Weir | failed | passed | not known: AssertionError: False" in page, page
+    missing = "`test_cuda_multigpu.py` was not run: it needs two GPUs."
+    assert missing in page, page
+    several = {**summary, "files": {**summary["files"], "test_cuda_multigpu.py": {"native": {"passed": 1}}}}
+    assert missing not in report.section(several), report.section(several)
     setup.run("--check-docs", source=False, code=0)  # docs/torch-tests.md has what pytorch_results.json says
 
 

@@ -14,6 +14,7 @@ BEGIN, END = "<!-- pytorch_own.py: begin -->", "<!-- pytorch_own.py: end -->"
 
 MODES = ("native", "exact", "moving")
 TITLES = {"native": "PyTorch's allocator", "exact": "Weir", "moving": "Weir, moving pages"}
+MULTIGPU = "test_cuda_multigpu.py"
 UNFINISHED = ("not finished", "not run")
 KINDS = ("passed", "failed", "crashed", "timed out", "skipped", "not finished")
 
@@ -134,6 +135,8 @@ def section(summary):
     for file, modes in summary["files"].items():
         for mode, of in modes.items():
             lines.append(f"| `{file}` | {TITLES[mode]} | " + " | ".join(str(of.get(kind, 0)) for kind in KINDS) + " |")
+    if MULTIGPU not in summary["files"]:
+        lines += ["", f"`{MULTIGPU}` was not run: it needs two GPUs."]
     if summary["differences"]:
         lines += ["", "These tests differ:", "", "| test | allocator | natively | with Weir | reason |",
                   "|---|---|---|---|---|"]
