@@ -426,6 +426,12 @@ static void print_table(const weir__messages *all) {
   puts(". The first failure in the file, which may have caused the others:");
 }
 
+static void print_json(const char *name, const weir__messages *all) {
+  weir_cli_json_begin(0);
+  weir__messages_json(&weir_cli_json_sink, name, all);
+  weir_cli_json_end();
+}
+
 static void print_text(const char *name, const weir__messages *all) {
   const weir__message *m = &all->items[0];
   char source[WEIR__MESSAGE_SOURCE_TEXT];
@@ -479,12 +485,8 @@ int weir_cli_explain_message(const char *name, int device, bool json) {
     code = weir_cli_fail("%s: no message says that memory ran out. Expected is the text of the error, such as 'CUDA "
                          "out of memory. Tried to allocate 20.00 MiB. GPU 0 has ...'",
                          weir_cli_escaped(name));
-  else if (json) {
-    weir_cli_json_begin(0);
-    weir__messages_json(&weir_cli_json_sink, name, &messages);
-    weir_cli_json_end();
-  } else
-    print_text(name, &messages);
+  else
+    WEIR_CLI_PRINT_REPORT(json, print_json, print_text, name, &messages);
   weir__messages_free(&messages);
   return code;
 }

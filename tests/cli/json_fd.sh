@@ -18,6 +18,7 @@ both() {
   cmp "$work/json" "$work/beside" || fail "$*: another JSON"
 }
 both explain "$file"
+both explain --message "$(dirname "$0")/../data/corpus/message/native"
 both summary "$file" "$file"
 both leaks "$file" "$file"
 both diff "$file" "$file"
