@@ -6,6 +6,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -198,6 +199,34 @@ static void on_argument(filter *f, long call, int argument, uint32_t mask, uint3
   put_return(f, ERROR(EPERM));
 }
 
+/* What can be done with an open file, except choosing the process that gets a signal when it is ready. A terminal
+ * chooses its foreground processes as soon as O_ASYNC is set. */
+static void put_fcntl(filter *f) {
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_fcntl, 0, 9);
+  put_load(f, LOW(1));
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETOWN, 6, 0);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETOWN_EX, 5, 0);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETSIG, 4, 0);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETFL, 0, 2);
+  put_load(f, LOW(2));
+  put(f, BPF_JMP | BPF_JSET | BPF_K, O_ASYNC, 1, 0);
+  put_return(f, SECCOMP_RET_ALLOW);
+  put_return(f, ERROR(EPERM));
+}
+
+/* The same for ioctl(), and everything that a terminal can do, except putting characters into its input, which the
+ * shell would run. */
+static void put_ioctl(filter *f) {
+  static const uint32_t refused[] = {TIOCSTI, TIOCLINUX, TIOCSPGRP, FIOSETOWN, SIOCSPGRP, FIOASYNC};
+  enum { COUNT = WEIR_COUNT_OF(refused) };
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, COUNT + 3);
+  put_load(f, LOW(1));
+  for (int i = 0; i < COUNT; i++)
+    put(f, BPF_JMP | BPF_JEQ | BPF_K, refused[i], (uint8_t)(COUNT - i), 0);
+  put_return(f, SECCOMP_RET_ALLOW);
+  put_return(f, ERROR(EPERM));
+}
+
 /* Calls that read, compute, wait, or work on what is open. */
 static const long allowed[] = {
     SYS_read,
@@ -226,7 +255,6 @@ static const long allowed[] = {
     SYS_readlinkat,
     SYS_faccessat,
     SYS_getcwd,
-    SYS_fcntl,
     SYS_dup,
     SYS_dup3,
     SYS_pipe2,
@@ -374,14 +402,8 @@ static void make_filter(filter *f, const weir_cli_access *access) {
 #ifdef SYS_openat2
   on_call(f, SYS_openat2, ERROR(ENOSYS));
 #endif
-  /* Everything that a terminal can do, but put characters into its input, which the shell would run. */
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 6);
-  put_load(f, LOW(1));
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, TIOCSTI, 2, 0);
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, TIOCLINUX, 1, 0);
-  put_return(f, SECCOMP_RET_ALLOW);
-  put_return(f, ERROR(EPERM));
-  put_number(f);
+  put_fcntl(f);
+  put_ioctl(f);
   put_return(f, ERROR(EPERM));
 }
 

@@ -99,6 +99,28 @@ static void read_only(void) {
   }
 }
 
+/* A process that is made the owner of a file gets a signal when the file is ready. */
+static void no_signals(void) {
+  int ends[2], pid = getppid(), yes = 1;
+  struct f_owner_ex owner = {F_OWNER_PID, pid};
+  check(pipe2(ends, O_CLOEXEC) == 0);
+  enter(&(weir_cli_access){0});
+  if (!(parts & WEIR_CLI_SANDBOX_CALLS))
+    return;
+  check(is_denied(fcntl(ends[0], F_SETOWN, pid)));
+  check(is_denied(fcntl(ends[0], F_SETOWN_EX, &owner)));
+  check(is_denied(fcntl(ends[0], F_SETSIG, SIGKILL)));
+  check(is_denied(fcntl(ends[0], F_SETFL, O_ASYNC | O_NONBLOCK)));
+  check(is_denied(ioctl(ends[0], FIOSETOWN, &pid)));
+  check(is_denied(ioctl(ends[0], SIOCSPGRP, &pid)));
+  check(is_denied(ioctl(ends[0], FIOASYNC, &yes)));
+  check(is_denied(ioctl(ends[0], TIOCSPGRP, &pid)));
+  check(is_denied(ioctl(ends[0], TIOCLINUX, &yes)));
+  check(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0 && (fcntl(ends[0], F_GETFL) & O_NONBLOCK));
+  check(fcntl(ends[0], F_GETFD) == FD_CLOEXEC && fcntl(ends[0], F_DUPFD_CLOEXEC, 0) >= 0);
+  check(ioctl(ends[0], FIONREAD, &yes) == 0 && yes == 0);
+}
+
 static void with_output(void) {
   const char *reads[] = {input}, *writes[] = {output};
   enter(&(weir_cli_access){.reads = reads, .read_count = 1, .writes = writes, .write_count = 1});
@@ -174,6 +196,7 @@ static void measure(void) {
     in_process(body);                                                                                                  \
   }
 TEST(read_only)
+TEST(no_signals)
 TEST(with_output)
 TEST(with_ring)
 TEST(with_server)
@@ -235,6 +258,7 @@ int main(void) {
 #endif
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_output, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_ring, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_server, setup, teardown),
