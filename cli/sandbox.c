@@ -199,6 +199,17 @@ static void on_argument(filter *f, long call, int argument, uint32_t mask, uint3
   put_return(f, ERROR(EPERM));
 }
 
+/* Allows a call if an argument, a pointer, is NULL. */
+static void on_null(filter *f, long call, int argument) {
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 6);
+  put_load(f, LOW(argument));
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 3);
+  put_load(f, HIGH(argument));
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1);
+  put_return(f, SECCOMP_RET_ALLOW);
+  put_return(f, ERROR(EPERM));
+}
+
 /* What can be done with an open file, except choosing the process that gets a signal when it is ready. A terminal
  * chooses its foreground processes as soon as O_ASYNC is set. */
 static void put_fcntl(filter *f) {
@@ -370,7 +381,7 @@ static void put_server(filter *f) {
                                SYS_recvfrom, SYS_shutdown, SYS_getsockname};
   for (size_t i = 0; i < WEIR_COUNT_OF(calls); i++)
     on_call(f, calls[i], SECCOMP_RET_ALLOW);
-  on_argument(f, SYS_sendto, 4, UINT32_MAX, 0); /* without an address */
+  on_null(f, SYS_sendto, 4); /* without an address */
   put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 7);
   put_load(f, LOW(0));
   put(f, BPF_JMP | BPF_JEQ | BPF_K, AF_INET, 0, 4);

@@ -145,7 +145,21 @@ static void with_ring(void) {
 static void with_server(void) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t size = sizeof address;
+  /* Before the sandbox: a socket that can send without a connection, and an address whose low 32 bits are 0. */
+  int sender = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  struct sockaddr_in *high =
+      mmap((void *)0x100000000, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   enter(&(weir_cli_access){.listens = true});
+  if (parts & WEIR_CLI_SANDBOX_CALLS) {
+    address.sin_port = htons(9);
+    check(is_denied(sendto(sender, "x", 1, 0, (struct sockaddr *)&address, sizeof address)));
+    if (high == (void *)0x100000000) {
+      *high = address;
+      check(is_denied(sendto(sender, "x", 1, 0, (struct sockaddr *)high, sizeof address)));
+    }
+    check(send(sender, "x", 1, 0) == -1 && errno == EDESTADDRREQ);
+    address.sin_port = 0;
+  }
   int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   check(listener >= 0);
   check(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 1) == 0);
