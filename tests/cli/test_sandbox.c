@@ -121,6 +121,23 @@ static void no_signals(void) {
   check(ioctl(ends[0], FIONREAD, &yes) == 0 && yes == 0);
 }
 
+static bool is_missing(long result) { return result == -1 && errno == ENOSYS; }
+
+/* Calls for which the C library has older ones if the kernel does not have them; others are refused. */
+static void newer_calls(void) {
+  enter(&(weir_cli_access){0});
+  if (!(parts & WEIR_CLI_SANDBOX_CALLS))
+    return;
+  check(is_missing(syscall(435, NULL, 0)));                    /* clone3 */
+  check(is_missing(syscall(437, AT_FDCWD, "/", NULL, 0)));     /* openat2 */
+  check(is_missing(syscall(452, AT_FDCWD, "/nowhere", 0, 0))); /* fchmodat2 */
+  check(is_missing(syscall(1000)));                            /* none yet */
+  check(is_denied(syscall(434, getppid(), 0)));                /* pidfd_open */
+  check(is_denied(syscall(438, -1, 0, 0)));                    /* pidfd_getfd */
+  check(!is_denied(syscall(436, 1000, 1000, 0)));              /* close_range */
+  check(!is_denied(syscall(439, AT_FDCWD, "/usr", F_OK, 0)));  /* faccessat2 */
+}
+
 static void with_output(void) {
   const char *reads[] = {input}, *writes[] = {output};
   enter(&(weir_cli_access){.reads = reads, .read_count = 1, .writes = writes, .write_count = 1});
@@ -211,6 +228,7 @@ static void measure(void) {
   }
 TEST(read_only)
 TEST(no_signals)
+TEST(newer_calls)
 TEST(with_output)
 TEST(with_ring)
 TEST(with_server)
@@ -273,6 +291,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_newer_calls, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_output, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_ring, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_server, setup, teardown),
