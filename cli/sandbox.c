@@ -161,7 +161,7 @@ static bool restrict_files(const weir_cli_access *access) {
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
 #endif
 
-#if defined(ARCHITECTURE) && defined(PR_SET_SECCOMP)
+#if defined(ARCHITECTURE) && defined(SYS_seccomp)
 
 enum { MOST_INSTRUCTIONS = 512 };
 
@@ -423,7 +423,8 @@ static bool restrict_calls(const weir_cli_access *access) {
   if (f.count == MOST_INSTRUCTIONS)
     return false;
   const struct sock_fprog program = {.len = f.count, .filter = f.code};
-  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+  /* For all threads: a library may have started some. */
+  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
 #else

@@ -138,6 +138,24 @@ static void newer_calls(void) {
   check(!is_denied(syscall(439, AT_FDCWD, "/usr", F_OK, 0)));  /* faccessat2 */
 }
 
+static int started[2]; /* a pipe */
+
+/* Waits until the sandbox has been entered. Returns NULL if it restricts this thread. */
+static void *try_socket(void *context) {
+  char byte;
+  bool is_restricted = read(started[0], &byte, 1) == 1 && is_denied(socket(AF_INET, SOCK_STREAM, 0));
+  return is_restricted ? NULL : context;
+}
+
+static void earlier_threads(void) {
+  pthread_t thread;
+  void *result;
+  check(pipe2(started, O_CLOEXEC) == 0 && pthread_create(&thread, NULL, try_socket, started) == 0);
+  enter(&(weir_cli_access){0});
+  check(write(started[1], "x", 1) == 1 && pthread_join(thread, &result) == 0);
+  check(!(parts & WEIR_CLI_SANDBOX_CALLS) || !result);
+}
+
 static void with_output(void) {
   const char *reads[] = {input}, *writes[] = {output};
   enter(&(weir_cli_access){.reads = reads, .read_count = 1, .writes = writes, .write_count = 1});
@@ -229,6 +247,7 @@ static void measure(void) {
 TEST(read_only)
 TEST(no_signals)
 TEST(newer_calls)
+TEST(earlier_threads)
 TEST(with_output)
 TEST(with_ring)
 TEST(with_server)
@@ -292,6 +311,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
       cmocka_unit_test_setup_teardown(test_newer_calls, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_earlier_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_output, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_ring, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_server, setup, teardown),
