@@ -232,8 +232,14 @@ static void print_cause(const weir__message *m) {
   default:
     if (m->bound == WEIR__BOUND_LIMIT)
       puts("The limit that the program has set.");
+    else if (m->is_drivers)
+      printf("Not known: the driver had no memory left for %s, and the text does not say what uses it.\n",
+             m->kind == WEIR__MESSAGE_RMM ? "RMM" : "the allocator of XLA");
     else if (m->kind == WEIR__MESSAGE_RMM)
-      puts("Not known: the pool of RMM has reached its size, and the text has no figures.");
+      puts("Not known: the pool of RMM has reached its size, and the text does not say what it is used for.");
+    else if (m->kind == WEIR__MESSAGE_THC)
+      puts("Not known: the text has no figures. The allocator of PyTorch 0.4 and older says no more, and so do other "
+           "calls of CUDA.");
     else
       puts("Not known: the text has too few figures.");
     break;

@@ -75,6 +75,28 @@ has out ': out of memory, line 1 of 2, GPU 1$'
 run 1 --message --device 7 "$data/parentheses"
 has err 'no message says that GPU 7 ran out of memory'
 
+# line NUMBER FILE: explains one line of a log.
+line() {
+  said="weir explain --message, line $1 of $2"
+  sed -n "$1p" "$data/$2" | "$weir" explain --message - >"$work/out" 2>"$work/err" || fail "exit code $?"
+}
+
+# Texts of other libraries.
+line 1 xla
+has out '^  request     3.39 GiB$'
+has out 'the driver had no memory left for the allocator of XLA'
+run 0 --message "$data/xla"
+has out 'out of memory at 3 places, 3 messages$'
+line 1 libraries
+has out '^  request     8.00 GiB$'
+has out 'Not known: the driver had no memory left for RMM'
+hasnt out 'pool'
+line 2 libraries
+has out '^  request     8.00 GiB$'
+has out 'Not known: the pool of RMM has reached its size'
+line 5 libraries
+has out 'Not known: the text has no figures'
+
 # Control characters of a log are not printed.
 run 0 --message "$data/ranks"
 hasnt out "$(printf '\033')"
