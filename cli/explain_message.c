@@ -3,6 +3,7 @@
  */
 #include "explain_message.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -272,39 +273,54 @@ static void print_margin(const weir__message *m) {
          bytes(left).text, part, part < 5 ? ". The job is near its limit in any case" : "");
 }
 
+static bool has_row; /* of the remedies */
+
+/* Prints a remedy, and above the first one the heading. */
+static void row(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void row(const char *format, ...) {
+  va_list arguments;
+  if (!has_row)
+    printf("  %swould it have helped?%s As far as the figures prove it\n", weir_cli_bold(), weir_cli_plain());
+  has_row = true;
+  va_start(arguments, format);
+  vprintf(format, arguments);
+  va_end(arguments);
+}
+
 static void print_settings(const weir__message *m) {
   if (m->cause == WEIR__MESSAGE_EXHAUSTED || m->cause == WEIR__MESSAGE_TOO_LARGE) {
-    puts("    no          expandable_segments:True, moving_pages:True, and any other setting of the allocator: none "
-         "makes memory that is not there");
+    row("    no          expandable_segments:True, moving_pages:True, and any other setting of the allocator: none "
+        "makes memory that is not there\n");
     return;
   }
   if (m->cause != WEIR__MESSAGE_FRAGMENTED && m->cause != WEIR__MESSAGE_UNDECIDED)
     return;
   if (m->is_expandable)
-    puts("    no          expandable_segments:True: it is on");
+    row("    no          expandable_segments:True: it is on\n");
   else
-    puts("    possible    expandable_segments:True: free neighbours merge, and whole free pages in holes are returned");
+    row("    possible    expandable_segments:True: free neighbours merge, and whole free pages in holes are "
+        "returned\n");
   if (!m->is_weirs || !m->is_expandable)
-    puts("    possible    moving_pages:True, with Weir's allocator: free pages in holes are mapped where they are "
-         "needed");
-  puts("    no          empty_cache() right before the request: the allocator had released all that it could");
+    row("    possible    moving_pages:True, with Weir's allocator: free pages in holes are mapped where they are "
+        "needed\n");
+  row("    no          empty_cache() right before the request: the allocator had released all that it could\n");
 }
 
 static void print_limit_remedy(const weir__message *m) {
   if (m->bound != WEIR__BOUND_LIMIT && m->bound != WEIR__BOUND_EITHER)
     return;
   if (!m->allowed.is_known || !m->missing.is_known) {
-    puts("    possible    a higher limit");
+    row("    possible    a higher limit\n");
     return;
   }
   uint64_t needed = m->allowed.most + m->missing.most;
   if (m->free.is_known && m->tried.least > m->free.most)
-    printf("    no          a higher limit: the device had only %s free\n", given(m->free).text);
+    row("    no          a higher limit: the device had only %s free\n", given(m->free).text);
   else if (m->total.is_known && needed <= m->total.least)
-    printf("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed).text,
-           (double)needed / (double)m->total.least + 0.0005);
+    row("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed).text,
+        (double)needed / (double)m->total.least + 0.0005);
   else
-    printf("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed).text);
+    row("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed).text);
 }
 
 static void print_remedies(const weir__message *m) {
@@ -312,22 +328,22 @@ static void print_remedies(const weir__message *m) {
   if ((!has_figures && m->bound == WEIR__BOUND_NOT_KNOWN) || m->cause == WEIR__MESSAGE_REFUSED ||
       m->cause == WEIR__MESSAGE_ADDRESS_SPACE)
     return;
-  printf("  %swould it have helped?%s As far as the figures prove it\n", weir_cli_bold(), weir_cli_plain());
+  has_row = false;
   if (has_segments(m))
     print_settings(m);
   print_limit_remedy(m);
   if (m->others_suffice)
-    printf("    yes         the device without the other processes, which hold %s\n", range(m->others).text);
+    row("    yes         the device without the other processes, which hold %s\n", range(m->others).text);
   else if (m->process_count && m->others.is_known && m->bound == WEIR__BOUND_DEVICE)
-    printf("    %s    the device without the other processes, which hold %s\n",
-           m->others.most < m->missing.least ? "no      " : "possible", range(m->others).text);
+    row("    %s    the device without the other processes, which hold %s\n",
+        m->others.most < m->missing.least ? "no      " : "possible", range(m->others).text);
   if (m->pools_suffice)
-    printf("    possible    CUDA graphs that share a pool, or fewer of them: %s are free in private pools\n",
-           given(m->pools).text);
+    row("    possible    CUDA graphs that share a pool, or fewer of them: %s are free in private pools\n",
+        given(m->pools).text);
   if (m->cause == WEIR__MESSAGE_EXHAUSTED && m->short_by.is_known)
-    printf("    yes         %s less in use: a smaller batch, activation checkpointing, sharding, or freeing what "
-           "is no longer needed\n",
-           bytes(m->short_by.most).text);
+    row("    yes         %s less in use: a smaller batch, activation checkpointing, sharding, or freeing what "
+        "is no longer needed\n",
+        bytes(m->short_by.most).text);
 }
 
 static void code(const char *line) {

@@ -97,6 +97,12 @@ has out 'Not known: the pool of RMM has reached its size'
 line 5 libraries
 has out 'Not known: the text has no figures'
 
+# The heading of the remedies has rows below it.
+said='weir explain --message, no remedy'
+sed '$d; /^PyTorch limit/d; s/48.51/10.51/' "$data/async" | "$weir" explain --message - >"$work/out" 2>"$work/err"
+has out ': the device had that much too little free$'
+hasnt out 'would it have helped'
+
 # Control characters of a log are not printed.
 run 0 --message "$data/ranks"
 hasnt out "$(printf '\033')"
