@@ -300,7 +300,7 @@ static void print_settings(const weir__message *m) {
   else
     row("    possible    expandable_segments:True: free neighbours merge, and whole free pages in holes are "
         "returned\n");
-  if (!m->is_weirs || !m->is_expandable)
+  if (m->library == WEIR__LIBRARY_TORCH && (!m->is_weirs || !m->is_expandable))
     row("    possible    moving_pages:True, with Weir's allocator: free pages in holes are mapped where they are "
         "needed\n");
   row("    no          empty_cache() right before the request: the allocator had released all that it could\n");
@@ -351,6 +351,46 @@ static void code(const char *line) {
   printf("                %s\n", line);
 }
 
+/* How the allocator leaves memory to the driver. */
+static void print_reserve(const weir__message *m) {
+  switch (m->library) {
+  case WEIR__LIBRARY_TORCH:
+    puts("leave memory to the driver and the libraries, at the start of the program:");
+    code("torch.cuda.set_per_process_memory_fraction(0.9)");
+    break;
+  case WEIR__LIBRARY_CUPY:
+    puts("leave memory to the driver and the libraries, at the start of the program (MemoryPool.set_limit):");
+    code("cupy.get_default_memory_pool().set_limit(fraction=0.9)");
+    break;
+  case WEIR__LIBRARY_JAX:
+    puts("leave more memory to the driver and the libraries, in the environment of JAX, which takes 0.75 by default:");
+    code("XLA_PYTHON_CLIENT_MEM_FRACTION=0.6");
+    break;
+  default:
+    puts("leave memory to the driver and the libraries, by a lower limit of the allocator that the program uses: "
+         "torch.cuda.set_per_process_memory_fraction of PyTorch, MemoryPool.set_limit of CuPy, "
+         "XLA_PYTHON_CLIENT_MEM_FRACTION of JAX");
+  }
+}
+
+/* Where no history can be recorded that Weir explains. */
+static const char *without_history(const weir__message *m) {
+  switch (m->library) {
+  case WEIR__LIBRARY_CUPY:
+    return "serve CuPy's memory from Weir, whose history can be explained: weir.cupy.install() (docs/cupy.md)";
+  case WEIR__LIBRARY_JAX:
+    return "XLA_PYTHON_CLIENT_MEM_FRACTION in the environment sets how much of the device JAX takes, 0.75 by default; "
+           "jax.local_devices()[0].memory_stats() has what it uses. Its history cannot be explained here";
+  case WEIR__LIBRARY_RMM:
+    return "ask the allocator for its statistics; only the history of PyTorch and Weir can be explained here";
+  case WEIR__LIBRARY_TORCH_OTHER:
+    return "ask PyTorch for the statistics of the device (memory_summary); its history can be explained here only with "
+           "CUDA or ROCm";
+  default:
+    return NULL;
+  }
+}
+
 static void print_next(const weir__message *m) {
   label("next");
   if (m->cause == WEIR__MESSAGE_TOO_LARGE) {
@@ -358,8 +398,7 @@ static void print_next(const weir__message *m) {
     return;
   }
   if (m->cause == WEIR__MESSAGE_OUTSIDE) {
-    puts("leave memory to the driver and the libraries, at the start of the program:");
-    code("torch.cuda.set_per_process_memory_fraction(0.9)");
+    print_reserve(m);
     puts("              and set CUDA_LAUNCH_BLOCKING=1 once, so that the traceback shows the call that failed");
     return;
   }
@@ -371,10 +410,8 @@ static void print_next(const weir__message *m) {
     weir_cli_print_command("explain", "", "FOLDER/FILE");
     return;
   }
-  if (m->kind == WEIR__MESSAGE_CUPY || m->kind == WEIR__MESSAGE_RMM || m->kind == WEIR__MESSAGE_JAX) {
-    puts(m->kind == WEIR__MESSAGE_CUPY
-             ? "serve CuPy's memory from Weir, whose history can be explained: weir.cupy.install() (docs/cupy.md)"
-             : "ask the allocator for its statistics; only the history of PyTorch and Weir can be explained here");
+  if (without_history(m)) {
+    puts(without_history(m));
     return;
   }
   puts(m->kind == WEIR__MESSAGE_ASYNC

@@ -97,6 +97,22 @@ has out 'Not known: the pool of RMM has reached its size'
 line 5 libraries
 has out 'Not known: the text has no figures'
 
+# What to do next is about the library that the text is of.
+for number in 1 2 3; do
+  line $number xla
+  hasnt out 'torch'
+  has out '^  next .*XLA_PYTHON_CLIENT_MEM_FRACTION'
+done
+line 3 libraries
+hasnt out 'torch'
+has out '^                cupy.get_default_memory_pool().set_limit(fraction=0.9)$'
+line 4 libraries
+has out 'of PyTorch, MemoryPool.set_limit of CuPy, XLA_PYTHON_CLIENT_MEM_FRACTION of JAX$'
+line 6 libraries
+hasnt out 'torch.cuda'
+hasnt out 'moving_pages'
+has out 'only with CUDA or ROCm$'
+
 # The heading of the remedies has rows below it.
 said='weir explain --message, no remedy'
 sed '$d; /^PyTorch limit/d; s/48.51/10.51/' "$data/async" | "$weir" explain --message - >"$work/out" 2>"$work/err"
