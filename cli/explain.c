@@ -642,7 +642,7 @@ const weir_cli_command weir_cmd_explain = {
         "Explain why a recorded job ran out of memory: the request, what every reserved byte was used for, which live "
         "blocks were in the way, and what would have served the request. The state is that of the real allocator, "
         "replayed; each suggestion was replayed as well, within the same limit.\n"
-        "With --message, only the text of the error is needed: a log of PyTorch of any version, of several ranks, with "
+        "With --message, only the text of the error is needed: a log of PyTorch 1.0 or later, of several ranks, with "
         "tracebacks and colours.",
     .argument = "FILE",
     .options = option_table,

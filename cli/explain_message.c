@@ -3,6 +3,7 @@
  */
 #include "explain_message.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -232,8 +233,14 @@ static void print_cause(const weir__message *m) {
   default:
     if (m->bound == WEIR__BOUND_LIMIT)
       puts("The limit that the program has set.");
+    else if (m->is_drivers)
+      printf("Not known: the driver had no memory left for %s, and the text does not say what uses it.\n",
+             m->kind == WEIR__MESSAGE_RMM ? "RMM" : "the allocator of XLA");
     else if (m->kind == WEIR__MESSAGE_RMM)
-      puts("Not known: the pool of RMM has reached its size, and the text has no figures.");
+      puts("Not known: the pool of RMM has reached its size, and the text does not say what it is used for.");
+    else if (m->kind == WEIR__MESSAGE_THC)
+      puts("Not known: the text has no figures. The allocator of PyTorch 0.4 and older says no more, and so do other "
+           "calls of CUDA.");
     else
       puts("Not known: the text has too few figures.");
     break;
@@ -266,39 +273,54 @@ static void print_margin(const weir__message *m) {
          bytes(left).text, part, part < 5 ? ". The job is near its limit in any case" : "");
 }
 
+static bool has_row; /* of the remedies */
+
+/* Prints a remedy, and above the first one the heading. */
+static void row(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void row(const char *format, ...) {
+  va_list arguments;
+  if (!has_row)
+    printf("  %swould it have helped?%s As far as the figures prove it\n", weir_cli_bold(), weir_cli_plain());
+  has_row = true;
+  va_start(arguments, format);
+  vprintf(format, arguments);
+  va_end(arguments);
+}
+
 static void print_settings(const weir__message *m) {
   if (m->cause == WEIR__MESSAGE_EXHAUSTED || m->cause == WEIR__MESSAGE_TOO_LARGE) {
-    puts("    no          expandable_segments:True, moving_pages:True, and any other setting of the allocator: none "
-         "makes memory that is not there");
+    row("    no          expandable_segments:True, moving_pages:True, and any other setting of the allocator: none "
+        "makes memory that is not there\n");
     return;
   }
   if (m->cause != WEIR__MESSAGE_FRAGMENTED && m->cause != WEIR__MESSAGE_UNDECIDED)
     return;
   if (m->is_expandable)
-    puts("    no          expandable_segments:True: it is on");
+    row("    no          expandable_segments:True: it is on\n");
   else
-    puts("    possible    expandable_segments:True: free neighbours merge, and whole free pages in holes are returned");
-  if (!m->is_weirs || !m->is_expandable)
-    puts("    possible    moving_pages:True, with Weir's allocator: free pages in holes are mapped where they are "
-         "needed");
-  puts("    no          empty_cache() right before the request: the allocator had released all that it could");
+    row("    possible    expandable_segments:True: free neighbours merge, and whole free pages in holes are "
+        "returned\n");
+  if (m->library == WEIR__LIBRARY_TORCH && (!m->is_weirs || !m->is_expandable))
+    row("    possible    moving_pages:True, with Weir's allocator: free pages in holes are mapped where they are "
+        "needed\n");
+  row("    no          empty_cache() right before the request: the allocator had released all that it could\n");
 }
 
 static void print_limit_remedy(const weir__message *m) {
   if (m->bound != WEIR__BOUND_LIMIT && m->bound != WEIR__BOUND_EITHER)
     return;
   if (!m->allowed.is_known || !m->missing.is_known) {
-    puts("    possible    a higher limit");
+    row("    possible    a higher limit\n");
     return;
   }
   uint64_t needed = m->allowed.most + m->missing.most;
   if (m->free.is_known && m->tried.least > m->free.most)
-    printf("    no          a higher limit: the device had only %s free\n", given(m->free).text);
+    row("    no          a higher limit: the device had only %s free\n", given(m->free).text);
   else if (m->total.is_known && needed <= m->total.least)
-    printf("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed).text,
-           (double)needed / (double)m->total.least + 0.0005);
+    row("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed).text,
+        (double)needed / (double)m->total.least + 0.0005);
   else
-    printf("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed).text);
+    row("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed).text);
 }
 
 static void print_remedies(const weir__message *m) {
@@ -306,27 +328,67 @@ static void print_remedies(const weir__message *m) {
   if ((!has_figures && m->bound == WEIR__BOUND_NOT_KNOWN) || m->cause == WEIR__MESSAGE_REFUSED ||
       m->cause == WEIR__MESSAGE_ADDRESS_SPACE)
     return;
-  printf("  %swould it have helped?%s As far as the figures prove it\n", weir_cli_bold(), weir_cli_plain());
+  has_row = false;
   if (has_segments(m))
     print_settings(m);
   print_limit_remedy(m);
   if (m->others_suffice)
-    printf("    yes         the device without the other processes, which hold %s\n", range(m->others).text);
+    row("    yes         the device without the other processes, which hold %s\n", range(m->others).text);
   else if (m->process_count && m->others.is_known && m->bound == WEIR__BOUND_DEVICE)
-    printf("    %s    the device without the other processes, which hold %s\n",
-           m->others.most < m->missing.least ? "no      " : "possible", range(m->others).text);
+    row("    %s    the device without the other processes, which hold %s\n",
+        m->others.most < m->missing.least ? "no      " : "possible", range(m->others).text);
   if (m->pools_suffice)
-    printf("    possible    CUDA graphs that share a pool, or fewer of them: %s are free in private pools\n",
-           given(m->pools).text);
+    row("    possible    CUDA graphs that share a pool, or fewer of them: %s are free in private pools\n",
+        given(m->pools).text);
   if (m->cause == WEIR__MESSAGE_EXHAUSTED && m->short_by.is_known)
-    printf("    yes         %s less in use: a smaller batch, activation checkpointing, sharding, or freeing what "
-           "is no longer needed\n",
-           bytes(m->short_by.most).text);
+    row("    yes         %s less in use: a smaller batch, activation checkpointing, sharding, or freeing what "
+        "is no longer needed\n",
+        bytes(m->short_by.most).text);
 }
 
 static void code(const char *line) {
   weir_cli_keep_line();
   printf("                %s\n", line);
+}
+
+/* How the allocator leaves memory to the driver. */
+static void print_reserve(const weir__message *m) {
+  switch (m->library) {
+  case WEIR__LIBRARY_TORCH:
+    puts("leave memory to the driver and the libraries, at the start of the program:");
+    code("torch.cuda.set_per_process_memory_fraction(0.9)");
+    break;
+  case WEIR__LIBRARY_CUPY:
+    puts("leave memory to the driver and the libraries, at the start of the program (MemoryPool.set_limit):");
+    code("cupy.get_default_memory_pool().set_limit(fraction=0.9)");
+    break;
+  case WEIR__LIBRARY_JAX:
+    puts("leave more memory to the driver and the libraries, in the environment of JAX, which takes 0.75 by default:");
+    code("XLA_PYTHON_CLIENT_MEM_FRACTION=0.6");
+    break;
+  default:
+    puts("leave memory to the driver and the libraries, by a lower limit of the allocator that the program uses: "
+         "torch.cuda.set_per_process_memory_fraction of PyTorch, MemoryPool.set_limit of CuPy, "
+         "XLA_PYTHON_CLIENT_MEM_FRACTION of JAX");
+  }
+}
+
+/* Where no history can be recorded that Weir explains. */
+static const char *without_history(const weir__message *m) {
+  switch (m->library) {
+  case WEIR__LIBRARY_CUPY:
+    return "serve CuPy's memory from Weir, whose history can be explained: weir.cupy.install() (docs/cupy.md)";
+  case WEIR__LIBRARY_JAX:
+    return "XLA_PYTHON_CLIENT_MEM_FRACTION in the environment sets how much of the device JAX takes, 0.75 by default; "
+           "jax.local_devices()[0].memory_stats() has what it uses. Its history cannot be explained here";
+  case WEIR__LIBRARY_RMM:
+    return "ask the allocator for its statistics; only the history of PyTorch and Weir can be explained here";
+  case WEIR__LIBRARY_TORCH_OTHER:
+    return "ask PyTorch for the statistics of the device (memory_summary); its history can be explained here only with "
+           "CUDA or ROCm";
+  default:
+    return NULL;
+  }
 }
 
 static void print_next(const weir__message *m) {
@@ -336,8 +398,7 @@ static void print_next(const weir__message *m) {
     return;
   }
   if (m->cause == WEIR__MESSAGE_OUTSIDE) {
-    puts("leave memory to the driver and the libraries, at the start of the program:");
-    code("torch.cuda.set_per_process_memory_fraction(0.9)");
+    print_reserve(m);
     puts("              and set CUDA_LAUNCH_BLOCKING=1 once, so that the traceback shows the call that failed");
     return;
   }
@@ -349,10 +410,8 @@ static void print_next(const weir__message *m) {
     weir_cli_print_command("explain", "", "FOLDER/FILE");
     return;
   }
-  if (m->kind == WEIR__MESSAGE_CUPY || m->kind == WEIR__MESSAGE_RMM || m->kind == WEIR__MESSAGE_JAX) {
-    puts(m->kind == WEIR__MESSAGE_CUPY
-             ? "serve CuPy's memory from Weir, whose history can be explained: weir.cupy.install() (docs/cupy.md)"
-             : "ask the allocator for its statistics; only the history of PyTorch and Weir can be explained here");
+  if (without_history(m)) {
+    puts(without_history(m));
     return;
   }
   puts(m->kind == WEIR__MESSAGE_ASYNC
@@ -426,6 +485,12 @@ static void print_table(const weir__messages *all) {
   puts(". The first failure in the file, which may have caused the others:");
 }
 
+static void print_json(const char *name, const weir__messages *all) {
+  weir_cli_json_begin(0);
+  weir__messages_json(&weir_cli_json_sink, name, all);
+  weir_cli_json_end();
+}
+
 static void print_text(const char *name, const weir__messages *all) {
   const weir__message *m = &all->items[0];
   char source[WEIR__MESSAGE_SOURCE_TEXT];
@@ -479,12 +544,8 @@ int weir_cli_explain_message(const char *name, int device, bool json) {
     code = weir_cli_fail("%s: no message says that memory ran out. Expected is the text of the error, such as 'CUDA "
                          "out of memory. Tried to allocate 20.00 MiB. GPU 0 has ...'",
                          weir_cli_escaped(name));
-  else if (json) {
-    weir_cli_json_begin(0);
-    weir__messages_json(&weir_cli_json_sink, name, &messages);
-    weir_cli_json_end();
-  } else
-    print_text(name, &messages);
+  else
+    WEIR_CLI_PRINT_REPORT(json, print_json, print_text, name, &messages);
   weir__messages_free(&messages);
   return code;
 }

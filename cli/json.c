@@ -15,11 +15,12 @@ int weir_cli_json_read_fd(const char *text) {
   long number = strtol(text, &end, 10);
   if (*text < '0' || *text > '9' || *end || number <= STDERR_FILENO || number > 1 << 20)
     return WEIR_EXIT_USAGE;
+  if (aside)
+    return weir_cli_fail("--json-fd was given twice");
   int flags = fcntl((int)number, F_GETFL);
   if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
     return weir_cli_fail("--json-fd %ld: that file descriptor is not open for writing", number);
-  if (!aside)
-    aside = fdopen((int)number, "w");
+  aside = fdopen((int)number, "w");
   return aside ? WEIR_EXIT_OK : weir_cli_fail("--json-fd %ld: the file descriptor cannot be used", number);
 }
 

@@ -6,6 +6,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -160,9 +161,12 @@ static bool restrict_files(const weir_cli_access *access) {
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
 #endif
 
-#if defined(ARCHITECTURE) && defined(PR_SET_SECCOMP)
+#if defined(ARCHITECTURE) && defined(SYS_seccomp)
 
-enum { MOST_INSTRUCTIONS = 512, X32 = 0x40000000 };
+enum { MOST_INSTRUCTIONS = 512 };
+
+/* The same numbers on all architectures. The C library may use a call that the headers of the kernel do not name. */
+enum { CALL_CLONE3 = 435, CALL_CLOSE_RANGE = 436, CALL_OPENAT2 = 437, CALL_FACCESSAT2 = 439, NEWEST = CALL_FACCESSAT2 };
 
 typedef struct filter {
   struct sock_filter code[MOST_INSTRUCTIONS];
@@ -198,6 +202,45 @@ static void on_argument(filter *f, long call, int argument, uint32_t mask, uint3
   put_return(f, ERROR(EPERM));
 }
 
+/* Allows a call if an argument, a pointer, is NULL. */
+static void on_null(filter *f, long call, int argument) {
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 6);
+  put_load(f, LOW(argument));
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 3);
+  put_load(f, HIGH(argument));
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1);
+  put_return(f, SECCOMP_RET_ALLOW);
+  put_return(f, ERROR(EPERM));
+}
+
+/* What can be done with an open file, except choosing the process that gets a signal when it is ready. A terminal
+ * chooses its foreground processes as soon as O_ASYNC is set. */
+static void put_fcntl(filter *f) {
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_fcntl, 0, 9);
+  put_load(f, LOW(1));
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETOWN, 6, 0);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETOWN_EX, 5, 0);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETSIG, 4, 0);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, F_SETFL, 0, 2);
+  put_load(f, LOW(2));
+  put(f, BPF_JMP | BPF_JSET | BPF_K, O_ASYNC, 1, 0);
+  put_return(f, SECCOMP_RET_ALLOW);
+  put_return(f, ERROR(EPERM));
+}
+
+/* The same for ioctl(), and everything that a terminal can do, except putting characters into its input, which the
+ * shell would run. */
+static void put_ioctl(filter *f) {
+  static const uint32_t refused[] = {TIOCSTI, TIOCLINUX, TIOCSPGRP, FIOSETOWN, SIOCSPGRP, FIOASYNC};
+  enum { COUNT = WEIR_COUNT_OF(refused) };
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, COUNT + 3);
+  put_load(f, LOW(1));
+  for (int i = 0; i < COUNT; i++)
+    put(f, BPF_JMP | BPF_JEQ | BPF_K, refused[i], (uint8_t)(COUNT - i), 0);
+  put_return(f, SECCOMP_RET_ALLOW);
+  put_return(f, ERROR(EPERM));
+}
+
 /* Calls that read, compute, wait, or work on what is open. */
 static const long allowed[] = {
     SYS_read,
@@ -226,7 +269,6 @@ static const long allowed[] = {
     SYS_readlinkat,
     SYS_faccessat,
     SYS_getcwd,
-    SYS_fcntl,
     SYS_dup,
     SYS_dup3,
     SYS_pipe2,
@@ -305,12 +347,8 @@ static const long allowed[] = {
 #ifdef SYS_rseq
     SYS_rseq,
 #endif
-#ifdef SYS_close_range
-    SYS_close_range,
-#endif
-#ifdef SYS_faccessat2
-    SYS_faccessat2,
-#endif
+    CALL_CLOSE_RANGE,
+    CALL_FACCESSAT2,
 };
 
 /* What a file that is written or replaced takes as well. Landlock restricts where. */
@@ -342,7 +380,7 @@ static void put_server(filter *f) {
                                SYS_recvfrom, SYS_shutdown, SYS_getsockname};
   for (size_t i = 0; i < WEIR_COUNT_OF(calls); i++)
     on_call(f, calls[i], SECCOMP_RET_ALLOW);
-  on_argument(f, SYS_sendto, 4, UINT32_MAX, 0); /* without an address */
+  on_null(f, SYS_sendto, 4); /* without an address */
   put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 7);
   put_load(f, LOW(0));
   put(f, BPF_JMP | BPF_JEQ | BPF_K, AF_INET, 0, 4);
@@ -358,7 +396,8 @@ static void make_filter(filter *f, const weir_cli_access *access) {
   put(f, BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
   put_return(f, ERROR(EPERM));
   put_number(f);
-  put(f, BPF_JMP | BPF_JGE | BPF_K, X32, 0, 1);
+  /* Calls that are newer than this list, for which the C library has older ones, and those of x32. */
+  put(f, BPF_JMP | BPF_JGT | BPF_K, NEWEST, 0, 1);
   put_return(f, ERROR(ENOSYS));
   put_opens(f, access->write_count > 0); /* ahead of SYS_open, which is in the list */
   for (size_t i = 0; i < WEIR_COUNT_OF(allowed); i++)
@@ -370,18 +409,10 @@ static void make_filter(filter *f, const weir_cli_access *access) {
   on_argument(f, SYS_tgkill, 0, UINT32_MAX, (uint32_t)getpid());
   on_argument(f, SYS_clone, 0, CLONE_THREAD, CLONE_THREAD); /* threads, not processes */
   on_argument(f, SYS_prlimit64, 0, UINT32_MAX, 0);          /* of this process */
-  on_call(f, SYS_clone3, ERROR(ENOSYS));                    /* its flags are in memory: libc falls back to clone */
-#ifdef SYS_openat2
-  on_call(f, SYS_openat2, ERROR(ENOSYS));
-#endif
-  /* Everything that a terminal can do, but put characters into its input, which the shell would run. */
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 6);
-  put_load(f, LOW(1));
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, TIOCSTI, 2, 0);
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, TIOCLINUX, 1, 0);
-  put_return(f, SECCOMP_RET_ALLOW);
-  put_return(f, ERROR(EPERM));
-  put_number(f);
+  on_call(f, CALL_CLONE3, ERROR(ENOSYS));                   /* its flags are in memory: libc falls back to clone */
+  on_call(f, CALL_OPENAT2, ERROR(ENOSYS));                  /* likewise */
+  put_fcntl(f);
+  put_ioctl(f);
   put_return(f, ERROR(EPERM));
 }
 
@@ -392,7 +423,8 @@ static bool restrict_calls(const weir_cli_access *access) {
   if (f.count == MOST_INSTRUCTIONS)
     return false;
   const struct sock_fprog program = {.len = f.count, .filter = f.code};
-  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+  /* For all threads: a library may have started some. */
+  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
 #else

@@ -5,7 +5,8 @@
  * Landlock restricts which files can be opened: for writing, outputs and their folder; for reading, inputs, libraries
  * and a few files of the system. A seccomp filter restricts system calls: no new program or process, no connection, no
  * signal to or look into another process, and without an output no file that is opened for writing. A call that is not
- * allowed fails with EPERM. Either is left out where the kernel does not have it or a container forbids it; and nothing
+ * allowed fails with EPERM; one that is newer than the filter fails with ENOSYS, so that the C library uses an older
+ * one. Either is left out where the kernel does not have it or a container forbids it; and nothing
  * is given up with WEIR_SANDBOX=off.
  */
 #ifndef WEIR_CLI_SANDBOX_H

@@ -1,8 +1,12 @@
 #include "tuned.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/tuning_file.h"
 #include "cli.h"
@@ -73,7 +77,7 @@ static struct {
   char name[256], driver[64];
 } machine;
 
-void weir_cli_tuned_prepare(int device) {
+static void look_at_machine(int device) {
   weir_driver *driver;
   const char *choice = getenv("WEIR_DRIVER");
   int version;
@@ -86,6 +90,26 @@ void weir_cli_tuned_prepare(int device) {
     machine.is_known = true;
   }
   weir_shutdown();
+}
+
+/* In a process of its own: a driver starts threads and opens devices, which the sandbox would not take away again. */
+void weir_cli_tuned_prepare(int device) {
+  int ends[2], status;
+  if (pipe2(ends, O_CLOEXEC) != 0)
+    return;
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    look_at_machine(device);
+    bool is_written = write(ends[1], &machine, sizeof machine) == (ssize_t)sizeof machine; /* less than PIPE_BUF */
+    _exit(is_written ? 0 : 1);
+  }
+  close(ends[1]);
+  if (child > 0 && read(ends[0], &machine, sizeof machine) != (ssize_t)sizeof machine)
+    memset(&machine, 0, sizeof machine); /* the driver has ended the process */
+  close(ends[0]);
+  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+    continue;
 }
 
 static int find_validators(const weir_cli_tuned_for *purpose, weir__tuning_file *found) {

@@ -25,7 +25,8 @@ typedef struct weir_cli_tuned {
   double moving_cost_ns;
 } weir_cli_tuned;
 
-/* Looks at this machine's GPU and driver, which the process cannot open once it has given up its rights (sandbox.h). */
+/* Looks at this machine's GPU and driver, which the process cannot open once it has given up its rights (sandbox.h).
+ * They are not known if no process can be started for that. */
 void weir_cli_tuned_prepare(int device);
 
 /* Both return an exit code, and report what is wrong. */

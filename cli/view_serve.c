@@ -191,19 +191,22 @@ static void close_connection(connection *c) {
   c->fd = -1;
 }
 
-static void accept_one(server *s) {
+/* false if there is no file descriptor or memory for a connection, which then stays in the queue. */
+static bool accept_one(server *s) {
   int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  for (size_t i = 0; fd >= 0 && i < MOST_CONNECTIONS; i++) {
+  if (fd < 0)
+    return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+  for (size_t i = 0; i < MOST_CONNECTIONS; i++) {
     connection *c = &s->connections[i];
     if (c->fd >= 0)
       continue;
     c->fd = fd;
     c->got = c->header_size = c->header_sent = c->body_size = c->body_sent = 0;
     set_deadline(c);
-    return;
+    return true;
   }
-  if (fd >= 0)
-    close(fd);
+  close(fd);
+  return true;
 }
 
 /* Answers a request once it is complete, or is known to be bad. */
@@ -251,7 +254,7 @@ static void send_more(connection *c) {
   close_connection(c);
 }
 
-static void run(server *s, const sigset_t *mask) {
+static weir_status run(server *s, const sigset_t *mask) {
   struct pollfd fds[MOST_CONNECTIONS + 1];
   while (!is_over) {
     size_t open = 0;
@@ -261,8 +264,12 @@ static void run(server *s, const sigset_t *mask) {
       open += c->fd >= 0;
     }
     fds[MOST_CONNECTIONS] = (struct pollfd){open < MOST_CONNECTIONS ? s->listener : -1, POLLIN, 0};
-    if (ppoll(fds, MOST_CONNECTIONS + 1, &(struct timespec){.tv_sec = open ? 1 : 3600}, mask) < 0)
-      continue; /* a signal */
+    if (ppoll(fds, MOST_CONNECTIONS + 1, &(struct timespec){.tv_sec = open ? 1 : 3600}, mask) < 0) {
+      if (errno == EINTR)
+        continue;
+      return weir__fail(WEIR_ERROR_SYSTEM, "cannot wait for connections: %s (it takes %d file descriptors, ulimit -n)",
+                        strerror(errno), MOST_CONNECTIONS + 1);
+    }
     uint64_t now = weir__monotonic_ns();
     for (size_t i = 0; i < MOST_CONNECTIONS; i++) {
       connection *c = &s->connections[i];
@@ -273,9 +280,11 @@ static void run(server *s, const sigset_t *mask) {
       if (c->fd >= 0 && now > c->deadline_ns)
         close_connection(c);
     }
-    if (fds[MOST_CONNECTIONS].revents)
-      accept_one(s);
+    /* The listener stays ready then: ppoll() above would return at once, without a signal being delivered. */
+    if (fds[MOST_CONNECTIONS].revents && !accept_one(s))
+      ppoll(NULL, 0, &(struct timespec){.tv_nsec = 100000000}, mask);
   }
+  return WEIR_OK;
 }
 
 /* ---- Listening ---- */
@@ -340,7 +349,7 @@ weir_status weir_cli_serve(const weir_cli_served *files, size_t count, int port,
   char address[64];
   snprintf(address, sizeof address, "http://localhost:%d/%s/", port, s->word);
   ready(address);
-  run(s, &before);
+  status = run(s, &before);
   for (size_t i = 0; i < MOST_CONNECTIONS; i++)
     if (s->connections[i].fd >= 0)
       close(s->connections[i].fd);
@@ -349,5 +358,5 @@ weir_status weir_cli_serve(const weir_cli_served *files, size_t count, int port,
   sigaction(SIGTERM, &old_term, NULL);
   sigprocmask(SIG_SETMASK, &before, NULL);
   free(s);
-  return WEIR_OK;
+  return status;
 }

@@ -24,9 +24,13 @@ static uint64_t to_bytes(uint64_t number, uint64_t scale, uint64_t unit, bool up
   return whole * unit + (rest * unit + (up ? scale - 1 : 0)) / scale;
 }
 
-/* Reads "1.82GiB", "1024bytes" or "25,600,000bytes". A number with decimals is one that was rounded, so that it stands
- * for half a unit of its last place on both sides. Returns what follows, NULL if there is no figure. */
-static const char *read_figure(const char *at, weir__figure *figure) {
+/* Who has rounded a figure. */
+typedef enum writer { PYTORCH, XLA, OTHER } writer;
+
+/* Reads "1.82GiB", "1024bytes" or "25,600,000bytes", and for others than PyTorch "512B". A number with decimals is one
+ * that was rounded, so that it stands for half a unit of its last place on both sides. Returns what follows, NULL if
+ * there is no figure. */
+static const char *read_rounded(const char *at, writer by, weir__figure *figure) {
   static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
   uint64_t number = 0, scale = 1, unit = 1;
   int digits = 0, decimals = 0;
@@ -53,6 +57,10 @@ static const char *read_figure(const char *at, weir__figure *figure) {
     *figure = number <= MOST_BYTES ? (weir__figure){true, number, number} : (weir__figure){0};
     return at + 5;
   }
+  if (*at == 'B' && by != PYTORCH && !has_point) {
+    *figure = number <= MOST_BYTES ? (weir__figure){true, number, number} : (weir__figure){0};
+    return at + 1;
+  }
   for (size_t i = 0; unit == 1; i++) {
     if (i == WEIR_COUNT_OF(units))
       return NULL;
@@ -69,7 +77,9 @@ static const char *read_figure(const char *at, weir__figure *figure) {
   *figure = (weir__figure){true, to_bytes(least, 2 * scale, unit, true), to_bytes(most, 2 * scale, unit, false)};
   if (figure->least > figure->most) /* less than a byte */
     figure->least = figure->most;
-  if (decimals == 2) { /* PyTorch takes a unit for more than one of it */
+  if (by == XLA) /* it drops what is less than the next smaller unit before it rounds */
+    figure->most += unit >> 10;
+  if (decimals == 2 && by == PYTORCH) { /* it takes a unit for more than one of it */
     if (figure->least <= unit && figure->most > unit)
       figure->least = unit + 1;
     if (unit < 1ull << 30 && figure->least <= unit * 1024 && figure->most > unit * 1024)
@@ -78,6 +88,34 @@ static const char *read_figure(const char *at, weir__figure *figure) {
   if (figure->most > MOST_BYTES)
     *figure = (weir__figure){0};
   return at + 3;
+}
+
+static const char *read_figure(const char *at, weir__figure *figure) { return read_rounded(at, PYTORCH, figure); }
+
+/* The number of bytes that follows a rounded figure: "(7915110400bytes)", "(184549376B)". */
+static bool read_exact(const char *at, weir__figure *figure) {
+  const char *end = *at == '(' ? read_rounded(at + 1, OTHER, figure) : NULL;
+  return end && *end == ')' && figure->is_known;
+}
+
+/* "7406166528bytes", "176.00MiB(184549376B)", "3.39G(3640655872bytes)", "4.00GiB(roundedto4294967296)". */
+static void read_xla(const char *at, weir__figure *figure) {
+  enum { LONGEST = 16 };
+  static const char rounded[] = "(roundedto";
+  const uint64_t step = 256; /* of the allocator */
+  *figure = (weir__figure){0};
+  read_rounded(at, XLA, figure);
+  const char *open = strchr(at, '(');
+  if (!is_digit(*at) || !open || open - at > LONGEST)
+    return;
+  weir__figure exact = {0};
+  if (read_exact(open, &exact))
+    *figure = exact;
+  else if (strncmp(open, rounded, strlen(rounded)) == 0 && is_digit(open[strlen(rounded)])) {
+    uint64_t bytes = strtoull(open + strlen(rounded), NULL, 10);
+    if (bytes >= step && bytes <= MOST_BYTES)
+      *figure = (weir__figure){true, bytes - step + 1, bytes};
+  }
 }
 
 /* ---- The parts of a message ---- */
@@ -225,12 +263,17 @@ static const anchor anchors[] = {
     {"Outofmemoryallocating", WEIR__MESSAGE_CUPY}, /* or JAX */
     {"outofmemorytoallocate", WEIR__MESSAGE_CUPY},
     {"Outofmemorywhiletryingtoallocate", WEIR__MESSAGE_JAX},
+    {"Failedtoallocaterequestfor", WEIR__MESSAGE_JAX},
+    {"ranoutofmemorytryingtoallocate", WEIR__MESSAGE_JAX},
     {"Maximumpoolsizeexceeded", WEIR__MESSAGE_RMM},
+    {"cudaruntimeerror(2):outofmemory", WEIR__MESSAGE_THC},
     {"CUDAerror:outofmemory", WEIR__MESSAGE_CUDA},
+    {"Cudafailure2'outofmemory'", WEIR__MESSAGE_CUDA}, /* NCCL */
+    {"Cudafailure'outofmemory'", WEIR__MESSAGE_CUDA},
     {"CUDAdrivererror:outofmemory", WEIR__MESSAGE_CUDA},
     {"cudaMallocfailed:outofmemory", WEIR__MESSAGE_CUDA},
     {"cudaErrorMemoryAllocation", WEIR__MESSAGE_CUDA}, /* or RMM */
-    {"CUDA_ERROR_OUT_OF_MEMORY", WEIR__MESSAGE_CUDA},
+    {"CUDA_ERROR_OUT_OF_MEMORY", WEIR__MESSAGE_CUDA},  /* or JAX */
     {"HIPerror:outofmemory", WEIR__MESSAGE_CUDA},
     {"hipErrorOutOfMemory", WEIR__MESSAGE_CUDA},
     {"CUBLAS_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY},
@@ -283,11 +326,11 @@ static const char *match(const finder *f, const char *at, const char *phrase, or
 
 enum { BODY = 4096, SCANNED = 4 * BODY };
 
-/* Copies what follows a phrase, up to the next message, without the lines of other ranks. */
-static void gather(const finder *f, const char *at, origin from, char body[BODY + 1]) {
+/* Copies at most `room` characters of what follows a phrase, without the lines of other ranks. */
+static void copy(const finder *f, const char *at, origin from, char *body, size_t room) {
   size_t size = 0;
   const char *most = f->end - at > SCANNED ? at + SCANNED : f->end;
-  while (at < most && size < BODY) {
+  while (at < most && size < room) {
     if (*at != '\n') {
       body[size++] = *at++;
       continue;
@@ -299,6 +342,11 @@ static void gather(const finder *f, const char *at, origin from, char body[BODY 
         at++;
   }
   body[size] = 0;
+}
+
+/* The same up to the next message. */
+static void gather(const finder *f, const char *at, origin from, char body[BODY + 1]) {
+  copy(f, at, from, body, BODY);
   for (size_t i = 0; i < WEIR_COUNT_OF(anchors); i++) {
     char *next = strstr(body, anchors[i].phrase);
     if (next)
@@ -306,16 +354,79 @@ static void gather(const finder *f, const char *at, origin from, char body[BODY 
   }
 }
 
-/* Whether the line has a phrase before `at`. */
-static bool has_before(const char *line, const char *at, const char *phrase) {
-  size_t length = strlen(phrase);
-  for (; line + length <= at; line++)
-    if (memcmp(line, phrase, length) == 0)
+/* Whether a phrase of XLA is a message. Other programs use these words, too, but without a size; and XLA's allocator
+ * has a warning for a request that is tried in another way: "... trying to allocate 3.37GiB with freed_by_count=0. The
+ * caller indicates that this is not a failure, ...". */
+static bool is_failure(const finder *f, const anchor *phrase, const char *end, origin from) {
+  enum { LOOKED_AT = 128 };
+  char body[LOOKED_AT + 1];
+  copy(f, end, from, body, LOOKED_AT);
+  char *next = strstr(body, phrase->phrase);
+  if (next)
+    *next = 0;
+  return is_digit(body[0]) && !strstr(body, "isnotafailure");
+}
+
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), part = strlen(end);
+  return length >= part && strcmp(text + length - part, end) == 0;
+}
+
+/* What a library without figures of its own says before the error of CUDA: "std::bad_alloc: out_of_memory: CUDA error
+ * (failed to allocate 512 bytes) at: ", "failed to allocate 3.39G (3640655872 bytes) from device: ". */
+static void read_drivers(weir__message *m, const char *before) {
+  const char *size = strstr(before, "failedtoallocate");
+  size = size ? size + strlen("failedtoallocate") : "";
+  if (strstr(before, "bad_alloc")) {
+    m->kind = WEIR__MESSAGE_RMM;
+    m->is_drivers = true;
+    read_rounded(size, OTHER, &m->tried);
+  } else if (*size && ends_with(before, "fromdevice:")) {
+    m->kind = WEIR__MESSAGE_JAX;
+    m->is_drivers = true;
+    read_xla(size, &m->tried);
+  }
+}
+
+static const char *const xla[] = {"RESOURCE_EXHAUSTED", "Resourceexhausted", "jax", "xla", "Xla", NULL};
+
+static bool has_any(const char *text, const char *const *words) {
+  for (; *words; words++)
+    if (strstr(text, *words))
       return true;
   return false;
 }
 
-static void read_body(weir__message *m, const char *line, const char *phrase, const char *body) {
+/* From the words before an error of CUDA on its line, and those after it. */
+static weir__message_library find_library(const weir__message *m, const char *before, const char *body) {
+  static const char *const cupy[] = {"cupy", "CUDARuntimeError", "CUDADriverError", NULL};
+  static const char *const torch[] = {"torch", "RuntimeError:", "cuDNNerror:", NULL};
+  switch (m->kind) {
+  case WEIR__MESSAGE_CUPY:
+    return WEIR__LIBRARY_CUPY;
+  case WEIR__MESSAGE_RMM:
+    return WEIR__LIBRARY_RMM;
+  case WEIR__MESSAGE_JAX:
+    return WEIR__LIBRARY_JAX;
+  case WEIR__MESSAGE_CUDA:
+  case WEIR__MESSAGE_LIBRARY:
+    if (has_any(before, cupy))
+      return WEIR__LIBRARY_CUPY;
+    if (has_any(before, xla))
+      return WEIR__LIBRARY_JAX;
+    return has_any(before, torch) || after(body, "CUDAkernelerrorsmightbe") ? WEIR__LIBRARY_TORCH
+                                                                            : WEIR__LIBRARY_NOT_KNOWN;
+  default:
+    return ends_with(before, "XPU") || ends_with(before, "NPU") || ends_with(before, "MUSA") ? WEIR__LIBRARY_TORCH_OTHER
+                                                                                             : WEIR__LIBRARY_TORCH;
+  }
+}
+
+/* `before` is what the line has before the phrase, `body` what follows it. */
+static void read_body(weir__message *m, const char *before, const char *body) {
+  static const char failed[] = "(failedtoallocate";
+  if (m->kind == WEIR__MESSAGE_CUPY && has_any(before, xla))
+    m->kind = WEIR__MESSAGE_JAX;
   switch (m->kind) {
   case WEIR__MESSAGE_NATIVE: {
     const char *old = strstr(body, "(GPU");
@@ -329,10 +440,10 @@ static void read_body(weir__message *m, const char *line, const char *phrase, co
   case WEIR__MESSAGE_ASYNC: {
     read_async(body, m);
     /* "Allocationondevice0wouldexceed..." */
-    const char *digits = phrase;
-    while (digits > line && is_digit(digits[-1]))
+    const char *end = before + strlen(before), *digits = end;
+    while (digits > before && is_digit(digits[-1]))
       digits--;
-    if (digits < phrase && phrase - digits < 6 && has_before(line, digits, "Allocationondevice"))
+    if (digits < end && end - digits < 6 && strstr(before, "Allocationondevice"))
       m->device = atoi(digits);
     break;
   }
@@ -340,25 +451,31 @@ static void read_body(weir__message *m, const char *line, const char *phrase, co
     between(body, "Requestedsize:", "", &m->tried);
     break;
   case WEIR__MESSAGE_CUPY:
-    if (has_before(line, phrase, "RESOURCE_EXHAUSTED")) {
-      m->kind = WEIR__MESSAGE_JAX;
-      between(body, "", "", &m->tried);
-    } else
-      read_cupy(body, m);
+    read_cupy(body, m);
     break;
   case WEIR__MESSAGE_JAX:
-    between(body, "", "", &m->tried);
+    read_xla(body, &m->tried);
+    read_device(before, "Allocator(GPU_", m);
+    read_device(body, "ondeviceordinal", m);
+    break;
+  case WEIR__MESSAGE_RMM:
+    if (strncmp(body, failed, strlen(failed)) == 0)
+      read_rounded(body + strlen(failed), OTHER, &m->tried);
     break;
   case WEIR__MESSAGE_CUDA:
-    if (has_before(line, phrase, "bad_alloc"))
-      m->kind = WEIR__MESSAGE_RMM;
+    read_drivers(m, before);
     break;
   default:
     break;
   }
+  m->library = find_library(m, before, body);
 }
 
-static bool has_figures(const weir__message *m) { return m->tried.is_known; }
+/* The size that the driver refused to XLA's allocator is not that of the program's request, and may be tried again
+ * with less. */
+static bool has_figures(const weir__message *m) {
+  return m->tried.is_known && !(m->kind == WEIR__MESSAGE_JAX && m->is_drivers);
+}
 
 /* Keeps the first failure of a rank, or of a device. A later one takes its place only if that one has no figures. */
 static weir_status keep(finder *f, const weir__message *m) {
@@ -401,7 +518,7 @@ static weir_status find_all(finder *f) {
   origin from;
   size_t line_number = 1;
   const char *at = read_origin(f, f->text, &from), *line = at, *end = NULL;
-  char body[BODY + 1];
+  char body[BODY + 1], before[NEAR + 1];
   while (at < f->end) {
     if (*at == '\n') {
       line_number++;
@@ -409,7 +526,7 @@ static weir_status find_all(finder *f) {
       continue;
     }
     const anchor *found = find_anchor(f, at, from, &end);
-    if (!found) {
+    if (!found || (found->kind == WEIR__MESSAGE_JAX && !is_failure(f, found, end, from))) {
       at++;
       continue;
     }
@@ -422,7 +539,10 @@ static weir_status find_all(finder *f) {
         .kind = found->kind, .source = from.source, .source_number = from.number, .line = line_number, .device = -1};
     gather(f, end, from, body);
     /* The line may be long; what matters is near. */
-    read_body(&m, at - line > NEAR ? at - NEAR : line, at, body);
+    size_t length = at - line > NEAR ? NEAR : (size_t)(at - line);
+    memcpy(before, at - length, length);
+    before[length] = 0;
+    read_body(&m, before, body);
     weir__message_derive(&m);
     weir_status status = keep(f, &m);
     if (status)

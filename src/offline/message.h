@@ -24,13 +24,24 @@ typedef enum weir__message_kind {
   WEIR__MESSAGE_ASYNC,       /* PyTorch and Weir with backend:cudaMallocAsync */
   WEIR__MESSAGE_REJECTED,    /* throw_on_cudamalloc_oom */
   WEIR__MESSAGE_HUGE,        /* more than 1 EB */
+  WEIR__MESSAGE_THC,         /* PyTorch up to 0.4, and parts of it later: "cuda runtime error (2)" */
   WEIR__MESSAGE_CUDA,        /* an error of CUDA without figures */
   WEIR__MESSAGE_LIBRARY,     /* cuBLAS or cuDNN could not allocate */
   WEIR__MESSAGE_CUPY,
   WEIR__MESSAGE_RMM,
-  WEIR__MESSAGE_JAX,
+  WEIR__MESSAGE_JAX, /* and other users of XLA and its allocator, such as TensorFlow */
   WEIR__MESSAGE_KINDS
 } weir__message_kind;
+
+/* The library that a text is of, as far as it shows. */
+typedef enum weir__message_library {
+  WEIR__LIBRARY_NOT_KNOWN,
+  WEIR__LIBRARY_TORCH,       /* with CUDA or ROCm, or Weir, whose text is the same */
+  WEIR__LIBRARY_TORCH_OTHER, /* PyTorch with other devices: XPU, NPU */
+  WEIR__LIBRARY_CUPY,
+  WEIR__LIBRARY_RMM,
+  WEIR__LIBRARY_JAX
+} weir__message_library;
 
 /* Where the prefix of a line says that it comes from. */
 typedef enum weir__message_source {
@@ -75,6 +86,7 @@ typedef struct weir__message_process {
 
 typedef struct weir__message {
   weir__message_kind kind;
+  weir__message_library library;
   weir__message_source source;
   uint64_t source_number;
   size_t line;        /* of the file, from 1 */
@@ -83,6 +95,7 @@ typedef struct weir__message {
   bool is_weirs;      /* Weir's own message */
   bool has_old_rules; /* PyTorch 1.0 to 1.3: "cached" */
   bool is_expandable; /* the text says that expandable segments are on */
+  bool is_drivers;    /* RMM, JAX: the driver refused what the allocator wanted from it */
 
   /* As the text has them. */
   weir__figure tried; /* the segment that was to be allocated; for other allocators the request */

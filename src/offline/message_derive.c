@@ -139,6 +139,7 @@ const char *const weir__message_kinds[WEIR__MESSAGE_KINDS] = {[WEIR__MESSAGE_NAT
                                                               [WEIR__MESSAGE_ASYNC] = "cudaMallocAsync",
                                                               [WEIR__MESSAGE_REJECTED] = "throw_on_cudamalloc_oom",
                                                               [WEIR__MESSAGE_HUGE] = "more than 1 EB",
+                                                              [WEIR__MESSAGE_THC] = "cuda runtime error",
                                                               [WEIR__MESSAGE_CUDA] = "CUDA",
                                                               [WEIR__MESSAGE_LIBRARY] = "CUDA library",
                                                               [WEIR__MESSAGE_CUPY] = "CuPy",

@@ -18,6 +18,7 @@ both() {
   cmp "$work/json" "$work/beside" || fail "$*: another JSON"
 }
 both explain "$file"
+both explain --message "$(dirname "$0")/../data/corpus/message/native"
 both summary "$file" "$file"
 both leaks "$file" "$file"
 both diff "$file" "$file"
@@ -29,6 +30,11 @@ run 2 --json-fd 2 "$file"
 has err "takes the number of a file descriptor above 2 (got '2')"
 run 1 --json-fd 9 "$file"
 has err '9: that file descriptor is not open for writing'
+said='weir explain --json-fd 3 --json-fd 4'
+"$weir" explain --json-fd 3 --json-fd 4 "$file" >"$work/out" 2>"$work/err" 3>"$work/beside" 4>&3
+[ $? = 1 ] || fail 'a second file descriptor is accepted'
+empty out
+has err '--json-fd was given twice$'
 "$weir" explain --json-fd 3 "$file" >"$work/out" 2>"$work/err" 3>/dev/full
 [ $? = 1 ] || fail 'a full disk is not an error'
 has err 'cannot write the output: No space left on device'

@@ -75,6 +75,50 @@ has out ': out of memory, line 1 of 2, GPU 1$'
 run 1 --message --device 7 "$data/parentheses"
 has err 'no message says that GPU 7 ran out of memory'
 
+# line NUMBER FILE: explains one line of a log.
+line() {
+  said="weir explain --message, line $1 of $2"
+  sed -n "$1p" "$data/$2" | "$weir" explain --message - >"$work/out" 2>"$work/err" || fail "exit code $?"
+}
+
+# Texts of other libraries.
+line 1 xla
+has out '^  request     3.39 GiB$'
+has out 'the driver had no memory left for the allocator of XLA'
+run 0 --message "$data/xla"
+has out 'out of memory at 3 places, 3 messages$'
+line 1 libraries
+has out '^  request     8.00 GiB$'
+has out 'Not known: the driver had no memory left for RMM'
+hasnt out 'pool'
+line 2 libraries
+has out '^  request     8.00 GiB$'
+has out 'Not known: the pool of RMM has reached its size'
+line 5 libraries
+has out 'Not known: the text has no figures'
+
+# What to do next is about the library that the text is of.
+for number in 1 2 3; do
+  line $number xla
+  hasnt out 'torch'
+  has out '^  next .*XLA_PYTHON_CLIENT_MEM_FRACTION'
+done
+line 3 libraries
+hasnt out 'torch'
+has out '^                cupy.get_default_memory_pool().set_limit(fraction=0.9)$'
+line 4 libraries
+has out 'of PyTorch, MemoryPool.set_limit of CuPy, XLA_PYTHON_CLIENT_MEM_FRACTION of JAX$'
+line 6 libraries
+hasnt out 'torch.cuda'
+hasnt out 'moving_pages'
+has out 'only with CUDA or ROCm$'
+
+# The heading of the remedies has rows below it.
+said='weir explain --message, no remedy'
+sed '$d; /^PyTorch limit/d; s/48.51/10.51/' "$data/async" | "$weir" explain --message - >"$work/out" 2>"$work/err"
+has out ': the device had that much too little free$'
+hasnt out 'would it have helped'
+
 # Control characters of a log are not printed.
 run 0 --message "$data/ranks"
 hasnt out "$(printf '\033')"

@@ -99,6 +99,63 @@ static void read_only(void) {
   }
 }
 
+/* A process that is made the owner of a file gets a signal when the file is ready. */
+static void no_signals(void) {
+  int ends[2], pid = getppid(), yes = 1;
+  struct f_owner_ex owner = {F_OWNER_PID, pid};
+  check(pipe2(ends, O_CLOEXEC) == 0);
+  enter(&(weir_cli_access){0});
+  if (!(parts & WEIR_CLI_SANDBOX_CALLS))
+    return;
+  check(is_denied(fcntl(ends[0], F_SETOWN, pid)));
+  check(is_denied(fcntl(ends[0], F_SETOWN_EX, &owner)));
+  check(is_denied(fcntl(ends[0], F_SETSIG, SIGKILL)));
+  check(is_denied(fcntl(ends[0], F_SETFL, O_ASYNC | O_NONBLOCK)));
+  check(is_denied(ioctl(ends[0], FIOSETOWN, &pid)));
+  check(is_denied(ioctl(ends[0], SIOCSPGRP, &pid)));
+  check(is_denied(ioctl(ends[0], FIOASYNC, &yes)));
+  check(is_denied(ioctl(ends[0], TIOCSPGRP, &pid)));
+  check(is_denied(ioctl(ends[0], TIOCLINUX, &yes)));
+  check(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0 && (fcntl(ends[0], F_GETFL) & O_NONBLOCK));
+  check(fcntl(ends[0], F_GETFD) == FD_CLOEXEC && fcntl(ends[0], F_DUPFD_CLOEXEC, 0) >= 0);
+  check(ioctl(ends[0], FIONREAD, &yes) == 0 && yes == 0);
+}
+
+static bool is_missing(long result) { return result == -1 && errno == ENOSYS; }
+
+/* Calls for which the C library has older ones if the kernel does not have them; others are refused. */
+static void newer_calls(void) {
+  enter(&(weir_cli_access){0});
+  if (!(parts & WEIR_CLI_SANDBOX_CALLS))
+    return;
+  check(is_missing(syscall(435, NULL, 0)));                    /* clone3 */
+  check(is_missing(syscall(437, AT_FDCWD, "/", NULL, 0)));     /* openat2 */
+  check(is_missing(syscall(452, AT_FDCWD, "/nowhere", 0, 0))); /* fchmodat2 */
+  check(is_missing(syscall(1000)));                            /* none yet */
+  check(is_denied(syscall(434, getppid(), 0)));                /* pidfd_open */
+  check(is_denied(syscall(438, -1, 0, 0)));                    /* pidfd_getfd */
+  check(!is_denied(syscall(436, 1000, 1000, 0)));              /* close_range */
+  check(!is_denied(syscall(439, AT_FDCWD, "/usr", F_OK, 0)));  /* faccessat2 */
+}
+
+static int started[2]; /* a pipe */
+
+/* Waits until the sandbox has been entered. Returns NULL if it restricts this thread. */
+static void *try_socket(void *context) {
+  char byte;
+  bool is_restricted = read(started[0], &byte, 1) == 1 && is_denied(socket(AF_INET, SOCK_STREAM, 0));
+  return is_restricted ? NULL : context;
+}
+
+static void earlier_threads(void) {
+  pthread_t thread;
+  void *result;
+  check(pipe2(started, O_CLOEXEC) == 0 && pthread_create(&thread, NULL, try_socket, started) == 0);
+  enter(&(weir_cli_access){0});
+  check(write(started[1], "x", 1) == 1 && pthread_join(thread, &result) == 0);
+  check(!(parts & WEIR_CLI_SANDBOX_CALLS) || !result);
+}
+
 static void with_output(void) {
   const char *reads[] = {input}, *writes[] = {output};
   enter(&(weir_cli_access){.reads = reads, .read_count = 1, .writes = writes, .write_count = 1});
@@ -123,7 +180,21 @@ static void with_ring(void) {
 static void with_server(void) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t size = sizeof address;
+  /* Before the sandbox: a socket that can send without a connection, and an address whose low 32 bits are 0. */
+  int sender = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  struct sockaddr_in *high =
+      mmap((void *)0x100000000, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   enter(&(weir_cli_access){.listens = true});
+  if (parts & WEIR_CLI_SANDBOX_CALLS) {
+    address.sin_port = htons(9);
+    check(is_denied(sendto(sender, "x", 1, 0, (struct sockaddr *)&address, sizeof address)));
+    if (high == (void *)0x100000000) {
+      *high = address;
+      check(is_denied(sendto(sender, "x", 1, 0, (struct sockaddr *)high, sizeof address)));
+    }
+    check(send(sender, "x", 1, 0) == -1 && errno == EDESTADDRREQ);
+    address.sin_port = 0;
+  }
   int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   check(listener >= 0);
   check(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 1) == 0);
@@ -174,6 +245,9 @@ static void measure(void) {
     in_process(body);                                                                                                  \
   }
 TEST(read_only)
+TEST(no_signals)
+TEST(newer_calls)
+TEST(earlier_threads)
 TEST(with_output)
 TEST(with_ring)
 TEST(with_server)
@@ -235,6 +309,9 @@ int main(void) {
 #endif
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_newer_calls, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_earlier_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_output, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_ring, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_server, setup, teardown),

@@ -181,6 +181,79 @@ code=$?
 [ "$code" -eq 0 ] || fail "the server ended with $code"
 empty err
 
+# Without file descriptors for more connections the server waits, and ends on a signal.
+said='weir view --serve, few file descriptors'
+(
+  # shellcheck disable=SC3045 # dash and bash have it
+  ulimit -n 34
+  exec "$weir" view --page "$page" --serve "$small" >"$work/few" 2>"$work/err"
+) &
+server=$!
+tries=0
+while [ ! -s "$work/few" ] && [ $tries -lt 100 ]; do
+  sleep 0.1
+  tries=$((tries + 1))
+done
+cat >"$work/crowd.py" <<'CROWD'
+import os
+import signal
+import socket
+import sys
+import time
+from urllib.parse import urlsplit
+
+
+def stat():
+    return open(f"/proc/{server}/stat").read().rpartition(")")[2].split()
+
+
+def has_ended():
+    try:
+        return stat()[0] == "Z"
+    except OSError:  # the shell has noticed
+        return True
+
+
+def seconds():
+    return (int(stat()[11]) + int(stat()[12])) / os.sysconf("SC_CLK_TCK")
+
+
+server = int(sys.argv[2])
+url = urlsplit(open(sys.argv[1]).readline().strip())
+crowd = [socket.create_connection(("127.0.0.1", url.port), timeout=20) for _ in range(40)]
+time.sleep(0.2)
+before = seconds()
+time.sleep(1)
+used = seconds() - before
+os.kill(server, signal.SIGINT)
+for _ in range(100):
+    if has_ended():
+        break
+    time.sleep(0.1)
+else:
+    os.kill(server, signal.SIGKILL)
+    sys.exit("the server does not end")
+assert used < 0.3, used
+CROWD
+if [ -s "$work/few" ]; then
+  python3 "$work/crowd.py" "$work/few" "$server" >"$work/out" 2>&1 || fail 'the server'
+else
+  fail 'no address'
+  kill "$server"
+fi
+wait "$server"
+code=$?
+[ "$code" -eq 0 ] || fail "the server ended with $code"
+said='weir view --serve, too few file descriptors'
+(
+  # shellcheck disable=SC3045
+  ulimit -n 20
+  exec timeout -s KILL 20 "$weir" view --page "$page" --serve "$small" >"$work/out" 2>"$work/err"
+)
+code=$?
+[ "$code" -eq 1 ] || fail "the server ended with $code"
+has err 'cannot wait for connections: Invalid argument'
+
 # ---- A browser, which a process opens that was started before the sandbox ----
 if command -v script >/dev/null 2>&1; then
   mkdir "$work/desktop"

@@ -289,6 +289,107 @@ static void test_other_allocators(void **state) {
   assert_int_equal(m->free.most, 0);
 }
 
+static void test_xla(void **state) {
+  (void)state;
+  const weir__message *m = find_one("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate "
+                                    "request for 176.00MiB (184549376B) on device ordinal 3");
+  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->library, WEIR__LIBRARY_JAX);
+  assert_int_equal(m->device, 3);
+  assert_int_equal(m->tried.least, 184549376);
+  assert_int_equal(m->tried.most, 184549376);
+  m = find_one("W external/xla/xla/tsl/framework/bfc_allocator.cc:501] Allocator (GPU_1_bfc) ran out of memory trying "
+               "to allocate 1.25TiB (rounded to 1374521760000)requested by op");
+  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->device, 1);
+  assert_int_equal(m->tried.least, 1374521760000 - 255);
+  assert_int_equal(m->tried.most, 1374521760000);
+  /* Here a GiB is "1.00GiB", and what is less than a MiB is dropped. */
+  m = find_one("Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.00GiB");
+  assert_true(m->tried.least <= 1ull << 30 && m->tried.most >= (1ull << 30) + MIB(6));
+  m = find_one("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.00GiB.");
+  check_at(m->tried, GIB(4), 1 << 30, __LINE__);
+  m = find_one("Execution of replica 0 failed: Resource exhausted: Out of memory allocating 5520758552 bytes.");
+  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  /* The size is ahead of the error; it is not the program's, so that a later one takes its place. */
+  find("failed to allocate 3.39G (3640655872 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n");
+  assert_int_equal(found.count, 1);
+  assert_int_equal(found.items[0].kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(found.items[0].tried.least, 3640655872);
+  assert_int_equal(found.items[0].tried.most, 3640655872);
+  m = find_one("failed to allocate 7.37GiB (7915110400 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
+               "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.");
+  assert_int_equal(m->tried.least, 7406166528);
+  assert_int_equal(m->repeated, 1);
+  assert_false(m->is_drivers);
+  /* A warning, and words of other programs. */
+  find("Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.37GiB with freed_by_count=0. The caller indicates "
+       "that this is not a failure, but this may mean that there could be performance gains if more memory were "
+       "available.\nFailed to allocate request for sending ATP\nRan out of memory trying to allocate a buffer");
+  assert_int_equal(found.count, 0);
+  find("Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB\n"
+       "Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.37GiB with freed_by_count=0. The caller indicates "
+       "that this is not a failure");
+  assert_int_equal(found.count, 1);
+  assert_int_equal(found.found, 1);
+}
+
+static void test_rmm(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("MemoryError: std::bad_alloc: out_of_memory: RMM failure at:/opt/x.hpp:257: Maximum "
+               "pool size exceeded (failed to allocate 8.00 GiB)");
+  assert_int_equal(m->kind, WEIR__MESSAGE_RMM);
+  assert_false(m->is_drivers);
+  check_gib(m->tried, 8);
+  m = find_one("Maximum pool size exceeded (failed to allocate 1.000000 GiB): std::bad_alloc");
+  check_gib(m->tried, 1);
+  m = find_one("MemoryError: std::bad_alloc: out_of_memory: CUDA error (failed to allocate 8589934592 bytes) at: "
+               "/opt/cuda_memory_resource.hpp:62: cudaErrorMemoryAllocation out of memory");
+  assert_int_equal(m->kind, WEIR__MESSAGE_RMM);
+  assert_true(m->is_drivers);
+  assert_int_equal(m->tried.least, 8589934592);
+  m = find_one("std::bad_alloc: CUDA error at: ../x.hpp68: cudaErrorMemoryAllocation out of memory");
+  assert_true(m->is_drivers);
+  check_unknown(m->tried);
+}
+
+/* Whose text it is, where the words of CUDA do not say so. */
+static void test_libraries(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    weir__message_kind kind;
+    weir__message_library library;
+  } forms[] = {
+      {"RuntimeError: CUDA error: out of memory", WEIR__MESSAGE_CUDA, WEIR__LIBRARY_TORCH},
+      {"CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported", WEIR__MESSAGE_CUDA,
+       WEIR__LIBRARY_TORCH},
+      {"CUDA error: out of memory\n  current device: 0, in function alloc at ggml-cuda.cu:291", WEIR__MESSAGE_CUDA,
+       WEIR__LIBRARY_NOT_KNOWN},
+      {"RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY, WEIR__LIBRARY_TORCH},
+      {"cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", WEIR__MESSAGE_CUDA,
+       WEIR__LIBRARY_CUPY},
+      {"jaxlib.xla_extension.XlaRuntimeError: INTERNAL: CUDA_ERROR_OUT_OF_MEMORY", WEIR__MESSAGE_CUDA,
+       WEIR__LIBRARY_JAX},
+      {"node1:12:34 [0] misc/cudawrap.cc:36 NCCL WARN Cuda failure 2 'out of memory'", WEIR__MESSAGE_CUDA,
+       WEIR__LIBRARY_NOT_KNOWN},
+      {"NCCL WARN Cuda failure 'out of memory'", WEIR__MESSAGE_CUDA, WEIR__LIBRARY_NOT_KNOWN},
+      {"RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58",
+       WEIR__MESSAGE_THC, WEIR__LIBRARY_TORCH},
+      {"torch.OutOfMemoryError: XPU out of memory. Tried to allocate 20.00 MiB.", WEIR__MESSAGE_NATIVE,
+       WEIR__LIBRARY_TORCH_OTHER},
+      {"torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 MiB.", WEIR__MESSAGE_NATIVE,
+       WEIR__LIBRARY_TORCH},
+  };
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    const weir__message *m = find_one(forms[i].text);
+    if (m->kind != forms[i].kind || m->library != forms[i].library)
+      fail_msg("form %zu: kind %d, library %d", i, (int)m->kind, (int)m->library);
+  }
+  assert_int_equal(find_one(forms[8].text)->cause, WEIR__MESSAGE_NOT_KNOWN); /* the allocator itself says this */
+}
+
 static void test_weirs_own(void **state) {
   (void)state;
   const weir__message *m = find_one(
@@ -577,6 +678,9 @@ int main(void) {
       cmocka_unit_test(test_async),
       cmocka_unit_test(test_without_figures),
       cmocka_unit_test(test_other_allocators),
+      cmocka_unit_test(test_xla),
+      cmocka_unit_test(test_rmm),
+      cmocka_unit_test(test_libraries),
       cmocka_unit_test(test_weirs_own),
       cmocka_unit_test(test_request),
       cmocka_unit_test(test_wrapped),
