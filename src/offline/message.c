@@ -75,6 +75,10 @@ static const char *read_rounded(const char *at, writer by, weir__figure *figure)
     return NULL;
   uint64_t least = number ? 2 * number - 1 : 0, most = 2 * number + 1;
   *figure = (weir__figure){true, to_bytes(least, 2 * scale, unit, true), to_bytes(most, 2 * scale, unit, false)};
+  if (figure->most > MOST_BYTES) {
+    *figure = (weir__figure){0};
+    return at + 3;
+  }
   if (figure->least > figure->most) /* less than a byte */
     figure->least = figure->most;
   if (by == XLA) /* it drops what is less than the next smaller unit before it rounds */
@@ -85,8 +89,6 @@ static const char *read_rounded(const char *at, writer by, weir__figure *figure)
     if (unit < 1ull << 30 && figure->least <= unit * 1024 && figure->most > unit * 1024)
       figure->most = unit * 1024;
   }
-  if (figure->most > MOST_BYTES)
-    *figure = (weir__figure){0};
   return at + 3;
 }
 

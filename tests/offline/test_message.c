@@ -322,6 +322,9 @@ static void test_xla(void **state) {
   assert_int_equal(m->tried.least, 7406166528);
   assert_int_equal(m->repeated, 1);
   assert_false(m->is_drivers);
+  /* More than there can be: the size counts as not known. */
+  m = find_one("Failed to allocate request for 185154163100000.00GiB");
+  assert_false(m->tried.is_known);
   /* A warning, and words of other programs. */
   find("Allocator (GPU_0_bfc) ran out of memory trying to allocate 3.37GiB with freed_by_count=0. The caller indicates "
        "that this is not a failure, but this may mean that there could be performance gains if more memory were "
