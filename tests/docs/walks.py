@@ -1,4 +1,5 @@
-"""walks.py: the functions that docs/guide-source.md names exist in the files that it links to."""
+"""walks.py: the functions that docs/guide-source.md names exist in the files that it links to, and its numbers of
+files are right."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ PAGE = ROOT / "docs" / "guide-source.md"
 # Words in backticks that are no functions: entries of the driver table, actions and settings.
 OTHERS = re.compile(r"Mem[A-Z]\w+|reserved|segment_\w+|weir|[A-Z_]+|cuMem\w+")
 
+NUMBERS = "Five Six Seven Eight Nine Ten Eleven Twelve Thirteen".split()
+
 
 def main() -> int:
     problems = []
@@ -24,6 +27,10 @@ def main() -> int:
     texts = [path.read_text() for path in linked if path.is_file()]
     for section in walks:
         title = section.split("\n")[0]
+        files = len({path for path in re.findall(r"\]\(\.\./([^)#]+\.[ch])\)", section)})
+        for number in re.findall(r"\b([A-Z]\w+) files\b", section):
+            if number in NUMBERS and NUMBERS.index(number) + 5 != files:
+                problems.append(f"{title}: {number} files, but {files} are linked")
         for name in dict.fromkeys(re.findall(r"`(\w+)`", section)):
             if not OTHERS.fullmatch(name) and not any(re.search(rf"\b{name}\b", text) for text in texts):
                 problems.append(f"{title}: no linked file has {name}")
