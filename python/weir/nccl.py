@@ -100,7 +100,7 @@ def group() -> Iterator[None]:
 def _list_of(inputs: Any) -> list[weir.Array]:
     if not isinstance(inputs, collections.abc.Container) or isinstance(inputs, weir.Array):
         raise TypeError("Inputs should be a collection of tensors")
-    tensors = list(inputs)  # type: ignore[call-overload]
+    tensors: list[weir.Array] = list(inputs)  # type: ignore[call-overload]
     for i, tensor in enumerate(tensors):
         _check_type(tensor, f" at {i}")
     return tensors

@@ -297,10 +297,14 @@ static void test_texts_are_logged_before_entries(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_own_streams, teardown),   cmocka_unit_test_teardown(test_pools, teardown),
-      cmocka_unit_test_teardown(test_one_stream, teardown),    cmocka_unit_test_teardown(test_handed_over, teardown),
-      cmocka_unit_test_teardown(test_other_streams, teardown), cmocka_unit_test_teardown(test_emptied, teardown),
-      cmocka_unit_test_teardown(test_limited, teardown),       cmocka_unit_test_teardown(test_rings, teardown),
+      cmocka_unit_test_teardown(test_own_streams, teardown),
+      cmocka_unit_test_teardown(test_pools, teardown),
+      cmocka_unit_test_teardown(test_one_stream, teardown),
+      cmocka_unit_test_teardown(test_handed_over, teardown),
+      cmocka_unit_test_teardown(test_other_streams, teardown),
+      cmocka_unit_test_teardown(test_emptied, teardown),
+      cmocka_unit_test_teardown(test_limited, teardown),
+      cmocka_unit_test_teardown(test_rings, teardown),
       cmocka_unit_test_teardown(test_texts_are_logged_before_entries, teardown),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
