@@ -69,7 +69,8 @@ weir_status weir_cli_page_open(const char *path, weir_cli_page *page) {
       return status;
   } else {
 #ifdef WEIR_PAGE_FILE
-    found = (weir_cli_page){.text = weir_embedded_page, .size = (size_t)(weir_embedded_page_end - weir_embedded_page)};
+    found = (weir_cli_page){.text = weir_embedded_page,
+                            .size = (uintptr_t)weir_embedded_page_end - (uintptr_t)weir_embedded_page};
 #else
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "this build of Weir has no page: install esbuild (the Debian package has that name) and build "
@@ -109,7 +110,8 @@ static void write_base64(FILE *file, const unsigned char *bytes, size_t size) {
       length = 0;
     }
   }
-  fwrite(out, 1, length, file);
+  if (length)
+    fwrite(out, 1, length, file);
 }
 
 /* JSON in a script element: "<" would end it, or begin a comment. */
@@ -138,7 +140,7 @@ static weir_status write_wasm(FILE *file) {
 #ifdef WEIR_WASM_FILE
   weir__view_data packed = {0};
   weir_status status = weir__view_pack(&packed, "wasm", false, weir_embedded_wasm,
-                                       (size_t)(weir_embedded_wasm_end - weir_embedded_wasm));
+                                       (uintptr_t)weir_embedded_wasm_end - (uintptr_t)weir_embedded_wasm);
   if (status)
     return status;
   fprintf(file, "<script type=\"application/wasm+base64\" id=\"weir-wasm\" data-encoding=\"%s\">",

@@ -470,7 +470,7 @@ static PyObject *dlpack_device(PyObject *self, PyObject *unused) {
 
 /* Without the GIL. */
 static weir_status order_before(const weir_array *a, weir_cu_stream raw) {
-  weir_stream current, consumer;
+  weir_stream current, consumer = {0};
   weir_cu_stream current_raw;
   weir_status status = pyweir_current_stream(a->place.device, &current, &current_raw);
   if (status == WEIR_OK)

@@ -274,7 +274,7 @@ static weir_status use_everything(void) {
   void *handle;
   if (!status)
     status = weir_blas_handle(on, &handle);
-  weir_scalar item;
+  weir_scalar item = {0};
   if (!status)
     status = weir_array_item(&out, on, &item);
   if (!status)

@@ -152,8 +152,9 @@ static void test_vectors(void **state) {
   for (int a_ndim = 1; a_ndim <= 2; a_ndim++)
     for (int b_ndim = 1; b_ndim <= 2; b_ndim++) {
       int64_t m = a_ndim == 1 ? 1 : 4, k = 7, n = b_ndim == 1 ? 1 : 5;
-      weir_array host_a = random_host(WEIR_FLOAT32, a_ndim, a_ndim == 1 ? (int64_t[]){k} : (int64_t[]){m, k});
-      weir_array host_b = random_host(WEIR_FLOAT32, b_ndim, b_ndim == 1 ? (int64_t[]){k} : (int64_t[]){k, n});
+      const int64_t vector[] = {k}, left[] = {m, k}, right[] = {k, n};
+      weir_array host_a = random_host(WEIR_FLOAT32, a_ndim, a_ndim == 1 ? vector : left);
+      weir_array host_b = random_host(WEIR_FLOAT32, b_ndim, b_ndim == 1 ? vector : right);
       weir_array a = stored(&host_a, weir_place_device(0)), b = stored(&host_b, weir_place_device(0)), out = {0};
       number expected[20];
       model_product(&host_a, &host_b, m, k, n, 0, 0, expected);
