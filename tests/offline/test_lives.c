@@ -160,6 +160,7 @@ static int active_at(const world *w, int entry, truth out[ENTRIES]) {
   for (int i = 0; i < w->block_count; i++)
     if (w->blocks[i].begin < entry && (w->blocks[i].end == NEVER || w->blocks[i].end >= entry))
       out[count++] = w->blocks[i];
+  /* cppcheck-suppress uninitvar ; the first `count` are set */
   qsort(out, (size_t)count, sizeof *out, by_address);
   return count;
 }

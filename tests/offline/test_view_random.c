@@ -164,7 +164,8 @@ typedef struct made {
 } made;
 
 static void make_recording(made *m, const weir__recording_entry *entries, size_t count) {
-  *m = (made){.device = {.events = entries, .event_count = count}, .text = {.text = ""}};
+  *m = (made){.device = {.events = entries, .event_count = count}};
+  m->text.text = "";
   for (int i = 0; i < STREAMS; i++)
     m->streams[i] = i;
   m->recording = (weir__recording){.devices = &m->device,
