@@ -89,7 +89,7 @@ static void use_data(void) {
   piece pieces[BLOCKS];
   for (int i = 0; i < BLOCKS; i++)
     fill(&pieces[i], streams);
-  for (int i = 0; i < repetitions(600, 6000); i++) {
+  for (int i = 0; i < repetitions(300, 6000); i++) {
     piece *p = &pieces[soft_random(BLOCKS)];
     check(p, streams);
     give(p->memory);

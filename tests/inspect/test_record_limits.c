@@ -254,7 +254,7 @@ static void use_pool(uint64_t number) {
 
 static void test_pools_without_end(void **state) {
   (void)state;
-  const uint64_t pools = (uint64_t)usual_or_long(200000, 1000000), used = pools / 50;
+  const uint64_t pools = (uint64_t)repetitions(200000, 1000000), used = pools / 50;
   open_recorded("2", "none", 256 * MIB); /* released pools make room for others */
   long before = 0;
   for (uint64_t i = 1; i <= pools; i++) {

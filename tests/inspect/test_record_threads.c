@@ -10,6 +10,7 @@
 #include "offline/recording.h"
 #include "offline/replay.h"
 #include "record/ring_file.h"
+#include "support/length.h"
 #include "support/ring.h"
 #include "support/sanitized.h"
 #include "weir/history.h"
@@ -214,7 +215,7 @@ static void test_limited(void **state) {
 /* Checkpoints are taken by the service thread, or by allocating threads if it is late. */
 static void test_rings(void **state) {
   (void)state;
-  for (uint64_t interval = 0; interval < 3; interval++) {
+  for (uint64_t interval = 0; interval < (uint64_t)usual_or_long(2, 3); interval++) {
     run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .wraps = true, .interval = interval});
     run(&(plan){.name = "ring of one stream",
                 .threads = 6,

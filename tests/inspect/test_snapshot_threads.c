@@ -6,8 +6,9 @@
 
 #include "inspect/snapshot.h"
 #include "support/alloc.h"
+#include "support/length.h"
 
-enum { PAIRS = 2, SHOTS = 400, BALLAST = 2000, FIRST = 3000, SECOND = 5000 };
+enum { PAIRS = 2, BALLAST = 2000, FIRST = 3000, SECOND = 5000 };
 
 static weir_cu_stream first_stream[PAIRS], second_stream[PAIRS];
 static atomic_bool stop;
@@ -92,7 +93,8 @@ static void test_snapshots_are_consistent(void **state) {
     assert_int_equal(pthread_create(&threads[i], NULL, one_inside_the_other, (void *)i), 0);
   assert_int_equal(pthread_create(&threads[PAIRS], NULL, allocate_and_free, NULL), 0);
   size_t seen = 0, live = 0;
-  for (int n = 0; n < SHOTS; n++) {
+  const int shots = repetitions(300, 4000);
+  for (int n = 0; n < shots; n++) {
     weir_snapshot *snapshot = NULL;
     assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
     live += check(snapshot);
@@ -104,7 +106,7 @@ static void test_snapshots_are_consistent(void **state) {
     pthread_join(threads[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
   assert_true(live > 0);
-  assert_true(seen >= (size_t)SHOTS * 2 * PAIRS * BALLAST);
+  assert_true(seen >= (size_t)shots * 2 * PAIRS * BALLAST);
   for (size_t i = 0; i < WEIR_COUNT_OF(ballast); i++)
     for (size_t k = 0; k < BALLAST; k++)
       assert_ok(weir_allocator_free(allocator, ballast[i][k]));

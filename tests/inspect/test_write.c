@@ -403,7 +403,7 @@ static void reset_peak_memory(void) {
 static void test_a_million_events(void **state) {
   (void)state;
   enum { STACKS = 1000 };
-  const size_t events = (size_t)usual_or_long(250000, 1000000);
+  const size_t events = (size_t)repetitions(250000, 1000000);
   alloc_open(NULL, 64 * MIB);
   weir__entry *many = calloc(events, sizeof *many);
   recorded_stack *known = calloc(STACKS, sizeof *known);

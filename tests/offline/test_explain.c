@@ -595,7 +595,7 @@ static void explain_job(const job *j, bool is_expandable, const weir__explain_op
  * range in which the truth lies. */
 static void test_missing_of_limit(void **state) {
   (void)state;
-  for (unsigned seed = 0; seed < (unsigned)usual_or_long(8, 24); seed++) {
+  for (unsigned seed = 0; seed < (unsigned)usual_or_long(5, 24); seed++) {
     const uint64_t memory = 8ull << 30, limit = (1ull << 30) + seed * 7777777ull;
     bool is_expandable = seed % 3 == 0;
     weir__explanation known, inferred;
@@ -624,7 +624,7 @@ static void test_missing_of_limit(void **state) {
 /* A device that is full: the failure has what was free, so what was missing is exact without any option. */
 static void test_missing_of_device(void **state) {
   (void)state;
-  for (unsigned seed = 0; seed < (unsigned)usual_or_long(8, 24); seed++) {
+  for (unsigned seed = 0; seed < (unsigned)usual_or_long(5, 24); seed++) {
     const uint64_t memory = 2ull << 30, others = (600 + 2 * seed) * (uint64_t)MIB;
     bool is_expandable = seed % 2 == 0;
     weir__explanation x;

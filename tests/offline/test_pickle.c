@@ -303,7 +303,7 @@ static void test_spoiled_bytes(void **state) {
   (void)state;
   uint64_t random = 1, sum = 0, calls = 0;
   size_t accepted = 0;
-  const size_t rounds = (size_t)usual_or_long(20000, 60000);
+  const size_t rounds = (size_t)repetitions(20000, 60000);
   for (size_t round = 0; round < rounds; round++) {
     const pickle_case *c = &cases[next_random(&random) % case_count];
     if (c->data.size > 1000) /* the short ones have all opcodes */
