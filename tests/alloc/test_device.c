@@ -9,6 +9,7 @@
 
 #include "support/length.h"
 #include "support/runtime.h"
+#include "support/sanitized.h"
 #include "support/soft.h"
 
 #define MIB (1024ull * 1024)
@@ -58,6 +59,11 @@ static int64_t stat(const char *name) {
 /* ---- Data ---- */
 
 enum { STREAMS = 3, BLOCKS = 60, EDGE = 32 };
+#ifdef SANITIZED
+static const size_t LARGEST = 12 * MIB; /* the thread sanitizer keeps several times as much for what is filled */
+#else
+static const size_t LARGEST = 30 * MIB;
+#endif
 
 typedef struct piece {
   uint8_t *memory;
@@ -67,7 +73,7 @@ typedef struct piece {
 } piece;
 
 static void fill(piece *p, const weir_stream *streams) {
-  static const size_t most[] = {2000, 300 * 1024, 3 * MIB, 30 * MIB};
+  const size_t most[] = {2000, 300 * 1024, 3 * MIB, LARGEST};
   p->stream = (int)soft_random(STREAMS);
   p->bytes = 1 + soft_random(most[soft_random(4)]);
   p->value = (uint8_t)soft_random(256);

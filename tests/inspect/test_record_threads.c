@@ -18,7 +18,7 @@
 #include "weir/snapshot.h"
 
 #ifdef SANITIZED
-enum { ROUNDS = 1, OPS = 2000 };
+enum { ROUNDS = 1, OPS = 1500 };
 #else
 enum { ROUNDS = 3, OPS = 6000 };
 #endif
