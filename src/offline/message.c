@@ -24,7 +24,7 @@ static uint64_t to_bytes(uint64_t number, uint64_t scale, uint64_t unit, bool up
   return whole * unit + (rest * unit + (up ? scale - 1 : 0)) / scale;
 }
 
-/* Who has rounded a figure. */
+/* The library that rounded a figure. */
 typedef enum writer { PYTORCH, XLA, OTHER } writer;
 
 /* Reads "1.82GiB", "1024bytes" or "25,600,000bytes", and for others than PyTorch "512B". A number with decimals is one
