@@ -123,10 +123,17 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
 
 /* ---- Fixed segments ---- */
 
+static bool has_captures(const weir_allocator *allocator) {
+  for (int i = 0; i < allocator->heap_count; i++)
+    if (atomic_load(&allocator->heaps[i].captures))
+      return true;
+  return false;
+}
+
 bool weir__capture_relax(weir__heap *heap, int *mode) {
   weir_driver *driver = heap->allocator->driver;
   *mode = WEIR_CU_CAPTURE_RELAXED; /* nothing to restore */
-  return !atomic_load(&heap->captures) || !driver->ThreadExchangeStreamCaptureMode(driver, mode);
+  return !has_captures(heap->allocator) || !driver->ThreadExchangeStreamCaptureMode(driver, mode);
 }
 
 void weir__capture_restore(weir__heap *heap, int mode) {

@@ -322,14 +322,12 @@ static taken *taken_by_thread(void) {
 
 /* Creating a handle allocates memory in the driver, which a capture allows in the relaxed mode only. */
 static weir_status create_cublas(const char *caller, weir_driver *driver, void **made) {
-  int mode = WEIR_CU_CAPTURE_RELAXED;
   weir_status status = load_cublas(caller);
   if (status)
     return status;
-  bool is_relaxed = !driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  int mode = weir__compute_relax(driver);
   status = weir__blas_check(caller, cublas.create(made), "cublasCreate(handle)");
-  if (is_relaxed)
-    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  weir__compute_restore(driver, mode);
   return status;
 }
 

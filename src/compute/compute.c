@@ -50,17 +50,27 @@ void weir__compute_leave(const weir__on_device *on) {
     weir__log(WEIR_LOG_DEBUG, "device %d could not be made current again", on->previous);
 }
 
+enum { NOT_RELAXED = -1 };
+
+int weir__compute_relax(weir_driver *driver) {
+  int mode = WEIR_CU_CAPTURE_RELAXED;
+  return driver->ThreadExchangeStreamCaptureMode(driver, &mode) ? NOT_RELAXED : mode;
+}
+
+void weir__compute_restore(weir_driver *driver, int mode) {
+  if (mode != NOT_RELAXED)
+    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+}
+
 void weir__compute_unload(int device, weir_cu_module module) {
   weir_driver *driver;
   weir__on_device on;
-  int mode = WEIR_CU_CAPTURE_RELAXED;
   if (weir_get_driver(&driver))
     return; /* a forked child, in which the module does not exist */
   bool is_entered = !weir__compute_enter(__func__, device, &on);
-  bool is_relaxed = !driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  int mode = weir__compute_relax(driver);
   driver->ModuleUnload(driver, module);
-  if (is_relaxed)
-    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  weir__compute_restore(driver, mode);
   if (is_entered)
     weir__compute_leave(&on);
 }
