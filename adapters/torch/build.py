@@ -24,6 +24,7 @@ PLUGGABLE = "libweir_torch_pluggable.so"
 FRAMES = "libweir_torch_frames"  # followed by .<version of Python>.so, or .public.so for any version
 # Links to the C++ library that PyTorch has loaded, not to a copy: some compilers would link a static one by default.
 CXX_RUNTIME = ["-nodefaultlibs", "-l:libstdc++.so.6", "-lm", "-lgcc_s", "-lgcc", "-lpthread", "-lc"]
+LINK_FLAGS = ["-Wl,-rpath,$ORIGIN", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
 
 
 def fail(text):
@@ -96,7 +97,7 @@ def compile_library(arguments, package):
         jobs = ([arguments.cxx, *flags, "-c", source, "-o", output] for source, output in zip(sources, outputs))
         list(workers.map(run, jobs))
     run([arguments.cxx, "-shared", *outputs, "-o", os.path.join(package, LIBRARY), "-L" + os.path.join(folder, "lib"),
-         "-lc10", "-lc10_cuda", "-ltorch_cuda", "-ltorch_cpu", package_weir(arguments, package), "-Wl,-rpath,$ORIGIN",
+         "-lc10", "-lc10_cuda", "-ltorch_cuda", "-ltorch_cpu", package_weir(arguments, package), *LINK_FLAGS,
          *CXX_RUNTIME])
     shutil.rmtree(objects)
     with open(os.path.join(package, "built_for"), "w") as file:
@@ -115,7 +116,7 @@ def package_weir(arguments, package):
 def compile_pluggable(arguments, package):
     run([arguments.cc, "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
          "-Wpedantic", "-I" + os.path.join(ROOT, "include"), "-shared", os.path.join(HERE, "pluggable.c"), "-o",
-         os.path.join(package, PLUGGABLE), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN", "-lpthread"])
+         os.path.join(package, PLUGGABLE), package_weir(arguments, package), *LINK_FLAGS, "-lpthread"])
 
 
 def compile_frames(arguments, package):
@@ -133,7 +134,7 @@ def compile_frames(arguments, package):
     for name, source, flags in variants:
         run([arguments.cc, "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fno-plt", "-Wall", "-Wextra",
              "-I" + os.path.join(ROOT, "include"), *flags, "-shared", os.path.join(sources, source), "-o",
-             os.path.join(package, f"{FRAMES}.{name}.so"), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN",
+             os.path.join(package, f"{FRAMES}.{name}.so"), package_weir(arguments, package), *LINK_FLAGS,
              "-lpthread"])
 
 

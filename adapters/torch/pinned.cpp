@@ -6,7 +6,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 
+#include <pthread.h>
+
 #include <cstdlib>
+#include <iterator>
 #include <sstream>
 
 #include "errors.h"
@@ -19,6 +22,17 @@ using Generic = c10::CachingAllocator::AcceleratorAllocatorConfig;
 using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
 using c10::CachingAllocator::DurationStat;
 using c10::CachingAllocator::Stat;
+
+// Many compilers add a check of the stack to every function with a local variable whose address is taken. The fast path
+// does without it, as that of the library does.
+#if defined(__has_attribute)
+#if __has_attribute(no_stack_protector)
+#define WITHOUT_STACK_PROTECTOR __attribute__((no_stack_protector))
+#endif
+#endif
+#ifndef WITHOUT_STACK_PROTECTOR
+#define WITHOUT_STACK_PROTECTOR
+#endif
 
 namespace {
 
@@ -103,6 +117,12 @@ void PinnedAllocator::install() {
     return;
   before_ = current;
   follow_settings_of_torch([this] { follow_settings(); });
+  // In the child of a fork pools_mutex_ may stay locked forever, and memory of the parent cannot be used there.
+  pthread_atfork(nullptr, nullptr, [] {
+    is_forked_.store(true, std::memory_order_relaxed);
+    has_pools_.store(false, std::memory_order_relaxed);
+    fast_host_.store(host_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  });
   at::setHostAllocator(c10::kCUDA, this, 1); // PyTorch registers its own with priority 0
 }
 
@@ -112,13 +132,19 @@ weir_host_allocator *PinnedAllocator::create() {
   weir_driver *driver = nullptr;
   weir_host_allocator *host = nullptr;
   check(weir_driver_open_cuda(&driver));
-  weir_cu_result r = driver->Init(driver, 0);
-  TORCH_CHECK(r == WEIR_CU_SUCCESS, "weir: cuInit: ", weir_cu_result_string(r));
-  settings_ = pinned_settings_of_torch();
-  check(weir_host_allocator_create(driver, settings_.c_str(), &host));
-  if (const char *more = std::getenv("WEIR_ALLOC_CONF"))
-    check(weir_host_configure(host, more));
-  check(weir_host_configure(host, one_registration));
+  try {
+    weir_cu_result r = driver->Init(driver, 0);
+    TORCH_CHECK(r == WEIR_CU_SUCCESS, "weir: cuInit: ", weir_cu_result_string(r));
+    settings_ = pinned_settings_of_torch();
+    check(weir_host_allocator_create(driver, settings_.c_str(), &host));
+    if (const char *more = std::getenv("WEIR_ALLOC_CONF"))
+      check(weir_host_configure(host, more));
+    check(weir_host_configure(host, one_registration));
+  } catch (...) { // the next allocation tries again
+    weir_host_allocator_destroy(host);
+    weir_driver_close(driver);
+    throw;
+  }
   return host;
 }
 
@@ -131,8 +157,15 @@ weir_host_allocator *PinnedAllocator::start() {
   if (!host) {
     host = create();
     host_.store(host, std::memory_order_release);
+    std::lock_guard<std::mutex> pools_lock(pools_mutex_);
+    choose_path();
   }
   return host;
+}
+
+// Called when what it depends on has changed, with pools_mutex_ held.
+void PinnedAllocator::choose_path() {
+  fast_host_.store(underway_.empty() ? host_.load(std::memory_order_relaxed) : nullptr, std::memory_order_release);
 }
 
 // As for device memory, what WEIR_ALLOC_CONF says remains in effect until PyTorch changes the same key.
@@ -158,15 +191,16 @@ void *PinnedAllocator::alloc(size_t bytes) {
 
 // The first allocation, or one during a capture.
 C10_NOINLINE void *PinnedAllocator::alloc_generic(size_t bytes) {
-  bool is_pooled = false;
-  void *pointer = captures_.load(std::memory_order_relaxed) && bytes ? alloc_pooled(bytes, is_pooled) : nullptr;
+  start();
+  bool is_pooled = false, captures = !fast_host_.load(std::memory_order_relaxed);
+  void *pointer = captures && bytes ? alloc_pooled(bytes, is_pooled) : nullptr;
   return is_pooled ? pointer : alloc(bytes);
 }
 
-at::DataPtr PinnedAllocator::allocate(size_t bytes) {
+WITHOUT_STACK_PROTECTOR at::DataPtr PinnedAllocator::allocate(size_t bytes) {
   void *pointer = nullptr;
-  weir_host_allocator *host = host_.load(std::memory_order_acquire);
-  if (C10_LIKELY(host && !captures_.load(std::memory_order_relaxed)))
+  weir_host_allocator *host = fast_host_.load(std::memory_order_acquire);
+  if (C10_LIKELY(host != nullptr))
     check(weir_host_alloc(host, bytes, &pointer));
   else
     pointer = alloc_generic(bytes);
@@ -204,9 +238,13 @@ bool PinnedAllocator::record_event(void *pointer, void *context, c10::Stream str
   c10::cuda::CUDAStream used(stream);
   if (C10_UNLIKELY(has_pools_.load(std::memory_order_relaxed))) {
     std::lock_guard<std::mutex> lock(pools_mutex_);
-    auto found = pooled_.find(context); // the beginning of the memory, since it has no other context
-    if (found != pooled_.end())
-      found->second.is_used = true;
+    // The context is the beginning of the memory, unless something else owns it, such as a NumPy array.
+    auto next = pooled_.upper_bound(pointer);
+    if (next != pooled_.begin()) {
+      auto &[start, block] = *std::prev(next);
+      if (static_cast<char *>(pointer) < static_cast<char *>(start) + block.size)
+        block.is_used = true;
+    }
   }
   check(weir_host_record_stream(host, pointer, static_cast<int>(used.device_index()),
                                 reinterpret_cast<weir_cu_stream>(used.stream())));
@@ -231,18 +269,21 @@ void PinnedAllocator::begin_allocate_to_pool(c10::MempoolId_t pool, std::functio
     known = std::make_shared<Pool>();
   known->uses++;
   underway_.push_back({pool, std::move(filter)});
-  captures_.store(true, std::memory_order_relaxed);
+  choose_path();
 }
 
 void PinnedAllocator::end_allocate_to_pool(c10::MempoolId_t pool) {
-  std::lock_guard<std::mutex> lock(pools_mutex_);
-  for (auto capture = underway_.begin(); capture != underway_.end(); ++capture)
-    if (capture->pool == pool) {
-      underway_.erase(capture);
-      captures_.store(!underway_.empty(), std::memory_order_relaxed);
-      return;
-    }
-  TORCH_CHECK(false, "endAllocatePool: not currently recording to mempool_id");
+  {
+    std::lock_guard<std::mutex> lock(pools_mutex_);
+    for (auto capture = underway_.begin(); capture != underway_.end(); ++capture)
+      if (capture->pool == pool) {
+        underway_.erase(capture);
+        choose_path();
+        return;
+      }
+  }
+  TORCH_CHECK(before_, "endAllocatePool: not currently recording to mempool_id");
+  before_->end_allocate_to_pool(pool); // began with that one, or is an error there as well
 }
 
 // The pool of the calling thread's capture serves the request, if there is one.
@@ -288,20 +329,31 @@ bool PinnedAllocator::free_pooled(void *pointer) {
 }
 
 void PinnedAllocator::release_pool(c10::MempoolId_t pool) {
+  if (is_forked_.load(std::memory_order_relaxed))
+    return;
   std::vector<void *> unused;
+  bool is_known;
   {
     std::lock_guard<std::mutex> lock(pools_mutex_);
     auto found = pools_.find(pool);
-    if (found == pools_.end() || --found->second->uses > 0)
+    is_known = found != pools_.end();
+    if (is_known && --found->second->uses > 0)
       return;
-    for (auto &[size, free] : found->second->free)
-      unused.insert(unused.end(), free.begin(), free.end());
-    for (void *pointer : unused)
-      pooled_.erase(pointer);
-    found->second->free.clear();
-    pools_.erase(found);
-    has_pools_.store(!pooled_.empty(), std::memory_order_relaxed);
+    if (is_known) {
+      for (auto &[size, free] : found->second->free)
+        unused.insert(unused.end(), free.begin(), free.end());
+      for (void *pointer : unused)
+        pooled_.erase(pointer);
+      found->second->free.clear();
+      pools_.erase(found);
+      has_pools_.store(!pooled_.empty(), std::memory_order_relaxed);
+    }
   }
+  if (!is_known && before_)
+    try { // which throws if it does not know the pool either, and destructors call this
+      before_->release_pool(pool);
+    } catch (const std::exception &) {
+    }
   for (void *pointer : unused)
     delete_pointer(pointer);
 }

@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -60,6 +59,7 @@ private:
 
   weir_host_allocator *start(); // the host allocator, created on first use
   weir_host_allocator *create();
+  void choose_path();
   void follow_settings();
   void *alloc(size_t bytes);
   void *alloc_generic(size_t bytes);
@@ -70,15 +70,16 @@ private:
   // Static, because a deleter gets nothing but the pointer. Never destroyed: tensors may be freed until the process
   // exits.
   static inline std::atomic<weir_host_allocator *> host_{nullptr};
+  static inline std::atomic<weir_host_allocator *> fast_host_{nullptr}; // NULL also while a capture is underway
   at::HostAllocator *before_ = nullptr;
   std::mutex start_mutex_;
   std::string settings_; // of PyTorch, as Weir has them; guarded by start_mutex_
 
-  // Whether `underway_` and `pooled_` are not empty; written under the mutex.
-  static inline std::atomic<bool> captures_{false}, has_pools_{false};
-  std::mutex pools_mutex_; // guards the following
+  static inline std::atomic<bool> is_forked_{false}; // this is the child of a fork
+  static inline std::atomic<bool> has_pools_{false}; // whether `pooled_` is not empty; written under the mutex
+  std::mutex pools_mutex_;                           // guards the following
   std::vector<Capture> underway_;
-  std::unordered_map<void *, Pooled> pooled_;
+  std::map<void *, Pooled> pooled_; // by address
   std::map<c10::MempoolId_t, std::shared_ptr<Pool>> pools_;
 };
 

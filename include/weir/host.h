@@ -36,8 +36,8 @@ typedef struct weir_host_allocator weir_host_allocator;
  * WEIR_ALLOC_CONF or PyTorch's variables. Devices are used from the first allocation on. */
 weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host);
 
-/* Waits for the devices and returns all memory to the driver, including memory that is still allocated. NULL is
- * allowed. */
+/* Returns all memory to the driver, including memory that is still allocated; if memory is allocated, or was freed while
+ * a stream or a graph uses it, waits for the devices first. NULL is allowed. */
 void weir_host_allocator_destroy(weir_host_allocator *host);
 
 /* 0 bytes give NULL. WEIR_ERROR_HOST_OUT_OF_MEMORY if the driver has no more: weir_last_error() says how much is
@@ -51,13 +51,18 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer);
 /* Says that a stream of a device uses the memory that contains the pointer. After the free, the memory is not reused
  * before that stream has done the work that it had when the memory was freed. Memory that a capture uses is used
  * again at every launch of the graph: it is reused when the graph and its executables have been destroyed and their
- * launches are done or, if the driver has no user objects, never. The capture must not end during the call. */
+ * launches are done or, if the driver has no user objects, never. The capture must not end during the call.
+ *
+ * The stream must exist until the memory is freed: NVIDIA's driver may crash when it is asked about a stream that was
+ * destroyed. If the driver answers with an error instead, as the software device does, weir_host_empty_cache makes the
+ * memory free again. */
 weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream);
 
 /* The same for a stream of the runtime. */
 weir_status weir_host_record_stream_on(weir_host_allocator *host, void *pointer, weir_stream stream);
 
-/* Returns unused memory to the driver. */
+/* Returns unused memory to the driver. Waits for a device if a stream that was destroyed used memory which has been freed
+ * since; then no stream of that device may capture. */
 weir_status weir_host_empty_cache(weir_host_allocator *host);
 
 /* Changes settings; keys that are not named keep their values. On an error nothing changes. */

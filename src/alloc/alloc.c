@@ -684,7 +684,7 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
 
 /* Takes the arena's lock unless another thread holds it. A revoked bias costs microseconds, but is not a wait. */
 static inline bool try_lock(weir__arena *arena) {
-  return weir__biased_take_fast(&arena->lock) || weir__biased_try(&arena->lock);
+  return weir__biased_take_fast(&arena->lock, weir__this_lock_owner) || weir__biased_try(&arena->lock);
 }
 
 weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,

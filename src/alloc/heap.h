@@ -20,6 +20,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -86,10 +87,11 @@ typedef struct weir__last_alloc {
 } weir__last_alloc;
 
 struct weir__arena {
+  /* What lookups of other arenas in the same bucket read: its cache line is not written while the lock is biased. */
   weir__biased_lock lock;
-  weir__pool *pool;
   weir_cu_stream stream;
   _Atomic(weir__arena *) next; /* in a bucket of the pool */
+  weir__pool *pool;
   int segments;                /* of this arena; guarded by the heap's lock */
   weir__last_alloc last_alloc; /* this and the following are guarded by the lock */
   weir__live live;             /* active blocks by address */
@@ -100,6 +102,10 @@ struct weir__arena {
   weir__slab uses;
   weir__writer *writer; /* its part of the recording; NULL until something is recorded */
 };
+
+_Static_assert(sizeof(void *) < 8 ||
+                   (offsetof(struct weir__arena, next) < 64 && offsetof(struct weir__arena, pool) >= 64),
+               "lookups of other arenas read the first cache line only");
 
 struct weir__pool {
   weir__heap *heap;

@@ -72,7 +72,7 @@ static void add_time(weir_host_time *time, int64_t took) {
   time->total += took;
   if (took > time->max)
     time->max = took;
-  if (!time->count || took < time->min)
+  if (!time->min || took < time->min) /* 0 since the last reset */
     time->min = took;
   time->count++;
 }
@@ -81,7 +81,8 @@ static inline void count_up(weir__host_count *count, int64_t by) {
   count->allocated += by;
   count->headroom -= by;
   if (__builtin_expect(count->headroom < 0, 0)) {
-    count->peak -= count->headroom;
+    /* Loaded again: otherwise gcc keeps the value in a register for this rare case, which takes two instructions more. */
+    count->peak -= *(volatile int64_t *)&count->headroom;
     count->headroom = 0;
   }
 }
@@ -312,6 +313,29 @@ static weir_status out_of_memory(const char *who, weir_host_allocator *host, wei
                            weir__format_bytes_as_pytorch((unsigned long long)stats.active_bytes.current, text[2]));
 }
 
+/* Returns what is free to the driver, but not parts of the reserve. */
+static weir_status return_cache(const char *who, weir_host_allocator *host) {
+  if (atomic_load(&host->pending))
+    weir__host_poll(host, true);
+  weir__host_block *blocks = NULL;
+  weir__biased_take(&host->lock);
+  for (int i = 0; i < WEIR__HOST_BUCKETS; i++)
+    for (weir__host_block **at = &host->free[i]; *at;) {
+      weir__host_block *block = *at;
+      if (block->kind == WEIR__HOST_RESERVED) {
+        at = &block->next;
+        continue;
+      }
+      *at = block->next;
+      block->next = blocks;
+      blocks = block;
+    }
+  bool catches = host->settings.pinned_free_catch_all;
+  weir__biased_give(&host->lock);
+  weir_cu_result r = return_to_driver(host, blocks);
+  return r && !catches ? weir__driver_status(host->driver, r, who, "cuMemFreeHost") : WEIR_OK;
+}
+
 static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_t bytes, void **pointer) {
   weir__settings *settings = malloc(sizeof *settings);
   if (!settings)
@@ -325,8 +349,10 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
       .pointer = weir__host_reserved(host, settings, bytes), .bytes = bytes, .kind = WEIR__HOST_RESERVED};
   if (!memory.pointer) {
     weir_cu_result r = weir__host_get(host, settings, bytes, &memory);
-    if (r == WEIR_CU_OUT_OF_MEMORY && !weir_host_empty_cache(host))
+    if (r == WEIR_CU_OUT_OF_MEMORY) {
+      return_cache(who, host); /* if the driver refuses a block, the others may be enough */
       r = weir__host_get(host, settings, bytes, &memory);
+    }
     if (r) {
       status = out_of_memory(who, host, r, bytes);
       goto free_settings;
@@ -366,6 +392,8 @@ free_settings:
 
 static __attribute__((noinline)) weir_status alloc_generic(const char *who, weir_host_allocator *host, uint64_t bytes,
                                                            void **pointer) {
+  if (host->is_forked)
+    return weir__bad_fork(who);
   if (!bytes) {
     *pointer = NULL;
     return WEIR_OK;
@@ -406,14 +434,15 @@ static inline weir__host_block *take_first(weir_host_allocator *host, uint64_t b
 }
 
 weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer) {
-  CHECK(host);
+  WEIR__CHECK_ARGUMENT(host);
   WEIR__CHECK_ARGUMENT(pointer);
+  weir__lock_owner *mine = weir__this_lock_owner;
   if (__builtin_expect(!atomic_load_explicit(&host->pending, memory_order_relaxed), 1) &&
-      weir__biased_take_fast(&host->lock)) {
+      weir__biased_take_fast(&host->lock, mine)) {
     weir__host_block *block = take_first(host, bytes);
     if (block)
       *pointer = block->pointer;
-    weir__biased_give_fast();
+    weir__biased_give_fast(mine);
     if (__builtin_expect(block != NULL, 1))
       return WEIR_OK;
   }
@@ -435,6 +464,10 @@ static weir__host_block *find(const weir_host_allocator *host, const void *point
 
 static __attribute__((noinline)) weir_status free_generic(const char *who, weir_host_allocator *host, void *pointer) {
   weir__host_block *uncached = NULL, *waiting = NULL;
+  if (host->is_forked)
+    return weir__bad_fork(who);
+  if (!pointer)
+    return WEIR_OK;
   weir__biased_take(&host->lock);
   weir__host_block *block = find(host, pointer, true);
   if (!block) {
@@ -460,16 +493,15 @@ static __attribute__((noinline)) weir_status free_generic(const char *who, weir_
 }
 
 weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
-  CHECK(host);
-  if (!pointer)
-    return WEIR_OK;
-  if (__builtin_expect(weir__biased_take_fast(&host->lock), 1)) {
+  WEIR__CHECK_ARGUMENT(host);
+  weir__lock_owner *mine = weir__this_lock_owner;
+  if (__builtin_expect(pointer && weir__biased_take_fast(&host->lock, mine), 1)) {
     weir__host_block *block = recall(host, pointer);
     if (block) {
       count_inactive(host, block);
       put_free(host, block);
     }
-    weir__biased_give_fast();
+    weir__biased_give_fast(mine);
     if (__builtin_expect(block != NULL, 1))
       return WEIR_OK;
   }
@@ -508,7 +540,7 @@ static bool add_use(weir_host_allocator *host, weir__host_block *block, int devi
   weir__host_use *use = weir__slab_take(&host->use_slab, sizeof *use);
   if (!use)
     return false;
-  *use = (weir__host_use){device, stream, block->uses};
+  *use = (weir__host_use){.device = device, .stream = stream, .next = block->uses};
   block->uses = use;
   return true;
 }
@@ -555,25 +587,8 @@ weir_status weir_host_owns(weir_host_allocator *host, const void *pointer, int *
 
 weir_status weir_host_empty_cache(weir_host_allocator *host) {
   CHECK(host);
-  if (atomic_load(&host->pending))
-    weir__host_poll(host, true);
-  weir__host_block *blocks = NULL;
-  weir__biased_take(&host->lock);
-  for (int i = 0; i < WEIR__HOST_BUCKETS; i++)
-    for (weir__host_block **at = &host->free[i]; *at;) {
-      weir__host_block *block = *at;
-      if (block->kind == WEIR__HOST_RESERVED) {
-        at = &block->next;
-        continue;
-      }
-      *at = block->next;
-      block->next = blocks;
-      blocks = block;
-    }
-  bool catches = host->settings.pinned_free_catch_all;
-  weir__biased_give(&host->lock);
-  weir_cu_result r = return_to_driver(host, blocks);
-  return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
+  weir__host_reclaim_orphans(host);
+  return return_cache(__func__, host);
 }
 
 /* ---- Creation and destruction ---- */
@@ -583,7 +598,12 @@ static void describe(const weir__client *client, char *text, size_t size) {
   snprintf(text, size, "pinned host memory");
 }
 
-static void invalidate(weir__client *client) { ((weir_host_allocator *)client->object)->is_forked = true; }
+/* In the child of a fork. The fast paths need no extra check: they do not take a lock that is biased to no thread. */
+static void invalidate(weir__client *client) {
+  weir_host_allocator *host = (weir_host_allocator *)client->object;
+  host->is_forked = true;
+  weir__biased_forget(&host->lock);
+}
 
 weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host) {
   WEIR__CHECK_ARGUMENT(driver);
@@ -640,7 +660,12 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
     return;
   weir__client_remove(&host->client);
   weir_driver *driver = host->driver;
-  for (int i = 0; i < host->device_count; i++)
+  if (atomic_load(&host->pending))
+    weir__host_poll(host, true);
+  weir__biased_take(&host->lock);
+  bool is_used = current(&host->active_requests) > 0;
+  weir__biased_give(&host->lock);
+  for (int i = 0; i < host->device_count && is_used; i++) /* only then: a wait would invalidate captures */
     finish_device(host, i);
   weir__host_events_end(host);
   weir__host_block *block;

@@ -42,6 +42,7 @@ typedef struct weir__host_use weir__host_use;
 struct weir__host_use {
   int device;
   weir_cu_stream stream;
+  bool is_destroyed; /* the stream: what it did may still run. Guarded by events_lock */
   weir__host_use *next;
 };
 
@@ -76,7 +77,7 @@ struct weir__host_block {
   uint8_t kind;   /* weir__host_kind */
   bool captured;  /* a graph uses it whose end is not known */
   weir__host_use *uses;
-  weir__host_block *next; /* in a list of free blocks, of blocks to return, or of deferred blocks */
+  weir__host_block *next; /* in a list of free blocks, of blocks to return, or of deferred or orphaned blocks */
   unsigned events;        /* that it waits for; guarded by events_lock */
   unsigned graphs;        /* that use it and have not ended */
   uint64_t capture;       /* the last capture that is counted in graphs; captures are numbered from 1 on */
@@ -96,11 +97,6 @@ typedef struct weir__host_device {
 } weir__host_device;
 
 struct weir_host_allocator {
-  weir_driver *driver;
-  int device_count;
-  weir__host_device *devices;
-  weir__mutex context_lock;
-
   weir__biased_lock lock; /* guards everything down to the statistics */
   uint64_t fast_limit;    /* sizes up to this one are rounded up, and then still cached; follows from `settings` */
   weir__host_count active_requests, active_bytes;
@@ -115,6 +111,11 @@ struct weir_host_allocator {
   weir__slab block_slab, use_slab;
   weir_host_stats stats; /* but for active_requests and active_bytes */
 
+  weir_driver *driver;
+  int device_count;
+  weir__host_device *devices;
+  weir__mutex context_lock;
+
   weir__mutex reserve_lock;  /* guards the reserve */
   weir__host_memory reserve; /* empty if there is none, or until it is allocated */
   uint64_t reserve_used;
@@ -122,6 +123,7 @@ struct weir_host_allocator {
   atomic_size_t pending;      /* events, deferred blocks, and graphs that have ended */
   weir__mutex events_lock;    /* guards the following */
   weir__host_block *deferred; /* freed, but without an event for each use */
+  weir__host_block *orphaned; /* freed, and the streams of all uses that are left were destroyed; not in `pending` */
   weir__thread_id thread;     /* polls events; started on first use */
   atomic_bool has_thread;     /* allocations then do not poll; also read without the lock */
   bool thread_ends;
@@ -144,6 +146,9 @@ void weir__host_free_later(weir_host_allocator *host, weir__host_block *block);
 
 /* Frees blocks whose events have completed. If another thread is polling, returns at once or, with `wait`, after it. */
 void weir__host_poll(weir_host_allocator *host, bool wait);
+
+/* Frees blocks that streams used which were destroyed. Waits for their devices, so no stream of these may capture. */
+void weir__host_reclaim_orphans(weir_host_allocator *host);
 
 void weir__host_events_end(weir_host_allocator *host);
 

@@ -52,43 +52,86 @@ static bool insert_event(weir_host_allocator *host, weir__host_block *block, con
   return true;
 }
 
-/* Makes the block wait for a stream with an event or, if that fails, synchronizes the stream. Returns false if the
- * stream is capturing by now: then neither is allowed. */
-static bool wait_for_use(weir_host_allocator *host, weir__host_block *block, const weir__host_use *use) {
+/* Makes the block wait for a stream with an event or, if that fails, synchronizes the stream. Returns false if neither is
+ * possible now: the stream, or another one on which the legacy stream depends, may be capturing. */
+static bool wait_for_use(weir_host_allocator *host, weir__host_block *block, weir__host_use *use) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
-  if (weir__host_enter(host, use->device, &visit))
+  if (use->is_destroyed || weir__host_enter(host, use->device, &visit))
     return false;
-  bool done = !driver->StreamIsCapturing(driver, use->stream, &status) && status == WEIR_CU_CAPTURE_STATUS_NONE &&
+  weir_cu_result r = driver->StreamIsCapturing(driver, use->stream, &status);
+  use->is_destroyed = r == WEIR_CU_INVALID_HANDLE;
+  bool done = !r && status == WEIR_CU_CAPTURE_STATUS_NONE &&
               (insert_event(host, block, use) || !driver->StreamSynchronize(driver, use->stream));
   weir__host_leave(host, &visit);
   return done;
 }
 
-/* Inserts an event for each use. Uses for which that fails are tried again at the next poll. */
-static void insert_events(weir_host_allocator *host, weir__host_block *block) {
-  weir__host_use *left = NULL;
-  block->events++; /* keeps the block waiting until all events are in their queues */
-  for (weir__host_use *use = block->uses, *next; use; use = next) {
-    next = use->next;
-    if (wait_for_use(host, block, use)) {
+/* Removes the uses for which `is_done` is true. Returns whether all that are left are of streams that were destroyed. */
+static bool remove_uses(weir_host_allocator *host, weir__host_block *block,
+                        bool (*is_done)(weir_host_allocator *host, weir__host_block *block, weir__host_use *use)) {
+  bool are_destroyed = true;
+  for (weir__host_use **at = &block->uses; *at;) {
+    weir__host_use *use = *at;
+    if (is_done(host, block, use)) {
+      *at = use->next;
       weir__biased_take(&host->lock);
       weir__slab_give(&host->use_slab, use, sizeof *use);
       weir__biased_give(&host->lock);
     } else {
-      use->next = left;
-      left = use;
+      at = &use->next;
+      are_destroyed &= use->is_destroyed;
     }
   }
-  block->uses = left;
-  if (left) {
+  return are_destroyed;
+}
+
+/* Inserts an event for each use. Uses for which that fails are tried again at the next poll, but for those of streams
+ * that were destroyed. */
+static void insert_events(weir_host_allocator *host, weir__host_block *block) {
+  block->events++; /* keeps the block waiting until all events are in their queues */
+  bool are_destroyed = remove_uses(host, block, wait_for_use);
+  block->events--;
+  if (!block->uses) {
+    if (!block->events)
+      weir__host_block_done(host, block);
+  } else if (are_destroyed) {
+    block->next = host->orphaned;
+    host->orphaned = block;
+  } else {
     block->next = host->deferred;
     host->deferred = block;
     atomic_fetch_add(&host->pending, 1);
   }
-  if (--block->events == 0 && !left)
-    weir__host_block_done(host, block);
+}
+
+/* The work of a destroyed stream is done when that of the whole device is. */
+static bool wait_for_device(weir_host_allocator *host, weir__host_block *block, weir__host_use *use) {
+  weir__host_visit visit;
+  (void)block;
+  if (weir__host_enter(host, use->device, &visit))
+    return false;
+  bool done = !host->driver->CtxSynchronize(host->driver);
+  weir__host_leave(host, &visit);
+  return done;
+}
+
+void weir__host_reclaim_orphans(weir_host_allocator *host) {
+  weir__mutex_lock(&host->events_lock);
+  weir__host_block *block = host->orphaned;
+  host->orphaned = NULL;
+  while (block) {
+    weir__host_block *next = block->next;
+    remove_uses(host, block, wait_for_device);
+    if (block->uses) {
+      block->next = host->orphaned;
+      host->orphaned = block;
+    } else if (!block->events)
+      weir__host_block_done(host, block);
+    block = next;
+  }
+  weir__mutex_unlock(&host->events_lock);
 }
 
 void weir__host_free_later(weir_host_allocator *host, weir__host_block *block) {

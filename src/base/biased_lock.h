@@ -48,14 +48,19 @@ void weir__biased_prepare(void);
 
 void weir__biased_take_word(weir__biased_lock *lock);
 
+/* Ends the bias of a lock that no thread takes any more: in the child of a fork, where other threads do not exist. */
+static inline void weir__biased_forget(weir__biased_lock *lock) {
+  atomic_store_explicit(&lock->biased_to, NULL, memory_order_relaxed);
+}
+
 /* Takes the lock unless any thread, the calling one included, holds it. */
 bool weir__biased_try(weir__biased_lock *lock);
 
 /* A thread that revokes the bias is sure to see the note in the record, or this thread to see the revocation, so a
  * compiler barrier is enough. No acquire is needed either: this thread has seen what others did under the lock since it
- * took the word to make the lock biased. A record notes one lock at a time. */
-static inline bool weir__biased_take_fast(weir__biased_lock *lock) {
-  weir__lock_owner *mine = weir__this_lock_owner;
+ * took the word to make the lock biased. A record notes one lock at a time. `mine` is
+ * weir__this_lock_owner, which the compiler would load again after every store. */
+static inline bool weir__biased_take_fast(weir__biased_lock *lock, weir__lock_owner *mine) {
   if (atomic_load_explicit(&lock->biased_to, memory_order_relaxed) != mine ||
       atomic_load_explicit(&mine->holds, memory_order_relaxed))
     return false;
@@ -68,13 +73,13 @@ static inline bool weir__biased_take_fast(weir__biased_lock *lock) {
 }
 
 static inline void weir__biased_take(weir__biased_lock *lock) {
-  if (__builtin_expect(!weir__biased_take_fast(lock), 0))
+  if (__builtin_expect(!weir__biased_take_fast(lock, weir__this_lock_owner), 0))
     weir__biased_take_word(lock);
 }
 
 /* Gives back a lock that weir__biased_take_fast took. */
-static inline void weir__biased_give_fast(void) {
-  atomic_store_explicit(&weir__this_lock_owner->holds, NULL, memory_order_release);
+static inline void weir__biased_give_fast(weir__lock_owner *mine) {
+  atomic_store_explicit(&mine->holds, NULL, memory_order_release);
 }
 
 static inline void weir__biased_give(weir__biased_lock *lock) {

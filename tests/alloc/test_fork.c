@@ -147,6 +147,7 @@ static void call_everything(void) {
 
   assert_bad_fork(weir_host_alloc(host, 4096, &pointer));
   assert_bad_fork(weir_host_free(host, pinned));
+  assert_bad_fork(weir_host_free(host, NULL));
   assert_bad_fork(weir_host_record_stream(host, pinned, 0, NULL));
   assert_bad_fork(weir_host_empty_cache(host));
   assert_bad_fork(weir_host_configure(host, ""));
@@ -194,6 +195,10 @@ static void use_a_new_one(void) {
 static void open_all(const char *conf, bool recorded) {
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
   assert_ok(weir_host_allocator_create(d, NULL, &host));
+  for (int i = 0; i < 1000; i++) { /* the lock becomes biased, so that the fast paths are taken */
+    assert_ok(weir_host_alloc(host, 4096, &pinned));
+    assert_ok(weir_host_free(host, pinned));
+  }
   assert_ok(weir_host_alloc(host, 1000, &pinned));
   if (recorded)
     assert_ok(weir_history_record(allocator, NULL));

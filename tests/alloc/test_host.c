@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "alloc/host.h"
 #include "support/alloc.h"
-#include "weir/host.h"
 
 static weir_host_allocator *host;
 
@@ -167,6 +167,59 @@ static void test_streams_are_independent(void **state) {
   soft_step_all();
   assert_ptr_equal(take(4096), a);
   assert_cu(d->StreamDestroy(d, quick));
+  close_host();
+}
+
+/* Nothing of it is used, so nothing has to be waited for. */
+static void test_destroy_during_a_capture(void **state) {
+  (void)state;
+  open_host("");
+  weir_cu_stream stream = work_stream();
+  weir_cu_graph graph;
+  void *a = take(4096);
+  assert_ok(weir_host_record_stream(host, a, 0, stream));
+  give(a);
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  weir_host_allocator_destroy(host);
+  host = NULL;
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
+  close_host();
+}
+
+/* Its work may still run when the memory is freed, and waiting for the device would invalidate captures. */
+static void test_destroyed_stream(void **state) {
+  (void)state;
+  open_host("");
+  weir_cu_stream stream, other = work_stream();
+  weir_cu_graph graph;
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  void *a = take(4096), *b = take(4096);
+  assert_ok(weir_host_record_stream(host, a, 0, stream));
+  assert_ok(weir_host_record_stream(host, a, 0, other));
+  assert_ok(weir_host_record_stream(host, b, 0, stream));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamBeginCapture(d, other, WEIR_CU_CAPTURE_RELAXED));
+  give(a); /* cannot wait for the other stream now either */
+  give(b);
+  void *c = take(4096);
+  assert_ptr_not_equal(c, a);
+  assert_ptr_not_equal(c, b);
+  assert_cu(d->StreamEndCapture(d, other, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
+  give(c);
+  assert_int_equal(host_stats().active_requests.current, 2);
+  for (int i = 0; i < 2; i++) { /* polls: inserts the event of the other stream, then sees that it has completed */
+    assert_ptr_equal(take(4096), c);
+    give(c);
+    assert_cu(d->StreamSynchronize(d, other));
+  }
+  assert_int_equal(atomic_load(&host->pending), 0); /* the fast path is open */
+  assert_int_equal(host_stats().active_requests.current, 2);
+  assert_ok(weir_host_empty_cache(host));
+  assert_int_equal(host_stats().active_requests.current, 0);
+  assert_int_equal(host_stats().allocations.current, 0);
   close_host();
 }
 
@@ -390,6 +443,15 @@ static void test_out_of_memory(void **state) {
   p = take(100); /* releases the cache and retries */
   assert_int_equal(pinned(), 1);
   give(p);
+  /* Also if the driver refuses a block. */
+  void *b = take(8192);
+  give(b);
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemHostAlloc, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  p = take(1 << 19);
+  assert_int_equal(pinned(), 2);
+  give(p);
+  assert_ok(weir_fault_clear(faults));
   assert_ok(weir_fault_random(faults, 1, 1000000, WEIR_CU_OUT_OF_MEMORY));
   assert_error_says(HOST_OUT_OF_MEMORY, "Tried to allocate 1024.00 KiB", weir_host_alloc(host, 1 << 20, &p));
   assert_ok(weir_fault_clear(faults));
@@ -404,6 +466,8 @@ int main(void) {
       cmocka_unit_test_teardown(test_wrong_calls, host_teardown),
       cmocka_unit_test_teardown(test_streams_are_waited_for, host_teardown),
       cmocka_unit_test_teardown(test_streams_are_independent, host_teardown),
+      cmocka_unit_test_teardown(test_destroyed_stream, host_teardown),
+      cmocka_unit_test_teardown(test_destroy_during_a_capture, host_teardown),
       cmocka_unit_test_teardown(test_capture, host_teardown),
       cmocka_unit_test_teardown(test_statistics, host_teardown),
       cmocka_unit_test_teardown(test_registered, host_teardown),

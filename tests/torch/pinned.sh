@@ -161,6 +161,8 @@ cat >"$work/main.cpp" <<'END'
 #include "pinned.h"
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAStream.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cstdlib>
 #include "errors.h"
 #include "weir/soft.h"
@@ -201,6 +203,16 @@ struct Before final : at::HostAllocator {
   at::HostStats get_stats() override { std::abort(); }
   void reset_accumulated_stats() override {}
   void reset_peak_stats() override {}
+  // It knows the pool 9.
+  int ended = 0, released = 0;
+  void end_allocate_to_pool(c10::MempoolId_t pool) override {
+    TORCH_CHECK(pool.second == 9, "endAllocatePool: not currently recording to mempool_id");
+    ended++;
+  }
+  void release_pool(c10::MempoolId_t pool) override {
+    TORCH_CHECK(pool.second == 9, "at");
+    released++;
+  }
 };
 
 static unsigned long registrations() {
@@ -213,7 +225,7 @@ static unsigned long registrations() {
 int main() {
   Before before;
   at::registered = &before;
-  setenv("WEIR_ALLOC_CONF", "pinned_register_min_mb:4,pinned_register_piece_mb:2", 1);
+  setenv("WEIR_ALLOC_CONF", "pinned_register_min_mb:some", 1);
   weir_torch::PinnedAllocator &pinned = weir_torch::the_pinned_allocator();
   EXPECT(!pinned.is_installed());
   EXPECT(pinned.get_stats().num_host_alloc == 0);
@@ -221,6 +233,15 @@ int main() {
   pinned.install();
   pinned.install();
   EXPECT(pinned.is_installed() && at::registered == &pinned);
+
+  // Every allocation tries again with the settings of that moment.
+  try {
+    pinned.allocate(1000);
+    EXPECT(!"expected an exception");
+  } catch (const std::exception &error) {
+    EXPECT(std::strstr(error.what(), "pinned_register_min_mb"));
+  }
+  setenv("WEIR_ALLOC_CONF", "pinned_register_min_mb:4,pinned_register_piece_mb:2", 1);
 
   void *first;
   {
@@ -306,6 +327,12 @@ int main() {
   pinned.release_pool({0, 1});
   EXPECT(pinned.allocate(4096).get() == in_pool); // freed last
 
+  // Pools of the allocator from before.
+  pinned.end_allocate_to_pool({0, 9});
+  pinned.release_pool({0, 9});
+  EXPECT(before.ended == 1 && before.released == 1);
+  pinned.release_pool({0, 8});
+
   // Memory that outlives its pool.
   {
     c10::cuda::current_stream = stream;
@@ -327,7 +354,7 @@ int main() {
       at::DataPtr a = pinned.allocate(100000);
       used = a.get();
       EXPECT(!driver->MemcpyAsync(driver, there, reinterpret_cast<uintptr_t>(used), 4096, raw));
-      EXPECT(pinned.record_event(used, a.context.get(), stream));
+      EXPECT(pinned.record_event(static_cast<char *>(used) + 8, &elsewhere, stream)); // through another owner
     }
     EXPECT(pinned.allocate(100000).get() != used); // by the same capture
     EXPECT(!driver->StreamEndCapture(driver, raw, &graph));
@@ -340,6 +367,33 @@ int main() {
     EXPECT(a.get() == used || b.get() == used || c.get() == used);
   }
   EXPECT(pinned.get_stats().active_requests.current == 0);
+
+  // A filter is called with the adapter's lock held. In the child of a fork then, memory and pools can still be dropped,
+  // and an allocation fails.
+  {
+    at::DataPtr kept = pinned.allocate(0);
+    pid_t child = -1;
+    int outcome = 1;
+    pinned.begin_allocate_to_pool({0, 4}, [&](c10::Stream) {
+      if (kept.get() && child < 0 && (child = fork()) == 0) {
+        alarm(5);
+        kept.context.reset();
+        pinned.release_pool({0, 4});
+        try {
+          pinned.allocate(4096);
+        } catch (const std::exception &) {
+          _exit(0);
+        }
+        _exit(1);
+      }
+      return true;
+    });
+    kept = pinned.allocate(4096);
+    pinned.allocate(4096);
+    EXPECT(waitpid(child, &outcome, 0) == child && outcome == 0);
+    pinned.end_allocate_to_pool({0, 4});
+    pinned.release_pool({0, 4});
+  }
 
   // PyTorch's settings are followed.
   given.registers = true;
