@@ -381,7 +381,8 @@ static PyObject *record_stream(PyObject *self, PyObject *object) {
     PYWEIR_CALL(status, pyweir_raw_stream(stream, &raw));
     if (status == WEIR_OK)
       PYWEIR_CALL(status, weir_allocator_record_stream(pyweir_allocator(), root->pointer, raw));
-  }
+  } else if (root->owner == PYWEIR_OWNS_SHARED && pyweir_shared_record(root, stream) != 0)
+    return NULL;
   return pyweir_none(status);
 }
 

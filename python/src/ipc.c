@@ -46,14 +46,36 @@ PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused) {
 
 /* ---- Memory that is counted ---- */
 
-/* Orders the work of the buffer's stream by an event, and waits for the current stream if that is another one: a queue
- * pickles in a thread of its own, whose current stream is not that of the program. Called without the GIL. */
+/* The default stream cannot be captured, and the query would invalidate a capture of another stream. */
+static weir_status is_captured(weir_stream stream, int *capturing) {
+  *capturing = 0;
+  return stream.id ? weir_stream_is_capturing(stream, capturing) : WEIR_OK;
+}
+
+/* Makes `stream` wait for the work of another one, unless *capturing says that either is captured. */
+static weir_status join(weir_stream stream, weir_stream other, int *capturing) {
+  weir_status status = is_captured(stream, capturing);
+  if (status == WEIR_OK && !*capturing)
+    status = is_captured(other, capturing);
+  if (status != WEIR_OK || *capturing || weir_stream_equal(stream, other))
+    return status;
+  return weir_stream_wait_stream(stream, other);
+}
+
+/* Orders the work of the buffer's stream and of the current one, which are joined. A queue pickles in a thread of its
+ * own, whose current stream is not that of the program. weir_ipc_send refuses a stream that is captured. Called without
+ * the GIL. */
 static weir_status send_memory(void *pointer, weir_stream stream, weir_ipc_handle *handle) {
   weir_stream current;
   weir_cu_stream raw = NULL;
+  int capturing;
   weir_status status = weir_stream_current(stream.device, &current);
-  if (status == WEIR_OK && !weir_stream_equal(current, stream))
-    status = weir_stream_synchronize(current);
+  if (status == WEIR_OK)
+    status = is_captured(current, &capturing);
+  if (status == WEIR_OK && capturing)
+    stream = current;
+  else if (status == WEIR_OK)
+    status = join(stream, current, &capturing);
   if (status == WEIR_OK)
     status = pyweir_raw_stream(stream, &raw);
   return status == WEIR_OK ? weir_ipc_send(pyweir_allocator(), pointer, raw, NULL, handle) : status;
@@ -89,22 +111,26 @@ PyObject *pyweir_buffer_reduce(PyObject *self, PyObject *protocol) {
 
 typedef struct received {
   void *pointer;
-  weir_stream stream;
+  weir_stream stream; /* that received it */
+  weir_cu_stream raw;
+  size_t count, room; /* of the other streams that use it; guarded by the GIL */
+  weir_stream *streams;
 } received;
 
-/* Without the GIL. During a capture, weir_ipc_release does not wait, and neither does this. */
+/* Releases the memory after the work of the stream that received it, of the current one and of those of
+ * record_stream(). If one is captured, weir_ipc_release leaves the memory to a later collection. Without the GIL. */
 static weir_status release(const received *memory) {
   weir_stream current;
-  weir_cu_stream raw = NULL;
-  int capturing = 0;
+  int capturing;
   weir_status status = weir_stream_current(memory->stream.device, &current);
-  if (status == WEIR_OK && !weir_stream_equal(current, memory->stream))
-    status = weir_stream_is_capturing(current, &capturing);
-  if (status == WEIR_OK && !capturing)
-    status = weir_stream_synchronize(current);
   if (status == WEIR_OK)
-    status = pyweir_raw_stream(memory->stream, &raw);
-  return status == WEIR_OK ? weir_ipc_release(pyweir_allocator(), memory->pointer, raw) : status;
+    status = join(memory->stream, current, &capturing);
+  for (size_t i = 0; i < memory->count && status == WEIR_OK; i++)
+    status = join(memory->stream, memory->streams[i], &capturing);
+  if (status != WEIR_OK) /* without events, or if a stream was destroyed */
+    status = weir_device_synchronize(memory->stream.device);
+  weir_status released = weir_ipc_release(pyweir_allocator(), memory->pointer, memory->raw);
+  return status != WEIR_OK ? status : released;
 }
 
 /* Releases a received buffer. Called with the GIL. */
@@ -113,16 +139,38 @@ static void release_received(void *context) {
   weir_status status = WEIR_OK;
   if (!weir_is_in_bad_fork())
     PYWEIR_CALL(status, release(memory));
+  free(memory->streams);
   free(memory);
   pyweir_write_unraisable(status);
 }
 
+int pyweir_shared_record(pyweir_buffer *root, weir_stream stream) {
+  if (root->of.foreign.release != release_received)
+    return 0; /* weir_ipc_close waits for all streams */
+  received *memory = root->of.foreign.context;
+  for (size_t i = 0; i < memory->count; i++)
+    if (weir_stream_equal(stream, memory->streams[i]))
+      return 0;
+  if (memory->count == memory->room) {
+    size_t room = 2 * memory->room + 4;
+    weir_stream *grown = realloc(memory->streams, room * sizeof *grown);
+    if (!grown) {
+      PyErr_NoMemory();
+      return -1;
+    }
+    memory->streams = grown;
+    memory->room = room;
+  }
+  memory->streams[memory->count++] = stream;
+  return 0;
+}
+
 static weir_status receive(int device, const Py_buffer *name, received *memory, uint64_t *size) {
-  weir_cu_stream raw;
-  weir_status status = pyweir_current_stream(device, &memory->stream, &raw);
+  weir_status status = pyweir_current_stream(device, &memory->stream, &memory->raw);
   if (status != WEIR_OK)
     return status;
-  return weir_ipc_receive(pyweir_allocator(), device, name->buf, (size_t)name->len, raw, &memory->pointer, size);
+  return weir_ipc_receive(pyweir_allocator(), device, name->buf, (size_t)name->len, memory->raw, &memory->pointer,
+                          size);
 }
 
 static PyObject *receive_buffer(PyObject *module, PyObject *args) {

@@ -92,6 +92,10 @@ PyObject *pyweir_buffer_dlpack_device(PyObject *self, PyObject *unused);
 PyObject *pyweir_buffer_share(PyObject *self, PyObject *unused);
 PyObject *pyweir_buffer_reduce(PyObject *self, PyObject *protocol);
 
+/* The release of memory of another process waits for the work that a stream has then. `root` has the owner
+ * PYWEIR_OWNS_SHARED. Returns 0, or -1 with the exception set. */
+int pyweir_shared_record(pyweir_buffer *root, weir_stream stream);
+
 /* ---- Pluggable allocators (pluggable.c) ---- */
 
 /* The functions of an allocator, shared by the Python object, pools and the allocator. */

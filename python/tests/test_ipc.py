@@ -9,6 +9,8 @@ import pickle
 import queue
 import signal
 import time
+import types
+import weakref
 from multiprocessing import reduction
 
 import pytest
@@ -321,6 +323,91 @@ def test_order_of_work():
         assert consumer.outbox.get(timeout=60)[2] == b"\6" * 4
 
 
+def test_message_that_cannot_be_addressed(monkeypatch):
+    """The other messages for processes that are being started are addressed nevertheless."""
+    from weir import _messages
+
+    addressed = []
+
+    def set_receiver(name, receiver):
+        if name == b"first":
+            raise RuntimeError("cannot read /proc")
+        addressed.append((name, receiver))
+
+    class Process:
+        pid = 12
+
+    process = Process()
+    monkeypatch.setattr(_messages, "_weir", types.SimpleNamespace(_set_receiver=set_receiver))
+    _messages._pending.extend([(weakref.ref(process), b"first"), (weakref.ref(process), b"second")])
+    try:
+        _messages._watch()
+    finally:
+        _messages._pending.clear()
+    assert addressed == [(b"second", 12)] and not _messages._is_watching
+
+
+def to_itself(buffer):
+    return pickle.loads(reduction.ForkingPickler.dumps(buffer))
+
+
+def test_release_waits_for_streams():
+    """For the current one, and for those of record_stream(), also of a part."""
+    sent = filled(MIB, 1)
+    streams = [weir.Stream() for _ in range(7)]
+    for recorded in (streams[:1], streams, []):
+        buffer = to_itself(sent)
+        part = buffer[8:16]
+        current = weir.Stream()
+        for stream in recorded or [current]:
+            with weir.stream(stream):
+                weir._sleep(100_000_000)
+                buffer.fill_(7)
+            if recorded:
+                part.record_stream(stream)
+        with weir.stream(current):
+            del part, buffer
+        assert all(stream.query() for stream in recorded or [current])
+    weir.ipc_collect()
+    assert ipc("references") == 0
+
+
+def test_release_in_sync_debug_mode():
+    buffer = to_itself(filled(MIB, 1))
+    weir.set_sync_debug_mode("error")
+    try:
+        del buffer
+    finally:
+        weir.set_sync_debug_mode("default")
+    weir.ipc_collect()
+    assert ipc("references") == 0
+
+
+@pytest.mark.parametrize("on_its_stream", [False, True])
+def test_captures(on_its_stream):
+    """Refusals and releases leave a capture valid."""
+    stream = weir.Stream()
+    with weir.stream(stream if on_its_stream else weir.current_stream()):
+        sent = filled(MIB, 1)
+        message = reduction.ForkingPickler.dumps(sent)
+        received = to_itself(sent)
+    weir.synchronize()
+    graph = weir.CUDAGraph()
+    with weir.graph(graph, stream=stream):
+        sent.fill_(2)
+        with pytest.raises(RuntimeError, match="while its stream is being captured"):
+            reduction.ForkingPickler.dumps(sent)
+        with pytest.raises(RuntimeError, match="during a capture"):
+            pickle.loads(message)
+        del received
+        sent.fill_(3)
+    graph.replay()
+    assert sent.tobytes()[:1] == b"\3"
+    assert pickle.loads(message).tobytes()[:1] == b"\3"
+    weir.ipc_collect()
+    assert ipc("references") == 0
+
+
 def test_plain_pickle_and_copies():
     buffer = weir.empty(8)
     for action in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -339,7 +426,7 @@ def test_what_cannot_be_sent():
     with pytest.raises(RuntimeError, match="received before"):
         weir._weir._receive_buffer(*arguments, False)
     assert weir._weir._receive_buffer(*weir._weir._send_buffer(filled(8, 4)), True).readonly
-    own = pickle.loads(reduce(filled(8, 4)))
+    own = to_itself(filled(8, 4))
     assert own.tobytes() == b"\4" * 8
     del own
     weir.ipc_collect()

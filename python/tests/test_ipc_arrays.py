@@ -69,6 +69,14 @@ def send_on(kept, objects):
     return objects[0].clone().tolist()
 
 
+def last_on_another_stream(kept, objects):
+    arrays = [pickle.loads(message) for message in objects[:-1]]
+    stream = weir.Stream()
+    with weir.stream(stream):
+        arrays.append(pickle.loads(objects[-1]))
+    return stream.query(), len({array.data_ptr() for array in arrays})
+
+
 requests = {
     "describe": lambda kept, objects: [describe(array) for array in objects],
     "storages": storages,
@@ -80,6 +88,7 @@ requests = {
     "untyped": lambda kept, objects: [(s.nbytes(), s.tolist()[:4], s.is_pinned()) for s in objects],
     "pinned": lambda kept, objects: [array.is_pinned() for array in objects],
     "send on": send_on,
+    "last on another stream": last_on_another_stream,
     "sum": lambda kept, objects: objects[0].sum().item(),
     "loads": lambda kept, objects: pickle.loads(objects[0]).sum().item(),
     "memory": lambda kept, objects: weir.memory_allocated(),
@@ -249,6 +258,16 @@ def test_events_order_the_hand_over(worker, by_queue):
             assert by_queue or not weir.current_stream().query(), f"after {time.monotonic() - begin} s"
             worker.inbox.put(("sum" if by_queue else "loads", sent))
     assert worker.answer() == 5 * (1 << 16)
+
+
+def test_many_messages(worker):
+    """All but one of 17 messages are released, whose streams must have passed the events of the sender."""
+    a = weir.zeros(1000, device="cuda")
+    messages = [bytes(reduction.ForkingPickler.dumps(a)) for _ in range(16)]
+    weir._sleep(500_000_000)
+    messages.append(bytes(reduction.ForkingPickler.dumps(a)))
+    assert worker.ask("last on another stream", *messages) == (True, 1)
+    wait_until(lambda: ipc("references") == 0)
 
 
 def test_release_waits_for_other_streams(worker):

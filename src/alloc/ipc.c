@@ -31,10 +31,12 @@
 enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', kind_varied = 'v', prefix = 2 };
 enum { form_files = 1, form_fabric = 2 };
 
-/* Precedes the descriptors of a handle of pages. The padding is 0, so that equal handles have equal bytes. */
+/* Precedes the descriptors of a handle of pages. The padding is 0, so that equal handles have equal bytes. A descriptor
+ * that was closed may have the same number again for another page, which then has the newest export: handles of other
+ * pages of a process never have equal bytes. */
 typedef struct pages_header {
   int32_t process;
-  int32_t gap;
+  uint32_t newest_export; /* of the pages */
   uint64_t page, count;
   int32_t form, end; /* from version 3 on: type of the page handles, and padding */
 } pages_header;
@@ -46,11 +48,32 @@ typedef struct weir__ipc weir__ipc;
 struct weir__ipc {
   weir__ipc *next;
   int device;
-  int opens;
+  int opens;            /* 0 if it was closed during a capture: a collection does the rest, unless it is opened again */
+  bool is_unmapped;     /* its close failed half-way: only the addresses are left */
   uint64_t base, bytes; /* bytes is 0 for a handle of the driver */
+  /* That shares the pages; 0 for a handle of the driver. A later process with the same id may have handles with the
+   * same bytes. */
+  weir__process_identity process;
   size_t length;
   unsigned char name[];
 };
+
+weir_status weir__ipc_enter(const char *who, weir__heap *heap, weir__ipc_scope *scope) {
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &scope->previous);
+  weir__mutex_unlock(&heap->lock);
+  if (r)
+    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+  if (weir__capture_relax(heap, &scope->mode))
+    return WEIR_OK;
+  weir__heap_leave(heap, scope->previous);
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", who);
+}
+
+void weir__ipc_leave(weir__heap *heap, const weir__ipc_scope *scope) {
+  weir__capture_restore(heap, scope->mode);
+  weir__heap_leave(heap, scope->previous);
+}
 
 void weir__ipc_forget_page(weir__page *page) {
   if (page->file)
@@ -97,6 +120,7 @@ static bool made_room_for_files(void) {
 
 /* The file descriptor of a page, exported on first use. The heap's lock is held. */
 static weir_cu_result file_of(weir__heap *heap, weir__page *page, int *file) {
+  static _Atomic uint32_t exports;
   weir_driver *driver = heap->allocator->driver;
   int made;
   if (!page->file) {
@@ -104,6 +128,7 @@ static weir_cu_result file_of(weir__heap *heap, weir__page *page, int *file) {
     if (r)
       return r;
     page->file = made + 1;
+    page->export_number = atomic_fetch_add_explicit(&exports, 1, memory_order_relaxed) + 1;
   }
   *file = page->file - 1;
   return WEIR_CU_SUCCESS;
@@ -160,7 +185,10 @@ static weir_status name_pages(const char *who, weir__heap *heap, const weir__seg
     add_to_name(name, &file, sizeof file);
     if (is_varied)
       add_to_name(name, &units, sizeof units);
+    if (header.newest_export < page->export_number)
+      header.newest_export = page->export_number;
   }
+  memcpy(name->bytes + prefix, &header, of_header);
   return WEIR_OK;
 }
 
@@ -353,6 +381,11 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   if (process_file < 0)
     return cannot_fetch(who, header.process, errno);
   weir_status status = WEIR_OK;
+  open->process = weir__process_identity_of(header.process);
+  if (!open->process) {
+    status = cannot_fetch(who, header.process, errno);
+    goto close_process;
+  }
   weir_cu_mem_access access[64];
   size_t accesses = weir__list_access(heap, access);
   uint64_t mapped = 0;
@@ -436,22 +469,18 @@ bool weir__ipc_contains(const weir__heap *heap, const void *base, uint64_t offse
   return offset <= all && bytes <= all - offset;
 }
 
-/* Makes the device's context current. On failure returns false and sets the last error. */
-static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) {
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, previous);
-  weir__mutex_unlock(&heap->lock);
-  if (r)
-    weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
-  return !r;
+/* Whether the process has ended that shares the pages, and another one has its id. */
+static bool is_of_another(const weir__ipc *open) {
+  weir__process_identity now = open->process ? weir__process_identity_of(weir__process_of(open->process)) : 0;
+  return now && now != open->process;
 }
 
 weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base) {
   weir_allocator *allocator = heap->allocator;
-  weir_status status = WEIR_OK;
-  weir_cu_context previous;
+  weir__ipc_scope scope;
   weir__ipc *open = allocator->ipc;
-  while (open && (open->device != heap->device || open->length != length || memcmp(open->name, bytes, length) != 0))
+  while (open && (open->device != heap->device || open->is_unmapped || open->length != length ||
+                  memcmp(open->name, bytes, length) != 0 || is_of_another(open)))
     open = open->next;
   if (!open) {
     open = calloc(1, sizeof *open + length);
@@ -460,11 +489,11 @@ weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void 
     open->device = heap->device;
     open->length = length;
     memcpy(open->name, bytes, length);
-    if (enter(who, heap, &previous)) {
+    weir_status status = weir__ipc_enter(who, heap, &scope);
+    if (!status) {
       status = open_name(who, heap, open);
-      weir__heap_leave(heap, previous);
-    } else
-      status = weir__status_of_result(weir_last_driver_result());
+      weir__ipc_leave(heap, &scope);
+    }
     if (status) {
       free(open);
       return status;
@@ -494,49 +523,76 @@ weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device) {
   weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
   weir_cu_result r = WEIR_CU_SUCCESS;
   for (const weir__ipc *open = heap->allocator->ipc; open && !r; open = open->next)
-    if (open->device == heap->device && open->bytes)
+    if (open->device == heap->device && open->bytes && !open->is_unmapped)
       r = driver->MemSetAccess(driver, open->base, open->bytes, &access, 1);
   return r;
 }
 
 /* ---- Close ---- */
 
-/* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. */
-static weir_cu_result close_memory(weir__heap *heap, const weir__ipc *open) {
+/* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. Can be repeated after
+ * a failure. */
+static weir_cu_result close_memory(weir__heap *heap, weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
   if (!open->bytes)
     return driver->IpcCloseMemHandle(driver, open->base);
-  weir_cu_result r = driver->CtxSynchronize(driver);
-  if (!r)
-    r = driver->MemUnmap(driver, open->base, open->bytes);
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  if (!open->is_unmapped) {
+    r = driver->CtxSynchronize(driver);
+    if (!r)
+      r = driver->MemUnmap(driver, open->base, open->bytes);
+    open->is_unmapped = !r;
+  }
   if (!r)
     r = driver->MemAddressFree(driver, open->base, open->bytes);
   return r;
 }
 
+/* Closes the handle at *at, and removes it unless that fails. */
+static weir_status close_at(const char *who, weir_allocator *allocator, weir__ipc **at) {
+  weir__ipc *open = *at;
+  weir__heap *heap = &allocator->heaps[open->device];
+  weir__ipc_scope scope;
+  weir_status status = weir__ipc_enter(who, heap, &scope);
+  if (status)
+    return status;
+  status = weir__driver_status(allocator->driver, close_memory(heap, open), who,
+                               open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
+  weir__ipc_leave(heap, &scope);
+  if (!status) {
+    *at = open->next;
+    free(open);
+  }
+  return status;
+}
+
+/* Whether a capture forbids to wait for the device, as a close does. */
+static bool is_captured(const weir_allocator *allocator, const weir__ipc *open) {
+  return atomic_load(&allocator->heaps[open->device].captures) != 0;
+}
+
 weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base) {
-  weir_status status = WEIR_OK;
-  weir_cu_context previous;
   weir__ipc **at = &allocator->ipc;
-  while (*at && (*at)->base != (uint64_t)base)
+  while (*at && ((*at)->base != (uint64_t)base || !(*at)->opens))
     at = &(*at)->next;
   weir__ipc *open = *at;
   if (!open)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", who, base);
-  if (open->opens > 1) {
+  if (open->opens > 1 || is_captured(allocator, open)) {
     open->opens--;
     return WEIR_OK;
   }
-  weir__heap *heap = &allocator->heaps[open->device];
-  if (enter(who, heap, &previous)) {
-    status = weir__driver_status(allocator->driver, close_memory(heap, open), who,
-                                 open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
-    weir__heap_leave(heap, previous);
-  } else
-    status = weir__status_of_result(weir_last_driver_result());
-  if (!status) {
-    *at = open->next;
-    free(open);
+  return close_at(who, allocator, at);
+}
+
+weir_status weir__ipc_collect_closed(const char *who, weir_allocator *allocator) {
+  weir_status status = WEIR_OK;
+  for (weir__ipc **at = &allocator->ipc, *open; (open = *at) != NULL;) {
+    bool is_used = open->opens || is_captured(allocator, open);
+    weir_status closed = is_used ? WEIR_OK : close_at(who, allocator, at);
+    if (is_used || closed)
+      at = &open->next;
+    status = status ? status : closed;
   }
   return status;
 }
@@ -550,14 +606,14 @@ weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
 }
 
 void weir__ipc_clear(weir_allocator *allocator) {
-  weir_cu_context previous;
+  weir__ipc_scope scope;
   while (allocator->ipc) {
     weir__ipc *open = allocator->ipc;
     weir__heap *heap = &allocator->heaps[open->device];
     allocator->ipc = open->next;
-    if (enter("weir_allocator_destroy", heap, &previous)) {
+    if (!weir__ipc_enter("weir_allocator_destroy", heap, &scope)) {
       close_memory(heap, open);
-      weir__heap_leave(heap, previous);
+      weir__ipc_leave(heap, &scope);
     }
     free(open);
   }

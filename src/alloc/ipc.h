@@ -18,6 +18,18 @@ void weir__ipc_forget_page(weir__page *page);
 weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device);
 void weir__ipc_clear(weir_allocator *allocator);
 
+/* ---- Calls of the driver ---- */
+
+typedef struct weir__ipc_scope {
+  weir_cu_context previous;
+  int mode;
+} weir__ipc_scope;
+
+/* Makes the device's context current, and allows this thread the calls that captures of other streams forbid. The heap's
+ * lock is not held. */
+weir_status weir__ipc_enter(const char *who, weir__heap *heap, weir__ipc_scope *scope);
+void weir__ipc_leave(weir__heap *heap, const weir__ipc_scope *scope);
+
 /* ---- Handles ---- */
 
 /* A handle of memory, as weir_ipc_share creates it; the caller frees the bytes. */
@@ -48,6 +60,9 @@ weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void 
 /* Whether a part lies within memory that is open at `base`. ipc_lock is held, and the device's context is current. */
 bool weir__ipc_contains(const weir__heap *heap, const void *base, uint64_t offset, uint64_t bytes);
 weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base);
+
+/* Closes handles whose close had to wait for a capture. ipc_lock is held. */
+weir_status weir__ipc_collect_closed(const char *who, weir_allocator *allocator);
 
 /* ---- Messages: memory that is sent with a reference ---- */
 

@@ -42,6 +42,7 @@ struct weir__page {
   weir__mapping *home;     /* the owner before this one, now an alias; NULL if there is none */
   weir__mapping *mappings; /* all of them */
   int file;                /* exported to other processes: its descriptor plus 1; 0 if it is not */
+  uint32_t export_number;  /* of that export, among all of this process */
   bool is_shared;          /* by weir_ipc_share: exported until it is released. Otherwise ... */
   uint32_t sent_blocks;    /* ... while it has blocks that were sent */
   bool is_fixed;           /* the program has fixed it in place: it never moves */

@@ -31,11 +31,11 @@ struct weir__received {
   void *base; /* that was opened; NULL for memory of this process */
   weir__sender *sender;
   weir__reference_name reference;
-  bool is_released; /* but its stream was being captured, so it has to wait for a collection */
+  weir__process_identity self; /* that holds the reference; kept, because to find it needs a free descriptor */
+  /* Releases that fail, or that a capture defers, are numbered from 1 on and wait for a collection. 0 until then. */
+  uint64_t released;
   weir_cu_stream stream;
 };
-
-static weir__process_identity this_process(void) { return weir__process_identity_of(weir__process_id()); }
 
 /* ---- Messages. No lock is held ---- */
 
@@ -69,7 +69,8 @@ static void drop_sender(weir_allocator *allocator, weir__sender *sender) {
 static weir_status find_sender(const char *who, weir_allocator *allocator, const weir__reference_name *name,
                                weir__sender **found) {
   weir__sender *sender = allocator->senders;
-  while (sender && (sender->process != name->sender || sender->file != name->file))
+  while (sender && (sender->process != name->sender || sender->file != name->file ||
+                    !weir__references_are_current(sender->references)))
     sender = sender->next;
   if (!sender) {
     weir__references *references = weir__references_open(name);
@@ -108,15 +109,34 @@ static weir_cu_result wait_for_sender(weir_driver *driver, const weir__ipc_messa
  * the driver cannot open the event either. */
 static weir_cu_result wait_for_self(weir_driver *driver) { return driver->CtxSynchronize(driver); }
 
+/* During a capture, its stream cannot wait for the sender, and the device cannot be waited for. */
+static weir_status check_captures(const char *who, weir__heap *heap, weir_cu_stream stream, bool is_own) {
+  weir__ipc_scope scope;
+  weir_status status = weir__ipc_enter(who, heap, &scope);
+  if (status)
+    return status;
+  bool is_captured = weir__is_in_capture(heap, stream) || (is_own && atomic_load(&heap->captures));
+  weir__ipc_leave(heap, &scope);
+  return is_captured ? weir__fail(WEIR_ERROR_BAD_STATE, "%s: %s", who,
+                                  is_own ? "a message of this process cannot be received during a capture"
+                                         : "memory cannot be received while its stream is being captured")
+                     : WEIR_OK;
+}
+
 static weir_status open_memory(const char *who, weir__heap *heap, const weir__ipc_message *message, const void *name,
-                               weir_cu_stream stream, weir__received *made) {
+                               weir_cu_stream stream, bool is_own, weir__received *made) {
   weir_driver *driver = heap->allocator->driver;
-  weir_cu_context previous;
+  weir__ipc_scope scope;
+  weir_cu_result r = WEIR_CU_SUCCESS;
   weir_status status;
-  bool is_own = message->reference.sender == this_process(), is_valid = true;
+  bool is_valid = true;
   made->address = message->address;
-  if (is_own) { /* another allocator of this process is not asked */
-    if (message->reference.file == heap->allocator->references_file && !weir__sent_is_known(heap->allocator, message))
+  if (is_own) {
+    const weir_allocator *allocator = heap->allocator;
+    if (!allocator->references || message->reference.file != allocator->references_file)
+      return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                        "%s: the message was sent by another allocator of this process, which has to receive it", who);
+    if (!weir__sent_is_known(heap->allocator, message))
       return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle does not name the memory that was sent", who);
   } else {
     status = weir__ipc_open_handle(who, heap, name, (size_t)message->name_length, &made->base);
@@ -124,45 +144,48 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
       return status;
     made->address = (uint64_t)made->base + message->offset;
   }
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
-  weir__mutex_unlock(&heap->lock);
-  if (!r) {
+  status = weir__ipc_enter(who, heap, &scope);
+  if (!status) {
     is_valid = is_own || weir__ipc_contains(heap, made->base, message->offset, message->bytes);
     if (message->has_event && is_valid)
       r = is_own ? wait_for_self(driver) : wait_for_sender(driver, message, stream);
-    weir__heap_leave(heap, previous);
+    weir__ipc_leave(heap, &scope);
   }
-  if (!r && is_valid)
+  if (!status && !r && is_valid)
     return WEIR_OK;
   if (made->base)
     weir__ipc_close_handle(who, heap->allocator, made->base);
   if (!is_valid)
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle names memory beyond the end of what was sent", who);
-  return weir__driver_status(driver, r, who, "cuStreamWaitEvent");
+  return status ? status : weir__driver_status(driver, r, who, "cuStreamWaitEvent");
 }
 
 static weir_status receive(const char *who, weir__heap *heap, const weir__ipc_message *message, const void *name,
                            weir_cu_stream stream, weir__received **received) {
   weir_allocator *allocator = heap->allocator;
-  weir__process_identity self = this_process();
+  weir__process_identity self = weir__process_identity_of(weir__process_id());
   if (!self)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot read /proc/self/stat, by which the sender recognizes this process",
                       who);
+  weir__process_identity receiver;
+  bool is_own = message->reference.sender == self;
+  weir_status status = check_captures(who, heap, stream, is_own);
+  if (status)
+    return status;
   weir__received *made = calloc(1, sizeof *made);
   if (!made)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
-  *made = (weir__received){.device = heap->device, .reference = message->reference, .stream = stream};
-  weir_status status = find_sender(who, allocator, &message->reference, &made->sender);
+  *made = (weir__received){.device = heap->device, .reference = message->reference, .self = self, .stream = stream};
+  status = find_sender(who, allocator, &message->reference, &made->sender);
   if (status)
     goto free_made;
-  if (!weir__reference_hold(made->sender->references, &message->reference, self)) {
+  if (!weir__reference_hold(made->sender->references, &message->reference, self, &receiver)) {
     status = weir__fail(WEIR_ERROR_BAD_STATE,
                         "%s: the message from process %d has been received before, was canceled, or has expired", who,
                         weir__process_of(message->reference.sender));
     goto drop_sender;
   }
-  status = open_memory(who, heap, message, name, stream, made);
+  status = open_memory(who, heap, message, name, stream, is_own, made);
   if (status)
     goto return_reference;
   made->next = allocator->received;
@@ -171,7 +194,7 @@ static weir_status receive(const char *who, weir__heap *heap, const weir__ipc_me
   return WEIR_OK;
 
 return_reference:
-  weir__reference_return(made->sender->references, &message->reference, self);
+  weir__reference_return(made->sender->references, &message->reference, self, receiver);
 drop_sender:
   drop_sender(allocator, made->sender);
 free_made:
@@ -204,29 +227,31 @@ weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *
 
 /* ---- Release ---- */
 
-/* Waits for the work of a stream, which may use the memory. *captured is set if it cannot, because of a capture. No lock
- * is held, since this may take long. */
-static weir_status wait_for_work(const char *who, weir__heap *heap, weir_cu_stream stream, bool *captured) {
+/* Waits for the work of a stream, which may use the memory, or of all streams if `stream` is NULL. *captured is set if it
+ * cannot, because of a capture. No lock is held, since this may take long. */
+static weir_status wait_for_work(const char *who, weir__heap *heap, const weir_cu_stream *stream, bool *captured) {
   weir_driver *driver = heap->allocator->driver;
-  weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
-  *captured = !r && (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream));
-  weir__mutex_unlock(&heap->lock);
-  if (r)
-    return weir__driver_status(driver, r, who, "cuCtxSetCurrent");
+  weir__ipc_scope scope;
+  weir_status status = weir__ipc_enter(who, heap, &scope);
+  if (status)
+    return status;
+  *captured = atomic_load(&heap->captures) || (stream && weir__is_in_capture(heap, *stream));
   if (!*captured)
-    r = driver->StreamSynchronize(driver, stream);
-  weir__heap_leave(heap, previous);
-  return weir__driver_status(driver, r, who, "cuStreamSynchronize");
+    status = weir__driver_status(driver,
+                                 stream ? driver->StreamSynchronize(driver, *stream) : driver->CtxSynchronize(driver),
+                                 who, stream ? "cuStreamSynchronize" : "cuCtxSynchronize");
+  weir__ipc_leave(heap, &scope);
+  return status;
 }
 
-/* The link to a message at an address, released or not. If no message is found, it points to a NULL pointer. */
-static weir__received **find_received(weir_allocator *allocator, uint64_t address, bool is_released) {
-  weir__received **at = &allocator->received;
-  while (*at && ((*at)->address != address || (*at)->is_released != is_released))
-    at = &(*at)->next;
-  return at;
+/* The link to a message at an address that was not released, if possible one that was received on a stream. If no
+ * message is found, it points to a NULL pointer. */
+static weir__received **find_received(weir_allocator *allocator, uint64_t address, weir_cu_stream stream) {
+  weir__received **at = &allocator->received, **found = NULL;
+  for (; *at && (!found || (*found)->stream != stream); at = &(*at)->next)
+    if ((*at)->address == address && !(*at)->released && (!found || (*at)->stream == stream))
+      found = at;
+  return found ? found : at;
 }
 
 /* Ends the reference of the message at *at, whose work is done. */
@@ -235,60 +260,72 @@ static weir_status end_received(const char *who, weir_allocator *allocator, weir
   weir_status status = received->base ? weir__ipc_close_handle(who, allocator, received->base) : WEIR_OK;
   if (status)
     return status;
-  weir__reference_end(received->sender->references, &received->reference, this_process());
+  weir__reference_end(received->sender->references, &received->reference, received->self);
   *at = received->next;
   drop_sender(allocator, received->sender);
   free(received);
   return WEIR_OK;
 }
 
-/* Releases one message at an address. Those of one address are equal, so it does not matter which one it is, nor that
- * the lock is released meanwhile. *captured is set if it has to wait for a collection. No lock is held. */
-static weir_status release(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream,
-                           bool is_released, bool *captured) {
-  weir__mutex_lock(&allocator->ipc_lock);
-  const weir__received *received = *find_received(allocator, address, is_released);
-  weir__heap *heap = received ? &allocator->heaps[received->device] : NULL;
-  weir__mutex_unlock(&allocator->ipc_lock);
-  weir_status status = heap ? wait_for_work(who, heap, stream, captured) : WEIR_OK;
+/* Messages of one address differ only in the stream that waits for the sender's event, which may be destroyed once the
+ * reference has ended: one of the stream that is waited for is preferred. Apart from that it does not matter which one is
+ * released, nor that the lock is released meanwhile. */
+weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  static _Atomic uint64_t releases;
+  WEIR__CHECK_ALLOCATOR(allocator);
+  bool captured = false;
+  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
   if (status)
     return status;
   weir__mutex_lock(&allocator->ipc_lock);
-  weir__received **at = find_received(allocator, address, is_released);
-  if (!*at) {
-    if (!is_released) /* otherwise another thread has collected it */
-      status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no memory at %p was received", who, (void *)address);
-  } else if (!*captured)
-    status = end_received(who, allocator, at);
-  else {
-    (*at)->is_released = true;
-    (*at)->stream = stream;
+  const weir__received *received = *find_received(allocator, (uint64_t)pointer, stream);
+  weir__heap *heap = received ? &allocator->heaps[received->device] : NULL;
+  weir__mutex_unlock(&allocator->ipc_lock);
+  if (heap)
+    status = wait_for_work(__func__, heap, &stream, &captured);
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir__received **at = find_received(allocator, (uint64_t)pointer, stream), *found = *at;
+  if (!found)
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no memory at %p was received", __func__, pointer);
+  else if (status || captured || (status = end_received(__func__, allocator, at)))
+    found->released = atomic_fetch_add(&releases, 1) + 1;
+  weir__mutex_unlock(&allocator->ipc_lock);
+  return status;
+}
+
+/* Waits for all streams of a device, because the stream of a release may have been destroyed. Messages that are released
+ * meanwhile are left to the next collection. No lock is held. */
+static weir_status collect_device(const char *who, weir__heap *heap) {
+  weir_allocator *allocator = heap->allocator;
+  uint64_t newest = 0;
+  bool captured = false;
+  weir__mutex_lock(&allocator->ipc_lock);
+  for (const weir__received *received = allocator->received; received; received = received->next)
+    if (received->device == heap->device && received->released > newest)
+      newest = received->released;
+  weir__mutex_unlock(&allocator->ipc_lock);
+  weir_status status = newest ? wait_for_work(who, heap, NULL, &captured) : WEIR_OK;
+  if (status || !newest || captured)
+    return status;
+  weir__mutex_lock(&allocator->ipc_lock);
+  for (weir__received **at = &allocator->received, *received; (received = *at) != NULL;) {
+    bool ends = received->device == heap->device && received->released && received->released <= newest;
+    weir_status ended = ends ? end_received(who, allocator, at) : WEIR_OK;
+    if (!ends || ended)
+      at = &received->next;
+    status = status ? status : ended;
   }
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
 
-weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  bool captured = false;
-  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
-  return status ? status : release(__func__, allocator, (uint64_t)pointer, stream, false, &captured);
-}
-
 weir_status weir__received_collect(const char *who, weir_allocator *allocator) {
-  for (;;) {
-    weir__mutex_lock(&allocator->ipc_lock);
-    const weir__received *received = allocator->received;
-    while (received && !received->is_released)
-      received = received->next;
-    uint64_t address = received ? received->address : 0;
-    weir_cu_stream stream = received ? received->stream : NULL;
-    weir__mutex_unlock(&allocator->ipc_lock);
-    bool captured = false;
-    weir_status status = received ? release(who, allocator, address, stream, true, &captured) : WEIR_OK;
-    if (status || !received || captured)
-      return status;
+  weir_status status = WEIR_OK;
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir_status collected = collect_device(who, &allocator->heaps[i]);
+    status = status ? status : collected;
   }
+  return status;
 }
 
 void weir__received_clear(weir_allocator *allocator) {
@@ -304,7 +341,7 @@ void weir__received_clear(weir_allocator *allocator) {
     }
     if (received->base)
       weir__ipc_close_handle("weir_allocator_destroy", allocator, received->base);
-    weir__reference_end(received->sender->references, &received->reference, this_process());
+    weir__reference_end(received->sender->references, &received->reference, received->self);
     drop_sender(allocator, received->sender);
     free(received);
   }

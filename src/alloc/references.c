@@ -124,13 +124,17 @@ weir__references *weir__references_open(const weir__reference_name *name) {
   weir__references *references = fits ? weir__map_shared_file(file, sizeof *references) : NULL;
   int error = fits ? errno : ESRCH;
   close(file);
-  if (references && (memcmp(references->magic, magic, sizeof magic) != 0 || references->owner != name->sender)) {
+  if (references && (!weir__references_are_current(references) || references->owner != name->sender)) {
     weir__unmap(references, sizeof *references);
     references = NULL;
     error = ESRCH;
   }
   errno = error;
   return references;
+}
+
+bool weir__references_are_current(const weir__references *references) {
+  return memcmp(references->magic, magic, sizeof magic) == 0;
 }
 
 void weir__references_close(weir__references *references) { weir__unmap(references, sizeof *references); }
@@ -152,10 +156,12 @@ bool weir__reference_address(weir__references *references, const weir__reference
          change(references, name, word, word_of(WEIR__REFERENCE_SENT, name->generation, receiver));
 }
 
-bool weir__reference_hold(weir__references *references, const weir__reference_name *name, weir__process_identity self) {
+bool weir__reference_hold(weir__references *references, const weir__reference_name *name, weir__process_identity self,
+                          weir__process_identity *receiver) {
   if (name->slot >= WEIR__REFERENCES_MOST)
     return false;
-  uint64_t word = atomic_load(&references->words[name->slot]); /* has the receiver that the sender had in mind */
+  uint64_t word = atomic_load(&references->words[name->slot]);
+  *receiver = word & identity_mask;
   return is_under_way(word, name) &&
          change(references, name, word, word_of(WEIR__REFERENCE_HELD, name->generation, self));
 }
@@ -165,8 +171,8 @@ void weir__reference_end(weir__references *references, const weir__reference_nam
          word_of(WEIR__REFERENCE_DONE, name->generation, self));
 }
 
-void weir__reference_return(weir__references *references, const weir__reference_name *name,
-                            weir__process_identity self) {
+void weir__reference_return(weir__references *references, const weir__reference_name *name, weir__process_identity self,
+                            weir__process_identity receiver) {
   change(references, name, word_of(WEIR__REFERENCE_HELD, name->generation, self),
-         word_of(WEIR__REFERENCE_SENT, name->generation, 0));
+         word_of(WEIR__REFERENCE_SENT, name->generation, receiver));
 }

@@ -85,14 +85,20 @@ void weir__reference_free(weir__references *references, uint32_t slot);
 /* Maps the file of a sender. Returns NULL, with errno set, if that fails: ESRCH if the sender has ended or has deleted
  * the file. */
 weir__references *weir__references_open(const weir__reference_name *name);
+
+/* False once the sender has deleted the file: another one may have its name. */
+bool weir__references_are_current(const weir__references *references);
+
 void weir__references_close(weir__references *references);
 
-/* Holds a reference that was sent. False if it has been received before, or was withdrawn. */
-bool weir__reference_hold(weir__references *references, const weir__reference_name *name, weir__process_identity self);
+/* Holds a reference that was sent, and tells which receiver the sender had named. False if it has been received before,
+ * or was withdrawn. */
+bool weir__reference_hold(weir__references *references, const weir__reference_name *name, weir__process_identity self,
+                          weir__process_identity *receiver);
 
-/* Ends it, or makes it a reference that was sent again, for another attempt. */
+/* Ends it, or makes it a reference that was sent to that receiver again, for another attempt. */
 void weir__reference_end(weir__references *references, const weir__reference_name *name, weir__process_identity self);
-void weir__reference_return(weir__references *references, const weir__reference_name *name,
-                            weir__process_identity self);
+void weir__reference_return(weir__references *references, const weir__reference_name *name, weir__process_identity self,
+                            weir__process_identity receiver);
 
 #endif

@@ -448,7 +448,8 @@ static weir_status read_own(const char *who, weir_allocator *allocator, const vo
 /* As a receiver that needs the memory no longer: the next collection finds it. */
 static weir_status take_message_back(const char *who, weir_allocator *allocator, const weir__reference_name *name) {
   weir__references *references = allocator->references;
-  if (!weir__reference_hold(references, name, references->owner))
+  weir__process_identity receiver;
+  if (!weir__reference_hold(references, name, references->owner, &receiver))
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message has been received, or was taken back", who);
   weir__reference_end(references, name, references->owner);
   return WEIR_OK;
@@ -485,6 +486,10 @@ weir_status weir_ipc_set_receiver(weir_allocator *allocator, const void *bytes, 
 weir_status weir_ipc_collect(weir_allocator *allocator, size_t *freed) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir_status status = weir__received_collect(__func__, allocator);
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir_status closed = weir__ipc_collect_closed(__func__, allocator);
+  weir__mutex_unlock(&allocator->ipc_lock);
+  status = status ? status : closed;
   size_t count = 0;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);

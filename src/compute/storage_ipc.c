@@ -10,18 +10,21 @@
 #include "base/hash_map.h"
 #include "compute/storage.h"
 #include "weir/compute.h"
+#include "weir/device.h"
 #include "weir/graph.h"
 #include "weir/ipc.h"
 #include "weir/memory.h"
+#include "weir/runtime.h"
 
 /* If more messages with the same memory than these have arrived, all but one are released, which has to wait for the
- * stream. */
+ * streams. */
 enum { MESSAGES_MOST = 16 };
 
 struct weir__storage_received {
   weir_allocator *allocator;
   void *pointer;
   weir_stream stream; /* that received it */
+  weir_cu_stream raw;
   int messages;       /* to be released */
   size_t count, room; /* of the other streams that use it */
   weir_stream *streams;
@@ -50,6 +53,8 @@ static bool list_storage(weir_storage *storage) {
 }
 
 void weir__storage_unlist(weir_storage *storage) {
+  if (weir_is_in_bad_fork()) /* the lock may stay held forever */
+    return;
   weir__mutex_lock(&lock);
   listed *entry = weir__hash_map_find(&known, sizeof *entry, (uintptr_t)storage->data);
   if (entry && entry->storage == storage)
@@ -129,29 +134,34 @@ weir_status weir_storage_send(weir_storage *storage, weir_stream stream, const w
 /* ---- Release ---- */
 
 static weir_status release_messages(const weir__storage_received *received, int count) {
-  weir_cu_stream raw;
-  weir_status status = weir_stream_raw(received->stream, &raw);
-  for (int i = 0; i < count && !status; i++)
-    status = weir_ipc_release(received->allocator, received->pointer, raw);
+  weir_status status = WEIR_OK;
+  for (int i = 0; i < count; i++) {
+    weir_status released = weir_ipc_release(received->allocator, received->pointer, received->raw);
+    status = status ? status : released;
+  }
   return status;
 }
 
-/* The current stream is joined as well, since most work runs there. If a stream is captured, weir_ipc_release leaves the
- * memory to a later collection. */
-static void end_received(void *context) {
-  weir__storage_received *received = context;
+/* Makes the stream that received the memory wait for the others that use it, and for the current one, since most work
+ * runs there. If a stream is captured, weir_ipc_release leaves the memory to a later collection. */
+static weir_status join_all(const weir__storage_received *received) {
   weir_stream current;
   int capturing;
+  weir_status status = weir_stream_current(received->stream.device, &current);
+  if (!status)
+    status = join(received->stream, current, &capturing);
+  for (size_t i = 0; i < received->count && !status; i++)
+    status = join(received->stream, received->streams[i], &capturing);
+  /* without events, or if a stream was destroyed */
+  return status ? weir_device_synchronize(received->stream.device) : WEIR_OK;
+}
+
+static void end_received(void *context) {
+  weir__storage_received *received = context;
   if (!weir_is_in_bad_fork()) {
-    weir_status status = weir_stream_current(received->stream.device, &current);
-    if (!status)
-      status = join(received->stream, current, &capturing);
-    for (size_t i = 0; i < received->count && !status; i++)
-      status = join(received->stream, received->streams[i], &capturing);
-    if (!status)
-      status = release_messages(received, received->messages);
-    if (status)
-      weir__log(WEIR_LOG_WARN, "memory of another process cannot be released: %s", weir_last_error());
+    weir_status status = join_all(received), released = release_messages(received, received->messages);
+    if (status || released)
+      weir__log(WEIR_LOG_WARN, "memory of another process cannot be released now: %s", weir_last_error());
   }
   free(received->streams);
   free(received);
@@ -182,18 +192,18 @@ weir_status weir__received_record_stream(weir__storage_received *received, weir_
 
 /* A message with memory that this process has already. Its reference is kept, because the sender destroys the message's
  * event with it, and the stream may not have waited for the event yet. */
-static weir_status add_message(weir_storage *storage, weir_allocator *allocator, void *pointer, weir_stream stream) {
+static weir_status add_message(weir_storage *storage, weir_allocator *allocator, void *pointer, weir_stream stream,
+                               weir_cu_stream raw) {
   weir__storage_received *received = storage->received;
-  weir_cu_stream raw;
-  if (!received) { /* memory of this process */
-    weir_status status = weir_stream_raw(stream, &raw);
-    return status ? status : weir_ipc_release(allocator, pointer, raw);
-  }
+  if (!received) /* memory of this process */
+    return weir_ipc_release(allocator, pointer, raw);
   weir_status status = weir__received_record_stream(received, stream);
   weir__mutex_lock(&lock);
   int ended = 0;
   received->messages++;
   if (received->messages > MESSAGES_MOST) {
+    weir_status joined = join_all(received); /* each message may have another stream */
+    status = status ? status : joined;
     ended = received->messages - 1;
     received->messages = 1;
   }
@@ -203,7 +213,7 @@ static weir_status add_message(weir_storage *storage, weir_allocator *allocator,
 }
 
 static weir_status borrow(weir_allocator *allocator, void *pointer, uint64_t bytes, weir_stream stream,
-                          weir_storage **storage) {
+                          weir_cu_stream raw, weir_storage **storage) {
   weir_storage *made = NULL;
   weir__storage_received *received = calloc(1, sizeof *received);
   if (!received)
@@ -214,7 +224,8 @@ static weir_status borrow(weir_allocator *allocator, void *pointer, uint64_t byt
     free(received);
     return status;
   }
-  *received = (weir__storage_received){.allocator = allocator, .pointer = pointer, .stream = stream, .messages = 1};
+  *received =
+      (weir__storage_received){.allocator = allocator, .pointer = pointer, .stream = stream, .raw = raw, .messages = 1};
   made->received = received;
   made->stream = stream;
   if (!list_storage(made)) {
@@ -249,10 +260,10 @@ weir_status weir_storage_receive(const void *bytes, size_t length, uint64_t size
   weir__mutex_lock(&lock);
   weir_storage *found = find_storage(pointer, size);
   if (!found)
-    status = borrow(allocator, pointer, size, stream, storage);
+    status = borrow(allocator, pointer, size, stream, raw, storage);
   weir__mutex_unlock(&lock);
   if (found) {
-    status = add_message(found, allocator, pointer, stream);
+    status = add_message(found, allocator, pointer, stream, raw);
     if (status)
       weir_storage_release(found);
     else

@@ -88,4 +88,49 @@ static inline int ipc_teardown(void **state) {
   return alloc_teardown(state);
 }
 
+/* ---- Two processes ---- */
+
+static inline void with_peer(const char *role, const char *conf) {
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+  peer_start(SOCK_STREAM, role, conf);
+}
+
+static inline void close_all(void) {
+  empty_cache();
+  assert_int_equal(ipc_stats().references, 0);
+  assert_int_equal(ipc_stats().limbo_blocks, 0);
+  assert_int_equal(ipc_stats().limbo_bytes, 0);
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+/* Sends when told, and never ends by itself. */
+static inline void child_sends(void) {
+  char *a = get(30 * MIB, NULL);
+  a[0] = 'a';
+  say((uint64_t)getpid());
+  say_handle(send_memory(a));
+  put(a);
+  hear('q');
+}
+
+typedef struct child_role {
+  const char *name; /* NULL ends a list */
+  void (*play)(void);
+} child_role;
+
+/* The main program of a child. */
+static inline int play_role(const char *name, const char *conf, const child_role *roles) {
+  for (; roles->name; roles++)
+    if (!strcmp(roles->name, name)) {
+      alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+      roles->play();
+      weir_allocator_destroy(allocator);
+      allocator = NULL;
+      alloc_close();
+      return 0;
+    }
+  return 1;
+}
+
 #endif

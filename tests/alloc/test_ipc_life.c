@@ -12,20 +12,6 @@
 
 static const char *const confs[] = {"", "expandable_segments:True", "moving_pages:True"};
 
-static void with_peer(const char *role, const char *conf) {
-  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
-  peer_start(SOCK_STREAM, role, conf);
-}
-
-static void close_all(void) {
-  empty_cache();
-  assert_int_equal(ipc_stats().references, 0);
-  assert_int_equal(ipc_stats().limbo_blocks, 0);
-  assert_int_equal(ipc_stats().limbo_bytes, 0);
-  assert_int_equal(reserved(), 0);
-  alloc_close();
-}
-
 /* ---- There ---- */
 
 /* Receives, and does what it is told. */
@@ -96,6 +82,27 @@ static void test_limbo(void **state) {
     assert_int_equal(ipc_stats().lost_references, 0);
     assert_ptr_equal(get(30 * MIB, NULL), a);
     put(a);
+    say('q');
+    peer_end();
+    close_all();
+  }
+}
+
+/* A second allocator of the sender has another file of references, and pages with descriptors, of the same names while
+ * the first ones are still held. */
+static void test_sender_begins_again(void **state) {
+  (void)state;
+  for (size_t k = 0; k < WEIR_COUNT_OF(confs); k++) {
+    with_peer("obeys", confs[k]);
+    for (int i = 0; i < 3; i++) {
+      char *a = get(MIB, NULL);
+      a[0] = (char)('a' + i);
+      assert_int_equal(order('r', send_memory(a)), 'a' + i);
+      weir_allocator_destroy(allocator);
+      allocator = alloc_create(confs[k]);
+    }
+    for (int i = 0; i < 3; i++)
+      assert_int_equal(order('d', NULL), 'd');
     say('q');
     peer_end();
     close_all();
@@ -382,6 +389,28 @@ static void test_another_receiver(void **state) {
   close_all();
 }
 
+/* A receiver that fails once is still the one that was named. */
+static void test_failed_receiver(void **state) {
+  (void)state;
+  with_peer("obeys", "");
+  weir_ipc_send_options options;
+  weir_ipc_send_options_init(&options);
+  options.receiver = (int)order('i', NULL);
+  options.timeout = -1;
+  char *a = get(1000, NULL);
+  weir_ipc_handle *handle = send_with(a, NULL, &options);
+  weir__ipc_message message;
+  memcpy(&message, handle->bytes, sizeof message);
+  message.offset += 1ull << 40;
+  memcpy(handle->bytes, &message, sizeof message);
+  assert_int_equal(order('f', handle), WEIR_ERROR_BAD_DATA);
+  put(a);
+  peer_kill();
+  close(peer_socket);
+  assert_int_equal(collect(), 1);
+  close_all();
+}
+
 /* A zombie counts as ended: peer_kill waits for it, and this does not. */
 static void test_memory_of_the_dead_serves_requests(void **state) {
   (void)state;
@@ -402,16 +431,6 @@ static void test_memory_of_the_dead_serves_requests(void **state) {
   peer_kill();
   close(peer_socket);
   close_all();
-}
-
-/* Sends when told, and never ends by itself. */
-static void child_sends(void) {
-  char *a = get(30 * MIB, NULL);
-  a[0] = 'a';
-  say((uint64_t)getpid());
-  say_handle(send_memory(a));
-  put(a);
-  hear('q');
 }
 
 static void test_killed_sender(void **state) {
@@ -439,6 +458,45 @@ static void test_killed_sender(void **state) {
     assert_null(allocator->senders);
     close_all();
   }
+}
+
+/* Makes the next process get an id. False if the system does not allow that. */
+static bool set_next_process(pid_t process) {
+  FILE *file = fopen("/proc/sys/kernel/ns_last_pid", "w");
+  return file && (fprintf(file, "%d", (int)process - 1), !fclose(file));
+}
+
+/* A process with the id of one that has ended, and with the same descriptors, has other pages. */
+static void test_process_id_again(void **state) {
+  (void)state;
+  static weir_ipc_handle first;
+  with_peer("sends", "expandable_segments:True");
+  pid_t process = (pid_t)hear_any(), again = 0;
+  first = *hear_handle();
+  void *a = receive(&first), *b = NULL;
+  for (int i = 0; i < 100 && again != process; i++) {
+    peer_kill();
+    close(peer_socket);
+    nanosleep(&(struct timespec){0, 20000000}, NULL); /* a start is known in ticks of 10 ms */
+    if (!set_next_process(process))
+      WAIVE_TEST("the id of a process cannot be chosen");
+    peer_start(SOCK_STREAM, "sends", "expandable_segments:True");
+    again = (pid_t)hear_any();
+    const weir_ipc_handle *handle = hear_handle();
+    if (again == process) {
+      assert_memory_equal(handle->bytes + sizeof(weir__ipc_message), first.bytes + sizeof(weir__ipc_message),
+                          first.length - sizeof(weir__ipc_message));
+      b = receive(handle);
+    }
+  }
+  if (again != process)
+    WAIVE_TEST("process %d could not be created", (int)process);
+  assert_ptr_not_equal(a, b);
+  release(a);
+  release(b);
+  say('q');
+  peer_end();
+  close_all();
 }
 
 /* The sender is killed within each driver call of the receiver, which succeeds or fails, and keeps nothing. */
@@ -512,6 +570,46 @@ static void test_own_memory(void **state) {
   close_all();
 }
 
+/* Of several messages with the same memory, the one whose stream was waited for is released. */
+static void test_message_of_the_stream(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  void *a = get(1000, NULL), *b;
+  weir_cu_stream streams[3] = {work_stream(), work_stream(), work_stream()};
+  weir__ipc_message messages[3];
+  for (int i = 0; i < 3; i++) {
+    const weir_ipc_handle *handle = send_memory(a);
+    memcpy(&messages[i], handle->bytes, sizeof messages[i]);
+    assert_ok(weir_ipc_receive(allocator, 0, handle->bytes, handle->length, streams[i], &b, NULL));
+  }
+  for (int i = 0; i < 3; i++) {
+    weir__process_identity process;
+    assert_ok(weir_ipc_release(allocator, b, i < 2 ? streams[i] : NULL));
+    assert_int_equal(weir__reference_read(allocator->references, messages[i].reference.slot, &process),
+                     WEIR__REFERENCE_DONE);
+  }
+  put(a);
+  close_all();
+}
+
+/* An allocator does not know what another one has sent, so it could not check the address. */
+static void test_another_allocator(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  weir_allocator *second;
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  assert_ok(weir_allocator_create(d, &options, &second));
+  void *a = get(1000, NULL), *b;
+  const weir_ipc_handle *handle = send_memory(a);
+  assert_error_says(NOT_SUPPORTED, "another allocator",
+                    weir_ipc_receive(second, 0, handle->bytes, handle->length, NULL, &b, NULL));
+  release(receive(handle));
+  put(a);
+  weir_allocator_destroy(second);
+  close_all();
+}
+
 static void test_cancel(void **state) {
   (void)state;
   alloc_open("", GIB);
@@ -576,8 +674,8 @@ static void send_on_faults(size_t bytes) {
   put_live(a);
   if (!sent && received && try_receive(&handle, &b)) /* can be received again */
     fail();
-  if (!sent && weir_ipc_release(allocator, b, NULL) && weir_ipc_release(allocator, b, NULL))
-    fail();
+  if (!sent)
+    weir_ipc_release(allocator, b, NULL); /* if that fails, a collection does it */
 }
 
 static void act_on_faults(void) {
@@ -603,6 +701,33 @@ static void test_faults(void **state) {
     sweep_driver_calls(&(fault_sweep){open_for_faults, act_on_faults, close_after_faults, confs[i]});
 }
 
+/* A failure of the driver loses no reference: a collection tries again. */
+static void test_release_fails(void **state) {
+  (void)state;
+  static const struct {
+    const char *conf;
+    weir_driver_call call;
+  } cases[] = {{"", WEIR_CALL_StreamSynchronize},
+               {"", WEIR_CALL_IpcCloseMemHandle},
+               {"expandable_segments:True", WEIR_CALL_MemUnmap},
+               {"expandable_segments:True", WEIR_CALL_MemAddressFree}};
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    with_peer("sends", cases[i].conf);
+    hear_any();
+    void *a = receive(hear_handle());
+    assert_ok(weir_fault_nth(faults, cases[i].call, 1, WEIR_CU_UNKNOWN, 0));
+    assert_error(DRIVER, weir_ipc_release(allocator, a, NULL));
+    assert_non_null(allocator->received);
+    assert_error_says(INVALID_ARGUMENT, "was received", weir_ipc_release(allocator, a, NULL));
+    collect();
+    assert_null(allocator->received);
+    assert_null(allocator->senders);
+    say('q');
+    peer_end();
+    close_all();
+  }
+}
+
 static void test_backend(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
@@ -617,35 +742,6 @@ static void test_backend(void **state) {
   assert_int_equal(collect(), 1);
   assert_int_equal(plugged.frees, frees + 1);
   alloc_close();
-}
-
-/* During a capture nothing can be sent, a free waits for its end, and so does a release. */
-static void test_capture(void **state) {
-  (void)state;
-  alloc_open("", GIB);
-  weir_cu_stream stream = work_stream();
-  void *a = get(1000, stream), *b;
-  static weir_ipc_handle handle;
-  weir_cu_graph graph;
-  handle.size = sizeof handle;
-  const weir_ipc_handle *sent = send_with(a, stream, NULL);
-  assert_ok(weir_allocator_begin_capture(allocator, 0));
-  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  assert_error_says(BAD_STATE, "captured", weir_ipc_send(allocator, a, stream, NULL, &handle));
-  put(a);
-  assert_int_equal(ipc_stats().limbo_blocks, 0);
-  assert_cu(d->StreamEndCapture(d, stream, &graph));
-  assert_ok(weir_allocator_end_capture(allocator, 0));
-  assert_cu(d->GraphDestroy(d, graph));
-  put(get(1000, NULL)); /* polls */
-  assert_int_equal(ipc_stats().limbo_blocks, 1);
-  b = receive(sent);
-  assert_ok(weir_allocator_begin_capture(allocator, 0));
-  release(b);
-  assert_int_equal(collect(), 0);
-  assert_ok(weir_allocator_end_capture(allocator, 0));
-  assert_int_equal(collect(), 1);
-  close_all();
 }
 
 /* Other streams and other processes use it: it waits for both. */
@@ -747,28 +843,13 @@ static void test_bad_messages(void **state) {
   close_all();
 }
 
-static int run_child(const char *role, const char *conf) {
-  static const struct {
-    const char *role;
-    void (*body)(void);
-  } roles[] = {{"obeys", child_obeys}, {"dies", child_dies}, {"sends", child_sends}};
-  for (size_t i = 0; i < WEIR_COUNT_OF(roles); i++)
-    if (!strcmp(roles[i].role, role)) {
-      alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
-      roles[i].body();
-      weir_allocator_destroy(allocator);
-      allocator = NULL;
-      alloc_close();
-      return 0;
-    }
-  return 1;
-}
-
 int main(int argc, char **argv) {
   if (peer_is_child(argc, argv))
-    return run_child(argv[2], argv[3]);
+    return play_role(argv[2], argv[3],
+                     (const child_role[]){{"obeys", child_obeys}, {"dies", child_dies}, {"sends", child_sends}, {0}});
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_limbo, ipc_teardown),
+      cmocka_unit_test_teardown(test_sender_begins_again, ipc_teardown),
       cmocka_unit_test_teardown(test_released_first, ipc_teardown),
       cmocka_unit_test_teardown(test_received_once, ipc_teardown),
       cmocka_unit_test_teardown(test_several, ipc_teardown),
@@ -776,17 +857,21 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_killed_before, ipc_teardown),
       cmocka_unit_test_teardown(test_default_timeout, ipc_teardown),
       cmocka_unit_test_teardown(test_another_receiver, ipc_teardown),
+      cmocka_unit_test_teardown(test_failed_receiver, ipc_teardown),
       cmocka_unit_test_teardown(test_memory_of_the_dead_serves_requests, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_sender, ipc_teardown),
+      cmocka_unit_test_teardown(test_process_id_again, ipc_teardown),
       cmocka_unit_test_teardown(test_killed_meanwhile, ipc_teardown),
       cmocka_unit_test_teardown(test_left_open, ipc_teardown),
       cmocka_unit_test_teardown(test_own_memory, ipc_teardown),
+      cmocka_unit_test_teardown(test_message_of_the_stream, ipc_teardown),
+      cmocka_unit_test_teardown(test_another_allocator, ipc_teardown),
       cmocka_unit_test_teardown(test_cancel, ipc_teardown),
       cmocka_unit_test_teardown(test_many, ipc_teardown),
       cmocka_unit_test_teardown(test_no_words_left, ipc_teardown),
       cmocka_unit_test_teardown(test_faults, ipc_teardown),
+      cmocka_unit_test_teardown(test_release_fails, ipc_teardown),
       cmocka_unit_test_teardown(test_backend, ipc_teardown),
-      cmocka_unit_test_teardown(test_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_with_streams, ipc_teardown),
       cmocka_unit_test_teardown(test_too_much, ipc_teardown),
       cmocka_unit_test_teardown(test_bad_messages, ipc_teardown),

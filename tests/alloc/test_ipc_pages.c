@@ -98,6 +98,21 @@ static void test_few_files(void **state) {
   alloc_close();
 }
 
+/* A release needs no descriptor. */
+static void test_release_without_files(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  void *a = get(1000, NULL), *b = receive(send_memory(a)), *c = receive(send_memory(a));
+  put(a);
+  limit_files(0);
+  release(b);
+  release(c);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &files_before), 0);
+  assert_int_equal(collect(), 1);
+  empty_cache();
+  alloc_close();
+}
+
 /* A handle says which size it needs, and a smaller struct is enough for most. */
 static void test_sizes_of_handles(void **state) {
   (void)state;
@@ -208,6 +223,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_2500_pages, teardown),
       cmocka_unit_test_teardown(test_few_files, teardown),
+      cmocka_unit_test_teardown(test_release_without_files, teardown),
       cmocka_unit_test_teardown(test_sizes_of_handles, teardown),
       cmocka_unit_test_teardown(test_varied_pages, teardown),
       cmocka_unit_test_teardown(test_pages_that_stay, teardown),

@@ -1,6 +1,7 @@
 /*
  * Storages that a process sends, and receives itself. Two processes: python/tests/test_ipc_arrays.py.
  */
+#include "base/base.h"
 #include "support/runtime.h"
 #include "weir/array.h"
 #include "weir/graph.h"
@@ -10,7 +11,7 @@ static weir_stream stream;
 static weir_ipc_handle handle;
 
 static int setup(void **state) {
-  int result = runtime_setup(state);
+  int result = runtime_setup_fault(state);
   stream = new_stream(0);
   weir_ipc_handle_init(&handle);
   return result;
@@ -85,6 +86,23 @@ static void test_memory_in_limbo(void **state) {
   assert_nothing_left();
 }
 
+/* Without events the device is synchronized; if the release fails as well, a collection does it. */
+static void test_release_fails(void **state) {
+  (void)state;
+  static const weir_driver_call calls[] = {WEIR_CALL_EventCreate, WEIR_CALL_StreamSynchronize};
+  for (size_t i = 0; i < WEIR_COUNT_OF(calls); i++) {
+    weir_storage *sent = create(1000);
+    assert_ok(weir_storage_send(sent, stream, NULL, &handle));
+    weir_storage_release(sent);
+    weir_storage *received = receive(1000, stream);
+    assert_ok(weir_storage_record_stream(received, new_stream(0)));
+    assert_ok(weir_fault_nth(fault, calls[i], 1, WEIR_CU_UNKNOWN, 0));
+    weir_storage_release(received);
+    assert_ok(weir_fault_clear(fault));
+    assert_nothing_left();
+  }
+}
+
 /* A storage that gets a new address is not found by the old one. */
 static void test_resize(void **state) {
   (void)state;
@@ -149,6 +167,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_the_storage_that_is_there, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_memory_in_limbo, setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_release_fails, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_resize, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_errors, setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_captures, setup, runtime_teardown),

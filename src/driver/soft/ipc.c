@@ -18,14 +18,15 @@
 #include "base/thread.h"
 #include "driver/soft/soft.h"
 
-/* The contents of a handle. */
+/* The contents of a handle. It has no padding, so that equal handles have equal bytes. */
 struct ipc_ticket {
   char magic[8];
-  int32_t pid, fd, kind; /* kind: 'm' for memory, 'e' for an event */
+  int32_t pid, fd, kind, gap; /* kind: 'm' for memory, 'e' for an event; gap: 0 */
   uint64_t offset, bytes, mapped_bytes;
 };
 #define TICKET_MAGIC "weirIPC"
 
+_Static_assert(sizeof(struct ipc_ticket) == 8 + 4 * 4 + 3 * 8, "a ticket has no padding");
 _Static_assert(sizeof(struct ipc_ticket) <= 64, "a ticket fits a handle");
 
 static int open_ticket(const struct ipc_ticket *ticket, const char *name) {

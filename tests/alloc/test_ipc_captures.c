@@ -1,0 +1,163 @@
+/*
+ * Captures while memory is shared with other processes: they stay valid, and what they forbid waits for their end.
+ */
+#include "alloc/ipc.h"
+#include "alloc/ipc_fixture.h"
+
+static const char *const confs[] = {"", "expandable_segments:True"};
+
+/* During a capture nothing can be sent, a free waits for its end, and so does a release. */
+static void test_capture(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  weir_cu_stream stream = work_stream();
+  void *a = get(1000, stream), *b;
+  static weir_ipc_handle handle;
+  weir_cu_graph graph;
+  handle.size = sizeof handle;
+  const weir_ipc_handle *sent = send_with(a, stream, NULL);
+  assert_ok(weir_allocator_begin_capture(allocator, 0));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_error_says(BAD_STATE, "captured", weir_ipc_send(allocator, a, stream, NULL, &handle));
+  put(a);
+  assert_int_equal(ipc_stats().limbo_blocks, 0);
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_ok(weir_allocator_end_capture(allocator, 0));
+  assert_cu(d->GraphDestroy(d, graph));
+  put(get(1000, NULL)); /* polls */
+  assert_int_equal(ipc_stats().limbo_blocks, 1);
+  b = receive(sent);
+  assert_ok(weir_allocator_begin_capture(allocator, 0));
+  release(b);
+  assert_int_equal(collect(), 0);
+  assert_ok(weir_allocator_end_capture(allocator, 0));
+  assert_int_equal(collect(), 1);
+  close_all();
+}
+
+static void begin_capture(weir_cu_stream stream, int device) {
+  assert_ok(weir_allocator_begin_capture(allocator, device));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+}
+
+/* The capture must still be valid. */
+static void end_capture(weir_cu_stream stream, int device) {
+  weir_cu_graph graph;
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_ok(weir_allocator_end_capture(allocator, device));
+  assert_cu(d->GraphDestroy(d, graph));
+}
+
+/* A refused message can be received after the capture. */
+static void test_receive_in_a_capture(void **state) {
+  (void)state;
+  for (int own = 0; own < 2; own++) {
+    with_peer("sends", "");
+    weir_cu_stream stream = work_stream(), used = own ? NULL : stream;
+    hear_any();
+    void *a = get(1000, NULL), *b = NULL;
+    const weir_ipc_handle *handle = own ? send_memory(a) : hear_handle();
+    begin_capture(stream, 0);
+    assert_error_says(BAD_STATE, "captur",
+                      weir_ipc_receive(allocator, 0, handle->bytes, handle->length, used, &b, NULL));
+    end_capture(stream, 0);
+    assert_ok(weir_ipc_receive(allocator, 0, handle->bytes, handle->length, used, &b, NULL));
+    release(b);
+    put(a);
+    peer_kill();
+    close(peer_socket);
+    close_all();
+  }
+}
+
+/* Releases of a capture end although their stream does not exist any more, and although another one fails. */
+static void test_collect_after_a_capture(void **state) {
+  (void)state;
+  with_peer("sends", "");
+  weir_cu_stream stream;
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  hear_any();
+  void *a = get(1000, NULL), *b = receive(send_memory(a)), *c = receive(hear_handle());
+  put(a);
+  assert_ok(weir_allocator_begin_capture(allocator, 0));
+  assert_ok(weir_ipc_release(allocator, b, stream));
+  assert_ok(weir_ipc_release(allocator, c, NULL));
+  assert_ok(weir_allocator_end_capture(allocator, 0));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_IpcCloseMemHandle, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error(DRIVER, weir_ipc_collect(allocator, NULL));
+  assert_int_equal(ipc_stats().references, 0);
+  collect();
+  assert_null(allocator->received);
+  say('q');
+  peer_end();
+  close_all();
+}
+
+/* Memory that is closed in a capture stays open until a collection after it. */
+static void test_close_in_a_capture(void **state) {
+  (void)state;
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    with_peer("sends", confs[i]);
+    weir_cu_stream stream = work_stream();
+    hear_any();
+    const weir_ipc_handle *handle = hear_handle();
+    const unsigned char *name = handle->bytes + sizeof(weir__ipc_message);
+    size_t length = handle->length - sizeof(weir__ipc_message);
+    void *base, *again;
+    assert_ok(weir_ipc_open(allocator, 0, name, length, &base));
+    for (int opened_again = 1; opened_again >= 0; opened_again--) {
+      begin_capture(stream, 0);
+      assert_ok(weir_ipc_close(allocator, base));
+      assert_error_says(INVALID_ARGUMENT, "no handle is open", weir_ipc_close(allocator, base));
+      collect();
+      assert_non_null(allocator->ipc);
+      end_capture(stream, 0);
+      if (opened_again) {
+        assert_ok(weir_ipc_open(allocator, 0, name, length, &again));
+        assert_ptr_equal(again, base);
+      }
+      collect();
+      assert_int_equal(allocator->ipc != NULL, opened_again);
+    }
+    assert_int_equal(soft_census().mappings, 0);
+    assert_int_equal(soft_census().ipc_mappings, 0);
+    peer_kill();
+    close(peer_socket);
+    close_all();
+  }
+}
+
+/* A capture of one device, which forbids unsafe calls on all of them, and a release on another one. */
+static void test_capture_of_another_device(void **state) {
+  (void)state;
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    alloc_open_on(WEIR_SOFT_THREADS, 2, GIB, confs[i]);
+    peer_start(SOCK_STREAM, "sends", confs[i]);
+    hear_any();
+    const weir_ipc_handle *handle = hear_handle();
+    soft_use(1);
+    weir_cu_stream stream = work_stream();
+    begin_capture(stream, 1);
+    release(receive(handle));
+    assert_null(allocator->received);
+    end_capture(stream, 1);
+    soft_use(0);
+    peer_kill();
+    close(peer_socket);
+    close_all();
+  }
+}
+
+int main(int argc, char **argv) {
+  if (peer_is_child(argc, argv))
+    return play_role(argv[2], argv[3], (const child_role[]){{"sends", child_sends}, {0}});
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_receive_in_a_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_collect_after_a_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_close_in_a_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_capture_of_another_device, ipc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
