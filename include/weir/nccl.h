@@ -94,8 +94,9 @@ weir_status weir_nccl_init_all(int count, const int *devices, const weir_nccl_op
 /* Waits for the work of this rank. Afterwards the communicator can only be destroyed. */
 weir_status weir_nccl_finalize(weir_nccl_comm *comm);
 
-/* Finalizes it if need be, and frees it. NULL is allowed. Graphs with its collectives must not be launched any more; on
- * the software device such a launch logs an error and leaves the results as they were. */
+/* Finalizes it if need be, and frees it: in a group that creates or uses it, when the group ends. NULL is allowed.
+ * Graphs with its collectives must not be launched any more; on the software device such a launch logs an error and
+ * leaves the results as they were. */
 void weir_nccl_destroy(weir_nccl_comm *comm);
 
 /* Ends work that is under way, without waiting for other ranks, whose communicators fail: their text says that this

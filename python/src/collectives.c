@@ -7,8 +7,11 @@
 
 /* ---- Communicators ---- */
 
+/* A thread may destroy it while others make calls without the GIL: the last of them ends it. */
 typedef struct communicator {
   PyObject_HEAD weir_nccl_comm *it; /* NULL once it was destroyed */
+  weir_nccl_comm *ending;           /* destroyed while calls were under way */
+  int calls;                        /* under way without the GIL */
 } communicator;
 
 static PyTypeObject communicator_type;
@@ -26,33 +29,61 @@ static weir_nccl_comm *comm_of(PyObject *object) {
 
 static PyObject *wrap(weir_nccl_comm *comm) {
   communicator *made = PyObject_New(communicator, &communicator_type);
-  if (made)
-    made->it = comm;
-  else
+  if (!made) {
     weir_nccl_destroy(comm);
+    return NULL;
+  }
+  made->it = comm;
+  made->ending = NULL;
+  made->calls = 0;
   return (PyObject *)made;
 }
 
-/* Waits for the work of the rank, as destroy does. */
+/* Waits for the work of the rank. */
+static void destroy_comm(weir_nccl_comm *comm) {
+  PyThreadState *saved = pyweir_begin_call();
+  weir_nccl_destroy(comm);
+  pyweir_end_call(saved);
+}
+
+static PyThreadState *begin_use(PyObject *object) {
+  ((communicator *)object)->calls++;
+  return pyweir_begin_call();
+}
+
+static void end_use(PyObject *object, PyThreadState *saved) {
+  communicator *self = (communicator *)object;
+  pyweir_end_call(saved);
+  weir_nccl_comm *ending = self->ending;
+  if (--self->calls || !ending)
+    return;
+  self->ending = NULL;
+  destroy_comm(ending);
+}
+
+#define USE(object, status, call)                                                                                      \
+  do {                                                                                                                 \
+    PyThreadState *saved_ = begin_use(object);                                                                         \
+    (status) = (call);                                                                                                 \
+    end_use((object), saved_);                                                                                         \
+  } while (0)
+
 static void communicator_dealloc(PyObject *object) {
   weir_nccl_comm *comm = ((communicator *)object)->it;
-  if (comm && !weir_is_in_bad_fork()) {
-    PyThreadState *saved = pyweir_begin_call();
-    weir_nccl_destroy(comm);
-    pyweir_end_call(saved);
-  }
+  if (comm && !weir_is_in_bad_fork())
+    destroy_comm(comm);
   PyObject_Free(object);
 }
 
 static PyObject *destroy(PyObject *self, PyObject *unused) {
   (void)unused;
-  weir_nccl_comm *comm = ((communicator *)self)->it;
-  ((communicator *)self)->it = NULL;
-  if (comm) {
-    PyThreadState *saved = pyweir_begin_call();
-    weir_nccl_destroy(comm);
-    pyweir_end_call(saved);
-  }
+  communicator *mine = (communicator *)self;
+  weir_nccl_comm *comm = mine->it;
+  mine->it = NULL;
+  if (comm && mine->calls)
+    mine->ending = comm;
+  else if (comm)
+    destroy_comm(comm);
   Py_RETURN_NONE;
 }
 
@@ -63,7 +94,7 @@ static PyObject *destroy(PyObject *self, PyObject *unused) {
     weir_status status;                                                                                                \
     if (!comm)                                                                                                         \
       return NULL;                                                                                                     \
-    PYWEIR_CALL(status, function(comm));                                                                               \
+    USE(self, status, function(comm));                                                                                 \
     return pyweir_none(status);                                                                                        \
   }
 SIMPLE_METHOD(finalize, weir_nccl_finalize)
@@ -79,9 +110,9 @@ static PyObject *synchronize(PyObject *self, PyObject *args) {
   int device;
   weir_status status;
   if (!comm || !PyArg_ParseTuple(args, "|O:synchronize", &object) || pyweir_check(weir_nccl_device(comm, &device)) ||
-      pyweir_parse_stream(object, device, &stream))
+      pyweir_parse_stream(object, device, &stream) || !(comm = comm_of(self)))
     return NULL;
-  PYWEIR_CALL(status, weir_nccl_synchronize(comm, stream));
+  USE(self, status, weir_nccl_synchronize(comm, stream));
   return pyweir_none(status);
 }
 
@@ -93,7 +124,7 @@ static PyObject *memory(PyObject *self, PyObject *unused) {
   if (!comm)
     return NULL;
   weir_nccl_memory_init(&m);
-  PYWEIR_CALL(status, weir_nccl_get_memory(comm, &m));
+  USE(self, status, weir_nccl_get_memory(comm, &m));
   if (pyweir_check(status) != 0)
     return NULL;
   return Py_BuildValue("{s:K,s:K,s:K,s:N,s:N}", "device_bytes", (unsigned long long)m.device_bytes, "host_bytes",
@@ -237,6 +268,13 @@ static PyObject *nccl_group_start(PyObject *module, PyObject *unused) {
   return pyweir_none(weir_nccl_group_start());
 }
 
+/* A group submits nothing if one of its calls has failed, and a call without a communicator does. */
+static PyObject *nccl_group_fail(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  (void)weir_nccl_send(NULL, 0, WEIR_INT8, 0, NULL, (weir_stream){0});
+  Py_RETURN_NONE;
+}
+
 static PyObject *nccl_group_end(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   weir_status status;
@@ -259,14 +297,14 @@ static PyObject *nccl_call(PyObject *module, PyObject *args) {
     return NULL;
   weir_nccl_comm *comm = comm_of(comm_object);
   if (!comm || pyweir_parse_dtype(type, &dtype) != 0 || pyweir_check(weir_nccl_device(comm, &device)) != 0 ||
-      pyweir_parse_stream(stream_object, device, &stream) != 0)
+      pyweir_parse_stream(stream_object, device, &stream) != 0 || !(comm = comm_of(comm_object)))
     return NULL;
   const void *from = (const void *)(uintptr_t)send;
   void *to = (void *)(uintptr_t)recv;
   size_t n = (size_t)count;
   weir_nccl_op o = (weir_nccl_op)op;
   weir_status status = WEIR_ERROR_INVALID_ARGUMENT;
-  PyThreadState *saved = pyweir_begin_call();
+  PyThreadState *saved = begin_use(comm_object);
   if (!strcmp(kind, "all_reduce"))
     status = weir_nccl_all_reduce(from, to, n, dtype, o, comm, stream);
   else if (!strcmp(kind, "reduce"))
@@ -281,7 +319,7 @@ static PyObject *nccl_call(PyObject *module, PyObject *args) {
     status = weir_nccl_send(from, n, dtype, peer, comm, stream);
   else if (!strcmp(kind, "recv"))
     status = weir_nccl_recv(to, n, dtype, peer, comm, stream);
-  pyweir_end_call(saved);
+  end_use(comm_object, saved);
   return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
@@ -314,6 +352,32 @@ static weir_array *arrays_of(PyObject *list, Py_ssize_t *count) {
   return arrays;
 }
 
+/* The same for arrays that are written. */
+static weir_array *outputs_of(PyObject *list, Py_ssize_t *count) {
+  weir_array *arrays = arrays_of(list, count);
+  for (Py_ssize_t i = 0; arrays && i < *count; i++)
+    if (pyweir_array_check_writable(PyList_GET_ITEM(list, i)) != 0) {
+      PyMem_Free(arrays);
+      return NULL;
+    }
+  return arrays;
+}
+
+/* A result that shares its memory with a read-only source is read-only as well. `source` is an array, or a list of
+ * them. */
+static PyObject *with_flag(PyObject *result, PyObject *source) {
+  if (!result)
+    return NULL;
+  bool is_list = PyList_Check(source);
+  for (Py_ssize_t i = 0; i < (is_list ? PyList_GET_SIZE(source) : 1); i++) {
+    PyObject *one = is_list ? PyList_GET_ITEM(source, i) : source;
+    if (PYWEIR_IS_ARRAY(one) && ((pyweir_array *)one)->is_readonly &&
+        pyweir_array_of(one)->storage == pyweir_array_of(result)->storage)
+      ((pyweir_array *)result)->is_readonly = true;
+  }
+  return result;
+}
+
 static int *ints_of(PyObject *list, Py_ssize_t *count) {
   if (!PyList_Check(list)) {
     pyweir_type_error("a list of devices", list);
@@ -331,11 +395,11 @@ static int *ints_of(PyObject *list, Py_ssize_t *count) {
   return numbers;
 }
 
-/* A tuple of arrays, which takes over `results` and frees their list. */
-static PyObject *tuple_of(weir_status status, weir_array *results, Py_ssize_t count) {
+/* A tuple of arrays, which takes over `results` and frees their list. They were made of `source`. */
+static PyObject *tuple_of(weir_status status, weir_array *results, Py_ssize_t count, PyObject *source) {
   PyObject *tuple = pyweir_array_check(status) == 0 ? PyTuple_New(count) : NULL;
   for (Py_ssize_t i = 0; i < count; i++) {
-    PyObject *one = tuple ? pyweir_array_wrap(&results[i]) : NULL;
+    PyObject *one = tuple ? with_flag(pyweir_array_wrap(&results[i]), source) : NULL;
     if (!tuple && status == WEIR_OK)
       pyweir_array_release(&results[i]);
     if (tuple && one)
@@ -362,7 +426,7 @@ static PyObject *comm_broadcast(PyObject *module, PyObject *args) {
   weir_status status;
   PYWEIR_CALL(status, weir_comm_broadcast(pyweir_array_of(array), devices, (int)count, results));
   PyMem_Free(devices);
-  return tuple_of(status, results, count);
+  return tuple_of(status, results, count, array);
 }
 
 /* broadcast_out(array, outs), scatter_out(array, outs, dim, streams). */
@@ -372,7 +436,7 @@ static PyObject *comm_broadcast_out(PyObject *module, PyObject *args) {
   Py_ssize_t count;
   if (!PyArg_ParseTuple(args, "O!O:_comm_broadcast_out", &pyweir_array_type, &array, &list))
     return NULL;
-  weir_array *outs = arrays_of(list, &count);
+  weir_array *outs = outputs_of(list, &count);
   if (!outs)
     return NULL;
   weir_status status;
@@ -401,68 +465,87 @@ static PyObject *comm_broadcast_coalesced(PyObject *module, PyObject *args) {
                                                     limit > 0 ? (size_t)limit : 0, results));
   PyMem_Free(arrays);
   PyMem_Free(devices);
-  return tuple_of(status, results, count * device_count);
+  return tuple_of(status, results, count * device_count, list);
 }
 
-/* Streams of a list, or NULL for None. Entries may be None. */
-static int streams_of(PyObject *list, Py_ssize_t count, weir_stream *streams, const weir_stream **pointers) {
+/* Streams for a number of parts: None, or a list whose entries may be None. */
+typedef struct part_streams {
+  weir_stream *streams;
+  const weir_stream **pointers; /* NULL for the current ones */
+} part_streams;
+
+static void free_streams(part_streams *parts) {
+  PyMem_Free(parts->streams);
+  PyMem_Free(parts->pointers);
+}
+
+static int streams_of(PyObject *list, Py_ssize_t count, part_streams *parts) {
+  parts->streams = PyMem_Calloc((size_t)count + 1, sizeof *parts->streams);
+  parts->pointers = PyMem_Calloc((size_t)count + 1, sizeof *parts->pointers);
+  if (!parts->streams || !parts->pointers) {
+    PyErr_NoMemory();
+    return -1;
+  }
   for (Py_ssize_t i = 0; list != Py_None && i < PyList_GET_SIZE(list) && i < count; i++) {
     PyObject *item = PyList_GET_ITEM(list, i);
     if (item == Py_None)
       continue;
-    if (pyweir_parse_stream(item, -1, &streams[i]) != 0)
+    if (pyweir_parse_stream(item, -1, &parts->streams[i]) != 0)
       return -1;
-    pointers[i] = &streams[i];
+    parts->pointers[i] = &parts->streams[i];
   }
   return 0;
 }
 
+/* (array, devices, sizes of the parts or None, dim, streams). */
 static PyObject *comm_scatter(PyObject *module, PyObject *args) {
   (void)module;
-  PyObject *array, *device_list, *size_list, *stream_list;
+  PyObject *array, *device_list, *size_list, *stream_list, *result = NULL;
   int dim, made = 0;
-  int64_t sizes[WEIR_MAX_DEVICES];
-  weir_stream streams[WEIR_MAX_DEVICES];
-  const weir_stream *pointers[WEIR_MAX_DEVICES] = {NULL};
   Py_ssize_t count = 0;
   if (!PyArg_ParseTuple(args, "O!OOiO:_comm_scatter", &pyweir_array_type, &array, &device_list, &size_list, &dim,
                         &stream_list) ||
       pyweir_ensure_init() != 0)
     return NULL;
+  part_streams streams = {NULL, NULL};
   int *devices = ints_of(device_list, &count);
-  bool is_good = devices && count <= WEIR_MAX_DEVICES && streams_of(stream_list, count, streams, pointers) == 0;
+  int64_t *sizes = devices ? PyMem_Calloc((size_t)count + 1, sizeof *sizes) : NULL;
+  weir_array *results = sizes ? PyMem_Calloc((size_t)count + 1, sizeof *results) : NULL;
+  bool is_good = results && streams_of(stream_list, count, &streams) == 0;
   for (Py_ssize_t i = 0; is_good && size_list != Py_None && i < count; i++)
     is_good = pyweir_parse_int64(PyList_GET_ITEM(size_list, i), &sizes[i]) == 0;
-  weir_array *results = is_good ? PyMem_Calloc((size_t)count + 1, sizeof *results) : NULL;
-  if (!results) {
-    PyMem_Free(devices);
-    return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+  if (is_good) {
+    weir_status status;
+    PYWEIR_CALL(status, weir_comm_scatter(pyweir_array_of(array), devices, (int)count,
+                                          size_list == Py_None ? NULL : sizes, dim, streams.pointers, results, &made));
+    result = tuple_of(status, results, made, array);
+  } else {
+    PyMem_Free(results);
+    if (!PyErr_Occurred())
+      PyErr_NoMemory();
   }
-  weir_status status;
-  PYWEIR_CALL(status, weir_comm_scatter(pyweir_array_of(array), devices, (int)count,
-                                        size_list == Py_None ? NULL : sizes, dim, pointers, results, &made));
+  free_streams(&streams);
+  PyMem_Free(sizes);
   PyMem_Free(devices);
-  return tuple_of(status, results, made);
+  return result;
 }
 
 static PyObject *comm_scatter_out(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *array, *list, *stream_list;
   int dim;
-  weir_stream streams[WEIR_MAX_DEVICES];
-  const weir_stream *pointers[WEIR_MAX_DEVICES] = {NULL};
   Py_ssize_t count;
   if (!PyArg_ParseTuple(args, "O!OiO:_comm_scatter_out", &pyweir_array_type, &array, &list, &dim, &stream_list))
     return NULL;
-  weir_array *outs = arrays_of(list, &count);
-  if (!outs || count > WEIR_MAX_DEVICES || streams_of(stream_list, count, streams, pointers) != 0) {
-    PyMem_Free(outs);
-    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "%zd outputs are too many", count);
-  }
-  weir_status status;
-  PYWEIR_CALL(status, weir_comm_scatter_out(pyweir_array_of(array), outs, (int)count, dim, pointers));
+  weir_array *outs = outputs_of(list, &count);
+  part_streams streams = {NULL, NULL};
+  weir_status status = WEIR_OK;
+  bool is_good = outs && streams_of(stream_list, count, &streams) == 0;
+  if (is_good)
+    PYWEIR_CALL(status, weir_comm_scatter_out(pyweir_array_of(array), outs, (int)count, dim, streams.pointers));
+  free_streams(&streams);
   PyMem_Free(outs);
-  return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
+  return is_good && pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 /* (arrays, dim, destination): -1 is the host. */
@@ -513,7 +596,7 @@ static PyObject *comm_reduce_add(PyObject *module, PyObject *args) {
   weir_status status;
   PYWEIR_CALL(status, weir_comm_reduce_add(arrays, (int)count, destination, &result));
   PyMem_Free(arrays);
-  return pyweir_array_result(status, &result);
+  return with_flag(pyweir_array_result(status, &result), list);
 }
 
 /* (arrays of all inputs in one list, number of inputs, destination, buffer size). */
@@ -537,7 +620,7 @@ static PyObject *comm_reduce_add_coalesced(PyObject *module, PyObject *args) {
   PYWEIR_CALL(status, weir_comm_reduce_add_coalesced(arrays, inputs, (int)each, destination,
                                                      limit > 0 ? (size_t)limit : 0, results));
   PyMem_Free(arrays);
-  return tuple_of(status, results, each);
+  return tuple_of(status, results, each, list);
 }
 
 static PyMethodDef methods[] = {
@@ -546,6 +629,7 @@ static PyMethodDef methods[] = {
     {"_nccl_init_rank", nccl_init_rank, METH_VARARGS, NULL},
     {"_nccl_init_all", nccl_init_all, METH_VARARGS, NULL},
     {"_nccl_group_start", nccl_group_start, METH_NOARGS, NULL},
+    {"_nccl_group_fail", nccl_group_fail, METH_NOARGS, NULL},
     {"_nccl_group_end", nccl_group_end, METH_NOARGS, NULL},
     {"_nccl_call", nccl_call, METH_VARARGS, NULL},
     {"_comm_broadcast", comm_broadcast, METH_VARARGS, NULL},

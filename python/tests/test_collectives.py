@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import threading
+import time
 
 import pytest
 
 import weir
+from memory_tools import sleep_cycles
 from weir import comm, nccl
 
 needs_two = pytest.mark.skipif(weir.device_count() < 2, reason="needs two devices")
@@ -175,6 +177,9 @@ def rank_of(rank, uid, results):
         with nccl.group():
             nccl.send(array, 1 - rank, communicator)
             nccl.recv(other, 1 - rank, communicator)
+        for output in (None, weir.zeros(2, device="cuda:0") if rank == 1 else None):
+            nccl.reduce([other if output is None else array], output, root=1, comms=[communicator])
+            other = other if output is None else output
         communicator.synchronize()
         results.put((rank, communicator.rank, communicator.ranks, array.tolist(), other.tolist()))
         communicator.destroy()
@@ -193,7 +198,7 @@ def test_processes():
     found = sorted(results.get(timeout=60) for _ in processes)
     for process in processes:
         process.join()
-    assert found == [(rank, rank, 2, [3, 4], [3, 4]) for rank in range(2)]
+    assert found == [(0, 0, 2, [3, 4], [3, 4]), (1, 1, 2, [3, 4], [6, 8])]
 
 
 @pytest.mark.skipif(not is_soft, reason="tests the software device")
@@ -303,3 +308,143 @@ def test_scatter_and_gather(device):
         comm.scatter(source, devices=[0, 1], out=outs)
     with pytest.raises(RuntimeError, match="'destination' must not be specified when 'out' is specified"):
         comm.gather(outs, dim=1, destination=0, out=back)
+
+
+def test_communicator_that_is_dropped_in_a_group():
+    before = weir.memory_summary()
+    unique_id = nccl.unique_id()
+    with nccl.group():
+        nccl.init_rank(1, unique_id, 0)  # the group holds it until it ends
+        assert "rank 0 of 1" not in weir.memory_summary()
+    assert weir.memory_summary() == before
+
+
+def test_communicator_that_is_destroyed_during_a_call():
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    stream = weir.Stream()
+    with weir.stream(stream):
+        weir._sleep(sleep_cycles(200))
+    thread = threading.Thread(target=communicator.synchronize, args=(stream,))
+    thread.start()
+    time.sleep(0.05)
+    communicator.destroy()  # ends when the call does
+    assert "destroyed" in repr(communicator)
+    with pytest.raises(RuntimeError, match="the communicator has been destroyed"):
+        communicator.check()
+    thread.join()
+    assert stream.query()
+
+
+def test_temporary_arrays_in_a_group():
+    """The calls are made when the group ends, and their arrays live until then."""
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    a, first, second = weir.ones(1024, device=0), weir.zeros(1024, device=0), weir.zeros(1024, device=0)
+    with nccl.group():
+        nccl.send(a * 2, 0, communicator)
+        nccl.send(a * 3, 0, communicator)
+        nccl.recv(first, 0, communicator)
+        nccl.recv(second, 0, communicator)
+    communicator.synchronize()
+    assert (first[0].item(), second[0].item()) == (2, 3)
+
+
+def test_group_that_raises():
+    """None of its calls is made, and the communicator can still be used."""
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    a, b = weir.ones(4, device=0), weir.zeros(4, device=0)
+    with pytest.raises(KeyError), nccl.group():
+        nccl.all_reduce([a], [b], comms=[communicator])
+        raise KeyError
+    communicator.synchronize()
+    assert b.tolist() == [0] * 4
+    nccl.all_reduce([a], [b], comms=[communicator])
+    assert b.tolist() == [1] * 4
+
+
+@needs_two
+def test_stream_of_another_device():
+    parts = arrays([[1.0], [2.0]])
+    stream = weir.Stream(device=0)
+    with pytest.raises(ValueError, match="the stream belongs to device cuda:0, but cuda:1 was requested"):
+        nccl.all_reduce(parts, streams=[stream, stream])
+    assert lists(parts) == [[1], [2]]
+    nccl.all_reduce(parts)
+    assert lists(parts) == [[3], [3]]
+
+
+def test_order_behind_work_before_a_capture():
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    early, late, captured = weir.Stream(), weir.Stream(), weir.Stream()
+    source, x, y, z = weir.ones(4, device=0), *(weir.zeros(4, device=0) for _ in range(3))
+    weir.synchronize()
+    with weir.stream(early):
+        weir._sleep(sleep_cycles(50))
+        nccl.all_reduce([source], [x], comms=[communicator])
+    graph = weir.CUDAGraph()
+    with weir.stream(captured):
+        graph.capture_begin(capture_error_mode="thread_local")
+        nccl.all_reduce([source], [z], comms=[communicator])
+        graph.capture_end()
+    with weir.stream(late):
+        nccl.all_reduce([x], [y], comms=[communicator])
+    late.synchronize()
+    assert y.tolist() == [1] * 4
+
+
+def test_communicator_that_ends_during_a_capture():
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    a, b = weir.ones(4, device=0), weir.zeros(4, device=0)
+    nccl.all_reduce([a], comms=[communicator])
+    graph = weir.CUDAGraph()
+    with weir.graph(graph):
+        del communicator
+        b.copy_(a)
+    graph.replay()
+    assert b.tolist() == [1] * 4
+
+
+def read_only(array):
+    class ReadOnly:
+        __cuda_array_interface__ = {
+            "shape": tuple(array.shape),
+            "typestr": "<f4",
+            "data": (array.data_ptr(), True),
+            "version": 3,
+        }
+
+    return weir.asarray(ReadOnly())
+
+
+def test_read_only_arrays():
+    memory, one = weir.zeros(4, device=0), weir.ones(4, device=0)
+    fixed = read_only(memory)
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    for write in (
+        lambda: comm.broadcast(one, out=[fixed]),
+        lambda: comm.scatter(one, out=[fixed]),
+        lambda: nccl.all_reduce([one], outputs=[fixed], comms=[communicator]),
+        lambda: nccl.recv(fixed, 0, communicator),
+    ):
+        with pytest.raises(ValueError, match="the array is read-only"):
+            write()
+    assert memory.tolist() == [0] * 4
+    for same in (comm.broadcast(fixed, [0])[0], comm.scatter(fixed, [0])[0], comm.reduce_add([fixed], 0)):
+        assert same.readonly
+    assert not comm.broadcast(one, [0])[0].readonly
+
+
+def test_many_parts():
+    parts = comm.scatter(weir.arange(70, device=0), devices=[0] * 70)
+    assert [part.tolist() for part in parts] == [[i] for i in range(70)]
+
+
+@pytest.mark.skipif(not is_soft, reason="the files of the software device")
+def test_ids_that_failed_are_closed():
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="did not come within 0.05 s"):
+            nccl.init_rank(2, nccl.unique_id(), 0, timeout=0.05)
+    assert count() <= before + 1

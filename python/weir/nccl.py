@@ -63,7 +63,8 @@ def is_available(tensors: Sequence[Any]) -> bool:
 def version() -> tuple[int, int, int]:
     """The version of NCCL; on the software device, that of the NCCL whose calls it has."""
     number = _weir._nccl_version()
-    return number // 10000, number // 100 % 100, number % 100
+    base = 1000 if number < 2900 else 10000  # before 2.9: 2.7.8 is 2708
+    return number // base, number % base // 100, number % 100
 
 
 def unique_id() -> bytes:
@@ -83,18 +84,48 @@ def init_rank(num_ranks: int, uid: bytes, rank: int, *, timeout: float = 0.0) ->
     return _weir._nccl_init_rank(num_ranks, uid, rank, timeout)
 
 
+class _Group(threading.local):
+    """The group of a thread. Its calls are made when the outermost block ends, so their arrays are kept until then."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.kept: list[Any] = []
+
+
+_group = _Group()
+
+
 @contextlib.contextmanager
 def group() -> Iterator[None]:
-    """Enqueues the calls in the block together: those of several ranks of a thread, or several messages."""
+    """Enqueues the calls in the block together: those of several ranks of a thread, or several messages.
+
+    If the block raises an exception, none of its calls is made."""
     _weir._nccl_group_start()
+    _group.depth += 1
     try:
-        yield
-    except BaseException:
-        # The group ends either way. Its error is the one that is raised here already.
-        with contextlib.suppress(RuntimeError, NotImplementedError):
-            _weir._nccl_group_end()
-        raise
-    _weir._nccl_group_end()
+        try:
+            yield
+        except BaseException:
+            _weir._nccl_group_fail()
+            # The group ends either way. Its error is the one that is raised here already.
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                _weir._nccl_group_end()
+            raise
+        _weir._nccl_group_end()
+    finally:
+        _group.depth -= 1
+        if not _group.depth:
+            _group.kept.clear()
+
+
+def _call(
+    kind: str, send: Any, recv: Any, count: int, dtype: Any, op: int, peer: int, comm: Communicator, stream: Any
+) -> None:
+    """`send` and `recv` are arrays, or None."""
+    if _group.depth:
+        _group.kept += (send, recv, stream)
+    start = 0 if send is None else send.data_ptr()
+    _weir._nccl_call(kind, start, 0 if recv is None else recv.data_ptr(), count, dtype, op, peer, comm, stream)
 
 
 def _list_of(inputs: Any) -> list[weir.Array]:
@@ -109,6 +140,11 @@ def _list_of(inputs: Any) -> list[weir.Array]:
 def _check_type(tensor: Any, place: str = "") -> None:
     if not isinstance(tensor, weir.Array):
         raise TypeError(f"expected Tensor{place} (got {type(tensor).__name__})")
+
+
+def _check_writable(tensor: Any) -> None:
+    if tensor is not None and tensor.readonly:
+        raise ValueError("the array is read-only")
 
 
 def _check_one(tensor: Any, dtype: Any) -> None:
@@ -201,11 +237,11 @@ def _enqueue(
     streams: Streams,
     comms: Sequence[Communicator],
 ) -> None:
+    for output in outputs:
+        _check_writable(output)
     with group():
         for i, (tensor, output, comm) in enumerate(zip(inputs, outputs, comms, strict=True)):
-            to = 0 if output is None else output.data_ptr()
-            stream = None if streams is None else streams[i]
-            _weir._nccl_call(kind, tensor.data_ptr(), to, count, tensor.dtype, op, root, comm, stream)
+            _call(kind, tensor, output, count, tensor.dtype, op, root, comm, None if streams is None else streams[i])
 
 
 def all_reduce(
@@ -253,17 +289,22 @@ def reduce(
                 "reduce(inputs, output=None, root=0, op=SUM, streams=None, comms=None)."
             )
         output = outputs
+    if comms is None and not 0 <= root < len(inputs):
+        raise RuntimeError("invalid root")
+    # The place of the root among the inputs of this thread, if it is there.
+    at = root if comms is None else next((i for i, comm in enumerate(comms) if comm.rank == root), -1)
     if not isinstance(output, weir.Array) and isinstance(output, collections.abc.Sequence):
         warnings.warn(
             "nccl.reduce with an output tensor list is deprecated. Please specify a single output tensor.",
             FutureWarning,
             stacklevel=2,
         )
-        output = output[root]
-    if output is None:
-        output = inputs[root]
-    _check_type(output)
-    ends = [output if i == root else None for i in range(len(inputs))]
+        output = output[at] if at >= 0 else None
+    if output is None and 0 <= at < len(inputs):
+        output = inputs[at]
+    if at >= 0:
+        _check_type(output)
+    ends = [output if i == at else None for i in range(len(inputs))]
     _check_inputs(inputs, ends, 1, 1)
     _run("reduce", inputs, ends, inputs[0].numel(), op, root, streams, comms)
 
@@ -303,7 +344,7 @@ def send(tensor: Any, peer: int, comm: Communicator, stream: Any = None) -> None
     _check_type(tensor)
     _check_one(tensor, tensor.dtype)
     _check_device(tensor, comm)
-    _weir._nccl_call("send", tensor.data_ptr(), 0, tensor.numel(), tensor.dtype, SUM, peer, comm, stream)
+    _call("send", tensor, None, tensor.numel(), tensor.dtype, SUM, peer, comm, stream)
 
 
 def recv(tensor: Any, peer: int, comm: Communicator, stream: Any = None) -> None:
@@ -311,4 +352,5 @@ def recv(tensor: Any, peer: int, comm: Communicator, stream: Any = None) -> None
     _check_type(tensor)
     _check_one(tensor, tensor.dtype)
     _check_device(tensor, comm)
-    _weir._nccl_call("recv", 0, tensor.data_ptr(), tensor.numel(), tensor.dtype, SUM, peer, comm, stream)
+    _check_writable(tensor)
+    _call("recv", None, tensor, tensor.numel(), tensor.dtype, SUM, peer, comm, stream)

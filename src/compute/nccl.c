@@ -96,9 +96,49 @@ weir_status weir_nccl_get_unique_id(weir_nccl_unique_id *id) {
   return status ? status : backend->get_unique_id(__func__, id);
 }
 
+/* ---- Ownership ---- */
+
+static void unlist(weir_nccl_comm *comm) {
+  weir__mutex_lock(&list_lock);
+  for (weir_nccl_comm **at = &live; *at; at = &(*at)->next)
+    if (*at == comm) {
+      *at = comm->next;
+      break;
+    }
+  weir__mutex_unlock(&list_lock);
+}
+
+/* Frees a communicator without waiting for its work. */
+static void discard(weir_nccl_comm *comm) {
+  unlist(comm);
+  if (!comm->has_ended)
+    comm->backend->end(comm);
+  weir__mutex_destroy(&comm->lock);
+  weir__mutex_destroy(&comm->run_lock);
+  free(comm);
+}
+
+static weir_nccl_comm *hold(weir_nccl_comm *comm) {
+  atomic_fetch_add_explicit(&comm->holders, 1, memory_order_relaxed);
+  return comm;
+}
+
+/* The last holder destroys it: then the result is true. */
+static bool release(weir_nccl_comm *comm) {
+  if (comm->process != weir__process_id() || atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) > 1)
+    return false;
+  if (!comm->has_ended && !comm->is_finalized && !comm->error && comm->is_joined) {
+    weir_status status = comm->backend->finalize("weir_nccl_destroy", comm);
+    if (status)
+      weir__nccl_set_error(comm, status, weir_last_error());
+  }
+  discard(comm);
+  return true;
+}
+
 /* ---- Groups ---- */
 
-/* Of a thread; freed when the group ends. */
+/* Of a thread; freed when the group ends. It holds its communicators until then, in case the program destroys them. */
 typedef struct group {
   weir__nccl_call *calls;
   size_t call_count, call_room;
@@ -156,6 +196,15 @@ weir_status weir_nccl_group_end(void) {
   group *g = current;
   current = NULL;
   weir_status status = end_group(__func__, g);
+  char *error = status ? strdup(weir_last_error()) : NULL;
+  bool has_destroyed = false;
+  for (size_t i = 0; i < g->call_count; i++)
+    has_destroyed |= release(g->calls[i].comm);
+  for (size_t i = 0; i < g->init_count; i++)
+    has_destroyed |= release(g->inits[i]);
+  if (error && has_destroyed) /* which may have set another one */
+    weir__fail(status, "%s", error);
+  free(error);
   free(g->calls);
   free(g->inits);
   free(g);
@@ -241,7 +290,8 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
                            .device = device,
                            .timeout_ns = (uint64_t)(options.timeout_s * 1e9),
                            .epoch = weir__compute_epoch,
-                           .process = weir__process_id()};
+                           .process = weir__process_id(),
+                           .holders = 1};
   weir__mutex_init(&made->lock);
   weir__mutex_init(&made->run_lock);
   status = backend->prepare(caller, made);
@@ -260,26 +310,6 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
   return WEIR_OK;
 }
 
-static void unlist(weir_nccl_comm *comm) {
-  weir__mutex_lock(&list_lock);
-  for (weir_nccl_comm **at = &live; *at; at = &(*at)->next)
-    if (*at == comm) {
-      *at = comm->next;
-      break;
-    }
-  weir__mutex_unlock(&list_lock);
-}
-
-/* Frees a communicator without waiting for its work. */
-static void discard(weir_nccl_comm *comm) {
-  unlist(comm);
-  if (!comm->has_ended)
-    comm->backend->end(comm);
-  weir__mutex_destroy(&comm->lock);
-  weir__mutex_destroy(&comm->run_lock);
-  free(comm);
-}
-
 weir_status weir_nccl_init_rank(const weir_nccl_unique_id *id, int ranks, int rank, const weir_nccl_options *options,
                                 weir_nccl_comm **comm) {
   WEIR__CHECK_ARGUMENT(id);
@@ -291,7 +321,7 @@ weir_status weir_nccl_init_rank(const weir_nccl_unique_id *id, int ranks, int ra
   if (status)
     return status;
   if (current) {
-    current->inits[current->init_count++] = made;
+    current->inits[current->init_count++] = hold(made);
   } else {
     status = made->backend->join(__func__, &made, 1);
     made->is_joined = !status;
@@ -388,19 +418,13 @@ weir_status weir_nccl_finalize(weir_nccl_comm *comm) {
 }
 
 void weir_nccl_destroy(weir_nccl_comm *comm) {
-  if (!comm || comm->process != weir__process_id())
-    return;
-  if (!comm->has_ended && !comm->is_finalized && !comm->error && comm->is_joined) {
-    weir_status status = comm->backend->finalize(__func__, comm);
-    if (status)
-      weir__nccl_set_error(comm, status, weir_last_error());
-  }
-  discard(comm);
+  if (comm)
+    release(comm);
 }
 
 weir_status weir_nccl_abort(weir_nccl_comm *comm) {
   weir_status status = check_comm(__func__, comm);
-  return status || comm->error ? status : comm->backend->abort(__func__, comm);
+  return status ? status : comm->backend->abort(__func__, comm); /* also with an error: its work may still be waiting */
 }
 
 weir_status weir_nccl_async_error(weir_nccl_comm *comm) {
@@ -503,6 +527,7 @@ static weir_status make_call(const weir__nccl_call *call) {
   if (!WEIR__RESERVE(current->calls, current->call_room, current->call_count + 1))
     return note(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the group", call->caller));
   current->calls[current->call_count++] = *call;
+  hold(call->comm);
   return WEIR_OK;
 }
 

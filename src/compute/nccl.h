@@ -5,6 +5,8 @@
 #ifndef WEIR_COMPUTE_NCCL_H
 #define WEIR_COMPUTE_NCCL_H
 
+#include <stdatomic.h>
+
 #include "compute/compute.h"
 #include "weir/event.h"
 #include "weir/nccl.h"
@@ -79,26 +81,31 @@ struct weir_nccl_comm {
   unsigned long epoch; /* of the runtime that it belongs to */
   int process;
   bool is_joined, is_suspended, is_finalized, has_ended;
-  weir__mutex lock; /* guards the error */
+  atomic_size_t holders; /* the program, until it destroys it, and what groups that have not ended are to do with it */
+  weir__mutex lock;      /* guards the error */
   _Atomic weir_status error;
   char error_text[WEIR__NCCL_ERROR_SIZE]; /* written once, before `error` */
   struct weir_nccl_comm *next;            /* in the list of live communicators */
 
+  /* In the library, guards what it says; on the software device, one kernel of the communicator runs at a time. */
+  weir__mutex run_lock;
+
   /* The library's. */
-  void *raw;           /* ncclComm_t */
+  void *raw;           /* ncclComm_t; NULL once it was aborted. Guarded by run_lock */
+  int calls;           /* of NCCL that are under way with it; guarded by run_lock */
   uint64_t free_bytes; /* of the device before the creation */
   uint64_t difference; /* of free memory by the creation */
 
   /* The software device's. */
   struct weir__nccl_ranks *shared;
-  uint64_t number;         /* by which kernels find it */
-  unsigned references;     /* of the program and of running kernels; guarded by the lock of the registry */
-  weir__mutex run_lock;    /* one kernel of the communicator runs at a time */
-  weir_event *last;        /* behind the latest work outside of captures */
-  weir_event *captured;    /* behind the latest work in a capture */
-  weir_stream last_stream; /* of the latest work, if has_work */
-  unsigned long long last_capture;
-  bool has_work;
+  uint64_t number;                 /* by which kernels find it */
+  unsigned references;             /* of the program and of running kernels; guarded by the lock of the registry */
+  bool has_work;                   /* outside of captures: */
+  weir_event *last;                /* behind the latest of it ... */
+  weir_stream last_stream;         /* ... and its stream */
+  unsigned long long last_capture; /* the latest one that has work of it, or 0 */
+  weir_event *captured;            /* behind the latest work there ... */
+  weir_stream captured_stream;     /* ... and its stream */
 };
 
 /* Sets the error of a communicator, unless it has one. Returns its error. */

@@ -119,26 +119,56 @@ static weir_status status_of(nccl_result result) {
 }
 
 /* "NCCL Error 5: invalid usage", as PyTorch writes it, with the call and NCCL's own details. */
-static void describe(nccl_result result, const char *call, void *raw, char *text, size_t size) {
-  const char *details = nccl.GetLastError ? nccl.GetLastError(raw) : NULL;
+static void describe(nccl_result result, const char *call, char *text, size_t size) {
+  const char *details = nccl.GetLastError ? nccl.GetLastError(NULL) : NULL;
   snprintf(text, size, "NCCL Error %d: %s in %s%s%.600s", result, nccl.GetErrorString(result), call,
            details && *details ? ": " : "", details ? details : "");
 }
 
-static weir_status fail(const char *caller, nccl_result result, const char *call, void *raw) {
+static weir_status fail(const char *caller, nccl_result result, const char *call) {
   char text[WEIR__NCCL_ERROR_SIZE];
   if (result == NCCL_SUCCESS)
     return WEIR_OK;
-  describe(result, call, raw, text, sizeof text);
+  describe(result, call, text, sizeof text);
   return weir__fail(status_of(result), "%s: %s", caller, text);
 }
 
-/* Another thread may abort the communicator, which frees it. */
+/* ---- Calls, while another thread may abort the communicator, which frees it ---- */
+
 static nccl_result ask(weir_nccl_comm *comm, nccl_result *result) {
   weir__mutex_lock(&comm->run_lock);
   nccl_result asked = comm->raw ? nccl.CommGetAsyncError(comm->raw, result) : NCCL_REMOTE_ERROR;
   weir__mutex_unlock(&comm->run_lock);
   return asked;
+}
+
+/* Around a call on a communicator or, in a group, until the group has ended. Returns NULL if it has been aborted. */
+static void *begin_call(weir_nccl_comm *comm) {
+  weir__mutex_lock(&comm->run_lock);
+  void *raw = comm->raw;
+  comm->calls += raw != NULL;
+  weir__mutex_unlock(&comm->run_lock);
+  return raw;
+}
+
+static void end_call(weir_nccl_comm *comm) {
+  weir__mutex_lock(&comm->run_lock);
+  comm->calls--;
+  weir__mutex_unlock(&comm->run_lock);
+}
+
+/* Waits for calls that are under way, but not for long: before NCCL 2.23 they may block until other ranks come, and only
+ * the abort ends them. */
+static void wait_for_calls(weir_nccl_comm *comm) {
+  uint64_t deadline = weir__monotonic_ns() + 500000000;
+  for (;;) {
+    weir__mutex_lock(&comm->run_lock);
+    bool is_idle = !comm->calls;
+    weir__mutex_unlock(&comm->run_lock);
+    if (is_idle || weir__monotonic_ns() >= deadline)
+      return;
+    weir__sleep_ns(100000);
+  }
 }
 
 /* Waits for a call that is in progress on a communicator, which fails if the call does. */
@@ -164,8 +194,8 @@ static weir_status settle(const char *caller, weir_nccl_comm *comm, nccl_result 
   }
   if (!result)
     return WEIR_OK;
-  describe(result, call, comm->raw, text, sizeof text);
-  weir__nccl_set_error(comm, status_of(result), text);
+  describe(result, call, text, sizeof text);
+  weir__nccl_set_error(comm, status_of(result), text); /* unless it was aborted, which is the reason then */
   return weir__nccl_check_error(caller, comm);
 }
 
@@ -175,7 +205,7 @@ static weir_status version(const char *caller, int *number) {
   weir_status status = load(caller);
   int found;
   if (!status)
-    status = fail(caller, nccl.GetVersion(&found), "ncclGetVersion", NULL);
+    status = fail(caller, nccl.GetVersion(&found), "ncclGetVersion");
   if (!status)
     *number = found;
   return status;
@@ -185,7 +215,7 @@ static weir_status get_unique_id(const char *caller, weir_nccl_unique_id *id) {
   weir_nccl_unique_id made;
   weir_status status = load(caller);
   if (!status)
-    status = fail(caller, nccl.GetUniqueId(&made), "ncclGetUniqueId", NULL);
+    status = fail(caller, nccl.GetUniqueId(&made), "ncclGetUniqueId");
   if (!status)
     *id = made;
   return status;
@@ -218,7 +248,7 @@ static weir_status init_rank(const char *caller, weir_nccl_comm *comm) {
                            ? nccl.CommInitRankConfig(&comm->raw, comm->ranks, comm->id, comm->rank, &config)
                            : nccl.CommInitRank(&comm->raw, comm->ranks, comm->id, comm->rank);
   weir__compute_leave(&on);
-  return result == NCCL_IN_PROGRESS ? WEIR_OK : fail(caller, result, "ncclCommInitRank", NULL);
+  return result == NCCL_IN_PROGRESS ? WEIR_OK : fail(caller, result, "ncclCommInitRank");
 }
 
 static weir_status join(const char *caller, weir_nccl_comm *const *comms, size_t count) {
@@ -227,14 +257,14 @@ static weir_status join(const char *caller, weir_nccl_comm *const *comms, size_t
   for (size_t i = 0; i < count; i++)
     comms[i]->free_bytes = free_bytes(comms[i]->device);
   if (count > 1)
-    status = fail(caller, nccl.GroupStart(), "ncclGroupStart", NULL);
+    status = fail(caller, nccl.GroupStart(), "ncclGroupStart");
   bool is_group = count > 1 && !status;
   for (size_t i = 0; i < count && !status; i++)
     status = init_rank(caller, comms[i]);
   if (is_group) {
     result = nccl.GroupEnd();
     if (!status && result != NCCL_IN_PROGRESS)
-      status = fail(caller, result, "ncclGroupEnd", NULL);
+      status = fail(caller, result, "ncclGroupEnd");
   }
   for (size_t i = 0; i < count && !status; i++)
     if (comms[i]->raw)
@@ -283,8 +313,7 @@ static int type_of(weir_dtype dtype, bool is_reduction, size_t *factor) {
   return UINT8;
 }
 
-static nccl_result call_nccl(const weir__nccl_call *call, weir_cu_stream raw, const char **name) {
-  void *comm = call->comm->raw;
+static nccl_result call_nccl(const weir__nccl_call *call, void *comm, weir_cu_stream raw, const char **name) {
   size_t factor;
   int type = type_of(call->dtype, weir__nccl_is_reduction(call->kind), &factor);
   size_t count = call->count * factor;
@@ -315,31 +344,44 @@ static nccl_result call_nccl(const weir__nccl_call *call, weir_cu_stream raw, co
   return nccl.Recv(call->recv, count, type, call->peer, comm, raw);
 }
 
-/* A failing call leaves the ranks in different states, so the communicator has failed. */
-static weir_status submit_one(const char *caller, const weir__nccl_call *call, bool in_group) {
+/* A failing call leaves the ranks in different states, so the communicator has failed. In a group the call is under way
+ * until its end. */
+static weir_status submit_one(const char *caller, const weir__nccl_call *call, bool in_group, bool *is_underway) {
   weir_cu_stream raw;
   weir__on_device on;
-  const char *name;
+  const char *name = "a call on it";
+  *is_underway = false;
   weir_status status = weir_stream_raw(call->stream, &raw);
   if (!status)
     status = weir__compute_enter(caller, call->comm->device, &on);
   if (status)
     return weir__fail_as(caller, status);
-  nccl_result result = call_nccl(call, raw, &name);
+  void *comm = begin_call(call->comm);
+  *is_underway = comm != NULL;
+  nccl_result result = comm ? call_nccl(call, comm, raw, &name) : NCCL_REMOTE_ERROR;
   weir__compute_leave(&on);
-  return in_group && result == NCCL_IN_PROGRESS ? WEIR_OK : settle(caller, call->comm, result, name);
+  if (in_group && result == NCCL_IN_PROGRESS)
+    return WEIR_OK;
+  if (!in_group && *is_underway)
+    end_call(call->comm);
+  return settle(caller, call->comm, result, name);
 }
 
 static weir_status submit(const char *caller, const weir__nccl_call *calls, size_t count) {
+  bool is_underway;
   if (count == 1)
-    return submit_one(caller, calls, false);
+    return submit_one(caller, calls, false, &is_underway);
   char text[WEIR__NCCL_ERROR_SIZE];
   nccl_result result = nccl.GroupStart();
-  weir_status status = fail(caller, result, "ncclGroupStart", NULL);
-  for (size_t i = 0; i < count && !status; i++)
-    status = submit_one(caller, &calls[i], true);
+  weir_status status = fail(caller, result, "ncclGroupStart");
+  size_t made = 0; /* calls, of which the last one may not be under way */
+  for (is_underway = true; made < count && !status; made++)
+    status = submit_one(caller, &calls[made], true, &is_underway);
   if (!result)
     result = nccl.GroupEnd();
+  for (size_t i = 0; i < made; i++)
+    if (i + 1 < made || is_underway)
+      end_call(calls[i].comm);
   for (size_t i = 0; i < count && !status; i++)
     status = settle(caller, calls[i].comm, result, "ncclGroupEnd");
   /* None of the group's communicators can be used after a failure of one. */
@@ -357,7 +399,11 @@ static weir_status submit(const char *caller, const weir__nccl_call *calls, size
 static weir_status finalize(const char *caller, weir_nccl_comm *comm) {
   if (!nccl.CommFinalize)
     return WEIR_OK; /* ncclCommDestroy does it */
-  return settle(caller, comm, nccl.CommFinalize(comm->raw), "ncclCommFinalize");
+  void *raw = begin_call(comm);
+  nccl_result result = raw ? nccl.CommFinalize(raw) : NCCL_REMOTE_ERROR;
+  if (raw)
+    end_call(comm);
+  return settle(caller, comm, result, "ncclCommFinalize");
 }
 
 static weir_status abort_comm(const char *caller, weir_nccl_comm *comm) {
@@ -368,7 +414,10 @@ static weir_status abort_comm(const char *caller, weir_nccl_comm *comm) {
   void *raw = comm->raw;
   comm->raw = NULL; /* the call frees it */
   weir__mutex_unlock(&comm->run_lock);
-  return raw ? fail(caller, nccl.CommAbort(raw), "ncclCommAbort", NULL) : WEIR_OK;
+  if (!raw)
+    return WEIR_OK;
+  wait_for_calls(comm);
+  return fail(caller, nccl.CommAbort(raw), "ncclCommAbort");
 }
 
 static weir_status async_error(const char *caller, weir_nccl_comm *comm) {
@@ -376,8 +425,10 @@ static weir_status async_error(const char *caller, weir_nccl_comm *comm) {
   if (comm->error)
     return weir__nccl_check_error(caller, comm);
   nccl_result asked = ask(comm, &result);
+  if (comm->error) /* aborted meanwhile */
+    return weir__nccl_check_error(caller, comm);
   if (asked)
-    return fail(caller, asked, "ncclCommGetAsyncError", comm->raw);
+    return fail(caller, asked, "ncclCommGetAsyncError");
   return result == NCCL_IN_PROGRESS ? WEIR_OK : settle(caller, comm, result, "its work");
 }
 
@@ -408,7 +459,7 @@ static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_ncc
     memory->device_bytes = comm->difference;
     if (nccl.CommMemStats)
       result = read_memory(comm, memory);
-    status = fail(caller, result, "ncclCommMemStats", comm->raw);
+    status = fail(caller, result, "ncclCommMemStats");
   }
   weir__mutex_unlock(&comm->run_lock);
   return status;
@@ -417,9 +468,11 @@ static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_ncc
 static weir_status suspend(const char *caller, weir_nccl_comm *comm, bool resume) {
   if (!nccl.CommSuspend || !nccl.CommResume)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: libnccl has no ncclCommSuspend: it is older than 2.29.7", caller);
-  if (resume)
-    return settle(caller, comm, nccl.CommResume(comm->raw), "ncclCommResume");
-  return settle(caller, comm, nccl.CommSuspend(comm->raw, SUSPEND_MEMORY), "ncclCommSuspend");
+  void *raw = begin_call(comm);
+  nccl_result result = !raw ? NCCL_REMOTE_ERROR : resume ? nccl.CommResume(raw) : nccl.CommSuspend(raw, SUSPEND_MEMORY);
+  if (raw)
+    end_call(comm);
+  return settle(caller, comm, result, resume ? "ncclCommResume" : "ncclCommSuspend");
 }
 
 /* A communicator that has failed cannot be destroyed in order: that would wait for its work. */

@@ -71,6 +71,31 @@ static weir__mutex ids_lock = WEIR__MUTEX_INIT; /* guards both */
 static open_id *ids;
 static size_t id_count, id_room;
 
+/* Whether no rank needs to open the file any more: all have, or the communicator has failed. */
+static bool is_used_up(int file) {
+  struct stat about;
+  weir__nccl_ranks all = {0};
+  if (fstat(file, &about) || about.st_size <= PAGE || !(all.base = weir__map_shared_file(file, (size_t)about.st_size)))
+    return false;
+  const weir__nccl_header *header = (const weir__nccl_header *)all.base;
+  uint32_t ranks = atomic_load(&header->ranks);
+  bool is_complete = ranks && ranks < (uint64_t)about.st_size / PAGE;
+  for (uint32_t i = 0; i < ranks && is_complete; i++)
+    is_complete = atomic_load(&weir__nccl_slot_of(&all, (int)i)->presence) != WEIR__NCCL_ABSENT;
+  bool has_failed = atomic_load(&header->failed) != 0;
+  weir__unmap(all.base, (size_t)about.st_size);
+  return is_complete || has_failed;
+}
+
+/* A process that makes ids for others is not told when they have been used. `ids_lock` is held. */
+static void close_used_ids(void) {
+  for (size_t i = id_count; i-- > 0;)
+    if (is_used_up(ids[i].file)) {
+      close(ids[i].file);
+      ids[i] = ids[--id_count];
+    }
+}
+
 weir_status weir__nccl_ranks_new_id(const char *caller, weir_nccl_unique_id *id) {
   ticket made = {.magic = ID_MAGIC, .process = weir__process_id()};
   weir__nccl_header *header = NULL;
@@ -87,6 +112,7 @@ weir_status weir__nccl_ranks_new_id(const char *caller, weir_nccl_unique_id *id)
   memcpy(header->secret, made.secret, sizeof header->secret);
   weir__unmap(header, PAGE);
   weir__mutex_lock(&ids_lock);
+  close_used_ids();
   bool is_kept = WEIR__RESERVE(ids, id_room, id_count + 1);
   if (is_kept)
     ids[id_count++] = (open_id){made.file, made.process, {made.secret[0], made.secret[1]}};

@@ -331,8 +331,9 @@ static weir_status wait_before(const launch *l) {
   weir_status status = WEIR_OK;
   for (size_t i = 0; i < l->count && !status; i++) {
     const weir_nccl_comm *comm = l->calls[i]->comm;
-    if (is_last_of_comm(l, i) && comm->has_work && comm->last_capture == l->capture &&
-        !weir_stream_equal(comm->last_stream, first))
+    bool has_work = l->capture ? comm->last_capture == l->capture : comm->has_work;
+    if (is_last_of_comm(l, i) && has_work &&
+        !weir_stream_equal(l->capture ? comm->captured_stream : comm->last_stream, first))
       status = weir_event_wait(l->capture ? comm->captured : comm->last, first);
     if (!status && i && is_new_stream(l, i))
       status = weir_stream_wait_stream(first, l->calls[i]->stream);
@@ -351,9 +352,13 @@ static weir_status wait_after(const launch *l) {
     if (!is_last_of_comm(l, i))
       continue;
     status = weir_event_record(l->capture ? comm->captured : comm->last, l->calls[i]->stream);
-    comm->last_stream = l->calls[i]->stream;
-    comm->last_capture = l->capture;
-    comm->has_work = true;
+    if (l->capture) {
+      comm->captured_stream = l->calls[i]->stream;
+      comm->last_capture = l->capture;
+    } else {
+      comm->last_stream = l->calls[i]->stream;
+      comm->has_work = true;
+    }
   }
   return status;
 }
@@ -478,8 +483,16 @@ static weir_status submit(const char *caller, const weir__nccl_call *calls, size
 
 /* ---- The end of work ---- */
 
+/* A capture does not forbid to wait for work outside of it. */
 static weir_status finalize(const char *caller, weir_nccl_comm *comm) {
-  return weir__fail_as(caller, weir_event_synchronize(comm->last));
+  weir_driver *driver;
+  weir_status status = weir_get_driver(&driver);
+  if (status)
+    return weir__fail_as(caller, status);
+  int mode = weir__compute_relax(driver);
+  status = weir_event_synchronize(comm->last);
+  weir__compute_restore(driver, mode);
+  return weir__fail_as(caller, status);
 }
 
 static weir_status abort_comm(const char *caller, weir_nccl_comm *comm) {

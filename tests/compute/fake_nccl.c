@@ -17,7 +17,7 @@ typedef struct unique_id {
 } unique_id;
 
 typedef struct comm {
-  int ranks, rank, is_suspended;
+  int ranks, rank, is_suspended, groups;
 } comm;
 
 /* Each call begins with this. */
@@ -32,7 +32,17 @@ static int begin(const char *name) {
 
 static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
-static int copy(const void *send, void *recv, size_t count, int type, int op) {
+static comm *grouped; /* of the last collective in a group, until its end */
+
+static void during(const char *name) {
+  if (fake_nccl.during)
+    fake_nccl.during(name);
+}
+
+static int copy(comm *c, const void *send, void *recv, size_t count, int type, int op) {
+  during("collective");
+  if (fake_nccl.depth)
+    grouped = c;
   fake_nccl.type = type;
   fake_nccl.op = op;
   fake_nccl.count = count;
@@ -55,7 +65,7 @@ int ncclGetUniqueId(unique_id *id) {
 
 static int make(comm **made, int ranks, int rank) {
   *made = calloc(1, sizeof **made);
-  **made = (comm){ranks, rank, 0};
+  **made = (comm){ranks, rank, 0, 0};
   fake_nccl.live++;
   if (fake_nccl.resized)
     fake_nccl.resized(1);
@@ -102,32 +112,32 @@ int ncclCommAbort(comm *c) {
 
 int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, comm *c, void *stream) {
   BEGIN();
-  (void)c, (void)stream;
-  return copy(send, recv, count, type, op);
+  (void)stream;
+  return copy(c, send, recv, count, type, op);
 }
 
 int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, comm *c, void *stream) {
   BEGIN();
-  (void)c, (void)stream, (void)root;
-  return copy(send, recv, count, type, op);
+  (void)stream, (void)root;
+  return copy(c, send, recv, count, type, op);
 }
 
 int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, comm *c, void *stream) {
   BEGIN();
-  (void)c, (void)stream, (void)root;
-  return copy(send, recv, count, type, -1);
+  (void)stream, (void)root;
+  return copy(c, send, recv, count, type, -1);
 }
 
 int ncclAllGather(const void *send, void *recv, size_t count, int type, comm *c, void *stream) {
   BEGIN();
-  (void)c, (void)stream;
-  return copy(send, recv, count, type, -1);
+  (void)stream;
+  return copy(c, send, recv, count, type, -1);
 }
 
 int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, comm *c, void *stream) {
   BEGIN();
-  (void)c, (void)stream;
-  return copy(send, recv, count, type, op);
+  (void)stream;
+  return copy(c, send, recv, count, type, op);
 }
 
 static const void *sent;
@@ -141,8 +151,8 @@ int ncclSend(const void *send, size_t count, int type, int peer, comm *c, void *
 
 int ncclRecv(void *recv, size_t count, int type, int peer, comm *c, void *stream) {
   BEGIN();
-  (void)c, (void)stream, (void)peer;
-  return copy(sent, recv, count, type, -1);
+  (void)stream, (void)peer;
+  return copy(c, sent, recv, count, type, -1);
 }
 
 int ncclGroupStart(void) {
@@ -153,6 +163,10 @@ int ncclGroupStart(void) {
 
 int ncclGroupEnd(void) {
   fake_nccl.depth--;
+  during("end of group");
+  if (grouped) /* NCCL writes to the communicators of the group */
+    grouped->groups++;
+  grouped = NULL;
   BEGIN();
   return fake_nccl.pending ? 7 : 0;
 }

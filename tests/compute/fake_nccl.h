@@ -14,8 +14,9 @@ typedef struct fake_nccl_state {
   int live, depth; /* communicators; open groups */
   int type, op;    /* of the last collective */
   size_t count;
-  char last[64];               /* the last call */
-  void (*resized)(int change); /* called for each communicator that is created (1) or ends (-1), unless NULL */
+  char last[64];                    /* the last call */
+  void (*during)(const char *name); /* called in each collective and end of a group, unless NULL */
+  void (*resized)(int change);      /* called for each communicator that is created (1) or ends (-1), unless NULL */
 } fake_nccl_state;
 
 extern fake_nccl_state fake_nccl;

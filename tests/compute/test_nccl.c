@@ -23,7 +23,7 @@ static int setup(void **state) {
   collect_messages(); /* failures are logged */
   int version;
   if (is_cuda() && weir_nccl_version(&version))
-    WAIVE_TEST("needs NCCL");
+    waived("needs NCCL");
   ranks = is_cuda() ? 1 : 4; /* NCCL has one rank on a GPU, and the test machine may have one GPU */
   weir_nccl_options options;
   weir_nccl_options_init(&options);
@@ -416,6 +416,39 @@ static void test_failed_group(void **state) {
   check(&o, recvs);
 }
 
+/* A group holds the communicators that it creates or uses until it ends. */
+static void test_destroyed_in_a_group(void **state) {
+  weir_nccl_unique_id id;
+  weir_nccl_comm *comm;
+  (void)state;
+  assert_ok(weir_nccl_get_unique_id(&id));
+  assert_ok(weir_nccl_group_start());
+  assert_ok(weir_nccl_init_rank(&id, 1, 0, NULL, &comm));
+  weir_nccl_destroy(comm);
+  assert_ok(weir_nccl_group_end());
+
+  assert_ok(weir_nccl_get_unique_id(&id));
+  assert_ok(weir_nccl_init_rank(&id, 1, 0, NULL, &comm));
+  int seven = 7, result = 0;
+  assert_cu(d->Memcpy(d, (uintptr_t)sends[0], (uintptr_t)&seven, sizeof seven));
+  assert_cu(d->Memcpy(d, (uintptr_t)recvs[0], (uintptr_t)&result, sizeof result));
+  assert_ok(weir_nccl_group_start());
+  assert_ok(weir_nccl_all_reduce(sends[0], recvs[0], 1, WEIR_INT32, WEIR_NCCL_SUM, comm, streams[0]));
+  weir_nccl_destroy(comm);
+  assert_ok(weir_nccl_group_end());
+  assert_ok(weir_stream_synchronize(streams[0]));
+  assert_cu(d->Memcpy(d, (uintptr_t)&result, (uintptr_t)recvs[0], sizeof result));
+  assert_int_equal(result, 7);
+
+  /* A failure of the group is reported as such. */
+  assert_ok(weir_nccl_get_unique_id(&id));
+  assert_ok(weir_nccl_group_start());
+  assert_ok(weir_nccl_init_rank(&id, 1, 0, NULL, &comm));
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_nccl_init_rank(&id, 1, 5, NULL, &comm));
+  weir_nccl_destroy(comm);
+  assert_error_says(INVALID_ARGUMENT, "a call in the group failed", weir_nccl_group_end());
+}
+
 /* What NCCL leaves undefined. In a group of all ranks the calls meet in one kernel. */
 static void test_mismatches(void **state) {
   (void)state;
@@ -610,6 +643,7 @@ int main(void) {
       TEST(test_bad_arguments),
       TEST(test_bad_communicators),
       TEST(test_failed_group),
+      TEST(test_destroyed_in_a_group),
       TEST(test_mismatches),
       TEST(test_kinds_of_mismatch),
       TEST(test_abort),

@@ -3,6 +3,7 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ static int is_old; /* the library of this process has the calls of 2.7 only */
 
 static int setup(void **state) {
   if (is_cuda())
-    WAIVE_TEST("uses a stand-in for NCCL");
+    waived("uses a stand-in for NCCL");
   if (runtime_setup(state))
     return -1;
   collect_messages();
@@ -195,6 +196,11 @@ static void test_async_error(void **state) {
   assert_error_says(REMOTE, "NCCL Error 6", weir_nccl_async_error(comm));
   fake->async_error = 0;
   assert_error_says(REMOTE, "NCCL Error 6", weir_nccl_async_error(comm)); /* it stays */
+  assert_ok(weir_nccl_abort(comm));                                       /* ends work that waits for the other rank */
+  assert_string_equal(fake->last, "ncclCommAbort");
+  assert_int_equal(fake->live, 0);
+  assert_ok(weir_nccl_abort(comm));
+  assert_error_says(REMOTE, "NCCL Error 6", weir_nccl_finalize(comm));
   assert_ok(weir_nccl_abort(comm));
   weir_nccl_destroy(comm);
   comm = make_comm(5);
@@ -202,6 +208,62 @@ static void test_async_error(void **state) {
   assert_int_equal(fake->live, 0);
   assert_error_says(REMOTE, "rank 0 has aborted", weir_nccl_async_error(comm));
   weir_nccl_destroy(comm);
+}
+
+/* ---- Abort by another thread ---- */
+
+static weir_nccl_comm *aborted;
+static pthread_t aborting;
+static enum { NOT_ABORTED, ABORTING, ABORTED, ABORT_FAILED } _Atomic abort_state;
+static bool blocks; /* the call returns only when the communicator has been aborted */
+
+static void *abort_it(void *unused) {
+  (void)unused;
+  atomic_store(&abort_state, ABORTING);
+  atomic_store(&abort_state, weir_nccl_abort(aborted) ? ABORT_FAILED : ABORTED);
+  return NULL;
+}
+
+static void abort_during(const char *name) {
+  if (strcmp(name, blocks ? "collective" : "end of group") != 0 || atomic_load(&abort_state) != NOT_ABORTED)
+    return;
+  assert_int_equal(pthread_create(&aborting, NULL, abort_it, NULL), 0);
+  while (atomic_load(&abort_state) < (blocks ? ABORTED : ABORTING))
+    usleep(1000);
+  if (blocks)
+    return;
+  usleep(50000); /* it has time to free the communicator, and does not */
+  assert_int_equal(atomic_load(&abort_state), ABORTING);
+}
+
+/* A call of a group uses its communicators until the group has ended. A call that does not return is ended. */
+static void test_abort_meanwhile(void **state) {
+  (void)state;
+  weir_stream stream = new_stream(0);
+  char *memory = device_memory(0, 4096);
+  for (int i = 0; i < 2; i++) {
+    blocks = i == 1;
+    atomic_store(&abort_state, NOT_ABORTED);
+    aborted = make_comm(5);
+    fake->during = abort_during;
+    weir_status status;
+    if (blocks) {
+      status = weir_nccl_all_reduce(memory, memory, 1, WEIR_INT32, WEIR_NCCL_SUM, aborted, stream);
+    } else {
+      assert_ok(weir_nccl_group_start());
+      for (int k = 0; k < 2; k++)
+        assert_ok(weir_nccl_all_reduce(memory, memory, 1, WEIR_INT32, WEIR_NCCL_SUM, aborted, stream));
+      status = weir_nccl_group_end();
+    }
+    (void)status; /* what was submitted before the abort may have succeeded */
+    fake->during = NULL;
+    assert_int_equal(pthread_join(aborting, NULL), 0);
+    assert_int_equal(atomic_load(&abort_state), ABORTED);
+    assert_int_equal(fake->live, 0);
+    assert_error_says(REMOTE, "rank 0 has aborted", weir_nccl_async_error(aborted));
+    weir_nccl_destroy(aborted);
+  }
+  free_device_memory(0, memory);
 }
 
 /* The summary of device 0 has a line with this text; NULL means that no communicator is in it. */
@@ -390,6 +452,7 @@ int main(int count, char **arguments) {
       TEST(test_failing_calls),
       TEST(test_timeouts),
       TEST(test_async_error),
+      TEST(test_abort_meanwhile),
       TEST(test_memory),
       TEST(test_shutdown),
       TEST(test_old_library),

@@ -172,7 +172,7 @@ static weir_nccl_unique_id new_id(void) {
 
 static int setup(void **state) {
   if (is_cuda())
-    WAIVE_TEST("needs several GPUs; several ranks are tested on the software device");
+    waived("needs several GPUs; several ranks are tested on the software device");
   setenv("WEIR_DRIVER", "soft", 1);
   setenv("WEIR_SOFT_CLOCK", is_stepped() ? "stepped" : "threads", 1);
   return runtime_setup(state);
