@@ -3,6 +3,7 @@
  */
 #include "amp.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "weir/amp.h"
@@ -19,7 +20,9 @@ static PyObject *unscale(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OO!O!:_amp_foreach_non_finite_check_and_unscale_", &object, &pyweir_array_type,
                         &found_inf, &pyweir_array_type, &inv_scale))
     return NULL;
-  PyObject *list = PySequence_Fast(object, "expected a list of arrays");
+  PyObject *given = PySequence_Fast(object, "expected a list of arrays");
+  PyObject *list = given ? PySequence_Tuple(given) : NULL; /* other threads may change a list */
+  Py_XDECREF(given);
   if (!list)
     return NULL;
   Py_ssize_t count = PySequence_Fast_GET_SIZE(list);
@@ -36,7 +39,7 @@ static PyObject *unscale(PyObject *module, PyObject *args) {
     } else if (pyweir_array_check_writable(item) != 0) {
       is_good = false;
     } else {
-      arrays[i] = *pyweir_array_of(item); /* the list keeps it */
+      arrays[i] = *pyweir_array_of(item); /* the tuple keeps it */
     }
   }
   weir_stream stream = {0};
@@ -56,14 +59,15 @@ static PyObject *update_scale(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *scale, *tracker, *found_inf;
   double growth, backoff;
-  int interval;
+  long long steps;
   weir_stream stream;
   weir_status status;
-  if (!PyArg_ParseTuple(args, "O!O!O!ddi:_amp_update_scale_", &pyweir_array_type, &scale, &pyweir_array_type, &tracker,
-                        &pyweir_array_type, &found_inf, &growth, &backoff, &interval) ||
+  if (!PyArg_ParseTuple(args, "O!O!O!ddL:_amp_update_scale_", &pyweir_array_type, &scale, &pyweir_array_type, &tracker,
+                        &pyweir_array_type, &found_inf, &growth, &backoff, &steps) ||
       pyweir_array_check_writable(scale) != 0 || pyweir_array_check_writable(tracker) != 0 ||
       pyweir_array_stream(pyweir_array_of(scale), &stream) != 0)
     return NULL;
+  int interval = steps > INT_MAX ? INT_MAX : steps < 0 ? 0 : (int)steps; /* large ones turn growth off */
   PYWEIR_CALL(status, weir_amp_update_scale(pyweir_array_of(scale), pyweir_array_of(tracker),
                                             pyweir_array_of(found_inf), growth, backoff, interval, stream));
   return pyweir_array_check(status) == 0 ? Py_NewRef(scale) : NULL;

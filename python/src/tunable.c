@@ -140,7 +140,7 @@ static PyObject *get_filename(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_tunable_get_filename(-1, text, sizeof text));
-  return pyweir_check(status) == 0 ? PyUnicode_FromString(text) : NULL;
+  return pyweir_check(status) == 0 ? PyUnicode_DecodeFSDefault(text) : NULL;
 }
 
 /* A file that is refused is a warning and False, as in PyTorch; one that does not exist is False. */

@@ -144,6 +144,16 @@ def test_grad_scaling_update_scale(device):
         assert growth_tracker.item() == tracker and scale.item() == value
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_interval_that_is_never_reached(device):
+    scaler = GradScaler(device, init_scale=4.0, growth_interval=2**40)
+    scaler.scale(weir.ones(1, device=device))
+    for _ in range(3):
+        scale = scaler._scale
+        weir._amp_update_scale_(scale, scaler._growth_tracker, weir.zeros(1, device=device), 2.0, 0.5, 2**40)
+    assert scaler.get_scale() == 4.0
+
+
 def test_wrong_arguments_of_the_operations():
     one, two, host = weir.zeros(1, device="cuda"), weir.zeros(2, device="cuda"), weir.zeros(1)
     unscale, update = weir._amp_foreach_non_finite_check_and_unscale_, weir._amp_update_scale_
@@ -167,7 +177,7 @@ def test_wrong_arguments_of_the_operations():
     with pytest.raises(RuntimeError, match="growth_tracker must be an int tensor."):
         update(one, one, one, 2.0, 0.5, 1)
     with pytest.raises(OverflowError):
-        update(one, tracker, one, 2.0, 0.5, 1 << 40)
+        update(one, tracker, one, 2.0, 0.5, 1 << 70)
     unscale([], one, one)
 
 

@@ -319,6 +319,8 @@ def test_tune_gemm_in_file(tmp_path):
         ("GemmTunableOp_float_NN,nn_-8_8_8_ld_8_8_8", "damaged"),
         ("GemmTunableOp_float_NN,nn_8_8_8_ld_4_8_8", "a leading dimension is too small"),
         ("GemmTunableOp_float_NN,nn_8_8_8_ld_8_8_16", "other parameters"),
+        (f"GemmTunableOp_float_NN,nn_{10**30}_8_8_ld_{10**30}_8_8", "damaged"),
+        ("GemmTunableOp_float_NN,nn_8_99999999_99999999_ld_8_99999999_8", "has too little memory"),
     ],
 )
 def test_lines_that_are_not_tuned(line, problem, tmp_path):
@@ -436,3 +438,13 @@ def test_wrong_values():
         tunable.set_max_tuning_duration(1 << 40)
     with pytest.raises(ValueError, match="embedded null character"):
         tunable.read_file("a\0b")
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    tunable.enable()
+    validators = "".join(f"Validator,{key},{value}\n" for key, value in tunable.get_validators())
+    path = tmp_path / "results.csv"
+    path.write_bytes(validators.encode() + b"GemmTunableOp_float_NN,nn_\xff,Default,1\nOp,p,Default,1\n")
+    with pytest.warns(UserWarning, match="1 line was skipped"):
+        assert tunable.read_file(str(path))
+    assert ("Op", "p", "Default", 1) in tunable.get_results()

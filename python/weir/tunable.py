@@ -212,7 +212,7 @@ def _tune_line(line: str, device: int) -> None:
         # cuBLAS has columns where an Array has rows, so its factors are in the opposite order.
         second = _matrix(k, m, lda, fields[0][0] == "t", batch, dtype, f"cuda:{device}")
         first = _matrix(n, k, ldb, fields[0][1] == "t", batch, dtype, f"cuda:{device}")
-    except (ValueError, KeyError, IndexError):
+    except (ValueError, KeyError, IndexError, OverflowError):
         raise _Skipped("the line is damaged") from None
     with weir.device(device):
         first @ second
@@ -222,11 +222,18 @@ def _tune_line(line: str, device: int) -> None:
 
 def _tune_lines(lines: list[str], device: int) -> list[str]:
     """Tunes the products of several lines; returns what is wrong with those that were skipped."""
+    from weir import OutOfMemoryError
+
     problems = []
     for line in lines:
+        problem = ""
         try:
             _tune_line(line, device)
-        except _Skipped as problem:
+        except _Skipped as reason:
+            problem = str(reason)
+        except OutOfMemoryError:
+            problem = f"cuda:{device} has too little memory"
+        if problem:
             problems.append(f"{line.strip()!r} is not tuned: {problem}")
     return problems
 

@@ -20,7 +20,8 @@
 
 enum { MOST_BYTES = 64 << 20, MOST_FIELDS = 4, MOST_VALIDATORS = 1000, SHOWN = 200 };
 
-static bool is_separator(char c) { return c == ',' || (unsigned char)c < ' ' || c == 127; }
+/* Fields are printable ASCII without commas. */
+static bool is_separator(char c) { return c == ',' || c < ' ' || c > '~'; }
 
 bool weir__tuning_text_is_valid(const char *text) {
   if (!*text)

@@ -436,16 +436,20 @@ static weir_status find_validators(const char *caller, int device, weir__tuning_
 /* All validators of a device. Those of the device itself are found once. */
 static weir_status get_validators(const char *caller, int device, weir__tuning_file *validators) {
   struct device_state *state = &states[device];
-  weir__mutex_lock(&lock);
-  bool is_known = state->has_validators;
-  weir__mutex_unlock(&lock);
   weir__tuning_file found = {0};
-  weir_status status = is_known ? WEIR_OK : find_validators(caller, device, &found);
+  weir_status status = WEIR_OK;
   weir__mutex_lock(&lock);
-  if (!status && !state->has_validators) {
-    state->validators = found;
-    state->has_validators = true;
+  while (!status && !state->has_validators) { /* another thread may forget them meanwhile */
+    weir__mutex_unlock(&lock);
+    weir__tuning_file_clear(&found);
     found = (weir__tuning_file){0};
+    status = find_validators(caller, device, &found);
+    weir__mutex_lock(&lock);
+    if (!status && !state->has_validators) {
+      state->validators = found;
+      state->has_validators = true;
+      found = (weir__tuning_file){0};
+    }
   }
   if (!status &&
       (!copy_validators(&state->validators, validators) || !copy_validators(&program_validators, validators)))

@@ -364,7 +364,7 @@ static size_t candidate_named(const weir_tunable_op *op, const weir_tunable_call
 }
 
 static size_t tune(const char *caller, const weir_tunable_op *op, const weir_tunable_call *call) {
-  int device = call->stream.device, mode = WEIR_CU_CAPTURE_RELAXED;
+  int device = call->stream.device;
   char solution[WEIR__TUNABLE_NAME];
   size_t fastest = 0;
   double milliseconds = 0;
@@ -378,10 +378,9 @@ static size_t tune(const char *caller, const weir_tunable_op *op, const weir_tun
   else {
     is_searching = true;
     /* A capture of another stream does not forbid to allocate and to wait. */
-    bool is_relaxed = !on.driver->ThreadExchangeStreamCaptureMode(on.driver, &mode);
+    int mode = weir__compute_relax(on.driver);
     weir_status status = find_fastest(op, call, &fastest, &milliseconds);
-    if (is_relaxed)
-      on.driver->ThreadExchangeStreamCaptureMode(on.driver, &mode);
+    weir__compute_restore(on.driver, mode);
     is_searching = false;
     if (!status)
       weir__tunable_add(device, op->name, call->params, op->candidates[fastest].name, milliseconds);
