@@ -17,7 +17,7 @@ static weir_stream stream;
 
 static int setup(void **state) {
   if (is_cuda())
-    WAIVE_TEST("uses a stand-in for cuBLAS");
+    waived("uses a stand-in for cuBLAS");
   if (runtime_setup(state))
     return -1;
   collect_messages();

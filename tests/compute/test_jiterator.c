@@ -17,7 +17,7 @@ static int setup(void **state) {
   char path[1024];
   const char *how;
   if (!is_soft() && weir_library_find("nvrtc", path, sizeof path, &how))
-    WAIVE_TEST("needs NVRTC");
+    waived("needs NVRTC");
   return 0;
 }
 

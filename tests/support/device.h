@@ -25,7 +25,7 @@ bool is_ledger(void);  /* runs no work and has no memory */
 /* Prints "waived: reason" and ends the program with 77: none of it can run here. */
 _Noreturn void waived(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Waives one test, which counts as skipped. */
+/* Waives one test, which counts as skipped. Not in a setup function: cmocka counts that as a failure. */
 #define WAIVE_TEST(...)                                                                                                \
   do {                                                                                                                 \
     device_print_waived(__func__, __VA_ARGS__);                                                                        \
