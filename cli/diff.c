@@ -65,7 +65,7 @@ static void print_totals(const weir__diff *d) {
 
 static void print_side(const char *name, const weir__diff_side *s) {
   char text[192];
-  printf("  %s  %s%s%s, device %d: %zu entr%s; steps: %s", name, weir_cli_bold(), weir_cli_escaped(s->file),
+  printf("  %s  %s%s%s, device %d: %zu entr%s; steps: %s", name, weir_cli_bold(), weir_cli_input_name(s->file),
          weir_cli_plain(), s->device, s->entries, s->entries == 1 ? "y" : "ies", weir__steps_describe(&s->steps, text));
   if (s->settings && *s->settings)
     printf("; %s", weir_cli_escaped(s->settings));
@@ -152,7 +152,7 @@ static int run(int count, char **files) {
     status = weir__recording_load(files[i], NULL, &recordings[i]);
   weir_cli_progress_end(progress);
   for (int i = 0; i < 2 && !status; i++)
-    status = weir__recording_check_device(recordings[i], weir_cli_escaped(files[i]),
+    status = weir__recording_check_device(recordings[i], weir_cli_input_name(files[i]),
                                           options.device >= 0 ? options.device
                                                               : weir__recording_first_device(recordings[i]));
   weir__diff diff;

@@ -83,7 +83,8 @@ const weir_cli_variable weir_cli_environment[] = {
 
     {"Adapters", "WEIR_TORCH", "0 or 1", "0",
      "1 lets PyTorch allocate from Weir if the adapter is installed or on PYTHONPATH"},
-    {NULL, "WEIR_TORCH_PINNED", "0 or 1", "0", "with WEIR_TORCH=1, 1 lets PyTorch allocate pinned memory, too"},
+    {NULL, "WEIR_TORCH_PINNED", "0 or 1", "0",
+     "with WEIR_TORCH=1, 1 makes PyTorch allocate its pinned memory from Weir, too"},
     {NULL, "WEIR_DRIVER_TIMING", "1 or a file", "off",
      "the adapter for PyTorch counts and times driver calls, and appends the result to the file at exit"},
     {NULL, "WEIR_TORCH_LIBRARIES", "a folder", "the folder of the package weir_torch",

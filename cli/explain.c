@@ -61,7 +61,7 @@ static void print_head(const report *f) {
                                      [WEIR__AT_PEAK] = "at the peak of memory in use",
                                      [WEIR__AT_END] = "at the end",
                                      [WEIR__AT_EVENT] = "at an entry"};
-  printf("%s%s: %s%s", weir_cli_bold(), weir_cli_escaped(f->name), what[x->moment], weir_cli_plain());
+  printf("%s%s: %s%s", weir_cli_bold(), weir_cli_input_name(f->name), what[x->moment], weir_cli_plain());
   if (x->event_count)
     printf(", entry %zu of %zu", x->event, x->event_count);
   if (x->time_us && x->first_us)
@@ -81,16 +81,32 @@ static void print_head(const report *f) {
     printf("  from        %s\n", weir__describe_stack(f->snapshot, x->stack, stack));
 }
 
+/* "between 12.15 and 13.64 GiB": at least `least`, and below `above`. */
+static void print_between(uint64_t least, uint64_t above) {
+  char text[2][32];
+  const char *unit = strchr(bytes(least, text[0]), ' '), *same = strchr(bytes(above, text[1]), ' ');
+  int length = unit && same && strcmp(unit, same) == 0 ? (int)(unit - text[0]) : (int)strlen(text[0]);
+  if (strcmp(text[0], text[1]) == 0)
+    printf("  limit       %s", text[0]);
+  else
+    printf("  limit       between %.*s and %s", length, text[0], text[1]);
+  puts(", inferred from requests that succeeded and failed");
+}
+
 /* How much may be reserved, as far as the recording shows it. */
 static void print_limit(const report *f) {
   const weir__explanation *x = f->x;
-  char text[2][32];
+  char text[32];
   if (x->limit == UINT64_MAX) {
     if (x->moment == WEIR__AT_OOM)
       puts("  limit       not known");
     return;
   }
-  printf("  limit       %s", bytes(x->limit, text[0]));
+  if (!x->limit_is_device && x->limit_is_inferred && x->limit_most != UINT64_MAX && x->limit_most > x->limit) {
+    print_between(x->limit, x->limit_most + 1);
+    return;
+  }
+  printf("  limit       %s", bytes(x->limit, text));
   if (x->limit_is_device && x->limit_is_inferred)
     printf(" or more: the device was full at that point");
   else if (x->limit_is_device && x->limit == x->memory)
@@ -99,9 +115,6 @@ static void print_limit(const report *f) {
     printf(": what was reserved plus what the device had free");
   else if (x->limit_is_inferred && x->limit_most == UINT64_MAX)
     printf(" or more: this much was allowed, and a request beyond it made the allocator release memory");
-  else if (x->limit_is_inferred && x->limit_most > x->limit)
-    printf(" or more, but below %s: inferred from what was allowed and what was refused",
-           bytes(x->limit_most + 1, text[1]));
   else if (x->limit_is_inferred)
     printf(", inferred from the recording");
   putchar('\n');
@@ -120,7 +133,7 @@ static void print_device(const report *f) {
   else
     printf(": the limit is the program's own (set_per_process_memory_fraction)\n");
   if (x->memory > x->device_free && x->memory - x->device_free > x->reserved)
-    printf("  outside     %s of the device's %s are held outside the allocator: by other processes, the context, or "
+    printf("  outside     %s of the device's %s is held outside the allocator: by other processes, the context, or "
            "libraries such as NCCL\n",
            bytes(x->memory - x->device_free - x->reserved, text[0]), bytes(x->memory, text[1]));
 }
@@ -135,7 +148,7 @@ static void print_missing(const report *f) {
   if (!x->has_missing)
     puts("  missing     not known, since the limit is not known");
   else if (x->missing_least == x->missing_most)
-    printf("  missing     %s: the request needs %s of %s, and %s were left\n", bytes(x->missing_most, text[0]),
+    printf("  missing     %s: the request needs %s of %s, and %s was left\n", bytes(x->missing_most, text[0]),
            taken == x->wanted ? "a new segment" : "new pages", bytes(taken, text[1]),
            bytes(taken - x->missing_most, text[2]));
   else if (x->missing_least <= 1)
@@ -148,11 +161,11 @@ static void print_missing(const report *f) {
   printf("  sufficient  a %s %s from the start: replayed in steps of 2 MiB. ",
          x->limit_is_device ? "device with" : "limit of", bytes(x->fit_request, text[0]));
   if (x->fit_recording == x->fit_request)
-    puts("The rest of the recording needs no more");
+    puts("The recorded requests after the failure need no more");
   else if (x->fit_recording)
-    printf("The rest of the recording needs %s\n", bytes(x->fit_recording, text[1]));
+    printf("The recorded requests after the failure need %s\n", bytes(x->fit_recording, text[1]));
   else
-    puts("The rest of the recording needs more");
+    puts("The recorded requests after the failure need more");
 }
 
 static void print_uses(const report *f) {
@@ -198,23 +211,36 @@ static void print_holders(const report *f) {
   }
 }
 
+/* "5 blocks, 410.89 MiB in total", or "1 block of 82.18 MiB". */
+static void print_amount(size_t n, const char *what, uint64_t total) {
+  char text[32];
+  if (n == 1)
+    printf("1 %s of %s", what, bytes(total, text));
+  else
+    printf("%zu %ss, %s in total", n, what, bytes(total, text));
+}
+
 static void print_pins(const report *f) {
   const weir__explanation *x = f->x;
-  char text[3][32];
+  char text[2][32];
   if (!x->pin_count || x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
     return;
   if (x->pins_serve)
     printf("  %sin the way%s: each of these segments could serve the request without the blocks in it\n",
            weir_cli_bold(), weir_cli_plain());
-  else
-    printf("  %sin the way%s: %zu segment%s of %s in total could be released without %zu block%s of %s\n",
-           weir_cli_bold(), weir_cli_plain(), x->pin_segments, plural(x->pin_segments), bytes(x->pin_room, text[0]),
-           x->pin_blocks, plural(x->pin_blocks), bytes(x->pin_bytes, text[1]));
+  else {
+    printf("  %sin the way%s: ", weir_cli_bold(), weir_cli_plain());
+    print_amount(x->pin_blocks, "block", x->pin_bytes);
+    printf("; without %s ", x->pin_blocks == 1 ? "it" : "them");
+    print_amount(x->pin_segments, "segment", x->pin_room);
+    printf("%s could be released\n", x->pin_segments == 1 ? "" : ",");
+  }
   size_t lines = x->pin_count > 2 ? 1 : 3; /* for each segment, so that the report fits on a screen */
   for (size_t i = 0; i < x->pin_count && i < 4; i++) {
     const weir__pin *p = &x->pins[i];
-    printf("    %11s  %s free, held by %zu block%s of %s\n", bytes(p->bytes, text[0]), bytes(p->free, text[1]),
-           p->count, plural(p->count), bytes(p->pinned, text[2]));
+    printf("    %11s  %s free, held by ", bytes(p->bytes, text[0]), bytes(p->free, text[1]));
+    print_amount(p->count, "block", p->pinned);
+    putchar('\n');
     for (size_t k = 0; k < p->block_count && k < lines; k++) {
       printf("                  ");
       print_block(f, &p->blocks[k]);
@@ -230,8 +256,8 @@ static void print_exhausted(const weir__explanation *x) {
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
   uint64_t sum = active + x->rounded, most = sum - x->limit;
   bool is_certain = sum > x->limit_most;
-  printf("%sot enough memory: %s in use plus %s requested are ", is_certain ? "N" : "Probably n",
-         bytes(active, text[0]), bytes(x->rounded, text[1]));
+  printf("%sot enough memory: %s in use plus %s requested is ", is_certain ? "N" : "Probably n", bytes(active, text[0]),
+         bytes(x->rounded, text[1]));
   if (x->limit == x->limit_most)
     printf("%s above the limit.\n", bytes(most, text[2]));
   else if (is_certain)
@@ -249,22 +275,22 @@ static void print_cause(const weir__explanation *x) {
     print_exhausted(x);
     break;
   case WEIR_OFFLINE_CAUSE_FRAGMENTED:
-    printf("Fragmentation: %s are free, but in blocks of at most %s, and live blocks keep their segments from being "
+    printf("Fragmentation: %s is free, but in blocks of at most %s, and live blocks keep their segments from being "
            "released.\n",
            bytes(free_bytes, text[0]), bytes(x->largest_hole, text[1]));
     break;
   case WEIR_OFFLINE_CAUSE_STREAMS:
-    printf("Other streams: %s are free, but belong to other streams, and a block is only reused on its stream.\n",
+    printf("Other streams: %s is free, but belongs to other streams, and a block is only reused on its stream.\n",
            bytes(x->bytes[WEIR__USE_FREE_STREAM], text[0]));
     break;
   case WEIR_OFFLINE_CAUSE_POOLS:
-    printf("Pools: %s are free, but not in the pool of the request (%s), and a block never changes its pool.\n",
+    printf("Pools: %s is free, but not in the pool of the request (%s), and a block never changes its pool.\n",
            bytes(x->bytes[WEIR__USE_FREE_POOL], text[0]),
            x->is_private ? "which is private" : "graphs have pools of their own");
     break;
   case WEIR_OFFLINE_CAUSE_CLASS:
     printf(
-        "Size classes: %s are free in segments of the other size class, which live blocks keep from being released.\n",
+        "Size classes: %s is free in segments of the other size class, which live blocks keep from being released.\n",
         bytes(x->bytes[WEIR__USE_FREE_CLASS], text[0]));
     break;
   case WEIR_OFFLINE_CAUSE_WAITING:
@@ -272,7 +298,7 @@ static void print_cause(const weir__explanation *x) {
       printf("Waiting: suitable blocks were freed, but still in use by another stream. PyTorch waits for it, but does "
              "not search again: repeating the request would have succeeded.\n");
     else
-      printf("Waiting: %s were freed, but still in use by another stream%s.\n",
+      printf("Waiting: %s was freed, but still in use by another stream%s.\n",
              bytes(x->bytes[WEIR__USE_WAITING], text[0]), x->is_capture ? ", and a capture does not wait" : "");
     break;
   case WEIR_OFFLINE_CAUSE_MIXED:
@@ -294,7 +320,7 @@ static void print_growth(const report *f) {
   if (!g->is_found)
     return;
   printf("  %sgrowth%s      %s: %s in %" PRIu64
-         " block%s were allocated since %s %lld of %zu and not freed, %s a %s, most "
+         " block%s was allocated since %s %lld of %zu and not freed, %s a %s, most "
          "by %s%s.\n",
          weir_cli_bold(), weir_cli_plain(),
          g->is_cause ? "A leak is the cause, since without it the request would have been served"
@@ -398,7 +424,7 @@ static void print_short(const weir__explanation *x) {
   if (!x->reserved || used > x->reserved)
     return;
   int percent = (int)(100 * (double)(x->reserved - used) / (double)x->reserved + 0.5);
-  printf("  in short    %s of the reserved memory, %d %%, are not in use: %s\n", bytes(x->reserved - used, text),
+  printf("  in short    %s of the reserved memory, %d %%, is not in use: %s\n", bytes(x->reserved - used, text),
          percent, percent < 10 ? "other settings can save little" : "other settings may need less");
 }
 
@@ -464,8 +490,9 @@ static void print_notes(const report *f) {
   if (x->has_request && x->trial_count == 0 && !x->differences)
     printf("  note        nothing is predicted: the replay under the recorded settings serves the request\n");
   if (find_remedy(x, WEIR__REMEDY_SETTING) || find_remedy(x, WEIR__REMEDY_EMPTY))
-    printf("  note        a yes applies to this failure only: the requests that would have followed are not in the "
-           "file\n");
+    printf(
+        "  note        a yes applies to this failure only: what the job would have requested had it not failed is not "
+        "in the file\n");
   if (x->trial_count && x->rebuilt_segments)
     printf("  note        under other settings, the state before the recording is allocated again, in order of "
            "address: %s\n",
@@ -493,10 +520,9 @@ static void print_next(const report *f) {
   if (setting) {
     char options[sizeof setting->conf + sizeof device + 16];
     snprintf(options, sizeof options, "--conf '%s'%s", setting->conf, device);
+    printf("to see the effect%s, run:\n              ",
+           setting->is_weir_only ? " (PyTorch needs Weir's allocator for this key: docs/torch.md)" : "");
     weir_cli_print_command("replay", options, f->name);
-    printf("              %s\n",
-           setting->is_weir_only ? "which shows the effect; PyTorch needs Weir's allocator for this key (docs/torch.md)"
-                                 : "which shows the effect");
     printf("  %sto paste%s    ", weir_cli_bold(), weir_cli_plain());
     weir_cli_keep_line();
     printf("export %s='%s'\n", setting->is_weir_only ? "WEIR_ALLOC_CONF" : "PYTORCH_CUDA_ALLOC_CONF", setting->conf);
@@ -514,11 +540,11 @@ static void print_next(const report *f) {
   else if (x->differences || x->has_request) {
     char options[sizeof device + 16];
     snprintf(options, sizeof options, "--check%s", device);
+    printf("to see where the replay differs from the file, run:\n              ");
     weir_cli_print_command("replay", options, f->name);
-    puts("              which shows where the replay differs from the file");
   } else {
+    printf("to search for settings that need less, run:\n              ");
     weir_cli_print_command("tune", *device ? device + 1 : "", f->name);
-    puts("              which searches for settings that need less");
   }
 }
 
@@ -592,11 +618,13 @@ static int run(int count, char **arguments) {
   if (status) {
     weir_cli_progress_end(progress);
     char *error = strdup(weir_last_error());
-    bool is_text = status == WEIR_ERROR_BAD_DATA && weir_cli_has_message(name);
-    weir_cli_fail("%s%s", error ? error : "",
-                  is_text ? ". It is no recording, but has the text of an error: --message explains that" : "");
+    int code = status == WEIR_ERROR_BAD_DATA && weir_cli_has_message(name)
+                   ? weir_cli_fail("%s: not a recording, but a text with an out-of-memory error: add --message (in "
+                                   "Python, message=True)",
+                                   weir_cli_input_name(name))
+                   : weir_cli_fail("%s", error ? error : "out of host memory");
     free(error);
-    return WEIR_EXIT_FAILED;
+    return code;
   }
   if (options.device < 0)
     options.device = weir__recording_first_device(snapshot);
@@ -605,7 +633,7 @@ static int run(int count, char **arguments) {
   status = weir__explain(snapshot, &options, &x);
   weir_cli_progress_end(progress);
   if (status)
-    weir_cli_fail("%s: %s", weir_cli_escaped(name), weir_last_error());
+    weir_cli_fail("%s: %s", weir_cli_input_name(name), weir_last_error());
   else
     WEIR_CLI_PRINT_REPORT(json, print_json, print_text,
                           &(report){name, snapshot, &snapshot->devices[options.device], &x});
@@ -646,5 +674,8 @@ const weir_cli_command weir_cmd_explain = {
         "tracebacks and colours.",
     .argument = "FILE",
     .options = option_table,
+    .examples = "weir explain oom.pickle\n"
+                "weir explain --at peak job.pickle\n"
+                "weir explain --message train.log\n",
     .exit = {"explained", "the file cannot be read, or has no such moment or message"},
     .run = run};

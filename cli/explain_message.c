@@ -6,11 +6,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
 #include "offline/message.h"
+#include "offline/recording.h"
 
 typedef struct text {
   char text[72];
@@ -62,6 +64,8 @@ static bool has_segments(const weir__message *m) {
   return m->kind == WEIR__MESSAGE_NATIVE || m->kind == WEIR__MESSAGE_PARENTHESES;
 }
 
+static const char *graphs_of(const weir__message *m) { return m->is_hip ? "HIP graphs" : "CUDA graphs"; }
+
 static bool is_within(weir__figure a, weir__figure b) { return a.is_known && b.is_known && a.most <= b.least; }
 
 /* ---- What the text says ---- */
@@ -79,18 +83,22 @@ static void print_request(const weir__message *m) {
     printf("  request     %s\n", given(m->tried).text);
     return;
   }
-  printf("  request     needs a segment of %s, so it is ", given(m->tried).text);
-  if (m->request.least <= 1)
-    printf("%s or less\n", bytes(m->request.most).text);
-  else if (m->request.least == (1u << 20) + 1)
-    puts("above 1 MiB");
+  const text segment = given(m->tried);
+  if (m->request.least <= 1) {
+    printf("  request     %s or less (%s prints the segment size, %s, not the request)\n", bytes(m->request.most).text,
+           allocator_of(m), segment.text);
+    return;
+  }
+  if (m->request.least == (1u << 20) + 1)
+    printf("  request     above 1 MiB, up to %s", segment.text);
   else
-    puts("of that size, or up to 2 MiB less");
+    printf("  request     %s, or up to %d MiB less", segment.text, m->has_old_rules ? 1 : 2);
+  printf(" (%s prints the segment size, not the request)\n", allocator_of(m));
 }
 
 static void print_device(const weir__message *m) {
   if (m->total.is_known && m->free.is_known)
-    printf("  device      %s, of which %s were free\n", given(m->total).text, given(m->free).text);
+    printf("  device      %s, of which %s was free\n", given(m->total).text, given(m->free).text);
   else if (m->total.is_known)
     printf("  device      %s\n", given(m->total).text);
   if (!m->allowed.is_known)
@@ -120,7 +128,7 @@ static void print_uses(const weir__message *m) {
   printf("  %s%s reserved by %s%s\n", weir_cli_bold(), range(m->reserved).text, allocator_of(m), weir_cli_plain());
   printf("    %11s  allocated\n", given(m->allocated).text);
   if (m->pools.is_known)
-    printf("    %11s  of these: free, but kept for CUDA graphs and other private pools\n", given(m->pools).text);
+    printf("    %11s  of these: free, but kept for %s and other private pools\n", given(m->pools).text, graphs_of(m));
   printf("    %11s  unallocated: free, but not returned to the driver\n",
          m->kind == WEIR__MESSAGE_NATIVE || m->has_old_rules ? given(m->unallocated).text : range(m->unallocated).text);
 }
@@ -140,10 +148,8 @@ static const weir__message_process *find_self(const weir__message *m) {
 
 static void print_outside(const weir__message *m) {
   if (m->non_pytorch.is_known)
-    printf(
-        "  outside     %s of this process are not the allocator's: the CUDA context, kernels, NCCL, cuBLAS and other "
-        "libraries\n",
-        range(m->non_pytorch).text);
+    printf("  outside     %s of this process is not the allocator's: the context, kernels, %s and other libraries\n",
+           range(m->non_pytorch).text, m->is_hip ? "RCCL, rocBLAS" : "NCCL, cuBLAS");
   if (m->others.is_known && m->process_count) {
     printf("  others      %s in %zu other process%s:", range(m->others).text, m->process_count,
            m->process_count == 1 ? "" : "es");
@@ -154,11 +160,11 @@ static void print_outside(const weir__message *m) {
   /* A little is the driver's own. */
   if (m->unlisted.is_known && m->unlisted.least > 512u << 20)
     printf(
-        "  unlisted    %s of the device are in use, but by no process that the text lists: by other containers, or by "
+        "  unlisted    %s of the device is in use, but by no process that the text lists: by other containers, or by "
         "the driver\n",
         range(m->unlisted).text);
   if (!m->own.is_known && m->outside.is_known) {
-    printf("  outside     %s of the device are not reserved by this process: its CUDA context and libraries, and other "
+    printf("  outside     %s of the device is not reserved by this process: its context and libraries, and other "
            "processes\n",
            range(m->outside).text);
     const weir__message_process *self = find_self(m);
@@ -194,7 +200,7 @@ static void print_cause(const weir__message *m) {
     print_exhausted(m);
     break;
   case WEIR__MESSAGE_FRAGMENTED:
-    printf("Probably fragmentation: %s are unallocated, which is enough for the request, but not in a form that it "
+    printf("Probably fragmentation: %s is unallocated, which is enough for the request, but not in a form that it "
            "can use: in pieces between live blocks, or belonging to other streams or pools.\n",
            range(m->unallocated).text);
     break;
@@ -213,8 +219,8 @@ static void print_cause(const weir__message *m) {
       puts("Outside the allocator: cuBLAS or cuDNN found no memory for itself. It takes it from the driver, and the "
            "allocator had left too little.");
     else
-      puts("Outside the allocator: a call to the driver found no memory, such as for a context, a kernel, a graph or "
-           "a library. The text has no figures; the call that failed may be an earlier one.");
+      puts("Outside the allocator: a driver call ran out of memory, for example while creating a context, loading a "
+           "kernel or instantiating a graph. The text has no figures; the call that failed may be an earlier one.");
     break;
   case WEIR__MESSAGE_REFUSED:
     if (m->kind == WEIR__MESSAGE_NATIVE && !m->allowed.is_known && !m->is_weirs)
@@ -241,6 +247,10 @@ static void print_cause(const weir__message *m) {
     else if (m->kind == WEIR__MESSAGE_THC)
       puts("Not known: the text has no figures. The allocator of PyTorch 0.4 and older says no more, and so do other "
            "calls of CUDA.");
+    else if (m->kind == WEIR__MESSAGE_NVML)
+      puts("Not known: PyTorch ran out of memory and then failed to describe it, since NVML refused its calls: as on "
+           "MIG, "
+           "on Jetson, or in a container without NVML. The text has no figures.");
     else
       puts("Not known: the text has too few figures.");
     break;
@@ -255,7 +265,7 @@ static void print_missing(const weir__message *m) {
   }
   printf("  missing     %s%s", range(m->missing).text,
          m->bound == WEIR__BOUND_LIMIT    ? ": the limit is that much too low"
-         : m->bound == WEIR__BOUND_DEVICE ? ": the device had that much too little free"
+         : m->bound == WEIR__BOUND_DEVICE ? ": that much more free memory was needed on the device"
                                           : "");
   if (m->cause == WEIR__MESSAGE_EXHAUSTED)
     printf("; %s if nothing were fragmented", range(m->short_by).text);
@@ -289,8 +299,8 @@ static void row(const char *format, ...) {
 
 static void print_settings(const weir__message *m) {
   if (m->cause == WEIR__MESSAGE_EXHAUSTED || m->cause == WEIR__MESSAGE_TOO_LARGE) {
-    row("    no          expandable_segments:True, moving_pages:True, and any other setting of the allocator: none "
-        "makes memory that is not there\n");
+    row("    no          expandable_segments:True, moving_pages:True, and any other setting of the allocator: "
+        "none can add memory that the device does not have\n");
     return;
   }
   if (m->cause != WEIR__MESSAGE_FRAGMENTED && m->cause != WEIR__MESSAGE_UNDECIDED)
@@ -298,9 +308,10 @@ static void print_settings(const weir__message *m) {
   if (m->is_expandable)
     row("    no          expandable_segments:True: it is on\n");
   else
-    row("    possible    expandable_segments:True: free neighbours merge, and whole free pages in holes are "
-        "returned\n");
-  if (m->library == WEIR__LIBRARY_TORCH && (!m->is_weirs || !m->is_expandable))
+    row("    possible    expandable_segments:True%s: free neighbours merge, and whole free pages in holes are "
+        "returned\n",
+        m->kind == WEIR__MESSAGE_PARENTHESES ? ", with PyTorch 2.1 or newer" : "");
+  if (m->library == WEIR__LIBRARY_TORCH && !m->is_hip && (!m->is_weirs || !m->is_expandable))
     row("    possible    moving_pages:True, with Weir's allocator: free pages in holes are mapped where they are "
         "needed\n");
   row("    no          empty_cache() right before the request: the allocator had released all that it could\n");
@@ -338,7 +349,7 @@ static void print_remedies(const weir__message *m) {
     row("    %s    the device without the other processes, which hold %s\n",
         m->others.most < m->missing.least ? "no      " : "possible", range(m->others).text);
   if (m->pools_suffice)
-    row("    possible    CUDA graphs that share a pool, or fewer of them: %s are free in private pools\n",
+    row("    possible    %s that share a pool, or fewer of them: %s is free in private pools\n", graphs_of(m),
         given(m->pools).text);
   if (m->cause == WEIR__MESSAGE_EXHAUSTED && m->short_by.is_known)
     row("    yes         %s less in use: a smaller batch, activation checkpointing, sharding, or freeing what "
@@ -391,15 +402,38 @@ static const char *without_history(const weir__message *m) {
   }
 }
 
+/* PyTorch calls its observers, and records the failure, only after NVML has answered. */
+static void print_catch(void) {
+  puts("record the history, and dump it where the error is caught:");
+  code("import torch");
+  code("torch.cuda.memory._record_memory_history(stacks=\"python\")");
+  code("try:");
+  code("    train()");
+  code("except RuntimeError:");
+  code("    torch.cuda.memory._dump_snapshot(\"oom.pickle\")");
+  code("    raise");
+  printf("              then ");
+  weir_cli_keep_line();
+  weir_cli_print_command("explain", "", "oom.pickle");
+  puts(
+      "              which explains the peak if the request that failed is not in the file. Where NVML works, the text "
+      "has figures: a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility");
+}
+
 static void print_next(const weir__message *m) {
   label("next");
+  if (m->kind == WEIR__MESSAGE_NVML) {
+    print_catch();
+    return;
+  }
   if (m->cause == WEIR__MESSAGE_TOO_LARGE) {
     puts("the traceback shows the operation: check the shapes that it gets, or do it in parts");
     return;
   }
   if (m->cause == WEIR__MESSAGE_OUTSIDE) {
     print_reserve(m);
-    puts("              and set CUDA_LAUNCH_BLOCKING=1 once, so that the traceback shows the call that failed");
+    printf("              and set %s once, so that the traceback shows the call that failed\n",
+           m->is_hip ? "AMD_SERIALIZE_KERNEL=3" : "CUDA_LAUNCH_BLOCKING=1");
     return;
   }
   if (m->is_weirs) {
@@ -436,12 +470,18 @@ static void print_message(const weir__message *m) {
   print_outside(m);
   print_remedies(m);
   if (m->kind == WEIR__MESSAGE_PARENTHESES && !m->has_old_rules && m->cause != WEIR__MESSAGE_REFUSED)
-    puts("  note        what is free in the pools of CUDA graphs counts as unallocated in this version's message");
+    printf("  note        what is free in the pools of %s counts as unallocated in this version's message\n",
+           graphs_of(m));
   if (m->reserved.is_known && m->total.is_known && m->reserved.least > m->total.most)
     puts("  note        more is reserved than the device has: the driver pages to host memory, as on Windows");
   if (has_segments(m) && m->tried.is_known)
     puts("  note        the text has rounded figures: what follows from them is a range");
   print_next(m);
+  if (m->conf) {
+    label("to paste");
+    weir_cli_keep_line();
+    printf("export %s='%s'\n", m->is_hip ? "PYTORCH_HIP_ALLOC_CONF" : "PYTORCH_CUDA_ALLOC_CONF", m->conf);
+  }
 }
 
 /* ---- Several ---- */
@@ -495,7 +535,7 @@ static void print_text(const char *name, const weir__messages *all) {
   const weir__message *m = &all->items[0];
   char source[WEIR__MESSAGE_SOURCE_TEXT];
   weir_cli_fold_begin();
-  printf("%s%s: out of memory%s", weir_cli_bold(), weir_cli_escaped(name), weir_cli_plain());
+  printf("%s%s: out of memory%s", weir_cli_bold(), weir_cli_input_name(name), weir_cli_plain());
   if (all->count > 1) {
     printf(" at %zu places, %zu message%s\n", all->count, all->found, plural(all->found));
     print_table(all);
@@ -504,8 +544,10 @@ static void print_text(const char *name, const weir__messages *all) {
     printf(", line %zu of %zu%s%s", m->line, all->lines, *source ? ", " : "", source);
     if (m->source && m->device >= 0)
       printf(", GPU %d", m->device);
-    if (m->repeated)
-      printf(", %zu more message%s of it after that", m->repeated, plural(m->repeated));
+    if (m->repeated == 1)
+      printf(", repeated once");
+    else if (m->repeated)
+      printf(", repeated %zu times", m->repeated);
     putchar('\n');
   }
   print_message(m);
@@ -531,6 +573,20 @@ static void keep_device(weir__messages *messages, int device) {
   messages->count = kept;
 }
 
+/* Whether it can be read a second time: a pipe cannot, and opening one would wait for a writer. */
+static bool is_file(const char *name) {
+  struct stat about;
+  return stat(name, &about) == 0 && S_ISREG(about.st_mode);
+}
+
+static bool is_recording(const char *name) {
+  weir__recording *recording;
+  if (!is_file(name) || weir__recording_load(name, NULL, &recording))
+    return false;
+  weir__recording_free(recording);
+  return true;
+}
+
 int weir_cli_explain_message(const char *name, int device, bool json) {
   weir__messages messages;
   if (load(name, &messages))
@@ -539,11 +595,14 @@ int weir_cli_explain_message(const char *name, int device, bool json) {
     keep_device(&messages, device);
   int code = WEIR_EXIT_OK;
   if (!messages.count && device >= 0)
-    code = weir_cli_fail("%s: no message says that GPU %d ran out of memory", weir_cli_escaped(name), device);
+    code = weir_cli_fail("%s: no message says that GPU %d ran out of memory", weir_cli_input_name(name), device);
   else if (!messages.count)
-    code = weir_cli_fail("%s: no message says that memory ran out. Expected is the text of the error, such as 'CUDA "
-                         "out of memory. Tried to allocate 20.00 MiB. GPU 0 has ...'",
-                         weir_cli_escaped(name));
+    code =
+        is_recording(name)
+            ? weir_cli_fail("%s: this is a recording: leave out --message", weir_cli_input_name(name))
+            : weir_cli_fail("%s: found no out-of-memory error; expected a text such as 'CUDA out of memory. Tried to "
+                            "allocate 20.00 MiB. GPU 0 has ...'",
+                            weir_cli_input_name(name));
   else
     WEIR_CLI_PRINT_REPORT(json, print_json, print_text, name, &messages);
   weir__messages_free(&messages);
@@ -552,7 +611,7 @@ int weir_cli_explain_message(const char *name, int device, bool json) {
 
 bool weir_cli_has_message(const char *name) {
   weir__messages messages;
-  if (strcmp(name, "-") == 0 || load(name, &messages))
+  if (!is_file(name) || load(name, &messages))
     return false;
   bool found = messages.count > 0;
   weir__messages_free(&messages);

@@ -59,7 +59,7 @@ static int export_file(const char *file) {
   weir_cli_progress_end(progress);
   if (status)
     return weir_cli_fail("%s", weir_last_error());
-  if (options.device >= 0 && weir__recording_check_device(snapshot, weir_cli_escaped(file), options.device)) {
+  if (options.device >= 0 && weir__recording_check_device(snapshot, weir_cli_input_name(file), options.device)) {
     weir_cli_fail("%s", weir_last_error());
     weir__recording_free(snapshot);
     return WEIR_EXIT_FAILED;
@@ -75,7 +75,7 @@ static int export_file(const char *file) {
   weir_cli_progress_end(progress);
   weir__recording_free(snapshot);
   if (status == WEIR_ERROR_INVALID_ARGUMENT) /* the recording does not have what is to be written */
-    return weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
+    return weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error());
   return status ? weir_cli_fail("%s", weir_last_error()) : WEIR_EXIT_OK;
 }
 

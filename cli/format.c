@@ -48,6 +48,10 @@ const char *weir_cli_escaped_part(const char *text, size_t length) {
 
 const char *weir_cli_escaped(const char *text) { return weir_cli_escaped_part(text, strlen(text)); }
 
+const char *weir_cli_input_name(const char *path) {
+  return strcmp(path, "-") == 0 ? "standard input" : weir_cli_escaped(path);
+}
+
 /* Output that goes to a text. */
 static struct capture {
   FILE *out; /* the real standard output; NULL while nothing is captured */

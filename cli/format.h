@@ -17,6 +17,9 @@ int weir_cli_width(void);
 const char *weir_cli_escaped(const char *text);
 const char *weir_cli_escaped_part(const char *text, size_t length);
 
+/* The same for the name of an input, which is "standard input" for -. */
+const char *weir_cli_input_name(const char *path);
+
 /* The sequences that turn bold on and off if standard output is a terminal that wants it, else "". */
 const char *weir_cli_bold(void);
 const char *weir_cli_plain(void);

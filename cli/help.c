@@ -46,11 +46,11 @@ static void print_paragraphs(const char *text) {
       putchar('\n');
 }
 
-static void print_topics(const weir_cli_command *command) {
+void weir_cli_print_topics(FILE *out, const weir_cli_command *command) {
   for (const weir_cli_command *const *t = command->topics; t && *t; t++) {
     if ((*t)->group || t == command->topics)
-      printf("\n%s:\n", (*t)->group ? (*t)->group : "Topics");
-    printf("  %-9s%s\n", weir_cli_word(*t), (*t)->summary);
+      fprintf(out, "\n%s:\n", (*t)->group ? (*t)->group : "Topics");
+    fprintf(out, "  %-9s%s\n", weir_cli_word(*t), (*t)->summary);
   }
 }
 
@@ -71,6 +71,15 @@ static void print_options(const weir_cli_command *command) {
   }
 }
 
+static void print_examples(const char *lines) {
+  puts("\nExamples:");
+  for (size_t length; *lines; lines += length + 1) {
+    length = strcspn(lines, "\n");
+    weir_cli_keep_line();
+    printf("  %.*s\n", (int)length, lines);
+  }
+}
+
 void weir_cli_print_help(const weir_cli_command *command) {
   weir_cli_fold_begin();
   fputs("Usage: ", stdout);
@@ -80,10 +89,12 @@ void weir_cli_print_help(const weir_cli_command *command) {
   if (weir_cli_takes_recordings(command))
     printf("\n\n%s", weir_cli_recording_text);
   putchar('\n');
-  print_topics(command);
+  weir_cli_print_topics(stdout, command);
   print_options(command);
   printf("\nExit codes: 0 %s; 1 %s; 2 invalid usage", command->exit[0], command->exit[1]);
   printf(command->exit[3] ? "; 3 %s.\n" : ".\n", command->exit[3]);
+  if (command->examples)
+    print_examples(command->examples);
 }
 
 static void print_environment(void) {

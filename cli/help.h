@@ -11,6 +11,9 @@
 void weir_cli_print_usage(FILE *out, const weir_cli_command *command);
 void weir_cli_print_help(const weir_cli_command *command);
 
+/* "Inspect:", and the names and summaries of the commands below it. */
+void weir_cli_print_topics(FILE *out, const weir_cli_command *command);
+
 /* Manual pages in roff: of a command, of the environment, or all of them in a folder, as weir-replay.1 (an exit
  * code). */
 void weir_cli_print_page(FILE *out, const weir_cli_command *command);

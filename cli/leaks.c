@@ -154,7 +154,7 @@ static int look_at(const char *file) {
   weir_cli_progress_end(progress);
   if (status)
     return weir_cli_fail("%s", weir_last_error());
-  if (options.device >= 0 && weir__recording_check_device(recording, weir_cli_escaped(file), options.device)) {
+  if (options.device >= 0 && weir__recording_check_device(recording, weir_cli_input_name(file), options.device)) {
     weir_cli_fail("%s", weir_last_error());
     weir__recording_free(recording);
     return WEIR_EXIT_FAILED;
@@ -162,7 +162,7 @@ static int look_at(const char *file) {
   bool is_found = false, has_any = false;
   if (!options.json) {
     weir_cli_fold_begin();
-    printf("%s%s%s\n", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain());
+    printf("%s%s%s\n", weir_cli_bold(), weir_cli_input_name(file), weir_cli_plain());
   }
   for (size_t d = 0; d < recording->device_count && !status; d++) {
     weir__leaks leaks;
@@ -173,7 +173,7 @@ static int look_at(const char *file) {
     status = weir__leaks_find(recording, (int)d, &how, &leaks);
     weir_cli_progress_end(progress);
     if (status) {
-      weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
+      weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error());
       break;
     }
     has_any = true;

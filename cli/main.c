@@ -7,10 +7,21 @@
 #include <string.h>
 
 #include "base/outfile.h"
+#include "help.h"
 #include "json.h"
 #include "weir/runtime.h"
 
 static bool version;
+
+/* For a command line without a command. */
+static int print_short_help(void) {
+  fputs("Usage: ", stderr);
+  weir_cli_print_usage(stderr, &weir_cmd);
+  weir_cli_print_topics(stderr, &weir_cmd);
+  fputs("\n'weir COMMAND --help' has the options of a command. Begin with 'weir demo', or with 'weir explain FILE'.\n",
+        stderr);
+  return WEIR_EXIT_USAGE;
+}
 
 static int run(int count, char **arguments) {
   if (version && count)
@@ -20,7 +31,7 @@ static int run(int count, char **arguments) {
     return WEIR_EXIT_OK;
   }
   if (!count)
-    return weir_cli_usage("COMMAND is missing");
+    return print_short_help();
   if (strcmp(arguments[0], "demo") != 0)
     unsetenv("WEIR_RECORD"); /* the allocators of other commands replay and measure, and are not to be recorded */
   return weir_cli_run_topic(&weir_cmd, count, arguments);

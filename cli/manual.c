@@ -76,6 +76,17 @@ static void print_man_options(FILE *out, const weir_cli_command *command) {
   }
 }
 
+static void print_man_examples(FILE *out, const char *lines) {
+  fputs(".SH EXAMPLES\n.nf\n", out);
+  for (char line[PATH_SIZE]; *lines;) {
+    size_t length = strcspn(lines, "\n");
+    snprintf(line, sizeof line, "%.*s", (int)length, lines);
+    print_roff(out, line);
+    lines += length + 1;
+  }
+  fputs(".fi\n", out);
+}
+
 void weir_cli_print_page(FILE *out, const weir_cli_command *command) {
   char name[WEIR_CLI_LABEL_SIZE];
   print_title(out, page_name(command, name), 1, command->summary);
@@ -94,6 +105,8 @@ void weir_cli_print_page(FILE *out, const weir_cli_command *command) {
   for (int i = 0; i < 4; i++)
     if (i == WEIR_EXIT_USAGE || command->exit[i])
       print_term(out, (char[]){(char)('0' + i), '\0'}, i == WEIR_EXIT_USAGE ? "invalid usage" : command->exit[i]);
+  if (command->examples)
+    print_man_examples(out, command->examples);
   fprintf(out, ".SH \"SEE ALSO\"\n%s.BR weir\\-environment (7)\n", command->name ? ".BR weir (1),\n" : "");
 }
 

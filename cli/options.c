@@ -299,8 +299,13 @@ int weir_cli_unknown_topic(const weir_cli_command *command, const char *name) {
   const char *what = command->name ? "topic" : "command";
   char names[NAMES_SIZE] = "";
   size_t length = 0;
-  for (const weir_cli_command *const *t = command->topics; t && *t && length < sizeof names; t++)
+  weir__nearest nearest = {.word = name, .length = strlen(name)};
+  for (const weir_cli_command *const *t = command->topics; t && *t && length < sizeof names; t++) {
     length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "", weir_cli_word(*t));
+    weir__nearest_compare(&nearest, weir_cli_word(*t));
+  }
+  if (nearest.name)
+    return weir_cli_usage("unknown %s '%s'; did you mean '%s'?", what, name, nearest.name);
   return weir_cli_usage("unknown %s '%s'; %ss: %s", what, name, what, length ? names : "none");
 }
 

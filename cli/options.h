@@ -55,6 +55,7 @@ struct weir_cli_command {
                          * NULL if there are none */
   const weir_cli_option *options, *shared; /* either may be NULL; every command has --help as well */
   const weir_cli_command *const *topics;   /* commands of its own, ended by NULL; NULL if there are none */
+  const char *examples;                    /* command lines, each ended by a newline; may be NULL */
   const char *exit[4];                     /* what each exit code means; 2 is always invalid usage */
   int (*run)(int count, char **arguments); /* without options; returns an exit code */
 
@@ -82,7 +83,7 @@ int weir_cli_run_topic(const weir_cli_command *command, int argc, char **argv);
 /* NULL if there is no such topic. */
 const weir_cli_command *weir_cli_find_topic(const weir_cli_command *command, const char *name);
 
-/* Reports that there is no such topic, and which there are. Returns WEIR_EXIT_USAGE. */
+/* Reports that there is no such topic, and which one was probably meant, or which there are. Returns WEIR_EXIT_USAGE. */
 int weir_cli_unknown_topic(const weir_cli_command *command, const char *name);
 
 /* The last word of its name. */

@@ -47,7 +47,7 @@ static int run(int count, char **arguments) {
   options.name = strcmp(file, "-") == 0 ? NULL : file;
   if (options.device < 0)
     options.device = weir__recording_first_device(snapshot);
-  if (weir__recording_check_device(snapshot, weir_cli_escaped(file), options.device)) {
+  if (weir__recording_check_device(snapshot, weir_cli_input_name(file), options.device)) {
     weir__recording_free(snapshot);
     return weir_cli_fail("%s", weir_last_error());
   }
@@ -61,7 +61,7 @@ static int run(int count, char **arguments) {
     weir_cli_progress_end(progress);
   }
   weir__recording_free(snapshot);
-  return status ? weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error()) : WEIR_EXIT_OK;
+  return status ? weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error()) : WEIR_EXIT_OK;
 }
 
 static int read_moment(const char *text) { return weir_cli_read_moment(text, &options.moment, &options.event); }

@@ -50,7 +50,7 @@ static int check_reproduced(const char *file, const weir__replayer *history) {
   if (!check->differences)
     return WEIR_EXIT_OK;
   weir_cli_fail("%s: a replay under the recorded settings differs from the file in %zu places; the first is:\n  %s",
-                weir_cli_escaped(file), check->differences, check->shown[0]);
+                weir_cli_input_name(file), check->differences, check->shown[0]);
   if (check->begin != WEIR__BEGINS_EMPTY)
     fputs("  the recording began late or lost its beginning, and the state before it could not be inferred exactly\n",
           stderr);
@@ -76,7 +76,7 @@ static void mention_others(const weir_cli_history *h) {
   for (int i = 0; (size_t)i < h->snapshot->device_count; i++)
     if (i != h->device && h->snapshot->devices[i].event_count) {
       weir_cli_fail("%s has histories of other devices as well: this is device %d; --device %d selects another",
-                    weir_cli_escaped(h->file), h->device, i);
+                    weir_cli_input_name(h->file), h->device, i);
       return;
     }
 }
@@ -84,7 +84,7 @@ static void mention_others(const weir_cli_history *h) {
 static int open_history(const char *file, uint64_t memory, double fraction, weir_cli_history *h) {
   char what[160];
   *h = (weir_cli_history){.file = file};
-  snprintf(what, sizeof what, "reading %s", weir_cli_escaped(file));
+  snprintf(what, sizeof what, "reading %s", weir_cli_input_name(file));
   weir_cli_progress *progress = weir_cli_progress_begin(what);
   weir_status status = weir__recording_load(file, NULL, &h->snapshot);
   bool is_loaded = !status;
@@ -95,14 +95,14 @@ static int open_history(const char *file, uint64_t memory, double fraction, weir
   }
   weir_cli_progress_end(progress);
   if (status) {
-    weir_cli_fail("%s%s%s", is_loaded ? weir_cli_escaped(file) : "", is_loaded ? ": " : "", weir_last_error());
+    weir_cli_fail("%s%s%s", is_loaded ? weir_cli_input_name(file) : "", is_loaded ? ": " : "", weir_last_error());
     weir_cli_history_close(h);
     return WEIR_EXIT_FAILED;
   }
   if (h->snapshot->device_count > 1)
-    snprintf(h->name, sizeof h->name, "%s, device %d", weir_cli_escaped(file), h->device);
+    snprintf(h->name, sizeof h->name, "%s, device %d", weir_cli_input_name(file), h->device);
   else
-    snprintf(h->name, sizeof h->name, "%s", weir_cli_escaped(file));
+    snprintf(h->name, sizeof h->name, "%s", weir_cli_input_name(file));
   mention_others(h);
   return WEIR_EXIT_OK;
 }

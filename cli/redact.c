@@ -4,7 +4,6 @@
 #include "offline/redact.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,18 +81,21 @@ static bool is_standard_output(const char *path) {
                                     one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
+/* Names the output if it was not given, since the sandbox allows the named one alone. */
+static void prepare(int count, char **arguments) {
+  (void)count;
+  if (!to)
+    to = strcmp(arguments[0], "-") == 0 ? "-" : default_name(arguments[0]);
+}
+
 static int run(int count, char **arguments) {
   const char *file = arguments[0];
   (void)count;
-  if (!to && strcmp(file, "-") == 0)
-    to = "-";
-  bool is_output = to && is_standard_output(to);
+  if (!to)
+    return weir_cli_fail("out of host memory");
+  bool is_output = is_standard_output(to);
   if (is_output && json)
     return weir_cli_usage("--json and the copy cannot both go to standard output: name the copy with -o");
-  char *name = to ? NULL : default_name(file);
-  if (!to && !name)
-    return weir_cli_fail("out of host memory");
-  to = to ? to : name;
   weir__redact_report report;
   weir_cli_progress *progress = weir_cli_progress_begin("redacting and checking");
   weir_status status = weir__redact_file(file, to, &options, &report);
@@ -104,7 +106,6 @@ static int run(int count, char **arguments) {
     print_json(file, &report);
   else
     print_text(is_output ? stderr : stdout, is_output ? "standard output" : to, &report);
-  free(name);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
@@ -131,6 +132,9 @@ const weir_cli_command weir_cmd_redact = {
         "written.",
     .argument = "FILE",
     .options = option_table,
+    .examples = "weir redact job.pickle\n"
+                "weir redact --keep-functions -o shared.pickle job.pickle\n",
     .exit = {"done and checked",
              "a file cannot be read or written, or the copy behaves differently and is not written"},
-    .run = run};
+    .run = run,
+    .prepare = prepare};

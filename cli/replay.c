@@ -130,7 +130,7 @@ static int run_file(const char *file) {
     status = weir__replayer_run(h.history, used, &capacity, NULL, &report);
   weir_cli_progress_end(progress);
   if (status) {
-    code = weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
+    code = weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error());
   } else {
     report.limit_is_inferred = !common->memory && capacity.limit != UINT64_MAX;
     WEIR_CLI_PRINT_REPORT(common->json, print_json, print_text, &h, &report);

@@ -374,19 +374,21 @@ static void put_opens(filter *f, bool writes) {
   on_argument(f, SYS_openat, 2, flags, O_RDONLY);
 }
 
-/* Stream sockets that are accepted, and no connection of its own. */
+/* TCP sockets that accept connections, and no connection of its own. */
 static void put_server(filter *f) {
   static const long calls[] = {SYS_bind,     SYS_listen,   SYS_accept4,    SYS_setsockopt,
                                SYS_recvfrom, SYS_shutdown, SYS_getsockname};
   for (size_t i = 0; i < WEIR_COUNT_OF(calls); i++)
     on_call(f, calls[i], SECCOMP_RET_ALLOW);
   on_null(f, SYS_sendto, 4); /* without an address */
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 7);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 9);
   put_load(f, LOW(0));
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, AF_INET, 0, 4);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, AF_INET, 0, 6);
   put_load(f, LOW(1));
   put(f, BPF_ALU | BPF_AND | BPF_K, 0xf, 0, 0);
-  put(f, BPF_JMP | BPF_JEQ | BPF_K, SOCK_STREAM, 0, 1);
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, SOCK_STREAM, 0, 3);
+  put_load(f, LOW(2));
+  put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1); /* the default protocol: not SCTP or MPTCP */
   put_return(f, SECCOMP_RET_ALLOW);
   put_return(f, ERROR(EPERM));
 }
@@ -447,14 +449,12 @@ int weir_cli_sandbox_enter(const weir_cli_access *access) {
 
 /* ---- A command ---- */
 
-/* A folder may contain ring files. */
+/* A ring file names libraries. */
 static bool needs_symbols(const char *path) {
   char magic[sizeof WEIR__RING_MAGIC - 1];
   struct stat about;
-  if (stat(path, &about) != 0 || !(S_ISREG(about.st_mode) || S_ISDIR(about.st_mode)))
+  if (stat(path, &about) != 0 || !S_ISREG(about.st_mode))
     return false; /* a pipe would lose what is read here */
-  if (S_ISDIR(about.st_mode))
-    return true;
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   bool is_ring = file >= 0 && read(file, magic, sizeof magic) == (ssize_t)sizeof magic &&
                  memcmp(magic, WEIR__RING_MAGIC, sizeof magic) == 0;

@@ -51,7 +51,7 @@ static void print_dropped(const weir__recording_device *device, const weir__summ
   if (s->is_unknown)
     printf("              the state before them is not known: the file has no checkpoint of it\n");
   else
-    printf("              before them %s were in use and %s reserved; the peaks until then were %s allocated and %s "
+    printf("              before them %s was in use and %s reserved; the peaks until then were %s allocated and %s "
            "reserved\n",
            bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), bytes(device->peak_allocated, text[2]),
            bytes(device->peak_reserved, text[3]));
@@ -79,7 +79,7 @@ static void print_completeness(const weir__recording_device *device, const weir_
     printf("    history   its beginning is missing: recording began late, or the ring was full\n");
     break;
   }
-  printf("              before it %s were in use and %s reserved; %zu frees are of memory from before\n",
+  printf("              before it %s was in use and %s reserved; %zu frees are of memory from before\n",
          bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), s->unknown_frees);
 }
 
@@ -206,7 +206,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
   }
-  printf("%s%s%s: %zu device%s, %zu entr%s", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
+  printf("%s%s%s: %zu device%s, %zu entr%s", weir_cli_bold(), weir_cli_input_name(file), weir_cli_plain(), used,
          used == 1 ? "" : "s", events, events == 1 ? "y" : "ies");
   if (snapshot->is_events_only)
     puts(", recorded with WEIR_RECORD");
@@ -264,7 +264,7 @@ static int summarize_file(const char *file) {
     status = weir__summarize_classes(snapshot, (int)i, &devices[i], &more[i]);
   weir_cli_progress_end(progress);
   if (status || !devices || !more)
-    weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
+    weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error());
   else
     WEIR_CLI_PRINT_REPORT(json, print_json, print_text, file, snapshot, devices, more);
   free(more);

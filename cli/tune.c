@@ -420,6 +420,9 @@ const weir_cli_command weir_cmd_tune = {
     .prepare = prepare,
     .options = option_table,
     .shared = weir_cli_prediction_table,
+    .examples = "weir tune job.pickle\n"
+                "weir tune --fit rank0.pickle rank1.pickle\n"
+                "weir tune --save job.tuned job.pickle\n",
     .exit = {"done", "a file cannot be read, is not reproduced, or is stale", NULL,
              "memory runs out under every setting"},
     .run = run};

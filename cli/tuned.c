@@ -221,7 +221,8 @@ static int check_validators(const char *path, const weir_cli_tuned_for *purpose,
       weir__tuning_file_set(&given, file->validators[i].key, file->validators[i].value);
   if (!code && weir__tuning_file_check("weir tune", path, &given, &compared)) {
     const char *text = weir_last_error(), *colon = strstr(text, ": ");
-    code = weir_cli_fail("%s", colon ? colon + 2 : text);
+    code = file->validator_count ? weir_cli_fail("%s; run 'weir tune --save' again", colon ? colon + 2 : text)
+                                 : weir_cli_fail("%s: not a file of 'weir tune --save'", weir_cli_escaped(path));
   }
   weir__tuning_file_clear(&compared);
   weir__tuning_file_clear(&given);

@@ -73,7 +73,7 @@ static weir_status make_data(int count, char **files, weir__view_data *data) {
     const weir__recording *recording = sources[i].recording;
     int device = options.device < 0 ? weir__recording_first_device(recording) : options.device;
     views[i] = (weir__view_source){.recording = recording, .device = device, .name = base_name(files[i])};
-    status = weir__recording_check_device(recording, weir_cli_escaped(files[i]), device);
+    status = weir__recording_check_device(recording, weir_cli_input_name(files[i]), device);
     if (!status)
       status = explain(files[i], &sources[i], &view, &views[i]);
   }

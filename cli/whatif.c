@@ -297,7 +297,7 @@ static int predict_file(const char *file) {
   for (size_t i = 0; i < row_count() && !code; i++)
     if (whatif.rows[i].p.status) {
       predict(NULL, i, &whatif.rows[i]); /* again: the text of an error stays in the thread that met it */
-      code = weir_cli_fail("%s: --conf %s: %s", weir_cli_escaped(file), name_of(i), weir_last_error());
+      code = weir_cli_fail("%s: --conf %s: %s", weir_cli_input_name(file), name_of(i), weir_last_error());
     }
   if (!code && whatif.output && write_history(whatif.output))
     code = weir_cli_fail("%s", weir_last_error());
@@ -345,5 +345,7 @@ const weir_cli_command weir_cmd_whatif = {
     .argument = "FILE...",
     .options = option_table,
     .shared = weir_cli_prediction_table,
+    .examples = "weir whatif --conf expandable_segments:True job.pickle\n"
+                "weir whatif --conf '' --fit job.pickle\n",
     .exit = {"done", "a file cannot be read or is not reproduced, or settings are wrong"},
     .run = run};

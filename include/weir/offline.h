@@ -70,9 +70,9 @@ typedef struct weir_offline_info {
   size_t size;       /* sizeof(weir_offline_info) */
   int device_count;  /* of the recording; devices are numbered from 0 */
   int device;        /* the one that the rest is about */
-  uint64_t events;   /* of its history */
+  uint64_t events;   /* entries of its history */
   uint64_t ooms;     /* of these: requests that ran out of memory */
-  uint64_t dropped;  /* older events that did not fit into the ring */
+  uint64_t dropped;  /* older entries that did not fit into the ring */
   uint64_t segments; /* in the list at the end of the recording */
 } weir_offline_info;
 
@@ -110,7 +110,7 @@ enum { WEIR_OFFLINE_TEXT = 200 };
 typedef struct weir_offline_result {
   size_t size;     /* sizeof(weir_offline_result) */
   int is_exact;    /* the recording was reproduced exactly under its own settings; if not, predictions are guesses */
-  uint64_t events; /* of the history */
+  uint64_t events; /* entries of the history */
   uint64_t allocations; /* requests that were served */
   uint64_t differences; /* checked replay: decisions that differ from the recording */
   uint64_t peak_reserved, peak_allocated, peak_requested;

@@ -65,11 +65,19 @@ def _watch() -> None:
     global _is_watching
     while True:
         with _lock:
-            _pending[:] = [message for message in _pending if not _address(*message)]
+            _pending[:] = [message for message in _pending if not _is_addressed(*message)]
             if not _pending:
                 _is_watching = False
                 return
         time.sleep(0.002)
+
+
+def _is_addressed(reference: ref[Any], name: bytes) -> bool:
+    """Whether nothing is left to do for a message."""
+    try:
+        return _address(reference, name)
+    except Exception:
+        return True  # it expires, as one in a queue does; the watch of the others goes on
 
 
 def _address(reference: ref[Any], name: bytes) -> bool:

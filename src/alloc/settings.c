@@ -353,7 +353,7 @@ static uint8_t log2_of(uint64_t power) { return (uint8_t)(63 - __builtin_clzll(p
 static weir_status parse_flag(struct parser *parser, struct word word, bool *flag) {
   char text[48];
   if (!word_is(word, "True") && !word_is(word, "False"))
-    return refuse_value(parser, word.text, "%s is neither", quote(word, text));
+    return refuse_value(parser, word.text, "%s is not a boolean", quote(word, text));
   *flag = word_is(word, "True");
   return WEIR_OK;
 }
@@ -566,49 +566,22 @@ static const struct weir__option *find_option(struct word word, const char **key
   return NULL;
 }
 
-enum { LONGEST_KEY = 63 };
-
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
-
-/* The Levenshtein distance, ignoring case. The word has at most LONGEST_KEY characters. */
-static size_t edit_distance(struct word word, const char *name) {
-  size_t row[LONGEST_KEY + 1];
-  for (size_t i = 0; i <= word.length; i++)
-    row[i] = i;
-  for (; *name != '\0'; name++) {
-    size_t diagonal = row[0]++;
-    for (size_t i = 1; i <= word.length; i++) {
-      size_t changed = diagonal + (lower(word.text[i - 1]) != *name);
-      size_t moved = (row[i] < row[i - 1] ? row[i] : row[i - 1]) + 1;
-      diagonal = row[i];
-      row[i] = changed < moved ? changed : moved;
-    }
-  }
-  return row[word.length];
-}
-
 static weir_status refuse_key(const struct parser *parser, struct word word) {
-  const char *nearest = NULL;
-  size_t distance = word.length / 4 + 2; /* a larger distance is hardly a misspelling */
+  weir__nearest nearest = {.word = word.text, .length = word.length};
   char text[48];
-  for (size_t i = 0; word.length <= LONGEST_KEY && i < OPTIONS; i++) {
-    const char *names[] = {weir__options[i].name, weir__options[i].alias};
-    for (size_t j = 0; j < WEIR_COUNT_OF(names); j++) {
-      size_t d = names[j] != NULL ? edit_distance(word, names[j]) : distance;
-      if (d < distance) {
-        distance = d;
-        nearest = names[j];
-      }
-    }
+  for (size_t i = 0; i < OPTIONS; i++) {
+    weir__nearest_compare(&nearest, weir__options[i].name);
+    if (weir__options[i].alias != NULL)
+      weir__nearest_compare(&nearest, weir__options[i].alias);
   }
-  if (nearest == NULL) {
+  if (nearest.name == NULL) {
     char keys[1000] = "";
     struct weir__writer writer = {.text = keys, .size = sizeof keys};
     for (size_t i = 0; i < OPTIONS; i++)
       weir__writer_put(&writer, "%s%s", i ? ", " : "", weir__options[i].name);
     return refuse(parser, word.text, "there is no key %s; allowed: %s", quote(word, text), keys);
   }
-  return refuse(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest);
+  return refuse(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest.name);
 }
 
 /* Parses one "key:value". */

@@ -212,3 +212,38 @@ weir_status weir_bytes_parse(const char *text, unsigned long long *bytes) {
                       __func__, text);
   return WEIR_OK;
 }
+
+/* ---- Misspellings ---- */
+
+enum { LONGEST_WORD = 63 };
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* The Levenshtein distance, ignoring case. The word has at most LONGEST_WORD characters. */
+static size_t edit_distance(const char *word, size_t length, const char *name) {
+  size_t row[LONGEST_WORD + 1];
+  for (size_t i = 0; i <= length; i++)
+    row[i] = i;
+  for (; *name; name++) {
+    size_t diagonal = row[0]++;
+    for (size_t i = 1; i <= length; i++) {
+      size_t changed = diagonal + (lower(word[i - 1]) != *name);
+      size_t moved = (row[i] < row[i - 1] ? row[i] : row[i - 1]) + 1;
+      diagonal = row[i];
+      row[i] = changed < moved ? changed : moved;
+    }
+  }
+  return row[length];
+}
+
+void weir__nearest_compare(weir__nearest *nearest, const char *name) {
+  if (nearest->length > LONGEST_WORD)
+    return;
+  /* A larger distance is hardly a misspelling. */
+  size_t below = nearest->name ? nearest->distance : nearest->length / 4 + 2;
+  size_t distance = edit_distance(nearest->word, nearest->length, name);
+  if (distance >= below)
+    return;
+  nearest->name = name;
+  nearest->distance = distance;
+}

@@ -31,6 +31,18 @@ bool weir__is_printable(uint32_t code);
  * without the NUL. */
 size_t weir__escape_text(const char *text, size_t length, char *out, size_t size);
 
+/* Which of several names a word probably misspells. It begins with `word` and `length`; after the last name, `name` is
+ * the nearest one, or NULL if none is near enough. */
+typedef struct weir__nearest {
+  const char *word;
+  size_t length;
+  const char *name;
+  size_t distance; /* of `name` */
+} weir__nearest;
+
+/* Compares the word with a name in lower case, ignoring the case of the word. The name must outlive `nearest`. */
+void weir__nearest_compare(weir__nearest *nearest, const char *name);
+
 /* Escapes a text in place, or, with `keeps_lines`, all of it but newlines. */
 void weir__escape_message(char *text, size_t size, bool keeps_lines);
 

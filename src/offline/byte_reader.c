@@ -58,10 +58,13 @@ weir_status weir__byte_reader_fail_memory(const weir__byte_reader *w) {
 
 weir_status weir__byte_reader_fail_end(const weir__byte_reader *w) {
   if (w->begin >= w->end && !weir__byte_reader_offset(w, w->begin))
-    return weir__byte_reader_fail(w, "it is empty");
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the file is empty", weir__input_name(w->input));
   if (w->begin >= w->end)
-    return weir__byte_reader_fail(w, "the data end here, before the pickle does");
-  return weir__byte_reader_fail(w, "the data end at byte %llu, in the middle of this opcode's argument",
+    return weir__byte_reader_fail(
+        w, "the data end here, before the pickle does: the file is incomplete; copy or record it again");
+  return weir__byte_reader_fail(w,
+                                "the data end at byte %llu, in the middle of this opcode's argument: the file is "
+                                "incomplete; copy or record it again",
                                 (unsigned long long)weir__byte_reader_offset(w, w->end));
 }
 

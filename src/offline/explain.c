@@ -405,7 +405,7 @@ static weir_status open_history(const weir__recording *recording, const weir__ex
   /* Pages of expandable segments may exceed a limit a little, so this alone does not prove it wrong. */
   if (limit < peak)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "--fraction %g of --memory %s is %s, less than the %s that were reserved at the peak: give the "
+                      "--fraction %g of --memory %s is %s, less than the %s that was reserved at the peak: give the "
                       "fraction that the program set, or leave --fraction out",
                       v->fraction, weir__format_bytes(v->memory, text[0]), weir__format_bytes(limit, text[1]),
                       weir__format_bytes(peak, text[2]));
@@ -531,7 +531,7 @@ static weir_status check_memory(const weir__recording_device *device, const weir
   if (summary->reserved.bytes > memory)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "--memory %s is less than the %s that were reserved at entry %zu: give all of the device's memory, "
+        "--memory %s is less than the %s that was reserved at entry %zu: give all of the device's memory, "
         "or leave --memory out",
         weir__format_bytes(memory, text[0]), weir__format_bytes(summary->reserved.bytes, text[1]),
         summary->reserved.event);
@@ -544,7 +544,7 @@ static weir_status check_memory(const weir__recording_device *device, const weir
     else if (e->action == WEIR_TRACE_OOM && (e->address > memory || reserved > memory - e->address))
       return weir__fail(
           WEIR_ERROR_INVALID_ARGUMENT,
-          "--memory %s is too little: at entry %zu the device had %s free, beside the %s that were reserved; "
+          "--memory %s is too little: at entry %zu the device had %s free, beside the %s that was reserved; "
           "give all of the device's memory, or leave --memory out",
           weir__format_bytes(memory, text[0]), i, weir__format_bytes(e->address, text[1]),
           weir__format_bytes(reserved, text[2]));
@@ -582,10 +582,9 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
                           weir__explanation *explanation) {
   weir__explanation x = {.device = options->device};
   weir__summary summary;
-  if (options->device < 0 || (size_t)options->device >= recording->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", options->device,
-                      recording->device_count, recording->device_count ? ", from 0 on" : ": nothing was recorded");
-  weir_status status = weir__summarize(recording, options->device, &summary);
+  weir_status status = weir__recording_check_device(recording, NULL, options->device);
+  if (!status)
+    status = weir__summarize(recording, options->device, &summary);
   if (status)
     return status;
   const weir__recording_device *device = &recording->devices[options->device];

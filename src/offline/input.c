@@ -61,8 +61,10 @@ static weir_status read_file(weir__input *input, void *to, size_t room, size_t *
   do
     n = read(input->file, to, room);
   while (n < 0 && errno == EINTR);
+  if (n < 0 && errno == EISDIR)
+    return weir__fail(WEIR_ERROR_SYSTEM, "%s: this is a folder; name a file in it", input->name);
   if (n < 0)
-    return failed(input, "read");
+    return failed(input, "cannot read it");
   *got = (size_t)n;
   return WEIR_OK;
 }
@@ -182,7 +184,7 @@ weir_status weir__input_open(const char *path, weir__input **out) {
   }
   input->buffer = buffer;
   input->file = is_standard ? weir__descriptor_copy(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
-  return finish_open(input, input->file < 0 ? failed(input, "open") : WEIR_OK, out);
+  return finish_open(input, input->file < 0 ? failed(input, "cannot open it") : WEIR_OK, out);
 }
 
 weir_status weir__input_open_source(const char *name, weir__input_source *source, void *context, weir__input **out) {
@@ -249,7 +251,8 @@ static weir_status bad_packing(const weir__input *input, const char *who, const 
 }
 
 static weir_status bad_end(const weir__input *input) {
-  return bad_packing(input, "", "it ends in the middle of the compressed data");
+  return bad_packing(input, "",
+                     "it ends in the middle of the compressed data: the file is incomplete; copy or record it again");
 }
 
 /* Refuses small files that unpack to very much. */

@@ -280,6 +280,7 @@ static const anchor anchors[] = {
     {"hipErrorOutOfMemory", WEIR__MESSAGE_CUDA},
     {"CUBLAS_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY},
     {"CUDNN_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY},
+    {"NVML_SUCCESS==", WEIR__MESSAGE_NVML},
 };
 
 typedef struct finder {
@@ -369,6 +370,26 @@ static bool is_failure(const finder *f, const anchor *phrase, const char *end, o
   return is_digit(body[0]) && !strstr(body, "isnotafailure");
 }
 
+/* Whether an assertion about NVML is the allocator's, which calls it only to describe that memory ran out: "NVML_SUCCESS
+ * == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":830". */
+static bool is_allocators(const finder *f, const char *end, origin from) {
+  enum { LOOKED_AT = 320, EXPRESSION = 100 };
+  static const char failed[] = "INTERNALASSERTFAILEDat";
+  char body[LOOKED_AT + 1];
+  copy(f, end, from, body, LOOKED_AT);
+  const char *at = strstr(body, failed), *file = at ? strstr(at, "CUDACachingAllocator") : NULL;
+  return file && at - body <= EXPRESSION;
+}
+
+/* Whether the name of an error is in the advice that PyTorch adds to its message: "Search for `cudaErrorMemoryAllocation'
+ * in https://docs.nvidia.com/ ...". */
+static bool is_advice(const finder *f, const char *end, origin from) {
+  static const char reference[] = "'inhttp";
+  char body[sizeof reference];
+  copy(f, end, from, body, sizeof reference - 1);
+  return strcmp(body, reference) == 0;
+}
+
 static bool ends_with(const char *text, const char *end) {
   size_t length = strlen(text), part = strlen(end);
   return length >= part && strcmp(text + length - part, end) == 0;
@@ -416,8 +437,8 @@ static weir__message_library find_library(const weir__message *m, const char *be
       return WEIR__LIBRARY_CUPY;
     if (has_any(before, xla))
       return WEIR__LIBRARY_JAX;
-    return has_any(before, torch) || after(body, "CUDAkernelerrorsmightbe") ? WEIR__LIBRARY_TORCH
-                                                                            : WEIR__LIBRARY_NOT_KNOWN;
+    return has_any(before, torch) || after(body, "kernelerrorsmightbeasynchronously") ? WEIR__LIBRARY_TORCH
+                                                                                      : WEIR__LIBRARY_NOT_KNOWN;
   default:
     return ends_with(before, "XPU") || ends_with(before, "NPU") || ends_with(before, "MUSA") ? WEIR__LIBRARY_TORCH_OTHER
                                                                                              : WEIR__LIBRARY_TORCH;
@@ -528,7 +549,9 @@ static weir_status find_all(finder *f) {
       continue;
     }
     const anchor *found = find_anchor(f, at, from, &end);
-    if (!found || (found->kind == WEIR__MESSAGE_JAX && !is_failure(f, found, end, from))) {
+    if (!found || (found->kind == WEIR__MESSAGE_JAX && !is_failure(f, found, end, from)) ||
+        (found->kind == WEIR__MESSAGE_NVML && !is_allocators(f, end, from)) ||
+        (f->out->found && is_advice(f, end, from))) {
       at++;
       continue;
     }
@@ -545,6 +568,8 @@ static weir_status find_all(finder *f) {
     memcpy(before, at - length, length);
     before[length] = 0;
     read_body(&m, before, body);
+    m.is_hip =
+        ends_with(before, "HIP") || strncmp(found->phrase, "HIP", 3) == 0 || strncmp(found->phrase, "hip", 3) == 0;
     weir__message_derive(&m);
     weir_status status = keep(f, &m);
     if (status)

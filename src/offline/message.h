@@ -27,6 +27,7 @@ typedef enum weir__message_kind {
   WEIR__MESSAGE_THC,         /* PyTorch up to 0.4, and parts of it later: "cuda runtime error (2)" */
   WEIR__MESSAGE_CUDA,        /* an error of CUDA without figures */
   WEIR__MESSAGE_LIBRARY,     /* cuBLAS or cuDNN could not allocate */
+  WEIR__MESSAGE_NVML,        /* PyTorch could not describe its failure: "NVML_SUCCESS == r INTERNAL ASSERT FAILED" */
   WEIR__MESSAGE_CUPY,
   WEIR__MESSAGE_RMM,
   WEIR__MESSAGE_JAX, /* and other users of XLA and its allocator, such as TensorFlow */
@@ -46,9 +47,9 @@ typedef enum weir__message_library {
 /* Where the prefix of a line says that it comes from. */
 typedef enum weir__message_source {
   WEIR__SOURCE_NONE,
-  WEIR__SOURCE_RANK,    /* "[rank3]:" */
-  WEIR__SOURCE_LOCAL,   /* "[default3]:", a rank on its machine */
-  WEIR__SOURCE_TASK,    /* "3: " of srun, "[1,3]<stderr>:" of mpirun */
+  WEIR__SOURCE_RANK,    /* "[rank3]:", "rank 3: " */
+  WEIR__SOURCE_LOCAL,   /* "[default3]:", "local_rank=3 ", a rank on its machine */
+  WEIR__SOURCE_TASK,    /* "3: " of srun, "[1,3]<stderr>:" of mpirun, "worker-3 | " of Docker */
   WEIR__SOURCE_PROCESS, /* "(Worker pid=1234)" */
   WEIR__SOURCE_END      /* see weir__message_squeeze */
 } weir__message_source;
@@ -96,6 +97,7 @@ typedef struct weir__message {
   bool has_old_rules; /* PyTorch 1.0 to 1.3: "cached" */
   bool is_expandable; /* the text says that expandable segments are on */
   bool is_drivers;    /* RMM, JAX: the driver refused what the allocator wanted from it */
+  bool is_hip;        /* of ROCm */
 
   /* As the text has them. */
   weir__figure tried; /* the segment that was to be allocated; for other allocators the request */
@@ -122,6 +124,7 @@ typedef struct weir__message {
   weir__message_bound bound;
   bool others_suffice; /* without the other processes the request would have been served */
   bool pools_suffice;  /* as would it with the memory that is free in private pools */
+  const char *conf;    /* a setting of PyTorch that is worth a try, NULL if there is none */
 } weir__message;
 
 typedef struct weir__messages {

@@ -91,6 +91,14 @@ static weir__message_cause find_cause(const weir__message *m) {
   return is_within(m->tried, m->unallocated) ? WEIR__MESSAGE_FRAGMENTED : WEIR__MESSAGE_UNDECIDED;
 }
 
+/* Expandable segments, if fragmentation is likely: PyTorch has them from 2.1 on. */
+static const char *find_conf(const weir__message *m) {
+  bool is_likely =
+      m->cause == WEIR__MESSAGE_FRAGMENTED || (m->cause == WEIR__MESSAGE_UNDECIDED && is_within(m->request, m->usable));
+  bool has_key = m->kind == WEIR__MESSAGE_NATIVE && m->library == WEIR__LIBRARY_TORCH && !m->is_weirs;
+  return is_likely && has_key && !m->is_expandable ? "expandable_segments:True" : NULL;
+}
+
 void weir__message_derive(weir__message *m) {
   if (m->reserved.is_known && m->allocated.is_known && !m->unallocated.is_known)
     m->unallocated = rest(m->reserved, m->allocated);
@@ -121,6 +129,7 @@ void weir__message_derive(weir__message *m) {
       m->bound == WEIR__BOUND_DEVICE && m->others.is_known && m->missing.is_known && is_within(m->missing, m->others);
   m->pools_suffice =
       m->cause == WEIR__MESSAGE_EXHAUSTED && m->pools.is_known && is_within(m->request, sum(m->usable, m->pools));
+  m->conf = find_conf(m);
 }
 
 const char *const weir__message_causes[WEIR__MESSAGE_CAUSES] = {
@@ -142,6 +151,7 @@ const char *const weir__message_kinds[WEIR__MESSAGE_KINDS] = {[WEIR__MESSAGE_NAT
                                                               [WEIR__MESSAGE_THC] = "cuda runtime error",
                                                               [WEIR__MESSAGE_CUDA] = "CUDA",
                                                               [WEIR__MESSAGE_LIBRARY] = "CUDA library",
+                                                              [WEIR__MESSAGE_NVML] = "NVML assertion",
                                                               [WEIR__MESSAGE_CUPY] = "CuPy",
                                                               [WEIR__MESSAGE_RMM] = "RMM",
                                                               [WEIR__MESSAGE_JAX] = "JAX"};

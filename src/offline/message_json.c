@@ -49,7 +49,7 @@ static void json_message(weir__sink *sink, const weir__message *m) {
     WEIR__JSON(sink, JSON_CLOSE);
   }
   WEIR__JSON(sink, JSON_CLOSE, JSON_BOOL("other_processes_suffice", m->others_suffice),
-             JSON_BOOL("private_pools_suffice", m->pools_suffice), JSON_CLOSE);
+             JSON_BOOL("private_pools_suffice", m->pools_suffice), JSON_TEXT("conf", m->conf), JSON_CLOSE);
 }
 
 void weir__messages_json(weir__sink *sink, const char *name, const weir__messages *messages) {

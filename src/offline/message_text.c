@@ -38,7 +38,7 @@ static void set_source(line *l, weir__message_source source, uint64_t number) {
   l->number = number;
 }
 
-/* After `word` in the text of a prefix: "rank3", "rank=3", "rank 3". */
+/* After `word` in the text of a prefix: "pid=1234". */
 static bool read_after(const char *at, const char *end, const char *word, uint64_t *number) {
   for (; at < end; at++) {
     if (!begins(at, end, word))
@@ -52,6 +52,42 @@ static bool read_after(const char *at, const char *end, const char *word, uint64
   return false;
 }
 
+/* Reads "rank3", "rank=3", "Rank 3" or "local_rank: 3". Returns what follows, NULL if there is no rank. */
+static const char *read_rank(const char *at, const char *end, weir__message_source *source, uint64_t *number) {
+  static const struct {
+    const char *word;
+    weir__message_source source;
+  } names[] = {{"local_rank", WEIR__SOURCE_LOCAL}, {"LOCAL_RANK", WEIR__SOURCE_LOCAL}, {"node_rank", WEIR__SOURCE_NONE},
+               {"NODE_RANK", WEIR__SOURCE_NONE},   {"rank", WEIR__SOURCE_RANK},        {"Rank", WEIR__SOURCE_RANK},
+               {"RANK", WEIR__SOURCE_RANK}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (!begins(at, end, names[i].word))
+      continue;
+    const char *digits = at + strlen(names[i].word);
+    while (digits < end && (*digits == '=' || *digits == ' ' || *digits == ':'))
+      digits++;
+    size_t count = read_digits(digits, end, number);
+    *source = names[i].source;
+    return count ? digits + count : NULL;
+  }
+  return NULL;
+}
+
+/* All ranks in the text of a prefix. Returns whether there are any. */
+static bool find_ranks(line *l, const char *at, const char *end) {
+  bool is_found = false;
+  while (at < end) {
+    weir__message_source source;
+    uint64_t number;
+    const char *next = read_rank(at, end, &source, &number);
+    if (next && source)
+      set_source(l, source, number);
+    is_found |= next != NULL;
+    at = next ? next : at + 1;
+  }
+  return is_found;
+}
+
 /* "[rank3]:", "[default3]:", "[2026-11-16 21:37:46]", "[1,3]<stderr>:", "(Worker rank=3 pid=1234)". */
 static bool skip_brackets(line *l) {
   enum { LONGEST = 160 };
@@ -63,10 +99,7 @@ static bool skip_brackets(line *l) {
   uint64_t number, world;
   if (!close)
     return false;
-  bool has_rank = read_after(from, close, "rank", &number) || read_after(from, close, "Rank", &number) ||
-                  read_after(from, close, "RANK", &number);
-  if (has_rank)
-    set_source(l, WEIR__SOURCE_RANK, number);
+  bool has_rank = find_ranks(l, from, close);
   bool has_pid = read_after(from, close, "pid", &number);
   if (has_pid)
     set_source(l, WEIR__SOURCE_PROCESS, number);
@@ -121,6 +154,34 @@ static bool skip_task(line *l) {
   return true;
 }
 
+/* "rank 3: ", "Rank 3 - ", "rank=3 ", "local_rank=3 ". The words of a sentence have no such punctuation. */
+static bool skip_rank(line *l) {
+  enum { MOST_RANK = 999999 };
+  weir__message_source source;
+  uint64_t number;
+  const char *at = read_rank(l->at, l->end, &source, &number), *from = l->at;
+  if (!at || !source || number > MOST_RANK)
+    return false;
+  bool is_assigned = memchr(from, '=', (size_t)(at - from)) != NULL;
+  if (begins(at, l->end, ": ") || (is_assigned && begins(at, l->end, " ")))
+    l->at = at + 1;
+  else if (begins(at, l->end, " - ") || begins(at, l->end, " | "))
+    l->at = at + 3;
+  else
+    return false;
+  set_source(l, source, number);
+  return true;
+}
+
+/* "worker-3", a name as Docker and Kubernetes make them. */
+static void read_worker(line *l, const char *end) {
+  static const char name[] = "worker-";
+  const char *digits = l->at + strlen(name);
+  uint64_t number;
+  if (begins(l->at, end, name) && digits < end && digits + read_digits(digits, end, &number) == end)
+    set_source(l, WEIR__SOURCE_TASK, number);
+}
+
 /* "ERROR", "worker-1 |", "Nov 16 21:37:46 host python[42]:". */
 static bool skip_word(line *l) {
   static const char *const levels[] = {"ERROR",    "WARNING", "WARN",   "INFO",  "DEBUG",
@@ -149,9 +210,11 @@ static bool skip_word(line *l) {
         l->at = colon + 2;
         return true;
       }
+  const char *end = at;
   while (at < l->end && *at == ' ')
     at++;
   if (at + 1 < l->end && at[0] == '|' && at[1] == ' ') {
+    read_worker(l, end);
     l->at = at + 2;
     return true;
   }
@@ -163,7 +226,7 @@ static void skip_prefixes(line *l) {
   for (int i = 0; i < MOST && l->at < l->end; i++) {
     while (l->at < l->end && (is_blank(*l->at) || *l->at == '>' || *l->at == '|' || (unsigned char)*l->at >= 0x80))
       l->at++;
-    if (!skip_brackets(l) && !skip_time(l) && !skip_task(l) && !skip_word(l))
+    if (!skip_brackets(l) && !skip_time(l) && !skip_task(l) && !skip_rank(l) && !skip_word(l))
       break;
   }
 }

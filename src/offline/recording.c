@@ -9,6 +9,13 @@
 #include "offline/state.h"
 #include "record/recorder.h"
 
+/* Whether a file begins as the pickle of a dict: with the number of its protocol or, in protocols 0 and 1, with the
+ * dict. */
+static bool begins_as_pickle(const unsigned char *begin, size_t size) {
+  enum { PROTOCOL = 0x80 };
+  return size && (begin[0] == PROTOCOL || (size > 1 && (!memcmp(begin, "(d", 2) || !memcmp(begin, "}q", 2))));
+}
+
 /* A pickle or a ring file, whichever the first bytes say. */
 weir_status weir__recording_load_input(weir__input *input, const weir__recording_limits *limits,
                                        weir__recording **out) {
@@ -19,6 +26,10 @@ weir_status weir__recording_load_input(weir__input *input, const weir__recording
     status = weir__ring_file_read(input, limits, out);
   else if (!status)
     status = weir__recording_read(input, limits, out);
+  if (status == WEIR_ERROR_BAD_DATA && size && !begins_as_pickle(begin, size) && !weir__ring_file_begins(begin, size))
+    status = weir__fail(status,
+                        "%s: not a recording: expected a file of torch.cuda.memory._dump_snapshot() or of WEIR_RECORD",
+                        weir__input_name(input));
   weir__input_close(input);
   return status;
 }
@@ -130,8 +141,15 @@ static bool has_failure(const weir__recording_device *device) {
 weir_status weir__recording_check_device(const weir__recording *recording, const char *file, int device) {
   if (device >= 0 && (size_t)device < recording->device_count)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: there is no device %d; the file has %zu%s", file, device,
-                    recording->device_count, recording->device_count ? ", from 0 on" : ": nothing was recorded");
+  const char *colon = file ? ": " : "";
+  file = file ? file : "";
+  if (!recording->device_count)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s%sthere is no device %d: nothing was recorded", file, colon,
+                      device);
+  if (recording->device_count == 1)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s%sthere is no device %d; valid: 0", file, colon, device);
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s%sthere is no device %d; valid: 0 to %zu", file, colon, device,
+                    recording->device_count - 1);
 }
 
 int weir__recording_first_device(const weir__recording *s) {

@@ -231,7 +231,7 @@ const weir__recording_setting *weir__recording_find_setting(const weir__recordin
  * segments. 0 if there is none. */
 int weir__recording_first_device(const weir__recording *recording);
 
-/* Fails if the recording does not have the device. `file` is the name for the message. */
+/* Fails if the recording does not have the device. `file` is the name for the message, or NULL. */
 weir_status weir__recording_check_device(const weir__recording *recording, const char *file, int device);
 
 #endif

@@ -466,9 +466,9 @@ static size_t next_request(const weir__plan *plan, size_t i) {
  * missing. If the replay differs there, it begins after that request. */
 weir_status weir__replayer_open(const weir__recording *recording, int device, uint64_t memory, double fraction,
                                 weir__replayer **replayer) {
-  if (device < 0 || (size_t)device >= recording->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", device,
-                      recording->device_count, recording->device_count ? ", from 0 on" : ": nothing was recorded");
+  weir_status status = weir__recording_check_device(recording, NULL, device);
+  if (status)
+    return status;
   if (!recording->devices[device].event_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "the file has no history of device %d: record the job between "
@@ -480,7 +480,7 @@ weir_status weir__replayer_open(const weir__recording *recording, int device, ui
         "what was there before the first entry of device %d is not known: %llu older entries were dropped, "
         "and the file has no checkpoint after them; a larger WEIR_RECORD_MB has room for both",
         device, (unsigned long long)recording->devices[device].dropped);
-  weir_status status = weir__replay_check_memory(memory);
+  status = weir__replay_check_memory(memory);
   if (status)
     return status;
   weir__replayer *h = calloc(1, sizeof *h);

@@ -113,7 +113,7 @@ static void flags(void **state) {
       assert_formatted(&off, "");
       for (size_t k = 0; k < WEIR_COUNT_OF(wrong); k++) {
         snprintf(text, sizeof text, "%s:%s", keys[j], wrong[k]);
-        snprintf(error, sizeof error, "settings: column %zu: %s: '%s' is neither; allowed: True or False",
+        snprintf(error, sizeof error, "settings: column %zu: %s: '%s' is not a boolean; allowed: True or False",
                  strlen(keys[j]) + 2, keys[j], wrong[k]);
         assert_refused(text, error);
       }
@@ -508,7 +508,7 @@ static void grammar(void **state) {
       /* A blank ends a word. */
       {"max_split_size_mb:5 12", "settings: column 21: max_split_size_mb: ',' is missing before '12'"},
       {"expandable_segments:Tr ue",
-       "settings: column 21: expandable_segments: 'Tr' is neither; allowed: True or False"},
+       "settings: column 21: expandable_segments: 'Tr' is not a boolean; allowed: True or False"},
       /* Error texts are escaped for terminals and limited in length. */
       {"a\x1b[31m:1", "settings: column 1: there is no key 'a?'" KEYS},
       {"\xff\x80z:1", "settings: column 1: there is no key '??z'" KEYS},
@@ -741,7 +741,7 @@ static void environment(void **state) {
     assert_int_equal(weir__settings_from_env(&settings, &source), WEIR_ERROR_INVALID_ARGUMENT);
     assert_string_equal(source, "unchanged");
     assert_memory_equal(&settings, &before, sizeof settings);
-    snprintf(error, sizeof error, "%s: column 36: expandable_segments: 'true' is neither; allowed: True or False",
+    snprintf(error, sizeof error, "%s: column 36: expandable_segments: 'true' is not a boolean; allowed: True or False",
              variables[i]);
     assert_string_equal(weir_last_error(), error);
   }

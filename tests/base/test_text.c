@@ -202,6 +202,29 @@ static void errors_have_no_control_characters(void **state) {
   assert_null(strchr(weir_last_error(), 0x1b));
 }
 
+static const char *nearest_of(const char *word) {
+  static const char *const names[] = {"explain", "export", "info", "tune"};
+  weir__nearest nearest = {.word = word, .length = strlen(word)};
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
+    weir__nearest_compare(&nearest, names[i]);
+  return nearest.name;
+}
+
+static void misspelled_names(void **state) {
+  (void)state;
+  assert_string_equal(nearest_of("explian"), "explain");
+  assert_string_equal(nearest_of("EXPLAIN"), "explain");
+  assert_string_equal(nearest_of("exprt"), "export");
+  assert_string_equal(nearest_of("inof"), "info");
+  assert_string_equal(nearest_of("tun"), "tune");
+  assert_null(nearest_of(""));
+  assert_null(nearest_of("frobnicate"));
+  assert_null(nearest_of("tuxx\xff\xff"));
+  char longest[100] = "explain";
+  memset(longest + 7, 'n', sizeof longest - 8);
+  assert_null(nearest_of(longest));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes_for_people),
@@ -212,6 +235,7 @@ int main(void) {
       cmocka_unit_test(unknown_fields_of_a_newer_caller_are_ignored),
       cmocka_unit_test(texts_for_terminals),
       cmocka_unit_test(errors_have_no_control_characters),
+      cmocka_unit_test(misspelled_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

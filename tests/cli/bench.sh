@@ -20,7 +20,7 @@ for help in '' --help -h; do
 done
 run 2 alocl
 empty out
-has err "unknown topic 'alocl'; topics: alloc, observe"
+has err "unknown topic 'alocl'; did you mean 'alloc'?"
 run 2 --json
 empty out
 

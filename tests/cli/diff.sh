@@ -14,10 +14,10 @@ wrong "fail-above takes a percentage such as 2% (got 'x')" --fail-above x "$smal
 wrong '--by takes a comma-separated list of stack, size, stream, phase and class' --by colour "$small" "$small"
 wrong 'only one of the two files can be the standard input' - -
 run 1 --device 7 "$small" "$small"
-has err 'small_snapshot.pickle: there is no device 7; the file has 1, from 0 on$'
+has err 'small_snapshot.pickle: there is no device 7; valid: 0$'
 printf '(dS"segments"\n(lsS"device_traces"\n(ls.' >"$work/nothing.pickle"
 run 1 "$small" "$work/nothing.pickle"
-has err 'nothing.pickle: there is no device 0; the file has 0: nothing was recorded$'
+has err 'nothing.pickle: there is no device 0: nothing was recorded$'
 run 1 "$small" "$work/missing"
 empty out
 run 0 --help

@@ -33,7 +33,7 @@ run 1 --device 3 "$small"
 has err 'device 3'
 printf 'garbage\n' >"$work/garbage"
 run 1 "$work/garbage"
-has err '^weir explain: .*/garbage: byte [0-9]*: '
+has err '^weir explain: .*/garbage: not a recording: expected a file of '
 
 oom=$data/traces/llama_oom.pickle.zst
 if "$weir" explain "$oom" 2>&1 | grep -qi 'without.*zstd'; then
@@ -47,13 +47,14 @@ run 0 "$oom"
 empty err
 has out ': out of memory, entry 13750 of 14531, '
 has out '^  request     1.82 GiB on the default stream'
-has out '^  limit       12.15 GiB or more, but below 13.64 GiB: inferred from what was allowed and what was refused$'
+has out '^  limit       between 12.15 and 13.64 GiB, inferred from requests that succeeded and failed$'
 has out '^  missing     at most 1.49 GiB; --memory and --fraction'
-has out '^  sufficient  a limit of 13.64 GiB from the start: replayed in steps of 2 MiB. The rest of the recording needs no more$'
-has out '^  why         Fragmentation: 1.95 GiB are free, but in blocks of at most 1.11 GiB'
+has out '^  sufficient  a limit of 13.64 GiB from the start: replayed in steps of 2 MiB. The recorded requests after the failure need no more$'
+has out '^  why         Fragmentation: 1.95 GiB is free, but in blocks of at most 1.11 GiB'
 has out '^  11.82 GiB reserved$'
 has out '      9.87 GiB  in use, as requested, 392 blocks$'
-has out 'in the way: 1 segment of 1.51 GiB in total could be released without 5 blocks of 410.89 MiB$'
+has out 'in the way: 5 blocks, 410.89 MiB in total; without them 1 segment of 1.51 GiB could be released$'
+has out '^       1.51 GiB  1.11 GiB free, held by 5 blocks, 410.89 MiB in total$'
 has out '82.18 MiB, allocated after .*, 18.6 ms old (entry 13568)$'
 has out '^    yes         expandable_segments:True: 11.86 GiB reserved, '
 has out '^    no          empty_cache() right before the request'
@@ -63,7 +64,7 @@ hasnt out "$(printf '\033')"
 # With the job's own limit; and without one, where the request does not fail.
 run 0 --memory 150109880320 --fraction 0.09 "$oom"
 has out '^  limit       12.58 GiB$'
-has out '^  missing     1.06 GiB: the request needs a new segment of 1.82 GiB, and 780.03 MiB were left$'
+has out '^  missing     1.06 GiB: the request needs a new segment of 1.82 GiB, and 780.03 MiB was left$'
 has out '^  sufficient  a limit of 13.64 GiB from the start: replayed'
 has out '^    yes         expandable_segments:True'
 
@@ -71,7 +72,7 @@ has out '^    yes         expandable_segments:True'
 run 0 --memory 150109880320 "$oom"
 empty err
 has out ': out of memory, entry 13750 of 14531, '
-has out '^  limit       12.15 GiB or more, but below 13.64 GiB: inferred'
+has out '^  limit       between 12.15 and 13.64 GiB, inferred'
 has out '^  missing     at most 1.49 GiB'
 has out '^  note        --memory alone does not explain the failure, so the limit was inferred'
 refused() { # TEXT ARGUMENT...
@@ -81,7 +82,7 @@ refused() { # TEXT ARGUMENT...
   empty out
   has err "$text"
 }
-refused '--memory 80 bytes is less than the 12.15 GiB that were reserved at entry 13694: give all of' --memory 80
+refused '--memory 80 bytes is less than the 12.15 GiB that was reserved at entry 13694: give all of' --memory 80
 refused '--memory 12.00 GiB is less than the 12.15 GiB' --memory 12GiB
 refused '--memory 80.00 GiB is too little: at entry 13750 the device had 118.97 GiB free' --memory 80GiB
 refused '--fraction 0.05 of --memory 139.80 GiB is 6.99 GiB, less than' --memory 150109880320 --fraction 0.05
@@ -91,7 +92,7 @@ refused 'allow 69.90 GiB, with which the recording is not reproduced' --memory 1
 run 0 "$data/late/llama_oom.pickle.zst"
 empty err
 has out ': out of memory, entry 5032 of 5813, '
-has out '^  why         Fragmentation: 1.95 GiB are free, but in blocks of at most 1.11 GiB'
+has out '^  why         Fragmentation: 1.95 GiB is free, but in blocks of at most 1.11 GiB'
 has out 'the recording began late: 333 blocks (2.32 GiB) and 156 segments from before it were inferred backwards '
 has out 'the replay from there reproduces the file$'
 has out 'is allocated again, in order of address: a yes is likely but not certain$'
@@ -108,7 +109,7 @@ for file in "$work"/full/*; do
   empty err
   has out ': out of memory, entry '
   has out '^  limit       32.00 MiB: '
-  has out '^  missing     14.00 MiB: the request needs a new segment of 20.00 MiB, and 6.00 MiB were left$'
+  has out '^  missing     14.00 MiB: the request needs a new segment of 20.00 MiB, and 6.00 MiB was left$'
   has out '^  sufficient  a device with 46.00 MiB from the start'
   hasnt out 'Fragmentation'
   hasnt out ' 0 bytes '
@@ -177,16 +178,18 @@ END
   has out '^  next: record a history: '
   run 0 "$work/lost.pickle"
   has out '^  failed      memory ran out 1 time, first at entry 3: a request of [0-9.]* [GT]iB. The state at that moment is not known'
-  has out '^  next        weir replay --check .*lost.pickle$'
+  has out '^  next        to see where the replay differs from the file, run:$'
+  has out '^              weir replay --check .*lost.pickle$'
   run 0 "$work/rank.pickle"
   empty err
   has out ': out of memory, entry 2 of 4, .*, device 3$'
   has out 'memory ran out 2 times, and this is the first; --at 3 explains the next$'
   has out 'the file has other devices as well: --device 1$'
   run 0 --device 1 "$work/rank.pickle"
-  has out '^  next        weir tune --device 1 '
+  has out '^  next        to search for settings that need less, run:$'
+  has out '^              weir tune --device 1 '
   run 1 "$work/nothing.pickle"
-  has err 'there is no device 0; the file has 0: nothing was recorded$'
+  has err 'there is no device 0: nothing was recorded$'
   for command in replay 'replay --check' 'whatif --conf expandable_segments:True' tune; do
     said="weir $command rank.pickle"
     # shellcheck disable=SC2086

@@ -7,8 +7,6 @@ tested=''
 data=$(dirname "$0")/../data
 small=$data/small_snapshot.pickle
 mode_of() { stat -c %a "$1"; }
-mkdir "$work/tmp"
-export TMPDIR="$work/tmp"
 left() {
   got=$(find "$work" -name '.weir-*')
   [ -z "$got" ] || fail "a temporary file is left: $got"
@@ -23,20 +21,22 @@ piped() {
 said='standard input'
 input=$small
 piped summary
-has out 'standard input\|^-'
+has out '^standard input: 1 device, '
 piped summary --json
 is_json_lines
 piped explain
+has out '^standard input: '
 piped export --to csv
 piped export --to json
 is_json
 piped whatif --conf ''
 piped tune
 piped replay
+has out '^standard input: '
 piped redact
 "$weir" summary - <"$work/out" >"$work/out2" 2>"$work/err" || fail 'the redacted copy on the standard output'
 run 1 summary - </dev/null
-has err 'standard input: byte 0: it is empty'
+has err 'standard input: the file is empty$'
 printf 'alloc 5\n' | "$weir" whatif --conf '' --cost - "$small" >"$work/out" 2>"$work/err" || fail '--cost -'
 
 # A recording can come from a pipe as well, compressed or not.

@@ -48,6 +48,27 @@ for page in "$work"/man/*; do
   fi
 done
 
+# ---- Examples ----
+
+# They run as they are shown, and manual pages have them.
+mkdir "$work/examples"
+for name in job oom rank0 rank1; do
+  cp "$(dirname "$0")/../data/small_snapshot.pickle" "$work/examples/$name.pickle"
+done
+echo 'CUDA out of memory. Tried to allocate 1.00 GiB.' >"$work/examples/train.log"
+for command in explain whatif tune redact; do
+  run 0 --man "$command"
+  has out '^\.SH EXAMPLES$'
+  count "$("$weir" "$command" --help | sed '1,/^Examples:$/d' | wc -l)" "^weir $command "
+  "$weir" "$command" --help | sed '1,/^Examples:$/d' >"$work/lines"
+  [ -s "$work/lines" ] || fail 'no examples'
+  while read -r line; do
+    said=$line
+    (cd "$work/examples" && PATH=$(dirname "$weir"):$PATH && eval "$line") >"$work/out" 2>"$work/err" </dev/null ||
+      fail "exit code $?"
+  done <"$work/lines"
+done
+
 # ---- Completion ----
 
 run 0 --completion bash

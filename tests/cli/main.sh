@@ -43,12 +43,19 @@ has err "unknown topic 'x'; topics: alloc, observe"
 
 run 2
 empty out
-has err 'COMMAND is missing'
+has err '^Usage: weir COMMAND \[OPTION...\]$'
+has err '^Inspect:$'
+has err '^  explain  explain why a recorded job ran out of memory'
+has err "^'weir COMMAND --help' has the options of a command"
 
 run 2 inof
 empty out
-has err "'inof'"
-has err 'demo, bench'
+has err "^weir: unknown command 'inof'; did you mean 'info'? (see '.*weir --help')$"
+run 2 EXPLIAN x
+has err "; did you mean 'explain'?"
+run 2 frobnicate
+empty out
+has err "unknown command 'frobnicate'; commands: summary, explain, .*demo, bench"
 
 run 2 --no-such-option
 empty out
@@ -57,8 +64,7 @@ has err 'weir --help'
 
 run 2 help inof
 empty out
-has err "'inof'"
-has err 'demo, bench'
+has err "'inof'; did you mean 'info'?"
 
 run 2 --version now
 empty out

@@ -55,7 +55,7 @@ for conf in '' expandable_segments:True; do
   run 0 explain "$work/holes.pickle"
   has out ': out of memory, entry '
   has out "^    yes         moving_pages:True, with Weir's allocator: "
-  has out "^              which shows the effect; PyTorch needs Weir's allocator for this key (docs/torch.md)$"
+  has out "^  next        to see the effect (PyTorch needs Weir's allocator for this key: docs/torch.md), run:$"
   [ "$(tail -n 1 "$work/out")" = "  to paste    export WEIR_ALLOC_CONF='moving_pages:True'" ] || fail 'another last line'
   run 0 explain --json "$work/holes.pickle"
   is_json

@@ -42,6 +42,14 @@ run 0 "$work/run.pickle"
 exists run.redacted.pickle
 run 0 "$work/run"
 exists run.redacted
+# The copy is next to the name that was given, not next to the file that a link leads to.
+mkdir "$work/links"
+ln -s ../run.pickle "$work/links/link.pickle"
+run 0 "$work/links/link.pickle"
+exists links/link.redacted.pickle
+said='weir redact in the current folder'
+(cd "$work/links" && cp ../run here && "$weir" redact here >"$work/out" 2>"$work/err") || fail "exit code $?"
+exists links/here.redacted
 
 run 1 -o "$work/run.pickle" "$work/run.pickle"
 has err 'would overwrite the original'
@@ -51,7 +59,7 @@ empty out
 missing none
 printf 'garbage' >"$work/garbage"
 run 1 -o "$work/none" "$work/garbage"
-has err '/garbage: byte [0-9]*: '
+has err '/garbage: not a recording: '
 missing none
 run 1 -o "$work/no/such/folder" "$small"
 has err 'cannot write it'

@@ -106,14 +106,19 @@ count 2 '"calls": {"alloc": {"calls": [0-9]*, '
 count 1 '"first_failure": null}'
 count 1 '"first_failure": {"event": 13750, "bytes": 1958400000, '
 
-# Invalid files: the file and the byte offset are named.
+# Invalid files: the file and, if it looks like a recording, the byte offset are named.
 printf 'garbage\n' >"$work/garbage"
+run 1 --check "$work/garbage"
+has err '^weir replay: .*/garbage: not a recording: '
 : >"$work/empty"
 head -c 5000 "$traces/cuda_graphs.pickle.zst" >"$work/short.zst"
-for file in garbage empty short.zst; do
+for file in empty short.zst; do
   run 1 --check "$work/$file"
   empty out
-  has err "^weir replay: .*/$file: byte [0-9]*[: ]"
+  case $file in
+  empty) has err '^weir replay: .*/empty: the file is empty$' ;;
+  *) has err "^weir replay: .*/$file: byte [0-9]*[: ]" ;;
+  esac
 done
 run 1 --check "$work"
 empty out

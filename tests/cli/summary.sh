@@ -19,7 +19,7 @@ has out '"history": "late", "unknown_frees": 0,'
 
 printf 'garbage\n' >"$work/garbage"
 run 1 "$work/garbage" "$data/small_snapshot.pickle"
-has err '^weir summary: .*/garbage: byte [0-9]*: '
+has err '^weir summary: .*/garbage: not a recording: '
 has out ' 40 entries'
 run 1 "$work/missing"
 empty out

@@ -201,8 +201,11 @@ static void with_server(void) {
   check(getsockname(listener, (struct sockaddr *)&address, &size) == 0);
   int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   check(is_denied(connect(client, (struct sockaddr *)&address, sizeof address)));
-  if (parts & WEIR_CLI_SANDBOX_CALLS)
+  if (parts & WEIR_CLI_SANDBOX_CALLS) {
     check(is_denied(socket(AF_INET, SOCK_DGRAM, 0)) && is_denied(socket(AF_UNIX, SOCK_STREAM, 0)));
+    check(is_denied(socket(AF_INET, SOCK_STREAM, IPPROTO_SCTP)) &&
+          is_denied(socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP)));
+  }
 }
 
 /* A command finds its inputs and outputs in its options. */

@@ -53,7 +53,10 @@ run 1 --load "$tuned"
 has err 'are for PT_VERSION "2.11.0": say with --pytorch which version runs here'
 change "WEIR_VERSION,$version" 'WEIR_VERSION,0.0.1'
 run 1 --load "$work/changed.csv" --pytorch 2.11.0
-has err 'are stale: the validator WEIR_VERSION is "0.0.1" in the file'
+has err 'are stale: the validator WEIR_VERSION is "0.0.1" in the file and .*; run .weir tune --save. again'
+: >"$work/foreign.csv"
+run 1 --load "$work/foreign.csv" --pytorch 2.11.0
+has err "foreign.csv: not a file of 'weir tune --save'"
 
 # Other options.
 run 1 --load "$tuned" --pytorch 2.11.0 --memory 4GiB

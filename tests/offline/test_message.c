@@ -92,6 +92,7 @@ static void test_limit(void **state) {
   assert_true(m->missing.most - m->missing.least <= GIB(0.0401));
   assert_true(m->non_pytorch.least < GIB(0.68) && m->non_pytorch.most > GIB(0.68));
   assert_true(m->others.is_known && m->others.most == 0);
+  assert_string_equal(m->conf, "expandable_segments:True");
 }
 
 /* 2.1 has a spelling mistake; there is another process. */
@@ -161,6 +162,7 @@ static void test_private_pools(void **state) {
   check_gib(m->allocated, 77.00);
   assert_int_equal(m->cause, WEIR__MESSAGE_EXHAUSTED);
   assert_true(m->pools_suffice);
+  assert_null(m->conf);
 }
 
 /* 1.4 to 2.0: reserved in total, with or without a limit. */
@@ -203,6 +205,7 @@ static void test_cached(void **state) {
   check_mib(m->unallocated, 30.96);
   assert_true(m->reserved.is_known);
   assert_int_equal(m->cause, WEIR__MESSAGE_FRAGMENTED);
+  assert_null(m->conf); /* a key that this version does not have */
 }
 
 /* The driver refuses although there is enough: no limit is named. */
@@ -249,14 +252,53 @@ static void test_without_figures(void **state) {
   assert_int_equal(m->bound, WEIR__BOUND_LIMIT);
   check_gib(m->tried, 2.5);
   check_unknown(m->missing);
-  m = find_one(
-      "torch.AcceleratorError: CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://x\n"
-      "CUDA kernel errors might be asynchronously reported at some other API call\n");
-  assert_int_equal(m->kind, WEIR__MESSAGE_CUDA);
-  assert_int_equal(m->cause, WEIR__MESSAGE_OUTSIDE);
-  assert_int_equal(m->repeated, 1);
   m = find_one("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`");
   assert_int_equal(m->kind, WEIR__MESSAGE_LIBRARY);
+}
+
+/* What PyTorch says where NVML does not answer; other programs assert such things, too. */
+static void test_nvml(void **state) {
+  (void)state;
+  static const char *const forms[] = {
+      "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"../c10/cuda/CUDACachingAllocator.cpp\":830, please "
+      "report a bug to PyTorch. ",
+      "[rank1]: RuntimeError: NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at\n"
+      "[rank1]: \"/opt/conda/conda-bld/pytorch_1695392035891/work/c10/cuda/CUDACachingAlloca\n[rank1]: tor.cpp\":963"};
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    const weir__message *m = find_one(forms[i]);
+    assert_int_equal(m->kind, WEIR__MESSAGE_NVML);
+    assert_int_equal(m->library, WEIR__LIBRARY_TORCH);
+    assert_int_equal(m->cause, WEIR__MESSAGE_NOT_KNOWN);
+    assert_int_equal(found.found, 1);
+    check_unknown(m->tried);
+    check_unknown(m->missing);
+  }
+  find(
+      "assert NVML_SUCCESS == result\nNVML_SUCCESS == r INTERNAL ASSERT FAILED at \"../c10/cuda/driver_api.cpp\":20\n");
+  assert_int_equal(found.count, 0);
+}
+
+/* PyTorch names the error again in its advice, which is not another failure; alone it is one. */
+static void test_advice(void **state) {
+  (void)state;
+#define ADVICE                                                                                                         \
+  "Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html " \
+  "for more information.\nCUDA kernel errors might be asynchronously reported at some other API call\n"
+  const weir__message *m = find_one("torch.AcceleratorError: CUDA error: out of memory\n" ADVICE);
+  assert_int_equal(m->kind, WEIR__MESSAGE_CUDA);
+  assert_int_equal(m->cause, WEIR__MESSAGE_OUTSIDE);
+  assert_int_equal(m->repeated, 0);
+  assert_int_equal(found.found, 1);
+  m = find_one("CUDA error: out of memory\n" ADVICE "CUDA error: out of memory\nSearch\nfor `cudaErrorMemory\n"
+               "Allocation' in https://docs.nvidia.com");
+  assert_int_equal(m->repeated, 1);
+  m = find_one(ADVICE);
+  assert_int_equal(m->kind, WEIR__MESSAGE_CUDA);
+  find("[rank0]: CUDA error: out of memory\n[rank1]: CUDA error: out of memory\n[rank0]: " ADVICE "[rank1]: " ADVICE);
+  assert_int_equal(found.count, 2);
+  assert_int_equal(found.found, 2);
+  m = find_one("HIP error: out of memory\nSearch for `hipErrorOutOfMemory' in https://docs.nvidia.com/");
+  assert_int_equal(m->repeated, 0);
 }
 
 static void test_other_allocators(void **state) {
@@ -287,6 +329,10 @@ static void test_other_allocators(void **state) {
       "MiB is reserved by PyTorch but unallocated.");
   assert_int_equal(m->device, 1);
   assert_int_equal(m->free.most, 0);
+  assert_true(m->is_hip);
+  assert_true(find_one("torch.AcceleratorError: HIP error: out of memory")->is_hip);
+  assert_true(find_one("RuntimeError: hipErrorOutOfMemory")->is_hip);
+  assert_false(find_one(current)->is_hip);
 }
 
 static void test_xla(void **state) {
@@ -404,6 +450,7 @@ static void test_weirs_own(void **state) {
       "space, the reserves are too large.");
   assert_true(m->is_weirs && m->is_expandable);
   assert_int_equal(m->cause, WEIR__MESSAGE_UNDECIDED);
+  assert_null(m->conf);
   m = find_one(
       "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 79.00 GiB of which 70.00 GiB "
       "is free. Of the allocated memory 1.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
@@ -469,7 +516,20 @@ static void test_wrapped(void **state) {
                {"(RayTrainWorker pid=1234, ip=10.0.0.3) ", "", WEIR__SOURCE_PROCESS, 1234},
                {"worker-1  | [rank1]: ", "", WEIR__SOURCE_RANK, 1},
                {"Nov 16 21:37:46 host python[42]: ", "", WEIR__SOURCE_NONE, 0},
-               {"[rank3]:[E1116 12:00:00.123 x.cpp:616] [Rank 3] ", "", WEIR__SOURCE_RANK, 3}};
+               {"[rank3]:[E1116 12:00:00.123 x.cpp:616] [Rank 3] ", "", WEIR__SOURCE_RANK, 3},
+               {"rank 3: ", "", WEIR__SOURCE_RANK, 3},
+               {"rank3: ", "", WEIR__SOURCE_RANK, 3},
+               {"Rank 3 - ", "", WEIR__SOURCE_RANK, 3},
+               {"RANK 12 | ", "", WEIR__SOURCE_RANK, 12},
+               {"rank=3 ", "", WEIR__SOURCE_RANK, 3},
+               {"local_rank=3 ", "", WEIR__SOURCE_LOCAL, 3},
+               {"local_rank=3 rank=11 ", "", WEIR__SOURCE_RANK, 11},
+               {"2026-11-16 21:37:46,123 ERROR rank 2: ", "", WEIR__SOURCE_RANK, 2},
+               {"[node_rank=1 local_rank=3] ", "", WEIR__SOURCE_LOCAL, 3},
+               {"(Worker local_rank=3 rank=11 pid=42) ", "", WEIR__SOURCE_RANK, 11},
+               {"worker-3 | ", "", WEIR__SOURCE_TASK, 3},
+               {"worker-3a | ", "", WEIR__SOURCE_NONE, 0},
+               {"[3] ", "", WEIR__SOURCE_NONE, 0}}; /* or an item of a list, or a job of the shell */
   static const size_t widths[] = {10, 37, 80, 119, 4000};
   for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
     for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
@@ -537,6 +597,19 @@ static void test_devices(void **state) {
   check_gib(found.items[0].tried, 1.5);
   assert_int_equal(found.items[0].repeated, 1);
   assert_int_equal(found.items[1].repeated, 1);
+}
+
+/* Words of a sentence are no prefix. */
+static void test_no_ranks(void **state) {
+  (void)state;
+  static const char *const lines[] = {"rank 3 failed: ", "ranks 3: ",   "rank 1234567: ", "Rank 3-",
+                                      "node_rank=3 ",    "worker 3 | ", "worker- | "};
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    char text[256];
+    snprintf(text, sizeof text, "%sCUDA out of memory. Tried to allocate 1.00 GiB.", lines[i]);
+    if (find_one(text)->source != WEIR__SOURCE_NONE)
+      fail_msg("'%s' is taken for a prefix", lines[i]);
+  }
 }
 
 /* A quotation with parts left out, text without a message, and figures that are none. */
@@ -681,6 +754,8 @@ int main(void) {
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_async),
       cmocka_unit_test(test_without_figures),
+      cmocka_unit_test(test_nvml),
+      cmocka_unit_test(test_advice),
       cmocka_unit_test(test_other_allocators),
       cmocka_unit_test(test_xla),
       cmocka_unit_test(test_rmm),
@@ -690,6 +765,7 @@ int main(void) {
       cmocka_unit_test(test_wrapped),
       cmocka_unit_test(test_utf16),
       cmocka_unit_test(test_ranks),
+      cmocka_unit_test(test_no_ranks),
       cmocka_unit_test(test_devices),
       cmocka_unit_test(test_incomplete),
       cmocka_unit_test(test_many),

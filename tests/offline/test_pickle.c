@@ -264,7 +264,7 @@ static void test_every_truncation(void **state) {
       bytes copy = exact_copy(c->data.data, size);
       reading r = read_with(copy.data, size, NULL, NULL, NULL);
       assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
-      assert_non_null(strstr(weir_last_error(), "test: byte "));
+      assert_non_null(strstr(weir_last_error(), size ? "test: byte " : "test: the file is empty"));
       close_reading(&r);
       free(copy.data);
     }
@@ -318,7 +318,7 @@ static void test_spoiled_bytes(void **state) {
       sum += walk(r.pickle, r.root);
       accepted++;
     } else {
-      assert_non_null(strstr(weir_last_error(), "test: byte "));
+      assert_non_null(strstr(weir_last_error(), size ? "test: byte " : "test: the file is empty"));
     }
     close_reading(&r);
     free(copy.data);
@@ -437,7 +437,6 @@ static void test_stack(void **state) {
   FAILS(".", 0, "without a value");
   FAILS("(.", 1, "with a mark left over");
   FAILS("N(.", 2, "with a mark left over");
-  FAILS("", 0, "it is empty");
   FAILS("N", 1, "the data end here, before the pickle does");
   FAILS("NNa.", 2, "adds to a list, and finds None");
   FAILS("]NNs.", 3, "adds to a dict, and finds a list");

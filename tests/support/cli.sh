@@ -7,7 +7,10 @@ trap 'rm -rf "$work"' EXIT
 failed=0
 # Lines are not folded, and commands to paste begin with "weir".
 COLUMNS=1000 PATH=$(dirname "$weir"):$PATH
-export COLUMNS PATH
+# The sandbox allows all of TMPDIR to a command that writes: what it writes elsewhere in $work must be its output.
+mkdir "$work/tmp"
+TMPDIR=$work/tmp
+export COLUMNS PATH TMPDIR
 
 # run CODE ARGUMENT...: runs the command, and checks its exit code.
 run() {
