@@ -12,7 +12,10 @@ from setuptools.command.sdist import sdist
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
 except ImportError:
-    from wheel.bdist_wheel import bdist_wheel
+    try:
+        from wheel.bdist_wheel import bdist_wheel
+    except ImportError:
+        sys.exit("weir: the build needs the package wheel, or setuptools 70.1 or later: pip install wheel")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "python"))
 import kernels  # noqa: E402

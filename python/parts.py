@@ -120,7 +120,7 @@ def page() -> dict[str, Path]:
     if given:
         raise SystemExit(f"weir: WEIR_PAGE={given}: there is no page.html in it")
     if not shutil.which("esbuild"):
-        say("esbuild was not found (Debian package: esbuild): this build of weir view has no page, and says so")
+        say("esbuild was not found: `weir view` will only say so; install esbuild (a Debian package) and build again")
         return {}
     folder = PAGE_BUILD
     found = {"WEIR_PAGE_FILE": folder / "page.html"}
@@ -133,7 +133,7 @@ def page() -> dict[str, Path]:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         found["WEIR_WASM_FILE"] = folder / "cmake/viewer/weir.wasm"
     else:
-        say("cmake, or clang with wasi-libc, was not found: what-if in the page of weir view is left out")
+        say("cmake, or clang with wasi-libc, was not found: the page of `weir view` will not have what-if")
     return {name: path.resolve() for name, path in found.items()}
 
 
@@ -150,9 +150,9 @@ def optional_libraries() -> dict[str, str]:
     """The optional libraries that can be linked statically, by their macros. Their licences ask for no notice."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     found = {}
-    for macro, header, library in (
-        ("WEIR_HAVE_ZLIB", "zlib.h", "libz.a"),
-        ("WEIR_HAVE_SQLITE", "sqlite3.h", "libsqlite3.a"),
+    for macro, header, library, effect, package in (
+        ("WEIR_HAVE_ZLIB", "zlib.h", "libz.a", "without zlib, `weir` cannot read .gz files", "zlib1g-dev"),
+        ("WEIR_HAVE_SQLITE", "sqlite3.h", "libsqlite3.a", "without SQLite, `weir` cannot export to it", "libsqlite3-dev"),
     ):
         include = f"#include <{header}>\n"
         ask = subprocess.run([*compiler, f"-print-file-name={library}"], capture_output=True, text=True)
@@ -160,7 +160,7 @@ def optional_libraries() -> dict[str, str]:
         if probe.returncode == 0 and os.path.isabs(ask.stdout.strip()):
             found[macro] = ask.stdout.strip()
         else:
-            say(f"{header} or {library} was not found: the program weir is without that library")
+            say(f"{header} or {library} was not found: {effect} (Debian package: {package})")
     return found
 
 

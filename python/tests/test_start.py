@@ -144,6 +144,22 @@ def test_all_names_are_there():
         assert getattr(weir, name).__doc__, f"{name} says nothing of itself"
 
 
+def test_dir():
+    run_python("""
+        import sys, weir
+        names = dir(weir)
+        assert "weir.tools" not in sys.modules and names == sorted(set(names))
+        assert not {"annotations", "TYPE_CHECKING"} & set(names)
+        tools = {name for name in weir.tools.__all__ if name.islower()}
+        assert tools and tools <= set(names), tools - set(names)
+        assert {"FloatTensor", "amp", "autocast", "load", "nccl", "save", "tools", *weir.__all__} <= set(names)
+        assert all(hasattr(weir, name) for name in names)
+        for tool in tools:
+            assert tool in weir.__doc__ and tool not in weir.__all__, tool
+        assert not weir.is_initialized()
+        """)
+
+
 def test_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+", weir.__version__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from conftest import is_long, run_python
 
 import weir
-from weir import _program, tools
+from weir import _program, _tables, tools
 
 TRACES = Path(__file__).parents[2] / "tests" / "data" / "traces"
 MESSAGE = str(TRACES.parent / "corpus" / "message" / "native")
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(PROGRAM == "", reason=missing)
 
 
 def command(*arguments):
-    done = subprocess.run([_program.name(), *arguments], executable=PROGRAM, capture_output=True)
+    done = subprocess.run(["weir", *arguments], executable=PROGRAM, capture_output=True)
     assert done.returncode != 2, done.stderr
     return done.stdout.decode()
 
@@ -64,6 +65,12 @@ def test_same_as_the_command(name):
     assert repr(report) == str(report)
 
 
+def test_commands_to_paste():
+    """Texts name the command, not the program inside the package."""
+    assert "  next        to see the effect, run:\n              weir replay --conf" in str(weir.explain(OOM))
+    assert weir.__path__[0] not in str(weir.summary(OOM)) and "next: weir explain" in str(weir.summary(OOM))
+
+
 def test_get():
     report = weir.lint("expandable_segments:True")
     key = report.keys()[0]
@@ -72,11 +79,33 @@ def test_get():
 
 def test_a_message():
     """A text is not taken for a recording, and options of recordings do not apply to it."""
-    with pytest.raises(tools.ToolError, match="--message explains that"):
+    with pytest.raises(tools.ToolError, match="add --message .in Python, message=True.$"):
         weir.explain(MESSAGE)
     assert weir.explain(MESSAGE, message=True)["messages"][0]["cause"] == "fragmented"
     with pytest.raises(ValueError, match="--message reads a text, to which --at does not apply"):
         weir.explain(MESSAGE, message=True, at="peak")
+
+
+def test_the_text_of_a_message():
+    """The text itself instead of a file: str(error) of an exception."""
+    text = Path(MESSAGE).read_text()
+    report, of_file = weir.explain(message=text), weir.explain(MESSAGE, message=True)
+    assert report.to_dict() == {**of_file.to_dict(), "file": "-"}
+    assert str(report).split() == str(of_file).replace(MESSAGE, "standard input", 1).split()
+    try:
+        weir.empty(1 << 60)
+    except weir.OutOfMemoryError as error:
+        assert weir.explain(message=str(error))["messages"][0]["cause"] == "too large"
+    assert "messages" in weir.explain(message=text + "\udc80\ud800")
+    for wrong in ("", "all is well"):
+        with pytest.raises(tools.ToolError, match="no out-of-memory error"):
+            weir.explain(message=wrong)
+    with pytest.raises(TypeError, match="^explain takes a path or a message, not both"):
+        weir.explain(OOM, message=text)
+    with pytest.raises(TypeError, match="^explain needs a recording or a message"):
+        weir.explain()
+    with pytest.raises(TypeError, match=r"^message is the text of an error \(str\) or a bool, got ValueError$"):
+        weir.explain(message=ValueError(text))
 
 
 def test_replay():
@@ -139,6 +168,72 @@ def test_html():
     assert parser.text.startswith(str(report)) and '"cause": "fragmented"' in parser.text
 
 
+class Table(HTMLParser):
+    """The cells of the only table, by row."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.is_cell = [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.is_cell = tag in ("th", "td")
+        if tag == "tr":
+            self.rows.append([])
+        elif self.is_cell:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self.is_cell = False
+
+    def handle_data(self, data):
+        if self.is_cell:
+            self.rows[-1][-1] += data
+
+
+WHATIF = "expandable_segments:True", "", "max_split_size_mb:200"
+TABLES = {
+    "whatif": (lambda: weir.whatif(OTHER, *WHATIF), "recorded", 4),
+    "whatif of what is not reproduced": (lambda: weir.whatif(OOM, *WHATIF, memory="13GiB"), "recorded, replayed", 5),
+    "tune": (lambda: weir.tune(OTHER), "best, recorded", 10),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_html_of_tables(name):
+    """Each row has the figures of a line of the text, and all settings have a row."""
+    call, mark, count = TABLES[name]
+    if name == "tune" and not is_long:
+        pytest.skip("takes seconds: WEIR_TEST_LONG=1 selects it")
+    report = call()
+    shown = report._repr_html_()
+    assert shown.index("<table>") < shown.index("<pre") and shown.count("<table>") == 1
+    titles, *rows = Table(shown).rows
+    assert titles[:2] == ["", "reserved"] and "cost" in titles and titles[-1] == "settings"
+    lines = str(report).splitlines()
+    for row in rows:
+        assert any(all(cell in line for cell in row[1:]) for line in lines), row
+    assert mark in [row[0] for row in rows] and len(rows) == count, rows
+    predicted = [row["conf"] for row in report.get("predictions", report.get("front")) if not row["recorded"]]
+    assert predicted and {conf or "(defaults)" for conf in predicted} <= {row[-1] for row in rows}
+
+
+def test_html_of_ranges():
+    row = {"conf": "<b>", "recorded": False, "is_recording": False, "peak_reserved": 3 << 30, "cost_ns": 1500}
+    busy = {"peak_reserved": 2 << 30, "cost_ns": 1500}
+    shown = _tables.predictions({"predictions": [{**row, "streams_busy": busy}]})
+    assert Table(shown).rows == [["", "reserved", "cost", "settings"], ["", "2.00 GiB to 3.00 GiB", "1.50 us", "<b>"]]
+    assert "<b>" not in shown
+
+
+@pytest.mark.parametrize(
+    "number, text",
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.00 KiB"), ((1 << 30) - 1, "1.00 GiB"), (5 << 50, "5120.00 TiB")],
+)
+def test_bytes_in_tables(number, text):
+    assert _tables._bytes(number) == text
+
+
 def test_html_of_hostile_names(tmp_path):
     path = tmp_path / "<script>alert(1)<" / '"><img src=x onerror=alert(1)>.pickle'.replace("/", "")
     path.parent.mkdir()
@@ -166,17 +261,60 @@ def test_errors(tmp_path):
         weir.summary(tmp_path)
     with pytest.raises(ValueError, match="^--at takes oom, peak, end or the number of an entry"):
         weir.explain(OOM, at="never")
-    with pytest.raises(tools.ToolError, match="there is no key 'foo'"):
-        weir.whatif(OOM, "foo:1")
+    for call in (lambda: weir.whatif(OOM, "", "foo:1"), lambda: weir.replay(OOM, conf={"foo": 1})):
+        with pytest.raises(ValueError, match="^--conf foo:1: settings: column 1: there is no key 'foo'"):
+            call()
     with pytest.raises(TypeError, match="whatif needs settings"):
         weir.whatif(OOM)
-    with pytest.raises(TypeError, match="at least one recording"):
-        weir.leaks()
-    with pytest.raises(TypeError):
-        weir.explain(b"bytes")
+    for call in (weir.leaks, weir.tune):
+        with pytest.raises(TypeError, match="at least one recording"):
+            call()
     with pytest.raises(ValueError, match="null"):
         weir.explain("a\0b")
     assert issubclass(tools.ToolError, RuntimeError)
+
+
+class BytesPath:
+    def __fspath__(self):
+        return OTHER.encode()
+
+
+@pytest.mark.parametrize("wrong", [OTHER.encode(), BytesPath(), [], [OTHER], None, 3])
+def test_arguments_of_wrong_types(wrong):
+    with pytest.raises(TypeError, match=f"^expected a recording: .* got {type(wrong).__name__}$"):
+        weir.summary(wrong)
+    with pytest.raises(TypeError, match=f"^expected a recording: .* got {type(wrong).__name__}$"):
+        weir.diff(OTHER, wrong)
+    if wrong is not None and wrong != 3:
+        with pytest.raises(TypeError, match=f"^output cannot be of type {type(wrong).__name__}$"):
+            weir.export(OTHER, "csv", wrong)
+    with pytest.raises(TypeError, match=f"^settings are a str or a dict, got {type(wrong).__name__}$"):
+        weir.whatif(OTHER, wrong)
+
+
+# ---- Snapshots that are not in a file ----
+
+
+def test_snapshot(tmp_path):
+    weir.memory._record_memory_history()
+    kept = weir.empty(3 << 20)
+    snapshot, path = weir.memory._snapshot(), str(tmp_path / "snapshot.pickle")
+    weir.memory._record_memory_history(enabled=None)
+    with open(path, "wb") as file:
+        pickle.dump(snapshot, file)
+    del kept
+    report = weir.explain(snapshot)
+    assert report["file"] == "-" and {**report.to_dict(), "file": path} == weir.explain(path).to_dict()
+    of_file = str(weir.explain(path)).replace(path, "standard input", 1)
+    assert str(report).split() == of_file.replace(path, "-").split()
+    assert weir.plot(snapshot).svg == weir.plot(path).svg.replace("snapshot.pickle · ", "")
+    assert weir.export(snapshot, "csv", table="segments") == weir.export(path, "csv", table="segments")
+    assert "snapshot.pickle" in str(weir.diff(path, snapshot)) and "snapshot.pickle" in str(weir.diff(snapshot, path))
+    assert weir.leaks(snapshot).exit_code == 0 and len(weir.whatif(snapshot, "")["predictions"]) > 1
+    with pytest.raises(TypeError, match="^only one recording can be a dict: write the others to files"):
+        weir.diff(snapshot, snapshot)
+    with pytest.raises(tools.ToolError, match="the snapshot: there is no key 'segments'$"):
+        weir.explain({})
 
 
 def test_a_file_that_looks_like_an_option(tmp_path, monkeypatch):
@@ -274,6 +412,7 @@ def test_module(tmp_path):
 
     assert python("--version").stdout == f"weir {weir.__version__}\n"
     assert python("explain", OOM).stdout.splitlines()[0] == command("explain", OOM).splitlines()[0]
+    assert python().stderr.startswith("Usage: weir COMMAND [OPTION...]\n\nInspect:\n  summary  show what ")
     assert python("explain", "/nowhere").returncode == 1 and python("frobnicate").returncode == 2
     done = python("torch-build", PYTHONPATH=f"{weir.__path__[0]}/..:{Path(__file__).parents[2]}/adapters/torch")
     assert done.returncode == 1 and "PyTorch is not installed" in done.stderr or "no sources of the adapter" in done.stderr

@@ -76,17 +76,51 @@ def test_which_files_are_hardened(monkeypatch):
     assert all(compiler.calls[name] == ["-O2", "-hardened"] for name in others)
 
 
+def test_a_build_without_wheel_says_so():
+    pytest.importorskip("setuptools")
+    code = """
+import runpy, sys
+sys.modules.update(dict.fromkeys(["setuptools.command.bdist_wheel", "wheel", "wheel.bdist_wheel"]))
+runpy.run_path("setup.py")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=parts.ROOT, capture_output=True, text=True)
+    line = "weir: the build needs the package wheel, or setuptools 70.1 or later: pip install wheel\n"
+    assert (done.returncode, done.stderr) == (1, line)
+
+
 def test_a_build_without_esbuild_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("WEIR_PAGE", raising=False)
     monkeypatch.setattr(parts, "BUILT_PAGE", str(tmp_path / "nowhere"))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert parts.page() == {}
-    assert "esbuild was not found" in capsys.readouterr().err
+    assert "esbuild was not found: `weir view` will only say so" in capsys.readouterr().err
     monkeypatch.setenv("WEIR_PAGE", str(tmp_path))
     with pytest.raises(SystemExit, match=r"there is no page\.html in it"):
         parts.page()
     (tmp_path / "page.html").write_text("a page")
     assert parts.page() == {"WEIR_PAGE_FILE": tmp_path / "page.html"}
+
+
+def test_a_build_without_libraries_says_so(monkeypatch, tmp_path, capsys):
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    assert parts.optional_libraries() == {}
+    assert capsys.readouterr().err.splitlines() == [
+        "weir: zlib.h or libz.a was not found: without zlib, `weir` cannot read .gz files (Debian package: zlib1g-dev)",
+        "weir: sqlite3.h or libsqlite3.a was not found: without SQLite, `weir` cannot export to it (Debian package: libsqlite3-dev)",
+    ]
+
+
+def test_notice_has_all_terms():
+    """NOTICE, which is in the wheel, has the terms that debian/copyright quotes, and the other licences."""
+    notice, copyright = ((parts.ROOT / name).read_text() for name in ("NOTICE", "debian/copyright"))
+    terms = copyright.split("\nLicense: CUDA-libdevice\n")[1].replace("\n .\n", "\n\n").replace("\n ", "\n")[1:]
+    assert "1.1.2. Distribution Requirements\n" in terms and terms in notice
+    (named,) = re.findall(r'^license = { text = "(.*)" }$', (parts.ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert named.split(" AND ") == ["Apache-2.0", "LicenseRef-CUDA-libdevice", "MIT", "BSD-2-Clause"]
+    assert "\nMIT licence (" in notice and "\nBSD licence (" in notice and "Apache License 2.0" in notice
 
 
 def test_the_adapter_is_complete(tmp_path):

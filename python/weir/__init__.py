@@ -10,6 +10,11 @@ uses a software device (set WEIR_DRIVER=soft to select it explicitly).
         buffer.fill_(0)
     weir.synchronize()
     print(weir.memory_summary())
+
+The commands of the program `weir` are functions, which need no device: explain, summary, whatif, tune, diff, leaks,
+lint, replay, view, plot and export. help(weir.tools) has more.
+
+    print(weir.explain("snapshot.pickle"))
 """
 
 from __future__ import annotations
@@ -100,7 +105,8 @@ if TYPE_CHECKING:
         whatif as whatif,
     )
 
-# The commands of the program. They are not in __all__, since their names are common words.
+# The commands of the program. They are not in __all__, since their names are common words: `from weir import *`, which
+# serves programs that use the names of torch.cuda, would replace a program's own diff, plot or view.
 _TOOLS = ("diff", "explain", "export", "leaks", "lint", "plot", "replay", "summary", "tune", "view", "whatif")
 
 # The types of elements. They are not in __all__, since some have names of Python's types.
@@ -148,16 +154,18 @@ __all__ = [
 ]
 
 
+_SAVING = ("load", "save")
+_AMP = ("GradScaler", "autocast")
 _MODULES = ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization", "tools", "tunable")
 
 
 def __getattr__(name: str) -> Any:
     """Names that are made when they are first used: the classes such as FloatTensor, save, load and modules."""
-    if name in ("save", "load"):
+    if name in _SAVING:
         from weir import serialization
 
         value = getattr(serialization, name)
-    elif name in ("GradScaler", "autocast"):
+    elif name in _AMP:
         from weir import amp
 
         value = getattr(amp, name)
@@ -177,6 +185,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'weir' has no attribute '{name}'")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """All names, also those that __getattr__ makes; without what the source text alone needs."""
+    made = {*_AMP, *_MODULES, *_SAVING, *_TOOLS, *_legacy.NAMES}
+    return sorted((globals().keys() | made) - {"TYPE_CHECKING", "annotations"})
 
 
 def _sleep(cycles: builtins.int) -> None:

@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     arguments = sys.argv[1:]
     if arguments[:1] == ["torch-build"]:
-        from weir_torch import _build
-
+        try:
+            from weir_torch import _build
+        except ModuleNotFoundError:
+            sys.exit(
+                "weir: this package is without the adapter for PyTorch: install it with `pip install .`, or run "
+                "`python3 adapters/torch/build.py` in Weir's source folder"
+            )
         sys.exit(_build.main(arguments[1:]))
     try:
         path = _program.find()
     except _program.ToolError as error:
         sys.exit(f"weir: {error}")
-    name = sys.argv[0] if not sys.argv[0].endswith("__main__.py") else _program.name()
+    name = sys.argv[0] if not sys.argv[0].endswith("__main__.py") else _program.NAME
     os.execv(path, [name, *arguments])
 
 

@@ -8,6 +8,7 @@ and its memory is returned at its end.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,15 @@ from weir import _weir
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any, Union
+
+    Path = Union[str, os.PathLike[str]]
+    Recording = Union[Path, dict[str, Any]]
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_SHORT = 0, 1, 2, 3
+
+# The program's argv[0], which begins the commands that it suggests: those of a shell, not paths into the package.
+NAME = "weir"
 
 
 class ToolError(RuntimeError):
@@ -59,36 +67,58 @@ def find() -> str:
     return other
 
 
-def name() -> str:
-    """The name under which the program shows commands to paste: one that the shell finds, else its path."""
-    return shutil.which("weir") or find()
-
-
 def _is_elf(path: str) -> bool:
     with open(path, "rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
-def path_argument(path: str | os.PathLike[str]) -> str:
+def _path_argument(path: Path) -> str:
     """The path as an argument that is neither an option nor standard input. Raises OSError if there is no such file."""
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise TypeError(f"expected a path of type str or os.PathLike, got {type(path).__name__}")
+        raise TypeError(
+            "expected a recording: a path (str or os.PathLike), or the dict of torch.cuda.memory._snapshot();"
+            f" got {type(path).__name__}"
+        )
     os.stat(text)
     return text if not text.startswith("-") else os.path.join(".", text)
 
 
-def run(command: str, arguments: Sequence[str], *, json: bool = False, answers: Sequence[int] = (0,)) -> Result:
-    """Runs a command, and returns what it wrote. Exit codes other than `answers` are errors."""
+def _recording_arguments(recordings: Sequence[Recording]) -> tuple[list[str], bytes]:
+    """The arguments for recordings, and what standard input has to be: a snapshot is passed there as a pickle."""
+    arguments, given = [], b""
+    for recording in recordings:
+        if not isinstance(recording, dict):
+            arguments.append(_path_argument(recording))
+        elif given:
+            raise TypeError("only one recording can be a dict: write the others to files, with _dump_snapshot()")
+        else:
+            arguments.append("-")
+            given = pickle.dumps(recording)
+    return arguments, given
+
+
+def run(
+    command: str,
+    options: Sequence[str],
+    recordings: Sequence[Recording] = (),
+    *,
+    text: str = "",
+    json: bool = False,
+    answers: Sequence[int] = (0,),
+) -> Result:
+    """Runs a command, and returns what it wrote. Exit codes other than `answers` are errors. `text` is its standard
+    input, unless a recording is."""
+    arguments, given = _recording_arguments(recordings)
     environment = {**os.environ}
     if "COLUMNS" not in environment and sys.stdout is not None and sys.stdout.isatty():
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
     with tempfile.TemporaryFile() as beside:
         number = beside.fileno()
         done = subprocess.run(
-            [name(), command, *(["--json-fd", str(number)] if json else []), *arguments],
+            [NAME, command, *(["--json-fd", str(number)] if json else []), *options, *arguments],
             executable=find(),
-            stdin=subprocess.DEVNULL,
+            input=given or text.encode("utf-8", "replace"),
             capture_output=True,
             env=environment,
             pass_fds=[number],
@@ -99,7 +129,8 @@ def run(command: str, arguments: Sequence[str], *, json: bool = False, answers: 
     if done.returncode not in answers or (json and not data):
         if done.returncode < 0:
             said = f"weir {command} was ended by signal {-done.returncode}{': ' if said else ''}{said}"
-        if done.returncode == EXIT_USAGE:
+        # Settings that cannot be parsed are a failure of the command, with a text that begins with the option.
+        if done.returncode == EXIT_USAGE or said.startswith("--conf "):
             raise ValueError(said.split(" (see '")[0])
         raise ToolError(said or f"weir {command} ended with code {done.returncode}")
     if said:

@@ -8,8 +8,9 @@ view, plot and export.
     report["cause"]              # the numbers
     report.to_dict()             # all of them: what --json prints
 
-They need no GPU and do not initialize one. Errors are ToolError with the text of the command, ValueError for arguments
-that it does not accept, and OSError if there is no such file.
+A recording is the path of a file, or the dict that torch.cuda.memory._snapshot() returns; of several recordings, one
+can be a dict. The functions need no GPU and do not initialize one. Errors are ToolError with the text of the command,
+ValueError for values that it does not accept, TypeError for other types, and OSError if there is no such file.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import os
 import pathlib
 import tempfile
 import webbrowser
+from collections.abc import Mapping
 
-from weir import _program
+from weir import _program, _tables
 from weir._program import ToolError, ToolWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, Union
 
-    Path = Union[str, os.PathLike[str]]
+    from weir._program import Path, Recording
+
     Conf = Union[str, Mapping[str, object]]
     Size = Union[int, str]
 
@@ -106,10 +109,12 @@ class Report:
         data = json.dumps(self._own(), indent=1, ensure_ascii=False)
         if len(data) > _MOST_SHOWN_DATA:
             data = data[:_MOST_SHOWN_DATA] + "\n... to_dict() has the rest"
+        table = _tables.predictions(self._own()) if self.command in ("whatif", "tune") else ""
         first, _, rest = self._text.partition("\n")
         style = "white-space:pre; overflow-x:auto; line-height:1.35; font-size:90%; margin:0"
         return (
-            f'<div class="weir-report"><pre style="{style}"><b>{html.escape(first)}</b>\n{html.escape(rest)}</pre>'
+            f'<div class="weir-report">{table}'
+            f'<pre style="{style}"><b>{html.escape(first)}</b>\n{html.escape(rest)}</pre>'
             f'<details><summary style="cursor:pointer">weir {html.escape(self.command)} --json</summary>'
             f'<pre style="{style}">{html.escape(data)}</pre></details></div>'
         )
@@ -183,58 +188,66 @@ def _options(**given: object) -> list[str]:
         option = "--" + name.replace("_", "-")
         if value is None or value is False:
             continue
-        if value is True:
-            found.append(option)
-        else:
-            found.append(f"{option}={value if not isinstance(value, os.PathLike) else os.fspath(value)}")
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(text, (bytes, bytearray, dict, list, set, tuple)):
+            raise TypeError(f"{name} cannot be of type {type(value).__name__}")
+        found.append(option if value is True else f"{option}={text}")
     return found
 
 
 def _conf(conf: Conf) -> str:
-    """Settings as a text: "key:value,key:value"."""
+    """Settings as a string: "key:value,key:value"."""
     if isinstance(conf, str):
         return conf
+    if not isinstance(conf, Mapping):
+        raise TypeError(f"settings are a str or a dict, got {type(conf).__name__}")
     return ",".join(f"{key}:{value}" for key, value in conf.items())
 
 
-def _files(paths: Sequence[Path]) -> list[str]:
-    if not paths:
-        raise TypeError("at least one recording is required")
-    return [_program.path_argument(path) for path in paths]
-
-
-def _report(command: str, arguments: list[str], answers: Sequence[int] = (0,)) -> Report:
-    return Report(command, _program.run(command, arguments, json=True, answers=answers))
+def _report(
+    command: str, options: list[str], recordings: Sequence[Recording] = (), answers: Sequence[int] = (0,)
+) -> Report:
+    return Report(command, _program.run(command, options, recordings, json=True, answers=answers))
 
 
 # ---- The tools ----
 
 
 def explain(
-    path: Path,
+    path: Recording | None = None,
     *,
     at: str | int | None = None,
     device: int | None = None,
     memory: Size | None = None,
     fraction: float | None = None,
-    message: bool = False,
+    message: bool | str = False,
 ) -> Report:
     """Explains why a recorded job ran out of memory, and what would have helped: `weir explain`.
 
     `at` is the moment: "oom", "peak", "end" or the number of an entry. `memory` is the device's memory, in bytes or as
-    "80GiB", and `fraction` the part of it that the program allowed itself. With `message`, the file is the text of the
-    error, or a log that contains it, instead of a recording; its figures are rounded, so the answer has ranges."""
-    options = _options(at=at, device=device, memory=memory, fraction=fraction, message=message)
-    return _report("explain", [*options, _program.path_argument(path)])
+    "80GiB", and `fraction` the part of it that the program allowed itself.
+
+    `message` is the text of the error, such as str(error), or a log that contains it, instead of a recording; with
+    message=True, it is read from the file `path`. Its figures are rounded, so the answer has ranges."""
+    options = _options(at=at, device=device, memory=memory, fraction=fraction, message=message is not False)
+    if isinstance(message, bool):
+        if path is None:
+            raise TypeError("explain needs a recording or a message")
+        return _report("explain", options, [path])
+    if not isinstance(message, str):
+        raise TypeError(f"message is the text of an error (str) or a bool, got {type(message).__name__}")
+    if path is not None:
+        raise TypeError("explain takes a path or a message, not both; message=True reads the message from the path")
+    return Report("explain", _program.run("explain", [*options, "-"], text=message, json=True))
 
 
-def summary(path: Path) -> Report:
+def summary(path: Recording) -> Report:
     """Shows what a recorded memory history contains: `weir summary`."""
-    return _report("summary", [_program.path_argument(path)])
+    return _report("summary", [], [path])
 
 
 def whatif(
-    path: Path,
+    path: Recording,
     *confs: Conf,
     memory: Size | None = None,
     fraction: float | None = None,
@@ -247,18 +260,18 @@ def whatif(
 ) -> Report:
     """Shows what a recorded job would have done under other settings, one row for each: `weir whatif`.
 
-    Settings are texts such as "expandable_segments:True", "" for the defaults, or dicts such as
+    Settings are strings such as "expandable_segments:True", "" for the defaults, or dicts such as
     {"max_split_size_mb": 200}. `write` names a file for the predicted history of the only settings."""
     if not confs:
         raise TypeError('whatif needs settings, such as "expandable_segments:True"')
-    arguments = [f"--conf={_conf(conf)}" for conf in confs]
-    arguments += _options(memory=memory, fraction=fraction, device=device, fit=fit, costs=costs, force=force)
-    arguments += _options(threads=threads, write=write)
-    return _report("whatif", [*arguments, _program.path_argument(path)])
+    options = [f"--conf={_conf(conf)}" for conf in confs]
+    options += _options(memory=memory, fraction=fraction, device=device, fit=fit, costs=costs, force=force)
+    options += _options(threads=threads, write=write)
+    return _report("whatif", options, [path])
 
 
 def tune(
-    *paths: Path,
+    *paths: Recording,
     memory: Size | None = None,
     fraction: float | None = None,
     device: int | None = None,
@@ -272,14 +285,16 @@ def tune(
     """Finds the settings under which recorded jobs need the least memory: `weir tune`.
 
     Its exit_code is 3 if memory runs out under every setting."""
-    arguments = _options(memory=memory, fraction=fraction, device=device, fit=fit, costs=costs, force=force)
-    arguments += _options(threads=threads, save=save, pytorch=pytorch)
-    return _report("tune", [*arguments, *_files(paths)], (_program.EXIT_OK, _program.EXIT_SHORT))
+    if not paths:
+        raise TypeError("tune needs at least one recording")
+    options = _options(memory=memory, fraction=fraction, device=device, fit=fit, costs=costs, force=force)
+    options += _options(threads=threads, save=save, pytorch=pytorch)
+    return _report("tune", options, paths, (_program.EXIT_OK, _program.EXIT_SHORT))
 
 
 def diff(
-    before: Path,
-    after: Path,
+    before: Recording,
+    after: Recording,
     *,
     device: int | None = None,
     by: str | Sequence[str] | None = None,
@@ -291,26 +306,28 @@ def diff(
     Its exit_code is 3 if a total grew by more than `fail_above`, such as "2%". `by` and `rows` limit the text."""
     keys = by if by is None or isinstance(by, str) else ",".join(by)
     options = _options(device=device, by=keys, fail_above=fail_above, list=rows)
-    return _report("diff", [*options, *_files([before, after])], (_program.EXIT_OK, _program.EXIT_SHORT))
+    return _report("diff", options, [before, after], (_program.EXIT_OK, _program.EXIT_SHORT))
 
 
-def leaks(*paths: Path, device: int | None = None, memory: Size | None = None, rows: int | None = None) -> Report:
+def leaks(*paths: Recording, device: int | None = None, memory: Size | None = None, rows: int | None = None) -> Report:
     """Finds memory that grows from step to step, in the recordings of one job: `weir leaks`.
 
     Its exit_code is 3 if there is a leak. `rows` limits the text."""
+    if not paths:
+        raise TypeError("leaks needs at least one recording")
     options = _options(device=device, memory=memory, list=rows)
-    return _report("leaks", [*options, *_files(paths)], (_program.EXIT_OK, _program.EXIT_SHORT))
+    return _report("leaks", options, paths, (_program.EXIT_OK, _program.EXIT_SHORT))
 
 
 def lint(conf: Conf) -> Report:
     """Checks a configuration string, and shows what it does: `weir lint`.
 
     Its exit_code is 1 if a key or value is wrong, hurts or has no effect."""
-    return _report("lint", ["--", _conf(conf)], (_program.EXIT_OK, _program.EXIT_FAILED))
+    return _report("lint", ["--", _conf(conf)], answers=(_program.EXIT_OK, _program.EXIT_FAILED))
 
 
 def replay(
-    path: Path,
+    path: Recording,
     *,
     check: bool = False,
     conf: Conf | None = None,
@@ -327,19 +344,19 @@ def replay(
     text = None if conf is None else _conf(conf)
     options = _options(check=check, conf=text, memory=memory, fraction=fraction, device=device, costs=costs, force=force)
     answers = (_program.EXIT_OK, _program.EXIT_FAILED, _program.EXIT_SHORT)
-    return _report("replay", [*options, _program.path_argument(path)], answers)
+    return _report("replay", options, [path], answers)
 
 
-def view(path: Path, other: Path | None = None, *, device: int | None = None) -> Page:
+def view(path: Recording, other: Recording | None = None, *, device: int | None = None) -> Page:
     """Makes a web page that shows a recorded memory history, or compares two: `weir view`."""
-    paths = _files([path] if other is None else [path, other])
-    result = _program.run("view", [*_options(device=device), "--output=-", *paths])
-    name = " and ".join(os.path.basename(given) for given in paths)
+    recordings = [path] if other is None else [path, other]
+    result = _program.run("view", [*_options(device=device), "--output=-"], recordings)
+    name = " and ".join("snapshot" if isinstance(given, dict) else os.path.basename(given) for given in recordings)
     return Page(result.output.decode("utf-8"), name)
 
 
 def plot(
-    path: Path,
+    path: Recording,
     kind: str = "memory",
     *,
     by: str | None = None,
@@ -354,11 +371,11 @@ def plot(
     """Draws a recorded memory history: `weir plot`. `kind` is memory, segments, trace or fragmentation."""
     options = _options(kind=kind, by=by, at=at, axis=axis, device=device, title=title, width=width, height=height)
     options += _options(dark=dark, output="-")
-    return Picture(_program.run("plot", [*options, _program.path_argument(path)]).output.decode("utf-8"))
+    return Picture(_program.run("plot", options, [path]).output.decode("utf-8"))
 
 
 def export(
-    path: Path,
+    path: Recording,
     to: str,
     output: Path | None = None,
     *,
@@ -370,5 +387,5 @@ def export(
 
     Writes the file `output`, and returns its path; without it, returns the text."""
     options = _options(to=to, output=output, at=at, device=device, table=table)
-    result = _program.run("export", [*options, _program.path_argument(path)])
+    result = _program.run("export", options, [path])
     return os.fspath(output) if output is not None else result.output.decode("utf-8", "surrogateescape")

@@ -66,7 +66,8 @@ for file in LICENSE NOTICE; do
   cmp "$source/$file" "$(find "$site"/weir-*.dist-info -name $file)" || fail "the wheel has no $file"
   tar -xzOf "$archive" --wildcards --no-wildcards-match-slash "*/$file" 2>/dev/null | cmp "$source/$file" - || fail "the source archive has no $file"
 done
-grep -q '^License: Apache-2.0$' "$site"/weir-*.dist-info/METADATA || fail "the metadata does not name the licence"
+licences='Apache-2.0 AND LicenseRef-CUDA-libdevice AND MIT AND BSD-2-Clause'
+grep -qx "License: $licences" "$site"/weir-*.dist-info/METADATA || fail "the metadata does not name the licences"
 ok "LICENSE and NOTICE"
 version=$("$program" --version)
 export PYTHONPATH="$site"
