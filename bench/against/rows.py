@@ -132,10 +132,25 @@ def select(rows, only, quick):
     return [row for row in rows if row.group in wanted or row.key in wanted]
 
 
-def current_core():
-    """The core that runs this process now: all contestants with one thread run on it, since cores differ in load."""
-    with open("/proc/self/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[36])
+def loop_time():
+    begin = time.perf_counter()
+    for _ in range(20_000):
+        pass
+    return time.perf_counter() - begin
+
+
+def quietest_core():
+    """The core with the least other work, on it and on the cores it shares parts with: the one that runs a loop the
+    fastest. All contestants with one thread run on it."""
+    allowed = os.sched_getaffinity(0)
+    times = {}
+    try:
+        for core in sorted(allowed):
+            os.sched_setaffinity(0, {core})
+            times[core] = statistics.median(loop_time() for _ in range(9))
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return min(times, key=times.get)
 
 
 def start_all(row, contestants, results):
@@ -158,7 +173,7 @@ def measure_turns(row, contestants, scale, end):
     players = start_all(row, contestants, results)
     deadline = row.deadline(scale, end)
     many = "threads_" in row.pattern or "stream_" in row.pattern
-    core, counts, samples = -1 if many else current_core(), {}, {}
+    core, counts, samples = -1 if many else quietest_core(), {}, {}
 
     def fail(key, why):
         results[key] = {"failed": why}
