@@ -85,7 +85,7 @@ help:
 	@echo 'make wheel     build a wheel and a source archive of the Python package, with the program, in build/wheel'
 	@echo 'make deb       build the Debian packages, in build/deb'
 	@echo 'make format    format the code'
-	@echo 'make lint      check the code with clang-format, check-layers, shellcheck, clang-tidy, cppcheck and a build for'
+	@echo 'make lint      check the code with clang-format, check-layers, shellcheck, mypy, clang-tidy, cppcheck and a build for'
 	@echo '               WebAssembly'
 	@echo 'make clean     remove build/'
 	@echo

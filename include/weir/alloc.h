@@ -181,7 +181,7 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
 /* Limits the memory held from the driver to a fraction of the device's memory, from 0 to 1. 1 means no limit. */
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction);
 
-/* Limits it to a number of bytes; SIZE_MAX means no limit. The later of the two calls counts, and the fraction that
+/* Limits it to a number of bytes; UINT64_MAX means no limit. The later of the two calls counts, and the fraction that
  * weir_allocator_get_fraction returns does not change. */
 weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint64_t bytes);
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction);

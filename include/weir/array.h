@@ -125,8 +125,9 @@ weir_status weir_storage_receive(const void *bytes, size_t length, uint64_t size
 int weir_storage_is_received(const weir_storage *storage);
 
 /* Takes pinned memory from this allocator (weir/host.h), which must be on the runtime's driver and outlive its use.
- * NULL, the default, is an allocator that exists only while some of its memory is in use, and so does not keep memory
- * for reuse. */
+ * NULL, the default, is an allocator that exists only while an array has some of its memory, and so does not keep memory
+ * for reuse: graphs that use pinned arrays must not be launched after the last one was released, unless the program
+ * gives an allocator of its own. */
 weir_status weir_array_use_host_allocator(weir_host_allocator *host);
 
 /* ---- Arrays ---- */

@@ -29,7 +29,7 @@ extern "C" {
   X(16, ERROR_DRIVER, "the driver reported an error")                                                                  \
   X(17, ERROR_SYSTEM, "the operating system reported an error")                                                        \
   X(18, ERROR_BAD_DATA, "the data is damaged or has another format")                                                   \
-  X(19, ERROR_TIMEOUT, "another rank did not come within the time limit")                                              \
+  X(19, ERROR_TIMEOUT, "another rank did not arrive within the time limit")                                            \
   X(20, ERROR_REMOTE, "another rank failed, ended or left")
 
 typedef enum weir_status {

@@ -26,9 +26,10 @@ weir__thread *weir__thread_state(void) {
 
 weir_status weir__no_such_device(const char *caller, int device, int count) {
   if (count == 0)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there are no devices", caller, device);
-  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there %s %d, counted from 0", caller, device,
-                    count == 1 ? "is" : "are", count);
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: there is no device %d; there are no devices", caller, device);
+  if (count == 1)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: there is no device %d; valid: 0", caller, device);
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: there is no device %d; valid: 0 to %d", caller, device, count - 1);
 }
 
 weir_status weir__resolve_device(const char *caller, int device, int *resolved) {

@@ -557,7 +557,7 @@ export class Side {
           : [
               "limit",
               x.limitMost && x.limitMost !== x.limit
-                ? `${bytes(x.limit)} or more, below ${bytes(x.limitMost + 1)}`
+                ? `between ${bytes(x.limit)} and ${bytes(x.limitMost + 1)}`
                 : bytes(x.limit),
             ],
         x.missing === null
@@ -637,6 +637,8 @@ export class Side {
   }
 
   private pins(track: Track, x: Explained): Child {
+    const held = (blocks: number, total: number): string =>
+      blocks === 1 ? `1 block of ${bytes(total)}` : `${plural(blocks, "block")}, ${bytes(total)} in total`;
     return [
       h("h3", {}, "In the way"),
       h(
@@ -654,7 +656,7 @@ export class Side {
             "p",
             {},
             h("b", {}, bytes(pin.size)),
-            ` segment at ${address(pin.address)}: ${bytes(pin.free)} free, held by ${plural(pin.count, "block")} of ${bytes(pin.pinned)}`,
+            ` segment at ${address(pin.address)}: ${bytes(pin.free)} free, held by ${held(pin.count, pin.pinned)}`,
           ),
           h(
             "ul",
