@@ -97,7 +97,6 @@ void weir__escape_message(char *text, size_t size, bool keeps_lines) {
   }
 }
 
-/* The limits are those of PyTorch's messages: exactly 1 MiB is "1024.00 KiB" there. */
 const char *weir__format_bytes(unsigned long long bytes, char text[32]) {
   static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) {
@@ -115,6 +114,7 @@ const char *weir__format_bytes(unsigned long long bytes, char text[32]) {
   return text;
 }
 
+/* The limits are those of PyTorch's messages: exactly 1 MiB is "1024.00 KiB" there. */
 const char *weir__format_bytes_as_pytorch(unsigned long long bytes, char text[32]) {
   const unsigned long long kib = 1ull << 10, mib = 1ull << 20, gib = 1ull << 30;
   if (bytes <= kib)

@@ -10,7 +10,8 @@ enum { MOST_WALKED = 8000000, UNIT = 512 };
 
 typedef struct column {
   size_t entry; /* after which most is in use; SIZE_MAX if the column has no entries */
-  int64_t used, reserved, hole;
+  int64_t used, reserved; /* negative in a damaged recording: drawn as 0 */
+  uint64_t hole;
 } column;
 
 typedef struct ending {
@@ -135,11 +136,11 @@ static bool find_holes(sweep *s) {
     if (c->entry == SIZE_MAX || ++skipped < step)
       continue;
     go_to(s, &done, c->entry);
-    c->hole = (int64_t)largest_hole(s);
+    c->hole = largest_hole(s);
     skipped = 0;
   }
   go_to(s, &done, p->device->event_count - 1);
-  s->end.hole = (int64_t)largest_hole(s);
+  s->end.hole = largest_hole(s);
   return true;
 }
 
@@ -187,8 +188,10 @@ static void put_steps(const panel *p, double (*value)(const column *c), bool is_
   }
 }
 
-static double used_of(const column *c) { return c->used > 0 ? (double)c->used : 0; }
-static double reserved_of(const column *c) { return c->reserved > 0 ? (double)c->reserved : 0; }
+static uint64_t used_bytes(const column *c) { return c->used > 0 ? (uint64_t)c->used : 0; }
+static uint64_t reserved_bytes(const column *c) { return c->reserved > 0 ? (uint64_t)c->reserved : 0; }
+static double used_of(const column *c) { return (double)used_bytes(c); }
+static double reserved_of(const column *c) { return (double)reserved_bytes(c); }
 static double hole_of(const column *c) { return (double)c->hole; }
 static double lost_of(const column *c) {
   return c->reserved > 0 && c->used < c->reserved ? 100 * (1 - used_of(c) / (double)c->reserved) : 0;
@@ -199,13 +202,14 @@ static void put_names(const panel *p, const column *last) {
   const weir__svg_colors *colors = p->plot->svg.colors;
   struct {
     const char *name, *color;
-    double value, y;
-  } names[] = {{"reserved", colors->reserved, reserved_of(last), 0},
-               {"in use", colors->series[0], used_of(last), 0},
-               {"largest hole", colors->series[5], hole_of(last), 0}};
+    uint64_t bytes;
+    double y;
+  } names[] = {{"reserved", colors->reserved, reserved_bytes(last), 0},
+               {"in use", colors->series[0], used_bytes(last), 0},
+               {"largest hole", colors->series[5], last->hole, 0}};
   enum { COUNT = 3, APART = 30 };
   for (size_t i = 0; i < COUNT; i++)
-    names[i].y = y_of(p, names[i].value);
+    names[i].y = y_of(p, (double)names[i].bytes);
   for (size_t i = 1; i < COUNT; i++) /* from the top down */
     for (size_t k = i; k > 0 && names[k].y < names[k - 1].y; k--) {
       __typeof__(names[0]) swapped = names[k];
@@ -217,11 +221,11 @@ static void put_names(const panel *p, const column *last) {
     names[i].y = names[i].y > limit ? limit : names[i].y;
   }
   for (size_t i = 0; i < COUNT; i++) {
-    char bytes[32];
+    char text[32];
     weir__svg_text_colored(&p->plot->svg, p->plot->right + 8, names[i].y + 2, WEIR__SVG_START, "strong", names[i].color,
                            names[i].name);
     weir__svg_text(&p->plot->svg, p->plot->right + 8, names[i].y + 16, WEIR__SVG_START, "tick",
-                   weir__format_bytes((uint64_t)names[i].value, bytes));
+                   weir__format_bytes(names[i].bytes, text));
   }
 }
 

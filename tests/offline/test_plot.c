@@ -72,6 +72,24 @@ static void test_nothing(void **state) {
   weir__recording_free(recording);
 }
 
+/* A hole of more than half of what 64 bits hold is not taken for a negative one. */
+static void test_huge_hole(void **state) {
+  weir__plot_options options = {.kind = WEIR__PLOT_FRAGMENTATION, .name = "huge"};
+  size_t size;
+  (void)state;
+  weir__recording *recording = load("histories/pools");
+  for (size_t i = 0; i < recording->event_count; i++)
+    recording->events[i].action = i ? WEIR_TRACE_SNAPSHOT : WEIR_TRACE_SEGMENT_ALLOC;
+  recording->devices[0].segment_count = 0;
+  recording->events[0].address = 1 << 20;
+  recording->events[0].size = (1ull << 63) + (1ull << 62);
+  char *text = draw(recording, &options, &size);
+  assert_non_null(strstr(text, ">12582912.00 TiB<"));
+  assert_non_null(strstr(text, "<path class=\"hole\" d=\"M78 78H1096\"")); /* along the top of the axis */
+  free(text);
+  weir__recording_free(recording);
+}
+
 /* The map of any moment has the bytes that are reserved then. */
 static void test_moments(void **state) {
   (void)state;
@@ -188,6 +206,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes),       cmocka_unit_test(test_moments),
                                      cmocka_unit_test(test_any_numbers), cmocka_unit_test(test_errors),
                                      cmocka_unit_test(test_numbers),     cmocka_unit_test(test_escapes),
-                                     cmocka_unit_test(test_nothing)};
+                                     cmocka_unit_test(test_nothing),     cmocka_unit_test(test_huge_hole)};
   return cmocka_run_group_tests_name("plot", tests, NULL, NULL);
 }
