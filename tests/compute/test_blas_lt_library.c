@@ -399,7 +399,7 @@ static void test_failing_calls_in_search(void **state) {
   }
   assert_in_range(n, 300, 5000);
   assert_in_range(errors, 0, 16); /* the calls of one product */
-  seen[5] = true; /* cublasLtMatrixLayoutSetAttribute is for batches */
+  seen[5] = true;                 /* cublasLtMatrixLayoutSetAttribute is for batches */
   assert_all_seen(seen);
 }
 
