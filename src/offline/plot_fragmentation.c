@@ -9,7 +9,7 @@
 enum { MOST_WALKED = 8000000, UNIT = 512 };
 
 typedef struct column {
-  size_t entry; /* after which most is in use; SIZE_MAX if the column has no entries */
+  size_t entry;           /* after which most is in use; SIZE_MAX if the column has no entries */
   int64_t used, reserved; /* negative in a damaged recording: drawn as 0 */
   uint64_t hole;
 } column;
