@@ -10,6 +10,8 @@
 /* How far a peak is raised beyond the known sum for each stream that is in an operation: blocks, and bytes. */
 enum { spare_blocks = 16, spare_bytes = 1024 * 1024 };
 
+enum { smallest_share = 40 }; /* as a shift: a byte of a terabyte */
+
 static const int64_t spare[WEIR__GAUGES] = {
     [PLACE(allocations)] = spare_blocks, [PLACE(splits)] = spare_blocks,         [PLACE(waiting)] = spare_blocks,
     [PLACE(oversize)] = spare_blocks,    [PLACE(allocated_bytes)] = spare_bytes, [PLACE(requested_bytes)] = spare_bytes,
@@ -119,6 +121,8 @@ static void lock_sums(weir__gauge_sums *sums, weir__gauges *gauges) {
   weir__lock_take(&sums->lock);
 }
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /* Headroom: bytes or blocks up to a peak; negative if the sum exceeds the peak. */
 static int64_t headroom(const weir__gauge_sums *sums, weir_stat_kind kind, size_t i) {
   return sums->peak[kind].at[i] - measured(&sums->reported[kind], i);
@@ -131,18 +135,20 @@ static bool is_beyond_peak(const weir__gauge_sums *sums, weir_stat_kind kind) {
   return false;
 }
 
-/* `streams` counts the other streams that are in an operation. */
-static void raise_peaks(weir__gauge_sums *sums, int streams) {
+/* `streams` counts the other streams that are in an operation. Returns false if no sum exceeds its peak. */
+static bool raise_peaks(weir__gauge_sums *sums, int streams) {
+  bool is_raised = false;
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     for (size_t i = 0; i < WEIR__GAUGES; i++)
-      if (headroom(sums, kind, i) < 0)
+      if (headroom(sums, kind, i) < 0) {
         sums->peak[kind].at[i] = measured(&sums->reported[kind], i) + (streams ? (streams + 1) * spare[i] : 0);
+        is_raised = true;
+      }
+  return is_raised;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Claims half of the headroom, which leaves some for other arenas. Allocated blocks also count as active, so both peaks
- * bound them. */
+/* Claims a share of the headroom, which leaves some for other arenas. Allocated blocks also count as active, so both
+ * peaks bound them. */
 static void claim_quota(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *now) {
   weir_stat_kind kind = kind_of(arena);
   weir__gauges *gauges = &arena->gauges;
@@ -153,7 +159,7 @@ static void claim_quota(weir__gauge_sums *sums, weir__arena *arena, const weir__
   left.of.allocated_bytes = least(left.of.allocated_bytes, left.of.waiting_bytes);
   left.of.waiting = left.of.waiting_bytes = left.of.oversize = 0; /* changes of these always report */
   for (size_t i = 0; i < WEIR__GAUGES; i++)
-    left.at[i] = (left.at[i] + 1) / 2;
+    left.at[i] >>= 1 + sums->share_shift;
   set_quota(gauges, now, &left);
   report(sums, arena, &gauges->quota);
   if (gauges->has_quota)
@@ -170,8 +176,12 @@ void weir__gauges_claim_quota(weir__arena *arena) {
   report(sums, arena, &now);
   if (is_beyond_peak(sums, kind_of(arena))) {
     int streams = revoke_quotas(sums, arena);
-    raise_peaks(sums, streams);
+    bool is_raised = raise_peaks(sums, streams);
+    sums->share_shift = is_raised ? 0 : (int)least(sums->share_shift + 1, smallest_share);
+  } else if (sums->claimant == arena && sums->share_shift > 0) {
+    sums->share_shift--; /* one arena grows, and no other one claims */
   }
+  sums->claimant = arena;
   claim_quota(sums, arena, &now);
   atomic_store_explicit(&arena->gauges.is_frozen, false, memory_order_relaxed);
   weir__lock_give(&sums->lock);

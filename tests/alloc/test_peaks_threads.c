@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "alloc/heap.h"
 #include "support/alloc.h"
 
 enum { THREADS = 16, ROUNDS = 400, HELD = 12 };
@@ -151,10 +152,44 @@ static void test_at_once(void **state) {
   alloc_close();
 }
 
+/* ---- Quotas ---- */
+
+/* A pair on each stream, which takes one block at a time. */
+static void do_pairs(void) {
+  for (int i = 0; i < THREADS; i++) {
+    void *p;
+    assert_ok(weir_allocator_alloc(allocator, 0, 4 * KIB, streams[i], &p));
+    assert_ok(weir_allocator_free(allocator, p));
+  }
+}
+
+/* The headroom is just sufficient for one block of each stream. After a few rounds every stream has its quota, and none
+ * revokes those of the others any more. */
+static void test_every_stream_gets_a_quota(void **state) {
+  (void)state;
+  void *held[THREADS];
+  open(NULL);
+  for (int i = 0; i < THREADS; i++)
+    assert_ok(weir_allocator_alloc(allocator, 0, 4 * KIB, streams[i], &held[i]));
+  for (int i = 0; i < THREADS; i++)
+    assert_ok(weir_allocator_free(allocator, held[i]));
+  for (int i = 0; i < 40; i++)
+    do_pairs();
+  int count = 0;
+  for (const weir__arena *arena = allocator->heaps[0].sums.with_quota; arena; arena = arena->gauges.next)
+    count++;
+  assert_int_equal(count, THREADS);
+  do_pairs();
+  assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].peak, THREADS);
+  assert_int_equal(stats_of(0).allocated_bytes[WEIR_STAT_ALL].peak, THREADS * 4 * KIB);
+  alloc_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_in_turns, alloc_teardown),
       cmocka_unit_test_teardown(test_at_once, alloc_teardown),
+      cmocka_unit_test_teardown(test_every_stream_gets_a_quota, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
