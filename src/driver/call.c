@@ -4,9 +4,6 @@
 #include "driver/call.h"
 #include "weir/adapter.h"
 
-/* Results that driver.h does not name. Each leaves the process unable to use the device, by the CUDA documentation. */
-enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
-
 weir_status weir__status_of_result(weir_cu_result result) {
   switch (result) {
   case WEIR_CU_SUCCESS:
@@ -42,7 +39,7 @@ weir_status weir__status_of_result(weir_cu_result result) {
     return WEIR_ERROR_CAPTURE;
   case WEIR_CU_ECC_UNCORRECTABLE:
   case WEIR_CU_NVLINK_UNCORRECTABLE:
-  case CONTAINED:
+  case WEIR_CU_CONTAINED:
   case WEIR_CU_ILLEGAL_ADDRESS:
   case WEIR_CU_LAUNCH_TIMEOUT:
   case WEIR_CU_ASSERT:
@@ -52,9 +49,9 @@ weir_status weir__status_of_result(weir_cu_result result) {
   case WEIR_CU_INVALID_ADDRESS_SPACE:
   case WEIR_CU_INVALID_PC:
   case WEIR_CU_LAUNCH_FAILED:
-  case TENSOR_MEMORY_LEAK:
-  case MPS_CLIENT_TERMINATED:
-  case EXTERNAL_DEVICE:
+  case WEIR_CU_TENSOR_MEMORY_LEAK:
+  case WEIR_CU_MPS_CLIENT_TERMINATED:
+  case WEIR_CU_EXTERNAL_DEVICE:
     return WEIR_ERROR_DEVICE_FAULT;
   default:
     return WEIR_ERROR_DRIVER;

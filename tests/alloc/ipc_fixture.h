@@ -104,12 +104,14 @@ static inline void close_all(void) {
   alloc_close();
 }
 
-/* Sends when told, and never ends by itself. */
+/* Sends when told, and never ends by itself. Its work is complete then, so that it may be killed. */
 static inline void child_sends(void) {
   char *a = get(30 * MIB, NULL);
   a[0] = 'a';
   say((uint64_t)getpid());
-  say_handle(send_memory(a));
+  weir_ipc_handle *handle = send_memory(a);
+  assert_cu(d->CtxSynchronize(d));
+  say_handle(handle);
   put(a);
   hear('q');
 }

@@ -143,6 +143,13 @@ void weir__soft_pause(struct soft *soft) {
   weir__mutex_lock(&soft->lock);
 }
 
+static weir_cu_result wait_for_other_process(const struct soft *soft, const struct soft_work *item) {
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  while (!soft->stopping && (r = weir__soft_shared_event_query(item->shared, item->shared_count)) == WEIR_CU_NOT_READY)
+    poll_pause();
+  return r == WEIR_CU_NOT_READY ? WEIR_CU_SUCCESS : r;
+}
+
 /* Called without the lock. An error breaks the context. */
 static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
   const model_work *work = &item->w;
@@ -161,9 +168,8 @@ static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
     work->as.host.fn(work->as.host.data);
     break;
   case MODEL_WORK_OTHER:
-    while (item->sync == SOFT_WAIT_SHARED && !soft->stopping &&
-           !weir__soft_shared_event_done(item->shared, item->shared_count))
-      poll_pause();
+    if (item->sync == SOFT_WAIT_SHARED)
+      return wait_for_other_process(soft, item);
     break;
   default:
     break;
@@ -315,7 +321,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
       start = work->signal->time_ns;
   }
   if (weir__soft_work_is(work, SOFT_WAIT_SHARED) && caller_runs_work(soft) && !soft->stopping &&
-      !weir__soft_shared_event_done(work->shared, work->shared_count))
+      weir__soft_shared_event_query(work->shared, work->shared_count) == WEIR_CU_NOT_READY)
     return false;
   if (soft->options.clock == WEIR_SOFT_THREADS)
     start = weir__monotonic_ns();

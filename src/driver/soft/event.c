@@ -66,12 +66,20 @@ static bool was_recorded(const model_event *event) {
   return e->signal || recorded_elsewhere(e);
 }
 
+/* Work of a process that has exited is missing, which breaks the context. */
+static weir_cu_result break_if_lost(model_device *device, weir_cu_result r) {
+  if (r == WEIR_CU_EXTERNAL_DEVICE && !device->error)
+    device->error = r;
+  return r;
+}
+
 static weir_cu_result query(model *m, model_event *event) {
   const struct soft_event *e = (struct soft_event *)event;
   (void)m;
-  bool done = recorded_elsewhere(e) ? weir__soft_shared_event_done(e->shared, atomic_load(&e->shared->page->recorded))
-                                    : !e->signal || e->signal->done;
-  return done ? WEIR_CU_SUCCESS : WEIR_CU_NOT_READY;
+  if (recorded_elsewhere(e))
+    return break_if_lost(e->e.device,
+                         weir__soft_shared_event_query(e->shared, atomic_load(&e->shared->page->recorded)));
+  return !e->signal || e->signal->done ? WEIR_CU_SUCCESS : WEIR_CU_NOT_READY;
 }
 
 static weir_cu_result wait_event(model *m, model_event *event) {
@@ -83,12 +91,14 @@ static weir_cu_result wait_event(model *m, model_event *event) {
   struct soft_shared_event *shared = e->shared;
   model_thread *thread = m->thread;
   uint64_t count = atomic_load(&shared->page->recorded);
+  model_device *device = e->e.device;
+  weir_cu_result r;
   shared->refs++;
-  while (!weir__soft_shared_event_done(shared, count))
+  while ((r = weir__soft_shared_event_query(shared, count)) == WEIR_CU_NOT_READY)
     weir__soft_pause(soft);
   m->thread = thread;
   weir__soft_shared_event_unref(shared);
-  return WEIR_CU_SUCCESS;
+  return break_if_lost(device, r);
 }
 
 static weir_cu_result elapsed(model *m, model_event *start, model_event *end, float *milliseconds) {
@@ -106,7 +116,7 @@ static weir_cu_result stream_wait(model *m, model_stream *stream, model_event *e
   if (!recorded_elsewhere(e))
     return weir__soft_enqueue_wait(soft, (struct soft_stream *)stream, e->signal);
   uint64_t count = atomic_load(&e->shared->page->recorded);
-  if (weir__soft_shared_event_done(e->shared, count))
+  if (weir__soft_shared_event_query(e->shared, count) == WEIR_CU_SUCCESS)
     return WEIR_CU_SUCCESS;
   struct soft_work *work = weir__soft_work_new_sync(SOFT_WAIT_SHARED);
   if (!work)

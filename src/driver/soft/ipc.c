@@ -266,8 +266,13 @@ void weir__soft_shared_event_unref(struct soft_shared_event *shared) {
   free(shared);
 }
 
-bool weir__soft_shared_event_done(const struct soft_shared_event *shared, uint64_t count) {
-  return atomic_load(&shared->page->done) >= count || weir__process_has_ended(atomic_load(&shared->page->recorder));
+weir_cu_result weir__soft_shared_event_query(const struct soft_shared_event *shared, uint64_t count) {
+  if (atomic_load(&shared->page->done) >= count)
+    return WEIR_CU_SUCCESS;
+  if (!weir__process_has_ended(atomic_load(&shared->page->recorder)))
+    return WEIR_CU_NOT_READY;
+  /* It may have reached the record just before it exited. */
+  return atomic_load(&shared->page->done) >= count ? WEIR_CU_SUCCESS : WEIR_CU_EXTERNAL_DEVICE;
 }
 
 static weir_cu_result get_event_handle(model *m, weir_cu_ipc_event_handle *handle, weir_cu_event event) {
