@@ -89,8 +89,8 @@ def reasons(data):
                 name = key.removesuffix("." + row["group"])  # a job has several rows
                 found.setdefault((contestant, "failed" if "failed" in result else "absent", why), {})[name] = None
     for (contestant, what, why), keys in found.items():
-        where = f" in {', '.join(f'`{key}`' for key in keys)}" if what == "failed" else ""
-        lines.append(f"- {TITLES[contestant]}: {what}{where}: {why.replace('|', '/')}")
+        where = f"failed in {', '.join(f'`{key}`' for key in keys)}: " if what == "failed" else ""
+        lines.append(f"- {TITLES[contestant]}: {where}{why.replace('|', '/')}")
     return list(dict.fromkeys(lines))
 
 
@@ -262,7 +262,9 @@ def section(results):
     for name, data in results.items():
         heading = data["machine"]["gpu"] or "Without a GPU"
         link = f"[bench/results/{name}.json](../bench/results/{name}.json)"
-        parts.append(f"### {heading}\n\nAll rounds are in {link}.\n\n" + markdown(data, f"pictures/bench-{name}.svg"))
+        runs = " and ".join(dict.fromkeys(f"{run['date']} at commit {run['commit'] or 'unknown'}" for run in data["runs"]))
+        parts.append(f"### {heading}\n\nMeasured on {runs}, in {len(data['runs'])} run{'s'[:len(data['runs']) > 1]}; all rounds are"
+                     f" in {link}.\n\n" + markdown(data, f"pictures/bench-{name}.svg"))
     return "\n" + "\n".join(parts)
 
 
