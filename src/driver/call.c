@@ -65,6 +65,9 @@ static const char *advice(weir_cu_result result) {
   switch (result) {
   case WEIR_CU_STUB_LIBRARY:
     return "; the library is for linking only, install NVIDIA's driver";
+  case WEIR_CU_OPERATING_SYSTEM:
+    return "; a limit of the system may be too low, such as that of open files (ulimit -n) or of mapped ranges "
+           "(vm.max_map_count)";
   case WEIR_CU_STREAM_CAPTURE_UNSUPPORTED:
     return "; make the call before or after the capture";
   case WEIR_CU_STREAM_CAPTURE_INVALIDATED:

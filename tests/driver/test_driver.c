@@ -185,6 +185,8 @@ static void test_advice(void **state) {
     if (status == WEIR_ERROR_DEVICE_FAULT)
       assert_non_null(strstr(weir_last_error(), "restart the process"));
   }
+  query(WEIR_CU_OPERATING_SYSTEM);
+  assert_non_null(strstr(weir_last_error(), "ulimit -n"));
   assert_int_equal(query(WEIR_CU_STREAM_CAPTURE_UNMATCHED), WEIR_ERROR_CAPTURE);
   assert_string_equal(
       weir_last_error(),
