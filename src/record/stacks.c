@@ -108,34 +108,28 @@ void weir_set_stack_hook(weir_stack_hook given, void *context) {
 
 void weir_set_stack_key(weir_stack_key given) { atomic_store(&hook_key, given); }
 
-/* Stacks by key, for all threads. Only the thread that marked a slot as busy writes it. */
+/* Stacks by key, for all threads, without a lock. */
 enum { KNOWN_STACKS = 4096 };
 #define NO_KEY 0
-#define BUSY_KEY 1
 
 static struct known_stack {
-  _Atomic uint64_t key;
-  atomic_uint stack;
+  _Atomic uint64_t check; /* key ^ stack: fails for two words of different writers */
+  _Atomic uint64_t stack;
 } known_stacks[KNOWN_STACKS];
 
-/* Keys are hashes already. Two values are reserved. */
+/* Keys are hashes already. */
 static struct known_stack *known_place(uint64_t key) { return &known_stacks[key >> 52]; }
 
 static uint32_t find_known(uint64_t key) {
   const struct known_stack *known = known_place(key);
-  if (key <= BUSY_KEY || atomic_load_explicit(&known->key, memory_order_acquire) != key)
-    return 0;
-  uint32_t stack = atomic_load_explicit(&known->stack, memory_order_acquire);
-  return atomic_load_explicit(&known->key, memory_order_relaxed) == key ? stack
-                                                                        : 0; /* it may have been replaced meanwhile */
+  uint64_t stack = atomic_load_explicit(&known->stack, memory_order_acquire);
+  return (atomic_load_explicit(&known->check, memory_order_relaxed) ^ stack) == key ? (uint32_t)stack : 0;
 }
 
 static void note_known(uint64_t key, uint32_t stack) {
   struct known_stack *known = known_place(key);
-  if (key <= BUSY_KEY || !stack || atomic_exchange_explicit(&known->key, BUSY_KEY, memory_order_acquire) == BUSY_KEY)
-    return;
+  atomic_store_explicit(&known->check, key ^ stack, memory_order_relaxed);
   atomic_store_explicit(&known->stack, stack, memory_order_release);
-  atomic_store_explicit(&known->key, key, memory_order_release);
 }
 
 uint32_t weir_history_text(const char *text) { return weir__text_number(text); }
@@ -230,7 +224,7 @@ __attribute__((noinline)) uint32_t weir__stack_gather(weir_history_stacks kind) 
   uint32_t stack = gather(kind, words, usual_words, 1, &is_full);
   if (is_full)
     stack = gather_deep(kind);
-  if (key != NO_KEY && !weir__this_thread.lacks_frames)
+  if (key != NO_KEY && stack && !weir__this_thread.lacks_frames)
     note_known(key, stack);
   __asm__ volatile("" : : : "memory");
   return stack;
