@@ -44,7 +44,7 @@ static void run(weir_driver *driver, const char *conf) {
          stat(allocator, "moving.pages_made"), stat(allocator, "moving.pages_moved"),
          stat(allocator, "moving.moved_bytes") / MIB, stat(allocator, "moving.aliases"));
 
-  /* Memory that is registered with a network card or NCCL stays where it is, also after its free. */
+  /* Memory that is registered with a network card or NCCL stays where it is, even after its free. */
   check(weir_allocator_fix_pages(allocator, large));
   check(weir_allocator_free(allocator, large));
   for (int i = 1; i < BLOCKS; i += 2)

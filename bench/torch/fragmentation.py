@@ -40,7 +40,7 @@ SETTINGS = {  # name: (uses Weir, PYTORCH_CUDA_ALLOC_CONF, WEIR_ALLOC_CONF)
     "weir-expandable": (True, "expandable_segments:True", ""),
     "weir-moving": (True, "", "moving_pages:True"),
 }
-JOBS = "gpt2_fixed,llama_varlen,llama_lora_ckpt,resnet_multiscale,llm_generate,streams_prefetch,cuda_graphs"
+JOBS = "fixed_shapes,random_lengths,recomputation,resolutions,generation,prefetching,graphs"  # of jobs.py
 AGAIN = "-again"  # a second series of runs with the same setting, which shows the noise
 # These wait for the device. cuMemFree does so implicitly.
 WAITING = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemFree", "cuMemFreeHost", "cuMemcpy")
@@ -409,7 +409,7 @@ def main():
     parser.add_argument("--twice", action="store_true", help="also run native a second time, to show the noise")
     parser.add_argument("--parallel", type=int, default=1,
                         help="processes at the same time, if only memory matters (%(default)s)")
-    parser.add_argument("--limits", help="limits to run under, such as llama_varlen=1.03x")
+    parser.add_argument("--limits", help="limits to run under, such as random_lengths=1.03x")
     parser.add_argument("--side-streams", action="store_true", help="run the pattern of side streams")
     parser.add_argument("--streams", type=int, default=32, help="the number of side streams (%(default)s)")
     parser.add_argument("--seconds", type=float, default=590, help="the time limit of the whole run (%(default)s)")

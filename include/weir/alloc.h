@@ -236,7 +236,7 @@ typedef enum weir_stat_kind {
   WEIR_STAT_KINDS
 } weir_stat_kind;
 
-/* Pages that move (the setting moving_pages). */
+/* Moving pages (the setting moving_pages). */
 typedef struct weir_moving_stats {
   int64_t pages_made;       /* created by the driver */
   int64_t pages_moved;      /* mapped at another address ... */

@@ -193,7 +193,7 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
 
     "moving.pages_made", "moving.pages_moved", "moving.moved_bytes", "moving.pages_returned" (used again at an old
     address, without a driver call), "moving.aliases" (old mappings), "moving.aliases_peak" and
-    "moving.aliases_unmapped" are about pages that move. "moving.unmovable_{reason}_bytes" is free memory that could not
+    "moving.aliases_unmapped" are about moving pages. "moving.unmovable_{reason}_bytes" is free memory that could not
     move when pages were last made; the reason is "partial", "fixed", "busy" or "pool". PyTorch does not have these.
 
     "ipc.references" counts the Buffers that other processes hold or have yet to receive. "ipc.limbo_blocks",

@@ -1,6 +1,7 @@
 """bench/torch/fragmentation.py with stand-ins for PyTorch and the adapter: test_fragmentation.py ROOT."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -58,7 +59,17 @@ print(json.dumps({"name": sys.argv[1], "err": error}))
 """
 
 
+def check_names(root):
+    """The jobs that run by default are those of jobs.py, which imports PyTorch and is only read here."""
+    def read(name, pattern):
+        with open(os.path.join(root, "bench", "torch", name)) as file:
+            return [job.strip() for job in re.search(pattern, file.read(), re.MULTILINE)[1].split(",")]
+
+    assert read("fragmentation.py", r'^JOBS = "(.*)"') == read("jobs.py", r"for job in \(([^)]*)\)")
+
+
 def main(root):
+    check_names(root)
     with tempfile.TemporaryDirectory() as folder:
         def write(path, text):
             path = os.path.join(folder, path)

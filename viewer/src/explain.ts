@@ -34,7 +34,8 @@ export interface Explained {
   entry: number;
   moment: string;
   isOom: boolean;
-  request: number | null;
+  request: number | null; // as the program made it
+  wanted: number | null; // the segment that it needed
   reserved: number | null;
   limit: number | null;
   limitMost: number | null;
@@ -78,7 +79,8 @@ function read(x: Json | null): Explained | null {
     entry: number(x["event"]) ?? 0,
     moment: text(x["moment"]) ?? "",
     isOom: x["moment"] === "oom",
-    request: request ? (number(request["wanted"]) ?? number(request["rounded"]) ?? number(request["bytes"])) : null,
+    request: request ? number(request["bytes"]) : null,
+    wanted: request ? (number(request["wanted"]) ?? number(request["rounded"]) ?? number(request["bytes"])) : null,
     reserved: number(x["reserved"]),
     limit: number(x["limit"]),
     limitMost: number(x["limit_most"]),

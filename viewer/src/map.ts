@@ -480,11 +480,11 @@ export class MapView {
         }
       }
     }
-    // The request, to scale, over the largest hole that it could use.
-    if (x.request !== null) {
+    // The segment that the request needed, to scale, over the largest hole that it could use.
+    if (x.wanted !== null) {
       const largest = holes.list.find((hole) => !hole.elsewhere) ?? holes.list[0];
       const from = largest ? largest.y : this.y0 + (this.y1 - this.y0) * 0.05;
-      const top = this.pixelY(from + x.request / UNIT);
+      const top = this.pixelY(from + x.wanted / UNIT);
       const size = this.pixelY(from) - top;
       c.fillStyle = theme.danger;
       c.globalAlpha = 0.16;
@@ -500,7 +500,7 @@ export class MapView {
       const isRight = at + 170 < width;
       this.tag(
         c,
-        `request ${bytes(x.request)}`,
+        `request ${bytes(x.request ?? x.wanted)}`,
         isRight ? at + 1 : Math.min(width - 2, at + 48),
         above,
         theme.danger,

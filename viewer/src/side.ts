@@ -624,7 +624,7 @@ export class Side {
     app.axis.show(app.axis.fromOwn(r, from - room), app.axis.fromOwn(r, x.entry + room));
     const spots = x.pins.flatMap((p) => {
       const y = r.yOf(p.address);
-      return y === null ? [] : [{ low: y, high: y + Math.max(p.size, x.request ?? 0) / UNIT }];
+      return y === null ? [] : [{ low: y, high: y + Math.max(p.size, x.wanted ?? 0) / UNIT }];
     });
     const first = spots[0];
     if (first) {
