@@ -213,7 +213,6 @@ struct weir__heap {
   weir_cu_result driver_error;   /* the first failure other than out of memory since growing or emptying began: the */
   const char *driver_error_call; /* device is broken, or a capture forbids the call */
   atomic_bool had_expandable;    /* an expandable segment was ever created; also read without the lock */
-  bool has_gathered;             /* the block of the last miss consists of pages that go back when it is freed */
   weir__pool small, large;       /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
