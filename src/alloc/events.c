@@ -9,7 +9,6 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/pointer.h"
-#include "alloc/segment.h"
 #include "alloc/uncached.h"
 #include "base/array.h"
 #include "driver/call.h"

@@ -394,11 +394,19 @@ weir_status weir__allocator_check(const char *who, const weir_allocator *allocat
 /* NULL, with the last error set, if there is no such device. */
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);
 
+/* ---- Calls of the driver ---- */
+
 /* Make the device's primary context current for driver calls, and restore the previous one. The heap's lock is held. */
 weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous);
 void weir__heap_leave(weir__heap *heap, weir_cu_context previous);
 
 /* Whether a driver call succeeded. Keeps the first failure, other than out of memory, as the heap's driver_error. */
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
+
+/* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's
+ * capture mode is relaxed around such calls. False if that failed; the call would then end the capture. restore takes
+ * the mode that came out. */
+bool weir__capture_relax(weir__heap *heap, int *mode);
+void weir__capture_restore(weir__heap *heap, int mode);
 
 #endif
