@@ -176,24 +176,30 @@ static void insert_deferred(weir__heap *heap) {
 
 void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
   weir_driver *driver = heap->allocator->driver;
-  int status = WEIR_CU_CAPTURE_STATUS_NONE;
+  int status = WEIR_CU_CAPTURE_STATUS_NONE, mode;
   if (atomic_load(&heap->captures)) {
     weir__capture_positions_poll(heap, current);
     return;
   }
-  if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE)
+  if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE ||
+      !weir__capture_relax(heap, &mode)) /* another device may be in a capture */
     return;
   insert_deferred(heap);
   weir__event_queues_poll(&heap->events, driver, false, event_done, heap);
+  weir__capture_restore(heap, mode);
 }
 
 void weir__wait_for_events(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
+  int mode;
   if (!atomic_load(&heap->captures))
     insert_deferred(heap);
   weir__sent_collect(heap);
   heap->stats.num_sync_all_streams++;
+  if (!weir__capture_relax(heap, &mode))
+    return;
   weir__heap_ok(heap, weir__event_queues_poll(&heap->events, driver, true, event_done, heap), "cuEventSynchronize");
+  weir__capture_restore(heap, mode);
 }
 
 void weir__events_clear(weir__heap *heap) {
