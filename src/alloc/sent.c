@@ -253,7 +253,7 @@ static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stre
                           weir_cu_ipc_event_handle *handle) {
   weir_driver *driver = heap->allocator->driver;
   *event = NULL;
-  int can = 1;
+  int can = 1, mode;
   if (driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, heap->device))
     can = 1; /* an older driver, which does not know the attribute */
   if (heap->sent.events < WEIR__SENT_EVENTS_MOST && can &&
@@ -264,7 +264,11 @@ static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stre
     driver->EventDestroy(driver, *event);
     *event = NULL;
   }
-  return WEIR__CALL_FOR(who, driver, StreamSynchronize(driver, stream));
+  if (!weir__capture_relax(heap, &mode))
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", who);
+  weir_status status = WEIR__CALL_FOR(who, driver, StreamSynchronize(driver, stream));
+  weir__capture_restore(heap, mode);
+  return status;
 }
 
 static sent *add_sent(weir__heap *heap, weir__block *block) {

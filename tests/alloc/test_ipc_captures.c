@@ -48,6 +48,22 @@ static void end_capture(weir_cu_stream stream, int device) {
   assert_cu(d->GraphDestroy(d, graph));
 }
 
+/* Without an event for the message, the sender waits for its stream, which is not the one that is being captured. */
+static void test_send_without_an_event(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  weir_cu_stream stream = work_stream(), other = work_stream();
+  void *a = get(1000, other);
+  begin_capture(stream, 0);
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_EventCreate, 1, WEIR_CU_NOT_SUPPORTED, 0));
+  const weir_ipc_handle *sent = send_with(a, other, NULL);
+  assert_int_equal(calls(WEIR_CALL_StreamSynchronize), 1);
+  end_capture(stream, 0);
+  put(a);
+  assert_ok(weir_ipc_cancel(allocator, sent->bytes, sent->length));
+  close_all();
+}
+
 /* A refused message can be received after the capture. */
 static void test_receive_in_a_capture(void **state) {
   (void)state;
@@ -154,6 +170,7 @@ int main(int argc, char **argv) {
     return play_role(argv[2], argv[3], (const child_role[]){{"sends", child_sends}, {0}});
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_send_without_an_event, ipc_teardown),
       cmocka_unit_test_teardown(test_receive_in_a_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_collect_after_a_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_close_in_a_capture, ipc_teardown),
