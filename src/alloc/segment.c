@@ -162,8 +162,10 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   if (settings->release_lock_on_malloc)
     weir__mutex_unlock(&heap->lock);
   weir_cu_result r = get_memory(heap, arena, bytes, &base);
-  if (settings->release_lock_on_malloc)
+  if (settings->release_lock_on_malloc) {
     weir__mutex_lock(&heap->lock);
+    heap->driver_error = WEIR_CU_SUCCESS; /* another thread's calls may have failed meanwhile */
+  }
   heap->promised -= bytes;
   if (!weir__heap_ok(heap, r, "cuMemAlloc"))
     return NULL;
