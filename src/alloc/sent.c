@@ -213,6 +213,9 @@ size_t weir__sent_collect(weir__heap *heap) {
     weir__block_collected(heap, block);
   }
   free(ended);
+  /* A collection visits all references. Sends skip it in proportion to those that are left, so that the cost of a send
+   * does not grow with the number of messages under way. */
+  heap->sent.sends_to_skip = heap->sent.references / 8;
   update_stats(heap);
   return left;
 }
@@ -299,7 +302,9 @@ static void take_back(weir__heap *heap, sent *memory) {
 /* Collects first if words or events run out, because the rest of the call holds a pointer to the block's record. */
 static weir_status take_word(const char *who, weir__heap *heap, weir__process_identity receiver, reference *r) {
   weir__references *references = heap->allocator->references;
-  if (heap->sent.events >= WEIR__SENT_EVENTS_MOST)
+  if (heap->sent.sends_to_skip)
+    heap->sent.sends_to_skip--;
+  else if (heap->sent.events >= WEIR__SENT_EVENTS_MOST)
     weir__sent_collect(heap);
   if (weir__reference_take(references, receiver, &r->slot, &r->generation))
     return WEIR_OK;
