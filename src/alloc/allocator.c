@@ -241,8 +241,8 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   if (forget_graphs)
     forget_graphs(allocator);
   weir__uncached_clear(allocator);
-  weir__received_clear(allocator);
   weir__ipc_clear(allocator);
+  weir__received_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
   weir__references_delete(allocator->references, allocator->references_file);

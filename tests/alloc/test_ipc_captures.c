@@ -110,6 +110,44 @@ static void test_collect_after_a_capture(void **state) {
   close_all();
 }
 
+static unsigned long waits(void) { return calls(WEIR_CALL_StreamSynchronize) + calls(WEIR_CALL_CtxSynchronize); }
+
+/* Work of a stream: begins a capture once the host waits. */
+static void begin_capture_then(void *waits_before) {
+  while (waits() == *(unsigned long *)waits_before)
+    usleep(100);
+  weir_allocator_begin_capture(allocator, 0);
+}
+
+/* A capture that another thread begins while a release, or a collection, waits for the work on the memory. The sender
+ * may free the memory only after it is unmapped here, which the capture forbids. */
+static void test_capture_begins_meanwhile(void **state) {
+  (void)state;
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    with_peer("sends", confs[i]);
+    weir_cu_stream stream = work_stream();
+    hear_any();
+    void *a = receive(hear_handle());
+    unsigned long before = waits();
+    assert_cu(d->LaunchHostFunc(d, stream, begin_capture_then, &before));
+    assert_ok(weir_ipc_release(allocator, a, stream));
+    assert_non_null(allocator->received);
+    assert_error_says(INVALID_ARGUMENT, "no memory", weir_ipc_release(allocator, a, stream));
+    assert_ok(weir_allocator_end_capture(allocator, 0));
+    before = waits();
+    assert_cu(d->LaunchHostFunc(d, stream, begin_capture_then, &before));
+    collect();
+    assert_non_null(allocator->received);
+    assert_ok(weir_allocator_end_capture(allocator, 0));
+    collect();
+    assert_null(allocator->received);
+    assert_null(allocator->ipc);
+    peer_kill();
+    close(peer_socket);
+    close_all();
+  }
+}
+
 /* Memory that is closed in a capture stays open until a collection after it. */
 static void test_close_in_a_capture(void **state) {
   (void)state;
@@ -173,6 +211,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_send_without_an_event, ipc_teardown),
       cmocka_unit_test_teardown(test_receive_in_a_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_collect_after_a_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_capture_begins_meanwhile, ipc_teardown),
       cmocka_unit_test_teardown(test_close_in_a_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_capture_of_another_device, ipc_teardown),
   };
