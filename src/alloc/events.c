@@ -58,23 +58,17 @@ static void block_done(weir__heap *heap, weir__block *block) {
     weir__arena_release(weir__block_arena(heap, block), block);
 }
 
-static void event_done(void *context, void *waiting) {
-  weir__heap *heap = context;
-  weir__block *block = waiting;
-  weir__arena *arena = weir__block_arena(heap, block);
-  weir__pending_add(heap, -1);
-  weir__arena_lock(arena);
-  if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
-    block_done(heap, block);
-  weir__arena_unlock(arena);
-}
-
 void weir__block_collected(weir__heap *heap, weir__block *block) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
   if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
     block_done(heap, block);
   weir__arena_unlock(arena);
+}
+
+static void event_done(void *context, void *block) {
+  weir__pending_add(context, -1);
+  weir__block_collected(context, block);
 }
 
 /* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
