@@ -1,5 +1,5 @@
 /*
- * Creating and destroying an allocator.
+ * Creating and destroying an allocator, and what its driver calls have in common.
  */
 #include "alloc/allocator.h"
 
@@ -18,6 +18,45 @@
 #include "base/thread.h"
 #include "driver/call.h"
 #include "driver/context.h"
+
+/* ---- Calls of the driver ---- */
+
+weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_result r = weir__context_retain(driver, heap->device, &heap->cu_context);
+  return r ? r : weir__context_enter(driver, heap->cu_context, previous);
+}
+
+void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
+  weir__context_switch(heap->allocator->driver, heap->cu_context, previous);
+}
+
+bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
+  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->driver_error) {
+    heap->driver_error = result;
+    heap->driver_error_call = call;
+  }
+  return !result;
+}
+
+static bool has_captures(const weir_allocator *allocator) {
+  for (int i = 0; i < allocator->heap_count; i++)
+    if (atomic_load(&allocator->heaps[i].captures))
+      return true;
+  return false;
+}
+
+bool weir__capture_relax(weir__heap *heap, int *mode) {
+  weir_driver *driver = heap->allocator->driver;
+  *mode = WEIR_CU_CAPTURE_RELAXED; /* nothing to restore */
+  return !has_captures(heap->allocator) || !driver->ThreadExchangeStreamCaptureMode(driver, mode);
+}
+
+void weir__capture_restore(weir__heap *heap, int mode) {
+  weir_driver *driver = heap->allocator->driver;
+  if (mode != WEIR_CU_CAPTURE_RELAXED)
+    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+}
 
 /* ---- Creation and destruction ---- */
 
@@ -69,16 +108,6 @@ static void heap_end(weir__heap *heap) {
     free(class);
   }
   weir__mutex_destroy(&heap->lock);
-}
-
-weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous) {
-  weir_driver *driver = heap->allocator->driver;
-  weir_cu_result r = weir__context_retain(driver, heap->device, &heap->cu_context);
-  return r ? r : weir__context_enter(driver, heap->cu_context, previous);
-}
-
-void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
-  weir__context_switch(heap->allocator->driver, heap->cu_context, previous);
 }
 
 void weir_allocator_options_init(weir_allocator_options *options) {
@@ -212,8 +241,8 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   if (forget_graphs)
     forget_graphs(allocator);
   weir__uncached_clear(allocator);
-  weir__received_clear(allocator);
   weir__ipc_clear(allocator);
+  weir__received_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
   weir__references_delete(allocator->references, allocator->references_file);

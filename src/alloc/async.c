@@ -134,13 +134,17 @@ weir_cu_result weir__async_free(weir__heap *heap, const weir__block *block) {
 weir_cu_result weir__async_trim(weir__heap *heap, weir_cu_stream stream, bool all) {
   weir_driver *driver = heap->allocator->driver;
   weir__async_device *device = device_of(heap);
+  int mode;
   if (!device->pool)
     return WEIR_CU_SUCCESS;
+  if (!weir__capture_relax(heap, &mode))
+    return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
   weir_cu_result r = all ? driver->CtxSynchronize(driver) : driver->StreamSynchronize(driver, stream);
   if (!r)
     r = driver->MemPoolTrimTo(driver, device->pool, 0);
   if (!r && all && driver->DeviceGraphMemTrim)
     r = driver->DeviceGraphMemTrim(driver, heap->device);
+  weir__capture_restore(heap, mode);
   return r;
 }
 

@@ -226,10 +226,9 @@ static void queue_return(weir__heap *heap, weir__segment *segment) {
 /* Sets no error text for WEIR_ERROR_OUT_OF_MEMORY: the caller retries after memory was freed. */
 static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, uint64_t *address) {
   weir_driver *driver = heap->allocator->driver;
-  uint64_t taken = heap->reserved + heap->promised;
   weir_cu_deviceptr base = 0;
   bool captured = false;
-  if (heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes))
+  if (weir__over_limit(heap, bytes))
     return WEIR_ERROR_OUT_OF_MEMORY;
   if (is_stream_ordered(arena)) {
     weir_cu_result r = weir__async_alloc(heap, arena->stream, bytes, &base, &captured);

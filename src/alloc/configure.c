@@ -41,7 +41,7 @@ void weir__settings_fit(const weir_allocator *allocator, weir__settings *setting
 }
 
 /* Turns collection by age on or off after one of its conditions, a threshold and a limit, has changed. Lazily freed
- * blocks (weir__last_alloc) are flushed, so that they count as free from the start. */
+ * blocks (weir__last_alloc) are flushed, so that they count as free from the start. The heap's lock is held. */
 static void note_ageing(weir__heap *heap) {
   bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit);
   if (is_on)
@@ -79,8 +79,11 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
     weir__settings_fit(allocator, changed);
     changed->older = (weir__settings *)old;
     atomic_store_explicit(&allocator->settings, changed, memory_order_release);
-    for (int i = 0; i < allocator->heap_count; i++)
+    for (int i = 0; i < allocator->heap_count; i++) {
+      weir__mutex_lock(&allocator->heaps[i].lock);
       note_ageing(&allocator->heaps[i]);
+      weir__mutex_unlock(&allocator->heaps[i].lock);
+    }
     weir__trace_settings(allocator);
   }
   weir__mutex_unlock(&allocator->configure_lock);

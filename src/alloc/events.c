@@ -9,7 +9,6 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/pointer.h"
-#include "alloc/segment.h"
 #include "alloc/uncached.h"
 #include "base/array.h"
 #include "driver/call.h"
@@ -59,23 +58,17 @@ static void block_done(weir__heap *heap, weir__block *block) {
     weir__arena_release(weir__block_arena(heap, block), block);
 }
 
-static void event_done(void *context, void *waiting) {
-  weir__heap *heap = context;
-  weir__block *block = waiting;
-  weir__arena *arena = weir__block_arena(heap, block);
-  weir__pending_add(heap, -1);
-  weir__arena_lock(arena);
-  if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
-    block_done(heap, block);
-  weir__arena_unlock(arena);
-}
-
 void weir__block_collected(weir__heap *heap, weir__block *block) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
   if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
     block_done(heap, block);
   weir__arena_unlock(arena);
+}
+
+static void event_done(void *context, void *block) {
+  weir__pending_add(context, -1);
+  weir__block_collected(context, block);
 }
 
 /* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
@@ -177,24 +170,30 @@ static void insert_deferred(weir__heap *heap) {
 
 void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
   weir_driver *driver = heap->allocator->driver;
-  int status = WEIR_CU_CAPTURE_STATUS_NONE;
+  int status = WEIR_CU_CAPTURE_STATUS_NONE, mode;
   if (atomic_load(&heap->captures)) {
     weir__capture_positions_poll(heap, current);
     return;
   }
-  if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE)
+  if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE ||
+      !weir__capture_relax(heap, &mode)) /* another device may be in a capture */
     return;
   insert_deferred(heap);
   weir__event_queues_poll(&heap->events, driver, false, event_done, heap);
+  weir__capture_restore(heap, mode);
 }
 
 void weir__wait_for_events(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
+  int mode;
   if (!atomic_load(&heap->captures))
     insert_deferred(heap);
   weir__sent_collect(heap);
   heap->stats.num_sync_all_streams++;
+  if (!weir__capture_relax(heap, &mode))
+    return;
   weir__heap_ok(heap, weir__event_queues_poll(&heap->events, driver, true, event_done, heap), "cuEventSynchronize");
+  weir__capture_restore(heap, mode);
 }
 
 void weir__events_clear(weir__heap *heap) {

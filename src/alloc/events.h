@@ -9,7 +9,7 @@
 /* Frees a block once the other streams using it have passed this point. `entered`: the device context is current. */
 void weir__free_later(weir__heap *heap, weir__block *block, bool entered);
 
-/* Ends the wait of a freed block for other processes (sent.h). */
+/* Ends one wait of a freed block: for an event, or for other processes (sent.h). */
 void weir__block_collected(weir__heap *heap, weir__block *block);
 
 /* Releases blocks whose events have completed. */

@@ -73,8 +73,9 @@ typedef struct weir__gauge_sums {
 /* Claims a new quota after the arena exceeded its quota. The arena's lock is held. */
 void weir__gauges_claim_quota(struct weir__arena *arena);
 
-/* Freezes the gauges of an arena while a thread holds the locks of several. Otherwise it could deadlock with the holder
- * of the sums' lock, which waits for arenas. The arena's lock is held. */
+/* Freezes the gauges of an arena while a thread holds the locks of several, or waits for a stream. Otherwise it could
+ * deadlock with the holder of the sums' lock, which waits for arenas, or make it wait for the stream. The arena's lock is
+ * held. */
 void weir__gauges_freeze(struct weir__arena *arena);
 void weir__gauges_unfreeze(struct weir__arena *arena);
 

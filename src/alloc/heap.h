@@ -213,7 +213,6 @@ struct weir__heap {
   weir_cu_result driver_error;   /* the first failure other than out of memory since growing or emptying began: the */
   const char *driver_error_call; /* device is broken, or a capture forbids the call */
   atomic_bool had_expandable;    /* an expandable segment was ever created; also read without the lock */
-  bool has_gathered;             /* the block of the last miss consists of pages that go back when it is freed */
   weir__pool small, large;       /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
@@ -395,11 +394,19 @@ weir_status weir__allocator_check(const char *who, const weir_allocator *allocat
 /* NULL, with the last error set, if there is no such device. */
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);
 
+/* ---- Calls of the driver ---- */
+
 /* Make the device's primary context current for driver calls, and restore the previous one. The heap's lock is held. */
 weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous);
 void weir__heap_leave(weir__heap *heap, weir_cu_context previous);
 
 /* Whether a driver call succeeded. Keeps the first failure, other than out of memory, as the heap's driver_error. */
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
+
+/* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's
+ * capture mode is relaxed around such calls. False if that failed; the call would then end the capture. restore takes
+ * the mode that came out. */
+bool weir__capture_relax(weir__heap *heap, int *mode);
+void weir__capture_restore(weir__heap *heap, int mode);
 
 #endif

@@ -571,18 +571,21 @@ static bool is_captured(const weir_allocator *allocator, const weir__ipc *open) 
   return atomic_load(&allocator->heaps[open->device].captures) != 0;
 }
 
-weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base) {
+weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base, bool *captured) {
   weir__ipc **at = &allocator->ipc;
   while (*at && ((*at)->base != (uint64_t)base || !(*at)->opens))
     at = &(*at)->next;
   weir__ipc *open = *at;
   if (!open)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", who, base);
-  if (open->opens > 1 || is_captured(allocator, open)) {
+  bool is_last = open->opens == 1, must_wait = is_last && is_captured(allocator, open);
+  if (is_last && !must_wait)
+    return close_at(who, allocator, at);
+  if (must_wait && captured)
+    *captured = true;
+  else
     open->opens--;
-    return WEIR_OK;
-  }
-  return close_at(who, allocator, at);
+  return WEIR_OK;
 }
 
 weir_status weir__ipc_collect_closed(const char *who, weir_allocator *allocator) {
@@ -600,7 +603,7 @@ weir_status weir__ipc_collect_closed(const char *who, weir_allocator *allocator)
 weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir__mutex_lock(&allocator->ipc_lock);
-  weir_status status = weir__ipc_close_handle(__func__, allocator, base);
+  weir_status status = weir__ipc_close_handle(__func__, allocator, base, NULL);
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }

@@ -16,6 +16,8 @@ void weir__ipc_forget_page(weir__page *page);
 
 /* Lets another device access the pages of other processes that are open for this one. ipc_lock is held. */
 weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device);
+
+/* Unmaps all memory of other processes, also during a capture. The allocator is being destroyed. */
 void weir__ipc_clear(weir_allocator *allocator);
 
 /* ---- Calls of the driver ---- */
@@ -54,12 +56,15 @@ weir_status weir__ipc_check_room(const char *who, const weir_ipc_handle *handle,
 /* Counts the pages of a block that is sent, and withdraws them when it is not any more. The heap's lock is held. */
 void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by);
 
-/* weir_ipc_open and weir_ipc_close. ipc_lock is held. */
+/* weir_ipc_open. ipc_lock is held. */
 weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base);
 
 /* Whether a part lies within memory that is open at `base`. ipc_lock is held, and the device's context is current. */
 bool weir__ipc_contains(const weir__heap *heap, const void *base, uint64_t offset, uint64_t bytes);
-weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base);
+
+/* weir_ipc_close. ipc_lock is held. If a capture forbids to unmap the memory, it stays mapped until a collection; with
+ * `captured`, which is set then, it stays open too, and the caller has to try again. */
+weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base, bool *captured);
 
 /* Closes handles whose close had to wait for a capture. ipc_lock is held. */
 weir_status weir__ipc_collect_closed(const char *who, weir_allocator *allocator);
@@ -86,7 +91,8 @@ weir_status weir__ipc_read_message(const char *who, const void *bytes, size_t le
 /* Ends references whose release had to wait for a capture. */
 weir_status weir__received_collect(const char *who, weir_allocator *allocator);
 
-/* Closes everything that was received. The allocator is being destroyed. */
+/* Ends the references of everything that was received, after weir__ipc_clear has unmapped it. The allocator is being
+ * destroyed. */
 void weir__received_clear(weir_allocator *allocator);
 
 #endif

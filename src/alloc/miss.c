@@ -170,7 +170,6 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
 /* Marks the recorded releases as the allocator's own, apart from those that the program requested. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir__this_thread.is_for_request = true;
-  heap->has_gathered = false;
   weir__block *block = refill(heap, arena, settings, bytes);
   weir__this_thread.is_for_request = false;
   weir__this_thread.has_missed = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
@@ -186,7 +185,6 @@ static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, 
   if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, false)))
     return block;
   weir__this_thread.is_for_request = true;
-  heap->has_gathered = false;
   block = weir__return_pages(heap, arena, settings, bytes);
   weir__this_thread.is_for_request = false;
   return block;
@@ -233,9 +231,10 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
   }
   arena = weir__block_arena(heap, block); /* another pool may have lent it */
   weir__arena_lock(arena);
+  bool is_gathered = block->marks.gathered;
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   if (block)
-    block->marks.gathered = heap->has_gathered;
+    block->marks.gathered = is_gathered;
   weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);

@@ -608,8 +608,10 @@ static weir__block *take_place(search *s) {
   stats->pages_moved += moved.pages_moved;
   stats->moved_bytes += moved.moved_bytes;
   stats->pages_returned += moved.pages_returned;
-  s->heap->has_gathered = !moved.pages_made && s->piece_count && s->bytes >= GATHERED_MIN;
-  return commit(s);
+  weir__block *block = commit(s);
+  if (block)
+    block->marks.gathered = !moved.pages_made && s->piece_count && s->bytes >= GATHERED_MIN;
+  return block;
 }
 
 weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {

@@ -17,6 +17,12 @@ typedef struct weir__shared_granule {
 /* Writes are rare, so all maps share one lock. */
 static weir__mutex write_lock = WEIR__MUTEX_INIT;
 
+/* The child of a fork, which may have maps of its own, finds the lock free. */
+static void lock_writes(void) { weir__mutex_lock(&write_lock); }
+static void unlock_writes(void) { weir__mutex_unlock(&write_lock); }
+
+WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) { weir__at_fork(lock_writes, unlock_writes, unlock_writes); }
+
 weir__page_map weir__page_map_empty; /* not const: as constant data its 2 MiB would be in the library file */
 
 weir__page_map *weir__page_map_new(void) { return calloc(1, sizeof(weir__page_map)); }

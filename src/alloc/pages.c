@@ -414,11 +414,13 @@ static weir__alias_batch *batch_begin(weir__heap *heap, weir_cu_stream stream) {
 void weir__aliases_retire(weir__heap *heap, weir_cu_stream stream, uint64_t most) {
   weir__aliases *aliases = &heap->aliases;
   weir_driver *driver = heap->allocator->driver;
+  int mode;
   if (!aliases->retiring && aliases->count <= most)
     return;
-  if (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream))
+  if (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream) || !weir__capture_relax(heap, &mode))
     return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
   unmap_retired(heap);
+  weir__capture_restore(heap, mode);
   if (aliases->count - aliases->retiring <= most)
     return;
   weir__alias_batch *batch = batch_begin(heap, stream);

@@ -154,7 +154,7 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
   if (!status && !r && is_valid)
     return WEIR_OK;
   if (made->base)
-    weir__ipc_close_handle(who, heap->allocator, made->base);
+    weir__ipc_close_handle(who, heap->allocator, made->base, NULL);
   if (!is_valid)
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle names memory beyond the end of what was sent", who);
   return status ? status : weir__driver_status(driver, r, who, "cuStreamWaitEvent");
@@ -254,11 +254,12 @@ static weir__received **find_received(weir_allocator *allocator, uint64_t addres
   return found ? found : at;
 }
 
-/* Ends the reference of the message at *at, whose work is done. */
-static weir_status end_received(const char *who, weir_allocator *allocator, weir__received **at) {
+/* Ends the reference of the message at *at, whose work is done. Not before its memory is unmapped, since the sender may
+ * free it then: *captured is set if a capture, which may have begun since the wait, forbids that. */
+static weir_status end_received(const char *who, weir_allocator *allocator, weir__received **at, bool *captured) {
   weir__received *received = *at;
-  weir_status status = received->base ? weir__ipc_close_handle(who, allocator, received->base) : WEIR_OK;
-  if (status)
+  weir_status status = received->base ? weir__ipc_close_handle(who, allocator, received->base, captured) : WEIR_OK;
+  if (status || *captured)
     return status;
   weir__reference_end(received->sender->references, &received->reference, received->self);
   *at = received->next;
@@ -287,7 +288,7 @@ weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_s
   weir__received **at = find_received(allocator, (uint64_t)pointer, stream), *found = *at;
   if (!found)
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no memory at %p was received", __func__, pointer);
-  else if (status || captured || (status = end_received(__func__, allocator, at)))
+  else if (status || captured || (status = end_received(__func__, allocator, at, &captured)) || captured)
     found->released = atomic_fetch_add(&releases, 1) + 1;
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
@@ -309,9 +310,9 @@ static weir_status collect_device(const char *who, weir__heap *heap) {
     return status;
   weir__mutex_lock(&allocator->ipc_lock);
   for (weir__received **at = &allocator->received, *received; (received = *at) != NULL;) {
-    bool ends = received->device == heap->device && received->released && received->released <= newest;
-    weir_status ended = ends ? end_received(who, allocator, at) : WEIR_OK;
-    if (!ends || ended)
+    bool ends = received->device == heap->device && received->released && received->released <= newest && !captured;
+    weir_status ended = ends ? end_received(who, allocator, at, &captured) : WEIR_OK;
+    if (!ends || ended || captured)
       at = &received->next;
     status = status ? status : ended;
   }
@@ -329,18 +330,9 @@ weir_status weir__received_collect(const char *who, weir_allocator *allocator) {
 }
 
 void weir__received_clear(weir_allocator *allocator) {
-  weir_driver *driver = allocator->driver;
-  weir_cu_context previous;
   while (allocator->received) {
     weir__received *received = allocator->received;
-    weir__heap *heap = &allocator->heaps[received->device];
     allocator->received = received->next;
-    if (!weir__heap_enter(heap, &previous)) {
-      driver->CtxSynchronize(driver);
-      weir__heap_leave(heap, previous);
-    }
-    if (received->base)
-      weir__ipc_close_handle("weir_allocator_destroy", allocator, received->base);
     weir__reference_end(received->sender->references, &received->reference, received->self);
     drop_sender(allocator, received->sender);
     free(received);

@@ -18,6 +18,14 @@
 
 /* ---- Cached memory ---- */
 
+/* Other arenas do not wait for this one meanwhile: its lock is held, but its gauges are frozen. */
+static bool wait_for_stream_of(weir__arena *arena) {
+  weir__gauges_freeze(arena);
+  bool done = weir__wait_for_stream(arena->pool->heap, arena->stream);
+  weir__gauges_unfreeze(arena);
+  return done;
+}
+
 /* Releases whole segments, and whole pages of expandable segments. The blocks are collected first, because releasing
  * pages changes the index. */
 void weir__release_arena(weir__heap *heap, weir__arena *arena) {
@@ -40,7 +48,7 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena) {
     expandable[found++] = b;
   }
   /* A free block is free in stream order only: its pages may be unmapped after the stream has passed that point. */
-  bool ready = (found || weir__has_left_reservations(heap, arena)) && weir__wait_for_stream(heap, arena->stream);
+  bool ready = (found || weir__has_left_reservations(heap, arena)) && wait_for_stream_of(arena);
   for (size_t k = 0; ready && k < found; k++)
     weir__release_pages(heap, expandable[k]);
   weir__release_reservations(heap, arena, ready);

@@ -123,33 +123,6 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
 
 /* ---- Fixed segments ---- */
 
-static bool has_captures(const weir_allocator *allocator) {
-  for (int i = 0; i < allocator->heap_count; i++)
-    if (atomic_load(&allocator->heaps[i].captures))
-      return true;
-  return false;
-}
-
-bool weir__capture_relax(weir__heap *heap, int *mode) {
-  weir_driver *driver = heap->allocator->driver;
-  *mode = WEIR_CU_CAPTURE_RELAXED; /* nothing to restore */
-  return !has_captures(heap->allocator) || !driver->ThreadExchangeStreamCaptureMode(driver, mode);
-}
-
-void weir__capture_restore(weir__heap *heap, int mode) {
-  weir_driver *driver = heap->allocator->driver;
-  if (mode != WEIR_CU_CAPTURE_RELAXED)
-    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
-}
-
-bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
-  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->driver_error) {
-    heap->driver_error = result;
-    heap->driver_error_call = call;
-  }
-  return !result;
-}
-
 /* Obtains memory for a fixed segment from the driver, or from the functions of the pool. */
 static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
   const weir__private_pool *owner = arena->pool->owner;
@@ -184,13 +157,15 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
 }
 
 static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  weir_cu_deviceptr base;
+  weir_cu_deviceptr base = 0;
   heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
   if (settings->release_lock_on_malloc)
     weir__mutex_unlock(&heap->lock);
   weir_cu_result r = get_memory(heap, arena, bytes, &base);
-  if (settings->release_lock_on_malloc)
+  if (settings->release_lock_on_malloc) {
     weir__mutex_lock(&heap->lock);
+    heap->driver_error = WEIR_CU_SUCCESS; /* another thread's calls may have failed meanwhile */
+  }
   heap->promised -= bytes;
   if (!weir__heap_ok(heap, r, "cuMemAlloc"))
     return NULL;

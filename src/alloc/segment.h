@@ -75,12 +75,4 @@ void weir__segment_delete(weir__segment *segment);
 /* Counts a segment that was obtained or returned. */
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
 
-/* ---- Captures ---- */
-
-/* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's
- * capture mode is relaxed around such calls. False if that failed; the call would then end the capture. restore takes
- * the mode that came out. */
-bool weir__capture_relax(weir__heap *heap, int *mode);
-void weir__capture_restore(weir__heap *heap, int mode);
-
 #endif

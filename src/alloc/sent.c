@@ -213,6 +213,9 @@ size_t weir__sent_collect(weir__heap *heap) {
     weir__block_collected(heap, block);
   }
   free(ended);
+  /* A collection visits all references. Sends skip it in proportion to those that are left, so that the cost of a send
+   * does not grow with the number of messages under way. */
+  heap->sent.sends_to_skip = heap->sent.references / 8;
   update_stats(heap);
   return left;
 }
@@ -253,7 +256,7 @@ static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stre
                           weir_cu_ipc_event_handle *handle) {
   weir_driver *driver = heap->allocator->driver;
   *event = NULL;
-  int can = 1;
+  int can = 1, mode;
   if (driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, heap->device))
     can = 1; /* an older driver, which does not know the attribute */
   if (heap->sent.events < WEIR__SENT_EVENTS_MOST && can &&
@@ -264,7 +267,11 @@ static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stre
     driver->EventDestroy(driver, *event);
     *event = NULL;
   }
-  return WEIR__CALL_FOR(who, driver, StreamSynchronize(driver, stream));
+  if (!weir__capture_relax(heap, &mode))
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", who);
+  weir_status status = WEIR__CALL_FOR(who, driver, StreamSynchronize(driver, stream));
+  weir__capture_restore(heap, mode);
+  return status;
 }
 
 static sent *add_sent(weir__heap *heap, weir__block *block) {
@@ -295,7 +302,9 @@ static void take_back(weir__heap *heap, sent *memory) {
 /* Collects first if words or events run out, because the rest of the call holds a pointer to the block's record. */
 static weir_status take_word(const char *who, weir__heap *heap, weir__process_identity receiver, reference *r) {
   weir__references *references = heap->allocator->references;
-  if (heap->sent.events >= WEIR__SENT_EVENTS_MOST)
+  if (heap->sent.sends_to_skip)
+    heap->sent.sends_to_skip--;
+  else if (heap->sent.events >= WEIR__SENT_EVENTS_MOST)
     weir__sent_collect(heap);
   if (weir__reference_take(references, receiver, &r->slot, &r->generation))
     return WEIR_OK;

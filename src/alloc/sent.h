@@ -31,6 +31,7 @@ typedef struct weir__sent_memory {
   size_t references;     /* of all of them */
   size_t limbo;          /* how many of them were freed */
   size_t events;         /* of all references */
+  size_t sends_to_skip;  /* before a send that lacks an event collects again */
 } weir__sent_memory;
 
 /* The block was freed. Returns 1 if it is in limbo, for weir__block_collected to end that, and 0 if it has no

@@ -18,7 +18,16 @@ static weir__mutex lock = WEIR__MUTEX_INIT; /* guards what follows */
 static weir_host_allocator *chosen, *made;
 static size_t made_uses;
 
+/* Fails in a forked child, where the lock may stay held forever. */
+static weir_status check_fork(void) {
+  weir_driver *driver;
+  return weir_is_in_bad_fork() ? weir_get_driver(&driver) : WEIR_OK; /* fails with the text about the fork */
+}
+
 weir_status weir_array_use_host_allocator(weir_host_allocator *host) {
+  weir_status status = check_fork();
+  if (status)
+    return weir__fail_as(__func__, status);
   weir__mutex_lock(&lock);
   chosen = host;
   weir__mutex_unlock(&lock);
@@ -26,7 +35,9 @@ weir_status weir_array_use_host_allocator(weir_host_allocator *host) {
 }
 
 static weir_status take_host_allocator(weir_host_allocator **host, bool *is_default) {
-  weir_status status = WEIR_OK;
+  weir_status status = check_fork();
+  if (status)
+    return status;
   weir__mutex_lock(&lock);
   *is_default = !chosen;
   if (!chosen && !made) {

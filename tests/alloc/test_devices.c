@@ -1,5 +1,5 @@
 /*
- * Several devices: contexts, copies between devices, and several allocators.
+ * Several devices: contexts, copies between devices, captures of another device, and several allocators.
  */
 #include <string.h>
 
@@ -132,6 +132,83 @@ static void test_several_allocators(void **state) {
   alloc_close();
 }
 
+/* ---- A capture of device 1, which forbids unsafe calls on all devices, while device 0 is used ---- */
+
+static weir_cu_stream begin_capture(void) {
+  soft_use(1);
+  weir_cu_stream stream = work_stream();
+  assert_ok(weir_allocator_begin_capture(allocator, 1));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  return stream;
+}
+
+/* The capture must still be valid. */
+static void end_capture(weir_cu_stream stream) {
+  weir_cu_graph graph;
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_ok(weir_allocator_end_capture(allocator, 1));
+  assert_cu(d->GraphDestroy(d, graph));
+  soft_use(0);
+}
+
+/* Blocks that wait for events, which the next request queries, and emptying the cache waits for. */
+static void test_events_beside_a_capture(void **state) {
+  (void)state;
+  for (int waits = 0; waits < 2; waits++) {
+    alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "");
+    soft_use(0);
+    void *p = get_on(0, 4 * MIB, NULL);
+    also_used_by(p, work_stream());
+    put(p);
+    weir_cu_stream stream = begin_capture();
+    unsigned long queries = calls(WEIR_CALL_EventQuery), syncs = calls(WEIR_CALL_EventSynchronize);
+    if (waits)
+      empty_cache();
+    else
+      put(get_on(0, 4 * MIB, NULL));
+    assert_int_equal(calls(WEIR_CALL_EventQuery) > queries, !waits);
+    assert_int_equal(calls(WEIR_CALL_EventSynchronize) > syncs, waits);
+    end_capture(stream);
+    alloc_close();
+  }
+}
+
+/* Aliases that are retired: an event tells when their stream has passed. */
+static void test_moving_pages_beside_a_capture(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "moving_pages:True,moving_pages_max_aliases:0");
+  soft_use(0);
+  void *first = get(40 * MIB, NULL), *kept = get(2 * MIB, NULL), *second = get(40 * MIB, NULL);
+  put(first);
+  put(second);
+  void *gathered = get(72 * MIB, NULL);
+  weir_cu_stream stream = begin_capture();
+  unsigned long queries = calls(WEIR_CALL_EventQuery);
+  void *more = get(90 * MIB, NULL);
+  assert_true(calls(WEIR_CALL_EventQuery) > queries);
+  end_capture(stream);
+  put(gathered);
+  put(more);
+  put(kept);
+  alloc_close();
+}
+
+/* The driver's pool is trimmed before a request fails. */
+static void test_trimming_beside_a_capture(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "backend:cudaMallocAsync");
+  soft_use(0);
+  weir_cu_stream used = work_stream();
+  put(get_on(0, 4 * MIB, used));
+  weir_cu_stream stream = begin_capture();
+  unsigned long trims = calls(WEIR_CALL_MemPoolTrimTo);
+  void *p = NULL;
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, used, &p));
+  assert_true(calls(WEIR_CALL_MemPoolTrimTo) > trims);
+  end_capture(stream);
+  alloc_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_context_of_the_thread_stays, alloc_teardown),
@@ -140,6 +217,9 @@ int main(void) {
       cmocka_unit_test_teardown(test_copies_take_the_right_variant, alloc_teardown),
       cmocka_unit_test_teardown(test_copy_to_driver_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_several_allocators, alloc_teardown),
+      cmocka_unit_test_teardown(test_events_beside_a_capture, alloc_teardown),
+      cmocka_unit_test_teardown(test_moving_pages_beside_a_capture, alloc_teardown),
+      cmocka_unit_test_teardown(test_trimming_beside_a_capture, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -693,6 +693,43 @@ static void test_other_failure_after_out_of_memory(void **state) {
   alloc_close();
 }
 
+/* What another thread may do while a request has released the lock: a call of the driver fails. */
+static void *fail_elsewhere(void *context, uint64_t bytes, int device, weir_cu_stream stream) {
+  weir_status *elsewhere = context;
+  (void)bytes, (void)device, (void)stream;
+  if (*elsewhere) /* the request is tried again */
+    return NULL;
+  weir_fault_nth(faults, WEIR_CALL_MemFree, 1, WEIR_CU_UNKNOWN, 0);
+  *elsewhere = weir_allocator_empty_cache(allocator);
+  return NULL;
+}
+
+static void free_nothing(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream) {
+  (void)context, (void)pointer, (void)bytes, (void)device, (void)stream;
+}
+
+/* The failure belongs to the other thread; this one is out of memory. */
+static void test_failure_of_another_thread(void **state) {
+  (void)state;
+  const weir_pool_id id = {0, 77};
+  alloc_open("release_lock_on_cudamalloc:True", GIB);
+  put(get(40 * MIB, NULL));
+  weir_status elsewhere = WEIR_OK;
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = fail_elsewhere;
+  options.free = free_nothing;
+  options.context = &elsewhere;
+  void *p = NULL;
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 40 * MIB, NULL, &p));
+  assert_int_equal(elsewhere, WEIR_ERROR_DRIVER);
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  alloc_close();
+}
+
 static void test_failed_release_and_out_of_memory(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -812,6 +849,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_second_failure, say_what),
       cmocka_unit_test_teardown(test_other_failures_are_not_out_of_memory, say_what),
       cmocka_unit_test_teardown(test_other_failure_after_out_of_memory, say_what),
+      cmocka_unit_test_teardown(test_failure_of_another_thread, say_what),
       cmocka_unit_test_teardown(test_failed_release_and_out_of_memory, say_what),
       cmocka_unit_test_teardown(test_no_event_and_no_wait, say_what),
       cmocka_unit_test_teardown(test_creation, say_what),

@@ -298,6 +298,31 @@ static void test_fork_while_threads_allocate(void **state) {
   }
 }
 
+static void *update_maps(void *map) {
+  while (!atomic_load(&ends)) { /* holds the lock of all maps nearly all the time */
+    weir__page_map_update(map, 0, 64 * GIB, (struct weir__arena *)map, true);
+    weir__page_map_update(map, 0, 64 * GIB, (struct weir__arena *)map, false);
+  }
+  return NULL;
+}
+
+/* An allocator of the child's own maps addresses too. */
+static void test_fork_while_a_thread_grows(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "");
+  weir__page_map *map = weir__page_map_new();
+  pthread_t thread;
+  atomic_store(&ends, false);
+  assert_non_null(map);
+  assert_int_equal(pthread_create(&thread, NULL, update_maps, map), 0);
+  for (int i = 0; i < 10; i++)
+    in_child(use_a_new_one);
+  atomic_store(&ends, true);
+  pthread_join(thread, NULL);
+  weir__page_map_delete(map);
+  alloc_close();
+}
+
 /* ---- In a callback ---- */
 
 static pid_t child_of_callback;
@@ -339,6 +364,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_every_call_of_a_child_is_refused, alloc_teardown),
       cmocka_unit_test_teardown(test_without_the_cache, alloc_teardown),
       cmocka_unit_test_teardown(test_fork_while_threads_allocate, alloc_teardown),
+      cmocka_unit_test_teardown(test_fork_while_a_thread_grows, alloc_teardown),
       cmocka_unit_test_teardown(test_fork_within_a_callback, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

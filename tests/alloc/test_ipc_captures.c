@@ -48,6 +48,22 @@ static void end_capture(weir_cu_stream stream, int device) {
   assert_cu(d->GraphDestroy(d, graph));
 }
 
+/* Without an event for the message, the sender waits for its stream, which is not the one that is being captured. */
+static void test_send_without_an_event(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  weir_cu_stream stream = work_stream(), other = work_stream();
+  void *a = get(1000, other);
+  begin_capture(stream, 0);
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_EventCreate, 1, WEIR_CU_NOT_SUPPORTED, 0));
+  const weir_ipc_handle *sent = send_with(a, other, NULL);
+  assert_int_equal(calls(WEIR_CALL_StreamSynchronize), 1);
+  end_capture(stream, 0);
+  put(a);
+  assert_ok(weir_ipc_cancel(allocator, sent->bytes, sent->length));
+  close_all();
+}
+
 /* A refused message can be received after the capture. */
 static void test_receive_in_a_capture(void **state) {
   (void)state;
@@ -92,6 +108,44 @@ static void test_collect_after_a_capture(void **state) {
   say('q');
   peer_end();
   close_all();
+}
+
+static unsigned long waits(void) { return calls(WEIR_CALL_StreamSynchronize) + calls(WEIR_CALL_CtxSynchronize); }
+
+/* Work of a stream: begins a capture once the host waits. */
+static void begin_capture_then(void *waits_before) {
+  while (waits() == *(unsigned long *)waits_before)
+    usleep(100);
+  weir_allocator_begin_capture(allocator, 0);
+}
+
+/* A capture that another thread begins while a release, or a collection, waits for the work on the memory. The sender
+ * may free the memory only after it is unmapped here, which the capture forbids. */
+static void test_capture_begins_meanwhile(void **state) {
+  (void)state;
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    with_peer("sends", confs[i]);
+    weir_cu_stream stream = work_stream();
+    hear_any();
+    void *a = receive(hear_handle());
+    unsigned long before = waits();
+    assert_cu(d->LaunchHostFunc(d, stream, begin_capture_then, &before));
+    assert_ok(weir_ipc_release(allocator, a, stream));
+    assert_non_null(allocator->received);
+    assert_error_says(INVALID_ARGUMENT, "no memory", weir_ipc_release(allocator, a, stream));
+    assert_ok(weir_allocator_end_capture(allocator, 0));
+    before = waits();
+    assert_cu(d->LaunchHostFunc(d, stream, begin_capture_then, &before));
+    collect();
+    assert_non_null(allocator->received);
+    assert_ok(weir_allocator_end_capture(allocator, 0));
+    collect();
+    assert_null(allocator->received);
+    assert_null(allocator->ipc);
+    peer_kill();
+    close(peer_socket);
+    close_all();
+  }
 }
 
 /* Memory that is closed in a capture stays open until a collection after it. */
@@ -154,8 +208,10 @@ int main(int argc, char **argv) {
     return play_role(argv[2], argv[3], (const child_role[]){{"sends", child_sends}, {0}});
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_send_without_an_event, ipc_teardown),
       cmocka_unit_test_teardown(test_receive_in_a_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_collect_after_a_capture, ipc_teardown),
+      cmocka_unit_test_teardown(test_capture_begins_meanwhile, ipc_teardown),
       cmocka_unit_test_teardown(test_close_in_a_capture, ipc_teardown),
       cmocka_unit_test_teardown(test_capture_of_another_device, ipc_teardown),
   };

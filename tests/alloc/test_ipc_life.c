@@ -644,6 +644,30 @@ static void test_many(void **state) {
   close_all();
 }
 
+/* Sends that lack an event do not visit all references each time, but find those that have ended before long. */
+static void test_collecting_for_events(void **state) {
+  (void)state;
+  enum { MANY = WEIR__SENT_EVENTS_MOST };
+  alloc_open("", GIB);
+  void *a = get(1000, NULL);
+  static weir_ipc_handle sent[MANY];
+  for (int i = 0; i < MANY; i++)
+    sent[i] = *send_memory(a);
+  weir_ipc_handle last = *send_memory(a); /* collects, and finds nothing */
+  for (int i = 0; i < MANY; i++)
+    assert_ok(weir_ipc_cancel(allocator, sent[i].bytes, sent[i].length));
+  int skipped = 0;
+  while (ipc_stats().references > MANY) {
+    weir_ipc_handle handle = *send_memory(a);
+    assert_ok(weir_ipc_cancel(allocator, handle.bytes, handle.length));
+    skipped++;
+  }
+  assert_in_range(skipped, MANY / 10, MANY / 5);
+  put(a);
+  assert_ok(weir_ipc_cancel(allocator, last.bytes, last.length));
+  close_all();
+}
+
 static void test_no_words_left(void **state) {
   (void)state;
   alloc_open("", GIB);
@@ -868,6 +892,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_another_allocator, ipc_teardown),
       cmocka_unit_test_teardown(test_cancel, ipc_teardown),
       cmocka_unit_test_teardown(test_many, ipc_teardown),
+      cmocka_unit_test_teardown(test_collecting_for_events, ipc_teardown),
       cmocka_unit_test_teardown(test_no_words_left, ipc_teardown),
       cmocka_unit_test_teardown(test_faults, ipc_teardown),
       cmocka_unit_test_teardown(test_release_fails, ipc_teardown),

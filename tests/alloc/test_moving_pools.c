@@ -439,6 +439,43 @@ static void test_exported_after_a_move(void **state) {
   alloc_close();
 }
 
+/* What another thread may do while a miss has released the heap's lock: gather pages in the pool. */
+static int gather_once(void *context, int device) {
+  void **gathered = context;
+  (void)device;
+  if (!*gathered) {
+    *gathered = context; /* the allocation is a miss too */
+    begin();
+    *gathered = get(72 * MIB, NULL);
+    end();
+  }
+  return 0;
+}
+
+/* A block of a fixed segment has no pages that could go back. */
+static void test_gathering_during_a_miss(void **state) {
+  (void)state;
+  alloc_open("", GIB);
+  void *gathered = NULL;
+  create(1);
+  begin();
+  holes h = make_holes(NULL);
+  end();
+  assert_ok(weir_allocator_attach_free_callback(allocator, gather_once, &gathered));
+  void *p = get(40 * MIB, NULL);
+  weir_moving_stats before = moving();
+  assert_true(before.pages_moved > 0);
+  put(p);
+  put(gathered); /* its pages go back, leaving aliases */
+  begin();
+  put(get(72 * MIB, NULL));
+  end();
+  assert_int_equal(moving().pages_returned, before.pages_returned + before.pages_moved);
+  end_holes(&h);
+  release();
+  alloc_close();
+}
+
 /* ---- A forked child ---- */
 
 static void test_fork(void **state) {
@@ -484,6 +521,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_fixing_small_blocks, alloc_teardown),
       cmocka_unit_test_teardown(test_exported_pages_stay, alloc_teardown),
       cmocka_unit_test_teardown(test_exported_after_a_move, alloc_teardown),
+      cmocka_unit_test_teardown(test_gathering_during_a_miss, alloc_teardown),
       cmocka_unit_test_teardown(test_fork, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,9 @@
  * are never too low, and too high by at most 1 MiB per stream.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "alloc/heap.h"
 #include "support/alloc.h"
@@ -185,11 +187,58 @@ static void test_every_stream_gets_a_quota(void **state) {
   alloc_close();
 }
 
+/* ---- Waiting ---- */
+
+static atomic_bool may_go_on;
+
+static void hold_stream(void *data) {
+  (void)data;
+  for (int i = 0; i < 500 && !atomic_load(&may_go_on); i++)
+    usleep(1000);
+}
+
+static void *empty(void *data) {
+  (void)data;
+  assert_ok(weir_allocator_empty_cache(allocator));
+  return NULL;
+}
+
+/* A thread that empties the cache waits for a stream with the lock of its arena held. Another arena, which exceeds its
+ * quota meanwhile and revokes all others, does not wait with it. */
+static void test_claim_beside_a_wait(void **state) {
+  (void)state;
+  enum { COUNT = 32 };
+  void *held[COUNT];
+  open("expandable_segments:True");
+  atomic_store(&may_go_on, false);
+  for (int i = 1; i >= 0; i--) { /* the last arena keeps its quota */
+    assert_ok(weir_allocator_alloc(allocator, 0, i ? 4 * KIB : 40 * MIB, streams[i], &held[0]));
+    assert_ok(weir_allocator_free(allocator, held[0]));
+  }
+  assert_true(weir__arena_find(&allocator->heaps[0].large, streams[0])->gauges.has_quota);
+  unsigned long waits = calls(WEIR_CALL_StreamSynchronize);
+  assert_cu(d->LaunchHostFunc(d, streams[0], hold_stream, NULL));
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, empty, NULL), 0);
+  while (calls(WEIR_CALL_StreamSynchronize) == waits)
+    usleep(100);
+  for (int i = 0; i < COUNT; i++) /* more than the headroom */
+    assert_ok(weir_allocator_alloc(allocator, 0, 4 * KIB, streams[1], &held[i]));
+  weir_cu_result busy = d->StreamQuery(d, streams[0]);
+  atomic_store(&may_go_on, true);
+  pthread_join(thread, NULL);
+  assert_int_equal(busy, WEIR_CU_NOT_READY);
+  for (int i = 0; i < COUNT; i++)
+    assert_ok(weir_allocator_free(allocator, held[i]));
+  alloc_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_in_turns, alloc_teardown),
       cmocka_unit_test_teardown(test_at_once, alloc_teardown),
       cmocka_unit_test_teardown(test_every_stream_gets_a_quota, alloc_teardown),
+      cmocka_unit_test_teardown(test_claim_beside_a_wait, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

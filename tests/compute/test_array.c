@@ -344,6 +344,8 @@ static void child(void *data) {
   weir_array a = {0}, b = {0};
   weir_scalar item = {0};
   child_assert(weir_array_empty(weir_place_device(0), WEIR_INT8, 1, (int64_t[]){4}, stream, &a) == WEIR_ERROR_BAD_FORK);
+  child_assert(weir_array_empty(weir_place_pinned(), WEIR_INT8, 1, (int64_t[]){4}, stream, &a) == WEIR_ERROR_BAD_FORK);
+  child_assert(weir_array_use_host_allocator(NULL) == WEIR_ERROR_BAD_FORK);
   child_assert(!weir_array_empty(weir_place_host(), WEIR_FLOAT32, 1, (int64_t[]){4}, stream, &a));
   child_assert(!weir_array_fill(&a, weir_scalar_float(1.5), stream));
   child_assert(!weir_array_reduce(WEIR_REDUCE_SUM, &a, NULL, 0, 0, stream, &b));
