@@ -351,11 +351,12 @@ static const long allowed[] = {
     CALL_FACCESSAT2,
 };
 
-/* What a file that is written or replaced takes as well. Landlock restricts where. */
-static const long allowed_for_output[] = {SYS_linkat,   SYS_renameat,  SYS_unlinkat, SYS_fchmod, SYS_fchmodat,
-                                          SYS_fchownat, SYS_utimensat, SYS_fchown,
+/* What a file that is written or replaced takes as well. Landlock restricts where names are made and removed. It does
+ * not restrict modes and owners, so they are changed through an open file alone: the calls that take a path would reach
+ * every file of the user. */
+static const long allowed_for_output[] = {SYS_linkat, SYS_renameat, SYS_unlinkat, SYS_fchmod, SYS_fchown,
 #if defined(__x86_64__)
-                                          SYS_link,     SYS_rename,    SYS_unlink,   SYS_chmod,  SYS_chown,
+                                          SYS_link,   SYS_rename,   SYS_unlink,
 #endif
 #ifdef SYS_renameat2
                                           SYS_renameat2

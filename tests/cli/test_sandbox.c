@@ -156,6 +156,29 @@ static void earlier_threads(void) {
   check(!(parts & WEIR_CLI_SANDBOX_CALLS) || !result);
 }
 
+/* Modes, owners and times, which Landlock does not restrict: those of an open file alone. */
+static void no_changes_by_path(void) {
+  const char *writes[] = {output};
+  const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+  int file = open(other, O_RDONLY | O_CLOEXEC);
+  enter(&(weir_cli_access){.writes = writes, .write_count = 1});
+  if (!(parts & WEIR_CLI_SANDBOX_CALLS))
+    return;
+  check(fchmod(file, 0600) == 0 && fchown(file, (uid_t)-1, (gid_t)-1) == 0);
+  check(is_denied(fchmodat(AT_FDCWD, other, 0640, 0)));
+  check(is_denied(fchownat(AT_FDCWD, other, (uid_t)-1, (gid_t)-1, 0)));
+  check(is_denied(utimensat(AT_FDCWD, other, times, 0)));
+  check(is_denied(futimens(file, times)));
+#if defined(__x86_64__)
+  check(is_denied(syscall(SYS_chmod, other, 0640)));
+  check(is_denied(syscall(SYS_chown, other, -1, -1)));
+  check(is_denied(syscall(SYS_lchown, other, -1, -1)));
+  check(is_denied(syscall(SYS_utime, other, NULL)));
+  check(is_denied(syscall(SYS_utimes, other, NULL)));
+  check(is_denied(syscall(SYS_futimesat, AT_FDCWD, other, NULL)));
+#endif
+}
+
 static void with_output(void) {
   const char *reads[] = {input}, *writes[] = {output};
   enter(&(weir_cli_access){.reads = reads, .read_count = 1, .writes = writes, .write_count = 1});
@@ -251,6 +274,7 @@ TEST(read_only)
 TEST(no_signals)
 TEST(newer_calls)
 TEST(earlier_threads)
+TEST(no_changes_by_path)
 TEST(with_output)
 TEST(with_ring)
 TEST(with_server)
@@ -315,6 +339,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
       cmocka_unit_test_setup_teardown(test_newer_calls, setup, teardown),
       cmocka_unit_test_setup_teardown(test_earlier_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_no_changes_by_path, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_output, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_ring, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_server, setup, teardown),
