@@ -99,6 +99,22 @@ static void read_only(void) {
   }
 }
 
+/* The program can be read, but not the folders that it is in: they may be those of the user. */
+static void own_folder(void) {
+  char path[PATH_MAX];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  check(length > 0);
+  path[length] = 0;
+  enter(&(weir_cli_access){0});
+  if (!(parts & WEIR_CLI_SANDBOX_FILES))
+    return;
+  check(can_open(path, O_RDONLY));
+  for (int up = 0; up < 2; up++) {
+    *strrchr(path, '/') = 0;
+    check(is_refused(path, O_RDONLY | O_DIRECTORY));
+  }
+}
+
 /* A process that is made the owner of a file gets a signal when the file is ready. */
 static void no_signals(void) {
   int ends[2], pid = getppid(), yes = 1;
@@ -271,6 +287,7 @@ static void measure(void) {
     in_process(body);                                                                                                  \
   }
 TEST(read_only)
+TEST(own_folder)
 TEST(no_signals)
 TEST(newer_calls)
 TEST(earlier_threads)
@@ -336,6 +353,7 @@ int main(void) {
 #endif
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_own_folder, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
       cmocka_unit_test_setup_teardown(test_newer_calls, setup, teardown),
       cmocka_unit_test_setup_teardown(test_earlier_threads, setup, teardown),
