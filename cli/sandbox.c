@@ -493,15 +493,6 @@ static bool is_under_mpi(void) {
 #endif
 }
 
-/* Of an option that takes a path. */
-static bool is_input(const weir_cli_option *option) {
-  static const char *const names[] = {"FILE", "IN", "HTML"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
-    if (strcmp(option->value, names[i]) == 0)
-      return true;
-  return false;
-}
-
 void weir_cli_sandbox_command(const weir_cli_command *command, int count, char **arguments) {
   enum { MOST_PATHS = 64 };
   const char *writes[MOST_PATHS];
@@ -521,7 +512,7 @@ void weir_cli_sandbox_command(const weir_cli_command *command, int count, char *
       path = command->writes_here ? "./-" : "-"; /* a file whose name is not known yet, or the standard output */
     if (!path)
       continue;
-    if (is_input(o))
+    if (weir_cli_names_input(o))
       reads[access.read_count++] = path;
     else
       writes[access.write_count++] = path;

@@ -20,6 +20,7 @@ bool weir_cli_takes_recordings(const weir_cli_command *command) { return command
 const weir_cli_option *weir_cli_option_at(const weir_cli_command *command, size_t index) {
   return command->options && command->options[index].name ? &command->options[index] : NULL;
 }
+bool weir_cli_names_input(const weir_cli_option *option) { return strcmp(option->value, "FILE") == 0; }
 
 static char folder[64], input[96], output[96], other[96];
 static int parts; /* of the sandbox that this machine has */
