@@ -22,7 +22,7 @@ typedef enum weir_cli_kind {
 
 typedef struct weir_cli_choice {
   const char *name;
-  const char *help; /* NULL if the name says it all */
+  const char *help; /* NULL for all choices of an option, or for none */
 } weir_cli_choice;
 
 /* A table of options ends with one that has no name. */
