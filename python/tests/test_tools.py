@@ -418,6 +418,16 @@ def test_module(tmp_path):
     assert done.returncode == 1 and "PyTorch is not installed" in done.stderr or "no sources of the adapter" in done.stderr
 
 
+def test_a_pipe_that_is_closed():
+    """Ends the command without a message, as if a shell had started it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = [sys.executable, "-m", "weir", "explain", OOM]
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode == -signal.SIGPIPE and done.stderr == b""
+
+
 def test_import_is_lazy():
     run_python("""
         import sys, weir
