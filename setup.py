@@ -1,7 +1,9 @@
 """Builds the extension of the package `weir`, the program `weir` and libweir.so; pyproject.toml has the rest."""
 
+import os
 import re
 import sys
+import time
 from glob import glob
 from pathlib import Path
 
@@ -20,6 +22,7 @@ except ImportError:
 sys.path.insert(0, str(Path(__file__).resolve().parent / "python"))
 import kernels  # noqa: E402
 import parts  # noqa: E402
+import source_archive  # noqa: E402
 import wheel_tag  # noqa: E402
 
 # The public header defines the version.
@@ -57,11 +60,20 @@ class TaggedWheel(bdist_wheel):
 
 
 class SdistWithPage(sdist):
-    """Adds the page of `weir view`, so that a build from the archive needs neither esbuild nor clang."""
+    """Adds the page of `weir view`, so that a build from the archive needs neither esbuild nor clang. Two archives of the
+    same source have the same bytes."""
 
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
         parts.copy_page(Path(base_dir) / parts.BUILT_PAGE)
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None):
+        if format != "gztar" or root_dir:
+            return super().make_archive(base_name, format, root_dir, base_dir, owner, group)
+        Path(base_name).parent.mkdir(parents=True, exist_ok=True)
+        time_of_files = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+        source_archive.write(base_name + ".tar.gz", base_dir, time_of_files)
+        return base_name + ".tar.gz"
 
 
 setup(

@@ -26,6 +26,8 @@ const char *weir_cli_option_label(const weir_cli_option *o, char label[WEIR_CLI_
   return label;
 }
 
+bool weir_cli_has_described_choices(const weir_cli_option *o) { return o->choices && o->choices->help; }
+
 /* ---- Text ---- */
 
 void weir_cli_print_usage(FILE *out, const weir_cli_command *command) {
@@ -54,6 +56,17 @@ void weir_cli_print_topics(FILE *out, const weir_cli_command *command) {
   }
 }
 
+/* Those without a description are listed by the help of their option. */
+static void print_choices(const weir_cli_option *o, int indent) {
+  int width = 0;
+  if (!weir_cli_has_described_choices(o))
+    return;
+  for (const weir_cli_choice *c = o->choices; c->name; c++)
+    width = (int)strlen(c->name) > width ? (int)strlen(c->name) : width;
+  for (const weir_cli_choice *c = o->choices; c->name; c++)
+    printf("  %*s    %-*s  %s\n", indent, "", width, c->name, c->help);
+}
+
 static void print_options(const weir_cli_command *command) {
   const weir_cli_option *o;
   char label[WEIR_CLI_LABEL_SIZE];
@@ -65,9 +78,7 @@ static void print_options(const weir_cli_command *command) {
   puts("\nOptions:");
   for (size_t i = 0; (o = weir_cli_option_at(command, i)); i++) {
     printf("  %-*s  %s\n", width, weir_cli_option_label(o, label), o->help);
-    for (const weir_cli_choice *c = o->choices; c && c->name; c++)
-      if (c->help)
-        printf("  %*s    %-9s %s\n", width, "", c->name, c->help);
+    print_choices(o, width);
   }
 }
 

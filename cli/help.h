@@ -28,6 +28,9 @@ enum { WEIR_CLI_LABEL_SIZE = 64 };
 /* "-o, --output FILE"; returns `label`. */
 const char *weir_cli_option_label(const weir_cli_option *option, char label[WEIR_CLI_LABEL_SIZE]);
 
+/* Whether the choices of an option, if it has any, are listed with descriptions. */
+bool weir_cli_has_described_choices(const weir_cli_option *option);
+
 /* Whether the arguments are recordings; the text says what that is. */
 bool weir_cli_takes_recordings(const weir_cli_command *command);
 extern const char weir_cli_recording_text[];

@@ -92,14 +92,12 @@ int main(int argc, char **argv) {
   weir_cli_set_program(argc > 0 ? argv[0] : NULL);
   int code = weir_cli_run(&weir_cmd, argc, argv);
   weir_cli_fold_end();
-  /* Output that could not be written is a failure even if the command succeeded. */
+  /* Output that could not be written is a failure, whatever the command found out. Files have reported theirs. */
   FILE *json = weir_cli_json_file();
   if (fflush(stdout) != 0 || ferror(stdout) || fflush(json) != 0 || ferror(json)) {
-    if (code == WEIR_EXIT_OK) {
-      int error = weir_cli_json_sink.error ? weir_cli_json_sink.error : errno;
-      fprintf(stderr, "weir: cannot write the output: %s\n", strerror(error));
-      code = WEIR_EXIT_FAILED;
-    }
+    int error = weir_cli_json_sink.error ? weir_cli_json_sink.error : errno;
+    fprintf(stderr, "weir: cannot write the output: %s\n", strerror(error));
+    code = WEIR_EXIT_FAILED;
   }
   return code;
 }

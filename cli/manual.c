@@ -69,10 +69,12 @@ static void print_man_options(FILE *out, const weir_cli_command *command) {
   fputs(".SH OPTIONS\n", out);
   for (size_t i = 0; (o = weir_cli_option_at(command, i)); i++) {
     print_term(out, weir_cli_option_label(o, label), o->help);
-    fputs(o->choices && o->choices->help ? ".RS\n" : "", out);
-    for (const weir_cli_choice *c = o->choices; c && c->name && c->help; c++)
+    if (!weir_cli_has_described_choices(o))
+      continue;
+    fputs(".RS\n", out);
+    for (const weir_cli_choice *c = o->choices; c->name; c++)
       print_term(out, c->name, c->help);
-    fputs(o->choices && o->choices->help ? ".RE\n" : "", out);
+    fputs(".RE\n", out);
   }
 }
 

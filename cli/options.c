@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli.h"
@@ -228,6 +230,50 @@ static int check_arguments(int count, char **arguments) {
   return WEIR_EXIT_OK;
 }
 
+bool weir_cli_names_input(const weir_cli_option *option) {
+  static const char *const names[] = {"FILE", "IN", "HTML"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strcmp(option->value, names[i]) == 0)
+      return true;
+  return false;
+}
+
+/* The path that an option was given; NULL if there is none, or the option takes no path. */
+static const char *path_of(const weir_cli_option *o) {
+  return o->kind == WEIR_CLI_PATH && o->target ? *(const char **)o->target : NULL;
+}
+
+static bool is_same_file(const char *input, const struct stat *output) {
+  struct stat about;
+  bool is_known = (strcmp(input, "-") == 0 ? fstat(STDIN_FILENO, &about) : stat(input, &about)) == 0;
+  return is_known && about.st_dev == output->st_dev && about.st_ino == output->st_ino;
+}
+
+static bool is_input(const struct stat *output, int count, char **arguments) {
+  const weir_cli_option *o;
+  for (int i = 0; i < count && weir_cli_takes_recordings(current); i++)
+    if (is_same_file(arguments[i], output))
+      return true;
+  for (size_t i = 0; (o = weir_cli_option_at(current, i)); i++)
+    if (path_of(o) && weir_cli_names_input(o) && is_same_file(path_of(o), output))
+      return true;
+  return false;
+}
+
+/* An output must not replace an input, under any name. */
+static int check_outputs(int count, char **arguments) {
+  const weir_cli_option *o;
+  for (size_t i = 0; (o = weir_cli_option_at(current, i)); i++) {
+    struct stat output;
+    const char *path = path_of(o);
+    if (!path || weir_cli_names_input(o) || strcmp(path, "-") == 0 || stat(path, &output) != 0)
+      continue;
+    if (S_ISREG(output.st_mode) && is_input(&output, count, arguments))
+      return weir_cli_fail("%s: the output would overwrite the input", weir_cli_escaped(path));
+  }
+  return WEIR_EXIT_OK;
+}
+
 static bool is_digits(const char *text) { return *text && !text[strspn(text, "0123456789")]; }
 
 int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
@@ -272,6 +318,9 @@ int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
     return code;
   if (command->prepare)
     command->prepare(argc - optind, argv + optind);
+  code = check_outputs(argc - optind, argv + optind); /* some are named by prepare() */
+  if (code)
+    return code;
   weir_cli_sandbox_command(command, argc - optind, argv + optind);
   return command->run(argc - optind, argv + optind);
 }

@@ -22,7 +22,7 @@ typedef enum weir_cli_kind {
 
 typedef struct weir_cli_choice {
   const char *name;
-  const char *help; /* NULL if the name says it all */
+  const char *help; /* NULL for all choices of an option, or for none */
 } weir_cli_choice;
 
 /* A table of options ends with one that has no name. */
@@ -69,6 +69,9 @@ struct weir_cli_command {
 
 /* The option of that index: its own, then shared ones, then --help. NULL after the last. */
 const weir_cli_option *weir_cli_option_at(const weir_cli_command *command, size_t index);
+
+/* Whether an option of the kind WEIR_CLI_PATH names a file to read; the others name a file to write. */
+bool weir_cli_names_input(const weir_cli_option *option);
 
 /* Parses the options and runs the command, or prints its help. argv[0] is its name. Returns an exit code. */
 int weir_cli_run(const weir_cli_command *command, int argc, char **argv);

@@ -73,16 +73,16 @@ static const weir_cli_choice kinds[] = {WEIR__PLOT_KIND_MAP(X){0}};
 static const weir_cli_choice groups[] = {
     [WEIR__PLOT_BY_AUTO] = {"auto",
                             "by stack if stacks were recorded, else by class if classes are known, else by size"},
-    [WEIR__PLOT_BY_STACK] = {"stack", NULL},
+    [WEIR__PLOT_BY_STACK] = {"stack", "by the code that allocated"},
     [WEIR__PLOT_BY_CLASS] = {"class", "weights, gradients, optimizer state, activations, temporary memory"},
-    [WEIR__PLOT_BY_SIZE] = {"size", NULL},
-    [WEIR__PLOT_BY_STREAM] = {"stream", NULL},
-    [WEIR__PLOT_BY_POOL] = {"pool", NULL},
+    [WEIR__PLOT_BY_SIZE] = {"size", "by requested size"},
+    [WEIR__PLOT_BY_STREAM] = {"stream", "by stream"},
+    [WEIR__PLOT_BY_POOL] = {"pool", "by pool"},
     {0}};
 
 static const weir_cli_choice axes[] = {
     [WEIR__PLOT_AXIS_AUTO] = {"auto", "time where it was recorded; entries for --kind trace"},
-    [WEIR__PLOT_AXIS_TIME] = {"time", NULL},
+    [WEIR__PLOT_AXIS_TIME] = {"time", "time since the first entry"},
     [WEIR__PLOT_AXIS_ENTRIES] = {"entries", "history entries, evenly spaced"},
     {0}};
 

@@ -26,7 +26,8 @@ const weir_cli_option weir_cli_prediction_table[] = {
      .help = "nanoseconds of driver calls, as JSON or in lines such as 'alloc 39000'. Default: those of an H200"},
     {"force", .target = &weir_cli_prediction.force,
      .help = "predict even if a replay under the recorded settings does not reproduce the file"},
-    {"json", .target = &weir_cli_prediction.json, .help = "print JSON, one object for each file"},
+    {"json", .target = &weir_cli_prediction.json,
+     .help = "print JSON, one object for each file (tune: one for all files)"},
     WEIR_CLI_JSON_FD_OPTION,
     {0}};
 

@@ -94,22 +94,31 @@ static void allow_output(int ruleset, uint64_t handled, const char *path) {
   allow(ruleset, handled, slash ? target : ".", FS_WRITE);
 }
 
+/* The program, and the libraries in PREFIX of PREFIX/bin/weir. Not all of PREFIX, which is $HOME for ~/bin/weir. */
+static void allow_installation(int ruleset, uint64_t handled) {
+  static const char *const folders[] = {"lib", "lib64"};
+  char path[PATH_MAX], library[PATH_MAX];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  path[length > 0 ? length : 0] = 0;
+  allow(ruleset, handled, path, FS_READ);
+  for (int up = 0; up < 2; up++) {
+    char *slash = strrchr(path, '/');
+    if (!slash)
+      return;
+    *slash = 0;
+  }
+  for (size_t i = 0; i < WEIR_COUNT_OF(folders); i++)
+    if ((size_t)snprintf(library, sizeof library, "%s/%s", path, folders[i]) < sizeof library)
+      allow(ruleset, handled, library, FS_READ);
+}
+
 /* Libraries that are loaded when they are needed: of the system, of the program's installation, and LD_LIBRARY_PATH. */
 static void allow_libraries(int ruleset, uint64_t handled) {
   static const char *const folders[] = {"/usr", "/lib", "/lib64", "/nix/store", "/gnu/store"};
   char path[PATH_MAX];
   for (size_t i = 0; i < WEIR_COUNT_OF(folders); i++)
     allow(ruleset, handled, folders[i], FS_READ);
-  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-  for (int up = 0; length > 0 && up < 2; up++) { /* PREFIX of PREFIX/bin/weir, but not / */
-    path[length] = 0;
-    char *slash = strrchr(path, '/');
-    length = slash ? slash - path : 0;
-  }
-  if (length > 0) {
-    path[length] = 0;
-    allow(ruleset, handled, path, FS_READ);
-  }
+  allow_installation(ruleset, handled);
   const char *at = getenv("LD_LIBRARY_PATH");
   for (size_t n; at && *at; at += n + (at[n] == ':')) {
     n = strcspn(at, ":");
@@ -351,11 +360,12 @@ static const long allowed[] = {
     CALL_FACCESSAT2,
 };
 
-/* What a file that is written or replaced takes as well. Landlock restricts where. */
-static const long allowed_for_output[] = {SYS_linkat,   SYS_renameat,  SYS_unlinkat, SYS_fchmod, SYS_fchmodat,
-                                          SYS_fchownat, SYS_utimensat, SYS_fchown,
+/* What a file that is written or replaced takes as well. Landlock restricts where names are made and removed. It does
+ * not restrict modes and owners, so they are changed through an open file alone: the calls that take a path would reach
+ * every file of the user. */
+static const long allowed_for_output[] = {SYS_linkat,   SYS_renameat, SYS_unlinkat, SYS_fchmod, SYS_fchown,
 #if defined(__x86_64__)
-                                          SYS_link,     SYS_rename,    SYS_unlink,   SYS_chmod,  SYS_chown,
+                                          SYS_link,     SYS_rename,   SYS_unlink,
 #endif
 #ifdef SYS_renameat2
                                           SYS_renameat2
@@ -483,15 +493,6 @@ static bool is_under_mpi(void) {
 #endif
 }
 
-/* Of an option that takes a path. */
-static bool is_input(const weir_cli_option *option) {
-  static const char *const names[] = {"FILE", "IN", "HTML"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
-    if (strcmp(option->value, names[i]) == 0)
-      return true;
-  return false;
-}
-
 void weir_cli_sandbox_command(const weir_cli_command *command, int count, char **arguments) {
   enum { MOST_PATHS = 64 };
   const char *writes[MOST_PATHS];
@@ -511,7 +512,7 @@ void weir_cli_sandbox_command(const weir_cli_command *command, int count, char *
       path = command->writes_here ? "./-" : "-"; /* a file whose name is not known yet, or the standard output */
     if (!path)
       continue;
-    if (is_input(o))
+    if (weir_cli_names_input(o))
       reads[access.read_count++] = path;
     else
       writes[access.write_count++] = path;

@@ -170,7 +170,7 @@ int weir_cli_tuned_save(const char *path, const weir_cli_tuned_for *purpose, con
   if (!code && (!add_settings(&file, plain_op, params, tuned->conf, tuned->cost_ns) ||
                 (tuned->has_moving && !add_settings(&file, moving_op, params, tuned->moving, tuned->moving_cost_ns))))
     code = weir_cli_fail("out of host memory");
-  if (!code && weir__tuning_file_write("weir tune", path, &file))
+  if (!code && weir__tuning_file_write("--save", path, &file))
     code = weir_cli_fail("%s", weir_last_error());
   weir__tuning_file_clear(&file);
   return code;

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -292,6 +293,51 @@ def test_arguments_of_wrong_types(wrong):
         weir.whatif(OTHER, wrong)
 
 
+def test_options_of_wrong_types():
+    for call in (weir.explain, weir.tune, weir.leaks, weir.replay, weir.view, weir.plot):
+        for wrong in (True, False):
+            with pytest.raises(TypeError, match="^device cannot be of type bool$"):
+                call(OTHER, device=wrong)
+    for wrong in (5, [5], 2.5):
+        with pytest.raises(TypeError, match="^by is a str or a sequence of str, such as 'stack,size', got "):
+            weir.diff(OTHER, OTHER, by=wrong)
+    assert weir.replay(OTHER, check=False, force=False).exit_code == 0
+
+
+def test_outputs_do_not_replace_inputs(tmp_path):
+    path = tmp_path / "job.pickle"
+    path.write_bytes(Path(OTHER).read_bytes())
+    for call in (
+        lambda: weir.export(path, "json", path),
+        lambda: weir.whatif(path, "", write=path),
+        lambda: weir.tune(path, save=path),
+    ):
+        with pytest.raises(tools.ToolError, match=r"job\.pickle: the output would overwrite the input$"):
+            call()
+    assert path.read_bytes() == Path(OTHER).read_bytes()
+
+
+def test_a_name_that_is_not_utf8(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/job\xff.pickle")
+    os.symlink(Path(OTHER).resolve(), path)
+    page = weir.view(path)
+    assert page.name == "job\\xff.pickle"
+    for text in (str(page), repr(page), page._repr_html_()):
+        text.encode("utf-8")
+
+
+def test_without_standard_input():
+    run_python(f"""
+        import os, weir
+        os.close(0)
+        assert weir.summary({OTHER!r})["file"] == {OTHER!r}
+        os.close(1), os.close(2)
+        if weir.summary({OTHER!r})["file"] != {OTHER!r}:
+            os._exit(1)
+        os._exit(0)
+        """)
+
+
 # ---- Snapshots that are not in a file ----
 
 
@@ -332,6 +378,16 @@ def test_remarks_are_warnings(monkeypatch, tmp_path):
     with pytest.warns(tools.ToolWarning, match="^a remark$") as caught:
         weir.lint("expandable_segments:True")
     assert caught[0].filename == __file__
+    script.write_text('#!/bin/sh\necho "weir $1: a remark" >&2\nexec ' + PROGRAM + ' "$@"\n')
+    for call in (
+        partial(weir.plot, OTHER),
+        partial(weir.view, OTHER),
+        partial(weir.export, OTHER, "csv"),
+        partial(weir.explain, message=Path(MESSAGE).read_text()),
+    ):
+        with pytest.warns(tools.ToolWarning, match="^a remark$") as caught:
+            call()
+        assert caught[0].filename == __file__
 
 
 def test_a_program_that_crashes(monkeypatch, tmp_path):
@@ -416,6 +472,16 @@ def test_module(tmp_path):
     assert python("explain", "/nowhere").returncode == 1 and python("frobnicate").returncode == 2
     done = python("torch-build", PYTHONPATH=f"{weir.__path__[0]}/..:{Path(__file__).parents[2]}/adapters/torch")
     assert done.returncode == 1 and "PyTorch is not installed" in done.stderr or "no sources of the adapter" in done.stderr
+
+
+def test_a_pipe_that_is_closed():
+    """Ends the command without a message, as if a shell had started it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = [sys.executable, "-m", "weir", "explain", OOM]
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode == -signal.SIGPIPE and done.stderr == b""
 
 
 def test_import_is_lazy():

@@ -45,6 +45,8 @@ reveal_type(weir.memory_allocated())
 reveal_type(weir.tools.ToolError("").args)
 weir.tune()
 weir.explain(3)
+weir.explian("job.pickle")
+weir.FloatTensor(3), weir.HalfStorage(3), weir.amp.autocast, weir._C
 """)
     said = mypy("program.py", folder=tmp_path)
     for expected in (
@@ -52,8 +54,17 @@ weir.explain(3)
         'Revealed type is "builtins.str"',
         'Revealed type is "builtins.int"',
         'Argument 1 to "explain" has incompatible type "int"',
+        'Module has no attribute "explian"',
     ):
         assert expected in said
+    assert "program.py:12" not in said  # names that are made when they are first used
+
+
+def test_lazy_names(tmp_path):
+    """Type checkers know every name that the package makes when it is first used, and no other."""
+    names = [*weir._SAVING, *weir._AMP, *weir._TOOLS, *weir._MODULES, *weir._legacy.NAMES]
+    (tmp_path / "program.py").write_text("import weir\n" + "".join(f"weir.{name}\n" for name in names))
+    assert mypy("program.py", folder=tmp_path).startswith("Success")
 
 
 def test_stubs(tmp_path):

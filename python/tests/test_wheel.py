@@ -1,11 +1,15 @@
-"""How a wheel is named, and what a build says that leaves something out. tests/install/wheel.sh tests whole wheels."""
+"""How a wheel is named, that source archives are reproducible, and what a build says that leaves something out.
+
+tests/install/wheel.sh tests whole wheels."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +17,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 import parts
+import source_archive
 import wheel_tag
 
 
@@ -74,6 +79,26 @@ def test_which_files_are_hardened(monkeypatch):
     compiler.compile([*fast, *others], extra_postargs=["-O2"])
     assert all(compiler.calls[name] == ["-O2"] for name in fast)
     assert all(compiler.calls[name] == ["-O2", "-hardened"] for name in others)
+
+
+def test_source_archives_are_the_same(tmp_path):
+    """Times, owners, the umask and the order in which files were made leave no trace."""
+    archives = []
+    for number, names in enumerate((["b", "a"], ["a", "b"])):
+        folder = tmp_path / str(number) / "weir-1.0"
+        (folder / "part").mkdir(parents=True, mode=0o755 if number else 0o700)
+        for name in names:
+            (folder / "part" / name).write_text(name)
+            (folder / "part" / name).chmod(0o644 if number else 0o600)
+            os.utime(folder / "part" / name, (number, number))
+        (folder / "part" / "a").chmod(0o755 if number else 0o700)
+        source_archive.write(tmp_path / f"{number}.tar.gz", folder, 1700000000)
+        archives.append((tmp_path / f"{number}.tar.gz").read_bytes())
+    assert archives[0] == archives[1]
+    with tarfile.open(tmp_path / "0.tar.gz") as tar:
+        found = {item.name: (item.mode, item.mtime, item.uname) for item in tar.getmembers()}
+    modes = {"weir-1.0": 0o755, "weir-1.0/part": 0o755, "weir-1.0/part/a": 0o755, "weir-1.0/part/b": 0o644}
+    assert found == {name: (mode, 1700000000, "") for name, mode in modes.items()}
 
 
 def test_a_build_without_wheel_says_so():

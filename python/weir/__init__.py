@@ -88,8 +88,20 @@ if TYPE_CHECKING:
     import builtins
     from typing import Any
 
+    from weir import (
+        _C as _C,
+        amp as amp,
+        backends as backends,
+        comm as comm,
+        cpu as cpu,
+        jiterator as jiterator,
+        kernel as kernel,
+        nccl as nccl,
+        serialization as serialization,
+        tools as tools,
+        tunable as tunable,
+    )
     from weir.amp import GradScaler, autocast
-    from weir import tools as tools
     from weir.serialization import load as load, save as save
     from weir.tools import (
         diff as diff,
@@ -104,6 +116,30 @@ if TYPE_CHECKING:
         view as view,
         whatif as whatif,
     )
+
+    # The classes of _legacy.py, which are made when they are first used.
+    DoubleTensor: Any
+    FloatTensor: Any
+    HalfTensor: Any
+    BFloat16Tensor: Any
+    LongTensor: Any
+    IntTensor: Any
+    ShortTensor: Any
+    CharTensor: Any
+    ByteTensor: Any
+    BoolTensor: Any
+    DoubleStorage: Any
+    FloatStorage: Any
+    HalfStorage: Any
+    BFloat16Storage: Any
+    LongStorage: Any
+    IntStorage: Any
+    ShortStorage: Any
+    CharStorage: Any
+    ByteStorage: Any
+    BoolStorage: Any
+    ComplexDoubleStorage: Any
+    ComplexFloatStorage: Any
 
 # The commands of the program. They are not in __all__, since their names are common words: `from weir import *`, which
 # serves programs that use the names of torch.cuda, would replace a program's own diff, plot or view.
@@ -159,32 +195,34 @@ _AMP = ("GradScaler", "autocast")
 _MODULES = ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization", "tools", "tunable")
 
 
-def __getattr__(name: str) -> Any:
-    """Names that are made when they are first used: the classes such as FloatTensor, save, load and modules."""
-    if name in _SAVING:
-        from weir import serialization
+if not TYPE_CHECKING:  # else every misspelled name would be valid; the block above declares those that there are
 
-        value = getattr(serialization, name)
-    elif name in _AMP:
-        from weir import amp
+    def __getattr__(name: str) -> Any:
+        """Names that are made when they are first used: the classes such as FloatTensor, save, load and modules."""
+        if name in _SAVING:
+            from weir import serialization
 
-        value = getattr(amp, name)
-    elif name in _TOOLS:
-        from weir import tools
+            value = getattr(serialization, name)
+        elif name in _AMP:
+            from weir import amp
 
-        value = getattr(tools, name)
-    elif name in _MODULES:
-        from importlib import import_module
+            value = getattr(amp, name)
+        elif name in _TOOLS:
+            from weir import tools
 
-        value = import_module(f"weir.{name}")
-    elif name in _legacy.NAMES:
-        made = _legacy.classes("weir", "cuda")
-        globals().update(made)
-        return made[name]
-    else:
-        raise AttributeError(f"module 'weir' has no attribute '{name}'")
-    globals()[name] = value
-    return value
+            value = getattr(tools, name)
+        elif name in _MODULES:
+            from importlib import import_module
+
+            value = import_module(f"weir.{name}")
+        elif name in _legacy.NAMES:
+            made = _legacy.classes("weir", "cuda")
+            globals().update(made)
+            return made[name]
+        else:
+            raise AttributeError(f"module 'weir' has no attribute '{name}'")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from weir import _program
@@ -28,6 +29,7 @@ def main() -> NoReturn:
     except _program.ToolError as error:
         sys.exit(f"weir: {error}")
     name = sys.argv[0] if not sys.argv[0].endswith("__main__.py") else _program.NAME
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program that it runs would, too
     os.execv(path, [name, *arguments])
 
 

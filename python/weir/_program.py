@@ -7,6 +7,7 @@ and its memory is returned at its end.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import shutil
@@ -106,23 +107,28 @@ def run(
     text: str = "",
     json: bool = False,
     answers: Sequence[int] = (0,),
+    stacklevel: int = 3,
 ) -> Result:
     """Runs a command, and returns what it wrote. Exit codes other than `answers` are errors. `text` is its standard
-    input, unless a recording is."""
+    input, unless a recording is. A remark of the command is a warning at `stacklevel`; 3 is the caller's caller."""
     arguments, given = _recording_arguments(recordings)
     environment = {**os.environ}
     if "COLUMNS" not in environment and sys.stdout is not None and sys.stdout.isatty():
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
     with tempfile.TemporaryFile() as beside:
-        number = beside.fileno()
-        done = subprocess.run(
-            [NAME, command, *(["--json-fd", str(number)] if json else []), *options, *arguments],
-            executable=find(),
-            input=given or text.encode("utf-8", "replace"),
-            capture_output=True,
-            env=environment,
-            pass_fds=[number],
-        )
+        # Not one of the standard descriptors, which are others in the child: the file has one if the process closed it.
+        number = fcntl.fcntl(beside.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        try:
+            done = subprocess.run(
+                [NAME, command, *(["--json-fd", str(number)] if json else []), *options, *arguments],
+                executable=find(),
+                input=given or text.encode("utf-8", "replace"),
+                capture_output=True,
+                env=environment,
+                pass_fds=[number],
+            )
+        finally:
+            os.close(number)
         beside.seek(0)
         data = beside.read().decode("utf-8", "surrogateescape")
     said = done.stderr.decode("utf-8", "replace").strip().replace(f"weir {command}: ", "")
@@ -134,7 +140,7 @@ def run(
             raise ValueError(said.split(" (see '")[0])
         raise ToolError(said or f"weir {command} ended with code {done.returncode}")
     if said:
-        warnings.warn(said, ToolWarning, stacklevel=4)
+        warnings.warn(said, ToolWarning, stacklevel=stacklevel)
     return Result(done.returncode, done.stdout, data)
 
 

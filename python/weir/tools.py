@@ -181,11 +181,16 @@ class Picture:
 # ---- Arguments ----
 
 
+_FLAGS = frozenset(("check", "dark", "fit", "force", "message"))
+
+
 def _options(**given: object) -> list[str]:
-    """The options of a command: those that are None or False are left out."""
+    """The options of a command: those that are None, and flags that are False, are left out."""
     found = []
     for name, value in given.items():
         option = "--" + name.replace("_", "-")
+        if isinstance(value, bool) and name not in _FLAGS:
+            raise TypeError(f"{name} cannot be of type bool")
         if value is None or value is False:
             continue
         text = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -207,7 +212,7 @@ def _conf(conf: Conf) -> str:
 def _report(
     command: str, options: list[str], recordings: Sequence[Recording] = (), answers: Sequence[int] = (0,)
 ) -> Report:
-    return Report(command, _program.run(command, options, recordings, json=True, answers=answers))
+    return Report(command, _program.run(command, options, recordings, json=True, answers=answers, stacklevel=4))
 
 
 # ---- The tools ----
@@ -304,8 +309,12 @@ def diff(
     """Compares two recorded memory histories: `weir diff`.
 
     Its exit_code is 3 if a total grew by more than `fail_above`, such as "2%". `by` and `rows` limit the text."""
-    keys = by if by is None or isinstance(by, str) else ",".join(by)
-    options = _options(device=device, by=keys, fail_above=fail_above, list=rows)
+    if by is not None and not isinstance(by, str):
+        try:
+            by = ",".join(by)
+        except TypeError:
+            raise TypeError(f"by is a str or a sequence of str, such as 'stack,size', got {by!r}") from None
+    options = _options(device=device, by=by, fail_above=fail_above, list=rows)
     return _report("diff", options, [before, after], (_program.EXIT_OK, _program.EXIT_SHORT))
 
 
@@ -351,7 +360,9 @@ def view(path: Recording, other: Recording | None = None, *, device: int | None 
     """Makes a web page that shows a recorded memory history, or compares two: `weir view`."""
     recordings = [path] if other is None else [path, other]
     result = _program.run("view", [*_options(device=device), "--output=-"], recordings)
-    name = " and ".join("snapshot" if isinstance(given, dict) else os.path.basename(given) for given in recordings)
+    names = ["snapshot" if isinstance(given, dict) else os.path.basename(given) for given in recordings]
+    # A name that is not UTF-8 has surrogates, which cannot be printed.
+    name = " and ".join(os.fsencode(name).decode("utf-8", "backslashreplace") for name in names)
     return Page(result.output.decode("utf-8"), name)
 
 

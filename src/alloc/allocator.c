@@ -15,6 +15,7 @@
 #include "alloc/segment.h"
 #include "alloc/trace.h"
 #include "alloc/uncached.h"
+#include "base/region.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "driver/context.h"
@@ -180,6 +181,11 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   }
   if (options.devices)
     count = options.devices;
+  if (!weir__region_prepare()) { /* else each request would fail, as if the device had no memory */
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY,
+                        "%s: too little address space for metadata; raise the limit of the process (ulimit -v)", who);
+    goto free_both;
+  }
   weir__biased_prepare();
   a->driver = driver;
   a->streams_may_end = options.streams_may_end;

@@ -251,15 +251,18 @@ static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static bool is_in_word(char c) { return c != '\0' && !is_blank(c) && strchr(",:[]", c) == NULL; }
 
-/* Quotes text for a message: shortened, without control characters. */
+/* Quotes text for a message: shortened, and with escapes for all that is not printable ASCII. */
 static const char *quote(struct word word, char text[48]) {
   enum { SHOWN = 40 };
-  size_t shown = word.length <= SHOWN ? word.length : SHOWN - 3;
-  char *to = text;
-  *to++ = '\'';
-  for (size_t i = 0; i < shown; i++)
-    *to++ = word.text[i] >= ' ' && word.text[i] <= '~' ? word.text[i] : '?';
-  snprintf(to, 5, "%s'", shown < word.length ? "..." : "");
+  char whole[SHOWN + 8]; /* up to the escape that is too much */
+  size_t length = 0, cut = 0;
+  for (size_t i = 0; i < word.length && length <= SHOWN; i++) {
+    length += weir__escape_text(word.text + i, 1, whole + length, sizeof whole - length);
+    if (length <= SHOWN - 3)
+      cut = length;
+  }
+  bool is_whole = length <= SHOWN;
+  snprintf(text, 48, "'%.*s%s'", (int)(is_whole ? length : cut), whole, is_whole ? "" : "...");
   return text;
 }
 

@@ -302,20 +302,31 @@ static int rewrite_in_place(weir__outfile *out) {
 }
 
 /* Gives the temporary file the permissions of the file that it replaces. A group that cannot be set must not gain what
- * the old one had, so its bits become those of others. */
-static int take_permissions(const weir__outfile *out) {
-  const char *path = weir__outfile_contents(out);
+ * the old one had, so its bits become those of others. The file is open for that: in a sandbox, the calls that take a
+ * path may be refused, since they reach files that cannot be opened. */
+static int set_permissions(const weir__outfile *out, int fd) {
   struct stat about;
-  if (!out->replaces)
-    return 0;
-  if (stat(path, &about) != 0)
+  if (fstat(fd, &about) != 0)
     return errno;
   mode_t mode = out->mode;
-  if (about.st_uid != out->owner && chown(path, out->owner, (gid_t)-1) != 0)
+  if (about.st_uid != out->owner && fchown(fd, out->owner, (gid_t)-1) != 0)
     mode &= ~(mode_t)S_ISUID;
-  if (about.st_gid != out->group && chown(path, (uid_t)-1, out->group) != 0)
+  if (about.st_gid != out->group && fchown(fd, (uid_t)-1, out->group) != 0)
     mode = (mode & ~(mode_t)(S_ISGID | S_IRWXG)) | (mode & S_IRWXO) << 3;
-  return chmod(path, mode) != 0 ? errno : 0;
+  return fchmod(fd, mode) != 0 ? errno : 0;
+}
+
+static int take_permissions(const weir__outfile *out) {
+  if (!out->replaces)
+    return 0;
+  if (out->fd >= 0)
+    return set_permissions(out, out->fd);
+  int fd = open(out->part, O_RDONLY | O_CLOEXEC | O_NOFOLLOW); /* written by path */
+  if (fd < 0)
+    return errno;
+  int error = set_permissions(out, fd);
+  close(fd);
+  return error;
 }
 
 /* A new file can get its name at once; a link cannot replace one that is there, so another name comes first. */

@@ -1,6 +1,5 @@
 #include "base/region.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "base/memory_map.h"
@@ -51,6 +50,13 @@ static bool reserve(void) {
     return true;
   }
   return false;
+}
+
+bool weir__region_prepare(void) {
+  weir__mutex_lock(&lock);
+  bool is_reserved = reserved || reserve();
+  weir__mutex_unlock(&lock);
+  return is_reserved;
 }
 
 static bool make_ready(size_t until) {

@@ -9,6 +9,7 @@
 #ifndef WEIR_REGION_H
 #define WEIR_REGION_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,10 @@ enum { WEIR__REGION_PIECE = 256 << 10 }; /* the largest */
 /* The multiple of 4 GiB before the region, and where its aside would be: set before the first piece is taken, never
  * again. */
 extern __attribute__((visibility("hidden"))) char *weir__region_base, *weir__region_asides;
+
+/* Reserves the range, if that has not been done. false if the process is limited in address space and has too little
+ * left. Otherwise the first piece does it. */
+bool weir__region_prepare(void);
 
 /* A piece of `bytes`, all zero, as is its aside, at the beginning of a page. NULL if the host has no memory. */
 void *weir__region_take(size_t bytes);

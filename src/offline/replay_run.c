@@ -48,6 +48,7 @@ typedef struct replay {
   bool changes;               /* they are followed: settings and limit are the recorded ones */
   bool is_busy;               /* unchecked: as in weir__capacity */
   bool grew;                  /* checked: the request under way got memory from the driver */
+  weir_status host_failure;   /* of a request: this process is out of memory, and the replay ends */
   weir__replay_report *report;
 } replay;
 
@@ -234,6 +235,10 @@ static void request(replay *r, const weir__recording_entry *event) {
   r->grew = false;
   weir_status status = ask(r, event, &address);
   bool oom = event->action == WEIR_TRACE_OOM;
+  if (status == WEIR_ERROR_HOST_OUT_OF_MEMORY) { /* of this process; it says nothing about the job */
+    r->host_failure = status;
+    return;
+  }
   if (status) {
     if (!r->report->failures++)
       note_failure(r, event->size);
@@ -390,6 +395,8 @@ static weir_status run_events(replay *r) {
       else if (r->recorder && !weir__is_segment_event(event))
         r->recorder->other(r->recorder->context, r->at);
     }
+    if (r->host_failure)
+      return r->host_failure;
     if (r->callback.call && !r->callback.call(r->callback.context, r->allocator, r->at, r->report))
       return WEIR_OK;
     if (r->stops && r->report->differences)
@@ -538,6 +545,7 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   r->release = r->race = r->early = r->change = 0;
   r->expected = r->at = r->plan->first;
   r->taken_for = r->count;
+  r->host_failure = WEIR_OK;
   r->is_busy = limit->is_busy;
   r->changes = r->settings == &r->plan->settings && limit->limit == r->plan->limit;
   weir_status status = set_up(r, limit);

@@ -510,8 +510,10 @@ static void grammar(void **state) {
       {"expandable_segments:Tr ue",
        "settings: column 21: expandable_segments: 'Tr' is not a boolean; allowed: True or False"},
       /* Error texts are escaped for terminals and limited in length. */
-      {"a\x1b[31m:1", "settings: column 1: there is no key 'a?'" KEYS},
-      {"\xff\x80z:1", "settings: column 1: there is no key '??z'" KEYS},
+      {"a\x1b[31m:1", "settings: column 1: there is no key 'a\\x1b'" KEYS},
+      {"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff:1",
+       "settings: column 1: there is no key '\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff...'" KEYS},
+      {"\xff\x80z:1", "settings: column 1: there is no key '\\xff\\x80z'" KEYS},
       {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:1",
        "settings: column 1: there is no key 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'" KEYS},
   };

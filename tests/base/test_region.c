@@ -2,10 +2,13 @@
  * The region: pieces are zeroed, disjoint and addressable with 32 bits.
  */
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/region.h"
 #include "base/slab.h"
 #include "support/check.h"
+#include "support/sanitized.h"
 
 static int is_zero(const void *memory, size_t bytes) {
   const unsigned char *byte = memory;
@@ -21,6 +24,27 @@ static void fill(void *piece, size_t bytes, int with) {
   assert_true(is_zero(weir__aside_of(piece), bytes / 2));
   memset(piece, with, bytes);
   memset(weir__aside_of(piece), with, bytes / 2);
+}
+
+/* Comes first: the region is reserved once. */
+static void test_limited_address_space(void **state) {
+  (void)state;
+#ifdef SANITIZED
+  print_message("skipped: a sanitizer needs more address space than this\n");
+  skip();
+#endif
+  pid_t child = fork();
+  if (child == 0) {
+    struct rlimit before;
+    child_assert(getrlimit(RLIMIT_AS, &before) == 0);
+    child_assert(setrlimit(RLIMIT_AS, &(struct rlimit){(rlim_t)64 << 20, before.rlim_max}) == 0);
+    child_assert(!weir__region_prepare());
+    child_assert(!weir__region_take(8192));
+    child_assert(setrlimit(RLIMIT_AS, &before) == 0);
+    child_assert(weir__region_prepare() && weir__region_prepare() && weir__region_take(8192));
+    _exit(0);
+  }
+  assert_int_equal(child_outcome(child), 0);
 }
 
 static void test_pieces(void **state) {
@@ -86,6 +110,7 @@ static void test_slab(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_limited_address_space),
       cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_invalid_sizes),
       cmocka_unit_test(test_returned_pieces_are_reused),

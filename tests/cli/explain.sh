@@ -219,4 +219,18 @@ assert x["differences"] == 0 and x["proven"] == (x["moment"] == "oom"), x["file"
   done
 fi
 
+# A process that is limited in its address space is no device that is out of memory. A sanitizer cannot run there.
+# shellcheck disable=SC3045 # dash and bash have it
+limited() { (ulimit -v 150000 && "$weir" "$@"); }
+if limited --version >/dev/null 2>&1; then
+  for command in explain replay 'whatif --conf=' tune; do
+    said="weir $command with little address space"
+    # shellcheck disable=SC2086 # word splitting is intended
+    limited $command "$oom" >"$work/out" 2>"$work/err"
+    [ $? = 1 ] || fail 'no failure'
+    has err 'too little address space for metadata'
+    empty out
+  done
+fi
+
 exit $failed

@@ -84,6 +84,32 @@ fi
 } >"$work/all" 2>"$work/err"
 [ "$(head -n 1 "$work/all") $(tail -n 1 "$work/all")" = 'before after' ] || fail 'the open file was replaced'
 
+# ---- No output replaces an input, under whatever name ----
+said='an output that is an input'
+kept() {
+  run 1 "$@"
+  has err 'the output would overwrite the input$'
+  cmp -s "$small" "$work/job.pickle" || fail "$*: the input is not what it was"
+  empty out
+}
+cp "$small" "$work/job.pickle"
+ln -s job.pickle "$work/job.link"
+ln "$work/job.pickle" "$work/job.hard"
+for name in job.pickle job.link job.hard; do
+  kept view --no-open -o "$work/$name" "$work/job.pickle"
+  kept view --no-open -o "$work/$name" "$small" "$work/job.pickle"
+  kept plot -o "$work/$name" "$work/job.pickle"
+  kept export --to json -o "$work/$name" "$work/job.pickle"
+  kept export --to sqlite -o "$work/$name" "$work/job.pickle"
+  kept whatif --conf '' --write "$work/$name" "$work/job.pickle"
+  kept tune --save "$work/$name" "$work/job.pickle"
+  kept redact -o "$work/$name" "$work/job.pickle"
+done
+# shellcheck disable=SC2094 # that is what is tested
+kept plot -o "$work/job.pickle" - <"$work/job.pickle"
+kept tune --save "$work/job.pickle" --costs "$work/job.pickle" "$small"
+run 0 plot -o /dev/null "$work/job.pickle"
+
 # ---- Links, permissions, devices ----
 every() {
   for to in "$@"; do

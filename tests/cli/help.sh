@@ -37,6 +37,24 @@ for command in $commands; do
   has out '^\.SH "EXIT STATUS"$'
   for option in $options; do has out "^\\.B .*$option"; done
 done
+# Both have all values that an option accepts, in columns.
+for by in 'stack   *by the code that allocated' 'size   *by requested size' 'stream  *by stream' 'pool   *by pool' \
+  'auto   *by stack if' 'class   *weights' 'time   *time since the first entry' 'entries  *history entries' \
+  'memory   *[a-z]' 'fragmentation  [a-z]'; do
+  run 0 plot
+  has out "^ *$by"
+  run 0 --man plot
+  has out "^\\.B ${by%% *}$"
+done
+for command in $commands plot view; do
+  run 0 "$command"
+  hasnt out '(null)'
+done
+run 0 export
+columns=$(sed -n 's/^\( *\(json\|collapsed\|speedscope\)  *\)[a-z].*/\1/p' "$work/out" | awk '{ print length($0) }' | sort -u | wc -l)
+[ "$columns" -eq 1 ] || fail 'the descriptions of formats are not in one column'
+run 0 tune
+has out 'one object for each file (tune: one for all'
 for page in "$work"/man/*; do
   said="$(basename "$page")"
   if command -v groff >/dev/null; then

@@ -76,6 +76,12 @@ if [ -w /dev/full ]; then
   "$weir" --help >/dev/full 2>"$work/err"
   code=$?
   [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
+  # So it is if the answer is a failure, too.
+  said='weir lint a:b >/dev/full'
+  "$weir" lint a:b >/dev/full 2>"$work/err"
+  code=$?
+  [ "$code" -eq 1 ] || fail "exit code $code, expected 1"
+  has err '^weir: cannot write the output: No space left on device$'
 fi
 
 exit $failed

@@ -52,7 +52,7 @@ said='weir redact in the current folder'
 exists links/here.redacted
 
 run 1 -o "$work/run.pickle" "$work/run.pickle"
-has err 'would overwrite the original'
+has err 'the output would overwrite the input'
 cmp -s "$small" "$work/run.pickle" || fail 'the original is not what it was'
 run 1 -o "$work/none" "$work/missing"
 empty out

@@ -20,6 +20,7 @@ bool weir_cli_takes_recordings(const weir_cli_command *command) { return command
 const weir_cli_option *weir_cli_option_at(const weir_cli_command *command, size_t index) {
   return command->options && command->options[index].name ? &command->options[index] : NULL;
 }
+bool weir_cli_names_input(const weir_cli_option *option) { return strcmp(option->value, "FILE") == 0; }
 
 static char folder[64], input[96], output[96], other[96];
 static int parts; /* of the sandbox that this machine has */
@@ -99,6 +100,22 @@ static void read_only(void) {
   }
 }
 
+/* The program can be read, but not the folders that it is in: they may be those of the user. */
+static void own_folder(void) {
+  char path[PATH_MAX];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  check(length > 0);
+  path[length] = 0;
+  enter(&(weir_cli_access){0});
+  if (!(parts & WEIR_CLI_SANDBOX_FILES))
+    return;
+  check(can_open(path, O_RDONLY));
+  for (int up = 0; up < 2; up++) {
+    *strrchr(path, '/') = 0;
+    check(is_refused(path, O_RDONLY | O_DIRECTORY));
+  }
+}
+
 /* A process that is made the owner of a file gets a signal when the file is ready. */
 static void no_signals(void) {
   int ends[2], pid = getppid(), yes = 1;
@@ -154,6 +171,29 @@ static void earlier_threads(void) {
   enter(&(weir_cli_access){0});
   check(write(started[1], "x", 1) == 1 && pthread_join(thread, &result) == 0);
   check(!(parts & WEIR_CLI_SANDBOX_CALLS) || !result);
+}
+
+/* Modes, owners and times, which Landlock does not restrict: those of an open file alone. */
+static void no_changes_by_path(void) {
+  const char *writes[] = {output};
+  const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+  int file = open(other, O_RDONLY | O_CLOEXEC);
+  enter(&(weir_cli_access){.writes = writes, .write_count = 1});
+  if (!(parts & WEIR_CLI_SANDBOX_CALLS))
+    return;
+  check(fchmod(file, 0600) == 0 && fchown(file, (uid_t)-1, (gid_t)-1) == 0);
+  check(is_denied(fchmodat(AT_FDCWD, other, 0640, 0)));
+  check(is_denied(fchownat(AT_FDCWD, other, (uid_t)-1, (gid_t)-1, 0)));
+  check(is_denied(utimensat(AT_FDCWD, other, times, 0)));
+  check(is_denied(futimens(file, times)));
+#if defined(__x86_64__)
+  check(is_denied(syscall(SYS_chmod, other, 0640)));
+  check(is_denied(syscall(SYS_chown, other, -1, -1)));
+  check(is_denied(syscall(SYS_lchown, other, -1, -1)));
+  check(is_denied(syscall(SYS_utime, other, NULL)));
+  check(is_denied(syscall(SYS_utimes, other, NULL)));
+  check(is_denied(syscall(SYS_futimesat, AT_FDCWD, other, NULL)));
+#endif
 }
 
 static void with_output(void) {
@@ -248,9 +288,11 @@ static void measure(void) {
     in_process(body);                                                                                                  \
   }
 TEST(read_only)
+TEST(own_folder)
 TEST(no_signals)
 TEST(newer_calls)
 TEST(earlier_threads)
+TEST(no_changes_by_path)
 TEST(with_output)
 TEST(with_ring)
 TEST(with_server)
@@ -312,9 +354,11 @@ int main(void) {
 #endif
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_own_folder, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
       cmocka_unit_test_setup_teardown(test_newer_calls, setup, teardown),
       cmocka_unit_test_setup_teardown(test_earlier_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_no_changes_by_path, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_output, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_ring, setup, teardown),
       cmocka_unit_test_setup_teardown(test_with_server, setup, teardown),

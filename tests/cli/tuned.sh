@@ -103,9 +103,9 @@ has err 'is not a text'
 
 # A file that cannot be written, and the command line.
 run 1 --save /nowhere/at/all "$traces/cuda_graphs.pickle.zst"
-has err 'cannot write /nowhere/at/all'
+has err "^weir tune: --save: cannot write /nowhere/at/all: No such file"
 wrong 'FILE is missing' --save "$tuned"
-wrong '--load excludes --save and --fit' --load "$tuned" --save "$tuned"
+wrong '--load excludes --save and --fit' --load "$tuned" --save "$work/other.csv"
 wrong '--load excludes --save and --fit' --load "$tuned" --fit
 
 exit $failed

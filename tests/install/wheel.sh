@@ -32,6 +32,13 @@ folder=${WEIR_TEST_WHEELS:-}
 if [ -z "$folder" ]; then
   folder=$work/wheel
   "$source/scripts/wheel" "$python" "$folder"
+  mkdir "$work/second"
+  (cd "$source" && "$python" -c '
+import sys
+from setuptools import build_meta
+build_meta.build_sdist(sys.argv[1])' "$work/second" >"$work/log" 2>&1) || fail "$(tail -n 20 "$work/log")"
+  cmp "$folder"/weir-*.tar.gz "$work/second"/weir-*.tar.gz || fail "two source archives differ"
+  ok "two source archives are the same"
 fi
 wheel=$(echo "$folder"/weir-*.whl)
 archive=$(echo "$folder"/weir-*.tar.gz)
