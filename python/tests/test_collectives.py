@@ -155,6 +155,23 @@ def test_failed_communicators_are_replaced():
 
 
 @needs_two
+@pytest.mark.skipif(not is_soft, reason="NCCL does not compare the calls of the ranks")
+def test_failed_communicators_are_replaced_whatever_the_error():
+    inputs = arrays([[1, 2], [3, 4]])
+    nccl.all_reduce(inputs)
+    first, second = nccl._communicators[0, 1]
+    nccl.all_reduce(inputs[:1], comms=[first])
+    nccl.all_reduce([inputs[1][:1]], comms=[second])
+    with pytest.raises(ValueError, match="the ranks' calls differ"):
+        second.synchronize()
+    inputs = arrays([[1, 2], [3, 4]])
+    with pytest.raises(RuntimeError, match="the ranks' calls differ"):
+        nccl.all_reduce(inputs)
+    nccl.all_reduce(inputs)
+    assert lists(inputs) == [[4, 6]] * 2
+
+
+@needs_two
 def test_array_of_another_device():
     one = nccl.init_rank(1, nccl.unique_id(), 0)
     array = weir.ones(2, device="cuda:1")

@@ -217,7 +217,7 @@ def _run(
 def _has_failed(comm: Communicator) -> bool:
     try:
         comm.check()
-    except RuntimeError:
+    except Exception:  # its type depends on the error
         return True
     return False
 
