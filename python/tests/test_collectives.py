@@ -1,5 +1,6 @@
 """weir.nccl and weir.comm, with arrays of several software devices and processes."""
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -375,6 +376,25 @@ def test_group_that_raises():
     communicator.synchronize()
     assert b.tolist() == [0] * 4
     nccl.all_reduce([a], [b], comms=[communicator])
+    assert b.tolist() == [1] * 4
+
+
+def nested_block_that_raises():
+    with nccl.group():
+        raise KeyError("inner")
+
+
+def test_group_with_a_nested_block_that_raises():
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    a, b = weir.ones(4, device=0), weir.zeros(4, device=0)
+    with pytest.raises(RuntimeError, match=r"a nested block raised an exception \(KeyError: 'inner'\)"), nccl.group():
+        nccl.all_reduce([a], [b], comms=[communicator])
+        with contextlib.suppress(KeyError):
+            nested_block_that_raises()
+    communicator.synchronize()
+    assert b.tolist() == [0] * 4
+    with nccl.group():  # a later group is not affected
+        nccl.all_reduce([a], [b], comms=[communicator])
     assert b.tolist() == [1] * 4
 
 

@@ -90,6 +90,7 @@ class _Group(threading.local):
     def __init__(self) -> None:
         self.depth = 0
         self.kept: list[Any] = []
+        self.failure: BaseException | None = None  # the first exception of a block
 
 
 _group = _Group()
@@ -99,23 +100,35 @@ _group = _Group()
 def group() -> Iterator[None]:
     """Enqueues the calls in the block together: those of several ranks of a thread, or several messages.
 
-    If the block raises an exception, none of its calls is made."""
+    If the block, or one that is nested in it, raises an exception, none of its calls is made."""
     _weir._nccl_group_start()
     _group.depth += 1
     try:
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            if _group.failure is None:
+                _group.failure = error
             _weir._nccl_group_fail()
             # The group ends either way. Its error is the one that is raised here already.
-            with contextlib.suppress(RuntimeError, NotImplementedError):
+            with contextlib.suppress(Exception):
                 _weir._nccl_group_end()
             raise
-        _weir._nccl_group_end()
+        try:
+            _weir._nccl_group_end()
+        except Exception:
+            if _group.failure is None:
+                raise
+            # A nested block raised an exception, which the program has handled.
+            kind = type(_group.failure).__name__
+            raise RuntimeError(
+                f"no call of the group was made: a nested block raised an exception ({kind}: {_group.failure})"
+            ) from _group.failure
     finally:
         _group.depth -= 1
         if not _group.depth:
             _group.kept.clear()
+            _group.failure = None
 
 
 def _call(
