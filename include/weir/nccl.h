@@ -12,8 +12,8 @@
  * On GPUs the calls are NCCL's: libnccl is loaded at the first call (WEIR_NCCL_LIBRARY names it). On the software
  * device Weir has an implementation of its own, which works between threads and between processes of one machine. It
  * checks what NCCL leaves undefined, such as different counts: the communicator then fails on every rank, and the text
- * says which rank did what. A rank that dies, or that does not come within the time limit, is an error too. Results
- * depend on the values and the number of ranks alone: elements are combined in the order of the ranks.
+ * says which rank did what. A rank that dies, or that exceeds the time limit, is an error too. Results depend on the
+ * values and the number of ranks alone: elements are combined in the order of the ranks.
  *
  * Collectives are enqueued on a stream, and can be captured in a graph. All ranks make the same calls on a communicator
  * in the same order. Work of one communicator of several ranks runs in the order of the calls, whichever streams they

@@ -221,7 +221,7 @@ def test_processes():
 
 @pytest.mark.skipif(not is_soft, reason="tests the software device")
 def test_missing_rank():
-    with pytest.raises(RuntimeError, match="rank 1 of 2 did not come within 0.1 s"):
+    with pytest.raises(RuntimeError, match="rank 1 of 2 did not join within 0.1 s"):
         nccl.init_rank(2, nccl.unique_id(), 0, timeout=0.1)
 
 
@@ -482,6 +482,6 @@ def test_ids_that_failed_are_closed():
 
     before = count()
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="did not come within 0.05 s"):
+        with pytest.raises(RuntimeError, match="did not join within 0.05 s"):
             nccl.init_rank(2, nccl.unique_id(), 0, timeout=0.05)
     assert count() <= before + 1

@@ -312,7 +312,7 @@ static weir_status adopt_error(weir_nccl_comm *comm) {
   while (!atomic_load(&header->has_error) && weir__monotonic_ns() < deadline)
     weir__thread_yield();
   if (!atomic_load(&header->has_error))
-    return weir__nccl_set_error(comm, WEIR_ERROR_REMOTE, "another rank failed and could not say why");
+    return weir__nccl_set_error(comm, WEIR_ERROR_REMOTE, "another rank failed and gave no reason");
   char text[WEIR__NCCL_ERROR_SIZE];
   memcpy(text, header->text, sizeof text); /* other processes can change it */
   text[sizeof text - 1] = 0;
@@ -375,8 +375,8 @@ void weir__nccl_ranks_check(weir_nccl_comm *comm) {
 
 /* ---- Waiting ---- */
 
-/* What a rank does, in words. */
-static void tell_state(const weir__nccl_ranks *ranks, int rank, char *text, size_t size) {
+/* "rank 2 has completed 3 and is in all_reduce of 10 float32 (sum)". */
+static void describe_rank(const weir__nccl_ranks *ranks, int rank, char *text, size_t size) {
   const weir__nccl_slot *slot = weir__nccl_slot_of(ranks, rank);
   char work[128];
   int length = snprintf(text, size, "rank %d has completed %" PRIu64, rank, atomic_load(&slot->completed));
@@ -395,7 +395,7 @@ static weir_status fail_for_time(const weir__nccl_wait *wait, const bool *is_mis
   weir__nccl_list_ranks(is_missing, ranks->ranks, missing, sizeof missing);
   size_t at = 0;
   if (!comm->is_joined) {
-    snprintf(text, sizeof text, "%s of %d did not come within %.3g s", missing, ranks->ranks,
+    snprintf(text, sizeof text, "%s of %d did not join within %.3g s", missing, ranks->ranks,
              (double)comm->timeout_ns / 1e9);
   } else {
     weir__nccl_describe(&own->current, work, sizeof work);
@@ -404,7 +404,7 @@ static weir_status fail_for_time(const weir__nccl_wait *wait, const bool *is_mis
     for (int i = 0; i < ranks->ranks && at + 2 < sizeof text; i++)
       if (is_missing[i] && i != ranks->rank) {
         char state[200];
-        tell_state(ranks, i, state, sizeof state);
+        describe_rank(ranks, i, state, sizeof state);
         at += (size_t)snprintf(text + at, sizeof text - at, "; %s", state);
       }
   }

@@ -391,11 +391,11 @@ static void test_bad_communicators(void **state) {
     weir_nccl_options_init(&options);
     options.timeout_s = 0.1;
     assert_ok(weir_nccl_get_unique_id(&id));
-    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not come within 0.1 s",
+    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not join within 0.1 s",
                       weir_nccl_init_rank(&id, 3, 1, &options, &made));
     assert_error_says(INVALID_ARGUMENT, "gives 2 ranks, and an earlier rank gave 3",
                       weir_nccl_init_rank(&id, 2, 0, &options, &made));
-    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not come", weir_nccl_init_rank(&id, 3, 0, &options, &made));
+    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not join", weir_nccl_init_rank(&id, 3, 0, &options, &made));
   }
   unsetenv("WEIR_NCCL_TIMEOUT");
 }

@@ -276,7 +276,7 @@ static void test_wrong_order(void **state) {
 static void test_missing_rank(void **state) {
   (void)state;
   run_all(2, 3, 1, ring);
-  expect_all(2, WEIR_ERROR_TIMEOUT, "rank 2 of 3 did not come within 1 s");
+  expect_all(2, WEIR_ERROR_TIMEOUT, "rank 2 of 3 did not join within 1 s");
 }
 
 /* An abort ends the work of all ranks, which wait for a rank that does not come. */
