@@ -530,6 +530,7 @@ static void check_devices(weir_nccl_comm *comm) {
 weir_status weir__nccl_ranks_join(const char *caller, weir_nccl_comm *comm) {
   weir__nccl_wait wait = {.comm = comm, .context = comm->shared, .is_done = all_have_come, .list_missing = list_absent};
   if (!weir__nccl_await(&wait)) {
+    weir__nccl_ranks_check(comm); /* others may have failed or died since they joined */
     check_devices(comm);
     forget_id(comm->shared->header->secret);
   }

@@ -396,6 +396,13 @@ static void test_bad_communicators(void **state) {
     assert_error_says(INVALID_ARGUMENT, "gives 2 ranks, and an earlier rank gave 3",
                       weir_nccl_init_rank(&id, 2, 0, &options, &made));
     assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not join", weir_nccl_init_rank(&id, 3, 0, &options, &made));
+
+    /* The last rank joins when the others have given up. */
+    assert_ok(weir_nccl_get_unique_id(&id));
+    assert_error(TIMEOUT, weir_nccl_init_rank(&id, 2, 0, &options, &made));
+    assert_ok(weir_device_set(1));
+    assert_error_says(TIMEOUT, "rank 1 of 2 did not join", weir_nccl_init_rank(&id, 2, 1, &options, &made));
+    assert_ok(weir_device_set(0));
   }
   unsetenv("WEIR_NCCL_TIMEOUT");
 }
