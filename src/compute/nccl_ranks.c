@@ -178,12 +178,33 @@ static weir_status open_file(const char *caller, const ticket *of, int *file) {
 
 /* ---- Claiming a place ---- */
 
+/* Sets the error of all ranks, unless it is set. */
+static void write_error(weir__nccl_header *header, weir_status status, const char *text) {
+  uint32_t failed = 0;
+  if (atomic_compare_exchange_strong(&header->failed, &failed, 1)) {
+    header->status = (int32_t)status;
+    weir__nccl_step();
+    snprintf(header->text, sizeof header->text, "%s", text);
+    atomic_store(&header->has_error, 1);
+  }
+}
+
+/* The ranks that have joined would wait for this one in vain; they see the error when they next look for dead ranks.
+ * It is of no concern to a communicator that is complete. */
+static weir_status fail_for_number(const char *caller, const weir_nccl_comm *comm, weir__nccl_ranks *ranks,
+                                   uint32_t others) {
+  char text[128];
+  snprintf(text, sizeof text, "rank %d gives %d ranks, and an earlier rank gave %u", comm->rank, comm->ranks, others);
+  if (!is_used_up(ranks->file))
+    write_error(ranks->header, WEIR_ERROR_INVALID_ARGUMENT, text);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s", caller, text);
+}
+
 static weir_status take_place(const char *caller, weir_nccl_comm *comm, weir__nccl_ranks *ranks) {
   uint32_t others = 0;
   if (!atomic_compare_exchange_strong(&ranks->header->ranks, &others, (uint32_t)comm->ranks) &&
       others != (uint32_t)comm->ranks)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank %d gives %d ranks, and an earlier rank gave %u", caller,
-                      comm->rank, comm->ranks, others);
+    return fail_for_number(caller, comm, ranks, others);
   if (ftruncate(ranks->file, (off_t)file_bytes(comm->ranks)))
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: no memory to share: %s", caller, strerror(errno));
   weir__unmap(ranks->base, PAGE);
@@ -321,14 +342,7 @@ static weir_status adopt_error(weir_nccl_comm *comm) {
 }
 
 void weir__nccl_ranks_fail(weir_nccl_comm *comm, weir_status status, const char *text) {
-  weir__nccl_header *header = comm->shared->header;
-  uint32_t failed = 0;
-  if (atomic_compare_exchange_strong(&header->failed, &failed, 1)) {
-    header->status = (int32_t)status;
-    weir__nccl_step();
-    snprintf(header->text, sizeof header->text, "%s", text);
-    atomic_store(&header->has_error, 1);
-  }
+  write_error(comm->shared->header, status, text);
   weir__nccl_ring_all(comm->shared);
   adopt_error(comm);
 }

@@ -13,6 +13,7 @@
 enum { RANKS = 4, ROOM = 1 << 20 };
 
 static weir_nccl_unique_id id;
+static int wrong_ranks; /* the number of ranks that the last one gives, if not 0 */
 
 /* A rank, in a thread of its own. */
 typedef struct member {
@@ -38,7 +39,8 @@ static weir_status start_member(member *m) {
   if (!status)
     status = weir_malloc(ROOM, m->stream, &m->recv);
   if (!status)
-    status = weir_nccl_init_rank(&id, m->ranks, m->rank, &options, &m->comm);
+    status = weir_nccl_init_rank(&id, wrong_ranks && m->rank == m->ranks - 1 ? wrong_ranks : m->ranks, m->rank,
+                                 &options, &m->comm);
   return status;
 }
 
@@ -273,6 +275,16 @@ static void test_wrong_order(void **state) {
   assert_non_null(strstr(members[0].text, "recv of 7 int8 from rank 0"));
 }
 
+/* One rank gives another number of ranks: all are told, whichever comes first. */
+static void test_different_numbers_of_ranks(void **state) {
+  (void)state;
+  wrong_ranks = 3;
+  run_all(2, 2, 30, ring);
+  wrong_ranks = 0;
+  expect_all(2, WEIR_ERROR_INVALID_ARGUMENT, " ranks, and an earlier rank gave ");
+  assert_string_equal(strstr(members[0].text, ": rank"), strstr(members[1].text, ": rank"));
+}
+
 static void test_missing_rank(void **state) {
   (void)state;
   run_all(2, 3, 1, ring);
@@ -352,6 +364,7 @@ int main(void) {
       TEST(test_late_rank),
       TEST(test_rank_that_leaves),
       TEST(test_wrong_order),
+      TEST(test_different_numbers_of_ranks),
       TEST(test_missing_rank),
       TEST(test_abort),
       TEST(test_two_communicators),
