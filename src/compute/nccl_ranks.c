@@ -219,6 +219,8 @@ static weir_status take_place(const char *caller, weir_nccl_comm *comm, weir__nc
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank %d of this communicator exists already, in process %d",
                       caller, comm->rank, process);
   slot->device = comm->device;
+  if (!weir__process_start_time(weir__process_id(), &slot->started))
+    slot->started = 0;
   weir__nccl_step();
   atomic_store(&slot->presence, WEIR__NCCL_PRESENT);
   weir__nccl_ring_all(ranks);
@@ -347,6 +349,15 @@ void weir__nccl_ranks_fail(weir_nccl_comm *comm, weir_status status, const char 
   adopt_error(comm);
 }
 
+/* Opens the descriptor of a rank's process; false if the process has ended. Its id may be that of a later process. */
+static bool open_process(weir__nccl_ranks *ranks, int rank, int process) {
+  uint64_t known = weir__nccl_slot_of(ranks, rank)->started, started;
+  ranks->processes[rank] = weir__process_open(process);
+  if (ranks->processes[rank] < 0)
+    return errno != ESRCH;
+  return !known || !weir__process_start_time(process, &started) || started == known;
+}
+
 /* A rank whose process has ended without leaving; -1 if there is none. */
 static int find_dead(weir__nccl_ranks *ranks) {
   for (int i = 0; i < ranks->ranks; i++) {
@@ -354,12 +365,8 @@ static int find_dead(weir__nccl_ranks *ranks) {
     int process = atomic_load(&slot->process);
     if (!process || process == weir__process_id() || atomic_load(&slot->presence) == WEIR__NCCL_GONE)
       continue;
-    bool is_dead = false;
-    if (ranks->processes[i] < 0) {
-      ranks->processes[i] = weir__process_open(process);
-      is_dead = ranks->processes[i] < 0 && errno == ESRCH;
-    }
-    if (ranks->processes[i] >= 0)
+    bool is_dead = ranks->processes[i] < 0 && !open_process(ranks, i, process);
+    if (!is_dead && ranks->processes[i] >= 0)
       is_dead = weir__opened_process_has_ended(ranks->processes[i]);
     if (is_dead && atomic_load(&slot->presence) != WEIR__NCCL_GONE)
       return i;

@@ -38,6 +38,7 @@ typedef enum weir__nccl_presence {
 typedef struct weir__nccl_slot {
   _Atomic int32_t process; /* 0 until it is claimed */
   int32_t device;          /* valid once it is present */
+  uint64_t started;        /* when the process started, as the system counts; 0 until it is present, or if not known */
   _Atomic uint32_t presence;
   _Atomic uint32_t bell, is_sleeping;
   _Atomic uint64_t phase;

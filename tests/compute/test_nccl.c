@@ -3,10 +3,14 @@
  */
 #include "weir/nccl.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/system.h"
 #include "compute/nccl_model.h"
+#include "compute/nccl_ranks.h"
 #include "support/length.h"
 #include "support/runtime.h"
 
@@ -571,6 +575,30 @@ static void test_fork(void **state) {
   assert_ok(weir_nccl_async_error(comms[0]));
 }
 
+/* The process id of a rank that has died may be that of another process when the others first look at it. */
+static void test_reused_process_id(void **state) {
+  (void)state;
+  NEED_SOFT("NCCL looks for dead ranks itself");
+  pid_t other = fork();
+  assert_true(other >= 0);
+  if (!other) {
+    pause();
+    _exit(0);
+  }
+  weir__nccl_slot *slot = weir__nccl_slot_of(comms[0]->shared, 1);
+  uint64_t started;
+  assert_true(weir__process_start_time(other, &started));
+  slot->process = (int32_t)other;
+  slot->started = started;
+  assert_ok(weir_nccl_async_error(comms[0]));
+  slot->started = started - 1;
+  char text[64];
+  snprintf(text, sizeof text, "rank 1 has died (process %d)", (int)other);
+  assert_error_says(REMOTE, text, weir_nccl_async_error(comms[2]));
+  kill(other, SIGKILL);
+  assert_int_equal(child_outcome(other), -SIGKILL);
+}
+
 static void test_memory(void **state) {
   (void)state;
   weir_nccl_memory memory;
@@ -657,6 +685,7 @@ int main(void) {
       TEST(test_finalize),
       TEST(test_shutdown),
       TEST(test_fork),
+      TEST(test_reused_process_id),
       TEST(test_memory),
       cmocka_unit_test_setup_teardown(test_failing_calls, runtime_setup_none, runtime_teardown),
   };
