@@ -289,7 +289,6 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
                            .rank = rank,
                            .device = device,
                            .timeout_ns = (uint64_t)(options.timeout_s * 1e9),
-                           .epoch = weir__compute_epoch,
                            .process = weir__process_id(),
                            .holders = 1};
   weir__mutex_init(&made->lock);
@@ -436,8 +435,8 @@ weir_status weir_nccl_synchronize(weir_nccl_comm *comm, weir_stream stream) {
   weir_status status = check_comm(__func__, comm);
   if (status)
     return status;
-  /* In stepped time only a call that waits makes progress, so the wait is tried first where it ends by itself. */
-  if (comm->backend == &weir__nccl_soft) {
+  /* In stepped time only a call that waits makes progress. */
+  if (comm->backend->has_limited_work) {
     status = weir_stream_synchronize(stream);
     return status ? weir__fail_as(__func__, status) : weir__nccl_check_error(__func__, comm);
   }

@@ -53,6 +53,7 @@ typedef struct weir__nccl_call {
 /* Backends. `prepare` and `join` create a rank: join waits for the others, for several ranks of a thread at once. If
  * join fails, the communicators stay, with that error, until `end`. */
 typedef struct weir__nccl_backend {
+  bool has_limited_work; /* work on the device ends by itself when the time limit has passed */
   weir_status (*version)(const char *caller, int *version);
   weir_status (*get_unique_id)(const char *caller, weir_nccl_unique_id *id);
   weir_status (*prepare)(const char *caller, weir_nccl_comm *comm);
@@ -78,9 +79,9 @@ struct weir_nccl_comm {
   unsigned long serial; /* its number in this process, for summaries */
   int ranks, rank, device;
   uint64_t timeout_ns;
-  unsigned long epoch; /* of the runtime that it belongs to */
   int process;
-  bool is_joined, is_suspended, is_finalized, has_ended;
+  atomic_bool is_joined, is_suspended, has_ended; /* atomic: summaries of other threads read them */
+  bool is_finalized;
   atomic_size_t holders; /* the program, until it destroys it, and what groups that have not ended are to do with it */
   weir__mutex lock;      /* guards the error */
   _Atomic weir_status error;
