@@ -181,6 +181,9 @@ static void test_scatter(void **state) {
                     "split_with_sizes expects split_sizes to sum exactly to 10 (input tensor's size at dimension 0), "
                     "but got split_sizes=[1, 2]",
                     weir_comm_scatter(&a, targets, 2, (const int64_t[]){1, 2}, 0, NULL, none, &count));
+  assert_error_says(
+      INVALID_ARGUMENT, "to sum exactly to 10 ",
+      weir_comm_scatter(&a, targets, 3, (const int64_t[]){INT64_MAX, INT64_MAX, 12}, 0, NULL, none, &count));
   assert_error_says(INVALID_ARGUMENT, "only non-negative entries",
                     weir_comm_scatter(&a, targets, 2, (const int64_t[]){-1, 11}, 0, NULL, none, &count));
   streams[0] = &stream;
