@@ -32,7 +32,7 @@ static struct environment {
   double atol, rtol;
   char *filename, *untuned, *messages; /* NULL if not set */
 } environment;
-static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+static weir__once_flag environment_once = WEIR__ONCE_INIT;
 
 /* The value of one of Weir's variables, or else of PyTorch's; `name` becomes the name of the one that is set. */
 static const char *variable(const char **name) {
@@ -110,7 +110,7 @@ static void read_environment(void) {
 }
 
 static const struct environment *get_environment(void) {
-  pthread_once(&environment_once, read_environment);
+  weir__once(&environment_once, read_environment);
   return &environment;
 }
 
@@ -327,7 +327,7 @@ static weir__tuning_file program_validators;
 
 /* Held while the file of a device is read for the first time, so that no thread tunes what is in it. */
 static weir__mutex file_locks[WEIR_MAX_DEVICES];
-static pthread_once_t file_locks_once = PTHREAD_ONCE_INIT;
+static weir__once_flag file_locks_once = WEIR__ONCE_INIT;
 
 static void make_file_locks(void) {
   for (int i = 0; i < WEIR_MAX_DEVICES; i++)
@@ -602,7 +602,7 @@ static void read_once(int device) {
   weir__mutex_unlock(&lock);
   if (has_read)
     return;
-  pthread_once(&file_locks_once, make_file_locks);
+  weir__once(&file_locks_once, make_file_locks);
   weir__mutex_lock(&file_locks[device]);
   weir__mutex_lock(&lock);
   has_read = states[device].has_read;
