@@ -385,10 +385,8 @@ static weir_status submit(const char *caller, const weir__nccl_call *calls, size
   for (size_t i = 0; i < count && !status; i++)
     status = settle(caller, calls[i].comm, result, "ncclGroupEnd");
   /* None of the group's communicators can be used after a failure of one. */
-  if (status) {
-    const char *reason = strstr(weir_last_error(), ": "); /* behind the name of the call */
-    snprintf(text, sizeof text, "%s", reason ? reason + 2 : weir_last_error());
-  }
+  if (status)
+    snprintf(text, sizeof text, "%s", weir__last_reason());
   for (size_t i = 0; i < count && status; i++)
     weir__nccl_set_error(calls[i].comm, status, text);
   return status;

@@ -609,10 +609,8 @@ static void read_once(int device) {
   weir__mutex_unlock(&lock);
   if (!has_read) {
     if (!weir_tunable_is_recording_untuned() && name_for(device, path, sizeof path) && access(path, F_OK) == 0 &&
-        read_into(__func__, device, path)) {
-      const char *text = weir_last_error(), *colon = strstr(text, ": ");
-      weir__log(WEIR_LOG_WARN, "tuning results are not used: %s", colon ? colon + 2 : text);
-    }
+        read_into(__func__, device, path))
+      weir__log(WEIR_LOG_WARN, "tuning results are not used: %s", weir__last_reason());
     weir__mutex_lock(&lock);
     states[device].has_read = true;
     weir__mutex_unlock(&lock);
@@ -650,10 +648,8 @@ static void write_if_dirty(int device) {
   weir__mutex_unlock(&lock);
   if (!is_dirty || !atomic_load(&writes) || weir_tunable_is_recording_untuned() || !name_for(device, path, sizeof path))
     return;
-  if (write_results(__func__, device, path, !is_name_of_device(), true) && !atomic_exchange(&has_warned, true)) {
-    const char *text = weir_last_error(), *colon = strstr(text, ": ");
-    weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", colon ? colon + 2 : text);
-  }
+  if (write_results(__func__, device, path, !is_name_of_device(), true) && !atomic_exchange(&has_warned, true))
+    weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", weir__last_reason());
 }
 
 void weir_tunable_set_write_on_exit(int on) {

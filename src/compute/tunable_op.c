@@ -385,9 +385,8 @@ static size_t tune(const char *caller, const weir_tunable_op *op, const weir_tun
     if (!status)
       weir__tunable_add(device, op->name, call->params, op->candidates[fastest].name, milliseconds);
     else {
-      const char *text = weir_last_error(), *colon = strstr(text, ": ");
       weir__log(WEIR_LOG_WARN, "%s(%s) could not be tuned, Default is used: %s", op->name, call->params,
-                colon ? colon + 2 : text);
+                weir__last_reason());
       weir__tunable_give_up(device, op->name, call->params);
       fastest = 0;
     }
