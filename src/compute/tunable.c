@@ -690,15 +690,17 @@ void weir__tunable_record_untuned(int device, const char *op, const char *params
   static atomic_bool has_warned;
   const char *name = get_environment()->untuned ? get_environment()->untuned : "tunableop_untuned.csv";
   char path[NAME_SIZE];
+  bool has_failed = false;
   weir__mutex_lock(&lock);
   if (table_add(&states[device].untuned, op, params, "", 0) && insert_ordinal(name, device, path, sizeof path)) {
     FILE *file = fopen(path, "ae");
-    bool failed = !file || fprintf(file, "%s,%s\n", op, params) < 0;
-    failed |= file && fclose(file) != 0;
-    if (failed && !atomic_exchange(&has_warned, true))
-      weir__log(WEIR_LOG_WARN, "untuned operations are not saved: cannot write %s: %s", path, strerror(errno));
+    has_failed = !file || fprintf(file, "%s,%s\n", op, params) < 0;
+    has_failed |= file && fclose(file) != 0;
   }
+  int reason = errno;
   weir__mutex_unlock(&lock);
+  if (has_failed && !atomic_exchange(&has_warned, true))
+    weir__log(WEIR_LOG_WARN, "untuned operations are not saved: cannot write %s: %s", path, strerror(reason));
 }
 
 void weir__tunable_end(void) {
