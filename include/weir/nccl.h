@@ -73,6 +73,8 @@ typedef struct weir_nccl_options {
    * applies to the creation of the communicator and to the calls; NCCL has none for work on the device, which
    * weir_nccl_synchronize adds. */
   double timeout_s;
+  /* How long weir_nccl_destroy waits for other ranks, if that is less. 0 is the time limit. */
+  double destroy_timeout_s;
 } weir_nccl_options;
 
 /* Sets `size` and the defaults. */
@@ -94,8 +96,8 @@ weir_status weir_nccl_init_all(int count, const int *devices, const weir_nccl_op
 /* Waits for the work of this rank. Afterwards the communicator can only be destroyed. */
 weir_status weir_nccl_finalize(weir_nccl_comm *comm);
 
-/* Finalizes it if need be, and frees it: in a group that creates or uses it, when the group ends. NULL is allowed.
- * Graphs with its collectives must not be launched any more; on the software device such a launch logs an error and
+/* Finalizes it if need be, and frees it: in a group that creates or uses it, when the group ends. If its work waits for
+ * other ranks for longer than destroy_timeout_s, the communicator fails on all ranks. NULL is allowed. Graphs with its collectives must not be launched any more; on the software device such a launch logs an error and
  * leaves the results as they were. */
 void weir_nccl_destroy(weir_nccl_comm *comm);
 

@@ -39,9 +39,15 @@ static PyObject *wrap(weir_nccl_comm *comm) {
   return (PyObject *)made;
 }
 
-/* Waits for the work of the rank. */
-static void destroy_comm(weir_nccl_comm *comm) {
+/* How long a communicator that the program just drops waits for other ranks, in seconds: they may have failed as well,
+ * and the program may be ending. */
+static const double patience_s = 1;
+
+/* Destroys it: if `waits`, up to the time limit for the work of the rank. */
+static void destroy_comm(weir_nccl_comm *comm, bool waits) {
   PyThreadState *saved = pyweir_begin_call();
+  if (waits)
+    (void)weir_nccl_finalize(comm); /* an error is no reason not to destroy it */
   weir_nccl_destroy(comm);
   pyweir_end_call(saved);
 }
@@ -58,7 +64,7 @@ static void end_use(PyObject *object, PyThreadState *saved) {
   if (--self->calls || !ending)
     return;
   self->ending = NULL;
-  destroy_comm(ending);
+  destroy_comm(ending, true);
 }
 
 #define USE(object, status, call)                                                                                      \
@@ -71,7 +77,7 @@ static void end_use(PyObject *object, PyThreadState *saved) {
 static void communicator_dealloc(PyObject *object) {
   weir_nccl_comm *comm = ((communicator *)object)->it;
   if (comm && !weir_is_in_bad_fork())
-    destroy_comm(comm);
+    destroy_comm(comm, false);
   PyObject_Free(object);
 }
 
@@ -83,7 +89,7 @@ static PyObject *destroy(PyObject *self, PyObject *unused) {
   if (comm && mine->calls)
     mine->ending = comm;
   else if (comm)
-    destroy_comm(comm);
+    destroy_comm(comm, true);
   Py_RETURN_NONE;
 }
 
@@ -220,6 +226,7 @@ static PyObject *nccl_init_rank(PyObject *module, PyObject *args) {
   weir_nccl_comm *comm;
   weir_status status;
   weir_nccl_options_init(&options);
+  options.destroy_timeout_s = patience_s;
   if (!PyArg_ParseTuple(args, "iy#id:_nccl_init_rank", &ranks, &bytes, &length, &rank, &options.timeout_s) ||
       pyweir_ensure_init() != 0)
     return NULL;
@@ -240,6 +247,7 @@ static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
   weir_nccl_comm *comms[WEIR_MAX_DEVICES];
   weir_status status;
   weir_nccl_options_init(&options);
+  options.destroy_timeout_s = patience_s;
   if (!PyArg_ParseTuple(args, "O!d:_nccl_init_all", &PyList_Type, &list, &options.timeout_s) ||
       pyweir_ensure_init() != 0)
     return NULL;

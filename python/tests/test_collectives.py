@@ -10,7 +10,7 @@ import pytest
 
 import weir
 from memory_tools import sleep_cycles
-from weir import comm, nccl
+from weir import _weir, comm, nccl
 
 needs_two = pytest.mark.skipif(weir.device_count() < 2, reason="needs two devices")
 is_soft = os.environ["WEIR_DRIVER"] == "soft"
@@ -351,6 +351,19 @@ def test_communicator_that_is_destroyed_during_a_call():
         communicator.check()
     thread.join()
     assert stream.query()
+
+
+@needs_two
+@pytest.mark.skipif(not is_soft, reason="NCCL has a rank for each GPU")
+def test_communicator_that_is_dropped_with_work():
+    """It does not wait up to the time limit of 600 s, and the other rank is told."""
+    communicators = _weir._nccl_init_all([0, 1], 0.0)
+    nccl.all_reduce([weir.ones(4, device=0)], comms=communicators[:1])
+    begin = time.monotonic()
+    del communicators[0]
+    assert time.monotonic() - begin < 30
+    with pytest.raises(RuntimeError, match="rank 0 was destroyed while it waited for rank 1 in operation 1"):
+        communicators[0].check()
 
 
 def test_temporary_arrays_in_a_group():

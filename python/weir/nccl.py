@@ -75,6 +75,9 @@ def unique_id() -> bytes:
 def init_rank(num_ranks: int, uid: bytes, rank: int, *, timeout: float = 0.0) -> Communicator:
     """Creates one rank of a communicator on the current device, and waits for the others.
 
+    A communicator that is dropped while its work waits for other ranks makes all of them fail after a second; its method
+    `destroy` waits up to the time limit.
+
     Args:
         num_ranks: the number of ranks.
         uid: the id of `unique_id`, the same on all ranks.

@@ -64,6 +64,10 @@ weir_status weir__nccl_check_error(const char *caller, weir_nccl_comm *comm) {
   return error ? weir__fail(error, "%s: %s", caller, comm->error_text) : WEIR_OK;
 }
 
+bool weir__nccl_has_timed_out(const weir_nccl_comm *comm, uint64_t begin_ns) {
+  return weir__monotonic_ns() - begin_ns >= comm->timeout_ns;
+}
+
 /* ---- Backends ---- */
 
 static weir_status find_backend(const char *caller, const weir__nccl_backend **backend) {
@@ -128,6 +132,9 @@ static bool release(weir_nccl_comm *comm) {
   if (comm->process != weir__process_id() || atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) > 1)
     return false;
   if (!comm->has_ended && !comm->is_finalized && !comm->error && comm->is_joined) {
+    if (comm->timeout_ns > comm->destroy_timeout_ns)
+      comm->timeout_ns = comm->destroy_timeout_ns;
+    comm->is_ending = true;
     weir_status status = comm->backend->finalize("weir_nccl_destroy", comm);
     if (status)
       weir__nccl_set_error(comm, status, weir_last_error());
@@ -218,6 +225,13 @@ void weir_nccl_options_init(weir_nccl_options *options) {
     *options = (weir_nccl_options){.size = sizeof *options};
 }
 
+static weir_status check_seconds(const char *caller, const char *name, double seconds) {
+  return seconds >= 0 && seconds <= longest_timeout_s
+             ? WEIR_OK
+             : weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is %g; expected 0, or up to %g seconds", caller, name,
+                          seconds, longest_timeout_s);
+}
+
 static weir_status read_timeout(const char *caller, double *seconds) {
   const char *text = getenv("WEIR_NCCL_TIMEOUT");
   if (*seconds == 0 && text && *text) {
@@ -230,10 +244,7 @@ static weir_status read_timeout(const char *caller, double *seconds) {
   }
   if (*seconds == 0)
     *seconds = default_timeout_s;
-  if (!(*seconds > 0) || *seconds > longest_timeout_s)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: timeout_s is %g; expected 0, or up to %g seconds", caller,
-                      *seconds, longest_timeout_s);
-  return WEIR_OK;
+  return check_seconds(caller, "timeout_s", *seconds);
 }
 
 /* Reports the memory of communicators; see weir_outside_memory_add. NCCL is asked each time, as it allocates memory
@@ -275,6 +286,10 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
   int device;
   weir_status status = read_timeout(caller, &options.timeout_s);
   if (!status)
+    status = check_seconds(caller, "destroy_timeout_s", options.destroy_timeout_s);
+  if (options.destroy_timeout_s == 0)
+    options.destroy_timeout_s = options.timeout_s;
+  if (!status)
     status = find_backend(caller, &backend);
   if (!status)
     status = weir_device_get(&device);
@@ -289,6 +304,7 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
                            .rank = rank,
                            .device = device,
                            .timeout_ns = (uint64_t)(options.timeout_s * 1e9),
+                           .destroy_timeout_ns = (uint64_t)(options.destroy_timeout_s * 1e9),
                            .process = weir__process_id(),
                            .holders = 1};
   weir__mutex_init(&made->lock);
@@ -440,12 +456,12 @@ weir_status weir_nccl_synchronize(weir_nccl_comm *comm, weir_stream stream) {
     status = weir_stream_synchronize(stream);
     return status ? weir__fail_as(__func__, status) : weir__nccl_check_error(__func__, comm);
   }
-  uint64_t deadline = weir__monotonic_ns() + comm->timeout_ns, pause_ns = 1000;
+  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000;
   while ((status = weir_stream_query(stream)) == WEIR_ERROR_NOT_READY) {
     status = weir_nccl_async_error(comm);
     if (status)
       return weir__fail_as(__func__, status);
-    if (weir__monotonic_ns() >= deadline) {
+    if (weir__nccl_has_timed_out(comm, begin)) {
       char text[128];
       snprintf(text, sizeof text, "rank %d has waited %.3g s for its stream", comm->rank,
                (double)comm->timeout_ns / 1e9);

@@ -78,7 +78,9 @@ struct weir_nccl_comm {
   weir_nccl_unique_id id;
   unsigned long serial; /* its number in this process, for summaries */
   int ranks, rank, device;
-  uint64_t timeout_ns;
+  _Atomic uint64_t timeout_ns; /* its destruction may lower it */
+  uint64_t destroy_timeout_ns;
+  atomic_bool is_ending; /* it is being destroyed */
   int process;
   atomic_bool is_joined, is_suspended, has_ended; /* atomic: summaries of other threads read them */
   bool is_finalized;
@@ -111,6 +113,9 @@ struct weir_nccl_comm {
 
 /* Sets the error of a communicator, unless it has one. Returns its error. */
 weir_status weir__nccl_set_error(weir_nccl_comm *comm, weir_status status, const char *text);
+
+/* Whether a wait for other ranks that began at this time of weir__monotonic_ns has exceeded the time limit. */
+bool weir__nccl_has_timed_out(const weir_nccl_comm *comm, uint64_t begin_ns);
 
 /* Fails with the error of a communicator, or returns WEIR_OK. */
 weir_status weir__nccl_check_error(const char *caller, weir_nccl_comm *comm);

@@ -173,7 +173,7 @@ static void wait_for_calls(weir_nccl_comm *comm) {
 
 /* Waits for a call that is in progress on a communicator, which fails if the call does. */
 static weir_status settle(const char *caller, weir_nccl_comm *comm, nccl_result result, const char *call) {
-  uint64_t deadline = weir__monotonic_ns() + comm->timeout_ns, pause_ns = 1000;
+  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000;
   char text[WEIR__NCCL_ERROR_SIZE];
   while (result == NCCL_IN_PROGRESS) {
     nccl_result asked = ask(comm, &result);
@@ -183,7 +183,7 @@ static weir_status settle(const char *caller, weir_nccl_comm *comm, nccl_result 
       result = asked;
     if (result != NCCL_IN_PROGRESS)
       break;
-    if (weir__monotonic_ns() >= deadline) {
+    if (weir__nccl_has_timed_out(comm, begin)) {
       snprintf(text, sizeof text, "rank %d of %d has waited %.3g s for other ranks in %s", comm->rank, comm->ranks,
                (double)comm->timeout_ns / 1e9, call);
       weir__nccl_set_error(comm, WEIR_ERROR_TIMEOUT, text);

@@ -420,8 +420,11 @@ static weir_status fail_for_time(const weir__nccl_wait *wait, const bool *is_mis
              (double)comm->timeout_ns / 1e9);
   } else {
     weir__nccl_describe(&own->current, work, sizeof work);
-    at = (size_t)snprintf(text, sizeof text, "rank %d has waited %.3g s for %s in operation %" PRIu64 ", %s",
-                          ranks->rank, (double)comm->timeout_ns / 1e9, missing, atomic_load(&own->completed) + 1, work);
+    char how[64] = "was destroyed while it waited";
+    if (!comm->is_ending)
+      snprintf(how, sizeof how, "has waited %.3g s", (double)comm->timeout_ns / 1e9);
+    at = (size_t)snprintf(text, sizeof text, "rank %d %s for %s in operation %" PRIu64 ", %s", ranks->rank, how,
+                          missing, atomic_load(&own->completed) + 1, work);
     for (int i = 0; i < ranks->ranks && at + 2 < sizeof text; i++)
       if (is_missing[i] && i != ranks->rank) {
         char state[200];
@@ -472,7 +475,7 @@ static int find_gone(const weir__nccl_wait *wait, bool *is_missing) {
 }
 
 /* Looks for reasons to give up. */
-static weir_status look_around(const weir__nccl_wait *wait, uint64_t deadline) {
+static weir_status look_around(const weir__nccl_wait *wait, uint64_t begin) {
   weir_nccl_comm *comm = wait->comm;
   bool is_missing[WEIR_NCCL_MAX_SOFT_RANKS];
   weir__nccl_ranks_check(comm);
@@ -481,7 +484,7 @@ static weir_status look_around(const weir__nccl_wait *wait, uint64_t deadline) {
   int gone = find_gone(wait, is_missing);
   if (gone >= 0)
     return fail_for_gone(wait, gone);
-  if (weir__monotonic_ns() < deadline || can_go_on(wait))
+  if (!weir__nccl_has_timed_out(comm, begin) || can_go_on(wait))
     return WEIR_OK;
   list_missing(wait, is_missing);
   return fail_for_time(wait, is_missing);
@@ -490,7 +493,7 @@ static weir_status look_around(const weir__nccl_wait *wait, uint64_t deadline) {
 weir_status weir__nccl_await(const weir__nccl_wait *wait) {
   weir_nccl_comm *comm = wait->comm;
   weir__nccl_slot *slot = weir__nccl_slot_of(comm->shared, comm->shared->rank);
-  uint64_t deadline = weir__monotonic_ns() + comm->timeout_ns;
+  uint64_t begin = weir__monotonic_ns(); /* of the latest progress */
   for (unsigned spins = 0;; spins++) {
     uint32_t bell = atomic_load(&slot->bell);
     if (comm->error)
@@ -500,7 +503,7 @@ weir_status weir__nccl_await(const weir__nccl_wait *wait) {
     if (has_failed(comm->shared))
       return adopt_error(comm);
     if (wait->progress && wait->progress(wait->context)) {
-      deadline = weir__monotonic_ns() + comm->timeout_ns;
+      begin = weir__monotonic_ns();
       continue;
     }
     if (spins < SPINS) {
@@ -511,7 +514,7 @@ weir_status weir__nccl_await(const weir__nccl_wait *wait) {
     if (atomic_load(&slot->bell) == bell)
       weir__futex_wait(&slot->bell, bell, POLL_NS);
     atomic_store(&slot->is_sleeping, 0);
-    weir_status status = look_around(wait, deadline);
+    weir_status status = look_around(wait, begin);
     if (status)
       return status;
   }

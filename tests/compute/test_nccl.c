@@ -360,6 +360,9 @@ static void test_bad_communicators(void **state) {
   assert_error_says(INVALID_ARGUMENT, "rank 2 of 2", weir_nccl_init_rank(&id, 2, 2, &options, &made));
   options.timeout_s = -1;
   assert_error_says(INVALID_ARGUMENT, "timeout_s is -1", weir_nccl_init_rank(&id, 1, 0, &options, &made));
+  weir_nccl_options_init(&options);
+  options.destroy_timeout_s = -1;
+  assert_error_says(INVALID_ARGUMENT, "destroy_timeout_s is -1", weir_nccl_init_rank(&id, 1, 0, &options, &made));
   options.size = 0;
   assert_error_says(INVALID_ARGUMENT, "options.size is 0", weir_nccl_init_rank(&id, 1, 0, &options, &made));
   setenv("WEIR_NCCL_TIMEOUT", "soon", 1);

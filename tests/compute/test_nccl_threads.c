@@ -13,6 +13,7 @@
 enum { RANKS = 4, ROOM = 1 << 20 };
 
 static weir_nccl_unique_id id;
+static double destroy_timeout_s;
 static int wrong_ranks; /* the number of ranks that the last one gives, if not 0 */
 
 /* A rank, in a thread of its own. */
@@ -31,6 +32,7 @@ static weir_status start_member(member *m) {
   weir_nccl_options options;
   weir_nccl_options_init(&options);
   options.timeout_s = m->timeout_s;
+  options.destroy_timeout_s = destroy_timeout_s;
   weir_status status = weir_device_set(m->rank);
   if (!status)
     status = weir_stream_create(m->rank, 0, &m->stream);
@@ -313,6 +315,33 @@ static void test_abort(void **state) {
   expect_all(3, WEIR_ERROR_REMOTE, "rank 0 has aborted the communicator");
 }
 
+/* A rank that is destroyed does not wait for long for a rank that does nothing. */
+static weir_status ends_with_work(member *m) {
+  weir_status status = WEIR_OK;
+  if (m->rank == 0) {
+    status = weir_nccl_all_reduce(m->send, m->recv, 5, WEIR_FLOAT32, WEIR_NCCL_SUM, m->comm, m->stream);
+    weir_nccl_destroy(m->comm);
+    m->comm = NULL;
+  }
+  pthread_barrier_wait(&enqueued);
+  return m->rank == 0 ? status : weir_nccl_async_error(m->comm);
+}
+
+static void test_destroyed_with_work(void **state) {
+  (void)state;
+  pthread_barrier_init(&enqueued, NULL, 2);
+  destroy_timeout_s = 0.1;
+  run_all(2, 2, 30, ends_with_work);
+  destroy_timeout_s = 0;
+  pthread_barrier_destroy(&enqueued);
+  assert_int_equal(members[0].status, WEIR_OK);
+  members[0] = members[1];
+  expect_all(
+      2, WEIR_ERROR_TIMEOUT,
+      "rank 0 was destroyed while it waited for rank 1 in operation 1, all_reduce of 5 float32 (sum); rank 1 has "
+      "completed 0");
+}
+
 /* Two communicators of the same ranks, used in the same order by all. */
 static weir_status two_communicators(member *m) {
   static weir_nccl_unique_id second;
@@ -367,6 +396,7 @@ int main(void) {
       TEST(test_different_numbers_of_ranks),
       TEST(test_missing_rank),
       TEST(test_abort),
+      TEST(test_destroyed_with_work),
       TEST(test_two_communicators),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
