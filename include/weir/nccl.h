@@ -75,6 +75,11 @@ typedef struct weir_nccl_options {
   double timeout_s;
   /* How long weir_nccl_destroy waits for other ranks, if that is less. 0 is the time limit. */
   double destroy_timeout_s;
+  /* If not NULL, called about every 100 ms, with `interrupt_context`, while a call of the program waits for other ranks;
+   * on the software device in the creation and in weir_nccl_synchronize. If it returns non-zero, the communicator is
+   * aborted, and the call returns its error. Not called by weir_nccl_synchronize in stepped time. */
+  int (*interrupt)(void *context);
+  void *interrupt_context;
 } weir_nccl_options;
 
 /* Sets `size` and the defaults. */

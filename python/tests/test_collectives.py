@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
 
@@ -223,6 +224,40 @@ def test_processes():
 def test_missing_rank():
     with pytest.raises(RuntimeError, match="rank 1 of 2 did not join within 0.1 s"):
         nccl.init_rank(2, nccl.unique_id(), 0, timeout=0.1)
+
+
+class SignalError(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm():
+    """A signal whose handler raises an exception, 50 ms after a call."""
+
+    def handle(number, frame):
+        raise SignalError
+
+    before = signal.signal(signal.SIGALRM, handle)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.signal(signal.SIGALRM, before)
+
+
+@needs_two
+@pytest.mark.skipif(not is_soft, reason="tests the software device")
+def test_signals_end_waits(alarm):
+    alarm()
+    with pytest.raises(SignalError):
+        nccl.init_rank(2, nccl.unique_id(), 0, timeout=100)
+    with pytest.raises(SignalError), nccl.group():
+        nccl.init_rank(2, nccl.unique_id(), 0, timeout=100)
+        alarm()
+    first, second = _weir._nccl_init_all([0, 1], 100.0)
+    nccl.all_reduce([weir.ones(4, device=0)], comms=[first])
+    alarm()
+    with pytest.raises(SignalError):
+        first.synchronize()
+    with pytest.raises(RuntimeError, match="rank 0 has aborted the communicator"):
+        second.check()
 
 
 def test_communicator():

@@ -12,8 +12,10 @@
 #include "base/clock.h"
 #include "base/system.h"
 #include "weir/snapshot.h"
+#include "weir/soft.h"
 
 static const double default_timeout_s = 600, longest_timeout_s = 1e6;
+enum { INTERRUPT_NS = 100000000 }; /* between two questions whether to go on waiting */
 
 /* Communicators that have not been destroyed. */
 static weir__mutex list_lock = WEIR__MUTEX_INIT;
@@ -66,6 +68,16 @@ weir_status weir__nccl_check_error(const char *caller, weir_nccl_comm *comm) {
 
 bool weir__nccl_has_timed_out(const weir_nccl_comm *comm, uint64_t begin_ns) {
   return weir__monotonic_ns() - begin_ns >= comm->timeout_ns;
+}
+
+void weir__nccl_ask_interrupt(weir_nccl_comm *comm, uint64_t *next_ns) {
+  uint64_t now = comm->interrupt ? weir__monotonic_ns() : 0;
+  if (!comm->interrupt || comm->error || now < *next_ns)
+    return;
+  bool is_first = !*next_ns;
+  *next_ns = now + INTERRUPT_NS;
+  if (!is_first && comm->interrupt(comm->interrupt_context) && comm->backend->abort(__func__, comm))
+    weir__log(WEIR_LOG_DEBUG, "a communicator could not be aborted: %s", weir__last_reason());
 }
 
 /* ---- Backends ---- */
@@ -305,6 +317,8 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
                            .device = device,
                            .timeout_ns = (uint64_t)(options.timeout_s * 1e9),
                            .destroy_timeout_ns = (uint64_t)(options.destroy_timeout_s * 1e9),
+                           .interrupt = options.interrupt,
+                           .interrupt_context = options.interrupt_context,
                            .process = weir__process_id(),
                            .holders = 1};
   weir__mutex_init(&made->lock);
@@ -447,21 +461,30 @@ weir_status weir_nccl_async_error(weir_nccl_comm *comm) {
   return status ? status : comm->backend->async_error(__func__, comm);
 }
 
+/* In stepped time only a call that waits makes progress. Where the driver cannot say, as when it is wrapped, it may be. */
+static bool is_stepped(weir_stream stream) {
+  weir_driver *driver;
+  weir_cu_stream raw;
+  return weir_get_driver(&driver) || weir_stream_raw(stream, &raw) ||
+         weir_soft_step(driver, raw, 0, NULL) != WEIR_ERROR_BAD_STATE;
+}
+
 weir_status weir_nccl_synchronize(weir_nccl_comm *comm, weir_stream stream) {
   weir_status status = check_comm(__func__, comm);
   if (status)
     return status;
-  /* In stepped time only a call that waits makes progress. */
-  if (comm->backend->has_limited_work) {
+  bool is_limited = comm->backend->has_limited_work;
+  if (is_limited && (!comm->interrupt || is_stepped(stream))) {
     status = weir_stream_synchronize(stream);
     return status ? weir__fail_as(__func__, status) : weir__nccl_check_error(__func__, comm);
   }
-  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000;
+  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000, next_ns = 0;
   while ((status = weir_stream_query(stream)) == WEIR_ERROR_NOT_READY) {
+    weir__nccl_ask_interrupt(comm, &next_ns);
     status = weir_nccl_async_error(comm);
     if (status)
       return weir__fail_as(__func__, status);
-    if (weir__nccl_has_timed_out(comm, begin)) {
+    if (!is_limited && weir__nccl_has_timed_out(comm, begin)) {
       char text[128];
       snprintf(text, sizeof text, "rank %d has waited %.3g s for its stream", comm->rank,
                (double)comm->timeout_ns / 1e9);

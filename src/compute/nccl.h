@@ -81,6 +81,8 @@ struct weir_nccl_comm {
   _Atomic uint64_t timeout_ns; /* its destruction may lower it */
   uint64_t destroy_timeout_ns;
   atomic_bool is_ending; /* it is being destroyed */
+  int (*interrupt)(void *context);
+  void *interrupt_context;
   int process;
   atomic_bool is_joined, is_suspended, has_ended; /* atomic: summaries of other threads read them */
   bool is_finalized;
@@ -116,6 +118,10 @@ weir_status weir__nccl_set_error(weir_nccl_comm *comm, weir_status status, const
 
 /* Whether a wait for other ranks that began at this time of weir__monotonic_ns has exceeded the time limit. */
 bool weir__nccl_has_timed_out(const weir_nccl_comm *comm, uint64_t begin_ns);
+
+/* Called by a thread of the program while it waits: asks from time to time whether the wait is to end, and aborts the
+ * communicator in that case. `*next_ns` is when it asks again, at first 0. */
+void weir__nccl_ask_interrupt(weir_nccl_comm *comm, uint64_t *next_ns);
 
 /* Fails with the error of a communicator, or returns WEIR_OK. */
 weir_status weir__nccl_check_error(const char *caller, weir_nccl_comm *comm);

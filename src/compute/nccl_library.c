@@ -173,10 +173,11 @@ static void wait_for_calls(weir_nccl_comm *comm) {
 
 /* Waits for a call that is in progress on a communicator, which fails if the call does. */
 static weir_status settle(const char *caller, weir_nccl_comm *comm, nccl_result result, const char *call) {
-  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000;
+  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000, next_ns = 0;
   char text[WEIR__NCCL_ERROR_SIZE];
   while (result == NCCL_IN_PROGRESS) {
     nccl_result asked = ask(comm, &result);
+    weir__nccl_ask_interrupt(comm, &next_ns);
     if (comm->error)
       return weir__nccl_check_error(caller, comm);
     if (asked)

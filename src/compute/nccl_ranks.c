@@ -493,7 +493,8 @@ static weir_status look_around(const weir__nccl_wait *wait, uint64_t begin) {
 weir_status weir__nccl_await(const weir__nccl_wait *wait) {
   weir_nccl_comm *comm = wait->comm;
   weir__nccl_slot *slot = weir__nccl_slot_of(comm->shared, comm->shared->rank);
-  uint64_t begin = weir__monotonic_ns(); /* of the latest progress */
+  uint64_t begin = weir__monotonic_ns(), /* of the latest progress */
+      next_ns = 0;
   for (unsigned spins = 0;; spins++) {
     uint32_t bell = atomic_load(&slot->bell);
     if (comm->error)
@@ -514,6 +515,8 @@ weir_status weir__nccl_await(const weir__nccl_wait *wait) {
     if (atomic_load(&slot->bell) == bell)
       weir__futex_wait(&slot->bell, bell, POLL_NS);
     atomic_store(&slot->is_sleeping, 0);
+    if (wait->is_of_program)
+      weir__nccl_ask_interrupt(comm, &next_ns);
     weir_status status = look_around(wait, begin);
     if (status)
       return status;
@@ -552,7 +555,11 @@ static void check_devices(weir_nccl_comm *comm) {
 }
 
 weir_status weir__nccl_ranks_join(const char *caller, weir_nccl_comm *comm) {
-  weir__nccl_wait wait = {.comm = comm, .context = comm->shared, .is_done = all_have_come, .list_missing = list_absent};
+  weir__nccl_wait wait = {.comm = comm,
+                          .is_of_program = true,
+                          .context = comm->shared,
+                          .is_done = all_have_come,
+                          .list_missing = list_absent};
   if (!weir__nccl_await(&wait)) {
     weir__nccl_ranks_check(comm); /* others may have failed or died since they joined */
     check_devices(comm);

@@ -86,6 +86,7 @@ void weir__nccl_describe(const weir__nccl_work *work, char *text, size_t size);
 /* What a rank waits for. */
 typedef struct weir__nccl_wait {
   weir_nccl_comm *comm;
+  bool is_of_program; /* a thread of the program waits, not one of the device */
   void *context;
   /* Whether the rank need not wait any more. Called often. */
   bool (*is_done)(void *context);

@@ -414,6 +414,28 @@ static void test_bad_communicators(void **state) {
   unsetenv("WEIR_NCCL_TIMEOUT");
 }
 
+static int interrupt_once(void *context) {
+  int *calls = context;
+  return ++*calls == 1;
+}
+
+/* A wait for a rank that does not come ends when the program asks for it. */
+static void test_interrupt(void **state) {
+  (void)state;
+  NEED_SOFT("NCCL has one rank on a GPU");
+  weir_nccl_unique_id id;
+  weir_nccl_comm *made;
+  weir_nccl_options options;
+  int calls = 0;
+  weir_nccl_options_init(&options);
+  options.timeout_s = 100;
+  options.interrupt = interrupt_once;
+  options.interrupt_context = &calls;
+  assert_ok(weir_nccl_get_unique_id(&id));
+  assert_error_says(REMOTE, "rank 0 has aborted", weir_nccl_init_rank(&id, 2, 0, &options, &made));
+  assert_int_equal(calls, 1);
+}
+
 /* A group with a call that failed enqueues nothing. */
 static void test_failed_group(void **state) {
   (void)state;
@@ -680,6 +702,7 @@ int main(void) {
       TEST(test_capture),
       TEST(test_bad_arguments),
       TEST(test_bad_communicators),
+      TEST(test_interrupt),
       TEST(test_failed_group),
       TEST(test_destroyed_in_a_group),
       TEST(test_mismatches),
