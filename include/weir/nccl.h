@@ -167,7 +167,8 @@ weir_status weir_nccl_recv(void *recv, size_t count, weir_dtype dtype, int peer,
                            weir_stream stream);
 
 /* Collects the calls of this thread until the matching end, which enqueues them together. Groups nest. If a call in
- * the group has failed, the end enqueues nothing and returns that error. */
+ * the group has failed, the end enqueues nothing and returns that error. On the software device a group may have 4,096
+ * calls of a communicator, those of all its ranks in the group included: more are WEIR_ERROR_NOT_SUPPORTED. */
 weir_status weir_nccl_group_start(void);
 weir_status weir_nccl_group_end(void);
 

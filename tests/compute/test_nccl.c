@@ -414,6 +414,27 @@ static void test_bad_communicators(void **state) {
   unsetenv("WEIR_NCCL_TIMEOUT");
 }
 
+/* The calls of a group are the parameters of one kernel. */
+static void test_large_group(void **state) {
+  (void)state;
+  NEED_SOFT("NCCL has no such limit");
+  weir_nccl_unique_id id;
+  weir_nccl_comm *comm;
+  assert_ok(weir_nccl_get_unique_id(&id));
+  assert_ok(weir_nccl_init_rank(&id, 1, 0, NULL, &comm));
+  for (int count = 4096; count <= 4097; count++) {
+    assert_ok(weir_nccl_group_start());
+    for (int i = 0; i < count; i++)
+      assert_ok(weir_nccl_all_reduce(sends[0], recvs[0], 1, WEIR_INT32, WEIR_NCCL_SUM, comm, streams[0]));
+    if (count == 4096)
+      assert_ok(weir_nccl_group_end());
+    else
+      assert_error_says(NOT_SUPPORTED, "4097 calls in a group; there may be up to 4096", weir_nccl_group_end());
+    assert_ok(weir_nccl_synchronize(comm, streams[0]));
+  }
+  weir_nccl_destroy(comm);
+}
+
 static int interrupt_once(void *context) {
   int *calls = context;
   return ++*calls == 1;
@@ -702,6 +723,7 @@ int main(void) {
       TEST(test_capture),
       TEST(test_bad_arguments),
       TEST(test_bad_communicators),
+      TEST(test_large_group),
       TEST(test_interrupt),
       TEST(test_failed_group),
       TEST(test_destroyed_in_a_group),
