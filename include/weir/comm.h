@@ -8,9 +8,9 @@
  *     ...
  *     weir_comm_gather(parts, count, 0, weir_place_device(0), &whole);
  *
- * Work is enqueued on the current streams of the devices, which wait for each other by events; the host waits only for
- * copies from or to memory that is not pinned. Checks and error texts are PyTorch's. Complex numbers stay complex
- * numbers, where torch.cuda.comm gives their real and imaginary parts.
+ * Work is enqueued on the current streams of the devices, which wait for each other by events. The host waits only for
+ * copies to its memory, as in PyTorch, and for copies from memory that is not pinned. Checks and error texts are
+ * PyTorch's. Complex numbers stay complex numbers, where torch.cuda.comm gives their real and imaginary parts.
  *
  * Results must be {0}; on failure all of them are {0}.
  */

@@ -12,8 +12,8 @@
  * On GPUs the calls are NCCL's: libnccl is loaded at the first call (WEIR_NCCL_LIBRARY names it). On the software
  * device Weir has an implementation of its own, which works between threads and between processes of one machine. It
  * checks what NCCL leaves undefined, such as different counts: the communicator then fails on every rank, and the text
- * says which rank did what. A rank that dies, or that does not come within the time limit, is an error too. Results
- * depend on the values and the number of ranks alone: elements are combined in the order of the ranks.
+ * says which rank did what. A rank that dies, or that exceeds the time limit, is an error too. Results depend on the
+ * values and the number of ranks alone: elements are combined in the order of the ranks.
  *
  * Collectives are enqueued on a stream, and can be captured in a graph. All ranks make the same calls on a communicator
  * in the same order. Work of one communicator of several ranks runs in the order of the calls, whichever streams they
@@ -73,6 +73,13 @@ typedef struct weir_nccl_options {
    * applies to the creation of the communicator and to the calls; NCCL has none for work on the device, which
    * weir_nccl_synchronize adds. */
   double timeout_s;
+  /* How long weir_nccl_destroy waits for other ranks, if that is less. 0 is the time limit. */
+  double destroy_timeout_s;
+  /* If not NULL, called about every 100 ms, with `interrupt_context`, while a call of the program waits for other ranks;
+   * on the software device in the creation and in weir_nccl_synchronize. If it returns non-zero, the communicator is
+   * aborted, and the call returns its error. Not called by weir_nccl_synchronize in stepped time. */
+  int (*interrupt)(void *context);
+  void *interrupt_context;
 } weir_nccl_options;
 
 /* Sets `size` and the defaults. */
@@ -94,8 +101,8 @@ weir_status weir_nccl_init_all(int count, const int *devices, const weir_nccl_op
 /* Waits for the work of this rank. Afterwards the communicator can only be destroyed. */
 weir_status weir_nccl_finalize(weir_nccl_comm *comm);
 
-/* Finalizes it if need be, and frees it: in a group that creates or uses it, when the group ends. NULL is allowed.
- * Graphs with its collectives must not be launched any more; on the software device such a launch logs an error and
+/* Finalizes it if need be, and frees it: in a group that creates or uses it, when the group ends. If its work waits for
+ * other ranks for longer than destroy_timeout_s, the communicator fails on all ranks. NULL is allowed. Graphs with its collectives must not be launched any more; on the software device such a launch logs an error and
  * leaves the results as they were. */
 void weir_nccl_destroy(weir_nccl_comm *comm);
 
@@ -160,7 +167,8 @@ weir_status weir_nccl_recv(void *recv, size_t count, weir_dtype dtype, int peer,
                            weir_stream stream);
 
 /* Collects the calls of this thread until the matching end, which enqueues them together. Groups nest. If a call in
- * the group has failed, the end enqueues nothing and returns that error. */
+ * the group has failed, the end enqueues nothing and returns that error. On the software device a group may have 4,096
+ * calls of a communicator, those of all its ranks in the group included: more are WEIR_ERROR_NOT_SUPPORTED. */
 weir_status weir_nccl_group_start(void);
 weir_status weir_nccl_group_end(void);
 

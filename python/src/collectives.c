@@ -5,6 +5,35 @@
 #include "weir/comm.h"
 #include "weir/nccl.h"
 
+/* How long a communicator that the program just drops waits for other ranks, in seconds: they may have failed as well,
+ * and the program may be ending. */
+static const double patience_s = 1;
+
+/* ---- Signals ---- */
+
+static _Thread_local bool is_deallocating; /* no exception can be raised */
+
+/* Called every 100 ms by a call that waits for other ranks: handles signals, such as Ctrl-C. An exception of a handler
+ * stays set, and the communicator is aborted. */
+static int handle_signals(void *context) {
+  (void)context;
+  if (is_deallocating)
+    return 0;
+  PyGILState_STATE state = PyGILState_Ensure();
+  int result = PyErr_CheckSignals();
+  PyGILState_Release(state);
+  return result;
+}
+
+static void init_options(weir_nccl_options *options) {
+  weir_nccl_options_init(options);
+  options->destroy_timeout_s = patience_s;
+  options->interrupt = handle_signals;
+}
+
+/* The exception of a signal handler goes before the error of the call that it ended. */
+static PyObject *none_or_error(weir_status status) { return PyErr_Occurred() ? NULL : pyweir_none(status); }
+
 /* ---- Communicators ---- */
 
 /* A thread may destroy it while others make calls without the GIL: the last of them ends it. */
@@ -39,9 +68,11 @@ static PyObject *wrap(weir_nccl_comm *comm) {
   return (PyObject *)made;
 }
 
-/* Waits for the work of the rank. */
-static void destroy_comm(weir_nccl_comm *comm) {
+/* Destroys it: if `waits`, up to the time limit for the work of the rank. */
+static void destroy_comm(weir_nccl_comm *comm, bool waits) {
   PyThreadState *saved = pyweir_begin_call();
+  if (waits)
+    (void)weir_nccl_finalize(comm); /* an error is no reason not to destroy it */
   weir_nccl_destroy(comm);
   pyweir_end_call(saved);
 }
@@ -58,7 +89,7 @@ static void end_use(PyObject *object, PyThreadState *saved) {
   if (--self->calls || !ending)
     return;
   self->ending = NULL;
-  destroy_comm(ending);
+  destroy_comm(ending, true);
 }
 
 #define USE(object, status, call)                                                                                      \
@@ -70,8 +101,10 @@ static void end_use(PyObject *object, PyThreadState *saved) {
 
 static void communicator_dealloc(PyObject *object) {
   weir_nccl_comm *comm = ((communicator *)object)->it;
+  is_deallocating = true;
   if (comm && !weir_is_in_bad_fork())
-    destroy_comm(comm);
+    destroy_comm(comm, false);
+  is_deallocating = false;
   PyObject_Free(object);
 }
 
@@ -83,8 +116,8 @@ static PyObject *destroy(PyObject *self, PyObject *unused) {
   if (comm && mine->calls)
     mine->ending = comm;
   else if (comm)
-    destroy_comm(comm);
-  Py_RETURN_NONE;
+    destroy_comm(comm, true);
+  return none_or_error(WEIR_OK);
 }
 
 #define SIMPLE_METHOD(name, function)                                                                                  \
@@ -95,7 +128,7 @@ static PyObject *destroy(PyObject *self, PyObject *unused) {
     if (!comm)                                                                                                         \
       return NULL;                                                                                                     \
     USE(self, status, function(comm));                                                                                 \
-    return pyweir_none(status);                                                                                        \
+    return none_or_error(status);                                                                                      \
   }
 SIMPLE_METHOD(finalize, weir_nccl_finalize)
 SIMPLE_METHOD(abort_comm, weir_nccl_abort)
@@ -113,7 +146,7 @@ static PyObject *synchronize(PyObject *self, PyObject *args) {
       pyweir_parse_stream(object, device, &stream) || !(comm = comm_of(self)))
     return NULL;
   USE(self, status, weir_nccl_synchronize(comm, stream));
-  return pyweir_none(status);
+  return none_or_error(status);
 }
 
 static PyObject *memory(PyObject *self, PyObject *unused) {
@@ -219,7 +252,7 @@ static PyObject *nccl_init_rank(PyObject *module, PyObject *args) {
   weir_nccl_unique_id id;
   weir_nccl_comm *comm;
   weir_status status;
-  weir_nccl_options_init(&options);
+  init_options(&options);
   if (!PyArg_ParseTuple(args, "iy#id:_nccl_init_rank", &ranks, &bytes, &length, &rank, &options.timeout_s) ||
       pyweir_ensure_init() != 0)
     return NULL;
@@ -229,7 +262,7 @@ static PyObject *nccl_init_rank(PyObject *module, PyObject *args) {
   }
   memcpy(&id, bytes, sizeof id);
   PYWEIR_CALL(status, weir_nccl_init_rank(&id, ranks, rank, &options, &comm));
-  return pyweir_check(status) == 0 ? wrap(comm) : NULL;
+  return !PyErr_Occurred() && pyweir_check(status) == 0 ? wrap(comm) : NULL;
 }
 
 static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
@@ -239,7 +272,7 @@ static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
   int devices[WEIR_MAX_DEVICES];
   weir_nccl_comm *comms[WEIR_MAX_DEVICES];
   weir_status status;
-  weir_nccl_options_init(&options);
+  init_options(&options);
   if (!PyArg_ParseTuple(args, "O!d:_nccl_init_all", &PyList_Type, &list, &options.timeout_s) ||
       pyweir_ensure_init() != 0)
     return NULL;
@@ -250,7 +283,7 @@ static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
     if (pyweir_int(PyList_GET_ITEM(list, i), &devices[i]) != 0)
       return NULL;
   PYWEIR_CALL(status, weir_nccl_init_all((int)count, devices, &options, comms));
-  if (pyweir_check(status) != 0)
+  if (PyErr_Occurred() || pyweir_check(status) != 0)
     return NULL;
   PyObject *result = PyList_New(count);
   for (Py_ssize_t i = 0; i < count; i++) {
@@ -279,7 +312,7 @@ static PyObject *nccl_group_end(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   weir_status status;
   PYWEIR_CALL(status, weir_nccl_group_end());
-  return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
+  return !PyErr_Occurred() && pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 /* (kind, send, recv, count, dtype, op, peer, comm, stream): addresses, a weir.dtype, and root or peer. */
@@ -320,7 +353,7 @@ static PyObject *nccl_call(PyObject *module, PyObject *args) {
   else if (!strcmp(kind, "recv"))
     status = weir_nccl_recv(to, n, dtype, peer, comm, stream);
   end_use(comm_object, saved);
-  return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
+  return !PyErr_Occurred() && pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 /* ---- Arrays of several devices ---- */

@@ -1,7 +1,9 @@
 """weir.nccl and weir.comm, with arrays of several software devices and processes."""
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
 
@@ -9,7 +11,7 @@ import pytest
 
 import weir
 from memory_tools import sleep_cycles
-from weir import comm, nccl
+from weir import _weir, comm, nccl
 
 needs_two = pytest.mark.skipif(weir.device_count() < 2, reason="needs two devices")
 is_soft = os.environ["WEIR_DRIVER"] == "soft"
@@ -155,6 +157,23 @@ def test_failed_communicators_are_replaced():
 
 
 @needs_two
+@pytest.mark.skipif(not is_soft, reason="NCCL does not compare the calls of the ranks")
+def test_failed_communicators_are_replaced_whatever_the_error():
+    inputs = arrays([[1, 2], [3, 4]])
+    nccl.all_reduce(inputs)
+    first, second = nccl._communicators[0, 1]
+    nccl.all_reduce(inputs[:1], comms=[first])
+    nccl.all_reduce([inputs[1][:1]], comms=[second])
+    with pytest.raises(ValueError, match="the ranks' calls differ"):
+        second.synchronize()
+    inputs = arrays([[1, 2], [3, 4]])
+    with pytest.raises(RuntimeError, match="the ranks' calls differ"):
+        nccl.all_reduce(inputs)
+    nccl.all_reduce(inputs)
+    assert lists(inputs) == [[4, 6]] * 2
+
+
+@needs_two
 def test_array_of_another_device():
     one = nccl.init_rank(1, nccl.unique_id(), 0)
     array = weir.ones(2, device="cuda:1")
@@ -203,8 +222,42 @@ def test_processes():
 
 @pytest.mark.skipif(not is_soft, reason="tests the software device")
 def test_missing_rank():
-    with pytest.raises(RuntimeError, match="rank 1 of 2 did not come within 0.1 s"):
+    with pytest.raises(RuntimeError, match="rank 1 of 2 did not join within 0.1 s"):
         nccl.init_rank(2, nccl.unique_id(), 0, timeout=0.1)
+
+
+class SignalError(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm():
+    """A signal whose handler raises an exception, 50 ms after a call."""
+
+    def handle(number, frame):
+        raise SignalError
+
+    before = signal.signal(signal.SIGALRM, handle)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.signal(signal.SIGALRM, before)
+
+
+@needs_two
+@pytest.mark.skipif(not is_soft, reason="tests the software device")
+def test_signals_end_waits(alarm):
+    alarm()
+    with pytest.raises(SignalError):
+        nccl.init_rank(2, nccl.unique_id(), 0, timeout=100)
+    with pytest.raises(SignalError), nccl.group():
+        nccl.init_rank(2, nccl.unique_id(), 0, timeout=100)
+        alarm()
+    first, second = _weir._nccl_init_all([0, 1], 100.0)
+    nccl.all_reduce([weir.ones(4, device=0)], comms=[first])
+    alarm()
+    with pytest.raises(SignalError):
+        first.synchronize()
+    with pytest.raises(RuntimeError, match="rank 0 has aborted the communicator"):
+        second.check()
 
 
 def test_communicator():
@@ -335,6 +388,19 @@ def test_communicator_that_is_destroyed_during_a_call():
     assert stream.query()
 
 
+@needs_two
+@pytest.mark.skipif(not is_soft, reason="NCCL has a rank for each GPU")
+def test_communicator_that_is_dropped_with_work():
+    """It does not wait up to the time limit of 600 s, and the other rank is told."""
+    communicators = _weir._nccl_init_all([0, 1], 0.0)
+    nccl.all_reduce([weir.ones(4, device=0)], comms=communicators[:1])
+    begin = time.monotonic()
+    del communicators[0]
+    assert time.monotonic() - begin < 30
+    with pytest.raises(RuntimeError, match="rank 0 was destroyed while it waited for rank 1 in operation 1"):
+        communicators[0].check()
+
+
 def test_temporary_arrays_in_a_group():
     """The calls are made when the group ends, and their arrays live until then."""
     communicator = nccl.init_rank(1, nccl.unique_id(), 0)
@@ -358,6 +424,25 @@ def test_group_that_raises():
     communicator.synchronize()
     assert b.tolist() == [0] * 4
     nccl.all_reduce([a], [b], comms=[communicator])
+    assert b.tolist() == [1] * 4
+
+
+def nested_block_that_raises():
+    with nccl.group():
+        raise KeyError("inner")
+
+
+def test_group_with_a_nested_block_that_raises():
+    communicator = nccl.init_rank(1, nccl.unique_id(), 0)
+    a, b = weir.ones(4, device=0), weir.zeros(4, device=0)
+    with pytest.raises(RuntimeError, match=r"a nested block raised an exception \(KeyError: 'inner'\)"), nccl.group():
+        nccl.all_reduce([a], [b], comms=[communicator])
+        with contextlib.suppress(KeyError):
+            nested_block_that_raises()
+    communicator.synchronize()
+    assert b.tolist() == [0] * 4
+    with nccl.group():  # a later group is not affected
+        nccl.all_reduce([a], [b], comms=[communicator])
     assert b.tolist() == [1] * 4
 
 
@@ -445,6 +530,6 @@ def test_ids_that_failed_are_closed():
 
     before = count()
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="did not come within 0.05 s"):
+        with pytest.raises(RuntimeError, match="did not join within 0.05 s"):
             nccl.init_rank(2, nccl.unique_id(), 0, timeout=0.05)
     assert count() <= before + 1

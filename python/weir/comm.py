@@ -5,8 +5,9 @@
     parts = weir.comm.scatter(batch, devices=[0, 1, 2, 3])
     whole = weir.comm.gather(parts, destination="cpu")
 
-Work is enqueued on the current streams of the devices, which wait for each other; the host waits only for memory that
-is not pinned. Complex numbers stay complex numbers, where PyTorch returns their real and imaginary parts.
+Work is enqueued on the current streams of the devices, which wait for each other. The host waits only for copies to its
+memory, as in PyTorch, and for copies from memory that is not pinned. Complex numbers stay complex numbers, where PyTorch
+returns their real and imaginary parts.
 """
 
 from __future__ import annotations

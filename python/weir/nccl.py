@@ -75,6 +75,9 @@ def unique_id() -> bytes:
 def init_rank(num_ranks: int, uid: bytes, rank: int, *, timeout: float = 0.0) -> Communicator:
     """Creates one rank of a communicator on the current device, and waits for the others.
 
+    A communicator that is dropped while its work waits for other ranks makes all of them fail after a second; its method
+    `destroy` waits up to the time limit.
+
     Args:
         num_ranks: the number of ranks.
         uid: the id of `unique_id`, the same on all ranks.
@@ -90,6 +93,7 @@ class _Group(threading.local):
     def __init__(self) -> None:
         self.depth = 0
         self.kept: list[Any] = []
+        self.failure: BaseException | None = None  # the first exception of a block
 
 
 _group = _Group()
@@ -99,23 +103,35 @@ _group = _Group()
 def group() -> Iterator[None]:
     """Enqueues the calls in the block together: those of several ranks of a thread, or several messages.
 
-    If the block raises an exception, none of its calls is made."""
+    If the block, or one that is nested in it, raises an exception, none of its calls is made."""
     _weir._nccl_group_start()
     _group.depth += 1
     try:
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            if _group.failure is None:
+                _group.failure = error
             _weir._nccl_group_fail()
             # The group ends either way. Its error is the one that is raised here already.
-            with contextlib.suppress(RuntimeError, NotImplementedError):
+            with contextlib.suppress(Exception):
                 _weir._nccl_group_end()
             raise
-        _weir._nccl_group_end()
+        try:
+            _weir._nccl_group_end()
+        except Exception:
+            if _group.failure is None:
+                raise
+            # A nested block raised an exception, which the program has handled.
+            kind = type(_group.failure).__name__
+            raise RuntimeError(
+                f"no call of the group was made: a nested block raised an exception ({kind}: {_group.failure})"
+            ) from _group.failure
     finally:
         _group.depth -= 1
         if not _group.depth:
             _group.kept.clear()
+            _group.failure = None
 
 
 def _call(
@@ -217,7 +233,7 @@ def _run(
 def _has_failed(comm: Communicator) -> bool:
     try:
         comm.check()
-    except RuntimeError:
+    except Exception:  # its type depends on the error
         return True
     return False
 

@@ -289,8 +289,8 @@ typedef struct taken {
   unsigned long epoch;
   handle *on[WEIR_MAX_DEVICES];
 } taken;
-static pthread_key_t key;
-static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static weir__thread_key key;
+static bool has_key;
 
 static void thread_ends(void *value) {
   taken *own = value;
@@ -303,14 +303,17 @@ static void thread_ends(void *value) {
   free(own);
 }
 
-static void make_key(void) { pthread_key_create(&key, thread_ends); }
+static void make_key(void) { has_key = !weir__thread_key_create(&key, thread_ends); }
 
 static taken *taken_by_thread(void) {
-  pthread_once(&key_once, make_key);
-  taken *own = pthread_getspecific(key);
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, make_key);
+  if (!has_key)
+    return NULL;
+  taken *own = weir__thread_key_get(key);
   if (!own) {
     own = calloc(1, sizeof *own);
-    if (own && pthread_setspecific(key, own)) {
+    if (own && weir__thread_key_set(key, own)) {
       free(own);
       own = NULL;
     }

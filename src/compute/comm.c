@@ -278,19 +278,21 @@ static weir_status check_scatter_dim(const char *caller, const weir_array *array
 
 static weir_status check_chunk_sizes(const char *caller, const weir_array *array, int dim, const int64_t *sizes,
                                      int count) {
-  int64_t sum = 0;
-  bool is_negative = false;
+  int64_t left = array->shape[dim];
+  bool is_negative = false, is_too_much = false;
   weir__shape_text text;
   for (int i = 0; i < count; i++) {
     is_negative = is_negative || sizes[i] < 0;
-    sum += sizes[i];
+    is_too_much = is_too_much || sizes[i] > left;
+    if (!is_negative && !is_too_much)
+      left -= sizes[i];
   }
   const char *list = weir__format_shape(count < WEIR_ARRAY_MAX_DIMS ? count : WEIR_ARRAY_MAX_DIMS, sizes, &text);
   if (is_negative)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes=%s",
                       caller, list);
-  if (sum != array->shape[dim])
+  if (is_too_much || left)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: split_with_sizes expects split_sizes to sum exactly to %" PRId64
                       " (input tensor's size at dimension %d), but got split_sizes=%s",

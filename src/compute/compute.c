@@ -1,5 +1,7 @@
 #include "compute/compute.h"
 
+#include <string.h>
+
 #include "compute/blas.h"
 #include "compute/tunable.h"
 
@@ -60,6 +62,11 @@ int weir__compute_relax(weir_driver *driver) {
 void weir__compute_restore(weir_driver *driver, int mode) {
   if (mode != NOT_RELAXED)
     driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+}
+
+const char *weir__last_reason(void) {
+  const char *text = weir_last_error(), *colon = strstr(text, ": ");
+  return colon ? colon + 2 : text;
 }
 
 void weir__compute_unload(int device, weir_cu_module module) {

@@ -32,6 +32,9 @@ void weir__compute_leave(const weir__on_device *on);
 int weir__compute_relax(weir_driver *driver);
 void weir__compute_restore(weir_driver *driver, int mode);
 
+/* The text of this thread's latest failure, without the name of the call that it begins with. */
+const char *weir__last_reason(void);
+
 /* Unloads a module of a device, also during a capture, when an unload needs the relaxed mode. */
 void weir__compute_unload(int device, weir_cu_module module);
 

@@ -12,8 +12,10 @@
 #include "base/clock.h"
 #include "base/system.h"
 #include "weir/snapshot.h"
+#include "weir/soft.h"
 
 static const double default_timeout_s = 600, longest_timeout_s = 1e6;
+enum { INTERRUPT_NS = 100000000 }; /* between two questions whether to go on waiting */
 
 /* Communicators that have not been destroyed. */
 static weir__mutex list_lock = WEIR__MUTEX_INIT;
@@ -62,6 +64,20 @@ weir_status weir__nccl_set_error(weir_nccl_comm *comm, weir_status status, const
 weir_status weir__nccl_check_error(const char *caller, weir_nccl_comm *comm) {
   weir_status error = comm->error;
   return error ? weir__fail(error, "%s: %s", caller, comm->error_text) : WEIR_OK;
+}
+
+bool weir__nccl_has_timed_out(const weir_nccl_comm *comm, uint64_t begin_ns) {
+  return weir__monotonic_ns() - begin_ns >= comm->timeout_ns;
+}
+
+void weir__nccl_ask_interrupt(weir_nccl_comm *comm, uint64_t *next_ns) {
+  uint64_t now = comm->interrupt ? weir__monotonic_ns() : 0;
+  if (!comm->interrupt || comm->error || now < *next_ns)
+    return;
+  bool is_first = !*next_ns;
+  *next_ns = now + INTERRUPT_NS;
+  if (!is_first && comm->interrupt(comm->interrupt_context) && comm->backend->abort(__func__, comm))
+    weir__log(WEIR_LOG_DEBUG, "a communicator could not be aborted: %s", weir__last_reason());
 }
 
 /* ---- Backends ---- */
@@ -128,6 +144,9 @@ static bool release(weir_nccl_comm *comm) {
   if (comm->process != weir__process_id() || atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) > 1)
     return false;
   if (!comm->has_ended && !comm->is_finalized && !comm->error && comm->is_joined) {
+    if (comm->timeout_ns > comm->destroy_timeout_ns)
+      comm->timeout_ns = comm->destroy_timeout_ns;
+    comm->is_ending = true;
     weir_status status = comm->backend->finalize("weir_nccl_destroy", comm);
     if (status)
       weir__nccl_set_error(comm, status, weir_last_error());
@@ -218,6 +237,13 @@ void weir_nccl_options_init(weir_nccl_options *options) {
     *options = (weir_nccl_options){.size = sizeof *options};
 }
 
+static weir_status check_seconds(const char *caller, const char *name, double seconds) {
+  return seconds >= 0 && seconds <= longest_timeout_s
+             ? WEIR_OK
+             : weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is %g; expected 0, or up to %g seconds", caller, name,
+                          seconds, longest_timeout_s);
+}
+
 static weir_status read_timeout(const char *caller, double *seconds) {
   const char *text = getenv("WEIR_NCCL_TIMEOUT");
   if (*seconds == 0 && text && *text) {
@@ -230,10 +256,7 @@ static weir_status read_timeout(const char *caller, double *seconds) {
   }
   if (*seconds == 0)
     *seconds = default_timeout_s;
-  if (!(*seconds > 0) || *seconds > longest_timeout_s)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: timeout_s is %g; expected 0, or up to %g seconds", caller,
-                      *seconds, longest_timeout_s);
-  return WEIR_OK;
+  return check_seconds(caller, "timeout_s", *seconds);
 }
 
 /* Reports the memory of communicators; see weir_outside_memory_add. NCCL is asked each time, as it allocates memory
@@ -275,6 +298,10 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
   int device;
   weir_status status = read_timeout(caller, &options.timeout_s);
   if (!status)
+    status = check_seconds(caller, "destroy_timeout_s", options.destroy_timeout_s);
+  if (options.destroy_timeout_s == 0)
+    options.destroy_timeout_s = options.timeout_s;
+  if (!status)
     status = find_backend(caller, &backend);
   if (!status)
     status = weir_device_get(&device);
@@ -289,7 +316,9 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
                            .rank = rank,
                            .device = device,
                            .timeout_ns = (uint64_t)(options.timeout_s * 1e9),
-                           .epoch = weir__compute_epoch,
+                           .destroy_timeout_ns = (uint64_t)(options.destroy_timeout_s * 1e9),
+                           .interrupt = options.interrupt,
+                           .interrupt_context = options.interrupt_context,
                            .process = weir__process_id(),
                            .holders = 1};
   weir__mutex_init(&made->lock);
@@ -432,21 +461,30 @@ weir_status weir_nccl_async_error(weir_nccl_comm *comm) {
   return status ? status : comm->backend->async_error(__func__, comm);
 }
 
+/* In stepped time only a call that waits makes progress. Where the driver cannot say, as when it is wrapped, it may be. */
+static bool is_stepped(weir_stream stream) {
+  weir_driver *driver;
+  weir_cu_stream raw;
+  return weir_get_driver(&driver) || weir_stream_raw(stream, &raw) ||
+         weir_soft_step(driver, raw, 0, NULL) != WEIR_ERROR_BAD_STATE;
+}
+
 weir_status weir_nccl_synchronize(weir_nccl_comm *comm, weir_stream stream) {
   weir_status status = check_comm(__func__, comm);
   if (status)
     return status;
-  /* In stepped time only a call that waits makes progress, so the wait is tried first where it ends by itself. */
-  if (comm->backend == &weir__nccl_soft) {
+  bool is_limited = comm->backend->has_limited_work;
+  if (is_limited && (!comm->interrupt || is_stepped(stream))) {
     status = weir_stream_synchronize(stream);
     return status ? weir__fail_as(__func__, status) : weir__nccl_check_error(__func__, comm);
   }
-  uint64_t deadline = weir__monotonic_ns() + comm->timeout_ns, pause_ns = 1000;
+  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000, next_ns = 0;
   while ((status = weir_stream_query(stream)) == WEIR_ERROR_NOT_READY) {
+    weir__nccl_ask_interrupt(comm, &next_ns);
     status = weir_nccl_async_error(comm);
     if (status)
       return weir__fail_as(__func__, status);
-    if (weir__monotonic_ns() >= deadline) {
+    if (!is_limited && weir__nccl_has_timed_out(comm, begin)) {
       char text[128];
       snprintf(text, sizeof text, "rank %d has waited %.3g s for its stream", comm->rank,
                (double)comm->timeout_ns / 1e9);

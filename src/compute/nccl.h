@@ -53,6 +53,7 @@ typedef struct weir__nccl_call {
 /* Backends. `prepare` and `join` create a rank: join waits for the others, for several ranks of a thread at once. If
  * join fails, the communicators stay, with that error, until `end`. */
 typedef struct weir__nccl_backend {
+  bool has_limited_work; /* work on the device ends by itself when the time limit has passed */
   weir_status (*version)(const char *caller, int *version);
   weir_status (*get_unique_id)(const char *caller, weir_nccl_unique_id *id);
   weir_status (*prepare)(const char *caller, weir_nccl_comm *comm);
@@ -77,10 +78,14 @@ struct weir_nccl_comm {
   weir_nccl_unique_id id;
   unsigned long serial; /* its number in this process, for summaries */
   int ranks, rank, device;
-  uint64_t timeout_ns;
-  unsigned long epoch; /* of the runtime that it belongs to */
+  _Atomic uint64_t timeout_ns; /* its destruction may lower it */
+  uint64_t destroy_timeout_ns;
+  atomic_bool is_ending; /* it is being destroyed */
+  int (*interrupt)(void *context);
+  void *interrupt_context;
   int process;
-  bool is_joined, is_suspended, is_finalized, has_ended;
+  atomic_bool is_joined, is_suspended, has_ended; /* atomic: summaries of other threads read them */
+  bool is_finalized;
   atomic_size_t holders; /* the program, until it destroys it, and what groups that have not ended are to do with it */
   weir__mutex lock;      /* guards the error */
   _Atomic weir_status error;
@@ -110,6 +115,13 @@ struct weir_nccl_comm {
 
 /* Sets the error of a communicator, unless it has one. Returns its error. */
 weir_status weir__nccl_set_error(weir_nccl_comm *comm, weir_status status, const char *text);
+
+/* Whether a wait for other ranks that began at this time of weir__monotonic_ns has exceeded the time limit. */
+bool weir__nccl_has_timed_out(const weir_nccl_comm *comm, uint64_t begin_ns);
+
+/* Called by a thread of the program while it waits: asks from time to time whether the wait is to end, and aborts the
+ * communicator in that case. `*next_ns` is when it asks again, at first 0. */
+void weir__nccl_ask_interrupt(weir_nccl_comm *comm, uint64_t *next_ns);
 
 /* Fails with the error of a communicator, or returns WEIR_OK. */
 weir_status weir__nccl_check_error(const char *caller, weir_nccl_comm *comm);

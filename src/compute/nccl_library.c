@@ -173,17 +173,18 @@ static void wait_for_calls(weir_nccl_comm *comm) {
 
 /* Waits for a call that is in progress on a communicator, which fails if the call does. */
 static weir_status settle(const char *caller, weir_nccl_comm *comm, nccl_result result, const char *call) {
-  uint64_t deadline = weir__monotonic_ns() + comm->timeout_ns, pause_ns = 1000;
+  uint64_t begin = weir__monotonic_ns(), pause_ns = 1000, next_ns = 0;
   char text[WEIR__NCCL_ERROR_SIZE];
   while (result == NCCL_IN_PROGRESS) {
     nccl_result asked = ask(comm, &result);
+    weir__nccl_ask_interrupt(comm, &next_ns);
     if (comm->error)
       return weir__nccl_check_error(caller, comm);
     if (asked)
       result = asked;
     if (result != NCCL_IN_PROGRESS)
       break;
-    if (weir__monotonic_ns() >= deadline) {
+    if (weir__nccl_has_timed_out(comm, begin)) {
       snprintf(text, sizeof text, "rank %d of %d has waited %.3g s for other ranks in %s", comm->rank, comm->ranks,
                (double)comm->timeout_ns / 1e9, call);
       weir__nccl_set_error(comm, WEIR_ERROR_TIMEOUT, text);
@@ -385,10 +386,8 @@ static weir_status submit(const char *caller, const weir__nccl_call *calls, size
   for (size_t i = 0; i < count && !status; i++)
     status = settle(caller, calls[i].comm, result, "ncclGroupEnd");
   /* None of the group's communicators can be used after a failure of one. */
-  if (status) {
-    const char *reason = strstr(weir_last_error(), ": "); /* behind the name of the call */
-    snprintf(text, sizeof text, "%s", reason ? reason + 2 : weir_last_error());
-  }
+  if (status)
+    snprintf(text, sizeof text, "%s", weir__last_reason());
   for (size_t i = 0; i < count && status; i++)
     weir__nccl_set_error(calls[i].comm, status, text);
   return status;

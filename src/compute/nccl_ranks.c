@@ -178,12 +178,33 @@ static weir_status open_file(const char *caller, const ticket *of, int *file) {
 
 /* ---- Claiming a place ---- */
 
+/* Sets the error of all ranks, unless it is set. */
+static void write_error(weir__nccl_header *header, weir_status status, const char *text) {
+  uint32_t failed = 0;
+  if (atomic_compare_exchange_strong(&header->failed, &failed, 1)) {
+    header->status = (int32_t)status;
+    weir__nccl_step();
+    snprintf(header->text, sizeof header->text, "%s", text);
+    atomic_store(&header->has_error, 1);
+  }
+}
+
+/* The ranks that have joined would wait for this one in vain; they see the error when they next look for dead ranks.
+ * It is of no concern to a communicator that is complete. */
+static weir_status fail_for_number(const char *caller, const weir_nccl_comm *comm, weir__nccl_ranks *ranks,
+                                   uint32_t others) {
+  char text[128];
+  snprintf(text, sizeof text, "rank %d gives %d ranks, and an earlier rank gave %u", comm->rank, comm->ranks, others);
+  if (!is_used_up(ranks->file))
+    write_error(ranks->header, WEIR_ERROR_INVALID_ARGUMENT, text);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s", caller, text);
+}
+
 static weir_status take_place(const char *caller, weir_nccl_comm *comm, weir__nccl_ranks *ranks) {
   uint32_t others = 0;
   if (!atomic_compare_exchange_strong(&ranks->header->ranks, &others, (uint32_t)comm->ranks) &&
       others != (uint32_t)comm->ranks)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank %d gives %d ranks, and an earlier rank gave %u", caller,
-                      comm->rank, comm->ranks, others);
+    return fail_for_number(caller, comm, ranks, others);
   if (ftruncate(ranks->file, (off_t)file_bytes(comm->ranks)))
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: no memory to share: %s", caller, strerror(errno));
   weir__unmap(ranks->base, PAGE);
@@ -198,6 +219,8 @@ static weir_status take_place(const char *caller, weir_nccl_comm *comm, weir__nc
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank %d of this communicator exists already, in process %d",
                       caller, comm->rank, process);
   slot->device = comm->device;
+  if (!weir__process_start_time(weir__process_id(), &slot->started))
+    slot->started = 0;
   weir__nccl_step();
   atomic_store(&slot->presence, WEIR__NCCL_PRESENT);
   weir__nccl_ring_all(ranks);
@@ -312,7 +335,7 @@ static weir_status adopt_error(weir_nccl_comm *comm) {
   while (!atomic_load(&header->has_error) && weir__monotonic_ns() < deadline)
     weir__thread_yield();
   if (!atomic_load(&header->has_error))
-    return weir__nccl_set_error(comm, WEIR_ERROR_REMOTE, "another rank failed and could not say why");
+    return weir__nccl_set_error(comm, WEIR_ERROR_REMOTE, "another rank failed and gave no reason");
   char text[WEIR__NCCL_ERROR_SIZE];
   memcpy(text, header->text, sizeof text); /* other processes can change it */
   text[sizeof text - 1] = 0;
@@ -321,16 +344,18 @@ static weir_status adopt_error(weir_nccl_comm *comm) {
 }
 
 void weir__nccl_ranks_fail(weir_nccl_comm *comm, weir_status status, const char *text) {
-  weir__nccl_header *header = comm->shared->header;
-  uint32_t failed = 0;
-  if (atomic_compare_exchange_strong(&header->failed, &failed, 1)) {
-    header->status = (int32_t)status;
-    weir__nccl_step();
-    snprintf(header->text, sizeof header->text, "%s", text);
-    atomic_store(&header->has_error, 1);
-  }
+  write_error(comm->shared->header, status, text);
   weir__nccl_ring_all(comm->shared);
   adopt_error(comm);
+}
+
+/* Opens the descriptor of a rank's process; false if the process has ended. Its id may be that of a later process. */
+static bool open_process(weir__nccl_ranks *ranks, int rank, int process) {
+  uint64_t known = weir__nccl_slot_of(ranks, rank)->started, started;
+  ranks->processes[rank] = weir__process_open(process);
+  if (ranks->processes[rank] < 0)
+    return errno != ESRCH;
+  return !known || !weir__process_start_time(process, &started) || started == known;
 }
 
 /* A rank whose process has ended without leaving; -1 if there is none. */
@@ -340,12 +365,8 @@ static int find_dead(weir__nccl_ranks *ranks) {
     int process = atomic_load(&slot->process);
     if (!process || process == weir__process_id() || atomic_load(&slot->presence) == WEIR__NCCL_GONE)
       continue;
-    bool is_dead = false;
-    if (ranks->processes[i] < 0) {
-      ranks->processes[i] = weir__process_open(process);
-      is_dead = ranks->processes[i] < 0 && errno == ESRCH;
-    }
-    if (ranks->processes[i] >= 0)
+    bool is_dead = ranks->processes[i] < 0 && !open_process(ranks, i, process);
+    if (!is_dead && ranks->processes[i] >= 0)
       is_dead = weir__opened_process_has_ended(ranks->processes[i]);
     if (is_dead && atomic_load(&slot->presence) != WEIR__NCCL_GONE)
       return i;
@@ -375,8 +396,8 @@ void weir__nccl_ranks_check(weir_nccl_comm *comm) {
 
 /* ---- Waiting ---- */
 
-/* What a rank does, in words. */
-static void tell_state(const weir__nccl_ranks *ranks, int rank, char *text, size_t size) {
+/* "rank 2 has completed 3 and is in all_reduce of 10 float32 (sum)". */
+static void describe_rank(const weir__nccl_ranks *ranks, int rank, char *text, size_t size) {
   const weir__nccl_slot *slot = weir__nccl_slot_of(ranks, rank);
   char work[128];
   int length = snprintf(text, size, "rank %d has completed %" PRIu64, rank, atomic_load(&slot->completed));
@@ -395,16 +416,19 @@ static weir_status fail_for_time(const weir__nccl_wait *wait, const bool *is_mis
   weir__nccl_list_ranks(is_missing, ranks->ranks, missing, sizeof missing);
   size_t at = 0;
   if (!comm->is_joined) {
-    snprintf(text, sizeof text, "%s of %d did not come within %.3g s", missing, ranks->ranks,
+    snprintf(text, sizeof text, "%s of %d did not join within %.3g s", missing, ranks->ranks,
              (double)comm->timeout_ns / 1e9);
   } else {
     weir__nccl_describe(&own->current, work, sizeof work);
-    at = (size_t)snprintf(text, sizeof text, "rank %d has waited %.3g s for %s in operation %" PRIu64 ", %s",
-                          ranks->rank, (double)comm->timeout_ns / 1e9, missing, atomic_load(&own->completed) + 1, work);
+    char how[64] = "was destroyed while it waited";
+    if (!comm->is_ending)
+      snprintf(how, sizeof how, "has waited %.3g s", (double)comm->timeout_ns / 1e9);
+    at = (size_t)snprintf(text, sizeof text, "rank %d %s for %s in operation %" PRIu64 ", %s", ranks->rank, how,
+                          missing, atomic_load(&own->completed) + 1, work);
     for (int i = 0; i < ranks->ranks && at + 2 < sizeof text; i++)
       if (is_missing[i] && i != ranks->rank) {
         char state[200];
-        tell_state(ranks, i, state, sizeof state);
+        describe_rank(ranks, i, state, sizeof state);
         at += (size_t)snprintf(text + at, sizeof text - at, "; %s", state);
       }
   }
@@ -451,7 +475,7 @@ static int find_gone(const weir__nccl_wait *wait, bool *is_missing) {
 }
 
 /* Looks for reasons to give up. */
-static weir_status look_around(const weir__nccl_wait *wait, uint64_t deadline) {
+static weir_status look_around(const weir__nccl_wait *wait, uint64_t begin) {
   weir_nccl_comm *comm = wait->comm;
   bool is_missing[WEIR_NCCL_MAX_SOFT_RANKS];
   weir__nccl_ranks_check(comm);
@@ -460,7 +484,7 @@ static weir_status look_around(const weir__nccl_wait *wait, uint64_t deadline) {
   int gone = find_gone(wait, is_missing);
   if (gone >= 0)
     return fail_for_gone(wait, gone);
-  if (weir__monotonic_ns() < deadline || can_go_on(wait))
+  if (!weir__nccl_has_timed_out(comm, begin) || can_go_on(wait))
     return WEIR_OK;
   list_missing(wait, is_missing);
   return fail_for_time(wait, is_missing);
@@ -469,7 +493,8 @@ static weir_status look_around(const weir__nccl_wait *wait, uint64_t deadline) {
 weir_status weir__nccl_await(const weir__nccl_wait *wait) {
   weir_nccl_comm *comm = wait->comm;
   weir__nccl_slot *slot = weir__nccl_slot_of(comm->shared, comm->shared->rank);
-  uint64_t deadline = weir__monotonic_ns() + comm->timeout_ns;
+  uint64_t begin = weir__monotonic_ns(), /* of the latest progress */
+      next_ns = 0;
   for (unsigned spins = 0;; spins++) {
     uint32_t bell = atomic_load(&slot->bell);
     if (comm->error)
@@ -479,7 +504,7 @@ weir_status weir__nccl_await(const weir__nccl_wait *wait) {
     if (has_failed(comm->shared))
       return adopt_error(comm);
     if (wait->progress && wait->progress(wait->context)) {
-      deadline = weir__monotonic_ns() + comm->timeout_ns;
+      begin = weir__monotonic_ns();
       continue;
     }
     if (spins < SPINS) {
@@ -490,7 +515,9 @@ weir_status weir__nccl_await(const weir__nccl_wait *wait) {
     if (atomic_load(&slot->bell) == bell)
       weir__futex_wait(&slot->bell, bell, POLL_NS);
     atomic_store(&slot->is_sleeping, 0);
-    weir_status status = look_around(wait, deadline);
+    if (wait->is_of_program)
+      weir__nccl_ask_interrupt(comm, &next_ns);
+    weir_status status = look_around(wait, begin);
     if (status)
       return status;
   }
@@ -528,8 +555,13 @@ static void check_devices(weir_nccl_comm *comm) {
 }
 
 weir_status weir__nccl_ranks_join(const char *caller, weir_nccl_comm *comm) {
-  weir__nccl_wait wait = {.comm = comm, .context = comm->shared, .is_done = all_have_come, .list_missing = list_absent};
+  weir__nccl_wait wait = {.comm = comm,
+                          .is_of_program = true,
+                          .context = comm->shared,
+                          .is_done = all_have_come,
+                          .list_missing = list_absent};
   if (!weir__nccl_await(&wait)) {
+    weir__nccl_ranks_check(comm); /* others may have failed or died since they joined */
     check_devices(comm);
     forget_id(comm->shared->header->secret);
   }

@@ -38,6 +38,7 @@ typedef enum weir__nccl_presence {
 typedef struct weir__nccl_slot {
   _Atomic int32_t process; /* 0 until it is claimed */
   int32_t device;          /* valid once it is present */
+  uint64_t started;        /* when the process started, as the system counts; 0 until it is present, or if not known */
   _Atomic uint32_t presence;
   _Atomic uint32_t bell, is_sleeping;
   _Atomic uint64_t phase;
@@ -85,6 +86,7 @@ void weir__nccl_describe(const weir__nccl_work *work, char *text, size_t size);
 /* What a rank waits for. */
 typedef struct weir__nccl_wait {
   weir_nccl_comm *comm;
+  bool is_of_program; /* a thread of the program waits, not one of the device */
   void *context;
   /* Whether the rank need not wait any more. Called often. */
   bool (*is_done)(void *context);

@@ -167,7 +167,7 @@ static bool is_same_call(const weir__nccl_work *a, const weir__nccl_work *b) {
 /* Every rank has announced its call: they must be the same. */
 static weir_status compare_calls(run *r) {
   int count = r->ranks->ranks;
-  bool is_told[WEIR_NCCL_MAX_SOFT_RANKS] = {false}, is_same = true;
+  bool is_listed[WEIR_NCCL_MAX_SOFT_RANKS] = {false}, is_same = true;
   const weir__nccl_work *own = &r->slot->current;
   for (int i = 0; i < count; i++)
     is_same = is_same && is_same_call(own, &weir__nccl_slot_of(r->ranks, i)->current);
@@ -178,13 +178,13 @@ static weir_status compare_calls(run *r) {
                                atomic_load(&r->slot->completed) + 1);
   const char *between = "";
   for (int i = 0; i < count && at < sizeof text; i++) {
-    if (is_told[i])
+    if (is_listed[i])
       continue;
     const weir__nccl_work *work = &weir__nccl_slot_of(r->ranks, i)->current;
     bool is_in[WEIR_NCCL_MAX_SOFT_RANKS] = {false};
     for (int k = i; k < count; k++)
       if (is_same_call(work, &weir__nccl_slot_of(r->ranks, k)->current))
-        is_in[k] = is_told[k] = true;
+        is_in[k] = is_listed[k] = true;
     char call[128], ranks[256];
     weir__nccl_describe(work, call, sizeof call);
     weir__nccl_list_ranks(is_in, count, ranks, sizeof ranks);

@@ -531,6 +531,7 @@ static void end(weir_nccl_comm *comm) {
 }
 
 const weir__nccl_backend weir__nccl_soft = {
+    .has_limited_work = true,
     .version = version,
     .get_unique_id = weir__nccl_ranks_new_id,
     .prepare = prepare,

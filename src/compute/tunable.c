@@ -32,7 +32,7 @@ static struct environment {
   double atol, rtol;
   char *filename, *untuned, *messages; /* NULL if not set */
 } environment;
-static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+static weir__once_flag environment_once = WEIR__ONCE_INIT;
 
 /* The value of one of Weir's variables, or else of PyTorch's; `name` becomes the name of the one that is set. */
 static const char *variable(const char **name) {
@@ -110,7 +110,7 @@ static void read_environment(void) {
 }
 
 static const struct environment *get_environment(void) {
-  pthread_once(&environment_once, read_environment);
+  weir__once(&environment_once, read_environment);
   return &environment;
 }
 
@@ -327,7 +327,7 @@ static weir__tuning_file program_validators;
 
 /* Held while the file of a device is read for the first time, so that no thread tunes what is in it. */
 static weir__mutex file_locks[WEIR_MAX_DEVICES];
-static pthread_once_t file_locks_once = PTHREAD_ONCE_INIT;
+static weir__once_flag file_locks_once = WEIR__ONCE_INIT;
 
 static void make_file_locks(void) {
   for (int i = 0; i < WEIR_MAX_DEVICES; i++)
@@ -602,17 +602,15 @@ static void read_once(int device) {
   weir__mutex_unlock(&lock);
   if (has_read)
     return;
-  pthread_once(&file_locks_once, make_file_locks);
+  weir__once(&file_locks_once, make_file_locks);
   weir__mutex_lock(&file_locks[device]);
   weir__mutex_lock(&lock);
   has_read = states[device].has_read;
   weir__mutex_unlock(&lock);
   if (!has_read) {
     if (!weir_tunable_is_recording_untuned() && name_for(device, path, sizeof path) && access(path, F_OK) == 0 &&
-        read_into(__func__, device, path)) {
-      const char *text = weir_last_error(), *colon = strstr(text, ": ");
-      weir__log(WEIR_LOG_WARN, "tuning results are not used: %s", colon ? colon + 2 : text);
-    }
+        read_into(__func__, device, path))
+      weir__log(WEIR_LOG_WARN, "tuning results are not used: %s", weir__last_reason());
     weir__mutex_lock(&lock);
     states[device].has_read = true;
     weir__mutex_unlock(&lock);
@@ -650,10 +648,8 @@ static void write_if_dirty(int device) {
   weir__mutex_unlock(&lock);
   if (!is_dirty || !atomic_load(&writes) || weir_tunable_is_recording_untuned() || !name_for(device, path, sizeof path))
     return;
-  if (write_results(__func__, device, path, !is_name_of_device(), true) && !atomic_exchange(&has_warned, true)) {
-    const char *text = weir_last_error(), *colon = strstr(text, ": ");
-    weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", colon ? colon + 2 : text);
-  }
+  if (write_results(__func__, device, path, !is_name_of_device(), true) && !atomic_exchange(&has_warned, true))
+    weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", weir__last_reason());
 }
 
 void weir_tunable_set_write_on_exit(int on) {
@@ -694,15 +690,17 @@ void weir__tunable_record_untuned(int device, const char *op, const char *params
   static atomic_bool has_warned;
   const char *name = get_environment()->untuned ? get_environment()->untuned : "tunableop_untuned.csv";
   char path[NAME_SIZE];
+  bool has_failed = false;
   weir__mutex_lock(&lock);
   if (table_add(&states[device].untuned, op, params, "", 0) && insert_ordinal(name, device, path, sizeof path)) {
     FILE *file = fopen(path, "ae");
-    bool failed = !file || fprintf(file, "%s,%s\n", op, params) < 0;
-    failed |= file && fclose(file) != 0;
-    if (failed && !atomic_exchange(&has_warned, true))
-      weir__log(WEIR_LOG_WARN, "untuned operations are not saved: cannot write %s: %s", path, strerror(errno));
+    has_failed = !file || fprintf(file, "%s,%s\n", op, params) < 0;
+    has_failed |= file && fclose(file) != 0;
   }
+  int reason = errno;
   weir__mutex_unlock(&lock);
+  if (has_failed && !atomic_exchange(&has_warned, true))
+    weir__log(WEIR_LOG_WARN, "untuned operations are not saved: cannot write %s: %s", path, strerror(reason));
 }
 
 void weir__tunable_end(void) {

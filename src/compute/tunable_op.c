@@ -344,7 +344,7 @@ static weir_status find_fastest(const weir_tunable_op *op, const weir_tunable_ca
 
 /* One search at a time on a device, so that they do not disturb each other. */
 static weir__mutex tuning_locks[WEIR_MAX_DEVICES];
-static pthread_once_t tuning_locks_once = PTHREAD_ONCE_INIT;
+static weir__once_flag tuning_locks_once = WEIR__ONCE_INIT;
 static _Thread_local bool is_searching; /* an operation inside of another one is not tuned */
 
 static void make_tuning_locks(void) {
@@ -371,7 +371,7 @@ static size_t tune(const char *caller, const weir_tunable_op *op, const weir_tun
   weir__on_device on;
   if (weir__compute_enter(caller, device, &on))
     return 0;
-  pthread_once(&tuning_locks_once, make_tuning_locks);
+  weir__once(&tuning_locks_once, make_tuning_locks);
   weir__mutex_lock(&tuning_locks[device]);
   if (weir__tunable_find(device, op->name, call->params, solution)) /* another thread was faster */
     fastest = candidate_named(op, call, solution);
@@ -385,9 +385,8 @@ static size_t tune(const char *caller, const weir_tunable_op *op, const weir_tun
     if (!status)
       weir__tunable_add(device, op->name, call->params, op->candidates[fastest].name, milliseconds);
     else {
-      const char *text = weir_last_error(), *colon = strstr(text, ": ");
       weir__log(WEIR_LOG_WARN, "%s(%s) could not be tuned, Default is used: %s", op->name, call->params,
-                colon ? colon + 2 : text);
+                weir__last_reason());
       weir__tunable_give_up(device, op->name, call->params);
       fastest = 0;
     }

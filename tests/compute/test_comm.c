@@ -181,6 +181,9 @@ static void test_scatter(void **state) {
                     "split_with_sizes expects split_sizes to sum exactly to 10 (input tensor's size at dimension 0), "
                     "but got split_sizes=[1, 2]",
                     weir_comm_scatter(&a, targets, 2, (const int64_t[]){1, 2}, 0, NULL, none, &count));
+  assert_error_says(
+      INVALID_ARGUMENT, "to sum exactly to 10 ",
+      weir_comm_scatter(&a, targets, 3, (const int64_t[]){INT64_MAX, INT64_MAX, 12}, 0, NULL, none, &count));
   assert_error_says(INVALID_ARGUMENT, "only non-negative entries",
                     weir_comm_scatter(&a, targets, 2, (const int64_t[]){-1, 11}, 0, NULL, none, &count));
   streams[0] = &stream;
@@ -215,7 +218,12 @@ static void test_gather(void **state) {
   assert_int_equal(whole.place.device, 2);
   assert_int_equal(whole.shape[0], 10);
   check_elements(&whole, 0, 1);
-  assert_ok(weir_comm_gather(parts, DEVICES, -2, weir_place_host(), &host)); /* complete at once */
+  /* In memory of the host the result is complete at once. */
+  assert_ok(weir_comm_gather(parts, DEVICES, -2, weir_place_pinned(), &host));
+  for (int i = 0; i < 20; i++)
+    assert_float_equal(((float *)host.data)[i], i, 0);
+  weir_array_release(&host);
+  assert_ok(weir_comm_gather(parts, DEVICES, -2, weir_place_host(), &host));
   for (int i = 0; i < 20; i++)
     assert_float_equal(((float *)host.data)[i], i, 0);
   assert_ok(weir_array_fill(&whole, weir_scalar_int(0), current_stream(2)));

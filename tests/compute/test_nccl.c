@@ -3,10 +3,14 @@
  */
 #include "weir/nccl.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/system.h"
 #include "compute/nccl_model.h"
+#include "compute/nccl_ranks.h"
 #include "support/length.h"
 #include "support/runtime.h"
 
@@ -356,6 +360,9 @@ static void test_bad_communicators(void **state) {
   assert_error_says(INVALID_ARGUMENT, "rank 2 of 2", weir_nccl_init_rank(&id, 2, 2, &options, &made));
   options.timeout_s = -1;
   assert_error_says(INVALID_ARGUMENT, "timeout_s is -1", weir_nccl_init_rank(&id, 1, 0, &options, &made));
+  weir_nccl_options_init(&options);
+  options.destroy_timeout_s = -1;
+  assert_error_says(INVALID_ARGUMENT, "destroy_timeout_s is -1", weir_nccl_init_rank(&id, 1, 0, &options, &made));
   options.size = 0;
   assert_error_says(INVALID_ARGUMENT, "options.size is 0", weir_nccl_init_rank(&id, 1, 0, &options, &made));
   setenv("WEIR_NCCL_TIMEOUT", "soon", 1);
@@ -391,13 +398,63 @@ static void test_bad_communicators(void **state) {
     weir_nccl_options_init(&options);
     options.timeout_s = 0.1;
     assert_ok(weir_nccl_get_unique_id(&id));
-    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not come within 0.1 s",
+    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not join within 0.1 s",
                       weir_nccl_init_rank(&id, 3, 1, &options, &made));
     assert_error_says(INVALID_ARGUMENT, "gives 2 ranks, and an earlier rank gave 3",
                       weir_nccl_init_rank(&id, 2, 0, &options, &made));
-    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not come", weir_nccl_init_rank(&id, 3, 0, &options, &made));
+    assert_error_says(TIMEOUT, "ranks 0 and 2 of 3 did not join", weir_nccl_init_rank(&id, 3, 0, &options, &made));
+
+    /* The last rank joins when the others have given up. */
+    assert_ok(weir_nccl_get_unique_id(&id));
+    assert_error(TIMEOUT, weir_nccl_init_rank(&id, 2, 0, &options, &made));
+    assert_ok(weir_device_set(1));
+    assert_error_says(TIMEOUT, "rank 1 of 2 did not join", weir_nccl_init_rank(&id, 2, 1, &options, &made));
+    assert_ok(weir_device_set(0));
   }
   unsetenv("WEIR_NCCL_TIMEOUT");
+}
+
+/* The calls of a group are the parameters of one kernel. */
+static void test_large_group(void **state) {
+  (void)state;
+  NEED_SOFT("NCCL has no such limit");
+  weir_nccl_unique_id id;
+  weir_nccl_comm *comm;
+  assert_ok(weir_nccl_get_unique_id(&id));
+  assert_ok(weir_nccl_init_rank(&id, 1, 0, NULL, &comm));
+  for (int count = 4096; count <= 4097; count++) {
+    assert_ok(weir_nccl_group_start());
+    for (int i = 0; i < count; i++)
+      assert_ok(weir_nccl_all_reduce(sends[0], recvs[0], 1, WEIR_INT32, WEIR_NCCL_SUM, comm, streams[0]));
+    if (count == 4096)
+      assert_ok(weir_nccl_group_end());
+    else
+      assert_error_says(NOT_SUPPORTED, "4097 calls in a group; there may be up to 4096", weir_nccl_group_end());
+    assert_ok(weir_nccl_synchronize(comm, streams[0]));
+  }
+  weir_nccl_destroy(comm);
+}
+
+static int interrupt_once(void *context) {
+  int *calls = context;
+  return ++*calls == 1;
+}
+
+/* A wait for a rank that does not come ends when the program asks for it. */
+static void test_interrupt(void **state) {
+  (void)state;
+  NEED_SOFT("NCCL has one rank on a GPU");
+  weir_nccl_unique_id id;
+  weir_nccl_comm *made;
+  weir_nccl_options options;
+  int calls = 0;
+  weir_nccl_options_init(&options);
+  options.timeout_s = 100;
+  options.interrupt = interrupt_once;
+  options.interrupt_context = &calls;
+  assert_ok(weir_nccl_get_unique_id(&id));
+  assert_error_says(REMOTE, "rank 0 has aborted", weir_nccl_init_rank(&id, 2, 0, &options, &made));
+  assert_int_equal(calls, 1);
 }
 
 /* A group with a call that failed enqueues nothing. */
@@ -564,6 +621,30 @@ static void test_fork(void **state) {
   assert_ok(weir_nccl_async_error(comms[0]));
 }
 
+/* The process id of a rank that has died may be that of another process when the others first look at it. */
+static void test_reused_process_id(void **state) {
+  (void)state;
+  NEED_SOFT("NCCL looks for dead ranks itself");
+  pid_t other = fork();
+  assert_true(other >= 0);
+  if (!other) {
+    pause();
+    _exit(0);
+  }
+  weir__nccl_slot *slot = weir__nccl_slot_of(comms[0]->shared, 1);
+  uint64_t started;
+  assert_true(weir__process_start_time(other, &started));
+  slot->process = (int32_t)other;
+  slot->started = started;
+  assert_ok(weir_nccl_async_error(comms[0]));
+  slot->started = started - 1;
+  char text[64];
+  snprintf(text, sizeof text, "rank 1 has died (process %d)", (int)other);
+  assert_error_says(REMOTE, text, weir_nccl_async_error(comms[2]));
+  kill(other, SIGKILL);
+  assert_int_equal(child_outcome(other), -SIGKILL);
+}
+
 static void test_memory(void **state) {
   (void)state;
   weir_nccl_memory memory;
@@ -642,6 +723,8 @@ int main(void) {
       TEST(test_capture),
       TEST(test_bad_arguments),
       TEST(test_bad_communicators),
+      TEST(test_large_group),
+      TEST(test_interrupt),
       TEST(test_failed_group),
       TEST(test_destroyed_in_a_group),
       TEST(test_mismatches),
@@ -650,6 +733,7 @@ int main(void) {
       TEST(test_finalize),
       TEST(test_shutdown),
       TEST(test_fork),
+      TEST(test_reused_process_id),
       TEST(test_memory),
       cmocka_unit_test_setup_teardown(test_failing_calls, runtime_setup_none, runtime_teardown),
   };

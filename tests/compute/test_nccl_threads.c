@@ -13,6 +13,8 @@
 enum { RANKS = 4, ROOM = 1 << 20 };
 
 static weir_nccl_unique_id id;
+static double destroy_timeout_s;
+static int wrong_ranks; /* the number of ranks that the last one gives, if not 0 */
 
 /* A rank, in a thread of its own. */
 typedef struct member {
@@ -30,6 +32,7 @@ static weir_status start_member(member *m) {
   weir_nccl_options options;
   weir_nccl_options_init(&options);
   options.timeout_s = m->timeout_s;
+  options.destroy_timeout_s = destroy_timeout_s;
   weir_status status = weir_device_set(m->rank);
   if (!status)
     status = weir_stream_create(m->rank, 0, &m->stream);
@@ -38,7 +41,8 @@ static weir_status start_member(member *m) {
   if (!status)
     status = weir_malloc(ROOM, m->stream, &m->recv);
   if (!status)
-    status = weir_nccl_init_rank(&id, m->ranks, m->rank, &options, &m->comm);
+    status = weir_nccl_init_rank(&id, wrong_ranks && m->rank == m->ranks - 1 ? wrong_ranks : m->ranks, m->rank,
+                                 &options, &m->comm);
   return status;
 }
 
@@ -273,10 +277,20 @@ static void test_wrong_order(void **state) {
   assert_non_null(strstr(members[0].text, "recv of 7 int8 from rank 0"));
 }
 
+/* One rank gives another number of ranks: all are told, whichever comes first. */
+static void test_different_numbers_of_ranks(void **state) {
+  (void)state;
+  wrong_ranks = 3;
+  run_all(2, 2, 30, ring);
+  wrong_ranks = 0;
+  expect_all(2, WEIR_ERROR_INVALID_ARGUMENT, " ranks, and an earlier rank gave ");
+  assert_string_equal(strstr(members[0].text, ": rank"), strstr(members[1].text, ": rank"));
+}
+
 static void test_missing_rank(void **state) {
   (void)state;
   run_all(2, 3, 1, ring);
-  expect_all(2, WEIR_ERROR_TIMEOUT, "rank 2 of 3 did not come within 1 s");
+  expect_all(2, WEIR_ERROR_TIMEOUT, "rank 2 of 3 did not join within 1 s");
 }
 
 /* An abort ends the work of all ranks, which wait for a rank that does not come. */
@@ -299,6 +313,33 @@ static void test_abort(void **state) {
   run_all(3, 3, 30, aborted);
   pthread_barrier_destroy(&enqueued);
   expect_all(3, WEIR_ERROR_REMOTE, "rank 0 has aborted the communicator");
+}
+
+/* A rank that is destroyed does not wait for long for a rank that does nothing. */
+static weir_status ends_with_work(member *m) {
+  weir_status status = WEIR_OK;
+  if (m->rank == 0) {
+    status = weir_nccl_all_reduce(m->send, m->recv, 5, WEIR_FLOAT32, WEIR_NCCL_SUM, m->comm, m->stream);
+    weir_nccl_destroy(m->comm);
+    m->comm = NULL;
+  }
+  pthread_barrier_wait(&enqueued);
+  return m->rank == 0 ? status : weir_nccl_async_error(m->comm);
+}
+
+static void test_destroyed_with_work(void **state) {
+  (void)state;
+  pthread_barrier_init(&enqueued, NULL, 2);
+  destroy_timeout_s = 0.1;
+  run_all(2, 2, 30, ends_with_work);
+  destroy_timeout_s = 0;
+  pthread_barrier_destroy(&enqueued);
+  assert_int_equal(members[0].status, WEIR_OK);
+  members[0] = members[1];
+  expect_all(
+      2, WEIR_ERROR_TIMEOUT,
+      "rank 0 was destroyed while it waited for rank 1 in operation 1, all_reduce of 5 float32 (sum); rank 1 has "
+      "completed 0");
 }
 
 /* Two communicators of the same ranks, used in the same order by all. */
@@ -352,8 +393,10 @@ int main(void) {
       TEST(test_late_rank),
       TEST(test_rank_that_leaves),
       TEST(test_wrong_order),
+      TEST(test_different_numbers_of_ranks),
       TEST(test_missing_rank),
       TEST(test_abort),
+      TEST(test_destroyed_with_work),
       TEST(test_two_communicators),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

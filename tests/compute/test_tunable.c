@@ -740,6 +740,37 @@ static void test_untuned_operations_are_recorded(void **state) {
   assert_int_equal(chdir(before), 0);
 }
 
+/* A sink may use what it is told about. */
+static void list_results(void *context, weir_log_level level, const char *message) {
+  (void)level;
+  weir_tunable_result *results;
+  size_t count;
+  int *warnings = context;
+  assert_ok(weir_tunable_list_results(0, &results, &count));
+  weir_tunable_free(results);
+  *warnings += strstr(message, "untuned operations are not saved: cannot write ") != NULL;
+}
+
+static void test_untuned_operations_that_cannot_be_saved(void **state) {
+  (void)state;
+  char before[1024];
+  int warnings = 0;
+  assert_non_null(getcwd(before, sizeof before));
+  assert_int_equal(chdir(folder), 0);
+  assert_int_equal(mkdir("tunableop_untuned0.csv", 0700), 0);
+  implementation list[] = {{.value = 1}, {.value = 2}};
+  operation o = new_operation(list, 2);
+  weir_tunable_set_tuning(0);
+  weir_tunable_set_record_untuned(1);
+  weir_log_set_sink(list_results, &warnings);
+  assert_ok(run_operation(&o));
+  weir_log_set_sink(NULL, NULL);
+  assert_int_equal(warnings, 1);
+  end_operation(&o);
+  assert_int_equal(rmdir("tunableop_untuned0.csv"), 0);
+  assert_int_equal(chdir(before), 0);
+}
+
 static void test_wrong_arguments(void **state) {
   (void)state;
   weir_tunable_op *op;
@@ -878,6 +909,7 @@ int main(void) {
       TEST(test_random_files),
       TEST(test_file_names),
       TEST(test_untuned_operations_are_recorded),
+      TEST(test_untuned_operations_that_cannot_be_saved),
       TEST(test_wrong_arguments),
       TEST(test_failing_driver_calls),
   };
