@@ -150,13 +150,13 @@ typedef struct chunk {
 /* The next arrays of a type, until their size reaches the limit; false if none are left. */
 static bool next_chunk(const weir_array *arrays, int count, size_t limit, bool *is_done, chunk *c) {
   uint64_t bytes = 0;
-  const weir_array *first = NULL;
+  weir_dtype dtype = (weir_dtype)0;
   c->count = 0;
   c->elements = 0;
-  for (int i = 0; i < count && (!first || bytes < limit); i++) {
-    if (is_done[i] || (first && arrays[i].dtype != first->dtype))
+  for (int i = 0; i < count && (!c->count || bytes < limit); i++) {
+    if (is_done[i] || (c->count && arrays[i].dtype != dtype))
       continue;
-    first = &arrays[i];
+    dtype = arrays[i].dtype;
     is_done[i] = true;
     c->members[c->count++] = i;
     c->elements += weir_array_count(&arrays[i]);
