@@ -457,6 +457,7 @@ def test_stream_of_another_device():
     assert lists(parts) == [[3], [3]]
 
 
+@pytest.mark.skipif(not is_soft, reason="with one rank, libnccl only copies on the stream of the call")
 def test_order_behind_work_before_a_capture():
     communicator = nccl.init_rank(1, nccl.unique_id(), 0)
     early, late, captured = weir.Stream(), weir.Stream(), weir.Stream()

@@ -139,10 +139,7 @@ static weir_nccl_comm *hold(weir_nccl_comm *comm) {
   return comm;
 }
 
-/* The last holder destroys it: then the result is true. */
-static bool release(weir_nccl_comm *comm) {
-  if (comm->process != weir__process_id() || atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) > 1)
-    return false;
+static void end_comm(weir_nccl_comm *comm) {
   if (!comm->has_ended && !comm->is_finalized && !comm->error && comm->is_joined) {
     if (comm->timeout_ns > comm->destroy_timeout_ns)
       comm->timeout_ns = comm->destroy_timeout_ns;
@@ -152,6 +149,46 @@ static bool release(weir_nccl_comm *comm) {
       weir__nccl_set_error(comm, status, weir_last_error());
   }
   discard(comm);
+}
+
+static _Atomic(weir_nccl_comm *) deferred; /* to be ended after a capture; changed with list_lock */
+
+static bool is_capturing(void) {
+  int capturing;
+  return !weir_current_stream_is_capturing(&capturing) && capturing;
+}
+
+static void defer(weir_nccl_comm *comm) {
+  weir__mutex_lock(&list_lock);
+  comm->next_deferred = deferred;
+  deferred = comm;
+  weir__mutex_unlock(&list_lock);
+}
+
+static void end_deferred(void) {
+  if (!atomic_load_explicit(&deferred, memory_order_relaxed) || is_capturing())
+    return;
+  weir__mutex_lock(&list_lock);
+  weir_nccl_comm *first = deferred;
+  deferred = NULL;
+  weir__mutex_unlock(&list_lock);
+  for (weir_nccl_comm *comm = first, *next; comm; comm = next) {
+    next = comm->next_deferred;
+    if (comm->process == weir__process_id())
+      end_comm(comm);
+  }
+}
+
+/* The last holder destroys it: then the result is true. libnccl ends a communicator in a thread of its own, which would
+ * invalidate a capture, such as that of a program whose garbage is collected meanwhile. */
+static bool release(weir_nccl_comm *comm) {
+  if (comm->process != weir__process_id() || atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) > 1)
+    return false;
+  if (!comm->backend->ends_in_captures && is_capturing()) {
+    defer(comm);
+    return false;
+  }
+  end_comm(comm);
   return true;
 }
 
@@ -296,6 +333,7 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank %d of %d ranks; expected a rank from 0 to ranks - 1",
                       caller, rank, ranks);
   int device;
+  end_deferred();
   weir_status status = read_timeout(caller, &options.timeout_s);
   if (!status)
     status = check_seconds(caller, "destroy_timeout_s", options.destroy_timeout_s);
@@ -449,6 +487,7 @@ weir_status weir_nccl_finalize(weir_nccl_comm *comm) {
 void weir_nccl_destroy(weir_nccl_comm *comm) {
   if (comm)
     release(comm);
+  end_deferred();
 }
 
 weir_status weir_nccl_abort(weir_nccl_comm *comm) {

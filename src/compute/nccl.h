@@ -54,6 +54,7 @@ typedef struct weir__nccl_call {
  * join fails, the communicators stay, with that error, until `end`. */
 typedef struct weir__nccl_backend {
   bool has_limited_work; /* work on the device ends by itself when the time limit has passed */
+  bool ends_in_captures; /* a rank can end during a capture, which stays valid */
   weir_status (*version)(const char *caller, int *version);
   weir_status (*get_unique_id)(const char *caller, weir_nccl_unique_id *id);
   weir_status (*prepare)(const char *caller, weir_nccl_comm *comm);
@@ -81,6 +82,7 @@ struct weir_nccl_comm {
   _Atomic uint64_t timeout_ns; /* its destruction may lower it */
   uint64_t destroy_timeout_ns;
   atomic_bool is_ending; /* it is being destroyed */
+  struct weir_nccl_comm *next_deferred;
   int (*interrupt)(void *context);
   void *interrupt_context;
   int process;

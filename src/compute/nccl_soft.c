@@ -532,6 +532,7 @@ static void end(weir_nccl_comm *comm) {
 
 const weir__nccl_backend weir__nccl_soft = {
     .has_limited_work = true,
+    .ends_in_captures = true,
     .version = version,
     .get_unique_id = weir__nccl_ranks_new_id,
     .prepare = prepare,

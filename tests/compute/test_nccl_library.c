@@ -420,6 +420,26 @@ static void test_memory(void **state) {
   check_books(NULL);
 }
 
+/* NCCL ends a communicator in a thread of its own, whose calls would invalidate the capture. */
+static void test_end_during_a_capture(void **state) {
+  (void)state;
+  weir_stream stream, before;
+  assert_ok(weir_stream_create(0, 0, &stream));
+  assert_ok(weir_stream_current(0, &before));
+  assert_ok(weir_stream_set_current(stream));
+  weir_nccl_comm *comm = make_comm(1);
+  weir_graph *graph;
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  weir_nccl_destroy(comm);
+  assert_int_equal(fake->live, 1);
+  assert_ok(weir_graph_capture_end(graph));
+  weir_nccl_destroy(make_comm(1)); /* the next creation ends it */
+  assert_int_equal(fake->live, 0);
+  weir_graph_destroy(graph);
+  assert_ok(weir_stream_set_current(before));
+}
+
 static void test_shutdown(void **state) {
   (void)state;
   weir_nccl_comm *comm = make_comm(5);
@@ -454,6 +474,7 @@ int main(int count, char **arguments) {
       TEST(test_async_error),
       TEST(test_abort_meanwhile),
       TEST(test_memory),
+      TEST(test_end_during_a_capture),
       TEST(test_shutdown),
       TEST(test_old_library),
       TEST(test_memory_by_difference),
