@@ -11,6 +11,7 @@
 enum { spare_blocks = 16, spare_bytes = 1024 * 1024 };
 
 enum { smallest_share = 40 }; /* as a shift: a byte of a terabyte */
+enum { growth_repeats = 8 };  /* claims of one arena in a row that show that it grows, and no other one claims */
 
 static const int64_t spare[WEIR__GAUGES] = {
     [PLACE(allocations)] = spare_blocks, [PLACE(splits)] = spare_blocks,         [PLACE(waiting)] = spare_blocks,
@@ -178,10 +179,11 @@ void weir__gauges_claim_quota(weir__arena *arena) {
     int streams = revoke_quotas(sums, arena);
     bool is_raised = raise_peaks(sums, streams);
     sums->share_shift = is_raised ? 0 : (int)least(sums->share_shift + 1, smallest_share);
-  } else if (sums->claimant == arena && sums->share_shift > 0) {
-    sums->share_shift--; /* one arena grows, and no other one claims */
   }
+  sums->repeats = sums->claimant == arena ? sums->repeats + 1 : 0;
   sums->claimant = arena;
+  if (sums->repeats >= growth_repeats && sums->share_shift > 0)
+    sums->share_shift--;
   claim_quota(sums, arena, &now);
   atomic_store_explicit(&arena->gauges.is_frozen, false, memory_order_relaxed);
   weir__lock_give(&sums->lock);

@@ -13,7 +13,8 @@
  * An arena that exhausts its quota claims a share of the remaining headroom, at first half of it. If there is none, it
  * revokes the quotas of all other arenas, which makes the sums exact; a sum that exceeds its peak is the new peak. An
  * arena without a quota claims one at its next operation. If no sum exceeds its peak, the headroom was sufficient but
- * went to too few arenas, so shares become smaller; otherwise many arenas would revoke each other's quotas forever.
+ * went to too few arenas, so shares become smaller; otherwise many arenas would revoke each other's quotas forever. They
+ * become larger again when one arena claims many times in a row.
  *
  * Peaks are exact while one arena at a time is in an operation. If others are, a peak is raised by up to 1 MiB extra
  * for each stream, so that they do not all exceed their quotas again at once. A peak is never too low.
@@ -68,6 +69,7 @@ typedef struct weir__gauge_sums {
   struct weir__arena *with_quota;     /* list of arenas that have a quota */
   int share_shift;                    /* a claim takes 1 / 2^(1 + share_shift) of the headroom */
   const struct weir__arena *claimant; /* the last one, which may be deleted */
+  unsigned repeats;                   /* of its claim, without one of another arena between */
 } weir__gauge_sums;
 
 /* Claims a new quota after the arena exceeded its quota. The arena's lock is held. */

@@ -240,6 +240,7 @@ struct weir__heap {
 
   weir_allocator_stats stats; /* of segments, and counts of events; guarded by the lock. The rest is in the gauges */
   weir__gauge_sums sums;
+  char apart[64]; /* every operation reads what follows: it is not in a cache line that claims of quotas write */
   atomic_uint slow_reasons; /* bits of weir__slow_reason */
 };
 
