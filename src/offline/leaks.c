@@ -436,6 +436,8 @@ static size_t warm_up_of(const finder *f, const survivor *s, size_t count) {
 
 static bool judge_groups(finder *f) {
   survivor *s = f->survivors;
+  if (!f->survivor_count)
+    return true;
   size_t rest_count = 0;
   survivor *rest = malloc((f->survivor_count + 1) * sizeof *rest);
   int64_t *gaps = malloc((f->survivor_count + 1) * sizeof *gaps);
