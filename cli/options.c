@@ -238,7 +238,7 @@ bool weir_cli_names_input(const weir_cli_option *option) {
   return false;
 }
 
-/* The path that an option was given; NULL if there is none, or the option takes no path. */
+/* The path given for an option; NULL if it was not given, or the option takes no path. */
 static const char *path_of(const weir_cli_option *o) {
   return o->kind == WEIR_CLI_PATH && o->target ? *(const char **)o->target : NULL;
 }

@@ -10,7 +10,7 @@
  *   quotas  |------- arena 1 -------|-- arena 2 --|      the rest is headroom
  *   counts  |--- arena 1 ---|- arena 2 -|
  *
- * An arena that exhausts its quota claims a share of the remaining headroom, at first half of it. If there is none, it
+ * An arena that exhausts its quota claims a share of the remaining headroom, initially half. If no headroom is left, it
  * revokes the quotas of all other arenas, which makes the sums exact; a sum that exceeds its peak is the new peak. An
  * arena without a quota claims one at its next operation. If no sum exceeds its peak, the headroom was sufficient but
  * went to too few arenas, so shares become smaller; otherwise many arenas would revoke each other's quotas forever. They
