@@ -156,11 +156,11 @@ static weir_status name_pages(const char *who, weir__heap *heap, const weir__seg
                       who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
   /* Pages of a segment whose pages move may differ in size. */
   const weir__mapping *first = weir__mapping_at(segment, address);
-  uint64_t end = address + bytes, count = 0, page_bytes = first->page->bytes;
+  uint64_t end = address + bytes, count = 0;
+  bool is_varied = false;
   for (uint64_t at = first->address; at < end; at += weir__mapping_at(segment, at)->page->bytes, count++)
-    if (weir__mapping_at(segment, at)->page->bytes != first->page->bytes)
-      page_bytes = segment->page;
-  bool is_varied = page_bytes != first->page->bytes;
+    is_varied |= weir__mapping_at(segment, at)->page->bytes != first->page->bytes;
+  uint64_t page_bytes = is_varied ? segment->page : first->page->bytes;
   pages_header header = {
       .process = (int32_t)weir__process_id(), .page = page_bytes, .count = count, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);

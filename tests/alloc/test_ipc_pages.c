@@ -38,6 +38,24 @@ static void child_reads(void) {
   say('d');
 }
 
+/* The word that a block with this seed has at an offset. */
+static uint64_t word_at(uint64_t seed, uint64_t offset) { return (seed << 40 | offset) * 0x9e3779b97f4a7c15u; }
+
+/* Compares one word in each 32 KiB of each block, until it hears a size of 0. */
+static void child_compares(void) {
+  for (uint64_t bytes, size = 0; (bytes = hear_any());) {
+    uint64_t seed = hear_any();
+    const weir_ipc_handle *handle = hear_handle();
+    void *a = NULL;
+    assert_ok(weir_ipc_receive(allocator, 0, handle->bytes, handle->length, NULL, &a, &size));
+    assert_true(size >= bytes);
+    for (uint64_t at = 0; at < bytes; at += 32 * KIB)
+      assert_int_equal(*(uint64_t *)((char *)a + at), word_at(seed, at));
+    assert_ok(weir_ipc_release(allocator, a, NULL));
+    say('d');
+  }
+}
+
 /* ---- Here ---- */
 
 static void send_pages(char *a, uint64_t bytes, uint64_t pages) {
@@ -164,6 +182,59 @@ static void test_varied_pages(void **state) {
   alloc_close();
 }
 
+typedef enum shape { one_page, equal_pages, first_smallest, first_larger, shapes } shape;
+
+static shape shape_of(const char *a, uint64_t bytes) {
+  const weir__segment *segment = segment_at(a);
+  const weir__mapping *first = weir__mapping_at(segment, (uint64_t)a);
+  if (first->address + first->page->bytes >= (uint64_t)a + bytes)
+    return one_page;
+  if (!has_varied_pages(a, bytes))
+    return equal_pages;
+  return first->page->bytes == segment->page ? first_smallest : first_larger;
+}
+
+/* Blocks whose pages were moved at random, each with contents of its own: whatever the sizes and the order of its pages
+ * and wherever it begins in the first one, the other process finds the same bytes. */
+static void test_all_shapes(void **state) {
+  (void)state;
+  enum { BLOCKS = 12, STEPS = 300 };
+  const char *conf = "moving_pages:True";
+  struct {
+    char *at;
+    uint64_t bytes;
+  } blocks[BLOCKS] = {0};
+  int seen[shapes] = {0};
+  alloc_open_on(WEIR_SOFT_THREADS, 1, 4 * GIB, conf);
+  peer_start(SOCK_STREAM, "compares", conf);
+  soft_seed(44);
+  for (uint64_t step = 1; step <= STEPS; step++) {
+    int i = (int)soft_random(BLOCKS);
+    if (blocks[i].at)
+      put(blocks[i].at);
+    blocks[i].bytes = (1 + soft_random(soft_random(2) ? 40 : 6)) * MIB + soft_random(2) * soft_random(MIB);
+    blocks[i].at = get(blocks[i].bytes, NULL);
+    for (uint64_t at = 0; at < blocks[i].bytes; at += 32 * KIB)
+      *(uint64_t *)(blocks[i].at + at) = word_at(step, at);
+    seen[shape_of(blocks[i].at, blocks[i].bytes)]++;
+    say(blocks[i].bytes);
+    say(step);
+    say_handle(send_memory(blocks[i].at));
+    hear('d');
+    collect(); /* so that the pages may move again */
+  }
+  say(0);
+  peer_end();
+  for (int i = 0; i < shapes; i++)
+    assert_true(seen[i] > 5);
+  for (int i = 0; i < BLOCKS; i++)
+    if (blocks[i].at)
+      put(blocks[i].at);
+  collect();
+  empty_cache();
+  alloc_close();
+}
+
 static bool is_exported(const void *address) {
   const weir__segment *s = weir__segment_at(&allocator->heaps[0], (uint64_t)address);
   return weir__mapping_at(s, (uint64_t)address)->page->file != 0;
@@ -205,12 +276,14 @@ static void test_pages_that_stay(void **state) {
 }
 
 static int run_child(const char *role, const char *conf) {
-  bool reads = !strcmp(role, "reads");
-  alloc_open_on(WEIR_SOFT_THREADS, 1, reads ? GIB : 4 * GIB, conf);
-  if (reads)
+  bool has_few_files = !strcmp(role, "few");
+  alloc_open_on(WEIR_SOFT_THREADS, 1, has_few_files ? 4 * GIB : GIB, conf);
+  if (has_few_files)
+    child_has_few_files();
+  else if (!strcmp(role, "reads"))
     child_reads();
   else
-    child_has_few_files();
+    child_compares();
   weir_allocator_destroy(allocator);
   allocator = NULL;
   alloc_close();
@@ -226,6 +299,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_release_without_files, teardown),
       cmocka_unit_test_teardown(test_sizes_of_handles, teardown),
       cmocka_unit_test_teardown(test_varied_pages, teardown),
+      cmocka_unit_test_teardown(test_all_shapes, teardown),
       cmocka_unit_test_teardown(test_pages_that_stay, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
