@@ -68,7 +68,7 @@ def index_of_names(site: Site) -> Page:
 
 def build(out: Path, program: str, is_quick: bool) -> Site:
     site = Site(out, is_quick)
-    for file in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]:
+    for file in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *pages.pages_of_docs()]:
         site.add_markdown(file)
     for file in ("SECURITY.md",):
         if (ROOT / file).exists():

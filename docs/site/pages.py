@@ -34,6 +34,11 @@ def code_html(text: str, language: str) -> str:
     return (highlight(text, lexer, FORMATTER) if lexer else html.escape(text, quote=False)).rstrip("\n")
 
 
+def pages_of_docs() -> list[str]:
+    """Returns the pages of docs/ and its folders, as paths in the repository."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
 def slug(text: str) -> str:
     """Returns the anchor that GitHub gives to a heading."""
     text = re.sub(r"[^\w\- ]", "", text.strip().lower())

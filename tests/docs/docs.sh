@@ -5,7 +5,8 @@ set -eu
 cd "$1"
 failed=0
 
-for page in *.md docs/*.md; do
+pages=$(find docs -name '*.md' | sort)
+for page in *.md $pages; do
   # shellcheck disable=SC2013 # a link has no spaces
   for link in $(grep -oE '\]\([^)]*\)|(src|srcset|href)="[^"]*"' "$page" |
     sed -E 's/^\]\(//; s/\)$//; s/^[a-z]+="//; s/"$//; s/#.*//'); do
@@ -21,7 +22,7 @@ done
 
 for picture in docs/pictures/*; do
   name=$(basename "$picture")
-  if ! grep -q "pictures/$name" README.md docs/*.md; then
+  if ! grep -q "pictures/$name" README.md $pages; then
     echo "$picture is on no page"
     failed=1
   fi
@@ -36,8 +37,8 @@ for picture in docs/pictures/*; do
   fi
 done
 
-for page in docs/*.md; do
-  name=$(basename "$page")
+for page in $pages; do
+  name=${page#docs/}
   if [ "$name" != README.md ] && ! grep -q "]($name)" docs/README.md; then
     echo "docs/README.md does not mention $name"
     failed=1

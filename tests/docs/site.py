@@ -50,8 +50,8 @@ def test_navigation(out: Path) -> None:
     """Every page of docs/ is in the list of all pages, and in the navigation of any page."""
     for name in ("all-pages.html", "allocator.html"):
         links = pages.Links((out / name).read_text()).links
-        for file in (source / "docs").glob("*.md"):
-            assert pages.Site.path_of(f"docs/{file.name}") in links, (name, file.name)
+        for file in pages.pages_of_docs():
+            assert pages.Site.path_of(file) in links, (name, file)
 
 
 def test_headers(out: Path) -> None:
