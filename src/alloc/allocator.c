@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/arena.h"
-#include "alloc/backend.h"
-#include "alloc/events.h"
-#include "alloc/ipc.h"
-#include "alloc/pool.h"
-#include "alloc/segment.h"
-#include "alloc/trace.h"
-#include "alloc/uncached.h"
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/segment.h"
+#include "alloc/cache/trace.h"
+#include "alloc/cache/uncached.h"
+#include "alloc/cache/uses.h"
+#include "alloc/ipc/ipc.h"
+#include "alloc/pools/pool.h"
 #include "base/region.h"
 #include "base/thread.h"
 #include "driver/call.h"

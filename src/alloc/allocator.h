@@ -4,7 +4,7 @@
 #ifndef WEIR_ALLOC_ALLOCATOR_H
 #define WEIR_ALLOC_ALLOCATOR_H
 
-#include "alloc/heap.h"
+#include "alloc/cache/heap.h"
 
 /* weir_allocator_create without recording from the environment, on behalf of the public call `who`. */
 weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir_allocator_options *options,

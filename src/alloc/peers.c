@@ -1,9 +1,9 @@
 /*
  * Access to memory of other devices.
  */
-#include "alloc/backend.h"
-#include "alloc/ipc.h"
-#include "alloc/segment.h"
+#include "alloc/backends/backend.h"
+#include "alloc/cache/segment.h"
+#include "alloc/ipc/ipc.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "driver/context.h"

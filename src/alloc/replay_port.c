@@ -2,16 +2,16 @@
 
 #include <stdlib.h>
 
-#include "alloc/alloc.h"
 #include "alloc/allocator.h"
-#include "alloc/arena.h"
-#include "alloc/backend.h"
-#include "alloc/events.h"
-#include "alloc/miss.h"
-#include "alloc/pool.h"
-#include "alloc/reclaim.h"
-#include "alloc/segment.h"
-#include "alloc/sizes.h"
+#include "alloc/backends/backend.h"
+#include "alloc/cache/alloc.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/miss.h"
+#include "alloc/cache/reclaim.h"
+#include "alloc/cache/segment.h"
+#include "alloc/cache/sizes.h"
+#include "alloc/cache/uses.h"
+#include "alloc/pools/pool.h"
 #include "weir/pool.h"
 
 /* NOLINTBEGIN(misc-redundant-expression): the same values by different names are the point */

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/settings.h"
+#include "alloc/config/settings.h"
 #include "weir/alloc.h"
 #include "weir/snapshot.h"
 

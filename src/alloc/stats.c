@@ -3,9 +3,9 @@
  */
 #include <stdlib.h>
 
-#include "alloc/arena.h"
-#include "alloc/backend.h"
-#include "alloc/stat.h"
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/memory/stat.h"
 #include "base/thread.h"
 #include "driver/call.h"
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "alloc/allocator.h"
-#include "alloc/arena.h"
-#include "alloc/backend.h"
-#include "alloc/segment.h"
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/segment.h"
 #include "base/array.h"
 #include "base/text.h"
 #include "base/thread.h"

@@ -4,7 +4,7 @@
 #ifndef WEIR_INSPECT_CHECKPOINT_H
 #define WEIR_INSPECT_CHECKPOINT_H
 
-#include "alloc/heap.h"
+#include "alloc/cache/heap.h"
 #include "base/base.h"
 #include "record/ring_file.h"
 

@@ -3,7 +3,7 @@
  */
 #include <stdlib.h>
 
-#include "alloc/trace.h"
+#include "alloc/cache/trace.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "driver/work.h"

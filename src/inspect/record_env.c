@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/allocator.h"
-#include "alloc/trace.h"
+#include "alloc/cache/trace.h"
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/system.h"

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/arena.h"
-#include "alloc/backend.h"
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
 #include "base/array.h"
 #include "base/thread.h"
 #include "record/operations.h"

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/heap.h"
+#include "alloc/cache/heap.h"
 #include "inspect/snapshot_texts.h"
 #include "inspect/write_snapshot.h"
 #include "record/entry.h"

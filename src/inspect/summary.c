@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/cache/heap.h"
 #include "driver/nvml.h"
 #include "inspect/stat_names.h"
 

@@ -6,7 +6,7 @@
 #ifndef WEIR_INSPECT_WRITE_SNAPSHOT_H
 #define WEIR_INSPECT_WRITE_SNAPSHOT_H
 
-#include "alloc/settings.h"
+#include "alloc/config/settings.h"
 #include "inspect/write_sink.h"
 #include "weir/snapshot.h"
 

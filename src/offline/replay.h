@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/config/settings.h"
 #include "alloc/replay_port.h"
-#include "alloc/settings.h"
 #include "offline/meter.h"
 #include "offline/recording.h"
 #include "offline/state.h"

@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/config/settings.h"
 #include "alloc/replay_port.h"
-#include "alloc/settings.h"
 #include "offline/recording.h"
 #include "offline/replay.h"
 #include "offline/replay_streams.h"

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/settings.h"
+#include "alloc/config/settings.h"
 #include "offline/lives.h"
 
 enum { WEIR__VIEW_UNIT_BITS = 9, WEIR__VIEW_UNIT = 1 << WEIR__VIEW_UNIT_BITS };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/ipc.h"
+#include "alloc/ipc/ipc.h"
 #include "base/thread.h"
 #include "weir/alloc.h"
 #include "weir/soft.h"

@@ -5,7 +5,7 @@
 #define WEIR_TEST_MOVING_FIXTURE_H
 
 #include "alloc/allocator.h"
-#include "alloc/segment.h"
+#include "alloc/cache/segment.h"
 #include "support/alloc.h"
 
 /* Two free holes of 40 MiB, each followed by a small block that is in use: a request for more than 40 MiB finds enough

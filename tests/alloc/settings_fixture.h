@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/settings.h"
+#include "alloc/config/settings.h"
 #include "base/base.h"
 #include "support/check.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "alloc/host.h"
+#include "alloc/host/host.h"
 #include "support/alloc.h"
 
 static weir_host_allocator *host;

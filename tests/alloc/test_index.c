@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/index.h"
+#include "alloc/cache/index.h"
 #include "support/soft.h"
 
 enum { BLOCKS = 600 };

@@ -1,7 +1,7 @@
 /*
  * Captures while memory is shared with other processes: they stay valid, and what they forbid waits for their end.
  */
-#include "alloc/ipc.h"
+#include "alloc/ipc/ipc.h"
 #include "alloc/ipc_fixture.h"
 
 static const char *const confs[] = {"", "expandable_segments:True"};

@@ -5,10 +5,10 @@
 #include <signal.h>
 #include <time.h>
 
-#include "alloc/ipc.h"
+#include "alloc/ipc/ipc.h"
+#include "alloc/ipc/references.h"
 #include "alloc/ipc_fixture.h"
 #include "alloc/plug_fixture.h"
-#include "alloc/references.h"
 
 static const char *const confs[] = {"", "expandable_segments:True", "moving_pages:True"};
 

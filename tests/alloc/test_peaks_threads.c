@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
+#include "alloc/cache/heap.h"
 #include "support/alloc.h"
 
 enum { THREADS = 16, ROUNDS = 400, HELD = 12 };

@@ -1,7 +1,7 @@
 /*
  * Sizes: rounding, the choice of the pool, and the size of a segment.
  */
-#include "alloc/sizes.h"
+#include "alloc/cache/sizes.h"
 #include "support/alloc.h"
 
 static weir__settings settings_of(const char *conf) {

@@ -1,6 +1,6 @@
 #include "support/alloc.h"
 #include "alloc/allocator.h"
-#include "alloc/arena.h"
+#include "alloc/cache/arena.h"
 
 #include <stdio.h>
 #include <string.h>

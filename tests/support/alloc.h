@@ -16,7 +16,7 @@
 #ifndef WEIR_TEST_ALLOC_H
 #define WEIR_TEST_ALLOC_H
 
-#include "alloc/heap.h"
+#include "alloc/cache/heap.h"
 #include "support/runtime.h"
 #include "support/soft.h"
 #include "weir/alloc.h"

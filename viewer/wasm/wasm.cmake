@@ -47,6 +47,7 @@ file(
   ${PROJECT_SOURCE_DIR}/src/driver/model/*.c
   ${PROJECT_SOURCE_DIR}/src/driver/ledger/*.c
   ${PROJECT_SOURCE_DIR}/src/alloc/*.c
+  ${PROJECT_SOURCE_DIR}/src/alloc/*/*.c
   ${PROJECT_SOURCE_DIR}/src/inspect/*.c
   ${PROJECT_SOURCE_DIR}/src/offline/*.c
   ${PROJECT_SOURCE_DIR}/viewer/wasm/*.c)
@@ -55,11 +56,11 @@ foreach(name call client driver nvml visible)
 endforeach()
 # What needs the runtime or the system, and what the page does not use.
 set(wasm_unused
-    alloc/graphs
-    alloc/memory
-    alloc/host_events
-    alloc/host_memory
-    alloc/host
+    alloc/pools/graphs
+    alloc/default
+    alloc/host/uses
+    alloc/host/memory
+    alloc/host/host
     base/status_client
     inspect/record_env
     inspect/stat_names

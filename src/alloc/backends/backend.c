@@ -1,0 +1,511 @@
+#include "alloc/backends/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/cache/arena.h"
+#include "alloc/cache/miss.h"
+#include "alloc/cache/pointer.h"
+#include "alloc/cache/reclaim.h"
+#include "alloc/cache/segment.h"
+#include "alloc/cache/trace.h"
+#include "alloc/cache/uses.h"
+#include "alloc/pools/pool.h"
+#include "base/thread.h"
+#include "driver/call.h"
+#include "record/probes.h"
+
+static bool is_async(const weir__backend_state *backend) { return !backend->calls.alloc; }
+
+/* The functions of a private pool take precedence over those of the back end. */
+static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
+
+static bool is_stream_ordered(const weir__arena *arena) {
+  return is_async(arena->pool->heap->allocator->backend) && !has_functions(arena);
+}
+
+/* ---- Creation and destruction ---- */
+
+weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
+  weir_backend calls = {.size = sizeof calls, .name = backend ? "pluggable" : "cudaMallocAsync"};
+  weir_status status = weir__read_options(who, "the back end", &calls, sizeof calls, backend);
+  if (status)
+    return status;
+  if (backend && (!calls.alloc || !calls.free))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end needs both alloc and free", who);
+  if (!backend && !weir__async_is_supported(allocator->driver))
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not support; "
+                      "use backend:native",
+                      who);
+  weir__backend_state *state = calloc(1, sizeof *state);
+  char *name = strdup(calls.name ? calls.name : "pluggable");
+  weir__async_device *devices = calloc((size_t)allocator->heap_count + 1, sizeof *devices);
+  if (!state || !name || !devices) {
+    free(state);
+    free(name);
+    free(devices);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  }
+  state->calls = calls;
+  state->name = name;
+  state->devices = devices;
+  weir__mutex_init(&state->lock);
+  allocator->backend = state;
+  for (int i = 0; i < allocator->heap_count; i++)
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_BACKEND, true);
+  if (calls.init)
+    calls.init(calls.context, allocator->heap_count);
+  return WEIR_OK;
+}
+
+void weir__backend_delete(weir__backend_state *backend) {
+  if (!backend)
+    return;
+  weir__rangemap_clear(&backend->pointers);
+  weir__mutex_destroy(&backend->lock);
+  free(backend->devices);
+  free(backend->name);
+  free(backend);
+}
+
+void weir_backend_init(weir_backend *backend) {
+  if (backend)
+    *backend = (weir_backend){.size = sizeof *backend};
+}
+
+bool weir__backend_is_async(const weir_allocator *allocator) {
+  return allocator->backend && is_async(allocator->backend);
+}
+
+const char *weir_allocator_backend(const weir_allocator *allocator) {
+  return allocator && allocator->backend ? allocator->backend->name : "native";
+}
+
+/* ---- Bookkeeping. The heap's lock is held ---- */
+
+weir__arena *weir__backend_arena(weir_allocator *allocator, uint64_t address) {
+  weir__backend_state *backend = allocator->backend;
+  uint64_t base;
+  weir__mutex_lock(&backend->lock);
+  weir__arena *arena = weir__rangemap_find(&backend->pointers, address, &base, NULL);
+  weir__mutex_unlock(&backend->lock);
+  return arena && base == address ? arena : NULL;
+}
+
+/* Registers memory of the back end. Returns false if it overlaps registered memory, which *overlaps says, or if out of
+ * host memory. */
+static bool note(weir__backend_state *backend, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
+  weir__mutex_lock(&backend->lock);
+  *overlaps = weir__rangemap_overlap(&backend->pointers, base, bytes, NULL, NULL) != NULL;
+  bool noted = weir__rangemap_insert(&backend->pointers, base, bytes, arena);
+  weir__mutex_unlock(&backend->lock);
+  return noted;
+}
+
+static void forget(weir__backend_state *backend, uint64_t base) {
+  weir__mutex_lock(&backend->lock);
+  weir__rangemap_remove(&backend->pointers, base);
+  weir__mutex_unlock(&backend->lock);
+}
+
+/* Registers memory of the back end as a segment with one allocated block. */
+static weir_status add_segment(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
+                               bool captured) {
+  weir__backend_state *backend = heap->allocator->backend;
+  const weir__settings *settings = weir__settings_of(heap);
+  bool overlaps = false;
+  if (!note(backend, base, bytes, arena, &overlaps))
+    goto no_memory;
+  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
+  if (!segment)
+    goto forget_memory;
+  segment->captured = captured;
+  weir__arena_lock(arena);
+  bool room = weir__live_prepare(&arena->live); /* nothing below can fail */
+  weir__block *block = room ? weir__arena_new_block(arena, segment, base, 0) : NULL;
+  if (block) {
+    segment->first = block;
+    segment->stack = weir__op_stack();
+    weir__segment_count(heap, segment, 1, (int64_t)bytes);
+    weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
+    weir__arena_hand_out(arena, settings, block, bytes, bytes, true);
+  }
+  weir__arena_unlock(arena);
+  if (block)
+    return WEIR_OK;
+
+  weir__segment_unlink(heap, segment);
+  weir__segment_delete(segment);
+forget_memory:
+  forget(backend, base);
+no_memory:
+  if (overlaps)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s returned memory at %p that is already in use", who,
+                      backend->name, (void *)base);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+}
+
+/* Removes a block that is no longer in use, and its segment, from all lists; the caller deletes the segment. The
+ * arena's lock is held too. */
+static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
+  weir__segment *segment = weir__segment_of(heap, block);
+  weir__arena *arena = segment->arena;
+  int64_t bytes = (int64_t)weir__block_bytes(block), requested = (int64_t)block->requested;
+  bool watched = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
+  weir__amounts change = {.requested_bytes = -requested};
+  if (block->state == WEIR__ALLOCATED) {
+    change.allocations = -1;
+    change.allocated_bytes = -bytes;
+    change.oversize = -block->marks.oversize;
+    if (watched)
+      weir__trace_freed(arena, block);
+  } else {
+    change.waiting = -1;
+    change.waiting_bytes = -bytes;
+    if (watched)
+      weir__trace_arena(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested, 0);
+  }
+  weir__live_place place;
+  if (weir__live_find(&arena->live, block->address, &place)) /* always true */
+    weir__live_remove(&arena->live, block->address, place);
+  weir__gauges_add(arena, &change);
+  weir__arena_drop_uses(arena, block);
+  if (weir__is_traced(heap, WEIR_TRACE_SEGMENT_FREE))
+    weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->base, segment->bytes, segment->stack);
+  weir__slab_give(&arena->blocks, block, sizeof *block);
+  weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
+  weir__segment_unlink(heap, segment);
+  forget(heap->allocator->backend, segment->base);
+  return segment;
+}
+
+/* ---- Functions of the program. No lock is held ---- */
+
+static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
+  const weir__private_pool *owner = arena->pool->owner;
+  const weir_backend *calls = &heap->allocator->backend->calls;
+  return has_functions(arena) ? owner->alloc(owner->context, bytes, heap->device, arena->stream)
+                              : calls->alloc(calls->context, bytes, heap->device, arena->stream);
+}
+
+static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
+  const weir__private_pool *owner = arena->pool->owner;
+  const weir_backend *calls = &heap->allocator->backend->calls;
+  if (has_functions(arena))
+    owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
+  else
+    calls->free(calls->context, (void *)base, bytes, heap->device, arena->stream);
+}
+
+/* Returns the segments on heap->returning to their owner, with the device's context current where possible. */
+void weir__backend_return_segments(weir__heap *heap) {
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  bool entered = heap->returning && !weir__heap_enter(heap, &previous);
+  while (heap->returning) {
+    weir__segment *segment = heap->returning;
+    heap->returning = segment->next;
+    weir__mutex_unlock(&heap->lock);
+    call_free(heap, segment->arena, segment->base, segment->bytes);
+    weir__mutex_lock(&heap->lock);
+    weir__segment_delete(segment);
+  }
+  if (entered)
+    weir__heap_leave(heap, previous);
+  weir__mutex_unlock(&heap->lock);
+}
+
+static void queue_return(weir__heap *heap, weir__segment *segment) {
+  segment->next = heap->returning;
+  heap->returning = segment;
+}
+
+/* ---- Allocation. The heap's lock is held, and its context is current ---- */
+
+/* Sets no error text for WEIR_ERROR_OUT_OF_MEMORY: the caller retries after memory was freed. */
+static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, uint64_t *address) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_deviceptr base = 0;
+  bool captured = false;
+  if (weir__over_limit(heap, bytes))
+    return WEIR_ERROR_OUT_OF_MEMORY;
+  if (is_stream_ordered(arena)) {
+    weir_cu_result r = weir__async_alloc(heap, arena->stream, bytes, &base, &captured);
+    if (r)
+      return r == WEIR_CU_OUT_OF_MEMORY ? WEIR_ERROR_OUT_OF_MEMORY
+                                        : weir__driver_status(driver, r, who, "cuMemAllocFromPoolAsync");
+  } else {
+    heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
+    weir__mutex_unlock(&heap->lock);
+    base = (weir_cu_deviceptr)call_alloc(heap, arena, bytes);
+    weir__mutex_lock(&heap->lock);
+    heap->promised -= bytes;
+    if (!base)
+      return WEIR_ERROR_OUT_OF_MEMORY;
+  }
+  weir_status status = add_segment(who, heap, arena, base, bytes, captured);
+  if (!status)
+    *address = base;
+  else if (is_stream_ordered(arena)) {
+    driver->MemFreeAsync(driver, base, arena->stream);
+  } else if (status != WEIR_ERROR_BAD_STATE) { /* memory that is in use already must not be freed */
+    weir__mutex_unlock(&heap->lock);
+    call_free(heap, arena, base, bytes);
+    weir__mutex_lock(&heap->lock);
+  }
+  return status;
+}
+
+/* Waits for freed blocks, and returns all memory that the back end can spare. */
+static void release_spare(weir__heap *heap, const weir__arena *arena) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
+  weir__wait_for_events(heap);
+  if (is_stream_ordered(arena))
+    weir__async_trim(heap, arena->stream, false);
+  weir__mutex_unlock(&heap->lock);
+  weir__backend_return_segments(heap);
+  if (calls->reset)
+    calls->reset(calls->context);
+  weir__mutex_lock(&heap->lock);
+  heap->stats.num_alloc_retries++;
+}
+
+weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                                weir_cu_stream stream, uint64_t *address) {
+  const weir__settings *settings = weir__settings_of(heap);
+  weir__pool *pool = weir__pool_for(heap, owner, bytes);
+  weir__arena *arena = weir__arena_get(pool, stream);
+  weir_cu_context previous;
+  uint64_t memory = 0;
+  if (!arena)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (r) {
+    weir__mutex_unlock(&heap->lock);
+    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+  }
+  if (heap->pending)
+    weir__poll_events(heap, stream);
+  if (heap->returning) {
+    weir__mutex_unlock(&heap->lock);
+    weir__backend_return_segments(heap);
+    weir__mutex_lock(&heap->lock);
+  }
+  weir_status status = weir__reject(who, heap, settings, bytes, bytes);
+  if (status) {
+    weir__heap_leave(heap, previous);
+    return status;
+  }
+  status = obtain(who, heap, arena, bytes, &memory);
+  if (status == WEIR_ERROR_OUT_OF_MEMORY && weir__run_callbacks(heap))
+    status = obtain(who, heap, arena, bytes, &memory);
+  if (status == WEIR_ERROR_OUT_OF_MEMORY && !atomic_load(&heap->captures)) {
+    release_spare(heap, arena);
+    status = obtain(who, heap, arena, bytes, &memory);
+  }
+  if (status == WEIR_ERROR_OUT_OF_MEMORY)
+    status = weir__out_of_memory(who, heap, arena, bytes, bytes);
+  else
+    weir__mutex_unlock(&heap->lock);
+  weir__heap_leave(heap, previous);
+  if (status)
+    return status;
+  *address = memory;
+  WEIR__PROBE_MALLOC(memory, heap->device, bytes, stream);
+  return WEIR_OK;
+}
+
+/* ---- Free ---- */
+
+/* The heap's lock and the arena's are held on entry, and released. */
+static weir_status free_in_stream_order(const char *who, weir__heap *heap, weir__block *block) {
+  const weir__segment *segment = weir__segment_of(heap, block);
+  weir__arena *arena = segment->arena;
+  weir_cu_context previous;
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  bool entered = !r;
+  if (!r && !weir__async_can_free(heap, segment)) {
+    weir__arena_let_go(arena, block);
+    weir__arena_unlock(arena);
+    weir__free_later(heap, block, true);
+  } else {
+    if (!r)
+      r = weir__async_free(heap, block);
+    if (!r)
+      weir__segment_delete(remove_segment(heap, block));
+    weir__arena_unlock(arena);
+  }
+  if (entered)
+    weir__heap_leave(heap, previous);
+  weir__mutex_unlock(&heap->lock);
+  return r ? weir__driver_status(heap->allocator->driver, r, who, "cuMemFreeAsync") : WEIR_OK;
+}
+
+weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint64_t address) {
+  weir__arena *arena = weir__backend_arena(allocator, address);
+  if (!arena)
+    return weir__no_block_because(who, allocator, address);
+  weir__heap *heap = arena->pool->heap;
+  weir__live_place place;
+  weir__mutex_lock(&heap->lock);
+  weir__arena_lock(arena);
+  weir__block *block = weir__live_find(&arena->live, address, &place);
+  if (!block || block->state != WEIR__ALLOCATED) {
+    weir__arena_unlock(arena);
+    weir__mutex_unlock(&heap->lock);
+    return weir__no_block_because(who, allocator, address);
+  }
+  WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
+  if (is_stream_ordered(arena))
+    return free_in_stream_order(who, heap, block);
+  if (block->marks.has_uses || block->marks.sent) {
+    weir_cu_context previous;
+    weir__arena_let_go(arena, block);
+    weir__arena_unlock(arena);
+    weir_cu_result r = weir__heap_enter(heap, &previous);
+    weir__free_later(heap, block, !r);
+    if (!r)
+      weir__heap_leave(heap, previous);
+  } else {
+    queue_return(heap, remove_segment(heap, block));
+    weir__arena_unlock(arena);
+  }
+  weir__mutex_unlock(&heap->lock);
+  weir__backend_return_segments(heap);
+  return WEIR_OK;
+}
+
+void weir__backend_block_done(weir__heap *heap, weir__block *block) { queue_return(heap, remove_segment(heap, block)); }
+
+bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done) {
+  weir__arena *arena = weir__block_arena(heap, block);
+  if (!is_stream_ordered(arena))
+    return false;
+  weir__arena_lock(arena);
+  *done = weir__async_free(heap, block) == WEIR_CU_SUCCESS;
+  if (*done)
+    weir__segment_delete(remove_segment(heap, block));
+  weir__arena_unlock(arena);
+  return true;
+}
+
+/* ---- Other operations ---- */
+
+bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  const weir_backend *calls = &allocator->backend->calls;
+  const weir__arena *arena = calls->record_stream ? weir__backend_arena(allocator, (uint64_t)pointer) : NULL;
+  if (!arena || has_functions(arena))
+    return false;
+  calls->record_stream(calls->context, pointer, stream);
+  return true;
+}
+
+void *weir__backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes) {
+  const weir_backend *calls = &allocator->backend->calls;
+  return calls->base ? calls->base(calls->context, pointer, bytes) : NULL;
+}
+
+weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id id) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  weir__mutex_lock(&heap->lock);
+  bool captures = atomic_load(&heap->captures), entered = false;
+  if (heap->cu_context && !captures) {
+    r = weir__heap_enter(heap, &previous);
+    entered = !r;
+    if (entered)
+      weir__wait_for_events(heap);
+  }
+  weir__mutex_unlock(&heap->lock);
+  weir__backend_return_segments(heap);
+  weir__mutex_lock(&heap->lock);
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (!id.first && !id.second)
+    weir__release_cached(heap, false);
+  else if (pool)
+    weir__release_pool(heap, pool);
+  if (entered && is_async(heap->allocator->backend))
+    r = weir__async_trim(heap, NULL, true);
+  if (entered)
+    weir__heap_leave(heap, previous);
+  weir__mutex_unlock(&heap->lock);
+  weir__pools_finalize(heap);
+  return r ? weir__driver_status(driver, r, who, "cuMemPoolTrimTo") : WEIR_OK;
+}
+
+void weir__backend_reset(weir_allocator *allocator) {
+  const weir_backend *calls = &allocator->backend->calls;
+  if (calls->reset)
+    calls->reset(calls->context);
+}
+
+/* No other thread uses the heap; locks are taken only because the functions called require them. */
+void weir__backend_clear(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  bool entered = heap->cu_context && !weir__heap_enter(heap, &previous);
+  if (entered)
+    driver->CtxSynchronize(driver);
+  weir__backend_return_segments(heap);
+  while (heap->segments) {
+    weir__segment *segment = heap->segments;
+    if (is_stream_ordered(segment->arena))
+      driver->MemFree(
+          driver,
+          segment->base); /* the stream may no longer exist; fails for memory of a graph, which the graph frees */
+    else
+      call_free(heap, segment->arena, segment->base, segment->bytes);
+    weir__segment_unlink(heap, segment);
+    weir__segment_delete(segment);
+  }
+  if (is_async(heap->allocator->backend))
+    weir__async_close(heap);
+  if (entered)
+    weir__heap_leave(heap, previous);
+}
+
+void weir__backend_read_stats(weir__heap *heap, weir_allocator_stats *stats) {
+  if (is_async(heap->allocator->backend))
+    weir__async_read_stats(heap, stats);
+}
+
+void weir__backend_reset_peaks(weir__heap *heap) {
+  if (is_async(heap->allocator->backend))
+    weir__async_reset_peaks(heap);
+}
+
+uint64_t weir__backend_spare(weir__heap *heap) {
+  return is_async(heap->allocator->backend) ? weir__async_spare(heap) : 0;
+}
+
+weir_cu_result weir__backend_share(weir__heap *heap, int device) {
+  return is_async(heap->allocator->backend) ? weir__async_share(heap, device) : WEIR_CU_SUCCESS;
+}
+
+void weir__backend_set_fraction(weir__heap *heap, double fraction) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
+  if (calls->set_fraction)
+    calls->set_fraction(calls->context, fraction, heap->device);
+}
+
+void weir__backend_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
+                              void *context) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
+  if (calls->begin_pool)
+    calls->begin_pool(calls->context, heap->device, id, filter, context);
+}
+
+void weir__backend_end_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
+  if (calls->end_pool)
+    calls->end_pool(calls->context, heap->device, id);
+}
+
+void weir__backend_release_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
+  if (calls->release_pool)
+    calls->release_pool(calls->context, heap->device, id);
+}

@@ -1,0 +1,724 @@
+/*
+ * Allocation and free.
+ *
+ * The first half finds, splits and merges cached blocks and needs the arena's lock alone. The fast path is the two
+ * public calls at the end of the file; before them are the variants that also record history, and the slow path, which
+ * handles every other case.
+ */
+#include "alloc/cache/alloc.h"
+
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/miss.h"
+#include "alloc/cache/move.h"
+#include "alloc/cache/pointer.h"
+#include "alloc/cache/trace.h"
+#include "alloc/cache/uncached.h"
+#include "alloc/cache/uses.h"
+#include "alloc/pools/pool.h"
+#include "base/thread.h"
+#include "driver/call.h"
+#include "record/probes.h"
+#include "weir/adapter.h"
+
+/* ---- Blocks ---- */
+
+weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
+  if (!block)
+    return NULL;
+  *block = (weir__block){.address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .expandable = segment->page != 0};
+  return block;
+}
+
+static inline __attribute__((always_inline)) void insert(weir__arena *arena, weir__block *block) {
+  uint32_t searches = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+  block->state = WEIR__FREE;
+  block->has_age = false;
+  if (__builtin_expect(searches != 0, 0)) {
+    block->has_age = true;
+    weir__block_aside_of(block)->idle_since = searches;
+  }
+  weir__index_insert(&arena->free, block);
+}
+
+void weir__arena_insert(weir__arena *arena, weir__block *block) { insert(arena, block); }
+
+void weir__arena_merge(weir__arena *arena, weir__segment *segment, weir__block *block, weir__block *neighbour) {
+  if (!neighbour || neighbour->state != block->state)
+    return;
+  if (weir__block_is_mapped(neighbour))
+    weir__index_remove(&arena->free, neighbour);
+  else
+    weir__tree_remove(&arena->unmapped, neighbour);
+  if (neighbour == weir__block_previous(block)) {
+    block->address = neighbour->address;
+    weir__block_link(block, weir__block_previous(neighbour), weir__block_next(block));
+    if (!block->previous)
+      segment->first = block;
+  } else
+    weir__block_link(block, weir__block_previous(block), weir__block_next(neighbour));
+  block->units += neighbour->units;
+  weir__slab_give(&arena->blocks, neighbour, sizeof *neighbour);
+}
+
+void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
+  for (weir__use *use = weir__block_uses(block), *next; use; use = next) {
+    next = use->next;
+    weir__slab_give(&arena->uses, use, sizeof *use);
+  }
+  block->marks.has_uses = false;
+}
+
+/* Counts an allocation of a block, or with sign -1 a free that completes at once. Oversize blocks and frozen gauges are
+ * rare. */
+static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t requested, bool oversize,
+                         weir__split_change change) {
+  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_frozen, memory_order_relaxed), 0))
+    weir__gauges_add(arena, &(weir__amounts){.allocations = sign,
+                                             .allocated_bytes = sign * (int64_t)bytes,
+                                             .requested_bytes = sign * (int64_t)requested,
+                                             .splits = change.splits,
+                                             .split_bytes = change.bytes,
+                                             .oversize = oversize ? sign : 0});
+  else
+    weir__gauges_add_plain(arena, &arena->gauges, sign, (int64_t)bytes, (int64_t)requested, change.splits,
+                           change.bytes);
+}
+
+/* Size of a block of the cache: weir__block_bytes without the case of a back end. */
+static inline int64_t whole_bytes(const weir__block *block) { return (int64_t)block->units * WEIR__UNIT; }
+
+/* ---- Allocation ---- */
+
+/* The size that a block would have if the address space behind it were mapped. */
+static uint64_t could_become(const weir__block *block) {
+  const weir__block *next = weir__block_next(block);
+  return weir__block_bytes(block) + (next && !weir__block_is_mapped(next) ? weir__block_bytes(next) : 0);
+}
+
+/* Called when the best fit is a block of an expandable segment: returns a better candidate if there is one, or NULL if
+ * no block may be used. */
+static weir__block *choose_expandable(weir__arena *arena, const weir__settings *settings, weir__block *block) {
+  if (weir__pool_moves(settings, arena->pool))
+    return block;
+  if (!settings->expandable_segments) {
+    /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
+     * blocks no longer serve requests. */
+    while (block && block->expandable)
+      block = weir__index_next(&arena->free, block);
+    return block;
+  }
+  /* The last mapped block counts with the size it can grow to, so a smaller block that also fits is preferred. */
+  weir__block *next;
+  while (block->expandable && block->next && !weir__block_is_mapped(weir__block_next(block)) &&
+         (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
+    block = next;
+  return block;
+}
+
+static inline __attribute__((always_inline)) weir__block *take(weir__arena *arena, const weir__settings *settings,
+                                                               uint64_t bytes) {
+  weir__block *block = weir__index_at_least(&arena->free, bytes);
+  if (block && block->expandable)
+    block = choose_expandable(arena, settings, block);
+  if (!block)
+    return NULL;
+  uint64_t found = (uint64_t)whole_bytes(block);
+  if (bytes < settings->max_split_size && found >= settings->max_split_size)
+    return NULL;
+  if (bytes >= settings->max_split_size && found >= bytes + settings->max_non_split_rounding)
+    return NULL;
+  weir__index_remove(&arena->free, block);
+  return block;
+}
+
+weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  return take(arena, settings, bytes);
+}
+
+/* Merges a block that is no longer in use with its free neighbours and inserts the result, *whole, into the index. A
+ * preceding free block absorbs it, so that the neighbours of that block need no update. */
+static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
+  weir__block *previous = weir__index_neighbour(&arena->free, block->previous);
+  weir__block *next = weir__index_neighbour(&arena->free, block->next);
+  int64_t bytes = whole_bytes(block), splits = 1;
+  if (previous->state == WEIR__FREE) {
+    splits--;
+    weir__index_remove(&arena->free, previous);
+    previous->units += block->units;
+    previous->next = block->next;
+    next->previous = block->previous;
+    weir__slab_give(&arena->blocks, block, sizeof *block);
+    block = previous;
+  }
+  if (next->state == WEIR__FREE) {
+    splits--;
+    weir__index_remove(&arena->free, next);
+    block->units += next->units;
+    block->next = next->next;
+    weir__index_neighbour(&arena->free, next->next)->previous = weir__ref_of(block);
+    weir__slab_give(&arena->blocks, next, sizeof *next);
+  }
+  insert(arena, block);
+  *whole = block;
+  /* As in PyTorch, only blocks of fixed segments count as split. Free neighbours were counted before, so the merge adds
+   * this block alone; a block without neighbours is a whole segment and no longer split. */
+  if (block->expandable)
+    return (weir__split_change){0, 0};
+  int64_t if_whole = -(int64_t)!weir__block_is_split(block); /* 0 or all ones: a branch would be unpredictable */
+  return (weir__split_change){splits + if_whole, bytes - (whole_bytes(block) & if_whole)};
+}
+
+/* Shrinks a block to `bytes` and inserts the remainder into the index. The first block of a segment therefore stays the
+ * same. Returns false if out of host memory. */
+static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
+  uint32_t units = (uint32_t)(bytes / WEIR__UNIT);
+  weir__block *rest = weir__slab_take(&arena->blocks, sizeof *rest);
+  if (!rest)
+    return false;
+  *rest = (weir__block){.address = block->address + bytes,
+                        .units = block->units - units,
+                        .expandable = block->expandable,
+                        .previous = weir__ref_of(block),
+                        .next = block->next};
+  weir__index_neighbour(&arena->free, block->next)->previous = weir__ref_of(rest);
+  block->next = weir__ref_of(rest);
+  block->units = units;
+  insert(arena, rest);
+  return true;
+}
+
+/* Splits a block if it is too large, and marks it as allocated. `last`, unless NULL, receives what a repeated request
+ * needs to take the same block. */
+static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *arena, const weir__settings *settings,
+                                                                   weir__block *block, uint64_t bytes,
+                                                                   uint64_t requested, bool exact,
+                                                                   weir__last_alloc *last) {
+  bool was_split = weir__block_is_split(block) && !block->expandable;
+  int64_t before = whole_bytes(block);
+  weir__split_change change = {0, 0};
+  if (!weir__live_prepare(&arena->live))
+    goto no_memory;
+  uint64_t hash = weir__live_hash(block->address);
+  __builtin_prefetch(&arena->live.buckets[weir__live_home(&arena->live, hash)], 1);
+  if (exact ? before > (int64_t)bytes : weir__should_split(settings, arena->pool, (uint64_t)before, bytes)) {
+    if (!cut(arena, block, bytes))
+      goto no_memory;
+    if (!block->expandable) {
+      change.splits = !was_split;
+      change.bytes = (was_split ? 0 : before) - (int64_t)bytes;
+    }
+  } else if (was_split) {
+    change.splits = -1;
+    change.bytes = -before;
+  }
+  block->state = WEIR__ALLOCATED;
+  block->requested = requested;
+  uint64_t given = weir__block_bytes(block);
+  bool oversize = given >= settings->max_split_size;
+  block->marks = (weir__block_marks){.oversize = oversize};
+  weir__live_insert(&arena->live, block, hash);
+  if (last)
+    *last = (weir__last_alloc){block, settings, bytes, change, false};
+  count(arena, 1, given, requested, oversize, change);
+  return block;
+
+no_memory:
+  change = insert_merged(arena, block, &block);
+  if (was_split) {
+    change.splits--;
+    change.bytes -= before;
+  }
+  weir__gauges_add(arena, &(weir__amounts){.splits = change.splits, .split_bytes = change.bytes});
+  return NULL;
+}
+
+weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *settings, weir__block *block,
+                                  uint64_t bytes, uint64_t requested, bool exact) {
+  block = hand_out(arena, settings, block, bytes, requested, exact, NULL);
+  if (block)
+    weir__trace(arena->pool->heap, WEIR_TRACE_ALLOC, arena->pool, block->address, requested, arena->stream);
+  return block;
+}
+
+/* Serves a request of the same size as before with the block that was just freed. */
+static inline weir__block *reuse_last(weir__arena *arena, uint64_t requested) {
+  weir__last_alloc *last = &arena->last_alloc;
+  weir__block *block = last->block;
+  last->is_free = false;
+  block->state = WEIR__ALLOCATED;
+  block->requested = requested;
+  count(arena, 1, (uint64_t)whole_bytes(block), requested, block->marks.oversize, last->change);
+  return block;
+}
+
+static inline __attribute__((always_inline)) weir__block *
+alloc_cached(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested) {
+  weir__last_alloc *last = &arena->last_alloc;
+  if (last->is_free) {
+    if (last->bytes == bytes && last->settings == settings)
+      return reuse_last(arena, requested);
+    weir__arena_flush(arena);
+  }
+  weir__block *block = take(arena, settings, bytes);
+  return block ? hand_out(arena, settings, block, bytes, requested, false, last) : NULL;
+}
+
+/* ---- Free ---- */
+
+/* Moves a block from the live table, at `place`, to the index. */
+static inline weir__split_change release(weir__arena *arena, weir__block *block, weir__live_place place,
+                                         weir__block **whole) {
+  weir__live_remove(&arena->live, block->address, place);
+  return insert_merged(arena, block, whole);
+}
+
+void weir__arena_flush(weir__arena *arena) {
+  weir__last_alloc *last = &arena->last_alloc;
+  weir__block *block = last->block;
+  bool was_free = block && last->is_free;
+  last->block = NULL;
+  last->is_free = false;
+  if (!was_free)
+    return;
+  weir__live_place place;
+  if (weir__live_find(&arena->live, block->address, &place)) /* always true */
+    release(arena, block, place, &block);                    /* the gauges were updated by the free */
+}
+
+/* Frees the most recent allocation lazily: the block stays in the live table (weir__last_alloc). */
+static inline void free_last(weir__arena *arena, weir__block *block) {
+  weir__last_alloc *last = &arena->last_alloc;
+  block->state = WEIR__FREE;
+  last->is_free = true;
+  count(arena, -1, (uint64_t)whole_bytes(block), block->requested, block->marks.oversize,
+        (weir__split_change){-last->change.splits, -last->change.bytes});
+}
+
+static inline __attribute__((always_inline)) void free_cached(weir__arena *arena, weir__block *block,
+                                                              weir__live_place place) {
+  weir__last_alloc *last = &arena->last_alloc;
+  uint64_t requested = block->requested;
+  if (last->is_free)
+    weir__arena_flush(arena);
+  last->block = NULL;
+  uint64_t bytes = (uint64_t)whole_bytes(block);
+  bool oversize = block->marks.oversize;
+  weir__split_change change = release(arena, block, place, &block);
+  count(arena, -1, bytes, requested, oversize, change);
+}
+
+weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes) {
+  weir__live_place place;
+  weir__block *block = weir__live_find(&arena->live, address, &place);
+  if (!block || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.sent)
+    return NULL;
+  uint64_t requested = block->requested;
+  bool oversize = block->marks.oversize;
+  *bytes = (uint64_t)whole_bytes(block);
+  if (weir__slow_reasons(arena->pool->heap) & WEIR__SLOW_TRACED)
+    weir__trace_freed(arena, block);
+  weir__split_change change = release(arena, block, place, &block);
+  count(arena, -1, *bytes, requested, oversize, change);
+  return block;
+}
+
+void weir__arena_let_go(weir__arena *arena, weir__block *block) {
+  int64_t bytes = (int64_t)weir__block_bytes(block);
+  block->state = WEIR__WAITING;
+  weir__block_aside_of(block)->events = 0;
+  weir__gauges_add(arena, &(weir__amounts){.allocations = -1,
+                                           .allocated_bytes = -bytes,
+                                           .waiting = 1,
+                                           .waiting_bytes = bytes,
+                                           .oversize = -block->marks.oversize});
+  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested,
+              arena->stream);
+}
+
+weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
+  weir__amounts change = {.waiting = -1,
+                          .waiting_bytes = -(int64_t)weir__block_bytes(block),
+                          .requested_bytes = -(int64_t)block->requested};
+  weir__live_place place;
+  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested,
+              arena->stream);
+  if (weir__live_find(&arena->live, block->address, &place)) { /* always true */
+    weir__split_change splits = release(arena, block, place, &block);
+    change.splits = splits.splits;
+    change.split_bytes = splits.bytes;
+  }
+  weir__gauges_add(arena, &change);
+  return block;
+}
+
+/* ---- The slow path ---- */
+
+static __attribute__((noinline)) weir__block *alloc_in(weir__arena *arena, const weir__settings *settings,
+                                                       uint64_t bytes, uint64_t requested) {
+  return alloc_cached(arena, settings, bytes, requested);
+}
+
+static __attribute__((noinline)) void free_in(weir__arena *arena, weir__block *block, weir__live_place place) {
+  if (arena->last_alloc.block == block)
+    free_last(arena, block);
+  else
+    free_cached(arena, block, place);
+}
+
+/* Frees blocks whose other streams have passed their events. */
+static void poll_events(weir__heap *heap, weir_cu_stream stream) {
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  if (!weir__heap_enter(heap, &previous)) {
+    weir__poll_events(heap, stream);
+    weir__heap_leave(heap, previous);
+  }
+  weir__mutex_unlock(&heap->lock);
+}
+
+static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                              weir_cu_stream stream, unsigned reasons, uint64_t *address) {
+  const weir__settings *settings = weir__settings_of(heap);
+  if (reasons & WEIR__SLOW_BACKEND)
+    return weir__backend_alloc(who, heap, owner, bytes, stream, address);
+  if (reasons & WEIR__SLOW_PENDING)
+    poll_events(heap, stream);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__pool *pool = weir__pool_for(heap, owner, size);
+  weir__arena *arena = weir__arena_find(pool, stream);
+  if (!arena) {
+    weir_status status = weir__driver_check_stream(who, heap->allocator->driver, stream);
+    if (status)
+      return status;
+    arena = weir__arena_get(pool, stream);
+  }
+  if (!arena)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+
+  weir__biased_take(&arena->lock);
+  if (reasons & WEIR__SLOW_AGING) { /* ages must be exact: no lazy free */
+    weir__arena_flush(arena);
+    weir__count_search(arena->pool);
+  }
+  weir__block *block = alloc_in(arena, settings, size, bytes);
+  if (block && reasons & WEIR__SLOW_TRACED)
+    weir__trace_arena(arena, WEIR_TRACE_ALLOC, block->address, bytes, 0);
+  weir__arena_unlock(arena);
+  if (!block)
+    return weir__alloc_miss(who, heap, arena, settings, size, bytes, address);
+  *address = block->address;
+  WEIR__PROBE_MALLOC(*address, heap->device, bytes, stream);
+  return WEIR_OK;
+}
+
+weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                        weir_cu_stream stream, uint64_t *address) {
+  unsigned reasons = weir__slow_reasons(heap);
+  if (!(reasons & WEIR__SLOW_TRACED))
+    return alloc_from(who, heap, owner, bytes, stream, reasons, address);
+  weir__op op;
+  weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
+  weir_status status = alloc_from(who, heap, owner, bytes, stream, reasons, address);
+  weir__op_end(&op);
+  return status;
+}
+
+/* The slow path: invalid arguments, special states, and requests that are not cached. */
+static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, uint64_t bytes,
+                                                           weir_cu_stream stream, void **pointer) {
+  const char *who = "weir_allocator_alloc";
+  weir_status status = weir__allocator_check(who, allocator);
+  if (status)
+    return status;
+  if (!pointer)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", who);
+  weir__heap *heap = weir__heap_get(who, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  if (!bytes) {
+    *pointer = NULL;
+    return WEIR_OK;
+  }
+  if (bytes >= WEIR__MOST_BYTES)
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
+  unsigned reasons = weir__slow_reasons(heap);
+  if (reasons & WEIR__SLOW_CHECKPOINT) {
+    heap->allocator->hooks->checkpoint(heap);
+    reasons = weir__slow_reasons(heap);
+  }
+  uint64_t address = 0;
+  if (reasons & WEIR__SLOW_UNCACHED) {
+    status = weir__uncached_alloc(who, heap, bytes, &address);
+    if (!status)
+      WEIR__PROBE_MALLOC(address, device, bytes, stream);
+  } else {
+    weir__private_pool *owner = reasons & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
+    status = weir__alloc(who, heap, owner, bytes, stream, &address);
+    weir__route_leave(owner);
+  }
+  if (!status)
+    *pointer = (void *)address;
+  return status;
+}
+
+static weir_status free_block(const char *who, weir_allocator *allocator, uint64_t address) {
+  if (allocator->backend)
+    return weir__backend_free(who, allocator, address);
+  weir__arena *arena = weir__page_map_find(allocator->pages, address);
+  weir__block *block = NULL;
+  weir__live_place place;
+  if (arena) {
+    weir__biased_take(&arena->lock);
+    block = weir__live_find(&arena->live, address, &place);
+    if (!block || block->state != WEIR__ALLOCATED) {
+      weir__biased_give(&arena->lock);
+      block = NULL;
+    }
+  }
+  if (!block) {
+    weir_status status;
+    uint64_t bytes = 0;
+    if (weir__uncached_find(allocator, address, &bytes))
+      WEIR__PROBE_FREE(address, -1, bytes, (void *)0);
+    return weir__uncached_free(who, allocator, address, &status) ? status
+                                                                 : weir__no_block_because(who, allocator, address);
+  }
+  weir__heap *heap = arena->pool->heap;
+  WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
+  bool later = block->marks.has_uses || block->marks.sent;
+  if (block->marks.gathered && !later) {
+    weir__arena_unlock(arena);
+    return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(who, allocator, address);
+  }
+  if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* ages must be exact: no lazy free */
+    weir__arena_flush(arena);
+  if (later)
+    weir__arena_let_go(arena, block);
+  else {
+    if (weir__slow_reasons(heap) & WEIR__SLOW_TRACED)
+      weir__trace_freed(arena, block);
+    free_in(arena, block, place);
+  }
+  weir__arena_unlock(arena);
+  if (!later)
+    return WEIR_OK;
+
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  weir__free_later(heap, block, !r);
+  if (!r)
+    weir__heap_leave(heap, previous);
+  weir__mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+/* The slow path: invalid pointers, tracing, and blocks that other streams or processes use. */
+weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
+  const char *who = "weir_allocator_free";
+  weir_status status = weir__allocator_check(who, allocator);
+  if (status || !address)
+    return status;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
+  status = free_block(who, allocator, address);
+  weir__op_end(&op);
+  return status;
+}
+
+static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
+  return weir__free_address(allocator, (uint64_t)pointer);
+}
+
+/* A miss of the two functions below and of the fast path. */
+static __attribute__((noinline)) weir_status alloc_miss(weir__heap *heap, weir__arena *arena,
+                                                        const weir__settings *settings, uint64_t size, uint64_t bytes,
+                                                        void **pointer) {
+  uint64_t address;
+  weir_status status = weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, &address);
+  if (!status)
+    *pointer = (void *)address;
+  return status;
+}
+
+/* ---- The fast path with recording ---- */
+
+/* Records the allocation with a stack, which is captured before the lock is taken because unwinding may block. */
+static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
+                                                              const weir__settings *settings, uint64_t size,
+                                                              uint64_t bytes, void **pointer) {
+  const weir__recorder *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
+  uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
+  uint64_t ticks = weir__clock_ticks();
+  weir__biased_take(&arena->lock);
+  if (weir__slow_reasons(heap) != (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS) || !arena->writer) {
+    weir__biased_give(&arena->lock);
+    return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
+  }
+  weir__block *block = alloc_cached(arena, settings, size, bytes);
+  if (block)
+    weir__recorder_write_at(arena->writer, WEIR_TRACE_ALLOC, block->address, bytes, stack, ticks);
+  weir__biased_give(&arena->lock);
+  if (!block) {
+    weir__op op;
+    weir__op_begin_with(&op, heap->allocator, stack);
+    weir_status status = alloc_miss(heap, arena, settings, size, bytes, pointer);
+    weir__op_end(&op);
+    return status;
+  }
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
+  return WEIR_OK;
+}
+
+/* Some reason rules out the fast path. If recording is the only one, the arena's lock is sufficient. */
+static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, weir__arena *arena,
+                                                            const weir__settings *settings, uint64_t size,
+                                                            uint64_t bytes, void **pointer) {
+  if (weir__slow_reasons(heap) == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
+    return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
+  uint64_t ticks = weir__clock_ticks();
+  weir__biased_take(&arena->lock);
+  if (weir__slow_reasons(heap) != WEIR__SLOW_TRACED || !arena->writer) {
+    weir__biased_give(&arena->lock);
+    return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
+  }
+  weir__block *block = alloc_cached(arena, settings, size, bytes);
+  if (block)
+    weir__recorder_alloc(arena->writer, block->address, bytes, ticks);
+  weir__biased_give(&arena->lock);
+  if (!block)
+    return alloc_miss(heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
+  return WEIR_OK;
+}
+
+/* Called with the arena locked when the fast path does not apply to the block. If recording is the only reason, the
+ * arena's lock is sufficient. */
+static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, weir__block *block,
+                                                           weir__live_place place) {
+  weir__writer *writer = arena->writer;
+  if (weir__slow_reasons(arena->pool->heap) & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT) ||
+      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.gathered ||
+      block->marks.sent) {
+    void *pointer = (void *)block->address;
+    weir__heap *heap = arena->pool->heap;
+    weir__biased_give(&arena->lock);
+    if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
+      heap->allocator->hooks->checkpoint(heap);
+    return free_generic(heap->allocator, pointer);
+  }
+  WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
+  weir__recorder_freed(writer, block->address, block->requested, weir__clock_ticks());
+  free_in(arena, block, place);
+  weir__biased_give(&arena->lock);
+  return WEIR_OK;
+}
+
+/* ---- The fast path ---- */
+
+/* Whether the fast path can free the block. The two conditions are separate statements so that the compiler does not
+ * load state and marks in one access: they are stored byte by byte, and store forwarding would stall. */
+static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
+  if (block->state != WEIR__ALLOCATED)
+    return false;
+  return !block->marks.has_uses && !block->marks.gathered && !block->marks.sent &&
+         !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
+}
+
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
+                                 void **pointer) {
+  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
+      bytes - 1 >= WEIR__MOST_BYTES - 1)
+    return alloc_generic(allocator, device, bytes, stream, pointer);
+  weir__heap *heap = &allocator->heaps[device];
+  const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__arena *arena = weir__arena_find(weir__pool_for(heap, NULL, size), stream);
+  if (!arena)
+    return alloc_generic(allocator, device, bytes, stream, pointer);
+  if (weir__slow_reasons(heap))
+    return alloc_recorded(heap, arena, settings, size, bytes, pointer);
+
+  weir__biased_take(&arena->lock);
+  weir__block *block = alloc_cached(arena, settings, size, bytes);
+  weir__biased_give(&arena->lock);
+  if (!block)
+    return alloc_miss(heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(block->address, heap->device, block->requested, arena->stream);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
+  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
+  if (!arena)
+    return free_generic(allocator, pointer);
+  weir__live_place place;
+  const weir__heap *heap = arena->pool->heap;
+  weir__biased_take(&arena->lock);
+  weir__block *block = arena->last_alloc.block;
+  if (block && block->address == (uint64_t)pointer && is_plain(heap, block)) {
+    WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
+    free_last(arena, block);
+    weir__biased_give(&arena->lock);
+    return WEIR_OK;
+  }
+  block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  if (!block) {
+    weir__biased_give(&arena->lock);
+    return free_generic(allocator, pointer);
+  }
+  if (!is_plain(heap, block))
+    return free_recorded(arena, block, place);
+  WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
+  free_cached(arena, block, place);
+  weir__biased_give(&arena->lock);
+  return WEIR_OK;
+}
+
+/* ---- The fast path alone ---- */
+
+/* Takes the arena's lock unless another thread holds it. A revoked bias costs microseconds, but is not a wait. */
+static inline bool try_lock(weir__arena *arena) {
+  return weir__biased_take_fast(&arena->lock, weir__this_lock_owner) || weir__biased_try(&arena->lock);
+}
+
+weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
+                                     void **pointer) {
+  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
+      bytes - 1 >= WEIR__MOST_BYTES - 1)
+    return WEIR_ERROR_NOT_READY;
+  weir__heap *heap = &allocator->heaps[device];
+  const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__arena *arena = weir__arena_find(weir__pool_for(heap, NULL, size), stream);
+  if (!arena || weir__slow_reasons(heap) || !try_lock(arena))
+    return WEIR_ERROR_NOT_READY;
+  weir__block *block = alloc_in(arena, settings, size, bytes);
+  weir__biased_give(&arena->lock);
+  if (!block)
+    return WEIR_ERROR_NOT_READY;
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, stream);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_try_free(weir_allocator *allocator, void *pointer) {
+  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
+  if (!arena || !try_lock(arena))
+    return WEIR_ERROR_NOT_READY;
+  weir__live_place place;
+  const weir__heap *heap = arena->pool->heap;
+  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  bool is_freed = block && is_plain(heap, block);
+  if (is_freed) {
+    WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
+    free_in(arena, block, place);
+  }
+  weir__biased_give(&arena->lock);
+  return is_freed ? WEIR_OK : WEIR_ERROR_NOT_READY;
+}

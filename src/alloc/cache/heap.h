@@ -1,0 +1,413 @@
+/*
+ * The allocator's data structures, the order of their locks, and the small functions of the fast path.
+ *
+ *   allocator            one driver, one set of settings
+ *     heap               one device: its limit, its statistics, its events
+ *       pool             small or large blocks, of the default pool or of a private one
+ *         arena          a pool's blocks of one stream: the unit that is searched and locked
+ *           segment      memory obtained from the driver in one go, or a reservation into which pages are mapped
+ *             block      a piece of a segment
+ *
+ * Neighbouring blocks belong to one segment and so to one arena: splitting and merging need the arena's lock alone, and
+ * a cached allocation takes no other. Whatever goes beyond an arena (growing, collecting, limits, pools, events) takes
+ * the heap's lock first.
+ *
+ * Lock order: configure_lock, ipc_lock, heap, arena, gauges. segments_lock (of the map of segments) and the back end's
+ * lock are leaves: no other lock is taken while they are held.
+ */
+#ifndef WEIR_ALLOC_CACHE_HEAP_H
+#define WEIR_ALLOC_CACHE_HEAP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "alloc/cache/block.h"
+#include "alloc/cache/gauges.h"
+#include "alloc/cache/index.h"
+#include "alloc/cache/pagemap.h"
+#include "alloc/config/settings.h"
+#include "alloc/ipc/sent.h"
+#include "alloc/memory/fences.h"
+#include "alloc/memory/pages.h"
+#include "base/base.h"
+#include "base/biased_lock.h"
+#include "base/lock.h"
+#include "base/rangemap.h"
+#include "base/slab.h"
+#include "base/thread.h"
+#include "driver/client.h"
+#include "record/recorder.h"
+#include "weir/alloc.h"
+
+#define WEIR__MIB (1024ull * 1024)
+#define WEIR__MOST_BYTES (1ull << 60) /* requests of this size and above are refused */
+
+enum {
+  WEIR__SMALL_MAX = 1024 * 1024,         /* the largest request that the small pool serves */
+  WEIR__SMALL_SEGMENT = 2 * 1024 * 1024, /* size of the small pool's segments */
+  WEIR__LARGE_MIN = 10 * 1024 * 1024,    /* requests from here on get a segment of their own size */
+  WEIR__ROUND_LARGE = 2 * 1024 * 1024,   /* ... rounded up to a multiple of this */
+  WEIR__ARENA_BUCKETS_LOG = 6,
+  WEIR__ARENA_BUCKETS = 1 << WEIR__ARENA_BUCKETS_LOG,
+  WEIR__MAX_OBSERVERS = 8
+};
+
+typedef struct weir__heap weir__heap;
+typedef struct weir__pool weir__pool;
+typedef struct weir__arena weir__arena;
+typedef struct weir__segment weir__segment;
+typedef struct weir__private_pool weir__private_pool;
+typedef struct weir__backend_state weir__backend_state;
+
+/* A stream, other than its own, that uses a block. */
+typedef struct weir__use weir__use;
+struct weir__use {
+  weir_cu_stream stream;
+  unsigned long long capture; /* that the stream was in when the use was recorded; 0 if none (capture_reuse.c) */
+  weir__use *next;
+};
+
+/* What an operation adds to the count of split free blocks: free blocks with neighbours in use. */
+typedef struct weir__split_change {
+  int64_t splits, bytes;
+} weir__split_change;
+
+/* The most recent allocation of an arena, while nothing else has happened there. When its block is freed at once, the
+ * block stays as it is, because the next request of that size would get the same block back. So a loop that allocates
+ * and frees does not split and merge each time. weir__arena_flush completes such a free. */
+typedef struct weir__last_alloc {
+  weir__block *block;             /* NULL if something else has happened since */
+  const weir__settings *settings; /* under which it was chosen */
+  uint64_t bytes;                 /* rounded size of the request */
+  weir__split_change change;      /* caused by the allocation */
+  bool is_free; /* it was freed: its state is free, but it is still a live block, outside of the index */
+} weir__last_alloc;
+
+struct weir__arena {
+  /* What lookups of other arenas in the same bucket read: its cache line is not written while the lock is biased. */
+  weir__biased_lock lock;
+  weir_cu_stream stream;
+  _Atomic(weir__arena *) next; /* in a bucket of the pool */
+  weir__pool *pool;
+  int segments;                /* of this arena; guarded by the heap's lock */
+  weir__last_alloc last_alloc; /* this and the following are guarded by the lock */
+  weir__live live;             /* active blocks by address */
+  weir__slab blocks;
+  weir__gauges gauges;
+  weir__index free;   /* free blocks */
+  weir__ref unmapped; /* tree of address space without memory, by address */
+  weir__slab uses;
+  weir__writer *writer; /* its part of the recording; NULL until something is recorded */
+};
+
+_Static_assert(sizeof(void *) < 8 ||
+                   (offsetof(struct weir__arena, next) < 64 && offsetof(struct weir__arena, pool) >= 64),
+               "lookups of other arenas read the first cache line only");
+
+struct weir__pool {
+  weir__heap *heap;
+  bool is_small;
+  weir__private_pool *owner;                           /* NULL for the default pool */
+  atomic_uint searches;                                /* the clock of block ages; counts only while collection is on */
+  _Atomic(weir__arena *) buckets[WEIR__ARENA_BUCKETS]; /* arenas by a hash of the stream */
+};
+
+/* What a pool has reserved. It outlives the pool, as PyTorch's statistics do; guarded by the heap's lock. */
+typedef struct weir__pool_record weir__pool_record;
+struct weir__pool_record {
+  weir_pool_id id;
+  weir_stat reserved_bytes[WEIR_STAT_KINDS];
+  weir__private_pool *pool; /* NULL if it has gone */
+  weir__pool_record *same;  /* the next one with the same key in heap->pools_by_id */
+  weir__pool_record *previous, *next;
+  weir__pool_record *next_gone; /* in heap->gone_records */
+};
+
+struct weir__private_pool {
+  weir_pool_id id;
+  int uses;         /* graphs, scopes and owners that hold it; guarded by the heap's lock, as everything below */
+  int segments;     /* an expandable segment counts once, however much of it is mapped */
+  bool is_released; /* it has no uses: its free memory may be released */
+  bool use_on_oom;
+  bool is_graph;        /* memory was allocated there during a capture: its pages stay where they are */
+  bool moves;           /* its pages may move; set at creation, and read without the lock */
+  atomic_bool no_split; /* also read with an arena's lock alone */
+  atomic_int in_flight; /* allocations that a scope has sent here and that have not returned; raised under the lock */
+  weir__pool_record *record;
+  void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream); /* NULL for memory of the driver */
+  void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
+  void *context;
+  void (*destroy)(void *context); /* called when the pool has gone; may be NULL */
+  weir__pool small, large;
+  weir__private_pool *previous, *next;
+};
+
+/* Memory of the driver. An expandable segment is a reservation of address space, cut into slots of one size, into which
+ * pages are mapped (pages.h). */
+struct weir__segment {
+  uint64_t base, bytes;
+  weir__arena *arena;
+  weir__block *first;
+  uint64_t page; /* size of a slot, into which a page is mapped; 0 if the segment is not expandable */
+  weir__mapping *
+      *slots; /* of the first `room` slots, in each of which a page may be mapped; guarded by the heap's lock */
+  size_t room;
+  size_t mapped;                  /* number of slots with a page that belongs there */
+  bool is_moving;                 /* its pages may move, and have one or more slots */
+  bool oversize;                  /* counted as oversize */
+  bool captured;                  /* of a back end: memory that belongs to a graph */
+  uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */
+  weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
+};
+
+/* A block that was freed during a capture, or whose events could not be recorded. */
+typedef struct weir__deferred {
+  weir__block *block;
+  unsigned long long capture;    /* that all of its streams were in; 0 if not known (capture_reuse.c) */
+  weir_cu_graph_node *positions; /* how far the streams were */
+  size_t count;
+} weir__deferred;
+
+/* The class of a stream, by which its expandable segments reserve address space. */
+typedef struct weir__stream_class {
+  weir_cu_stream stream;
+  char name[WEIR__RESERVE_CLASS_NAME];
+  struct weir__stream_class *next;
+} weir__stream_class;
+
+/* Sends allocations to a private pool while a scope is open. */
+typedef struct weir__route weir__route;
+struct weir__route {
+  weir__private_pool *pool;
+  int (*filter)(void *context, weir_cu_stream stream); /* NULL for allocations of the thread that opened the scope */
+  void *context;
+  weir__thread_id thread;
+  bool is_capture;       /* then it takes the streams of that capture, and ignores filter and thread */
+  weir_cu_stream origin; /* the capture's first stream */
+  weir__route *next;     /* the scope around this one */
+};
+
+struct weir__heap {
+  weir_allocator *allocator;
+  int device;
+  weir__mutex lock;
+  weir_cu_context
+      cu_context;        /* the primary context, once retained; guarded by the lock, as everything down to the pools */
+  uint64_t total;        /* the device's memory */
+  uint64_t reserved;     /* obtained from the driver */
+  uint64_t promised;     /* being obtained by threads that have released the lock */
+  uint64_t limit;        /* of reserved bytes; UINT64_MAX if there is none */
+  atomic_bool has_limit; /* also read without the lock */
+  double fraction;
+  uint64_t peers;                /* bit i: device i may access expandable memory of this one. Written with ipc_lock and
+                                      * the heap's lock, read with either */
+  weir__stream_class *classes;   /* of streams */
+  weir_cu_mem_prop page_prop;    /* of pages; set at the start, as the next three */
+  uint64_t granularity;          /* of pages; 0 if the device has no virtual memory */
+  uint64_t capability;           /* ten times the compute capability; 0 if not known */
+  bool shares_pages;             /* pages are created so that other processes can open them */
+  bool shares_pages_off;         /* they could be, but the environment turned it off */
+  weir_cu_result driver_error;   /* the first failure other than out of memory since growing or emptying began: the */
+  const char *driver_error_call; /* device is broken, or a capture forbids the call */
+  atomic_bool had_expandable;    /* an expandable segment was ever created; also read without the lock */
+  weir__pool small, large;       /* the default pool */
+  weir__private_pool *private_pools;    /* most recent first */
+  size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
+  weir__pool_record *pool_records;      /* of these and of some that have gone; most recent first */
+  weir__pool_record *gone_records;      /* those without a pool, first gone first */
+  weir__hash_map pools_by_id;           /* of records */
+  _Atomic(weir__private_pool *) dropped_pools; /* whose destroy function is called once no lock is held */
+  weir__segment *segments;
+  weir__rangemap segments_by_address;
+  weir__lock segments_lock;   /* of that map. Changes need the heap's lock too, lookups need either */
+  weir__segment *returning;   /* of a back end: segments to return to it once no lock is held */
+  weir__slab pages, mappings; /* of expandable segments */
+  weir__aliases aliases;
+  uint64_t searches;           /* for movable pages */
+  weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
+  size_t orphan_count, orphan_room;
+  weir__event_queues events; /* that freed blocks wait for */
+  weir__sent_memory sent;    /* to other processes */
+  weir__deferred *deferred;  /* freed during a capture, without events yet */
+  size_t deferred_count, deferred_room;
+  _Atomic(weir__route *) routes; /* innermost first; changed under the lock */
+  atomic_int captures;           /* routes that are captures, plus foreign_captures */
+  int foreign_captures;          /* begun by weir_allocator_begin_capture; guarded by the lock */
+  size_t pending;                /* events and deferred blocks; guarded by the lock */
+
+  weir_allocator_stats stats; /* of segments, and counts of events; guarded by the lock. The rest is in the gauges */
+  weir__gauge_sums sums;
+  char apart[64]; /* every operation reads what follows: it is not in a cache line that claims of quotas write */
+  atomic_uint slow_reasons; /* bits of weir__slow_reason */
+};
+
+/* Why an allocation or a free cannot take the fast path. Usually there is no reason. */
+typedef enum weir__slow_reason {
+  WEIR__SLOW_UNCACHED = 1 << 0, /* caching is off */
+  WEIR__SLOW_ROUTED = 1 << 1,   /* scopes of private pools are open */
+  WEIR__SLOW_PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
+  WEIR__SLOW_TRACED = 1 << 3,   /* there are trackers or observers, or the history is recorded */
+  WEIR__SLOW_AGING = 1 << 4,    /* collection by age is on: searches are counted */
+  WEIR__SLOW_OBSERVED =
+      1 << 5, /* traced by more than the recorder, or frees have stacks: an arena's lock is not enough */
+  WEIR__SLOW_BACKEND = 1 << 6,   /* another back end serves requests */
+  WEIR__SLOW_STACKS = 1 << 7,    /* the history is recorded with stacks of allocations */
+  WEIR__SLOW_CHECKPOINT = 1 << 8 /* a checkpoint of the recording has to be taken before more is recorded */
+} weir__slow_reason;
+
+static inline unsigned weir__slow_reasons(const weir__heap *heap) {
+  return atomic_load_explicit(&heap->slow_reasons, memory_order_acquire);
+}
+
+static inline void weir__slow_reason_set(weir__heap *heap, weir__slow_reason reason, bool on) {
+  if (on)
+    atomic_fetch_or(&heap->slow_reasons, reason);
+  else
+    atomic_fetch_and(&heap->slow_reasons, ~(unsigned)reason);
+}
+
+/* What the layer above does for an allocator whose history goes to a ring file; NULL in an allocator that has none.
+ * Every hook is called with no lock held. */
+typedef struct weir__recording_hooks {
+  void (*checkpoint)(weir__heap *heap); /* WEIR__SLOW_CHECKPOINT is set: takes the checkpoint, or waits for it */
+  void (*out_of_memory)(weir_allocator *allocator); /* a request is about to fail */
+  void (*end)(weir_allocator *allocator);           /* the allocator is being destroyed */
+} weir__recording_hooks;
+
+typedef struct weir__observer {
+  union {
+    weir_trace_tracker track;
+    weir_oom_observer oom;
+    weir_rejection_observer rejection;
+    weir_free_memory_callback free_memory;
+  } call;
+  void *context;
+} weir__observer;
+
+/* Appended to under configure_lock, read without a lock up to the count. */
+typedef struct weir__observers {
+  weir__observer at[WEIR__MAX_OBSERVERS];
+  atomic_int count;
+} weir__observers;
+
+struct weir_allocator {
+  weir_driver *driver;
+  int heap_count;
+  int ipc_version; /* of the handles that it exports */
+  weir__heap *heaps;
+  _Atomic(const weir__settings *) settings; /* replaced as a whole; old ones stay until the end */
+  weir__mutex configure_lock;
+  weir__page_map *pages;        /* address -> arena */
+  weir__backend_state *backend; /* NULL for the cache */
+  bool streams_may_end;         /* a stream handle that was kept may belong to a stream that was destroyed */
+  bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
+  atomic_bool caching;
+  weir__mutex uncached_lock;
+  weir__rangemap uncached;             /* memory allocated with caching off -> its heap; guarded by uncached_lock */
+  _Atomic(weir__recorder *) history;   /* NULL until something is recorded; stays until the end */
+  const weir__recording_hooks *hooks;  /* NULL if there is no ring file */
+  _Atomic(weir_trace_tracker) witness; /* called within operations, with all locks held; NULL if there is none */
+  void *witness_context;               /* written before it, under witness_lock */
+  atomic_bool witnesses_segments;      /* the witness is called for segments alone */
+  weir__lock witness_lock;             /* of the witness, and of what is traced */
+  weir__observers trackers, oom_observers, rejection_observers, free_callbacks;
+  _Atomic(void (*)(weir_allocator *)) forget_graphs; /* ends the use by the runtime's graphs; NULL without one */
+  struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock, as the next two */
+  struct weir__received *received;     /* the part of it that was sent by weir_ipc_send */
+  struct weir__sender *senders;        /* from which it was received */
+  struct weir__references *references; /* to memory that was sent: created with ipc_lock, before the first of them */
+  int references_file;
+  double ipc_timeout; /* the default of weir_ipc_send_options.timeout, set with `references` */
+  weir__mutex ipc_lock;
+  weir__client client;
+};
+
+static inline const weir__settings *weir__settings_of(const weir__heap *heap) {
+  return atomic_load_explicit(&heap->allocator->settings, memory_order_acquire);
+}
+
+/* ---- Where a request is served: its rounded size, its pool, and its arena ---- */
+
+/* weir__round_bytes if the settings divide powers of two. */
+uint64_t weir__round_to_division(const weir__settings *settings, uint64_t bytes);
+
+static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_t bytes) {
+  uint64_t divisions[2]; /* tests all intervals at once: usually none is set */
+  _Static_assert(sizeof divisions == sizeof settings->roundup_divisions, "two words");
+  memcpy(divisions, settings->roundup_divisions, sizeof divisions);
+  return divisions[0] | divisions[1] ? weir__round_to_division(settings, bytes) : weir__round_up(bytes, WEIR__UNIT);
+}
+
+/* The pool that serves a rounded size: of a private pool, or of the default pool where `owner` is NULL. */
+static inline weir__pool *weir__pool_for(weir__heap *heap, weir__private_pool *owner, uint64_t size) {
+  if (size <= WEIR__SMALL_MAX)
+    return owner ? &owner->small : &heap->small;
+  return owner ? &owner->large : &heap->large;
+}
+
+static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {
+  uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
+  return &pool->buckets[hash >> (64 - WEIR__ARENA_BUCKETS_LOG)];
+}
+
+/* The arena of a pool for a stream; NULL if there is none yet. Needs no lock. */
+static inline weir__arena *weir__arena_find(weir__pool *pool, weir_cu_stream stream) {
+  weir__arena *arena = atomic_load_explicit(weir__arena_bucket(pool, stream), memory_order_acquire);
+  while (arena && arena->stream != stream)
+    arena = atomic_load_explicit(&arena->next, memory_order_acquire);
+  return arena;
+}
+
+/* Whether a block is split, so that its remainder becomes free. */
+static inline bool weir__should_split(const weir__settings *settings, const weir__pool *pool, uint64_t have,
+                                      uint64_t bytes) {
+  uint64_t rest = have - bytes;
+  if (pool->owner && atomic_load_explicit(&pool->owner->no_split, memory_order_relaxed))
+    return false;
+  if (pool->is_small || settings->expandable_segments || (pool->owner && pool->owner->moves))
+    return rest >= WEIR__UNIT;
+  return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
+}
+
+/* ---- Calls on an allocator and its heaps ---- */
+
+/* Begins every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has
+ * no devices and no pages, so the fast paths of these two never succeed. Fails for NULL too. */
+weir_status weir__allocator_check(const char *who, const weir_allocator *allocator);
+
+#define WEIR__CHECK_ALLOCATOR(allocator)                                                                               \
+  do {                                                                                                                 \
+    weir_status status_of_allocator = weir__allocator_check(__func__, allocator);                                      \
+    if (status_of_allocator)                                                                                           \
+      return status_of_allocator;                                                                                      \
+  } while (0)
+
+/* The same for a call on one device, whose heap it declares: expands to several statements. */
+#define WEIR__CHECK_HEAP(heap, allocator, device)                                                                      \
+  WEIR__CHECK_ALLOCATOR(allocator);                                                                                    \
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);                                                      \
+  if (!heap)                                                                                                           \
+  return WEIR_ERROR_INVALID_DEVICE
+
+/* NULL, with the last error set, if there is no such device. */
+weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);
+
+/* ---- Calls of the driver ---- */
+
+/* Make the device's primary context current for driver calls, and restore the previous one. The heap's lock is held. */
+weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous);
+void weir__heap_leave(weir__heap *heap, weir_cu_context previous);
+
+/* Whether a driver call succeeded. Keeps the first failure, other than out of memory, as the heap's driver_error. */
+bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
+
+/* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's
+ * capture mode is relaxed around such calls. False if that failed; the call would then end the capture. restore takes
+ * the mode that came out. */
+bool weir__capture_relax(weir__heap *heap, int *mode);
+void weir__capture_restore(weir__heap *heap, int mode);
+
+#endif

@@ -1,0 +1,246 @@
+/*
+ * A cache miss: everything that is tried, in order, for a request that no free block serves. The heap's lock is held.
+ */
+#include "alloc/cache/miss.h"
+
+#include <stdlib.h>
+
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/move.h"
+#include "alloc/cache/reclaim.h"
+#include "alloc/cache/segment.h"
+#include "alloc/cache/sizes.h"
+#include "alloc/cache/trace.h"
+#include "alloc/pools/pool.h"
+#include "base/thread.h"
+#include "driver/call.h"
+#include "record/probes.h"
+#include "record/this_thread.h"
+
+/* ---- Collection by age: releases unsplit large blocks that were unused for long, before the device is full ---- */
+
+static uint32_t age_of(const weir__arena *arena, const weir__block *block) {
+  uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+  return block->has_age ? now - weir__block_aside_of(block)->idle_since : now;
+}
+
+static void collect(weir__heap *heap, const weir__settings *settings) {
+  uint64_t threshold = (uint64_t)(settings->garbage_collection_threshold * (double)heap->limit);
+  if (heap->reserved <= threshold)
+    return;
+  uint64_t target = heap->reserved - threshold, reclaimed = 0, total_age = 0;
+  size_t candidates = 0;
+  weir__arena **arenas;
+  size_t count = weir__pool_arenas(&heap->large, &arenas);
+  for (size_t i = 0; i < count; i++) {
+    weir__arena_lock(arenas[i]);
+    for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
+      if (!weir__block_is_split(b)) {
+        total_age += age_of(arenas[i], b);
+        candidates++;
+      }
+    weir__arena_unlock(arenas[i]);
+  }
+  for (bool freed = true; reclaimed < target && freed && candidates;) {
+    double mean = (double)total_age / (double)candidates;
+    freed = false;
+    for (size_t i = 0; i < count; i++) {
+      weir__arena_lock(arenas[i]);
+      for (weir__block *b = weir__index_first(&arenas[i]->free), *next; b; b = next) {
+        next = weir__index_next(&arenas[i]->free, b);
+        uint64_t bytes = weir__block_bytes(b), age = age_of(arenas[i], b);
+        if (!weir__is_whole_segment(b) || (double)age < mean || !weir__release_segment(heap, b))
+          continue;
+        freed = true;
+        reclaimed += bytes;
+        total_age -= age;
+        candidates--;
+      }
+      weir__arena_unlock(arenas[i]);
+    }
+  }
+  free(arenas);
+}
+
+/* ---- Oversize blocks: with max_split_size set, releases just enough of them ---- */
+
+static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  /* Not in a private pool: a graph may write to its free memory. */
+  if (settings->max_split_size == UINT64_MAX || arena->pool->owner)
+    return false;
+  uint64_t need = bytes < settings->max_split_size ? settings->max_split_size : bytes, released = 0;
+  weir__arena_lock(arena);
+  weir__block *block = weir__index_at_least(&arena->free, need);
+  if (block && weir__is_whole_segment(block) && weir__release_segment(heap, block)) {
+    weir__arena_unlock(arena);
+    return true;
+  }
+  /* No single block is large enough: releases several, largest first. A split one exists only if the limit was higher
+   * before; its segment is in use. */
+  block = block ? weir__index_previous(&arena->free, block) : weir__index_last(&arena->free);
+  while (block && released < need && weir__block_bytes(block) >= settings->max_split_size) {
+    weir__block *smaller = weir__index_previous(&arena->free, block);
+    uint64_t bytes = weir__block_bytes(block);
+    if (weir__is_whole_segment(block) && weir__release_segment(heap, block))
+      released += bytes;
+    block = smaller;
+  }
+  weir__arena_unlock(arena);
+  return released >= need;
+}
+
+/* ---- The sequence of attempts ---- */
+
+bool weir__run_callbacks(weir__heap *heap) {
+  weir_allocator *allocator = heap->allocator;
+  const weir__observers *callbacks = &allocator->free_callbacks;
+  int count = atomic_load(&callbacks->count), freed = 0;
+  if (!count)
+    return false;
+  weir__mutex_unlock(&heap->lock);
+  weir__op_notify(); /* trackers get earlier entries before the callbacks run */
+  bool is_for_request = weir__this_thread.is_for_request;
+  weir__this_thread.is_for_request = false;
+  for (int i = 0; i < count; i++)
+    freed |= callbacks->at[i].call.free_memory(callbacks->at[i].context, heap->device);
+  weir__this_thread.is_for_request = is_for_request;
+  weir__mutex_lock(&heap->lock);
+  return freed;
+}
+
+static weir__block *search(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool counted) {
+  if (counted)
+    weir__count_search(arena->pool);
+  weir__arena_lock(arena);
+  weir__block *block = weir__arena_take(arena, settings, bytes);
+  if (block)
+    weir__block_hold(block); /* keeps other threads from merging it before it is handed out */
+  weir__arena_unlock(arena);
+  return block;
+}
+
+/* Borrows a free block from pools with use_on_oom, before a request fails. */
+static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  if (arena->pool->owner)
+    return NULL;
+  for (weir__private_pool *pool = heap->private_pools; pool; pool = pool->next) {
+    if (!pool->use_on_oom)
+      continue;
+    weir__arena *lender = weir__arena_get(arena->pool->is_small ? &pool->small : &pool->large, arena->stream);
+    weir__block *block = lender ? search(lender, settings, bytes, false) : NULL;
+    if (block)
+      return block;
+  }
+  return NULL;
+}
+
+static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
+  bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
+  weir__block *block = NULL;
+  if (heap->sent.limbo && weir__sent_collect(heap) && (block = search(arena, settings, bytes, collects)))
+    return block;
+  if (!weir__pool_moves(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
+      (block = search(arena, settings, bytes, collects)))
+    return block;
+  if (collects)
+    collect(heap, settings);
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
+    return block;
+  if (settings->throw_on_oom && weir__pool_moves(settings, arena->pool))
+    return NULL; /* is rejected */
+  if ((block = borrow(heap, arena, settings, bytes)))
+    return block;
+  if (release_oversize(heap, arena, settings, bytes) &&
+      ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error))
+    return block;
+  if (atomic_load(&heap->captures))
+    return NULL;
+  weir__release_cached(heap, true);
+  heap->stats.num_alloc_retries++;
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
+    return block;
+  /* Waiting for events may have freed a suitable block, here or in a pool that lends blocks. */
+  if ((block = search(arena, settings, bytes, false)))
+    return block;
+  return borrow(heap, arena, settings, bytes);
+}
+
+/* Marks the recorded releases as the allocator's own, apart from those that the program requested. */
+weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  weir__this_thread.is_for_request = true;
+  weir__block *block = refill(heap, arena, settings, bytes);
+  weir__this_thread.is_for_request = false;
+  weir__this_thread.has_missed = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
+  return block;
+}
+
+/* The first attempts of a pool that grows by moving pages, which need no call of the driver. */
+static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                          uint64_t bytes) {
+  weir__block *block = NULL;
+  if (!weir__pool_moves(settings, arena->pool))
+    return NULL;
+  if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, false)))
+    return block;
+  weir__this_thread.is_for_request = true;
+  block = weir__return_pages(heap, arena, settings, bytes);
+  weir__this_thread.is_for_request = false;
+  return block;
+}
+
+/* Calls the driver. NULL if there is no memory: the heap's lock is then released, and *status is set. */
+static weir__block *refill_with_driver(const char *who, weir__heap *heap, weir__arena *arena,
+                                       const weir__settings *settings, uint64_t size, uint64_t requested,
+                                       weir_status *status) {
+  uint64_t segment_bytes = weir__segment_bytes(settings, size);
+  bool moves = weir__pool_moves(settings, arena->pool); /* then it is not known yet how much memory the request needs */
+  weir_cu_context previous;
+  weir__block *block = NULL;
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (r) {
+    weir__mutex_unlock(&heap->lock);
+    *status = weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+    return NULL;
+  }
+  if (!moves)
+    *status = weir__reject(who, heap, settings, segment_bytes, requested);
+  if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
+    if (heap->driver_error)
+      *status = weir__unlock_with_driver_error(who, heap);
+    else if (!moves || !(*status = weir__reject(who, heap, settings, segment_bytes, requested)))
+      *status = weir__out_of_memory(who, heap, arena, size, segment_bytes);
+  }
+  weir__heap_leave(heap, previous);
+  return block;
+}
+
+weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                             uint64_t size, uint64_t requested, uint64_t *address) {
+  weir_status status = weir__driver_check_stream(who, heap->allocator->driver, arena->stream);
+  if (status)
+    return status;
+  weir__mutex_lock(&heap->lock);
+  weir__block *block = refill_without_driver(heap, arena, settings, size);
+  if (!block)
+    block = refill_with_driver(who, heap, arena, settings, size, requested, &status);
+  if (!block) {
+    weir__pools_finalize(heap);
+    return status;
+  }
+  arena = weir__block_arena(heap, block); /* another pool may have lent it */
+  weir__arena_lock(arena);
+  bool is_gathered = block->marks.gathered;
+  block = weir__arena_hand_out(arena, settings, block, size, requested, false);
+  if (block)
+    block->marks.gathered = is_gathered;
+  weir__arena_unlock(arena);
+  weir__mutex_unlock(&heap->lock);
+  weir__pools_finalize(heap);
+  if (!block)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the block", who);
+  *address = block->address;
+  WEIR__PROBE_MALLOC(*address, heap->device, requested, arena->stream);
+  return WEIR_OK;
+}

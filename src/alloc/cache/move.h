@@ -1,0 +1,24 @@
+/*
+ * Moving pages: before new memory is made for a request, free pages that lie in holes are mapped where it is needed.
+ */
+#ifndef WEIR_ALLOC_CACHE_MOVE_H
+#define WEIR_ALLOC_CACHE_MOVE_H
+
+#include "alloc/cache/heap.h"
+
+/* Whether a pool grows by moving pages. */
+static inline bool weir__pool_moves(const weir__settings *settings, const weir__pool *pool) {
+  return settings->moving_pages || (pool->owner && pool->owner->moves);
+}
+
+/* weir__heap_grow of a pool that grows by moving pages. The heap's lock is held. */
+weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+
+/* The same, but only if the pages need not be mapped: makes no call of the driver, so no context has to be current. */
+weir__block *weir__return_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+
+/* Frees a block that is marked as gathered, and sends its pages back. No lock is held. False if there is no such block.
+ */
+bool weir__free_gathered(weir__heap *heap, weir__arena *arena, uint64_t address);
+
+#endif

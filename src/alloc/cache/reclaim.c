@@ -1,0 +1,150 @@
+/*
+ * Releasing cached memory to the driver. The heap's lock is held.
+ */
+#include "alloc/cache/reclaim.h"
+
+#include <stdlib.h>
+
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/segment.h"
+#include "alloc/cache/trace.h"
+#include "alloc/cache/uses.h"
+#include "alloc/pools/pool.h"
+#include "base/array.h"
+#include "base/thread.h"
+#include "driver/call.h"
+#include "record/this_thread.h"
+
+/* ---- Cached memory ---- */
+
+/* Other arenas do not wait for this one meanwhile: its lock is held, but its gauges are frozen. */
+static bool wait_for_stream_of(weir__arena *arena) {
+  weir__gauges_freeze(arena);
+  bool done = weir__wait_for_stream(arena->pool->heap, arena->stream);
+  weir__gauges_unfreeze(arena);
+  return done;
+}
+
+/* Releases whole segments, and whole pages of expandable segments. The blocks are collected first, because releasing
+ * pages changes the index. */
+void weir__release_arena(weir__heap *heap, weir__arena *arena) {
+  weir__block **expandable = NULL;
+  size_t found = 0, room = 0;
+  if (!arena->segments) /* common with many streams that were used once */
+    return;
+  weir__arena_lock(arena);
+  for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
+    next = weir__index_next(&arena->free, b);
+    if (!b->expandable) {
+      if (weir__is_whole_segment(b))
+        weir__release_segment(heap, b);
+      continue;
+    }
+    if (!weir__has_whole_pages(heap, b))
+      continue;
+    if (!WEIR__RESERVE(expandable, room, found + 1))
+      break;
+    expandable[found++] = b;
+  }
+  /* A free block is free in stream order only: its pages may be unmapped after the stream has passed that point. */
+  bool ready = (found || weir__has_left_reservations(heap, arena)) && wait_for_stream_of(arena);
+  for (size_t k = 0; ready && k < found; k++)
+    weir__release_pages(heap, expandable[k]);
+  weir__release_reservations(heap, arena, ready);
+  weir__arena_unlock(arena);
+  free(expandable);
+}
+
+static void release_pool(weir__heap *heap, weir__pool *pool) {
+  weir__arena **arenas;
+  size_t count = weir__pool_arenas(pool, &arenas);
+  for (size_t i = 0; i < count; i++)
+    weir__release_arena(heap, arenas[i]);
+  free(arenas);
+}
+
+static void release_private_pool(weir__heap *heap, weir__private_pool *pool) {
+  release_pool(heap, &pool->small);
+  release_pool(heap, &pool->large);
+  weir__pool_drop(heap, pool);
+}
+
+void weir__release_cached(weir__heap *heap, bool default_pool) {
+  if (default_pool) {
+    weir__release_orphans(heap);
+    weir__wait_for_events(heap);
+    release_pool(heap, &heap->large);
+    release_pool(heap, &heap->small);
+  }
+  for (weir__private_pool *pool = heap->private_pools, *next; pool; pool = next) {
+    next = pool->next;
+    if (pool->is_released)
+      release_private_pool(heap, pool);
+  }
+}
+
+void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
+  if (!pool->is_released)
+    return;
+  if (!atomic_load(&heap->captures))
+    weir__wait_for_events(heap);
+  release_private_pool(heap, pool);
+}
+
+/* ---- Emptying the cache ---- */
+
+weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap) {
+  weir_cu_result r = heap->driver_error;
+  const char *call = heap->driver_error_call;
+  weir__mutex_unlock(&heap->lock);
+  return weir__driver_status(heap->allocator->driver, r, who, call);
+}
+
+/* Pool {0, 0} means all. A heap that was never used has no memory but may have pools. */
+static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id) {
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  bool was_used = heap->cu_context != NULL;
+  weir_cu_result r = was_used ? weir__heap_enter(heap, &previous) : WEIR_CU_SUCCESS;
+  heap->driver_error = r;
+  heap->driver_error_call = "cuCtxSetCurrent";
+  if (!r) {
+    weir__private_pool *pool = weir__pool_find(heap, id);
+    if (!id.first && !id.second)
+      weir__release_cached(heap, !atomic_load(&heap->captures));
+    else if (pool)
+      weir__release_pool(heap, pool);
+    if (was_used)
+      weir__heap_leave(heap, previous);
+  }
+  weir_status status = weir__unlock_with_driver_error(who, heap);
+  weir__pools_finalize(heap);
+  return status;
+}
+
+static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_id id) {
+  weir_status first = WEIR_OK;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir__heap *heap = &allocator->heaps[i];
+    weir_status status = allocator->backend ? weir__backend_empty(who, heap, id) : empty_heap(who, heap, id);
+    if (!first)
+      first = status;
+  }
+  if (allocator->backend)
+    weir__backend_reset(allocator);
+  weir__op_end(&op);
+  return first;
+}
+
+weir_status weir_allocator_empty_cache(weir_allocator *allocator) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  return empty(__func__, allocator, (weir_pool_id){0, 0});
+}
+
+weir_status weir_allocator_empty_pool(weir_allocator *allocator, weir_pool_id pool) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  return empty(__func__, allocator, pool);
+}

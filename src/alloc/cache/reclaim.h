@@ -1,0 +1,26 @@
+/*
+ * Releasing cached memory to the driver. The heap's lock is held, and no arena's, unless a comment says otherwise.
+ */
+#ifndef WEIR_ALLOC_CACHE_RECLAIM_H
+#define WEIR_ALLOC_CACHE_RECLAIM_H
+
+#include "alloc/cache/heap.h"
+
+/* Whether a free block is a whole fixed segment. */
+static inline bool weir__is_whole_segment(const weir__block *block) {
+  return !weir__block_is_split(block) && !block->expandable;
+}
+
+/* Releases the free memory of one arena. */
+void weir__release_arena(weir__heap *heap, weir__arena *arena);
+
+/* Releases the free memory of all released pools and, with `default_pool`, of the default pool. */
+void weir__release_cached(weir__heap *heap, bool default_pool);
+
+/* The same for one private pool; does nothing unless the pool is released. */
+void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
+
+/* Releases the heap's lock, and reports heap->driver_error if there is one. */
+weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap);
+
+#endif

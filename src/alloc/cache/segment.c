@@ -1,0 +1,556 @@
+/*
+ * Segments: obtaining memory from the driver, and returning it.
+ *
+ * A fixed segment is one allocation of the driver. An expandable segment is a reservation of address space, larger than
+ * the device's memory, into which pages are mapped at its growing end and in holes. Its blocks tile the whole
+ * reservation: mapped ones are free or active like any other block, and unmapped ones are in a tree by address.
+ *
+ * Mapping is atomic: if any call fails, the previous ones are undone, and the segment is unchanged.
+ */
+#include "alloc/cache/segment.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/cache/arena.h"
+#include "alloc/cache/move.h"
+#include "alloc/cache/trace.h"
+#include "alloc/memory/pages.h"
+#include "alloc/memory/stat.h"
+#include "alloc/pools/pool.h"
+#include "base/array.h"
+#include "base/thread.h"
+
+/* ---- Segments of a heap ---- */
+
+static void count_of_arena(weir__arena *arena, int by) {
+  arena->segments += by;
+  if (arena->pool->owner)
+    arena->pool->owner->segments += by;
+}
+
+static bool note(weir__heap *heap, weir__segment *segment, uint64_t base, uint64_t bytes) {
+  weir__lock_take(&heap->segments_lock);
+  bool noted = weir__rangemap_insert(&heap->segments_by_address, base, bytes, segment);
+  weir__lock_give(&heap->segments_lock);
+  return noted;
+}
+
+weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page) {
+  weir__segment *segment = calloc(1, sizeof *segment);
+  if (!segment)
+    return NULL;
+  if (!note(heap, segment, base, bytes)) {
+    free(segment);
+    return NULL;
+  }
+  segment->base = base;
+  segment->bytes = bytes;
+  segment->page = page;
+  segment->arena = arena;
+  segment->next = heap->segments;
+  if (segment->next)
+    segment->next->previous = segment;
+  heap->segments = segment;
+  count_of_arena(arena, 1);
+  return segment;
+}
+
+weir__segment *weir__segment_at(const weir__heap *heap, uint64_t address) {
+  return weir__rangemap_find(&heap->segments_by_address, address, NULL, NULL);
+}
+
+weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block) {
+  return weir__segment_at(heap, block->address);
+}
+
+weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block) {
+  weir__lock_take(&heap->segments_lock);
+  weir__segment *segment = weir__segment_of(heap, block);
+  weir__lock_give(&heap->segments_lock);
+  return segment;
+}
+
+void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
+  weir__lock_take(&heap->segments_lock);
+  weir__rangemap_remove(&heap->segments_by_address, segment->base);
+  weir__lock_give(&heap->segments_lock);
+  if (segment->previous)
+    segment->previous->next = segment->next;
+  else
+    heap->segments = segment->next;
+  if (segment->next)
+    segment->next->previous = segment->previous;
+}
+
+void weir__segment_delete(weir__segment *segment) {
+  count_of_arena(segment->arena, -1);
+  free(segment->slots);
+  free(segment);
+}
+
+static void segment_delete(weir__heap *heap, weir__segment *segment) {
+  weir__segment_unlink(heap, segment);
+  weir__segment_delete(segment);
+}
+
+static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
+  weir__stat_add(&stats[WEIR_STAT_ALL], by);
+  weir__stat_add(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
+}
+
+static void count_reserved(weir__heap *heap, const weir__arena *arena, int64_t bytes) {
+  heap->reserved += (uint64_t)bytes;
+  count_both(heap->stats.reserved_bytes, arena, bytes);
+  if (arena->pool->owner)
+    count_both(arena->pool->owner->record->reserved_bytes, arena, bytes);
+}
+
+void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
+  weir_allocator_stats *stats = &heap->stats;
+  const weir__arena *arena = segment->arena;
+  if (segments > 0)
+    segment->oversize = segment->bytes >= weir__settings_of(heap)->max_split_size;
+  if (segment->oversize)
+    weir__stat_add(&stats->oversize_segments, segments);
+  count_both(stats->segment, arena, segments);
+  count_reserved(heap, arena, bytes);
+  if (bytes < 0)
+    stats->num_device_free++;
+  else
+    stats->num_device_alloc++;
+}
+
+/* ---- Fixed segments ---- */
+
+/* Obtains memory for a fixed segment from the driver, or from the functions of the pool. */
+static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
+  const weir__private_pool *owner = arena->pool->owner;
+  weir_driver *driver = heap->allocator->driver;
+  int mode;
+  weir_cu_result r;
+  if (!weir__capture_relax(heap, &mode))
+    return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
+  if (owner && owner->alloc) {
+    *base = (weir_cu_deviceptr)owner->alloc(owner->context, bytes, heap->device, arena->stream);
+    r = *base ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
+  } else
+    r = driver->MemAlloc(driver, base, bytes);
+  weir__capture_restore(heap, mode);
+  return r;
+}
+
+/* Returns false if the driver refuses to free it. */
+static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
+  const weir__private_pool *owner = arena->pool->owner;
+  weir_driver *driver = heap->allocator->driver;
+  int mode;
+  bool gone = true;
+  if (!weir__capture_relax(heap, &mode))
+    return false;
+  if (owner && owner->alloc)
+    owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
+  else
+    gone = weir__heap_ok(heap, driver->MemFree(driver, base), "cuMemFree");
+  weir__capture_restore(heap, mode);
+  return gone;
+}
+
+static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  weir_cu_deviceptr base = 0;
+  heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
+  if (settings->release_lock_on_malloc)
+    weir__mutex_unlock(&heap->lock);
+  weir_cu_result r = get_memory(heap, arena, bytes, &base);
+  if (settings->release_lock_on_malloc) {
+    weir__mutex_lock(&heap->lock);
+    heap->driver_error = WEIR_CU_SUCCESS; /* another thread's calls may have failed meanwhile */
+  }
+  heap->promised -= bytes;
+  if (!weir__heap_ok(heap, r, "cuMemAlloc"))
+    return NULL;
+
+  if (weir__rangemap_overlap(&heap->segments_by_address, base, bytes, NULL,
+                             NULL)) { /* memory that is in use must not be freed */
+    weir__log(WEIR_LOG_ERROR, "device %d: a function of a pool returned memory at %p that is already in use",
+              heap->device, (void *)base);
+    return NULL;
+  }
+  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
+  if (!segment)
+    goto free_memory;
+  if (!weir__page_map_update(heap->allocator->pages, base, bytes, arena, true))
+    goto delete_segment;
+  weir__arena_lock(arena);
+  bool room = weir__index_prepare(&arena->free, bytes);
+  weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
+  if (block) {
+    segment->stack = weir__op_stack();
+    weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
+  }
+  weir__arena_unlock(arena);
+  if (!block)
+    goto forget_range;
+  segment->first = block;
+  weir__segment_count(heap, segment, 1, (int64_t)bytes);
+  return block;
+
+forget_range:
+  weir__page_map_update(heap->allocator->pages, base, bytes, arena, false);
+delete_segment:
+  segment_delete(heap, segment);
+free_memory:
+  give_memory(heap, arena, base, bytes);
+  return NULL;
+}
+
+/* Traces the release of memory. An operation without a stack is recorded with the stack of the segment's allocation. */
+static void trace_segment(weir__heap *heap, weir_trace_action action, const weir__segment *segment, uint64_t address,
+                          uint64_t bytes) {
+  if (weir__is_traced(heap, action))
+    weir__trace_arena(segment->arena, action, address, bytes, segment->stack);
+}
+
+bool weir__release_segment(weir__heap *heap, weir__block *block) {
+  weir__segment *segment = weir__segment_of(heap, block);
+  weir__arena *arena = segment->arena;
+  /* The range is removed first: once the driver has the memory, another thread may get the same addresses. */
+  weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, false);
+  if (!give_memory(heap, arena, segment->base, segment->bytes)) {
+    weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, true);
+    return false;
+  }
+  weir__index_remove(&arena->free, block);
+  weir__slab_give(&arena->blocks, block, sizeof *block);
+  weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
+  trace_segment(heap, WEIR_TRACE_SEGMENT_FREE, segment, segment->base, segment->bytes);
+  segment_delete(heap, segment);
+  return true;
+}
+
+/* ---- Expandable segments: pages ---- */
+
+/* Makes pages of the segment's size for an unmapped range. */
+static bool map_pages(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  size_t count = (size_t)(bytes / segment->page);
+  weir__piece *pieces = calloc(count, sizeof *pieces);
+  for (size_t i = 0; pieces && i < count; i++)
+    pieces[i] = (weir__piece){.address = address + i * segment->page, .bytes = segment->page};
+  bool mapped = pieces && weir__pages_clear(heap, segment, address, bytes) && /* a stuck mapping may be in the way */
+                weir__pages_map(heap, segment, pieces, count);
+  free(pieces);
+  return mapped;
+}
+
+/* ---- Expandable segments: blocks. The arena's lock is held ---- */
+
+bool weir__range_prepare(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__arena *arena = segment->arena;
+  /* No block can be larger than all that is mapped. Preparing for the whole reservation would waste memory, as there
+   * may be thousands of arenas. */
+  return weir__index_prepare(&arena->free, segment->mapped * segment->page + bytes) &&
+         weir__slab_reserve(&arena->blocks, sizeof(weir__block), 2) &&
+         weir__page_map_update(heap->allocator->pages, address, bytes, arena, true);
+}
+
+void weir__range_forget(weir__heap *heap, const weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__page_map_update(heap->allocator->pages, address, bytes, segment->arena, false);
+}
+
+/* Cuts an unmapped block at an address inside it; returns the part that begins there. Host memory was prepared. */
+static weir__block *cut_unmapped(weir__segment *segment, weir__block *block, uint64_t address) {
+  weir__arena *arena = segment->arena;
+  uint64_t before = address - block->address;
+  if (!before)
+    return block;
+  weir__block *rest = weir__arena_new_block(arena, segment, address, weir__block_bytes(block) - before);
+  rest->state = WEIR__UNMAPPED;
+  weir__block_link(rest, block, weir__block_next(block));
+  block->units = (uint32_t)(before / WEIR__UNIT);
+  weir__tree_insert(&arena->unmapped, rest);
+  return rest;
+}
+
+weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__arena *arena = segment->arena;
+  weir__block *block = cut_unmapped(segment, weir__tree_at(arena->unmapped, address), address);
+  if (bytes < weir__block_bytes(block))
+    cut_unmapped(segment, block, address + bytes);
+  weir__tree_remove(&arena->unmapped, block);
+  block->state = WEIR__FREE;
+  segment->mapped += (size_t)(bytes / segment->page);
+  weir__arena_merge(arena, segment, block, weir__block_previous(block));
+  weir__arena_merge(arena, segment, block, weir__block_next(block));
+  weir__arena_insert(arena, block);
+  count_reserved(heap, arena, (int64_t)bytes);
+  if (!segment->stack)
+    segment->stack = weir__op_stack();
+  weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, address, bytes, arena->stream);
+  return block;
+}
+
+weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address,
+                               uint64_t bytes) {
+  weir__arena *arena = segment->arena;
+  uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
+  weir__page_map_update(heap->allocator->pages, address, bytes, arena, false);
+  segment->mapped -= (size_t)(bytes / segment->page);
+  weir__index_remove(&arena->free, block);
+  if (before) {
+    weir__block *low = weir__arena_new_block(arena, segment, block->address, before);
+    weir__block_link(low, weir__block_previous(block), block);
+    if (!low->previous)
+      segment->first = low;
+    weir__arena_insert(arena, low);
+  }
+  if (after) {
+    weir__block *high = weir__arena_new_block(arena, segment, address + bytes, after);
+    weir__block_link(high, block, weir__block_next(block));
+    weir__arena_insert(arena, high);
+  }
+  block->address = address;
+  block->units = (uint32_t)(bytes / WEIR__UNIT);
+  block->state = WEIR__UNMAPPED;
+  weir__arena_merge(arena, segment, block, weir__block_previous(block));
+  weir__arena_merge(arena, segment, block, weir__block_next(block));
+  weir__tree_insert(&arena->unmapped, block);
+  count_reserved(heap, arena, -(int64_t)bytes);
+  trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
+  return block;
+}
+
+/* A range that a request has mapped. */
+typedef struct mapped_range {
+  uint64_t address, bytes;
+} mapped_range;
+
+/* Maps the first `bytes`, rounded up to pages, of an unmapped block, with new pages. Returns the free block that has
+ * them, or NULL with nothing changed. */
+static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
+                              mapped_range *range) {
+  uint64_t address = block->address, size = weir__round_up(bytes, segment->page);
+  if (!weir__range_prepare(heap, segment, address, size))
+    return NULL;
+  if (!map_pages(heap, segment, address, size)) {
+    weir__range_forget(heap, segment, address, size);
+    return NULL;
+  }
+  heap->stats.num_device_alloc++;
+  *range = (mapped_range){address, size};
+  return weir__range_map(heap, segment, address, size);
+}
+
+/* Releases whole pages of a free block that is in the index; the parts before and after them stay free. Returns the
+ * unmapped block, or NULL with the blocks unchanged if out of host memory or if the driver fails. */
+static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block *block, mapped_range pages) {
+  if (!weir__slab_reserve(&segment->arena->blocks, sizeof *block, 2) ||
+      !weir__pages_release(heap, segment, pages.address, pages.bytes))
+    return NULL;
+  heap->stats.num_device_free++;
+  return weir__range_unmap(heap, segment, block, pages.address, pages.bytes);
+}
+
+static bool has_no_pages(const weir__segment *segment) {
+  return !weir__block_is_mapped(segment->first) && !segment->first->next;
+}
+
+/* Deletes a segment without mapped pages, unless the driver refuses to free the reservation; the segment is then used
+ * again. With `is_idle`, its stream has passed the last use of the aliases that are left in it. */
+static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_idle) {
+  weir_driver *driver = heap->allocator->driver;
+  weir__arena *arena = segment->arena;
+  weir__block *block = segment->first;
+  if (!has_no_pages(segment) || (segment->is_moving && !is_idle) ||
+      !weir__pages_clear(heap, segment, segment->base, segment->room * segment->page) ||
+      driver->MemAddressFree(driver, segment->base, segment->bytes))
+    return;
+  weir__tree_remove(&arena->unmapped, block);
+  weir__slab_give(&arena->blocks, block, sizeof *block);
+  segment_delete(heap, segment);
+}
+
+/* The pages that a block contains completely. */
+static mapped_range whole_pages(const weir__segment *segment, const weir__block *block) {
+  uint64_t slot = segment->page, start = segment->base + weir__round_up(block->address - segment->base, slot);
+  uint64_t end = segment->base + (block->address + weir__block_bytes(block) - segment->base) / slot * slot;
+  if (start < end) { /* a page may have several slots, and begin before the block, or end behind it */
+    const weir__mapping *first = weir__mapping_at(segment, start), *last = weir__mapping_at(segment, end - slot);
+    if (first->address < start)
+      start = first->address + first->page->bytes;
+    if (last->address + last->page->bytes > end)
+      end = last->address;
+  }
+  return (mapped_range){start, end > start ? end - start : 0};
+}
+
+bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block) {
+  return whole_pages(weir__segment_of(heap, block), block).bytes > 0;
+}
+
+void weir__release_pages(weir__heap *heap, weir__block *block) {
+  weir__segment *segment = weir__segment_of(heap, block);
+  if (carve(heap, segment, block, whole_pages(segment, block)))
+    drop_if_unmapped(heap, segment, true);
+}
+
+bool weir__has_left_reservations(const weir__heap *heap, const weir__arena *arena) {
+  for (const weir__block *b = weir__tree_after(arena->unmapped, 0); b;
+       b = weir__tree_after(arena->unmapped, b->address)) {
+    const weir__segment *segment = weir__segment_of(heap, b);
+    if (segment->is_moving && has_no_pages(segment))
+      return true;
+  }
+  return false;
+}
+
+void weir__release_reservations(weir__heap *heap, weir__arena *arena, bool is_idle) {
+  for (weir__block *block = weir__tree_after(arena->unmapped, 0), *next; block; block = next) {
+    next = weir__tree_after(arena->unmapped, block->address);
+    drop_if_unmapped(heap, weir__segment_of(heap, block), is_idle);
+  }
+}
+
+/* Whether a run of free and unmapped blocks, starting with this one, is large enough. */
+static bool has_room(const weir__block *block, uint64_t bytes) {
+  uint64_t have = 0;
+  for (; have < bytes && block && !weir__block_is_active(block); block = weir__block_next(block))
+    have += weir__block_bytes(block);
+  return have >= bytes;
+}
+
+uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream) {
+  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8, largest = weir__most_units / 2 * WEIR__UNIT;
+  most = most < largest ? most : largest; /* on a larger device a segment covers only a part of the memory */
+  weir__reserve wanted = settings->expandable_segments_reserve;
+  const weir__stream_class *class = heap->classes;
+  while (class && class->stream != stream)
+    class = class->next;
+  for (int i = 0; class && i < WEIR__RESERVE_CLASSES; i++) {
+    const weir__reserve_class *known = &settings->expandable_segments_reserve_by_class[i];
+    if (known->name[0] && !strcmp(known->name, class->name))
+      wanted = known->reserve;
+  }
+  uint64_t bytes = wanted.bytes ? wanted.bytes : (uint64_t)(wanted.fraction * (double)heap->total);
+  return bytes && bytes < most ? bytes : most;
+}
+
+weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                                   bool is_moving) {
+  weir_driver *driver = heap->allocator->driver;
+  bool has_small_pages = arena->pool->is_small || is_moving;
+  uint64_t page =
+      weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->granularity);
+  uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), page);
+  weir_cu_deviceptr base;
+  if (size < bytes ||
+      !weir__heap_ok(heap, driver->MemAddressReserve(driver, &base, size, 0, 0, 0), "cuMemAddressReserve"))
+    return NULL;
+  weir__segment *segment =
+      size / WEIR__UNIT <= weir__most_units ? weir__segment_new(heap, arena, base, size, page) : NULL;
+  weir__block *block = segment ? weir__arena_new_block(arena, segment, base, size) : NULL;
+  if (!block) {
+    if (segment)
+      segment_delete(heap, segment);
+    driver->MemAddressFree(driver, base, size);
+    return NULL;
+  }
+  atomic_store(&heap->had_expandable, true);
+  block->state = WEIR__UNMAPPED;
+  segment->first = block;
+  segment->is_moving = is_moving;
+  weir__tree_insert(&arena->unmapped, block);
+  return block;
+}
+
+/* The lowest run of blocks where the request fits once its unmapped parts are mapped; it may begin with a free block.
+ * */
+static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  for (weir__block *block = weir__tree_after(arena->unmapped, 0); block;
+       block = weir__tree_after(arena->unmapped, block->address)) {
+    weir__block *previous = weir__block_previous(block);
+    weir__block *from = previous && !weir__block_is_active(previous) ? previous : block;
+    if (has_room(from, bytes) && !weir__segment_of(heap, from)->is_moving)
+      return from;
+  }
+  return weir__reserve_segment(heap, arena, settings, bytes, false);
+}
+
+static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                    uint64_t bytes) {
+  weir__arena_lock(arena);
+  weir__block *block = find_place(heap, arena, settings, bytes), *result = NULL;
+  weir__segment *segment = block ? weir__segment_of(heap, block) : NULL;
+  mapped_range *done = NULL; /* one per hole of the run */
+  size_t count = 0, room = 0;
+  if (!block)
+    goto unlock;
+  while (!weir__block_is_mapped(block) || weir__block_bytes(block) < bytes) {
+    bool mapped = weir__block_is_mapped(block);
+    weir__block *hole = mapped ? weir__block_next(block) : block;
+    uint64_t want = bytes - (mapped ? weir__block_bytes(block) : 0);
+    weir__block *grown = NULL;
+    if (want > weir__block_bytes(hole))
+      want = weir__block_bytes(hole);
+    if (!WEIR__RESERVE(done, room, count + 1) || !(grown = map_block(heap, segment, hole, want, &done[count])))
+      goto undo;
+    block = grown;
+    count++;
+  }
+  weir__index_remove(&arena->free, block);
+  weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
+  result = block;
+  if (!count)
+    weir__trace_taken(arena, block);
+  goto unlock;
+
+undo:
+  while (count-- > 0) {
+    weir__block *part = carve(heap, segment, block, done[count]);
+    if (!part)
+      break;
+    block = weir__block_previous(part);
+  }
+  drop_if_unmapped(heap, segment, false);
+unlock:
+  weir__arena_unlock(arena);
+  free(done);
+  return result;
+}
+
+bool weir__over_limit(const weir__heap *heap, uint64_t bytes) {
+  uint64_t taken = heap->reserved + heap->promised;
+  return heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes);
+}
+
+weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                             uint64_t segment_bytes) {
+  heap->driver_error = WEIR_CU_SUCCESS;
+  bool own_memory = arena->pool->owner && arena->pool->owner->alloc;
+  if (!own_memory && weir__pool_moves(settings, arena->pool))
+    return weir__move_pages(heap, arena, settings, bytes);
+  if (weir__over_limit(heap, segment_bytes))
+    return NULL;
+  return settings->expandable_segments && !own_memory ? grow_expandable(heap, arena, settings, bytes)
+                                                      : grow_fixed(heap, arena, settings, segment_bytes);
+}
+
+void weir__heap_free_segments(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  while (heap->segments) {
+    weir__segment *segment = heap->segments;
+    if (!segment->page) {
+      weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
+      give_memory(heap, segment->arena, segment->base, segment->bytes);
+    } else {
+      for (uint64_t at = segment->base; at < segment->base + segment->room * segment->page; at += segment->page)
+        if (weir__is_owner(weir__mapping_at(segment, at)))
+          weir__page_map_update(heap->allocator->pages, at, segment->page, segment->arena, false);
+      weir__pages_end(heap, segment);
+      driver->MemAddressFree(driver, segment->base, segment->bytes);
+    }
+    heap->segments = segment->next; /* all segments are deleted, so the other links do not matter */
+    weir__segment_delete(segment);
+  }
+  weir__rangemap_clear(&heap->segments_by_address);
+  weir__pages_finish(heap);
+}

@@ -1,0 +1,78 @@
+/*
+ * Segments: obtaining memory from the driver and giving it back. The heap's lock is held, and no arena's, unless a
+ * comment says otherwise.
+ */
+#ifndef WEIR_ALLOC_CACHE_SEGMENT_H
+#define WEIR_ALLOC_CACHE_SEGMENT_H
+
+#include "alloc/cache/heap.h"
+
+/* ---- Growing ---- */
+
+/* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
+ * limit is reached, the driver is out of memory, or another call failed (heap->driver_error). */
+weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                             uint64_t segment_bytes);
+
+/* Address space reserved by an expandable segment of a stream: 9/8 of the device's memory, or less by the settings. */
+uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
+
+/* Whether that many more bytes would exceed the heap's limit. */
+bool weir__over_limit(const weir__heap *heap, uint64_t bytes);
+
+/* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`. NULL
+ * if that fails. */
+weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                                   bool is_moving);
+
+/* ---- The books of a range of an expandable segment. The arena's lock is held too ---- */
+
+/* Makes host memory ready for weir__range_map, and makes the range known. False without host memory. */
+bool weir__range_prepare(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes);
+void weir__range_forget(weir__heap *heap, const weir__segment *segment, uint64_t address, uint64_t bytes);
+
+/* A range inside an unmapped block becomes free. Returns the free block that it is merged into. */
+weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes);
+
+/* A range of a free block becomes unmapped. Returns the unmapped block that it is merged into. Host memory for two
+ * blocks was reserved. */
+weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address,
+                               uint64_t bytes);
+
+/* ---- Giving back. The arena's lock is held too ---- */
+
+/* Frees a segment that is one free block, which is in the index. Returns false, with nothing changed, on failure. */
+bool weir__release_segment(weir__heap *heap, weir__block *block);
+
+/* Whether a free block of an expandable segment contains whole pages. */
+bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block);
+
+/* Unmaps these pages, and frees the segment if none is left. The block is in the index, and its stream is idle. */
+void weir__release_pages(weir__heap *heap, weir__block *block);
+
+/* Whether an arena has a reservation without pages in which aliases may be left: all of its pages have moved away. */
+bool weir__has_left_reservations(const weir__heap *heap, const weir__arena *arena);
+
+/* Frees reservations of an arena that have no pages and that the driver refused to free before. `is_idle`: the arena's
+ * stream has passed their last use. */
+void weir__release_reservations(weir__heap *heap, weir__arena *arena, bool is_idle);
+
+/* The end of a heap: all of its segments. No arena's lock is held. */
+void weir__heap_free_segments(weir__heap *heap);
+
+/* ---- The books ---- */
+
+/* The segment around an address, NULL if there is none; and that of a block. */
+weir__segment *weir__segment_at(const weir__heap *heap, uint64_t address);
+weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block);
+weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block); /* whichever locks are held */
+
+/* For memory that does not come from the driver. NULL if out of host memory, or if it overlaps another segment. */
+weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page);
+void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
+void weir__segment_delete(weir__segment *segment);
+
+/* Counts a segment that was obtained or returned. */
+void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
+
+#endif

@@ -1,0 +1,113 @@
+/*
+ * Allocations with caching off: plain driver calls. Pointers are kept only to be recognized when they are freed.
+ */
+#include "alloc/cache/uncached.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/thread.h"
+#include "driver/call.h"
+
+/* As in PyTorch, every value of its variable other than 1 is silently ignored. */
+bool weir__caching_from_env(void) {
+  const char *own = getenv("WEIR_NO_MEMORY_CACHING"), *pytorchs = getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+  bool is_off = (own && !strcmp(own, "1")) || (pytorchs && !strcmp(pytorchs, "1"));
+  if (own && *own && strcmp(own, "0") != 0 && strcmp(own, "1") != 0)
+    weir__log(WEIR_LOG_WARN, "invalid WEIR_NO_MEMORY_CACHING=%s: expected 0 or 1; memory is %s", own,
+              is_off ? "not cached, because of PYTORCH_NO_CUDA_MEMORY_CACHING=1" : "cached");
+  return !is_off;
+}
+
+weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (allocator->backend)
+    on = 1; /* there is no cache to turn off */
+  atomic_store(&allocator->caching, on != 0);
+  for (int i = 0; i < allocator->heap_count; i++)
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_UNCACHED, !on);
+  return WEIR_OK;
+}
+
+int weir_allocator_is_caching(const weir_allocator *allocator) { return allocator && atomic_load(&allocator->caching); }
+
+weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t bytes, uint64_t *address) {
+  weir_allocator *allocator = heap->allocator;
+  weir_driver *driver = allocator->driver;
+  weir_cu_context previous;
+  weir_cu_deviceptr memory;
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (!r) {
+    r = driver->MemAlloc(driver, &memory, bytes);
+    weir__heap_leave(heap, previous);
+  }
+  weir__mutex_unlock(&heap->lock);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuMemAlloc(driver, &memory, bytes)");
+  weir__mutex_lock(&allocator->uncached_lock);
+  bool known = weir__rangemap_insert(&allocator->uncached, memory, bytes, heap);
+  weir__mutex_unlock(&allocator->uncached_lock);
+  if (!known) {
+    driver->MemFree(driver, memory);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  }
+  *address = memory;
+  return WEIR_OK;
+}
+
+static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (!r) {
+    r = driver->MemFree(driver, memory);
+    weir__heap_leave(heap, previous);
+  }
+  weir__mutex_unlock(&heap->lock);
+  return r;
+}
+
+weir__heap *weir__uncached_find(weir_allocator *allocator, uint64_t address, uint64_t *bytes) {
+  uint64_t base, size;
+  weir__mutex_lock(&allocator->uncached_lock);
+  weir__heap *heap = weir__rangemap_find(&allocator->uncached, address, &base, &size);
+  weir__mutex_unlock(&allocator->uncached_lock);
+  if (!heap || base != address)
+    return NULL;
+  if (bytes)
+    *bytes = size;
+  return heap;
+}
+
+bool weir__uncached_free(const char *who, weir_allocator *allocator, uint64_t address, weir_status *status) {
+  uint64_t base, bytes;
+  weir__mutex_lock(&allocator->uncached_lock);
+  weir__heap *heap = weir__rangemap_find(&allocator->uncached, address, &base, &bytes);
+  if (heap && base == address)
+    weir__rangemap_remove(&allocator->uncached, base);
+  else
+    heap = NULL;
+  weir__mutex_unlock(&allocator->uncached_lock);
+  if (!heap)
+    return false;
+  weir_cu_result r = give_back(heap, base);
+  if (r) { /* it is still allocated, and can be freed later */
+    weir__mutex_lock(&allocator->uncached_lock);
+    weir__rangemap_insert(&allocator->uncached, base, bytes, heap);
+    weir__mutex_unlock(&allocator->uncached_lock);
+  }
+  *status = r ? weir__driver_status(allocator->driver, r, who, "cuMemFree(driver, memory)") : WEIR_OK;
+  return true;
+}
+
+void weir__uncached_clear(weir_allocator *allocator) {
+  uint64_t memory;
+  weir__heap *heap;
+  while ((heap = weir__rangemap_at_or_after(&allocator->uncached, 0, &memory, NULL))) {
+    weir__rangemap_remove(&allocator->uncached, memory);
+    give_back(heap, memory);
+  }
+  weir__rangemap_clear(&allocator->uncached);
+}

@@ -1,0 +1,19 @@
+/*
+ * Allocations with caching off.
+ */
+#ifndef WEIR_ALLOC_CACHE_UNCACHED_H
+#define WEIR_ALLOC_CACHE_UNCACHED_H
+
+#include "alloc/cache/heap.h"
+
+weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t bytes, uint64_t *address);
+
+/* False if the memory was not allocated with caching off. */
+bool weir__uncached_free(const char *who, weir_allocator *allocator, uint64_t address, weir_status *status);
+
+/* The heap of such a pointer; NULL for any other. `bytes`, which may be NULL, is set to its size. */
+weir__heap *weir__uncached_find(weir_allocator *allocator, uint64_t address, uint64_t *bytes);
+void weir__uncached_clear(weir_allocator *allocator);
+bool weir__caching_from_env(void);
+
+#endif

@@ -1,0 +1,104 @@
+/*
+ * The table of settings, for the files that read and write them.
+ */
+#ifndef WEIR_ALLOC_CONFIG_SETTINGS_TABLE_H
+#define WEIR_ALLOC_CONFIG_SETTINGS_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "alloc/config/settings.h"
+#include "base/base.h"
+
+#define UNLIMITED UINT64_MAX
+#define MAX_MIB ((1ull << 43) - 1)   /* so that the bytes fit in an int64_t, and the sum of two in a uint64_t */
+#define MAX_DIVISIONS (1ull << 30)   /* 512 bytes times this exceeds the memory of any device */
+#define EXPANDABLE_UNIT (2ull << 20) /* devices map memory in units of 2 MiB */
+
+enum kind {
+  KIND_FLAG,     /* bool */
+  KIND_MIB,      /* uint64_t, bytes; MiB in the text */
+  KIND_POWER,    /* uint64_t, a power of two */
+  KIND_NUMBER,   /* uint64_t */
+  KIND_FRACTION, /* double */
+  KIND_BACKEND,  /* weir__backend_choice */
+  KIND_ROUNDUP,  /* roundup_divisions */
+  KIND_RESERVE,  /* weir__reserve */
+  KIND_CLASSES   /* expandable_segments_reserve_by_class */
+};
+
+/* Values of KIND_MIB are in MiB here. */
+union value {
+  bool flag;
+  uint64_t number;
+  double fraction;
+};
+
+struct weir__option {
+  const char *name;
+  const char *alias; /* another spelling, or NULL */
+  const char *unset; /* text for a default that cannot be written as a value; else NULL */
+  const char *help;
+  size_t offset;           /* of the field in weir__settings */
+  union value preset;      /* all zero for the last four kinds */
+  union value least, most; /* MIB, POWER, NUMBER, FRACTION */
+  enum kind kind;
+  bool open;              /* FRACTION: neither least nor most is allowed */
+  bool not_below_segment; /* MIB: at least large_segment_size_mb */
+};
+
+enum {
+  BACKEND,
+  MAX_SPLIT_SIZE,
+  MAX_NON_SPLIT_ROUNDING,
+  LARGE_SEGMENT_SIZE,
+  GARBAGE_COLLECTION_THRESHOLD,
+  ROUNDUP_POWER2_DIVISIONS,
+  EXPANDABLE_SEGMENTS,
+  EXPANDABLE_SEGMENTS_RESERVE,
+  EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
+  MOVING_PAGES,
+  MOVING_PAGES_MAX_ALIASES,
+  MOVING_PAGES_COMPLETED_ONLY,
+  MOVING_PAGES_ACROSS_STREAMS,
+  MOVING_PAGES_MIN_CAPABILITY,
+  RELEASE_LOCK_ON_MALLOC,
+  GRAPH_CAPTURE_RECORD_STREAM_REUSE,
+  MEMORY_FRACTION,
+  THROW_ON_OOM,
+  PINNED_USE_HOST_REGISTER,
+  PINNED_NUM_REGISTER_THREADS,
+  PINNED_REGISTER_MIN_SIZE,
+  PINNED_REGISTER_PIECE_SIZE,
+  PINNED_USE_BACKGROUND_THREADS,
+  PINNED_RESERVE_SEGMENT_SIZE,
+  PINNED_MAX_ROUND_THRESHOLD,
+  PINNED_MAX_CACHED_SIZE,
+  PINNED_FREE_CATCH_ALL,
+  OPTIONS
+};
+
+extern const struct weir__option weir__options[OPTIONS];
+extern const char *const weir__backend_names[];
+
+static inline const void *weir__option_field(const struct weir__option *option, const weir__settings *settings) {
+  return (const char *)settings + option->offset;
+}
+
+bool weir__option_is_equal(const struct weir__option *option, const weir__settings *a, const weir__settings *b);
+
+/* ---- Writing ---- */
+
+struct weir__writer {
+  char *text;
+  size_t size;
+  size_t length; /* of the whole text, whether it fits or not */
+};
+
+void weir__writer_put(struct weir__writer *writer, const char *format, ...) WEIR_PRINTF(2, 3);
+
+/* The values that an option may have, in words. */
+void weir__writer_put_allowed(struct weir__writer *writer, const struct weir__option *option);
+
+#endif

@@ -1,0 +1,623 @@
+/*
+ * Memory shared between processes.
+ *
+ * A handle is a version, a kind and the data of that kind, compatible with PyTorch's so that both can share with each
+ * other:
+ *   'c'  the driver's handle of an allocation
+ *   'e'  pages of an expandable segment: the process, the page size, the number of pages, from version 3 on the type of
+ *        the page handles, and a file descriptor number per page
+ *   'v'  the same with pages of different sizes, which PyTorch does not have: the page size is that of the smallest
+ *        unit, and each descriptor number is followed by the number of units of its page
+ * The process that opens the handle duplicates the descriptors. They are open in the process that shares, one for each
+ * page, while the page is mapped, or as long as memory in it is sent. A process may have more pages than its limit of
+ * open files allows: the limit is raised as far as possible.
+ */
+#include "alloc/ipc/ipc.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/pointer.h"
+#include "alloc/cache/segment.h"
+#include "alloc/cache/uncached.h"
+#include "base/system.h"
+#include "base/thread.h"
+#include "driver/call.h"
+
+enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', kind_varied = 'v', prefix = 2 };
+enum { form_files = 1, form_fabric = 2 };
+
+/* Precedes the descriptors of a handle of pages. The padding is 0, so that equal handles have equal bytes. A descriptor
+ * that was closed may have the same number again for another page, which then has the newest export: handles of other
+ * pages of a process never have equal bytes. */
+typedef struct pages_header {
+  int32_t process;
+  uint32_t newest_export; /* of the pages */
+  uint64_t page, count;
+  int32_t form, end; /* from version 3 on: type of the page handles, and padding */
+} pages_header;
+
+static size_t header_bytes(int version) { return version < 3 ? offsetof(pages_header, form) : sizeof(pages_header); }
+
+/* A handle that is open in this process. */
+typedef struct weir__ipc weir__ipc;
+struct weir__ipc {
+  weir__ipc *next;
+  int device;
+  int opens;            /* 0 if it was closed during a capture: a collection does the rest, unless it is opened again */
+  bool is_unmapped;     /* its close failed half-way: only the addresses are left */
+  uint64_t base, bytes; /* bytes is 0 for a handle of the driver */
+  /* That shares the pages; 0 for a handle of the driver. A later process with the same id may have handles with the
+   * same bytes. */
+  weir__process_identity process;
+  size_t length;
+  unsigned char name[];
+};
+
+weir_status weir__ipc_enter(const char *who, weir__heap *heap, weir__ipc_scope *scope) {
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &scope->previous);
+  weir__mutex_unlock(&heap->lock);
+  if (r)
+    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+  if (weir__capture_relax(heap, &scope->mode))
+    return WEIR_OK;
+  weir__heap_leave(heap, scope->previous);
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", who);
+}
+
+void weir__ipc_leave(weir__heap *heap, const weir__ipc_scope *scope) {
+  weir__capture_restore(heap, scope->mode);
+  weir__heap_leave(heap, scope->previous);
+}
+
+void weir__ipc_forget_page(weir__page *page) {
+  if (page->file)
+    close(page->file - 1);
+  page->file = 0;
+}
+
+/* ---- Export ---- */
+
+void weir__ipc_prepare(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  const char *wanted = getenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
+  int can = 0;
+  if (!driver->MemExportToShareableHandle ||
+      driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_HANDLE_POSIX_FD_SUPPORTED, heap->device))
+    can = 0;
+  heap->shares_pages_off = can && wanted && !strcmp(wanted, "0");
+  heap->shares_pages = can && !heap->shares_pages_off;
+}
+
+/* Allocates a name and writes its first bytes. False without host memory. */
+static bool begin_name(const weir__heap *heap, weir__ipc_name *name, char kind, uint64_t offset, size_t length) {
+  *name = (weir__ipc_name){.offset = offset, .bytes = malloc(prefix + length)};
+  if (!name->bytes)
+    return false;
+  name->bytes[0] = (unsigned char)heap->allocator->ipc_version;
+  name->bytes[1] = (unsigned char)kind;
+  name->length = prefix;
+  return true;
+}
+
+static void add_to_name(weir__ipc_name *name, const void *bytes, size_t length) {
+  memcpy(name->bytes + name->length, bytes, length);
+  name->length += length;
+}
+
+/* Whether an export may have failed for the process's limit of open files, which has been raised now. */
+static bool made_room_for_files(void) {
+  int probe = weir__process_open(weir__process_id()); /* raises the limit if it fails for it */
+  if (probe >= 0)
+    close(probe);
+  return probe >= 0 || errno != EMFILE;
+}
+
+/* The file descriptor of a page, exported on first use. The heap's lock is held. */
+static weir_cu_result file_of(weir__heap *heap, weir__page *page, int *file) {
+  static _Atomic uint32_t exports;
+  weir_driver *driver = heap->allocator->driver;
+  int made;
+  if (!page->file) {
+    weir_cu_result r = driver->MemExportToShareableHandle(driver, &made, page->handle, WEIR_CU_HANDLE_POSIX_FD, 0);
+    if (r)
+      return r;
+    page->file = made + 1;
+    page->export_number = atomic_fetch_add_explicit(&exports, 1, memory_order_relaxed) + 1;
+  }
+  *file = page->file - 1;
+  return WEIR_CU_SUCCESS;
+}
+
+/* Fails with the driver's result, unless the process has too many open files. */
+static weir_status export_failed(const char *who, const weir__heap *heap, weir_cu_result r, uint64_t pages,
+                                 size_t limit) {
+  if (made_room_for_files())
+    return weir__driver_status(heap->allocator->driver, r, who, "cuMemExportToShareableHandle");
+  return weir__fail(WEIR_ERROR_SYSTEM,
+                    "%s: a file descriptor is needed for each of %llu pages, but the process may have only %zu files "
+                    "open. Raise the hard limit (ulimit -Hn), or use expandable_segments:False for memory that is "
+                    "shared",
+                    who, (unsigned long long)pages, limit);
+}
+
+/* Exports the pages of a live block. The heap's lock is held. */
+static weir_status name_pages(const char *who, weir__heap *heap, const weir__segment *segment, uint64_t address,
+                              uint64_t bytes, weir__ipc_name *name) {
+  if (!heap->shares_pages)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "
+                      "device%s. Consider using expandable_segments:False where memory is shared",
+                      who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
+  /* Pages of a segment whose pages move may differ in size. */
+  const weir__mapping *first = weir__mapping_at(segment, address);
+  uint64_t end = address + bytes, count = 0;
+  bool is_varied = false;
+  for (uint64_t at = first->address; at < end; at += weir__mapping_at(segment, at)->page->bytes, count++)
+    is_varied |= weir__mapping_at(segment, at)->page->bytes != first->page->bytes;
+  uint64_t page_bytes = is_varied ? segment->page : first->page->bytes;
+  pages_header header = {
+      .process = (int32_t)weir__process_id(), .page = page_bytes, .count = count, .form = form_files};
+  size_t of_header = header_bytes(heap->allocator->ipc_version);
+  if (!begin_name(heap, name, (char)(is_varied ? kind_varied : kind_pages), address - first->address,
+                  of_header + (size_t)count * (is_varied ? 2 : 1) * sizeof(int32_t)))
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  add_to_name(name, &header, of_header);
+  for (uint64_t at = first->address, next; at < end; at = next) {
+    weir__page *page = weir__mapping_at(segment, at)->page;
+    int32_t file, units = (int32_t)(page->bytes / page_bytes);
+    size_t limit;
+    weir_cu_result r;
+    next = at + page->bytes;
+    do
+      limit = weir__descriptors_limit();
+    while ((r = file_of(heap, page, &file)) && made_room_for_files() && weir__descriptors_limit() > limit);
+    if (r) {
+      free(name->bytes);
+      name->bytes = NULL;
+      return export_failed(who, heap, r, count, limit);
+    }
+    add_to_name(name, &file, sizeof file);
+    if (is_varied)
+      add_to_name(name, &units, sizeof units);
+    if (header.newest_export < page->export_number)
+      header.newest_export = page->export_number;
+  }
+  memcpy(name->bytes + prefix, &header, of_header);
+  return WEIR_OK;
+}
+
+static weir_status name_by_driver(const char *who, weir__heap *heap, uint64_t base, uint64_t address,
+                                  weir__ipc_name *name) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_ipc_mem_handle memory;
+  weir_cu_context previous;
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuCtxSetCurrent");
+  r = driver->IpcGetMemHandle(driver, &memory, base);
+  weir__heap_leave(heap, previous);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuIpcGetMemHandle");
+  if (!begin_name(heap, name, kind_driver, address - base, sizeof memory))
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  add_to_name(name, &memory, sizeof memory);
+  return WEIR_OK;
+}
+
+weir_status weir__ipc_name_memory(const char *who, weir__heap *heap, uint64_t address, const weir__block *block,
+                                  uint64_t base, weir__ipc_name *name) {
+  if (base)
+    return name_by_driver(who, heap, base, address, name);
+  return name_pages(who, heap, weir__segment_lookup(heap, block), address, weir__block_bytes(block), name);
+}
+
+weir_status weir__ipc_find(const char *who, weir_allocator *allocator, uint64_t address, weir__heap **heap,
+                           const weir__block **block, uint64_t *base) {
+  if (weir__backend_is_async(allocator))
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: cudaMallocAsync does not yet support sharing memory; use backend:native", who);
+  weir__arena *arena;
+  const weir__segment *segment = NULL;
+  *block = weir__block_lock(allocator, address, &arena);
+  if (*block) { /* a live block keeps its segment */
+    *heap = arena->pool->heap;
+    weir__arena_unlock(arena);
+    segment = weir__segment_lookup(*heap, *block);
+  } else if (!(*heap = weir__uncached_find(allocator, address, NULL)))
+    return weir__no_block(who, address);
+  void *start = NULL;
+  uint64_t bytes;
+  if (!(segment && segment->page) && weir_allocator_base(allocator, (void *)address, &start, &bytes))
+    return weir__no_block(who, address);
+  *base = (uint64_t)start;
+  return WEIR_OK;
+}
+
+/* Calls `change` for each page of a block, if it has pages. */
+static void for_each_page(weir__heap *heap, const weir__block *block, void (*change)(weir__page *page, int by),
+                          int by) {
+  const weir__segment *segment = weir__segment_lookup(heap, block);
+  uint64_t end = block->address + weir__block_bytes(block);
+  if (!segment || !segment->page)
+    return;
+  const weir__mapping *mapping = weir__mapping_at(segment, block->address);
+  for (uint64_t at = mapping->address; at < end; at += mapping->page->bytes) {
+    mapping = weir__mapping_at(segment, at);
+    change(mapping->page, by);
+  }
+}
+
+static void mark_shared(weir__page *page, int by) {
+  (void)by;
+  page->is_shared = true;
+}
+
+static void count_sent(weir__page *page, int by) {
+  page->sent_blocks += (uint32_t)by;
+  if (!page->sent_blocks && !page->is_shared)
+    weir__ipc_forget_page(page);
+}
+
+void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by) {
+  for_each_page(heap, block, count_sent, by);
+}
+
+void weir_ipc_handle_init(weir_ipc_handle *handle) {
+  if (handle)
+    *handle = (weir_ipc_handle){.size = sizeof *handle};
+}
+
+weir_status weir__ipc_check_room(const char *who, const weir_ipc_handle *handle, size_t bytes) {
+  size_t fixed = offsetof(weir_ipc_handle, bytes), least = fixed + WEIR_IPC_HANDLE_LEAST;
+  if (!handle || handle->size < least)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", who);
+  if (handle->size - fixed < bytes)
+    return weir__fail(
+        WEIR_ERROR_NOT_SUPPORTED,
+        "%s: the handle takes %zu bytes, and there is room for %zu. Use a larger weir_ipc_handle, and set "
+        "its size",
+        who, bytes, handle->size - fixed);
+  return WEIR_OK;
+}
+
+weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_handle *handle) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir__heap *heap;
+  const weir__block *block;
+  uint64_t base = 0;
+  weir_status status = weir__ipc_check_room(__func__, handle, 0);
+  if (!status)
+    status = weir__ipc_find(__func__, allocator, (uint64_t)pointer, &heap, &block, &base);
+  if (status)
+    return status;
+  weir__ipc_name name = {0};
+  weir__mutex_lock(&heap->lock);
+  status = weir__ipc_name_memory(__func__, heap, (uint64_t)pointer, block, base, &name);
+  if (!status && block)
+    for_each_page(heap, block, mark_shared, 1);
+  weir__mutex_unlock(&heap->lock);
+  if (!name.bytes)
+    return status;
+  status = weir__ipc_check_room(__func__, handle, name.length);
+  if (!status) {
+    handle->offset = name.offset;
+    handle->length = name.length;
+    memcpy(handle->bytes, name.bytes, name.length);
+  }
+  free(name.bytes);
+  return status;
+}
+
+/* ---- Import. The allocator's ipc_lock is held ---- */
+
+static weir_status cannot_fetch(const char *who, int32_t process, int error) {
+  return weir__fail(WEIR_ERROR_SYSTEM,
+                    "%s: cannot get the file descriptors of process %d: %s%s. Run both processes as the same user, or "
+                    "use expandable_segments:False for shared memory",
+                    who, (int)process, strerror(error), error == ENOSYS ? "; this needs Linux 5.6" : "");
+}
+
+/* Imports and maps one page. */
+static weir_status map_page(const char *who, weir_driver *driver, int process_file, int32_t process, int32_t number,
+                            uint64_t address, uint64_t page) {
+  int file = weir__process_take_descriptor(process_file, number);
+  if (file < 0)
+    return cannot_fetch(who, process, errno);
+  weir_cu_mem_handle memory;
+  weir_cu_result r =
+      driver->MemImportFromShareableHandle(driver, &memory, (void *)(intptr_t)file, WEIR_CU_HANDLE_POSIX_FD);
+  close(file);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuMemImportFromShareableHandle");
+  r = driver->MemMap(driver, address, page, 0, memory, 0);
+  driver->MemRelease(driver, memory); /* the mapping holds a reference */
+  return r ? weir__driver_status(driver, r, who, "cuMemMap") : WEIR_OK;
+}
+
+/* The size of all pages, which fits in 48 bits. False if the handle is damaged. */
+static bool sum_pages(const pages_header *header, const unsigned char *pages, bool is_varied, uint64_t *bytes) {
+  const uint64_t most = 1ull << 48;
+  uint64_t units = is_varied ? 0 : header->count;
+  for (uint64_t i = 0; is_varied && i < header->count; i++) {
+    int32_t number_and_units[2];
+    memcpy(number_and_units, pages + i * sizeof number_and_units, sizeof number_and_units);
+    if (number_and_units[1] <= 0)
+      return false;
+    units += (uint64_t)number_and_units[1];
+  }
+  if (header->page > most / units)
+    return false;
+  *bytes = header->page * units;
+  return true;
+}
+
+static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open) {
+  weir_driver *driver = heap->allocator->driver;
+  pages_header header = {.form = form_files};
+  weir_cu_deviceptr base;
+  size_t length = open->length - prefix, of_header = header_bytes(open->name[0]);
+  if (length < of_header)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated", who);
+  memcpy(&header, open->name + prefix, of_header);
+  bool is_varied = open->name[1] == kind_varied;
+  size_t of_page = (is_varied ? 2 : 1) * sizeof(int32_t);
+  if (header.form == form_fabric)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: the pages are shared by fabric handles, and only files can be opened here. Use "
+                      "expandable_segments:False where the memory is shared",
+                      who);
+  if (!header.page || !header.count || header.form != form_files || header.count != (length - of_header) / of_page ||
+      (length - of_header) % of_page || !sum_pages(&header, open->name + prefix + of_header, is_varied, &open->bytes))
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", who);
+  if (!driver->MemImportFromShareableHandle)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
+  int process_file = weir__process_open(header.process);
+  if (process_file < 0)
+    return cannot_fetch(who, header.process, errno);
+  weir_status status = WEIR_OK;
+  open->process = weir__process_identity_of(header.process);
+  if (!open->process) {
+    status = cannot_fetch(who, header.process, errno);
+    goto close_process;
+  }
+  weir_cu_mem_access access[64];
+  size_t accesses = weir__list_access(heap, access);
+  uint64_t mapped = 0;
+  weir_cu_result r = driver->MemAddressReserve(driver, &base, open->bytes, 0, 0, 0);
+  if (r) {
+    status = weir__driver_status(driver, r, who, "cuMemAddressReserve");
+    goto close_process;
+  }
+  for (uint64_t i = 0; i < header.count && !status; i++) {
+    int32_t number_and_units[2] = {0, 1};
+    memcpy(number_and_units, open->name + prefix + of_header + i * of_page, of_page);
+    uint64_t bytes = (uint64_t)number_and_units[1] * header.page;
+    status = map_page(who, driver, process_file, header.process, number_and_units[0], base + mapped, bytes);
+    mapped += status ? 0 : bytes;
+  }
+  if (!status && (r = driver->MemSetAccess(driver, base, open->bytes, access, accesses)))
+    status = weir__driver_status(driver, r, who, "cuMemSetAccess");
+  if (!status) {
+    open->base = base;
+    goto close_process;
+  }
+  if (mapped)
+    driver->MemUnmap(driver, base, mapped);
+  driver->MemAddressFree(driver, base, open->bytes);
+close_process:
+  close(process_file);
+  return status;
+}
+
+static weir_status open_driver(const char *who, weir__heap *heap, weir__ipc *open, size_t skip) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_ipc_mem_handle handle;
+  weir_cu_deviceptr base;
+  if (open->length - skip != sizeof handle)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: expected a driver handle of %zu bytes, got %zu", who, sizeof handle,
+                      open->length - skip);
+  memcpy(&handle, open->name + skip, sizeof handle);
+  weir_cu_result r = driver->IpcOpenMemHandle(driver, &base, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (!r)
+    open->base = base;
+  return r ? weir__driver_status(driver, r, who, "cuIpcOpenMemHandle") : WEIR_OK;
+}
+
+static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open) {
+  if (open->length == sizeof(weir_cu_ipc_mem_handle))
+    return open_driver(who, heap, open, 0);
+  if (open->length < prefix)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: invalid handle of %zu bytes", who, open->length);
+  if (open->name[0] > newest_version)
+    return weir__fail(
+        WEIR_ERROR_BAD_DATA,
+        "%s: received sharable handle from a future version (%d) that this version (%d) does not know how "
+        "to handle",
+        who, open->name[0], newest_version);
+  switch (open->name[1]) {
+  case kind_driver:
+    return open_driver(who, heap, open, prefix);
+  case kind_pages:
+  case kind_varied:
+    return open_pages(who, heap, open);
+  default:
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: unknown kind of handle: %d", who, open->name[1]);
+  }
+}
+
+bool weir__ipc_contains(const weir__heap *heap, const void *base, uint64_t offset, uint64_t bytes) {
+  weir_driver *driver = heap->allocator->driver;
+  const weir__ipc *open = heap->allocator->ipc;
+  while (open && (open->device != heap->device || (const void *)open->base != base))
+    open = open->next;
+  if (!open)
+    return false;
+  uint64_t all = open->bytes;
+  weir_cu_deviceptr start = open->base;
+  uint64_t range;
+  if (!all) { /* memory that the driver has opened */
+    if (driver->MemGetAddressRange(driver, &start, &range, open->base))
+      return false;
+    all = range - (open->base - start);
+  }
+  return offset <= all && bytes <= all - offset;
+}
+
+/* Whether the process has ended that shares the pages, and another one has its id. */
+static bool is_of_another(const weir__ipc *open) {
+  weir__process_identity now = open->process ? weir__process_identity_of(weir__process_of(open->process)) : 0;
+  return now && now != open->process;
+}
+
+weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base) {
+  weir_allocator *allocator = heap->allocator;
+  weir__ipc_scope scope;
+  weir__ipc *open = allocator->ipc;
+  while (open && (open->device != heap->device || open->is_unmapped || open->length != length ||
+                  memcmp(open->name, bytes, length) != 0 || is_of_another(open)))
+    open = open->next;
+  if (!open) {
+    open = calloc(1, sizeof *open + length);
+    if (!open)
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    open->device = heap->device;
+    open->length = length;
+    memcpy(open->name, bytes, length);
+    weir_status status = weir__ipc_enter(who, heap, &scope);
+    if (!status) {
+      status = open_name(who, heap, open);
+      weir__ipc_leave(heap, &scope);
+    }
+    if (status) {
+      free(open);
+      return status;
+    }
+    open->next = allocator->ipc;
+    allocator->ipc = open;
+  }
+  open->opens++;
+  *base = (void *)open->base;
+  return WEIR_OK;
+}
+
+weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(bytes);
+  WEIR__CHECK_ARGUMENT(base);
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir_status status = weir__ipc_open_handle(__func__, heap, bytes, length, base);
+  weir__mutex_unlock(&allocator->ipc_lock);
+  return status;
+}
+
+/* ---- Peers ---- */
+
+weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  for (const weir__ipc *open = heap->allocator->ipc; open && !r; open = open->next)
+    if (open->device == heap->device && open->bytes && !open->is_unmapped)
+      r = driver->MemSetAccess(driver, open->base, open->bytes, &access, 1);
+  return r;
+}
+
+/* ---- Close ---- */
+
+/* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. Can be repeated after
+ * a failure. */
+static weir_cu_result close_memory(weir__heap *heap, weir__ipc *open) {
+  weir_driver *driver = heap->allocator->driver;
+  if (!open->bytes)
+    return driver->IpcCloseMemHandle(driver, open->base);
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  if (!open->is_unmapped) {
+    r = driver->CtxSynchronize(driver);
+    if (!r)
+      r = driver->MemUnmap(driver, open->base, open->bytes);
+    open->is_unmapped = !r;
+  }
+  if (!r)
+    r = driver->MemAddressFree(driver, open->base, open->bytes);
+  return r;
+}
+
+/* Closes the handle at *at, and removes it unless that fails. */
+static weir_status close_at(const char *who, weir_allocator *allocator, weir__ipc **at) {
+  weir__ipc *open = *at;
+  weir__heap *heap = &allocator->heaps[open->device];
+  weir__ipc_scope scope;
+  weir_status status = weir__ipc_enter(who, heap, &scope);
+  if (status)
+    return status;
+  status = weir__driver_status(allocator->driver, close_memory(heap, open), who,
+                               open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
+  weir__ipc_leave(heap, &scope);
+  if (!status) {
+    *at = open->next;
+    free(open);
+  }
+  return status;
+}
+
+/* Whether a capture forbids to wait for the device, as a close does. */
+static bool is_captured(const weir_allocator *allocator, const weir__ipc *open) {
+  return atomic_load(&allocator->heaps[open->device].captures) != 0;
+}
+
+weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base, bool *captured) {
+  weir__ipc **at = &allocator->ipc;
+  while (*at && ((*at)->base != (uint64_t)base || !(*at)->opens))
+    at = &(*at)->next;
+  weir__ipc *open = *at;
+  if (!open)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", who, base);
+  bool is_last = open->opens == 1, must_wait = is_last && is_captured(allocator, open);
+  if (is_last && !must_wait)
+    return close_at(who, allocator, at);
+  if (must_wait && captured)
+    *captured = true;
+  else
+    open->opens--;
+  return WEIR_OK;
+}
+
+weir_status weir__ipc_collect_closed(const char *who, weir_allocator *allocator) {
+  weir_status status = WEIR_OK;
+  for (weir__ipc **at = &allocator->ipc, *open; (open = *at) != NULL;) {
+    bool is_used = open->opens || is_captured(allocator, open);
+    weir_status closed = is_used ? WEIR_OK : close_at(who, allocator, at);
+    if (is_used || closed)
+      at = &open->next;
+    status = status ? status : closed;
+  }
+  return status;
+}
+
+weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir_status status = weir__ipc_close_handle(__func__, allocator, base, NULL);
+  weir__mutex_unlock(&allocator->ipc_lock);
+  return status;
+}
+
+void weir__ipc_clear(weir_allocator *allocator) {
+  weir__ipc_scope scope;
+  while (allocator->ipc) {
+    weir__ipc *open = allocator->ipc;
+    weir__heap *heap = &allocator->heaps[open->device];
+    allocator->ipc = open->next;
+    if (!weir__ipc_enter("weir_allocator_destroy", heap, &scope)) {
+      close_memory(heap, open);
+      weir__ipc_leave(heap, &scope);
+    }
+    free(open);
+  }
+}

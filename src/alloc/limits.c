@@ -1,0 +1,160 @@
+/*
+ * Settings, limits and caching of an allocator that exists.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/allocator.h"
+#include "alloc/backends/backend.h"
+#include "alloc/cache/arena.h"
+#include "alloc/cache/trace.h"
+#include "base/thread.h"
+#include "driver/call.h"
+
+/* ---- Settings ---- */
+
+/* Pages move only where the driver's guarantee about aliases is trusted. */
+static void fit_moving_pages(const weir_allocator *allocator, weir__settings *settings) {
+  for (int i = 0; i < allocator->heap_count && settings->moving_pages; i++) {
+    const weir__heap *heap = &allocator->heaps[i];
+    if (heap->capability >= settings->moving_pages_min_capability)
+      continue;
+    weir__log(WEIR_LOG_WARN,
+              "moving_pages is off: device %d has compute capability %llu.%llu, which is less than "
+              "moving_pages_min_capability:%llu",
+              i, (unsigned long long)heap->capability / 10, (unsigned long long)heap->capability % 10,
+              (unsigned long long)settings->moving_pages_min_capability);
+    settings->moving_pages = false;
+  }
+}
+
+void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings) {
+  fit_moving_pages(allocator, settings);
+  int device = 0;
+  while (device < allocator->heap_count && allocator->heaps[device].granularity)
+    device++;
+  if (!settings->expandable_segments || device == allocator->heap_count)
+    return;
+  weir__log(WEIR_LOG_WARN, "expandable_segments not supported on this platform: device %d has no virtual memory",
+            device);
+  settings->expandable_segments = settings->moving_pages = false;
+}
+
+/* Turns collection by age on or off after one of its conditions, a threshold and a limit, has changed. Lazily freed
+ * blocks (weir__last_alloc) are flushed, so that they count as free from the start. The heap's lock is held. */
+static void note_ageing(weir__heap *heap) {
+  bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit);
+  if (is_on)
+    weir__pool_flush(&heap->large);
+  weir__slow_reason_set(heap, WEIR__SLOW_AGING, is_on);
+}
+
+/* The back end is fixed at creation. */
+static weir_status check_backend(const weir_allocator *allocator, const weir__settings *old,
+                                 const weir__settings *changed) {
+  if (changed->backend == old->backend)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "backend:%s cannot be set: the back end is fixed at creation (now %s)",
+                    changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync",
+                    weir_allocator_backend(allocator));
+}
+
+/* Readers load the settings without a lock, so a change installs a new copy. Old copies are kept, since readers may
+ * still use them. */
+weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ARGUMENT(conf);
+  weir__settings *changed = calloc(1, sizeof *changed);
+  if (!changed)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+  weir__mutex_lock(&allocator->configure_lock);
+  const weir__settings *old = atomic_load(&allocator->settings);
+  weir_status status = weir__settings_parse(old, conf, changed);
+  if (!status)
+    status = check_backend(allocator, old, changed);
+  if (status) {
+    free(changed);
+    weir__fail(status, "%s: %s", __func__, weir_last_error());
+  } else {
+    weir__settings_fit(allocator, changed);
+    changed->older = (weir__settings *)old;
+    atomic_store_explicit(&allocator->settings, changed, memory_order_release);
+    for (int i = 0; i < allocator->heap_count; i++) {
+      weir__mutex_lock(&allocator->heaps[i].lock);
+      note_ageing(&allocator->heaps[i]);
+      weir__mutex_unlock(&allocator->heaps[i].lock);
+    }
+    weir__trace_settings(allocator);
+  }
+  weir__mutex_unlock(&allocator->configure_lock);
+  return status;
+}
+
+size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t size) {
+  return allocator ? weir__settings_format(atomic_load(&allocator->settings), text, text ? size : 0) : 0;
+}
+
+weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
+                                             const char *reserve_class) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  if (reserve_class && strlen(reserve_class) >= WEIR__RESERVE_CLASS_NAME)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name of a class has at most %d bytes", __func__,
+                      WEIR__RESERVE_CLASS_NAME - 1);
+  weir_status status = WEIR_OK;
+  weir__mutex_lock(&heap->lock);
+  weir__stream_class **at = &heap->classes;
+  while (*at && (*at)->stream != stream)
+    at = &(*at)->next;
+  weir__stream_class *class = *at;
+  if (!reserve_class || !*reserve_class) {
+    if (class)
+      *at = class->next;
+    free(class);
+  } else if (class || (class = *at = calloc(1, sizeof *class))) {
+    class->stream = stream;
+    memcpy(class->name, reserve_class, strlen(reserve_class) + 1);
+  } else
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
+  weir__mutex_unlock(&heap->lock);
+  return status;
+}
+
+/* ---- Limits ---- */
+
+static void set_limit(weir__heap *heap, uint64_t bytes) {
+  heap->limit = bytes;
+  atomic_store(&heap->has_limit, bytes != UINT64_MAX);
+  note_ageing(heap);
+  weir__trace_limit(heap);
+}
+
+weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  if (!(fraction >= 0 && fraction <= 1))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid fraction:%g. Please set within [0, 1].", __func__,
+                      fraction);
+  weir__mutex_lock(&heap->lock);
+  heap->fraction = fraction;
+  set_limit(heap, fraction < 1 ? (uint64_t)(fraction * (double)heap->total + 0.5) : UINT64_MAX);
+  weir__mutex_unlock(&heap->lock);
+  if (allocator->backend)
+    weir__backend_set_fraction(heap, fraction);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint64_t bytes) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  weir__mutex_lock(&heap->lock);
+  set_limit(heap, bytes);
+  weir__mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(fraction);
+  weir__mutex_lock(&heap->lock);
+  *fraction = heap->fraction;
+  weir__mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
