@@ -59,7 +59,7 @@ typedef struct weir_backend {
 } weir_backend;
 
 /* Sets `size` and makes the rest zero. */
-void weir_backend_init(weir_backend *backend);
+static inline void weir_backend_init(weir_backend *backend) { WEIR__INIT(backend); }
 
 typedef struct weir_allocator_options {
   size_t size;      /* sizeof(weir_allocator_options) */
@@ -80,7 +80,7 @@ typedef struct weir_allocator_options {
 } weir_allocator_options;
 
 /* Sets `size` and the defaults. */
-void weir_allocator_options_init(weir_allocator_options *options);
+static inline void weir_allocator_options_init(weir_allocator_options *options) { WEIR__INIT(options); }
 
 /* Creates an allocator on a driver whose Init has been called. The caller keeps the driver, which must outlive the
  * allocator; weir_shutdown fails while an allocator is alive on a driver that the runtime opened. The primary
@@ -148,7 +148,7 @@ typedef struct weir_pointer_info {
 } weir_pointer_info;
 
 /* Sets `size` and makes the rest zero, for weir_allocator_describe. */
-void weir_pointer_info_init(weir_pointer_info *info);
+static inline void weir_pointer_info_init(weir_pointer_info *info) { WEIR__INIT(info); }
 
 /* The caller sets info->size. A pointer that is not allocated here is WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info);
@@ -284,7 +284,7 @@ typedef struct weir_allocator_stats {
 } weir_allocator_stats;
 
 /* Sets `size` and makes the rest zero, for weir_allocator_get_stats. */
-void weir_allocator_stats_init(weir_allocator_stats *stats);
+static inline void weir_allocator_stats_init(weir_allocator_stats *stats) { WEIR__INIT(stats); }
 
 /* The counters of a device. Reading them walks no blocks. */
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats);

@@ -59,7 +59,7 @@ typedef struct weir_device_properties {
 } weir_device_properties;
 
 /* Sets `size` and makes the rest zero, for weir_device_get_properties. */
-void weir_device_properties_init(weir_device_properties *properties);
+static inline void weir_device_properties_init(weir_device_properties *properties) { WEIR__INIT(properties); }
 
 /* In all calls below, device -1 is the current one. */
 weir_status weir_device_get_properties(int device, weir_device_properties *properties);

@@ -292,7 +292,7 @@ struct weir_driver {
 };
 
 /* Sets the size and leaves everything else zero: the first step in making a table of your own. */
-void weir_driver_init(weir_driver *driver);
+static inline void weir_driver_init(weir_driver *driver) { WEIR__INIT(driver); }
 
 /* What a table states about itself, in `capabilities`. The layers above check these and never the name. A table that
  * wraps another has the capabilities of the other. */
@@ -358,7 +358,13 @@ typedef struct weir_ledger_options {
 } weir_ledger_options;
 
 /* Sets `size` and the defaults. */
-void weir_ledger_options_init(weir_ledger_options *options);
+static inline void weir_ledger_options_init(weir_ledger_options *options) {
+  if (!options)
+    return;
+  WEIR__INIT(options);
+  options->devices = 1;
+  options->bytes = (uint64_t)80 << 30;
+}
 
 /* NULL options are the defaults. Work is complete when it is enqueued. A ledger is for one thread at a time. */
 weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_driver **driver);

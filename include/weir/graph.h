@@ -77,7 +77,7 @@ typedef struct weir_graph_memory_hooks {
 } weir_graph_memory_hooks;
 
 /* Sets `size` and makes the rest zero. */
-void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks);
+static inline void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks) { WEIR__INIT(hooks); }
 
 /* NULL removes them. WEIR_ERROR_BAD_STATE during a capture. */
 weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *hooks);
@@ -102,7 +102,7 @@ typedef struct weir_graph_hooks {
 } weir_graph_hooks;
 
 /* Sets `size` and makes the rest zero. */
-void weir_graph_hooks_init(weir_graph_hooks *hooks);
+static inline void weir_graph_hooks_init(weir_graph_hooks *hooks) { WEIR__INIT(hooks); }
 
 /* NULL removes them. Replacing or removing hooks during a capture is WEIR_ERROR_BAD_STATE. */
 weir_status weir_graph_set_hooks(const weir_graph_hooks *hooks);

@@ -48,7 +48,15 @@ typedef struct weir_history_options {
 } weir_history_options;
 
 /* Everything is recorded, with all stacks, up to a million entries: at most 48 MB per device. */
-void weir_history_options_init(weir_history_options *options);
+static inline void weir_history_options_init(weir_history_options *options) {
+  if (!options)
+    return;
+  WEIR__INIT(options);
+  options->mode = WEIR_HISTORY_ALL;
+  options->context = WEIR_CONTEXT_ALL;
+  options->stacks = WEIR_STACKS_ALL;
+  options->max_entries = 1000000;
+}
 
 /* Begins, changes or ends recording. WEIR_HISTORY_OFF drops everything, including the stacks of blocks. A change of
  * other options keeps what was recorded. NULL options are the defaults. */
@@ -81,7 +89,7 @@ typedef struct weir_history_info {
 } weir_history_info;
 
 /* Sets `size` and makes the rest zero, for weir_history_get_info. */
-void weir_history_info_init(weir_history_info *info);
+static inline void weir_history_info_init(weir_history_info *info) { WEIR__INIT(info); }
 
 /* Walks over all entries to count them. */
 weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_history_info *info);

@@ -90,7 +90,7 @@ typedef struct weir_host_stats {
 } weir_host_stats;
 
 /* Sets `size` and makes the rest zero, for weir_host_get_stats. */
-void weir_host_stats_init(weir_host_stats *stats);
+static inline void weir_host_stats_init(weir_host_stats *stats) { WEIR__INIT(stats); }
 
 /* The caller sets stats->size. */
 weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stats);

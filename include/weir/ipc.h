@@ -45,7 +45,7 @@ typedef struct weir_ipc_handle {
 } weir_ipc_handle;
 
 /* Sets `size` and makes the rest zero, for weir_ipc_send and weir_ipc_share. */
-void weir_ipc_handle_init(weir_ipc_handle *handle);
+static inline void weir_ipc_handle_init(weir_ipc_handle *handle) { WEIR__INIT(handle); }
 
 /* ---- Counted ---- */
 
@@ -59,7 +59,7 @@ typedef struct weir_ipc_send_options {
 } weir_ipc_send_options;
 
 /* Sets `size` and the defaults. */
-void weir_ipc_send_options_init(weir_ipc_send_options *options);
+static inline void weir_ipc_send_options_init(weir_ipc_send_options *options) { WEIR__INIT(options); }
 
 /* Creates a handle that one process can receive, once. The receiver's stream waits for the work that `stream` has now.
  * Until the receiver releases the memory or ends, it is not reused: if it is freed, it is in limbo, where statistics

@@ -52,7 +52,7 @@ typedef struct weir_offline_load_options {
 } weir_offline_load_options;
 
 /* Sets `size` and the defaults. */
-void weir_offline_load_options_init(weir_offline_load_options *options);
+static inline void weir_offline_load_options_init(weir_offline_load_options *options) { WEIR__INIT(options); }
 
 /* Reads a file, or the standard input if the path is "-". WEIR_ERROR_BAD_DATA if it is no recording: the error says
  * where. `options` may be NULL. */
@@ -77,7 +77,7 @@ typedef struct weir_offline_info {
 } weir_offline_info;
 
 /* Sets `size` and makes the rest zero, for weir_offline_recording_get_info. */
-void weir_offline_info_init(weir_offline_info *info);
+static inline void weir_offline_info_init(weir_offline_info *info) { WEIR__INIT(info); }
 
 /* What a recording has of a device. Device -1, here and below, is the first on which memory ran out, or else the first
  * that has a history, or segments. WEIR_ERROR_INVALID_DEVICE for a number that the recording does not have. */
@@ -96,7 +96,12 @@ typedef struct weir_offline_replay_options {
 } weir_offline_replay_options;
 
 /* Sets `size` and the defaults. */
-void weir_offline_replay_options_init(weir_offline_replay_options *options);
+static inline void weir_offline_replay_options_init(weir_offline_replay_options *options) {
+  if (!options)
+    return;
+  WEIR__INIT(options);
+  options->device = -1;
+}
 
 /* Opens the history of a device for replay. Checked replays under the recorded settings infer what the recording does
  * not say, such as the limit in force; that takes about as long as a few predictions. `options` may be NULL. */
@@ -128,7 +133,7 @@ typedef struct weir_offline_result {
 } weir_offline_result;
 
 /* Sets `size` and makes the rest zero, for a call that returns a result. */
-void weir_offline_result_init(weir_offline_result *result);
+static inline void weir_offline_result_init(weir_offline_result *result) { WEIR__INIT(result); }
 
 /* The checked replay: every decision of the allocator compared with the recording. It was made when the replayer was
  * created, so this takes no time. */
@@ -145,7 +150,7 @@ typedef struct weir_offline_predict_options {
 } weir_offline_predict_options;
 
 /* Sets `size` and the defaults. */
-void weir_offline_predict_options_init(weir_offline_predict_options *options);
+static inline void weir_offline_predict_options_init(weir_offline_predict_options *options) { WEIR__INIT(options); }
 
 /* What the job would have done under other settings, or with other memory. `options` may be NULL: the recorded
  * settings and the recorded limit. A prediction in which requests run out of memory succeeds: see result->ooms.
@@ -164,7 +169,12 @@ typedef struct weir_offline_explain_options {
 } weir_offline_explain_options;
 
 /* Sets `size` and the defaults. */
-void weir_offline_explain_options_init(weir_offline_explain_options *options);
+static inline void weir_offline_explain_options_init(weir_offline_explain_options *options) {
+  if (!options)
+    return;
+  WEIR__INIT(options);
+  options->device = -1;
+}
 
 /* The causes of a request that ran out of memory: name, text. */
 #define WEIR_OFFLINE_CAUSE_MAP(X)                                                                                      \
@@ -209,7 +219,7 @@ typedef struct weir_offline_explanation {
 } weir_offline_explanation;
 
 /* Sets `size` and makes the rest zero, for weir_offline_recording_explain. */
-void weir_offline_explanation_init(weir_offline_explanation *explanation);
+static inline void weir_offline_explanation_init(weir_offline_explanation *explanation) { WEIR__INIT(explanation); }
 
 /* Why the first request of a device that ran out of memory did so, and what would have helped.
  * WEIR_ERROR_INVALID_ARGUMENT if none did. `options` may be NULL. */
@@ -279,7 +289,12 @@ typedef struct weir_offline_plot_options {
 } weir_offline_plot_options;
 
 /* Sets `size` and the defaults. */
-void weir_offline_plot_options_init(weir_offline_plot_options *options);
+static inline void weir_offline_plot_options_init(weir_offline_plot_options *options) {
+  if (!options)
+    return;
+  WEIR__INIT(options);
+  options->device = -1;
+}
 
 /* Draws a recording as an SVG document: UTF-8, `length` bytes and a NUL. weir_offline_text_free() it. `options` may be
  * NULL. WEIR_ERROR_INVALID_ARGUMENT if the recording does not have what is to be drawn. */

@@ -44,7 +44,7 @@ typedef struct weir_pool_options {
 } weir_pool_options;
 
 /* Sets `size` and the defaults. */
-void weir_pool_options_init(weir_pool_options *options);
+static inline void weir_pool_options_init(weir_pool_options *options) { WEIR__INIT(options); }
 
 /* Creates the pool, or adds one use to the existing pool of that id, which ignores the options. */
 weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id id, const weir_pool_options *options);

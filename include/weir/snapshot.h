@@ -33,7 +33,13 @@ typedef struct weir_snapshot_options {
 } weir_snapshot_options;
 
 /* Sets `size` and the defaults. */
-void weir_snapshot_options_init(weir_snapshot_options *options);
+static inline void weir_snapshot_options_init(weir_snapshot_options *options) {
+  if (!options)
+    return;
+  WEIR__INIT(options);
+  options->device = -1;
+  options->traces = 1;
+}
 
 /* NULL options are the defaults. */
 weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_options *options,
@@ -101,7 +107,7 @@ typedef struct weir_snapshot_event {
 } weir_snapshot_event;
 
 /* Sets `size` and makes the rest zero, for weir_snapshot_event_at. */
-void weir_snapshot_event_init(weir_snapshot_event *event);
+static inline void weir_snapshot_event_init(weir_snapshot_event *event) { WEIR__INIT(event); }
 
 /* One entry of a device by index, the oldest first. */
 weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
@@ -116,7 +122,7 @@ typedef struct weir_snapshot_annotation {
 } weir_snapshot_annotation;
 
 /* Sets `size` and makes the rest zero, for weir_snapshot_annotation_at. */
-void weir_snapshot_annotation_init(weir_snapshot_annotation *annotation);
+static inline void weir_snapshot_annotation_init(weir_snapshot_annotation *annotation) { WEIR__INIT(annotation); }
 /* The number of annotations, and one of them by index. */
 size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot);
 weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t index,

@@ -31,7 +31,16 @@ typedef struct weir_soft_options {
 enum { WEIR_SOFT_MAX_DEVICES = 64 };
 
 /* Sets `size` and the defaults. */
-void weir_soft_options_init(weir_soft_options *options);
+static inline void weir_soft_options_init(weir_soft_options *options) {
+  if (!options)
+    return;
+  WEIR__INIT(options);
+  options->clock = WEIR_SOFT_THREADS;
+  options->devices = 1;
+  options->bytes = (uint64_t)16 << 30;
+  options->capability_major = 9;
+  options->clock_khz = 1000000;
+}
 
 /* Overrides options from WEIR_SOFT_CLOCK=threads|stepped, WEIR_SOFT_DEVICES, WEIR_SOFT_MEMORY (as "80GiB"),
  * WEIR_SOFT_CAPABILITY (as "9.0"), WEIR_SOFT_CLOCK_KHZ and WEIR_SOFT_COPY_SPEED (bytes a second, as "50GB"). */
@@ -106,7 +115,7 @@ typedef struct weir_soft_census {
 } weir_soft_census;
 
 /* Sets `size` and makes the rest zero, for weir_soft_take_census. */
-void weir_soft_census_init(weir_soft_census *census);
+static inline void weir_soft_census_init(weir_soft_census *census) { WEIR__INIT(census); }
 /* Counts the live objects. */
 weir_status weir_soft_take_census(weir_driver *soft, weir_soft_census *census);
 

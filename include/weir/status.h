@@ -4,6 +4,8 @@
 #ifndef WEIR_STATUS_H
 #define WEIR_STATUS_H
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -37,6 +39,16 @@ typedef enum weir_status {
   WEIR_STATUS_MAP(X)
 #undef X
 } weir_status;
+
+/* The body of the _init functions of structs that begin with `size`. They are inline, so that they set the size that
+ * the program was compiled with. */
+#define WEIR__INIT(it)                                                                                                 \
+  do {                                                                                                                 \
+    if (it) {                                                                                                          \
+      memset((it), 0, sizeof *(it));                                                                                   \
+      (it)->size = sizeof *(it);                                                                                       \
+    }                                                                                                                  \
+  } while (0)
 
 /* "WEIR_ERROR_OUT_OF_MEMORY"; "WEIR_ERROR_UNKNOWN" for an invalid number. */
 const char *weir_status_name(weir_status status);

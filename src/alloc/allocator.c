@@ -111,12 +111,6 @@ static void heap_end(weir__heap *heap) {
   weir__mutex_destroy(&heap->lock);
 }
 
-void weir_allocator_options_init(weir_allocator_options *options) {
-  if (!options)
-    return;
-  *options = (weir_allocator_options){.size = sizeof *options};
-}
-
 weir_status weir__check_backend(const weir__settings *settings) {
   if (settings->backend == WEIR__BACKEND_NATIVE)
     return WEIR_OK;

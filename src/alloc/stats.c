@@ -9,11 +9,6 @@
 #include "base/thread.h"
 #include "driver/call.h"
 
-void weir_allocator_stats_init(weir_allocator_stats *stats) {
-  if (stats)
-    *stats = (weir_allocator_stats){.size = sizeof *stats};
-}
-
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats) {
   WEIR__CHECK_HEAP(heap, allocator, device);
   if (!stats || stats->size < sizeof stats->size)

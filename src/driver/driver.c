@@ -7,11 +7,6 @@
 
 _Atomic(weir__work_observer_fn) weir__work_observer;
 
-void weir_driver_init(weir_driver *driver) {
-  if (driver)
-    *driver = (weir_driver){.size = sizeof *driver};
-}
-
 const char *weir_driver_call_name(weir_driver_call call) {
   static const char *const names[] = {
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) "cu" #name,

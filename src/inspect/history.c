@@ -30,16 +30,6 @@ static weir__recorder *history_of(weir_allocator *allocator) {
   return history;
 }
 
-void weir_history_options_init(weir_history_options *options) {
-  if (!options)
-    return;
-  *options = (weir_history_options){.size = sizeof *options,
-                                    .mode = WEIR_HISTORY_ALL,
-                                    .context = WEIR_CONTEXT_ALL,
-                                    .stacks = WEIR_STACKS_ALL,
-                                    .max_entries = 1000000};
-}
-
 /* Keeps work that a device has executed while it was profiled. */
 static void keep_work(const weir__work *work) {
   static const char *const kinds[] = {[WEIR__WORK_KERNEL] = "kernel",
@@ -102,11 +92,6 @@ weir_status weir_history_clear(weir_allocator *allocator) {
     weir__checkpoint_begin(allocator);
   }
   return WEIR_OK;
-}
-
-void weir_history_info_init(weir_history_info *info) {
-  if (info)
-    *info = (weir_history_info){.size = sizeof *info};
 }
 
 weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_history_info *info) {

@@ -28,12 +28,6 @@ const char *weir_block_state_name(weir_block_state state) {
   return (unsigned)state < WEIR_BLOCK_STATES ? names[state] : "unknown";
 }
 
-void weir_snapshot_options_init(weir_snapshot_options *options) {
-  if (!options)
-    return;
-  *options = (weir_snapshot_options){.size = sizeof *options, .device = -1, .traces = 1};
-}
-
 /* ---- A device frozen at one moment ---- */
 
 static int by_arena(const void *a, const void *b) {
@@ -566,11 +560,6 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
 
 static const char *text_of(const weir_snapshot *snapshot, uint32_t number) { return snapshot->texts.at[number]; }
 
-void weir_snapshot_event_init(weir_snapshot_event *event) {
-  if (event)
-    *event = (weir_snapshot_event){.size = sizeof *event};
-}
-
 weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
                                    weir_snapshot_event *event) {
   if (!snapshot || !event || event->size < sizeof event->size)
@@ -596,11 +585,6 @@ weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, ui
                               .user_metadata = text_of(snapshot, context->user_metadata)};
   weir__copy_sized(event, event->size, &made, sizeof made);
   return WEIR_OK;
-}
-
-void weir_snapshot_annotation_init(weir_snapshot_annotation *annotation) {
-  if (annotation)
-    *annotation = (weir_snapshot_annotation){.size = sizeof *annotation};
 }
 
 size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot) {

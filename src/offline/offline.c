@@ -49,11 +49,6 @@ static weir_status check_capacity(const char *who, uint64_t memory, double fract
 
 /* ---- Reading ---- */
 
-void weir_offline_load_options_init(weir_offline_load_options *options) {
-  if (options)
-    *options = (weir_offline_load_options){.size = sizeof *options};
-}
-
 weir_status weir_offline_recording_load(const char *path, const weir_offline_load_options *options,
                                         weir_offline_recording **recording) {
   weir_offline_load_options o;
@@ -87,11 +82,6 @@ weir_status weir_offline_recording_load_memory(const void *bytes, size_t size, c
 
 void weir_offline_recording_destroy(weir_offline_recording *recording) {
   weir__recording_free((weir__recording *)(void *)recording);
-}
-
-void weir_offline_info_init(weir_offline_info *info) {
-  if (info)
-    *info = (weir_offline_info){.size = sizeof *info};
 }
 
 /* Replaces -1 by the first device that has something to show. */
@@ -128,11 +118,6 @@ weir_status weir_offline_recording_get_info(const weir_offline_recording *record
 
 /* ---- Replaying ---- */
 
-void weir_offline_replay_options_init(weir_offline_replay_options *options) {
-  if (options)
-    *options = (weir_offline_replay_options){.size = sizeof *options, .device = -1};
-}
-
 weir_status weir_offline_replayer_create(const weir_offline_recording *recording,
                                          const weir_offline_replay_options *options, weir_offline_replayer **replayer) {
   weir_offline_replay_options o;
@@ -154,11 +139,6 @@ weir_status weir_offline_replayer_create(const weir_offline_recording *recording
 
 void weir_offline_replayer_destroy(weir_offline_replayer *replayer) {
   weir__replayer_close((weir__replayer *)(void *)replayer);
-}
-
-void weir_offline_result_init(weir_offline_result *result) {
-  if (result)
-    *result = (weir_offline_result){.size = sizeof *result};
 }
 
 static void write_result(const weir__replayer *replayer, const weir__replay_report *report,
@@ -200,11 +180,6 @@ weir_status weir_offline_replayer_check(const weir_offline_replayer *replayer, w
   return status;
 }
 
-void weir_offline_predict_options_init(weir_offline_predict_options *options) {
-  if (options)
-    *options = (weir_offline_predict_options){.size = sizeof *options};
-}
-
 weir_status weir_offline_replayer_predict(const weir_offline_replayer *replayer,
                                           const weir_offline_predict_options *options, weir_offline_result *result) {
   weir_offline_predict_options o;
@@ -242,16 +217,6 @@ const char *weir_offline_cause_name(weir_offline_cause cause) {
 #undef X
   };
   return (unsigned)cause < WEIR_OFFLINE_CAUSES ? names[cause] : "unknown";
-}
-
-void weir_offline_explain_options_init(weir_offline_explain_options *options) {
-  if (options)
-    *options = (weir_offline_explain_options){.size = sizeof *options, .device = -1};
-}
-
-void weir_offline_explanation_init(weir_offline_explanation *explanation) {
-  if (explanation)
-    *explanation = (weir_offline_explanation){.size = sizeof *explanation};
 }
 
 weir_status weir_offline_recording_explain(const weir_offline_recording *recording,
@@ -312,11 +277,6 @@ weir_status weir_offline_recording_explain(const weir_offline_recording *recordi
 _Static_assert((int)WEIR_OFFLINE_PLOTS == (int)WEIR__PLOT_KINDS && (int)WEIR_OFFLINE_GROUPS == (int)WEIR__PLOT_BYS &&
                    (int)WEIR_OFFLINE_AT_EVENT == (int)WEIR__AT_EVENT,
                "the public numbers are those inside");
-
-void weir_offline_plot_options_init(weir_offline_plot_options *options) {
-  if (options)
-    *options = (weir_offline_plot_options){.size = sizeof *options, .device = -1};
-}
 
 static weir_status check_plot(const char *who, const weir_offline_plot_options *o) {
   if ((unsigned)o->kind >= WEIR_OFFLINE_PLOTS || (unsigned)o->by >= WEIR_OFFLINE_GROUPS ||

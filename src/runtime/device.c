@@ -254,11 +254,6 @@ weir_status weir_device_has_primary_context(int device, int *has) {
   return status;
 }
 
-void weir_device_properties_init(weir_device_properties *properties) {
-  if (properties)
-    *properties = (weir_device_properties){.size = sizeof *properties};
-}
-
 /* Reads an attribute; 0 if the driver does not know it. */
 static weir_status get_attribute(const char *caller, weir_cu_device handle, int attribute, int *value) {
   weir_driver *driver = weir__rt.driver;

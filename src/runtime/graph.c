@@ -48,11 +48,6 @@ weir_pool_id weir_graph_pool_handle(void) { return (weir_pool_id){0, ++handle_po
 
 /* ---- Hooks ---- */
 
-void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks) {
-  if (hooks)
-    *hooks = (weir_graph_memory_hooks){.size = sizeof *hooks};
-}
-
 static weir_status check_no_captures(const char *caller, int active) {
   if (active == 0)
     return WEIR_OK;
@@ -93,11 +88,6 @@ weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *into) {
   now.size = into->size;
   weir__copy_sized(into, into->size, &now, sizeof now);
   return WEIR_OK;
-}
-
-void weir_graph_hooks_init(weir_graph_hooks *hooks) {
-  if (hooks)
-    *hooks = (weir_graph_hooks){.size = sizeof *hooks};
 }
 
 weir_status weir_graph_set_hooks(const weir_graph_hooks *new_hooks) {

@@ -18,7 +18,7 @@ fi
 
 # Preprocessed text has no comments; a name before a parenthesis is a function, unless "(*" follows it.
 printf '#include "%s"\n' "$header" | "$cc" -std=c11 -I "$include" -E -P - | tr '\n' ' ' | tr ';{}' '[\n*]' |
-  grep -v typedef | grep -o "\\b${prefix}[a-z0-9_]* *([^*]" | sed 's/ *(.*//' | LC_ALL=C sort -u >"$work/declared"
+  grep -vE 'typedef|static inline' | grep -o "\\b${prefix}[a-z0-9_]* *([^*]" | sed 's/ *(.*//' | LC_ALL=C sort -u >"$work/declared"
 
 if ! diff "$work/declared" "$work/exported" >"$work/difference"; then
   echo "'<' is declared but not exported, '>' is exported but not declared:"

@@ -69,11 +69,6 @@ void weir__backend_delete(weir__backend_state *backend) {
   free(backend);
 }
 
-void weir_backend_init(weir_backend *backend) {
-  if (backend)
-    *backend = (weir_backend){.size = sizeof *backend};
-}
-
 bool weir__backend_is_async(const weir_allocator *allocator) {
   return allocator->backend && is_async(allocator->backend);
 }

@@ -81,11 +81,6 @@ int weir_allocator_owns(weir_allocator *allocator, const void *pointer) {
          (weir__arena_of(allocator, (uint64_t)pointer) || weir__uncached_find(allocator, (uint64_t)pointer, NULL));
 }
 
-void weir_pointer_info_init(weir_pointer_info *info) {
-  if (info)
-    *info = (weir_pointer_info){.size = sizeof *info};
-}
-
 weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!info || info->size < sizeof info->size)

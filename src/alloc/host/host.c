@@ -122,11 +122,6 @@ static void count_held(weir_host_allocator *host, const weir__host_block *block,
   weir__stat_add(&host->stats.allocated_bytes, sign < 0 ? -bytes : bytes);
 }
 
-void weir_host_stats_init(weir_host_stats *stats) {
-  if (stats)
-    *stats = (weir_host_stats){.size = sizeof *stats};
-}
-
 static weir_host_stats stats_of(weir_host_allocator *host) {
   weir__biased_take(&host->lock);
   weir_host_stats stats = host->stats;

@@ -268,11 +268,6 @@ void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by) {
   for_each_page(heap, block, count_sent, by);
 }
 
-void weir_ipc_handle_init(weir_ipc_handle *handle) {
-  if (handle)
-    *handle = (weir_ipc_handle){.size = sizeof *handle};
-}
-
 weir_status weir__ipc_check_room(const char *who, const weir_ipc_handle *handle, size_t bytes) {
   size_t fixed = offsetof(weir_ipc_handle, bytes), least = fixed + WEIR_IPC_HANDLE_LEAST;
   if (!handle || handle->size < least)

@@ -246,11 +246,6 @@ void weir__sent_clear(weir__heap *heap, bool entered) {
 
 /* ---- Send ---- */
 
-void weir_ipc_send_options_init(weir_ipc_send_options *options) {
-  if (options)
-    *options = (weir_ipc_send_options){.size = sizeof *options};
-}
-
 /* Records what the receiver's stream has to wait for in an event. Where there is none, waits for the stream. */
 static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stream, weir_cu_event *event,
                           weir_cu_ipc_event_handle *handle) {

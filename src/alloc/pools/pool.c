@@ -107,11 +107,6 @@ static void retire_record(weir__heap *heap, weir__pool_record *record) {
 
 /* ---- Pools ---- */
 
-void weir_pool_options_init(weir_pool_options *options) {
-  if (options)
-    *options = (weir_pool_options){.size = sizeof *options};
-}
-
 static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = calloc(1, sizeof *pool);
   weir__pool_record *record = pool ? get_record(heap, id) : NULL;

@@ -236,12 +236,6 @@ static const weir_driver entries = {
 #include "weir/driver_entries.h"
 };
 
-void weir_ledger_options_init(weir_ledger_options *options) {
-  if (!options)
-    return;
-  *options = (weir_ledger_options){.size = sizeof *options, .devices = 1, .bytes = 80ull << 30};
-}
-
 weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_driver **driver) {
   if (!driver)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver is NULL", __func__);

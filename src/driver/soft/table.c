@@ -137,19 +137,6 @@ static void destroy(weir_driver *self) {
   free(soft);
 }
 
-void weir_soft_options_init(weir_soft_options *options) {
-  if (!options)
-    return;
-  *options = (weir_soft_options){.size = sizeof *options,
-                                 .clock = WEIR_SOFT_THREADS,
-                                 .devices = 1,
-                                 .bytes = 16ull << 30,
-                                 .capability_major = 9,
-                                 .capability_minor = 0,
-                                 .clock_khz = 1000000,
-                                 .copy_bytes_per_second = 0};
-}
-
 /* Limits of the memory of a device: 2 MiB to 16 TiB. */
 static const unsigned long long least_bytes = MODEL_GRANULARITY, most_bytes = 1ull << 44;
 
@@ -307,11 +294,6 @@ struct soft *weir__soft_of(weir_driver *driver, const char *caller) {
   weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver \"%s\" is not a software device", caller,
              driver ? driver->name : "NULL");
   return NULL;
-}
-
-void weir_soft_census_init(weir_soft_census *census) {
-  if (census)
-    *census = (weir_soft_census){.size = sizeof *census};
 }
 
 static unsigned long count_live(const weir__handles *table) {
