@@ -29,7 +29,7 @@ C_FLAGS = ["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-fno-tree-slp-vecto
 EXPORTS = ["-include", "base/exports.h", "-fno-semantic-interposition"]
 # As cmake/hardening.cmake: code that reads what others have written is compiled with checks of memory errors. The
 # allocator's fast path does without, since they would make it slower.
-HARDENED = ("src/inspect/", "src/offline/", "src/compute/", "cli/", "python/")
+HARDENED = ("src/inspect/", "src/offline/", "src/compute/", "cli/", "python/", "compute/python/")
 HARDENING = ("-fstack-protector-strong", "-fstack-clash-protection", "-fcf-protection")
 LINK_FLAGS = ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
 BUILT_PAGE = "viewer/built"  # in a source archive
