@@ -1,5 +1,5 @@
 /*
- * Storages that a process sends, and receives itself. Two processes: python/tests/test_ipc_arrays.py.
+ * Storages that a process sends, and receives itself. Two processes: compute/python/tests/test_ipc_arrays.py.
  */
 #include "base/base.h"
 #include "support/runtime.h"

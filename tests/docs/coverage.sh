@@ -7,10 +7,14 @@ page=docs/coverage.md
 failed=0
 
 # file_of PROGRAM: `stream` is tests/runtime/test_stream.c, `alloc/pools` tests/alloc/test_pools.c, `python/graph`
-# python/tests/test_graph.py.
+# python/tests/test_graph.py or the file of this name in compute/python/tests.
 file_of() {
   case $1 in
-    python/*) echo "python/tests/test_${1#python/}.py" ;;
+    python/*)
+      test_file=python/tests/test_${1#python/}.py
+      [ -e "$test_file" ] || test_file=compute/$test_file
+      echo "$test_file"
+      ;;
     */*) echo "tests/${1%%/*}/test_${1#*/}.c" ;;
     *) echo "tests/runtime/test_$1.c" ;;
   esac
