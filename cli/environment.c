@@ -115,6 +115,4 @@ const weir_cli_variable weir_cli_environment[] = {
     {NULL, "CXX", "a compiler", "g++", "the C++ compiler that 'weir bench alloc' uses for PyTorch"},
     {NULL, "CUDA_HOME, CUDA_PATH", "a folder", "the folder of nvcc, else /usr/local/cuda",
      "where 'weir bench alloc' looks for CUDA's headers"},
-    {NULL, "OMPI_COMM_WORLD_SIZE, PMI_SIZE, PMIX_RANK, MPI_LOCALNRANKS", "a number", NULL,
-     "set by mpirun: 'weir tune' then shares its work through MPI, if the build has it"},
     {0}};

@@ -484,22 +484,13 @@ static bool is_under_valgrind(void) {
   return preloaded && strstr(preloaded, "/vgpreload_");
 }
 
-/* MPI connects processes. */
-static bool is_under_mpi(void) {
-#ifdef WEIR_HAVE_MPI
-  return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK") || getenv("MPI_LOCALNRANKS");
-#else
-  return false;
-#endif
-}
-
 void weir_cli_sandbox_command(const weir_cli_command *command, int count, char **arguments) {
   enum { MOST_PATHS = 64 };
   const char *writes[MOST_PATHS];
   weir_cli_access access = {.writes = writes, .listens = command->listens && *command->listens};
   const weir_cli_option *o;
   bool is_reader = weir_cli_takes_recordings(command);
-  if (IS_SANITIZED || is_off() || is_under_valgrind() || is_under_mpi() || !(is_reader || command->is_confined))
+  if (IS_SANITIZED || is_off() || is_under_valgrind() || !(is_reader || command->is_confined))
     return;
   const char **reads = calloc((size_t)count + MOST_PATHS, sizeof *reads);
   if (!reads)

@@ -12,7 +12,6 @@
 #include "offline/tune.h"
 #include "prediction.h"
 #include "progress.h"
-#include "ranks.h"
 #include "tuned.h"
 
 enum { MOST_ROWS = 12 };
@@ -330,9 +329,8 @@ static int tune_files(tuning *t, char **names, int count) {
     code = weir_cli_history_open(names[i], &t->files[i]);
     t->histories[i] = t->files[i].history;
   }
-  bool failed = weir_cli_ranks_any(parallel, code != WEIR_EXIT_OK);
-  if (failed)
-    return code ? code : WEIR_EXIT_FAILED;
+  if (code)
+    return code;
   read_base(t->files[0].snapshot->conf, &base);
   t->options.histories = t->histories;
   t->options.history_count = (size_t)count;
@@ -341,22 +339,20 @@ static int tune_files(tuning *t, char **names, int count) {
   t->options.fraction = weir_cli_prediction.fraction;
   t->options.costs = &weir_cli_prediction.costs;
   parallel->threads = (unsigned)options.threads;
-  weir_cli_progress *progress = parallel->rank ? NULL : weir_cli_progress_begin("tuning");
+  weir_cli_progress *progress = weir_cli_progress_begin("tuning");
   parallel->progress = weir_cli_progress_step;
   parallel->progress_context = progress;
   weir_status status = weir__tune(&t->options, &t->result);
   weir_cli_progress_end(progress);
   if (status) {
     weir_cli_fail("%s", weir_last_error());
-    weir_cli_ranks_end(parallel, true);
     return WEIR_EXIT_FAILED;
   }
-  if (!parallel->rank)
-    WEIR_CLI_PRINT_REPORT(weir_cli_prediction.json, print_json, print_text, t);
+  WEIR_CLI_PRINT_REPORT(weir_cli_prediction.json, print_json, print_text, t);
   bool serves = !t->result.candidates[t->result.best].score.failures ||
                 (t->result.moving && !t->result.candidates[t->result.moving].score.failures);
   code = serves ? WEIR_EXIT_OK : WEIR_EXIT_SHORT;
-  if (options.save && !parallel->rank) {
+  if (options.save) {
     int saved = save(t, names);
     if (saved)
       code = saved;
@@ -378,9 +374,7 @@ static int run(int count, char **files) {
   int code = weir_cli_prediction_begin();
   if (code)
     return code;
-  weir_cli_ranks_begin(&t.options.parallel);
   code = tune_files(&t, files, count);
-  weir_cli_ranks_end(&t.options.parallel, false);
   for (int i = 0; t.files && i < count; i++)
     weir_cli_history_close(&t.files[i]);
   free(t.files);
@@ -414,8 +408,7 @@ const weir_cli_command weir_cmd_tune = {
         "Replay recorded jobs under a few hundred settings, and print the best trade-offs between peak memory, the "
         "cost of driver calls and the number of keys, the text to export for the best one, and what it saves. Several "
         "files, of ranks or of jobs, are tuned together: one setting for the job that needs the most memory. First, a "
-        "replay under the recorded settings is compared with each file. Under mpirun, if the build has MPI, the "
-        "processes share the work.",
+        "replay under the recorded settings is compared with each file.",
     .argument = "[FILE...]",
     .prepare = prepare,
     .options = option_table,

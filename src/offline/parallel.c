@@ -15,7 +15,6 @@ typedef struct work {
   char *results;
   size_t size;
   size_t count;
-  size_t step;      /* the distance between jobs of this process */
   weir__mutex lock; /* guards the rest */
   size_t next;
   size_t done;
@@ -25,31 +24,22 @@ static void *work_on(void *argument) {
   work *w = argument;
   weir__mutex_lock(&w->lock);
   while (w->next < w->count) {
-    size_t index = w->next;
-    w->next += w->step;
+    size_t index = w->next++;
     weir__mutex_unlock(&w->lock);
     w->job(w->context, index, w->results + index * w->size);
     weir__mutex_lock(&w->lock);
-    w->done += w->step;
+    w->done++;
     if (w->parallel->progress)
-      w->parallel->progress(w->parallel->progress_context, w->done < w->count ? w->done : w->count, w->count);
+      w->parallel->progress(w->parallel->progress_context, w->done, w->count);
   }
   weir__mutex_unlock(&w->lock);
   return NULL;
 }
 
-weir_status weir__parallel_run(const weir__parallel *parallel, size_t count,
-                               void (*job)(void *context, size_t index, void *result), void *context, void *results,
-                               size_t size) {
-  bool is_alone = parallel->ranks <= 1;
-  work w = {.parallel = parallel,
-            .job = job,
-            .context = context,
-            .results = results,
-            .size = size,
-            .count = count,
-            .step = is_alone ? 1 : (size_t)parallel->ranks,
-            .next = is_alone ? 0 : (size_t)parallel->rank};
+void weir__parallel_run(const weir__parallel *parallel, size_t count,
+                        void (*job)(void *context, size_t index, void *result), void *context, void *results,
+                        size_t size) {
+  work w = {.parallel = parallel, .job = job, .context = context, .results = results, .size = size, .count = count};
   unsigned wanted = parallel->threads ? parallel->threads : weir__processor_count(), started = 0;
   weir__thread_id threads[MOST_THREADS];
   memset(results, 0, count * size);
@@ -64,5 +54,4 @@ weir_status weir__parallel_run(const weir__parallel *parallel, size_t count,
   for (unsigned i = 0; i < started; i++)
     weir__thread_join(threads[i]);
   weir__mutex_destroy(&w.lock);
-  return is_alone ? WEIR_OK : parallel->share(parallel->share_context, results, count * size);
 }

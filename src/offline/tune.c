@@ -232,7 +232,8 @@ static weir_status predict_all(search *s, size_t first) {
   if (!predictions)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
   batch b = {s, first};
-  weir_status status = weir__parallel_run(&s->options->parallel, count, predict, &b, predictions, sizeof *predictions);
+  weir_status status = WEIR_OK;
+  weir__parallel_run(&s->options->parallel, count, predict, &b, predictions, sizeof *predictions);
   for (size_t i = 0; i < count && !status; i++)
     if (predictions[i].status)
       status = weir__fail(predictions[i].status, "a replay failed: %s", weir_status_string(predictions[i].status));
@@ -417,14 +418,13 @@ static weir_status find_fit(search *s) {
   weir__fit *fits = calloc(3 * count, sizeof *fits);
   if (!fits)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
-  weir_status status =
-      weir__parallel_run(&s->options->parallel, (s->result->moving ? 3 : 2) * count, fit, s, fits, sizeof *fits);
+  weir__parallel_run(&s->options->parallel, (s->result->moving ? 3 : 2) * count, fit, s, fits, sizeof *fits);
   s->result->fit_recorded = most_of(fits, count);
   s->result->fit_best = most_of(fits + count, count);
   if (s->result->moving)
     s->result->fit_moving = most_of(fits + 2 * count, count);
   free(fits);
-  return status;
+  return WEIR_OK;
 }
 
 /* ---- The whole ---- */

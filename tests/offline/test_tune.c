@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,78 +90,6 @@ static void test_any_number_of_threads(void **state) {
   assert_same(&one, &many, f.count);
   weir__tune_clear(&many);
   weir__tune_clear(&one);
-  close_files(&f);
-}
-
-/* Processes, played by threads: what each has is combined when all have come. */
-enum { RANKS = 3 };
-
-typedef struct meeting {
-  pthread_barrier_t barrier;
-  unsigned char *sum;
-  pthread_mutex_t lock;
-} meeting;
-
-static weir_status share(void *context, void *bytes, size_t size) {
-  meeting *m = context;
-  const unsigned char *own = bytes;
-  pthread_mutex_lock(&m->lock);
-  if (!m->sum)
-    m->sum = calloc(1, size);
-  for (size_t i = 0; i < size; i++)
-    m->sum[i] |= own[i];
-  pthread_mutex_unlock(&m->lock);
-  pthread_barrier_wait(&m->barrier);
-  memcpy(bytes, m->sum, size);
-  pthread_barrier_wait(&m->barrier);
-  pthread_mutex_lock(&m->lock);
-  free(m->sum);
-  m->sum = NULL;
-  pthread_mutex_unlock(&m->lock);
-  pthread_barrier_wait(&m->barrier); /* the next may begin */
-  return WEIR_OK;
-}
-
-typedef struct process {
-  weir__tune_options options;
-  weir__tune_result result;
-  weir_status status;
-} process;
-
-static void *run_process(void *argument) {
-  process *p = argument;
-  p->status = weir__tune(&p->options, &p->result);
-  return NULL;
-}
-
-static void test_any_number_of_processes(void **state) {
-  (void)state;
-  files f = {0};
-  add_file(&f, "histories/emptied");
-  weir__tune_result alone;
-  weir__tune_options options = options_for(&f);
-  options.fit = true;
-  tune(&options, &alone);
-  meeting m = {0};
-  process processes[RANKS];
-  pthread_t threads[RANKS];
-  pthread_barrier_init(&m.barrier, NULL, RANKS);
-  pthread_mutex_init(&m.lock, NULL);
-  for (int i = 0; i < RANKS; i++) {
-    processes[i] = (process){.options = options};
-    processes[i].options.parallel =
-        (weir__parallel){.threads = 1, .rank = i, .ranks = RANKS, .share = share, .share_context = &m};
-    assert_int_equal(pthread_create(&threads[i], NULL, run_process, &processes[i]), 0);
-  }
-  for (int i = 0; i < RANKS; i++) {
-    pthread_join(threads[i], NULL);
-    assert_int_equal(processes[i].status, WEIR_OK);
-    assert_same(&alone, &processes[i].result, f.count);
-    weir__tune_clear(&processes[i].result);
-  }
-  pthread_mutex_destroy(&m.lock);
-  pthread_barrier_destroy(&m.barrier);
-  weir__tune_clear(&alone);
   close_files(&f);
 }
 
@@ -352,7 +279,6 @@ int main(void) {
   weir__costs_default(&costs);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_any_number_of_threads),
-      cmocka_unit_test(test_any_number_of_processes),
       cmocka_unit_test(test_random_results),
       cmocka_unit_test(test_out_of_memory),
       cmocka_unit_test(test_several),
