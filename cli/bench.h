@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "bench_patterns.h"
+#include "patterns.h"
 #include "options.h"
 
 extern const weir_cli_command weir_bench_alloc;

@@ -14,7 +14,7 @@
 #include "base/library.h"
 #include "base/thread.h"
 #include "bench.h"
-#include "bench_weir.h"
+#include "weir_calls.h"
 #include "cli.h"
 #include "json.h"
 #include "weir/weir.h"

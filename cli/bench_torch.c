@@ -140,7 +140,7 @@ static bool compile(work_files *files, char **flags, int flag_count, char output
   for (int i = 0; i < flag_count && argc < ARGUMENTS_MAX - 1; i++)
     argv[argc++] = flags[i];
   if (!write_file(files->source, bench_torch_cpp, sizeof bench_torch_cpp) ||
-      !write_file(files->header, bench_patterns_h, sizeof bench_patterns_h)) {
+      !write_file(files->header, patterns_h, sizeof patterns_h)) {
     snprintf(reason, WEIR_BENCH_REASON, "cannot write to %.120s", files->folder);
     return false;
   }

@@ -168,7 +168,7 @@ def build_program(build: Any, extension: Any, library: list[str], out: Path) -> 
     temp, compiler = Path(build.build_temp), build.compiler
     generated = temp / "program"
     generated.mkdir(parents=True, exist_ok=True)
-    embedded = ("bench_torch.cpp", "bench_torch.py", "bench_patterns.h")
+    embedded = ("bench_torch.cpp", "bench_torch.py", "../bench/patterns.h")
     arrays = (kernels.array_of(ROOT / "cli" / name) for name in embedded)
     (generated / "bench_torch_source.h").write_text("".join(arrays))
     linked = optional_libraries()

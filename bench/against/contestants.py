@@ -127,7 +127,7 @@ class Contestants:
     def torch_library(self):
         """Compiles the C++ part for PyTorch, once for each version of PyTorch and of the sources."""
         if self.library is None:
-            sources = [os.path.join(HERE, "torch_player.cpp"), os.path.join(ROOT, "cli", "bench_patterns.h")]
+            sources = [os.path.join(HERE, "torch_player.cpp"), os.path.join(ROOT, "bench", "patterns.h")]
             digest = hashlib.sha256(subprocess.run([sys.executable, "-c", "import torch; print(torch.__file__,"
                                                     " torch.__version__)"], capture_output=True).stdout)
             for path in sources:

@@ -21,8 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench_patterns.h"
-#include "bench_weir.h"
+#include "patterns.h"
+#include "weir_calls.h"
 #include "weir/history.h"
 #include "weir/host.h"
 #include "weir/weir.h"

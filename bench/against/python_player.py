@@ -322,7 +322,7 @@ def main():
         import tools
 
         tools.compile_library(os.path.join(HERE, "torch_player.cpp"), sys.argv[2],
-                              include=os.path.join(tools.ROOT, "cli"))
+                              include=os.path.join(tools.ROOT, "bench"))
         return
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the packages print is not an answer

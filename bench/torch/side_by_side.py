@@ -89,7 +89,8 @@ def table(head, rows):
 # ---- Speed ----
 
 def compile_patterns(folder):
-    return compile_library(os.path.join(ROOT, "cli", "bench_torch_pair.cpp"), os.path.join(folder, "libbench_pair.so"))
+    return compile_library(os.path.join(ROOT, "bench", "torch", "pair.cpp"), os.path.join(folder, "libbench_pair.so"),
+                           include=os.path.join(ROOT, "bench"))
 
 
 def measure_patterns(path, package, rounds, pairs):

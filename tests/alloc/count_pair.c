@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_patterns.h"
-#include "bench_weir.h"
+#include "patterns.h"
+#include "weir_calls.h"
 #include "weir/weir.h"
 
 static const struct count_case {

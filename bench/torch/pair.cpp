@@ -9,7 +9,7 @@
 #include <exception>
 #include <vector>
 
-#include "bench_patterns.h"
+#include "patterns.h"
 
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 

@@ -1,8 +1,8 @@
 /*
- * Weir's calls as a contestant of bench_patterns.h: BENCH_PLAYER(player, take_from_weir, give_to_weir).
+ * Weir's calls as a contestant of patterns.h: BENCH_PLAYER(player, take_from_weir, give_to_weir).
  */
-#ifndef WEIR_CLI_BENCH_WEIR_H
-#define WEIR_CLI_BENCH_WEIR_H
+#ifndef WEIR_BENCH_WEIR_CALLS_H
+#define WEIR_BENCH_WEIR_CALLS_H
 
 #include "weir/alloc.h"
 #include "weir/host.h"

@@ -2,12 +2,12 @@
  * The patterns of `weir bench alloc`, and how they are timed.
  *
  * This is written in the common subset of C and C++, since the program includes it and so do the two sources that are
- * compiled against PyTorch: bench_torch.cpp and bench_torch_pair.cpp. BENCH_PLAYER instantiates the loops for each
+ * compiled against PyTorch: bench_torch.cpp and torch/pair.cpp. BENCH_PLAYER instantiates the loops for each
  * contestant with its two calls inlined, so that none pays for a call through a pointer. No contestant touches the
  * memory.
  */
-#ifndef WEIR_CLI_BENCH_PATTERNS_H
-#define WEIR_CLI_BENCH_PATTERNS_H
+#ifndef WEIR_BENCH_PATTERNS_H
+#define WEIR_BENCH_PATTERNS_H
 
 #include <pthread.h>
 #include <sched.h>
