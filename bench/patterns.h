@@ -1,8 +1,8 @@
 /*
- * The patterns of `weir bench alloc`, and how they are timed.
+ * The patterns of alloc.c and bench/all, and how they are timed.
  *
- * This is written in the common subset of C and C++, since the program includes it and so do the two sources that are
- * compiled against PyTorch: bench_torch.cpp and torch/pair.cpp. BENCH_PLAYER instantiates the loops for each
+ * This is written in the common subset of C and C++, since against/torch_player.cpp and torch/pair.cpp,
+ * which are compiled against PyTorch, include it too. BENCH_PLAYER instantiates the loops for each
  * contestant with its two calls inlined, so that none pays for a call through a pointer. No contestant touches the
  * memory.
  */

@@ -17,7 +17,6 @@ enum {
 
 /* The program itself, and its commands. */
 extern const weir_cli_command weir_cmd;
-extern const weir_cli_command weir_cmd_bench;
 extern const weir_cli_command weir_cmd_demo;
 extern const weir_cli_command weir_cmd_diff;
 extern const weir_cli_command weir_cmd_explain;

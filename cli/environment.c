@@ -112,7 +112,5 @@ const weir_cli_variable weir_cli_environment[] = {
      "the library of a profiler or checker that gets ranges and memory through NVTX; such tools set it themselves"},
     {NULL, "WEIR_NVTX_MEMORY", "0 or 1", "1", "0 does not report memory to such a tool"},
     {NULL, "TMPDIR", "a folder", "/tmp", "the folder for temporary files"},
-    {NULL, "CXX", "a compiler", "g++", "the C++ compiler that 'weir bench alloc' uses for PyTorch"},
-    {NULL, "CUDA_HOME, CUDA_PATH", "a folder", "the folder of nvcc, else /usr/local/cuda",
-     "where 'weir bench alloc' looks for CUDA's headers"},
+    {NULL, "CXX", "a compiler", "g++", "the C++ compiler that builds the adapter for PyTorch"},
     {0}};

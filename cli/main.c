@@ -53,7 +53,6 @@ static const weir_cli_command *const commands[] = {&weir_cmd_summary,
                                                    &weir_cmd_export,
                                                    &weir_cmd_redact,
                                                    &weir_cmd_demo,
-                                                   &weir_cmd_bench,
                                                    &weir_cmd_help,
                                                    NULL};
 

@@ -44,7 +44,7 @@ static void print_title(FILE *out, const char *name, int section, const char *su
   print_roff(out, summary);
 }
 
-/* "weir-bench-alloc"; returns `name`. */
+/* "weir-replay"; returns `name`. */
 static const char *page_name(const weir_cli_command *command, char name[WEIR_CLI_LABEL_SIZE]) {
   snprintf(name, WEIR_CLI_LABEL_SIZE, "weir%s%s", command->name ? "-" : "", command->name ? command->name : "");
   for (char *c = name; *c; c++)

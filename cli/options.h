@@ -46,7 +46,7 @@ typedef struct weir_cli_option {
 
 typedef struct weir_cli_command weir_cli_command;
 struct weir_cli_command {
-  const char *name;  /* as typed after "weir": "replay", "bench alloc"; NULL for weir itself */
+  const char *name;  /* as typed after "weir": "replay"; NULL for weir itself */
   const char *group; /* its heading in the list of commands, NULL for the heading of the one before */
   const char *summary;
   const char *description; /* one line for each paragraph */

@@ -168,16 +168,14 @@ def build_program(build: Any, extension: Any, library: list[str], out: Path) -> 
     temp, compiler = Path(build.build_temp), build.compiler
     generated = temp / "program"
     generated.mkdir(parents=True, exist_ok=True)
-    embedded = ("bench_torch.cpp", "bench_torch.py", "../bench/patterns.h")
-    arrays = (kernels.array_of(ROOT / "cli" / name) for name in embedded)
-    (generated / "bench_torch_source.h").write_text("".join(arrays))
     linked = optional_libraries()
     macros = [*extension.define_macros, *((macro, None) for macro in linked)]
     macros += [(name, f'"{path}"') for name, path in page().items()]
-    include = [*extension.include_dirs, str(generated)]
     # The extension is without the optional libraries, so what uses them is compiled again.
     again = [source for source in library if any(macro in Path(source).read_text() for macro in linked)]
-    own = compiler.compile(sorted(glob("cli/*.c")) + again, str(generated), macros, include, extra_postargs=C_FLAGS)
+    own = compiler.compile(
+        sorted(glob("cli/*.c")) + again, str(generated), macros, extension.include_dirs, extra_postargs=C_FLAGS
+    )
     same = compiler.object_filenames([source for source in library if source not in again], output_dir=str(temp))
     out.parent.mkdir(parents=True, exist_ok=True)
     objects = [*own, *same, *extension.extra_objects, *linked.values()]

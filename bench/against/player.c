@@ -11,7 +11,7 @@
  *   round PAIRS                            ns for each pair, or a negative number if an allocation failed
  *   end                                    1
  *
- * The patterns are those of `weir bench alloc`. MODE is `pinned` for pinned memory, or `entries` to record the history.
+ * The patterns are those of patterns.h. MODE is `pinned` for pinned memory, or `entries` to record the history.
  * With the argument --once after the others it makes one allocation, prints the time of CLOCK_MONOTONIC in seconds, and
  * exits.
  */

@@ -1,4 +1,4 @@
-// The patterns of `weir bench alloc` through PyTorch's allocator interface: PyTorch's allocator and Weir take turns in
+// The patterns of patterns.h through PyTorch's allocator interface: PyTorch's allocator and Weir take turns in
 // one process. bench/torch/side_by_side.py builds this as a shared library, loads it into a process that uses PyTorch's
 // own allocator, and passes Weir's allocator to bench_torch_run.
 #include <c10/cuda/CUDACachingAllocator.h>

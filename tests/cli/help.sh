@@ -4,7 +4,7 @@ set -u
 tested=help
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-commands='summary explain leaks diff info lint replay whatif tune export redact demo bench help'
+commands='summary explain leaks diff info lint replay whatif tune export redact demo help'
 
 # ---- Manual pages ----
 
@@ -12,7 +12,7 @@ mkdir "$work/man"
 run 0 --man-pages "$work/man"
 empty out
 empty err
-for command in $commands bench-alloc bench-observe; do
+for command in $commands; do
   [ -s "$work/man/weir-$command.1" ] || fail "no weir-$command.1"
 done
 [ -s "$work/man/weir.1" ] || fail 'no weir.1'
@@ -24,8 +24,8 @@ run 2 --completion fish
 has err "(got 'fish')"
 
 # The same page on standard output.
-run 0 --man bench alloc
-cmp -s "$work/out" "$work/man/weir-bench-alloc.1" || fail 'it is not weir-bench-alloc.1'
+run 0 --man explain
+cmp -s "$work/out" "$work/man/weir-explain.1" || fail 'it is not weir-explain.1'
 run 0 --man environment
 cmp -s "$work/out" "$work/man/weir-environment.7" || fail 'it is not weir-environment.7'
 
@@ -108,7 +108,7 @@ completes() {
   got=$(sort "$work/out" | tr '\n' ' ')
   [ "$got" = "$expected " ] || fail "expected '$expected'"
 }
-completes 'bench demo diff explain export help info leaks lint plot redact replay summary tune view whatif' weir ''
+completes 'demo diff explain export help info leaks lint plot redact replay summary tune view whatif' weir ''
 completes 'redact replay' weir re
 completes '--help --version' weir -
 completes '--help --version' weir --
@@ -122,14 +122,12 @@ completes 'collapsed csv json perfetto speedscope sqlite' weir export --to =
 completes 'a file.pickle' weir export -o a
 completes '' weir export --device ''
 completes 'events' weir export --to csv --table e
-completes 'alloc observe' weir bench ''
-completes 'ledger' weir bench alloc --driver l
-completes 'pair,live' weir bench alloc --patterns pair,li
+completes 'stack,size' weir diff --by stack,si
 completes '' weir info ''
 completes 'environment explain export' weir help e
 
 # Every option of the help text is offered.
-for command in $commands 'bench alloc' 'bench observe'; do
+for command in $commands; do
   # shellcheck disable=SC2086 # words are meant
   run 0 $command
   # shellcheck disable=SC2086

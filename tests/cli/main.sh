@@ -36,10 +36,6 @@ for word in WEIR_DRIVER WEIR_LOG WEIR_SOFT_MEMORY WEIR_RECORD NO_COLOR; do has o
 has out 'Values: 1 to 1048576\. Default: 256\.$'
 run 0 help settings
 has out '^expandable_segments$'
-run 0 help bench alloc
-has out '^Usage: weir bench alloc'
-run 2 help bench x
-has err "unknown topic 'x'; topics: alloc, observe"
 
 run 2
 empty out
@@ -55,7 +51,7 @@ run 2 EXPLIAN x
 has err "; did you mean 'explain'?"
 run 2 frobnicate
 empty out
-has err "unknown command 'frobnicate'; commands: summary, explain, .*demo, bench"
+has err "unknown command 'frobnicate'; commands: summary, explain, .*demo, help"
 
 run 2 --no-such-option
 empty out

@@ -46,12 +46,9 @@ says "whatif: --conf SETTINGS is missing" whatif "$file"
 says "explain: takes only one FILE (got 'other' as well)" explain "$file" other
 says "explain: --at takes oom, peak, end or the number of an entry (got 'noon')" explain --at noon "$file"
 says "info: takes no arguments (got 'now')" info now
-says "bench: unknown topic 'x'; topics: alloc, observe" bench x
-says "bench alloc: --patterns takes a comma-separated list of pair, live, threads, stream, curve and metadata (got 'x')" \
-  bench alloc --patterns x
 
 # The help of a command lists every option that its usage in the source declares, and each of them is accepted.
-for command in summary explain info lint replay whatif tune export redact demo bench 'bench alloc' 'bench observe' help; do
+for command in summary explain info lint replay whatif tune export redact demo help; do
   # shellcheck disable=SC2086 # words are meant
   run 0 $command --help
   options=$(sed -n 's/^  \(-., \)\{0,1\}--\([a-z-]*\)  *.*/\2/p' "$work/out")

@@ -39,7 +39,7 @@ NOT_RUN = [(re.compile(pattern), reason) for pattern, reason in (
     (r"baseline\.pickle", "compares files of the reader"),
 )]
 # These run in the long form only.
-SLOW = re.compile(r"weir tune|--fit|weir bench|replay --check tests/data/traces/\*")
+SLOW = re.compile(r"weir tune|--fit|replay --check tests/data/traces/\*")
 
 
 def commands_of(block: Block) -> list[tuple[str, str]]:

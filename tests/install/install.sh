@@ -65,7 +65,7 @@ for command in '' $("$prefix/bin/weir" --help | sed -n '/^Inspect:/,/^Options:/s
     exit 1
   }
 done
-[ -f "$prefix/share/man/man1/weir-bench-alloc.1" ] && [ -f "$prefix/share/man/man7/weir-environment.7" ]
+[ -f "$prefix/share/man/man7/weir-environment.7" ]
 if command -v bash >/dev/null; then
   bash -c ". '$prefix/share/bash-completion/completions/weir' && complete -p weir" >/dev/null
 fi

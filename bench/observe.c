@@ -1,39 +1,37 @@
 /*
- * weir bench observe: what recording adds to an allocation and its free.
+ * observe: what recording adds to an allocation and its free: entries, entries in a file in /tmp as WEIR_RECORD makes
+ * it, and native stacks of ten frames.
+ *
+ *   observe [--quick]
  *
  * Each way of recording has an allocator of its own on a ledger, and they take turns, so that disturbances of the
  * machine affect all alike. The fastest round of each counts. They run in a thread, whose stack is shallow.
  */
-#include <errno.h>
 #include <glob.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "base/thread.h"
-#include "bench.h"
-#include "cli.h"
-#include "json.h"
-#include "record/entry.h"
-#include "record/stacks.h"
+#include "patterns.h"
 #include "weir/weir.h"
 
 enum { ENTRIES = 100000, WANTED_FRAMES = 10, MOST_ROUNDS = 512 };
 
 static const struct way {
-  const char *key, *title;
+  const char *title;
   weir_history_mode mode;
   weir_history_context context;
   bool has_file; /* WEIR_RECORD is set */
   double bar;    /* ns more than off that are acceptable; 0 if there is no bar */
 } ways[] = {
-    {"off", "off", WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, false, 0},
-    {"no_stacks", "entries, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, false, 40},
-    {"file", "the same to a file", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, true, 60},
-    {"alloc_stacks", "native stacks of allocations", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, false, 400},
-    {"all_stacks", "native stacks of frees too", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, false, 400},
+    {"off", WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, false, 0},
+    {"entries, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, false, 40},
+    {"the same to a file", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, true, 60},
+    {"native stacks of allocations", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, false, 400},
+    {"native stacks of frees too", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, false, 400},
 };
 enum { WAYS = sizeof ways / sizeof ways[0] };
 
@@ -44,8 +42,6 @@ typedef struct side {
   double least, median, added;
 } side;
 
-static bool json, quick;
-
 typedef struct bench {
   int rounds;
   long pairs;
@@ -55,7 +51,7 @@ typedef struct bench {
 } bench;
 
 static bool failed(const char *what) {
-  weir_cli_fail("%s: %s", what, weir_last_error());
+  fprintf(stderr, "observe: %s: %s\n", what, weir_last_error());
   return false;
 }
 
@@ -64,7 +60,7 @@ static weir_status create_with_file(weir_driver *driver, const weir_allocator_op
                                     weir_allocator **allocator) {
   char folder[] = "/tmp/weir-bench-XXXXXX";
   if (!mkdtemp(folder))
-    return weir__fail(WEIR_ERROR_SYSTEM, "cannot create a folder in /tmp: %s", strerror(errno));
+    return WEIR_ERROR_SYSTEM;
   setenv("WEIR_RECORD", folder, 1);
   weir_status status = weir_allocator_create(driver, options, allocator);
   unsetenv("WEIR_RECORD");
@@ -79,7 +75,7 @@ static weir_status create_with_file(weir_driver *driver, const weir_allocator_op
   if (!status && !has_file) {
     weir_allocator_destroy(*allocator);
     *allocator = NULL;
-    return weir__fail(WEIR_ERROR_SYSTEM, "cannot create a file in /tmp");
+    return WEIR_ERROR_SYSTEM;
   }
   return status;
 }
@@ -117,27 +113,26 @@ static __attribute__((noinline)) double run_deep(weir_allocator *allocator, long
   return ns;
 }
 
-/* The depth at which a stack has the wanted number of frames, from the stack of an allocation. */
+static int count_frame(void *context, const char *function, const char *file, int line, int is_native) {
+  (void)function, (void)file, (void)line, (void)is_native;
+  ++*(size_t *)context;
+  return 0;
+}
+
+/* The depth at which a stack has the wanted number of frames. */
 static bool find_depth(bench *b, int *depth) {
-  side *s = &b->sides[WAYS - 1];
-  *depth = 0;
-  for (int i = 0; i < 2; i++) {
-    weir__stacks_start();
-    uint32_t before = atomic_load(&weir__stacks.count);
-    weir_history_clear(s->allocator);
-    if (run_deep(s->allocator, 1, *depth) < 0)
-      return failed("an allocation failed");
-    uint32_t now = atomic_load(&weir__stacks.count);
-    b->frames = now > before ? weir__stack_frames(now, NULL, 0) : 0;
-    if (!b->frames || b->frames >= WANTED_FRAMES)
-      return true;
+  uint32_t stack;
+  if (weir_stack_capture(WEIR_STACKS_ALL, &stack) || weir_stack_visit(stack, count_frame, &b->frames))
+    return failed("cannot capture a stack");
+  if (b->frames && b->frames < WANTED_FRAMES) {
     *depth = (int)(WANTED_FRAMES - b->frames);
+    b->frames = WANTED_FRAMES;
   }
   return true;
 }
 
 static bool measure(bench *b) {
-  int depth;
+  int depth = 0;
   for (int i = 0; i < WAYS; i++)
     if (!open_side(&ways[i], &b->sides[i]))
       return false;
@@ -174,7 +169,7 @@ static void print_text(const bench *b) {
 #ifndef __OPTIMIZE__
   puts("This build is not optimized, and its numbers mean nothing. Use the build that 'make' makes.");
 #endif
-  printf("%zu frames in a stack, %zu bytes in an entry\n", b->frames, sizeof(weir__entry));
+  printf("%zu frames in a stack\n", b->frames);
   printf("\n%-32s %10s %10s %10s %10s\n", "recording", "median ns", "least ns", "added", "bar");
   for (int i = 0; i < WAYS; i++) {
     if (!is_there(b, i)) {
@@ -188,49 +183,27 @@ static void print_text(const bench *b) {
   }
 }
 
-static void print_json(const bench *b) {
-  weir_cli_json_begin(2);
-  WEIR_CLI_JSON(JSON_TEXT("weir", weir_version()), JSON_NATURAL("rounds", (uint64_t)b->rounds),
-                JSON_NATURAL("pairs", (uint64_t)b->pairs), JSON_NATURAL("entries", ENTRIES), JSON_BOOL("quick", quick),
-                JSON_NATURAL("frames", b->frames), JSON_NATURAL("event_bytes", sizeof(weir__entry)), JSON_LIST("ways"));
-  for (int i = 0; i < WAYS; i++)
-    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", ways[i].key),
-                  JSON_REAL_IF(is_there(b, i), "ns", b->sides[i].median, 3),
-                  JSON_REAL_IF(is_there(b, i), "least_ns", b->sides[i].least, 3),
-                  JSON_REAL_IF(is_there(b, i), "added_ns", b->sides[i].added, 3),
-                  JSON_REAL_IF(ways[i].bar > 0, "bar_ns", ways[i].bar, 0), JSON_CLOSE);
-  WEIR_CLI_JSON(JSON_CLOSE);
-  weir_cli_json_end();
-}
-
-static int run(int count, char **arguments) {
-  bench b = {.rounds = quick ? 3 : 401, .pairs = quick ? 2000 : 4000};
-  weir__thread_id thread;
-  (void)count, (void)arguments;
-  if (weir__thread_start(&thread, measure_in_thread, &b))
-    return weir_cli_fail("cannot start a thread");
-  weir__thread_join(thread);
+int main(int argc, char **argv) {
+  bool quick = argc == 2 && strcmp(argv[1], "--quick") == 0;
+  if (argc > 1 + quick) {
+    fprintf(stderr, "observe: invalid usage\nusage: observe [--quick]\n");
+    return 2;
+  }
+  static bench b;
+  b.rounds = quick ? 3 : 401;
+  b.pairs = quick ? 2000 : 4000;
+  unsetenv("WEIR_RECORD"); /* what is measured is not recorded, but for one contestant */
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, measure_in_thread, &b)) {
+    fprintf(stderr, "observe: cannot start a thread\n");
+    return 1;
+  }
+  pthread_join(thread, NULL);
   if (b.is_done)
-    (json ? print_json : print_text)(&b);
+    print_text(&b);
   for (int i = 0; i < WAYS; i++) {
     weir_allocator_destroy(b.sides[i].allocator);
     weir_driver_close(b.sides[i].driver);
   }
-  return b.is_done ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
+  return b.is_done ? 0 : 1;
 }
-
-static const weir_cli_option option_table[] = {
-    {"quick", .target = &quick, .help = "few and short rounds, to see that it works rather than how fast it is"},
-    {"json", .target = &json, .help = "print JSON"},
-    {0}};
-
-const weir_cli_command weir_bench_observe = {
-    .name = "bench observe",
-    .summary = "what recording the history adds to an allocation and its free",
-    .description =
-        "Measure what recording the history adds to an allocation and its free: without stacks, the same to a file in "
-        "/tmp as WEIR_RECORD makes it, with a native stack of ten frames for each allocation, and with one for each "
-        "free as well.",
-    .options = option_table,
-    .exit = {"measured", "something failed"},
-    .run = run};

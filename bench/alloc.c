@@ -1,67 +1,59 @@
 /*
- * weir bench alloc: what an allocation and its free cost, through Weir, mimalloc and PyTorch.
+ * alloc: what an allocation and its free cost, through Weir with and without expandable segments, and through mimalloc.
+ * bench/all compares more allocators, PyTorch's among them.
+ *
+ *   alloc [--patterns LIST] [--threads N] [--driver ledger|soft|cuda|auto] [--conf SETTINGS] [--quick]
  *
  * The contestants take turns at a pattern, one round each, so that disturbances of the machine affect all alike.
- * PyTorch runs in a process of its own.
  */
+#include <dlfcn.h>
+#include <getopt.h>
 #include <malloc.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/base.h"
-#include "base/library.h"
-#include "base/thread.h"
-#include "bench.h"
-#include "weir_calls.h"
-#include "cli.h"
-#include "json.h"
+#include "patterns.h"
 #include "weir/weir.h"
+#include "weir_calls.h"
 
-enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, TORCH_SIDE, SIDES };
+enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, SIDES };
 enum {
   WEIR_SIDES = 2,   /* the first two */
   CURVE_POINTS = 5, /* 10^2 to 10^6 free blocks */
   CURVE_QUICK = 3,  /* the first of them, with --quick */
   CURVE_BYTES = 1 << 20,
   METADATA_BLOCKS = 100000,
-  CONF_SIZE = 1024
+  CONF_SIZE = 1024,
+  REASON_SIZE = 160
 };
 
-static const char *const side_keys[SIDES] = {"weir", "weir_expandable", "mimalloc", "torch"};
-static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc", "PyTorch"};
+static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc"};
 
 /* The memory of a ledger is that of an H200; the curve needs more for a million live blocks. */
 #define LEDGER_BYTES 150109880320ull
 #define CURVE_LEDGER_BYTES (2ull << 40)
 
-enum { GROUP_PAIR, GROUP_LIVE, GROUP_THREADS, GROUP_STREAM, GROUP_CURVE, GROUP_METADATA };
-
-/* The names of those before the curve are also the groups of bench_patterns. */
-static const weir_cli_choice groups[] = {
-    [GROUP_PAIR] = {"pair", "one block of a size, from 512 B to 64 MiB"},
-    [GROUP_LIVE] = {"live", "1,000 or 20,000 live blocks of random sizes, one replaced by another"},
-    [GROUP_THREADS] = {"threads", "1 to 16 threads, each on its own stream: wall time for each pair of all threads"},
-    [GROUP_STREAM] = {"stream", "the same on one stream"},
-    [GROUP_CURVE] = {"curve", "random sizes with 10^2 to 10^6 free blocks in the cache; Weir only"},
-    [GROUP_METADATA] = {"metadata", "host memory for each of 100,000 blocks; Weir only"},
-    {0}};
-
-static const weir_cli_choice drivers[] = {{"ledger", "bookkeeping only, so that the time is the allocator's own"},
-                                          {"soft", "the software device"},
-                                          {"cuda", "NVIDIA's driver"},
-                                          {"auto", "NVIDIA's driver if it has a device, else the software device"},
-                                          {0}};
+/* What --patterns takes. Those before the curve are also the groups of bench_patterns. */
+enum { GROUP_CURVE = 4, GROUP_METADATA, GROUPS };
+static const char *const groups[GROUPS] = {"pair", "live", "threads", "stream", "curve", "metadata"};
 
 static struct {
   unsigned groups; /* bits */
-  int threads, driver;
-  const char *conf;
-  bool quick, no_torch, json;
-} options = {.groups = ~0u, .threads = 16, .conf = ""};
+  int threads;
+  const char *driver, *conf;
+  bool quick;
+} options = {.groups = ~0u, .threads = 16, .driver = "ledger", .conf = ""};
 
 static bool is_wanted(unsigned group) { return options.groups & 1u << group; }
+
+/* The time of a pair in the rounds of a pattern, in ns. */
+typedef struct result {
+  bool is_there;
+  double median;
+} result;
 
 /* One of Weir's two contestants. */
 typedef struct weir_side {
@@ -81,20 +73,17 @@ typedef struct metadata {
 } metadata;
 
 typedef struct report {
-  const char *driver_name;
   weir_driver *driver; /* NULL if each contestant has a ledger */
   bool wanted[BENCH_PATTERN_COUNT];
   bench_scale scale;
   int cores;
   char cpu[128];
-  char reasons[SIDES][WEIR_BENCH_REASON]; /* why a contestant is absent, "" if it is present */
-  char torch_version[64];
+  char no_mimalloc[REASON_SIZE]; /* why mimalloc is absent, "" if it is present */
   char mimalloc_version[32];
-  weir_bench_result results[BENCH_PATTERN_COUNT][SIDES];
-  long long device_calls[BENCH_PATTERN_COUNT][WEIR_SIDES]; /* segments allocated and freed while it was timed */
+  result results[BENCH_PATTERN_COUNT][SIDES];
   int curve_points;
   long long curve_free[CURVE_POINTS][WEIR_SIDES]; /* blocks */
-  weir_bench_result curve[CURVE_POINTS][WEIR_SIDES];
+  result curve[CURVE_POINTS][WEIR_SIDES];
   metadata metadata[WEIR_SIDES];
   char error[4096]; /* the first failure, "" if there is none */
 } report;
@@ -145,18 +134,18 @@ BENCH_PLAYER(mimalloc_player, allocate_from_mimalloc, free_to_mimalloc);
 static void load_mimalloc(report *r) {
   static const char *const names[] = {"libmimalloc.so.2", "libmimalloc.so.3", "libmimalloc.so"};
   void *library = NULL;
-  for (size_t i = 0; i < WEIR_COUNT_OF(names) && !library; i++)
-    library = weir__library_open(names[i]);
+  for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
+    library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc.so.2 is not installed; Debian: libmimalloc2.0");
+    snprintf(r->no_mimalloc, sizeof r->no_mimalloc, "libmimalloc.so.2 is not installed; Debian: libmimalloc2.0");
     return;
   }
   int (*version)(void);
-  *(void **)&mi.malloc = weir__library_symbol(library, "mi_malloc");
-  *(void **)&mi.free = weir__library_symbol(library, "mi_free");
-  *(void **)&version = weir__library_symbol(library, "mi_version");
+  *(void **)&mi.malloc = dlsym(library, "mi_malloc");
+  *(void **)&mi.free = dlsym(library, "mi_free");
+  *(void **)&version = dlsym(library, "mi_version");
   if (!mi.malloc || !mi.free) {
-    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc has no mi_malloc or mi_free");
+    snprintf(r->no_mimalloc, sizeof r->no_mimalloc, "libmimalloc has no mi_malloc or mi_free");
     return;
   }
   int v = version ? version() : 0;
@@ -219,10 +208,8 @@ static bool get_stats(report *r, const weir_side *side, weir_allocator_stats *st
 
 /* ---- The patterns ---- */
 
-static void summarize(double *rounds, int count, weir_bench_result *result) {
+static void summarize(double *rounds, int count, result *result) {
   result->median = bench_median(rounds, count);
-  result->least = rounds[0];
-  result->most = rounds[count - 1];
   result->is_there = true;
 }
 
@@ -234,22 +221,20 @@ static bool pattern_failed(report *r, const bench_pattern *pattern) {
   return false;
 }
 
-static const bench_player *const players[SIDES] = {&weir_player, &weir_player, &mimalloc_player,
-                                                   &weir_bench_torch_player};
+static const bench_player *const players[SIDES] = {&weir_player, &weir_player, &mimalloc_player};
+
+static bool is_present(const report *r, int side) { return side != MIMALLOC_SIDE || !r->no_mimalloc[0]; }
 
 /* A failed round of Weir is an error; another contestant then has no result. */
-static bool run_rounds(report *r, int index, bench_work *works, const weir_side *sides) {
+static bool run_rounds(report *r, int index, bench_work *works) {
   const bench_pattern *pattern = &bench_patterns[index];
   double rounds[SIDES][BENCH_MAX_ROUNDS];
   long pairs[SIDES]; /* in a round; 0 or less if it does not take part */
-  weir_allocator_stats before[WEIR_SIDES], after;
   for (int i = 0; i < SIDES; i++) {
-    bool plays = !r->reasons[i][0] && players[i]->begin(&works[i]);
+    bool plays = is_present(r, i) && players[i]->begin(&works[i]);
     pairs[i] = plays ? bench_choose_pairs(players[i], &works[i], &r->scale) : -1;
     if (i < WEIR_SIDES && pairs[i] <= 0)
       return pattern_failed(r, pattern);
-    if (i < WEIR_SIDES && !get_stats(r, &sides[i], &before[i]))
-      return false;
   }
   for (int round = 0; round < r->scale.rounds; round++)
     for (int i = 0; i < SIDES; i++) {
@@ -258,16 +243,9 @@ static bool run_rounds(report *r, int index, bench_work *works, const weir_side 
       if (i < WEIR_SIDES && pairs[i] <= 0)
         return pattern_failed(r, pattern);
     }
-  for (int i = 0; i < SIDES; i++) {
+  for (int i = 0; i < SIDES; i++)
     if (pairs[i] > 0)
       summarize(rounds[i], r->scale.rounds, &r->results[index][i]);
-    if (i >= WEIR_SIDES)
-      continue;
-    if (!get_stats(r, &sides[i], &after))
-      return false;
-    r->device_calls[index][i] =
-        after.num_device_alloc + after.num_device_free - before[i].num_device_alloc - before[i].num_device_free;
-  }
   return true;
 }
 
@@ -297,9 +275,9 @@ static bool run_pattern(report *r, int index) {
                             .warm_steps = bench_warm_steps(&r->scale),
                             .core = core};
   }
-  is_done = run_rounds(r, index, works, sides);
+  is_done = run_rounds(r, index, works);
   for (int i = 0; i < SIDES; i++)
-    if (!r->reasons[i][0])
+    if (is_present(r, i))
       players[i]->end(&works[i]);
 close:
   if (core >= 0)
@@ -472,7 +450,8 @@ static int64_t metadata_limit(const metadata *m) { return 128 * m->blocks + m->r
 
 static void look_at_machine(report *r) {
   char line[256];
-  r->cores = (int)weir__processor_count();
+  cpu_set_t cores;
+  r->cores = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
   snprintf(r->cpu, sizeof r->cpu, "unknown processor");
   FILE *file = fopen("/proc/cpuinfo", "re");
   while (file && fgets(line, sizeof line, file))
@@ -486,9 +465,9 @@ static void look_at_machine(report *r) {
 }
 
 static bool open_driver(report *r) {
-  if (strcmp(r->driver_name, "ledger") == 0)
+  if (strcmp(options.driver, "ledger") == 0)
     return true;
-  return ok(r, weir_driver_open(r->driver_name, &r->driver)) && driver_ok(r, "cuInit", r->driver->Init(r->driver, 0));
+  return ok(r, weir_driver_open(options.driver, &r->driver)) && driver_ok(r, "cuInit", r->driver->Init(r->driver, 0));
 }
 
 static bool wants_any(const report *r) {
@@ -498,25 +477,14 @@ static bool wants_any(const report *r) {
   return false;
 }
 
-/* Whether PyTorch takes part. */
-static bool start_torch(report *r) {
-  if (!options.no_torch && wants_any(r))
-    return weir_bench_torch_start(r->torch_version, r->reasons[TORCH_SIDE]);
-  snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not requested");
-  return false;
-}
-
 /* Metadata is measured first: later, free memory of the process would be reused for it and not show. */
 static bool measure(report *r) {
   look_at_machine(r);
   load_mimalloc(r);
   bool is_done = open_driver(r) && (!is_wanted(GROUP_METADATA) || run_all_metadata(r));
-  bool has_torch = is_done && start_torch(r);
   for (int i = 0; i < BENCH_PATTERN_COUNT && is_done; i++)
     if (r->wanted[i])
       is_done = run_pattern(r, i);
-  if (has_torch)
-    weir_bench_torch_stop(r->reasons[TORCH_SIDE]);
   is_done = is_done && (!is_wanted(GROUP_CURVE) || run_curve(r));
   weir_driver_close(r->driver);
   return is_done;
@@ -524,7 +492,7 @@ static bool measure(report *r) {
 
 /* ---- Output ---- */
 
-static void print_cell(const weir_bench_result *result, int width) {
+static void print_cell(const result *result, int width) {
   if (result->is_there)
     printf(" %*.1f", width, result->median);
   else
@@ -532,7 +500,7 @@ static void print_cell(const weir_bench_result *result, int width) {
 }
 
 /* a / b */
-static void print_ratio(const weir_bench_result *a, const weir_bench_result *b, int width) {
+static void print_ratio(const result *a, const result *b, int width) {
   if (a->is_there && b->is_there && b->median > 0)
     printf(" %*.2fx", width - 1, a->median / b->median);
   else
@@ -547,24 +515,22 @@ static void print_number(double value, int width) {
 }
 
 static void print_patterns(const report *r) {
-  printf("\n%-26s %10s %10s %10s %10s %10s %10s %6s %8s\n", "ns for a pair", side_titles[0], side_titles[1],
-         side_titles[2], side_titles[3], "/mimalloc", "PyTorch/", "bar", "PyTorch*");
+  printf("\n%-26s %10s %10s %10s %10s %6s %8s\n", "ns for a pair", side_titles[0], side_titles[1], side_titles[2],
+         "/mimalloc", "bar", "PyTorch*");
   for (int i = 0; i < BENCH_PATTERN_COUNT; i++) {
-    const weir_bench_result *results = r->results[i];
+    const result *results = r->results[i];
     if (!r->wanted[i])
       continue;
     printf("%-26s", bench_patterns[i].title);
     for (int side = 0; side < SIDES; side++)
       print_cell(&results[side], 10);
     print_ratio(&results[WEIR_SIDE], &results[MIMALLOC_SIDE], 10);
-    print_ratio(&results[TORCH_SIDE], &results[WEIR_SIDE], 10);
     print_number(bench_patterns[i].bar, 6);
     print_number(bench_patterns[i].reference, 8);
     putchar('\n');
   }
-  puts("\n/mimalloc: Weir's time divided by mimalloc's; the bar is 4 for pairs. PyTorch/: PyTorch's time divided by "
-       "Weir's.\nbar and PyTorch*: the goal, and PyTorch's time, on the host of an H200 with 16 cores. They do not "
-       "apply to other machines.");
+  puts("\n/mimalloc: Weir's time divided by mimalloc's; the bar is 4 for pairs. bar and PyTorch*: the goal, and\n"
+       "PyTorch's time, on the host of an H200 with 16 cores. They do not apply to other machines.");
 }
 
 static void print_curve(const report *r) {
@@ -591,16 +557,13 @@ static void print_metadata(const report *r) {
 
 static void print_text(const report *r) {
   printf("%s, %d core%s; Weir %s on %s; median of %d rounds of up to %ld pairs\n", r->cpu, r->cores,
-         r->cores == 1 ? "" : "s", weir_version(), r->driver_name, r->scale.rounds, r->scale.pairs);
+         r->cores == 1 ? "" : "s", weir_version(), options.driver, r->scale.rounds, r->scale.pairs);
   if (*options.conf)
     printf("settings: %s\n", options.conf);
   if (r->mimalloc_version[0])
     printf("mimalloc: %s\n", r->mimalloc_version);
-  if (r->torch_version[0])
-    printf("PyTorch: %s\n", r->torch_version);
-  for (int side = WEIR_SIDES; side < SIDES; side++)
-    if (r->reasons[side][0])
-      printf("%s: absent: %s\n", side_titles[side], r->reasons[side]);
+  if (r->no_mimalloc[0])
+    printf("mimalloc: absent: %s\n", r->no_mimalloc);
 #ifndef __OPTIMIZE__
   puts("This build is not optimized, and its numbers mean nothing. Use the build that 'make' makes.");
 #endif
@@ -612,151 +575,80 @@ static void print_text(const report *r) {
     print_metadata(r);
 }
 
-typedef enum value { MEDIAN, LEAST, MOST } value;
+/* ---- The command line ---- */
 
-static void json_results(const char *key, const weir_bench_result *results, int count, value which) {
-  WEIR_CLI_JSON(JSON_OBJECT(key));
-  for (int side = 0; side < count; side++) {
-    const weir_bench_result *x = &results[side];
-    WEIR_CLI_JSON(JSON_REAL_IF(x->is_there, side_keys[side],
-                               which == MEDIAN  ? x->median
-                               : which == LEAST ? x->least
-                                                : x->most,
-                               3));
+static int usage(const char *format, const char *value) {
+  fprintf(stderr, "alloc: ");
+  fprintf(stderr, format, value);
+  fprintf(stderr, "\nusage: alloc [--patterns LIST] [--threads N] [--driver ledger|soft|cuda|auto] [--conf SETTINGS]"
+                  " [--quick]\n");
+  return 2;
+}
+
+/* Sets options.groups to those of a comma-separated list. */
+static bool read_groups(char *list) {
+  options.groups = 0;
+  for (char *name; (name = strsep(&list, ","));) {
+    unsigned group = 0;
+    while (group < GROUPS && strcmp(groups[group], name) != 0)
+      group++;
+    if (group == GROUPS)
+      return false;
+    options.groups |= 1u << group;
   }
-  WEIR_CLI_JSON(JSON_CLOSE);
-}
-
-static void json_ratio(const char *key, const weir_bench_result *a, const weir_bench_result *b) {
-  bool is_known = a->is_there && b->is_there && b->median > 0;
-  WEIR_CLI_JSON(JSON_REAL_IF(is_known, key, is_known ? a->median / b->median : 0, 4));
-}
-
-/* One number for each of the two sides that are Weir's. */
-static void json_both(const char *key, const long long values[]) {
-  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_INTEGER(side_keys[WEIR_SIDE], values[WEIR_SIDE]),
-                JSON_INTEGER(side_keys[EXPANDABLE_SIDE], values[EXPANDABLE_SIDE]), JSON_CLOSE);
-}
-
-static void json_pattern(const report *r, int index) {
-  const bench_pattern *p = &bench_patterns[index];
-  const weir_bench_result *results = r->results[index];
-  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", p->name), JSON_TEXT("group", p->group),
-                JSON_NATURAL("bytes", p->bytes), JSON_INTEGER("live", p->live), JSON_INTEGER("threads", p->threads));
-  json_results("ns", results, SIDES, MEDIAN);
-  json_results("least_ns", results, SIDES, LEAST);
-  json_results("most_ns", results, SIDES, MOST);
-  json_ratio("to_mimalloc", &results[WEIR_SIDE], &results[MIMALLOC_SIDE]);
-  json_ratio("expandable_to_mimalloc", &results[EXPANDABLE_SIDE], &results[MIMALLOC_SIDE]);
-  json_ratio("torch_to_weir", &results[TORCH_SIDE], &results[WEIR_SIDE]);
-  json_both("device_calls", r->device_calls[index]);
-  WEIR_CLI_JSON(JSON_REAL_IF(p->bar > 0, "bar_ns", p->bar, 0),
-                JSON_REAL_IF(p->reference > 0, "h200_torch_ns", p->reference, 0), JSON_CLOSE);
-}
-
-static void json_contestant(const report *r, int side) {
-  const char *versions[SIDES] = {weir_version(), weir_version(), r->mimalloc_version, r->torch_version};
-  const char *reason = r->reasons[side];
-  WEIR_CLI_JSON(JSON_OBJECT(side_keys[side]), JSON_BOOL("present", !*reason),
-                JSON_TEXT("version", *versions[side] ? versions[side] : NULL),
-                JSON_TEXT("reason", *reason ? reason : NULL), JSON_CLOSE);
-}
-
-static void json_metadata(const char *key, const metadata *m) {
-  if (!m->is_there) {
-    WEIR_CLI_JSON(JSON_NULL(key));
-    return;
-  }
-  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_INTEGER("blocks", m->blocks), JSON_INTEGER("bytes", m->bytes),
-                JSON_REAL("bytes_per_block", (double)m->bytes / (double)m->blocks, 2),
-                JSON_INTEGER("reserved_bytes", m->reserved), JSON_INTEGER("allowed_bytes", metadata_limit(m)),
-                JSON_CLOSE);
-}
-
-static void print_json(const report *r) {
-#ifdef __OPTIMIZE__
-  bool is_optimized = true;
-#else
-  bool is_optimized = false;
-#endif
-  weir_cli_json_begin(2);
-  WEIR_CLI_JSON(JSON_OBJECT("machine"), JSON_TEXT("cpu", r->cpu), JSON_INTEGER("cores", r->cores), JSON_CLOSE,
-                JSON_TEXT("weir", weir_version()), JSON_TEXT("driver", r->driver_name), JSON_TEXT("conf", options.conf),
-                JSON_INTEGER("rounds", r->scale.rounds), JSON_INTEGER("pairs", r->scale.pairs),
-                JSON_BOOL("quick", options.quick), JSON_BOOL("optimized", is_optimized), JSON_OBJECT("contestants"));
-  for (int side = 0; side < SIDES; side++)
-    json_contestant(r, side);
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("patterns"));
-  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    if (r->wanted[i])
-      json_pattern(r, i);
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("curve"));
-  for (int i = 0; i < r->curve_points; i++) {
-    WEIR_CLI_JSON(JSON_OBJECT(NULL));
-    json_both("free_blocks", r->curve_free[i]);
-    json_results("ns", r->curve[i], WEIR_SIDES, MEDIAN);
-    WEIR_CLI_JSON(JSON_CLOSE);
-  }
-  WEIR_CLI_JSON(JSON_CLOSE, JSON_OBJECT("metadata"));
-  for (int side = 0; side < WEIR_SIDES; side++)
-    json_metadata(side_keys[side], &r->metadata[side]);
-  WEIR_CLI_JSON(JSON_CLOSE);
-  weir_cli_json_end();
-}
-
-static bool is_in_group(const bench_pattern *pattern, unsigned group) {
-  return strcmp(pattern->group, groups[group].name) == 0;
+  return true;
 }
 
 /* Marks the patterns of the groups that --patterns lists and whose threads --threads allows. */
 static void choose_patterns(report *r) {
   for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    for (unsigned group = 0; groups[group].name; group++)
-      if (is_wanted(group) && is_in_group(&bench_patterns[i], group))
+    for (unsigned group = 0; group < GROUP_CURVE; group++)
+      if (is_wanted(group) && strcmp(bench_patterns[i].group, groups[group]) == 0)
         r->wanted[i] = bench_patterns[i].threads <= options.threads;
 }
 
-static int run(int count, char **arguments) {
-  (void)count, (void)arguments;
-  if (strlen(options.conf) > CONF_SIZE / 2)
-    return weir_cli_usage("--conf takes at most %d characters", CONF_SIZE / 2);
-  report *r = calloc(1, sizeof *r);
-  if (!r)
-    return weir_cli_fail("out of host memory");
-  r->driver_name = drivers[options.driver].name;
-  r->scale = options.quick ? (bench_scale){3, 2000, 5e6} : (bench_scale){9, 200000, 1e8};
-  choose_patterns(r);
-  int code = measure(r) ? WEIR_EXIT_OK : weir_cli_fail("%s", r->error);
-  if (!code)
-    (options.json ? print_json : print_text)(r);
-  free(r);
-  return code;
+int main(int argc, char **argv) {
+  static const struct option table[] = {
+      {"patterns", required_argument, NULL, 'p'}, {"threads", required_argument, NULL, 't'},
+      {"driver", required_argument, NULL, 'd'},   {"conf", required_argument, NULL, 'c'},
+      {"quick", no_argument, NULL, 'q'},          {0}};
+  char *end;
+  unsetenv("WEIR_RECORD"); /* what is measured is not recorded */
+  for (int option; (option = getopt_long(argc, argv, "", table, NULL)) != -1;)
+    switch (option) {
+    case 'p':
+      if (!read_groups(optarg))
+        return usage("--patterns takes a comma-separated list of pair, live, threads, stream, curve and metadata%s",
+                     "");
+      break;
+    case 't':
+      options.threads = (int)strtol(optarg, &end, 10);
+      if (*end || options.threads < 1 || options.threads > BENCH_MAX_THREADS)
+        return usage("--threads takes 1 to 64 (got '%s')", optarg);
+      break;
+    case 'd':
+      options.driver = optarg;
+      break;
+    case 'c':
+      if (strlen(optarg) > CONF_SIZE / 2)
+        return usage("--conf takes at most 512 characters%s", "");
+      options.conf = optarg;
+      break;
+    case 'q':
+      options.quick = true;
+      break;
+    default:
+      return usage("invalid usage%s", "");
+    }
+  if (optind < argc)
+    return usage("takes no arguments (got '%s')", argv[optind]);
+  static report r;
+  r.scale = options.quick ? (bench_scale){3, 2000, 5e6} : (bench_scale){9, 200000, 1e8};
+  choose_patterns(&r);
+  if (!measure(&r)) {
+    fprintf(stderr, "alloc: %s\n", r.error);
+    return 1;
+  }
+  print_text(&r);
+  return 0;
 }
-
-static const weir_cli_option option_table[] = {
-    {"patterns", .kind = WEIR_CLI_LIST, .value = "LIST", .target = &options.groups, .choices = groups,
-     .help = "what to measure, a comma-separated list. Default: all of"},
-    {"threads", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.threads, .least = 1,
-     .most = BENCH_MAX_THREADS, .help = "the largest number of threads, 1 to 64. Default: 16"},
-    {"driver", .kind = WEIR_CLI_CHOICE, .value = "NAME", .target = &options.driver, .choices = drivers,
-     .help = "the driver below Weir. Default: ledger. The curve and metadata always use a ledger"},
-    {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .target = &options.conf,
-     .help = "settings for both of Weir's contestants, such as garbage_collection_threshold:0.8; WEIR_ALLOC_CONF is "
-             "ignored"},
-    {"quick", .target = &options.quick,
-     .help = "few and short rounds, to see that it works rather than how fast it is"},
-    {"no-torch", .target = &options.no_torch, .help = "leave PyTorch out"},
-    {"json", .target = &options.json, .help = "print JSON"},
-    {0}};
-
-const weir_cli_command weir_bench_alloc = {
-    .name = "bench alloc",
-    .summary = "the caching allocator, compared with mimalloc and PyTorch",
-    .description =
-        "Measure an allocation and its free in nanoseconds, through Weir with and without expandable segments, through "
-        "mimalloc (a malloc for host memory, as the yardstick), and through PyTorch if python3 has one with a GPU: a "
-        "small program is compiled against it. The contestants take turns. One that is not installed is shown as "
-        "absent.",
-    .options = option_table,
-    .exit = {"measured", "something failed"},
-    .run = run};
