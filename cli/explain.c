@@ -605,10 +605,11 @@ static weir__explain_options options = {.device = -1};
 static bool json, message, has_moment;
 
 static int run(int count, char **arguments) {
-  const char *name = arguments[0];
+  const char *name = count ? arguments[0] : "-";
   weir__recording *snapshot;
   weir__explanation x;
-  (void)count;
+  if (!count && !message)
+    return weir_cli_usage("FILE is missing");
   if (message && (has_moment || options.memory))
     return weir_cli_usage("--message reads a text, to which %s does not apply", has_moment ? "--at" : "--memory");
   if (message)
@@ -657,8 +658,8 @@ static const weir_cli_option option_table[] = {
     {"fraction", .kind = WEIR_CLI_FRACTION, .value = "F", .target = &options.fraction, .needs = "memory",
      .help = "the fraction of it that the program allowed itself, 0 to 1"},
     {"message", .target = &message,
-     .help = "FILE is the text of the error, or a log that has it, instead of a recording. Its figures are rounded, so "
-             "the answer has ranges"},
+     .help = "FILE is the text of the error, or a log that has it, instead of a recording, or the standard input "
+             "without FILE. Its figures are rounded, so the answer has ranges"},
     {"json", .target = &json, .help = "print JSON"},
     WEIR_CLI_JSON_FD_OPTION,
     {0}};
@@ -672,7 +673,7 @@ const weir_cli_command weir_cmd_explain = {
         "replayed; each suggestion was replayed as well, within the same limit.\n"
         "With --message, only the text of the error is needed: a log of PyTorch 1.0 or later, of several ranks, with "
         "tracebacks and colours.",
-    .argument = "FILE",
+    .argument = "[FILE]",
     .options = option_table,
     .examples = "weir explain oom.pickle\n"
                 "weir explain --at peak job.pickle\n"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "cli.h"
@@ -58,7 +59,13 @@ static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
 static void label(const char *name) { printf("  %s%-10s%s  ", weir_cli_bold(), name, weir_cli_plain()); }
 
-static const char *allocator_of(const weir__message *m) { return m->is_weirs ? "Weir" : "PyTorch"; }
+static bool is_xla(const weir__message *m) {
+  return m->kind == WEIR__MESSAGE_XLA || m->kind == WEIR__MESSAGE_TENSORFLOW;
+}
+
+static const char *allocator_of(const weir__message *m) {
+  return m->is_weirs ? "Weir" : is_xla(m) ? "the allocator of XLA" : "PyTorch";
+}
 
 static bool has_segments(const weir__message *m) {
   return m->kind == WEIR__MESSAGE_NATIVE || m->kind == WEIR__MESSAGE_PARENTHESES;
@@ -75,8 +82,25 @@ static void print_request(const weir__message *m) {
     puts("  request     more than 1 EB");
     return;
   }
+  char longest[32] = "";
+  if (m->tokens)
+    snprintf(longest, sizeof longest, " of %llu tokens", (unsigned long long)m->tokens);
+  if (m->kind == WEIR__MESSAGE_VLLM) {
+    printf("  request     the KV cache of one request%s: %s\n", longest, given(m->tried).text);
+    if (m->allowed.is_known)
+      printf("  available   %s for the KV cache\n", given(m->allowed).text);
+    return;
+  }
   if (!m->tried.is_known) {
     puts("  request     not known: the text has no size");
+    return;
+  }
+  if (m->kind == WEIR__MESSAGE_VLLM_START) {
+    printf("  request     %s, which is gpu_memory_utilization of the device\n", given(m->tried).text);
+    return;
+  }
+  if (*m->tensor) {
+    printf("  request     %s: a tensor %s\n", given(m->tried).text, m->tensor);
     return;
   }
   if (!has_segments(m)) {
@@ -101,11 +125,13 @@ static void print_device(const weir__message *m) {
     printf("  device      %s, of which %s was free\n", given(m->total).text, given(m->free).text);
   else if (m->total.is_known)
     printf("  device      %s\n", given(m->total).text);
-  if (!m->allowed.is_known)
+  if (!m->allowed.is_known || m->kind == WEIR__MESSAGE_VLLM)
     return;
   printf("  limit       %s", given(m->allowed).text);
   if (m->kind == WEIR__MESSAGE_CUPY)
     printf(", set by the program (MemoryPool.set_limit)");
+  else if (is_xla(m))
+    printf(" of the allocator of XLA");
   else if (m->total.is_known && m->allowed.least >= m->total.most)
     printf(", which is the whole device");
   else
@@ -131,6 +157,18 @@ static void print_uses(const weir__message *m) {
     printf("    %11s  of these: free, but kept for %s and other private pools\n", given(m->pools).text, graphs_of(m));
   printf("    %11s  unallocated: free, but not returned to the driver\n",
          m->kind == WEIR__MESSAGE_NATIVE || m->has_old_rules ? given(m->unallocated).text : range(m->unallocated).text);
+}
+
+/* What a program that XLA compiled needs. */
+static void print_program(const weir__message *m) {
+  if (!m->program.is_known)
+    return;
+  printf("  program     %s for the compiled program: %s arguments, %s results, %s temporary, %s constants\n",
+         given(m->program).text, given(m->arguments).text, given(m->results).text, given(m->temporaries).text,
+         given(m->constants).text);
+  if (m->largest.is_known)
+    printf("  largest     %s in one buffer%s%s\n", given(m->largest).text, *m->largest_name ? ": " : "",
+           m->largest_name);
 }
 
 /* The only process in the text that uses enough memory to be this one. NULL if no process does, or several do. */
@@ -236,6 +274,15 @@ static void print_cause(const weir__message *m) {
            "enough.\n",
            given(m->reserve).text);
     break;
+  case WEIR__MESSAGE_NO_CACHE:
+    puts("No room for the KV cache: the weights, the activations of the largest batch and the CUDA graphs take what "
+         "gpu_memory_utilization lets vLLM use. The lines of its log \"Model loading took\" and \"Available KV cache "
+         "memory\" say how much.");
+    break;
+  case WEIR__MESSAGE_OCCUPIED:
+    puts("Other programs hold memory that vLLM was to take: it compares what is free at its start with "
+         "gpu_memory_utilization of the whole device.");
+    break;
   default:
     if (m->bound == WEIR__BOUND_LIMIT)
       puts("The limit that the program has set.");
@@ -251,6 +298,9 @@ static void print_cause(const weir__message *m) {
       puts("Not known: PyTorch ran out of memory and then failed to describe it, since NVML refused its calls: as on "
            "MIG, "
            "on Jetson, or in a container without NVML. The text has no figures.");
+    else if (m->program.is_known)
+      printf("Not known: the compiled program needs %s at once, but the text does not say how much was free.\n",
+             given(m->program).text);
     else
       puts("Not known: the text has too few figures.");
     break;
@@ -264,7 +314,8 @@ static void print_missing(const weir__message *m) {
     return;
   }
   printf("  missing     %s%s", range(m->missing).text,
-         m->bound == WEIR__BOUND_LIMIT    ? ": the limit is that much too low"
+         m->library == WEIR__LIBRARY_VLLM ? ""
+         : m->bound == WEIR__BOUND_LIMIT  ? ": the limit is that much too low"
          : m->bound == WEIR__BOUND_DEVICE ? ": that much more free memory was needed on the device"
                                           : "");
   if (m->cause == WEIR__MESSAGE_EXHAUSTED)
@@ -325,7 +376,9 @@ static void print_limit_remedy(const weir__message *m) {
     return;
   }
   uint64_t needed = m->allowed.most + m->missing.most;
-  if (m->free.is_known && m->tried.least > m->free.most)
+  if (is_xla(m))
+    row("    possible    a limit of %s, if the device has it\n", bytes(needed).text);
+  else if (m->free.is_known && m->tried.least > m->free.most)
     row("    no          a higher limit: the device had only %s free\n", given(m->free).text);
   else if (m->total.is_known && needed <= m->total.least)
     row("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed).text,
@@ -334,7 +387,35 @@ static void print_limit_remedy(const weir__message *m) {
     row("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed).text);
 }
 
+/* gpu_memory_utilization is a part of the device with two decimals, as vLLM's users write it. */
+static void print_vllm_remedies(const weir__message *m) {
+  if (m->cause == WEIR__MESSAGE_OCCUPIED) {
+    if (m->total.is_known && m->total.most && m->free.is_known)
+      row("    yes         gpu_memory_utilization of %.2f or less, if nothing else takes memory meanwhile\n",
+          (double)(100 * m->free.least / m->total.most) / 100);
+    if (m->missing.is_known)
+      row("    yes         %s less in use by other programs on the device\n", bytes(m->missing.most).text);
+    return;
+  }
+  if (m->tokens_fit)
+    row("    yes         max_model_len of %llu or less, as vLLM estimates\n", (unsigned long long)m->tokens_fit);
+  else
+    row("    possible    a smaller max_model_len\n");
+  if (m->missing.is_known)
+    row("    possible    a higher gpu_memory_utilization, if the device has %s more that no other program uses\n",
+        range(m->missing).text);
+  else
+    row("    possible    a higher gpu_memory_utilization, if the device has more that no other program uses\n");
+  row("    possible    a smaller KV cache (kv_cache_dtype=fp8), or weights that take less: quantized, or of several "
+      "devices (tensor_parallel_size)\n");
+}
+
 static void print_remedies(const weir__message *m) {
+  if (m->library == WEIR__LIBRARY_VLLM) {
+    has_row = false;
+    print_vllm_remedies(m);
+    return;
+  }
   bool has_figures = m->request.is_known && m->cause != WEIR__MESSAGE_NOT_KNOWN;
   if ((!has_figures && m->bound == WEIR__BOUND_NOT_KNOWN) || m->cause == WEIR__MESSAGE_REFUSED ||
       m->cause == WEIR__MESSAGE_ADDRESS_SPACE)
@@ -377,6 +458,12 @@ static void print_reserve(const weir__message *m) {
     puts("leave more memory to the driver and the libraries, in the environment of JAX, which takes 0.75 by default:");
     code("XLA_PYTHON_CLIENT_MEM_FRACTION=0.6");
     break;
+  case WEIR__LIBRARY_TENSORFLOW:
+    puts("leave more memory to the driver and the libraries, by a limit, at the start of the program:");
+    code("gpu = tf.config.list_physical_devices('GPU')[0]");
+    code("tf.config.set_logical_device_configuration(");
+    code("    gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=MIB)])");
+    break;
   default:
     puts("leave memory to the driver and the libraries, by a lower limit of the allocator that the program uses: "
          "torch.cuda.set_per_process_memory_fraction of PyTorch, MemoryPool.set_limit of CuPy, "
@@ -392,6 +479,14 @@ static const char *without_history(const weir__message *m) {
   case WEIR__LIBRARY_JAX:
     return "XLA_PYTHON_CLIENT_MEM_FRACTION in the environment sets how much of the device JAX takes, 0.75 by default; "
            "jax.local_devices()[0].memory_stats() has what it uses. Its history cannot be explained here";
+  case WEIR__LIBRARY_TENSORFLOW:
+    return "tf.config.set_logical_device_configuration sets how much of the device TensorFlow takes, nearly all by "
+           "default; tf.config.experimental.get_memory_info('GPU:0') has its current and peak use. Its history cannot "
+           "be "
+           "explained here";
+  case WEIR__LIBRARY_VLLM:
+    return "vLLM's log says where the memory went: \"Model loading took\", \"Available KV cache memory\", \"Graph "
+           "capturing finished\"; its model runs in PyTorch, whose history can be explained (docs/guide-oom.md)";
   case WEIR__LIBRARY_RMM:
     return "ask the allocator for its statistics; only the history of PyTorch and Weir can be explained here";
   case WEIR__LIBRARY_TORCH_OTHER:
@@ -467,6 +562,7 @@ static void print_message(const weir__message *m) {
   print_missing(m);
   print_margin(m);
   print_uses(m);
+  print_program(m);
   print_outside(m);
   print_remedies(m);
   if (m->kind == WEIR__MESSAGE_PARENTHESES && !m->has_old_rules && m->cause != WEIR__MESSAGE_REFUSED)
@@ -494,7 +590,9 @@ static const char *short_cause(const weir__message *m) {
                                                           [WEIR__MESSAGE_UNDECIDED] = "perhaps fragmentation",
                                                           [WEIR__MESSAGE_OUTSIDE] = "outside the allocator",
                                                           [WEIR__MESSAGE_REFUSED] = "refused although free",
-                                                          [WEIR__MESSAGE_ADDRESS_SPACE] = "addresses of a segment"};
+                                                          [WEIR__MESSAGE_ADDRESS_SPACE] = "addresses of a segment",
+                                                          [WEIR__MESSAGE_NO_CACHE] = "no room for the KV cache",
+                                                          [WEIR__MESSAGE_OCCUPIED] = "others hold the memory"};
   return names[m->cause];
 }
 
@@ -557,6 +655,8 @@ static void print_text(const char *name, const weir__messages *all) {
 
 static weir_status load(const char *name, weir__messages *messages) {
   weir__input *input;
+  if (strcmp(name, "-") == 0 && isatty(STDIN_FILENO))
+    fputs("weir explain: paste the text of the error, then press Ctrl-D\n", stderr);
   weir_status status = weir__input_open(name, &input);
   if (status)
     return status;

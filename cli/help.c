@@ -16,7 +16,7 @@ const char weir_cli_environment_text[] =
     "These environment variables are read by the library, the adapters and the program weir.";
 
 bool weir_cli_takes_recordings(const weir_cli_command *c) {
-  return c->argument && (strncmp(c->argument, "FILE", 4) == 0 || strcmp(c->argument, "[FILE...]") == 0);
+  return c->argument && strncmp(c->argument + (*c->argument == '['), "FILE", 4) == 0;
 }
 
 const char *weir_cli_option_label(const weir_cli_option *o, char label[WEIR_CLI_LABEL_SIZE]) {

@@ -222,10 +222,12 @@ static int check_arguments(int count, char **arguments) {
     return weir_cli_usage("takes no arguments (got '%s')", arguments[0]);
   if (!name || current->topics)
     return WEIR_EXIT_OK;
-  const int length = (int)strcspn(name, ". ");
-  if (!count && *name != '[')
+  const bool is_optional = *name == '[';
+  name += is_optional;
+  const int length = (int)strcspn(name, ". ]");
+  if (!count && !is_optional)
     return weir_cli_usage("%.*s is missing", length, name);
-  if (count > 1 && !name[length]) /* a command that takes two counts them itself */
+  if (count > 1 && (!name[length] || name[length] == ']')) /* a command that takes two counts them itself */
     return weir_cli_usage("takes only one %.*s (got '%s' as well)", length, name, arguments[1]);
   return WEIR_EXIT_OK;
 }

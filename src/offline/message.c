@@ -249,6 +249,120 @@ static void read_cupy(const char *at, weir__message *m) {
     m->allowed = limit;
 }
 
+static uint64_t read_number(const char *at) {
+  return is_digit(*at) && strspn(at, "0123456789") <= 18 ? strtoull(at, NULL, 10) : 0;
+}
+
+/* Copies what is before one of the characters of `end`. */
+static void read_name(const char *at, const char *end, char name[WEIR__MESSAGE_NAME]) {
+  size_t length = strcspn(at, end);
+  if (length >= WEIR__MESSAGE_NAME)
+    length = WEIR__MESSAGE_NAME - 1;
+  memcpy(name, at, length);
+  name[length] = 0;
+}
+
+/* What a compiled program needs: "BufferAssignmentstats:parameterallocation:6.00MiB...Peakbuffers:Buffer1:Size:3.83GiB
+ * Operator:op_name="jit(train)/dot"...". */
+static void read_program(const char *at, weir__message *m) {
+  const struct {
+    const char *label;
+    weir__figure *figure;
+  } rows[] = {{"parameterallocation:", &m->arguments},
+              {"constantallocation:", &m->constants},
+              {"maybe_live_outallocation:", &m->results},
+              {"preallocatedtempallocation:", &m->temporaries},
+              {"totalallocation:", &m->program}};
+  at = after(at, "BufferAssignmentstats:");
+  for (size_t i = 0; at && i < WEIR_COUNT_OF(rows); i++) {
+    const char *value = after(at, rows[i].label);
+    if (value && read_rounded(value, XLA, rows[i].figure))
+      at = value;
+  }
+  const char *peak = at ? after(at, "Peakbuffers:") : NULL;
+  const char *size = peak ? after(peak, "Buffer1:Size:") : NULL;
+  if (!size || !read_rounded(size, XLA, &m->largest))
+    return;
+  const char *next = strstr(size, "Buffer2:"), *name = after(size, "op_name=\"");
+  if (name && (!next || name < next))
+    read_name(name, "\"", m->largest_name);
+}
+
+/* "32,1024,64,64]andtypefloaton/job:localhost/replica:0/task:0/device:GPU:0byallocatorGPU_0_bfc". */
+static void read_tensor(const char *at, weir__message *m) {
+  static const struct {
+    const char *name;
+    unsigned bytes;
+  } types[] = {{"float", 4}, {"double", 8}, {"half", 2},   {"bfloat16", 2},  {"int8", 1},       {"uint8", 1},
+               {"int16", 2}, {"uint16", 2}, {"int32", 4},  {"uint32", 4},    {"int64", 8},      {"uint64", 8},
+               {"bool", 1},  {"qint8", 1},  {"quint8", 1}, {"complex64", 8}, {"complex128", 16}};
+  char shape[WEIR__MESSAGE_NAME], type[16] = "";
+  read_name(at, "]", shape);
+  const char *behind = after(at, "]andtype");
+  for (size_t i = 0; behind && i < WEIR_COUNT_OF(types); i++) {
+    size_t length = strlen(types[i].name);
+    if (strncmp(behind, types[i].name, length) != 0 || strncmp(behind + length, "on", 2) != 0)
+      continue;
+    uint64_t bytes = types[i].bytes;
+    for (const char *part = shape; part && bytes <= MOST_BYTES;
+         part = strchr(part, ',') ? strchr(part, ',') + 1 : NULL) {
+      uint64_t n = read_number(part);
+      bytes = n && bytes > MOST_BYTES / n ? MOST_BYTES + 1 : bytes * n;
+    }
+    if (bytes && bytes <= MOST_BYTES)
+      m->tried = (weir__figure){true, bytes, bytes};
+    snprintf(type, sizeof type, "%s", types[i].name);
+  }
+  if (strspn(shape, "0123456789,") == strlen(shape))
+    snprintf(m->tensor, sizeof m->tensor, "[%.60s]%s%s", shape, *type ? " of " : "", type);
+  read_device(at, "device:GPU:", m);
+}
+
+/* A figure whose unit is that of a later one: "6.9/8.0GiB". */
+static void read_shared_unit(const char *at, const char *unit, weir__figure *figure) {
+  char text[32];
+  size_t length = strspn(at, "0123456789.");
+  *figure = (weir__figure){0};
+  if (!length || length > 16)
+    return;
+  snprintf(text, sizeof text, "%.*s%.3s", (int)length, at, unit);
+  read_rounded(text, OTHER, figure);
+}
+
+/* "Toserveatleastonerequestwiththemodel'smaxseqlen(40960),(10.00GiBKVcacheisneeded,whichislargerthantheavailableKVcache
+ * memory(1.25GiB).Basedontheavailablememory,theestimatedmaximummodellengthis2368.", and older texts without sizes. */
+static void read_vllm(const char *before, const char *body, const char *phrase, weir__message *m) {
+  const char *length = strstr(before, "maxseqlen(");
+  m->tokens = length ? read_number(length + strlen("maxseqlen(")) : 0;
+  if (strstr(phrase, "tokensthatcanbestored")) {
+    m->tokens_fit = read_number(body);
+    return;
+  }
+  if (!strstr(phrase, "isneeded"))
+    return;
+  const char *needed = before + strlen(before);
+  while (needed > before && strchr("0123456789.KMGTiB", needed[-1]))
+    needed--;
+  read_rounded(needed, OTHER, &m->tried);
+  read_rounded(body, OTHER, &m->allowed);
+  const char *fits = after(body, "estimatedmaximummodellengthis");
+  m->tokens_fit = fits ? read_number(fits) : 0;
+}
+
+/* "Freememoryondevicecuda:0(6.9/8.0GiB)onstartupislessthandesiredGPUmemoryutilization(0.9,7.2GiB)." */
+static void read_vllm_start(const char *before, const char *body, weir__message *m) {
+  const char *open = strrchr(before, '('), *slash = open ? strchr(open, '/') : NULL;
+  if (slash) {
+    const char *unit = slash + 1 + strspn(slash + 1, "0123456789.");
+    read_shared_unit(open + 1, unit, &m->free);
+    read_rounded(slash + 1, OTHER, &m->total);
+  }
+  read_device(before, "devicecuda:", m);
+  const char *comma = strchr(body, ',');
+  if (comma && comma - body < 16)
+    read_rounded(comma + 1, OTHER, &m->tried);
+}
+
 /* ---- Finding them ---- */
 
 typedef struct anchor {
@@ -262,11 +376,11 @@ static const anchor anchors[] = {
     {"outofmemory.Triedtoallocate", WEIR__MESSAGE_NATIVE}, /* or PARENTHESES */
     {"outofmemory.Allocationwaspreemptivelyrejected", WEIR__MESSAGE_REJECTED},
     {"wouldexceedallowedmemory.(outofmemory)", WEIR__MESSAGE_ASYNC},
-    {"Outofmemoryallocating", WEIR__MESSAGE_CUPY}, /* or JAX */
+    {"Outofmemoryallocating", WEIR__MESSAGE_CUPY}, /* or XLA */
     {"outofmemorytoallocate", WEIR__MESSAGE_CUPY},
-    {"Outofmemorywhiletryingtoallocate", WEIR__MESSAGE_JAX},
-    {"Failedtoallocaterequestfor", WEIR__MESSAGE_JAX},
-    {"ranoutofmemorytryingtoallocate", WEIR__MESSAGE_JAX},
+    {"Outofmemorywhiletryingtoallocate", WEIR__MESSAGE_XLA},
+    {"Failedtoallocaterequestfor", WEIR__MESSAGE_XLA},
+    {"ranoutofmemorytryingtoallocate", WEIR__MESSAGE_XLA},
     {"Maximumpoolsizeexceeded", WEIR__MESSAGE_RMM},
     {"cudaruntimeerror(2):outofmemory", WEIR__MESSAGE_THC},
     {"CUDAerror:outofmemory", WEIR__MESSAGE_CUDA},
@@ -275,9 +389,15 @@ static const anchor anchors[] = {
     {"CUDAdrivererror:outofmemory", WEIR__MESSAGE_CUDA},
     {"cudaMallocfailed:outofmemory", WEIR__MESSAGE_CUDA},
     {"cudaErrorMemoryAllocation", WEIR__MESSAGE_CUDA}, /* or RMM */
-    {"CUDA_ERROR_OUT_OF_MEMORY", WEIR__MESSAGE_CUDA},  /* or JAX */
+    {"CUDA_ERROR_OUT_OF_MEMORY", WEIR__MESSAGE_CUDA},  /* or XLA */
     {"HIPerror:outofmemory", WEIR__MESSAGE_CUDA},
     {"hipErrorOutOfMemory", WEIR__MESSAGE_CUDA},
+    {"OOMwhenallocatingtensorwithshape[", WEIR__MESSAGE_TENSORFLOW},
+    {"KVcacheisneeded,whichislargerthantheavailableKVcachememory(", WEIR__MESSAGE_VLLM},
+    {"islargerthanthemaximumnumberoftokensthatcanbestoredinKVcache(", WEIR__MESSAGE_VLLM},
+    {"Noavailablememoryforthecacheblocks", WEIR__MESSAGE_VLLM},
+    {"islessthandesiredGPUmemoryutilization(", WEIR__MESSAGE_VLLM_START},
+    {"Stats:Limit:", WEIR__MESSAGE_KINDS}, /* no message: what XLA's allocator adds to its last one */
     {"CUBLAS_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY},
     {"CUDNN_STATUS_ALLOC_FAILED", WEIR__MESSAGE_LIBRARY},
     {"NVML_SUCCESS==", WEIR__MESSAGE_NVML},
@@ -405,13 +525,16 @@ static void read_drivers(weir__message *m, const char *before) {
     m->is_drivers = true;
     read_rounded(size, OTHER, &m->tried);
   } else if (*size && ends_with(before, "fromdevice:")) {
-    m->kind = WEIR__MESSAGE_JAX;
+    m->kind = WEIR__MESSAGE_XLA;
     m->is_drivers = true;
     read_xla(size, &m->tried);
   }
 }
 
 static const char *const xla[] = {"RESOURCE_EXHAUSTED", "Resourceexhausted", "jax", "xla", "Xla", NULL};
+/* The sources of XLA and its allocator as they are named in logs of TensorFlow, but not of JAX. */
+static const char *const tensorflow[] = {"tensorflow/core/",       "local_tsl/", "local_xla/", "tensorflow.python",
+                                         "ResourceExhaustedError", NULL};
 
 static bool has_any(const char *text, const char *const *words) {
   for (; *words; words++)
@@ -429,8 +552,13 @@ static weir__message_library find_library(const weir__message *m, const char *be
     return WEIR__LIBRARY_CUPY;
   case WEIR__MESSAGE_RMM:
     return WEIR__LIBRARY_RMM;
-  case WEIR__MESSAGE_JAX:
-    return WEIR__LIBRARY_JAX;
+  case WEIR__MESSAGE_XLA:
+    return has_any(before, tensorflow) ? WEIR__LIBRARY_TENSORFLOW : WEIR__LIBRARY_JAX;
+  case WEIR__MESSAGE_TENSORFLOW:
+    return WEIR__LIBRARY_TENSORFLOW;
+  case WEIR__MESSAGE_VLLM:
+  case WEIR__MESSAGE_VLLM_START:
+    return WEIR__LIBRARY_VLLM;
   case WEIR__MESSAGE_CUDA:
   case WEIR__MESSAGE_LIBRARY:
     if (has_any(before, cupy))
@@ -446,10 +574,10 @@ static weir__message_library find_library(const weir__message *m, const char *be
 }
 
 /* `before` is what the line has before the phrase, `body` what follows it. */
-static void read_body(weir__message *m, const char *before, const char *body) {
+static void read_body(weir__message *m, const char *phrase, const char *before, const char *body) {
   static const char failed[] = "(failedtoallocate";
   if (m->kind == WEIR__MESSAGE_CUPY && has_any(before, xla))
-    m->kind = WEIR__MESSAGE_JAX;
+    m->kind = WEIR__MESSAGE_XLA;
   switch (m->kind) {
   case WEIR__MESSAGE_NATIVE: {
     const char *old = strstr(body, "(GPU");
@@ -476,10 +604,20 @@ static void read_body(weir__message *m, const char *before, const char *body) {
   case WEIR__MESSAGE_CUPY:
     read_cupy(body, m);
     break;
-  case WEIR__MESSAGE_JAX:
+  case WEIR__MESSAGE_XLA:
     read_xla(body, &m->tried);
     read_device(before, "Allocator(GPU_", m);
     read_device(body, "ondeviceordinal", m);
+    read_program(body, m);
+    break;
+  case WEIR__MESSAGE_TENSORFLOW:
+    read_tensor(body, m);
+    break;
+  case WEIR__MESSAGE_VLLM:
+    read_vllm(before, body, phrase, m);
+    break;
+  case WEIR__MESSAGE_VLLM_START:
+    read_vllm_start(before, body, m);
     break;
   case WEIR__MESSAGE_RMM:
     if (strncmp(body, failed, strlen(failed)) == 0)
@@ -497,7 +635,14 @@ static void read_body(weir__message *m, const char *before, const char *body) {
 /* The size that the driver refused to XLA's allocator is not that of the program's request, and may be tried again
  * with less. */
 static bool has_figures(const weir__message *m) {
-  return m->tried.is_known && !(m->kind == WEIR__MESSAGE_JAX && m->is_drivers);
+  return m->tried.is_known && !(m->kind == WEIR__MESSAGE_XLA && m->is_drivers);
+}
+
+/* TensorFlow reports a failure twice: by the log of the allocator, and by the exception that follows. */
+static bool is_same_failure(const weir__message *old, const weir__message *m) {
+  return m->kind == WEIR__MESSAGE_TENSORFLOW && old->kind == WEIR__MESSAGE_XLA && !*old->tensor &&
+         old->library == WEIR__LIBRARY_TENSORFLOW && old->tried.is_known && m->tried.is_known &&
+         m->tried.least <= old->tried.most && old->tried.least <= m->tried.most;
 }
 
 /* Keeps the first failure of a rank, or of a device. A later one takes its place only if that one has no figures. */
@@ -510,6 +655,11 @@ static weir_status keep(finder *f, const weir__message *m) {
       continue;
     if (!m->source && m->device >= 0 && old->device >= 0 && m->device != old->device)
       continue;
+    if (is_same_failure(old, m)) {
+      memcpy(old->tensor, m->tensor, sizeof old->tensor);
+      out->found--;
+      return WEIR_OK;
+    }
     size_t repeated = old->repeated + 1;
     if (has_figures(m) && !has_figures(old))
       *old = *m;
@@ -527,6 +677,24 @@ static weir_status keep(finder *f, const weir__message *m) {
   }
   out->items[out->count++] = *m;
   return WEIR_OK;
+}
+
+/* "Stats:Limit:7266126234InUse:7259951104MaxInUse:7265472256NumAllocs:2041...": the state of XLA's allocator, at the end of
+ * the list of its chunks. It belongs to the last failure of the same process. */
+static void add_statistics(finder *f, origin from, const char *body) {
+  for (size_t i = f->out->count; i-- > 0;) {
+    weir__message *m = &f->out->items[i];
+    if (m->source != from.source || m->source_number != from.number)
+      continue;
+    const char *used = after(body, "InUse:");
+    uint64_t limit = read_number(body), in_use = used ? read_number(used) : 0;
+    if (m->kind != WEIR__MESSAGE_XLA || m->allowed.is_known || !used || in_use > limit || limit > MOST_BYTES)
+      return;
+    m->allowed = m->reserved = (weir__figure){true, limit, limit};
+    m->allocated = (weir__figure){true, in_use, in_use};
+    weir__message_derive(m);
+    return;
+  }
 }
 
 static const anchor *find_anchor(const finder *f, const char *at, origin from, const char **end) {
@@ -549,9 +717,15 @@ static weir_status find_all(finder *f) {
       continue;
     }
     const anchor *found = find_anchor(f, at, from, &end);
-    if (!found || (found->kind == WEIR__MESSAGE_JAX && !is_failure(f, found, end, from)) ||
+    if (!found || (found->kind == WEIR__MESSAGE_XLA && !is_failure(f, found, end, from)) ||
         (found->kind == WEIR__MESSAGE_NVML && !is_allocators(f, end, from)) ||
         (f->out->found && is_advice(f, end, from))) {
+      at++;
+      continue;
+    }
+    if (found->kind == WEIR__MESSAGE_KINDS) {
+      gather(f, end, from, body);
+      add_statistics(f, from, body);
       at++;
       continue;
     }
@@ -567,7 +741,7 @@ static weir_status find_all(finder *f) {
     size_t length = at - line > NEAR ? NEAR : (size_t)(at - line);
     memcpy(before, at - length, length);
     before[length] = 0;
-    read_body(&m, before, body);
+    read_body(&m, found->phrase, before, body);
     m.is_hip =
         ends_with(before, "HIP") || strncmp(found->phrase, "HIP", 3) == 0 || strncmp(found->phrase, "hip", 3) == 0;
     weir__message_derive(&m);

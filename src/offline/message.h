@@ -16,7 +16,12 @@
 #include "offline/input.h"
 
 /* The most that is read, and the most messages that are kept. */
-enum { WEIR__MESSAGE_INPUT = 64 << 20, WEIR__MESSAGE_MOST = 4096, WEIR__MESSAGE_PROCESSES = 16 };
+enum {
+  WEIR__MESSAGE_INPUT = 64 << 20,
+  WEIR__MESSAGE_MOST = 4096,
+  WEIR__MESSAGE_PROCESSES = 16,
+  WEIR__MESSAGE_NAME = 96
+};
 
 typedef enum weir__message_kind {
   WEIR__MESSAGE_NATIVE,      /* PyTorch from 2.1 on, and Weir: "GPU 0 has a total capacity of ..." */
@@ -30,7 +35,10 @@ typedef enum weir__message_kind {
   WEIR__MESSAGE_NVML,        /* PyTorch could not describe its failure: "NVML_SUCCESS == r INTERNAL ASSERT FAILED" */
   WEIR__MESSAGE_CUPY,
   WEIR__MESSAGE_RMM,
-  WEIR__MESSAGE_JAX, /* and other users of XLA and its allocator, such as TensorFlow */
+  WEIR__MESSAGE_XLA,        /* the allocator of JAX and TensorFlow */
+  WEIR__MESSAGE_TENSORFLOW, /* "OOM when allocating tensor with shape[...]" */
+  WEIR__MESSAGE_VLLM,       /* no room for vLLM's KV cache */
+  WEIR__MESSAGE_VLLM_START, /* too little is free when vLLM starts */
   WEIR__MESSAGE_KINDS
 } weir__message_kind;
 
@@ -41,7 +49,9 @@ typedef enum weir__message_library {
   WEIR__LIBRARY_TORCH_OTHER, /* PyTorch with other devices: XPU, NPU */
   WEIR__LIBRARY_CUPY,
   WEIR__LIBRARY_RMM,
-  WEIR__LIBRARY_JAX
+  WEIR__LIBRARY_JAX,
+  WEIR__LIBRARY_TENSORFLOW,
+  WEIR__LIBRARY_VLLM
 } weir__message_library;
 
 /* Where the prefix of a line says that it comes from. */
@@ -69,6 +79,8 @@ typedef enum weir__message_cause {
   WEIR__MESSAGE_OUTSIDE,       /* memory that is not PyTorch's own allocator's */
   WEIR__MESSAGE_REFUSED,       /* enough was free, and yet the driver or a limit that is not printed refused */
   WEIR__MESSAGE_ADDRESS_SPACE, /* the request exceeds the reserve of an expandable segment */
+  WEIR__MESSAGE_NO_CACHE,      /* what vLLM may use has no room for the KV cache of one request */
+  WEIR__MESSAGE_OCCUPIED,      /* other programs hold what vLLM was to take */
   WEIR__MESSAGE_CAUSES
 } weir__message_cause;
 
@@ -96,7 +108,7 @@ typedef struct weir__message {
   bool is_weirs;      /* Weir's own message */
   bool has_old_rules; /* PyTorch 1.0 to 1.3: "cached" */
   bool is_expandable; /* the text says that expandable segments are on */
-  bool is_drivers;    /* RMM, JAX: the driver refused what the allocator wanted from it */
+  bool is_drivers;    /* RMM, XLA: the driver refused what the allocator wanted from it */
   bool is_hip;        /* of ROCm */
 
   /* As the text has them. */
@@ -109,6 +121,13 @@ typedef struct weir__message {
   weir__figure reserve; /* of an expandable segment, if it is less than the request */
   weir__message_process processes[WEIR__MESSAGE_PROCESSES];
   size_t process_count; /* the other processes, or all of them if `own` is not known */
+
+  /* What a program compiled by XLA needs, from its table "BufferAssignment stats", and the largest of its buffers. */
+  weir__figure program, arguments, results, temporaries, constants, largest;
+  char largest_name[WEIR__MESSAGE_NAME]; /* of the operation that makes the largest buffer, "" if it is not known */
+  char tensor[WEIR__MESSAGE_NAME];       /* TensorFlow: "[32,1024,64,64] of float" */
+  uint64_t tokens;                       /* vLLM: of the longest request; 0 if it is not known */
+  uint64_t tokens_fit;                   /* and of the longest that would fit, as vLLM estimates it */
 
   /* What follows. */
   weir__figure request;     /* what the program asked for, rounded as the allocator rounds */

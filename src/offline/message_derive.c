@@ -73,6 +73,10 @@ static weir__message_cause find_cause(const weir__message *m) {
   case WEIR__MESSAGE_CUDA:
   case WEIR__MESSAGE_LIBRARY:
     return WEIR__MESSAGE_OUTSIDE;
+  case WEIR__MESSAGE_VLLM:
+    return WEIR__MESSAGE_NO_CACHE;
+  case WEIR__MESSAGE_VLLM_START:
+    return WEIR__MESSAGE_OCCUPIED;
   default:
     break;
   }
@@ -106,7 +110,8 @@ void weir__message_derive(weir__message *m) {
     m->reserved = sum(m->allocated, m->unallocated);
   m->request = infer_request(m);
 
-  weir__figure taken = m->reserved.is_known ? m->reserved : m->allocated;
+  static const weir__figure none = {true, 0, 0}; /* vLLM's KV cache has what is available to itself */
+  weir__figure taken = m->kind == WEIR__MESSAGE_VLLM ? none : m->reserved.is_known ? m->reserved : m->allocated;
   weir__figure below_limit = rest(m->allowed, taken);
   m->headroom = smaller(m->free, below_limit);
   find_bound(m, below_limit);
@@ -117,6 +122,10 @@ void weir__message_derive(weir__message *m) {
   }
   m->usable = sum(m->unallocated, m->headroom);
   m->short_by = rest(m->request, m->usable);
+
+  /* What XLA's allocator lacks need not be in one piece: its pool would grow by it. */
+  if (m->kind == WEIR__MESSAGE_XLA && m->short_by.is_known && m->short_by.least)
+    m->missing = m->short_by;
 
   m->non_pytorch = rest(m->own, m->reserved);
   m->outside = rest(m->total, sum(m->free, m->reserved));
@@ -132,11 +141,16 @@ void weir__message_derive(weir__message *m) {
   m->conf = find_conf(m);
 }
 
-const char *const weir__message_causes[WEIR__MESSAGE_CAUSES] = {
-    [WEIR__MESSAGE_NOT_KNOWN] = "not known", [WEIR__MESSAGE_TOO_LARGE] = "too large",
-    [WEIR__MESSAGE_EXHAUSTED] = "exhausted", [WEIR__MESSAGE_FRAGMENTED] = "fragmented",
-    [WEIR__MESSAGE_UNDECIDED] = "undecided", [WEIR__MESSAGE_OUTSIDE] = "outside",
-    [WEIR__MESSAGE_REFUSED] = "refused",     [WEIR__MESSAGE_ADDRESS_SPACE] = "address space"};
+const char *const weir__message_causes[WEIR__MESSAGE_CAUSES] = {[WEIR__MESSAGE_NOT_KNOWN] = "not known",
+                                                                [WEIR__MESSAGE_TOO_LARGE] = "too large",
+                                                                [WEIR__MESSAGE_EXHAUSTED] = "exhausted",
+                                                                [WEIR__MESSAGE_FRAGMENTED] = "fragmented",
+                                                                [WEIR__MESSAGE_UNDECIDED] = "undecided",
+                                                                [WEIR__MESSAGE_OUTSIDE] = "outside",
+                                                                [WEIR__MESSAGE_REFUSED] = "refused",
+                                                                [WEIR__MESSAGE_ADDRESS_SPACE] = "address space",
+                                                                [WEIR__MESSAGE_NO_CACHE] = "no room for the KV cache",
+                                                                [WEIR__MESSAGE_OCCUPIED] = "occupied"};
 
 const char *const weir__message_bounds[WEIR__BOUNDS] = {[WEIR__BOUND_NOT_KNOWN] = NULL,
                                                         [WEIR__BOUND_DEVICE] = "device",
@@ -154,7 +168,10 @@ const char *const weir__message_kinds[WEIR__MESSAGE_KINDS] = {[WEIR__MESSAGE_NAT
                                                               [WEIR__MESSAGE_NVML] = "NVML assertion",
                                                               [WEIR__MESSAGE_CUPY] = "CuPy",
                                                               [WEIR__MESSAGE_RMM] = "RMM",
-                                                              [WEIR__MESSAGE_JAX] = "JAX"};
+                                                              [WEIR__MESSAGE_XLA] = "XLA",
+                                                              [WEIR__MESSAGE_TENSORFLOW] = "TensorFlow",
+                                                              [WEIR__MESSAGE_VLLM] = "vLLM",
+                                                              [WEIR__MESSAGE_VLLM_START] = "vLLM at its start"};
 
 const char *weir__message_source_text(const weir__message *m, char text[WEIR__MESSAGE_SOURCE_TEXT]) {
   static const char *const names[] = {[WEIR__SOURCE_RANK] = "rank",

@@ -39,10 +39,18 @@ static void json_message(weir__sink *sink, const weir__message *m) {
                  {"non_pytorch", m->non_pytorch},
                  {"other_processes", m->others},
                  {"unlisted", m->unlisted},
-                 {"outside", m->outside}};
+                 {"outside", m->outside},
+                 {"program", m->program},
+                 {"program_arguments", m->arguments},
+                 {"program_results", m->results},
+                 {"program_temporaries", m->temporaries},
+                 {"program_constants", m->constants},
+                 {"largest_buffer", m->largest}};
   for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
     json_figure(sink, figures[i].key, figures[i].figure);
-  WEIR__JSON(sink, JSON_LIST("processes"));
+  WEIR__JSON(sink, JSON_TEXT("largest_buffer_name", *m->largest_name ? m->largest_name : NULL),
+             JSON_TEXT("tensor", *m->tensor ? m->tensor : NULL), JSON_NATURAL_IF(m->tokens > 0, "tokens", m->tokens),
+             JSON_NATURAL_IF(m->tokens_fit > 0, "tokens_that_fit", m->tokens_fit), JSON_LIST("processes"));
   for (size_t i = 0; i < m->process_count; i++) {
     WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_NATURAL("pid", m->processes[i].pid));
     json_figure(sink, "used", m->processes[i].used);

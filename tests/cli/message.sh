@@ -130,6 +130,26 @@ has out 'Not known: the pool of RMM has reached its size'
 line 5 libraries
 has out 'Not known: the text has no figures'
 
+# Without FILE, a text is read from a pipe; a recording needs its name.
+said='weir explain --message'
+"$weir" explain --message <"$data/native" >"$work/out" 2>"$work/err" || fail "exit code $?"
+has out '^standard input: out of memory, line 3 of 3, GPU 0$'
+run 2
+has err 'FILE is missing'
+
+# TensorFlow, whose allocator is that of JAX, and vLLM.
+run 0 --message "$data/serving"
+has out 'no room for the KV cache: 1 of 3; others hold the memory: 1 of 3. '
+line 1 serving
+has out '^  request     the KV cache of one request of 40960 tokens: 10.00 GiB$'
+has out '^    yes         max_model_len of 5120 or less, as vLLM estimates$'
+line 2 serving
+has out '^    yes         gpu_memory_utilization of 0.85 or less'
+line 3 serving
+has out '^  request     1.00 GiB: a tensor \[32,2048,64,64\] of float$'
+has out '^  next        tf.config'
+hasnt out 'JAX'
+
 # What to do next is about the library that the text is of.
 for number in 1 2 3; do
   line $number xla

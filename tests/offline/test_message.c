@@ -319,10 +319,10 @@ static void test_other_allocators(void **state) {
   m = find_one("MemoryError: std::bad_alloc: CUDA error at: ../x.hpp68: cudaErrorMemoryAllocation out of memory");
   assert_int_equal(m->kind, WEIR__MESSAGE_RMM);
   m = find_one("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 20029400304 bytes.");
-  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->kind, WEIR__MESSAGE_XLA);
   assert_int_equal(m->tried.least, 20029400304);
   m = find_one("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.");
-  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->kind, WEIR__MESSAGE_XLA);
   m = find_one(
       "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of "
       "63.98 GiB of which 0 bytes is free. Of the allocated memory 63.00 GiB is allocated by PyTorch, and 10.00 "
@@ -339,14 +339,14 @@ static void test_xla(void **state) {
   (void)state;
   const weir__message *m = find_one("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate "
                                     "request for 176.00MiB (184549376B) on device ordinal 3");
-  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->kind, WEIR__MESSAGE_XLA);
   assert_int_equal(m->library, WEIR__LIBRARY_JAX);
   assert_int_equal(m->device, 3);
   assert_int_equal(m->tried.least, 184549376);
   assert_int_equal(m->tried.most, 184549376);
   m = find_one("W external/xla/xla/tsl/framework/bfc_allocator.cc:501] Allocator (GPU_1_bfc) ran out of memory trying "
                "to allocate 1.25TiB (rounded to 1374521760000)requested by op");
-  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->kind, WEIR__MESSAGE_XLA);
   assert_int_equal(m->device, 1);
   assert_int_equal(m->tried.least, 1374521760000 - 255);
   assert_int_equal(m->tried.most, 1374521760000);
@@ -356,11 +356,11 @@ static void test_xla(void **state) {
   m = find_one("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.00GiB.");
   check_at(m->tried, GIB(4), 1 << 30, __LINE__);
   m = find_one("Execution of replica 0 failed: Resource exhausted: Out of memory allocating 5520758552 bytes.");
-  assert_int_equal(m->kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(m->kind, WEIR__MESSAGE_XLA);
   /* The size is ahead of the error; it is not the program's, so that a later one takes its place. */
   find("failed to allocate 3.39G (3640655872 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n");
   assert_int_equal(found.count, 1);
-  assert_int_equal(found.items[0].kind, WEIR__MESSAGE_JAX);
+  assert_int_equal(found.items[0].kind, WEIR__MESSAGE_XLA);
   assert_int_equal(found.items[0].tried.least, 3640655872);
   assert_int_equal(found.items[0].tried.most, 3640655872);
   m = find_one("failed to allocate 7.37GiB (7915110400 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
@@ -437,6 +437,119 @@ static void test_libraries(void **state) {
       fail_msg("form %zu: kind %d, library %d", i, (int)m->kind, (int)m->library);
   }
   assert_int_equal(find_one(forms[8].text)->cause, WEIR__MESSAGE_NOT_KNOWN); /* the allocator itself says this */
+}
+
+/* What XLA's allocator writes after its list of chunks belongs to its message. */
+static void test_xla_statistics(void **state) {
+  (void)state;
+  static const char log[] =
+      "W tensorflow/core/common_runtime/bfc_allocator.cc:431] Allocator (GPU_0_bfc) ran out of memory trying to "
+      "allocate "
+      "%s (rounded to %llu)requested by op Mul\n"
+      "I tensorflow/core/common_runtime/bfc_allocator.cc:1039] 84 Chunks of size 512 totalling 42.0KiB\n"
+      "I tensorflow/core/common_runtime/bfc_allocator.cc:1046] Stats: \n"
+      "Limit:                      8000000000\n"
+      "InUse:                      6000000000\n"
+      "MaxInUse:                   7265472256\n";
+  char text[1024];
+  snprintf(text, sizeof text, log, "4.00GiB", 4294967296ull);
+  const weir__message *m = find_one(text);
+  assert_int_equal(m->library, WEIR__LIBRARY_TENSORFLOW);
+  assert_int_equal(m->allowed.least, 8000000000);
+  assert_int_equal(m->allocated.most, 6000000000);
+  assert_int_equal(m->cause, WEIR__MESSAGE_EXHAUSTED);
+  assert_int_equal(m->missing.most, 2294967296);
+  snprintf(text, sizeof text, log, "1.00GiB", 1073741824ull);
+  assert_int_equal(find_one(text)->cause, WEIR__MESSAGE_FRAGMENTED);
+  /* More in use than the limit is no statistic. */
+  snprintf(text, sizeof text, log, "4.00GiB", 4294967296ull);
+  memcpy(strstr(text, "8000000000"), "5000000000", 10);
+  check_unknown(find_one(text)->allowed);
+  /* Without a failure it is nothing. */
+  find("Stats: \nLimit: 10\nInUse: 5\n");
+  assert_int_equal(found.count, 0);
+}
+
+static void test_tensorflow(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("ResourceExhaustedError: OOM when allocating tensor with shape[32,2048,64,64] and type "
+               "float on /job:localhost/replica:0/task:0/device:GPU:3 by allocator GPU_3_bfc");
+  assert_int_equal(m->kind, WEIR__MESSAGE_TENSORFLOW);
+  assert_int_equal(m->library, WEIR__LIBRARY_TENSORFLOW);
+  assert_int_equal(m->device, 3);
+  assert_int_equal(m->tried.least, 1073741824);
+  assert_int_equal(m->tried.most, 1073741824);
+  assert_string_equal(m->tensor, "[32,2048,64,64] of float");
+  m = find_one("Resource exhausted: OOM when allocating tensor with shape[3,3,512,1024]");
+  assert_string_equal(m->tensor, "[3,3,512,1024]");
+  check_unknown(m->tried);
+  m = find_one("OOM when allocating tensor with shape[4294967296,4294967296,16] and type double on /device:GPU:0");
+  check_unknown(m->tried);
+  /* The allocator's log and the exception are one failure. */
+  m = find_one(
+      "tensorflow/core/common_runtime/bfc_allocator.cc:431] Allocator (GPU_0_bfc) ran out of memory trying to "
+      "allocate 1.00GiB (rounded to 1073741824)requested by op\nResourceExhaustedError: OOM when allocating tensor "
+      "with shape[32,2048,64,64] and type float on /job:localhost/replica:0/task:0/device:GPU:0");
+  assert_int_equal(m->repeated, 0);
+  assert_string_equal(m->tensor, "[32,2048,64,64] of float");
+}
+
+static void test_program_of_xla(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4112345678 "
+               "bytes.\nBufferAssignment OOM Debugging.\nBufferAssignment stats:\n"
+               "             parameter allocation:    7.78GiB\n"
+               "              constant allocation:         0B\n"
+               "        maybe_live_out allocation:  301.25MiB\n"
+               "     preallocated temp allocation:    3.83GiB\n"
+               "  preallocated temp fragmentation:         0B (0.00%)\n"
+               "                 total allocation:   11.90GiB\n"
+               "              total fragmentation:     5.5KiB (0.00%)\n"
+               "Peak buffers:\n\tBuffer 1:\n\t\tSize: 3.83GiB\n"
+               "\t\tOperator: op_name=\"jit(step)/lm_head\" source_file=\"/x/dtypes.py\"\n"
+               "\tBuffer 2:\n\t\tSize: 1.00GiB\n\t\tOperator: op_name=\"other\"\n");
+  check_gib(m->arguments, 7.78);
+  check_gib(m->temporaries, 3.83);
+  check_gib(m->program, 11.90);
+  check_gib(m->largest, 3.83);
+  check_mib(m->results, 301.25);
+  assert_true(m->constants.is_known && m->constants.most == 0);
+  assert_string_equal(m->largest_name, "jit(step)/lm_head");
+}
+
+static void test_vllm(void **state) {
+  (void)state;
+  const weir__message *m =
+      find_one("ERROR 06-02 05:17:18 [core.py:387] ValueError: To serve at least one request with the models's max seq "
+               "len (40960), "
+               "(10.00 GiB KV cache is needed, which is larger than the available KV cache memory (1.25 GiB). Based on "
+               "the available "
+               "memory, the estimated maximum model length is 5120. Try increasing `gpu_memory_utilization`");
+  assert_int_equal(m->cause, WEIR__MESSAGE_NO_CACHE);
+  assert_int_equal(m->library, WEIR__LIBRARY_VLLM);
+  check_gib(m->tried, 10);
+  check_gib(m->allowed, 1.25);
+  assert_true(m->missing.least <= GIB(8.75) && m->missing.most >= GIB(8.75));
+  assert_int_equal(m->tokens, 40960);
+  assert_int_equal(m->tokens_fit, 5120);
+  m = find_one("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+               "initializing the engine.");
+  assert_int_equal(m->cause, WEIR__MESSAGE_NO_CACHE);
+  check_unknown(m->tried);
+  m = find_one(
+      "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored "
+      "in KV cache (12144).");
+  assert_int_equal(m->tokens, 32768);
+  assert_int_equal(m->tokens_fit, 12144);
+  m = find_one("ValueError: Free memory on device cuda:2 (6.9/8.0 GiB) on startup is less than desired GPU memory "
+               "utilization (0.9, 7.2 GiB).");
+  assert_int_equal(m->cause, WEIR__MESSAGE_OCCUPIED);
+  assert_int_equal(m->device, 2);
+  assert_true(m->free.least <= GIB(6.9) && m->free.most >= GIB(6.9));
+  assert_true(m->total.least <= GIB(8) && m->total.most >= GIB(8));
+  assert_true(m->tried.least <= GIB(7.2) && m->tried.most >= GIB(7.2));
 }
 
 static void test_weirs_own(void **state) {
@@ -760,6 +873,10 @@ int main(void) {
       cmocka_unit_test(test_xla),
       cmocka_unit_test(test_rmm),
       cmocka_unit_test(test_libraries),
+      cmocka_unit_test(test_xla_statistics),
+      cmocka_unit_test(test_tensorflow),
+      cmocka_unit_test(test_program_of_xla),
+      cmocka_unit_test(test_vllm),
       cmocka_unit_test(test_weirs_own),
       cmocka_unit_test(test_request),
       cmocka_unit_test(test_wrapped),
