@@ -21,23 +21,27 @@ int main(void) {
   weir_driver *driver;
   weir_allocator *allocator;
   weir_stream main_stream, side_stream;
+  weir_cu_stream main_raw, side_raw;
   check(weir_device_set(0));
   check(weir_get_driver(&driver));
   check(weir_allocator_create(driver, NULL, &allocator)); /* NULL: settings from WEIR_ALLOC_CONF */
   check(weir_stream_create(0, 0, &main_stream));
   check(weir_stream_create(0, 0, &side_stream));
+  check(weir_stream_raw(main_stream,
+                        &main_raw)); /* an allocator is not tied to the runtime: it takes the driver's streams */
+  check(weir_stream_raw(side_stream, &side_raw));
 
   int wrong = 0;
   for (uint32_t step = 1; step <= STEPS; step++) {
     /* After the first step this makes no driver call: it reuses the block that was freed on the same stream. */
     void *memory;
-    check(weir_allocator_alloc_on(allocator, BYTES, main_stream, &memory));
+    check(weir_allocator_alloc(allocator, 0, BYTES, main_raw, &memory));
     check(weir_fill32_async(memory, step, COUNT, main_stream));
 
     /* Another stream reads it too, which the allocator has to know. Then it can be freed while the copy runs. */
     check(weir_stream_wait_stream(side_stream, main_stream));
     check(weir_copy_async(words, memory, BYTES, side_stream));
-    check(weir_allocator_record_stream_on(allocator, memory, side_stream));
+    check(weir_allocator_record_stream(allocator, memory, side_raw));
     check(weir_allocator_free(allocator, memory));
 
     check(weir_stream_synchronize(side_stream));
@@ -46,7 +50,7 @@ int main(void) {
 
   /* Out of memory is a status with a text, and the program can continue. */
   void *too_much;
-  weir_status status = weir_allocator_alloc_on(allocator, (size_t)1 << 50, main_stream, &too_much);
+  weir_status status = weir_allocator_alloc(allocator, 0, (size_t)1 << 50, main_raw, &too_much);
   if (status != WEIR_ERROR_OUT_OF_MEMORY)
     wrong++;
 

@@ -37,20 +37,23 @@ static void plain_free(void *context, void *memory, size_t bytes, int device, we
 /* Runs the same steps on any back end. Returns the number of wrong words. */
 static int use(weir_allocator *allocator, weir_stream stream, weir_stream side) {
   static uint32_t words[COUNT];
+  weir_cu_stream raw, side_raw;
   int wrong = 0;
+  check(weir_stream_raw(stream, &raw));
+  check(weir_stream_raw(side, &side_raw));
   for (uint32_t step = 1; step <= STEPS; step++) {
     void *memory;
-    check(weir_allocator_alloc_on(allocator, BYTES, stream, &memory));
+    check(weir_allocator_alloc(allocator, 0, BYTES, raw, &memory));
     check(weir_fill32_async(memory, step, COUNT, stream));
     check(weir_stream_wait_stream(side, stream));
     check(weir_copy_async(words, memory, BYTES, side));
-    check(weir_allocator_record_stream_on(allocator, memory, side));
+    check(weir_allocator_record_stream(allocator, memory, side_raw));
     check(weir_allocator_free(allocator, memory));
     check(weir_stream_synchronize(side));
     wrong += words[0] != step || words[COUNT - 1] != step;
   }
   void *too_much;
-  wrong += weir_allocator_alloc_on(allocator, (size_t)1 << 50, stream, &too_much) != WEIR_ERROR_OUT_OF_MEMORY;
+  wrong += weir_allocator_alloc(allocator, 0, (size_t)1 << 50, raw, &too_much) != WEIR_ERROR_OUT_OF_MEMORY;
   weir_allocator_stats stats = {.size = sizeof stats};
   check(weir_allocator_get_stats(allocator, 0, &stats));
   printf("%-15s %" PRId64 " allocations, peak %" PRId64 " bytes, reserved %" PRId64 ", %d wrong\n",

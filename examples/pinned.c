@@ -22,11 +22,13 @@ int main(void) {
   weir_driver *driver;
   weir_host_allocator *host;
   weir_stream stream;
+  weir_cu_stream raw;
   void *memory, *staged;
   check(weir_device_set(0));
   check(weir_get_driver(&driver));
   check(weir_host_allocator_create(driver, NULL, &host));
   check(weir_stream_create(0, 0, &stream));
+  check(weir_stream_raw(stream, &raw));
   check(weir_malloc(BYTES, stream, &memory));
 
   for (uint32_t step = 1; step <= STEPS; step++) {
@@ -34,7 +36,7 @@ int main(void) {
     for (uint32_t i = 0; i < COUNT; i++)
       ((uint32_t *)staged)[i] = step * i;
     check(weir_copy_async(memory, staged, BYTES, stream));
-    check(weir_host_record_stream_on(host, staged, stream)); /* not reused before the copy is done */
+    check(weir_host_record_stream(host, staged, 0, raw)); /* not reused before the copy is done */
     check(weir_host_free(host, staged));
   }
   check(weir_copy_async(words, memory, BYTES, stream));

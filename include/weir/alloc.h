@@ -104,10 +104,6 @@ const char *weir_allocator_backend(const weir_allocator *allocator);
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                  void **pointer);
 
-/* Calls that end in _on take a weir_stream in place of a raw stream and its device. The stream belongs to the
- * runtime, so these are for allocators on the runtime's driver (weir_get_driver). */
-weir_status weir_allocator_alloc_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void **pointer);
-
 /* NULL is allowed. A pointer that is not allocated here is WEIR_ERROR_INVALID_ARGUMENT, and the text says whether it
  * was freed already, lies within another allocation, or is unknown to this allocator. */
 weir_status weir_allocator_free(weir_allocator *allocator, void *pointer);
@@ -115,7 +111,6 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer);
 /* Says that another stream uses the memory too. After the free, the memory is not reused before that stream has done
  * the work that it had when the memory was freed. Does nothing for NULL, and for the stream of the allocation. */
 weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
-weir_status weir_allocator_record_stream_on(weir_allocator *allocator, void *pointer, weir_stream stream);
 
 /* Returns unused segments to the driver; during a capture, only those of pools that have been released. */
 weir_status weir_allocator_empty_cache(weir_allocator *allocator);
@@ -158,7 +153,6 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
  * of the block before the address, the allocation itself, and the free of the first. */
 weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                     void *address);
-weir_status weir_allocator_alloc_at_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void *address);
 
 /* Fixes the pages of an allocated pointer in place until they are returned to the driver: with moving_pages, they do not
  * move even when the memory is free. For memory that is registered with NCCL or a network card beyond its free. Without
@@ -198,8 +192,6 @@ size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t siz
  * this class. NULL or "" removes the stream from its class. */
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
                                              const char *reserve_class);
-weir_status weir_allocator_set_reserve_class_on(weir_allocator *allocator, weir_stream stream,
-                                                const char *reserve_class);
 
 /* With caching off, every allocation and every free is a call of the driver, and nothing is counted. Caching is on
  * at the start unless WEIR_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING is 1. Memory may be freed after a
@@ -217,8 +209,6 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
  * access, and with expandable segments. */
 weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int to_device, const void *from,
                                       int from_device, uint64_t bytes, weir_cu_stream stream, int peer_access);
-weir_status weir_allocator_copy_async_on(weir_allocator *allocator, void *to, int to_device, const void *from,
-                                         int from_device, uint64_t bytes, weir_stream stream, int peer_access);
 
 /* ---- Statistics: the names are those of torch.cuda.memory_stats() ---- */
 

@@ -58,9 +58,6 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer);
  * memory free again. */
 weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream);
 
-/* The same for a stream of the runtime. */
-weir_status weir_host_record_stream_on(weir_host_allocator *host, void *pointer, weir_stream stream);
-
 /* Returns unused memory to the driver. Waits for a device if a stream that was destroyed used memory which has been freed
  * since; then no stream of that device may capture. */
 weir_status weir_host_empty_cache(weir_host_allocator *host);

@@ -9,6 +9,10 @@
  * - A struct with a `size` field is initialized by its _init function, so that fields can be added later: options get
  *   their defaults, and structs that a call fills in become zero. For the latter it is enough to set `size` to the
  *   sizeof of the struct and the rest to zero. The _init functions accept NULL.
+ * - Streams: calls of the runtime take a weir_stream. Calls on an object that was created on a driver (allocators, pinned
+ * memory, pools, memory of other processes, the software device) take the driver's stream, a weir_cu_stream, and its
+ * device, because that driver need not be the runtime's. No call has two forms: weir_stream_raw and
+ * weir_stream_external convert one into the other.
  * - In a child that was forked after the start of the runtime, calls return WEIR_ERROR_BAD_FORK. weir_device_count and
  *   weir_device_is_available report the parent's devices. Allocators belong to the parent, and destroying one in the
  *   child does nothing.

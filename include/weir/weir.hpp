@@ -359,6 +359,19 @@ class allocator_ref;
 
 namespace detail {
 
+// Calls on an allocator take the driver's stream.
+template <class Call> weir_status with_raw(stream stream, Call call) noexcept {
+  weir_cu_stream raw = nullptr;
+  weir_status status = weir_stream_raw(stream, &raw);
+  return status ? status : call(raw);
+}
+
+inline weir_status record_on(weir_host_allocator *host, const void *pointer, stream stream) noexcept {
+  return with_raw(stream, [&](weir_cu_stream raw) {
+    return weir_host_record_stream(host, const_cast<void *>(pointer), stream.device().number(), raw);
+  });
+}
+
 // Where a buffer's memory comes from, and where it returns to.
 struct default_source {
   weir_status alloc(std::uint64_t bytes, stream stream, void **pointer) const noexcept {
@@ -373,11 +386,13 @@ struct allocator_source {
   constexpr allocator_source() noexcept = default;
   constexpr allocator_source(allocator_ref allocator) noexcept;
   weir_status alloc(std::uint64_t bytes, stream stream, void **pointer) const noexcept {
-    return weir_allocator_alloc_on(allocator_, bytes, stream, pointer);
+    return with_raw(stream, [&](weir_cu_stream raw) {
+      return weir_allocator_alloc(allocator_, stream.device().number(), bytes, raw, pointer);
+    });
   }
   weir_status free(void *pointer) const noexcept { return weir_allocator_free(allocator_, pointer); }
   weir_status record(void *pointer, stream stream) const noexcept {
-    return weir_allocator_record_stream_on(allocator_, pointer, stream);
+    return with_raw(stream, [&](weir_cu_stream raw) { return weir_allocator_record_stream(allocator_, pointer, raw); });
   }
 };
 
@@ -387,9 +402,7 @@ struct pinned_source {
     return weir_host_alloc(host_, bytes, pointer);
   }
   weir_status free(void *pointer) const noexcept { return weir_host_free(host_, pointer); }
-  weir_status record(void *pointer, stream stream) const noexcept {
-    return weir_host_record_stream_on(host_, pointer, stream);
-  }
+  weir_status record(void *pointer, stream stream) const noexcept { return record_on(host_, pointer, stream); }
 };
 
 inline weir_driver *runtime_driver() {
@@ -814,10 +827,10 @@ public:
 
   // A stream uses the memory that contains the address.
   void record_stream(const void *address, stream stream) const {
-    detail::check(weir_host_record_stream_on(host_.get(), const_cast<void *>(address), stream));
+    detail::check(detail::record_on(host_.get(), address, stream));
   }
   result<void> try_record_stream(const void *address, stream stream) const noexcept {
-    return detail::attempt(weir_host_record_stream_on(host_.get(), const_cast<void *>(address), stream));
+    return detail::attempt(detail::record_on(host_.get(), address, stream));
   }
 
 private:

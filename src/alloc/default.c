@@ -124,9 +124,10 @@ weir_status weir_default_allocator(weir_allocator **allocator) {
 
 weir_status weir_malloc(uint64_t bytes, weir_stream stream, void **pointer) {
   weir_allocator *allocator;
+  weir_cu_stream raw;
   weir_status status = find(&allocator);
-  if (!status)
-    status = weir_allocator_alloc_on(allocator, bytes, stream, pointer);
+  if (!status && !(status = weir_stream_raw(stream, &raw)))
+    status = weir_allocator_alloc(allocator, stream.device, bytes, raw, pointer);
   return weir__fail_as(__func__, status);
 }
 
@@ -143,9 +144,10 @@ weir_status weir_free(void *pointer) {
 
 weir_status weir_memory_record_stream(void *pointer, weir_stream stream) {
   weir_allocator *allocator;
+  weir_cu_stream raw;
   weir_status status = find(&allocator);
-  if (!status)
-    status = weir_allocator_record_stream_on(allocator, pointer, stream);
+  if (!status && !(status = weir_stream_raw(stream, &raw)))
+    status = weir_allocator_record_stream(allocator, pointer, raw);
   return weir__fail_as(__func__, status);
 }
 
@@ -165,43 +167,4 @@ weir_status weir_memory_stats(int device, weir_allocator_stats *stats) {
   if (!status)
     status = weir_allocator_get_stats(allocator, device, stats);
   return weir__fail_as(__func__, status);
-}
-
-/* ---- Calls of any allocator that take a weir_stream ---- */
-
-/* Returns the result of `call`, which may use the handle `raw` of a stream. */
-#define WITH_RAW_STREAM(stream, raw, call)                                                                             \
-  do {                                                                                                                 \
-    weir_cu_stream raw;                                                                                                \
-    weir_status status_of_call = weir_stream_raw(stream, &raw);                                                        \
-    if (!status_of_call)                                                                                               \
-      status_of_call = call;                                                                                           \
-    return weir__fail_as(__func__, status_of_call);                                                                    \
-  } while (0)
-
-weir_status weir_allocator_alloc_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void **pointer) {
-  WITH_RAW_STREAM(stream, raw, weir_allocator_alloc(allocator, stream.device, bytes, raw, pointer));
-}
-
-weir_status weir_allocator_alloc_at_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void *address) {
-  WITH_RAW_STREAM(stream, raw, weir_allocator_alloc_at(allocator, stream.device, bytes, raw, address));
-}
-
-weir_status weir_allocator_record_stream_on(weir_allocator *allocator, void *pointer, weir_stream stream) {
-  WITH_RAW_STREAM(stream, raw, weir_allocator_record_stream(allocator, pointer, raw));
-}
-
-weir_status weir_allocator_set_reserve_class_on(weir_allocator *allocator, weir_stream stream,
-                                                const char *reserve_class) {
-  WITH_RAW_STREAM(stream, raw, weir_allocator_set_reserve_class(allocator, stream.device, raw, reserve_class));
-}
-
-weir_status weir_allocator_copy_async_on(weir_allocator *allocator, void *to, int to_device, const void *from,
-                                         int from_device, uint64_t bytes, weir_stream stream, int peer_access) {
-  WITH_RAW_STREAM(stream, raw,
-                  weir_allocator_copy_async(allocator, to, to_device, from, from_device, bytes, raw, peer_access));
-}
-
-weir_status weir_host_record_stream_on(weir_host_allocator *host, void *pointer, weir_stream stream) {
-  WITH_RAW_STREAM(stream, raw, weir_host_record_stream(host, pointer, stream.device, raw));
 }

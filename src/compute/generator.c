@@ -498,7 +498,7 @@ static weir_status write_memory(generator_state *state, weir_stream stream, uint
   /* The stream may still read the memory when the last graph is destroyed. */
   if (!weir_stream_equal(stream, state->memory_stream) && !weir_stream_equal(stream, state->noted_stream)) {
     for (int i = 0; i < 2 && !status; i++)
-      status = weir_allocator_record_stream_on(memory[i]->allocator, memory[i]->pointer, stream);
+      status = weir__compute_record_stream(memory[i], stream);
     if (!status)
       state->noted_stream = stream;
   }

@@ -23,13 +23,20 @@ weir_status weir__compute_allocator(weir_allocator **allocator) {
 
 weir_status weir__compute_alloc(uint64_t bytes, weir_stream stream, weir__device_memory *memory) {
   weir_allocator *allocator;
+  weir_cu_stream raw;
   weir_status status = weir__compute_allocator(&allocator);
   void *pointer = NULL;
-  if (!status)
-    status = weir_allocator_alloc_on(allocator, bytes, stream, &pointer);
+  if (!status && !(status = weir_stream_raw(stream, &raw)))
+    status = weir_allocator_alloc(allocator, stream.device, bytes, raw, &pointer);
   if (!status)
     *memory = (weir__device_memory){pointer, allocator};
   return status;
+}
+
+weir_status weir__compute_record_stream(const weir__device_memory *memory, weir_stream stream) {
+  weir_cu_stream raw;
+  weir_status status = weir_stream_raw(stream, &raw);
+  return status ? status : weir_allocator_record_stream(memory->allocator, memory->pointer, raw);
 }
 
 void weir__compute_free(weir__device_memory *memory) {

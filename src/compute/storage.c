@@ -187,14 +187,15 @@ int weir_storage_references(const weir_storage *storage) { return atomic_load(&s
 weir_status weir_storage_record_stream(weir_storage *storage, weir_stream stream) {
   WEIR__CHECK_ARGUMENT(storage);
   weir_status status = WEIR_OK;
+  weir_cu_stream raw;
   if (storage->received)
     return weir__fail_as(__func__, weir__received_record_stream(storage->received, stream));
   if (storage->is_borrowed || !storage->data)
     return WEIR_OK;
   if (storage->place.kind == WEIR_PLACE_DEVICE)
-    status = weir_allocator_record_stream_on(storage->memory.allocator, storage->data, stream);
-  else if (storage->place.kind == WEIR_PLACE_PINNED)
-    status = weir_host_record_stream_on(storage->host, storage->data, stream);
+    status = weir__compute_record_stream(&storage->memory, stream);
+  else if (storage->place.kind == WEIR_PLACE_PINNED && !(status = weir_stream_raw(stream, &raw)))
+    status = weir_host_record_stream(storage->host, storage->data, stream.device, raw);
   return weir__fail_as(__func__, status);
 }
 
@@ -216,7 +217,7 @@ weir_status weir_storage_resize(weir_storage *storage, uint64_t bytes, weir_stre
       memcpy(resized.data, storage->data, common);
     /* The old memory returns to the stream of its allocation. */
     if (!status && storage->place.kind == WEIR_PLACE_DEVICE)
-      status = weir_allocator_record_stream_on(storage->memory.allocator, storage->data, stream);
+      status = weir__compute_record_stream(&storage->memory, stream);
     if (status)
       give_memory(&resized);
   }

@@ -100,40 +100,6 @@ static void test_memory_waits_for_another_stream(void **state) {
   assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 0);
 }
 
-/* Every call of an allocator that takes a raw stream has a form that takes a weir_stream. */
-static void test_forms_that_take_a_stream(void **state) {
-  (void)state;
-  weir_allocator *allocator = get_default();
-  weir_driver *driver;
-  weir_host_allocator *host;
-  weir_stream stream = new_stream(0), other = new_stream(0);
-  void *pointer = NULL, *pinned = NULL;
-  assert_ok(weir_get_driver(&driver));
-  assert_ok(weir_host_allocator_create(driver, "", &host));
-  assert_ok(weir_host_alloc(host, 4096, &pinned));
-
-  assert_ok(weir_allocator_alloc_on(allocator, 4096, stream, &pointer));
-  weir_pointer_info info;
-  weir_pointer_info_init(&info);
-  assert_ok(weir_allocator_describe(allocator, pointer, &info));
-  assert_ptr_equal(info.stream, raw_of(stream));
-  assert_ok(weir_allocator_record_stream_on(allocator, pointer, other));
-  assert_ok(weir_allocator_copy_async_on(allocator, pinned, 0, pointer, 0, 4096, stream, 0));
-  assert_ok(weir_host_record_stream_on(host, pinned, stream));
-  assert_ok(weir_allocator_set_reserve_class_on(allocator, stream, NULL));
-  assert_ok(weir_device_synchronize(0));
-  assert_ok(weir_allocator_free(allocator, pointer));
-  assert_ok(weir_allocator_alloc_on(allocator, 512, stream, &pointer));
-  void *behind = (char *)pointer + 4096;
-  assert_ok(weir_allocator_alloc_at_on(allocator, 512, stream, behind));
-  assert_int_equal(weir_allocator_owns(allocator, behind), 1);
-  assert_ok(weir_allocator_free(allocator, behind));
-  assert_ok(weir_allocator_free(allocator, pointer));
-
-  assert_ok(weir_host_free(host, pinned));
-  weir_host_allocator_destroy(host);
-}
-
 static void test_owns(void **state) {
   (void)state;
   weir_allocator *allocator = get_default();
@@ -458,7 +424,6 @@ int main(void) {
       TEST(test_free_before_first_use),
       TEST(test_two_devices),
       TEST(test_memory_waits_for_another_stream),
-      TEST(test_forms_that_take_a_stream),
       TEST(test_owns),
       TEST(test_first_use_by_many_threads),
       TEST(test_settings_of_the_environment),

@@ -30,6 +30,7 @@ int main(int argc, char **argv) {
   weir_allocator *allocator;
   weir_driver *driver;
   weir_stream first, second;
+  weir_cu_stream raw;
   weir_snapshot *snapshot;
   void *a, *b;
   pthread_t thread;
@@ -45,8 +46,9 @@ int main(int argc, char **argv) {
   check(weir_stream_create(0, 0, &first));
   check(weir_stream_create(0, 0, &second));
   weir_nvtx_range_push("step");
-  check(weir_allocator_alloc_on(allocator, BYTES, first, &a));
-  check(weir_allocator_alloc_on(allocator, BYTES, first, &b));
+  check(weir_stream_raw(first, &raw));
+  check(weir_allocator_alloc(allocator, 0, BYTES, raw, &a));
+  check(weir_allocator_alloc(allocator, 0, BYTES, raw, &b));
   check(weir_profiler_start());
   check(weir_fill_async(a, 7, BYTES, first));
   weir_nvtx_range_push("copy back");

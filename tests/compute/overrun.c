@@ -50,8 +50,10 @@ static weir_allocator *allocator;
 static weir_stream stream;
 
 static char *allocate(void) {
+  weir_cu_stream raw;
   void *memory;
-  check(weir_allocator_alloc_on(allocator, BYTES, stream, &memory));
+  check(weir_stream_raw(stream, &raw));
+  check(weir_allocator_alloc(allocator, 0, BYTES, raw, &memory));
   return memory;
 }
 

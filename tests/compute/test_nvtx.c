@@ -441,7 +441,7 @@ static void test_work(void **state) {
   weir_stream stream = new_stream(0);
   char *pinned = pinned_memory(4096);
   void *memory;
-  assert_ok(weir_allocator_alloc_on(allocator, 4096, stream, &memory));
+  assert_ok(weir_allocator_alloc(allocator, 0, 4096, raw_of(stream), &memory));
   load_add(0);
   assert_ok(weir_fill_async(memory, 1, 4096, stream)); /* not profiled */
   assert_ok(weir_stream_synchronize(stream));

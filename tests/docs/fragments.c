@@ -118,8 +118,9 @@ static void host(void) {
   size_t bytes = BYTES;
   void *memory;
   weir_stream stream = new_stream();
+  weir_cu_stream raw;
   weir_driver *driver = current_driver();
-  MUST(weir_malloc(bytes, stream, &memory) == WEIR_OK);
+  MUST(weir_stream_raw(stream, &raw) == WEIR_OK && weir_malloc(bytes, stream, &memory) == WEIR_OK);
 #include "host_1.inc"
   MUST(weir_stream_synchronize(stream) == WEIR_OK && weir_free(memory) == WEIR_OK);
   weir_host_allocator_destroy(host);
