@@ -31,9 +31,6 @@ void weir_event_destroy(weir_event *event);
 /* Records the event. Once it has a device, the stream must be of that device. */
 weir_status weir_event_record(weir_event *event, weir_stream stream);
 
-/* Records the event unless it was recorded before. */
-weir_status weir_event_record_once(weir_event *event, weir_stream stream);
-
 /* WEIR_OK if the event has completed or was never recorded, otherwise WEIR_ERROR_NOT_READY, which sets no text. */
 weir_status weir_event_query(const weir_event *event);
 
@@ -47,9 +44,6 @@ weir_status weir_event_synchronize(const weir_event *event);
  * WEIR_ERROR_NOT_READY unless both have completed. */
 weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, double *milliseconds);
 
-/* 0 until the CUDA event exists. */
-int weir_event_is_created(const weir_event *event);
-
 /* The device of the event, or -1 until the CUDA event exists. */
 int weir_event_device(const weir_event *event);
 
@@ -59,9 +53,6 @@ weir_cu_event weir_event_raw(const weir_event *event);
 /* A handle for another process. Creates the CUDA event on the current device if there is none yet. */
 weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle);
 weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handle *handle, weir_event **event);
-
-/* Writes a text for people, as weir_stream_describe does. Returns the length of the whole text. */
-int weir_event_describe(const weir_event *event, char *text, size_t size);
 
 #ifdef __cplusplus
 }

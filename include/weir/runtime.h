@@ -67,9 +67,6 @@ typedef enum weir_sync_debug { WEIR_SYNC_DEBUG_DEFAULT, WEIR_SYNC_DEBUG_WARN, WE
 weir_status weir_sync_debug_set(weir_sync_debug mode);
 weir_sync_debug weir_sync_debug_get(void);
 
-/* Parses "default", "warn" or "error". WEIR_ERROR_INVALID_ARGUMENT for anything else. */
-weir_status weir_sync_debug_parse(const char *text, weir_sync_debug *mode);
-
 /* Start and stop a profiler that is attached to the process. */
 weir_status weir_profiler_start(void);
 weir_status weir_profiler_stop(void);

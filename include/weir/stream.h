@@ -47,16 +47,12 @@ weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *st
 weir_status weir_stream_raw(weir_stream stream, weir_cu_stream *raw);
 weir_status weir_stream_priority(weir_stream stream, int *priority);
 
-/* Convert a stream to three numbers and back. An invalid id, device or type is WEIR_ERROR_INVALID_ARGUMENT. */
-weir_status weir_stream_pack(weir_stream stream, int64_t *id, int64_t *device, int64_t *device_type);
+/* Makes a stream from the numbers of its fields. An invalid id, device or type is WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, weir_stream *stream);
 
 /* Whether two values are the same stream, and a hash that is equal for equal streams. */
 int weir_stream_equal(weir_stream a, weir_stream b);
 uint64_t weir_stream_hash(weir_stream stream);
-
-/* Writes "<weir.stream device=0 stream=0x0>". Returns the length of the whole text, as snprintf does. */
-int weir_stream_describe(weir_stream stream, char *text, size_t size);
 
 /* The calling thread's current stream on a device; the default stream until set. */
 weir_status weir_stream_current(int device, weir_stream *stream);

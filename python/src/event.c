@@ -205,7 +205,7 @@ static PyObject *event_reduce(PyObject *self, PyObject *unused) {
 
 static PyObject *event_repr(PyObject *self) {
   weir_event *event = ((event_object *)self)->it;
-  if (!weir_event_is_created(event))
+  if (!weir_event_raw(event))
     return PyUnicode_FromString("<weir.Event uninitialized>");
   char text[40];
   snprintf(text, sizeof text, "<weir.Event 0x%zx>", (size_t)weir_event_raw(event));

@@ -135,26 +135,15 @@ leave_device:
   return status;
 }
 
-/* `once` leaves an event alone that was recorded before. */
-static weir_status lock_and_record(const char *caller, weir_event *event, weir_stream stream, bool once) {
-  weir_status status = check(caller, event);
+weir_status weir_event_record(weir_event *event, weir_stream stream) {
+  WEIR__CHECK_ARGUMENT(event);
+  weir_status status = check(__func__, event);
   if (status)
     return status;
   weir__mutex_lock(&event->lock);
-  if (!once || !event->recorded)
-    status = record(caller, event, stream);
+  status = record(__func__, event, stream);
   weir__mutex_unlock(&event->lock);
   return status;
-}
-
-weir_status weir_event_record(weir_event *event, weir_stream stream) {
-  WEIR__CHECK_ARGUMENT(event);
-  return lock_and_record(__func__, event, stream, false);
-}
-
-weir_status weir_event_record_once(weir_event *event, weir_stream stream) {
-  WEIR__CHECK_ARGUMENT(event);
-  return lock_and_record(__func__, event, stream, true);
 }
 
 weir_status weir_event_query(const weir_event *event) {
@@ -234,8 +223,6 @@ weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, d
                              "%s: the device has not reached both events; synchronize with them first", __func__);
   return status;
 }
-
-int weir_event_is_created(const weir_event *event) { return event && event->raw; }
 
 int weir_event_device(const weir_event *event) { return event && event->raw ? event->device : -1; }
 
@@ -319,9 +306,3 @@ weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handl
   return WEIR_OK;
 }
 
-int weir_event_describe(const weir_event *event, char *text, size_t size) {
-  weir_cu_event raw = weir_event_raw(event);
-  if (!raw)
-    return snprintf(text, size, "<weir.event uninitialized>");
-  return snprintf(text, size, "<weir.event device=%d event=0x%" PRIxPTR ">", event->device, (uintptr_t)raw);
-}

@@ -242,19 +242,6 @@ static weir_status check_whole_stream(const char *caller, weir_stream stream) {
   return status;
 }
 
-weir_status weir_stream_pack(weir_stream stream, int64_t *id, int64_t *device, int64_t *device_type) {
-  WEIR__CHECK_ARGUMENT(id);
-  WEIR__CHECK_ARGUMENT(device);
-  WEIR__CHECK_ARGUMENT(device_type);
-  weir_status status = check_whole_stream(__func__, stream);
-  if (!status) {
-    *id = stream.id;
-    *device = stream.device;
-    *device_type = stream.device_type;
-  }
-  return status;
-}
-
 weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, weir_stream *stream) {
   WEIR__CHECK_ARGUMENT(stream);
   weir_stream created = {.id = id, .device = (int32_t)device, .device_type = (int32_t)device_type};
@@ -278,19 +265,6 @@ uint64_t weir_stream_hash(weir_stream stream) {
   h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
   h = (h ^ h >> 27) * 0x94d049bb133111ebu;
   return h ^ h >> 31;
-}
-
-/* Does not start the runtime: a pooled stream that does not exist yet is shown by its id. */
-int weir_stream_describe(weir_stream stream, char *text, size_t size) {
-  uintptr_t raw = (uintptr_t)stream.id;
-  if (is_pooled(stream.id)) {
-    raw = 0;
-    if (weir__is_running() && !why_invalid(stream))
-      raw = (uintptr_t)weir__rt.devices[stream.device].streams[pool_of(stream.id)][index_of(stream.id)];
-    if (!raw)
-      return snprintf(text, size, "<weir.stream device=%" PRId32 " id=%" PRId64 ">", stream.device, stream.id);
-  }
-  return snprintf(text, size, "<weir.stream device=%" PRId32 " stream=0x%" PRIxPTR ">", stream.device, raw);
 }
 
 /* ---- The current stream ---- */

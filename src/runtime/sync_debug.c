@@ -2,16 +2,9 @@
  * Sync debug mode: warns about calls that synchronize, or forbids them.
  */
 #include <stdatomic.h>
-#include <string.h>
 
 #include "runtime/runtime.h"
 #include "weir/runtime.h"
-
-static const char *const names[] = {
-    [WEIR_SYNC_DEBUG_DEFAULT] = "default",
-    [WEIR_SYNC_DEBUG_WARN] = "warn",
-    [WEIR_SYNC_DEBUG_ERROR] = "error",
-};
 
 static atomic_int current_mode = WEIR_SYNC_DEBUG_DEFAULT;
 
@@ -19,7 +12,7 @@ weir_status weir_sync_debug_set(weir_sync_debug mode) {
   weir_status status = weir__check_fork(__func__);
   if (status)
     return status;
-  if ((size_t)mode >= WEIR_COUNT_OF(names))
+  if ((unsigned)mode > WEIR_SYNC_DEBUG_ERROR)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: mode is %d; allowed are 0 (default), 1 (warn) and 2 (error)",
                       __func__, (int)mode);
   current_mode = (int)mode;
@@ -27,20 +20,6 @@ weir_status weir_sync_debug_set(weir_sync_debug mode) {
 }
 
 weir_sync_debug weir_sync_debug_get(void) { return (weir_sync_debug)current_mode; }
-
-weir_status weir_sync_debug_parse(const char *text, weir_sync_debug *mode) {
-  WEIR__CHECK_ARGUMENT(text);
-  WEIR__CHECK_ARGUMENT(mode);
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    if (strcmp(text, names[i]) == 0) {
-      *mode = (weir_sync_debug)i;
-      return WEIR_OK;
-    }
-  }
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                    "%s: invalid value of debug_mode \"%s\", expected one of `default`, `warn`, `error`", __func__,
-                    text);
-}
 
 weir_status weir__check_sync(const char *caller) {
   switch ((weir_sync_debug)current_mode) {

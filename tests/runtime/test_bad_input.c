@@ -53,7 +53,7 @@ static void test_reports(void **state) {
   assert_int_equal(ended, 1);
 }
 
-/* ---- memory.h, and calls of alloc.h and host.h that take a weir_stream ---- */
+/* ---- memory.h ---- */
 
 static void test_memory_h(void **state) {
   (void)state;
@@ -82,12 +82,9 @@ static void test_memory_h(void **state) {
 
 static void test_null_in_runtime_h(void **state) {
   (void)state;
-  weir_sync_debug mode;
   assert_error(INVALID_ARGUMENT, weir_get_driver(NULL));
   assert_error(INVALID_ARGUMENT, weir_lazy_call(NULL, NULL, "here"));
   assert_error(INVALID_ARGUMENT, weir_lazy_call(do_nothing, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_sync_debug_parse(NULL, &mode));
-  assert_error(INVALID_ARGUMENT, weir_sync_debug_parse("warn", NULL));
   assert_ok(weir_init()); /* none of them was queued */
 }
 
@@ -121,7 +118,6 @@ static void test_null_in_device_h(void **state) {
 static void test_null_in_stream_h(void **state) {
   (void)state;
   int number = -7;
-  int64_t a = -7, b = -7;
   weir_stream stream = default_stream(0);
   assert_error(INVALID_ARGUMENT, weir_stream_create(0, 0, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_priority_range(NULL, &number));
@@ -130,9 +126,6 @@ static void test_null_in_stream_h(void **state) {
   assert_error(INVALID_ARGUMENT, weir_stream_external(0, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_raw(stream, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_priority(stream, NULL));
-  assert_error(INVALID_ARGUMENT, weir_stream_pack(stream, NULL, &a, &b));
-  assert_error(INVALID_ARGUMENT, weir_stream_pack(stream, &a, NULL, &b));
-  assert_error(INVALID_ARGUMENT, weir_stream_pack(stream, &a, &b, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_unpack(0, 0, 1, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_current(0, NULL));
   assert_error(INVALID_ARGUMENT, weir_stream_host_function(stream, NULL, NULL));
@@ -141,8 +134,6 @@ static void test_null_in_stream_h(void **state) {
   assert_error(INVALID_ARGUMENT, weir_stream_is_capturing(stream, NULL));
   assert_error(INVALID_ARGUMENT, weir_current_stream_is_capturing(NULL));
   assert_int_equal(number, -7);
-  assert_int_equal(a, -7);
-  assert_int_equal(b, -7);
 }
 
 static void test_null_in_event_h(void **state) {
@@ -156,7 +147,6 @@ static void test_null_in_event_h(void **state) {
   out = event;
   assert_error(INVALID_ARGUMENT, weir_event_create(0, NULL));
   assert_error(INVALID_ARGUMENT, weir_event_record(NULL, stream));
-  assert_error(INVALID_ARGUMENT, weir_event_record_once(NULL, stream));
   assert_error(INVALID_ARGUMENT, weir_event_query(NULL));
   assert_error(INVALID_ARGUMENT, weir_event_wait(NULL, stream));
   assert_error(INVALID_ARGUMENT, weir_event_synchronize(NULL));
@@ -169,7 +159,7 @@ static void test_null_in_event_h(void **state) {
   assert_error(INVALID_ARGUMENT, weir_event_ipc_handle(event, NULL));
   assert_error(INVALID_ARGUMENT, weir_event_from_ipc_handle(0, NULL, &out));
   assert_error(INVALID_ARGUMENT, weir_event_from_ipc_handle(0, &handle, NULL));
-  assert_int_equal(weir_event_is_created(NULL), 0);
+  assert_null(weir_event_raw(NULL));
   assert_int_equal(weir_event_device(NULL), -1);
   assert_null(weir_event_raw(NULL));
   assert_ptr_equal(out, event);
@@ -292,7 +282,6 @@ static void test_wrong_streams(void **state) {
       {.id = good.id | 1ll << 40, .device = 0, .device_type = 1},
   };
   char byte = 0;
-  int64_t a = -7, b = -7, c = -7;
   void *memory = device_memory(0, 16);
   weir_event *event;
   weir_stream_scope scope;
@@ -303,10 +292,8 @@ static void test_wrong_streams(void **state) {
   assert_ok(weir_stream_set_current(mine));
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     weir_stream stream = bad[i];
-    char text[128];
     assert_error(INVALID_ARGUMENT, weir_stream_raw(stream, &raw));
     assert_error(INVALID_ARGUMENT, weir_stream_priority(stream, &number));
-    assert_error(INVALID_ARGUMENT, weir_stream_pack(stream, &a, &b, &c));
     assert_error(INVALID_ARGUMENT, weir_stream_set_current(stream));
     assert_error(INVALID_ARGUMENT, weir_stream_query(stream));
     assert_error(INVALID_ARGUMENT, weir_stream_synchronize(stream));
@@ -320,7 +307,6 @@ static void test_wrong_streams(void **state) {
     assert_error(INVALID_ARGUMENT, weir_stream_scope_leave(&(weir_stream_scope){.outer = good, .replaced = stream}));
     assert_error(INVALID_ARGUMENT, weir_stream_is_capturing(stream, &number));
     assert_error(INVALID_ARGUMENT, weir_event_record(event, stream));
-    assert_error(INVALID_ARGUMENT, weir_event_record_once(event, stream));
     assert_error(INVALID_ARGUMENT, weir_event_wait(event, stream));
     assert_error(INVALID_ARGUMENT, weir_copy_async(memory, memory, 8, stream));
     assert_error(INVALID_ARGUMENT, weir_copy(&byte, memory, 1, stream));
@@ -328,13 +314,11 @@ static void test_wrong_streams(void **state) {
     assert_error(INVALID_ARGUMENT, weir_fill_async(memory, 1, 8, stream));
     assert_error(INVALID_ARGUMENT, weir_fill32_async(memory, 1, 2, stream));
     /* Calls that cannot fail return what they can. */
-    assert_true(weir_stream_describe(stream, text, sizeof text) > 0);
     assert_int_equal(weir_stream_equal(stream, good), 0);
     weir_stream_hash(stream);
   }
-  assert_int_equal(weir_event_is_created(event), 0);
+  assert_null(weir_event_raw(event));
   assert_int_equal(number, -7);
-  assert_int_equal(a, -7);
   assert_ptr_equal(raw, state);
   assert_memory_equal(&scope, &scope_before, sizeof scope);
   assert_stream_equal(current_stream(0), mine);
@@ -359,7 +343,7 @@ static void test_invalid_external_streams(void **state) {
   assert_error(INVALID_HANDLE, weir_stream_wait_stream(stream, default_stream(0)));
   assert_error(INVALID_HANDLE, weir_stream_wait_stream(default_stream(0), stream));
   assert_error(INVALID_HANDLE, weir_event_record(event, stream));
-  assert_int_equal(weir_event_is_created(event), 0);
+  assert_null(weir_event_raw(event));
   assert_int_equal(number, -7);
 
   /* Nor is a destroyed stream. */
@@ -447,7 +431,6 @@ static void test_more_of_device_h(void **state) {
 static void test_more_of_runtime_h(void **state) {
   (void)state;
   weir_driver table = {.size = 1};
-  char text[64] = "before";
   assert_error_says(INVALID_ARGUMENT, "driver->size is 1", weir_use_driver(&table));
   table.size = sizeof table;
   assert_error_says(INVALID_ARGUMENT, "driver->name is NULL", weir_use_driver(&table));
@@ -459,8 +442,6 @@ static void test_more_of_runtime_h(void **state) {
   weir_graph_hooks_init(NULL);
   assert_error(INVALID_ARGUMENT, weir_graph_get_memory_hooks(NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_get_memory_hooks(&(weir_graph_memory_hooks){.size = 0}));
-  assert_true(weir_event_describe(NULL, text, sizeof text) > 0);
-  assert_true(weir_event_describe(NULL, NULL, 0) > 0);
 }
 
 static void test_last_error_stays(void **state) {

@@ -43,13 +43,11 @@ static void test_generic_stream_event(void **state) {
   (void)state;
   enum { WORDS = 1000 };
   int device = -1;
-  int64_t id, number, type;
   weir_stream stream, same;
   assert_ok(weir_device_get(&device));
   assert_ok(weir_stream_create(-1, 0, &stream));
   assert_int_equal(stream.device, device);
-  assert_ok(weir_stream_pack(stream, &id, &number, &type));
-  assert_ok(weir_stream_unpack(id, number, type, &same));
+  assert_ok(weir_stream_unpack(stream.id, stream.device, stream.device_type, &same));
   assert_int_equal(stream.id, same.id);
   assert_int_not_equal(stream.id, current_stream(-1).id);
 
@@ -91,11 +89,11 @@ static void test_created_by_first_record(void **state) {
   (void)state;
   int last = devices() - 1;
   weir_event *event = new_event(0);
-  assert_int_equal(weir_event_is_created(event), 0);
+  assert_null(weir_event_raw(event));
   assert_int_equal(weir_event_device(event), -1);
   assert_null(weir_event_raw(event));
   assert_ok(weir_event_record(event, new_stream(last)));
-  assert_int_equal(weir_event_is_created(event), 1);
+  assert_non_null(weir_event_raw(event));
   assert_int_equal(weir_event_device(event), last);
   weir_cu_event raw = weir_event_raw(event);
   assert_non_null(raw);
@@ -149,7 +147,7 @@ static void test_never_recorded_is_done(void **state) {
   mark(stream, 1);
   assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
-  assert_int_equal(weir_event_is_created(event), 0);
+  assert_null(weir_event_raw(event));
   weir_event_destroy(event);
 }
 
@@ -185,23 +183,6 @@ static void test_the_last_record_counts(void **state) {
   assert_ok(weir_event_query(event));
   let_go(gate);
   assert_ok(weir_stream_synchronize(b));
-  weir_event_destroy(event);
-}
-
-static void test_record_once(void **state) {
-  (void)state;
-  weir_event *event = new_event(0);
-  weir_stream a = new_stream(0), b = new_stream(0);
-  assert_ok(weir_event_record_once(event, a));
-  assert_int_equal(weir_event_is_created(event), 1);
-  assert_ok(weir_event_synchronize(event));
-  struct held *gate = hold(b);
-  assert_ok(weir_event_record_once(event, b)); /* has no effect */
-  assert_ok(weir_event_query(event));
-  assert_ok(weir_event_record(event, b)); /* does */
-  assert_not_ready(weir_event_query(event));
-  let_go(gate);
-  assert_ok(weir_event_synchronize(event));
   weir_event_destroy(event);
 }
 
@@ -378,30 +359,6 @@ static void test_elapsed_needs_timing_and_records(void **state) {
   weir_event_destroy(untimed);
 }
 
-/* ---- Describing ---- */
-
-static void test_describe(void **state) {
-  (void)state;
-  char text[128], expected[128];
-  weir_event *event = new_event(0);
-  int length = weir_event_describe(event, text, sizeof text);
-  assert_int_equal(length, strlen(text));
-  assert_non_null(strstr(text, "weir.event"));
-  assert_ok(weir_event_record(event, new_stream(0)));
-  length = weir_event_describe(event, text, sizeof text);
-  assert_non_null(strstr(text, "weir.event"));
-  snprintf(expected, sizeof expected, "%" PRIxPTR, (uintptr_t)weir_event_raw(event));
-  assert_non_null(strstr(text, expected));
-  assert_int_equal(length, strlen(text));
-  memset(text, 'x', sizeof text);
-  assert_int_equal(weir_event_describe(event, text, 6), length);
-  assert_int_equal(text[5], '\0');
-  assert_int_equal(text[6], 'x');
-  assert_int_equal(weir_event_describe(event, NULL, 0), length);
-  assert_true(weir_event_describe(NULL, text, sizeof text) > 0);
-  weir_event_destroy(event);
-}
-
 /* ---- IPC ---- */
 
 /* This program, run as another process: reads a handle from standard input, then commands of one letter, and answers
@@ -413,7 +370,7 @@ static int other_process(void) {
   choose_driver_by_environment();
   child_assert(read(0, &handle, sizeof handle) == (ssize_t)sizeof handle);
   child_assert(weir_event_from_ipc_handle(0, &handle, &event) == WEIR_OK);
-  child_assert(weir_event_is_created(event) == 1);
+  child_assert(weir_event_raw(event) != NULL);
   child_assert(weir_event_device(event) == 0);
   child_assert(weir_event_raw(event) != NULL);
   child_assert(weir_stream_create(0, 0, &stream) == WEIR_OK);
@@ -528,7 +485,7 @@ static void test_a_handle_makes_the_event(void **state) {
   weir_cu_ipc_event_handle first, second;
   assert_ok(weir_device_set(last));
   assert_ok(weir_event_ipc_handle(event, &first));
-  assert_int_equal(weir_event_is_created(event), 1);
+  assert_non_null(weir_event_raw(event));
   assert_int_equal(weir_event_device(event), last);
   assert_ok(weir_event_ipc_handle(event, &second));
   assert_ok(weir_event_query(event)); /* not recorded yet */
@@ -545,7 +502,7 @@ static void test_handles_that_are_refused(void **state) {
   before = handle;
   assert_error(INVALID_ARGUMENT, weir_event_ipc_handle(plain, &handle));
   assert_memory_equal(&handle, &before, sizeof handle);
-  assert_int_equal(weir_event_is_created(plain), 0);
+  assert_null(weir_event_raw(plain));
   /* An invalid handle, and a handle of this process. */
   clear_last_error();
   assert_int_not_equal(weir_event_from_ipc_handle(0, &handle, &out), WEIR_OK);
@@ -581,7 +538,7 @@ static weir_status use_events(void) {
   if (status == WEIR_OK)
     status = weir_event_wait(first, one);
   if (status == WEIR_OK)
-    status = weir_event_record_once(second, one);
+    status = weir_event_record(second, one);
   if (status == WEIR_OK)
     status = weir_event_synchronize(first);
   if (status == WEIR_OK)
@@ -618,12 +575,12 @@ static void test_failed_first_record_creates_nothing(void **state) {
   for (int i = 0; i < 2; i++) {
     assert_ok(weir_fault_nth(fault, calls[i], 1, WEIR_CU_OUT_OF_MEMORY, 0));
     assert_error(OUT_OF_MEMORY, weir_event_record(event, stream));
-    assert_int_equal(weir_event_is_created(event), 0);
+    assert_null(weir_event_raw(event));
     assert_int_equal(weir_event_device(event), -1);
     assert_ok(weir_event_query(event));
   }
-  assert_ok(weir_event_record_once(event, stream));
-  assert_int_equal(weir_event_is_created(event), 1);
+  assert_ok(weir_event_record(event, stream));
+  assert_non_null(weir_event_raw(event));
   assert_ok(weir_event_synchronize(event));
   weir_event_destroy(event);
 }
@@ -642,7 +599,6 @@ int main(int argc, char **argv) {
       TEST(test_never_recorded_is_done),
       TEST(test_query_and_synchronize),
       TEST(test_the_last_record_counts),
-      TEST(test_record_once),
       TEST(test_record_on_another_device),
       TEST(test_wait),
       TEST(test_wait_is_for_the_record_before_it),
@@ -651,7 +607,6 @@ int main(int argc, char **argv) {
       TEST(test_wait_in_steps),
       TEST(test_elapsed),
       TEST(test_elapsed_needs_timing_and_records),
-      TEST(test_describe),
       TEST(test_another_process_sees_the_event),
       TEST(test_a_handle_makes_the_event),
       TEST(test_handles_that_are_refused),

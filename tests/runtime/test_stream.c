@@ -147,7 +147,7 @@ static void test_create_changes_nothing_current(void **state) {
 
 /* ---- Values ---- */
 
-static void test_pack_and_unpack(void **state) {
+static void test_unpack(void **state) {
   (void)state;
   weir_stream streams[5], back;
   int last = devices() - 1;
@@ -157,13 +157,9 @@ static void test_pack_and_unpack(void **state) {
   streams[3] = default_stream(last);
   assert_ok(weir_stream_create(0, greatest_priority(), &streams[4]));
   for (int i = 0; i < 5; i++) {
-    int64_t id = -7, device = -7, type = -7;
-    assert_ok(weir_stream_pack(streams[i], &id, &device, &type));
-    assert_int_equal(id, streams[i].id);
-    assert_int_equal(device, streams[i].device);
-    assert_int_equal(type, WEIR_DEVICE_TYPE_GPU);
+    assert_int_equal(streams[i].device_type, WEIR_DEVICE_TYPE_GPU);
     memset(&back, 0x5a, sizeof back);
-    assert_ok(weir_stream_unpack(id, device, type, &back));
+    assert_ok(weir_stream_unpack(streams[i].id, streams[i].device, WEIR_DEVICE_TYPE_GPU, &back));
     assert_stream_equal(back, streams[i]);
     assert_ptr_equal(raw_of(back), raw_of(streams[i]));
   }
@@ -199,9 +195,8 @@ static void test_unpack_refuses(void **state) {
     assert_error(INVALID_ARGUMENT, weir_stream_unpack(bad[i].id, bad[i].device, bad[i].type, &out));
     if (bad[i].device >= 0 && bad[i].device == (int32_t)bad[i].device && bad[i].type == (int32_t)bad[i].type) {
       weir_stream wrong = {.id = bad[i].id, .device = (int32_t)bad[i].device, .device_type = (int32_t)bad[i].type};
-      int64_t id = -7, device = -7, type = -7;
-      assert_error(INVALID_ARGUMENT, weir_stream_pack(wrong, &id, &device, &type));
-      assert_int_equal(id, -7);
+      weir_cu_stream raw;
+      assert_error(INVALID_ARGUMENT, weir_stream_raw(wrong, &raw));
     }
   }
   assert_int_equal(out.id, 77);
@@ -245,27 +240,6 @@ static void test_equal_and_hash(void **state) {
   assert_int_equal(weir_stream_equal(all[0], other), 0);
 }
 
-/* PyTorch's test_stream_event_repr; events are in test_event.c. */
-static void test_describe(void **state) {
-  (void)state;
-  char text[128], expected[128];
-  const char *of_default = "<weir.stream device=0 stream=0x0>";
-  assert_int_equal(weir_stream_describe(default_stream(0), text, sizeof text), strlen(of_default));
-  assert_string_equal(text, of_default);
-  weir_stream stream = new_stream(devices() - 1);
-  int length = weir_stream_describe(stream, text, sizeof text);
-  snprintf(expected, sizeof expected, "<weir.stream device=%d stream=0x%" PRIxPTR ">", (int)stream.device,
-           (uintptr_t)raw_of(stream));
-  assert_string_equal(text, expected);
-  assert_int_equal(length, strlen(expected));
-
-  memset(text, 'x', sizeof text);
-  assert_int_equal(weir_stream_describe(stream, text, 8), length);
-  assert_string_equal(text, "<weir.s");
-  assert_int_equal(text[8], 'x');
-  assert_int_equal(weir_stream_describe(stream, NULL, 0), length);
-}
-
 /* ---- External streams ---- */
 
 static void test_external(void **state) {
@@ -285,9 +259,7 @@ static void test_external(void **state) {
   int priority = 7;
   assert_ok(weir_stream_priority(stream, &priority));
   assert_int_equal(priority, -1);
-  int64_t id, device, type;
-  assert_ok(weir_stream_pack(stream, &id, &device, &type));
-  assert_ok(weir_stream_unpack(id, device, type, &again));
+  assert_ok(weir_stream_unpack(stream.id, stream.device, stream.device_type, &again));
   assert_stream_equal(stream, again);
 
   /* It works as any other stream. */
@@ -313,9 +285,7 @@ static void test_conversions_call_no_driver(void **state) {
   (void)state;
   NEED_SOFT("it takes a fault table, which counts calls");
   weir_stream own = new_stream(1), unpacked, back, none = default_stream(1), from_null;
-  int64_t id, device, type;
-  assert_ok(weir_stream_pack(own, &id, &device, &type));
-  assert_ok(weir_stream_unpack(id, device, type, &unpacked));
+  assert_ok(weir_stream_unpack(own.id, own.device, own.device_type, &unpacked));
   weir_cu_stream raw, made, null = raw_of(own);
   assert_ok(weir_device_set(1));
   assert_cu(d->StreamCreateWithPriority(d, &made, WEIR_CU_STREAM_NON_BLOCKING, 0));
@@ -547,7 +517,6 @@ static weir_status use_streams(void) {
   weir_stream a, b, external;
   weir_cu_stream raw;
   int least, greatest;
-  int64_t id, device, type;
   weir_stream_scope scope;
   weir_status status = weir_stream_create(0, 0, &a);
   if (status == WEIR_OK)
@@ -561,9 +530,7 @@ static weir_status use_streams(void) {
   if (status == WEIR_OK)
     status = weir_stream_priority(external, &least);
   if (status == WEIR_OK)
-    status = weir_stream_pack(b, &id, &device, &type);
-  if (status == WEIR_OK)
-    status = weir_stream_unpack(id, device, type, &b);
+    status = weir_stream_unpack(b.id, b.device, b.device_type, &b);
   if (status == WEIR_OK)
     status = weir_stream_scope_enter(b, &scope);
   if (status == WEIR_OK) {
@@ -662,11 +629,10 @@ int main(void) {
       TEST(test_priorities_are_moved_into_the_range),
       TEST(test_each_device_has_pools),
       TEST(test_create_changes_nothing_current),
-      TEST(test_pack_and_unpack),
+      TEST(test_unpack),
       TEST(test_unpack_refuses),
       TEST(test_ids_outlive_the_runtime),
       TEST(test_equal_and_hash),
-      TEST(test_describe),
       TEST(test_external),
       TEST(test_external_null_is_the_default),
       TEST(test_external_per_thread_stream),

@@ -34,24 +34,6 @@ static void test_set_and_get(void **state) {
   assert_int_equal(weir_sync_debug_get(), WEIR_SYNC_DEBUG_WARN);
 }
 
-static void test_parse(void **state) {
-  (void)state;
-  weir_sync_debug mode = (weir_sync_debug)77;
-  assert_ok(weir_sync_debug_parse("default", &mode));
-  assert_int_equal(mode, WEIR_SYNC_DEBUG_DEFAULT);
-  assert_ok(weir_sync_debug_parse("warn", &mode));
-  assert_int_equal(mode, WEIR_SYNC_DEBUG_WARN);
-  assert_ok(weir_sync_debug_parse("error", &mode));
-  assert_int_equal(mode, WEIR_SYNC_DEBUG_ERROR);
-  const char *const bad[] = {"", "Warn", "ERROR", "err", "errors", " warn", "warn ", "0", "1", "unchecked"};
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-    assert_error_says(INVALID_ARGUMENT, "expected one of `default`, `warn`, `error`",
-                      weir_sync_debug_parse(bad[i], &mode));
-  assert_error(INVALID_ARGUMENT, weir_sync_debug_parse(NULL, &mode));
-  assert_error(INVALID_ARGUMENT, weir_sync_debug_parse("warn", NULL));
-  assert_int_equal(mode, WEIR_SYNC_DEBUG_ERROR);
-}
-
 static void test_warn(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
@@ -158,7 +140,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_the_mode_is_default),
       TEST(test_set_and_get),
-      TEST(test_parse),
       TEST(test_warn),
       TEST(test_error),
       TEST(test_what_is_always_allowed),
