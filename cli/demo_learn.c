@@ -9,10 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "weir/array.h"
-#include "weir/blas.h"
-#include "weir/compute.h"
-#include "weir/kernel.h"
+#include "weir/compute/array.h"
+#include "weir/compute/blas.h"
+#include "weir/compute/compute.h"
+#include "weir/compute/kernel.h"
 
 enum { POINTS = 256, FEATURES = 8, STEPS = 60 };
 static const double RATE = 0.2;

@@ -11,8 +11,8 @@
 #include "json.h"
 #include "weir/weir.h"
 #ifdef WEIR_HAVE_COMPUTE
-#include "compute/nccl.h"
-#include "weir/kernel.h"
+#include "src/nccl.h"
+#include "weir/compute/kernel.h"
 #endif
 
 enum { REASON_SIZE = 512 };

@@ -1,5 +1,5 @@
-"""Builds the built-in kernels of src/compute without CMake, for setup.py and scripts/build-python. It does what
-cmake/compute.cmake does.
+"""Builds the built-in kernels of compute/ without CMake, for setup.py and scripts/build-python. It does what
+compute/CMakeLists.txt does.
 
     python3 python/kernels.py FOLDER
 
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KERNELS = ROOT / "src" / "compute" / "kernels"
+KERNELS = ROOT / "compute" / "kernels"
 FLAGS = (
     "-O2 -std=c++17 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing"
 )
@@ -31,7 +31,7 @@ def write_table(folder: Path, sources: list[Path]) -> None:
     headers = sorted(path for path in KERNELS.glob("*.h") if not path.name.startswith("soft_"))
     texts, declarations, rows = [array_of(path) for path in headers], [], []
     for source in sources:
-        name, ptx = source.stem, ROOT / "src" / "compute" / "ptx" / f"{source.stem}.ptx"
+        name, ptx = source.stem, ROOT / "compute" / "ptx" / f"{source.stem}.ptx"
         texts.append(array_of(source))
         if ptx.exists():
             texts.append(array_of(ptx))

@@ -29,7 +29,7 @@ C_FLAGS = ["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-fno-tree-slp-vecto
 EXPORTS = ["-include", "base/exports.h", "-fno-semantic-interposition"]
 # As cmake/hardening.cmake: code that reads what others have written is compiled with checks of memory errors. The
 # allocator's fast path does without, since they would make it slower.
-HARDENED = ("src/inspect/", "src/offline/", "src/compute/", "cli/", "python/", "compute/python/")
+HARDENED = ("src/inspect/", "src/offline/", "cli/", "python/", "compute/")
 HARDENING = ("-fstack-protector-strong", "-fstack-clash-protection", "-fcf-protection")
 LINK_FLAGS = ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
 BUILT_PAGE = "viewer/built"  # in a source archive
@@ -243,7 +243,7 @@ def add_all(build: Any, extension: Any, library: list[str], package: Path) -> No
 
     program, shared = package / "bin" / "weir", package / "lib" / "libweir.so.0"
     build_program(build, extension, library, program)
-    core = (source for source in library if not source.startswith(("src/offline/", "src/compute/")))
+    core = (source for source in library if not source.startswith(("src/offline/", "compute/src/")))
     build_library(build, objects_of(core), shared)
     outputs = [program, shared, *copy_adapter(package / "adapter")]
     outputs += build_adapter(Path(temp), shared, package.parent / "weir_torch")

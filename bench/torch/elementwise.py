@@ -1,4 +1,4 @@
-"""The table of bench/elementwise.c for PyTorch: python3 bench/torch/elementwise.py [ELEMENTS]"""
+"""The table of compute/bench/elementwise.c for PyTorch: python3 bench/torch/elementwise.py [ELEMENTS]"""
 import sys
 import time
 

@@ -75,8 +75,8 @@ def build(out: Path, program: str, is_quick: bool) -> Site:
             site.add_markdown(file)
     written = list(site.pages.values())
 
-    headers = c_headers.read_all(ROOT / "include")
-    cpp = cpp_headers.read_all(ROOT / "include")
+    headers = c_headers.read_all(ROOT)
+    cpp = cpp_headers.read_all(ROOT)
     modules = python_package.read_package()
     c_reference.add_symbols(site, headers)
     cpp_reference.add_symbols(site, cpp)

@@ -295,8 +295,18 @@ def driver_entries(folder: Path) -> list[str]:
     return re.findall(r"^WEIR_DRIVER_ENTRY0?\((\w+),", text, re.MULTILINE)
 
 
-def read_all(include: Path) -> list[Header]:
-    """Reads include/weir; the umbrella headers have conventions, and no declarations of their own."""
-    folder = include / "weir"
-    entries = driver_entries(folder)
-    return [read(path, f"weir/{path.name}", entries) for path in sorted(folder.glob("*.h"))]
+def public_headers(root: Path, pattern: str) -> list[tuple[Path, str]]:
+    """Returns the files of the public headers, and the names by which programs include them."""
+    folders = (root / "include", root / "compute" / "include")
+    return [(path, path.relative_to(folder).as_posix()) for folder in folders for path in sorted(folder.rglob(pattern))]
+
+
+def file_of(name: str) -> str:
+    """Returns where the header with this name is in the repository."""
+    return f"{'compute/' if name.startswith('weir/compute/') else ''}include/{name}"
+
+
+def read_all(root: Path) -> list[Header]:
+    """Reads the public headers of C; the umbrella headers have conventions, and no declarations of their own."""
+    entries = driver_entries(root / "include" / "weir")
+    return [read(path, name, entries) for path, name in public_headers(root, "*.h")]

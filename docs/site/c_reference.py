@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from c_headers import Declaration, Group, Header
+from c_headers import Declaration, Group, Header, file_of
 from pages import Heading, Page, Site, anchored, code_html, text_of
 
 KINDS = {"function": "function", "struct": "struct", "enum": "enum", "type": "type", "macro": "macro", "map": "macro",
@@ -13,7 +13,7 @@ KINDS = {"function": "function", "struct": "struct", "enum": "enum", "type": "ty
 
 
 def page_path(header: Header) -> str:
-    return f"c-{header.path[5:-2]}.html"
+    return f"c-{header.path[5:-2].replace('/', '-')}.html"
 
 
 def anchor_of(header: Header, name: str) -> str:
@@ -127,10 +127,10 @@ def group_html(site: Site, header: Header, group: Group, page: Page, used: set[s
 def add_pages(site: Site, headers: list[Header]) -> None:
     for header in headers:
         path = page_path(header)
-        page = Page(path, header.path, "", f"include/{header.path}")
-        source = site.relative(site.add_source(f"include/{header.path}"), path)
+        page = Page(path, header.path, "", file_of(header.path))
+        source = site.relative(site.add_source(file_of(header.path)), path)
         body = [f"<h1>{header.path}</h1>\n", site.comment_html(header.text, path),
-                f'<p class="where">Declared in <a href="{source}">include/{header.path}</a>.</p>\n']
+                f'<p class="where">Declared in <a href="{source}">{file_of(header.path)}</a>.</p>\n']
         page.entries.append(("", header.path, text_of(body[1])))
         used: set[str] = set()
         body.extend(group_html(site, header, group, page, used) for group in header.groups)

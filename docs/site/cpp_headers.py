@@ -204,8 +204,8 @@ def read(path: Path, name: str) -> Header:
     return Header(name, reader.intro, groups)
 
 
-def read_all(include: Path) -> list[Header]:
-    return [read(path, f"weir/{path.name}") for path in sorted((include / "weir").glob("*.hpp"))]
+def read_all(root: Path) -> list[Header]:
+    return [read(path, name) for path, name in c_headers.public_headers(root, "*.hpp")]
 
 
 def every(header: Header):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from c_headers import Declaration, Group, Header
+from c_headers import Declaration, Group, Header, file_of
 from cpp_headers import Class, every
 from pages import Heading, Page, Site, anchored, code_html, text_of
 
@@ -13,7 +13,7 @@ KINDS = {"function": "function", "class": "class", "struct": "struct", "enum": "
 
 
 def page_path(header: Header) -> str:
-    return f"cpp-{header.path[5:-4]}.html"
+    return f"cpp-{header.path[5:-4].replace('/', '-')}.html"
 
 
 def anchor_of(name: str) -> str:
@@ -81,10 +81,10 @@ def group_html(site: Site, group: Group, page: Page, used: set[str]) -> str:
 def add_pages(site: Site, headers: list[Header]) -> None:
     for header in headers:
         path = page_path(header)
-        page = Page(path, header.path, "", f"include/{header.path}")
-        source = site.relative(site.add_source(f"include/{header.path}"), path)
+        page = Page(path, header.path, "", file_of(header.path))
+        source = site.relative(site.add_source(file_of(header.path)), path)
         body = [f"<h1>{header.path}</h1>\n", site.comment_html(header.text, path, "cpp"),
-                f'<p class="where">Declared in <a href="{source}">include/{header.path}</a>.</p>\n']
+                f'<p class="where">Declared in <a href="{source}">{file_of(header.path)}</a>.</p>\n']
         page.entries.append(("", header.path, text_of(body[1])))
         used: set[str] = set()
         body.extend(group_html(site, group, page, used) for group in header.groups)

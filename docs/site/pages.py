@@ -35,8 +35,8 @@ def code_html(text: str, language: str) -> str:
 
 
 def pages_of_docs() -> list[str]:
-    """Returns the pages of docs/ and its folders, as paths in the repository."""
-    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    """Returns the pages of docs/ and compute/docs/, and of their folders, as paths in the repository."""
+    return sorted(path.relative_to(ROOT).as_posix() for docs in ("docs", "compute/docs") for path in (ROOT / docs).rglob("*.md"))
 
 
 def slug(text: str) -> str:
@@ -249,8 +249,8 @@ class Site:
     @staticmethod
     def header_page(file: str) -> str:
         """Returns the page of the reference that a public header has, or ""."""
-        match = re.fullmatch(r"include/weir/(\w+)\.(h|hpp)", file)
-        return f"{'c' if match[2] == 'h' else 'cpp'}-{match[1]}.html" if match else ""
+        match = re.fullmatch(r"(?:compute/)?include/weir/(compute/)?(\w+)\.(h|hpp)", file)
+        return f"{'c' if match[3] == 'h' else 'cpp'}-{'compute-' if match[1] else ''}{match[2]}.html" if match else ""
 
     @staticmethod
     def is_text(file: str) -> bool:

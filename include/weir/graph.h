@@ -86,7 +86,7 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *hooks);
 weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *hooks);
 
 /* Functions of a library above the runtime that prepares captures and replays, as random generators do
- * (weir/random.h). They run under the lock of the graph, so they must not call it; any of them may be NULL. */
+ * (weir/compute/random.h). They run under the lock of the graph, so they must not call it; any of them may be NULL. */
 typedef struct weir_graph_hooks {
   size_t size; /* sizeof(weir_graph_hooks) */
   /* Before the capture and before the memory hooks, so that work and allocations here are not part of it. If it

@@ -177,7 +177,7 @@ weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, we
 
 /* ---- Memory outside of allocators ---- */
 
-/* Memory of a device that no allocator of Weir has, such as that of a communicator (weir/nccl.h). */
+/* Memory of a device that no allocator of Weir has, such as that of a communicator (weir/compute/nccl.h). */
 typedef struct weir_outside_memory {
   char owner[88]; /* "NCCL communicator 1, rank 0 of 8" */
   uint64_t bytes;

@@ -1,7 +1,7 @@
 /*
  * Weir: a GPU memory and device runtime.
  *
- * This header includes those of libweir. The headers of libweir_compute (weir/kernel.h, weir/array.h and others) and of
+ * This header includes those of libweir. The headers of libweir_compute (weir/compute/kernel.h, weir/compute/array.h and others) and of
  * libweir_offline (weir/offline.h) are included one by one. Conventions:
  * - weir_<object>_<verb>. Calls return a weir_status; outputs come last and are written only on WEIR_OK.
  * - On any other status weir_last_error() says which call, on what, and why.

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "pyweir.h"
-#include "weir/random.h"
+#include "weir/compute/random.h"
 
 /* ---- Pool ids ---- */
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "weir/compute.h"
-#include "weir/nvtx.h"
+#include "weir/compute/compute.h"
+#include "weir/compute/nvtx.h"
 
 /* Written once, with the GIL, when the runtime starts. It is never destroyed, since buffers may outlive all else. */
 static weir_allocator *allocator;

@@ -47,7 +47,7 @@ def test_bf16_of_older_devices():
 
 
 def test_arch_list_is_that_of_the_ptx():
-    files = sorted((ROOT / "src" / "compute" / "ptx").glob("*.ptx"))
+    files = sorted((ROOT / "compute" / "ptx").glob("*.ptx"))
     targets = {re.search(r"^\.target sm_(\d+)", file.read_text(), re.MULTILINE)[1] for file in files}
     assert weir.get_arch_list() == [f"compute_{number}" for number in sorted(targets)]
     assert _C._cuda_getArchFlags() == " ".join(weir.get_arch_list())

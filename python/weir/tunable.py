@@ -12,7 +12,7 @@
         print(op, params, solution, milliseconds)
 
 Matrix products are tuned. Results belong to a device: functions that have to do with results or files mean those of the
-current device. Environment variables take precedence, as in PyTorch; docs/tunable.md lists them.
+current device. Environment variables take precedence, as in PyTorch; compute/docs/tunable.md lists them.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ edit status.h 's/\(  X(20, .*[^ ]\) *$/\1 X(21, ERROR_NEW, "new")/'
 edit alloc.h 's/^  int is_expandable;$/&\n  uint64_t later;/'
 edit driver_entries.h '/^#undef WEIR_DRIVER_ENTRY$/i WEIR_DRIVER_ENTRY0(NewCall, cuNewCall, 13000, OPTIONAL)'
 edit memory.h 's/^weir_status weir_free/weir_status weir_new(void);\n&/'
-check 0 --no-abidiff --include "$work/include" --baseline "$work/recorded"
+check 0 --no-abidiff --include "$work/include" --include "$source/compute/include" --baseline "$work/recorded"
 says 'compatible with the recorded ABI; 5 additions'
 
 # Incompatible changes, of the headers and of the libraries.
@@ -76,7 +76,7 @@ edit offline.h '/^  uint64_t ooms;     /d'
 edit host.h 's/^  int64_t total, max, min, count;/  int64_t total, max, min, count, last;/'
 cp -R "$work/recorded" "$work/baseline"
 echo 'symbol weir_gone@WEIR_1.0 libweir' >>"$work/baseline/abi.txt"
-check 1 --no-abidiff --include "$work/include" --baseline "$work/baseline"
+check 1 --no-abidiff --include "$work/include" --include "$source/compute/include" --baseline "$work/baseline"
 says 'weir_stream: the field device_type was removed (it was at offset 12, int32_t)'
 says 'weir_pool_options: the field use_on_oom moved from offset 8 to 12'
 says 'weir_pool_options: the new field inserted is at offset 8, within'
@@ -94,7 +94,7 @@ edit offline.h 's/^  uint64_t segments; .*/&\n  uint64_t later;/'
 version 1 1
 grep -v '^symbol \(weir_free\|weir_gone\)@' "$work/baseline/abi.txt" >"$work/less"
 mv "$work/less" "$work/baseline/abi.txt"
-check 1 --no-abidiff --include "$work/include" --baseline "$work/baseline"
+check 1 --no-abidiff --include "$work/include" --include "$source/compute/include" --baseline "$work/baseline"
 says 'weir_free: the function is new, and its version node is WEIR_1.0: list it in a node for 1.1 in libweir.map'
 ! grep -q weir_offline_info "$work/out" || {
   echo "a struct with a size may grow at its end:"

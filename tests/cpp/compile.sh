@@ -8,7 +8,7 @@ source=$1 libraries=$2 cxx=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 warnings='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
-include="-I$source/include"
+include="-I$source/include -I$source/compute/include"
 cd "$source/tests/cpp"
 
 fail() {
@@ -46,10 +46,11 @@ grep -q 'exceptions are off: call the one with try_' "$work/log" || {
 echo "ok: a function that throws is refused without exceptions"
 
 # Only include guards are new, compared with the headers that they include.
-grep -hE '^#include <|^#include "weir/[a-z]*\.h"' "$source"/include/weir/*.hpp | grep -v expected >"$work/c.cpp"
+grep -hE '^#include <|^#include "weir/[a-z/]*\.h"' "$source"/include/weir/*.hpp "$source"/compute/include/weir/compute/*.hpp |
+  grep -v expected >"$work/c.cpp"
 {
   cat "$work/c.cpp"
-  printf '#include "weir/%s.hpp"\n' kernel offline weir
+  printf '#include "weir/%s.hpp"\n' compute/kernel offline weir
 } >"$work/cpp.cpp"
 for file in c cpp; do
   # shellcheck disable=SC2086
@@ -90,7 +91,7 @@ for compiler in $(echo "$compilers" | tr ' ' '\n' | sort -u); do
   expected "$compiler"
   for standard in c++17 c++20 "$(newest "$compiler")"; do
     # shellcheck disable=SC2086
-    for header in "$source"/include/weir/*.hpp; do
+    for header in "$source"/include/weir/*.hpp "$source"/compute/include/weir/compute/*.hpp; do
       "$compiler" -std=$standard $warnings $include -fsyntax-only -x c++ -include "$header" /dev/null
     done
     for test in exceptions results; do

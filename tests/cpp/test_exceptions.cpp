@@ -15,7 +15,7 @@
 #endif
 
 #include "check.hpp"
-#include "weir/kernel.hpp"
+#include "weir/compute/kernel.hpp"
 #include "weir/offline.h"
 #include "weir/weir.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "weir/kernel.hpp"
+#include "weir/compute/kernel.hpp"
 #include "weir/offline.hpp"
 #include "weir/weir.hpp"
 

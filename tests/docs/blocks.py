@@ -42,7 +42,7 @@ class Block:
 
 def read_blocks() -> list[Block]:
     blocks = []
-    for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]:
+    for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "compute" / "docs").rglob("*.md"))]:
         page = path.relative_to(ROOT).as_posix()
         lines = path.read_text().split("\n")
         numbers: dict[str, int] = {}

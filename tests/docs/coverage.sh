@@ -15,6 +15,7 @@ file_of() {
       [ -e "$test_file" ] || test_file=compute/$test_file
       echo "$test_file"
       ;;
+    compute/*) echo "compute/tests/test_${1#*/}.c" ;;
     */*) echo "tests/${1%%/*}/test_${1#*/}.c" ;;
     *) echo "tests/runtime/test_$1.c" ;;
   esac

@@ -5,7 +5,7 @@ set -eu
 cd "$1"
 failed=0
 
-pages=$(find docs -name '*.md' | sort)
+pages=$(find docs compute/docs -name '*.md' | sort)
 for page in *.md $pages; do
   # shellcheck disable=SC2013 # a link has no spaces
   for link in $(grep -oE '\]\([^)]*\)|(src|srcset|href)="[^"]*"' "$page" |
@@ -39,6 +39,7 @@ done
 
 for page in $pages; do
   name=${page#docs/}
+  case $name in compute/*) name=../$name ;; esac
   if [ "$name" != README.md ] && ! grep -q "]($name)" docs/README.md; then
     echo "docs/README.md does not mention $name"
     failed=1
@@ -59,9 +60,9 @@ missing() {
 # docs/environment.md explains the variables of Weir, and `weir help environment` all variables that any code reads: the
 # arguments of getenv(), and names with an underscore in files that call it, where they may be in a list.
 # shellcheck disable=SC2046 # words are meant
-missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
+missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src compute/src cli --include='*.c' --exclude=environment.c |
   grep -vE '_ERROR_|"WEIR_VERSION"' | tr -d '"' | sort -u)
-readers=$(grep -rlE 'getenv\(|os\.environ' src cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
+readers=$(grep -rlE 'getenv\(|os\.environ' src compute cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
   grep -vE '/tests/|/build.py$|^python/parts.py$')
 # shellcheck disable=SC2046,SC2086
 missing cli/environment.c $(grep -hoE 'getenv\("[A-Z_]+"|environ.*"[A-Z_]+"|"[A-Z]+(_[A-Z]+)+"' $readers |

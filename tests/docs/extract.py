@@ -14,6 +14,8 @@ from pathlib import Path
 
 from blocks import ROOT, read_blocks
 
+EXAMPLES = (ROOT / "examples", ROOT / "compute" / "examples")
+
 
 def normalize(text: str) -> list[str]:
     return [re.sub(r"\s+", " ", line).strip() for line in text.split("\n") if line.strip()]
@@ -28,8 +30,8 @@ def main() -> int:
     out = None if arguments[0] == "--check" else Path(arguments[0])
     if out:
         out.mkdir(parents=True, exist_ok=True)
-    examples = [normalize(path.read_text()) for path in sorted((ROOT / "examples").glob("*.c"))]
-    cpp_examples = [normalize(path.read_text()) for path in sorted((ROOT / "examples").glob("*.cpp"))]
+    examples = [normalize(path.read_text()) for folder in EXAMPLES for path in sorted(folder.glob("*.c"))]
+    cpp_examples = [normalize(path.read_text()) for folder in EXAMPLES for path in sorted(folder.glob("*.cpp"))]
     included = "".join(Path(path).read_text() for path in arguments[1:])
     problems, known = [], set()
     for block in read_blocks():

@@ -31,7 +31,7 @@ def check_c() -> None:
         exported |= {name for name in names if not name.startswith("_")}
     described: dict[str, str] = {}
     declared = {}
-    for header in c_headers.read_all(source / "include"):
+    for header in c_headers.read_all(source):
         if not header.text:
             problems.append(f"{header.path} does not say what it is about")
         for group in header.groups:
@@ -76,11 +76,11 @@ def cpp_names(path: Path):
 
 
 def check_cpp() -> None:
-    headers = {header.path: header for header in cpp_headers.read_all(source / "include")}
+    headers = {header.path: header for header in cpp_headers.read_all(source)}
     assert len(headers) >= 4, sorted(headers)
     classes = functions = 0
-    for path in (source / "include" / "weir").glob("*.hpp"):
-        header = headers[f"weir/{path.name}"]
+    for path, name in c_headers.public_headers(source, "*.hpp"):
+        header = headers[name]
         if not header.text:
             problems.append(f"{header.path} does not say what it is about")
         found: dict[str, str] = {}

@@ -110,7 +110,7 @@ if command -v pkg-config >/dev/null; then
   # Kernels, where they were built.
   if pkg-config --exists weir-compute; then
     # shellcheck disable=SC2046
-    "$cc" -std=c11 "$consumer/compute.c" $(pkg-config --cflags --libs weir-compute) -o "$work/compute"
+    "$cc" -std=c11 "$consumer/../../../compute/tests/consumer.c" $(pkg-config --cflags --libs weir-compute) -o "$work/compute"
     expect_compute "$work/compute"
   fi
   for program in "$work"/pc-*-weir; do expect "$program" shared; done

@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "weir/amp.h"
+#include "weir/compute/amp.h"
 
 _Thread_local pyweir_autocast_state pyweir_autocast
     __attribute__((tls_model("initial-exec"))) = {.dtypes = {WEIR_BFLOAT16, WEIR_FLOAT16}};

@@ -5,7 +5,7 @@
 #define PYWEIR_ARRAY_H
 
 #include "memory.h"
-#include "weir/array.h"
+#include "weir/compute/array.h"
 
 /* ---- Types of elements (dtype.c) ---- */
 

@@ -1,5 +1,5 @@
 /*
- * Random numbers in arrays. On a device they are those of weir/random.h. On the host they come from a generator of this
+ * Random numbers in arrays. On a device they are those of weir/compute/random.h. On the host they come from a generator of this
  * file (xoshiro256++), which is seeded by the operating system.
  */
 #include "array.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "weir/random.h"
+#include "weir/compute/random.h"
 
 typedef enum distribution { UNIFORM, NORMAL, BERNOULLI, RANDINT, INTEGERS, PERMUTATION } distribution;
 

@@ -2,7 +2,7 @@
  * cuBLAS: handles, workspaces, and the settings of matrix products. The functions have the names, checks and texts of
  * torch._C; weir/backends is built on them.
  */
-#include "weir/blas.h"
+#include "weir/compute/blas.h"
 
 #include "pyweir.h"
 

@@ -2,8 +2,8 @@
  * Collectives: communicators of NCCL, and arrays of several devices. weir.nccl and weir.comm are built on these functions.
  */
 #include "array.h"
-#include "weir/comm.h"
-#include "weir/nccl.h"
+#include "weir/compute/comm.h"
+#include "weir/compute/nccl.h"
 
 /* How long a communicator that the program just drops waits for other ranks, in seconds: they may have failed as well,
  * and the program may be ending. */

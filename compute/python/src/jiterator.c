@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "weir/jiterator.h"
+#include "weir/compute/jiterator.h"
 
 typedef struct function_object {
   PyObject_HEAD vectorcallfunc call;

@@ -18,7 +18,7 @@ int pyweir_add_kernel(PyObject *module) {
 #include <string.h>
 #include <time.h>
 
-#include "weir/kernel.h"
+#include "weir/compute/kernel.h"
 
 #if PY_VERSION_HEX < 0x030b0000 /* not public before Python 3.11 */
 #define PyFloat_Pack2(value, bytes, little) _PyFloat_Pack2(value, (unsigned char *)(bytes), little)

@@ -1,7 +1,7 @@
 /*
  * Ranges and marks for profilers and recordings: weir.nvtx.
  */
-#include "weir/nvtx.h"
+#include "weir/compute/nvtx.h"
 #include "memory.h"
 
 /* The UTF-8 text of a message, or NULL with a TypeError set. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "array.h"
-#include "weir/random.h"
+#include "weir/compute/random.h"
 
 typedef struct generator_object {
   PyObject_HEAD weir_generator *it;

@@ -1,7 +1,7 @@
 /*
  * Tunable operations. The functions have the names, checks and texts of torch._C; weir/tunable.py is built on them.
  */
-#include "weir/tunable.h"
+#include "weir/compute/tunable.h"
 
 #include "pyweir.h"
 

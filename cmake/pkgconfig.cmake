@@ -1,0 +1,11 @@
+# weir_install_pkgconfig(FILE.pc.in): configures a pkg-config file and installs it.
+function(weir_install_pkgconfig template)
+  set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  file(RELATIVE_PATH pkgconfig_to_prefix /prefix/${pkgconfig_dir} /prefix)
+  string(REGEX REPLACE "/$" "" pkgconfig_to_prefix ${pkgconfig_to_prefix})
+  list(TRANSFORM system_libraries PREPEND -l OUTPUT_VARIABLE pkgconfig_system_libraries)
+  list(JOIN pkgconfig_system_libraries " " pkgconfig_system_libraries)
+  get_filename_component(package ${template} NAME_WE)
+  configure_file(${template} ${PROJECT_BINARY_DIR}/${package}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${package}.pc DESTINATION ${pkgconfig_dir})
+endfunction()
