@@ -15,10 +15,10 @@
 #include "weir/pool.h"
 
 /* NOLINTBEGIN(misc-redundant-expression): the same values by different names are the point */
-_Static_assert((int)WEIR__PORT_UNIT == (int)WEIR__UNIT && (int)WEIR__PORT_SMALL_MAX == (int)WEIR__SMALL_MAX &&
+_Static_assert((int)WEIR__STATE_UNIT == (int)WEIR__UNIT && (int)WEIR__PORT_SMALL_MAX == (int)WEIR__SMALL_MAX &&
                    (int)WEIR__PORT_SMALL_SEGMENT == (int)WEIR__SMALL_SEGMENT &&
-                   WEIR__PORT_MAX_REQUEST == WEIR__MOST_BYTES &&
-                   WEIR__PORT_MAX_BLOCK == (UINT32_MAX + 1ull) * WEIR__UNIT,
+                   WEIR__STATE_MAX_REQUEST == WEIR__MOST_BYTES &&
+                   WEIR__STATE_MAX_BLOCK == (UINT32_MAX + 1ull) * WEIR__UNIT,
                "the port has the allocator's sizes");
 /* NOLINTEND(misc-redundant-expression) */
 

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "alloc/config/settings.h"
+#include "record/state.h"
 #include "weir/alloc.h"
 #include "weir/snapshot.h"
 
@@ -22,13 +23,11 @@ typedef struct weir__private_pool weir__private_pool;
 
 /* ---- Sizes ---- */
 
+/* Those of blocks in general are in record/state.h. */
 enum {
-  WEIR__PORT_UNIT = 512,                     /* sizes and addresses of blocks are multiples of it */
   WEIR__PORT_SMALL_MAX = 1024 * 1024,        /* the largest rounded request that the small pool serves */
   WEIR__PORT_SMALL_SEGMENT = 2 * 1024 * 1024 /* what the small pool grows by, and the size of its pages */
 };
-#define WEIR__PORT_MAX_REQUEST (1ull << 60) /* requests of this size and more fail */
-#define WEIR__PORT_MAX_BLOCK (1ull << 41)   /* a block is smaller */
 
 /* The size of the block that serves a request under some settings. A request that always fails is not rounded. */
 uint64_t weir__port_round(const weir__settings *settings, uint64_t bytes);
@@ -89,42 +88,6 @@ void weir__port_query_events(weir_allocator *allocator);
 void weir__port_release_arena(weir_allocator *allocator, uint64_t address);
 
 /* ---- States ---- */
-
-/* A block without memory: a hole of an expandable segment. A state of blocks beside those of weir_block_state. */
-enum { WEIR__BLOCK_UNMAPPED = WEIR_BLOCK_STATES };
-
-typedef struct weir__state_block {
-  uint64_t address, size;
-  uint64_t requested; /* active: what was asked for */
-  size_t event;       /* the caller's own, as the next: the port does not use them. For offline/: see offline/state.h */
-  uint32_t stack;
-  uint32_t age;  /* free: for how many searches of its pool */
-  uint8_t state; /* weir_block_state, or WEIR__BLOCK_UNMAPPED */
-} weir__state_block;
-
-typedef struct weir__state_segment {
-  uint64_t address, size; /* expandable: from its first to its last page; what is not mapped is a block */
-  int64_t stream;         /* the raw handle */
-  int64_t pool[2];        /* its id; {0, 0} for the default pool */
-  size_t first, count;    /* blocks */
-  uint64_t reserve, page; /* expandable: the bytes of its address space and of a page; 0 if not known */
-  bool is_small, is_expandable;
-} weir__state_segment;
-
-/* The segments and blocks of a device at one moment. All zero is empty. */
-typedef struct weir__state {
-  weir__state_segment *segments; /* by address */
-  size_t segment_count;
-  weir__state_block *blocks; /* by address: those of a segment side by side */
-  size_t block_count;
-  int64_t (*pools)[2]; /* private ones in the order of creation, also those without segments; NULL if not known */
-  size_t pool_count;
-  uint64_t reserved;
-} weir__state;
-
-static inline bool weir__state_is_active(const weir__state_block *block) {
-  return block->state == WEIR_BLOCK_ACTIVE_ALLOCATED || block->state == WEIR_BLOCK_ACTIVE_PENDING_FREE;
-}
 
 /* How many segments and blocks the device has at most. */
 void weir__port_count_state(weir_allocator *allocator, size_t *segments, size_t *blocks);

@@ -368,7 +368,7 @@ static weir_status analyse(const weir__recording *recording, const weir__recordi
   if (failed) {
     read_request(&device->events[event], &v->settings, x);
     seek(recording, device, event, &v->state, x, &seeker);
-    if (v->settings.expandable_segments && x->rounded < WEIR__PORT_MAX_REQUEST)
+    if (v->settings.expandable_segments && x->rounded < WEIR__STATE_MAX_REQUEST)
       x->mapped = bytes_to_map(&v->state, &seeker, &v->settings, x->rounded);
   }
   count_bytes(&v->state, failed ? &seeker : NULL, x);

@@ -72,7 +72,7 @@ static allocation *allocation_number(const builder *b, const void *number) {
 /* ---- What was there ---- */
 
 static bool is_sound(uint64_t address, uint64_t size, uint64_t unit) {
-  return size && size < WEIR__PORT_MAX_REQUEST && address < UINT64_MAX - size && address % unit == 0 &&
+  return size && size < WEIR__STATE_MAX_REQUEST && address < UINT64_MAX - size && address % unit == 0 &&
          size % unit == 0;
 }
 
@@ -80,7 +80,7 @@ static bool are_pages(uint64_t address, uint64_t size) { return is_sound(address
 
 /* If two overlap, the recording is damaged, and the existing one stays. */
 static void put_region(builder *b, const region *p) {
-  if (!is_sound(p->address, p->size, p->is_fixed ? WEIR__PORT_UNIT : WEIR__PORT_SMALL_SEGMENT) ||
+  if (!is_sound(p->address, p->size, p->is_fixed ? WEIR__STATE_UNIT : WEIR__PORT_SMALL_SEGMENT) ||
       weir__rangemap_overlap(&b->memory, p->address, p->size, NULL, NULL))
     return;
   region *kept = append(b, &b->regions, sizeof *kept);
@@ -91,8 +91,8 @@ static void put_region(builder *b, const region *p) {
 }
 
 static void put_allocation(builder *b, const allocation *t) {
-  uint64_t size = t->size ? t->size : weir__round_up(t->requested, WEIR__PORT_UNIT);
-  if (!is_sound(t->address, size, WEIR__PORT_UNIT) || weir__rangemap_overlap(&b->blocks, t->address, size, NULL, NULL))
+  uint64_t size = t->size ? t->size : weir__round_up(t->requested, WEIR__STATE_UNIT);
+  if (!is_sound(t->address, size, WEIR__STATE_UNIT) || weir__rangemap_overlap(&b->blocks, t->address, size, NULL, NULL))
     return;
   allocation *kept = append(b, &b->allocations, sizeof *kept);
   if (!kept)
@@ -350,7 +350,7 @@ static uint64_t block_bytes(const builder *b, const region *p, const allocation 
   uint64_t size = t->size ? t->size : t->end ? t->end - t->address : 0;
   if (size)
     return size < room ? size : room;
-  size = t->requested < WEIR__PORT_MAX_REQUEST ? weir__port_round(b->settings, t->requested) : room;
+  size = t->requested < WEIR__STATE_MAX_REQUEST ? weir__port_round(b->settings, t->requested) : room;
   /* A large block of a fixed segment is not split for a remainder of up to 1 MiB, nor above max_split_size. */
   bool is_cut = p->small || (b->settings->expandable_segments && !p->is_fixed) ||
                 (size < b->settings->max_split_size && room > size && room - size > WEIR__PORT_SMALL_MAX);

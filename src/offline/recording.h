@@ -13,10 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/replay_port.h"
 #include "inspect/write_snapshot.h"
 #include "offline/pickle.h"
 #include "record/entry.h"
+#include "record/state.h"
 #include "weir/snapshot.h"
 
 #define WEIR__RECORDING_NO_POOL UINT32_MAX
@@ -61,8 +61,6 @@ typedef struct weir__recording_segment {
   bool is_expandable;
 } weir__recording_segment;
 
-struct weir__state;
-
 typedef struct weir__recording_device {
   const weir__recording_entry *events; /* the oldest first */
   size_t event_count;
@@ -70,7 +68,7 @@ typedef struct weir__recording_device {
   size_t segment_count;
   uint64_t dropped; /* older events that did not fit into the ring, at least; 0 if there are none, or it is not known */
   uint64_t memory;  /* the device's, in bytes; 0 if not recorded */
-  struct weir__state *start;              /* the recorded state before the first event; NULL if there is none */
+  weir__state *start;                     /* the recorded state before the first event; NULL if there is none */
   bool lacks_start;                       /* there was something before the first event, and it is not known what */
   uint64_t peak_allocated, peak_reserved; /* with `start`: the peaks before it */
 } weir__recording_device;

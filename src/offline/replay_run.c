@@ -204,7 +204,7 @@ static bool is_raced(replay *r, const weir__recording_entry *event, weir_cu_stre
 static weir_status ask(replay *r, const weir__recording_entry *event, uint64_t *address) {
   uint32_t pool = r->plan->entries[r->at].pool;
   weir_cu_stream stream = stream_of(r, event);
-  if (event->size >= WEIR__PORT_MAX_REQUEST)
+  if (event->size >= WEIR__STATE_MAX_REQUEST)
     return WEIR_ERROR_OUT_OF_MEMORY;
   if (r->taken_for == r->at)
     return hand_out(r, event, address);

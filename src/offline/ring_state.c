@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/replay_port.h"
 #include "offline/byte_reader.h"
 
 /* The most pages of expandable segments, mapped or not, in one checkpoint: more than any device has, and few enough to
@@ -31,8 +30,8 @@ static bool wrong(reader *r, uint64_t at, const char *why) {
 /* ---- One segment ---- */
 
 static bool is_sound(const weir__ring_file_segment *s) {
-  return s->bytes && s->bytes < WEIR__PORT_MAX_REQUEST && s->address && s->address < UINT64_MAX - s->bytes &&
-         s->address % WEIR__PORT_UNIT == 0 && s->bytes % WEIR__PORT_UNIT == 0 && s->page % WEIR__PORT_UNIT == 0 &&
+  return s->bytes && s->bytes < WEIR__STATE_MAX_REQUEST && s->address && s->address < UINT64_MAX - s->bytes &&
+         s->address % WEIR__STATE_UNIT == 0 && s->bytes % WEIR__STATE_UNIT == 0 && s->page % WEIR__STATE_UNIT == 0 &&
          s->is_small <= 1 && (!s->page || (s->page <= s->bytes && s->bytes % s->page == 0));
 }
 
@@ -43,7 +42,7 @@ static bool read_block(reader *r, const weir__ring_file_segment *s, uint64_t num
   uint64_t at = r->blocks_at + number * sizeof(weir__ring_file_block);
   weir__ring_file_block b;
   memcpy(&b, r->data + at, sizeof b);
-  uint64_t size = (uint64_t)b.units * WEIR__PORT_UNIT, requested = b.rest >> 2;
+  uint64_t size = (uint64_t)b.units * WEIR__STATE_UNIT, requested = b.rest >> 2;
   uint8_t state = states[b.rest & 3];
   bool is_active = state == WEIR_BLOCK_ACTIVE_ALLOCATED || state == WEIR_BLOCK_ACTIVE_PENDING_FREE;
   if (!size || size > s->bytes - offset)
@@ -83,7 +82,7 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
   *block += s.block_count;
   if (s.page)
     r->pages += offset / s.page;
-  if (offset >= WEIR__PORT_MAX_BLOCK || (s.page ? offset % s.page != 0 : offset != s.bytes) ||
+  if (offset >= WEIR__STATE_MAX_BLOCK || (s.page ? offset % s.page != 0 : offset != s.bytes) ||
       state->blocks[state->block_count - 1].state == WEIR__BLOCK_UNMAPPED || r->pages > MOST_PAGES)
     return wrong(r, at, "a segment whose blocks are not all of it");
   state->segments[state->segment_count++] = (weir__state_segment){.address = s.address,
@@ -101,11 +100,6 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
 
 /* ---- One checkpoint ---- */
 
-static int by_address(const void *a, const void *b) {
-  uint64_t x = ((const weir__state_segment *)a)->address, y = ((const weir__state_segment *)b)->address;
-  return (x > y) - (x < y);
-}
-
 static uint64_t end_of(const weir__state_segment *s) { return s->address + (s->reserve ? s->reserve : s->size); }
 
 static bool read_all(reader *r) {
@@ -116,10 +110,11 @@ static bool read_all(reader *r) {
   for (uint64_t i = 0; i < r->of.segment_count; i++)
     if (!read_segment(r, i, &block))
       return false;
-  if (block != r->of.block_count)
-    return wrong(r, r->at, "a checkpoint with blocks of no segment");
-  if (state->segment_count)
-    qsort(state->segments, state->segment_count, sizeof *state->segments, by_address);
+  return block == r->of.block_count || wrong(r, r->at, "a checkpoint with blocks of no segment");
+}
+
+static bool is_disjoint(reader *r) {
+  const weir__state *state = r->state;
   for (size_t i = 1; i < state->segment_count; i++)
     if (end_of(&state->segments[i - 1]) > state->segments[i].address)
       return wrong(r, r->at, "a checkpoint of segments that overlap");
@@ -151,23 +146,6 @@ static bool read_head(reader *r, int device) {
   return true;
 }
 
-/* Sorts blocks by address, as weir__state wants them. */
-static bool sort_blocks(weir__state *state) {
-  weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
-  size_t count = 0;
-  for (size_t i = 0; sorted && i < state->segment_count; i++) {
-    weir__state_segment *s = &state->segments[i];
-    memcpy(sorted + count, state->blocks + s->first, s->count * sizeof *sorted);
-    s->first = count;
-    count += s->count;
-  }
-  if (sorted) {
-    free(state->blocks);
-    state->blocks = sorted;
-  }
-  return sorted != NULL;
-}
-
 static weir_status no_memory(const weir__budget *budget) {
   return weir__not_ok(weir__fail(budget->is_over ? WEIR_ERROR_BAD_DATA : WEIR_ERROR_HOST_OUT_OF_MEMORY,
                                  "no memory for a checkpoint of the recording"));
@@ -182,14 +160,15 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
   r->state = weir__budget_take(budget, bytes) ? calloc(1, sizeof *r->state) : NULL;
   if (!r->state)
     return no_memory(budget);
-  r->state->segments = malloc(((size_t)r->of.segment_count + 1) * sizeof *r->state->segments);
-  r->state->blocks = malloc(((size_t)r->of.block_count + 1) * sizeof *r->state->blocks);
-  r->state->pools = malloc(((size_t)r->of.pool_count + 1) * sizeof *r->state->pools);
-  weir_status status = r->state->segments && r->state->blocks && r->state->pools ? WEIR_OK : no_memory(budget);
+  bool has_room =
+      !weir__state_make((size_t)r->of.segment_count, (size_t)r->of.block_count, (size_t)r->of.pool_count, r->state);
+  weir_status status = has_room ? WEIR_OK : no_memory(budget);
   if (!status && !read_all(r))
     status = WEIR_ERROR_BAD_DATA;
-  if (!status && !sort_blocks(r->state))
+  if (!status && weir__state_sort(r->state))
     status = no_memory(budget);
+  if (!status && !is_disjoint(r))
+    status = WEIR_ERROR_BAD_DATA;
   if (status) {
     weir__state_clear(r->state);
     free(r->state);

@@ -4,9 +4,9 @@
 #ifndef WEIR_OFFLINE_RING_STATE_H
 #define WEIR_OFFLINE_RING_STATE_H
 
-#include "alloc/replay_port.h"
-#include "offline/state.h"
+#include "offline/budget.h"
 #include "record/ring_file.h"
+#include "record/state.h"
 
 /* The checkpoint that the history of a device starts from. */
 typedef struct weir__ring_file_start {

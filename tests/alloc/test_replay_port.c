@@ -28,11 +28,11 @@ static void test_sizes(void **state) {
   (void)state;
   weir__settings settings;
   weir__settings_default(&settings);
-  assert_int_equal(weir__port_round(&settings, 1), WEIR__PORT_UNIT);
+  assert_int_equal(weir__port_round(&settings, 1), WEIR__STATE_UNIT);
   assert_int_equal(weir__port_round(&settings, UINT64_MAX), UINT64_MAX);
   assert_int_equal(weir__port_segment_bytes(&settings, WEIR__PORT_SMALL_MAX), WEIR__PORT_SMALL_SEGMENT);
   assert_int_equal(weir__port_segment_bytes(&settings, WEIR__PORT_SMALL_MAX + 1), settings.large_segment_size);
-  assert_int_equal(weir__port_segment_bytes(&settings, WEIR__PORT_MAX_REQUEST), WEIR__PORT_MAX_REQUEST);
+  assert_int_equal(weir__port_segment_bytes(&settings, WEIR__STATE_MAX_REQUEST), WEIR__STATE_MAX_REQUEST);
 }
 
 /* A taken block is not in the cache until it has been handed out and freed. */
