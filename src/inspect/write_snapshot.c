@@ -383,8 +383,6 @@ weir_status weir__write_view(const char *who, const weir__snapshot_view *view, c
 
 /* ---- The view of a live snapshot ---- */
 
-enum { PLAIN_SETTINGS = WEIR__SNAPSHOT_SETTINGS - WEIR__ROUNDUP_INTERVALS };
-
 typedef struct live_view {
   const weir_snapshot *snapshot;
   weir__symbols *symbols; /* native frames; their texts have the numbers after those of the snapshot */
@@ -474,45 +472,17 @@ static bool live_frames(void *source, uint32_t stack, writer *w) {
   return done;
 }
 
-static int64_t or_unlimited(uint64_t bytes) { return bytes == UINT64_MAX ? -1 : (int64_t)bytes; }
-
-void weir__snapshot_list_settings(const weir__settings *s, const char *conf,
-                                  weir__snapshot_setting to[WEIR__SNAPSHOT_SETTINGS]) {
-  static const char *const mib[WEIR__ROUNDUP_INTERVALS] = {
-      "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"};
-  const weir__snapshot_setting plain[PLAIN_SETTINGS] = {
-      {.key = "PYTORCH_CUDA_ALLOC_CONF", .kind = WEIR__SETTING_TEXT, .text = conf},
-      {.key = "max_split_size", .kind = WEIR__SETTING_INT, .integer = or_unlimited(s->max_split_size)},
-      {.key = "garbage_collection_threshold", .kind = WEIR__SETTING_FLOAT, .real = s->garbage_collection_threshold},
-      {.key = "expandable_segments", .integer = s->expandable_segments},
-      {.key = "pinned_num_register_threads",
-       .kind = WEIR__SETTING_INT,
-       .integer = (int64_t)s->pinned_num_register_threads},
-      {.key = "release_lock_on_cudamalloc", .integer = s->release_lock_on_malloc},
-      {.key = "pinned_use_cuda_host_register", .integer = s->pinned_use_host_register},
-      {.key = "graph_capture_record_stream_reuse", .integer = s->graph_capture_record_stream_reuse},
-      {.key = "max_round_threshold", .kind = WEIR__SETTING_INT, .integer = or_unlimited(s->pinned_max_round_threshold)},
-      {.key = "max_cached_size", .kind = WEIR__SETTING_INT, .integer = or_unlimited(s->pinned_max_cached_size)}};
-  memcpy(to, plain, sizeof plain);
-  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
-    to[PLAIN_SETTINGS + i] =
-        (weir__snapshot_setting){.key = "roundup_power2_divisions",
-                                 .sub = mib[i],
-                                 .kind = WEIR__SETTING_INT,
-                                 .integer = s->roundup_divisions[i] ? 1 << (s->roundup_divisions[i] - 1) : 0};
-}
-
 static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {
   if (format != WEIR_SNAPSHOT_PICKLE && format != WEIR_SNAPSHOT_JSON)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d: expected WEIR_SNAPSHOT_PICKLE or _JSON", who,
                       (int)format);
-  weir__snapshot_setting all_settings[WEIR__SNAPSHOT_SETTINGS];
+  weir__snapshot_setting all_settings[WEIR__SETTING_LIST];
   live_view live = {snapshot, weir__symbols_new(NULL)};
   const weir__snapshot_view view = {.source = &live,
                                     .device_count = (size_t)snapshot->device_count,
                                     .annotation_count = snapshot->annotation_count,
                                     .settings = all_settings,
-                                    .setting_count = WEIR__SNAPSHOT_SETTINGS,
+                                    .setting_count = WEIR__SETTING_LIST,
                                     .has_history = true,
                                     .has_host = true,
                                     .text = live_text,
@@ -524,7 +494,7 @@ static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir
                                     .entry = live_entry,
                                     .annotation = live_annotation,
                                     .frames = live_frames};
-  weir__snapshot_list_settings(&snapshot->settings, snapshot->texts.at[snapshot->conf], all_settings);
+  weir__setting_list_make(&snapshot->settings, snapshot->texts.at[snapshot->conf], all_settings);
   weir_status status =
       live.symbols
           ? weir__write_view(who, &view, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file)

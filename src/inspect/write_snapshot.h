@@ -6,33 +6,9 @@
 #ifndef WEIR_INSPECT_WRITE_SNAPSHOT_H
 #define WEIR_INSPECT_WRITE_SNAPSHOT_H
 
-#include "alloc/config/settings.h"
+#include "inspect/setting_list.h"
 #include "inspect/write_sink.h"
 #include "weir/snapshot.h"
-
-typedef enum weir__setting_kind {
-  WEIR__SETTING_BOOL,
-  WEIR__SETTING_INT,
-  WEIR__SETTING_FLOAT,
-  WEIR__SETTING_TEXT
-} weir__setting_kind;
-
-/* One key of allocator_settings. A dict in it (roundup_power2_divisions) is a run of settings with the same key, one
- * for each of its own keys. */
-typedef struct weir__snapshot_setting {
-  const char *key;
-  const char *sub; /* NULL for a plain setting */
-  weir__setting_kind kind;
-  int64_t integer; /* BOOL and INT */
-  double real;     /* BOOL, INT and FLOAT */
-  const char *text;
-} weir__snapshot_setting;
-
-enum { WEIR__SNAPSHOT_SETTINGS = 10 + WEIR__ROUNDUP_INTERVALS };
-
-/* Lists settings under the keys that PyTorch has for them. `conf` is their text; both must outlive the list. */
-void weir__snapshot_list_settings(const weir__settings *settings, const char *conf,
-                                  weir__snapshot_setting list[WEIR__SNAPSHOT_SETTINGS]);
 
 #define WEIR__VIEW_NONE UINT32_MAX
 

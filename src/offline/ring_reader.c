@@ -9,7 +9,7 @@
 
 #include "base/system.h"
 #include "base/text.h"
-#include "inspect/snapshot.h"
+#include "inspect/setting_list.h"
 #include "offline/byte_reader.h"
 #include "offline/code.h"
 #include "offline/ring_state.h"
@@ -71,7 +71,7 @@ typedef struct loader {
   size_t annotation_count, annotation_room;
   uint8_t *threads; /* by number in entries; 0 if not numbered yet */
   uint8_t thread_count;
-  size_t frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
+  size_t recorded_stack_room, frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
       snapshot_annotation_room, pair_room, work_room, early_room;
   weir__table frame_table, stream_table, pool_table;
   uint32_t last_pool;  /* nearly always the next one, too */
@@ -285,7 +285,7 @@ static weir_status add_limit(loader *l, const weir__ring_file_record *e, uint64_
   return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes}) : WEIR_OK;
 }
 
-/* Two passes: the settings are needed before there is a recording that has strings. */
+/* Two passes: the first finds the settings, with which a recording begins. */
 static weir_status read_log(loader *l) {
   uint64_t at = l->header->log_at, end = at + l->header->log_used;
   while (at < end) {
@@ -326,67 +326,53 @@ static weir_status read_log(loader *l) {
   return WEIR_OK;
 }
 
-/* Begins with a recording of the settings alone, written and read as a pickle, so that they have the usual form. */
-static weir_status begin_snapshot(loader *l, const weir__recording_limits *limits) {
-  weir__taken_device devices[WEIR__RING_DEVICES] = {{0}};
-  weir_snapshot empty = {.devices = devices, .device_count = l->header->device_count};
-  char *conf = strndup((const char *)l->data + l->settings_at, l->settings_length), *pickle = NULL;
-  size_t pickle_bytes = 0;
-  weir__input *source;
-  FILE *file = NULL;
-  weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
-  weir__taken_stack no_stack = {0};
-  weir_pool_id no_pool = {0, 0};
-  weir__taken_context no_context = {0};
-  empty.stacks = &no_stack;
-  empty.pools = &no_pool;
-  empty.contexts = &no_context;
-  empty.stack_count = empty.pool_count = empty.context_count = 1;
-  if (!conf || weir__text_set_add(&empty.texts, "") == WEIR__NO_TEXT ||
-      (empty.conf = weir__text_set_add(&empty.texts, conf)) == WEIR__NO_TEXT ||
-      !(file = open_memstream(&pickle, &pickle_bytes)))
-    goto end;
-  status = weir__settings_parse(NULL, conf, &empty.settings);
-  if (status) {
-    status = bad(l, l->settings_at, "the settings: %s", weir_last_error());
-    goto end;
+static weir_status add_settings_list(loader *l) {
+  weir__recording *s = l->s;
+  weir__recording_setting list[WEIR__SETTING_LIST];
+  size_t room = 0;
+  uint32_t conf;
+  const char *text = (const char *)l->data + l->settings_at;
+  TRY(add_string(l, text, strnlen(text, l->settings_length), &conf));
+  s->conf = s->strings.items[conf].text;
+  if (weir__setting_list_parse(s->conf, list))
+    return bad(l, l->settings_at, "the settings: %s", weir_last_error());
+  ROOM(l, s->settings, 0, room, WEIR__SETTING_LIST);
+  for (; s->setting_count < WEIR__SETTING_LIST; s->setting_count++) {
+    s->settings[s->setting_count] = list[s->setting_count];
+    if (list[s->setting_count].kind != WEIR__SETTING_FLOAT) /* as readers of pickles have it */
+      s->settings[s->setting_count].real = (double)list[s->setting_count].integer;
   }
-  status = weir_snapshot_write(&empty, WEIR_SNAPSHOT_PICKLE, file);
-  if (fclose(file) != 0 && !status)
-    status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
-  file = NULL;
-  if (!status)
-    status = weir__input_open_memory(l->path, pickle, pickle_bytes, &source);
-  if (!status) {
-    status = weir__recording_read(source, limits, &l->s);
-    weir__input_close(source);
-    if (!status) {
-      l->s->ignored_count = 0; /* keys of that pickle, not of the file */
-      l->s->is_events_only = l->s->has_causes = true;
-      l->s->is_cut_off = !l->header->is_closed;
-    }
-  }
-end:
-  if (file)
-    fclose(file);
-  free(pickle);
-  free(conf);
-  weir__text_set_clear(&empty.texts);
-  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? no_memory(l) : status;
+  return WEIR_OK;
+}
+
+/* Begins with the settings, and with the usual case of everything as number 0. */
+static weir_status begin_recording(loader *l) {
+  weir__recording *s = l->s = calloc(1, sizeof *s);
+  uint32_t empty, none;
+  if (!s)
+    return no_memory(l);
+  s->device_count = (size_t)l->header->device_count;
+  s->devices = calloc(s->device_count, sizeof *s->devices);
+  if (!s->devices)
+    return no_memory(l);
+  s->has_history = s->has_host = s->is_events_only = s->has_causes = true;
+  s->is_cut_off = !l->header->is_closed;
+  s->strings.seed = weir__hash_seed();
+  TRY(add_string(l, "", 0, &empty));
+  TRY(add_string(l, "N/A", strlen("N/A"), &none));
+  TRY(add_settings_list(l));
+  ROOM(l, s->remarks, 0, l->remark_room, 1);
+  s->remarks[s->remark_count++] = (weir__recording_remark){none, empty, empty, empty};
+  ROOM(l, s->pools, 0, l->pool_room, 1);
+  s->pools[s->pool_count++] = (weir__recording_pool){{0, 0}};
+  ROOM(l, s->streams, 0, l->stream_room, 1);
+  s->streams[s->stream_count++] = 0;
+  ROOM(l, s->stacks, 0, l->recorded_stack_room, 1);
+  s->stacks[s->stack_count++] = (weir__recording_stack){0, 0};
+  return WEIR_OK;
 }
 
 /* ---- What numbers mean ---- */
-
-/* Arrays of a recording that was read cannot grow: starts a new one with its first element, the usual case. */
-#define BEGIN_AGAIN(l, array, room)                                                                                    \
-  do {                                                                                                                 \
-    void *begun_ = weir__grow(&(l)->budget, NULL, &(room), 1, sizeof *(array));                                        \
-    if (!begun_)                                                                                                       \
-      return no_memory(l);                                                                                             \
-    memcpy(begun_, (array), sizeof *(array));                                                                          \
-    weir__drop(array);                                                                                                 \
-    (array) = begun_;                                                                                                  \
-  } while (0)
 
 /* Finds `entry` in an array of the recording, or appends it. */
 #define INTERN(l, index, array, count, room, entry, id)                                                                \
@@ -508,13 +494,7 @@ static size_t count_own(const weir__recording *s, const uint32_t *frames, size_t
 /* Reads all stacks; they keep the numbers that they have in entries. */
 static weir_status read_stacks(loader *l) {
   weir__recording *s = l->s;
-  size_t room = 0, used = 0;
-  BEGIN_AGAIN(l, s->stacks, room);
-  weir__drop(s->frames);
-  s->frames = NULL;
-  s->frame_count = 0;
-  weir__drop(s->stack_frames);
-  s->stack_frames = NULL;
+  size_t used = 0;
   for (size_t i = 1; i < l->stack_count; i++) {
     size_t words = l->stacks[i].length / sizeof(uint64_t), first = used;
     const unsigned char *at = l->data + l->stacks[i].at;
@@ -534,7 +514,7 @@ static weir_status read_stacks(loader *l) {
       used -= own;
       memmove(s->stack_frames + native, s->stack_frames + native + own, (used - native) * sizeof *s->stack_frames);
     }
-    ROOM(l, s->stacks, s->stack_count, room, 1);
+    ROOM(l, s->stacks, s->stack_count, l->recorded_stack_room, 1);
     s->stacks[s->stack_count++] = (weir__recording_stack){first, used - first};
   }
   return WEIR_OK;
@@ -774,7 +754,6 @@ static weir_status read_events(loader *l) {
   weir_status status = find_chunks(l, &places, &count, &total);
   if (!status) {
     all = weir__grow(&l->budget, NULL, &spare, 2 * total + 1, sizeof *all);
-    weir__drop(s->events);
     s->events = weir__grow(&l->budget, NULL, &room, total + 1, sizeof *s->events);
     status = all && s->events ? WEIR_OK : no_memory(l);
   }
@@ -874,10 +853,6 @@ static weir_status read_annotations(loader *l) {
 
 static weir_status begin_numbers(loader *l) {
   size_t remarks = 0, threads = 0;
-  BEGIN_AGAIN(l, l->s->remarks, l->remark_room);
-  BEGIN_AGAIN(l, l->s->pools, l->pool_room);
-  BEGIN_AGAIN(l, l->s->streams, l->stream_room);
-  l->s->remark_count = l->s->pool_count = l->s->stream_count = 1;
   l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
   l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__ENTRY_MOST_THREADS + 1, sizeof *l->threads);
   if (!l->remark_of || !l->threads)
@@ -887,11 +862,11 @@ static weir_status begin_numbers(loader *l) {
   return WEIR_OK;
 }
 
-static weir_status load(loader *l, const weir__recording_limits *limits) {
+static weir_status load(loader *l) {
   TRY(l->source ? read_source(l) : read_all(l));
   TRY(check_header(l));
   TRY(read_log(l));
-  TRY(begin_snapshot(l, limits));
+  TRY(begin_recording(l));
   ROOM(l, l->texts, 0, l->text_room, 1);
   ROOM(l, l->stacks, 0, l->stack_room, 1);
   l->texts[0] = l->stacks[0] = (entry){0, 0};
@@ -909,7 +884,7 @@ static weir_status load_from(const char *path, weir__input *source, const weir__
                              weir__recording **out) {
   loader l = {
       .path = path, .source = source, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
-  weir_status status = load(&l, limits);
+  weir_status status = load(&l);
   if (!status && l.header->lost)
     weir__log(WEIR_LOG_WARN,
               "%s: %llu entries are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,

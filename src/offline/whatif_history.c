@@ -21,7 +21,7 @@ struct weir__whatif_history {
   weir__recording_segment *segments;
   weir__recording_block *blocks;
   weir__state start;
-  weir__recording_setting settings[WEIR__SNAPSHOT_SETTINGS];
+  weir__recording_setting settings[WEIR__SETTING_LIST];
   char *conf;
 };
 
@@ -346,9 +346,9 @@ static weir_status make_settings(weir__whatif_history *h, const weir__settings *
   if (!h->conf)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a predicted history");
   weir__settings_format(settings, h->conf, length + 1);
-  weir__snapshot_list_settings(settings, h->conf, h->settings);
+  weir__setting_list_make(settings, h->conf, h->settings);
   h->recording.settings = h->settings;
-  h->recording.setting_count = WEIR__SNAPSHOT_SETTINGS;
+  h->recording.setting_count = WEIR__SETTING_LIST;
   h->recording.conf = h->conf;
   h->recording.changes = NULL; /* the settings and the limit stay */
   h->recording.change_count = 0;
