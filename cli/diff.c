@@ -1,7 +1,7 @@
 /*
  * weir diff: what changed between two recordings.
  */
-#include "offline/diff.h"
+#include "offline/analyse/diff.h"
 
 #include <stdio.h>
 #include <stdlib.h>

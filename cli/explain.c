@@ -14,9 +14,9 @@
 #include "explain_message.h"
 #include "json.h"
 #include "moment.h"
-#include "offline/describe.h"
-#include "offline/explain_json.h"
-#include "offline/leaks.h"
+#include "offline/analyse/describe.h"
+#include "offline/analyse/leaks.h"
+#include "offline/render/explain_json.h"
 #include "prediction.h"
 #include "progress.h"
 

@@ -4,7 +4,7 @@
 #ifndef WEIR_CLI_EXPLAIN_H
 #define WEIR_CLI_EXPLAIN_H
 
-#include "offline/explain.h"
+#include "offline/analyse/explain.h"
 
 /* What the command prints, not folded, to be freed. `name` is the file. NULL if there is no host memory. */
 char *weir_cli_explain_text(const char *name, const weir__recording *recording, const weir__explanation *explanation);

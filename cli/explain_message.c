@@ -12,8 +12,8 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/message.h"
-#include "offline/recording.h"
+#include "offline/read/message.h"
+#include "offline/read/recording.h"
 
 typedef struct text {
   char text[72];

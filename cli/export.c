@@ -1,7 +1,7 @@
 /*
  * weir export: a recorded history converted for other programs.
  */
-#include "offline/export.h"
+#include "offline/render/export.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "moment.h"
-#include "offline/output_file.h"
+#include "offline/render/output_file.h"
 #include "progress.h"
 
 enum format { FORMAT_JSON, FORMAT_SQLITE, FORMAT_CSV, FORMAT_PERFETTO, FORMAT_COLLAPSED, FORMAT_SPEEDSCOPE };

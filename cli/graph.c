@@ -9,8 +9,8 @@
 
 #include "base/base.h"
 #include "cli.h"
-#include "offline/describe.h"
-#include "offline/export.h"
+#include "offline/analyse/describe.h"
+#include "offline/render/export.h"
 
 enum { ROWS = 12, LABEL = 12, INDENT = 4 };
 

@@ -4,8 +4,8 @@
 #ifndef WEIR_CLI_GRAPH_H
 #define WEIR_CLI_GRAPH_H
 
-#include "offline/recording.h"
-#include "offline/summary.h"
+#include "offline/analyse/summary.h"
+#include "offline/read/recording.h"
 
 /* Prints memory in use and reserved memory of a device over time, as wide as the terminal, with marks for the peak and
  * for requests that failed: in Unicode blocks, or in ASCII if the locale is not UTF-8. The device has a history. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli.h"
-#include "offline/predict.h"
+#include "offline/analyse/predict.h"
 
 const char weir_cli_recording_text[] =
     "FILE is a snapshot as torch.cuda.memory._dump_snapshot() writes it, plain or compressed with zstd or gzip, or a "

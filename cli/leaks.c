@@ -1,7 +1,7 @@
 /*
  * weir leaks: memory that grows from step to step.
  */
-#include "offline/leaks.h"
+#include "offline/analyse/leaks.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/describe.h"
-#include "offline/replay.h"
+#include "offline/analyse/describe.h"
+#include "offline/replay/replay.h"
 #include "progress.h"
 
 static struct {

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/predict.h" /* weir__settings */
+#include "offline/analyse/predict.h" /* weir__settings */
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "offline/explain.h"
+#include "offline/analyse/explain.h"
 #include "options.h"
 
 #define WEIR_CLI_MOMENT_TAKES "oom, peak, end or the number of an entry"

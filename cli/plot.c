@@ -1,7 +1,7 @@
 /*
  * weir plot: a still picture of a recorded history.
  */
-#include "offline/plot.h"
+#include "offline/render/plot.h"
 
 #include <limits.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "moment.h"
-#include "offline/output_file.h"
+#include "offline/render/output_file.h"
 #include "progress.h"
 
 static weir__plot_options options = {.device = -1};

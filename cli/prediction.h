@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "offline/predict.h"
+#include "offline/analyse/predict.h"
 #include "options.h"
 
 typedef struct weir_cli_prediction_options {

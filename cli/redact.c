@@ -1,7 +1,7 @@
 /*
  * weir redact: a copy of a recorded history that can be shared.
  */
-#include "offline/redact.h"
+#include "offline/render/redact.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/predict_json.h"
+#include "offline/render/predict_json.h"
 #include "prediction.h"
 #include "progress.h"
 

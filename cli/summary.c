@@ -1,7 +1,7 @@
 /*
  * weir summary: what a recorded history contains.
  */
-#include "offline/summary.h"
+#include "offline/analyse/summary.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "cli.h"
 #include "graph.h"
 #include "json.h"
-#include "offline/describe.h"
-#include "offline/summary_json.h"
+#include "offline/analyse/describe.h"
+#include "offline/render/summary_json.h"
 #include "progress.h"
 
 static bool json, graph;

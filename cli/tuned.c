@@ -10,8 +10,8 @@
 
 #include "base/tuning_file.h"
 #include "cli.h"
-#include "offline/input.h"
-#include "offline/sha256.h"
+#include "offline/analyse/sha256.h"
+#include "offline/read/input.h"
 #include "options.h"
 #include "weir/device.h"
 #include "weir/runtime.h"

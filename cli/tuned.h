@@ -4,7 +4,7 @@
 #ifndef WEIR_CLI_TUNED_H
 #define WEIR_CLI_TUNED_H
 
-#include "offline/predict_json.h"
+#include "offline/render/predict_json.h"
 
 /* What the result depends on. */
 typedef struct weir_cli_tuned_for {

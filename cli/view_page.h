@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "offline/view_data.h"
+#include "offline/render/view_data.h"
 
 typedef struct weir_cli_page {
   const char *text; /* HTML */

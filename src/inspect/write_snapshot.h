@@ -1,6 +1,6 @@
 /*
  * A snapshot as its writer sees it: one model for the live snapshot of an allocator (write_snapshot.c) and for a
- * recording read from a file (offline/rewrite.c). The writer asks the view for one item at a time, so neither is
+ * recording read from a file (offline/render/rewrite.c). The writer asks the view for one item at a time, so neither is
  * copied.
  */
 #ifndef WEIR_INSPECT_WRITE_SNAPSHOT_H

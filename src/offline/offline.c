@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "offline/explain.h"
-#include "offline/plot.h"
-#include "offline/predict.h"
+#include "offline/analyse/explain.h"
+#include "offline/analyse/predict.h"
+#include "offline/render/plot.h"
 
 static const weir__recording *inside(const weir_offline_recording *recording) {
   return (const weir__recording *)(const void *)recording;

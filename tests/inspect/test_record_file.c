@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "offline/replay.h"
-#include "offline/ring_reader.h"
+#include "offline/read/ring_reader.h"
+#include "offline/replay/replay.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
 #include "support/recording.h"

@@ -15,8 +15,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "offline/replay.h"
-#include "offline/summary.h"
+#include "offline/analyse/summary.h"
+#include "offline/replay/replay.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
 #include "support/length.h"

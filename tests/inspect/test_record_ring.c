@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "offline/explain.h"
-#include "offline/state.h"
-#include "offline/summary.h"
+#include "offline/analyse/explain.h"
+#include "offline/analyse/summary.h"
+#include "offline/replay/states.h"
 #include "record/ring_file.h"
 #include "support/ring.h"
 #include "weir/history.h"

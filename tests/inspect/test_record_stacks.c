@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "inspect/symbols.h"
-#include "offline/code.h"
-#include "offline/elf.h"
+#include "offline/read/code.h"
+#include "offline/read/elf.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
 #include "support/recording.h"

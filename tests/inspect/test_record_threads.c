@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "offline/recording.h"
-#include "offline/replay.h"
+#include "offline/read/recording.h"
+#include "offline/replay/replay.h"
 #include "record/ring_file.h"
 #include "support/length.h"
 #include "support/ring.h"

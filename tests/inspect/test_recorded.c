@@ -8,8 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "offline/recording.h"
-#include "offline/replay.h"
+#include "offline/read/recording.h"
+#include "offline/replay/replay.h"
 #include "record/stacks.h"
 #include "support/alloc.h"
 #include "weir/history.h"

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "inspect/recorded.h"
-#include "offline/recording.h"
+#include "offline/read/recording.h"
 #include "support/alloc.h"
 #include "support/length.h"
 #include "weir/snapshot.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/cost.h"
+#include "offline/analyse/cost.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

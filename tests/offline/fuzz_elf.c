@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "offline/elf.h"
+#include "offline/read/elf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/recording.h"
+#include "offline/read/recording.h"
 
 typedef struct writer {
   uint8_t *data;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "offline/input.h"
+#include "offline/read/input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
  */
 #include <stdlib.h>
 
-#include "offline/recording.h"
+#include "offline/read/recording.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 
 #include "fuzz_history.h"
-#include "offline/explain.h"
-#include "offline/replay.h"
-#include "offline/summary.h"
+#include "offline/analyse/explain.h"
+#include "offline/analyse/summary.h"
+#include "offline/replay/replay.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -11,10 +11,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "offline/explain.h"
-#include "offline/replay.h"
-#include "offline/ring_reader.h"
-#include "offline/summary.h"
+#include "offline/analyse/explain.h"
+#include "offline/analyse/summary.h"
+#include "offline/read/ring_reader.h"
+#include "offline/replay/replay.h"
 #include "record/ring_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

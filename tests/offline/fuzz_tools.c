@@ -8,14 +8,14 @@
 #include <stdlib.h>
 
 #include "fuzz_history.h"
-#include "offline/diff.h"
-#include "offline/export.h"
-#include "offline/leaks.h"
-#include "offline/plot.h"
-#include "offline/redact.h"
-#include "offline/rewrite.h"
-#include "offline/view_data.h"
-#include "offline/whatif.h"
+#include "offline/analyse/diff.h"
+#include "offline/analyse/leaks.h"
+#include "offline/analyse/whatif.h"
+#include "offline/render/export.h"
+#include "offline/render/plot.h"
+#include "offline/render/redact.h"
+#include "offline/render/rewrite.h"
+#include "offline/render/view_data.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/zstd_decode.h"
+#include "offline/read/zstd_decode.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

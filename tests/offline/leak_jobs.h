@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "offline/lives.h"
-#include "offline/steps.h"
+#include "offline/analyse/lives.h"
+#include "offline/analyse/steps.h"
 #include "support/random.h"
 
 /* Entries that are put together, with the annotations of a recording. */

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-#include "offline/recording.h"
+#include "offline/read/recording.h"
 
 /* weir__recording_free() it. `name` is below tests/data, without ".pickle.zst". Without libzstd the test is waived. */
 static inline weir__recording *load(const char *name) {

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "offline/recording.h"
-#include "offline/replay.h"
+#include "offline/read/recording.h"
+#include "offline/replay/replay.h"
 #include "support/sanitized.h"
 
 #ifdef WEIR_HAVE_ZSTD

@@ -2,15 +2,15 @@
  * The classes of blocks, on recorded jobs whose models are known: the true bytes of weights, gradients and optimizer
  * states follow from the number of parameters.
  */
-#include "offline/classes.h"
+#include "offline/analyse/classes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "offline/analyse/summary.h"
 #include "offline/load.h"
-#include "offline/summary.h"
 
 typedef struct found {
   uint64_t peak[WEIR__CLASSES];  /* bytes in use at the peak */

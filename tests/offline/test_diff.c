@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "offline/diff.h"
+#include "offline/analyse/diff.h"
 #include "offline/leak_jobs.h"
 #include "offline/load.h"
 #include "support/length.h"

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/explain.h"
+#include "offline/analyse/explain.h"
 #include "offline/load.h"
 #include "support/length.h"
 #include "weir/adapter.h"

@@ -12,11 +12,11 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "offline/export.h"
+#include "offline/analyse/summary.h"
 #include "offline/offline_data.h"
-#include "offline/output_file.h"
-#include "offline/redact.h"
-#include "offline/summary.h"
+#include "offline/render/export.h"
+#include "offline/render/output_file.h"
+#include "offline/render/redact.h"
 
 static weir__recording *load(const char *name) {
   char path[1024];

@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "alloc/replay_port.h"
+#include "offline/analyse/predict.h"
+#include "offline/analyse/tune.h"
 #include "offline/load.h"
-#include "offline/predict.h"
-#include "offline/tune.h"
 #include "support/length.h"
 
 enum { MIB = 1 << 20 };

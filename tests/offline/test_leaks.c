@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/analyse/leaks.h"
 #include "offline/leak_jobs.h"
-#include "offline/leaks.h"
 #include "offline/load.h"
 #include "support/length.h"
 

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/export.h"
-#include "offline/lives.h"
+#include "offline/analyse/lives.h"
+#include "offline/analyse/summary.h"
 #include "offline/load.h"
-#include "offline/state.h"
-#include "offline/summary.h"
+#include "offline/render/export.h"
+#include "offline/replay/states.h"
 #include "support/length.h"
 #include "support/random.h"
 #include "support/recording.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "offline/message.h"
+#include "offline/read/message.h"
 
 #define KIB(n) ((uint64_t)((n)*1024.0))
 #define MIB(n) ((uint64_t)((n)*1048576.0))

@@ -9,10 +9,10 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "offline/explain.h"
+#include "offline/analyse/explain.h"
+#include "offline/analyse/predict.h"
+#include "offline/analyse/tune.h"
 #include "offline/load.h"
-#include "offline/predict.h"
-#include "offline/tune.h"
 
 #define MIB (1ull << 20)
 

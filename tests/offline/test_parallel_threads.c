@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "offline/parallel.h"
-#include "offline/predict.h"
+#include "offline/analyse/parallel.h"
+#include "offline/analyse/predict.h"
 
 static void count_steps(void *context, size_t done, size_t count) {
   size_t *steps = context;

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "offline/offline_data.h"
-#include "offline/pickle.h"
-#include "offline/pickle_text.h"
+#include "offline/read/pickle.h"
+#include "offline/read/pickle_text.h"
 #include "support/length.h"
 
 /* ---- Reading, and a text form of what was read: the one of make_pickles.py ---- */

@@ -2,17 +2,17 @@
  * Pictures: the same input gives the same bytes, which are few, whatever the kind, the groups and the size. What is in
  * them is compared with `weir summary` by tests/cli/plot.sh.
  */
-#include "offline/plot.h"
+#include "offline/render/plot.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "offline/analyse/summary.h"
 #include "offline/fuzz_history.h"
 #include "offline/load.h"
 #include "offline/offline_data.h"
-#include "offline/plot_svg.h"
-#include "offline/summary.h"
+#include "offline/render/plot_svg.h"
 
 static char *draw(const weir__recording *recording, const weir__plot_options *options, size_t *size) {
   char *text = NULL;

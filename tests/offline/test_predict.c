@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/analyse/predict.h"
 #include "offline/load.h"
-#include "offline/predict.h"
 
 #define DEVICE_TOTAL 150109880320ull
 #define MIB (1ull << 20)

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "offline/offline_data.h"
-#include "offline/recording.h"
+#include "offline/read/recording.h"
 #include "support/length.h"
 
 #ifdef WEIR_HAVE_ZLIB

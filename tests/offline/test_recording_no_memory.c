@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "offline/offline_data.h"
-#include "offline/recording.h"
+#include "offline/read/recording.h"
 #include "support/no_memory.h"
 
 #ifndef NO_MEMORY_WAIVED

@@ -12,8 +12,8 @@
 
 #include "base/base.h"
 #include "offline/offline_data.h"
-#include "offline/redact.h"
-#include "offline/rewrite.h"
+#include "offline/render/redact.h"
+#include "offline/render/rewrite.h"
 
 static weir__recording *load(void) {
   weir__recording *recording;

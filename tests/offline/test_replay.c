@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/replay.h"
+#include "offline/replay/replay.h"
 
 /* What torch.cuda.memory_stats() said at the end of each job, on a device of this many bytes. */
 #define DEVICE_TOTAL 150109880320ull

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/analyse/steps.h"
 #include "offline/leak_jobs.h"
 #include "offline/load.h"
-#include "offline/steps.h"
 #include "support/length.h"
 
 static weir__steps find(const weir__recording *recording) {

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/describe.h"
+#include "offline/analyse/describe.h"
+#include "offline/analyse/summary.h"
 #include "offline/load.h"
-#include "offline/summary.h"
 
 static void summarize(const weir__recording *recording, weir__summary *summary) {
   if (weir__summarize(recording, 0, summary) != WEIR_OK)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/tune.h"
+#include "offline/analyse/tune.h"
 
 enum { MOST_FILES = 4 };
 

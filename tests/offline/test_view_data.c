@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/lives.h"
+#include "offline/analyse/lives.h"
+#include "offline/analyse/summary.h"
 #include "offline/load.h"
-#include "offline/summary.h"
 #include "offline/view_reader.h"
 #include "support/length.h"
 #include "support/random.h"

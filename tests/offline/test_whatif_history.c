@@ -2,14 +2,14 @@
  * Predicted histories: under the recorded settings they are the recording, and under others they are a recording that
  * replays exactly.
  */
-#include "offline/whatif_history.h"
+#include "offline/analyse/whatif_history.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "load.h"
-#include "offline/rewrite.h"
-#include "offline/summary.h"
+#include "offline/analyse/summary.h"
+#include "offline/render/rewrite.h"
 #include "support/length.h"
 
 static const char *const traces[] = {"traces/cuda_graphs",

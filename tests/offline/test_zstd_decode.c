@@ -1,7 +1,7 @@
 /*
  * The own zstd decoder, compared with libzstd: on real files, on made-up data of every kind, and on damaged data.
  */
-#include "offline/zstd_decode.h"
+#include "offline/read/zstd_decode.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/view_data.h"
+#include "offline/render/view_data.h"
 
 /* ---- JSON: a value is a pointer to its text ---- */
 

@@ -4,7 +4,7 @@
 #ifndef WEIR_TEST_RECORDING_H
 #define WEIR_TEST_RECORDING_H
 
-#include "offline/recording.h"
+#include "offline/read/recording.h"
 #include "support/alloc.h"
 #include "weir/log.h"
 

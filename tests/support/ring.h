@@ -5,7 +5,7 @@
 #ifndef WEIR_TEST_RING_H
 #define WEIR_TEST_RING_H
 
-#include "offline/replay.h"
+#include "offline/replay/replay.h"
 #include "support/recording.h"
 
 /* Replays the last window of a device. Fails if the replay differs, or if its final segments and blocks are not those

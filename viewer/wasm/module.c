@@ -10,9 +10,9 @@
 
 #include "base/base.h"
 #include "inspect/json.h"
-#include "offline/rewrite.h"
-#include "offline/view_data.h"
-#include "offline/whatif.h"
+#include "offline/analyse/whatif.h"
+#include "offline/render/rewrite.h"
+#include "offline/render/view_data.h"
 #include "weir/runtime.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))

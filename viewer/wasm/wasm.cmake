@@ -49,7 +49,7 @@ file(
   ${PROJECT_SOURCE_DIR}/src/alloc/*.c
   ${PROJECT_SOURCE_DIR}/src/alloc/*/*.c
   ${PROJECT_SOURCE_DIR}/src/inspect/*.c
-  ${PROJECT_SOURCE_DIR}/src/offline/*.c
+  ${PROJECT_SOURCE_DIR}/src/offline/*/*.c
   ${PROJECT_SOURCE_DIR}/viewer/wasm/*.c)
 foreach(name call client driver nvml visible)
   list(APPEND wasm_sources ${PROJECT_SOURCE_DIR}/src/driver/${name}.c)
@@ -65,13 +65,12 @@ set(wasm_unused
     inspect/record_env
     inspect/stat_names
     inspect/summary
-    offline/export_perfetto
-    offline/export_sqlite
-    offline/offline
-    offline/parallel
-    offline/redact
-    offline/sha256
-    offline/tune)
+    offline/analyse/parallel
+    offline/analyse/sha256
+    offline/analyse/tune
+    offline/render/export_perfetto
+    offline/render/export_sqlite
+    offline/render/redact)
 foreach(name IN LISTS wasm_unused)
   list(REMOVE_ITEM wasm_sources ${PROJECT_SOURCE_DIR}/src/${name}.c)
 endforeach()

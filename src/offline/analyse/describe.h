@@ -1,0 +1,37 @@
+/*
+ * Descriptions for people: a stack in one line, a span of time, a phase.
+ */
+#ifndef WEIR_OFFLINE_ANALYSE_DESCRIBE_H
+#define WEIR_OFFLINE_ANALYSE_DESCRIBE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "offline/read/recording.h"
+
+enum { WEIR__DESCRIBE_TEXT = 160 };
+
+/* Whether a file is where installed code is. */
+bool weir__lies_in_library(const char *file);
+
+/* The innermost frame, and the innermost one of the program's own code, or else of a library other than PyTorch:
+ * "forward (resnet.py:147), from main (train.py:41)". Native frames are skipped if there are Python frames, and Weir's
+ * always. "" for stack 0. Returns `text`. */
+const char *weir__describe_stack(const weir__recording *recording, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]);
+
+/* For each stack the first one with the same description. free() it. */
+weir_status weir__describe_alike(const weir__recording *recording, uint32_t **alike);
+
+/* The range of the program that was open on a device at a time, or else ended last: "in forward", "after
+ * Optimizer.step". "" if there is none. Returns `text`. */
+const char *weir__describe_phase(const weir__recording *recording, int device, int64_t time_us,
+                                 char text[WEIR__DESCRIBE_TEXT]);
+
+/* "12 us", "3.4 ms", "1.20 s", "5 min", "2.5 h". Returns `text`. */
+const char *weir__describe_span(int64_t microseconds, char text[32]);
+
+/* "the default stream", "stream 0x55d0c8". Returns `text`. */
+const char *weir__describe_stream(const weir__recording *recording, uint16_t stream, char text[48]);
+
+#endif

@@ -1,0 +1,636 @@
+#include "offline/analyse/explain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/replay_port.h"
+#include "base/base.h"
+#include "offline/analyse/describe.h"
+#include "offline/analyse/explain_parts.h"
+#include "offline/analyse/leaks.h"
+#include "offline/replay/plan.h"
+
+/* What is collected while the history is replayed. */
+typedef struct view {
+  const weir__recording *recording;
+  size_t target;
+  bool is_taken;
+  size_t rescued;
+  bool was_rescued; /* the request at the target */
+  uint64_t peak;    /* reserved bytes in the whole recording */
+  uint64_t memory;  /* with which the replayer was opened */
+  double fraction;
+  weir__settings settings;
+  weir__state state;
+  weir_status status;
+} view;
+
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
+  view *v = context;
+  if (event < v->target) {
+    v->rescued = report->rescued;
+    return true;
+  }
+  v->is_taken = true;
+  v->was_rescued = report->rescued > v->rescued;
+  v->status = weir__state_of_replay(v->recording, allocator, &v->state);
+  return false;
+}
+
+/* ---- Which moment ---- */
+
+static weir_status choose(const weir__recording_device *device, const weir__explain_options *options,
+                          const weir__summary *summary, weir__explanation *x) {
+  bool has_oom = summary->actions[WEIR_TRACE_OOM] > 0;
+  x->moment = options->moment;
+  if (x->moment == WEIR__AT_AUTO)
+    x->moment = has_oom ? WEIR__AT_OOM : device->event_count ? WEIR__AT_PEAK : WEIR__AT_END;
+  switch (x->moment) {
+  case WEIR__AT_OOM:
+    if (!has_oom)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                        "device %d has no request that ran out of memory; --at peak shows "
+                        "when most was in use",
+                        options->device);
+    x->event = summary->first_oom;
+    break;
+  case WEIR__AT_PEAK:
+    x->event = summary->live.event;
+    break;
+  case WEIR__AT_END:
+    x->event = device->event_count ? device->event_count - 1 : 0;
+    break;
+  default:
+    x->event = options->event;
+    break;
+  }
+  if (x->moment != WEIR__AT_END && x->event >= device->event_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no entry %zu: its history has %zu entries",
+                      options->device, x->event, device->event_count);
+  if (x->moment == WEIR__AT_EVENT && device->events[x->event].action == WEIR_TRACE_OOM)
+    x->moment = WEIR__AT_OOM;
+  return WEIR_OK;
+}
+
+static size_t next_oom(const weir__recording_device *device, size_t first) {
+  size_t i = first + 1;
+  while (i < device->event_count && device->events[i].action != WEIR_TRACE_OOM)
+    i++;
+  return i;
+}
+
+/* Whether the list of segments shows the state at an event, since nothing happened after it: as in a snapshot that is
+ * written when memory runs out. */
+static bool is_last(const weir__recording_device *device, size_t event) {
+  for (size_t i = event + 1; i < device->event_count; i++)
+    if (device->events[i].action <= WEIR_TRACE_SEGMENT_UNMAP)
+      return false;
+  return true;
+}
+
+/* ---- The request ---- */
+
+/* Before PyTorch 2.12 the pool of a request that failed is not recorded: it is assumed to be that of the last request.
+ * */
+static void seek(const weir__recording *recording, const weir__recording_device *device, size_t event,
+                 const weir__state *state, weir__explanation *x, weir__seeker *seeker) {
+  const weir__recording_entry *e = &device->events[event];
+  *seeker = (weir__seeker){.stream = recording->streams[e->stream], .is_small = x->is_small};
+  if (e->pool != WEIR__RECORDING_NO_POOL) {
+    seeker->pool[0] = recording->pools[e->pool].id[0];
+    seeker->pool[1] = recording->pools[e->pool].id[1];
+  } else {
+    size_t i = event;
+    while (i > 0 && device->events[i].action != WEIR_TRACE_ALLOC)
+      i--;
+    const weir__state_segment *s = weir__state_find(state, device->events[i].address);
+    if (device->events[i].action == WEIR_TRACE_ALLOC && s)
+      memcpy(seeker->pool, s->pool, sizeof seeker->pool);
+  }
+  x->is_private = seeker->pool[0] || seeker->pool[1];
+  x->is_capture = x->is_private && (seeker->pool[0] || e->pool == WEIR__RECORDING_NO_POOL);
+}
+
+static void read_request(const weir__recording_entry *e, const weir__settings *settings, weir__explanation *x) {
+  x->has_request = true;
+  x->request = e->size;
+  x->rounded = weir__port_round(settings, e->size);
+  x->wanted = weir__port_segment_bytes(settings, e->size);
+  x->mapped = x->wanted;
+  x->is_small = x->rounded <= WEIR__PORT_SMALL_MAX;
+  x->stream = e->stream;
+  x->stack = e->stack;
+  if (e->action == WEIR_TRACE_OOM) {
+    x->has_device_free = true;
+    x->device_free = e->address;
+  }
+}
+
+/* ---- The limit, and what was missing ---- */
+
+/* What an expandable segment would have to map for the request. The allocator takes the lowest unmapped range that is
+ * long enough together with the free blocks around it. There is room after the last page. */
+static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeker, const weir__settings *settings,
+                             uint64_t bytes) {
+  uint64_t page = seeker->is_small ? WEIR__PORT_SMALL_SEGMENT : settings->large_segment_size;
+  for (size_t i = 0; i < state->segment_count; i++) {
+    const weir__state_segment *s = &state->segments[i];
+    if (!s->is_expandable || !weir__may_get(seeker, s))
+      continue;
+    uint64_t have = 0, unmapped = 0; /* of the current run of free and unmapped blocks */
+    for (size_t k = s->first; k < s->first + s->count; k++) {
+      const weir__state_block *b = &state->blocks[k];
+      if (weir__state_is_active(b)) {
+        have = unmapped = 0;
+        continue;
+      }
+      uint64_t take = b->size < bytes - have ? b->size : bytes - have;
+      if (b->state == WEIR__BLOCK_UNMAPPED)
+        unmapped += (take + page - 1) / page * page;
+      have += take;
+      if (have == bytes && unmapped)
+        return unmapped;
+      if (have == bytes) /* a cached block, which the request would have got */
+        have = unmapped = 0;
+    }
+    return unmapped + (bytes - have + page - 1) / page * page;
+  }
+  return (bytes + page - 1) / page * page;
+}
+
+/* The limit at the failure: what the program was allowed, or what the device had. `x->limit` is the replay's. */
+static void find_limit(weir__explanation *x) {
+  bool is_full = x->has_device_free && x->device_free < x->mapped;
+  uint64_t device = x->reserved + x->device_free, refused;
+  x->limit_most = x->limit;
+  if (is_full && (x->limit == UINT64_MAX || x->limit_is_device || (!x->limit_is_inferred && device < x->limit))) {
+    x->limit = x->limit_most = device;
+    x->limit_is_device = true;
+    x->limit_is_inferred = false;
+  } else if (x->limit_is_inferred && !__builtin_add_overflow(x->reserved, x->wanted, &refused) && refused > x->limit)
+    x->limit_most = refused - 1;
+}
+
+/* How much memory was missing. Not known for a failure that neither a limit nor a full device explains. */
+static void find_missing(weir__explanation *x) {
+  bool is_full = x->has_device_free && x->device_free < x->mapped;
+  uint64_t of_device = is_full ? x->mapped - x->device_free : 0, taken;
+  x->missing_most = x->wanted; /* no matter how much was free */
+  if (x->limit_is_device) {
+    uint64_t room = x->limit > x->reserved ? x->limit - x->reserved : 0;
+    x->has_missing = room < x->mapped;
+    if (x->has_missing)
+      x->missing_least = x->missing_most = x->mapped - room;
+    if (x->has_missing && x->limit_is_inferred)
+      x->missing_least = 1;
+    return;
+  }
+  if (x->limit == UINT64_MAX || __builtin_add_overflow(x->reserved, x->wanted, &taken))
+    return;
+  uint64_t least = taken > x->limit_most ? taken - x->limit_most : 0;
+  uint64_t most = taken > x->limit ? taken - x->limit : 0;
+  x->missing_least = least > of_device ? least : of_device;
+  x->missing_most = most > of_device ? most : of_device;
+  x->has_missing = x->missing_least > 0;
+}
+
+/* ---- Where the bytes are ---- */
+
+static weir__byte_use use_of_free(const weir__state_segment *s, const weir__state_block *b,
+                                  const weir__seeker *seeker) {
+  bool is_whole = b->size == s->size;
+  if (!seeker)
+    return s->pool[0] || s->pool[1] ? WEIR__USE_FREE_POOL : is_whole ? WEIR__USE_FREE_WHOLE : WEIR__USE_FREE_SPLIT;
+  if (s->pool[0] != seeker->pool[0] || s->pool[1] != seeker->pool[1])
+    return WEIR__USE_FREE_POOL;
+  if (s->stream != seeker->stream)
+    return WEIR__USE_FREE_STREAM;
+  if (s->is_small != seeker->is_small)
+    return WEIR__USE_FREE_CLASS;
+  return is_whole ? WEIR__USE_FREE_WHOLE : WEIR__USE_FREE_SPLIT;
+}
+
+static void add(weir__explanation *x, weir__byte_use use, uint64_t bytes) {
+  x->bytes[use] += bytes;
+  x->blocks[use]++;
+}
+
+static void count_bytes(const weir__state *state, const weir__seeker *seeker, weir__explanation *x) {
+  x->reserved = state->reserved;
+  for (size_t i = 0; i < state->segment_count; i++) {
+    const weir__state_segment *s = &state->segments[i];
+    for (size_t k = s->first; k < s->first + s->count; k++) {
+      const weir__state_block *b = &state->blocks[k];
+      if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED) {
+        uint64_t asked = b->requested < b->size ? b->requested : b->size;
+        add(x, WEIR__USE_LIVE, asked);
+        if (asked < b->size)
+          add(x, WEIR__USE_ROUNDING, b->size - asked);
+      } else if (b->state == WEIR_BLOCK_ACTIVE_PENDING_FREE)
+        add(x, WEIR__USE_WAITING, b->size);
+      else if (b->state == WEIR_BLOCK_INACTIVE) {
+        weir__byte_use use = use_of_free(s, b, seeker);
+        uint64_t *largest =
+            use == WEIR__USE_FREE_WHOLE || use == WEIR__USE_FREE_SPLIT ? &x->largest_hole : &x->largest_elsewhere;
+        add(x, use, b->size);
+        *largest = b->size > *largest ? b->size : *largest;
+      }
+    }
+  }
+}
+
+static int by_size(const void *a, const void *b) {
+  const weir__hole *x = a, *y = b;
+  return x->size != y->size ? (x->size < y->size) - (x->size > y->size)
+                            : (x->address > y->address) - (x->address < y->address);
+}
+
+static weir_status find_holes(const weir__state *state, const weir__seeker *seeker, weir__explanation *x) {
+  size_t count = 0;
+  weir__hole *all = malloc((state->block_count + 1) * sizeof *all);
+  if (!all)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
+  for (size_t i = 0; i < state->segment_count; i++) {
+    const weir__state_segment *s = &state->segments[i];
+    for (size_t k = s->first; k < s->first + s->count; k++) {
+      const weir__state_block *b = &state->blocks[k];
+      if (b->state == WEIR_BLOCK_INACTIVE)
+        all[count++] = (weir__hole){b->address, b->size, use_of_free(s, b, seeker)};
+    }
+  }
+  qsort(all, count, sizeof *all, by_size);
+  x->hole_count = count < WEIR__HOLES ? count : WEIR__HOLES;
+  memcpy(x->holes, all, x->hole_count * sizeof *all);
+  free(all);
+  return WEIR_OK;
+}
+
+/* ---- Holders ---- */
+
+static int by_key(const void *a, const void *b) {
+  const weir__holder *x = a, *y = b;
+  if (x->stack != y->stack)
+    return x->stack < y->stack ? -1 : 1;
+  return (x->size > y->size) - (x->size < y->size);
+}
+
+static int by_bytes(const void *a, const void *b) {
+  const weir__holder *x = a, *y = b;
+  return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : by_key(a, b);
+}
+
+static weir_status find_holders(const weir__recording *recording, const weir__state *state, weir__explanation *x) {
+  size_t count = 0, groups = 0;
+  uint32_t *alike;
+  weir_status status = weir__describe_alike(recording, &alike);
+  if (status)
+    return status;
+  weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
+  if (!all) {
+    free(alike);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
+  }
+  for (size_t i = 0; i < state->block_count; i++)
+    x->has_stacks |= state->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED && state->blocks[i].stack;
+  for (size_t i = 0; i < state->block_count; i++) {
+    const weir__state_block *b = &state->blocks[i];
+    if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED)
+      all[count++] = (weir__holder){b->stack < recording->stack_count ? alike[b->stack] : 0,
+                                    x->has_stacks ? 0 : b->requested, b->requested, 1};
+  }
+  qsort(all, count, sizeof *all, by_key);
+  for (size_t i = 0; i < count; i++) {
+    if (groups && by_key(&all[groups - 1], &all[i]) == 0) {
+      all[groups - 1].bytes += all[i].bytes;
+      all[groups - 1].count++;
+    } else
+      all[groups++] = all[i];
+  }
+  qsort(all, groups, sizeof *all, by_bytes);
+  x->holder_count = groups < WEIR__SUMMARY_HOLDERS ? groups : WEIR__SUMMARY_HOLDERS;
+  memcpy(x->holders, all, x->holder_count * sizeof *all);
+  free(alike);
+  free(all);
+  return WEIR_OK;
+}
+
+/* ---- The cause ---- */
+
+static weir_offline_cause cause_of(const weir__explanation *x, bool was_rescued) {
+  static const struct {
+    weir__byte_use use;
+    weir_offline_cause cause;
+  } stranded[] = {{WEIR__USE_FREE_SPLIT, WEIR_OFFLINE_CAUSE_FRAGMENTED},
+                  {WEIR__USE_FREE_STREAM, WEIR_OFFLINE_CAUSE_STREAMS},
+                  {WEIR__USE_FREE_POOL, WEIR_OFFLINE_CAUSE_POOLS},
+                  {WEIR__USE_FREE_CLASS, WEIR_OFFLINE_CAUSE_CLASS},
+                  {WEIR__USE_WAITING, WEIR_OFFLINE_CAUSE_WAITING}};
+  if (was_rescued)
+    return WEIR_OFFLINE_CAUSE_WAITING;
+  uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
+  uint64_t missing = x->missing_most;
+  if (x->limit != UINT64_MAX && (x->rounded > x->limit || active > x->limit - x->rounded))
+    return WEIR_OFFLINE_CAUSE_EXHAUSTED;
+  weir_offline_cause cause = WEIR_OFFLINE_CAUSE_MIXED;
+  uint64_t most = 0;
+  for (size_t i = 0; i < WEIR_COUNT_OF(stranded); i++) {
+    uint64_t bytes = x->bytes[stranded[i].use];
+    if (stranded[i].use == WEIR__USE_FREE_SPLIT)
+      bytes += x->bytes[WEIR__USE_FREE_WHOLE];
+    if (bytes >= missing && bytes > most) {
+      most = bytes;
+      cause = stranded[i].cause;
+    }
+  }
+  return cause;
+}
+
+/* ---- The explanation ---- */
+
+static weir_status analyse(const weir__recording *recording, const weir__recording_device *device,
+                           const weir__replayer *replayer, view *v, weir__explanation *x) {
+  weir__seeker seeker;
+  size_t event = x->event;
+  bool failed = x->moment == WEIR__AT_OOM;
+  if (x->is_unknown) {
+    x->time_us = device->events[event].time_us;
+    if (failed)
+      read_request(&device->events[event], &v->settings, x);
+    return WEIR_OK;
+  }
+  if (device->event_count) {
+    weir__state_find_events(&v->state, device->events, event);
+    if (replayer && !x->is_from_file)
+      weir__state_take_stacks(&v->state, weir__replayer_start(replayer));
+    x->time_us = device->events[event].time_us;
+  }
+  if (failed) {
+    read_request(&device->events[event], &v->settings, x);
+    seek(recording, device, event, &v->state, x, &seeker);
+    if (v->settings.expandable_segments && x->rounded < WEIR__STATE_MAX_REQUEST)
+      x->mapped = bytes_to_map(&v->state, &seeker, &v->settings, x->rounded);
+  }
+  count_bytes(&v->state, failed ? &seeker : NULL, x);
+  if (failed) {
+    find_limit(x);
+    find_missing(x);
+    x->was_rescued = v->was_rescued;
+    x->has_missing &= !v->was_rescued;
+  }
+  weir_status status = find_holes(&v->state, failed ? &seeker : NULL, x);
+  status = status ? status : find_holders(recording, &v->state, x);
+  if (!status && failed) {
+    x->cause = cause_of(x, v->was_rescued);
+    status = weir__find_pins(&v->state, &seeker, x);
+  }
+  return status;
+}
+
+static bool is_replayed(const weir__replayer *replayer, size_t event) {
+  const weir__replay_report *check = weir__replayer_check(replayer);
+  return !check->differences || check->first_difference > event;
+}
+
+/* Opens the history with the given memory. If the device's memory alone does not explain the recording, the program had
+ * a limit of its own, or other processes used a part of the device, which is then inferred. A given limit that does not
+ * explain the recording is an error. */
+static weir_status open_history(const weir__recording *recording, const weir__explain_options *options, view *v,
+                                weir__explanation *x, weir__replayer **replayer) {
+  weir_status status = weir__replayer_open(recording, options->device, v->memory, v->fraction, replayer);
+  if (status || !v->memory || is_replayed(*replayer, x->event))
+    return status;
+  uint64_t limit = weir__replayer_check(*replayer)->limit, peak = v->peak;
+  char text[3][32];
+  /* Pages of expandable segments may exceed a limit a little, so this alone does not prove it wrong. */
+  if (limit < peak)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "--fraction %g of --memory %s is %s, less than the %s that was reserved at the peak: give the "
+                      "fraction that the program set, or leave --fraction out",
+                      v->fraction, weir__format_bytes(v->memory, text[0]), weir__format_bytes(limit, text[1]),
+                      weir__format_bytes(peak, text[2]));
+  weir__replayer *inferred = NULL;
+  status = weir__replayer_open(recording, options->device, 0, 0, &inferred);
+  if (status || !is_replayed(inferred, x->event)) {
+    weir__replayer_close(inferred);
+    return WEIR_OK; /* nothing explains it */
+  }
+  if (limit < v->memory) {
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                        "--memory and --fraction allow %s, with which the recording is not reproduced (%s), but it is "
+                        "without them: give the limit that was in force, or leave both out",
+                        weir__format_bytes(limit, text[0]), weir__replayer_check(*replayer)->shown[0]);
+    weir__replayer_close(inferred);
+    return status;
+  }
+  weir__replayer_close(*replayer);
+  *replayer = inferred;
+  v->memory = 0;
+  v->fraction = 0;
+  x->has_other_limit = true;
+  return WEIR_OK;
+}
+
+/* The limit of the replay. */
+static void take_limit(const weir__replayer *replayer, weir__explanation *x) {
+  const weir__replay_report *check = weir__replayer_check(replayer);
+  weir__capacity capacity = weir__replayer_capacity(replayer);
+  x->limit = capacity.limit;
+  x->limit_is_inferred = check->limit_is_inferred;
+  if (capacity.memory && capacity.memory < x->limit) {
+    x->limit = capacity.memory;
+    x->limit_is_device = true;
+    x->limit_is_inferred = capacity.memory != x->memory;
+  }
+}
+
+/* Replays up to the moment. The state is that of the allocator if the replay is exact up to there, or that of the list
+ * of segments if it shows the moment. */
+static weir_status get_state(const weir__recording *recording, const weir__explain_options *options, view *v,
+                             weir__explanation *x, weir__replayer **replayer) {
+  const weir__recording_device *device = &recording->devices[options->device];
+  bool is_listed = !recording->is_events_only; /* the list of segments shows the end */
+  bool in_file = is_listed && (x->moment == WEIR__AT_END || is_last(device, x->event));
+  x->limit = x->limit_most = UINT64_MAX;
+  x->memory = options->memory ? options->memory : device->memory;
+  v->target = x->event;
+  v->memory = options->memory;
+  v->fraction = options->fraction;
+  weir__settings_default(&v->settings);
+  if (!device->event_count && device->start)
+    return weir__state_copy(device->start, &v->state);
+  if (device->event_count && !(is_listed && x->moment == WEIR__AT_END)) { /* the list itself shows the end */
+    weir_status status = open_history(recording, options, v, x, replayer);
+    if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *replayer))
+      return status;
+    if (status) { /* the replay cannot use it */
+      x->differences = 1;
+      snprintf(x->difference, sizeof x->difference, "%.*s", (int)sizeof x->difference - 1, weir_last_error());
+    } else {
+      const weir__replay_report *check = weir__replayer_check(*replayer);
+      v->settings = *weir__replayer_settings(*replayer);
+      x->is_moving = v->settings.moving_pages;
+      if (!is_replayed(*replayer, x->event)) {
+        x->differences = check->differences;
+        memcpy(x->difference, check->shown[0], sizeof x->difference);
+      } else {
+        weir__replay_report report;
+        take_limit(*replayer, x);
+        status = weir__replayer_recheck(*replayer, &(weir__replay_callback){look, v}, &report);
+        if (status || v->status)
+          return status ? status : v->status;
+      }
+    }
+  }
+  if (v->is_taken)
+    return WEIR_OK;
+  if (device->lacks_start && options->moment != WEIR__AT_AUTO)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s", x->difference);
+  if (!is_listed && options->moment == WEIR__AT_AUTO) {
+    x->is_unknown = true;
+    if (x->moment != WEIR__AT_OOM) { /* then the peak is not known, either */
+      x->moment = WEIR__AT_END;
+      x->event = device->event_count ? device->event_count - 1 : 0;
+    }
+    return WEIR_OK;
+  }
+  if (!in_file && options->moment != WEIR__AT_AUTO && options->moment != WEIR__AT_END)
+    return weir__fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "the replay does not reproduce the history up to entry %zu (%s), so the state there is not known%s", x->event,
+        x->difference, is_listed ? "; --at end shows what the file itself lists" : "");
+  if (!in_file)
+    x->moment = WEIR__AT_END;
+  if (x->moment == WEIR__AT_END)
+    x->event = device->event_count ? device->event_count - 1 : 0;
+  x->is_from_file = true;
+  x->is_unknown = !is_listed;
+  return weir__state_of_file(recording, device, &v->state);
+}
+
+static void note_start(const weir__state *start, weir__explanation *x) {
+  x->rebuilt_segments = start->segment_count;
+  for (size_t i = 0; i < start->block_count; i++)
+    if (weir__state_is_active(&start->blocks[i])) {
+      x->rebuilt_blocks++;
+      x->rebuilt_bytes += start->blocks[i].requested;
+    }
+}
+
+/* Whether the given memory contradicts the recording. */
+static weir_status check_memory(const weir__recording_device *device, const weir__explain_options *options,
+                                const weir__summary *summary) {
+  uint64_t reserved = summary->reserved_before, memory = options->memory;
+  char text[3][32];
+  if (!memory)
+    return WEIR_OK;
+  if (device->memory && memory != device->memory)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "--memory %s disagrees with the file, which has recorded that the device has %s: leave it out",
+                      weir__format_bytes(memory, text[0]), weir__format_bytes(device->memory, text[1]));
+  if (summary->reserved.bytes > memory)
+    return weir__fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "--memory %s is less than the %s that was reserved at entry %zu: give all of the device's memory, "
+        "or leave --memory out",
+        weir__format_bytes(memory, text[0]), weir__format_bytes(summary->reserved.bytes, text[1]),
+        summary->reserved.event);
+  for (size_t i = 0; i < device->event_count; i++) {
+    const weir__recording_entry *e = &device->events[i];
+    if (weir__is_growth(e))
+      reserved += e->size;
+    else if (weir__is_release(e))
+      reserved -= e->size < reserved ? e->size : reserved;
+    else if (e->action == WEIR_TRACE_OOM && (e->address > memory || reserved > memory - e->address))
+      return weir__fail(
+          WEIR_ERROR_INVALID_ARGUMENT,
+          "--memory %s is too little: at entry %zu the device had %s free, beside the %s that was reserved; "
+          "give all of the device's memory, or leave --memory out",
+          weir__format_bytes(memory, text[0]), i, weir__format_bytes(e->address, text[1]),
+          weir__format_bytes(reserved, text[2]));
+  }
+  return WEIR_OK;
+}
+
+/* What leaked until the request failed is the cause if it is as much as was missing. */
+static weir_status find_growth(const weir__recording *recording, weir__explanation *x) {
+  weir__leaks leaks;
+  uint64_t missing = x->has_missing ? x->missing_most : x->wanted;
+  weir_status status =
+      weir__leaks_find(recording, x->device, &(weir__leaks_options){.until = (uint32_t)x->event}, &leaks);
+  if (status == WEIR_ERROR_NOT_SUPPORTED) /* too many entries */
+    return WEIR_OK;
+  if (status)
+    return status;
+  if (leaks.verdict == WEIR__LEAKS_FOUND)
+    x->growth = (weir__growth){.is_found = true,
+                               .is_cause = leaks.bytes >= missing,
+                               .bytes = leaks.bytes,
+                               .count = leaks.count,
+                               .bytes_per_step = leaks.bytes_per_step,
+                               .first_step = leaks.first_step,
+                               .steps = leaks.steps.count,
+                               .stacks = leaks.leak_count,
+                               .stack = leaks.leaks[0].stack,
+                               .size = leaks.leaks[0].size,
+                               .is_step_window = leaks.steps.source == WEIR__STEPS_WINDOWS};
+  weir__leaks_clear(&leaks);
+  return WEIR_OK;
+}
+
+weir_status weir__explain(const weir__recording *recording, const weir__explain_options *options,
+                          weir__explanation *explanation) {
+  weir__explanation x = {.device = options->device};
+  weir__summary summary;
+  weir_status status = weir__recording_check_device(recording, NULL, options->device);
+  if (!status)
+    status = weir__summarize(recording, options->device, &summary);
+  if (status)
+    return status;
+  const weir__recording_device *device = &recording->devices[options->device];
+  if (!device->event_count && !device->segment_count && !device->start)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "the file has nothing of device %d: record the job between "
+                      "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
+                      options->device);
+  x.completeness = summary.completeness;
+  x.event_count = device->event_count;
+  x.oom_count = summary.actions[WEIR_TRACE_OOM];
+  x.first_oom = summary.first_oom;
+  x.next_oom = next_oom(device, summary.first_oom);
+  x.first_us = summary.first_us;
+  status = choose(device, options, &summary, &x);
+  if (!status)
+    status = check_memory(device, options, &summary);
+  if (status)
+    return status;
+
+  weir__replayer *replayer = NULL;
+  view v = {.recording = recording, .peak = summary.reserved.bytes};
+  status = get_state(recording, options, &v, &x, &replayer);
+  x.has_checkpoint = device->start != NULL;
+  if (!status && replayer && !x.is_from_file && !x.is_unknown)
+    note_start(weir__replayer_start(replayer), &x);
+  if (!status)
+    status = analyse(recording, device, replayer, &v, &x);
+  if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
+    bool has_shrunk =
+        summary.reserved.bytes > x.limit; /* the device has less free memory than before: other processes use it */
+    weir__trial_options trials = {.recording = recording,
+                                  .replayer = replayer,
+                                  .options = options,
+                                  .event = x.event,
+                                  .memory = v.memory,
+                                  .fraction = v.fraction,
+                                  .most = x.limit_is_device && !has_shrunk ? x.limit : UINT64_MAX,
+                                  .was_rescued = v.was_rescued};
+    status = weir__try_remedies(&trials, &x);
+  }
+  if (!status && x.moment == WEIR__AT_OOM && x.has_request)
+    status = find_growth(recording, &x);
+  weir__state_clear(&v.state);
+  weir__replayer_close(replayer);
+  if (!status)
+    *explanation = x;
+  return status;
+}

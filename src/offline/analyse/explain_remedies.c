@@ -1,0 +1,306 @@
+/*
+ * What would have helped: each remedy is replayed within the same limit, up to the request.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/replay_port.h"
+#include "offline/analyse/explain_parts.h"
+#include "offline/analyse/predict.h"
+
+typedef struct watch {
+  size_t target, empty_after; /* events; WEIR__NO_ENTRY if the cache is not emptied */
+  bool has_begun, is_emptied, is_seen;
+  size_t failures;      /* so far */
+  size_t failed_before; /* the target */
+  bool served;
+  uint64_t reserved;
+} watch;
+
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
+  watch *w = context;
+  if (!w->has_begun)
+    w->failures = report->unplaced;
+  w->has_begun = true;
+  if (event >= w->target) {
+    w->is_seen = true;
+    w->failed_before = w->failures;
+    w->served = report->failures == w->failures;
+    weir_allocator_stats stats = {.size = sizeof stats};
+    weir_allocator_get_stats(allocator, 0, &stats);
+    w->reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
+    return false;
+  }
+  w->failures = report->failures;
+  if (!w->is_emptied && event >= w->empty_after) {
+    w->is_emptied = true;
+    weir_allocator_empty_cache(allocator);
+  }
+  return true;
+}
+
+/* The capacity at the failure. Other processes may have used a part of the device. */
+static weir_status capacity_for(const weir__trial_options *o, const weir__settings *settings,
+                                weir__capacity *capacity) {
+  weir_status status = weir__replayer_capacity_of(o->replayer, settings, o->memory, o->fraction, capacity);
+  if (!status && o->most != UINT64_MAX && (!capacity->memory || capacity->memory > o->most))
+    capacity->memory = o->most;
+  return status;
+}
+
+/* Of a range, the worse end counts; *differs, which may be NULL, becomes whether the other end serves the request. */
+static weir_status run_in(const weir__trial_options *o, const weir__settings *settings, const weir__capacity *capacity,
+                          size_t empty_after, watch *w, bool *differs) {
+  weir__replay_report report;
+  weir__capacity busy = *capacity;
+  watch other = {.target = o->event, .empty_after = empty_after};
+  *w = other;
+  busy.is_busy = true;
+  weir_status status = weir__replayer_run(o->replayer, settings, capacity, &(weir__replay_callback){look, w}, &report);
+  if (status || !weir__replayer_is_range(o->replayer, settings))
+    return status;
+  status = weir__replayer_run(o->replayer, settings, &busy, &(weir__replay_callback){look, &other}, &report);
+  bool is_worse = w->served && (!other.served || other.failed_before > w->failed_before);
+  if (!status && differs)
+    *differs = is_worse;
+  if (!status && (is_worse || (w->served && other.reserved > w->reserved)))
+    *w = other;
+  return status;
+}
+
+static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w,
+                       bool *differs) {
+  weir__capacity capacity;
+  weir_status status = capacity_for(o, settings, &capacity);
+  return status ? status : run_in(o, settings, &capacity, empty_after, w, differs);
+}
+
+static const weir__recording_entry *events_of(const weir__trial_options *o) {
+  return o->recording->devices[o->options->device].events;
+}
+
+/* The last event that does not belong to the request: neither a release for it nor a block that it waited for. */
+static size_t before_request(const weir__trial_options *o) {
+  const weir__recording_entry *events = events_of(o);
+  size_t i = o->event;
+  while (i > 0 && events[i - 1].action >= WEIR_TRACE_FREE_COMPLETED && events[i - 1].action <= WEIR_TRACE_SEGMENT_UNMAP)
+    i--;
+  return i ? i - 1 : 0;
+}
+
+/* Sums may wrap around, since a file may contain any number. */
+static uint64_t change_of(const weir__recording_entry *e) {
+  return e->action == WEIR_TRACE_ALLOC ? e->size : e->action == WEIR_TRACE_FREE_REQUESTED ? 0 - e->size : 0;
+}
+
+/* The last event of the second half of the history at which about the least was in use: the end of the last step. */
+static size_t quiet_event(const weir__trial_options *o) {
+  const weir__recording_entry *events = events_of(o);
+  const weir__state *start = weir__replayer_start(o->replayer);
+  uint64_t live = 0;
+  int64_t least = INT64_MAX;
+  size_t quiet = WEIR__NO_ENTRY;
+  for (size_t i = 0; i < start->block_count; i++)
+    live += start->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED ? start->blocks[i].requested : 0;
+  for (size_t i = 0; i < o->event; i++) {
+    live += change_of(&events[i]);
+    if (i >= o->event / 2 && (int64_t)live < least)
+      least = (int64_t)live;
+  }
+  for (size_t i = o->event; i-- > 0 && quiet == WEIR__NO_ENTRY && least < INT64_MAX;) {
+    if ((double)(int64_t)live <= 1.05 * (double)least)
+      quiet = i;
+    live -= change_of(&events[i]);
+  }
+  return quiet;
+}
+
+static size_t failures_before(const weir__trial_options *o) {
+  size_t count = 0;
+  for (size_t i = 0; i < o->event; i++)
+    count += events_of(o)[i].action == WEIR_TRACE_OOM;
+  return count;
+}
+
+/* The text to set: the recorded text with the change, if it can be parsed, or else the recorded settings with it. */
+static bool export_text(const weir__recording *recording, const weir__settings *recorded, const char *change,
+                        char text[WEIR__TRIAL_TEXT]) {
+  weir__settings settings;
+  if (weir__settings_parse(NULL, recording->conf ? recording->conf : "", &settings))
+    settings = *recorded;
+  if (weir__settings_parse(&settings, change, &settings))
+    return false;
+  if (settings.moving_pages)
+    settings.expandable_segments = false; /* implied */
+  return weir__settings_format(&settings, text, WEIR__TRIAL_TEXT) < WEIR__TRIAL_TEXT;
+}
+
+static const char *const changes[] = {
+    "expandable_segments:True",
+    "expandable_segments:True,max_split_size_mb:default",
+    "expandable_segments:False",
+    "garbage_collection_threshold:0.8",
+    "garbage_collection_threshold:0.6",
+    "max_split_size_mb:default",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "max_split_size_mb:1024",
+    "roundup_power2_divisions:default",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "expandable_segments:True,roundup_power2_divisions:default",
+    "moving_pages:True", /* not a key of PyTorch, so it comes last */
+};
+
+enum { CHANGES = sizeof changes / sizeof *changes };
+
+static void keep(weir__trial *trial, const watch *w, size_t recorded, weir__explanation *x) {
+  trial->failed_before = w->failed_before;
+  trial->works = w->is_seen && w->served && w->failed_before <= recorded;
+  trial->reserved = w->reserved;
+  if (x->trial_count < WEIR__TRIALS)
+    x->trials[x->trial_count++] = *trial;
+}
+
+static void progress(const weir__trial_options *o, size_t done) {
+  if (o->options->progress)
+    o->options->progress(o->options->progress_context, done, CHANGES + 3);
+}
+
+static weir_status try_emptying(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
+  const size_t when[] = {before_request(o), quiet_event(o)};
+  for (size_t i = 0; i < 2; i++) {
+    watch w;
+    weir__trial trial = {.remedy = WEIR__REMEDY_EMPTY, .event = when[i], .is_early = i == 1};
+    if (when[i] == WEIR__NO_ENTRY)
+      continue;
+    weir_status status = run(o, NULL, when[i], &w, NULL);
+    if (status)
+      return status;
+    keep(&trial, &w, recorded, x);
+    progress(o, 2 + i);
+  }
+  return WEIR_OK;
+}
+
+static bool is_known(const weir__explanation *x, const char *conf) {
+  for (size_t i = 0; i < x->trial_count; i++)
+    if (x->trials[i].remedy == WEIR__REMEDY_SETTING && strcmp(x->trials[i].conf, conf) == 0)
+      return true;
+  return false;
+}
+
+static weir_status try_settings(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
+  const weir__settings *known = weir__replayer_settings(o->replayer);
+  if (weir__replayer_start(o->replayer)->segment_count) {
+    watch w;
+    weir_status status = run(o, known, WEIR__NO_ENTRY, &w, NULL);
+    if (status)
+      return status;
+    x->is_served_anew = w.is_seen && w.served && w.failed_before <= recorded;
+  }
+  for (size_t i = 0; i < CHANGES; i++) {
+    watch w;
+    weir__settings settings;
+    weir__trial trial = {.remedy = WEIR__REMEDY_SETTING};
+    progress(o, 3 + i);
+    /* Whether equivalent settings were tried before. */
+    if (weir__settings_parse(known, changes[i], &settings) || weir__settings_equal(&settings, known) ||
+        !export_text(o->recording, known, changes[i], trial.conf) || is_known(x, trial.conf))
+      continue;
+    snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
+    trial.is_weir_only = settings.moving_pages;
+    weir_status status = run(o, &settings, WEIR__NO_ENTRY, &w, &trial.depends);
+    if (status)
+      return status;
+    keep(&trial, &w, recorded, x);
+  }
+  return WEIR_OK;
+}
+
+/* Whether the request, and all requests of the recording, are served with `steps` of memory: of the limit if there is
+ * one, or else of the device. */
+static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64_t steps, bool whole, size_t recorded,
+                             bool *works) {
+  weir__capacity capacity = {.limit = UINT64_MAX};
+  *(is_limit ? &capacity.limit : &capacity.memory) = steps * WEIR__FIT_STEP;
+  if (whole) {
+    weir__replay_report report;
+    weir_status status = weir__replayer_run(o->replayer, NULL, &capacity, NULL, &report);
+    *works = !status && !report.failures;
+    return status;
+  }
+  watch w;
+  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_ENTRY, &w, NULL);
+  *works = !status && w.is_seen && w.served && w.failed_before <= recorded;
+  return status;
+}
+
+/* The least number of steps above `least` that works; 0 if there is none. */
+static weir_status find_fit(const weir__trial_options *o, bool is_limit, uint64_t least, uint64_t guess, bool whole,
+                            size_t recorded, uint64_t *found) {
+  uint64_t most = guess > least ? guess : least + 1;
+  bool works = false;
+  weir_status status;
+  *found = 0;
+  while (!(status = try_steps(o, is_limit, most, whole, recorded, &works)) && !works) {
+    least = most;
+    most += most / 8 + 1;
+    if (most > WEIR__REPLAY_ENOUGH_MEMORY / WEIR__FIT_STEP)
+      return WEIR_OK;
+  }
+  while (!status && most - least > 1) {
+    uint64_t middle = least + (most - least) / 2;
+    status = try_steps(o, is_limit, middle, whole, recorded, &works);
+    *(works ? &most : &least) = middle;
+  }
+  *found = status ? 0 : most;
+  return status;
+}
+
+/* How much memory would have been enough: more than at the failure. */
+static weir_status find_fits(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
+  weir__capacity capacity;
+  weir_status status = capacity_for(o, NULL, &capacity);
+  if (status)
+    return status;
+  bool is_limit = !capacity.memory || capacity.limit < capacity.memory, works = false;
+  uint64_t failed = is_limit ? capacity.limit : capacity.memory, found = 0;
+  if (x->wanted > WEIR__REPLAY_ENOUGH_MEMORY || failed > WEIR__REPLAY_ENOUGH_MEMORY)
+    return WEIR_OK;
+  uint64_t guess = (x->reserved + x->wanted + WEIR__FIT_STEP - 1) / WEIR__FIT_STEP;
+  status = find_fit(o, is_limit, failed / WEIR__FIT_STEP, guess, false, recorded, &found);
+  x->fit_request = found * WEIR__FIT_STEP;
+  if (!status && found)
+    status = try_steps(o, is_limit, found, true, recorded, &works);
+  if (!status && found && !works)
+    status = find_fit(o, is_limit, found, found + 1, true, recorded, &found);
+  x->fit_recording = status ? 0 : found * WEIR__FIT_STEP;
+  return status;
+}
+
+weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *x) {
+  watch w;
+  size_t recorded = failures_before(o);
+  progress(o, 1);
+  if (o->was_rescued) {
+    x->is_proven = true;
+    x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved};
+  } else {
+    weir_status status = run(o, NULL, WEIR__NO_ENTRY, &w, NULL);
+    if (status)
+      return status;
+    x->is_proven = w.is_seen && !w.served;
+    if (!x->is_proven)
+      return WEIR_OK;
+    /* The allocator waits for all streams and searches again before it fails, so waiting does not help. */
+    x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT};
+  }
+  weir_status status = try_emptying(o, recorded, x);
+  if (!status)
+    status = try_settings(o, recorded, x);
+  return status || o->was_rescued ? status : find_fits(o, recorded, x);
+}

@@ -1,0 +1,68 @@
+/*
+ * What a recorded job would have done under other settings, or with less memory.
+ */
+#ifndef WEIR_OFFLINE_ANALYSE_PREDICT_H
+#define WEIR_OFFLINE_ANALYSE_PREDICT_H
+
+#include "offline/analyse/cost.h"
+#include "offline/analyse/whatif_history.h"
+#include "offline/replay/replay.h"
+
+/* What depends on how far streams were (weir__replayer_is_range). */
+typedef struct weir__prediction_busy {
+  uint64_t peak_reserved, peak_allocated;
+  uint64_t retries, failures, calls;
+  double cost;
+  weir_moving_stats moving;
+} weir__prediction_busy;
+
+/* Plain numbers: predictions are copied between machines. */
+typedef struct weir__prediction {
+  weir_status status; /* of the replay itself; nothing else holds unless it is WEIR_OK */
+  uint64_t peak_reserved, peak_allocated, peak_requested; /* bytes */
+  uint64_t retries;                                       /* requests for which everything cached was released */
+  uint64_t failures;                                      /* requests that ran out of memory */
+  uint64_t first_failure, failed_bytes, failed_reserved, failed_allocated; /* of the first: see weir__replay_report */
+  weir__meter_counts calls;
+  double cost; /* of the calls, in nanoseconds */
+  weir__replay_begin begin;
+  weir_moving_stats moving;
+  /* All of the above are figures of a run in which every stream was idle when it was asked. In another run none was, and
+   * that came out differently: the truth lies between the two. */
+  bool is_range;
+  weir__prediction_busy busy; /* of the other run if is_range, otherwise the same figures */
+} weir__prediction;
+
+void weir__prediction_from(const weir__replay_report *report, const weir__costs *costs, weir__prediction *prediction);
+
+/* `settings` NULL stands for the recorded ones. Returns prediction->status. One run, or two if the outcome depends on
+ * streams. */
+weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
+                          const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction);
+
+/* The same. `history`, unless it is NULL, becomes the history of the run in which streams were idle. */
+weir_status weir__predict_history(const weir__replayer *replayer, const weir__settings *settings,
+                                  const weir__capacity *capacity, const weir__costs *costs,
+                                  weir__prediction *prediction, weir__whatif_history **history);
+
+/* The part of the reserved memory that is not allocated, at the peaks of both: 0 to 1. */
+double weir__prediction_fragmentation(const weir__prediction *prediction);
+double weir__prediction_busy_fragmentation(const weir__prediction *prediction);
+
+uint64_t weir__prediction_calls(const weir__prediction *prediction);
+
+enum { WEIR__FIT_STEP = 2 << 20 };
+
+typedef struct weir__fit {
+  uint64_t bytes;   /* 0 if it fits nowhere */
+  uint64_t retries; /* with that little memory; each waits for the whole device */
+  uint64_t least;   /* if streams are idle; `bytes` is then for busy ones. Otherwise the same */
+} weir__fit;
+
+/* The least memory, in steps, with which no request fails; found by bisection, so with one step less a request fails.
+ * It is the limit if the capacity has one, or else the device's memory. If the outcome depends on streams, it is enough
+ * however busy they are. */
+weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
+                              const weir__capacity *capacity, weir__fit *fit);
+
+#endif

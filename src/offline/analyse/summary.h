@@ -1,0 +1,63 @@
+/*
+ * What is in a recording, counted in two passes over the history, without replay.
+ */
+#ifndef WEIR_OFFLINE_ANALYSE_SUMMARY_H
+#define WEIR_OFFLINE_ANALYSE_SUMMARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "offline/read/recording.h"
+
+enum { WEIR__SUMMARY_HOLDERS = 5 };
+
+/* A holder of memory: the allocations of stacks that are described alike (offline/analyse/describe.h), or, without stacks,
+ * those of one size. */
+typedef struct weir__holder {
+  uint32_t stack; /* one of them */
+  uint64_t size;  /* of each allocation; 0 for a holder by stack */
+  uint64_t bytes;
+  size_t count;
+} weir__holder;
+
+typedef struct weir__summary_peak {
+  uint64_t bytes;
+  size_t event; /* after which */
+} weir__summary_peak;
+
+/* How complete the history is. */
+typedef enum weir__completeness {
+  WEIR__HISTORY_NONE,     /* no events */
+  WEIR__HISTORY_COMPLETE, /* everything that is freed or left was allocated in it */
+  WEIR__HISTORY_LATE,     /* there was memory before its first event */
+  WEIR__HISTORY_WRAPPED   /* the same, and the ring dropped events: it is known, or the number of events is round */
+} weir__completeness;
+
+typedef struct weir__summary {
+  size_t actions[WEIR__ACTION_UNKNOWN + 1]; /* events of each */
+  int64_t first_us, last_us;                /* 0 if not recorded */
+  weir__completeness completeness;
+  size_t unknown_frees;     /* of what was allocated before the first event */
+  size_t unknown_segments;  /* at the end, and not allocated in the history */
+  uint64_t live_before;     /* requested bytes in use before the first event */
+  uint64_t reserved_before; /* the same of segments */
+  weir__summary_peak live;  /* requested bytes in use */
+  weir__summary_peak reserved;
+  size_t first_oom; /* its event, if there is one */
+  bool has_stacks;
+  size_t streams;                                 /* in the history or the segments */
+  size_t small_segments, large_segments, private; /* at the end, those of private pools included */
+  uint64_t end_reserved, end_allocated, end_active, end_requested;
+  bool is_end_told; /* end_reserved, end_requested and at_end are from the history, not from a list of segments */
+  bool is_unknown;  /* the state before the first event is not known, so peaks, holders and the end are not valid */
+  weir__holder holders[WEIR__SUMMARY_HOLDERS]; /* at the peak, the largest first */
+  size_t holder_count;
+  weir__holder at_end[WEIR__SUMMARY_HOLDERS];
+  size_t at_end_count;
+} weir__summary;
+
+/* `device` is one of the recording's. */
+weir_status weir__summarize(const weir__recording *recording, int device, weir__summary *summary);
+
+#endif

@@ -1,0 +1,919 @@
+#include "offline/read/ring_reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/system.h"
+#include "base/text.h"
+#include "inspect/setting_list.h"
+#include "offline/read/byte_reader.h"
+#include "offline/read/code.h"
+#include "offline/read/ring_state.h"
+#include "record/operations.h"
+#include "record/recorder.h"
+#include "record/ring_file.h"
+#include "record/stacks.h"
+
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    weir_status status_ = (call);                                                                                      \
+    if (status_)                                                                                                       \
+      return status_;                                                                                                  \
+  } while (0)
+
+/* All modules are logged again when one is loaded; older ones are of no use, and would be searched for every frame. */
+enum { MOST_MODULES = 4096 };
+
+/* A text, a pool, a context or a stack of the log. */
+typedef struct entry {
+  uint64_t at; /* offset in the file */
+  uint32_t length;
+} entry;
+
+typedef struct module {
+  weir__ring_file_module where;
+  uint32_t path;     /* a string */
+  uint64_t id_at;    /* offset of its build ID */
+  uint32_t id_bytes; /* 0 if it has none */
+  bool is_open;      /* opening it was tried */
+  weir__code *code;  /* NULL if its names are not known */
+} module;
+
+/* A change of settings or of a limit in the log. */
+typedef struct change {
+  uint64_t time; /* ticks */
+  int device;    /* -1 for all */
+  uint32_t conf; /* a string; for settings only */
+  uint64_t limit;
+} change;
+
+typedef struct loader {
+  const char *path;
+  weir__input *source; /* NULL for the file at `path` */
+  unsigned char *data; /* the file */
+  uint64_t size;
+  const weir__ring_file_header *header;
+  weir__budget budget;
+  weir__recording *s;
+  entry *texts, *stacks; /* [0] is unused */
+  size_t text_count, text_room, stack_count, stack_room;
+  module *modules, *last_module; /* the last one found */
+  size_t module_count, module_room;
+  uint64_t settings_at; /* offset of the latest; 0 if there are none */
+  uint32_t settings_length;
+  change *changes;
+  size_t change_count, change_room;
+  weir__entry *annotations; /* of all devices */
+  size_t annotation_count, annotation_room;
+  uint8_t *threads; /* by number in entries; 0 if not numbered yet */
+  uint8_t thread_count;
+  size_t recorded_stack_room, frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
+      snapshot_annotation_room, pair_room, work_room, early_room;
+  weir__table frame_table, stream_table, pool_table;
+  uint32_t last_pool;  /* nearly always the next one, too */
+  uint32_t *remark_of; /* by number of a text; 0 if not known yet, or the usual one */
+  weir__clock_line clock;
+} loader;
+
+static weir_status bad(const loader *l, uint64_t at, const char *format, ...) WEIR_PRINTF(3, 4);
+static weir_status bad(const loader *l, uint64_t at, const char *format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  weir__format_text(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", l->path, (unsigned long long)at, text));
+}
+
+static weir_status no_memory(const loader *l) {
+  if (l->budget.is_over)
+    return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: reading it would take more than %llu bytes", l->path,
+                                   (unsigned long long)l->budget.limit));
+  return weir__not_ok(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", l->path));
+}
+
+/* Makes room for `more` items in an array. */
+#define ROOM(l, array, count, room, more)                                                                              \
+  do {                                                                                                                 \
+    void *grown_ = weir__grow(&(l)->budget, (array), &(room), (count) + (more), sizeof *(array));                      \
+    if (!grown_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    (array) = grown_;                                                                                                  \
+  } while (0)
+
+/* ---- The file ---- */
+
+bool weir__ring_file_is(const char *path) {
+  struct stat about;
+  char magic[8];
+  if (stat(path, &about) != 0 || !S_ISREG(about.st_mode))
+    return false;
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  bool is = descriptor >= 0 && pread(descriptor, magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+            memcmp(magic, WEIR__RING_MAGIC, sizeof magic) == 0;
+  if (descriptor >= 0)
+    close(descriptor);
+  return is;
+}
+
+bool weir__ring_file_begins(const void *bytes, size_t size) {
+  return size >= 8 && memcmp(bytes, WEIR__RING_MAGIC, 8) == 0;
+}
+
+static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
+  while (from < to) {
+    ssize_t got = pread(descriptor, l->data + from, (size_t)(to - from), (off_t)from);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot be read: %s", l->path, strerror(errno)));
+    if (got == 0)
+      return bad(l, from, "the file ends here");
+    from += (uint64_t)got;
+  }
+  return WEIR_OK;
+}
+
+/* Memory grows with the bytes that arrive, not with what the header promises. */
+static weir_status read_source(loader *l) {
+  size_t room = 0, got = 0;
+  do {
+    unsigned char *grown = weir__grow(&l->budget, l->data, &room, (size_t)l->size + WEIR__RING_HEADER, 1);
+    if (!grown)
+      return no_memory(l);
+    l->data = grown;
+    TRY(weir__input_read(l->source, l->data + l->size, room - (size_t)l->size, &got));
+    l->size += got;
+  } while (got);
+  l->header = (const weir__ring_file_header *)(const void *)l->data;
+  if (l->size < WEIR__RING_HEADER)
+    return bad(l, l->size, "the data end in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
+  return WEIR_OK;
+}
+
+/* The header is read last: it says what a running process has dropped meanwhile. */
+static weir_status read_all(loader *l) {
+  struct stat about;
+  int descriptor = open(l->path, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0)
+    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
+  weir_status status = WEIR_OK;
+  if (fstat(descriptor, &about) != 0)
+    status = weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
+  l->size = status ? 0 : (uint64_t)about.st_size;
+  if (!status && l->size < WEIR__RING_HEADER)
+    status = bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
+  if (!status) {
+    size_t room = 0;
+    l->data = l->size > SIZE_MAX ? NULL : weir__grow(&l->budget, NULL, &room, (size_t)l->size, 1);
+    status = l->data ? read_part(l, descriptor, WEIR__RING_HEADER, l->size) : no_memory(l);
+  }
+  if (!status)
+    status = read_part(l, descriptor, 0, WEIR__RING_HEADER);
+  close(descriptor);
+  l->header = (const weir__ring_file_header *)(const void *)l->data;
+  return status;
+}
+
+/* A century from 1970 on, so that sums do not overflow. */
+#define MOST_NS 4000000000000000000
+
+static bool is_time(int64_t ns) { return ns >= 0 && ns <= MOST_NS; }
+
+#define AT(field) offsetof(weir__ring_file_header, field)
+
+static weir_status check_header(const loader *l) {
+  const weir__ring_file_header *h = l->header;
+  if (memcmp(h->magic, WEIR__RING_MAGIC, sizeof h->magic) != 0)
+    return bad(l, 0, "this is no recording");
+  if (h->version < WEIR__RING_OLDEST_VERSION || h->version > WEIR__RING_VERSION)
+    return bad(l, AT(version), "a recording of version %u, this program reads %d to %d", h->version,
+               (int)WEIR__RING_OLDEST_VERSION, (int)WEIR__RING_VERSION);
+  if (h->event_bytes != sizeof(weir__entry))
+    return bad(l, AT(event_bytes), "entries of %u bytes, expected %zu", h->event_bytes, sizeof(weir__entry));
+  if (h->chunk_bytes != sizeof(weir__chunk))
+    return bad(l, AT(chunk_bytes), "chunks of %u bytes, expected %zu", h->chunk_bytes, sizeof(weir__chunk));
+  if (h->device_count < 1 || h->device_count > WEIR__RING_DEVICES)
+    return bad(l, AT(device_count), "%d devices, expected 1 to %d", h->device_count, (int)WEIR__RING_DEVICES);
+  if (h->file_bytes != l->size)
+    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)h->file_bytes);
+  if (h->log_at != WEIR__RING_HEADER || h->log_bytes > l->size - h->log_at || h->log_bytes % 64)
+    return bad(l, AT(log_at), "the log is not in the file");
+  uint64_t checkpoints = h->version > 2 ? h->checkpoint_bytes : 0, after_log = h->log_at + h->log_bytes;
+  if (h->version > 2 && (h->checkpoints_at != after_log || checkpoints > l->size - after_log || checkpoints % 64))
+    return bad(l, AT(checkpoints_at), "the checkpoints are not in the file");
+  if (h->chunks_at != after_log + checkpoints || h->chunk_count > (l->size - h->chunks_at) / sizeof(weir__chunk))
+    return bad(l, AT(chunks_at), "the entries are not in the file");
+  if (h->log_used > h->log_bytes)
+    return bad(l, AT(log_used), "the log has more bytes than there is room for");
+  const weir__clock_point *last = &h->last[h->newest & 1];
+  if (!is_time(h->first.monotonic_ns) || !is_time(h->first.unix_ns))
+    return bad(l, AT(first), "the clock's first point is none");
+  if (!is_time(last->monotonic_ns) || !is_time(last->unix_ns))
+    return bad(l, AT(last), "the clock's last point is none");
+  return WEIR_OK;
+}
+
+/* ---- The log ---- */
+
+static weir_status add_string(loader *l, const char *text, size_t length, uint32_t *number) {
+  weir__strings *strings = &l->s->strings;
+  uint32_t hash = weir__strings_hash(strings, text, length);
+  *number = weir__strings_find(strings, hash, text, length);
+  if (*number == WEIR__TABLE_END)
+    *number = weir__strings_add(strings, &l->budget, hash, text, length, true);
+  return *number == WEIR__TABLE_END ? no_memory(l) : WEIR_OK;
+}
+
+static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *room, const weir__ring_file_record *e,
+                                uint64_t at) {
+  if (e->number != *count)
+    return bad(l, at, "entry of number %u, expected %zu", e->number, *count);
+  ROOM(l, *list, *count, *room, 1);
+  (*list)[(*count)++] = (entry){at + sizeof *e, e->length};
+  return WEIR_OK;
+}
+
+static weir_status add_module(loader *l, const weir__ring_file_record *e, uint64_t at) {
+  module made = {.is_open = false};
+  if (e->length < sizeof made.where)
+    return bad(l, at, "a module of %u bytes", e->length);
+  memcpy(&made.where, l->data + at + sizeof *e, sizeof made.where);
+  uint64_t path_at = at + sizeof *e + sizeof made.where;
+  size_t room = e->length - sizeof made.where, length = strnlen((const char *)l->data + path_at, room);
+  TRY(add_string(l, (const char *)l->data + path_at, length, &made.path));
+  if (length + 1 < room) {
+    made.id_at = path_at + length + 1;
+    made.id_bytes = (uint32_t)(room - length - 1);
+  }
+  ROOM(l, l->modules, l->module_count, l->module_room, 1);
+  l->modules[l->module_count++] = made;
+  return WEIR_OK;
+}
+
+static weir_status add_change(loader *l, const change *made) {
+  ROOM(l, l->changes, l->change_count, l->change_room, 1);
+  l->changes[l->change_count++] = *made;
+  return WEIR_OK;
+}
+
+/* The first pass only looks for the latest. */
+static weir_status add_settings(loader *l, const weir__ring_file_record *e, uint64_t at) {
+  change made = {.device = -1};
+  if (e->length < sizeof made.time)
+    return bad(l, at, "settings of %u bytes", e->length);
+  memcpy(&made.time, l->data + at + sizeof *e, sizeof made.time);
+  l->settings_at = at + sizeof *e + sizeof made.time;
+  l->settings_length = e->length - (uint32_t)sizeof made.time;
+  if (!l->s)
+    return WEIR_OK;
+  TRY(add_string(l, (const char *)l->data + l->settings_at, l->settings_length, &made.conf));
+  return add_change(l, &made);
+}
+
+static weir_status add_limit(loader *l, const weir__ring_file_record *e, uint64_t at) {
+  weir__ring_file_limit limit;
+  if (e->length != sizeof limit)
+    return bad(l, at, "a limit of %u bytes", e->length);
+  memcpy(&limit, l->data + at + sizeof *e, sizeof limit);
+  if (limit.device < 0 || limit.device >= l->header->device_count)
+    return bad(l, at, "a limit of device %lld, there are %d", (long long)limit.device, l->header->device_count);
+  return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes}) : WEIR_OK;
+}
+
+/* Two passes: the first finds the settings, with which a recording begins. */
+static weir_status read_log(loader *l) {
+  uint64_t at = l->header->log_at, end = at + l->header->log_used;
+  while (at < end) {
+    weir__ring_file_record e;
+    if (end - at < sizeof e)
+      return bad(l, at, "the log ends in an entry");
+    memcpy(&e, l->data + at, sizeof e);
+    if (e.length > end - at - sizeof e)
+      return bad(l, at, "an entry of %u bytes, the log has %llu more", e.length,
+                 (unsigned long long)(end - at - sizeof e));
+    switch (e.kind) {
+    case WEIR__RING_TEXT:
+      if (l->s)
+        TRY(add_numbered(l, &l->texts, &l->text_count, &l->text_room, &e, at));
+      break;
+    case WEIR__RING_STACK:
+      if (l->s)
+        TRY(add_numbered(l, &l->stacks, &l->stack_count, &l->stack_room, &e, at));
+      break;
+    case WEIR__RING_MODULE:
+      if (l->s)
+        TRY(add_module(l, &e, at));
+      break;
+    case WEIR__RING_SETTINGS:
+      TRY(add_settings(l, &e, at));
+      break;
+    case WEIR__RING_LIMIT:
+      TRY(add_limit(l, &e, at));
+      break;
+    default:
+      return bad(l, at, "an entry of kind %u, which is not known", e.kind);
+    }
+    uint64_t whole = weir__round_up(sizeof e + e.length, 8);
+    if (whole > end - at)
+      return bad(l, at, "the log ends in an entry");
+    at += whole;
+  }
+  return WEIR_OK;
+}
+
+static weir_status add_settings_list(loader *l) {
+  weir__recording *s = l->s;
+  weir__recording_setting list[WEIR__SETTING_LIST];
+  size_t room = 0;
+  uint32_t conf;
+  const char *text = (const char *)l->data + l->settings_at;
+  TRY(add_string(l, text, strnlen(text, l->settings_length), &conf));
+  s->conf = s->strings.items[conf].text;
+  if (weir__setting_list_parse(s->conf, list))
+    return bad(l, l->settings_at, "the settings: %s", weir_last_error());
+  ROOM(l, s->settings, 0, room, WEIR__SETTING_LIST);
+  for (; s->setting_count < WEIR__SETTING_LIST; s->setting_count++) {
+    s->settings[s->setting_count] = list[s->setting_count];
+    if (list[s->setting_count].kind != WEIR__SETTING_FLOAT) /* as readers of pickles have it */
+      s->settings[s->setting_count].real = (double)list[s->setting_count].integer;
+  }
+  return WEIR_OK;
+}
+
+/* Begins with the settings, and with the usual case of everything as number 0. */
+static weir_status begin_recording(loader *l) {
+  weir__recording *s = l->s = calloc(1, sizeof *s);
+  uint32_t empty, none;
+  if (!s)
+    return no_memory(l);
+  s->device_count = (size_t)l->header->device_count;
+  s->devices = calloc(s->device_count, sizeof *s->devices);
+  if (!s->devices)
+    return no_memory(l);
+  s->has_history = s->has_host = s->is_events_only = s->has_causes = true;
+  s->is_cut_off = !l->header->is_closed;
+  s->strings.seed = weir__hash_seed();
+  TRY(add_string(l, "", 0, &empty));
+  TRY(add_string(l, "N/A", strlen("N/A"), &none));
+  TRY(add_settings_list(l));
+  ROOM(l, s->remarks, 0, l->remark_room, 1);
+  s->remarks[s->remark_count++] = (weir__recording_remark){none, empty, empty, empty};
+  ROOM(l, s->pools, 0, l->pool_room, 1);
+  s->pools[s->pool_count++] = (weir__recording_pool){{0, 0}};
+  ROOM(l, s->streams, 0, l->stream_room, 1);
+  s->streams[s->stream_count++] = 0;
+  ROOM(l, s->stacks, 0, l->recorded_stack_room, 1);
+  s->stacks[s->stack_count++] = (weir__recording_stack){0, 0};
+  return WEIR_OK;
+}
+
+/* ---- What numbers mean ---- */
+
+/* Finds `entry` in an array of the recording, or appends it. */
+#define INTERN(l, index, array, count, room, entry, id)                                                                \
+  do {                                                                                                                 \
+    void *grown_ = weir__table_intern(&(index), &(l)->budget, (l)->s->strings.seed, (array), &(count), &(room),        \
+                                      &(entry), sizeof(entry), &(id));                                                 \
+    if (!grown_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    (array) = grown_;                                                                                                  \
+  } while (0)
+
+/* The text of a number. false if there is none. */
+static bool text_of(const loader *l, uint32_t number, const char **text, size_t *length) {
+  bool known = number && number < l->text_count;
+  *text = known ? (const char *)l->data + l->texts[number].at : "";
+  *length = known ? strnlen(*text, l->texts[number].length) : 0;
+  return known;
+}
+
+static weir_status string_of(loader *l, uint32_t number, uint32_t *string) {
+  const char *text;
+  size_t length;
+  text_of(l, number, &text, &length);
+  return add_string(l, text, length, string);
+}
+
+static module *module_of(loader *l, uint64_t address) {
+  module *recent = l->last_module;
+  if (recent && address >= recent->where.begin &&
+      address < recent->where.end) /* frames of a stack are mostly of one module */
+    return recent;
+  size_t last = l->module_count > MOST_MODULES ? l->module_count - MOST_MODULES : 0;
+  for (size_t i = l->module_count; i-- > last;) /* the latest one, since another library may have been there before */
+    if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
+      return l->last_module = &l->modules[i];
+  return NULL;
+}
+
+/* Interns a frame. */
+static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, uint32_t *number) {
+  weir__recording *s = l->s;
+  weir__recording_frame made;
+  memset(&made, 0, sizeof made);
+  made.name = name;
+  made.filename = file;
+  made.line = line;
+  INTERN(l, l->frame_table, s->frames, s->frame_count, l->frame_room, made, *number);
+  return WEIR_OK;
+}
+
+/* The file of a module, if it is still the recorded one. */
+static weir__code *code_of(const loader *l, module *in) {
+  if (!in->is_open) {
+    char host[sizeof l->header->host] = "";
+    weir__host_name(host, sizeof host);
+    weir__code_origin origin = {.path = l->s->strings.items[in->path].text,
+                                .base = in->where.base,
+                                .build_id = l->data + in->id_at,
+                                .build_id_bytes = in->id_bytes,
+                                .recorded_ns = l->header->first.unix_ns,
+                                .is_this_host = strncmp(host, l->header->host, sizeof host) == 0};
+    in->is_open = true;
+    in->code = weir__code_open(&origin);
+  }
+  return in->code;
+}
+
+/* Appends the frames of an address: one, and those that were inlined there. If the names are not known, a frame has the
+ * module and the offset in it. */
+static weir_status add_native(loader *l, uint64_t address, size_t *used) {
+  enum { MOST_INLINED = 32 };
+  weir__code_name names[MOST_INLINED];
+  module *in = module_of(l, address);
+  weir__code *code = in ? code_of(l, in) : NULL;
+  size_t count = code ? weir__code_names(code, address, names, MOST_INLINED) : 0;
+  char place[32];
+  if (!count) {
+    snprintf(place, sizeof place, "0x%llx", (unsigned long long)(address - (in ? in->where.base : 0)));
+    names[count++] = (weir__code_name){place, in ? l->s->strings.items[in->path].text : "??", 0};
+  }
+  for (size_t i = 0; i < count; i++) {
+    uint32_t name, file;
+    TRY(add_string(l, names[i].function, strlen(names[i].function), &name));
+    TRY(add_string(l, names[i].file, strlen(names[i].file), &file));
+    ROOM(l, l->s->stack_frames, *used, l->stack_frame_room, 1);
+    TRY(add_frame(l, name, file, names[i].line, &l->s->stack_frames[*used]));
+    ++*used;
+  }
+  return WEIR_OK;
+}
+
+static weir_status add_language(loader *l, const weir__frame *frame, size_t *used) {
+  uint32_t name, file;
+  TRY(string_of(l, frame->function, &name));
+  TRY(string_of(l, frame->file, &file));
+  ROOM(l, l->s->stack_frames, *used, l->stack_frame_room, 1);
+  TRY(add_frame(l, name, file, frame->line, &l->s->stack_frames[*used]));
+  ++*used;
+  return WEIR_OK;
+}
+
+static bool frame_begins(const weir__recording *s, uint32_t frame, const char *prefix) {
+  return strncmp(s->strings.items[s->frames[frame].name].text, prefix, strlen(prefix)) == 0;
+}
+
+/* The number of native frames that are Weir's own, as in a program with libweir.a: a stack begins with them, and the
+ * last is the public function that the program called. */
+static size_t count_own(const weir__recording *s, const uint32_t *frames, size_t count) {
+  enum { DEEPEST = 24 };
+  size_t own = 0;
+  for (size_t i = 0; i < count && i < DEEPEST && !own; i++)
+    if (frame_begins(s, frames[i], "weir_") && !frame_begins(s, frames[i], "weir__"))
+      own = i + 1;
+  while (own < count && frame_begins(s, frames[own], "weir_"))
+    own++;
+  return own;
+}
+
+/* Reads all stacks; they keep the numbers that they have in entries. */
+static weir_status read_stacks(loader *l) {
+  weir__recording *s = l->s;
+  size_t used = 0;
+  for (size_t i = 1; i < l->stack_count; i++) {
+    size_t words = l->stacks[i].length / sizeof(uint64_t), first = used;
+    const unsigned char *at = l->data + l->stacks[i].at;
+    size_t native = SIZE_MAX; /* where native frames begin */
+    for (size_t k = 0; k < words;) {
+      uint64_t pair[2] = {0, 0};
+      bool has_two = k + 1 < words;
+      memcpy(pair, at + k * sizeof pair[0], (has_two ? 2 : 1) * sizeof pair[0]);
+      weir__frame frame;
+      k += weir__stack_frame_of(pair, has_two ? 2 : 1, &frame);
+      if (frame.address && native == SIZE_MAX)
+        native = used;
+      TRY(frame.address ? add_native(l, frame.address, &used) : add_language(l, &frame, &used));
+    }
+    size_t own = native == SIZE_MAX ? 0 : count_own(s, s->stack_frames + native, used - native);
+    if (own) {
+      used -= own;
+      memmove(s->stack_frames + native, s->stack_frames + native + own, (used - native) * sizeof *s->stack_frames);
+    }
+    ROOM(l, s->stacks, s->stack_count, l->recorded_stack_room, 1);
+    s->stacks[s->stack_count++] = (weir__recording_stack){first, used - first};
+  }
+  return WEIR_OK;
+}
+
+static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
+  weir__recording *s = l->s;
+  *remark = 0;
+  if (!context || context >= l->text_count)
+    return WEIR_OK;
+  *remark = l->remark_of[context];
+  weir__entry_context of;
+  if (*remark || !weir__context_of_bytes(l->data + l->texts[context].at, l->texts[context].length, &of))
+    return WEIR_OK;
+  weir__recording_remark made = s->remarks[0];
+  if (of.compile)
+    TRY(string_of(l, of.compile, &made.compile_context));
+  if (of.metadata)
+    TRY(string_of(l, of.metadata, &made.user_metadata));
+  if (of.phase)
+    TRY(string_of(l, of.phase, &made.phase));
+  ROOM(l, s->remarks, s->remark_count, l->remark_room, 1);
+  *remark = l->remark_of[context] = (uint32_t)s->remark_count;
+  s->remarks[s->remark_count++] = made;
+  return WEIR_OK;
+}
+
+static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
+  weir__recording *s = l->s;
+  *pool = 0;
+  weir_pool_id id;
+  if (!number ||
+      (!weir__pool_is_direct(number, &id) &&
+       (number >= l->text_count || !weir__pool_of_bytes(l->data + l->texts[number].at, l->texts[number].length, &id))))
+    return WEIR_OK;
+  weir__recording_pool made = {{(int64_t)id.first, (int64_t)id.second}};
+  if (memcmp(&s->pools[l->last_pool], &made, sizeof made) == 0) {
+    *pool = l->last_pool;
+    return WEIR_OK;
+  }
+  INTERN(l, l->pool_table, s->pools, s->pool_count, l->pool_room, made, *pool);
+  l->last_pool = *pool;
+  return WEIR_OK;
+}
+
+static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *stream) {
+  weir__recording *s = l->s;
+  int64_t made = (int64_t)raw;
+  uint32_t id = 0;
+  if (raw)
+    INTERN(l, l->stream_table, s->streams, s->stream_count, l->stream_room, made, id);
+  if (id >= UINT16_MAX)
+    return bad(l, at, "there are more than %d streams", UINT16_MAX);
+  *stream = (uint16_t)id;
+  return WEIR_OK;
+}
+
+/* ---- Events ---- */
+
+typedef struct place {
+  uint64_t sequence, at;
+} place;
+
+static int by_sequence(const void *a, const void *b) {
+  const place *x = a, *y = b;
+  return (x->sequence > y->sequence) - (x->sequence < y->sequence);
+}
+
+static unsigned count_at(const loader *l, uint64_t at) {
+  unsigned count;
+  memcpy(&count, l->data + at + offsetof(weir__chunk, count), sizeof count);
+  return count;
+}
+
+/* Finds the chunks that have entries, in the order of their sequence numbers. */
+static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
+  size_t room = 0;
+  *events = 0;
+  for (uint64_t i = 0; i < l->header->chunk_count; i++) {
+    place p = {0, l->header->chunks_at + i * sizeof(weir__chunk)};
+    unsigned has = count_at(l, p.at);
+    if (has > WEIR__CHUNK_ENTRIES)
+      return bad(l, p.at, "a chunk of %u entries, there is room for %d", has, (int)WEIR__CHUNK_ENTRIES);
+    if (!has)
+      continue;
+    memcpy(&p.sequence, l->data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
+    ROOM(l, *places, *count, room, 1);
+    (*places)[(*count)++] = p;
+    *events += has;
+  }
+  if (*count)
+    qsort(*places, *count, sizeof **places, by_sequence);
+  return WEIR_OK;
+}
+
+/* Gathers the entries of a device from all chunks, in order. Those before the checkpoint count as dropped. */
+static weir_status gather(loader *l, int device, const weir__ring_file_start *start, const place *places, size_t count,
+                          weir__entry *to, weir__entry *spare, size_t *found) {
+  const weir__ring_file_device *d = &l->header->devices[device];
+  uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
+  *found = 0;
+  for (size_t i = 0; i < count; i++)
+    for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
+      uint64_t at = places[i].at + offsetof(weir__chunk, entries) + k * sizeof(weir__entry);
+      weir__entry e;
+      memcpy(&e, l->data + at, sizeof e);
+      if (e.device >= l->header->device_count || e.action >= WEIR_TRACE_ACTIONS)
+        return bad(l, at, "an entry of device %u with action %u, which is not known", e.device, e.action);
+      if (e.device != device || e.time <= after)
+        continue;
+      if (e.action != WEIR__ACTION_PAIRS) {
+        if (start->is_known && e.time <= start->of.time)
+          l->s->devices[device].dropped++;
+        else
+          to[(*found)++] = e;
+      } else {
+        ROOM(l, l->annotations, l->annotation_count, l->annotation_room, 1);
+        l->annotations[l->annotation_count++] = e;
+      }
+    }
+  weir__entries_sort(to, spare, *found);
+  return WEIR_OK;
+}
+
+/* Microseconds since 1970; 0, which is "not recorded", for ticks that are out of range. */
+static int64_t time_of(const loader *l, uint64_t ticks) {
+  double ns = (double)(int64_t)(ticks - l->clock.ticks) * l->clock.ns_per_tick;
+  return ns > -(double)MOST_NS && ns < (double)MOST_NS ? weir__recording_time((l->clock.unix_ns + (int64_t)ns) / 1000)
+                                                       : 0;
+}
+
+/* Renumbers threads from 1 on. */
+static uint8_t thread_of(loader *l, uint16_t number) {
+  uint8_t *thread = &l->threads[number & WEIR__ENTRY_MOST_THREADS];
+  if ((number & WEIR__ENTRY_MOST_THREADS) == WEIR__ENTRY_MOST_THREADS)
+    *thread = WEIR__RECORDING_MANY_THREADS;
+  if (!*thread && (number & WEIR__ENTRY_MOST_THREADS))
+    *thread = l->thread_count < WEIR__RECORDING_MANY_THREADS - 1 ? ++l->thread_count : WEIR__RECORDING_MANY_THREADS;
+  return *thread;
+}
+
+static weir_status convert(loader *l, const weir__entry *e, weir__recording_entry *to) {
+  *to = (weir__recording_entry){.address = e->address,
+                                .size = e->bytes,
+                                .time_us = time_of(l, e->time),
+                                .stack = e->stack < l->s->stack_count ? e->stack : 0,
+                                .action = e->action,
+                                .thread = thread_of(l, e->thread) & WEIR__RECORDING_MANY_THREADS,
+                                .is_for_request = (e->thread & WEIR__ENTRY_FOR_REQUEST) != 0};
+  TRY(remark_of(l, e->context, &to->remark));
+  TRY(pool_of(l, e->pool, &to->pool));
+  return stream_of(l, e->stream, 0, &to->stream);
+}
+
+static weir_status add_placed(loader *l, const weir__recording_change *made) {
+  ROOM(l, l->s->changes, l->s->change_count, l->snapshot_change_room, 1);
+  l->s->changes[l->s->change_count++] = *made;
+  return WEIR_OK;
+}
+
+/* Finds between which events of a device its settings and its limit changed. A checkpoint, where there is one, has the
+ * first of each, whatever the log had room for before it. */
+static weir_status place_changes(loader *l, int device, const weir__ring_file_start *start, const weir__entry *events,
+                                 size_t count) {
+  weir__recording *s = l->s;
+  size_t first = s->change_count, read = 0, at = 0;
+  if (start->is_known) {
+    uint32_t conf;
+    TRY(add_string(l, start->conf, start->of.conf_bytes, &conf));
+    TRY(add_placed(l, &(weir__recording_change){device, 0, s->strings.items[conf].text, 0}));
+    TRY(add_placed(l, &(weir__recording_change){device, 0, NULL, start->of.limit}));
+  }
+  for (size_t i = 0; i < l->change_count; i++) {
+    const change *c = &l->changes[i];
+    if ((c->device >= 0 && c->device != device) || (start->is_known && c->time <= start->of.settings_time))
+      continue;
+    while (read < count && events[read].time <= c->time) /* taking a block is no event of a recording */
+      at += events[read++].action != WEIR__ACTION_TAKEN;
+    weir__recording_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
+    size_t same = first;
+    while (same < s->change_count && (at || !s->changes[same].conf != !made.conf))
+      same++;
+    if (same == s->change_count)
+      TRY(add_placed(l, &made));
+    else
+      s->changes[same] = made;
+  }
+  return WEIR_OK;
+}
+
+static weir_status find_early(loader *l, int device, weir__entry *events, size_t *count) {
+  weir__recording *s = l->s;
+  size_t most = 0, found = 0, room = 0;
+  for (size_t i = 0; i < *count; i++)
+    most += events[i].action == WEIR__ACTION_TAKEN || events[i].action == WEIR_TRACE_SEGMENT_MAP;
+  weir__early *early = weir__grow(&l->budget, NULL, &room, most + 1, sizeof *early);
+  if (!early)
+    return no_memory(l);
+  *count = weir__entries_take_early(events, *count, early, &found);
+  weir__recording_early *grown =
+      weir__grow(&l->budget, s->early, &l->early_room, s->early_count + found + 1, sizeof *grown);
+  if (grown) {
+    s->early = grown;
+    for (size_t i = 0; i < found; i++)
+      grown[s->early_count++] = (weir__recording_early){device, early[i].entry, early[i].request};
+  }
+  weir__drop(early);
+  return grown ? WEIR_OK : no_memory(l);
+}
+
+/* Reads the state before the first event of a device. Stacks for which the log had no room are 0. */
+static weir_status read_start(loader *l, int device, weir__ring_file_start *start) {
+  weir__recording_device *d = &l->s->devices[device];
+  uint64_t at;
+  const char *why;
+  weir_status status = weir__ring_file_start_read(l->data, device, &l->budget, start, &at, &why);
+  if (status)
+    return why ? bad(l, at, "%s", why) : no_memory(l);
+  d->lacks_start = !start->is_known && (d->dropped || start->is_missing);
+  if (!start->is_known)
+    return WEIR_OK;
+  d->start = start->state;
+  d->peak_allocated = start->of.peak_allocated;
+  d->peak_reserved = start->of.peak_reserved;
+  for (size_t i = 0; i < d->start->block_count; i++)
+    if (d->start->blocks[i].stack >= l->s->stack_count)
+      d->start->blocks[i].stack = 0;
+  return WEIR_OK;
+}
+
+static weir_status read_events(loader *l) {
+  weir__recording *s = l->s;
+  weir__ring_file_start start;
+  place *places = NULL;
+  weir__entry *all = NULL;
+  size_t count = 0, total = 0, found = 0, room = 0, spare = 0;
+  weir_status status = find_chunks(l, &places, &count, &total);
+  if (!status) {
+    all = weir__grow(&l->budget, NULL, &spare, 2 * total + 1, sizeof *all);
+    s->events = weir__grow(&l->budget, NULL, &room, total + 1, sizeof *s->events);
+    status = all && s->events ? WEIR_OK : no_memory(l);
+  }
+  for (int d = 0; d < l->header->device_count && !status; d++) {
+    s->devices[d].events = s->events + s->event_count;
+    s->devices[d].dropped = l->header->devices[d].dropped;
+    s->devices[d].memory = l->header->devices[d].memory;
+    found = 0;
+    status = read_start(l, d, &start);
+    if (!status)
+      status = gather(l, d, &start, places, count, all, all + total, &found);
+    if (!status)
+      status = place_changes(l, d, &start, all, found);
+    if (!status) {
+      weir__entries_join(all, found, true);
+      status = find_early(l, d, all, &found);
+    }
+    for (size_t i = 0; i < found && !status; i++)
+      status = convert(l, &all[i], &s->events[s->event_count + i]);
+    s->devices[d].event_count = found;
+    s->event_count += found;
+  }
+  weir__drop(places);
+  weir__drop(all);
+  return status;
+}
+
+static weir_status add_pair(loader *l, const char *key, const char *value) {
+  weir__recording *s = l->s;
+  weir__recording_pair pair;
+  TRY(add_string(l, key, strlen(key), &pair.key));
+  TRY(add_string(l, value, strlen(value), &pair.value));
+  ROOM(l, s->pairs, s->pair_count, l->pair_room, 1);
+  s->pairs[s->pair_count++] = pair;
+  return WEIR_OK;
+}
+
+static weir_status add_number(loader *l, const char *key, uint64_t number) {
+  char text[24];
+  snprintf(text, sizeof text, "%llu", (unsigned long long)number);
+  return add_pair(l, key, text);
+}
+
+/* The numbers of work are in the entry: see record/recorder.h. */
+static weir_status add_work_numbers(loader *l, const weir__entry *e) {
+  TRY(add_number(l, "stream", e->stream));
+  TRY(add_number(l, "start_ns", e->address));
+  TRY(add_number(l, "duration_ns", (uint64_t)e->pool << 32 | e->stack));
+  return add_number(l, "bytes", e->bytes);
+}
+
+static weir_status read_annotations(loader *l) {
+  weir__recording *s = l->s;
+  size_t room = 0;
+  weir__entry *spare = weir__grow(&l->budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
+  if (!spare)
+    return no_memory(l);
+  weir__entries_sort(l->annotations, spare, l->annotation_count);
+  weir__drop(spare);
+  for (size_t i = 0; i < l->annotation_count; i++) {
+    const weir__entry *e = &l->annotations[i];
+    const char *text = NULL;
+    size_t count = 0;
+    if (e->context >= l->text_count ||
+        !weir__pairs_of_bytes(l->data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
+      continue; /* the log had no room for it */
+    weir__recording_annotation made = {
+        .device = e->device, .time_us = time_of(l, e->time), .first_pair = s->pair_count};
+    TRY(add_string(l, "", 0, &made.name));
+    made.stage = made.name;
+    for (size_t k = 0; k < count; k++) {
+      const char *key = text, *value = key + strlen(key) + 1;
+      if (strcmp(key, "name") == 0)
+        TRY(add_string(l, value, strlen(value), &made.name));
+      else if (strcmp(key, "stage") == 0)
+        TRY(add_string(l, value, strlen(value), &made.stage));
+      else
+        TRY(add_pair(l, key, value));
+      text = value + strlen(value) + 1;
+    }
+    if (e->address)
+      TRY(add_work_numbers(l, e));
+    made.pair_count = s->pair_count - made.first_pair;
+    weir__recording_work work;
+    if (weir__recording_work_of(&s->strings, s->pairs, &made, &work)) {
+      ROOM(l, s->works, s->work_count, l->work_room, 1);
+      s->works[s->work_count++] = work;
+      continue;
+    }
+    ROOM(l, s->annotations, s->annotation_count, l->snapshot_annotation_room, 1);
+    s->annotations[s->annotation_count++] = made;
+  }
+  return WEIR_OK;
+}
+
+/* ---- The whole ---- */
+
+static weir_status begin_numbers(loader *l) {
+  size_t remarks = 0, threads = 0;
+  l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
+  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__ENTRY_MOST_THREADS + 1, sizeof *l->threads);
+  if (!l->remark_of || !l->threads)
+    return no_memory(l);
+  memset(l->threads, 0, WEIR__ENTRY_MOST_THREADS + 1);
+  memset(l->remark_of, 0, l->text_count * sizeof *l->remark_of);
+  return WEIR_OK;
+}
+
+static weir_status load(loader *l) {
+  TRY(l->source ? read_source(l) : read_all(l));
+  TRY(check_header(l));
+  TRY(read_log(l));
+  TRY(begin_recording(l));
+  ROOM(l, l->texts, 0, l->text_room, 1);
+  ROOM(l, l->stacks, 0, l->stack_room, 1);
+  l->texts[0] = l->stacks[0] = (entry){0, 0};
+  l->text_count = l->stack_count = 1;
+  TRY(read_log(l));
+  TRY(begin_numbers(l));
+  TRY(read_stacks(l));
+  l->clock = weir__clock_through(&l->header->first, &l->header->last[l->header->newest & 1]);
+  TRY(read_events(l));
+  TRY(read_annotations(l));
+  return weir__recording_check_size(l->s, l->path, l->size);
+}
+
+static weir_status load_from(const char *path, weir__input *source, const weir__recording_limits *limits,
+                             weir__recording **out) {
+  loader l = {
+      .path = path, .source = source, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
+  weir_status status = load(&l);
+  if (!status && l.header->lost)
+    weir__log(WEIR_LOG_WARN,
+              "%s: %llu entries are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
+              (unsigned long long)l.header->lost);
+  weir__drop(l.data);
+  weir__drop(l.texts);
+  weir__drop(l.stacks);
+  for (size_t i = 0; i < l.module_count; i++)
+    weir__code_close(l.modules[i].code);
+  weir__drop(l.modules);
+  weir__drop(l.remark_of);
+  weir__drop(l.threads);
+  weir__drop(l.changes);
+  weir__drop(l.annotations);
+  weir__table_clear(&l.frame_table);
+  weir__table_clear(&l.stream_table);
+  weir__table_clear(&l.pool_table);
+  if (status) {
+    weir__recording_free(l.s);
+    return status;
+  }
+  *out = l.s;
+  return WEIR_OK;
+}
+
+weir_status weir__ring_file_load(const char *path, const weir__recording_limits *limits, weir__recording **out) {
+  return load_from(path, NULL, limits, out);
+}
+
+weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits, weir__recording **out) {
+  return load_from(weir__input_name(source), source, limits, out);
+}

@@ -1,0 +1,24 @@
+/*
+ * Reads a ring file, the recording that a process left behind (record/ring_file.h): the history from the oldest usable
+ * checkpoint on, the stacks and the settings, without a list of segments. Native frames have names if their program or
+ * library is still there; otherwise they have its path and the offset in it.
+ */
+#ifndef WEIR_OFFLINE_READ_RING_READER_H
+#define WEIR_OFFLINE_READ_RING_READER_H
+
+#include "offline/read/recording.h"
+
+/* Whether a file begins as a ring file. A file that cannot be read does not. */
+bool weir__ring_file_is(const char *path);
+
+/* WEIR_ERROR_BAD_DATA, with the byte, if it is not a ring file. */
+weir_status weir__ring_file_load(const char *path, const weir__recording_limits *limits, weir__recording **recording);
+
+/* Whether data that begin with these bytes are a ring file. */
+bool weir__ring_file_begins(const void *bytes, size_t size);
+
+/* Reads one from an input without random access, such as a pipe or a compressed file. The caller closes it. */
+weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits,
+                                 weir__recording **recording);
+
+#endif

@@ -1,0 +1,95 @@
+#include "offline/render/predict_json.h"
+
+const char *weir__conf_text(const weir__settings *settings, char text[WEIR__CONF_TEXT]) {
+  weir__settings shown = *settings;
+  if (shown.moving_pages)
+    shown.expandable_segments = false; /* implied */
+  weir__settings_format(&shown, text, WEIR__CONF_TEXT);
+  return text;
+}
+
+weir__start_use weir__start_use_of(const weir__replayer *history) {
+  const weir__state *state = weir__replayer_start(history);
+  weir__start_use sum = {0};
+  for (size_t i = 0; i < state->block_count; i++)
+    if (weir__state_is_active(&state->blocks[i])) {
+      sum.blocks++;
+      sum.bytes += state->blocks[i].requested;
+    }
+  return sum;
+}
+
+void weir__json_start(weir__sink *sink, const weir__replayer *history) {
+  const weir__state *state = weir__replayer_start(history);
+  const weir__start_use sum = weir__start_use_of(history);
+  if (!state->segment_count) {
+    WEIR__JSON(sink, JSON_NULL("before"));
+    return;
+  }
+  WEIR__JSON(sink, JSON_OBJECT("before"), JSON_NATURAL("blocks", sum.blocks), JSON_NATURAL("requested", sum.bytes),
+             JSON_NATURAL("segments", state->segment_count), JSON_NATURAL("reserved", state->reserved), JSON_CLOSE);
+}
+
+void weir__json_calls(weir__sink *sink, const weir__prediction *prediction) {
+  static const char *const begins[] = {
+      [WEIR__BEGINS_EMPTY] = "empty", [WEIR__BEGINS_HELD] = "held", [WEIR__BEGINS_ANEW] = "anew"};
+  WEIR__JSON(sink, JSON_TEXT("begins", begins[prediction->begin]),
+             JSON_REAL("fragmentation", weir__prediction_fragmentation(prediction), 6),
+             JSON_REAL("cost_ns", prediction->cost, 0), JSON_OBJECT("calls"));
+  for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {
+    const weir__meter_count *c = &prediction->calls.of[kind];
+    WEIR__JSON(sink, JSON_OBJECT(weir__meter_name((weir__meter_kind)kind)), JSON_NATURAL("calls", c->calls),
+               JSON_NATURAL("failed", c->failed), JSON_NATURAL("handles", c->handles), JSON_NATURAL("bytes", c->bytes),
+               JSON_CLOSE);
+  }
+  WEIR__JSON(sink, JSON_CLOSE);
+  if (!prediction->failures) {
+    WEIR__JSON(sink, JSON_NULL("first_failure"));
+    return;
+  }
+  WEIR__JSON(sink, JSON_OBJECT("first_failure"), JSON_NATURAL("event", prediction->first_failure),
+             JSON_NATURAL("bytes", prediction->failed_bytes), JSON_NATURAL("reserved", prediction->failed_reserved),
+             JSON_NATURAL("allocated", prediction->failed_allocated), JSON_CLOSE);
+}
+
+static void json_moving(weir__sink *sink, const weir_moving_stats *m) {
+  WEIR__JSON(sink, JSON_OBJECT("moving"), JSON_INTEGER("pages_moved", m->pages_moved),
+             JSON_INTEGER("moved_bytes", m->moved_bytes), JSON_INTEGER("pages_made", m->pages_made),
+             JSON_INTEGER("pages_returned", m->pages_returned), JSON_INTEGER("aliases_peak", m->aliases_peak),
+             JSON_INTEGER("aliases_unmapped", m->aliases_unmapped), JSON_CLOSE);
+}
+
+/* The other end of a range: null if there is none. */
+static void json_busy(weir__sink *sink, const weir__prediction *p) {
+  const weir__prediction_busy *busy = &p->busy;
+  if (!p->is_range) {
+    WEIR__JSON(sink, JSON_NULL("streams_busy"));
+    return;
+  }
+  WEIR__JSON(sink, JSON_OBJECT("streams_busy"), JSON_NATURAL("peak_reserved", busy->peak_reserved),
+             JSON_NATURAL("peak_allocated", busy->peak_allocated), JSON_NATURAL("retries", busy->retries),
+             JSON_NATURAL("failures", busy->failures),
+             JSON_REAL("fragmentation", weir__prediction_busy_fragmentation(p), 6), JSON_REAL("cost_ns", busy->cost, 0),
+             JSON_NATURAL("calls", busy->calls));
+  json_moving(sink, &busy->moving);
+  WEIR__JSON(sink, JSON_CLOSE);
+}
+
+void weir__json_fit(weir__sink *sink, const char *key, const weir__fit *fit) {
+  if (!fit->bytes) {
+    WEIR__JSON(sink, JSON_NULL(key));
+    return;
+  }
+  WEIR__JSON(sink, JSON_OBJECT(key), JSON_NATURAL("bytes", fit->bytes), JSON_NATURAL("retries", fit->retries),
+             JSON_NATURAL("bytes_if_streams_idle", fit->least), JSON_CLOSE);
+}
+
+void weir__json_prediction(weir__sink *sink, const weir__prediction *prediction) {
+  WEIR__JSON(sink, JSON_NATURAL("peak_reserved", prediction->peak_reserved),
+             JSON_NATURAL("peak_allocated", prediction->peak_allocated),
+             JSON_NATURAL("peak_requested", prediction->peak_requested), JSON_NATURAL("retries", prediction->retries),
+             JSON_NATURAL("failures", prediction->failures));
+  weir__json_calls(sink, prediction);
+  json_moving(sink, &prediction->moving);
+  json_busy(sink, prediction);
+}
