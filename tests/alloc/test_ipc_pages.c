@@ -41,19 +41,63 @@ static void child_reads(void) {
 /* The word that a block with this seed has at an offset. */
 static uint64_t word_at(uint64_t seed, uint64_t offset) { return (seed << 40 | offset) * 0x9e3779b97f4a7c15u; }
 
-/* Compares one word in each 32 KiB of each block, until it hears a size of 0. */
+static void write_words(char *block, uint64_t bytes, uint64_t seed) {
+  for (uint64_t at = 0; at < bytes; at += 32 * KIB)
+    *(uint64_t *)(block + at) = word_at(seed, at);
+}
+
+static void compare_words(const char *block, uint64_t bytes, uint64_t seed) {
+  for (uint64_t at = 0; at < bytes; at += 32 * KIB)
+    assert_int_equal(*(const uint64_t *)(block + at), word_at(seed, at));
+}
+
+enum { SLOTS = 8 }; /* for what the other process holds */
+
+typedef struct message {
+  uint64_t slot, bytes, seed, offset;
+  enum { end, release_slot, receive_in_slot, open_and_close } act;
+} message;
+
+typedef struct held {
+  char *at;
+  uint64_t bytes, seed;
+} held;
+
+static void release_held(held *h) {
+  if (h->at)
+    release(h->at);
+  h->at = NULL;
+}
+
+/* Compares what it is sent, and again before each answer all that it holds. */
 static void child_compares(void) {
-  for (uint64_t bytes, size = 0; (bytes = hear_any());) {
-    uint64_t seed = hear_any();
-    const weir_ipc_handle *handle = hear_handle();
-    void *a = NULL;
-    assert_ok(weir_ipc_receive(allocator, 0, handle->bytes, handle->length, NULL, &a, &size));
-    assert_true(size >= bytes);
-    for (uint64_t at = 0; at < bytes; at += 32 * KIB)
-      assert_int_equal(*(uint64_t *)((char *)a + at), word_at(seed, at));
-    assert_ok(weir_ipc_release(allocator, a, NULL));
+  held slots[SLOTS] = {{0}};
+  for (message m = {.act = release_slot}; m.act;) {
+    hear_bytes(&m, sizeof m);
+    held *h = &slots[m.slot];
+    if (m.act == receive_in_slot) {
+      uint64_t size = 0;
+      void *a = NULL;
+      const weir_ipc_handle *handle = hear_handle();
+      release_held(h);
+      assert_ok(weir_ipc_receive(allocator, 0, handle->bytes, handle->length, NULL, &a, &size));
+      assert_true(size >= m.bytes);
+      *h = (held){a, m.bytes, m.seed};
+    } else if (m.act == open_and_close) {
+      void *base = NULL;
+      const weir_ipc_handle *handle = hear_handle();
+      assert_ok(weir_ipc_open(allocator, 0, handle->bytes, handle->length, &base));
+      compare_words((char *)base + m.offset, m.bytes, m.seed);
+      assert_ok(weir_ipc_close(allocator, base));
+    } else
+      release_held(h);
+    for (int i = 0; i < SLOTS; i++)
+      if (slots[i].at)
+        compare_words(slots[i].at, slots[i].bytes, slots[i].seed);
     say('d');
   }
+  for (int i = 0; i < SLOTS; i++)
+    release_held(&slots[i]);
 }
 
 /* ---- Here ---- */
@@ -194,45 +238,73 @@ static shape shape_of(const char *a, uint64_t bytes) {
   return first->page->bytes == segment->page ? first_smallest : first_larger;
 }
 
-/* Blocks whose pages were moved at random, each with contents of its own: whatever the sizes and the order of its pages
- * and wherever it begins in the first one, the other process finds the same bytes. */
-static void test_all_shapes(void **state) {
-  (void)state;
-  enum { BLOCKS = 12, STEPS = 300 };
-  const char *conf = "moving_pages:True";
-  struct {
-    char *at;
-    uint64_t bytes;
-  } blocks[BLOCKS] = {0};
-  int seen[shapes] = {0};
-  alloc_open_on(WEIR_SOFT_THREADS, 1, 4 * GIB, conf);
+static weir_ipc_handle *share_memory(void *pointer) {
+  static weir_ipc_handle handle;
+  handle.size = sizeof handle;
+  assert_ok(weir_ipc_share(allocator, pointer, &handle));
+  return &handle;
+}
+
+/* Sends random blocks, each with contents of its own, which the other process holds while they are freed and their pages
+ * would move. Whatever the sizes and the order of the pages and wherever a block begins in the first one, the other
+ * process finds the same bytes until it releases them. */
+static void send_all_shapes(const char *conf, int version, int seen[shapes]) {
+  enum { BLOCKS = 12, STEPS = 300, SHARES = 20 };
+  held blocks[BLOCKS] = {{0}};
+  alloc_open_devices(WEIR_SOFT_THREADS, 1, 4 * GIB);
+  assert_ok(weir_allocator_create(
+      d, &(weir_allocator_options){.size = sizeof(weir_allocator_options), .conf = conf, .ipc_version = version},
+      &allocator));
   peer_start(SOCK_STREAM, "compares", conf);
-  soft_seed(44);
+  weir_cu_stream streams[] = {NULL, work_stream(), work_stream()};
   for (uint64_t step = 1; step <= STEPS; step++) {
-    int i = (int)soft_random(BLOCKS);
-    if (blocks[i].at)
-      put(blocks[i].at);
-    blocks[i].bytes = (1 + soft_random(soft_random(2) ? 40 : 6)) * MIB + soft_random(2) * soft_random(MIB);
-    blocks[i].at = get(blocks[i].bytes, NULL);
-    for (uint64_t at = 0; at < blocks[i].bytes; at += 32 * KIB)
-      *(uint64_t *)(blocks[i].at + at) = word_at(step, at);
-    seen[shape_of(blocks[i].at, blocks[i].bytes)]++;
-    say(blocks[i].bytes);
-    say(step);
-    say_handle(send_memory(blocks[i].at));
+    held *b = &blocks[soft_random(BLOCKS)];
+    message m = {.slot = soft_random(SLOTS), .seed = step};
+    if (b->at)
+      put(b->at);
+    b->bytes = 1 + (soft_random(4) ? soft_random(soft_random(2) ? 60 * MIB : 6 * MIB) : soft_random(MIB));
+    b->at = get(b->bytes, streams[soft_random(WEIR_COUNT_OF(streams))]);
+    b->seed = step;
+    m.bytes = b->bytes - b->bytes % sizeof(uint64_t);
+    m.act = !soft_random(5) ? release_slot : soft_random(SHARES) ? receive_in_slot : open_and_close;
+    write_words(b->at, m.bytes, step);
+    const weir_ipc_handle *handle = m.act == release_slot      ? NULL
+                                    : m.act == receive_in_slot ? send_memory(b->at)
+                                                               : share_memory(b->at);
+    seen[shape_of(b->at, b->bytes)]++;
+    m.offset = handle ? handle->offset : 0;
+    say_bytes(&m, sizeof m);
+    if (handle)
+      say_handle(handle);
     hear('d');
-    collect(); /* so that the pages may move again */
+    for (int i = 0; i < BLOCKS; i++)
+      if (blocks[i].at)
+        compare_words(blocks[i].at, blocks[i].bytes - blocks[i].bytes % sizeof(uint64_t), blocks[i].seed);
+    if (soft_random(2))
+      collect(); /* so that pages may move again */
   }
-  say(0);
+  say_bytes(&(message){.act = end}, sizeof(message));
+  hear('d');
   peer_end();
-  for (int i = 0; i < shapes; i++)
-    assert_true(seen[i] > 5);
   for (int i = 0; i < BLOCKS; i++)
     if (blocks[i].at)
       put(blocks[i].at);
   collect();
-  empty_cache();
-  alloc_close();
+  close_all();
+}
+
+static void test_all_shapes(void **state) {
+  (void)state;
+  static const char *const confs[] = {"moving_pages:True", "moving_pages:True,moving_pages_across_streams:True",
+                                      "expandable_segments:True", "moving_pages:True,large_segment_size_mb:12"};
+  soft_seed(44);
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    int seen[shapes] = {0}, version = 2 + (int)(i % 2);
+    send_all_shapes(confs[i], version, seen);
+    for (int shape = 0; shape < shapes; shape++)
+      if (shape <= equal_pages || strstr(confs[i], "moving"))
+        assert_true(seen[shape] > 5);
+  }
 }
 
 static bool is_exported(const void *address) {
