@@ -18,7 +18,7 @@
 #include "patterns.h"
 #include "weir/weir.h"
 
-enum { ENTRIES = 100000, WANTED_FRAMES = 10, MOST_ROUNDS = 512 };
+enum { ENTRIES = 100000, WANTED_FRAMES = 10, MAX_ROUNDS = 512 };
 
 static const struct way {
   const char *title;
@@ -38,7 +38,7 @@ enum { WAYS = sizeof ways / sizeof ways[0] };
 typedef struct side {
   weir_driver *driver;
   weir_allocator *allocator;
-  double rounds[MOST_ROUNDS]; /* ns of a pair */
+  double rounds[MAX_ROUNDS]; /* ns of a pair */
   double least, median, added;
 } side;
 

@@ -22,14 +22,14 @@ enum {
   LAYERS = 8,
   STEPS = 36,
   REPLAY_EVERY = 4,
-  LEAST_BATCH = 4, /* samples */
-  MOST_BATCH = 32,
+  MIN_BATCH = 4, /* samples */
+  MAX_BATCH = 32,
   GRAPH_BATCH = 8,
   SAMPLE_WORDS = 16 * 1024,
   STAMP_WORDS = SAMPLE_WORDS / LAYERS, /* each layer stamps its part of the first sample */
   WEIGHT_WORDS = 512 * 1024,           /* of each layer */
   WEIGHT_BYTES = WEIGHT_WORDS * 4,
-  BATCH_WORDS = MOST_BATCH * SAMPLE_WORDS,
+  BATCH_WORDS = MAX_BATCH * SAMPLE_WORDS,
   GRAPH_WORDS = GRAPH_BATCH * SAMPLE_WORDS,
   MOMENTS = 2 /* of the optimizer, each as large as the weights */
 };
@@ -156,7 +156,7 @@ static void clean_up(demo *demo) {
 
 /* ---- Expected values ---- */
 
-static int batch_of(int step) { return LEAST_BATCH + step * 11 % (MOST_BATCH - LEAST_BATCH + 1); }
+static int batch_of(int step) { return MIN_BATCH + step * 11 % (MAX_BATCH - MIN_BATCH + 1); }
 static uint32_t stamp_of(int step, int layer) { return (uint32_t)(step + 1) << 8 | (uint32_t)layer; }
 static uint32_t sample_word(int seed, size_t i) { return (uint32_t)seed * 40503u ^ (uint32_t)i * 2654435761u; }
 
@@ -338,7 +338,7 @@ static void print_text(const demo *demo, double total_ms) {
   printf("%s (%s), %s\n\n", demo->device.name, demo->driver->name,
          weir__format_bytes((unsigned long long)demo->device.total_memory, total));
   printf("  training   %d layers, %d steps with batches of %d to %d, each copied during the step before\n", LAYERS,
-         STEPS, LEAST_BATCH, MOST_BATCH);
+         STEPS, MIN_BATCH, MAX_BATCH);
   if (demo->is_cached)
     printf("  graph      %zu nodes with its own pool, captured once and replayed %d times\n", demo->graph_nodes,
            demo->replays);

@@ -653,7 +653,7 @@ static const weir_cli_option option_table[] = {
              "request failed"},
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = INT_MAX,
      .help = "the device. Default: the first that ran out of memory, else the first with a history"},
-    {"memory", .kind = WEIR_CLI_SIZE, .value = "SIZE", .target = &options.memory, .most = WEIR__REPLAY_MOST_MEMORY,
+    {"memory", .kind = WEIR_CLI_SIZE, .value = "SIZE", .target = &options.memory, .most = WEIR__REPLAY_MAX_MEMORY,
      .help = "the device's memory, such as 80GiB; a file does not record it"},
     {"fraction", .kind = WEIR_CLI_FRACTION, .value = "F", .target = &options.fraction, .needs = "memory",
      .help = "the fraction of it that the program allowed itself, 0 to 1"},

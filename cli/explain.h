@@ -6,7 +6,7 @@
 
 #include "offline/analyse/explain.h"
 
-/* What the command prints, not folded, to be freed. `name` is the file. NULL if there is no host memory. */
+/* What the command prints, not folded, to be freed. `name` is the file. NULL if out of host memory. */
 char *weir_cli_explain_text(const char *name, const weir__recording *recording, const weir__explanation *explanation);
 
 #endif

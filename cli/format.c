@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 
-enum { DEFAULT_WIDTH = 120, LEAST_WIDTH = 40 };
+enum { DEFAULT_WIDTH = 120, MIN_WIDTH = 40 };
 
 /* Marks a line that is not folded. */
 enum { KEEP_LINE = '\001' };
@@ -24,11 +24,11 @@ int weir_cli_width(void) {
     errno = 0;
     long number = strtol(columns, &end, 10);
     if (!*end && !errno && number > 0)
-      return number < LEAST_WIDTH ? LEAST_WIDTH : number > 10000 ? 10000 : (int)number;
+      return number < MIN_WIDTH ? MIN_WIDTH : number > 10000 ? 10000 : (int)number;
   }
   if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     width = size.ws_col;
-  return width < LEAST_WIDTH ? LEAST_WIDTH : (int)width;
+  return width < MIN_WIDTH ? MIN_WIDTH : (int)width;
 }
 
 enum { ESCAPED_COPIES = 8, LONGEST_ESCAPE = 6 };

@@ -36,7 +36,7 @@ void weir_cli_keep_line(void);
 void weir_cli_fold_end(void);
 
 /* From here to the end, what is printed to standard output goes to a text instead: not folded, not bold. The end returns
- * it, to be freed; NULL if there is no host memory. */
+ * it, to be freed; NULL if out of host memory. */
 bool weir_cli_capture_begin(void);
 char *weir_cli_capture_end(void);
 

@@ -145,7 +145,7 @@ weir_status weir_cli_print_graph(const weir__recording *recording, int device, c
   size_t count = (size_t)(width - LABEL - INDENT - 1);
   column *columns = calloc(count, sizeof *columns);
   if (!columns)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   fill(d, summary, columns, count);
   double most = 1;
   for (size_t i = 0; i < count; i++) {

@@ -8,25 +8,25 @@
 
 weir__sink weir_cli_json_sink;
 
-static FILE *aside; /* NULL without --json-fd */
+static FILE *separate_stream; /* NULL without --json-fd */
 
 int weir_cli_json_read_fd(const char *text) {
   char *end;
   long number = strtol(text, &end, 10);
   if (*text < '0' || *text > '9' || *end || number <= STDERR_FILENO || number > 1 << 20)
     return WEIR_EXIT_USAGE;
-  if (aside)
+  if (separate_stream)
     return weir_cli_fail("--json-fd was given twice");
   int flags = fcntl((int)number, F_GETFL);
   if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
     return weir_cli_fail("--json-fd %ld: that file descriptor is not open for writing", number);
-  aside = fdopen((int)number, "w");
-  return aside ? WEIR_EXIT_OK : weir_cli_fail("--json-fd %ld: the file descriptor cannot be used", number);
+  separate_stream = fdopen((int)number, "w");
+  return separate_stream ? WEIR_EXIT_OK : weir_cli_fail("--json-fd %ld: the file descriptor cannot be used", number);
 }
 
-bool weir_cli_json_is_aside(void) { return aside; }
+bool weir_cli_json_is_separate(void) { return separate_stream; }
 
-FILE *weir_cli_json_file(void) { return aside ? aside : stdout; }
+FILE *weir_cli_json_file(void) { return separate_stream ? separate_stream : stdout; }
 
 void weir_cli_json_begin(int line_depth) {
   weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_cli_json_file());

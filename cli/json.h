@@ -24,12 +24,12 @@ extern weir__sink weir_cli_json_sink;
 int weir_cli_json_read_fd(const char *text);
 
 /* Whether JSON is wanted beside the text. */
-bool weir_cli_json_is_aside(void);
+bool weir_cli_json_is_separate(void);
 
 /* Prints a report by print_json(...) or print_text(...), or by both with --json-fd. */
 #define WEIR_CLI_PRINT_REPORT(json, print_json, print_text, ...)                                                       \
   do {                                                                                                                 \
-    if ((json) || weir_cli_json_is_aside())                                                                            \
+    if ((json) || weir_cli_json_is_separate())                                                                         \
       print_json(__VA_ARGS__);                                                                                         \
     if (!(json))                                                                                                       \
       print_text(__VA_ARGS__);                                                                                         \

@@ -178,7 +178,7 @@ static int look_at(const char *file) {
     }
     has_any = true;
     is_found |= leaks.verdict == WEIR__LEAKS_FOUND;
-    if (options.json || weir_cli_json_is_aside())
+    if (options.json || weir_cli_json_is_separate())
       weir__leaks_write(&weir_cli_json_sink, NULL, recording, file, &leaks);
     if (!options.json)
       print_device(recording, &leaks);
@@ -193,7 +193,7 @@ static int look_at(const char *file) {
 }
 
 static int run(int count, char **files) {
-  if (options.json || weir_cli_json_is_aside()) {
+  if (options.json || weir_cli_json_is_separate()) {
     weir_cli_json_begin(0);
     WEIR_CLI_JSON(JSON_LIST("files"));
     for (int i = 0; i < count; i++)
@@ -201,7 +201,7 @@ static int run(int count, char **files) {
     WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("recordings"));
   }
   int code = weir_cli_for_each(count, files, look_at);
-  if (options.json || weir_cli_json_is_aside()) {
+  if (options.json || weir_cli_json_is_separate()) {
     WEIR_CLI_JSON(JSON_CLOSE);
     weir_cli_json_end();
   }
@@ -214,7 +214,7 @@ static int run(int count, char **files) {
 static const weir_cli_option option_table[] = {
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = 1023,
      .help = "look at one device only. Default: all that have a history"},
-    {"memory", .kind = WEIR_CLI_SIZE, .value = "SIZE", .target = &options.memory, .most = WEIR__REPLAY_MOST_MEMORY,
+    {"memory", .kind = WEIR_CLI_SIZE, .value = "SIZE", .target = &options.memory, .most = WEIR__REPLAY_MAX_MEMORY,
      .help =
          "the memory that the job may reserve, such as 80GiB, to predict when it runs out. Default: the limit or the "
          "device's memory in the recording"},

@@ -14,7 +14,7 @@
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
-enum { MOST = 48, TEXT = WEIR__TEXT_SIZE };
+enum { MAX = 48, TEXT = WEIR__TEXT_SIZE };
 
 typedef struct finding {
   severity severity;
@@ -30,16 +30,16 @@ typedef struct piece {
 
 typedef struct lint {
   const char *text;
-  finding findings[MOST];
+  finding findings[MAX];
   size_t finding_count;
-  piece pieces[MOST];
+  piece pieces[MAX];
   size_t piece_count;
   weir__settings settings; /* valid if there is no error */
 } lint;
 
 static void add(lint *l, severity severity, const char *format, ...) WEIR_PRINTF(3, 4);
 static void add(lint *l, severity severity, const char *format, ...) {
-  if (l->finding_count == MOST)
+  if (l->finding_count == MAX)
     return;
   finding *f = &l->findings[l->finding_count++];
   va_list args;
@@ -54,7 +54,7 @@ static void add(lint *l, severity severity, const char *format, ...) {
 /* Splits the text at commas that are not in lists. */
 static void split(lint *l) {
   const char *at = l->text;
-  while (*at && l->piece_count < MOST) {
+  while (*at && l->piece_count < MAX) {
     int depth = 0;
     const char *end = at;
     while (*end && (*end != ',' || depth > 0)) {

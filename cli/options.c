@@ -15,7 +15,7 @@
 #include "help.h"
 #include "sandbox.h"
 
-enum { MOST_OPTIONS = 32, FIRST_VALUE = 256 /* of getopt_long, above all letters */, NAMES_SIZE = 256 };
+enum { MAX_OPTIONS = 32, FIRST_VALUE = 256 /* of getopt_long, above all letters */, NAMES_SIZE = 256 };
 
 static const weir_cli_option common[] = {{"help", 'h', .help = "print this text"}, {0}};
 
@@ -279,10 +279,10 @@ static int check_outputs(int count, char **arguments) {
 static bool is_digits(const char *text) { return *text && !text[strspn(text, "0123456789")]; }
 
 int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
-  struct option long_options[MOST_OPTIONS + 1] = {{0}};
-  char letters[3 * MOST_OPTIONS] = ":";
+  struct option long_options[MAX_OPTIONS + 1] = {{0}};
+  char letters[3 * MAX_OPTIONS] = ":";
   const weir_cli_option *o;
-  bool given[MOST_OPTIONS] = {false};
+  bool given[MAX_OPTIONS] = {false};
   int code = WEIR_EXIT_OK;
   current = command;
   if (command->topics)

@@ -102,10 +102,10 @@ static const weir_cli_option option_table[] = {
     {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = INT_MAX,
      .help = "the device. Default: the first that ran out of memory, else the first with a history"},
     {"title", .kind = WEIR_CLI_TEXT, .value = "TEXT", .target = &options.title, .help = "the title of the picture"},
-    {"width", .kind = WEIR_CLI_NUMBER, .value = "PIXELS", .target = &options.width, .least = WEIR__PLOT_LEAST_WIDTH,
-     .most = WEIR__PLOT_MOST_SIDE, .help = "its width. Default: 1200"},
-    {"height", .kind = WEIR_CLI_NUMBER, .value = "PIXELS", .target = &options.height, .least = WEIR__PLOT_LEAST_HEIGHT,
-     .most = WEIR__PLOT_MOST_SIDE, .help = "its height. Default: 640"},
+    {"width", .kind = WEIR_CLI_NUMBER, .value = "PIXELS", .target = &options.width, .least = WEIR__PLOT_MIN_WIDTH,
+     .most = WEIR__PLOT_MAX_SIDE, .help = "its width. Default: 1200"},
+    {"height", .kind = WEIR_CLI_NUMBER, .value = "PIXELS", .target = &options.height, .least = WEIR__PLOT_MIN_HEIGHT,
+     .most = WEIR__PLOT_MAX_SIDE, .help = "its height. Default: 640"},
     {"dark", .target = &options.is_dark, .help = "light on dark, for slides and dark pages"},
     {0}};
 

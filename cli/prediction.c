@@ -15,7 +15,7 @@ weir_cli_prediction_options weir_cli_prediction = {.device = -1};
 
 const weir_cli_option weir_cli_prediction_table[] = {
     {"memory", .kind = WEIR_CLI_SIZE, .value = "SIZE", .target = &weir_cli_prediction.memory,
-     .most = WEIR__REPLAY_MOST_MEMORY,
+     .most = WEIR__REPLAY_MAX_MEMORY,
      .help = "the device's memory, such as 80GiB or a number of bytes. Default: the limit that the recording shows, "
              "else as much as is needed"},
     {"fraction", .kind = WEIR_CLI_FRACTION, .value = "F", .target = &weir_cli_prediction.fraction, .needs = "memory",

@@ -172,13 +172,13 @@ static bool restrict_files(const weir_cli_access *access) {
 
 #if defined(ARCHITECTURE) && defined(SYS_seccomp)
 
-enum { MOST_INSTRUCTIONS = 512 };
+enum { MAX_INSTRUCTIONS = 512 };
 
 /* The same numbers on all architectures. The C library may use a call that the headers of the kernel do not name. */
 enum { CALL_CLONE3 = 435, CALL_CLOSE_RANGE = 436, CALL_OPENAT2 = 437, CALL_FACCESSAT2 = 439, NEWEST = CALL_FACCESSAT2 };
 
 typedef struct filter {
-  struct sock_filter code[MOST_INSTRUCTIONS];
+  struct sock_filter code[MAX_INSTRUCTIONS];
   unsigned short count;
 } filter;
 
@@ -187,7 +187,7 @@ typedef struct filter {
 #define ERROR(number) (SECCOMP_RET_ERRNO | (number))
 
 static void put(filter *f, uint16_t code, uint32_t k, uint8_t if_true, uint8_t if_false) {
-  if (f->count < MOST_INSTRUCTIONS)
+  if (f->count < MAX_INSTRUCTIONS)
     f->code[f->count++] = (struct sock_filter)BPF_JUMP(code, k, if_true, if_false);
 }
 
@@ -432,7 +432,7 @@ static bool restrict_calls(const weir_cli_access *access) {
   static filter f;
   f.count = 0;
   make_filter(&f, access);
-  if (f.count == MOST_INSTRUCTIONS)
+  if (f.count == MAX_INSTRUCTIONS)
     return false;
   const struct sock_fprog program = {.len = f.count, .filter = f.code};
   /* For all threads: a library may have started some. */
@@ -485,19 +485,19 @@ static bool is_under_valgrind(void) {
 }
 
 void weir_cli_sandbox_command(const weir_cli_command *command, int count, char **arguments) {
-  enum { MOST_PATHS = 64 };
-  const char *writes[MOST_PATHS];
+  enum { MAX_PATHS = 64 };
+  const char *writes[MAX_PATHS];
   weir_cli_access access = {.writes = writes, .listens = command->listens && *command->listens};
   const weir_cli_option *o;
   bool is_reader = weir_cli_takes_recordings(command);
   if (IS_SANITIZED || is_off() || is_under_valgrind() || !(is_reader || command->is_confined))
     return;
-  const char **reads = calloc((size_t)count + MOST_PATHS, sizeof *reads);
+  const char **reads = calloc((size_t)count + MAX_PATHS, sizeof *reads);
   if (!reads)
     return;
   for (int i = 0; is_reader && i < count; i++)
     reads[access.read_count++] = arguments[i];
-  for (size_t i = 0; (o = weir_cli_option_at(command, i)) && access.write_count + 1 < MOST_PATHS; i++) {
+  for (size_t i = 0; (o = weir_cli_option_at(command, i)) && access.write_count + 1 < MAX_PATHS; i++) {
     const char *path = o->kind == WEIR_CLI_PATH && o->target ? *(const char **)o->target : NULL;
     if (o->kind == WEIR_CLI_PATH && !path && !access.listens && strcmp(o->name, "output") == 0)
       path = command->writes_here ? "./-" : "-"; /* a file whose name is not known yet, or the standard output */

@@ -168,7 +168,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     print_holders(snapshot, s->holders, s->holder_count);
     print_peak(snapshot, number, s, "reserved", &s->reserved);
     if (graph && weir_cli_print_graph(snapshot, number, s))
-      puts("    no host memory for a graph");
+      puts("    out of host memory for a graph");
   }
   if (s->is_end_told) {
     printf("    at end    %s in use, as requested, of %s reserved: computed from the entries%s\n",
@@ -257,7 +257,7 @@ static int summarize_file(const char *file) {
   weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
   weir__summary_classes *more = calloc(snapshot->device_count + 1, sizeof *more);
   if (!devices || !more)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   for (size_t i = 0; i < snapshot->device_count && !status; i++)
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   for (size_t i = 0; i < snapshot->device_count && !status; i++)

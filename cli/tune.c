@@ -14,7 +14,7 @@
 #include "progress.h"
 #include "tuned.h"
 
-enum { MOST_ROWS = 12 };
+enum { MAX_ROWS = 12 };
 
 static struct {
   bool fit;
@@ -60,14 +60,14 @@ static void print_table(const tuning *t) {
   printf("%zu settings tried. The best trade-offs between peak memory, cost and number of keys:\n\n",
          r->candidate_count);
   printf("%12s %8s %10s %8s %8s  %s\n", "reserved", "saved", "cost", "calls", "retries", "settings");
-  for (size_t i = 0; i < r->front_count && i < MOST_ROWS; i++) {
+  for (size_t i = 0; i < r->front_count && i < MAX_ROWS; i++) {
     print_row(t, r->front[i]);
     has_best |= r->front[i] == r->best;
     has_moving |= r->front[i] == r->moving;
     has_recorded |= r->front[i] == 0;
   }
-  if (r->front_count > MOST_ROWS)
-    printf("%12s and %zu more that need more memory: see --json\n", "", r->front_count - MOST_ROWS);
+  if (r->front_count > MAX_ROWS)
+    printf("%12s and %zu more that need more memory: see --json\n", "", r->front_count - MAX_ROWS);
   if (!has_best || !has_moving || (!has_recorded && r->best != 0))
     putchar('\n');
   if (!has_moving)
@@ -289,7 +289,7 @@ static int load(int count, char **files) {
   int code = weir_cli_tuned_load(options.load, &what, &tuned);
   if (code)
     return code;
-  if (weir_cli_prediction.json || weir_cli_json_is_aside()) {
+  if (weir_cli_prediction.json || weir_cli_json_is_separate()) {
     weir_cli_json_begin(0);
     WEIR_CLI_JSON(JSON_TEXT("conf", tuned.conf), JSON_REAL("cost_ns", tuned.cost_ns, 0),
                   JSON_TEXT("conf_moving", tuned.has_moving ? tuned.moving : NULL));

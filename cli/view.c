@@ -56,14 +56,14 @@ static weir_status explain(const char *file, source *from, const weir__view_opti
   if (status || !is_explained)
     return status;
   to->explanation = &from->explanation;
-  if (from->recording->devices[to->device].event_count <= WEIR__VIEW_MOST_TRIED)
+  if (from->recording->devices[to->device].event_count <= WEIR__VIEW_MAX_TRIED)
     to->explain_text = from->explain_text = weir_cli_explain_text(file, from->recording, &from->explanation);
   return WEIR_OK;
 }
 
 static weir_status make_data(int count, char **files, weir__view_data *data) {
-  source sources[WEIR__VIEW_MOST_SOURCES] = {0};
-  weir__view_source views[WEIR__VIEW_MOST_SOURCES] = {0};
+  source sources[WEIR__VIEW_MAX_SOURCES] = {0};
+  weir__view_source views[WEIR__VIEW_MAX_SOURCES] = {0};
   weir_status status = WEIR_OK;
   for (int i = 0; i < count && !status; i++)
     status = load(files[i], &sources[i].recording);
@@ -241,14 +241,14 @@ static weir_status serve(const weir_cli_page *page, const weir__view_data *data)
   size_t size = 0, html_size = 0;
   FILE *file = open_memstream(&html, &html_size);
   weir_status status = file ? weir_cli_page_write_remote(page, "view.bin", file)
-                            : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the page");
+                            : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the page");
   if (file && fclose(file) && !status)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the page");
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the page");
   file = status ? NULL : open_memstream(&bytes, &size);
   if (!status)
-    status = file ? weir__view_write(data, file) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+    status = file ? weir__view_write(data, file) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   if (file && fclose(file) && !status)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu bytes", weir__view_size(data));
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu bytes", weir__view_size(data));
   const weir_cli_served files[] = {{"", "text/html; charset=utf-8", html, html_size},
                                    {"view.bin", "application/octet-stream", bytes, size}};
   status = status ? status : weir_cli_serve(files, WEIR_COUNT_OF(files), options.port, print_address);
@@ -262,8 +262,8 @@ static weir_status serve(const weir_cli_page *page, const weir__view_data *data)
 static int run(int count, char **files) {
   weir_cli_page page = {0};
   weir__view_data data = {0};
-  if (count > WEIR__VIEW_MOST_SOURCES)
-    return weir_cli_usage("takes one file, or two to compare (got '%s' as well)", files[WEIR__VIEW_MOST_SOURCES]);
+  if (count > WEIR__VIEW_MAX_SOURCES)
+    return weir_cli_usage("takes one file, or two to compare (got '%s' as well)", files[WEIR__VIEW_MAX_SOURCES]);
   if (count == 2 && strcmp(files[0], "-") == 0 && strcmp(files[1], "-") == 0)
     return weir_cli_usage("only one of the two files can be the standard input");
   if (options.serve && (options.to || options.data))

@@ -27,7 +27,7 @@ static weir_status read_page(const char *path, weir_cli_page *page) {
   FILE *file = fopen(path, "rb");
   if (!file || !text) {
     weir_status status = text ? weir__fail(WEIR_ERROR_SYSTEM, "%s: it cannot be read: %s", path, strerror(errno))
-                              : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %s", path);
+                              : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %s", path);
     if (file)
       fclose(file);
     free(text);

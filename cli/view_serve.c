@@ -20,7 +20,7 @@
 enum {
   FIRST_PORT = 8123,
   PORTS = 16, /* that are tried */
-  MOST_CONNECTIONS = 32,
+  MAX_CONNECTIONS = 32,
   REQUEST_SIZE = 8192,
   HEADER_SIZE = 1024,
   WORD_BYTES = 8,
@@ -43,7 +43,7 @@ typedef struct server {
   size_t count;
   char word[2 * WORD_BYTES + 1];
   int listener;
-  connection connections[MOST_CONNECTIONS];
+  connection connections[MAX_CONNECTIONS];
 } server;
 
 static volatile sig_atomic_t is_over;
@@ -196,7 +196,7 @@ static bool accept_one(server *s) {
   int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0)
     return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-  for (size_t i = 0; i < MOST_CONNECTIONS; i++) {
+  for (size_t i = 0; i < MAX_CONNECTIONS; i++) {
     connection *c = &s->connections[i];
     if (c->fd >= 0)
       continue;
@@ -255,23 +255,23 @@ static void send_more(connection *c) {
 }
 
 static weir_status run(server *s, const sigset_t *mask) {
-  struct pollfd fds[MOST_CONNECTIONS + 1];
+  struct pollfd fds[MAX_CONNECTIONS + 1];
   while (!is_over) {
     size_t open = 0;
-    for (size_t i = 0; i < MOST_CONNECTIONS; i++) {
+    for (size_t i = 0; i < MAX_CONNECTIONS; i++) {
       const connection *c = &s->connections[i];
       fds[i] = (struct pollfd){c->fd, c->header_size ? POLLOUT : POLLIN, 0};
       open += c->fd >= 0;
     }
-    fds[MOST_CONNECTIONS] = (struct pollfd){open < MOST_CONNECTIONS ? s->listener : -1, POLLIN, 0};
-    if (ppoll(fds, MOST_CONNECTIONS + 1, &(struct timespec){.tv_sec = open ? 1 : 3600}, mask) < 0) {
+    fds[MAX_CONNECTIONS] = (struct pollfd){open < MAX_CONNECTIONS ? s->listener : -1, POLLIN, 0};
+    if (ppoll(fds, MAX_CONNECTIONS + 1, &(struct timespec){.tv_sec = open ? 1 : 3600}, mask) < 0) {
       if (errno == EINTR)
         continue;
       return weir__fail(WEIR_ERROR_SYSTEM, "cannot wait for connections: %s (it takes %d file descriptors, ulimit -n)",
-                        strerror(errno), MOST_CONNECTIONS + 1);
+                        strerror(errno), MAX_CONNECTIONS + 1);
     }
     uint64_t now = weir__monotonic_ns();
-    for (size_t i = 0; i < MOST_CONNECTIONS; i++) {
+    for (size_t i = 0; i < MAX_CONNECTIONS; i++) {
       connection *c = &s->connections[i];
       if (c->fd >= 0 && fds[i].revents && !c->header_size)
         receive(s, c);
@@ -281,7 +281,7 @@ static weir_status run(server *s, const sigset_t *mask) {
         close_connection(c);
     }
     /* The listener stays ready then: ppoll() above would return at once, without a signal being delivered. */
-    if (fds[MOST_CONNECTIONS].revents && !accept_one(s))
+    if (fds[MAX_CONNECTIONS].revents && !accept_one(s))
       ppoll(NULL, 0, &(struct timespec){.tv_nsec = 100000000}, mask);
   }
   return WEIR_OK;
@@ -296,7 +296,7 @@ static int listen_on(int port) {
   if (fd < 0)
     return -1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, MOST_CONNECTIONS)) {
+  if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, MAX_CONNECTIONS)) {
     int error = errno;
     close(fd);
     errno = error;
@@ -322,7 +322,7 @@ static weir_status begin(server *s, int *port) {
   }
   for (size_t i = 0; i < WORD_BYTES; i++)
     snprintf(s->word + 2 * i, 3, "%02x", random[i]);
-  for (size_t i = 0; i < MOST_CONNECTIONS; i++)
+  for (size_t i = 0; i < MAX_CONNECTIONS; i++)
     s->connections[i].fd = -1;
   return WEIR_OK;
 }
@@ -330,7 +330,7 @@ static weir_status begin(server *s, int *port) {
 weir_status weir_cli_serve(const weir_cli_served *files, size_t count, int port, void (*ready)(const char *address)) {
   server *s = calloc(1, sizeof *s);
   if (!s)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a server");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a server");
   s->files = files;
   s->count = count;
   weir_status status = begin(s, &port);
@@ -350,7 +350,7 @@ weir_status weir_cli_serve(const weir_cli_served *files, size_t count, int port,
   snprintf(address, sizeof address, "http://localhost:%d/%s/", port, s->word);
   ready(address);
   status = run(s, &before);
-  for (size_t i = 0; i < MOST_CONNECTIONS; i++)
+  for (size_t i = 0; i < MAX_CONNECTIONS; i++)
     if (s->connections[i].fd >= 0)
       close(s->connections[i].fd);
   close(s->listener);

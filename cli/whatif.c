@@ -15,16 +15,16 @@
 #include "prediction.h"
 #include "progress.h"
 
-enum { MOST_CONFS = 256 };
+enum { MAX_CONFS = 256 };
 
 static struct {
   int threads; /* 0 for all cores */
   bool fit;
   const char *output; /* a file for the predicted history, or NULL */
   unsigned conf_count;
-  const char *confs[MOST_CONFS];
-  weir__settings settings[MOST_CONFS];
-  weir__whatif_row rows[MOST_CONFS + WEIR__WHATIF_OWN_ROWS];
+  const char *confs[MAX_CONFS];
+  weir__settings settings[MAX_CONFS];
+  weir__whatif_row rows[MAX_CONFS + WEIR__WHATIF_OWN_ROWS];
   weir__whatif of; /* the current file */
 } whatif;
 
@@ -317,8 +317,8 @@ static int run(int count, char **files) {
 }
 
 static int read_conf(const char *conf) {
-  if (whatif.conf_count == MOST_CONFS)
-    return weir_cli_fail("at most %d times --conf", MOST_CONFS);
+  if (whatif.conf_count == MAX_CONFS)
+    return weir_cli_fail("at most %d times --conf", MAX_CONFS);
   whatif.confs[whatif.conf_count] = conf;
   return weir_cli_read_conf(conf, &whatif.settings[whatif.conf_count++]);
 }

@@ -34,7 +34,7 @@
 /* The driver's cuMemAllocPitch rounds rows up to a multiple of this, which textures need. */
 enum { PITCH = 512 };
 
-enum { MOST_DEVICES = 64 };
+enum { MAX_DEVICES = 64 };
 
 /* A device that is served. Each has an allocator of its own, because a reset ends that of one device. */
 typedef struct served {
@@ -50,7 +50,7 @@ typedef struct served {
   atomic_int waiting;  /* frees that wait for the device, or are checking whether they may */
 } served;
 
-static served devices[MOST_DEVICES];
+static served devices[MAX_DEVICES];
 static atomic_int device_count; /* an upper bound for the devices that were ever served */
 
 /* Held for reading while an allocator is used, and for writing to remove it. Of its holders, only an allocation that is
@@ -120,7 +120,7 @@ static void end_thread(void *own);
 static void prepare(void) {
   pthread_atfork(NULL, NULL, after_fork_in_child);
   pthread_key_create(&thread_key, end_thread);
-  for (int i = 0; i < MOST_DEVICES; i++)
+  for (int i = 0; i < MAX_DEVICES; i++)
     pthread_mutex_init(&devices[i].origins_lock, NULL);
 }
 
@@ -164,7 +164,7 @@ static bool ordinal_of(weir_cu_context context, weir_cu_device *device) {
   bool moves = previous != context;
   if (moves && driver->CtxSetCurrent(driver, context))
     return false;
-  bool known = !driver->CtxGetDevice(driver, device) && *device >= 0 && *device < MOST_DEVICES;
+  bool known = !driver->CtxGetDevice(driver, device) && *device >= 0 && *device < MAX_DEVICES;
   if (moves)
     driver->CtxSetCurrent(driver, previous);
   return known;
@@ -420,8 +420,8 @@ static void end_thread(void *own) {
 /* A free that starts to wait for the device after the capture has begun would invalidate it. From now on none does. A
  * free that has already decided to wait gets the time to enter the driver, where it may stay. */
 static void let_frees_in(const served *at) {
-  enum { STEP_US = 100, MOST_US = 10000 };
-  for (int us = 0; us < MOST_US && atomic_load(&at->waiting); us += STEP_US)
+  enum { STEP_US = 100, MAX_US = 10000 };
+  for (int us = 0; us < MAX_US && atomic_load(&at->waiting); us += STEP_US)
     usleep(STEP_US);
 }
 
@@ -933,7 +933,7 @@ weir_cu_result cuStreamEndCapture_ptsz(weir_cu_stream stream, weir_cu_graph *gra
 
 /* Frees all memory of the device, and drops its captures, while the context still exists. */
 static void end_device(weir_cu_device device) {
-  if (device < 0 || device >= MOST_DEVICES || !atomic_load(&has_driver))
+  if (device < 0 || device >= MAX_DEVICES || !atomic_load(&has_driver))
     return;
   served *at = &devices[device];
   pthread_rwlock_wrlock(&use_lock);

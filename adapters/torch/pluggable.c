@@ -115,7 +115,7 @@ EXPORT void weir_torch_begin_pool(int device, weir_pool_id pool, void *filter) {
     return;
   scope *s = calloc(1, sizeof *s);
   if (!s) {
-    fprintf(stderr, "weir: error: no host memory for a scope; its allocations do not come from the pool\n");
+    fprintf(stderr, "weir: error: out of host memory for a scope; its allocations do not come from the pool\n");
     return;
   }
   *s = (scope){.device = device, .pool = pool, .thread = pthread_self()};

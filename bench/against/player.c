@@ -22,10 +22,10 @@
 #include <string.h>
 
 #include "patterns.h"
-#include "weir_calls.h"
 #include "weir/history.h"
 #include "weir/host.h"
 #include "weir/weir.h"
+#include "weir_calls.h"
 
 enum { HISTORY_ENTRIES = 100000 };
 

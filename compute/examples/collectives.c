@@ -9,7 +9,7 @@
 #include <weir/compute/nccl.h>
 #include <weir/weir.h>
 
-enum { MOST = 16 };
+enum { MAX = 16 };
 
 static void check(weir_status status) {
   if (status == WEIR_OK)
@@ -19,20 +19,20 @@ static void check(weir_status status) {
 }
 
 int main(void) {
-  int count, used, version, devices[MOST];
+  int count, used, version, devices[MAX];
   setenv("WEIR_SOFT_DEVICES", "4", 0);
   check(weir_device_count(&count));
-  count = count > MOST ? MOST : count;
+  count = count > MAX ? MAX : count;
   for (int i = 0; i < count; i++)
     devices[i] = i;
 
   /* One rank for each device, all in this thread. */
-  weir_nccl_comm *comms[MOST];
+  weir_nccl_comm *comms[MAX];
   check(weir_nccl_version(&version));
   check(weir_nccl_init_all(count, devices, NULL, comms));
 
   /* 0 to 1599 on the host, in equal parts on the devices. */
-  weir_array batch = {0}, parts[MOST] = {{0}}, sums[MOST] = {{0}}, whole = {0};
+  weir_array batch = {0}, parts[MAX] = {{0}}, sums[MAX] = {{0}}, whole = {0};
   weir_stream stream;
   int64_t elements = 1600;
   check(weir_stream_current(0, &stream));

@@ -245,7 +245,7 @@ weir_status weir_grad_scaler_create(weir_place place, const weir_grad_scaler_sta
     return status;
   weir_grad_scaler *made = calloc(1, sizeof *made);
   if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a scaler", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a scaler", __func__);
   status = weir_array_empty(place, WEIR_FLOAT32, 1, (const int64_t[]){ELEMENTS}, stream, &made->memory);
   if (!status)
     status = set(__func__, made, state, stream);

@@ -9,7 +9,7 @@
 #include "src/tunable_gemm.h"
 #include "weir/compute/tunable.h"
 
-enum { ROWS_OF_A_BLOCK = 16, MOST_BATCHES_IN_GRID = 1024, MOST_IN_GRID_Y = 65535 };
+enum { ROWS_OF_A_BLOCK = 16, MAX_BATCHES_IN_GRID = 1024, MAX_IN_GRID_Y = 65535 };
 
 /* Matrices, of which those that are not one (vectors) have become one, and with one dimension in front that counts
  * them. */
@@ -138,10 +138,10 @@ static weir_status launch_plainly(const char *caller, const weir__matmul_args *g
   unsigned rows = ROWS_OF_A_BLOCK * block_shapes[shape].rows;
   uint64_t blocks = (args.m + rows - 1) / rows;
   uint64_t columns = (args.n + block_shapes[shape].columns - 1) / block_shapes[shape].columns;
-  if (blocks > INT32_MAX || columns > MOST_IN_GRID_Y)
+  if (blocks > INT32_MAX || columns > MAX_IN_GRID_Y)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the matrices are too large for the plain product", caller);
   weir_launch_dims dims = {.grid = {(unsigned)blocks, (unsigned)columns,
-                                    (unsigned)(args.batch < MOST_BATCHES_IN_GRID ? args.batch : MOST_BATCHES_IN_GRID)},
+                                    (unsigned)(args.batch < MAX_BATCHES_IN_GRID ? args.batch : MAX_BATCHES_IN_GRID)},
                            .block = {ROWS_OF_A_BLOCK}};
   void *params[] = {&args}, *handle;
   weir_status status = on_host ? WEIR_OK : weir__fail_as(caller, weir_blas_handle(stream, &handle));

@@ -12,7 +12,7 @@ enum {
   ALIGNMENT = 16,         /* of vectors of elements, in bytes */
   SEGMENT_ELEMENTS = 32,  /* that a lane has at least, if its output is divided into segments */
   ENOUGH_THREADS = 65536, /* with so many threads there are no segments */
-  MOST_SEGMENTS = 1024
+  MAX_SEGMENTS = 1024
 };
 
 static weir__builtin kernels[WEIR__CLASSES] = {[WEIR__CLASS_INT] = WEIR__BUILTIN("reduce", "weir_reduce_int"),
@@ -150,7 +150,7 @@ static uint64_t segments_of(const weir__reduce_args *args) {
     return 1;
   uint64_t most = args->reduced / ((uint64_t)args->lanes * SEGMENT_ELEMENTS), wanted = 4 * ENOUGH_THREADS / threads;
   uint64_t segments = most < wanted ? most : wanted;
-  return segments < 2 ? 1 : segments > MOST_SEGMENTS ? MOST_SEGMENTS : segments;
+  return segments < 2 ? 1 : segments > MAX_SEGMENTS ? MAX_SEGMENTS : segments;
 }
 
 /* Memory for results of segments, on the stream or on the host. */

@@ -337,7 +337,7 @@ static weir_status create_cublas(const char *caller, weir_driver *driver, void *
 static weir_status find_handle(const char *caller, const weir__on_device *on, handle **found) {
   taken *own = taken_by_thread();
   if (!own)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the handles of a thread", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the handles of a thread", caller);
   *found = own->on[on->device];
   if (*found)
     return WEIR_OK;
@@ -349,7 +349,7 @@ static weir_status find_handle(const char *caller, const weir__on_device *on, ha
   if (!h) {
     h = calloc(1, sizeof *h);
     if (!h)
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a handle", caller);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a handle", caller);
     else if (!weir__driver_can(on->driver, WEIR_DRIVER_HOST_KERNELS))
       status = create_cublas(caller, on->driver, &h->cublas);
     if (!status && h) {
@@ -390,7 +390,7 @@ static weir_status find_workspace(const char *caller, handle *h, weir_stream str
   if (has_room)
     return WEIR_OK;
   weir__compute_free(&found->memory);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a workspace", caller);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a workspace", caller);
 }
 
 /* The handle of the thread, made ready for a stream. */

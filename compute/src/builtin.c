@@ -45,7 +45,7 @@ static weir_status load_ptx(const char *caller, const builtin_file *file, const 
   weir_driver *driver = on->driver;
   char *ptx = copy_text(file->ptx, file->ptx_bytes);
   if (!ptx)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the PTX of %s.cu", caller, file->name);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the PTX of %s.cu", caller, file->name);
   weir_cu_result result = driver->ModuleLoadData(driver, module, ptx);
   free(ptx);
   *is_too_new = result == WEIR_CU_UNSUPPORTED_PTX_VERSION;
@@ -65,7 +65,7 @@ static weir_status compile(const char *caller, const builtin_file *file, const w
   weir_status status = WEIR_OK;
   if (!has_all)
     status =
-        weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source of %s.cu", caller, file->name);
+        weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the source of %s.cu", caller, file->name);
   snprintf(name, sizeof name, "%s.cu", file->name);
   weir_compile_options options;
   weir_compile_options_init(&options);
@@ -182,7 +182,7 @@ weir_status weir__builtin_run(const char *caller, weir__builtin *builtin, weir_l
   }
   weir_cu_result result = kernel(&launch);
   if (result == WEIR_CU_OUT_OF_MEMORY)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the kernel %s", caller, builtin->name);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the kernel %s", caller, builtin->name);
   return result ? weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the kernel %s failed on the host", caller, builtin->name)
                 : WEIR_OK;
 }

@@ -213,7 +213,7 @@ static weir_status begin_chunks(const char *caller, int count, bool **is_done, c
   *c = (chunk){.members = calloc((size_t)count + 1, sizeof *c->members)};
   if (*is_done && c->members)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a list of %d arrays", caller, count);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a list of %d arrays", caller, count);
 }
 
 static weir_status broadcast_chunk(const weir_array *arrays, int count, const int *devices, int device_count,
@@ -610,7 +610,7 @@ weir_status weir_comm_reduce_add_coalesced(const weir_array *inputs, int input_c
   weir_array *flats = calloc((size_t)input_count, sizeof *flats);
   status = begin_chunks(__func__, array_count, &is_done, &c);
   if (!status && !flats)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for %d inputs", __func__, input_count);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for %d inputs", __func__, input_count);
   while (!status && next_chunk(inputs, array_count, buffer_bytes, is_done, &c))
     status = add_chunk(__func__, inputs, input_count, array_count, destination, &c, flats, results);
   free(is_done);

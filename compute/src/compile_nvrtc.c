@@ -139,7 +139,7 @@ static weir_status choose_target(const char *caller, const weir__on_device *on, 
       return status;
     int *archs = calloc(count > 0 ? (size_t)count : 1, sizeof *archs), newest = 0;
     if (!archs)
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the architectures", caller);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the architectures", caller);
     status = check(caller, nvrtc, nvrtc->GetSupportedArchs(archs), "GetSupportedArchs");
     is_known = false;
     for (int i = 0; !status && i < count; i++) {
@@ -201,7 +201,7 @@ static weir_status read_code(const char *caller, const weir__nvrtc *nvrtc, const
   code->data = calloc(1, bytes + 1);
   code->bytes = bytes;
   if (!code->data)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for %zu bytes of code", caller, bytes);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for %zu bytes of code", caller, bytes);
   return t->is_binary ? check(caller, nvrtc, nvrtc->GetCUBIN(program, (char *)code->data), "GetCUBIN")
                       : check(caller, nvrtc, nvrtc->GetPTX(program, (char *)code->data), "GetPTX");
 }
@@ -217,7 +217,7 @@ static weir_status read_names(const char *caller, const weir__nvrtc *nvrtc, void
       return status;
     has_memory = (code->names[i] = strdup(options->names[i])) && (code->lowered[i] = strdup(lowered));
   }
-  return has_memory ? WEIR_OK : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the names", caller);
+  return has_memory ? WEIR_OK : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the names", caller);
 }
 
 static bool has_option(const weir_compile_options *options, const char *begin, const char *other) {
@@ -262,7 +262,7 @@ weir_status weir__nvrtc_compile(const char *caller, const weir__on_device *on, c
     return status;
   const char **list = calloc((size_t)options->option_count + 8, sizeof *list);
   if (!list)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the options", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the options", caller);
   status = check(caller, nvrtc,
                  nvrtc->CreateProgram(&program, source, options->file_name, options->header_count, options->headers,
                                       options->header_names),

@@ -304,7 +304,7 @@ weir_status weir__soft_compile(const char *caller, const char *source, const wei
   weir__soft_source(source, options, &text);
   if (text.failed) {
     weir__bytes_end(&text);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the source", caller);
   }
   if (!make_folder(&f)) {
     status = weir__fail(WEIR_ERROR_SYSTEM, "%s: no temporary folder can be made: %s", caller, strerror(errno));
@@ -314,7 +314,7 @@ weir_status weir__soft_compile(const char *caller, const char *source, const wei
   snprintf(path, sizeof path, "%s/messages", f.path);
   if (c.failed || !write_files(&f, options, &text)) {
     status = weir__fail(WEIR_ERROR_SYSTEM, "%s: the source cannot be written to %s: %s", caller, f.path,
-                        c.failed ? "no host memory" : strerror(errno));
+                        c.failed ? "out of host memory" : strerror(errno));
     goto remove_folder;
   }
   int result = run(&c, path);
@@ -336,7 +336,7 @@ weir_status weir__soft_compile(const char *caller, const char *source, const wei
       status = weir__fail(WEIR_ERROR_SYSTEM, "%s: the compiled object cannot be read: %s", caller, strerror(errno));
   }
   if (!status && !weir__binary_names(code, 0))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the names", caller);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the names", caller);
 remove_folder:
   remove_folder(&f);
 end_text:

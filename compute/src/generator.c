@@ -79,7 +79,7 @@ static weir_status check_not_capturing(const char *caller, const char *attempt) 
 }
 
 static weir_status no_host_memory(const char *caller) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the generator", caller);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the generator", caller);
 }
 
 static weir_status check_offset(const char *caller, uint64_t offset) {

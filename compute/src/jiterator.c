@@ -98,7 +98,7 @@ static weir_status create(const char *caller, const char *code, int output_count
   if (!has_memory) {
     weir_jit_destroy(made);
     free(name);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the function", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the function", caller);
   }
   weir__mutex_init(&made->lock);
   made->name = name;
@@ -251,7 +251,7 @@ static weir_status compile(const char *caller, const weir_jit_fn *fn, variant *v
   char *device = copy_text(device_h, sizeof device_h), *complex = copy_text(complex_h, sizeof complex_h);
   weir_status status = WEIR_OK;
   if (source.failed || !device || !complex)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the source", caller);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the source", caller);
   if (!status) {
     weir_compile_options options;
     weir_compile_options_init(&options);
@@ -294,7 +294,7 @@ static weir_status find_variant(const char *caller, weir_jit_fn *fn, const varia
   if (!*at) {
     variant *v = malloc(sizeof *v);
     if (!v) {
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a kernel", caller);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a kernel", caller);
     } else {
       *v = *wanted;
       v->next = NULL;

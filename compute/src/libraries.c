@@ -155,7 +155,7 @@ void *weir__library_load(const char *name, char *reason, size_t size) {
     look_for(library);
   void *handle = library->handle;
   if (!handle && size)
-    snprintf(reason, size, "%s", library->reason ? library->reason : "no host memory");
+    snprintf(reason, size, "%s", library->reason ? library->reason : "out of host memory");
   weir__mutex_unlock(&lock);
   return handle;
 }
@@ -190,7 +190,7 @@ weir_status weir_library_add_folder(const char *folder) {
       forget(&libraries[i]); /* it may be in the new folder */
 unlock:
   weir__mutex_unlock(&lock);
-  return added ? WEIR_OK : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the folder", __func__);
+  return added ? WEIR_OK : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the folder", __func__);
 }
 
 weir_status weir_library_find(const char *name, char *path, size_t size, const char **how) {

@@ -100,7 +100,7 @@ static weir_status load_image(const char *caller, const weir__on_device *on, con
                               weir_cu_module *module) {
   char *copy = malloc(bytes + 1);
   if (!copy)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a copy of the image", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a copy of the image", caller);
   memcpy(copy, image, bytes);
   copy[bytes] = 0;
   weir_status status = weir__image_load(caller, on, copy, module);
@@ -126,7 +126,7 @@ weir_status weir_module_load(int device, const void *image, size_t bytes, weir_m
                    "for its PTX with weir_soft_register_kernel",
                    __func__, kind == CUBIN ? "cubin" : "fatbin");
   else if (!(made = new_module(&on)))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the module", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the module", __func__);
   if (!status && made)
     status = load_image(__func__, &on, image, bytes, &made->handle);
   weir__compute_leave(&on);
@@ -181,7 +181,7 @@ weir_status weir_module_compile(int device, const char *source, const weir_compi
   weir__binary code = {0};
   weir_module *made = new_module(&on);
   if (!made)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the module", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the module", __func__);
   if (!status && made)
     status = weir__compile(__func__, &on, source, &all, &code, &made->is_cached);
   if (!status && made)
@@ -235,7 +235,7 @@ static weir_status read_params(const char *caller, weir_driver *driver, weir_ker
     return WEIR_OK; /* more than a launch passes with checks */
   kernel->param_bytes = malloc((count ? (size_t)count : 1) * sizeof *sizes);
   if (!kernel->param_bytes)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the parameters", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the parameters", caller);
   memcpy(kernel->param_bytes, sizes, (size_t)count * sizeof *sizes);
   kernel->param_count = count;
   return WEIR_OK;
@@ -277,7 +277,7 @@ weir_status weir_module_get_kernel(weir_module *module, const char *name, weir_k
     size_t length = strlen(name) + 1;
     found = calloc(1, sizeof *found + length);
     if (!found)
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the kernel", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the kernel", __func__);
     if (!status && found)
       status = find_function(__func__, &on, module, name, &found->function);
     if (!status && found)

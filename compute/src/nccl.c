@@ -211,7 +211,7 @@ weir_status weir_nccl_group_start(void) {
   if (!current) {
     current = calloc(1, sizeof *current);
     if (!current)
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the group", __func__);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the group", __func__);
   }
   depth++;
   return WEIR_OK;
@@ -347,7 +347,7 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
     return weir__fail_as(caller, status);
   weir_nccl_comm *made = calloc(1, sizeof *made);
   if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the communicator", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the communicator", caller);
   *made = (weir_nccl_comm){.backend = backend,
                            .id = *id,
                            .ranks = ranks,
@@ -383,7 +383,7 @@ weir_status weir_nccl_init_rank(const weir_nccl_unique_id *id, int ranks, int ra
   WEIR__CHECK_ARGUMENT(comm);
   weir_nccl_comm *made;
   if (current && !WEIR__RESERVE(current->inits, current->init_room, current->init_count + 1))
-    return note(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the group", __func__));
+    return note(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the group", __func__));
   weir_status status = note(make_comm(__func__, id, ranks, rank, options, &made));
   if (status)
     return status;
@@ -602,7 +602,7 @@ static weir_status make_call(const weir__nccl_call *call) {
   if (!current)
     return call->comm->backend->submit(call->caller, call, 1);
   if (!WEIR__RESERVE(current->calls, current->call_room, current->call_count + 1))
-    return note(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the group", call->caller));
+    return note(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the group", call->caller));
   current->calls[current->call_count++] = *call;
   hold(call->comm);
   return WEIR_OK;

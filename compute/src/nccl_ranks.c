@@ -119,7 +119,7 @@ weir_status weir__nccl_ranks_new_id(const char *caller, weir_nccl_unique_id *id)
   weir__mutex_unlock(&ids_lock);
   if (!is_kept) {
     close(made.file);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the id", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the id", caller);
   }
   memset(id, 0, sizeof *id);
   memcpy(id, &made, sizeof made);
@@ -252,7 +252,7 @@ weir_status weir__nccl_ranks_claim(const char *caller, weir_nccl_comm *comm, wei
     free(made);
     free(processes);
     close(file);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the communicator", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the communicator", caller);
   }
   for (int i = 0; i < comm->ranks; i++)
     processes[i] = -1;

@@ -319,7 +319,7 @@ void weir__nccl_ranks_run(weir_nccl_comm *comm, const weir__nccl_work *works, si
     mails += weir__nccl_is_mail((weir__nccl_kind)works[i].kind);
   r.mails = mails ? malloc(mails * sizeof *r.mails) : NULL;
   if (mails && !r.mails)
-    weir__nccl_ranks_fail(comm, WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the messages of a group");
+    weir__nccl_ranks_fail(comm, WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the messages of a group");
   atomic_store(&r.slot->is_busy, 1);
   for (size_t i = 0; i < count && r.mails; i++)
     if (weir__nccl_is_mail((weir__nccl_kind)works[i].kind))

@@ -38,7 +38,7 @@ static weir_status enter_registry(const char *caller, weir_nccl_comm *comm) {
   }
   weir__mutex_unlock(&registry_lock);
   return is_added ? WEIR_OK
-                  : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the communicator", caller);
+                  : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the communicator", caller);
 }
 
 /* With a reference; NULL if it has been destroyed. */
@@ -372,7 +372,7 @@ static weir_status launch_kernel(const char *caller, const launch *l) {
                       room_of[SIZES - 1]);
   batch *b = calloc(1, BATCH_BYTES(room_of[size]));
   if (!b)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the launch", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the launch", caller);
   b->count = l->count;
   for (size_t i = 0; i < l->count; i++) {
     const weir__nccl_call *call = l->calls[i];
@@ -470,7 +470,7 @@ static weir_status submit(const char *caller, const weir__nccl_call *calls, size
   const weir__nccl_call **chosen = malloc(count * sizeof *chosen);
   weir_status status = WEIR_OK;
   if (!is_done || !chosen)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for %zu calls", caller, count);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for %zu calls", caller, count);
   for (size_t i = 0; i < count && !status; i++)
     status = check_call(&calls[i]);
   for (size_t i = 0; i < count && !status; i++)

@@ -24,14 +24,14 @@
 
 /* ---- The handshake ---- */
 
-enum { MOST_SLOTS = 16 };
+enum { MAX_SLOTS = 16 };
 
 static const unsigned slot_counts[WEIR__NVTX_MODULES] = {
     [WEIR__NVTX_CORE] = 16,  [WEIR__NVTX_CUDA] = 9,   [WEIR__NVTX_OPENCL] = 15,
     [WEIR__NVTX_CUDART] = 7, [WEIR__NVTX_CORE2] = 16, [WEIR__NVTX_SYNC] = 7};
 
-static weir__nvtx_function functions[WEIR__NVTX_MODULES][MOST_SLOTS]; /* written by the tool, during the handshake */
-static weir__nvtx_function *slots[WEIR__NVTX_MODULES][MOST_SLOTS + 1];
+static weir__nvtx_function functions[WEIR__NVTX_MODULES][MAX_SLOTS]; /* written by the tool, during the handshake */
+static weir__nvtx_function *slots[WEIR__NVTX_MODULES][MAX_SLOTS + 1];
 static void *tool; /* its library */
 
 /* Whether a tool listens; read by every call. */
@@ -316,7 +316,7 @@ weir_status weir_nvtx_device_range_start(const char *message, weir_stream stream
   size_t bytes = strlen(message) + 1;
   weir_nvtx_device_range *made = malloc(sizeof *made + bytes);
   if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the range", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the range", __func__);
   made->number = 0;
   made->device = stream.device;
   memcpy(made->message, message, bytes);

@@ -118,7 +118,7 @@ static heap *heap_at(const reporter *r, uint64_t address) {
   return found && address - found->address < found->bytes ? found : NULL;
 }
 
-/* A heap for which there is no host memory is not reported, and neither are its regions. */
+/* A heap that does not fit in host memory is not reported, and neither are its regions. */
 static void add_heap(reporter *r, uint64_t address, uint64_t bytes) {
   size_t at = heaps_below(r, address);
   if (!WEIR__RESERVE(r->heaps, r->room, r->count + 1))
@@ -219,7 +219,7 @@ weir_status weir_nvtx_report_memory(weir_allocator *allocator, int *listens) {
   if (is_wanted) {
     reporter *r = reporter_of(allocator);
     if (!r)
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     status = weir_allocator_set_witness(allocator, witness, r, WEIR_WITNESS_ALL);
     if (!status)
       status = report_present(r);

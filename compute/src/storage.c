@@ -123,7 +123,7 @@ weir_status weir_storage_create(weir_place place, uint64_t bytes, weir_stream st
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d is not a kind of place", __func__, (int)place.kind);
   weir_storage *created = calloc(1, sizeof *created);
   if (!created)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a storage", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a storage", __func__);
   atomic_init(&created->references, 1);
   created->place = place;
   created->bytes = bytes;
@@ -144,7 +144,7 @@ weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place,
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);
   weir_storage *created = calloc(1, sizeof *created);
   if (!created)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a storage", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a storage", __func__);
   atomic_init(&created->references, 1);
   created->is_borrowed = true;
   created->place = place;

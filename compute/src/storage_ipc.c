@@ -18,7 +18,7 @@
 
 /* If more messages with the same memory than these have arrived, all but one are released, which has to wait for the
  * streams. */
-enum { MESSAGES_MOST = 16 };
+enum { MESSAGES_MAX = 16 };
 
 struct weir__storage_received {
   weir_allocator *allocator;
@@ -128,7 +128,7 @@ weir_status weir_storage_send(weir_storage *storage, weir_stream stream, const w
   if (is_listed)
     return WEIR_OK;
   weir_ipc_cancel(storage->memory.allocator, handle->bytes, handle->length);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the list of storages", __func__);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the list of storages", __func__);
 }
 
 /* ---- Release ---- */
@@ -180,7 +180,7 @@ weir_status weir__received_record_stream(weir__storage_received *received, weir_
       received->streams = grown;
       received->room = room;
     } else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a stream", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a stream", __func__);
   }
   if (!is_known && !status)
     received->streams[received->count++] = stream;
@@ -201,7 +201,7 @@ static weir_status add_message(weir_storage *storage, weir_allocator *allocator,
   weir__mutex_lock(&lock);
   int ended = 0;
   received->messages++;
-  if (received->messages > MESSAGES_MOST) {
+  if (received->messages > MESSAGES_MAX) {
     weir_status joined = join_all(received); /* each message may have another stream */
     status = status ? status : joined;
     ended = received->messages - 1;
@@ -217,7 +217,7 @@ static weir_status borrow(weir_allocator *allocator, void *pointer, uint64_t byt
   weir_storage *made = NULL;
   weir__storage_received *received = calloc(1, sizeof *received);
   if (!received)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a storage", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a storage", __func__);
   weir_status status =
       weir_storage_borrow(pointer, bytes, weir_place_device(stream.device), end_received, received, &made);
   if (status) {
@@ -231,7 +231,7 @@ static weir_status borrow(weir_allocator *allocator, void *pointer, uint64_t byt
   if (!list_storage(made)) {
     received->messages = 0; /* which the caller releases */
     weir_storage_release(made);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the list of storages", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the list of storages", __func__);
   }
   *storage = made;
   return WEIR_OK;

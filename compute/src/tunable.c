@@ -242,7 +242,7 @@ weir_status weir_tunable_set_filename(const char *name, int insert) {
   if (name && strlen(name) > NAME_SIZE - 16)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name is longer than %d bytes", __func__, NAME_SIZE - 16);
   if (name && *name && !(copy = strdup(name)))
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the name", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the name", __func__);
   weir__mutex_lock(&lock);
   free(filename);
   filename = copy;
@@ -402,7 +402,7 @@ static void forget(struct device_state *state) {
 /* ---- Validators ---- */
 
 static weir_status no_memory(const char *caller) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the results", caller);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the results", caller);
 }
 
 static bool copy_validators(const weir__tuning_file *from, weir__tuning_file *to) {

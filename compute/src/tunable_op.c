@@ -15,7 +15,7 @@
 #include "weir/event.h"
 #include "weir/graph.h"
 
-enum { MOST_OPERANDS = 16, MOST_COPIES = 1024, WARM_UPS = 2 };
+enum { MAX_OPERANDS = 16, MAX_COPIES = 1024, WARM_UPS = 2 };
 
 /* ---- Operations ---- */
 
@@ -35,7 +35,7 @@ static weir_status add(const char *caller, weir_tunable_op *op, const char *solu
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s has a solution \"%s\" already", caller, op->name,
                         solution);
   if (!WEIR__RESERVE(op->candidates, op->room, op->count + 1))
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for a solution", caller);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for a solution", caller);
   weir__tunable_candidate *made = &op->candidates[op->count++];
   *made = (weir__tunable_candidate){.fn = fn, .context = context};
   snprintf(made->name, sizeof made->name, "%s", solution);
@@ -54,7 +54,7 @@ weir_status weir_tunable_op_create(const char *name, weir_tunable_fn fn, void *c
   weir_tunable_op *made = calloc(1, sizeof *made);
   weir_status status = WEIR_OK;
   if (!made || !(made->name = strdup(name)))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for an operation", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for an operation", __func__);
   if (!status)
     status = add(__func__, made, "Default", fn, context);
   if (status)
@@ -82,12 +82,12 @@ void weir_tunable_op_destroy(weir_tunable_op *op) {
 /* ---- Copies of operands ---- */
 
 typedef struct copy {
-  weir_tunable_operand operands[MOST_OPERANDS];
-  weir__device_memory memory[MOST_OPERANDS];
+  weir_tunable_operand operands[MAX_OPERANDS];
+  weir__device_memory memory[MAX_OPERANDS];
 } copy;
 
 static void free_copy(copy *c) {
-  for (int i = 0; i < MOST_OPERANDS; i++)
+  for (int i = 0; i < MAX_OPERANDS; i++)
     weir__compute_free(&c->memory[i]);
 }
 
@@ -236,10 +236,10 @@ static weir_status prepare(tuner *t) {
     if (rotating || t->call->operands[i].is_output)
       bytes += t->call->operands[i].bytes;
   uint64_t count = bytes ? rotating / bytes + 1 : 1;
-  count = count < MOST_COPIES ? count : MOST_COPIES;
+  count = count < MAX_COPIES ? count : MAX_COPIES;
   t->copies = calloc(count, sizeof *t->copies);
   if (!status && !t->copies)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for copies of operands", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for copies of operands", __func__);
   while (!status && t->copy_count < count) {
     status = make_copy(t->call, rotating > 0, &t->copies[t->copy_count]);
     if (status == WEIR_ERROR_OUT_OF_MEMORY && t->copy_count) { /* rotates over fewer copies */
@@ -433,8 +433,8 @@ weir_status weir_tunable_op_run(const weir_tunable_op *op, const weir_tunable_ca
   weir_status status = weir__read_options(__func__, "call", &call, sizeof call, given);
   if (status)
     return status;
-  if (call.operand_count < 0 || call.operand_count > MOST_OPERANDS || (call.operand_count && !call.operands))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: expected 0 to %d operands, got %d", __func__, MOST_OPERANDS,
+  if (call.operand_count < 0 || call.operand_count > MAX_OPERANDS || (call.operand_count && !call.operands))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: expected 0 to %d operands, got %d", __func__, MAX_OPERANDS,
                       call.operand_count);
   if (!call.params || !weir__tuning_text_is_valid(call.params))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: params is not empty, and has no commas or control characters",

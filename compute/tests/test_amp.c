@@ -519,7 +519,7 @@ static void test_no_wait(void **test_state) {
     assert_ok(weir_grad_scaler_update(scaler, stream));
     assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
     if (held)
-      let_go(held);
+      unblock(held);
     assert_int_equal(state_of(scaler).growth_tracker, 1);
     weir_array one = {0};
     assert_ok(weir_array_select(&gradient, 0, 999, &one));
@@ -534,23 +534,23 @@ static void test_no_wait(void **test_state) {
 static void test_launches(void **test_state) {
   (void)test_state;
   NEED_SOFT("counts calls of the software device");
-  enum { MOST = 400 };
-  static const int counts[] = {1, 192, 193, 384, MOST};
+  enum { MAX = 400 };
+  static const int counts[] = {1, 192, 193, 384, MAX};
   weir_array found = scalar_array(weir_place_device(0), WEIR_FLOAT32, 0);
   weir_array inverse = scalar_array(weir_place_device(0), WEIR_FLOAT32, 0.5);
-  weir_array *arrays = calloc(MOST + 1, sizeof *arrays);
+  weir_array *arrays = calloc(MAX + 1, sizeof *arrays);
   assert_non_null(arrays);
-  for (int i = 0; i <= MOST; i++)
-    arrays[i] = filled(weir_place_device(0), floats[i % 4], i == MOST ? 0 : 1 + i % 5, 2);
+  for (int i = 0; i <= MAX; i++)
+    arrays[i] = filled(weir_place_device(0), floats[i % 4], i == MAX ? 0 : 1 + i % 5, 2);
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
     unsigned long before, after, faults;
     assert_ok(weir_fault_counts(fault, WEIR_CALL_LaunchKernel, &before, &faults));
     assert_ok(weir_amp_unscale(arrays, counts[i], &found, &inverse, stream));
-    assert_ok(weir_amp_unscale(&arrays[MOST], 1, &found, &inverse, stream));
+    assert_ok(weir_amp_unscale(&arrays[MAX], 1, &found, &inverse, stream));
     assert_ok(weir_fault_counts(fault, WEIR_CALL_LaunchKernel, &after, &faults));
     assert_int_equal(after - before, (counts[i] + 191) / 192);
   }
-  for (int i = 0; i <= MOST; i++)
+  for (int i = 0; i <= MAX; i++)
     weir_array_release(&arrays[i]);
   free(arrays);
   weir_array_release(&found);

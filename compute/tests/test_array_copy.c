@@ -145,7 +145,7 @@ static void test_non_blocking(void **state) {
   struct held *held = hold(stream);
   assert_ok(weir_array_copy(&device, &pinned, stream, 1));
   assert_int_equal(weir_stream_query(stream), WEIR_ERROR_NOT_READY);
-  let_go(held);
+  unblock(held);
   assert_ok(weir_array_copy(&pageable, &device, stream, 1)); /* pageable: waits all the same */
   assert_true(((float *)pageable.data)[999] == 3);
   weir_array_release(&half);

@@ -10,7 +10,7 @@
 #include "support/random.h"
 #include "support/runtime.h"
 
-enum { DEVICES = 4, MOST = 24 };
+enum { DEVICES = 4, MAX = 24 };
 
 /* ---- Arrays with known elements ---- */
 
@@ -331,7 +331,7 @@ static void test_no_wait(void **state) {
     assert_ok(weir_comm_gather(parts, count, 0, weir_place_device(0), &whole));
     assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
     if (held)
-      let_go(held);
+      unblock(held);
     check_elements(&whole, round * 4, 4);
     check_elements(&results[3], round, 1);
     release_all(results, DEVICES);

@@ -252,7 +252,7 @@ static void test_streams_are_ordered(void **state) {
   for (int i = 0; i < ranks; i++) /* reads what the first wrote */
     assert_ok(weir_nccl_broadcast(recvs[i], (char *)recvs[i] + 4096, 50, WEIR_INT32, 0, comms[i], others[i]));
   assert_ok(weir_nccl_group_end());
-  let_go(held);
+  unblock(held);
   for (int i = 0; i < ranks; i++)
     assert_ok(weir_stream_synchronize(others[i]));
   void *copies[MAX_RANKS];

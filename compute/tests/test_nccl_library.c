@@ -183,7 +183,7 @@ static void test_timeouts(void **state) {
   comm = make_comm(0.05);
   struct held *held = hold(stream);
   assert_error_says(TIMEOUT, "has waited 0.05 s for its stream", weir_nccl_synchronize(comm, stream));
-  let_go(held);
+  unblock(held);
   weir_nccl_destroy(comm);
   free_device_memory(0, memory);
 }

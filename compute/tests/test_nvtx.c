@@ -417,7 +417,7 @@ static void test_device_range(void **state) {
   weir_snapshot *snapshot = snapshot_of(allocator);
   assert_annotations(snapshot, "");
   weir_snapshot_destroy(snapshot);
-  let_go(held);
+  unblock(held);
   assert_ok(weir_nvtx_device_range_end(range, stream));
   assert_ok(weir_stream_synchronize(stream));
   snapshot = snapshot_of(allocator);

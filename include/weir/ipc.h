@@ -34,11 +34,11 @@ extern "C" {
 /* The handle of a fixed segment takes 66 bytes. That of a part of an expandable segment takes 26 bytes, or 34 in
  * version 3, and 4 bytes per page, or 8 if its pages differ in size. A handle of weir_ipc_send takes 136 bytes more.
  * There is room for 16,000 pages, which are 320 GB. */
-enum { WEIR_IPC_HANDLE_MAX = 65536, WEIR_IPC_HANDLE_LEAST = 256 };
+enum { WEIR_IPC_HANDLE_MAX = 65536, WEIR_IPC_HANDLE_MIN = 256 };
 
 typedef struct weir_ipc_handle {
   size_t size;     /* sizeof(weir_ipc_handle), set by the caller. Less or more if `bytes` has less or more room, but
-                    * room for WEIR_IPC_HANDLE_LEAST bytes at least */
+                    * room for WEIR_IPC_HANDLE_MIN bytes at least */
   uint64_t offset; /* of the pointer in the shared memory */
   size_t length;   /* of the handle, in bytes */
   unsigned char bytes[WEIR_IPC_HANDLE_MAX]; /* of weir_ipc_share, in the format of PyTorch's storages */

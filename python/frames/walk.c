@@ -131,7 +131,7 @@ typedef struct place_table {
 } place_table;
 
 /* With more entries, the table starts empty again; otherwise code that runs once would be kept forever. */
-enum { FIRST_SLOTS = 1024, MOST_SLOTS = 1 << 17 };
+enum { FIRST_SLOTS = 1024, MAX_SLOTS = 1 << 17 };
 
 static _Atomic(place_table *) current; /* NULL while it is empty */
 
@@ -183,7 +183,7 @@ static place_table *table_with_room(place_table **old) {
   *old = NULL;
   if (table && 2 * (table->used + 1) <= table->slots)
     return table;
-  bool begins_anew = !table || 2 * table->slots > MOST_SLOTS;
+  bool begins_anew = !table || 2 * table->slots > MAX_SLOTS;
   size_t slots = begins_anew ? FIRST_SLOTS : 2 * table->slots;
   place_table *larger = calloc(1, sizeof *larger + slots * sizeof larger->places[0]);
   if (!larger)

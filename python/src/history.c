@@ -350,10 +350,10 @@ static PyObject *mark(PyObject *module, PyObject *args) {
 }
 
 /* The texts of a dict of str to str, and the objects that own them. */
-enum { MOST_PAIRS = 64 };
+enum { MAX_PAIRS = 64 };
 typedef struct pairs {
-  PyObject *objects[2 * MOST_PAIRS]; /* strong references */
-  const char *texts[2 * MOST_PAIRS];
+  PyObject *objects[2 * MAX_PAIRS]; /* strong references */
+  const char *texts[2 * MAX_PAIRS];
   size_t count; /* of texts */
 } pairs;
 
@@ -377,8 +377,8 @@ static int add_text(pairs *p, PyObject *object) {
 
 static int take_pairs(PyObject *dict, pairs *p) {
   PyObject *key, *value;
-  if (PyDict_GET_SIZE(dict) > MOST_PAIRS) {
-    PyErr_Format(PyExc_ValueError, "an annotation can have at most %d pairs", MOST_PAIRS);
+  if (PyDict_GET_SIZE(dict) > MAX_PAIRS) {
+    PyErr_Format(PyExc_ValueError, "an annotation can have at most %d pairs", MAX_PAIRS);
     return -1;
   }
   for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value);)

@@ -14,7 +14,7 @@ import weir
 pytestmark = pytest.mark.skipif(is_sanitized, reason="the sanitizer keeps freed memory")
 
 CYCLES = 100_000 if is_long else 25_000
-MOST_GROWTH = 42 * CYCLES  # bytes of the process, fewer than any object has
+MAX_GROWTH = 42 * CYCLES  # bytes of the process, fewer than any object has
 
 
 def cycle(make, count=CYCLES):
@@ -75,7 +75,7 @@ def recorded():
 )
 def test_objects(make):
     weir.init()
-    assert cycle(make) < MOST_GROWTH
+    assert cycle(make) < MAX_GROWTH
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_objects(make):
 )
 def test_slower_objects(make, count):
     weir.init()
-    assert cycle(make, count) < MOST_GROWTH
+    assert cycle(make, count) < MAX_GROWTH
 
 
 def test_contexts():
@@ -98,7 +98,7 @@ def test_contexts():
         with weir.stream(stream), stream, weir.device(0):
             pass
 
-    assert cycle(enter) < MOST_GROWTH
+    assert cycle(enter) < MAX_GROWTH
 
 
 def test_graphs_that_captured():
@@ -113,7 +113,7 @@ def test_graphs_that_captured():
         graph.replay()
         weir.synchronize()  # otherwise launches pile up on a busy machine, and the process grows
 
-    assert cycle(capture, CYCLES // 50) < MOST_GROWTH
+    assert cycle(capture, CYCLES // 50) < MAX_GROWTH
 
 
 def test_reference_counts():

@@ -55,8 +55,8 @@ __all__ = [
     "whatif",
 ]
 
-_MOST_SHOWN_DATA = 100_000  # characters of JSON in a notebook
-_MOST_FRAMED = 32 << 20  # characters of a page in a notebook
+_MAX_SHOWN_DATA = 100_000  # characters of JSON in a notebook
+_MAX_FRAMED = 32 << 20  # characters of a page in a notebook
 
 
 class Report:
@@ -107,8 +107,8 @@ class Report:
 
     def _repr_html_(self) -> str:
         data = json.dumps(self._own(), indent=1, ensure_ascii=False)
-        if len(data) > _MOST_SHOWN_DATA:
-            data = data[:_MOST_SHOWN_DATA] + "\n... to_dict() has the rest"
+        if len(data) > _MAX_SHOWN_DATA:
+            data = data[:_MAX_SHOWN_DATA] + "\n... to_dict() has the rest"
         table = _tables.predictions(self._own()) if self.command in ("whatif", "tune") else ""
         first, _, rest = self._text.partition("\n")
         style = "white-space:pre; overflow-x:auto; line-height:1.35; font-size:90%; margin:0"
@@ -147,7 +147,7 @@ class Page:
         return f"<weir.tools.Page of {self.name}: {len(self.html)} characters; open() shows it, save(path) writes it>"
 
     def _repr_html_(self) -> str:
-        if len(self.html) > _MOST_FRAMED:
+        if len(self.html) > _MAX_FRAMED:
             return f"<p>{html.escape(str(self))}</p>"
         # The frame has an origin of its own: nothing in the page can reach the notebook.
         return (

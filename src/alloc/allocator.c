@@ -118,11 +118,11 @@ weir_status weir__check_backend(const weir__settings *settings) {
                     "backend:cudaMallocAsync is another allocator and cannot be replayed; expected backend:native");
 }
 
-static weir_status read_settings(const char *who, const weir_allocator_options *options, weir__settings *settings) {
+static weir_status read_settings(const char *caller, const weir_allocator_options *options, weir__settings *settings) {
   weir__settings_default(settings);
   weir_status status =
       options->conf ? weir__settings_parse(NULL, options->conf, settings) : weir__settings_from_env(settings, NULL);
-  return status ? weir__fail(status, "%s: %s", who, weir_last_error()) : WEIR_OK;
+  return status ? weir__fail(status, "%s: %s", caller, weir_last_error()) : WEIR_OK;
 }
 
 static void describe(const weir__client *client, char *text, size_t size) {
@@ -141,43 +141,44 @@ static void invalidate(weir__client *client) {
   allocator->pages = &weir__page_map_empty;
 }
 
-weir_status weir__allocator_check(const char *who, const weir_allocator *allocator) {
+weir_status weir__allocator_check(const char *caller, const weir_allocator *allocator) {
   if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: allocator is NULL", who);
-  return allocator->is_forked ? weir__bad_fork(who) : WEIR_OK;
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: allocator is NULL", caller);
+  return allocator->is_forked ? weir__bad_fork(caller) : WEIR_OK;
 }
 
-weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir_allocator_options *given,
+weir_status weir__allocator_new(const char *caller, weir_driver *driver, const weir_allocator_options *given,
                                 weir_allocator **allocator) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
-  weir_status status = weir__read_options(who, "options", &options, sizeof options, given);
+  weir_status status = weir__read_options(caller, "options", &options, sizeof options, given);
   if (status)
     return status;
 
   weir_allocator *a = calloc(1, sizeof *a);
   weir__settings *settings = calloc(1, sizeof *settings);
   if (!a || !settings) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
     goto free_both;
   }
-  status = read_settings(who, &options, settings);
+  status = read_settings(caller, &options, settings);
   if (status)
     goto free_both;
   int count;
-  status = WEIR__CALL_FOR(who, driver, DeviceGetCount(driver, &count));
+  status = WEIR__CALL_FOR(caller, driver, DeviceGetCount(driver, &count));
   if (status)
     goto free_both;
   if (options.devices < 0 || options.devices > count) {
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d devices requested, but the driver has %d", who,
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d devices requested, but the driver has %d", caller,
                         options.devices, count);
     goto free_both;
   }
   if (options.devices)
     count = options.devices;
   if (!weir__region_prepare()) { /* else each request would fail, as if the device had no memory */
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY,
-                        "%s: too little address space for metadata; raise the limit of the process (ulimit -v)", who);
+    status =
+        weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY,
+                   "%s: too little address space for metadata; raise the limit of the process (ulimit -v)", caller);
     goto free_both;
   }
   weir__biased_prepare();
@@ -187,12 +188,12 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
   a->pages = weir__page_map_new();
   if (!a->heaps || !a->pages) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
     goto free_parts;
   }
   for (int i = 0; i < count; i++) {
     uint64_t total;
-    status = WEIR__CALL_FOR(who, driver, DeviceTotalMem(driver, &total, i));
+    status = WEIR__CALL_FOR(caller, driver, DeviceTotalMem(driver, &total, i));
     if (status)
       goto free_parts;
     heap_init(&a->heaps[i], a, i, total);
@@ -201,7 +202,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
     a->heap_count = i + 1;
   }
   if (options.backend || settings->backend != WEIR__BACKEND_NATIVE) {
-    status = weir__backend_new(who, a, options.backend);
+    status = weir__backend_new(caller, a, options.backend);
     if (status)
       goto free_parts;
   }
@@ -260,9 +261,9 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   free(allocator);
 }
 
-weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device) {
+weir__heap *weir__heap_get(const char *caller, weir_allocator *allocator, int device) {
   if (device >= 0 && device < allocator->heap_count)
     return &allocator->heaps[device];
-  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", who, device, allocator->heap_count);
+  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", caller, device, allocator->heap_count);
   return NULL;
 }

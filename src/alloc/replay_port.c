@@ -17,7 +17,7 @@
 /* NOLINTBEGIN(misc-redundant-expression): the same values by different names are the point */
 _Static_assert((int)WEIR__STATE_UNIT == (int)WEIR__UNIT && (int)WEIR__PORT_SMALL_MAX == (int)WEIR__SMALL_MAX &&
                    (int)WEIR__PORT_SMALL_SEGMENT == (int)WEIR__SMALL_SEGMENT &&
-                   WEIR__STATE_MAX_REQUEST == WEIR__MOST_BYTES &&
+                   WEIR__STATE_MAX_REQUEST == WEIR__MAX_BYTES &&
                    WEIR__STATE_MAX_BLOCK == (UINT32_MAX + 1ull) * WEIR__UNIT,
                "the port has the allocator's sizes");
 /* NOLINTEND(misc-redundant-expression) */
@@ -27,11 +27,11 @@ static weir__heap *heap_of(weir_allocator *allocator) { return &allocator->heaps
 /* ---- Sizes ---- */
 
 uint64_t weir__port_round(const weir__settings *settings, uint64_t bytes) {
-  return bytes < WEIR__MOST_BYTES ? weir__round_bytes(settings, bytes) : bytes;
+  return bytes < WEIR__MAX_BYTES ? weir__round_bytes(settings, bytes) : bytes;
 }
 
 uint64_t weir__port_segment_bytes(const weir__settings *settings, uint64_t bytes) {
-  return bytes < WEIR__MOST_BYTES ? weir__segment_bytes(settings, weir__round_bytes(settings, bytes)) : bytes;
+  return bytes < WEIR__MAX_BYTES ? weir__segment_bytes(settings, weir__round_bytes(settings, bytes)) : bytes;
 }
 
 /* ---- Settings ---- */
@@ -47,7 +47,7 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
     return status;
   weir__settings *changed = malloc(sizeof *changed);
   if (!changed)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for settings");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for settings");
   *changed = *settings;
   changed->older = (weir__settings *)weir__settings_of(heap);
   atomic_store(&allocator->settings, changed);
@@ -105,7 +105,7 @@ weir_status weir__port_alloc_uncached(weir_allocator *allocator, weir__private_p
   if (!bytes)
     return no_bytes();
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for an arena");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for an arena");
   return weir__alloc_miss("replay", heap, arena, settings, size, bytes, address);
 }
 
@@ -144,7 +144,7 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
   block = weir__arena_hand_out(arena, settings, block, weir__round_bytes(settings, bytes), bytes, false);
   weir__arena_unlock(arena);
   if (!block)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a block");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a block");
   *address = block->address;
   return WEIR_OK;
 }
@@ -274,7 +274,7 @@ static weir__pool *pool_of(weir__heap *heap, const weir__state_segment *s) {
 }
 
 /* Cuts a new block into the blocks of a segment, all of them allocated, and then frees and unmaps those that are not.
- * The arena's lock is held. false if there is no host memory. */
+ * The arena's lock is held. false if out of host memory. */
 static bool cut(weir__arena *arena, const weir__settings *settings, const weir__state *state,
                 const weir__state_segment *s, weir__block *rest, uint64_t *blocks) {
   weir__heap *heap = arena->pool->heap;
@@ -298,7 +298,7 @@ static bool cut(weir__arena *arena, const weir__settings *settings, const weir__
       if (b->state != (is_hole ? (int)WEIR__BLOCK_UNMAPPED : (int)WEIR_BLOCK_INACTIVE))
         continue;
       weir__block *block = weir__live_find(&arena->live, base + (b->address - s->address), &place);
-      weir__arena_let_go(arena, block);
+      weir__arena_begin_free(arena, block);
       block = weir__arena_release(arena, block);
       if (is_hole)
         weir__release_pages(heap, block);
@@ -337,7 +337,7 @@ static weir_status install_segment(weir__heap *heap, const weir__settings *setti
     with.large_segment_size = WEIR__SMALL_SEGMENT;
   weir__arena *arena = weir__arena_get(pool_of(heap, s), (weir_cu_stream)(uintptr_t)s->stream);
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a segment from before the recording");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a segment from before the recording");
   weir__block *block = grow_apart(heap, arena, &with, s->size);
   if (!block || block->previous || weir__block_bytes(block) < s->size)
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
@@ -349,7 +349,7 @@ static weir_status install_segment(weir__heap *heap, const weir__settings *setti
   weir__arena_unlock(arena);
   if (is_cut)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for blocks from before the recording");
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for blocks from before the recording");
 }
 
 weir_status weir__port_install_state(weir_allocator *allocator, const weir__settings *settings,

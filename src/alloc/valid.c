@@ -118,7 +118,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
           (unsigned long long)b->requested);
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
-  uint32_t events = waits ? weir__block_aside_of(b)->events : 0;
+  uint32_t events = waits ? weir__block_cold_of(b)->events : 0;
   if (waits && !events && !uses && !b->marks.sent &&
       !allocator->backend) /* stream-ordered memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
@@ -368,7 +368,7 @@ static void check_events(walk *w) {
     for (const weir__pending *p = queue->first; p; p = p->next) {
       const weir__block *block = p->block;
       pending++;
-      if (block->state != WEIR__WAITING || !weir__block_aside_of(block)->events)
+      if (block->state != WEIR__WAITING || !weir__block_cold_of(block)->events)
         wrong(w, "block %llx has an event but does not wait", (unsigned long long)block->address);
     }
   if (pending + heap->sent.limbo != w->events)

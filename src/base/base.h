@@ -24,16 +24,16 @@ weir_status weir__fail(weir_status status, const char *format, ...) WEIR_PRINTF(
 weir_status weir__fail_result(weir_status status, int driver_result, const char *format, ...) WEIR_PRINTF(3, 4);
 
 /* For a public call that consists of other public calls: replaces the name of the inner call in the thread's last error
- * by `who`, unless `status` is WEIR_OK. Returns `status`. */
-weir_status weir__fail_as(const char *who, weir_status status);
+ * by `caller`, unless `status` is WEIR_OK. Returns `status`. */
+weir_status weir__fail_as(const char *caller, weir_status status);
 
 #ifdef __clang_analyzer__ /* which does not see that the result is the argument, and so not WEIR_OK */
-static inline weir_status weir__fail_as_analyzed(const char *who, weir_status status) {
-  (void)weir__fail_as(who, status);
+static inline weir_status weir__fail_as_analyzed(const char *caller, weir_status status) {
+  (void)weir__fail_as(caller, status);
   return status;
 }
 #define weir__fail(status, ...) (weir__fail(status, __VA_ARGS__), (status))
-#define weir__fail_as(who, status) weir__fail_as_analyzed(who, status)
+#define weir__fail_as(caller, status) weir__fail_as_analyzed(caller, status)
 #endif
 
 /* First in a public call, for each pointer that must not be NULL: fails with "<call>: <argument> is NULL". */
@@ -66,8 +66,8 @@ static inline uint64_t weir__monotonic_ns(void) {
 /* Copies a struct of a caller that may have another version: fields that the caller does not have stay as they are. */
 void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_size);
 
-/* The same for options that a caller gave to the public call `who`; NULL keeps the defaults. A size of 0 was forgotten:
+/* The same for options that a caller gave to the public call `caller`; NULL keeps the defaults. A size of 0 was forgotten:
  * then the rest of the struct is not known to be set either, and this fails. `from` begins with its size. */
-weir_status weir__read_options(const char *who, const char *name, void *to, size_t to_size, const void *from);
+weir_status weir__read_options(const char *caller, const char *name, void *to, size_t to_size, const void *from);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-enum { FIRST_STREAK = 256, MOST_BACKOFF = 22, CACHE_LINE = 64 };
+enum { FIRST_STREAK = 256, MAX_BACKOFF = 22, CACHE_LINE = 64 };
 
 static const int64_t long_bias_ns = 10000000; /* the cost of revoking a bias that lasted this long is negligible */
 
@@ -117,7 +117,7 @@ static inline void revoke_other_bias(weir__biased_lock *lock) {
   if ((int64_t)weir__monotonic_ns() - lock->biased_at >= long_bias_ns)
     lock->backoff /= 2;
   else
-    lock->backoff += lock->backoff < MOST_BACKOFF;
+    lock->backoff += lock->backoff < MAX_BACKOFF;
 }
 
 static inline bool is_held_by_owner(weir__biased_lock *lock) {
@@ -152,15 +152,15 @@ bool weir__biased_try(weir__biased_lock *lock) {
     return false;
   revoke_other_bias(lock);
   if (is_held_by_owner(lock)) {
-    weir__lock_give(&lock->word);
+    weir__lock_release(&lock->word);
     return false;
   }
   count_acquisition(lock);
   return true;
 }
 
-void weir__biased_take_word(weir__biased_lock *lock) {
-  weir__lock_take(&lock->word);
+void weir__biased_acquire_word(weir__biased_lock *lock) {
+  weir__lock_acquire(&lock->word);
   revoke_other_bias(lock);
   /* Usually the rest of a short operation; but the owner may wait for the driver, or not be running. */
   for (int checks = 1; is_held_by_owner(lock); checks += checks < 4096) {

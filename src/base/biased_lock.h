@@ -46,7 +46,7 @@ weir__lock_owner *weir__this_lock_owner;
  * handlers of fork. Thread-safe. */
 void weir__biased_prepare(void);
 
-void weir__biased_take_word(weir__biased_lock *lock);
+void weir__biased_acquire_word(weir__biased_lock *lock);
 
 /* Ends the bias of a lock that no thread takes any more: in the child of a fork, where other threads do not exist. */
 static inline void weir__biased_forget(weir__biased_lock *lock) {
@@ -60,7 +60,7 @@ bool weir__biased_try(weir__biased_lock *lock);
  * compiler barrier is enough. No acquire is needed either: this thread has seen what others did under the lock since it
  * took the word to make the lock biased. A record notes one lock at a time. `mine` is
  * weir__this_lock_owner, which the compiler would load again after every store. */
-static inline bool weir__biased_take_fast(weir__biased_lock *lock, weir__lock_owner *mine) {
+static inline bool weir__biased_acquire_fast(weir__biased_lock *lock, weir__lock_owner *mine) {
   if (atomic_load_explicit(&lock->biased_to, memory_order_relaxed) != mine ||
       atomic_load_explicit(&mine->holds, memory_order_relaxed))
     return false;
@@ -72,22 +72,22 @@ static inline bool weir__biased_take_fast(weir__biased_lock *lock, weir__lock_ow
   return false;
 }
 
-static inline void weir__biased_take(weir__biased_lock *lock) {
-  if (__builtin_expect(!weir__biased_take_fast(lock, weir__this_lock_owner), 0))
-    weir__biased_take_word(lock);
+static inline void weir__biased_acquire(weir__biased_lock *lock) {
+  if (__builtin_expect(!weir__biased_acquire_fast(lock, weir__this_lock_owner), 0))
+    weir__biased_acquire_word(lock);
 }
 
-/* Gives back a lock that weir__biased_take_fast took. */
-static inline void weir__biased_give_fast(weir__lock_owner *mine) {
+/* Gives back a lock that weir__biased_acquire_fast took. */
+static inline void weir__biased_release_fast(weir__lock_owner *mine) {
   atomic_store_explicit(&mine->holds, NULL, memory_order_release);
 }
 
-static inline void weir__biased_give(weir__biased_lock *lock) {
+static inline void weir__biased_release(weir__biased_lock *lock) {
   weir__lock_owner *mine = weir__this_lock_owner;
   if (__builtin_expect(atomic_load_explicit(&mine->holds, memory_order_relaxed) == lock, 1))
     atomic_store_explicit(&mine->holds, NULL, memory_order_release);
   else
-    weir__lock_give(&lock->word);
+    weir__lock_release(&lock->word);
 }
 
 #endif

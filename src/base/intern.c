@@ -151,11 +151,11 @@ uint32_t weir__intern_put(weir__intern *intern, const void *bytes, size_t length
   uint32_t number = find(intern, atomic_load_explicit(&intern->table, memory_order_acquire), hash, bytes, length);
   if (number)
     return number;
-  weir__lock_take(&intern->lock);
+  weir__lock_acquire(&intern->lock);
   number = find(intern, atomic_load_explicit(&intern->table, memory_order_relaxed), hash, bytes, length);
   if (!number)
     number = add(intern, hash, bytes, length);
-  weir__lock_give(&intern->lock);
+  weir__lock_release(&intern->lock);
   if (!number)
     atomic_fetch_add_explicit(&intern->lost, 1, memory_order_relaxed);
   return number;

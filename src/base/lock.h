@@ -33,12 +33,12 @@ static inline bool weir__lock_try(weir__lock *lock) {
   return atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire, memory_order_relaxed);
 }
 
-static inline void weir__lock_take(weir__lock *lock) {
+static inline void weir__lock_acquire(weir__lock *lock) {
   if (__builtin_expect(!weir__lock_try(lock), 0))
     weir__lock_wait(lock);
 }
 
-static inline void weir__lock_give(weir__lock *lock) {
+static inline void weir__lock_release(weir__lock *lock) {
   if (__builtin_expect(atomic_load_explicit(&lock->word, memory_order_relaxed) == 1, 1))
     atomic_store_explicit(&lock->word, 0, memory_order_release);
   else

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-enum { MOST_LINKS = 40, MOST_NAMES = 100, SLOTS = 8, COPY_SIZE = 64 * 1024 };
+enum { MAX_LINKS = 40, MAX_NAMES = 100, SLOTS = 8, COPY_SIZE = 64 * 1024 };
 
 /* ---- Temporary files with a name, for the signal handler of a program ---- */
 
@@ -130,7 +130,7 @@ static int find_target(weir__outfile *out, const char *path) {
     struct statfs system;
     if (!directory)
       error = ENOMEM;
-    else if (links == MOST_LINKS)
+    else if (links == MAX_LINKS)
       error = ELOOP;
     else if (statfs(directory, &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
       /* An open file, which has its own position and perhaps no name any more. */
@@ -173,8 +173,7 @@ static char *part_name(const char *directory) {
 /* Tries names until `make` has one of its own. They are registered first: a signal may come at any time. */
 static int make_name(weir__outfile *out, const char *directory, int (*make)(weir__outfile *out, const char *name)) {
   int error = EEXIST;
-  for (int i = 0; error == EEXIST && i < MOST_NAMES;
-       i++) { /* an earlier process of the same number may have left one */
+  for (int i = 0; error == EEXIST && i < MAX_NAMES; i++) { /* an earlier process of the same number may have left one */
     out->part = part_name(directory);
     if (!out->part)
       return ENOMEM;

@@ -127,7 +127,7 @@ static uintptr_t *link_for(weir__rangemap *map, uint64_t address, node **in) {
 
 /* A node with two children: `one` contains the address a, `other` the address b. NULL if the host has no memory. */
 static node *make_node(weir__rangemap *map, uint64_t a, uintptr_t one, uint64_t b, uintptr_t other) {
-  node *n = weir__slab_take(&map->nodes, sizeof(node));
+  node *n = weir__slab_alloc(&map->nodes, sizeof(node));
   if (!n)
     return NULL;
   look_between(n, a, b);
@@ -145,7 +145,7 @@ bool weir__rangemap_insert(weir__rangemap *map, uint64_t base, uint64_t size, vo
   if (before && before->base + before->size - 1 >= base)
     return false;
 
-  leaf *l = weir__slab_take(&map->leaves, sizeof(leaf));
+  leaf *l = weir__slab_alloc(&map->leaves, sizeof(leaf));
   if (!l)
     return false;
   *l = (leaf){base, size, value};
@@ -158,7 +158,7 @@ bool weir__rangemap_insert(weir__rangemap *map, uint64_t base, uint64_t size, vo
     uint64_t there = is_leaf(*link) ? as_leaf(*link)->base : as_node(*link)->key;
     added = (uintptr_t)make_node(map, base, added, there, *link);
     if (added == 0) {
-      weir__slab_give(&map->leaves, l, sizeof(leaf));
+      weir__slab_free(&map->leaves, l, sizeof(leaf));
       return false;
     }
   }
@@ -200,7 +200,7 @@ void *weir__rangemap_remove(weir__rangemap *map, uint64_t base) {
 
   leaf *l = as_leaf(*link);
   void *value = l->value;
-  weir__slab_give(&map->leaves, l, sizeof(leaf));
+  weir__slab_free(&map->leaves, l, sizeof(leaf));
   map->count--;
   if (!above) {
     map->root = 0;
@@ -210,7 +210,7 @@ void *weir__rangemap_remove(weir__rangemap *map, uint64_t base) {
   n->used &= ~((uint64_t)1 << digit_of(n, base));
   if ((n->used & (n->used - 1)) == 0) {
     *above = n->child[lowest(n->used)];
-    weir__slab_give(&map->nodes, n, sizeof(node));
+    weir__slab_free(&map->nodes, n, sizeof(node));
   }
   return value;
 }

@@ -70,7 +70,7 @@ static bool make_ready(size_t until) {
   return true;
 }
 
-void *weir__region_take(size_t bytes) {
+void *weir__region_alloc(size_t bytes) {
   size_t steps = (bytes + STEP - 1) / STEP;
   void *piece = NULL;
   if (!steps || steps > SIZES)
@@ -96,7 +96,7 @@ static void wipe(void *memory, size_t bytes) {
     memset(memory, 0, bytes);
 }
 
-void weir__region_give(void *piece, size_t bytes) {
+void weir__region_free(void *piece, size_t bytes) {
   size_t steps = (bytes + STEP - 1) / STEP;
   wipe(piece, steps * STEP);
   wipe(weir__aside_of(piece), steps * STEP / 2);

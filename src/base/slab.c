@@ -24,7 +24,7 @@ static int grow(weir__slab *slab, size_t object) {
     bytes = CHUNK_LARGEST;
   if (bytes < LINE + object)
     bytes = aligned(LINE + object, LINE);
-  struct weir__slab_chunk *chunk = slab->in_region ? weir__region_take(bytes) : aligned_alloc(LINE, bytes);
+  struct weir__slab_chunk *chunk = slab->in_region ? weir__region_alloc(bytes) : aligned_alloc(LINE, bytes);
   if (!chunk)
     return 0;
   chunk->next = slab->chunks;
@@ -35,7 +35,7 @@ static int grow(weir__slab *slab, size_t object) {
   return 1;
 }
 
-void *weir__slab_take_fresh(weir__slab *slab, size_t size) {
+void *weir__slab_alloc_fresh(weir__slab *slab, size_t size) {
   size_t step = aligned(size, ALIGNMENT);
   if ((size_t)(slab->end - slab->fresh) < step && !grow(slab, step))
     return NULL;
@@ -47,13 +47,13 @@ void *weir__slab_take_fresh(weir__slab *slab, size_t size) {
 bool weir__slab_reserve(weir__slab *slab, size_t size, size_t count) {
   void *taken = NULL;
   size_t have = 0;
-  for (void *object; have < count && (object = weir__slab_take(slab, size)); have++) {
+  for (void *object; have < count && (object = weir__slab_alloc(slab, size)); have++) {
     *(void **)object = taken;
     taken = object;
   }
   while (taken) {
     void *next = *(void **)taken;
-    weir__slab_give(slab, taken, size);
+    weir__slab_free(slab, taken, size);
     taken = next;
   }
   return have == count;
@@ -64,7 +64,7 @@ void weir__slab_clear(weir__slab *slab) {
     next = chunk->next;
     if (slab->in_region) {
       WEIR__SLAB_UNPOISON(chunk, chunk->bytes);
-      weir__region_give(chunk, chunk->bytes);
+      weir__region_free(chunk, chunk->bytes);
     } else
       free(chunk);
   }

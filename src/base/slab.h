@@ -36,21 +36,21 @@ typedef struct weir__slab {
 } weir__slab;
 
 /* Takes an object that was never taken before, from a new chunk if necessary. */
-void *weir__slab_take_fresh(weir__slab *slab, size_t size);
+void *weir__slab_alloc_fresh(weir__slab *slab, size_t size);
 
 /* An object of `size` bytes with any content; NULL when the host has no memory. It is aligned for any type up to 16
  * bytes, and objects of 64 bytes are cache lines. `size` is the same in every call on one slab. */
-static inline void *weir__slab_take(weir__slab *slab, size_t size) {
+static inline void *weir__slab_alloc(weir__slab *slab, size_t size) {
   void *object = slab->given;
   if (!object)
-    return weir__slab_take_fresh(slab, size);
+    return weir__slab_alloc_fresh(slab, size);
   WEIR__SLAB_UNPOISON(object, size);
   slab->given = *(void **)object;
   return object;
 }
 
 /* The object came from this slab, and `size` is what it was taken with. */
-static inline void weir__slab_give(weir__slab *slab, void *object, size_t size) {
+static inline void weir__slab_free(weir__slab *slab, void *object, size_t size) {
   *(void **)object = slab->given;
   slab->given = object;
   WEIR__SLAB_POISON(object, size);

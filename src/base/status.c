@@ -122,10 +122,10 @@ weir_status weir_report_as(const char *caller, weir_status status) {
   return weir__fail_as(caller, status);
 }
 
-weir_status weir__fail_as(const char *who, weir_status status) {
+weir_status weir__fail_as(const char *caller, weir_status status) {
   char text[WEIR__TEXT_SIZE], *buffer = status ? get_buffer() : NULL;
   const char *why = buffer && last.text == buffer ? strchr(buffer, ':') : NULL;
-  if (why && (size_t)snprintf(text, sizeof text, "%s%s", who, why) < sizeof text)
+  if (why && (size_t)snprintf(text, sizeof text, "%s%s", caller, why) < sizeof text)
     memcpy(buffer, text, strlen(text) + 1);
   return status;
 }

@@ -21,7 +21,7 @@ weir_status weir__fail(weir_status status, const char *format, ...) {
   return weir_report_error(status, text);
 }
 
-weir_status weir__fail_as(const char *who, weir_status status) { return weir_report_as(who, status); }
+weir_status weir__fail_as(const char *caller, weir_status status) { return weir_report_as(caller, status); }
 
 void weir__log(weir_log_level level, const char *format, ...) {
   if (level > weir_log_get_level())

@@ -192,14 +192,14 @@ void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_si
   memcpy(to, from, from_size < to_size ? from_size : to_size);
 }
 
-weir_status weir__read_options(const char *who, const char *name, void *to, size_t to_size, const void *from) {
+weir_status weir__read_options(const char *caller, const char *name, void *to, size_t to_size, const void *from) {
   if (!from)
     return WEIR_OK;
   size_t size;
   memcpy(&size, from, sizeof size);
   if (size < sizeof size)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size of %s is not set; call its _init function first", who,
-                      name);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size of %s is not set; call its _init function first",
+                      caller, name);
   weir__copy_sized(to, to_size, from, size);
   return WEIR_OK;
 }

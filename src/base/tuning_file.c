@@ -18,7 +18,7 @@
 
 #endif
 
-enum { MOST_BYTES = 64 << 20, MOST_FIELDS = 4, MOST_VALIDATORS = 1000, SHOWN = 200 };
+enum { MAX_BYTES = 64 << 20, MAX_FIELDS = 4, MAX_VALIDATORS = 1000, SHOWN = 200 };
 
 /* Fields are printable ASCII without commas. */
 static bool is_separator(char c) { return c == ',' || c < ' ' || c > '~'; }
@@ -129,12 +129,12 @@ static bool parse_time(const char *text, double *milliseconds) {
 
 /* A line without its end. Returns false if it is none of the format, and sets *has_memory. */
 static bool read_line(weir__tuning_file *file, char *line, bool *has_memory) {
-  char *fields[MOST_FIELDS] = {line};
+  char *fields[MAX_FIELDS] = {line};
   size_t count = 1;
   for (char *c = line; *c; c++)
     if (*c == ',') {
       *c = 0;
-      if (count == MOST_FIELDS)
+      if (count == MAX_FIELDS)
         break;
       fields[count++] = c + 1;
     }
@@ -145,7 +145,7 @@ static bool read_line(weir__tuning_file *file, char *line, bool *has_memory) {
   if (count < 3 || (count > 3 && strcmp(fields[0], "Validator") != 0 && !parse_time(fields[3], &milliseconds)))
     return false;
   bool is_validator = !strcmp(fields[0], "Validator");
-  if (is_validator && file->validator_count >= MOST_VALIDATORS && !find(file, fields[1]))
+  if (is_validator && file->validator_count >= MAX_VALIDATORS && !find(file, fields[1]))
     return false; /* they are searched one by one: a file of nothing else would take minutes */
   if (is_validator)
     *has_memory = weir__tuning_file_set(file, fields[1], fields[2]);
@@ -171,7 +171,7 @@ static weir_status read_text(const char *caller, const char *path, char *text, s
   }
   return has_memory
              ? WEIR_OK
-             : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the results in %s", caller, path);
+             : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the results in %s", caller, path);
 }
 
 weir_status weir__tuning_file_read(const char *caller, const char *path, weir__tuning_file *file) {
@@ -189,11 +189,11 @@ weir_status weir__tuning_file_read(const char *caller, const char *path, weir__t
   if (S_ISDIR(about.st_mode))
     status = weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot read %s: %s", caller, path, strerror(EISDIR));
   for (size_t got = 1; !status && got; bytes += got) {
-    if (bytes > MOST_BYTES)
+    if (bytes > MAX_BYTES)
       status = weir__fail(WEIR_ERROR_BAD_DATA, "%s: %s is larger than 64 MiB, so not a file of tuning results", caller,
                           path);
     else if (!WEIR__RESERVE(text, room, bytes + (1 << 16) + 1))
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for %s", caller, path);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for %s", caller, path);
     got = status ? 0 : fread(text + bytes, 1, room - bytes - 1, stream);
   }
   if (!status && ferror(stream))
@@ -228,7 +228,7 @@ weir_status weir__tuning_file_write(const char *caller, const char *path, const 
   size_t bytes = 0;
   FILE *stream = open_memstream(&text, &bytes);
   if (!stream)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to write %s", caller, path);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory to write %s", caller, path);
   for (size_t i = 0; i < file->validator_count; i++)
     fprintf(stream, "Validator,%s,%s\n", file->validators[i].key, file->validators[i].value);
   for (size_t i = 0; i < file->row_count; i++) {

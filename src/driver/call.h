@@ -32,7 +32,7 @@ static inline bool weir__driver_can(const weir_driver *driver, uint64_t capabili
   ((driver)->size >= offsetof(weir_driver, name) + sizeof(driver)->name && (driver)->name)
 
 /* What every table has: the entries before those that were added at the end. */
-#define WEIR__DRIVER_LEAST_SIZE offsetof(weir_driver, UserObjectCreate)
+#define WEIR__DRIVER_MIN_SIZE offsetof(weir_driver, UserObjectCreate)
 
 /* The status for a result. Sets no last error. */
 weir_status weir__status_of_result(weir_cu_result result);

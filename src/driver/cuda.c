@@ -130,7 +130,7 @@ weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char 
                             weir_driver **driver) {
   cuda_driver *cuda = calloc(1, sizeof *cuda);
   if (!cuda) {
-    snprintf(reason, WEIR__CUDA_REASON, "no host memory for the table");
+    snprintf(reason, WEIR__CUDA_REASON, "out of host memory for the table");
     return WEIR_ERROR_HOST_OUT_OF_MEMORY;
   }
 

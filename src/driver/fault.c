@@ -164,7 +164,7 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
   WEIR__CHECK_ARGUMENT(driver);
   fault *f = calloc(1, sizeof *f);
   if (!f)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the table", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the table", __func__);
   f->inner = inner;
   weir__mutex_init(&f->mutex);
   f->table.size = sizeof f->table;

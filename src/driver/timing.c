@@ -56,7 +56,7 @@ weir_status weir_driver_open_timing(weir_driver *inner, weir_driver **driver) {
   WEIR__CHECK_ARGUMENT(driver);
   timing *t = calloc(1, sizeof *t);
   if (!t)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the table", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the table", __func__);
   t->inner = inner;
   t->table.size = sizeof t->table;
   t->table.name = inner->name;

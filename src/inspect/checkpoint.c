@@ -54,7 +54,7 @@ static weir__ring_file_block block_of(const copy *c, const weir__arena *arena, c
     to.extra = weir__writer_stack(c->history, arena->writer, b->address);
   } else if (b->state == WEIR__FREE) {
     uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
-    to.extra = b->has_age ? now - weir__block_aside_of(b)->idle_since : now;
+    to.extra = b->has_age ? now - weir__block_cold_of(b)->idle_since : now;
   }
   return to;
 }

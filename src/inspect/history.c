@@ -11,11 +11,11 @@
 #include "record/stacks.h"
 #include "record/texts.h"
 
-static weir_status no_memory(const char *who) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+static weir_status no_memory(const char *caller) {
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
 }
 
-/* The recorder, created on first use. NULL if there is no host memory. */
+/* The recorder, created on first use. NULL if out of host memory. */
 static weir__recorder *history_of(weir_allocator *allocator) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history)
@@ -126,12 +126,12 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
 
 /* ---- Annotations, marks and metadata ---- */
 
-static weir_status check_pairs(const char *who, const char *const *pairs, size_t pair_count) {
+static weir_status check_pairs(const char *caller, const char *const *pairs, size_t pair_count) {
   if (pair_count && !pairs)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pairs is NULL", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pairs is NULL", caller);
   for (size_t i = 0; i < 2 * pair_count; i++)
     if (!pairs[i])
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s of pair %zu is NULL", who, i % 2 ? "value" : "key",
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s of pair %zu is NULL", caller, i % 2 ? "value" : "key",
                         i / 2);
   return WEIR_OK;
 }

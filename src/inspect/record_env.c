@@ -92,7 +92,7 @@ static weir__ring_file *create_file(const char *folder, int devices) {
   size_t room = strlen(folder) + 192;
   char *path = malloc(room);
   if (!path) {
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: not recording: no host memory");
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: not recording: out of host memory");
     return NULL;
   }
   uint64_t bytes = bytes_from_env();

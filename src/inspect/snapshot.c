@@ -197,7 +197,7 @@ static uint32_t add_text(weir_snapshot *s, const char *text) {
   return number;
 }
 
-/* The next element of an array, or NULL if there is no host memory. */
+/* The next element of an array, or NULL if out of host memory. */
 #define ADD(s, array, count, room)                                                                                     \
   (WEIR__RESERVE((s)->array, (s)->room, (s)->count + 1) ? &(s)->array[(s)->count++]                                    \
                                                         : ((s)->is_out_of_memory = true, NULL))
@@ -258,7 +258,7 @@ static int by_number(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The numbers of all pools in entries, sorted and without duplicates, 0 first. NULL if there is no host memory. */
+/* The numbers of all pools in entries, sorted and without duplicates, 0 first. NULL if out of host memory. */
 static uint32_t *list_pools(const weir_snapshot *s, size_t *count) {
   size_t events = 0, found = 1, different = 1;
   for (int d = 0; d < s->device_count; d++)
@@ -340,26 +340,26 @@ static bool copy_settings(weir_allocator *allocator, weir_snapshot *s) {
   return !s->is_out_of_memory;
 }
 
-static weir_status no_memory(const char *who) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the snapshot", who);
+static weir_status no_memory(const char *caller) {
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the snapshot", caller);
 }
 
 /* Fills an empty snapshot. */
-static weir_status collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *options,
+static weir_status collect(const char *caller, weir_allocator *allocator, const weir_snapshot_options *options,
                            const weir__history_source *source, weir_snapshot *s) {
   size_t room = 0;
   weir_status status = WEIR_OK;
   s->device = options->device;
   s->devices = calloc((size_t)allocator->heap_count, sizeof *s->devices);
   if (!s->devices)
-    return no_memory(who);
+    return no_memory(caller);
   s->device_count = allocator->heap_count;
   bool done = copy_settings(allocator, s);
   for (int i = 0; done && i < s->device_count; i++)
     if (s->device == -1 || s->device == i)
       done = take_device(&allocator->heaps[i], options->pool, s, &room, source);
   if (!done)
-    return no_memory(who);
+    return no_memory(caller);
   for (size_t i = 0; i < s->segment_count; i++)
     s->segments[i].blocks = s->blocks + (size_t)s->segments[i].blocks;
   for (int i = 0; !status && options->traces && source->events && i < s->device_count; i++)
@@ -371,28 +371,28 @@ static weir_status collect(const char *who, weir_allocator *allocator, const wei
   copy_meanings(s, source);
   if (options->traces && source->annotations)
     source->annotations(source->context, s);
-  return s->is_out_of_memory ? no_memory(who) : WEIR_OK;
+  return s->is_out_of_memory ? no_memory(caller) : WEIR_OK;
 }
 
-weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *given,
+weir_status weir__snapshot_collect(const char *caller, weir_allocator *allocator, const weir_snapshot_options *given,
                                    const weir__history_source *source, weir_snapshot **out) {
   static const weir__history_source nothing;
   weir_snapshot_options options;
   weir_snapshot_options_init(&options);
-  weir_status status = weir__allocator_check(who, allocator);
+  weir_status status = weir__allocator_check(caller, allocator);
   if (status)
     return status;
   if (!out)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the snapshot is NULL", who);
-  status = weir__read_options(who, "options", &options, sizeof options, given);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the snapshot is NULL", caller);
+  status = weir__read_options(caller, "options", &options, sizeof options, given);
   if (status)
     return status;
-  if (options.device != -1 && !weir__heap_get(who, allocator, options.device))
+  if (options.device != -1 && !weir__heap_get(caller, allocator, options.device))
     return WEIR_ERROR_INVALID_DEVICE;
   weir_snapshot *s = calloc(1, sizeof *s);
   if (!s)
-    return no_memory(who);
-  status = collect(who, allocator, &options, source ? source : &nothing, s);
+    return no_memory(caller);
+  status = collect(caller, allocator, &options, source ? source : &nothing, s);
   if (status)
     weir_snapshot_destroy(s);
   else
@@ -433,7 +433,7 @@ static weir_status live_events(void *context, int device, weir__entry **events, 
   weir__entry *all;
   size_t read;
   if (!weir__recorder_read_until(live->history, device, live->cuts[device], &all, &read, dropped))
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_snapshot_take: no host memory for the events");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_snapshot_take: out of host memory for the events");
   weir__clock_line line = weir__clock_line_now();
   for (size_t i = 0; i < read; i++)
     all[i].time = (uint64_t)weir__clock_unix_us(&line, all[i].time);

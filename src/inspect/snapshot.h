@@ -113,8 +113,8 @@ struct weir_snapshot {
   bool is_out_of_memory; /* host memory; while it is taken */
 };
 
-/* Takes a snapshot. `source` is NULL if nothing was recorded; `who` is the public call. */
-weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *options,
+/* Takes a snapshot. `source` is NULL if nothing was recorded; `caller` is the public call. */
+weir_status weir__snapshot_collect(const char *caller, weir_allocator *allocator, const weir_snapshot_options *options,
                                    const weir__history_source *source, weir_snapshot **snapshot);
 
 /* For sources. A frame has an address, or function, file and line; pairs belong to the annotation that was added
@@ -134,7 +134,7 @@ typedef struct weir__frozen_segment {
 } weir__frozen_segment;
 
 /* Lists the segments of a heap, or of one of its pools unless that is {0, 0}, with those of an arena next to each
- * other. The caller frees the list. false if there is no host memory. */
+ * other. The caller frees the list. false if out of host memory. */
 bool weir__frozen_list(const weir__heap *heap, weir_pool_id pool, weir__frozen_segment **list, size_t *count);
 
 static inline bool weir__is_first_of_arena(const weir__frozen_segment *list, size_t i) {

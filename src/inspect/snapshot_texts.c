@@ -7,7 +7,7 @@
 #include "base/array.h"
 #include "base/text.h"
 
-/* A copy that is valid UTF-8, or NULL if there is no host memory. */
+/* A copy that is valid UTF-8, or NULL if out of host memory. */
 static char *copy_valid(const char *text) {
   static const char replacement[] = "\xef\xbf\xbd";
   size_t bytes = 0;

@@ -18,7 +18,7 @@ typedef struct weir__text_set {
 
 #define WEIR__NO_TEXT UINT32_MAX
 
-/* The number of a text; NULL is "". WEIR__NO_TEXT if there is no host memory. */
+/* The number of a text; NULL is "". WEIR__NO_TEXT if out of host memory. */
 uint32_t weir__text_set_add(weir__text_set *texts, const char *text);
 void weir__text_set_clear(weir__text_set *texts);
 

@@ -44,7 +44,7 @@ weir_status weir_stack_visit(uint32_t stack, weir_frame_visitor visit, void *con
   weir__symbols *symbols = frames ? weir__symbols_new(NULL) : NULL;
   weir_status status = WEIR_OK;
   if (!symbols)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   else {
     weir__stack_frames(stack, frames, count);
     bool goes_on = true;

@@ -162,9 +162,9 @@ static bool find_value(const weir_allocator_stats *stats, const char *name, int6
   return stat && find_metric(stat, name, value);
 }
 
-static weir_status no_name(const char *who, const char *name) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown counter '%.100s'; weir_stats_name lists all names", who,
-                    name);
+static weir_status no_name(const char *caller, const char *name) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown counter '%.100s'; weir_stats_name lists all names",
+                    caller, name);
 }
 
 weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, int64_t *value) {
@@ -269,7 +269,7 @@ static int by_id(const void *a, const void *b) {
   return x.first != y.first ? (x.first > y.first) - (x.first < y.first) : (x.second > y.second) - (x.second < y.second);
 }
 
-/* Copies the statistics of all listed private pools under one lock. false if there is no host memory. */
+/* Copies the statistics of all listed private pools under one lock. false if out of host memory. */
 static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
   size_t room = 0, n = 0;
   weir__mutex_lock(&heap->lock);
@@ -390,7 +390,7 @@ weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, we
   weir__sink *sink = malloc(sizeof *sink);
   if (!sink || !list_pools(&allocator->heaps[device], &pools, &count)) {
     free(sink);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   }
   stats_writer w = {.sink = sink, .is_flat = form == WEIR_STATS_FLAT};
   weir__sink_begin(sink, &weir__json_format, file);

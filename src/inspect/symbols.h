@@ -19,7 +19,7 @@ typedef struct weir__symbol {
 
 typedef struct weir__symbols weir__symbols;
 
-/* `library` is NULL for libdw.so.1. Returns NULL if there is no host memory. */
+/* `library` is NULL for libdw.so.1. Returns NULL if out of host memory. */
 weir__symbols *weir__symbols_new(const char *library);
 
 /* The same for a program or library that is not part of this process, with the base that is added to its addresses.
@@ -29,7 +29,7 @@ void weir__symbols_delete(weir__symbols *symbols);
 
 /* Resolves a return address to the calling function, preceded by the functions inlined into it, the innermost first.
  * Returns the number of symbols, which start at *first; unknown names are "??". Each address is looked up once. 0 if
- * there is no host memory. */
+ * the process is out of host memory. */
 size_t weir__symbols_of(weir__symbols *symbols, uintptr_t address, size_t *first);
 
 /* Valid until the next lookup. */

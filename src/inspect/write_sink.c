@@ -33,7 +33,7 @@ void weir__sink_put_long(weir__sink *sink, const void *bytes, size_t length) {
   }
 }
 
-weir_status weir__sink_end(weir__sink *sink, const char *who) {
+weir_status weir__sink_end(weir__sink *sink, const char *caller) {
   sink->format->end(sink);
   weir__sink_flush(sink);
   errno = 0;
@@ -41,6 +41,6 @@ weir_status weir__sink_end(weir__sink *sink, const char *who) {
     sink->error = errno ? errno : EIO;
   if (!sink->error)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s%sthe file could not be written completely: %s", who ? who : "",
-                    who ? ": " : "", strerror(sink->error));
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s%sthe file could not be written completely: %s", caller ? caller : "",
+                    caller ? ": " : "", strerror(sink->error));
 }

@@ -58,8 +58,8 @@ struct weir__sink {
 
 void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *file);
 
-/* Fails with WEIR_ERROR_SYSTEM if anything was not written. `who` is the public call for the error text, or NULL. */
-weir_status weir__sink_end(weir__sink *sink, const char *who);
+/* Fails with WEIR_ERROR_SYSTEM if anything was not written. `caller` is the public call for the error text, or NULL. */
+weir_status weir__sink_end(weir__sink *sink, const char *caller);
 
 void weir__sink_flush(weir__sink *sink);
 void weir__sink_put_long(weir__sink *sink, const void *bytes, size_t length);

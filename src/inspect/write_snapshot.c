@@ -94,7 +94,7 @@ static uint32_t *grow_memos(writer *w, memo_table *table, uint32_t number) {
   return &table->memos[number];
 }
 
-/* NULL if there is no host memory. */
+/* NULL if out of host memory. */
 static inline uint32_t *memo_of(writer *w, memo_table *table, uint32_t number) {
   return number < table->room ? &table->memos[number] : grow_memos(w, table, number);
 }
@@ -359,7 +359,7 @@ static void everything(writer *w) {
   weir__write_close(w->sink);
 }
 
-weir_status weir__write_view(const char *who, const weir__snapshot_view *view, const weir__sink_format *format,
+weir_status weir__write_view(const char *caller, const weir__snapshot_view *view, const weir__sink_format *format,
                              FILE *file) {
   weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   weir__sink *sink = malloc(sizeof *sink);
@@ -367,7 +367,7 @@ weir_status weir__write_view(const char *who, const weir__snapshot_view *view, c
   if (sink) {
     weir__sink_begin(sink, format, file);
     everything(&w);
-    status = weir__sink_end(sink, who);
+    status = weir__sink_end(sink, caller);
     if (!status && w.is_out_of_memory)
       status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   }
@@ -377,7 +377,7 @@ weir_status weir__write_view(const char *who, const weir__snapshot_view *view, c
   free(w.pools.memos);
   free(sink);
   return status == WEIR_ERROR_HOST_OUT_OF_MEMORY
-             ? weir__fail(status, "%s%sno host memory for writing", who ? who : "", who ? ": " : "")
+             ? weir__fail(status, "%s%sno host memory for writing", caller ? caller : "", caller ? ": " : "")
              : status;
 }
 
@@ -472,9 +472,10 @@ static bool live_frames(void *source, uint32_t stack, writer *w) {
   return done;
 }
 
-static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {
+static weir_status write_to(const char *caller, const weir_snapshot *snapshot, weir_snapshot_format format,
+                            FILE *file) {
   if (format != WEIR_SNAPSHOT_PICKLE && format != WEIR_SNAPSHOT_JSON)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d: expected WEIR_SNAPSHOT_PICKLE or _JSON", who,
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d: expected WEIR_SNAPSHOT_PICKLE or _JSON", caller,
                       (int)format);
   weir__snapshot_setting all_settings[WEIR__SETTING_LIST];
   live_view live = {snapshot, weir__symbols_new(NULL)};
@@ -496,9 +497,9 @@ static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir
                                     .frames = live_frames};
   weir__setting_list_make(&snapshot->settings, snapshot->texts.at[snapshot->conf], all_settings);
   weir_status status =
-      live.symbols
-          ? weir__write_view(who, &view, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file)
-          : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for writing", who);
+      live.symbols ? weir__write_view(caller, &view,
+                                      format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file)
+                   : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for writing", caller);
   weir__symbols_delete(live.symbols);
   return status;
 }

@@ -66,7 +66,7 @@ typedef struct weir__snapshot_view {
   void (*entry)(const void *source, int device, size_t index, weir__view_entry *entry);
   bool (*annotation)(const void *source, size_t index, weir__view_annotation *annotation);
 
-  /* Calls weir__write_frame for each frame of a stack, the innermost first. false if there is no host memory. */
+  /* Calls weir__write_frame for each frame of a stack, the innermost first. false if out of host memory. */
   bool (*frames)(void *source, uint32_t stack, weir__snapshot_writer *writer);
 
   weir__step step; /* or NULL */
@@ -78,8 +78,8 @@ typedef struct weir__snapshot_view {
  * and referred to afterwards where the format can. */
 void weir__write_frame(weir__snapshot_writer *writer, uint32_t number, uint32_t function, uint32_t file, int64_t line);
 
-/* Writes a snapshot in PyTorch's schema. `who` is the public call for error texts, or NULL. */
-weir_status weir__write_view(const char *who, const weir__snapshot_view *view, const weir__sink_format *format,
+/* Writes a snapshot in PyTorch's schema. `caller` is the public call for error texts, or NULL. */
+weir_status weir__write_view(const char *caller, const weir__snapshot_view *view, const weir__sink_format *format,
                              FILE *file);
 
 #endif

@@ -24,26 +24,26 @@ static const weir__replayer *replayer_inside(const weir_offline_replayer *replay
 
 const char *weir_offline_last_error(void) { return weir_last_error(); }
 
-static weir_status null(const char *who) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", who);
+static weir_status null(const char *caller) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", caller);
 }
 
-/* An output that carries its size; `who` is the public call. */
-static weir_status check_output(const char *who, const char *name, const void *output) {
+/* An output that carries its size; `caller` is the public call. */
+static weir_status check_output(const char *caller, const char *name, const void *output) {
   size_t size = 0;
   if (output)
     memcpy(&size, output, sizeof size);
   if (size >= sizeof size)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, or its size is not set; call %s_init first", who,
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, or its size is not set; call %s_init first", caller,
                     name, name);
 }
 
-static weir_status check_capacity(const char *who, uint64_t memory, double fraction) {
+static weir_status check_capacity(const char *caller, uint64_t memory, double fraction) {
   if (!(fraction >= 0 && fraction <= 1))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: fraction is %g, expected 0 to 1", who, fraction);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: fraction is %g, expected 0 to 1", caller, fraction);
   if (fraction > 0 && !memory)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: fraction is a part of memory, which is not set", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: fraction is a part of memory, which is not set", caller);
   return WEIR_OK;
 }
 
@@ -85,12 +85,12 @@ void weir_offline_recording_destroy(weir_offline_recording *recording) {
 }
 
 /* Replaces -1 by the first device that has something to show. */
-static weir_status choose_device(const char *who, const weir__recording *recording, int *device) {
+static weir_status choose_device(const char *caller, const weir__recording *recording, int *device) {
   if (*device == -1)
     *device = weir__recording_first_device(recording);
   if (*device >= 0 && (size_t)*device < recording->device_count)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d; the recording has %zu", who, *device,
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d; the recording has %zu", caller, *device,
                     recording->device_count);
 }
 
@@ -278,18 +278,18 @@ _Static_assert((int)WEIR_OFFLINE_PLOTS == (int)WEIR__PLOT_KINDS && (int)WEIR_OFF
                    (int)WEIR_OFFLINE_AT_EVENT == (int)WEIR__AT_EVENT,
                "the public numbers are those inside");
 
-static weir_status check_plot(const char *who, const weir_offline_plot_options *o) {
+static weir_status check_plot(const char *caller, const weir_offline_plot_options *o) {
   if ((unsigned)o->kind >= WEIR_OFFLINE_PLOTS || (unsigned)o->by >= WEIR_OFFLINE_GROUPS ||
       (unsigned)o->at >= WEIR_OFFLINE_MOMENTS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "%s: kind is %d, by is %d and at is %d, expected less than %d, %d and %d", who, (int)o->kind,
+                      "%s: kind is %d, by is %d and at is %d, expected less than %d, %d and %d", caller, (int)o->kind,
                       (int)o->by, (int)o->at, (int)WEIR_OFFLINE_PLOTS, (int)WEIR_OFFLINE_GROUPS,
                       (int)WEIR_OFFLINE_MOMENTS);
-  if ((o->width && (o->width < WEIR__PLOT_LEAST_WIDTH || o->width > WEIR__PLOT_MOST_SIDE)) ||
-      (o->height && (o->height < WEIR__PLOT_LEAST_HEIGHT || o->height > WEIR__PLOT_MOST_SIDE)))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size is %d x %d, expected %d x %d to %d x %d", who,
-                      o->width, o->height, WEIR__PLOT_LEAST_WIDTH, WEIR__PLOT_LEAST_HEIGHT, WEIR__PLOT_MOST_SIDE,
-                      WEIR__PLOT_MOST_SIDE);
+  if ((o->width && (o->width < WEIR__PLOT_MIN_WIDTH || o->width > WEIR__PLOT_MAX_SIDE)) ||
+      (o->height && (o->height < WEIR__PLOT_MIN_HEIGHT || o->height > WEIR__PLOT_MAX_SIDE)))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size is %d x %d, expected %d x %d to %d x %d", caller,
+                      o->width, o->height, WEIR__PLOT_MIN_WIDTH, WEIR__PLOT_MIN_HEIGHT, WEIR__PLOT_MAX_SIDE,
+                      WEIR__PLOT_MAX_SIDE);
   return WEIR_OK;
 }
 
@@ -310,7 +310,7 @@ weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
   size_t size = 0;
   FILE *file = open_memstream(&text, &size);
   if (!file)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   status = weir__plot_write(inside(recording),
                             &(weir__plot_options){.kind = (weir__plot_kind)o.kind,
                                                   .by = (weir__plot_by)o.by,
@@ -326,7 +326,7 @@ weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
   bool is_full = ferror(file) != 0;
   is_full |= fclose(file) != 0;
   if (!status && is_full)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the picture", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the picture", __func__);
   if (status) {
     free(text);
     return status;

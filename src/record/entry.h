@@ -35,7 +35,7 @@ typedef struct weir__entry {
 } weir__entry;
 
 enum {
-  WEIR__ENTRY_MOST_THREADS = 0x7fff, /* the number that all further threads share */
+  WEIR__ENTRY_MAX_THREADS = 0x7fff, /* the number that all further threads share */
   WEIR__ENTRY_FOR_REQUEST =
       0x8000 /* a segment for the thread's next request; or a request that the cache did not serve */
 };

@@ -119,7 +119,7 @@ static size_t emit(const joiner *j, uint32_t i, weir__entry *to, size_t at) {
 
 static bool has_one_thread(const weir__entry *entries, size_t count) {
   size_t i = 1;
-  while (i < count && !((entries[i].thread ^ entries[0].thread) & WEIR__ENTRY_MOST_THREADS))
+  while (i < count && !((entries[i].thread ^ entries[0].thread) & WEIR__ENTRY_MAX_THREADS))
     i++;
   return i >= count;
 }
@@ -132,14 +132,14 @@ void weir__entries_join(weir__entry *entries, size_t count, bool leaves_taken) {
   j.beside = malloc(count * sizeof *j.beside);
   j.last_of = malloc(count * sizeof *j.last_of);
   j.is_moved = calloc(count, sizeof *j.is_moved);
-  doing *threads = malloc((WEIR__ENTRY_MOST_THREADS + 1) * sizeof *threads);
+  doing *threads = malloc((WEIR__ENTRY_MAX_THREADS + 1) * sizeof *threads);
   weir__entry *joined = malloc(count * sizeof *joined);
   if (j.next && j.beside && j.last_of && j.is_moved && threads && joined) {
-    for (size_t t = 0; t <= WEIR__ENTRY_MOST_THREADS; t++)
+    for (size_t t = 0; t <= WEIR__ENTRY_MAX_THREADS; t++)
       threads[t] = (doing){.first = NONE, .from = NONE};
     memset(j.beside, 0xff, count * sizeof *j.beside);
     for (uint32_t i = 0; i < count; i++)
-      look_at(&j, &threads[entries[i].thread & WEIR__ENTRY_MOST_THREADS], i);
+      look_at(&j, &threads[entries[i].thread & WEIR__ENTRY_MAX_THREADS], i);
     size_t at = 0;
     for (uint32_t i = 0; i < count; i++)
       if (!j.is_moved[i])
@@ -160,7 +160,7 @@ size_t weir__entries_take_early(weir__entry *entries, size_t count, weir__early 
   *early_count = 0;
   for (size_t i = 0; i < count; i++) {
     const weir__entry *e = &entries[i];
-    unsigned by = e->thread & WEIR__ENTRY_MOST_THREADS;
+    unsigned by = e->thread & WEIR__ENTRY_MAX_THREADS;
     if (is_taken(e) && e->thread & WEIR__ENTRY_FOR_REQUEST && (at == SIZE_MAX || thread != by)) {
       at = kept;
       thread = by;
@@ -170,7 +170,7 @@ size_t weir__entries_take_early(weir__entry *entries, size_t count, weir__early 
     if (is_request(e) && by == thread && at != SIZE_MAX) {
       bool is_alone = true;
       for (size_t k = at; k < kept && is_alone; k++)
-        is_alone = (entries[k].thread & WEIR__ENTRY_MOST_THREADS) == thread;
+        is_alone = (entries[k].thread & WEIR__ENTRY_MAX_THREADS) == thread;
       if (!is_alone)
         early[(*early_count)++] = (weir__early){at, kept};
       at = SIZE_MAX;

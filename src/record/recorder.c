@@ -370,9 +370,9 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
   history->limit = options->mode == WEIR_HISTORY_ALL && options->max_entries ? options->max_entries : 1;
   for (int i = 0; i < history->device_count; i++) {
     weir__ring *ring = &history->devices[i].ring;
-    weir__lock_take(&ring->lock);
+    weir__lock_acquire(&ring->lock);
     ring->limit = history->limit;
-    weir__lock_give(&ring->lock);
+    weir__lock_release(&ring->lock);
   }
   atomic_store(&history->stacks, options->stacks);
   bool was_on = weir__recorder_is_on(history);
@@ -432,9 +432,9 @@ typedef struct moment {
 static __attribute__((noinline)) void number_thread(void) {
   static atomic_uint threads;
   unsigned number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
-  if (number >= WEIR__ENTRY_MOST_THREADS) {
-    number = WEIR__ENTRY_MOST_THREADS;
-    atomic_store_explicit(&threads, WEIR__ENTRY_MOST_THREADS, memory_order_relaxed);
+  if (number >= WEIR__ENTRY_MAX_THREADS) {
+    number = WEIR__ENTRY_MAX_THREADS;
+    atomic_store_explicit(&threads, WEIR__ENTRY_MAX_THREADS, memory_order_relaxed);
   }
   weir__this_thread.thread = (uint16_t)number;
 }
@@ -543,12 +543,12 @@ uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *w
 static void mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes, uint32_t text,
                  uint32_t stack) {
   weir__recorder_device *device = &history->devices[number];
-  weir__lock_take(&device->lock);
+  weir__lock_acquire(&device->lock);
   moment moment = begin(&device->marks, weir__clock_ticks());
   if (text)
     moment.context = context_number((weir__entry_context){weir__this_thread.phase, weir__this_thread.compile, text});
   append(&device->marks, &moment, action, address, bytes, stack);
-  weir__lock_give(&device->lock);
+  weir__lock_release(&device->lock);
 }
 
 void weir__recorder_mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes,
@@ -594,13 +594,13 @@ static bool annotate(weir__recorder *history, int device, const char *const *pai
   if (history->file) {
     weir__recorder_device *of = &history->devices[device];
     uint32_t number = pairs_number(made, file_bytes);
-    weir__lock_take(&of->lock);
+    weir__lock_acquire(&of->lock);
     moment moment = begin(&of->marks, weir__clock_ticks());
     moment.context = number;
     moment.work = work;
     if (number)
       append(&of->marks, &moment, WEIR__ACTION_PAIRS, work ? (uint64_t)work->start_ns : 0, work ? work->bytes : 0, 0);
-    weir__lock_give(&of->lock);
+    weir__lock_release(&of->lock);
   }
   made->pair_count = (uint32_t)pair_count;
   weir__mutex_lock(&history->lock);

@@ -88,7 +88,7 @@ static void finish(weir__ring *ring, weir__chunk *chunk) {
 }
 
 weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full) {
-  weir__lock_take(&ring->lock);
+  weir__lock_acquire(&ring->lock);
   if (full && !weir__ring_has_left(ring, full))
     finish(ring, full);
   while (has_too_many(ring))
@@ -98,7 +98,7 @@ weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full) {
     ring->vacant = chunk->vacant;
     if (ring->file)
       weir__ring_file_resume(ring->file, chunk);
-    weir__lock_give(&ring->lock);
+    weir__lock_release(&ring->lock);
     return chunk;
   }
   chunk = chunk_new(ring);
@@ -119,12 +119,12 @@ weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full) {
     for (int i = 0; i < 12; i++)
       __builtin_prefetch(&chunk->entries[i], 1);
   }
-  weir__lock_give(&ring->lock);
+  weir__lock_release(&ring->lock);
   return chunk;
 }
 
 void weir__ring_close(weir__ring *ring, weir__chunk *chunk) {
-  weir__lock_take(&ring->lock);
+  weir__lock_acquire(&ring->lock);
   if (!weir__ring_has_left(ring, chunk)) {
     if (count_of(chunk) == WEIR__CHUNK_ENTRIES)
       finish(ring, chunk);
@@ -135,7 +135,7 @@ void weir__ring_close(weir__ring *ring, weir__chunk *chunk) {
   }
   while (has_too_many(ring))
     drop_oldest(ring);
-  weir__lock_give(&ring->lock);
+  weir__lock_release(&ring->lock);
 }
 
 static void delete_done(weir__ring *ring) {
@@ -149,7 +149,7 @@ static void delete_done(weir__ring *ring) {
 }
 
 void weir__ring_clear(weir__ring *ring) {
-  weir__lock_take(&ring->lock);
+  weir__lock_acquire(&ring->lock);
   delete_done(ring);
   ring->dropped = 0;
   ring->cleared_until = weir__clock_ticks();
@@ -160,7 +160,7 @@ void weir__ring_clear(weir__ring *ring) {
       ring->cleared_until = chunk->entries[count - 1].time;
   }
   update_file(ring);
-  weir__lock_give(&ring->lock);
+  weir__lock_release(&ring->lock);
 }
 
 void weir__ring_end(weir__ring *ring) {
@@ -211,7 +211,7 @@ static size_t copy_entries(const weir__chunk *chunk, uint64_t after, uint64_t un
 }
 
 bool weir__ring_read(weir__ring *ring, uint64_t until, weir__entry **entries, size_t *count, uint64_t *dropped) {
-  weir__lock_take(&ring->lock);
+  weir__lock_acquire(&ring->lock);
   size_t room = ring->done_entries + ring->writing_count * WEIR__CHUNK_ENTRIES, found = 0;
   uint64_t before = 0;
   weir__entry *all = malloc((2 * room + 1) * sizeof *all);
@@ -225,7 +225,7 @@ bool weir__ring_read(weir__ring *ring, uint64_t until, weir__entry **entries, si
   }
   uint64_t dropped_until = ring->dropped_until;
   size_t limit = ring->limit;
-  weir__lock_give(&ring->lock);
+  weir__lock_release(&ring->lock);
   if (!all)
     return false;
 

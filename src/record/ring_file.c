@@ -112,7 +112,7 @@ weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device) {
   const weir__ring_file_header *h = file->header;
   uint64_t sure = h->chunk_count / (4 * (uint64_t)h->device_count), kept = 0;
   weir__chunk *chunk = NULL;
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   for (int i = 0; i < h->device_count; i++)
     if (i != device && file->taken[i] < sure)
       kept += sure - file->taken[i];
@@ -120,7 +120,7 @@ weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device) {
     chunk = (weir__chunk *)(void *)(file->map + h->chunks_at) + file->fresh++;
     file->taken[device]++;
   }
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
   return chunk;
 }
 
@@ -148,22 +148,22 @@ static void count_chunk(weir__ring_file *file, int device, uint64_t most) {
 }
 
 void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device, uint64_t most) {
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   atomic_store_explicit(&chunk->count, 0, memory_order_release);
   chunk->sequence = ++file->next_sequence;
   if (weir__clock_ticks() >= file->clock_at)
     note_clock(file);
   count_chunk(file, device, most);
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
 }
 
 /* The order of chunks decides between entries of the same time. The two entries of a free may lie in an arena's last
  * chunk and in an older one that it continues, so the latter becomes the newest. Its earlier entries are not affected:
  * their writer is gone. */
 void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk) {
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   chunk->sequence = ++file->next_sequence;
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
 }
 
 /* ---- The log, with the lock held ---- */
@@ -219,19 +219,19 @@ static bool is_logged(weir__ring_file *file, const weir__ring_file_module *modul
 }
 
 static void log_module(void *context, const weir__image *image) {
-  enum { MOST_PATH = 4096, MOST_ID = 64 };
+  enum { MAX_PATH = 4096, MAX_ID = 64 };
   weir__ring_file *file = context;
   const weir__ring_file_module module = {image->base, image->begin, image->end};
-  char text[MOST_PATH + MOST_ID];
-  size_t length = strnlen(image->path, MOST_PATH - 1);
+  char text[MAX_PATH + MAX_ID];
+  size_t length = strnlen(image->path, MAX_PATH - 1);
   memcpy(text, image->path, length);
   if (!length) {
-    ssize_t got = readlink("/proc/self/exe", text, MOST_PATH - 1);
+    ssize_t got = readlink("/proc/self/exe", text, MAX_PATH - 1);
     length = got > 0 ? (size_t)got : 0;
   }
   if (module.begin >= module.end || !length)
     return;
-  if (image->build_id && image->build_id_bytes && image->build_id_bytes < MOST_ID) {
+  if (image->build_id && image->build_id_bytes && image->build_id_bytes < MAX_ID) {
     text[length++] = 0;
     memcpy(text + length, image->build_id, image->build_id_bytes);
     length += image->build_id_bytes;
@@ -248,21 +248,21 @@ static void log_modules(weir__ring_file *file) {
 }
 
 void weir__ring_file_log_settings(weir__ring_file *file, const char *conf) {
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   uint64_t time = weir__clock_ticks();
   log_record(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
 }
 
 void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes) {
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   weir__ring_file_limit limit = {weir__clock_ticks(), bytes, device};
   log_record(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
 }
 
 void weir__ring_file_sync(weir__ring_file *file) {
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   /* Stacks are counted before the texts that they refer to: a stack that another thread adds meanwhile may refer to a
    * text that this call does not log, and waits for the next call. */
   unsigned stacks = atomic_load_explicit(&weir__stacks.count, memory_order_acquire);
@@ -272,7 +272,7 @@ void weir__ring_file_sync(weir__ring_file *file) {
     log_modules(file);
     log_new(file, WEIR__RING_STACK, &weir__stacks, stacks, &file->stacks_logged);
   }
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
 }
 
 /* ---- Checkpoints ---- */
@@ -292,10 +292,10 @@ uint64_t weir__ring_file_room(const weir__ring_file *file) {
 }
 
 void weir__ring_file_cut(weir__ring_file *file, int device, uint64_t blocks) {
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   file->since[device] = 0;
   file->blocks[device] = blocks;
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
 }
 
 /* A free range of so many bytes in the area of checkpoints; 0 if there is none. */

@@ -13,7 +13,7 @@
  * address. */
 #define LANGUAGE_FRAME (1ull << 63)
 
-enum { usual_words = 160, most_words = WEIR__MOST_FRAMES, hook_frames = 1024 };
+enum { usual_words = 160, most_words = WEIR__MAX_FRAMES, hook_frames = 1024 };
 
 weir__intern weir__stacks = {.most_bytes = 256u << 20};
 
@@ -23,8 +23,8 @@ typedef struct code_range {
   uint64_t begin, end;
 } code_range;
 
-enum { MOST_RANGES = 8 };
-static code_range own_code[MOST_RANGES]; /* written once, when native stacks are first needed, before the count */
+enum { MAX_RANGES = 8 };
+static code_range own_code[MAX_RANGES]; /* written once, when native stacks are first needed, before the count */
 static atomic_size_t own_count;
 
 /* libweir.so itself, libraries that contain it (the Python extension, the preload library), and adapters on top of it.
@@ -34,7 +34,7 @@ static void add_own_code(void *context, const weir__image *image) {
   size_t *count = context;
   const char *slash = strrchr(image->path, '/'), *name = slash ? slash + 1 : "";
   bool is_own = strncmp(name, "libweir", strlen("libweir")) == 0 || strncmp(name, "_weir.", strlen("_weir.")) == 0;
-  if (is_own && image->code_begin < image->code_end && *count < MOST_RANGES)
+  if (is_own && image->code_begin < image->code_end && *count < MAX_RANGES)
     own_code[(*count)++] = (code_range){image->code_begin, image->code_end};
 }
 

@@ -12,7 +12,7 @@
 #include "base/intern.h"
 #include "weir/history.h"
 
-enum { WEIR__MOST_FRAMES = 4096 }; /* of one stack; outer frames beyond that are cut off */
+enum { WEIR__MAX_FRAMES = 4096 }; /* of one stack; outer frames beyond that are cut off */
 
 /* A location in machine code, or, with address 0, in a language. */
 typedef struct weir__frame {

@@ -19,7 +19,7 @@ weir_status weir__state_make(size_t segments, size_t blocks, size_t pools, weir_
   if (state->segments && state->blocks && state->pools)
     return WEIR_OK;
   weir__state_clear(state);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu blocks", blocks);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a state of %zu blocks", blocks);
 }
 
 weir_status weir__state_copy(const weir__state *from, weir__state *state) {
@@ -47,7 +47,7 @@ static int by_address(const void *a, const void *b) {
 weir_status weir__state_sort(weir__state *state) {
   weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
   if (!sorted)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to put a state in order");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to put a state in order");
   if (state->segment_count)
     qsort(state->segments, state->segment_count, sizeof *state->segments, by_address);
   size_t count = 0;

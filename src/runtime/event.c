@@ -47,7 +47,7 @@ static weir_event *create(unsigned flags) {
 }
 
 static weir_status no_memory(const char *caller) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the event", caller);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the event", caller);
 }
 
 weir_status weir_event_create(unsigned flags, weir_event **event) {
@@ -305,4 +305,3 @@ weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handl
   *event = created;
   return WEIR_OK;
 }
-

@@ -247,7 +247,7 @@ weir_status weir_graph_create(weir_graph **graph) {
     return status;
   weir_graph *created = calloc(1, sizeof *created);
   if (!created)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the graph", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the graph", __func__);
   created->object.release = release;
   created->object.has_handle = has_handle;
   weir__mutex_init(&created->lock);

@@ -130,7 +130,7 @@ weir_status weir_at_shutdown(void (*fn)(void *context), void *context) {
   WEIR__CHECK_ARGUMENT(fn);
   shutdown_call *call = malloc(sizeof *call);
   if (!call)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the call", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the call", __func__);
   lock_lists();
   *call = (shutdown_call){fn, context, shutdown_calls};
   shutdown_calls = call;
@@ -316,9 +316,9 @@ weir_status weir_use_driver(weir_driver *driver) {
   if (status)
     return status;
   if (driver) {
-    if (driver->size < WEIR__DRIVER_LEAST_SIZE)
+    if (driver->size < WEIR__DRIVER_MIN_SIZE)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->size is %zu; expected at least %zu", __func__,
-                        driver->size, WEIR__DRIVER_LEAST_SIZE);
+                        driver->size, WEIR__DRIVER_MIN_SIZE);
     if (!driver->name)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->name is NULL", __func__);
     const char *missing = missing_entry(driver);
@@ -372,7 +372,8 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
 
   char *copy = strdup(where);
   if (!copy)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory to queue the call from %s", __func__,
+                      where);
   lock_lists();
   if (state == STARTED) { /* another thread has started the runtime meanwhile */
     unlock_lists();
@@ -385,7 +386,8 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
     if (!grown) {
       unlock_lists();
       free(copy);
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory to queue the call from %s", __func__,
+                        where);
     }
     queue = grown;
     queue_capacity = room;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "patterns.h"
-#include "weir_calls.h"
 #include "weir/weir.h"
+#include "weir_calls.h"
 
 static const struct count_case {
   const char *name, *conf;

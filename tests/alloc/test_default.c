@@ -93,7 +93,7 @@ static void test_memory_waits_for_another_stream(void **state) {
   assert_ok(weir_memory_record_stream(pointer, other));
   assert_ok(weir_free(pointer));
   assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1); /* freed, but still in use by the other stream */
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(other));
   void *again = take(3 * MIB, stream);
   assert_ok(weir_free(again));

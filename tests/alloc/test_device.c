@@ -132,7 +132,7 @@ static void use_two_streams(void) {
   give(low);
   assert_int_equal(stat("active.all.current"), 1);
   assert_ptr_equal(take(bytes, own), high); /* the lower block would fit better, but is still in use */
-  let_go(held);
+  unblock(held);
   assert_ok(weir_stream_synchronize(other));
   assert_ptr_equal(take(bytes, own), low);
   assert_filled(0, low, 7, bytes);
@@ -338,7 +338,7 @@ static void use_recorded(void) {
   give(memory);
   uint8_t *second = take(bytes, own); /* not the block that the held stream still uses */
   assert_ok(weir_fill_async(second, 9, bytes, own));
-  let_go(held);
+  unblock(held);
   assert_ok(weir_stream_synchronize(other));
   assert_ok(weir_copy(edge, second, EDGE, own));
   for (int i = 0; i < EDGE; i++)

@@ -794,7 +794,7 @@ static void prepare_destruction(void) {
 }
 
 /* Destruction cannot report a failure. It releases everything that the driver accepts, except the object of the failed
- * call, and leaks no host memory, which the address sanitizer checks. */
+ * call, and leaks nothing of the host's, which the address sanitizer checks. */
 static void test_destruction(void **state) {
   (void)state;
   unsigned long before[WEIR_CALL_COUNT], total = 0;

@@ -13,13 +13,13 @@ static bool is_in[BLOCKS];
 
 static int take_blocks(void **state) {
   (void)state;
-  blocks = weir__region_take(BLOCKS * sizeof *blocks);
+  blocks = weir__region_alloc(BLOCKS * sizeof *blocks);
   return blocks ? 0 : -1;
 }
 
 static int give_blocks(void **state) {
   (void)state;
-  weir__region_give(blocks, BLOCKS * sizeof *blocks);
+  weir__region_free(blocks, BLOCKS * sizeof *blocks);
   return 0;
 }
 

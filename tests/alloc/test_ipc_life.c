@@ -647,7 +647,7 @@ static void test_many(void **state) {
 /* Sends that lack an event do not visit all references each time, but find those that have ended before long. */
 static void test_collecting_for_events(void **state) {
   (void)state;
-  enum { MANY = WEIR__SENT_EVENTS_MOST };
+  enum { MANY = WEIR__SENT_EVENTS_MAX };
   alloc_open("", GIB);
   void *a = get(1000, NULL);
   static weir_ipc_handle sent[MANY];
@@ -675,7 +675,7 @@ static void test_no_words_left(void **state) {
   static weir_ipc_handle handle;
   send_memory(a);
   uint32_t slot, generation, first = 0;
-  for (int i = 0; i < WEIR__REFERENCES_MOST - 1; i++) {
+  for (int i = 0; i < WEIR__REFERENCES_MAX - 1; i++) {
     assert_true(weir__reference_take(allocator->references, 0, &slot, &generation));
     first = i ? first : slot;
   }

@@ -23,7 +23,7 @@
 #include "support/length.h"
 #include "support/model.h"
 
-enum { STREAMS = 4, POOLS = 5, OWN_POOL = 4, MOST = 400, EDGE = 64, STEPS = 4000, CHECKPOINTS = 2 };
+enum { STREAMS = 4, POOLS = 5, OWN_POOL = 4, MAX = 400, EDGE = 64, STEPS = 4000, CHECKPOINTS = 2 };
 #define OWN_BYTES (32 * MIB)
 #define OWN_SPACE (17 * OWN_BYTES) /* enough address space to find a free run in any state */
 
@@ -147,7 +147,7 @@ typedef struct block {
   bool uncached;
 } block;
 
-static block live[MOST];
+static block live[MAX];
 static int live_count;
 
 /* Freed memory that other streams have yet to use: it must not be handed out before they are done. */
@@ -156,7 +156,7 @@ typedef struct shadow {
   size_t bytes;
   unsigned long until[STREAMS];
 } shadow;
-static shadow shadows[4 * MOST];
+static shadow shadows[4 * MAX];
 static int shadow_count;
 
 static bool overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
@@ -176,7 +176,7 @@ static void forget_shadows_that_are_over(void) {
 }
 
 static void begin_life(char *memory, size_t bytes, int stream, bool uncached) {
-  assert_true(live_count < MOST);
+  assert_true(live_count < MAX);
   if (!uncached)
     assert_int_equal((uint64_t)memory % 512, 0);
   for (int i = 0; i < live_count; i++)
@@ -713,7 +713,7 @@ static void op_look_at_pool(void) {
   }
   if (!expected)
     return;
-  void *pointers[MOST];
+  void *pointers[MAX];
   size_t pointer_count = 0;
   for (const model_segment *s = m->segments; s; s = s->next)
     for (const model_block *b = s->first; b && s->pool == expected; b = b->next)
@@ -813,7 +813,7 @@ static void op_restore(void) {
   uint64_t *freed = calloc(room, sizeof *freed), *allocated = calloc(room, sizeof *allocated);
   assert_true(freed && allocated);
   say("restore %d", at);
-  if (live_count + checkpoints[at].mine->count > MOST)
+  if (live_count + checkpoints[at].mine->count > MAX)
     goto free_lists;
   trace_count = 0;
   weir_status status = weir_pool_restore(allocator, checkpoints[at].theirs, &delta);
@@ -880,7 +880,7 @@ static void begin_round(uint64_t seed) {
   static const unsigned long long sizes[] = {160 * MIB, 640 * MIB, 640 * MIB, 3 * GIB};
   soft_seed(seed);
   device_bytes = sizes[soft_random(WEIR_COUNT_OF(sizes))];
-  most_live = soft_random(3) ? 150 : 20 + (int)soft_random(MOST - 20);
+  most_live = soft_random(3) ? 150 : 20 + (int)soft_random(MAX - 20);
   alloc_open("", device_bytes);
   live_count = shadow_count = scope_count = 0;
   memset(held, 0, sizeof held);

@@ -11,7 +11,7 @@
 #include "alloc/moving_fixture.h"
 #include "support/length.h"
 
-enum { STREAMS = 3, MOST = 64, LIMIT_MIB = 400 };
+enum { STREAMS = 3, MAX = 64, LIMIT_MIB = 400 };
 
 typedef struct block {
   unsigned char *memory;
@@ -22,7 +22,7 @@ typedef struct block {
 
 static weir_cu_stream streams[STREAMS];
 static weir_cu_function mark_function, check_function;
-static block live[MOST];
+static block live[MAX];
 static int live_count;
 static uint64_t live_bytes;
 static atomic_ulong checked, spoiled;
@@ -103,7 +103,7 @@ static uint64_t some_bytes(void) {
 static void take(void) {
   static uint32_t last_pattern;
   block b = {.bytes = some_bytes(), .stream = (int)soft_random(STREAMS), .pattern = ++last_pattern};
-  while (live_count && (live_count == MOST || live_bytes + b.bytes > LIMIT_MIB * MIB / 2))
+  while (live_count && (live_count == MAX || live_bytes + b.bytes > LIMIT_MIB * MIB / 2))
     drop((int)soft_random((uint64_t)live_count));
   void *p = NULL;
   while (weir_allocator_alloc(allocator, 0, b.bytes, streams[b.stream], &p)) {

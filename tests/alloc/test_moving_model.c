@@ -18,7 +18,7 @@
 #include "alloc/moving_fixture.h"
 #include "support/length.h"
 
-enum { STREAMS = 3, POOLS = 3, MOST = 40, MOST_PAGES = 4096, SLOT = 2 << 20, UNMAPS_AT_ONCE = 64 };
+enum { STREAMS = 3, POOLS = 3, MAX = 40, MAX_PAGES = 4096, SLOT = 2 << 20, UNMAPS_AT_ONCE = 64 };
 
 typedef struct range {
   uint64_t address, bytes;
@@ -37,15 +37,15 @@ typedef struct mapping {
   bool is_accessible;
 } mapping;
 
-static page pages[MOST_PAGES];
-static mapping mappings[MOST_PAGES];
+static page pages[MAX_PAGES];
+static mapping mappings[MAX_PAGES];
 static size_t page_count, mapping_count;
 static weir_driver real;
 
 static weir_cu_result create(weir_driver *self, weir_cu_mem_handle *handle, size_t bytes, const weir_cu_mem_prop *prop,
                              unsigned long long flags) {
   weir_cu_result r = real.MemCreate(self, handle, bytes, prop, flags);
-  assert_true(page_count < MOST_PAGES);
+  assert_true(page_count < MAX_PAGES);
   if (!r)
     pages[page_count++] = (page){*handle, bytes};
   return r;
@@ -64,7 +64,7 @@ static weir_cu_result release(weir_driver *self, weir_cu_mem_handle handle) {
 static weir_cu_result map(weir_driver *self, weir_cu_deviceptr address, size_t bytes, size_t offset,
                           weir_cu_mem_handle handle, unsigned long long flags) {
   weir_cu_result r = real.MemMap(self, address, bytes, offset, handle, flags);
-  assert_true(mapping_count < MOST_PAGES);
+  assert_true(mapping_count < MAX_PAGES);
   if (!r)
     mappings[mapping_count++] = (mapping){address, bytes, handle, false};
   return r;
@@ -104,7 +104,7 @@ static void watch_driver(void) {
 
 /* ---- The ranges of the books, slot by slot ---- */
 
-static uint64_t owned[MOST_PAGES]; /* addresses of slots */
+static uint64_t owned[MAX_PAGES]; /* addresses of slots */
 static size_t owned_count;
 
 static size_t find_owned(uint64_t address) {
@@ -123,7 +123,7 @@ static void follow_books(void *context, const weir_trace_entry *entry) {
     size_t i = find_owned(at);
     if (entry->action == WEIR_TRACE_SEGMENT_MAP) {
       assert_int_equal(i, owned_count); /* it was not there */
-      assert_true(owned_count < MOST_PAGES);
+      assert_true(owned_count < MAX_PAGES);
       owned[owned_count++] = at;
     } else {
       assert_true(i < owned_count);
@@ -141,9 +141,9 @@ typedef struct block {
   weir_pool_id pool;
 } block;
 
-static block live[MOST];
+static block live[MAX];
 static int live_count;
-static block used[8 * MOST]; /* freed, but possibly still in use by another stream */
+static block used[8 * MAX]; /* freed, but possibly still in use by another stream */
 static int used_count;
 static weir_cu_stream streams[STREAMS];
 static int in_scope; /* number of the pool; 0 if none is in scope */
@@ -228,7 +228,7 @@ static void op_alloc(void) {
   size_t bytes = some_bytes();
   int stream = (int)soft_random(STREAMS);
   void *p = NULL;
-  if (live_count == MOST)
+  if (live_count == MAX)
     return;
   weir_status status = weir_allocator_alloc(allocator, 0, bytes, streams[stream], &p);
   if (!status) {
@@ -357,7 +357,7 @@ static void step(void) {
   } else if (what < 996)
     for (int i = (int)soft_random(20); i > 0; i--)
       op_free();
-  if (used_count > 6 * MOST) {
+  if (used_count > 6 * MAX) {
     soft_step_all();
     used_count = 0;
   }

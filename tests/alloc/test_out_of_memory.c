@@ -211,13 +211,13 @@ static void test_seed_raises_oom(void **state) {
 
 /* ---- Trackers ---- */
 
-enum { MOST = 64 };
-static weir_trace_entry entries[MOST];
+enum { MAX = 64 };
+static weir_trace_entry entries[MAX];
 static int entry_count;
 
 static void track(void *context, const weir_trace_entry *entry) {
   (void)context;
-  if (entry_count < MOST)
+  if (entry_count < MAX)
     entries[entry_count++] = *entry;
 }
 

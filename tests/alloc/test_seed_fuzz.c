@@ -5,7 +5,7 @@
  */
 #include "support/alloc.h"
 
-enum { MOST = 600, EDGE = 1024 };
+enum { MAX = 600, EDGE = 1024 };
 
 typedef struct tensor {
   int *memory;
@@ -13,7 +13,7 @@ typedef struct tensor {
   int value;
 } tensor;
 
-static tensor tensors[MOST];
+static tensor tensors[MAX];
 static int tensor_count;
 static size_t total; /* elements */
 
@@ -26,7 +26,7 @@ static void alloc_one(int value) {
   size_t count = 2 * MIB / 4 + soft_random(198 * MIB / 4);
   void *memory = NULL;
   assert_ok(weir_allocator_alloc(allocator, 0, count * 4, NULL, &memory));
-  assert_true(tensor_count < MOST);
+  assert_true(tensor_count < MAX);
   tensors[tensor_count] = (tensor){memory, count, value};
   fill(&tensors[tensor_count++]);
   total += count;

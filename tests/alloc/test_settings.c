@@ -15,7 +15,7 @@
   "pinned_max_round_threshold_mb, pinned_max_cached_size_mb, pinned_free_catch_all"
 
 #define MIB (1ull << 20)
-#define MOST "8796093022207"
+#define MAX "8796093022207"
 
 static void assert_refused_over(const weir__settings *base, const char *text, const char *error) {
   weir__settings out, before;
@@ -130,17 +130,16 @@ static void numbers(void **state) {
     const char *allowed;
   } cases[] = {
       {"max_split_size_mb", FIELD(max_split_size), 20, MAX_MIB, MIB,
-       "a whole number of MiB, at least large_segment_size_mb and at most " MOST},
+       "a whole number of MiB, at least large_segment_size_mb and at most " MAX},
       {"max_non_split_rounding_mb", FIELD(max_non_split_rounding), 20, MAX_MIB, MIB,
-       "a whole number of MiB, at least large_segment_size_mb and at most " MOST},
-      {"large_segment_size_mb", FIELD(large_segment_size), 11, MAX_MIB, MIB, "a whole number of MiB, 11 to " MOST},
+       "a whole number of MiB, at least large_segment_size_mb and at most " MAX},
+      {"large_segment_size_mb", FIELD(large_segment_size), 11, MAX_MIB, MIB, "a whole number of MiB, 11 to " MAX},
       {"pinned_num_register_threads", FIELD(pinned_num_register_threads), 1, 128, 1, "a power of two, 1 to 128"},
       {"pinned_reserve_segment_size_mb", FIELD(pinned_reserve_segment_size), 1, MAX_MIB, MIB,
-       "a whole number of MiB, 1 to " MOST},
+       "a whole number of MiB, 1 to " MAX},
       {"pinned_max_round_threshold_mb", FIELD(pinned_max_round_threshold), 0, MAX_MIB, MIB,
-       "a whole number of MiB, 0 to " MOST},
-      {"pinned_max_cached_size_mb", FIELD(pinned_max_cached_size), 0, MAX_MIB, MIB,
-       "a whole number of MiB, 0 to " MOST},
+       "a whole number of MiB, 0 to " MAX},
+      {"pinned_max_cached_size_mb", FIELD(pinned_max_cached_size), 0, MAX_MIB, MIB, "a whole number of MiB, 0 to " MAX},
   };
   static const char *const wrong[] = {"-1", "+1", "64MB", "64.0", "1e3", "0x40", "unlimited", "64/"};
   static const char *const large[] = {"8796093022208", "18446744073709551615", "18446744073709551616",
@@ -180,10 +179,10 @@ static void numbers(void **state) {
   }
   assert_refused("large_segment_size_mb:10",
                  "settings: column 23: large_segment_size_mb: '10' is out of range; allowed: a "
-                 "whole number of MiB, 11 to " MOST);
+                 "whole number of MiB, 11 to " MAX);
   assert_refused("pinned_reserve_segment_size_mb:0",
                  "settings: column 32: pinned_reserve_segment_size_mb: '0' is out of "
-                 "range; allowed: a whole number of MiB, 1 to " MOST);
+                 "range; allowed: a whole number of MiB, 1 to " MAX);
   assert_refused("pinned_num_register_threads:0",
                  "settings: column 29: pinned_num_register_threads: '0' is out of range; "
                  "allowed: a power of two, 1 to 128");
@@ -587,7 +586,7 @@ static void moving_pages_imply_expandable_segments(void **state) {
 
 static void keys_against_each_other(void **state) {
   (void)state;
-#define ALLOWED "; allowed: a whole number of MiB, at least large_segment_size_mb and at most " MOST
+#define ALLOWED "; allowed: a whole number of MiB, at least large_segment_size_mb and at most " MAX
   weir__settings settings;
   assert_refused("max_split_size_mb:19",
                  "settings: column 19: max_split_size_mb: 19 is less than large_segment_size_mb, "
@@ -804,21 +803,15 @@ static void help_as_text(void **state) {
 /* docs/settings.md contains the table as the program prints it. */
 static void the_page_has_the_table(void **state) {
   (void)state;
-  char path[4096];
-  snprintf(path, sizeof path, "%s", __FILE__);
-  char *folder = strstr(path, "tests/alloc/");
-  assert_non_null(folder);
-  strcpy(folder, "docs/settings.md");
-  FILE *file = fopen(path, "r");
-  if (file == NULL)
-    fail_msg("%s cannot be read", path);
+  FILE *file = fopen(WEIR_TEST_DATA "/../../docs/settings.md", "r");
+  assert_non_null(file);
   static char page[1 << 16];
   size_t length = fread(page, 1, sizeof page - 1, file);
   fclose(file);
   page[length] = '\0';
   char *table = help(WEIR__HELP_MARKDOWN);
   if (strstr(page, table) == NULL)
-    fail_msg("the table in %s is not this:\n%s", path, table);
+    fail_msg("the table in docs/settings.md is not this:\n%s", table);
   free(table);
 }
 

@@ -18,8 +18,8 @@ static bool is_biased_to_us(weir__biased_lock *lock) { return atomic_load(&lock-
 
 static void take_turns(weir__biased_lock *lock, int turns) {
   for (int i = 0; i < turns; i++) {
-    weir__biased_take(lock);
-    weir__biased_give(lock);
+    weir__biased_acquire(lock);
+    weir__biased_release(lock);
   }
 }
 
@@ -36,7 +36,7 @@ static void *take_many(void *lock) {
 static void *try_once(void *lock) {
   bool got = weir__biased_try(lock);
   if (got)
-    weir__biased_give(lock);
+    weir__biased_release(lock);
   return got ? lock : NULL;
 }
 
@@ -81,15 +81,15 @@ static void test_two(void **state) {
   assert_true(is_biased_to_us(&a) && is_biased_to_us(&b));
   for (int round = 0; round < 4; round++) {
     weir__biased_lock *first = round % 2 ? &b : &a, *second = round % 2 ? &a : &b;
-    weir__biased_take(first);
-    weir__biased_take(second);
+    weir__biased_acquire(first);
+    weir__biased_acquire(second);
     assert_null(in_thread(try_once, &a));
     assert_null(in_thread(try_once, &b));
     assert_false(weir__biased_try(&a));
     assert_false(weir__biased_try(&b));
-    weir__biased_give(round < 2 ? first : second);
+    weir__biased_release(round < 2 ? first : second);
     assert_false(weir__biased_try(round < 2 ? second : first));
-    weir__biased_give(round < 2 ? second : first);
+    weir__biased_release(round < 2 ? second : first);
     assert_non_null(in_thread(try_once, &a));
     assert_non_null(in_thread(try_once, &b));
     take_turns(&a, TURNS << 5);
@@ -102,12 +102,12 @@ static void test_try(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
   for (int round = 0; round < 3; round++) { /* unbiased, biased to this thread, and biased again */
-    weir__biased_take(&lock);
+    weir__biased_acquire(&lock);
     assert_false(weir__biased_try(&lock));
     assert_null(in_thread(try_once, &lock));
-    weir__biased_give(&lock);
+    weir__biased_release(&lock);
     assert_true(weir__biased_try(&lock));
-    weir__biased_give(&lock);
+    weir__biased_release(&lock);
     assert_non_null(in_thread(try_once, &lock));
     take_turns(&lock, round == 0 ? 2 * TURNS : 1);
   }
@@ -154,7 +154,7 @@ static void test_thread_exit(void **state) {
     assert_null(in_thread(end_late, &left));
     assert_int_equal(left, 0);
     assert_true(weir__biased_try(&late));
-    weir__biased_give(&late);
+    weir__biased_release(&late);
   }
   assert_int_equal(pthread_key_delete(last_key), 0);
 }
@@ -175,7 +175,7 @@ static void *work(void *of) {
     int turns = 1 + rand_r(&seed) % 600;
     for (int i = 0; i < turns; i++) {
       if (rand_r(&seed) % 64)
-        weir__biased_take(&shared.lock);
+        weir__biased_acquire(&shared.lock);
       else
         while (!weir__biased_try(&shared.lock))
           sched_yield();
@@ -187,7 +187,7 @@ static void *work(void *of) {
       /* Held through the lock word, which guards this counter. */
       if (atomic_load(&weir__this_lock_owner->holds) != &shared.lock)
         shared.lock.backoff = 0;
-      weir__biased_give(&shared.lock);
+      weir__biased_release(&shared.lock);
     }
     *(long *)of += turns;
     if (burst % 4 == 0)

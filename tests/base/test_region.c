@@ -18,7 +18,7 @@ static int is_zero(const void *memory, size_t bytes) {
   return 1;
 }
 
-/* Checks that a piece and its aside are zero, and fills them with a byte. */
+/* Checks that a piece and its cold part are zero, and fills them with a byte. */
 static void fill(void *piece, size_t bytes, int with) {
   assert_true(is_zero(piece, bytes));
   assert_true(is_zero(weir__aside_of(piece), bytes / 2));
@@ -39,9 +39,9 @@ static void test_limited_address_space(void **state) {
     child_assert(getrlimit(RLIMIT_AS, &before) == 0);
     child_assert(setrlimit(RLIMIT_AS, &(struct rlimit){(rlim_t)64 << 20, before.rlim_max}) == 0);
     child_assert(!weir__region_prepare());
-    child_assert(!weir__region_take(8192));
+    child_assert(!weir__region_alloc(8192));
     child_assert(setrlimit(RLIMIT_AS, &before) == 0);
-    child_assert(weir__region_prepare() && weir__region_prepare() && weir__region_take(8192));
+    child_assert(weir__region_prepare() && weir__region_prepare() && weir__region_alloc(8192));
     _exit(0);
   }
   assert_int_equal(child_outcome(child), 0);
@@ -54,7 +54,7 @@ static void test_pieces(void **state) {
   for (int round = 0; round < 3; round++) {
     unsigned char *pieces[COUNT];
     for (int i = 0; i < COUNT; i++) {
-      pieces[i] = weir__region_take(sizes[i]);
+      pieces[i] = weir__region_alloc(sizes[i]);
       assert_non_null(pieces[i]);
       assert_int_equal((uintptr_t)pieces[i] % 4096, 0);
       assert_int_not_equal(weir__ref_of(pieces[i]), 0);
@@ -64,28 +64,28 @@ static void test_pieces(void **state) {
     for (int i = 0; i < COUNT; i++) {
       assert_int_equal(pieces[i][0], i + 1);
       assert_int_equal(pieces[i][sizes[i] - 1], i + 1);
-      weir__region_give(pieces[i], sizes[i]);
+      weir__region_free(pieces[i], sizes[i]);
     }
   }
 }
 
 static void test_invalid_sizes(void **state) {
   (void)state;
-  assert_null(weir__region_take(0));
-  assert_null(weir__region_take(WEIR__REGION_PIECE + 1));
-  assert_null(weir__region_take(SIZE_MAX));
+  assert_null(weir__region_alloc(0));
+  assert_null(weir__region_alloc(WEIR__REGION_PIECE + 1));
+  assert_null(weir__region_alloc(SIZE_MAX));
 }
 
 static void test_returned_pieces_are_reused(void **state) {
   (void)state;
-  void *first = weir__region_take(10000), *second = weir__region_take(10000);
-  weir__region_give(first, 10000);
-  assert_ptr_equal(weir__region_take(9000), first);
-  weir__region_give(first, 9000);
-  weir__region_give(second, 10000);
+  void *first = weir__region_alloc(10000), *second = weir__region_alloc(10000);
+  weir__region_free(first, 10000);
+  assert_ptr_equal(weir__region_alloc(9000), first);
+  weir__region_free(first, 9000);
+  weir__region_free(second, 10000);
 }
 
-/* A slab in the region: every object has a separate aside. */
+/* A slab in the region: every object has a separate cold part. */
 static void test_slab(void **state) {
   (void)state;
   enum { COUNT = 30000, SIZE = 32 };
@@ -93,7 +93,7 @@ static void test_slab(void **state) {
   for (int round = 0; round < 2; round++) {
     weir__slab slab = {.in_region = true};
     for (int i = 0; i < COUNT; i++) {
-      objects[i] = weir__slab_take(&slab, SIZE);
+      objects[i] = weir__slab_alloc(&slab, SIZE);
       assert_non_null(objects[i]);
       assert_int_equal((uintptr_t)objects[i] % SIZE, 0);
       objects[i][0] = (uint64_t)i;

@@ -32,7 +32,7 @@ static void test_neighbours_are_untouched(void **state) {
   (void)state;
   unsigned char *pieces[COUNT];
   for (int i = 0; i < COUNT; i++) {
-    pieces[i] = weir__region_take(PIECE);
+    pieces[i] = weir__region_alloc(PIECE);
     assert_non_null(pieces[i]);
     memset(pieces[i], i + 1, PIECE);
     memset(weir__aside_of(pieces[i]), i + 1, PIECE / 2);
@@ -41,13 +41,13 @@ static void test_neighbours_are_untouched(void **state) {
   for (int i = 0; i < COUNT; i++) {
     is_kept[i] = (uintptr_t)pieces[i] % PAGE && (uintptr_t)weir__aside_of(pieces[i]) % PAGE;
     if (!is_kept[i])
-      weir__region_give(pieces[i], PIECE);
+      weir__region_free(pieces[i], PIECE);
   }
   for (int i = 0; i < COUNT; i++) {
     assert_int_equal(pieces[i][PIECE - 1], is_kept[i] ? i + 1 : 0);
     assert_int_equal(*(unsigned char *)weir__aside_of(pieces[i]), is_kept[i] ? i + 1 : 0);
   }
-  unsigned char *again = weir__region_take(PIECE);
+  unsigned char *again = weir__region_alloc(PIECE);
   for (int i = 0; i < PIECE; i++)
     assert_int_equal(again[i], 0);
 }

@@ -34,7 +34,7 @@ static void test_little_address_space(void **state) {
     limit.rlim_cur = used + ((size_t)700 << 20);
     if (setrlimit(RLIMIT_AS, &limit))
       _exit(3);
-    for (unsigned char *piece; (piece = weir__region_take(WEIR__REGION_PIECE)); taken += WEIR__REGION_PIECE)
+    for (unsigned char *piece; (piece = weir__region_alloc(WEIR__REGION_PIECE)); taken += WEIR__REGION_PIECE)
       if (weir__at(weir__ref_of(piece)) != piece || piece[WEIR__REGION_PIECE - 1] ||
           *(unsigned char *)weir__aside_of(piece + WEIR__REGION_PIECE - 2))
         _exit(4);
@@ -47,12 +47,12 @@ static void *take_and_give(void *data) {
   intptr_t wrong = 0;
   for (int i = 0; i < 300; i++) {
     size_t bytes = (size_t)(1 + i % 5) * 8192;
-    unsigned char *piece = weir__region_take(bytes);
+    unsigned char *piece = weir__region_alloc(bytes);
     if (!piece || piece[0] || piece[bytes - 1])
       return (void *)-1;
     memset(piece, (int)(intptr_t)data, bytes);
     wrong += piece[bytes / 2] != (unsigned char)(intptr_t)data;
-    weir__region_give(piece, bytes);
+    weir__region_free(piece, bytes);
   }
   return (void *)wrong;
 }
@@ -71,18 +71,18 @@ static void test_threads(void **state) {
 
 static void test_child(void **state) {
   (void)state;
-  unsigned char *piece = weir__region_take(8192);
+  unsigned char *piece = weir__region_alloc(8192);
   piece[0] = 7;
   pid_t child = fork();
   if (child == 0) {
-    unsigned char *other = weir__region_take(8192);
+    unsigned char *other = weir__region_alloc(8192);
     int good = other && other != piece && piece[0] == 7;
     piece[0] = 8;
     _exit(good ? 0 : 1);
   }
   assert_int_equal(child_outcome(child), 0);
   assert_int_equal(piece[0], 7);
-  weir__region_give(piece, 8192);
+  weir__region_free(piece, 8192);
 }
 
 int main(void) {

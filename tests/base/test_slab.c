@@ -9,7 +9,7 @@ static void test_objects_are_disjoint_and_aligned(void **state) {
   static unsigned char *objects[COUNT];
   weir__slab slab = {0};
   for (int i = 0; i < COUNT; i++) {
-    objects[i] = weir__slab_take(&slab, SIZE);
+    objects[i] = weir__slab_alloc(&slab, SIZE);
     assert_non_null(objects[i]);
     assert_int_equal((uintptr_t)objects[i] % 16, 0);
     memset(objects[i], i % 251, SIZE);
@@ -23,12 +23,12 @@ static void test_objects_are_disjoint_and_aligned(void **state) {
 static void test_returned_objects_are_reused(void **state) {
   (void)state;
   weir__slab slab = {0};
-  void *first = weir__slab_take(&slab, 24), *second = weir__slab_take(&slab, 24);
-  weir__slab_give(&slab, first, 24);
-  weir__slab_give(&slab, second, 24);
-  assert_ptr_equal(weir__slab_take(&slab, 24), second);
-  assert_ptr_equal(weir__slab_take(&slab, 24), first);
-  void *third = weir__slab_take(&slab, 24);
+  void *first = weir__slab_alloc(&slab, 24), *second = weir__slab_alloc(&slab, 24);
+  weir__slab_free(&slab, first, 24);
+  weir__slab_free(&slab, second, 24);
+  assert_ptr_equal(weir__slab_alloc(&slab, 24), second);
+  assert_ptr_equal(weir__slab_alloc(&slab, 24), first);
+  void *third = weir__slab_alloc(&slab, 24);
   assert_ptr_not_equal(third, first);
   assert_ptr_not_equal(third, second);
   weir__slab_clear(&slab);
@@ -38,7 +38,7 @@ static void test_objects_larger_than_a_chunk(void **state) {
   (void)state;
   enum { SIZE = 1 << 20 };
   weir__slab slab = {0};
-  char *first = weir__slab_take(&slab, SIZE), *second = weir__slab_take(&slab, SIZE);
+  char *first = weir__slab_alloc(&slab, SIZE), *second = weir__slab_alloc(&slab, SIZE);
   memset(first, 1, SIZE);
   memset(second, 2, SIZE);
   assert_int_equal(first[SIZE - 1], 1);
@@ -50,10 +50,10 @@ static void test_a_cleared_slab_starts_anew(void **state) {
   (void)state;
   weir__slab slab = {0};
   weir__slab_clear(&slab);
-  assert_non_null(weir__slab_take(&slab, 8));
+  assert_non_null(weir__slab_alloc(&slab, 8));
   weir__slab_clear(&slab);
   assert_null(slab.chunks);
-  assert_non_null(weir__slab_take(&slab, 64)); /* the size may differ then */
+  assert_non_null(weir__slab_alloc(&slab, 64)); /* the size may differ then */
   weir__slab_clear(&slab);
 }
 

@@ -9,7 +9,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-enum { MOST_STREAMS = 8, HELD = 24 };
+enum { MAX_STREAMS = 8, HELD = 24 };
 
 static weir_allocator *allocator;
 static void *held[HELD];
@@ -33,8 +33,8 @@ static size_t make_holes(void) {
 }
 
 static size_t use_streams(int streams, long count) {
-  weir_stream stream[MOST_STREAMS];
-  weir_cu_stream raw[MOST_STREAMS];
+  weir_stream stream[MAX_STREAMS];
+  weir_cu_stream raw[MAX_STREAMS];
   uint32_t random = 7;
   for (int i = 0; i < streams; i++) {
     check(weir_stream_create(0, 0, &stream[i]));
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
   weir_driver *driver;
   weir_snapshot *snapshot;
   void *refused;
-  if (streams < 0 || streams > MOST_STREAMS) {
+  if (streams < 0 || streams > MAX_STREAMS) {
     fputs("usage: moving_job STREAMS COUNT FILE.pickle\n", stderr);
     return 2;
   }

@@ -7,7 +7,7 @@
 
 #include "support/ledger.h"
 
-enum { MOST = 256, STEPS = 1500, SEEDS = 600 };
+enum { MAX = 256, STEPS = 1500, SEEDS = 600 };
 
 typedef enum kind { PLAIN, POOLED, HOST, RESERVED } kind;
 
@@ -37,9 +37,9 @@ typedef struct model {
   uint64_t capacity, used, pool_used, pool_reserved;
   uint64_t place; /* the result of the placement callback */
   bool places;    /* placement is used in this run */
-  range ranges[MOST];
-  memory memories[MOST];
-  mapping mappings[MOST];
+  range ranges[MAX];
+  memory memories[MAX];
+  mapping mappings[MAX];
   int range_count, memory_count, mapping_count;
 } model;
 
@@ -322,7 +322,7 @@ static void op_unreserve(model *m) {
 
 static void op_create(model *m) {
   m->op = "MemCreate";
-  if (m->memory_count == MOST)
+  if (m->memory_count == MAX)
     return;
   uint64_t bytes = some_bytes(m);
   weir_cu_mem_prop prop = memory_of(0);
@@ -352,7 +352,7 @@ static void op_release(model *m) {
 
 static void op_map(model *m) {
   m->op = "MemMap";
-  if (m->memory_count == 0 || m->mapping_count == MOST)
+  if (m->memory_count == 0 || m->mapping_count == MAX)
     return;
   int i = (int)pick(m, (uint64_t)m->memory_count);
   memory *x = &m->memories[i];
@@ -472,7 +472,7 @@ static void run(uint64_t seed) {
   assert_cu(m->d->CtxSetCurrent(m->d, context));
 
   for (m->step = 0; m->step < STEPS; m->step++) {
-    bool room = m->range_count < MOST - 1;
+    bool room = m->range_count < MAX - 1;
     switch (pick(m, 20)) {
     case 0:
     case 1:

@@ -163,7 +163,7 @@ static void test_native_stacks(void **state) {
   (void)state;
   if (!has_native())
     return;
-  static weir__frame frames[2][WEIR__MOST_FRAMES];
+  static weir__frame frames[2][WEIR__MAX_FRAMES];
   static const int depths[] = {0, 3, 200, 1000, 3000, 10000};
   size_t base = 0;
   alloc_open(NULL, GIB);
@@ -174,14 +174,14 @@ static void test_native_stacks(void **state) {
     void *p = get_deep(depths[i], 512);
     read_events(0);
     uint32_t stack = events[event_count - 1].stack;
-    size_t count = weir__stack_frames(stack, frames[0], WEIR__MOST_FRAMES);
+    size_t count = weir__stack_frames(stack, frames[0], WEIR__MAX_FRAMES);
     if (!i)
       base = count;
     size_t expected = base + (size_t)depths[i];
-    if (expected < WEIR__MOST_FRAMES - 64)
+    if (expected < WEIR__MAX_FRAMES - 64)
       assert_int_equal(count, expected);
     else
-      assert_true(count > WEIR__MOST_FRAMES - 8 && count <= WEIR__MOST_FRAMES);
+      assert_true(count > WEIR__MAX_FRAMES - 8 && count <= WEIR__MAX_FRAMES);
     put(p);
   }
   alloc_close();

@@ -28,9 +28,9 @@
 #include "weir/snapshot.h"
 
 #ifdef SANITIZED
-enum { MOST_MORE_KIB = 1 << 20 }; /* the sanitizer delays frees */
+enum { MAX_MORE_KIB = 1 << 20 }; /* the sanitizer delays frees */
 #else
-enum { MOST_MORE_KIB = 8192 };
+enum { MAX_MORE_KIB = 8192 };
 #endif
 
 /* Without a file if `mb` is NULL. */
@@ -269,7 +269,7 @@ static void test_pools_without_end(void **state) {
       before = resident_kib();
   }
   long more = resident_kib() - before;
-  if (more > MOST_MORE_KIB)
+  if (more > MAX_MORE_KIB)
     fail_msg("%ld KiB more after nine tenths of %" PRIu64 " pools", more, pools);
   weir__recording *s = load_recording(find_file(".ring"));
   assert_true(s->event_count > 1000);
@@ -339,11 +339,11 @@ static void test_deep_stacks(void **state) {
       continue;
     size_t frames = s->stacks[s->events[i].stack].count;
     int depth = depths[found++];
-    if (depth < WEIR__MOST_FRAMES)
+    if (depth < WEIR__MAX_FRAMES)
       assert_in_range(frames, depth + 2, depth + 40);
     else
       /* The outermost frames are dropped, and on reading also those of Weir at the inner end. */
-      assert_in_range(frames, WEIR__MOST_FRAMES - 12, WEIR__MOST_FRAMES);
+      assert_in_range(frames, WEIR__MAX_FRAMES - 12, WEIR__MAX_FRAMES);
   }
   assert_int_equal(found, WEIR_COUNT_OF(depths));
   weir__recording_free(s);

@@ -22,7 +22,7 @@ enum { ROUNDS = 1, OPS = 1500 };
 #else
 enum { ROUNDS = 3, OPS = 6000 };
 #endif
-enum { MOST_THREADS = 8, HELD = 48, SHARED = 64 };
+enum { MAX_THREADS = 8, HELD = 48, SHARED = 64 };
 
 /* The behaviour of the threads in a test. */
 typedef struct plan {
@@ -105,9 +105,9 @@ static void open_recorded(void) {
   open_recording(&(recording){
       .bytes = 16 * GIB, .is_done = is_done, .conf = doing->conf, .folder = folder, .mb = doing->wraps ? "1" : "16"});
   weir__ring_file *file = atomic_load(&recorded->history)->file;
-  weir__lock_take(&file->lock);
+  weir__lock_acquire(&file->lock);
   file->interval = doing->interval;
-  weir__lock_give(&file->lock);
+  weir__lock_release(&file->lock);
   if (doing->limit)
     assert_ok(weir_allocator_set_limit(recorded, 0, doing->limit));
 }
@@ -145,7 +145,7 @@ static int teardown(void **state) {
 static void run(const plan *what) {
   doing = what;
   for (int round = 0; round < ROUNDS; round++) {
-    pthread_t threads[MOST_THREADS];
+    pthread_t threads[MAX_THREADS];
     memset((void *)shared, 0, sizeof shared);
     open_recorded();
     for (uintptr_t i = 0; i < (uintptr_t)what->threads; i++)

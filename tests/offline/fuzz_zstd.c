@@ -9,13 +9,13 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  enum { MOST_OUTPUT = 16 << 20 };
+  enum { MAX_OUTPUT = 16 << 20 };
   static unsigned char out[1 << 16];
   size_t made = 0;
   weir__zstd *z = weir__zstd_new();
   if (!z)
     return 0;
-  for (size_t wanted; (wanted = weir__zstd_wanted(z)) <= size && made < MOST_OUTPUT; data += wanted, size -= wanted) {
+  for (size_t wanted; (wanted = weir__zstd_wanted(z)) <= size && made < MAX_OUTPUT; data += wanted, size -= wanted) {
     unsigned char *piece = malloc(wanted); /* so that reads beyond it are seen */
     if (!piece)
       break;

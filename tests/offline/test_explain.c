@@ -477,7 +477,7 @@ static void test_given_memory(void **state) {
   weir__recording_free(recording);
 }
 
-enum { MOST_EVENTS = 1 << 16, SLOTS = 48 };
+enum { MAX_EVENTS = 1 << 16, SLOTS = 48 };
 
 typedef struct job {
   weir_driver *driver;
@@ -498,7 +498,7 @@ static void note(void *context, const weir_trace_entry *entry) {
                                     [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP,
                                     [WEIR_TRACE_OOM] = WEIR_TRACE_OOM};
   job *j = context;
-  assert_true(j->count < MOST_EVENTS);
+  assert_true(j->count < MAX_EVENTS);
   j->events[j->count++] = (weir__recording_entry){.action = actions[entry->action],
                                                   .address = entry->address,
                                                   .size = entry->bytes,
@@ -599,7 +599,7 @@ static void test_missing_of_limit(void **state) {
     const uint64_t memory = 8ull << 30, limit = (1ull << 30) + seed * 7777777ull;
     bool is_expandable = seed % 3 == 0;
     weir__explanation known, inferred;
-    job j = {.events = calloc(MOST_EVENTS, sizeof *j.events)};
+    job j = {.events = calloc(MAX_EVENTS, sizeof *j.events)};
     run_job(&j, seed, is_expandable ? "expandable_segments:True" : "", memory, limit, 0);
     explain_job(&j, is_expandable,
                 &(weir__explain_options){.memory = memory, .fraction = (double)limit / (double)memory}, &known);
@@ -628,7 +628,7 @@ static void test_missing_of_device(void **state) {
     const uint64_t memory = 2ull << 30, others = (600 + 2 * seed) * (uint64_t)MIB;
     bool is_expandable = seed % 2 == 0;
     weir__explanation x;
-    job j = {.events = calloc(MOST_EVENTS, sizeof *j.events)};
+    job j = {.events = calloc(MAX_EVENTS, sizeof *j.events)};
     run_job(&j, seed, is_expandable ? "expandable_segments:True" : "", memory, UINT64_MAX, others);
     explain_job(&j, is_expandable, &(weir__explain_options){0}, &x);
     assert_true(x.limit_is_device && !x.limit_is_inferred);

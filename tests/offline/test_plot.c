@@ -38,8 +38,8 @@ static void test_sizes(void **state) {
         fail_msg("%s, kind %d: %zu bytes", names[i], kind, size);
       assert_int_equal(size, again);
       assert_memory_equal(text, same, size);
-      options.width = WEIR__PLOT_LEAST_WIDTH;
-      options.height = WEIR__PLOT_LEAST_HEIGHT;
+      options.width = WEIR__PLOT_MIN_WIDTH;
+      options.height = WEIR__PLOT_MIN_HEIGHT;
       options.is_dark = true;
       options.axis = WEIR__PLOT_AXIS_ENTRIES;
       char *other = draw(recording, &options, &small);

@@ -211,7 +211,7 @@ static void test_capacity(void **state) {
   weir__costs costs;
   weir__prediction prediction;
   weir__costs_default(&costs);
-  capacity = (weir__capacity){.memory = WEIR__REPLAY_MOST_MEMORY + 1, .limit = UINT64_MAX};
+  capacity = (weir__capacity){.memory = WEIR__REPLAY_MAX_MEMORY + 1, .limit = UINT64_MAX};
   assert_int_equal(weir__predict(history, NULL, &capacity, &costs, &prediction), WEIR_ERROR_INVALID_ARGUMENT);
   assert_int_equal(prediction.status, WEIR_ERROR_INVALID_ARGUMENT);
   capacity.memory = 0;

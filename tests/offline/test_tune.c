@@ -13,12 +13,12 @@
 
 #include "offline/analyse/tune.h"
 
-enum { MOST_FILES = 4 };
+enum { MAX_FILES = 4 };
 
 typedef struct files {
   size_t count;
-  weir__recording *snapshots[MOST_FILES];
-  const weir__replayer *histories[MOST_FILES];
+  weir__recording *snapshots[MAX_FILES];
+  const weir__replayer *histories[MAX_FILES];
 } files;
 
 static weir__costs costs;
@@ -129,12 +129,12 @@ static void assert_front(const weir__tune_candidate *candidates, size_t count, b
 /* Any results, with many ties and near ties: the recommendation is never one that another beats. */
 static void test_random_results(void **state) {
   (void)state;
-  enum { MOST = 40 };
-  weir__tune_candidate candidates[MOST];
-  size_t front[MOST], best;
+  enum { MAX = 40 };
+  weir__tune_candidate candidates[MAX];
+  size_t front[MAX], best;
   srand(7);
   for (int round = 0; round < 20000; round++) {
-    size_t count = 2 + (size_t)rand() % (MOST - 1);
+    size_t count = 2 + (size_t)rand() % (MAX - 1);
     int values = 1 + rand() % 12;
     bool skip_first = rand() % 3 == 0, is_one_file = rand() % 2;
     for (size_t i = 0; i < count; i++) {

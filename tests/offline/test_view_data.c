@@ -366,9 +366,9 @@ static double overlap(double a, double b, double c, double d) {
 
 /* The blocks of a view that stores fewer, and the coverage of the rest. */
 static void the_rest_is_in_the_coverage(void **state) {
-  enum { MOST = 300 };
+  enum { MAX = 300 };
   (void)state;
-  fixture all = open_trace("llama_oom", 0), some = open_trace("llama_oom", MOST);
+  fixture all = open_trace("llama_oom", 0), some = open_trace("llama_oom", MAX);
   size_t count, stored, size;
   drawn_block *blocks = read_blocks(&all.data, all.view, &count), *few = read_blocks(&some.data, some.view, &stored);
   const char *coverage = json_get(some.view, "coverage");
@@ -377,7 +377,7 @@ static void the_rest_is_in_the_coverage(void **state) {
   double height = (double)number_of(some.view, "height"), *area = calloc(rows * columns, sizeof *area);
   uint64_t largest = 0, least = UINT64_MAX;
   assert_non_null(area);
-  assert_int_equal(stored, MOST);
+  assert_int_equal(stored, MAX);
   assert_int_equal(size, rows * columns);
   assert_int_equal(number_of(json_get(some.view, "blocks"), "total"), count);
   for (size_t i = 0; i < stored; i++)

@@ -47,7 +47,7 @@ static bool decode(const unsigned char *bytes, size_t size, buffer *out) {
     while ((got = weir__zstd_take(z, part, sizeof part)))
       append(out, part, got);
     size_t wanted = weir__zstd_wanted(z);
-    assert_in_range(wanted, 1, WEIR__ZSTD_MOST_WANTED);
+    assert_in_range(wanted, 1, WEIR__ZSTD_MAX_WANTED);
     if (at == size || wanted > size - at) {
       is_good = at == size && weir__zstd_is_between_frames(z);
       break;

@@ -454,7 +454,7 @@ static void test_last_error_stays(void **state) {
   assert_int_equal(weir_last_driver_result(), 0);
   assert_ok(weir_device_get(&number)); /* success leaves it unchanged */
   struct held *gate = hold(new_stream(0));
-  let_go(gate);
+  unblock(gate);
   assert_string_equal(weir_last_error(), copy);
   assert_int_not_equal(weir_device_set(815), WEIR_OK);
   assert_string_not_equal(weir_last_error(), copy);

@@ -200,7 +200,7 @@ static void test_copies_are_in_the_streams_order(void **state) {
   assert_ok(weir_stream_wait_stream(a, b));
   assert_ok(weir_copy_async(memory, pinned + BYTES, BYTES, a));
   assert_not_ready(weir_stream_query(b));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(a));
   for (int i = 0; i < BYTES; i++)
     if (pinned[2 * BYTES + i] != 1)
@@ -253,7 +253,7 @@ static void test_to_non_blocking(void **state) {
     struct held *gate = hold(stream);
     assert_ok(weir_copy_async(to, from, BYTES, stream));
     assert_not_ready(weir_stream_query(stream));
-    let_go(gate);
+    unblock(gate);
     assert_ok(weir_stream_synchronize(stream));
 
     assert_ok(weir_stream_spin(stream, cycles_of(5)));
@@ -320,7 +320,7 @@ static void test_registered_memory(void **state) {
   struct held *gate = hold(stream);
   assert_ok(weir_copy_async(host, memory, BYTES, stream)); /* does not wait */
   assert_not_ready(weir_stream_query(stream));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(((uint8_t *)host)[0], 6);
   assert_int_equal(((uint8_t *)host)[BYTES - 1], 6);
@@ -399,7 +399,7 @@ static void test_peer_copy_is_in_order(void **state) {
   assert_ok(weir_stream_wait_stream(one, zero));
   mark(one, 1);
   assert_not_ready(weir_stream_query(one));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(one));
   assert_filled(1, b, 1, 100);
   int device = -1;

@@ -454,7 +454,7 @@ static void test_synchronize_is_of_one_device(void **state) {
   assert_ok(weir_device_synchronize(0));
   assert_marks(0);
   assert_not_ready(weir_stream_query(other));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_device_synchronize(1));
   assert_marks(0, 1);
 }

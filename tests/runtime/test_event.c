@@ -28,7 +28,7 @@ static void test_events(void **state) {
   struct held *gate = hold(stream);
   assert_ok(weir_event_record(event, stream));
   assert_not_ready(weir_event_query(event));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_event_synchronize(event));
   assert_ok(weir_event_query(event));
   double milliseconds = -1;
@@ -164,7 +164,7 @@ static void test_query_and_synchronize(void **state) {
   assert_ok(weir_event_synchronize(event));
   assert_ok(weir_event_query(event));
   assert_marks(1);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(stream));
   weir_event_destroy(event);
 }
@@ -181,7 +181,7 @@ static void test_the_last_record_counts(void **state) {
   assert_ok(weir_event_record(event, a));
   assert_ok(weir_event_synchronize(event));
   assert_ok(weir_event_query(event));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(b));
   weir_event_destroy(event);
 }
@@ -214,7 +214,7 @@ static void test_wait(void **state) {
   mark(b, 3);
   assert_not_ready(weir_stream_query(b));
   assert_int_equal(mark_count(), 0);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(b));
   assert_true(place_of_mark(1) < place_of_mark(3));
   assert_ok(weir_stream_synchronize(a));
@@ -235,7 +235,7 @@ static void test_wait_is_for_the_record_before_it(void **state) {
   assert_ok(weir_stream_synchronize(b));
   assert_marks(1);
   assert_not_ready(weir_event_query(event));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_event_synchronize(event));
   weir_event_destroy(event);
 }
@@ -251,7 +251,7 @@ static void test_destroyed_while_waited_for(void **state) {
   weir_event_destroy(event);
   mark(b, 2);
   assert_not_ready(weir_stream_query(b));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(b));
   assert_marks(1, 2);
 }
@@ -267,7 +267,7 @@ static void test_wait_on_another_device(void **state) {
   assert_ok(weir_event_wait(event, one));
   mark(one, 2);
   assert_not_ready(weir_stream_query(one));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(one));
   assert_marks(1, 2);
   assert_ok(weir_device_set(1));
@@ -350,7 +350,7 @@ static void test_elapsed_needs_timing_and_records(void **state) {
   assert_error(NOT_READY, weir_event_elapsed(timed, other, &milliseconds));
   assert_error(NOT_READY, weir_event_elapsed(other, timed, &milliseconds));
   assert_true(milliseconds == -7);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_event_synchronize(other));
   assert_ok(weir_event_elapsed(timed, other, &milliseconds));
   assert_true(milliseconds >= 0);
@@ -461,7 +461,7 @@ static void test_another_process_sees_the_event(void **state) {
   assert_int_equal(ask(&other, 'q'), 'n');
   assert_int_equal(ask(&other, 'w'), 'y');
   assert_int_equal(ask(&other, 'a'), 'n');
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_event_synchronize(event));
   assert_int_equal(ask(&other, 's'), 'y');
   assert_int_equal(ask(&other, 'q'), 'y');
@@ -471,7 +471,7 @@ static void test_another_process_sees_the_event(void **state) {
   gate = hold(stream);
   assert_ok(weir_event_record(event, stream));
   assert_int_equal(ask(&other, 'q'), 'n');
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_event_synchronize(event));
   assert_int_equal(ask(&other, 'q'), 'y');
   end_other(&other);

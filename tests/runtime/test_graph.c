@@ -305,7 +305,7 @@ static void test_replay_is_in_the_order_of_the_current_stream(void **state) {
   mark(other, 3);
   assert_ok(weir_stream_synchronize(stream)); /* is not part of it */
   assert_int_equal(mark_count(), 0);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(other));
   assert_marks(1, 10, 11, 2, 10, 11, 3);
   weir_graph_destroy(graph);
@@ -372,7 +372,7 @@ static void test_destroyed_while_it_runs(void **state) {
   weir_graph_destroy(graph);
   assert_ok(weir_graph_reset(other));
   assert_int_equal(mark_count(), 0);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(stream));
   assert_marks(1, 2);
   weir_graph_destroy(other);
@@ -447,7 +447,7 @@ static void test_order_within_a_replay(void **state) {
   }
   assert_marks(1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4);
   for (int i = 0; i < 3; i++)
-    let_go(gates[i]);
+    unblock(gates[i]);
   assert_ok(weir_device_synchronize(0));
   /* After a record outside of a capture the event can be used again. */
   assert_ok(weir_event_record(event, a));
@@ -537,7 +537,7 @@ static void test_a_graph_of_another_device(void **state) {
   struct held *gate = hold(target);
   assert_ok(weir_graph_replay(graph));
   assert_not_ready(weir_stream_query(target));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_copy(host, memory, BYTES, target));
   assert_int_equal(host[0], 6);
   assert_int_equal(host[WORDS - 1], 6);

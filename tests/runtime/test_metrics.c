@@ -48,7 +48,7 @@ static void test_busy_software_device(void **state) {
   assert_int_equal(value_of(weir_device_utilization, 0), 100);
   assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
   assert_int_equal(value_of(weir_device_utilization, 1), 0);
-  let_go(held);
+  unblock(held);
   assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(value_of(weir_device_utilization, 0), 0);
 

@@ -271,7 +271,7 @@ static void test_external(void **state) {
   assert_ok(weir_stream_wait_stream(other, stream));
   mark(other, 2);
   assert_not_ready(weir_stream_query(stream));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(other));
   assert_marks(1, 2);
 
@@ -442,7 +442,7 @@ static void test_query_and_synchronize(void **state) {
     struct held *gate = hold(streams[i]);
     assert_not_ready(weir_stream_query(streams[i]));
     assert_not_ready(weir_stream_query(streams[i]));
-    let_go(gate);
+    unblock(gate);
     assert_ok(weir_stream_synchronize(streams[i]));
     assert_ok(weir_stream_query(streams[i]));
   }
@@ -457,7 +457,7 @@ static void test_synchronize_is_of_one_stream(void **state) {
   assert_ok(weir_stream_synchronize(free_one));
   assert_ok(weir_stream_query(free_one));
   assert_not_ready(weir_stream_query(held));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(held));
 }
 

@@ -16,7 +16,7 @@ static void test_wait_stream(void **state) {
   assert_ok(weir_stream_synchronize(c));
   assert_marks(3);
   assert_not_ready(weir_stream_query(b));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(b));
   assert_marks(3, 1, 2);
 }
@@ -31,7 +31,7 @@ static void test_wait_stream_covers_earlier_work_only(void **state) {
   mark(b, 2);
   assert_ok(weir_stream_synchronize(b));
   assert_marks(1, 2);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(a));
   assert_marks(1, 2, 3);
 }
@@ -48,7 +48,7 @@ static void test_earlier_work_does_not_wait(void **state) {
   mark(b, 2);
   assert_ok(weir_event_synchronize(event));
   assert_marks(1);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(b));
   assert_marks(1, 2);
   weir_event_destroy(event);
@@ -77,7 +77,7 @@ static void test_wait_stream_in_a_ring(void **state) {
     assert_ok(weir_stream_wait_stream(ring[(i + 1) % 4], ring[i % 4]));
   }
   assert_int_equal(mark_count(), 0);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(ring[0]));
   assert_marks(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);
   assert_ok(weir_device_synchronize(0));
@@ -95,7 +95,7 @@ static void test_wait_stream_of_another_device(void **state) {
     assert_ok(weir_stream_wait_stream(second, first));
     mark(second, 2);
     assert_not_ready(weir_stream_query(second));
-    let_go(gate);
+    unblock(gate);
     assert_ok(weir_stream_synchronize(second));
     assert_marks(1, 2);
   }
@@ -217,7 +217,7 @@ static void test_record_stream_order(void **state) {
   assert_ok(weir_event_wait(used, side));
   assert_ok(weir_fill_async(memory, 0, BYTES, side));
   assert_not_ready(weir_stream_query(side));
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_stream_synchronize(main_stream));
   assert_ok(weir_event_query(used));
   assert_ok(weir_copy_async(out, result, BYTES, main_stream));

@@ -72,7 +72,7 @@ static void test_error(void **state) {
   assert_error_says(SYNC_FORBIDDEN, sentence, weir_copy(&back, memory, 1, stream));
   assert_int_equal(mark_count(), 0);
   assert_int_equal(messages_with(WEIR_LOG_WARN, ""), 0);
-  let_go(gate);
+  unblock(gate);
   assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
   assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);

@@ -14,11 +14,11 @@ import sys
 
 PHASES = {"M", "i", "C", "b", "e", "s", "f", "X", "B", "E"}  # the phases that Weir writes
 METADATA = {"process_name", "thread_name"}
-MOST = 1 << 53  # numbers in a browser are exact up to here
+MAX = 1 << 53  # numbers in a browser are exact up to here
 
 
 def is_int(value):
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX
 
 
 def check(trace):
@@ -43,7 +43,7 @@ def check(trace):
         used.add((e["pid"], None))
         if phase == "X":
             # A double has quarters of a microsecond at present times.
-            assert 0 <= e["ts"] < MOST and e["ts"] * 4 % 1 == 0 and e["dur"] >= 0 and e["cat"], ("slice", e)
+            assert 0 <= e["ts"] < MAX and e["ts"] * 4 % 1 == 0 and e["dur"] >= 0 and e["cat"], ("slice", e)
             used.add((e["pid"], e["tid"]))
             slices[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
             continue

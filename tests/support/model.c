@@ -219,7 +219,7 @@ static void release(model *m, model_block *b) {
   add_kind(m->stats.inactive_split_bytes, s->is_small, bytes_after - bytes);
 }
 
-static void let_go(model *m, model_block *b) {
+static void begin_free(model *m, model_block *b) {
   const model_segment *s = b->segment;
   expect(m, WEIR_TRACE_FREE_REQUESTED, b->address, b->requested, s->stream, s->pool);
   add_kind(m->stats.allocation, s->is_small, -1);
@@ -397,13 +397,13 @@ static model_block *grow_expandable(model *m, model_pool *pool, bool is_small, i
     b = new_segment(m, pool, is_small, stream, 0, size, page)->first;
   }
   model_segment *s = b->segment;
-  enum { MOST = 1024 };
-  range mapped[MOST];
+  enum { MAX = 1024 };
+  range mapped[MAX];
   size_t count = 0;
   while (b->state == MODEL_UNMAPPED || b->bytes < bytes) {
     model_block *hole = b->state == MODEL_UNMAPPED ? b : b->next;
     uint64_t want = bytes - (b->state == MODEL_UNMAPPED ? 0 : b->bytes);
-    if (count == MOST)
+    if (count == MAX)
       abort();
     if (!map(m, hole, want < hole->bytes ? want : hole->bytes, &mapped[count])) {
       undo_maps(m, s, mapped, count);
@@ -674,7 +674,7 @@ void model_free(model *m, uint64_t address, const unsigned long *until) {
     model_wrong(m, "%llx is freed, and the model has no block there", (unsigned long long)address);
     return;
   }
-  let_go(m, b);
+  begin_free(m, b);
   if (!b->users) {
     release(m, b);
     return;
@@ -871,7 +871,7 @@ weir_status model_restore(model *m, const model_checkpoint *checkpoint, uint64_t
     for (model_block *b = s->first; b; b = b->next)
       if (s->pool == pool && b->state == MODEL_ALLOCATED) {
         freed[(*freed_count)++] = b->address;
-        let_go(m, b);
+        begin_free(m, b);
         release(m, b);
       }
   for (size_t i = 0; i < checkpoint->count; i++) {
@@ -886,7 +886,7 @@ weir_status model_restore(model *m, const model_checkpoint *checkpoint, uint64_t
   for (size_t i = 0; i < checkpoint->count; i++)
     if (!checkpoint->pieces[i].allocated) {
       model_block *b = model_find(m, checkpoint->pieces[i].address);
-      let_go(m, b);
+      begin_free(m, b);
       release(m, b);
     }
   return WEIR_OK;

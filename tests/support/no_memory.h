@@ -19,15 +19,15 @@
 #endif
 
 /* Pieces of the region are counted too; the linker redirects the calls to these functions. */
-void *__wrap_weir__region_take(size_t bytes);
-void *__real_weir__region_take(size_t bytes);
-void __wrap_weir__region_give(void *piece, size_t bytes);
-void __real_weir__region_give(void *piece, size_t bytes);
+void *__wrap_weir__region_alloc(size_t bytes);
+void *__real_weir__region_alloc(size_t bytes);
+void __wrap_weir__region_free(void *piece, size_t bytes);
+void __real_weir__region_free(void *piece, size_t bytes);
 
 #ifdef NO_MEMORY_WAIVED
 
-void *__wrap_weir__region_take(size_t bytes) { return __real_weir__region_take(bytes); }
-void __wrap_weir__region_give(void *piece, size_t bytes) { __real_weir__region_give(piece, bytes); }
+void *__wrap_weir__region_alloc(size_t bytes) { return __real_weir__region_alloc(bytes); }
+void __wrap_weir__region_free(void *piece, size_t bytes) { __real_weir__region_free(piece, bytes); }
 
 int main(void) {
   puts("waived: a sanitizer replaces malloc");
@@ -80,11 +80,11 @@ void free(void *block) {
   __libc_free(block);
 }
 
-void *__wrap_weir__region_take(size_t bytes) { return fails() ? NULL : counted(__real_weir__region_take(bytes)); }
+void *__wrap_weir__region_alloc(size_t bytes) { return fails() ? NULL : counted(__real_weir__region_alloc(bytes)); }
 
-void __wrap_weir__region_give(void *piece, size_t bytes) {
+void __wrap_weir__region_free(void *piece, size_t bytes) {
   live--;
-  __real_weir__region_give(piece, bytes);
+  __real_weir__region_free(piece, bytes);
 }
 
 /* The first error of a thread allocates memory for its text, which is kept. This makes it happen before counting

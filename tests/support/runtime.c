@@ -206,7 +206,7 @@ static void check_nothing_left(unsigned long long kept) {
 /* Frees what hold and load_add created. */
 static void free_kernels(void) {
   for (int i = 0; i < held_count; i++)
-    let_go(&all_held[i]);
+    unblock(&all_held[i]);
   held_count = 0;
   for (int i = 0; i < WEIR_MAX_DEVICES; i++) {
     if (!kernels[i].module)
@@ -513,7 +513,7 @@ struct held *hold(weir_stream stream) {
   return held;
 }
 
-void let_go(struct held *held) {
+void unblock(struct held *held) {
   if (soft)
     gate_open(held->gate);
   else

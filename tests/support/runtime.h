@@ -79,10 +79,10 @@ void runtime_is_filled(int device, const void *memory, uint8_t value, size_t byt
 
 /* ---- Work ---- */
 
-/* Blocks the stream until let_go, so that work behind it is certainly not done. Meanwhile the thread of the test must
+/* Blocks the stream until unblock, so that work behind it is certainly not done. Meanwhile the thread of the test must
  * not wait for that work, nor allocate or free memory. */
 struct held *hold(weir_stream stream);
-void let_go(struct held *held);
+void unblock(struct held *held);
 
 /* Enqueues a host function that appends a number to the marks. */
 void mark(weir_stream stream, int number);

@@ -26,18 +26,18 @@ static bool is_stream_ordered(const weir__arena *arena) {
 
 /* ---- Creation and destruction ---- */
 
-weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
+weir_status weir__backend_new(const char *caller, weir_allocator *allocator, const weir_backend *backend) {
   weir_backend calls = {.size = sizeof calls, .name = backend ? "pluggable" : "cudaMallocAsync"};
-  weir_status status = weir__read_options(who, "the back end", &calls, sizeof calls, backend);
+  weir_status status = weir__read_options(caller, "the back end", &calls, sizeof calls, backend);
   if (status)
     return status;
   if (backend && (!calls.alloc || !calls.free))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end needs both alloc and free", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end needs both alloc and free", caller);
   if (!backend && !weir__async_is_supported(allocator->driver))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not support; "
                       "use backend:native",
-                      who);
+                      caller);
   weir__backend_state *state = calloc(1, sizeof *state);
   char *name = strdup(calls.name ? calls.name : "pluggable");
   weir__async_device *devices = calloc((size_t)allocator->heap_count + 1, sizeof *devices);
@@ -45,7 +45,7 @@ weir_status weir__backend_new(const char *who, weir_allocator *allocator, const 
     free(state);
     free(name);
     free(devices);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   }
   state->calls = calls;
   state->name = name;
@@ -105,7 +105,7 @@ static void forget(weir__backend_state *backend, uint64_t base) {
 }
 
 /* Registers memory of the back end as a segment with one allocated block. */
-static weir_status add_segment(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
+static weir_status add_segment(const char *caller, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
                                bool captured) {
   weir__backend_state *backend = heap->allocator->backend;
   const weir__settings *settings = weir__settings_of(heap);
@@ -136,9 +136,9 @@ forget_memory:
   forget(backend, base);
 no_memory:
   if (overlaps)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s returned memory at %p that is already in use", who,
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s returned memory at %p that is already in use", caller,
                       backend->name, (void *)base);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
 }
 
 /* Removes a block that is no longer in use, and its segment, from all lists; the caller deletes the segment. The
@@ -168,7 +168,7 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
   weir__arena_drop_uses(arena, block);
   if (weir__is_traced(heap, WEIR_TRACE_SEGMENT_FREE))
     weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->base, segment->bytes, segment->stack);
-  weir__slab_give(&arena->blocks, block, sizeof *block);
+  weir__slab_free(&arena->blocks, block, sizeof *block);
   weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
   weir__segment_unlink(heap, segment);
   forget(heap->allocator->backend, segment->base);
@@ -219,7 +219,7 @@ static void queue_return(weir__heap *heap, weir__segment *segment) {
 /* ---- Allocation. The heap's lock is held, and its context is current ---- */
 
 /* Sets no error text for WEIR_ERROR_OUT_OF_MEMORY: the caller retries after memory was freed. */
-static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, uint64_t *address) {
+static weir_status obtain(const char *caller, weir__heap *heap, weir__arena *arena, uint64_t bytes, uint64_t *address) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_deviceptr base = 0;
   bool captured = false;
@@ -229,7 +229,7 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
     weir_cu_result r = weir__async_alloc(heap, arena->stream, bytes, &base, &captured);
     if (r)
       return r == WEIR_CU_OUT_OF_MEMORY ? WEIR_ERROR_OUT_OF_MEMORY
-                                        : weir__driver_status(driver, r, who, "cuMemAllocFromPoolAsync");
+                                        : weir__driver_status(driver, r, caller, "cuMemAllocFromPoolAsync");
   } else {
     heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
     weir__mutex_unlock(&heap->lock);
@@ -239,7 +239,7 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
     if (!base)
       return WEIR_ERROR_OUT_OF_MEMORY;
   }
-  weir_status status = add_segment(who, heap, arena, base, bytes, captured);
+  weir_status status = add_segment(caller, heap, arena, base, bytes, captured);
   if (!status)
     *address = base;
   else if (is_stream_ordered(arena)) {
@@ -266,7 +266,7 @@ static void release_spare(weir__heap *heap, const weir__arena *arena) {
   heap->stats.num_alloc_retries++;
 }
 
-weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+weir_status weir__backend_alloc(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                                 weir_cu_stream stream, uint64_t *address) {
   const weir__settings *settings = weir__settings_of(heap);
   weir__pool *pool = weir__pool_for(heap, owner, bytes);
@@ -274,12 +274,12 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   weir_cu_context previous;
   uint64_t memory = 0;
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {
     weir__mutex_unlock(&heap->lock);
-    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+    return weir__driver_status(heap->allocator->driver, r, caller, "cuDevicePrimaryCtxRetain");
   }
   if (heap->pending)
     weir__poll_events(heap, stream);
@@ -288,20 +288,20 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
     weir__backend_return_segments(heap);
     weir__mutex_lock(&heap->lock);
   }
-  weir_status status = weir__reject(who, heap, settings, bytes, bytes);
+  weir_status status = weir__reject(caller, heap, settings, bytes, bytes);
   if (status) {
     weir__heap_leave(heap, previous);
     return status;
   }
-  status = obtain(who, heap, arena, bytes, &memory);
+  status = obtain(caller, heap, arena, bytes, &memory);
   if (status == WEIR_ERROR_OUT_OF_MEMORY && weir__run_callbacks(heap))
-    status = obtain(who, heap, arena, bytes, &memory);
+    status = obtain(caller, heap, arena, bytes, &memory);
   if (status == WEIR_ERROR_OUT_OF_MEMORY && !atomic_load(&heap->captures)) {
     release_spare(heap, arena);
-    status = obtain(who, heap, arena, bytes, &memory);
+    status = obtain(caller, heap, arena, bytes, &memory);
   }
   if (status == WEIR_ERROR_OUT_OF_MEMORY)
-    status = weir__out_of_memory(who, heap, arena, bytes, bytes);
+    status = weir__out_of_memory(caller, heap, arena, bytes, bytes);
   else
     weir__mutex_unlock(&heap->lock);
   weir__heap_leave(heap, previous);
@@ -315,14 +315,14 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
 /* ---- Free ---- */
 
 /* The heap's lock and the arena's are held on entry, and released. */
-static weir_status free_in_stream_order(const char *who, weir__heap *heap, weir__block *block) {
+static weir_status free_in_stream_order(const char *caller, weir__heap *heap, weir__block *block) {
   const weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   weir_cu_context previous;
   weir_cu_result r = weir__heap_enter(heap, &previous);
   bool entered = !r;
   if (!r && !weir__async_can_free(heap, segment)) {
-    weir__arena_let_go(arena, block);
+    weir__arena_begin_free(arena, block);
     weir__arena_unlock(arena);
     weir__free_later(heap, block, true);
   } else {
@@ -335,13 +335,13 @@ static weir_status free_in_stream_order(const char *who, weir__heap *heap, weir_
   if (entered)
     weir__heap_leave(heap, previous);
   weir__mutex_unlock(&heap->lock);
-  return r ? weir__driver_status(heap->allocator->driver, r, who, "cuMemFreeAsync") : WEIR_OK;
+  return r ? weir__driver_status(heap->allocator->driver, r, caller, "cuMemFreeAsync") : WEIR_OK;
 }
 
-weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint64_t address) {
+weir_status weir__backend_free(const char *caller, weir_allocator *allocator, uint64_t address) {
   weir__arena *arena = weir__backend_arena(allocator, address);
   if (!arena)
-    return weir__no_block_because(who, allocator, address);
+    return weir__no_block_because(caller, allocator, address);
   weir__heap *heap = arena->pool->heap;
   weir__live_place place;
   weir__mutex_lock(&heap->lock);
@@ -350,14 +350,14 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint6
   if (!block || block->state != WEIR__ALLOCATED) {
     weir__arena_unlock(arena);
     weir__mutex_unlock(&heap->lock);
-    return weir__no_block_because(who, allocator, address);
+    return weir__no_block_because(caller, allocator, address);
   }
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   if (is_stream_ordered(arena))
-    return free_in_stream_order(who, heap, block);
+    return free_in_stream_order(caller, heap, block);
   if (block->marks.has_uses || block->marks.sent) {
     weir_cu_context previous;
-    weir__arena_let_go(arena, block);
+    weir__arena_begin_free(arena, block);
     weir__arena_unlock(arena);
     weir_cu_result r = weir__heap_enter(heap, &previous);
     weir__free_later(heap, block, !r);
@@ -402,7 +402,7 @@ void *weir__backend_base(weir_allocator *allocator, void *pointer, uint64_t *byt
   return calls->base ? calls->base(calls->context, pointer, bytes) : NULL;
 }
 
-weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id id) {
+weir_status weir__backend_empty(const char *caller, weir__heap *heap, weir_pool_id id) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
@@ -428,7 +428,7 @@ weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id 
     weir__heap_leave(heap, previous);
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);
-  return r ? weir__driver_status(driver, r, who, "cuMemPoolTrimTo") : WEIR_OK;
+  return r ? weir__driver_status(driver, r, caller, "cuMemPoolTrimTo") : WEIR_OK;
 }
 
 void weir__backend_reset(weir_allocator *allocator) {

@@ -38,11 +38,11 @@ struct weir__backend_state {
 /* ---- The back end (backend.c). No lock is held, unless a comment says otherwise ---- */
 
 /* `backend` is that of the options; NULL selects the driver's stream-ordered memory. */
-weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend);
+weir_status weir__backend_new(const char *caller, weir_allocator *allocator, const weir_backend *backend);
 void weir__backend_delete(weir__backend_state *backend);
-weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+weir_status weir__backend_alloc(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                                 weir_cu_stream stream, uint64_t *address);
-weir_status weir__backend_free(const char *who, weir_allocator *allocator, uint64_t address);
+weir_status weir__backend_free(const char *caller, weir_allocator *allocator, uint64_t address);
 
 /* Returns memory whose last use has ended to its owner. */
 void weir__backend_return_segments(weir__heap *heap);
@@ -73,7 +73,7 @@ void weir__backend_block_done(weir__heap *heap, weir__block *block);
 bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done);
 
 /* Releases cached memory of one pool, or of all if the id is {0, 0}. */
-weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id id);
+weir_status weir__backend_empty(const char *caller, weir__heap *heap, weir_pool_id id);
 void weir__backend_reset(weir_allocator *allocator);
 
 /* Returns all memory of a heap that is being destroyed. */

@@ -24,7 +24,7 @@
 /* ---- Blocks ---- */
 
 weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, uint64_t address, uint64_t bytes) {
-  weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
+  weir__block *block = weir__slab_alloc(&arena->blocks, sizeof *block);
   if (!block)
     return NULL;
   *block = (weir__block){.address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .expandable = segment->page != 0};
@@ -37,7 +37,7 @@ static inline __attribute__((always_inline)) void insert(weir__arena *arena, wei
   block->has_age = false;
   if (__builtin_expect(searches != 0, 0)) {
     block->has_age = true;
-    weir__block_aside_of(block)->idle_since = searches;
+    weir__block_cold_of(block)->idle_since = searches;
   }
   weir__index_insert(&arena->free, block);
 }
@@ -59,13 +59,13 @@ void weir__arena_merge(weir__arena *arena, weir__segment *segment, weir__block *
   } else
     weir__block_link(block, weir__block_previous(block), weir__block_next(neighbour));
   block->units += neighbour->units;
-  weir__slab_give(&arena->blocks, neighbour, sizeof *neighbour);
+  weir__slab_free(&arena->blocks, neighbour, sizeof *neighbour);
 }
 
 void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
   for (weir__use *use = weir__block_uses(block), *next; use; use = next) {
     next = use->next;
-    weir__slab_give(&arena->uses, use, sizeof *use);
+    weir__slab_free(&arena->uses, use, sizeof *use);
   }
   block->marks.has_uses = false;
 }
@@ -149,7 +149,7 @@ static inline weir__split_change insert_merged(weir__arena *arena, weir__block *
     previous->units += block->units;
     previous->next = block->next;
     next->previous = block->previous;
-    weir__slab_give(&arena->blocks, block, sizeof *block);
+    weir__slab_free(&arena->blocks, block, sizeof *block);
     block = previous;
   }
   if (next->state == WEIR__FREE) {
@@ -158,7 +158,7 @@ static inline weir__split_change insert_merged(weir__arena *arena, weir__block *
     block->units += next->units;
     block->next = next->next;
     weir__index_neighbour(&arena->free, next->next)->previous = weir__ref_of(block);
-    weir__slab_give(&arena->blocks, next, sizeof *next);
+    weir__slab_free(&arena->blocks, next, sizeof *next);
   }
   insert(arena, block);
   *whole = block;
@@ -174,7 +174,7 @@ static inline weir__split_change insert_merged(weir__arena *arena, weir__block *
  * same. Returns false if out of host memory. */
 static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
   uint32_t units = (uint32_t)(bytes / WEIR__UNIT);
-  weir__block *rest = weir__slab_take(&arena->blocks, sizeof *rest);
+  weir__block *rest = weir__slab_alloc(&arena->blocks, sizeof *rest);
   if (!rest)
     return false;
   *rest = (weir__block){.address = block->address + bytes,
@@ -324,10 +324,10 @@ weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *by
   return block;
 }
 
-void weir__arena_let_go(weir__arena *arena, weir__block *block) {
+void weir__arena_begin_free(weir__arena *arena, weir__block *block) {
   int64_t bytes = (int64_t)weir__block_bytes(block);
   block->state = WEIR__WAITING;
-  weir__block_aside_of(block)->events = 0;
+  weir__block_cold_of(block)->events = 0;
   weir__gauges_add(arena, &(weir__amounts){.allocations = -1,
                                            .allocated_bytes = -bytes,
                                            .waiting = 1,
@@ -378,26 +378,26 @@ static void poll_events(weir__heap *heap, weir_cu_stream stream) {
   weir__mutex_unlock(&heap->lock);
 }
 
-static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+static weir_status alloc_from(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                               weir_cu_stream stream, unsigned reasons, uint64_t *address) {
   const weir__settings *settings = weir__settings_of(heap);
   if (reasons & WEIR__SLOW_BACKEND)
-    return weir__backend_alloc(who, heap, owner, bytes, stream, address);
+    return weir__backend_alloc(caller, heap, owner, bytes, stream, address);
   if (reasons & WEIR__SLOW_PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__pool *pool = weir__pool_for(heap, owner, size);
   weir__arena *arena = weir__arena_find(pool, stream);
   if (!arena) {
-    weir_status status = weir__driver_check_stream(who, heap->allocator->driver, stream);
+    weir_status status = weir__driver_check_stream(caller, heap->allocator->driver, stream);
     if (status)
       return status;
     arena = weir__arena_get(pool, stream);
   }
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
 
-  weir__biased_take(&arena->lock);
+  weir__biased_acquire(&arena->lock);
   if (reasons & WEIR__SLOW_AGING) { /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
     weir__count_search(arena->pool);
@@ -407,20 +407,20 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
     weir__trace_arena(arena, WEIR_TRACE_ALLOC, block->address, bytes, 0);
   weir__arena_unlock(arena);
   if (!block)
-    return weir__alloc_miss(who, heap, arena, settings, size, bytes, address);
+    return weir__alloc_miss(caller, heap, arena, settings, size, bytes, address);
   *address = block->address;
   WEIR__PROBE_MALLOC(*address, heap->device, bytes, stream);
   return WEIR_OK;
 }
 
-weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+weir_status weir__alloc(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                         weir_cu_stream stream, uint64_t *address) {
   unsigned reasons = weir__slow_reasons(heap);
   if (!(reasons & WEIR__SLOW_TRACED))
-    return alloc_from(who, heap, owner, bytes, stream, reasons, address);
+    return alloc_from(caller, heap, owner, bytes, stream, reasons, address);
   weir__op op;
   weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
-  weir_status status = alloc_from(who, heap, owner, bytes, stream, reasons, address);
+  weir_status status = alloc_from(caller, heap, owner, bytes, stream, reasons, address);
   weir__op_end(&op);
   return status;
 }
@@ -428,21 +428,22 @@ weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *o
 /* The slow path: invalid arguments, special states, and requests that are not cached. */
 static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, uint64_t bytes,
                                                            weir_cu_stream stream, void **pointer) {
-  const char *who = "weir_allocator_alloc";
-  weir_status status = weir__allocator_check(who, allocator);
+  const char *caller = "weir_allocator_alloc";
+  weir_status status = weir__allocator_check(caller, allocator);
   if (status)
     return status;
   if (!pointer)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", who);
-  weir__heap *heap = weir__heap_get(who, allocator, device);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", caller);
+  weir__heap *heap = weir__heap_get(caller, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   if (!bytes) {
     *pointer = NULL;
     return WEIR_OK;
   }
-  if (bytes >= WEIR__MOST_BYTES)
-    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
+  if (bytes >= WEIR__MAX_BYTES)
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.",
+                      caller);
   unsigned reasons = weir__slow_reasons(heap);
   if (reasons & WEIR__SLOW_CHECKPOINT) {
     heap->allocator->hooks->checkpoint(heap);
@@ -450,12 +451,12 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
   }
   uint64_t address = 0;
   if (reasons & WEIR__SLOW_UNCACHED) {
-    status = weir__uncached_alloc(who, heap, bytes, &address);
+    status = weir__uncached_alloc(caller, heap, bytes, &address);
     if (!status)
       WEIR__PROBE_MALLOC(address, device, bytes, stream);
   } else {
     weir__private_pool *owner = reasons & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
-    status = weir__alloc(who, heap, owner, bytes, stream, &address);
+    status = weir__alloc(caller, heap, owner, bytes, stream, &address);
     weir__route_leave(owner);
   }
   if (!status)
@@ -463,17 +464,17 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
   return status;
 }
 
-static weir_status free_block(const char *who, weir_allocator *allocator, uint64_t address) {
+static weir_status free_block(const char *caller, weir_allocator *allocator, uint64_t address) {
   if (allocator->backend)
-    return weir__backend_free(who, allocator, address);
+    return weir__backend_free(caller, allocator, address);
   weir__arena *arena = weir__page_map_find(allocator->pages, address);
   weir__block *block = NULL;
   weir__live_place place;
   if (arena) {
-    weir__biased_take(&arena->lock);
+    weir__biased_acquire(&arena->lock);
     block = weir__live_find(&arena->live, address, &place);
     if (!block || block->state != WEIR__ALLOCATED) {
-      weir__biased_give(&arena->lock);
+      weir__biased_release(&arena->lock);
       block = NULL;
     }
   }
@@ -482,20 +483,21 @@ static weir_status free_block(const char *who, weir_allocator *allocator, uint64
     uint64_t bytes = 0;
     if (weir__uncached_find(allocator, address, &bytes))
       WEIR__PROBE_FREE(address, -1, bytes, (void *)0);
-    return weir__uncached_free(who, allocator, address, &status) ? status
-                                                                 : weir__no_block_because(who, allocator, address);
+    return weir__uncached_free(caller, allocator, address, &status)
+               ? status
+               : weir__no_block_because(caller, allocator, address);
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   bool later = block->marks.has_uses || block->marks.sent;
   if (block->marks.gathered && !later) {
     weir__arena_unlock(arena);
-    return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(who, allocator, address);
+    return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(caller, allocator, address);
   }
   if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
   if (later)
-    weir__arena_let_go(arena, block);
+    weir__arena_begin_free(arena, block);
   else {
     if (weir__slow_reasons(heap) & WEIR__SLOW_TRACED)
       weir__trace_freed(arena, block);
@@ -517,13 +519,13 @@ static weir_status free_block(const char *who, weir_allocator *allocator, uint64
 
 /* The slow path: invalid pointers, tracing, and blocks that other streams or processes use. */
 weir_status weir__free_address(weir_allocator *allocator, uint64_t address) {
-  const char *who = "weir_allocator_free";
-  weir_status status = weir__allocator_check(who, allocator);
+  const char *caller = "weir_allocator_free";
+  weir_status status = weir__allocator_check(caller, allocator);
   if (status || !address)
     return status;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
-  status = free_block(who, allocator, address);
+  status = free_block(caller, allocator, address);
   weir__op_end(&op);
   return status;
 }
@@ -552,15 +554,15 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   const weir__recorder *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
   uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
   uint64_t ticks = weir__clock_ticks();
-  weir__biased_take(&arena->lock);
+  weir__biased_acquire(&arena->lock);
   if (weir__slow_reasons(heap) != (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS) || !arena->writer) {
-    weir__biased_give(&arena->lock);
+    weir__biased_release(&arena->lock);
     return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
     weir__recorder_write_at(arena->writer, WEIR_TRACE_ALLOC, block->address, bytes, stack, ticks);
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   if (!block) {
     weir__op op;
     weir__op_begin_with(&op, heap->allocator, stack);
@@ -580,15 +582,15 @@ static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, we
   if (weir__slow_reasons(heap) == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
     return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
   uint64_t ticks = weir__clock_ticks();
-  weir__biased_take(&arena->lock);
+  weir__biased_acquire(&arena->lock);
   if (weir__slow_reasons(heap) != WEIR__SLOW_TRACED || !arena->writer) {
-    weir__biased_give(&arena->lock);
+    weir__biased_release(&arena->lock);
     return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
     weir__recorder_alloc(arena->writer, block->address, bytes, ticks);
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   if (!block)
     return alloc_miss(heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
@@ -606,7 +608,7 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
       block->marks.sent) {
     void *pointer = (void *)block->address;
     weir__heap *heap = arena->pool->heap;
-    weir__biased_give(&arena->lock);
+    weir__biased_release(&arena->lock);
     if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
       heap->allocator->hooks->checkpoint(heap);
     return free_generic(heap->allocator, pointer);
@@ -614,7 +616,7 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
   weir__recorder_freed(writer, block->address, block->requested, weir__clock_ticks());
   free_in(arena, block, place);
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   return WEIR_OK;
 }
 
@@ -631,8 +633,7 @@ static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
 
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                  void **pointer) {
-  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
-      bytes - 1 >= WEIR__MOST_BYTES - 1)
+  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count || bytes - 1 >= WEIR__MAX_BYTES - 1)
     return alloc_generic(allocator, device, bytes, stream, pointer);
   weir__heap *heap = &allocator->heaps[device];
   const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
@@ -643,9 +644,9 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t
   if (weir__slow_reasons(heap))
     return alloc_recorded(heap, arena, settings, size, bytes, pointer);
 
-  weir__biased_take(&arena->lock);
+  weir__biased_acquire(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   if (!block)
     return alloc_miss(heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
@@ -659,24 +660,24 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
     return free_generic(allocator, pointer);
   weir__live_place place;
   const weir__heap *heap = arena->pool->heap;
-  weir__biased_take(&arena->lock);
+  weir__biased_acquire(&arena->lock);
   weir__block *block = arena->last_alloc.block;
   if (block && block->address == (uint64_t)pointer && is_plain(heap, block)) {
     WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
     free_last(arena, block);
-    weir__biased_give(&arena->lock);
+    weir__biased_release(&arena->lock);
     return WEIR_OK;
   }
   block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
   if (!block) {
-    weir__biased_give(&arena->lock);
+    weir__biased_release(&arena->lock);
     return free_generic(allocator, pointer);
   }
   if (!is_plain(heap, block))
     return free_recorded(arena, block, place);
   WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   return WEIR_OK;
 }
 
@@ -684,13 +685,12 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
 
 /* Takes the arena's lock unless another thread holds it. A revoked bias costs microseconds, but is not a wait. */
 static inline bool try_lock(weir__arena *arena) {
-  return weir__biased_take_fast(&arena->lock, weir__this_lock_owner) || weir__biased_try(&arena->lock);
+  return weir__biased_acquire_fast(&arena->lock, weir__this_lock_owner) || weir__biased_try(&arena->lock);
 }
 
 weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                      void **pointer) {
-  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
-      bytes - 1 >= WEIR__MOST_BYTES - 1)
+  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count || bytes - 1 >= WEIR__MAX_BYTES - 1)
     return WEIR_ERROR_NOT_READY;
   weir__heap *heap = &allocator->heaps[device];
   const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
@@ -699,7 +699,7 @@ weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint
   if (!arena || weir__slow_reasons(heap) || !try_lock(arena))
     return WEIR_ERROR_NOT_READY;
   weir__block *block = alloc_in(arena, settings, size, bytes);
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   if (!block)
     return WEIR_ERROR_NOT_READY;
   *pointer = (void *)block->address;
@@ -719,6 +719,6 @@ weir_status weir_allocator_try_free(weir_allocator *allocator, void *pointer) {
     WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
     free_in(arena, block, place);
   }
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   return is_freed ? WEIR_OK : WEIR_ERROR_NOT_READY;
 }

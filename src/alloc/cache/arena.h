@@ -14,10 +14,10 @@ weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream);
  * with it; weir__arena_lock includes it. */
 void weir__arena_flush(weir__arena *arena);
 static inline void weir__arena_lock(weir__arena *arena) {
-  weir__biased_take(&arena->lock);
+  weir__biased_acquire(&arena->lock);
   weir__arena_flush(arena);
 }
-static inline void weir__arena_unlock(weir__arena *arena) { weir__biased_give(&arena->lock); }
+static inline void weir__arena_unlock(weir__arena *arena) { weir__biased_release(&arena->lock); }
 
 /* ---- Arenas of a pool. No arena's lock is held ---- */
 
@@ -45,7 +45,7 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
 weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes);
 
 /* Marks a block as freed by its owner. It stays active while other streams use it. */
-void weir__arena_let_go(weir__arena *arena, weir__block *block);
+void weir__arena_begin_free(weir__arena *arena, weir__block *block);
 
 /* Returns an unused block to the index, merged with its neighbours. Returns the resulting free block. */
 weir__block *weir__arena_release(weir__arena *arena, weir__block *block);

@@ -33,7 +33,7 @@ typedef struct weir__block_marks {
 } weir__block_marks;
 
 /* A piece of a segment, guarded by the arena's lock. Two blocks fit in a cache line: links have 32 bits, fields of free
- * blocks and of active blocks share their storage, and rarely used fields are in weir__block_aside. The segment and the
+ * blocks and of active blocks share their storage, and rarely used fields are in weir__block_cold. The segment and the
  * arena are found by address (heap.h). */
 typedef struct weir__block {
   uint64_t address;
@@ -62,21 +62,21 @@ typedef struct weir__block {
 _Static_assert(sizeof(weir__block) == 32, "two blocks are a cache line");
 
 /* Rarely used fields of a block. */
-typedef struct weir__block_aside {
+typedef struct weir__block_cold {
   struct weir__use *uses; /* valid if has_uses */
   union {
     uint32_t events;     /* waiting: how many events it waits for */
     uint32_t idle_since; /* valid if has_age: the pool's count of searches when the block became free */
   };
-} weir__block_aside;
+} weir__block_cold;
 
-_Static_assert(sizeof(weir__block_aside) <= sizeof(weir__block) / 2, "an aside is half a block at most");
+_Static_assert(sizeof(weir__block_cold) <= sizeof(weir__block) / 2, "a cold part is half a block at most");
 
 static inline uint64_t weir__block_bytes(const weir__block *block) {
   return block->units ? (uint64_t)block->units * WEIR__UNIT : block->requested;
 }
 
-static inline weir__block_aside *weir__block_aside_of(const weir__block *block) { return weir__aside_of(block); }
+static inline weir__block_cold *weir__block_cold_of(const weir__block *block) { return weir__aside_of(block); }
 
 static inline weir__block *weir__block_at(weir__ref ref) { return ref ? weir__at(ref) : NULL; }
 static inline weir__ref weir__block_ref(const weir__block *block) { return block ? weir__ref_of(block) : 0; }
@@ -85,18 +85,18 @@ static inline weir__block *weir__block_next(const weir__block *block) { return w
 
 /* The other streams that use an active block. */
 static inline struct weir__use *weir__block_uses(const weir__block *block) {
-  return block->marks.has_uses ? weir__block_aside_of(block)->uses : NULL;
+  return block->marks.has_uses ? weir__block_cold_of(block)->uses : NULL;
 }
 
 static inline void weir__block_set_uses(weir__block *block, struct weir__use *uses) {
-  weir__block_aside_of(block)->uses = uses;
+  weir__block_cold_of(block)->uses = uses;
   block->marks.has_uses = uses != NULL;
 }
 
 /* Raises the age of a free block by a number of searches. */
 static inline void weir__block_make_older(weir__block *block, uint32_t by) {
-  weir__block_aside *aside = weir__block_aside_of(block);
-  aside->idle_since = (block->has_age ? aside->idle_since : 0) - by;
+  weir__block_cold *cold = weir__block_cold_of(block);
+  cold->idle_since = (block->has_age ? cold->idle_since : 0) - by;
   block->has_age = true;
 }
 

@@ -126,7 +126,7 @@ void weir__capture_positions_poll(weir__heap *heap, weir_cu_stream stream) {
     weir__pending_add(heap, -1);
     weir__arena_lock(arena);
     weir__arena_drop_uses(arena, block);
-    if (!weir__block_aside_of(block)->events)
+    if (!weir__block_cold_of(block)->events)
       weir__arena_release(arena, block);
     weir__arena_unlock(arena);
   }

@@ -103,7 +103,7 @@ static int revoke_quotas(weir__gauge_sums *sums, const weir__arena *except) {
     report_added(sums, arena);
     set_quota(gauges, &now, &no_quota);
     if (locked)
-      weir__biased_give(&arena->lock);
+      weir__biased_release(&arena->lock);
     int i = 0;
     while (is_busy && i < streams && seen[i] != arena->stream)
       i++;
@@ -119,7 +119,7 @@ static int revoke_quotas(weir__gauge_sums *sums, const weir__arena *except) {
 /* Freezes the gauges until the sums' lock is taken, so that its holder need not wait for the arena's lock. */
 static void lock_sums(weir__gauge_sums *sums, weir__gauges *gauges) {
   atomic_store_explicit(&gauges->is_frozen, true, memory_order_release);
-  weir__lock_take(&sums->lock);
+  weir__lock_acquire(&sums->lock);
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -186,7 +186,7 @@ void weir__gauges_claim_quota(weir__arena *arena) {
     sums->share_shift--;
   claim_quota(sums, arena, &now);
   atomic_store_explicit(&arena->gauges.is_frozen, false, memory_order_relaxed);
-  weir__lock_give(&sums->lock);
+  weir__lock_release(&sums->lock);
 }
 
 void weir__gauges_freeze(weir__arena *arena) {
@@ -196,9 +196,9 @@ void weir__gauges_freeze(weir__arena *arena) {
 /* Takes the sums' lock because its holder may have seen the gauges frozen and be reading them. */
 void weir__gauges_unfreeze(weir__arena *arena) {
   weir__gauge_sums *sums = &arena->pool->heap->sums;
-  weir__lock_take(&sums->lock);
+  weir__lock_acquire(&sums->lock);
   atomic_store_explicit(&arena->gauges.is_frozen, false, memory_order_relaxed);
-  weir__lock_give(&sums->lock);
+  weir__lock_release(&sums->lock);
 }
 
 static void add(weir__gauges *gauges, const weir__amounts *change) {
@@ -219,14 +219,14 @@ void weir__gauges_add(weir__arena *arena, const weir__amounts *change) {
     return;
   }
   /* The gauges stay frozen, and have no quota afterwards. */
-  weir__lock_take(&sums->lock);
+  weir__lock_acquire(&sums->lock);
   revoke_quotas(sums, NULL);
   add(gauges, change);
   weir__gauge_row now = counts_of(gauges);
   report(sums, arena, &now);
   report_added(sums, arena);
   raise_peaks(sums, 0);
-  weir__lock_give(&sums->lock);
+  weir__lock_release(&sums->lock);
 }
 
 /* ---- Reading. No arena's lock is held ---- */
@@ -242,7 +242,7 @@ static weir_stat stat_of(const weir__gauge_sums *sums, int kind, size_t i, bool 
 
 void weir__gauges_read(weir__heap *heap, weir_allocator_stats *stats) {
   weir__gauge_sums *sums = &heap->sums;
-  weir__lock_take(&sums->lock);
+  weir__lock_acquire(&sums->lock);
   if (revoke_quotas(sums, NULL))
     raise_peaks(sums, 0); /* covers arenas that exceeded their quota and wait for the sums' lock */
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
@@ -255,32 +255,32 @@ void weir__gauges_read(weir__heap *heap, weir_allocator_stats *stats) {
     stats->inactive_split_bytes[kind] = stat_of(sums, kind, PLACE(split_bytes), false);
   }
   stats->oversize_allocations = stat_of(sums, WEIR_STAT_ALL, PLACE(oversize), false);
-  weir__lock_give(&sums->lock);
+  weir__lock_release(&sums->lock);
 }
 
 void weir__gauges_reset_peaks(weir__heap *heap) {
   weir__gauge_sums *sums = &heap->sums;
-  weir__lock_take(&sums->lock);
+  weir__lock_acquire(&sums->lock);
   revoke_quotas(sums, NULL);
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     for (size_t i = 0; i < WEIR__GAUGES; i++)
       sums->peak[kind].at[i] = measured(&sums->reported[kind], i);
-  weir__lock_give(&sums->lock);
+  weir__lock_release(&sums->lock);
 }
 
 void weir__gauges_reset_added(weir__heap *heap) {
   weir__gauge_sums *sums = &heap->sums;
-  weir__lock_take(&sums->lock);
+  weir__lock_acquire(&sums->lock);
   revoke_quotas(sums, NULL);
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     sums->baseline[kind] = sums->reported[kind];
     sums->added[kind] = (weir__gauge_row){.at = {0}};
   }
-  weir__lock_give(&sums->lock);
+  weir__lock_release(&sums->lock);
 }
 
 void weir__gauges_revoke_quotas(weir__heap *heap) {
-  weir__lock_take(&heap->sums.lock);
+  weir__lock_acquire(&heap->sums.lock);
   revoke_quotas(&heap->sums, NULL);
-  weir__lock_give(&heap->sums.lock);
+  weir__lock_release(&heap->sums.lock);
 }

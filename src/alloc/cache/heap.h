@@ -43,7 +43,7 @@
 #include "weir/alloc.h"
 
 #define WEIR__MIB (1024ull * 1024)
-#define WEIR__MOST_BYTES (1ull << 60) /* requests of this size and above are refused */
+#define WEIR__MAX_BYTES (1ull << 60) /* requests of this size and above are refused */
 
 enum {
   WEIR__SMALL_MAX = 1024 * 1024,         /* the largest request that the small pool serves */
@@ -376,7 +376,7 @@ static inline bool weir__should_split(const weir__settings *settings, const weir
 
 /* Begins every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has
  * no devices and no pages, so the fast paths of these two never succeed. Fails for NULL too. */
-weir_status weir__allocator_check(const char *who, const weir_allocator *allocator);
+weir_status weir__allocator_check(const char *caller, const weir_allocator *allocator);
 
 #define WEIR__CHECK_ALLOCATOR(allocator)                                                                               \
   do {                                                                                                                 \
@@ -393,7 +393,7 @@ weir_status weir__allocator_check(const char *who, const weir_allocator *allocat
   return WEIR_ERROR_INVALID_DEVICE
 
 /* NULL, with the last error set, if there is no such device. */
-weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);
+weir__heap *weir__heap_get(const char *caller, weir_allocator *allocator, int device);
 
 /* ---- Calls of the driver ---- */
 

@@ -323,14 +323,14 @@ static weir__partitions *partitions_at(weir__ref sentinel) {
 
 /* NULL if out of host memory. */
 static weir__partitions *partitions_new(weir__index *index, uint64_t base, unsigned shift) {
-  weir__partitions *partitions = weir__slab_take(&index->partitions, sizeof *partitions);
+  weir__partitions *partitions = weir__slab_alloc(&index->partitions, sizeof *partitions);
   if (partitions) /* after is not 0, so that a list without blocks is not taken for one with a single block */
     *partitions = (weir__partitions){.base = base, .shift = shift, .sentinel.after = WEIR__SENTINEL};
   return partitions;
 }
 
 static void partitions_delete(weir__index *index, weir__partitions *partitions) {
-  weir__slab_give(&index->partitions, partitions, sizeof *partitions);
+  weir__slab_free(&index->partitions, partitions, sizeof *partitions);
 }
 
 /* The partitions at the end of a list; NULL if there are none. */
@@ -582,7 +582,7 @@ static weir__block *last_below(weir__index *index, uint64_t units) {
 bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT;
   for (unsigned i = 0; i < groups && i <= units / WEIR__GROUP; i++)
-    if (!index->group[i] && !(index->group[i] = weir__region_take(sizeof *index->group[i])))
+    if (!index->group[i] && !(index->group[i] = weir__region_alloc(sizeof *index->group[i])))
       return false;
   index->nil = weir__ref_of(&index->group[0]->nil);
   index->group[0]->nil.state = WEIR__ALLOCATED;
@@ -700,7 +700,7 @@ static void wide_delete(weir__wide_bins *bins) {
 
 void weir__index_clear(weir__index *index) {
   for (unsigned i = 0; i < groups && index->group[i]; i++)
-    weir__region_give(index->group[i], sizeof *index->group[i]);
+    weir__region_free(index->group[i], sizeof *index->group[i]);
   weir__slab_clear(&index->partitions);
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
     wide_delete(index->wide[row]);

@@ -22,7 +22,7 @@
 
 static uint32_t age_of(const weir__arena *arena, const weir__block *block) {
   uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
-  return block->has_age ? now - weir__block_aside_of(block)->idle_since : now;
+  return block->has_age ? now - weir__block_cold_of(block)->idle_since : now;
 }
 
 static void collect(weir__heap *heap, const weir__settings *settings) {
@@ -191,7 +191,7 @@ static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, 
 }
 
 /* Calls the driver. NULL if there is no memory: the heap's lock is then released, and *status is set. */
-static weir__block *refill_with_driver(const char *who, weir__heap *heap, weir__arena *arena,
+static weir__block *refill_with_driver(const char *caller, weir__heap *heap, weir__arena *arena,
                                        const weir__settings *settings, uint64_t size, uint64_t requested,
                                        weir_status *status) {
   uint64_t segment_bytes = weir__segment_bytes(settings, size);
@@ -201,30 +201,30 @@ static weir__block *refill_with_driver(const char *who, weir__heap *heap, weir__
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {
     weir__mutex_unlock(&heap->lock);
-    *status = weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+    *status = weir__driver_status(heap->allocator->driver, r, caller, "cuDevicePrimaryCtxRetain");
     return NULL;
   }
   if (!moves)
-    *status = weir__reject(who, heap, settings, segment_bytes, requested);
+    *status = weir__reject(caller, heap, settings, segment_bytes, requested);
   if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
     if (heap->driver_error)
-      *status = weir__unlock_with_driver_error(who, heap);
-    else if (!moves || !(*status = weir__reject(who, heap, settings, segment_bytes, requested)))
-      *status = weir__out_of_memory(who, heap, arena, size, segment_bytes);
+      *status = weir__unlock_with_driver_error(caller, heap);
+    else if (!moves || !(*status = weir__reject(caller, heap, settings, segment_bytes, requested)))
+      *status = weir__out_of_memory(caller, heap, arena, size, segment_bytes);
   }
   weir__heap_leave(heap, previous);
   return block;
 }
 
-weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                              uint64_t size, uint64_t requested, uint64_t *address) {
-  weir_status status = weir__driver_check_stream(who, heap->allocator->driver, arena->stream);
+  weir_status status = weir__driver_check_stream(caller, heap->allocator->driver, arena->stream);
   if (status)
     return status;
   weir__mutex_lock(&heap->lock);
   weir__block *block = refill_without_driver(heap, arena, settings, size);
   if (!block)
-    block = refill_with_driver(who, heap, arena, settings, size, requested, &status);
+    block = refill_with_driver(caller, heap, arena, settings, size, requested, &status);
   if (!block) {
     weir__pools_finalize(heap);
     return status;
@@ -239,7 +239,7 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);
   if (!block)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the block", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the block", caller);
   *address = block->address;
   WEIR__PROBE_MALLOC(*address, heap->device, requested, arena->stream);
   return WEIR_OK;

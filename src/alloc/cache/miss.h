@@ -7,7 +7,7 @@
 #include "alloc/cache/heap.h"
 
 /* Serves a request that no free block of the arena serves. No lock is held. */
-weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                              uint64_t size, uint64_t requested, uint64_t *address);
 
 /* Returns a held block, not in the index; NULL if out of memory or if heap->driver_error. The heap's lock is held. */
@@ -18,12 +18,12 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
 bool weir__run_callbacks(weir__heap *heap);
 
 /* Fails a request: calls the observers and sets the message. The heap's lock is held, and released. */
-weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
+weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__arena *arena, uint64_t bytes,
                                 uint64_t segment_bytes);
 
 /* throw_on_cudamalloc_oom: rejects a request that would exceed the limit before the driver is asked. The heap's lock is
  * held; it is released if the result is not WEIR_OK. */
-weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
+weir_status weir__reject(const char *caller, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
                          uint64_t requested);
 
 #endif

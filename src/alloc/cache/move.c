@@ -184,11 +184,11 @@ static bool join_stream(const search *s, weir_cu_stream other) {
   weir__event_queues *events = &s->heap->events;
   weir_cu_event event;
   if (atomic_load(&s->heap->captures) || weir__is_in_capture(s->heap, other) ||
-      weir__is_in_capture(s->heap, s->arena->stream) || weir__event_take(events, driver, &event))
+      weir__is_in_capture(s->heap, s->arena->stream) || weir__event_acquire(events, driver, &event))
     return false;
   bool joined =
       !driver->EventRecord(driver, event, other) && !driver->StreamWaitEvent(driver, s->arena->stream, event, 0);
-  weir__event_give(events, driver, event); /* a wait keeps what the event was, whatever it becomes */
+  weir__event_release(events, driver, event); /* a wait keeps what the event was, whatever it becomes */
   return joined;
 }
 

@@ -5,10 +5,10 @@
 #include "base/thread.h"
 #include "weir/adapter.h"
 
-static weir_status attach(const char *who, weir_allocator *allocator, weir__observers *observers,
+static weir_status attach(const char *caller, weir_allocator *allocator, weir__observers *observers,
                           weir__observer observer) {
   if (!observer.call.track)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: function is NULL", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: function is NULL", caller);
   weir__mutex_lock(&allocator->configure_lock);
   int count = atomic_load(&observers->count);
   bool has_room = count < WEIR__MAX_OBSERVERS;
@@ -18,7 +18,7 @@ static weir_status attach(const char *who, weir_allocator *allocator, weir__obse
   }
   weir__mutex_unlock(&allocator->configure_lock);
   return has_room ? WEIR_OK
-                  : weir__fail(WEIR_ERROR_BAD_STATE, "%s: at most %d can be attached", who, WEIR__MAX_OBSERVERS);
+                  : weir__fail(WEIR_ERROR_BAD_STATE, "%s: at most %d can be attached", caller, WEIR__MAX_OBSERVERS);
 }
 
 weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_tracker tracker, void *context) {
@@ -54,7 +54,7 @@ weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tra
   WEIR__CHECK_ALLOCATOR(allocator);
   if ((unsigned)scope > WEIR_WITNESS_SEGMENTS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown scope %d", __func__, (int)scope);
-  weir__lock_take(&allocator->witness_lock);
+  weir__lock_acquire(&allocator->witness_lock);
   weir_trace_tracker before = atomic_load(&allocator->witness);
   /* A call of the previous witness may be under way: it must not get another context. */
   bool taken = witness && before && (before != witness || allocator->witness_context != context);
@@ -64,7 +64,7 @@ weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tra
     atomic_store(&allocator->witnesses_segments, scope == WEIR_WITNESS_SEGMENTS);
     atomic_store(&allocator->witness, witness);
   }
-  weir__lock_give(&allocator->witness_lock);
+  weir__lock_release(&allocator->witness_lock);
   if (taken)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: there is another witness; remove it first", __func__);
   weir__update_tracing(allocator);

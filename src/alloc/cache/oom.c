@@ -34,10 +34,10 @@ static void list_processes(weir__heap *heap, char *text, size_t size) {
   size_t count = weir__device_processes(heap->allocator->driver, heap->device, processes, WEIR_COUNT_OF(processes));
   *text = 0;
   for (size_t i = 0, length = 0; i < count && length < size; i++) {
-    char who[64] = "Including non-Weir memory, this process", bytes[32];
+    char subject[64] = "Including non-Weir memory, this process", bytes[32];
     if (processes[i].pid != (unsigned)weir__process_id())
-      snprintf(who, sizeof who, "Process %u", processes[i].pid);
-    length += (size_t)snprintf(text + length, size - length, "%s has %s memory in use. ", who,
+      snprintf(subject, sizeof subject, "Process %u", processes[i].pid);
+    length += (size_t)snprintf(text + length, size - length, "%s has %s memory in use. ", subject,
                                weir__format_bytes_as_pytorch(processes[i].bytes, bytes));
   }
 }
@@ -67,7 +67,7 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
 }
 
 /* Releases the heap's lock before the observers run. */
-weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
+weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__arena *arena, uint64_t bytes,
                                 uint64_t segment_bytes) {
   weir_allocator *allocator = heap->allocator;
   weir_driver *driver = allocator->driver;
@@ -86,9 +86,9 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   bool has_limit = heap->has_limit && heap->limit < device_total;
   char advice[320], processes[400];
   advise(heap, settings, arena->stream, segment_bytes, advice, sizeof advice);
-  weir__biased_take(&arena->lock);
+  weir__biased_acquire(&arena->lock);
   weir__trace(heap, WEIR_TRACE_OOM, arena->pool, device_free, bytes, arena->stream);
-  weir__biased_give(&arena->lock);
+  weir__biased_release(&arena->lock);
   weir__mutex_unlock(&heap->lock);
   weir__op_notify();
 
@@ -109,7 +109,7 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
         "Free (according to CUDA): %s\n"
         "Weir limit (set by user-supplied memory fraction)\n"
         "                        : %s",
-        who, heap->device, weir__format_bytes_as_pytorch(allocated, text[0]),
+        caller, heap->device, weir__format_bytes_as_pytorch(allocated, text[0]),
         weir__format_bytes_as_pytorch(bytes, text[1]), weir__format_bytes_as_pytorch(device_total, text[2]),
         weir__format_bytes_as_pytorch(device_free, text[3]), weir__format_bytes_as_pytorch(limit, text[4]));
   list_processes(heap, processes, sizeof processes);
@@ -125,13 +125,13 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
       WEIR_ERROR_OUT_OF_MEMORY,
       "%s: CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. %s%sOf the "
       "allocated memory %s is allocated by Weir, %sand %s is reserved by Weir but unallocated.%s%s",
-      who, weir__format_bytes_as_pytorch(segment_bytes, text[0]), heap->device,
+      caller, weir__format_bytes_as_pytorch(segment_bytes, text[0]), heap->device,
       weir__format_bytes_as_pytorch(device_total, text[1]), weir__format_bytes_as_pytorch(device_free, text[2]),
       processes, allowed, weir__format_bytes_as_pytorch(allocated, text[3]), private_part,
       weir__format_bytes_as_pytorch(reserved > allocated ? reserved - allocated : 0, text[4]), limbo_part, advice);
 }
 
-weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
+weir_status weir__reject(const char *caller, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
                          uint64_t requested) {
   char text[32];
   weir_allocator *allocator = heap->allocator;
@@ -147,5 +147,5 @@ weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings
   return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                     "%s: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
                     "per_process_memory_fraction limit. Requested size: %s",
-                    who, weir__format_bytes_as_pytorch(requested, text));
+                    caller, weir__format_bytes_as_pytorch(requested, text));
 }

@@ -37,7 +37,7 @@ static void describe_place(weir__heap *heap, uint64_t address, char *text, size_
 }
 
 /* A heap whose lock is taken is skipped, because this may be a call from within one of its callbacks. */
-weir_status weir__no_block_because(const char *who, weir_allocator *allocator, uint64_t address) {
+weir_status weir__no_block_because(const char *caller, weir_allocator *allocator, uint64_t address) {
   char text[160] = "";
   bool asked_all = true;
   for (int i = 0; i < allocator->heap_count && !*text; i++) {
@@ -50,8 +50,8 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, u
     weir__mutex_unlock(&heap->lock);
   }
   if (!*text && !asked_all)
-    return weir__no_block(who, address);
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p: %s", who, (void *)address,
+    return weir__no_block(caller, address);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p: %s", caller, (void *)address,
                     *text ? text
                           : "this allocator has no memory there; it was not allocated here, or was freed and returned "
                             "to the driver");
@@ -59,8 +59,8 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, u
 
 /* ---- Live pointers ---- */
 
-weir_status weir__no_block(const char *who, uint64_t address) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, (void *)address);
+weir_status weir__no_block(const char *caller, uint64_t address) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", caller, (void *)address);
 }
 
 weir__block *weir__block_lock(weir_allocator *allocator, uint64_t address, weir__arena **arena) {
@@ -207,7 +207,7 @@ static bool take_at(weir__arena *arena, const weir__settings *settings, weir__bl
   }
   bool done = weir__arena_hand_out(arena, settings, block, size, requested, false) != NULL;
   if (first) {
-    weir__arena_let_go(arena, first);
+    weir__arena_begin_free(arena, first);
     weir__arena_release(arena, first);
   }
   return done;
@@ -217,7 +217,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint6
                                     void *pointer) {
   uint64_t address = (uint64_t)pointer;
   WEIR__CHECK_HEAP(heap, allocator, device);
-  if (!bytes || bytes >= WEIR__MOST_BYTES)
+  if (!bytes || bytes >= WEIR__MAX_BYTES)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid size of %llu bytes", __func__,
                       (unsigned long long)bytes);
   if (address % WEIR__UNIT)

@@ -11,7 +11,7 @@ weir__block *weir__block_lock(weir_allocator *allocator, uint64_t address, weir_
 
 /* Fails a call for a pointer that is not live. The second also says what is at that address: memory of another
  * allocator, memory that was freed, or the middle of a live allocation. No lock is held. */
-weir_status weir__no_block(const char *who, uint64_t address);
-weir_status weir__no_block_because(const char *who, weir_allocator *allocator, uint64_t address);
+weir_status weir__no_block(const char *caller, uint64_t address);
+weir_status weir__no_block_because(const char *caller, weir_allocator *allocator, uint64_t address);
 
 #endif

@@ -94,15 +94,15 @@ void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
 
 /* ---- Emptying the cache ---- */
 
-weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap) {
+weir_status weir__unlock_with_driver_error(const char *caller, weir__heap *heap) {
   weir_cu_result r = heap->driver_error;
   const char *call = heap->driver_error_call;
   weir__mutex_unlock(&heap->lock);
-  return weir__driver_status(heap->allocator->driver, r, who, call);
+  return weir__driver_status(heap->allocator->driver, r, caller, call);
 }
 
 /* Pool {0, 0} means all. A heap that was never used has no memory but may have pools. */
-static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id) {
+static weir_status empty_heap(const char *caller, weir__heap *heap, weir_pool_id id) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   bool was_used = heap->cu_context != NULL;
@@ -118,18 +118,18 @@ static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id
     if (was_used)
       weir__heap_leave(heap, previous);
   }
-  weir_status status = weir__unlock_with_driver_error(who, heap);
+  weir_status status = weir__unlock_with_driver_error(caller, heap);
   weir__pools_finalize(heap);
   return status;
 }
 
-static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_id id) {
+static weir_status empty(const char *caller, weir_allocator *allocator, weir_pool_id id) {
   weir_status first = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__heap *heap = &allocator->heaps[i];
-    weir_status status = allocator->backend ? weir__backend_empty(who, heap, id) : empty_heap(who, heap, id);
+    weir_status status = allocator->backend ? weir__backend_empty(caller, heap, id) : empty_heap(caller, heap, id);
     if (!first)
       first = status;
   }

@@ -21,6 +21,6 @@ void weir__release_cached(weir__heap *heap, bool default_pool);
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
 
 /* Releases the heap's lock, and reports heap->driver_error if there is one. */
-weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap);
+weir_status weir__unlock_with_driver_error(const char *caller, weir__heap *heap);
 
 #endif

@@ -30,9 +30,9 @@ static void count_of_arena(weir__arena *arena, int by) {
 }
 
 static bool note(weir__heap *heap, weir__segment *segment, uint64_t base, uint64_t bytes) {
-  weir__lock_take(&heap->segments_lock);
+  weir__lock_acquire(&heap->segments_lock);
   bool noted = weir__rangemap_insert(&heap->segments_by_address, base, bytes, segment);
-  weir__lock_give(&heap->segments_lock);
+  weir__lock_release(&heap->segments_lock);
   return noted;
 }
 
@@ -65,16 +65,16 @@ weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block
 }
 
 weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block) {
-  weir__lock_take(&heap->segments_lock);
+  weir__lock_acquire(&heap->segments_lock);
   weir__segment *segment = weir__segment_of(heap, block);
-  weir__lock_give(&heap->segments_lock);
+  weir__lock_release(&heap->segments_lock);
   return segment;
 }
 
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
-  weir__lock_take(&heap->segments_lock);
+  weir__lock_acquire(&heap->segments_lock);
   weir__rangemap_remove(&heap->segments_by_address, segment->base);
-  weir__lock_give(&heap->segments_lock);
+  weir__lock_release(&heap->segments_lock);
   if (segment->previous)
     segment->previous->next = segment->next;
   else
@@ -221,7 +221,7 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
     return false;
   }
   weir__index_remove(&arena->free, block);
-  weir__slab_give(&arena->blocks, block, sizeof *block);
+  weir__slab_free(&arena->blocks, block, sizeof *block);
   weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
   trace_segment(heap, WEIR_TRACE_SEGMENT_FREE, segment, segment->base, segment->bytes);
   segment_delete(heap, segment);
@@ -365,7 +365,7 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_i
       driver->MemAddressFree(driver, segment->base, segment->bytes))
     return;
   weir__tree_remove(&arena->unmapped, block);
-  weir__slab_give(&arena->blocks, block, sizeof *block);
+  weir__slab_free(&arena->blocks, block, sizeof *block);
   segment_delete(heap, segment);
 }
 

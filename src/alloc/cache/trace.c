@@ -136,7 +136,7 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
 /* ---- What is traced ---- */
 
 void weir__update_tracing(weir_allocator *allocator) {
-  weir__lock_take(&allocator->witness_lock);
+  weir__lock_acquire(&allocator->witness_lock);
   const weir__recorder *history = atomic_load(&allocator->history);
   bool recorded = history && weir__recorder_is_on(history);
   unsigned context = recorded ? weir__recorder_rules(history).context : WEIR_CONTEXT_NONE;
@@ -147,7 +147,7 @@ void weir__update_tracing(weir_allocator *allocator) {
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_STACKS, context != WEIR_CONTEXT_NONE);
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_TRACED, recorded || observed);
   }
-  weir__lock_give(&allocator->witness_lock);
+  weir__lock_release(&allocator->witness_lock);
 }
 
 void weir__writers_delete(weir__pool *pool) {

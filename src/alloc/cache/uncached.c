@@ -31,7 +31,7 @@ weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
 
 int weir_allocator_is_caching(const weir_allocator *allocator) { return allocator && atomic_load(&allocator->caching); }
 
-weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t bytes, uint64_t *address) {
+weir_status weir__uncached_alloc(const char *caller, weir__heap *heap, uint64_t bytes, uint64_t *address) {
   weir_allocator *allocator = heap->allocator;
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
@@ -44,13 +44,13 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
   }
   weir__mutex_unlock(&heap->lock);
   if (r)
-    return weir__driver_status(driver, r, who, "cuMemAlloc(driver, &memory, bytes)");
+    return weir__driver_status(driver, r, caller, "cuMemAlloc(driver, &memory, bytes)");
   weir__mutex_lock(&allocator->uncached_lock);
   bool known = weir__rangemap_insert(&allocator->uncached, memory, bytes, heap);
   weir__mutex_unlock(&allocator->uncached_lock);
   if (!known) {
     driver->MemFree(driver, memory);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   }
   *address = memory;
   return WEIR_OK;
@@ -81,7 +81,7 @@ weir__heap *weir__uncached_find(weir_allocator *allocator, uint64_t address, uin
   return heap;
 }
 
-bool weir__uncached_free(const char *who, weir_allocator *allocator, uint64_t address, weir_status *status) {
+bool weir__uncached_free(const char *caller, weir_allocator *allocator, uint64_t address, weir_status *status) {
   uint64_t base, bytes;
   weir__mutex_lock(&allocator->uncached_lock);
   weir__heap *heap = weir__rangemap_find(&allocator->uncached, address, &base, &bytes);
@@ -98,7 +98,7 @@ bool weir__uncached_free(const char *who, weir_allocator *allocator, uint64_t ad
     weir__rangemap_insert(&allocator->uncached, base, bytes, heap);
     weir__mutex_unlock(&allocator->uncached_lock);
   }
-  *status = r ? weir__driver_status(allocator->driver, r, who, "cuMemFree(driver, memory)") : WEIR_OK;
+  *status = r ? weir__driver_status(allocator->driver, r, caller, "cuMemFree(driver, memory)") : WEIR_OK;
   return true;
 }
 

@@ -61,7 +61,7 @@ static void block_done(weir__heap *heap, weir__block *block) {
 void weir__block_collected(weir__heap *heap, weir__block *block) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
-  if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
+  if (--weir__block_cold_of(block)->events == 0 && !block->marks.has_uses)
     block_done(heap, block);
   weir__arena_unlock(arena);
 }
@@ -78,7 +78,7 @@ static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream st
   weir__pending_add(heap, 1);
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
-  weir__block_aside_of(block)->events++;
+  weir__block_cold_of(block)->events++;
   weir__arena_unlock(arena);
   return true;
 }
@@ -113,7 +113,7 @@ static bool wait_for_use(weir__heap *heap, weir__block *block, weir_cu_stream st
  * recorded, the stream is synchronized; if that fails too, the use is kept and tried again. */
 static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena *arena = weir__block_arena(heap, block);
-  weir__block_aside *aside = weir__block_aside_of(block);
+  weir__block_cold *cold = weir__block_cold_of(block);
   bool done;
   if (heap->allocator->backend && weir__backend_join_streams(heap, block, &done)) {
     if (!done)
@@ -122,17 +122,17 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   }
   weir__arena_lock(arena);
   weir__use *uses = weir__block_uses(block), *left = NULL;
-  aside->events++; /* keeps the block waiting until all events are in their queues */
+  cold->events++; /* keeps the block waiting until all events are in their queues */
   if (block->marks.sent) {
     block->marks.sent = false;
-    aside->events += weir__sent_freed(heap, block); /* until other processes are done */
+    cold->events += weir__sent_freed(heap, block); /* until other processes are done */
   }
   weir__arena_unlock(arena);
   for (weir__use *use = uses, *next; use; use = next) {
     next = use->next;
     if (wait_for_use(heap, block, use->stream, is_late)) {
       weir__arena_lock(arena);
-      weir__slab_give(&arena->uses, use, sizeof *use);
+      weir__slab_free(&arena->uses, use, sizeof *use);
       weir__arena_unlock(arena);
     } else {
       use->next = left;
@@ -141,7 +141,7 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   }
   weir__arena_lock(arena);
   weir__block_set_uses(block, left);
-  if (--aside->events == 0 && !left)
+  if (--cold->events == 0 && !left)
     block_done(heap, block);
   weir__arena_unlock(arena);
   if (left)
@@ -215,23 +215,24 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   return weir__record_stream(__func__, allocator, (uint64_t)pointer, stream);
 }
 
-weir_status weir__record_stream(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream) {
+weir_status weir__record_stream(const char *caller, weir_allocator *allocator, uint64_t address,
+                                weir_cu_stream stream) {
   weir_status status = WEIR_OK;
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, address, &arena);
   /* Memory allocated with caching off is freed by the driver, which waits for all streams. */
   if (!block)
-    return weir__uncached_find(allocator, address, NULL) ? WEIR_OK : weir__no_block_because(who, allocator, address);
+    return weir__uncached_find(allocator, address, NULL) ? WEIR_OK : weir__no_block_because(caller, allocator, address);
   weir__use *use = weir__block_uses(block);
   while (use && use->stream != stream)
     use = use->next;
   if (!use && stream != arena->stream) {
-    use = weir__slab_take(&arena->uses, sizeof *use);
+    use = weir__slab_alloc(&arena->uses, sizeof *use);
     if (use) {
       *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), weir__block_uses(block)};
       weir__block_set_uses(block, use);
     } else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   }
   weir__arena_unlock(arena);
   return status;

@@ -27,7 +27,7 @@ bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream);
 bool weir__is_in_capture(const weir__heap *heap, weir_cu_stream stream);
 
 /* weir_allocator_record_stream of the cache, by address. No lock is held. */
-weir_status weir__record_stream(const char *who, weir_allocator *allocator, uint64_t address, weir_cu_stream stream);
+weir_status weir__record_stream(const char *caller, weir_allocator *allocator, uint64_t address, weir_cu_stream stream);
 
 /* Counts events and deferred blocks, and keeps WEIR__SLOW_PENDING up to date. */
 void weir__pending_add(weir__heap *heap, int by);

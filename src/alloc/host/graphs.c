@@ -74,8 +74,8 @@ void weir__host_tie(weir_host_allocator *host, weir__host_block *block, int devi
   }
   if (is_tied)
     return;
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   block->captured = true;
   block->graphs--;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
 }

@@ -49,13 +49,13 @@ weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
   weir__settings *changed = malloc(sizeof *changed);
   if (!changed)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   weir_status status = weir__settings_parse(&host->settings, conf, changed);
   if (!status) {
     host->settings = *changed;
     apply_settings(host);
   }
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   if (status)
     weir__fail(status, "%s: %s", __func__, weir_last_error());
   else
@@ -123,11 +123,11 @@ static void count_held(weir_host_allocator *host, const weir__host_block *block,
 }
 
 static weir_host_stats stats_of(weir_host_allocator *host) {
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   weir_host_stats stats = host->stats;
   stats.active_requests = stat_of(&host->active_requests);
   stats.active_bytes = stat_of(&host->active_bytes);
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   return stats;
 }
 
@@ -143,27 +143,27 @@ weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stat
 
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
   CHECK(host);
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   weir__stat_reset_peak(&host->stats.allocations);
   weir__stat_reset_peak(&host->stats.allocated_bytes);
   reset_peak(&host->active_requests);
   reset_peak(&host->active_bytes);
   host->stats.host_alloc_time.max = host->stats.host_alloc_time.min = 0;
   host->stats.host_free_time.max = host->stats.host_free_time.min = 0;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   return WEIR_OK;
 }
 
 weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
   CHECK(host);
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   weir__stat_reset_accumulated(&host->stats.allocations);
   weir__stat_reset_accumulated(&host->stats.allocated_bytes);
   reset_accumulated(&host->active_requests);
   reset_accumulated(&host->active_bytes);
   host->stats.num_host_alloc = host->stats.num_host_free = 0;
   host->stats.host_alloc_time = host->stats.host_free_time = (weir_host_time){0};
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   return WEIR_OK;
 }
 
@@ -251,24 +251,24 @@ static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_blo
     weir__host_block *block = blocks;
     blocks = block->next;
     /* The address is removed first: once the driver has the memory, another thread may get the same address. */
-    weir__biased_take(&host->lock);
+    weir__biased_acquire(&host->lock);
     weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
-    weir__biased_give(&host->lock);
+    weir__biased_release(&host->lock);
     int64_t begin = microseconds();
     weir__host_memory memory = memory_of(block);
     weir_cu_result r = weir__host_give(host, &memory);
     int64_t took = microseconds() - begin;
-    weir__biased_take(&host->lock);
+    weir__biased_acquire(&host->lock);
     if (!r) {
       count_held(host, block, -1);
       host->stats.num_host_free++;
       add_time(&host->stats.host_free_time, took);
-      weir__slab_give(&host->block_slab, block, sizeof *block);
+      weir__slab_free(&host->block_slab, block, sizeof *block);
     } else if (weir__rangemap_insert(&host->blocks, (uint64_t)block->pointer, block->bytes, block))
       put_free(host, block);
     else
       block->state = WEIR__HOST_KEPT; /* the driver still has the memory, but it can no longer be found */
-    weir__biased_give(&host->lock);
+    weir__biased_release(&host->lock);
     if (r && !first)
       first = r;
   }
@@ -288,32 +288,32 @@ static weir__host_block *release_block(weir_host_allocator *host, weir__host_blo
 }
 
 void weir__host_block_done(weir_host_allocator *host, weir__host_block *block) {
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   block = release_block(host, block);
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   return_to_driver(host, block);
 }
 
 /* ---- Allocation ---- */
 
-static weir_status out_of_memory(const char *who, weir_host_allocator *host, weir_cu_result r, uint64_t bytes) {
+static weir_status out_of_memory(const char *caller, weir_host_allocator *host, weir_cu_result r, uint64_t bytes) {
   char text[3][32];
   if (r != WEIR_CU_OUT_OF_MEMORY)
-    return weir__driver_status(host->driver, r, who, "cuMemHostAlloc");
+    return weir__driver_status(host->driver, r, caller, "cuMemHostAlloc");
   weir_host_stats stats = stats_of(host);
   return weir__fail_result(WEIR_ERROR_HOST_OUT_OF_MEMORY, r,
-                           "%s: no pinned host memory. Tried to allocate %s; %s are held, of which %s are in use", who,
-                           weir__format_bytes_as_pytorch(bytes, text[0]),
+                           "%s: no pinned host memory. Tried to allocate %s; %s are held, of which %s are in use",
+                           caller, weir__format_bytes_as_pytorch(bytes, text[0]),
                            weir__format_bytes_as_pytorch((unsigned long long)stats.allocated_bytes.current, text[1]),
                            weir__format_bytes_as_pytorch((unsigned long long)stats.active_bytes.current, text[2]));
 }
 
 /* Returns what is free to the driver, but not parts of the reserve. */
-static weir_status return_cache(const char *who, weir_host_allocator *host) {
+static weir_status return_cache(const char *caller, weir_host_allocator *host) {
   if (atomic_load(&host->pending))
     weir__host_poll(host, true);
   weir__host_block *blocks = NULL;
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   for (int i = 0; i < WEIR__HOST_BUCKETS; i++)
     for (weir__host_block **at = &host->free[i]; *at;) {
       weir__host_block *block = *at;
@@ -326,18 +326,18 @@ static weir_status return_cache(const char *who, weir_host_allocator *host) {
       blocks = block;
     }
   bool catches = host->settings.pinned_free_catch_all;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   weir_cu_result r = return_to_driver(host, blocks);
-  return r && !catches ? weir__driver_status(host->driver, r, who, "cuMemFreeHost") : WEIR_OK;
+  return r && !catches ? weir__driver_status(host->driver, r, caller, "cuMemFreeHost") : WEIR_OK;
 }
 
-static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_t bytes, void **pointer) {
+static weir_status alloc_new(const char *caller, weir_host_allocator *host, uint64_t bytes, void **pointer) {
   weir__settings *settings = malloc(sizeof *settings);
   if (!settings)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
-  weir__biased_take(&host->lock);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
+  weir__biased_acquire(&host->lock);
   *settings = host->settings;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   weir_status status = WEIR_OK;
   int64_t begin = microseconds();
   weir__host_memory memory = {
@@ -345,17 +345,17 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   if (!memory.pointer) {
     weir_cu_result r = weir__host_get(host, settings, bytes, &memory);
     if (r == WEIR_CU_OUT_OF_MEMORY) {
-      return_cache(who, host); /* if the driver refuses a block, the others may be enough */
+      return_cache(caller, host); /* if the driver refuses a block, the others may be enough */
       r = weir__host_get(host, settings, bytes, &memory);
     }
     if (r) {
-      status = out_of_memory(who, host, r, bytes);
+      status = out_of_memory(caller, host, r, bytes);
       goto free_settings;
     }
   }
   int64_t took = microseconds() - begin;
-  weir__biased_take(&host->lock);
-  weir__host_block *block = weir__slab_take(&host->block_slab, sizeof *block);
+  weir__biased_acquire(&host->lock);
+  weir__host_block *block = weir__slab_alloc(&host->block_slab, sizeof *block);
   if (block) {
     *block = (weir__host_block){.pointer = memory.pointer,
                                 .bytes = bytes,
@@ -363,7 +363,7 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
                                 .state = WEIR__HOST_ALLOCATED,
                                 .kind = (uint8_t)memory.kind};
     if (!weir__rangemap_insert(&host->blocks, (uint64_t)memory.pointer, bytes, block)) {
-      weir__slab_give(&host->block_slab, block, sizeof *block);
+      weir__slab_free(&host->block_slab, block, sizeof *block);
       block = NULL;
     }
   }
@@ -375,8 +375,8 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
       add_time(&host->stats.host_alloc_time, took);
     *pointer = memory.pointer;
   } else
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
-  weir__biased_give(&host->lock);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
+  weir__biased_release(&host->lock);
   if (status && memory.kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
     weir__host_give(host, &memory);
 
@@ -385,21 +385,21 @@ free_settings:
   return status;
 }
 
-static __attribute__((noinline)) weir_status alloc_generic(const char *who, weir_host_allocator *host, uint64_t bytes,
-                                                           void **pointer) {
+static __attribute__((noinline)) weir_status alloc_generic(const char *caller, weir_host_allocator *host,
+                                                           uint64_t bytes, void **pointer) {
   if (host->is_forked)
-    return weir__bad_fork(who);
+    return weir__bad_fork(caller);
   if (!bytes) {
     *pointer = NULL;
     return WEIR_OK;
   }
   if (bytes > MAX_BYTES)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: tried to allocate more than 1EB of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: tried to allocate more than 1EB of host memory", caller);
   /* The end of a graph does not wake the polling thread. */
   if (atomic_load_explicit(&host->pending, memory_order_relaxed) &&
       (!atomic_load(&host->has_thread) || atomic_load(&host->ended)))
     weir__host_poll(host, false);
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   uint64_t size = round_up(&host->settings, bytes);
   weir__host_block *block = take_free(host, size);
   if (block) {
@@ -409,8 +409,8 @@ static __attribute__((noinline)) weir_status alloc_generic(const char *who, weir
       remember(host, block);
     *pointer = block->pointer;
   }
-  weir__biased_give(&host->lock);
-  return block ? WEIR_OK : alloc_new(who, host, size, pointer);
+  weir__biased_release(&host->lock);
+  return block ? WEIR_OK : alloc_new(caller, host, size, pointer);
 }
 
 /* The fast path of an allocation: the first block of the bucket, if it will do. `lock` is held. */
@@ -433,11 +433,11 @@ weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **po
   WEIR__CHECK_ARGUMENT(pointer);
   weir__lock_owner *mine = weir__this_lock_owner;
   if (__builtin_expect(!atomic_load_explicit(&host->pending, memory_order_relaxed), 1) &&
-      weir__biased_take_fast(&host->lock, mine)) {
+      weir__biased_acquire_fast(&host->lock, mine)) {
     weir__host_block *block = take_first(host, bytes);
     if (block)
       *pointer = block->pointer;
-    weir__biased_give_fast(mine);
+    weir__biased_release_fast(mine);
     if (__builtin_expect(block != NULL, 1))
       return WEIR_OK;
   }
@@ -446,8 +446,8 @@ weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **po
 
 /* ---- Free ---- */
 
-static weir_status no_block(const char *who, const void *pointer) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is not allocated by this host allocator", who, pointer);
+static weir_status no_block(const char *caller, const void *pointer) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is not allocated by this host allocator", caller, pointer);
 }
 
 /* The allocated block that contains an address or, with `exact`, begins there; NULL if there is none. `lock` is held.
@@ -457,17 +457,18 @@ static weir__host_block *find(const weir_host_allocator *host, const void *point
   return block && block->state == WEIR__HOST_ALLOCATED && (!exact || block->pointer == pointer) ? block : NULL;
 }
 
-static __attribute__((noinline)) weir_status free_generic(const char *who, weir_host_allocator *host, void *pointer) {
+static __attribute__((noinline)) weir_status free_generic(const char *caller, weir_host_allocator *host,
+                                                          void *pointer) {
   weir__host_block *uncached = NULL, *waiting = NULL;
   if (host->is_forked)
-    return weir__bad_fork(who);
+    return weir__bad_fork(caller);
   if (!pointer)
     return WEIR_OK;
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   weir__host_block *block = find(host, pointer, true);
   if (!block) {
-    weir__biased_give(&host->lock);
-    return no_block(who, pointer);
+    weir__biased_release(&host->lock);
+    return no_block(caller, pointer);
   }
   forget(host, block);
   if (block->captured || block->graphs)
@@ -478,25 +479,25 @@ static __attribute__((noinline)) weir_status free_generic(const char *who, weir_
   } else
     uncached = release_block(host, block);
   bool catches = host->settings.pinned_free_catch_all;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   if (waiting)
     weir__host_free_later(host, waiting);
   if (!uncached)
     return WEIR_OK;
   weir_cu_result r = return_to_driver(host, uncached);
-  return r && !catches ? weir__driver_status(host->driver, r, who, "cuMemFreeHost") : WEIR_OK;
+  return r && !catches ? weir__driver_status(host->driver, r, caller, "cuMemFreeHost") : WEIR_OK;
 }
 
 weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
   WEIR__CHECK_ARGUMENT(host);
   weir__lock_owner *mine = weir__this_lock_owner;
-  if (__builtin_expect(pointer && weir__biased_take_fast(&host->lock, mine), 1)) {
+  if (__builtin_expect(pointer && weir__biased_acquire_fast(&host->lock, mine), 1)) {
     weir__host_block *block = recall(host, pointer);
     if (block) {
       count_inactive(host, block);
       put_free(host, block);
     }
-    weir__biased_give_fast(mine);
+    weir__biased_release_fast(mine);
     if (__builtin_expect(block != NULL, 1))
       return WEIR_OK;
   }
@@ -532,7 +533,7 @@ static bool add_use(weir_host_allocator *host, weir__host_block *block, int devi
   for (const weir__host_use *use = block->uses; use; use = use->next)
     if (use->stream == stream && use->device == device)
       return true;
-  weir__host_use *use = weir__slab_take(&host->use_slab, sizeof *use);
+  weir__host_use *use = weir__slab_alloc(&host->use_slab, sizeof *use);
   if (!use)
     return false;
   *use = (weir__host_use){.device = device, .stream = stream, .next = block->uses};
@@ -553,7 +554,7 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
     return weir__driver_status(host->driver, r, __func__, "cuStreamGetCaptureInfo");
   weir_status status = WEIR_OK;
   bool is_new = false;
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   weir__host_block *block = find(host, pointer, false);
   if (!block)
     status = no_block(__func__, pointer);
@@ -565,7 +566,7 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (block)
     forget(host, block);
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   if (is_new) /* if another thread frees the block now, it is kept */
     weir__host_tie(host, block, device, capture.graph);
   return status;
@@ -574,9 +575,9 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
 weir_status weir_host_owns(weir_host_allocator *host, const void *pointer, int *owns) {
   CHECK(host);
   WEIR__CHECK_ARGUMENT(owns);
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   *owns = find(host, pointer, false) != NULL;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   return WEIR_OK;
 }
 
@@ -657,9 +658,9 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   weir_driver *driver = host->driver;
   if (atomic_load(&host->pending))
     weir__host_poll(host, true);
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   bool is_used = current(&host->active_requests) > 0;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   for (int i = 0; i < host->device_count && is_used; i++) /* only then: a wait would invalidate captures */
     finish_device(host, i);
   weir__host_events_end(host);

@@ -32,9 +32,9 @@ static void *poller(void *argument) {
 
 /* Wakes the thread, or starts it. If it cannot be started, allocations poll. */
 static void wake_poller(weir_host_allocator *host) {
-  weir__biased_take(&host->lock);
+  weir__biased_acquire(&host->lock);
   bool wanted = host->settings.pinned_use_background_threads;
-  weir__biased_give(&host->lock);
+  weir__biased_release(&host->lock);
   if (atomic_load(&host->has_thread))
     weir__cond_signal(&host->thread_wakeup);
   else if (wanted)
@@ -76,9 +76,9 @@ static bool remove_uses(weir_host_allocator *host, weir__host_block *block,
     weir__host_use *use = *at;
     if (is_done(host, block, use)) {
       *at = use->next;
-      weir__biased_take(&host->lock);
-      weir__slab_give(&host->use_slab, use, sizeof *use);
-      weir__biased_give(&host->lock);
+      weir__biased_acquire(&host->lock);
+      weir__slab_free(&host->use_slab, use, sizeof *use);
+      weir__biased_release(&host->lock);
     } else {
       at = &use->next;
       are_destroyed &= use->is_destroyed;
@@ -161,11 +161,11 @@ static void free_ended(weir_host_allocator *host) {
     free(graph);
     if (!block)
       continue;
-    weir__biased_take(&host->lock);
+    weir__biased_acquire(&host->lock);
     bool is_unused = --block->graphs == 0 && block->state == WEIR__HOST_KEPT && !block->captured;
     if (is_unused)
       block->state = WEIR__HOST_WAITING;
-    weir__biased_give(&host->lock);
+    weir__biased_release(&host->lock);
     if (is_unused)
       insert_events(host, block);
   }

@@ -58,16 +58,16 @@ struct weir__ipc {
   unsigned char name[];
 };
 
-weir_status weir__ipc_enter(const char *who, weir__heap *heap, weir__ipc_scope *scope) {
+weir_status weir__ipc_enter(const char *caller, weir__heap *heap, weir__ipc_scope *scope) {
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &scope->previous);
   weir__mutex_unlock(&heap->lock);
   if (r)
-    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+    return weir__driver_status(heap->allocator->driver, r, caller, "cuDevicePrimaryCtxRetain");
   if (weir__capture_relax(heap, &scope->mode))
     return WEIR_OK;
   weir__heap_leave(heap, scope->previous);
-  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", who);
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", caller);
 }
 
 void weir__ipc_leave(weir__heap *heap, const weir__ipc_scope *scope) {
@@ -135,25 +135,25 @@ static weir_cu_result file_of(weir__heap *heap, weir__page *page, int *file) {
 }
 
 /* Fails with the driver's result, unless the process has too many open files. */
-static weir_status export_failed(const char *who, const weir__heap *heap, weir_cu_result r, uint64_t pages,
+static weir_status export_failed(const char *caller, const weir__heap *heap, weir_cu_result r, uint64_t pages,
                                  size_t limit) {
   if (made_room_for_files())
-    return weir__driver_status(heap->allocator->driver, r, who, "cuMemExportToShareableHandle");
+    return weir__driver_status(heap->allocator->driver, r, caller, "cuMemExportToShareableHandle");
   return weir__fail(WEIR_ERROR_SYSTEM,
                     "%s: a file descriptor is needed for each of %llu pages, but the process may have only %zu files "
                     "open. Raise the hard limit (ulimit -Hn), or use expandable_segments:False for memory that is "
                     "shared",
-                    who, (unsigned long long)pages, limit);
+                    caller, (unsigned long long)pages, limit);
 }
 
 /* Exports the pages of a live block. The heap's lock is held. */
-static weir_status name_pages(const char *who, weir__heap *heap, const weir__segment *segment, uint64_t address,
+static weir_status name_pages(const char *caller, weir__heap *heap, const weir__segment *segment, uint64_t address,
                               uint64_t bytes, weir__ipc_name *name) {
   if (!heap->shares_pages)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "
                       "device%s. Consider using expandable_segments:False where memory is shared",
-                      who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
+                      caller, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
   /* Pages of a segment whose pages move may differ in size. */
   const weir__mapping *first = weir__mapping_at(segment, address);
   uint64_t end = address + bytes, count = 0;
@@ -166,7 +166,7 @@ static weir_status name_pages(const char *who, weir__heap *heap, const weir__seg
   size_t of_header = header_bytes(heap->allocator->ipc_version);
   if (!begin_name(heap, name, (char)(is_varied ? kind_varied : kind_pages), address - first->address,
                   of_header + (size_t)count * (is_varied ? 2 : 1) * sizeof(int32_t)))
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   add_to_name(name, &header, of_header);
   for (uint64_t at = first->address, next; at < end; at = next) {
     weir__page *page = weir__mapping_at(segment, at)->page;
@@ -180,7 +180,7 @@ static weir_status name_pages(const char *who, weir__heap *heap, const weir__seg
     if (r) {
       free(name->bytes);
       name->bytes = NULL;
-      return export_failed(who, heap, r, count, limit);
+      return export_failed(caller, heap, r, count, limit);
     }
     add_to_name(name, &file, sizeof file);
     if (is_varied)
@@ -192,36 +192,36 @@ static weir_status name_pages(const char *who, weir__heap *heap, const weir__seg
   return WEIR_OK;
 }
 
-static weir_status name_by_driver(const char *who, weir__heap *heap, uint64_t base, uint64_t address,
+static weir_status name_by_driver(const char *caller, weir__heap *heap, uint64_t base, uint64_t address,
                                   weir__ipc_name *name) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_ipc_mem_handle memory;
   weir_cu_context previous;
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r)
-    return weir__driver_status(driver, r, who, "cuCtxSetCurrent");
+    return weir__driver_status(driver, r, caller, "cuCtxSetCurrent");
   r = driver->IpcGetMemHandle(driver, &memory, base);
   weir__heap_leave(heap, previous);
   if (r)
-    return weir__driver_status(driver, r, who, "cuIpcGetMemHandle");
+    return weir__driver_status(driver, r, caller, "cuIpcGetMemHandle");
   if (!begin_name(heap, name, kind_driver, address - base, sizeof memory))
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   add_to_name(name, &memory, sizeof memory);
   return WEIR_OK;
 }
 
-weir_status weir__ipc_name_memory(const char *who, weir__heap *heap, uint64_t address, const weir__block *block,
+weir_status weir__ipc_name_memory(const char *caller, weir__heap *heap, uint64_t address, const weir__block *block,
                                   uint64_t base, weir__ipc_name *name) {
   if (base)
-    return name_by_driver(who, heap, base, address, name);
-  return name_pages(who, heap, weir__segment_lookup(heap, block), address, weir__block_bytes(block), name);
+    return name_by_driver(caller, heap, base, address, name);
+  return name_pages(caller, heap, weir__segment_lookup(heap, block), address, weir__block_bytes(block), name);
 }
 
-weir_status weir__ipc_find(const char *who, weir_allocator *allocator, uint64_t address, weir__heap **heap,
+weir_status weir__ipc_find(const char *caller, weir_allocator *allocator, uint64_t address, weir__heap **heap,
                            const weir__block **block, uint64_t *base) {
   if (weir__backend_is_async(allocator))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                      "%s: cudaMallocAsync does not yet support sharing memory; use backend:native", who);
+                      "%s: cudaMallocAsync does not yet support sharing memory; use backend:native", caller);
   weir__arena *arena;
   const weir__segment *segment = NULL;
   *block = weir__block_lock(allocator, address, &arena);
@@ -230,11 +230,11 @@ weir_status weir__ipc_find(const char *who, weir_allocator *allocator, uint64_t 
     weir__arena_unlock(arena);
     segment = weir__segment_lookup(*heap, *block);
   } else if (!(*heap = weir__uncached_find(allocator, address, NULL)))
-    return weir__no_block(who, address);
+    return weir__no_block(caller, address);
   void *start = NULL;
   uint64_t bytes;
   if (!(segment && segment->page) && weir_allocator_base(allocator, (void *)address, &start, &bytes))
-    return weir__no_block(who, address);
+    return weir__no_block(caller, address);
   *base = (uint64_t)start;
   return WEIR_OK;
 }
@@ -268,16 +268,16 @@ void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by) {
   for_each_page(heap, block, count_sent, by);
 }
 
-weir_status weir__ipc_check_room(const char *who, const weir_ipc_handle *handle, size_t bytes) {
-  size_t fixed = offsetof(weir_ipc_handle, bytes), least = fixed + WEIR_IPC_HANDLE_LEAST;
+weir_status weir__ipc_check_room(const char *caller, const weir_ipc_handle *handle, size_t bytes) {
+  size_t fixed = offsetof(weir_ipc_handle, bytes), least = fixed + WEIR_IPC_HANDLE_MIN;
   if (!handle || handle->size < least)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", caller);
   if (handle->size - fixed < bytes)
     return weir__fail(
         WEIR_ERROR_NOT_SUPPORTED,
         "%s: the handle takes %zu bytes, and there is room for %zu. Use a larger weir_ipc_handle, and set "
         "its size",
-        who, bytes, handle->size - fixed);
+        caller, bytes, handle->size - fixed);
   return WEIR_OK;
 }
 
@@ -311,28 +311,28 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
 
 /* ---- Import. The allocator's ipc_lock is held ---- */
 
-static weir_status cannot_fetch(const char *who, int32_t process, int error) {
+static weir_status cannot_fetch(const char *caller, int32_t process, int error) {
   return weir__fail(WEIR_ERROR_SYSTEM,
                     "%s: cannot get the file descriptors of process %d: %s%s. Run both processes as the same user, or "
                     "use expandable_segments:False for shared memory",
-                    who, (int)process, strerror(error), error == ENOSYS ? "; this needs Linux 5.6" : "");
+                    caller, (int)process, strerror(error), error == ENOSYS ? "; this needs Linux 5.6" : "");
 }
 
 /* Imports and maps one page. */
-static weir_status map_page(const char *who, weir_driver *driver, int process_file, int32_t process, int32_t number,
+static weir_status map_page(const char *caller, weir_driver *driver, int process_file, int32_t process, int32_t number,
                             uint64_t address, uint64_t page) {
   int file = weir__process_take_descriptor(process_file, number);
   if (file < 0)
-    return cannot_fetch(who, process, errno);
+    return cannot_fetch(caller, process, errno);
   weir_cu_mem_handle memory;
   weir_cu_result r =
       driver->MemImportFromShareableHandle(driver, &memory, (void *)(intptr_t)file, WEIR_CU_HANDLE_POSIX_FD);
   close(file);
   if (r)
-    return weir__driver_status(driver, r, who, "cuMemImportFromShareableHandle");
+    return weir__driver_status(driver, r, caller, "cuMemImportFromShareableHandle");
   r = driver->MemMap(driver, address, page, 0, memory, 0);
   driver->MemRelease(driver, memory); /* the mapping holds a reference */
-  return r ? weir__driver_status(driver, r, who, "cuMemMap") : WEIR_OK;
+  return r ? weir__driver_status(driver, r, caller, "cuMemMap") : WEIR_OK;
 }
 
 /* The size of all pages, which fits in 48 bits. False if the handle is damaged. */
@@ -352,13 +352,13 @@ static bool sum_pages(const pages_header *header, const unsigned char *pages, bo
   return true;
 }
 
-static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open) {
+static weir_status open_pages(const char *caller, weir__heap *heap, weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
   pages_header header = {.form = form_files};
   weir_cu_deviceptr base;
   size_t length = open->length - prefix, of_header = header_bytes(open->name[0]);
   if (length < of_header)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated", who);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated", caller);
   memcpy(&header, open->name + prefix, of_header);
   bool is_varied = open->name[1] == kind_varied;
   size_t of_page = (is_varied ? 2 : 1) * sizeof(int32_t);
@@ -366,19 +366,19 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: the pages are shared by fabric handles, and only files can be opened here. Use "
                       "expandable_segments:False where the memory is shared",
-                      who);
+                      caller);
   if (!header.page || !header.count || header.form != form_files || header.count != (length - of_header) / of_page ||
       (length - of_header) % of_page || !sum_pages(&header, open->name + prefix + of_header, is_varied, &open->bytes))
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", who);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", caller);
   if (!driver->MemImportFromShareableHandle)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", caller);
   int process_file = weir__process_open(header.process);
   if (process_file < 0)
-    return cannot_fetch(who, header.process, errno);
+    return cannot_fetch(caller, header.process, errno);
   weir_status status = WEIR_OK;
   open->process = weir__process_identity_of(header.process);
   if (!open->process) {
-    status = cannot_fetch(who, header.process, errno);
+    status = cannot_fetch(caller, header.process, errno);
     goto close_process;
   }
   weir_cu_mem_access access[64];
@@ -386,18 +386,18 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   uint64_t mapped = 0;
   weir_cu_result r = driver->MemAddressReserve(driver, &base, open->bytes, 0, 0, 0);
   if (r) {
-    status = weir__driver_status(driver, r, who, "cuMemAddressReserve");
+    status = weir__driver_status(driver, r, caller, "cuMemAddressReserve");
     goto close_process;
   }
   for (uint64_t i = 0; i < header.count && !status; i++) {
     int32_t number_and_units[2] = {0, 1};
     memcpy(number_and_units, open->name + prefix + of_header + i * of_page, of_page);
     uint64_t bytes = (uint64_t)number_and_units[1] * header.page;
-    status = map_page(who, driver, process_file, header.process, number_and_units[0], base + mapped, bytes);
+    status = map_page(caller, driver, process_file, header.process, number_and_units[0], base + mapped, bytes);
     mapped += status ? 0 : bytes;
   }
   if (!status && (r = driver->MemSetAccess(driver, base, open->bytes, access, accesses)))
-    status = weir__driver_status(driver, r, who, "cuMemSetAccess");
+    status = weir__driver_status(driver, r, caller, "cuMemSetAccess");
   if (!status) {
     open->base = base;
     goto close_process;
@@ -410,39 +410,39 @@ close_process:
   return status;
 }
 
-static weir_status open_driver(const char *who, weir__heap *heap, weir__ipc *open, size_t skip) {
+static weir_status open_driver(const char *caller, weir__heap *heap, weir__ipc *open, size_t skip) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_ipc_mem_handle handle;
   weir_cu_deviceptr base;
   if (open->length - skip != sizeof handle)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: expected a driver handle of %zu bytes, got %zu", who, sizeof handle,
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: expected a driver handle of %zu bytes, got %zu", caller, sizeof handle,
                       open->length - skip);
   memcpy(&handle, open->name + skip, sizeof handle);
   weir_cu_result r = driver->IpcOpenMemHandle(driver, &base, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (!r)
     open->base = base;
-  return r ? weir__driver_status(driver, r, who, "cuIpcOpenMemHandle") : WEIR_OK;
+  return r ? weir__driver_status(driver, r, caller, "cuIpcOpenMemHandle") : WEIR_OK;
 }
 
-static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open) {
+static weir_status open_name(const char *caller, weir__heap *heap, weir__ipc *open) {
   if (open->length == sizeof(weir_cu_ipc_mem_handle))
-    return open_driver(who, heap, open, 0);
+    return open_driver(caller, heap, open, 0);
   if (open->length < prefix)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: invalid handle of %zu bytes", who, open->length);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: invalid handle of %zu bytes", caller, open->length);
   if (open->name[0] > newest_version)
     return weir__fail(
         WEIR_ERROR_BAD_DATA,
         "%s: received sharable handle from a future version (%d) that this version (%d) does not know how "
         "to handle",
-        who, open->name[0], newest_version);
+        caller, open->name[0], newest_version);
   switch (open->name[1]) {
   case kind_driver:
-    return open_driver(who, heap, open, prefix);
+    return open_driver(caller, heap, open, prefix);
   case kind_pages:
   case kind_varied:
-    return open_pages(who, heap, open);
+    return open_pages(caller, heap, open);
   default:
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: unknown kind of handle: %d", who, open->name[1]);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: unknown kind of handle: %d", caller, open->name[1]);
   }
 }
 
@@ -470,7 +470,7 @@ static bool is_of_another(const weir__ipc *open) {
   return now && now != open->process;
 }
 
-weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void *bytes, size_t length, void **base) {
+weir_status weir__ipc_open_handle(const char *caller, weir__heap *heap, const void *bytes, size_t length, void **base) {
   weir_allocator *allocator = heap->allocator;
   weir__ipc_scope scope;
   weir__ipc *open = allocator->ipc;
@@ -480,13 +480,13 @@ weir_status weir__ipc_open_handle(const char *who, weir__heap *heap, const void 
   if (!open) {
     open = calloc(1, sizeof *open + length);
     if (!open)
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
     open->device = heap->device;
     open->length = length;
     memcpy(open->name, bytes, length);
-    weir_status status = weir__ipc_enter(who, heap, &scope);
+    weir_status status = weir__ipc_enter(caller, heap, &scope);
     if (!status) {
-      status = open_name(who, heap, open);
+      status = open_name(caller, heap, open);
       weir__ipc_leave(heap, &scope);
     }
     if (status) {
@@ -544,14 +544,14 @@ static weir_cu_result close_memory(weir__heap *heap, weir__ipc *open) {
 }
 
 /* Closes the handle at *at, and removes it unless that fails. */
-static weir_status close_at(const char *who, weir_allocator *allocator, weir__ipc **at) {
+static weir_status close_at(const char *caller, weir_allocator *allocator, weir__ipc **at) {
   weir__ipc *open = *at;
   weir__heap *heap = &allocator->heaps[open->device];
   weir__ipc_scope scope;
-  weir_status status = weir__ipc_enter(who, heap, &scope);
+  weir_status status = weir__ipc_enter(caller, heap, &scope);
   if (status)
     return status;
-  status = weir__driver_status(allocator->driver, close_memory(heap, open), who,
+  status = weir__driver_status(allocator->driver, close_memory(heap, open), caller,
                                open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
   weir__ipc_leave(heap, &scope);
   if (!status) {
@@ -566,16 +566,16 @@ static bool is_captured(const weir_allocator *allocator, const weir__ipc *open) 
   return atomic_load(&allocator->heaps[open->device].captures) != 0;
 }
 
-weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, void *base, bool *captured) {
+weir_status weir__ipc_close_handle(const char *caller, weir_allocator *allocator, void *base, bool *captured) {
   weir__ipc **at = &allocator->ipc;
   while (*at && ((*at)->base != (uint64_t)base || !(*at)->opens))
     at = &(*at)->next;
   weir__ipc *open = *at;
   if (!open)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", who, base);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", caller, base);
   bool is_last = open->opens == 1, must_wait = is_last && is_captured(allocator, open);
   if (is_last && !must_wait)
-    return close_at(who, allocator, at);
+    return close_at(caller, allocator, at);
   if (must_wait && captured)
     *captured = true;
   else
@@ -583,11 +583,11 @@ weir_status weir__ipc_close_handle(const char *who, weir_allocator *allocator, v
   return WEIR_OK;
 }
 
-weir_status weir__ipc_collect_closed(const char *who, weir_allocator *allocator) {
+weir_status weir__ipc_collect_closed(const char *caller, weir_allocator *allocator) {
   weir_status status = WEIR_OK;
   for (weir__ipc **at = &allocator->ipc, *open; (open = *at) != NULL;) {
     bool is_used = open->opens || is_captured(allocator, open);
-    weir_status closed = is_used ? WEIR_OK : close_at(who, allocator, at);
+    weir_status closed = is_used ? WEIR_OK : close_at(caller, allocator, at);
     if (is_used || closed)
       at = &open->next;
     status = status ? status : closed;

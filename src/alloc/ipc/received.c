@@ -39,17 +39,17 @@ struct weir__received {
 
 /* ---- Messages. No lock is held ---- */
 
-weir_status weir__ipc_read_message(const char *who, const void *bytes, size_t length, weir__ipc_message *message) {
+weir_status weir__ipc_read_message(const char *caller, const void *bytes, size_t length, weir__ipc_message *message) {
   if (length < sizeof *message)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated: %zu bytes", who, length);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated: %zu bytes", caller, length);
   memcpy(message, bytes, sizeof *message);
   if (memcmp(message->magic, WEIR__IPC_MESSAGE_MAGIC, sizeof message->magic) != 0)
     return weir__fail(WEIR_ERROR_BAD_DATA,
                       "%s: not a handle of weir_ipc_send; weir_ipc_open opens those of "
                       "weir_ipc_share",
-                      who);
-  if (message->name_length != length - sizeof *message || message->reference.slot >= WEIR__REFERENCES_MOST)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", who);
+                      caller);
+  if (message->name_length != length - sizeof *message || message->reference.slot >= WEIR__REFERENCES_MAX)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", caller);
   return WEIR_OK;
 }
 
@@ -66,7 +66,7 @@ static void drop_sender(weir_allocator *allocator, weir__sender *sender) {
   free(sender);
 }
 
-static weir_status find_sender(const char *who, weir_allocator *allocator, const weir__reference_name *name,
+static weir_status find_sender(const char *caller, weir_allocator *allocator, const weir__reference_name *name,
                                weir__sender **found) {
   weir__sender *sender = allocator->senders;
   while (sender && (sender->process != name->sender || sender->file != name->file ||
@@ -75,13 +75,13 @@ static weir_status find_sender(const char *who, weir_allocator *allocator, const
   if (!sender) {
     weir__references *references = weir__references_open(name);
     if (!references)
-      return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot open the references of the sender, process %d: %s", who,
+      return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot open the references of the sender, process %d: %s", caller,
                         weir__process_of(name->sender),
                         errno == ESRCH ? "it has ended, or has destroyed its allocator" : strerror(errno));
     sender = calloc(1, sizeof *sender);
     if (!sender) {
       weir__references_close(references);
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
     }
     *sender = (weir__sender){
         .next = allocator->senders, .process = name->sender, .file = name->file, .references = references};
@@ -110,20 +110,20 @@ static weir_cu_result wait_for_sender(weir_driver *driver, const weir__ipc_messa
 static weir_cu_result wait_for_self(weir_driver *driver) { return driver->CtxSynchronize(driver); }
 
 /* During a capture, its stream cannot wait for the sender, and the device cannot be waited for. */
-static weir_status check_captures(const char *who, weir__heap *heap, weir_cu_stream stream, bool is_own) {
+static weir_status check_captures(const char *caller, weir__heap *heap, weir_cu_stream stream, bool is_own) {
   weir__ipc_scope scope;
-  weir_status status = weir__ipc_enter(who, heap, &scope);
+  weir_status status = weir__ipc_enter(caller, heap, &scope);
   if (status)
     return status;
   bool is_captured = weir__is_in_capture(heap, stream) || (is_own && atomic_load(&heap->captures));
   weir__ipc_leave(heap, &scope);
-  return is_captured ? weir__fail(WEIR_ERROR_BAD_STATE, "%s: %s", who,
+  return is_captured ? weir__fail(WEIR_ERROR_BAD_STATE, "%s: %s", caller,
                                   is_own ? "a message of this process cannot be received during a capture"
                                          : "memory cannot be received while its stream is being captured")
                      : WEIR_OK;
 }
 
-static weir_status open_memory(const char *who, weir__heap *heap, const weir__ipc_message *message, const void *name,
+static weir_status open_memory(const char *caller, weir__heap *heap, const weir__ipc_message *message, const void *name,
                                weir_cu_stream stream, bool is_own, weir__received *made) {
   weir_driver *driver = heap->allocator->driver;
   weir__ipc_scope scope;
@@ -135,16 +135,17 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
     const weir_allocator *allocator = heap->allocator;
     if (!allocator->references || message->reference.file != allocator->references_file)
       return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                        "%s: the message was sent by another allocator of this process, which has to receive it", who);
+                        "%s: the message was sent by another allocator of this process, which has to receive it",
+                        caller);
     if (!weir__sent_is_known(heap->allocator, message))
-      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle does not name the memory that was sent", who);
+      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle does not name the memory that was sent", caller);
   } else {
-    status = weir__ipc_open_handle(who, heap, name, (size_t)message->name_length, &made->base);
+    status = weir__ipc_open_handle(caller, heap, name, (size_t)message->name_length, &made->base);
     if (status)
       return status;
     made->address = (uint64_t)made->base + message->offset;
   }
-  status = weir__ipc_enter(who, heap, &scope);
+  status = weir__ipc_enter(caller, heap, &scope);
   if (!status) {
     is_valid = is_own || weir__ipc_contains(heap, made->base, message->offset, message->bytes);
     if (message->has_event && is_valid)
@@ -154,38 +155,38 @@ static weir_status open_memory(const char *who, weir__heap *heap, const weir__ip
   if (!status && !r && is_valid)
     return WEIR_OK;
   if (made->base)
-    weir__ipc_close_handle(who, heap->allocator, made->base, NULL);
+    weir__ipc_close_handle(caller, heap->allocator, made->base, NULL);
   if (!is_valid)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle names memory beyond the end of what was sent", who);
-  return status ? status : weir__driver_status(driver, r, who, "cuStreamWaitEvent");
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle names memory beyond the end of what was sent", caller);
+  return status ? status : weir__driver_status(driver, r, caller, "cuStreamWaitEvent");
 }
 
-static weir_status receive(const char *who, weir__heap *heap, const weir__ipc_message *message, const void *name,
+static weir_status receive(const char *caller, weir__heap *heap, const weir__ipc_message *message, const void *name,
                            weir_cu_stream stream, weir__received **received) {
   weir_allocator *allocator = heap->allocator;
   weir__process_identity self = weir__process_identity_of(weir__process_id());
   if (!self)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot read /proc/self/stat, by which the sender recognizes this process",
-                      who);
+                      caller);
   weir__process_identity receiver;
   bool is_own = message->reference.sender == self;
-  weir_status status = check_captures(who, heap, stream, is_own);
+  weir_status status = check_captures(caller, heap, stream, is_own);
   if (status)
     return status;
   weir__received *made = calloc(1, sizeof *made);
   if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   *made = (weir__received){.device = heap->device, .reference = message->reference, .self = self, .stream = stream};
-  status = find_sender(who, allocator, &message->reference, &made->sender);
+  status = find_sender(caller, allocator, &message->reference, &made->sender);
   if (status)
     goto free_made;
   if (!weir__reference_hold(made->sender->references, &message->reference, self, &receiver)) {
     status = weir__fail(WEIR_ERROR_BAD_STATE,
-                        "%s: the message from process %d has been received before, was canceled, or has expired", who,
-                        weir__process_of(message->reference.sender));
+                        "%s: the message from process %d has been received before, was canceled, or has expired",
+                        caller, weir__process_of(message->reference.sender));
     goto drop_sender;
   }
-  status = open_memory(who, heap, message, name, stream, is_own, made);
+  status = open_memory(caller, heap, message, name, stream, is_own, made);
   if (status)
     goto return_reference;
   made->next = allocator->received;
@@ -229,17 +230,17 @@ weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *
 
 /* Waits for the work of a stream, which may use the memory, or of all streams if `stream` is NULL. *captured is set if it
  * cannot, because of a capture. No lock is held, since this may take long. */
-static weir_status wait_for_work(const char *who, weir__heap *heap, const weir_cu_stream *stream, bool *captured) {
+static weir_status wait_for_work(const char *caller, weir__heap *heap, const weir_cu_stream *stream, bool *captured) {
   weir_driver *driver = heap->allocator->driver;
   weir__ipc_scope scope;
-  weir_status status = weir__ipc_enter(who, heap, &scope);
+  weir_status status = weir__ipc_enter(caller, heap, &scope);
   if (status)
     return status;
   *captured = atomic_load(&heap->captures) || (stream && weir__is_in_capture(heap, *stream));
   if (!*captured)
     status = weir__driver_status(driver,
                                  stream ? driver->StreamSynchronize(driver, *stream) : driver->CtxSynchronize(driver),
-                                 who, stream ? "cuStreamSynchronize" : "cuCtxSynchronize");
+                                 caller, stream ? "cuStreamSynchronize" : "cuCtxSynchronize");
   weir__ipc_leave(heap, &scope);
   return status;
 }
@@ -256,9 +257,9 @@ static weir__received **find_received(weir_allocator *allocator, uint64_t addres
 
 /* Ends the reference of the message at *at, whose work is done. Not before its memory is unmapped, since the sender may
  * free it then: *captured is set if a capture, which may have begun since the wait, forbids that. */
-static weir_status end_received(const char *who, weir_allocator *allocator, weir__received **at, bool *captured) {
+static weir_status end_received(const char *caller, weir_allocator *allocator, weir__received **at, bool *captured) {
   weir__received *received = *at;
-  weir_status status = received->base ? weir__ipc_close_handle(who, allocator, received->base, captured) : WEIR_OK;
+  weir_status status = received->base ? weir__ipc_close_handle(caller, allocator, received->base, captured) : WEIR_OK;
   if (status || *captured)
     return status;
   weir__reference_end(received->sender->references, &received->reference, received->self);
@@ -296,7 +297,7 @@ weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_s
 
 /* Waits for all streams of a device, because the stream of a release may have been destroyed. Messages that are released
  * meanwhile are left to the next collection. No lock is held. */
-static weir_status collect_device(const char *who, weir__heap *heap) {
+static weir_status collect_device(const char *caller, weir__heap *heap) {
   weir_allocator *allocator = heap->allocator;
   uint64_t newest = 0;
   bool captured = false;
@@ -305,13 +306,13 @@ static weir_status collect_device(const char *who, weir__heap *heap) {
     if (received->device == heap->device && received->released > newest)
       newest = received->released;
   weir__mutex_unlock(&allocator->ipc_lock);
-  weir_status status = newest ? wait_for_work(who, heap, NULL, &captured) : WEIR_OK;
+  weir_status status = newest ? wait_for_work(caller, heap, NULL, &captured) : WEIR_OK;
   if (status || !newest || captured)
     return status;
   weir__mutex_lock(&allocator->ipc_lock);
   for (weir__received **at = &allocator->received, *received; (received = *at) != NULL;) {
     bool ends = received->device == heap->device && received->released && received->released <= newest && !captured;
-    weir_status ended = ends ? end_received(who, allocator, at, &captured) : WEIR_OK;
+    weir_status ended = ends ? end_received(caller, allocator, at, &captured) : WEIR_OK;
     if (!ends || ended || captured)
       at = &received->next;
     status = status ? status : ended;
@@ -320,10 +321,10 @@ static weir_status collect_device(const char *who, weir__heap *heap) {
   return status;
 }
 
-weir_status weir__received_collect(const char *who, weir_allocator *allocator) {
+weir_status weir__received_collect(const char *caller, weir_allocator *allocator) {
   weir_status status = WEIR_OK;
   for (int i = 0; i < allocator->heap_count; i++) {
-    weir_status collected = collect_device(who, &allocator->heaps[i]);
+    weir_status collected = collect_device(caller, &allocator->heaps[i]);
     status = status ? status : collected;
   }
   return status;

@@ -78,8 +78,8 @@ bool weir__reference_take(weir__references *references, weir__process_identity r
                           uint32_t *generation) {
   static _Atomic uint32_t next;
   uint32_t begin = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed);
-  for (uint32_t i = 0; i < WEIR__REFERENCES_MOST; i++) {
-    uint32_t at = (begin + i) % WEIR__REFERENCES_MOST;
+  for (uint32_t i = 0; i < WEIR__REFERENCES_MAX; i++) {
+    uint32_t at = (begin + i) % WEIR__REFERENCES_MAX;
     uint64_t word = atomic_load(&references->words[at]);
     uint32_t made = generation_of(word) + 1;
     if (state_of(word) == WEIR__REFERENCE_FREE &&
@@ -140,8 +140,7 @@ bool weir__references_are_current(const weir__references *references) {
 void weir__references_close(weir__references *references) { weir__unmap(references, sizeof *references); }
 
 static bool change(weir__references *references, const weir__reference_name *name, uint64_t from, uint64_t to) {
-  return name->slot < WEIR__REFERENCES_MOST &&
-         atomic_compare_exchange_strong(&references->words[name->slot], &from, to);
+  return name->slot < WEIR__REFERENCES_MAX && atomic_compare_exchange_strong(&references->words[name->slot], &from, to);
 }
 
 /* Whether a word has this message, under way. */
@@ -158,7 +157,7 @@ bool weir__reference_address(weir__references *references, const weir__reference
 
 bool weir__reference_hold(weir__references *references, const weir__reference_name *name, weir__process_identity self,
                           weir__process_identity *receiver) {
-  if (name->slot >= WEIR__REFERENCES_MOST)
+  if (name->slot >= WEIR__REFERENCES_MAX)
     return false;
   uint64_t word = atomic_load(&references->words[name->slot]);
   *receiver = word & identity_mask;

@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WEIR__REFERENCES_MOST = 65536 };
+enum { WEIR__REFERENCES_MAX = 65536 };
 
 typedef enum weir__reference_state {
   WEIR__REFERENCE_FREE,
@@ -36,7 +36,7 @@ typedef uint64_t weir__process_identity;
 typedef struct weir__references {
   char magic[8];
   weir__process_identity owner;
-  _Atomic uint64_t words[WEIR__REFERENCES_MOST];
+  _Atomic uint64_t words[WEIR__REFERENCES_MAX];
 } weir__references;
 
 /* The name of a reference within a message. */

@@ -247,14 +247,14 @@ void weir__sent_clear(weir__heap *heap, bool entered) {
 /* ---- Send ---- */
 
 /* Records what the receiver's stream has to wait for in an event. Where there is none, waits for the stream. */
-static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stream, weir_cu_event *event,
+static weir_status record(const char *caller, weir__heap *heap, weir_cu_stream stream, weir_cu_event *event,
                           weir_cu_ipc_event_handle *handle) {
   weir_driver *driver = heap->allocator->driver;
   *event = NULL;
   int can = 1, mode;
   if (driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, heap->device))
     can = 1; /* an older driver, which does not know the attribute */
-  if (heap->sent.events < WEIR__SENT_EVENTS_MOST && can &&
+  if (heap->sent.events < WEIR__SENT_EVENTS_MAX && can &&
       !driver->EventCreate(driver, event,
                            WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING | WEIR_CU_EVENT_BLOCKING_SYNC)) {
     if (!driver->IpcGetEventHandle(driver, handle, *event) && !driver->EventRecord(driver, *event, stream))
@@ -263,8 +263,8 @@ static weir_status record(const char *who, weir__heap *heap, weir_cu_stream stre
     *event = NULL;
   }
   if (!weir__capture_relax(heap, &mode))
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", who);
-  weir_status status = WEIR__CALL_FOR(who, driver, StreamSynchronize(driver, stream));
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: not possible during a capture", caller);
+  weir_status status = WEIR__CALL_FOR(caller, driver, StreamSynchronize(driver, stream));
   weir__capture_restore(heap, mode);
   return status;
 }
@@ -295,11 +295,11 @@ static void take_back(weir__heap *heap, sent *memory) {
 }
 
 /* Collects first if words or events run out, because the rest of the call holds a pointer to the block's record. */
-static weir_status take_word(const char *who, weir__heap *heap, weir__process_identity receiver, reference *r) {
+static weir_status take_word(const char *caller, weir__heap *heap, weir__process_identity receiver, reference *r) {
   weir__references *references = heap->allocator->references;
   if (heap->sent.sends_to_skip)
     heap->sent.sends_to_skip--;
-  else if (heap->sent.events >= WEIR__SENT_EVENTS_MOST)
+  else if (heap->sent.events >= WEIR__SENT_EVENTS_MAX)
     weir__sent_collect(heap);
   if (weir__reference_take(references, receiver, &r->slot, &r->generation))
     return WEIR_OK;
@@ -309,35 +309,35 @@ static weir_status take_word(const char *who, weir__heap *heap, weir__process_id
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                     "%s: other processes have %d references to memory of this one, which is the maximum. Release some, "
                     "or send several allocations as one",
-                    who, (int)WEIR__REFERENCES_MOST);
+                    caller, (int)WEIR__REFERENCES_MAX);
 }
 
 /* Sends a live block. The heap's lock is held, and the device's context is current. */
-static weir_status send_block(const char *who, weir__heap *heap, weir__block *block, uint64_t base,
+static weir_status send_block(const char *caller, weir__heap *heap, weir__block *block, uint64_t base,
                               weir_cu_stream stream, const weir_ipc_send_options *options,
                               weir__process_identity receiver, weir_ipc_handle *handle) {
   weir_allocator *allocator = heap->allocator;
   weir__ipc_message message = {.magic = WEIR__IPC_MESSAGE_MAGIC, .address = block->address};
   weir__ipc_name name = {.bytes = NULL};
   if (weir__is_in_capture(heap, stream))
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: memory cannot be sent while its stream is being captured", who);
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: memory cannot be sent while its stream is being captured", caller);
   reference *r = calloc(1, sizeof *r);
   if (!r)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
-  weir_status status = take_word(who, heap, receiver, r);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
+  weir_status status = take_word(caller, heap, receiver, r);
   if (status)
     goto free_reference;
   sent *memory = add_sent(heap, block);
   if (!memory) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
     goto free_word;
   }
-  status = weir__ipc_name_memory(who, heap, block->address, block, base, &name);
+  status = weir__ipc_name_memory(caller, heap, block->address, block, base, &name);
   if (status)
     goto take_back;
-  status = weir__ipc_check_room(who, handle, sizeof message + name.length);
+  status = weir__ipc_check_room(caller, handle, sizeof message + name.length);
   if (!status)
-    status = record(who, heap, stream, &r->event, &message.event);
+    status = record(caller, heap, stream, &r->event, &message.event);
   if (status)
     goto free_name;
 
@@ -373,16 +373,17 @@ free_reference:
   return status;
 }
 
-static weir_status need_references(const char *who, weir_allocator *allocator) {
+static weir_status need_references(const char *caller, weir_allocator *allocator) {
   weir_status status = WEIR_OK;
   weir__mutex_lock(&allocator->ipc_lock);
   if (!allocator->references)
     allocator->ipc_timeout = timeout_from_env();
   if (!allocator->references && !(allocator->references = weir__references_new(&allocator->references_file)))
-    status = weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot create shared memory for references: %s", who, strerror(errno));
+    status =
+        weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot create shared memory for references: %s", caller, strerror(errno));
   else if (!allocator->references->owner)
     status = weir__fail(WEIR_ERROR_SYSTEM,
-                        "%s: cannot read /proc/self/stat, by which other processes recognize this one", who);
+                        "%s: cannot read /proc/self/stat, by which other processes recognize this one", caller);
   weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
@@ -434,10 +435,10 @@ weir_status weir_ipc_send(weir_allocator *allocator, void *pointer, weir_cu_stre
 /* ---- Cancel and collect ---- */
 
 /* Reads a handle, which must be one of this allocator. */
-static weir_status read_own(const char *who, weir_allocator *allocator, const void *bytes, size_t length,
+static weir_status read_own(const char *caller, weir_allocator *allocator, const void *bytes, size_t length,
                             weir__reference_name *name) {
   weir__ipc_message message;
-  weir_status status = weir__ipc_read_message(who, bytes, length, &message);
+  weir_status status = weir__ipc_read_message(caller, bytes, length, &message);
   if (status)
     return status;
   weir__mutex_lock(&allocator->ipc_lock);
@@ -446,15 +447,15 @@ static weir_status read_own(const char *who, weir_allocator *allocator, const vo
       mine && message.reference.sender == mine->owner && message.reference.file == allocator->references_file;
   weir__mutex_unlock(&allocator->ipc_lock);
   *name = message.reference;
-  return is_mine ? WEIR_OK : weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message was not sent by this allocator", who);
+  return is_mine ? WEIR_OK : weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message was not sent by this allocator", caller);
 }
 
 /* As a receiver that needs the memory no longer: the next collection finds it. */
-static weir_status take_message_back(const char *who, weir_allocator *allocator, const weir__reference_name *name) {
+static weir_status take_message_back(const char *caller, weir_allocator *allocator, const weir__reference_name *name) {
   weir__references *references = allocator->references;
   weir__process_identity receiver;
   if (!weir__reference_hold(references, name, references->owner, &receiver))
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message has been received, or was taken back", who);
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the message has been received, or was taken back", caller);
   weir__reference_end(references, name, references->owner);
   return WEIR_OK;
 }

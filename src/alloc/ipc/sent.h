@@ -24,7 +24,7 @@ struct weir_allocator;
 struct weir__ipc_message;
 
 /* Events of messages, beyond which the sender waits for its stream instead: NVIDIA's driver has a limited number. */
-enum { WEIR__SENT_EVENTS_MOST = 1000 };
+enum { WEIR__SENT_EVENTS_MAX = 1000 };
 
 typedef struct weir__sent_memory {
   weir__hash_map blocks; /* that were sent, by address */

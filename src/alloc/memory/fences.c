@@ -14,14 +14,14 @@ static uint64_t key_of(weir_cu_stream stream) { return (uint64_t)(uintptr_t)stre
 
 /* ---- Events ---- */
 
-weir_cu_result weir__event_take(weir__event_queues *queues, weir_driver *driver, weir_cu_event *event) {
+weir_cu_result weir__event_acquire(weir__event_queues *queues, weir_driver *driver, weir_cu_event *event) {
   if (!queues->idle_count)
     return driver->EventCreate(driver, event, WEIR_CU_EVENT_DISABLE_TIMING);
   *event = queues->idle[--queues->idle_count];
   return WEIR_CU_SUCCESS;
 }
 
-void weir__event_give(weir__event_queues *queues, weir_driver *driver, weir_cu_event event) {
+void weir__event_release(weir__event_queues *queues, weir_driver *driver, weir_cu_event event) {
   if (WEIR__RESERVE(queues->idle, queues->idle_room, queues->idle_count + 1))
     queues->idle[queues->idle_count++] = event;
   else
@@ -35,7 +35,7 @@ static weir__event_queue *get_queue(weir__event_queues *queues, weir_cu_stream s
   entry *known = weir__hash_map_put(&queues->by_stream, sizeof *known, key_of(stream));
   if (!known || known->queue)
     return known ? known->queue : NULL;
-  weir__event_queue *queue = weir__slab_take(&queues->queues, sizeof *queue);
+  weir__event_queue *queue = weir__slab_alloc(&queues->queues, sizeof *queue);
   if (!queue) {
     weir__hash_map_remove(&queues->by_stream, sizeof *known, known);
     return NULL;
@@ -61,7 +61,7 @@ static void remove_queue(weir__event_queues *queues, weir__event_queue *queue, w
     queues->last = previous;
   entry *known = weir__hash_map_find(&queues->by_stream, sizeof *known, key_of(queue->stream));
   weir__hash_map_remove(&queues->by_stream, sizeof *known, known);
-  weir__slab_give(&queues->queues, queue, sizeof *queue);
+  weir__slab_free(&queues->queues, queue, sizeof *queue);
 }
 
 /* A new queue is the last one. Its predecessor is searched for, since this happens only after a failure. */
@@ -78,11 +78,11 @@ bool weir__event_queues_add(weir__event_queues *queues, weir_driver *driver, wei
   weir__event_queue *queue = get_queue(queues, stream);
   if (!queue)
     return false;
-  weir__pending *pending = weir__slab_take(&queues->pendings, sizeof *pending);
+  weir__pending *pending = weir__slab_alloc(&queues->pendings, sizeof *pending);
   if (!pending)
     goto remove_queue;
   *pending = (weir__pending){.block = block};
-  if (weir__event_take(queues, driver, &pending->event))
+  if (weir__event_acquire(queues, driver, &pending->event))
     goto give_pending;
   if (driver->EventRecord(driver, pending->event, stream))
     goto give_event;
@@ -91,9 +91,9 @@ bool weir__event_queues_add(weir__event_queues *queues, weir_driver *driver, wei
   return true;
 
 give_event:
-  weir__event_give(queues, driver, pending->event);
+  weir__event_release(queues, driver, pending->event);
 give_pending:
-  weir__slab_give(&queues->pendings, pending, sizeof *pending);
+  weir__slab_free(&queues->pendings, pending, sizeof *pending);
 remove_queue:
   remove_if_empty(queues, queue);
   return false;
@@ -112,8 +112,8 @@ weir_cu_result weir__event_queues_poll(weir__event_queues *queues, weir_driver *
       weir__pending *pending = queue->first;
       void *block = pending->block;
       queue->first = pending->next;
-      weir__event_give(queues, driver, pending->event);
-      weir__slab_give(&queues->pendings, pending, sizeof *pending);
+      weir__event_release(queues, driver, pending->event);
+      weir__slab_free(&queues->pendings, pending, sizeof *pending);
       done(context, block);
     }
     if (r && r != WEIR_CU_NOT_READY && !first_failure)

@@ -39,8 +39,8 @@ typedef struct weir__event_queues {
 } weir__event_queues;
 
 /* An event without timing, from the idle ones if there is one. */
-weir_cu_result weir__event_take(weir__event_queues *queues, weir_driver *driver, weir_cu_event *event);
-void weir__event_give(weir__event_queues *queues, weir_driver *driver, weir_cu_event event);
+weir_cu_result weir__event_acquire(weir__event_queues *queues, weir_driver *driver, weir_cu_event *event);
+void weir__event_release(weir__event_queues *queues, weir_driver *driver, weir_cu_event event);
 
 /* Records an event in a stream, for a block to wait for. False without host memory, or if the driver fails. */
 bool weir__event_queues_add(weir__event_queues *queues, weir_driver *driver, weir_cu_stream stream, void *block);

@@ -89,7 +89,7 @@ static void page_delete(weir__heap *heap, weir__page *page) {
   weir__ipc_forget_page(page);
   if (page->handle)
     release_handle(heap, page->handle);
-  weir__slab_give(&heap->pages, page, sizeof *page);
+  weir__slab_free(&heap->pages, page, sizeof *page);
 }
 
 /* ---- Aliases ---- */
@@ -131,7 +131,7 @@ void weir__page_belong(weir__heap *heap, weir__mapping *mapping) {
 /* ---- Mappings ---- */
 
 static weir__mapping *mapping_new(weir__heap *heap, weir__segment *segment, weir__page *page, uint64_t address) {
-  weir__mapping *mapping = weir__slab_take(&heap->mappings, sizeof *mapping);
+  weir__mapping *mapping = weir__slab_alloc(&heap->mappings, sizeof *mapping);
   if (mapping)
     *mapping = (weir__mapping){.page = page, .segment = segment, .address = address};
   return mapping;
@@ -157,7 +157,7 @@ static void detach(weir__heap *heap, weir__mapping *mapping) {
     page->owner = NULL;
   if (page->home == mapping)
     page->home = NULL;
-  weir__slab_give(&heap->mappings, mapping, sizeof *mapping);
+  weir__slab_free(&heap->mappings, mapping, sizeof *mapping);
   if (!page->mappings)
     page_delete(heap, page);
 }
@@ -254,7 +254,7 @@ static bool prepare_pieces(weir__heap *heap, weir__segment *segment, weir__piece
     if (p->mapping)
       continue;
     if (!p->page) {
-      p->page = weir__slab_take(&heap->pages, sizeof *p->page);
+      p->page = weir__slab_alloc(&heap->pages, sizeof *p->page);
       if (!p->page)
         return false;
       *p->page = (weir__page){.bytes = p->bytes};
@@ -334,7 +334,7 @@ static void undo_pieces(weir__heap *heap, weir__piece *pieces, size_t count, siz
   }
   for (size_t i = count; i-- > 0;) {
     if (is_new(&pieces[i]))
-      weir__slab_give(&heap->mappings, pieces[i].mapping, sizeof *pieces[i].mapping);
+      weir__slab_free(&heap->mappings, pieces[i].mapping, sizeof *pieces[i].mapping);
     if (has_new_page(&pieces[i]))
       page_delete(heap, pieces[i].page);
   }
@@ -369,7 +369,7 @@ bool weir__pages_map(weir__heap *heap, weir__segment *segment, weir__piece *piec
 enum { UNMAPS_AT_ONCE = 64 }; /* a request waits for them */
 
 static void batch_end(weir__heap *heap, weir__alias_batch *batch) {
-  weir__event_give(&heap->events, heap->allocator->driver, batch->passed);
+  weir__event_release(&heap->events, heap->allocator->driver, batch->passed);
   *batch = (weir__alias_batch){0};
 }
 
@@ -405,7 +405,7 @@ static weir__alias_batch *batch_begin(weir__heap *heap, weir_cu_stream stream) {
     if (!batches[i].passed && !made)
       made = &batches[i];
   }
-  if (!made || weir__event_take(&heap->events, heap->allocator->driver, &made->passed))
+  if (!made || weir__event_acquire(&heap->events, heap->allocator->driver, &made->passed))
     return NULL;
   made->stream = stream;
   return made;

@@ -96,7 +96,7 @@ static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool)
         if (r)
           return r;
         weir__block_set_uses(b, use->next);
-        weir__slab_give(&s->arena->uses, use, sizeof *use);
+        weir__slab_free(&s->arena->uses, use, sizeof *use);
       }
   return WEIR_CU_SUCCESS;
 }
@@ -241,7 +241,7 @@ static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
     if (b->state != WEIR__ALLOCATED)
       continue;
     delta->freed[delta->freed_count++] = (void *)b->address;
-    weir__arena_let_go(arena, b);
+    weir__arena_begin_free(arena, b);
     b = weir__arena_release(arena, b);
   }
 }
@@ -272,7 +272,7 @@ static void free_pieces(weir__arena *arena, const piece *pieces, size_t count) {
     if (!pieces[i].allocated) {
       weir__live_place place;
       weir__block *block = weir__live_find(&arena->live, pieces[i].address, &place);
-      weir__arena_let_go(arena, block);
+      weir__arena_begin_free(arena, block);
       weir__arena_release(arena, block);
     }
 }

@@ -85,7 +85,7 @@ static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
 /* Keeps the record of a deleted pool, if the pool had memory. A program may create pools by the hundred thousand, so
  * only the most recent records are kept. */
 static void retire_record(weir__heap *heap, weir__pool_record *record) {
-  enum { MOST = 128 };
+  enum { MAX = 128 };
   const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
   record->pool = NULL;
   record->next_gone = NULL;
@@ -98,7 +98,7 @@ static void retire_record(weir__heap *heap, weir__pool_record *record) {
   for (; *at; at = &(*at)->next_gone)
     count++;
   *at = record;
-  if (count > MOST) {
+  if (count > MAX) {
     weir__pool_record *oldest = heap->gone_records;
     heap->gone_records = oldest->next_gone;
     delete_record(heap, oldest);
@@ -204,16 +204,17 @@ static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_po
 }
 
 /* Checks the arguments that all calls here share, and takes the heap's lock. Returns NULL on failure. */
-static weir__heap *enter(const char *who, weir_allocator *allocator, int device, weir_pool_id id, weir_status *status) {
-  *status = weir__allocator_check(who, allocator);
+static weir__heap *enter(const char *caller, weir_allocator *allocator, int device, weir_pool_id id,
+                         weir_status *status) {
+  *status = weir__allocator_check(caller, allocator);
   if (*status)
     return NULL;
   *status = WEIR_ERROR_INVALID_ARGUMENT;
   if (!id.first && !id.second) {
-    weir__fail(*status, "%s: {0, 0} is the default pool, not a private one", who);
+    weir__fail(*status, "%s: {0, 0} is the default pool, not a private one", caller);
     return NULL;
   }
-  weir__heap *heap = weir__heap_get(who, allocator, device);
+  weir__heap *heap = weir__heap_get(caller, allocator, device);
   if (!heap) {
     *status = WEIR_ERROR_INVALID_DEVICE;
     return NULL;
@@ -229,18 +230,18 @@ static weir_status leave(weir__heap *heap, weir_status status) {
   return status;
 }
 
-weir_status weir__no_pool(const char *who, weir_pool_id id) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", who,
+weir_status weir__no_pool(const char *caller, weir_pool_id id) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", caller,
                     (unsigned long long)id.first, (unsigned long long)id.second);
 }
 
 /* The same for a pool that exists. Returns NULL, with no lock held, on failure. */
-static weir__private_pool *enter_pool(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
+static weir__private_pool *enter_pool(const char *caller, weir_allocator *allocator, int device, weir_pool_id id,
                                       weir_status *status) {
-  weir__heap *heap = enter(who, allocator, device, id, status);
+  weir__heap *heap = enter(caller, allocator, device, id, status);
   weir__private_pool *pool = heap ? weir__pool_find(heap, id) : NULL;
   if (heap && !pool)
-    *status = leave(heap, weir__no_pool(who, id));
+    *status = leave(heap, weir__no_pool(caller, id));
   return pool;
 }
 
@@ -353,23 +354,23 @@ static int route_takes(void *context, weir_cu_stream stream) {
 }
 
 /* `wanted` is a route without pool, thread and next. */
-static weir_status begin(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
+static weir_status begin(const char *caller, weir_allocator *allocator, int device, weir_pool_id id,
                          const weir__route *wanted) {
   weir_status status;
   weir_pool_options options;
   weir_pool_options_init(&options);
-  weir__heap *heap = enter(who, allocator, device, id, &status);
+  weir__heap *heap = enter(caller, allocator, device, id, &status);
   if (!heap)
     return status;
   for (weir__route *r = atomic_load(&heap->routes); r; r = r->next)
     if (same_id(r->pool->id, id) && r->is_capture == wanted->is_capture)
-      return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: already recording to mempool_id {%llu, %llu}", who,
+      return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: already recording to mempool_id {%llu, %llu}", caller,
                                     (unsigned long long)id.first, (unsigned long long)id.second));
   weir__route *route = calloc(1, sizeof *route);
   weir__private_pool *pool = route ? hold(heap, id, &options) : NULL;
   if (!pool) {
     free(route);
-    return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who));
+    return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller));
   }
   *route = *wanted;
   route->pool = pool;
@@ -394,9 +395,9 @@ weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id 
 
 /* A scope of a capture and one that the program opened may select the same pool; each is closed by the matching call.
  * */
-static weir_status end(const char *who, weir_allocator *allocator, int device, weir_pool_id id, bool is_capture) {
+static weir_status end(const char *caller, weir_allocator *allocator, int device, weir_pool_id id, bool is_capture) {
   weir_status status;
-  weir__heap *heap = enter(who, allocator, device, id, &status);
+  weir__heap *heap = enter(caller, allocator, device, id, &status);
   if (!heap)
     return status;
   weir__route *inner = NULL, *route = atomic_load(&heap->routes);
@@ -405,8 +406,8 @@ static weir_status end(const char *who, weir_allocator *allocator, int device, w
     route = route->next;
   }
   if (!route)
-    return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: not currently recording to mempool_id {%llu, %llu}", who,
-                                  (unsigned long long)id.first, (unsigned long long)id.second));
+    return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: not currently recording to mempool_id {%llu, %llu}",
+                                  caller, (unsigned long long)id.first, (unsigned long long)id.second));
   if (inner)
     inner->next = route->next;
   else

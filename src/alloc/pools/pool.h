@@ -13,7 +13,7 @@ weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id);
 weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id id);
 
 /* Fails a call for a pool that does not exist. */
-weir_status weir__no_pool(const char *who, weir_pool_id id);
+weir_status weir__no_pool(const char *caller, weir_pool_id id);
 
 /* The private pool that a scope selects for an allocation on a stream; NULL for the default pool. Until
  * weir__route_leave, the pool stays, even if the scope is closed and the pool released meanwhile. No lock is held. */

@@ -255,7 +255,7 @@ weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_dri
   if (!l || !devices) {
     free(l);
     free(devices);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the books", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the books", __func__);
   }
   l->m.table = entries;
   l->m.table.MemExportToShareableHandle = NULL; /* absent, since nothing can be shared */

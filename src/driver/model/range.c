@@ -99,11 +99,11 @@ static weir_cu_result place(model *m, uint64_t address, uint64_t room, model_ran
   bool wraps = room - 1 > UINT64_MAX - address;
   if (wraps || weir__model_overlap(m, address, room))
     return WEIR_CU_INVALID_VALUE;
-  model_range *r = weir__slab_take(&m->placed_slab, m->hooks->range_size);
+  model_range *r = weir__slab_alloc(&m->placed_slab, m->hooks->range_size);
   if (!r)
     return WEIR_CU_OUT_OF_MEMORY;
   if (!weir__rangemap_insert(&m->placed, address, room, r)) {
-    weir__slab_give(&m->placed_slab, r, m->hooks->range_size);
+    weir__slab_free(&m->placed_slab, r, m->hooks->range_size);
     return WEIR_CU_OUT_OF_MEMORY;
   }
   memset(r, 0, m->hooks->range_size);
@@ -143,7 +143,7 @@ void weir__model_free_range(model *m, model_range *range) {
     return;
   }
   weir__rangemap_remove(&m->placed, range->base);
-  weir__slab_give(&m->placed_slab, range, m->hooks->range_size);
+  weir__slab_free(&m->placed_slab, range, m->hooks->range_size);
 }
 
 void weir__model_each_range(model *m, void (*visit)(model *m, model_range *range, void *data), void *data) {

@@ -109,7 +109,7 @@ static bool make_tables(model *m, model_range *reservation, uint64_t first, uint
   for (uint64_t i = first / MODEL_PAGES_IN_TABLE; i <= last / MODEL_PAGES_IN_TABLE; i++) {
     if (reservation->tables[i])
       continue;
-    reservation->tables[i] = weir__slab_take(&m->table_slab, sizeof(model_page_table));
+    reservation->tables[i] = weir__slab_alloc(&m->table_slab, sizeof(model_page_table));
     if (!reservation->tables[i])
       return false;
     *reservation->tables[i] = (model_page_table){0};
@@ -152,13 +152,13 @@ weir_cu_result weir__model_MemMap(model *m, weir_cu_deviceptr pointer, uint64_t 
     if (weir__model_mapping(reservation, at))
       return WEIR_CU_INVALID_VALUE;
 
-  model_mapping *mapping = weir__slab_take(&m->mapping_slab, sizeof *mapping);
+  model_mapping *mapping = weir__slab_alloc(&m->mapping_slab, sizeof *mapping);
   if (!mapping)
     return WEIR_CU_OUT_OF_MEMORY;
   *mapping = (model_mapping){.base = pointer, .bytes = bytes, .memory = memory, .id = ++m->last_id};
   weir_cu_result r = m->hooks->map ? m->hooks->map(m, mapping) : WEIR_CU_SUCCESS;
   if (r) {
-    weir__slab_give(&m->mapping_slab, mapping, sizeof *mapping);
+    weir__slab_free(&m->mapping_slab, mapping, sizeof *mapping);
     return r;
   }
   set_pages(reservation, pointer, bytes, mapping);
@@ -193,7 +193,7 @@ static void drop_mapping(model *m, model_range *reservation, model_mapping *mapp
   reservation->mappings--;
   mapping->memory->mappings--;
   weir__model_drop_memory(m, mapping->memory);
-  weir__slab_give(&m->mapping_slab, mapping, sizeof *mapping);
+  weir__slab_free(&m->mapping_slab, mapping, sizeof *mapping);
 }
 
 model_mapping *weir__model_next_mapping(const model_range *reservation, uint64_t *at, uint64_t end) {
@@ -232,7 +232,7 @@ void weir__model_end_reservation(model *m, model_range *reservation) {
   drop_mappings(m, reservation, reservation->base, reservation->bytes);
   for (size_t i = 0; i < table_count(reservation); i++)
     if (reservation->tables[i])
-      weir__slab_give(&m->table_slab, reservation->tables[i], sizeof(model_page_table));
+      weir__slab_free(&m->table_slab, reservation->tables[i], sizeof(model_page_table));
   free(reservation->tables);
   reservation->tables = NULL;
 }

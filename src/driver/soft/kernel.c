@@ -41,7 +41,7 @@ weir_status weir_soft_register_kernel(weir_driver *driver, const char *name, wei
   size_t bytes = (size_t)param_count * sizeof *param_bytes, length = strlen(name) + 1;
   model_kernel *kernel = malloc(sizeof *kernel + bytes + length);
   if (!kernel)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the kernel", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the kernel", __func__);
   size_t *sizes = (size_t *)(kernel + 1);
   if (bytes)
     memcpy(sizes, param_bytes, bytes);

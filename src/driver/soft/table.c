@@ -172,7 +172,7 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
 
   struct soft *soft = calloc(1, sizeof *soft);
   if (!soft)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the device", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the device", __func__);
   soft->m.table = entries;
   soft->m.table.destroy = destroy;
   soft->options = o;

@@ -8,7 +8,7 @@
 #include "base/hash_map.h"
 
 /* Fewer blocks that are freed in a row are not taken for gradients. */
-enum { LEAST_GRADIENTS = 4 };
+enum { MIN_GRADIENTS = 4 };
 /* A block that lives for less than this part of its step is temporary. */
 enum { SHORT_PART = 8 };
 /* The gradient of the loss is one number. */
@@ -405,9 +405,9 @@ static bool steps_of_rows(finder *f) {
       continue;
     }
     range row = {begin, (uint32_t)i};
-    if (frees >= LEAST_GRADIENTS) {
+    if (frees >= MIN_GRADIENTS) {
       size_t matched = matches(f, row, &sizes, &all, &first);
-      if (matched >= LEAST_GRADIENTS && 2 * matched >= all) {
+      if (matched >= MIN_GRADIENTS && 2 * matched >= all) {
         most = matched > most ? matched : most;
         ok = add_range(&rows, row.begin, row.end);
       }
@@ -470,7 +470,7 @@ static bool end_steps(finder *f) {
       count++;
     }
   }
-  if (count < LEAST_GRADIENTS || (uint64_t)count * 8 * f->complete < all)
+  if (count < MIN_GRADIENTS || (uint64_t)count * 8 * f->complete < all)
     return true;
   s->first_gradient = first;
   for (size_t i = low; i < f->lives->block_count; i++)
@@ -681,7 +681,7 @@ weir_status weir__classes_make(const weir__recording *recording, int device, con
   weir__hash_map_clear(&f.sizes);
   if (!ok) {
     free(f.of);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the classes of %zu blocks",
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the classes of %zu blocks",
                       lives->block_count);
   }
   bool is_known = false;

@@ -11,7 +11,7 @@
 #include "base/base.h"
 #include "base/system.h"
 
-enum { MOST_BYTES = 1 << 16 };
+enum { MAX_BYTES = 1 << 16 };
 
 /* Measured on an NVIDIA H200 with driver 580 and CUDA 13.0. A pair of cuMemAlloc and cuMemFree takes 62 to 94 us, half
  * of which is assigned to each. cuMemRelease takes 15, 28 and 48 us for 2, 20 and 64 MiB; the linear fit is within a
@@ -87,14 +87,14 @@ weir_status weir__costs_load(const char *path, weir__costs *costs) {
   FILE *file = standard >= 0 ? fdopen(standard, "rb") : fopen(path, "rb");
   if (!file)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", path, strerror(errno));
-  char *text = malloc(MOST_BYTES + 1);
-  size_t size = text ? fread(text, 1, MOST_BYTES + 1, file) : 0;
+  char *text = malloc(MAX_BYTES + 1);
+  size_t size = text ? fread(text, 1, MAX_BYTES + 1, file) : 0;
   weir_status status = WEIR_OK;
   if (!text)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", path);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", path);
   else if (ferror(file))
     status = weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", path, strerror(errno));
-  else if (size > MOST_BYTES || memchr(text, 0, size))
+  else if (size > MAX_BYTES || memchr(text, 0, size))
     status = weir__fail(WEIR_ERROR_BAD_DATA, "%s: not a table of costs", path);
   else {
     text[size] = 0;

@@ -174,7 +174,7 @@ weir_status weir__describe_alike(const weir__recording *recording, uint32_t **al
     free(sites);
     free(places);
     free(result);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu stacks", recording->stack_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu stacks", recording->stack_count);
   }
   result[0] = 0;
   for (size_t i = 0; i < recording->stack_count; i++) {

@@ -124,7 +124,7 @@ static weir_status measure(side *s) {
   s->step_peak = calloc(steps->count + 1, sizeof *s->step_peak);
   out->step_peaks = calloc(steps->count + 1, sizeof *out->step_peaks);
   if (!s->step_peak || !out->step_peaks)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to compare recordings");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to compare recordings");
   double reserved = 0, sums[2] = {0};
   for (size_t i = 0, k = 0; i < s->device->event_count && k < steps->count; i++) {
     weir__export_levels_move(&levels, &s->device->events[i]);
@@ -167,7 +167,7 @@ static weir_status open_side(side *s) {
   if (!status)
     status = measure(s);
   if (!status && (!rank_streams(s) || !find_ranges(s)))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to compare recordings");
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to compare recordings");
   return status;
 }
 
@@ -490,7 +490,7 @@ weir_status weir__diff_make(const weir__recording *a, const weir__recording *b, 
       finish(&made);
       check_growth(&made);
     } else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to compare recordings");
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to compare recordings");
   }
   for (int i = 0; i < WEIR__DIFF_KEYS; i++)
     weir__hash_map_clear(&maps[i]);

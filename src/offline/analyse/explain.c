@@ -250,7 +250,7 @@ static weir_status find_holes(const weir__state *state, const weir__seeker *seek
   size_t count = 0;
   weir__hole *all = malloc((state->block_count + 1) * sizeof *all);
   if (!all)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu blocks", state->block_count);
   for (size_t i = 0; i < state->segment_count; i++) {
     const weir__state_segment *s = &state->segments[i];
     for (size_t k = s->first; k < s->first + s->count; k++) {
@@ -289,7 +289,7 @@ static weir_status find_holders(const weir__recording *recording, const weir__st
   weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
   if (!all) {
     free(alike);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu blocks", state->block_count);
   }
   for (size_t i = 0; i < state->block_count; i++)
     x->has_stacks |= state->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED && state->blocks[i].stack;

@@ -113,7 +113,7 @@ static size_t find_segments(const weir__state *state, candidate *out) {
 weir_status weir__find_pins(const weir__state *state, const weir__seeker *seeker, weir__explanation *x) {
   candidate *runs = calloc(2 * state->segment_count + 2, sizeof *runs);
   if (!runs)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu segments", state->segment_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu segments", state->segment_count);
   candidate *back = runs + state->segment_count + 1;
   size_t run_count = find_runs(state, seeker, x->rounded, runs), back_count = find_segments(state, back);
   uint64_t missing = x->missing_most;

@@ -9,7 +9,7 @@
 #include "offline/analyse/describe.h"
 #include "offline/render/export.h"
 
-enum { LEAST_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4, IDLE_ENTRIES = 64 };
+enum { MIN_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4, IDLE_ENTRIES = 64 };
 
 /* ---- Groups ---- */
 
@@ -228,7 +228,7 @@ static bool are_short(const finder *f, int64_t first, int64_t end) {
  * are too young to tell. */
 static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
   const int64_t part = f->steps->source == WEIR__STEPS_WINDOWS ? f->count / 2 : f->count * 2 / 5;
-  const int64_t few = f->steps->source == WEIR__STEPS_INFERRED ? LEAST_STEPS : 6;
+  const int64_t few = f->steps->source == WEIR__STEPS_INFERRED ? MIN_STEPS : 6;
   const int64_t least_span = is_weak(f->steps) && part > few ? part : few;
   births b = {.kind = WEIR__GROWTH_FEW};
   while (count && s[count - 1].step >= end)
@@ -402,7 +402,7 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
    * and the last ones too. */
   bool is_sparse = f->steps->source == WEIR__STEPS_WINDOWS &&
                    (20 * (int64_t)b.steps < 17 * (end - b.first_step) || end - 1 - b.last_step > 1);
-  if (b.kind == WEIR__GROWTH_FEW || b.steps < 6 || is_sparse || end - b.first_step < LEAST_STEPS ||
+  if (b.kind == WEIR__GROWTH_FEW || b.steps < 6 || is_sparse || end - b.first_step < MIN_STEPS ||
       (double)bytes < 1e-4 * (double)f->peak * (double)(end - b.first_step))
     return true;
   rest += b.first;
@@ -546,7 +546,7 @@ static bool find_replaced(finder *f) {
       level[k] += level[k - 1];
     int64_t first;
     uint64_t rise = rise_of(level, f->count, (int64_t)f->steps->warm_up, &first);
-    if (100 * rise < f->peak || f->count - first < LEAST_STEPS)
+    if (100 * rise < f->peak || f->count - first < MIN_STEPS)
       continue;
     const group *g = has_stacks ? &f->groups[largest[row][1]] : NULL;
     weir__leak leak = {.kind = WEIR__GROWTH_REPLACED,
@@ -864,7 +864,7 @@ static weir_status find(finder *f, const weir__leaks_options *options) {
   free(f->is_leaked);
   free(f->survivors);
   weir__hash_map_clear(&f->slots);
-  return ok ? find_end(f, options) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to look for leaks");
+  return ok ? find_end(f, options) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to look for leaks");
 }
 
 static size_t allocations_of(const weir__lives *lives) {
@@ -884,7 +884,7 @@ static weir_status find_in(const weir__recording *recording, const weir__lives *
   f.count = (int64_t)steps.count;
   while (until && f.count && steps.begin[f.count] > until)
     f.count--;
-  if (f.count >= LEAST_STEPS) {
+  if (f.count >= MIN_STEPS) {
     f.end = steps.begin[f.count];
     return find(&f, options);
   }
@@ -892,7 +892,7 @@ static weir_status find_in(const weir__recording *recording, const weir__lives *
            !f.device->event_count ? "there is no history"
            : steps.count          ? "%lld complete steps are too few to tell growth: at least %d are needed"
                                   : "there are no steps in the history, and too few allocations without them",
-           (long long)f.count, LEAST_STEPS);
+           (long long)f.count, MIN_STEPS);
   return WEIR_OK;
 }
 
@@ -931,7 +931,7 @@ weir_status weir__leaks_find(const weir__recording *recording, int device, const
     return status;
   status = look(recording, &lives, options, &out);
   if (!status && !find_idle(recording, &recording->devices[device], &lives, &out.steps, &out))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to look for leaks");
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to look for leaks");
   weir__lives_clear(&lives);
   if (status)
     weir__leaks_clear(&out);

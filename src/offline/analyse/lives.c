@@ -357,7 +357,7 @@ weir_status weir__lives_make(const weir__recording *recording, int device, weir_
   weir__lives_clear(&m.before);
   if (!ok) {
     weir__lives_clear(&m.of);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the lives of %zu entries",
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the lives of %zu entries",
                       m.device->event_count);
   }
   *lives = m.of;

@@ -6,7 +6,7 @@
 #include "base/base.h"
 #include "base/thread.h"
 
-enum { MOST_THREADS = 256 };
+enum { MAX_THREADS = 256 };
 
 typedef struct work {
   const weir__parallel *parallel;
@@ -41,11 +41,11 @@ void weir__parallel_run(const weir__parallel *parallel, size_t count,
                         size_t size) {
   work w = {.parallel = parallel, .job = job, .context = context, .results = results, .size = size, .count = count};
   unsigned wanted = parallel->threads ? parallel->threads : weir__processor_count(), started = 0;
-  weir__thread_id threads[MOST_THREADS];
+  weir__thread_id threads[MAX_THREADS];
   memset(results, 0, count * size);
   weir__mutex_init(&w.lock);
-  if (wanted > MOST_THREADS)
-    wanted = MOST_THREADS;
+  if (wanted > MAX_THREADS)
+    wanted = MAX_THREADS;
   if (wanted > count)
     wanted = (unsigned)count;
   while (started + 1 < wanted && !weir__thread_start(&threads[started], work_on, &w))

@@ -232,13 +232,13 @@ static bool choose_kind(finder *f, const marks *m, bool needs_numbers, weir__ste
   const kind *best = NULL, *named = NULL;
   size_t at = 0;
   for (const kind *k; (k = weir__hash_map_next(&m->kinds, sizeof *k, &at));)
-    if (k->count >= WEIR__STEPS_LEAST + 1 && k->rank > 1 && !(needs_numbers && k->same == k->count) &&
+    if (k->count >= WEIR__STEPS_MIN + 1 && k->rank > 1 && !(needs_numbers && k->same == k->count) &&
         (!named || k->rank > named->rank ||
          (k->rank == named->rank && (k->count < named->count || (k->count == named->count && k->key < named->key)))))
       named = k;
   at = 0;
   for (const kind *k; (k = weir__hash_map_next(&m->kinds, sizeof *k, &at));) {
-    if (k->count < WEIR__STEPS_LEAST + 1 || (needs_numbers && k->same == k->count))
+    if (k->count < WEIR__STEPS_MIN + 1 || (needs_numbers && k->same == k->count))
       continue;
     if (named && (k->count + 1 < named->count || k->count > named->count + 1))
       continue;
@@ -251,7 +251,7 @@ static bool choose_kind(finder *f, const marks *m, bool needs_numbers, weir__ste
   if (!take_kind(f, m, best->key))
     return false;
   double regular = regularity(f, f->begin, f->begin_count, 2);
-  if (f->begin_count < WEIR__STEPS_LEAST + 1 || (!named && regular < 0.5)) {
+  if (f->begin_count < WEIR__STEPS_MIN + 1 || (!named && regular < 0.5)) {
     f->begin_count = 0;
     return true;
   }
@@ -341,7 +341,7 @@ static size_t find_lags(const uint32_t *tokens, size_t count, lag lags[CANDIDATE
       distances[k + 1 - g->last]++;
     g->last = (uint32_t)k + 1;
   }
-  for (size_t d = 2; *ok && d <= count / WEIR__STEPS_LEAST; d++) {
+  for (size_t d = 2; *ok && d <= count / WEIR__STEPS_MIN; d++) {
     if (distances[d] < 3)
       continue;
     size_t at = found < CANDIDATES ? found++ : found;
@@ -435,7 +435,7 @@ static bool try_period(finder *f, const uint32_t *tokens, size_t from, weir__ste
   ok = find_anchor(f, tokens, from, lag, &regular);
   double confidence = (from ? 0.9 : 1) * (matched + regular) / 2;
   /* Batches of the same shape may come again after several steps: then fewer steps match better. */
-  if (f->begin_count > WEIR__STEPS_LEAST && regular >= 0.8 && confidence > steps->confidence + 0.02 &&
+  if (f->begin_count > WEIR__STEPS_MIN && regular >= 0.8 && confidence > steps->confidence + 0.02 &&
       2 * f->begin_count > kept_count) {
     steps->confidence = confidence;
     free(kept);
@@ -597,7 +597,7 @@ static bool find_low_water(finder *f, weir__steps *steps) {
     ok = find_valleys(f, height);
     join_short(f, f->begin, &f->begin_count);
     size_t n = f->begin_count;
-    if (!ok || n <= WEIR__STEPS_LEAST + 1 || f->count / n < 4)
+    if (!ok || n <= WEIR__STEPS_MIN + 1 || f->count / n < 4)
       continue;
     double confidence = 0.85 * regularity(f, f->begin + 1, n - 1, 1.4); /* the first one may be the setup's */
     size_t rest = f->count - f->before[f->begin[n - 1]], all = f->before[f->begin[n - 1]] - f->before[f->begin[1]];
@@ -653,7 +653,7 @@ static bool find_warm_up(const weir__lives *lives, weir__steps *steps) {
 /* ---- All together ---- */
 
 static weir_status no_memory(void) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the steps of a job");
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the steps of a job");
 }
 
 weir_status weir__steps_find(const weir__recording *recording, int device, const weir__lives *lives,
@@ -673,7 +673,7 @@ weir_status weir__steps_find(const weir__recording *recording, int device, const
       f.begin_count = 0;
     found.source = f.begin_count ? WEIR__STEPS_INFERRED : WEIR__STEPS_NONE;
   }
-  if (f.begin_count > WEIR__STEPS_LEAST) {
+  if (f.begin_count > WEIR__STEPS_MIN) {
     found.count = f.begin_count - 1;
     found.begin = f.begin;
     f.begin = NULL;

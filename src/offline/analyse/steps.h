@@ -26,7 +26,7 @@ typedef enum weir__steps_source {
   WEIR__STEPS_WINDOWS /* not steps: parts of the history with equally many allocations */
 } weir__steps_source;
 
-enum { WEIR__STEPS_NAME = 96, WEIR__STEPS_LISTED = 2000, WEIR__STEPS_LEAST = 3 };
+enum { WEIR__STEPS_NAME = 96, WEIR__STEPS_LISTED = 2000, WEIR__STEPS_MIN = 3 };
 
 typedef struct weir__steps {
   weir__steps_source source;

@@ -22,7 +22,7 @@ typedef struct sums {
   size_t stack_count;
 } sums;
 
-/* NULL if there is no host memory. */
+/* NULL if out of host memory. */
 static weir__holder *sums_of(sums *s, uint64_t key) {
   key -= key == UINT64_MAX; /* + 1 is never 0 */
   sum *found = weir__hash_map_put(&s->map, sizeof *found, key + 1);
@@ -317,7 +317,7 @@ weir_status weir__summarize(const weir__recording *recording, int number, weir__
   weir__hash_map_clear(&at_end.map);
   free(alike);
   if (!ok)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu entries", device->event_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu entries", device->event_count);
   bool is_late = s.unknown_frees || s.unknown_segments || s.live_before || has_before;
   s.completeness = !device->event_count            ? WEIR__HISTORY_NONE
                    : device->dropped               ? WEIR__HISTORY_WRAPPED

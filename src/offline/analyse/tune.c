@@ -8,8 +8,8 @@
 #include "base/system.h"
 
 enum {
-  ROUNDS = 2,      /* of neighbours */
-  MOST_PARENTS = 6 /* of the front, whose neighbours are tried */
+  ROUNDS = 2,     /* of neighbours */
+  MAX_PARENTS = 6 /* of the front, whose neighbours are tried */
 };
 
 #define MIB (1ull << 20)
@@ -64,7 +64,8 @@ static void add(search *s, weir__settings candidate) {
     if (weir__settings_equal(&r->candidates[i].settings, &candidate))
       return;
   if (!WEIR__RESERVE(r->candidates, s->room, r->candidate_count + 1)) {
-    s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count + 1);
+    s->status =
+        weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu candidates", r->candidate_count + 1);
     return;
   }
   r->candidates[r->candidate_count++] = (weir__tune_candidate){.settings = candidate, .keys = count_keys(&candidate)};
@@ -230,7 +231,7 @@ static weir_status predict_all(search *s, size_t first) {
     return WEIR_OK;
   weir__prediction *predictions = calloc(count, sizeof *predictions);
   if (!predictions)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu predictions", count);
   batch b = {s, first};
   weir_status status = WEIR_OK;
   weir__parallel_run(&s->options->parallel, count, predict, &b, predictions, sizeof *predictions);
@@ -241,7 +242,7 @@ static weir_status predict_all(search *s, size_t first) {
     weir__tune_candidate *c = &s->result->candidates[i];
     c->of = calloc(histories, sizeof *c->of);
     if (!c->of) {
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu predictions", count);
       break;
     }
     memcpy(c->of, predictions + (i - first) * histories, histories * sizeof *c->of);
@@ -366,14 +367,14 @@ static weir_status choose_with(const weir__tune_result *r, bool moving, double n
   free(front);
   return some && front
              ? WEIR_OK
-             : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count);
+             : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu candidates", r->candidate_count);
 }
 
 /* If the histories had different settings, the first candidate is not one setting that can be chosen. */
 static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
   size_t *front = realloc(r->front, r->candidate_count * sizeof *front);
   if (!front)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu candidates", r->candidate_count);
   r->front = front;
   const double negligible = negligible_cost(o);
   r->front_count = weir__tune_choose(r->candidates, r->candidate_count, r->is_mixed, negligible, front, &r->best);
@@ -417,7 +418,7 @@ static weir_status find_fit(search *s) {
   size_t count = s->options->history_count;
   weir__fit *fits = calloc(3 * count, sizeof *fits);
   if (!fits)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   weir__parallel_run(&s->options->parallel, (s->result->moving ? 3 : 2) * count, fit, s, fits, sizeof *fits);
   s->result->fit_recorded = most_of(fits, count);
   s->result->fit_best = most_of(fits + count, count);
@@ -471,7 +472,7 @@ static weir_status search_all(search *s) {
     if (!s->status)
       s->status = choose(s->options, r);
     double cost = 1e300; /* parents: by peak, each cheaper than the one before */
-    for (size_t i = 0, parents = 0; i < r->front_count && parents < MOST_PARENTS && round < ROUNDS && !s->status; i++) {
+    for (size_t i = 0, parents = 0; i < r->front_count && parents < MAX_PARENTS && round < ROUNDS && !s->status; i++) {
       const weir__tune_candidate *c = &r->candidates[r->front[i]];
       if (c->score.cost >= cost || c->settings.moving_pages) /* the grid has all that matters with moving_pages */
         continue;

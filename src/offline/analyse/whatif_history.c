@@ -344,7 +344,7 @@ static weir_status make_settings(weir__whatif_history *h, const weir__settings *
   size_t length = weir__settings_format(settings, NULL, 0);
   h->conf = malloc(length + 1);
   if (!h->conf)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a predicted history");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a predicted history");
   weir__settings_format(settings, h->conf, length + 1);
   weir__setting_list_make(settings, h->conf, h->settings);
   h->recording.settings = h->settings;
@@ -397,8 +397,8 @@ static weir_status run(builder *b, const weir__replayer *replayer, const weir__s
   if (!status)
     status = b->status;
   if (!status && b->is_short)
-    status =
-        weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a predicted history of %zu entries", b->h->count);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a predicted history of %zu entries",
+                        b->h->count);
   return status;
 }
 
@@ -424,7 +424,7 @@ weir_status weir__whatif_history_make(const weir__replayer *replayer, const weir
   /* A history has about as many entries under other settings. */
   if (!h || !h->devices || !WEIR__RESERVE(h->entries, h->room, plan->count + plan->count / 16 + 64) ||
       !WEIR__RESERVE(h->origins, h->origin_room, plan->count + plan->count / 16 + 64) || !find_completed(&b))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a predicted history");
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a predicted history");
   if (!status)
     status = run(&b, replayer, settings, capacity, report);
   if (!status) {

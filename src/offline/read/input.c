@@ -245,9 +245,9 @@ static weir_status read_plain(weir__input *input, void *to, size_t room, size_t 
 
 /* ---- Compressed ---- */
 
-static weir_status bad_packing(const weir__input *input, const char *who, const char *why) {
+static weir_status bad_packing(const weir__input *input, const char *caller, const char *why) {
   return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: %s%s%s", input->name,
-                    (unsigned long long)input->input_offset, who, *who ? ": " : "", why);
+                    (unsigned long long)input->input_offset, caller, *caller ? ": " : "", why);
 }
 
 static weir_status bad_end(const weir__input *input) {

@@ -12,7 +12,7 @@
 /* ---- Figures ---- */
 
 /* PyTorch does not allocate more than 1 EB. What NVML calls "not available" is printed as 17179869184.00 GiB. */
-static const uint64_t MOST_BYTES = 1ull << 60;
+static const uint64_t MAX_BYTES = 1ull << 60;
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -54,11 +54,11 @@ static const char *read_rounded(const char *at, writer by, weir__figure *figure)
   if (!digits)
     return NULL;
   if (strncmp(at, "bytes", 5) == 0 && !has_point) {
-    *figure = number <= MOST_BYTES ? (weir__figure){true, number, number} : (weir__figure){0};
+    *figure = number <= MAX_BYTES ? (weir__figure){true, number, number} : (weir__figure){0};
     return at + 5;
   }
   if (*at == 'B' && by != PYTORCH && !has_point) {
-    *figure = number <= MOST_BYTES ? (weir__figure){true, number, number} : (weir__figure){0};
+    *figure = number <= MAX_BYTES ? (weir__figure){true, number, number} : (weir__figure){0};
     return at + 1;
   }
   for (size_t i = 0; unit == 1; i++) {
@@ -75,7 +75,7 @@ static const char *read_rounded(const char *at, writer by, weir__figure *figure)
     return NULL;
   uint64_t least = number ? 2 * number - 1 : 0, most = 2 * number + 1;
   *figure = (weir__figure){true, to_bytes(least, 2 * scale, unit, true), to_bytes(most, 2 * scale, unit, false)};
-  if (figure->most > MOST_BYTES) {
+  if (figure->most > MAX_BYTES) {
     *figure = (weir__figure){0};
     return at + 3;
   }
@@ -115,7 +115,7 @@ static void read_xla(const char *at, weir__figure *figure) {
     *figure = exact;
   else if (strncmp(open, rounded, strlen(rounded)) == 0 && is_digit(open[strlen(rounded)])) {
     uint64_t bytes = strtoull(open + strlen(rounded), NULL, 10);
-    if (bytes >= step && bytes <= MOST_BYTES)
+    if (bytes >= step && bytes <= MAX_BYTES)
       *figure = (weir__figure){true, bytes - step + 1, bytes};
   }
 }
@@ -304,12 +304,12 @@ static void read_tensor(const char *at, weir__message *m) {
     if (strncmp(behind, types[i].name, length) != 0 || strncmp(behind + length, "on", 2) != 0)
       continue;
     uint64_t bytes = types[i].bytes;
-    for (const char *part = shape; part && bytes <= MOST_BYTES;
+    for (const char *part = shape; part && bytes <= MAX_BYTES;
          part = strchr(part, ',') ? strchr(part, ',') + 1 : NULL) {
       uint64_t n = read_number(part);
-      bytes = n && bytes > MOST_BYTES / n ? MOST_BYTES + 1 : bytes * n;
+      bytes = n && bytes > MAX_BYTES / n ? MAX_BYTES + 1 : bytes * n;
     }
-    if (bytes && bytes <= MOST_BYTES)
+    if (bytes && bytes <= MAX_BYTES)
       m->tried = (weir__figure){true, bytes, bytes};
     snprintf(type, sizeof type, "%s", types[i].name);
   }
@@ -666,13 +666,13 @@ static weir_status keep(finder *f, const weir__message *m) {
     old->repeated = repeated;
     return WEIR_OK;
   }
-  if (out->count == WEIR__MESSAGE_MOST)
+  if (out->count == WEIR__MESSAGE_MAX)
     return WEIR_OK;
   if (out->count == f->room) {
     f->room = f->room ? 2 * f->room : 16;
     weir__message *items = realloc(out->items, f->room * sizeof *items);
     if (!items)
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu messages", f->room);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu messages", f->room);
     out->items = items;
   }
   out->items[out->count++] = *m;
@@ -688,7 +688,7 @@ static void add_statistics(finder *f, origin from, const char *body) {
       continue;
     const char *used = after(body, "InUse:");
     uint64_t limit = read_number(body), in_use = used ? read_number(used) : 0;
-    if (m->kind != WEIR__MESSAGE_XLA || m->allowed.is_known || !used || in_use > limit || limit > MOST_BYTES)
+    if (m->kind != WEIR__MESSAGE_XLA || m->allowed.is_known || !used || in_use > limit || limit > MAX_BYTES)
       return;
     m->allowed = m->reserved = (weir__figure){true, limit, limit};
     m->allocated = (weir__figure){true, in_use, in_use};
@@ -705,7 +705,7 @@ static const anchor *find_anchor(const finder *f, const char *at, origin from, c
 }
 
 static weir_status find_all(finder *f) {
-  enum { PARSED = 4 * WEIR__MESSAGE_MOST }; /* so that a text that is full of messages takes no longer than any other */
+  enum { PARSED = 4 * WEIR__MESSAGE_MAX }; /* so that a text that is full of messages takes no longer than any other */
   origin from;
   size_t line_number = 1;
   const char *at = read_origin(f, f->text, &from), *line = at, *end = NULL;
@@ -776,8 +776,8 @@ weir_status weir__messages_read(weir__input *input, weir__messages *messages) {
       char *more = realloc(text, room);
       if (!more) {
         free(text);
-        return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for %zu bytes", weir__input_name(input),
-                          room);
+        return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for %zu bytes",
+                          weir__input_name(input), room);
       }
       text = more;
     }

@@ -18,7 +18,7 @@
 /* The most that is read, and the most messages that are kept. */
 enum {
   WEIR__MESSAGE_INPUT = 64 << 20,
-  WEIR__MESSAGE_MOST = 4096,
+  WEIR__MESSAGE_MAX = 4096,
   WEIR__MESSAGE_PROCESSES = 16,
   WEIR__MESSAGE_NAME = 96
 };

@@ -26,7 +26,7 @@
   } while (0)
 
 /* All modules are logged again when one is loaded; older ones are of no use, and would be searched for every frame. */
-enum { MOST_MODULES = 4096 };
+enum { MAX_MODULES = 4096 };
 
 /* A text, a pool, a context or a stack of the log. */
 typedef struct entry {
@@ -180,9 +180,9 @@ static weir_status read_all(loader *l) {
 }
 
 /* A century from 1970 on, so that sums do not overflow. */
-#define MOST_NS 4000000000000000000
+#define MAX_NS 4000000000000000000
 
-static bool is_time(int64_t ns) { return ns >= 0 && ns <= MOST_NS; }
+static bool is_time(int64_t ns) { return ns >= 0 && ns <= MAX_NS; }
 
 #define AT(field) offsetof(weir__ring_file_header, field)
 
@@ -404,7 +404,7 @@ static module *module_of(loader *l, uint64_t address) {
   if (recent && address >= recent->where.begin &&
       address < recent->where.end) /* frames of a stack are mostly of one module */
     return recent;
-  size_t last = l->module_count > MOST_MODULES ? l->module_count - MOST_MODULES : 0;
+  size_t last = l->module_count > MAX_MODULES ? l->module_count - MAX_MODULES : 0;
   for (size_t i = l->module_count; i-- > last;) /* the latest one, since another library may have been there before */
     if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
       return l->last_module = &l->modules[i];
@@ -443,11 +443,11 @@ static weir__code *code_of(const loader *l, module *in) {
 /* Appends the frames of an address: one, and those that were inlined there. If the names are not known, a frame has the
  * module and the offset in it. */
 static weir_status add_native(loader *l, uint64_t address, size_t *used) {
-  enum { MOST_INLINED = 32 };
-  weir__code_name names[MOST_INLINED];
+  enum { MAX_INLINED = 32 };
+  weir__code_name names[MAX_INLINED];
   module *in = module_of(l, address);
   weir__code *code = in ? code_of(l, in) : NULL;
-  size_t count = code ? weir__code_names(code, address, names, MOST_INLINED) : 0;
+  size_t count = code ? weir__code_names(code, address, names, MAX_INLINED) : 0;
   char place[32];
   if (!count) {
     snprintf(place, sizeof place, "0x%llx", (unsigned long long)(address - (in ? in->where.base : 0)));
@@ -642,16 +642,16 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
 /* Microseconds since 1970; 0, which is "not recorded", for ticks that are out of range. */
 static int64_t time_of(const loader *l, uint64_t ticks) {
   double ns = (double)(int64_t)(ticks - l->clock.ticks) * l->clock.ns_per_tick;
-  return ns > -(double)MOST_NS && ns < (double)MOST_NS ? weir__recording_time((l->clock.unix_ns + (int64_t)ns) / 1000)
-                                                       : 0;
+  return ns > -(double)MAX_NS && ns < (double)MAX_NS ? weir__recording_time((l->clock.unix_ns + (int64_t)ns) / 1000)
+                                                     : 0;
 }
 
 /* Renumbers threads from 1 on. */
 static uint8_t thread_of(loader *l, uint16_t number) {
-  uint8_t *thread = &l->threads[number & WEIR__ENTRY_MOST_THREADS];
-  if ((number & WEIR__ENTRY_MOST_THREADS) == WEIR__ENTRY_MOST_THREADS)
+  uint8_t *thread = &l->threads[number & WEIR__ENTRY_MAX_THREADS];
+  if ((number & WEIR__ENTRY_MAX_THREADS) == WEIR__ENTRY_MAX_THREADS)
     *thread = WEIR__RECORDING_MANY_THREADS;
-  if (!*thread && (number & WEIR__ENTRY_MOST_THREADS))
+  if (!*thread && (number & WEIR__ENTRY_MAX_THREADS))
     *thread = l->thread_count < WEIR__RECORDING_MANY_THREADS - 1 ? ++l->thread_count : WEIR__RECORDING_MANY_THREADS;
   return *thread;
 }
@@ -854,10 +854,10 @@ static weir_status read_annotations(loader *l) {
 static weir_status begin_numbers(loader *l) {
   size_t remarks = 0, threads = 0;
   l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
-  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__ENTRY_MOST_THREADS + 1, sizeof *l->threads);
+  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__ENTRY_MAX_THREADS + 1, sizeof *l->threads);
   if (!l->remark_of || !l->threads)
     return no_memory(l);
-  memset(l->threads, 0, WEIR__ENTRY_MOST_THREADS + 1);
+  memset(l->threads, 0, WEIR__ENTRY_MAX_THREADS + 1);
   memset(l->remark_of, 0, l->text_count * sizeof *l->remark_of);
   return WEIR_OK;
 }

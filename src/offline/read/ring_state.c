@@ -7,7 +7,7 @@
 
 /* The most pages of expandable segments, mapped or not, in one checkpoint: more than any device has, and few enough to
  * install from a hostile file. */
-enum { MOST_PAGES = 1 << 18 };
+enum { MAX_PAGES = 1 << 18 };
 
 /* A checkpoint being read. */
 typedef struct reader {
@@ -83,7 +83,7 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
   if (s.page)
     r->pages += offset / s.page;
   if (offset >= WEIR__STATE_MAX_BLOCK || (s.page ? offset % s.page != 0 : offset != s.bytes) ||
-      state->blocks[state->block_count - 1].state == WEIR__BLOCK_UNMAPPED || r->pages > MOST_PAGES)
+      state->blocks[state->block_count - 1].state == WEIR__BLOCK_UNMAPPED || r->pages > MAX_PAGES)
     return wrong(r, at, "a segment whose blocks are not all of it");
   state->segments[state->segment_count++] = (weir__state_segment){.address = s.address,
                                                                   .size = offset,

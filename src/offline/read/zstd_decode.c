@@ -4,11 +4,11 @@
 #include <string.h>
 
 enum {
-  BLOCK_MOST = 128 * 1024,
+  BLOCK_MAX = 128 * 1024,
   HUFFMAN_LOG = 11, /* the longest code */
   HUFFMAN_SYMBOLS = 256,
-  FSE_MOST_LOG = 9,
-  FSE_MOST_SYMBOLS = 64,
+  FSE_MAX_LOG = 9,
+  FSE_MAX_SYMBOLS = 64,
   IS_SINGLE = 0x20, /* in the frame's descriptor: the window is the whole content */
   SLACK = 32        /* bytes behind a buffer that a copy of whole words may write */
 };
@@ -34,7 +34,7 @@ typedef struct fse_state {
 } fse_state;
 
 typedef struct fse_table {
-  fse_state states[1 << FSE_MOST_LOG];
+  fse_state states[1 << FSE_MAX_LOG];
   unsigned log;
   bool is_set;
 } fse_table;
@@ -68,7 +68,7 @@ struct weir__zstd {
 
   /* The block. */
   size_t block_size;
-  unsigned char *literals; /* BLOCK_MOST + SLACK */
+  unsigned char *literals; /* BLOCK_MAX + SLACK */
   size_t literal_count;
 
   /* Tables that later blocks of the frame may use again. */
@@ -442,7 +442,7 @@ static bool read_literals_header(const unsigned char *bytes, size_t size, litera
     h->packed = (size_t)(word >> width & ((1u << width) - 1));
     h->has_four = format != 0;
   }
-  return h->size <= BLOCK_MOST && h->packed <= size - h->header;
+  return h->size <= BLOCK_MAX && h->packed <= size - h->header;
 }
 
 static bool decode_four(const weir__zstd *z, const unsigned char *bytes, size_t size) {
@@ -517,7 +517,7 @@ static const int16_t offset_default[29] = {1, 1, 1, 1, 1, 1, 2, 2, 2, 1,  1,  1,
 static bool read_table(fse_table *table, unsigned mode, const int16_t *defaults, unsigned default_symbols,
                        unsigned default_log, unsigned most_log, unsigned most_symbols, const unsigned char *bytes,
                        size_t size, size_t *used) {
-  int16_t counts[FSE_MOST_SYMBOLS];
+  int16_t counts[FSE_MAX_SYMBOLS];
   unsigned symbols, log;
   *used = 0;
   switch (mode) {
@@ -578,7 +578,7 @@ static inline uint64_t reach(const weir__zstd *z, size_t at) {
 static weir__zstd_result run_sequences(weir__zstd *z, const unsigned char *bytes, size_t size, size_t count) {
   bits b;
   const unsigned char *literal = z->literals, *literals_end = z->literals + z->literal_count;
-  size_t at = z->end, limit = z->end + BLOCK_MOST;
+  size_t at = z->end, limit = z->end + BLOCK_MAX;
   if (!bits_open(&b, bytes, size))
     return bad(z, "the sequences of a block have no end mark");
   bits_refill(&b);
@@ -668,7 +668,7 @@ weir__zstd *weir__zstd_new(void) {
   weir__zstd *z = calloc(1, sizeof *z);
   if (!z)
     return NULL;
-  z->literals = malloc(BLOCK_MOST + SLACK);
+  z->literals = malloc(BLOCK_MAX + SLACK);
   if (!z->literals) {
     free(z);
     return NULL;
@@ -701,7 +701,7 @@ static weir__zstd_result want(weir__zstd *z, step step, size_t bytes) {
 static weir__zstd_result skip(weir__zstd *z) {
   if (!z->skip)
     return want(z, MAGIC, 4);
-  size_t piece = z->skip < WEIR__ZSTD_MOST_WANTED ? z->skip : WEIR__ZSTD_MOST_WANTED;
+  size_t piece = z->skip < WEIR__ZSTD_MAX_WANTED ? z->skip : WEIR__ZSTD_MAX_WANTED;
   z->skip -= (uint32_t)piece;
   return want(z, SKIP, piece);
 }
@@ -716,7 +716,7 @@ static weir__zstd_result begin_frame(weir__zstd *z, const unsigned char *bytes) 
 /* Makes room for a window and a block. */
 static weir__zstd_result make_room(weir__zstd *z) {
   /* Half a window of room beside the window, so that it is moved seldom. */
-  size_t room = (size_t)z->window + (size_t)z->window / 2 + 2 * BLOCK_MOST;
+  size_t room = (size_t)z->window + (size_t)z->window / 2 + 2 * BLOCK_MAX;
   z->end = z->taken = 0;
   z->made = 0;
   if (z->room >= room)
@@ -761,7 +761,7 @@ static weir__zstd_result read_header(weir__zstd *z, const unsigned char *bytes) 
   z->content = content ? load(bytes, content) + (content == 2 ? 256 : 0) : UINT64_MAX;
   if (is_single)
     z->window = z->content;
-  if (z->window > WEIR__ZSTD_MOST_WINDOW)
+  if (z->window > WEIR__ZSTD_MAX_WINDOW)
     return bad(z, "a frame needs a window of more than 128 MiB");
   z->has_checksum = descriptor & 4;
   z->huffman_log = 0;
@@ -782,7 +782,7 @@ static weir__zstd_result end_frame(weir__zstd *z) {
 
 static weir__zstd_result begin_block(weir__zstd *z, const unsigned char *bytes) {
   uint32_t header = (uint32_t)load(bytes, 3);
-  size_t size = header >> 3, most = z->window < BLOCK_MOST ? (size_t)z->window : BLOCK_MOST;
+  size_t size = header >> 3, most = z->window < BLOCK_MAX ? (size_t)z->window : BLOCK_MAX;
   z->is_last = header & 1;
   z->block_size = size;
   switch (header >> 1 & 3) {
@@ -803,7 +803,7 @@ static weir__zstd_result begin_block(weir__zstd *z, const unsigned char *bytes) 
 
 /* Makes room for a block: keeps a window of the output. All of it was taken. */
 static void move_window(weir__zstd *z) {
-  if (z->room - z->end >= BLOCK_MOST)
+  if (z->room - z->end >= BLOCK_MAX)
     return;
   size_t keep = z->window < z->end ? (size_t)z->window : z->end;
   memmove(z->out, z->out + z->end - keep, keep);
@@ -821,7 +821,7 @@ static weir__zstd_result make_block(weir__zstd *z, const unsigned char *bytes) {
     result = decode_block(z, bytes, z->wanted);
   if (result)
     return result;
-  if (z->block_size > z->window && z->window < BLOCK_MOST)
+  if (z->block_size > z->window && z->window < BLOCK_MAX)
     return bad(z, "a block is longer than the window");
   if (z->has_checksum)
     hash_add(&z->hash, z->out + z->end, z->block_size);

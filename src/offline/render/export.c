@@ -393,7 +393,7 @@ static weir_status work(walk *w) {
   size_t *ends = calloc(w->s->annotation_count + 1, sizeof *ends);
   weir_status status = ends && match_ranges(w, ends) ? WEIR_OK : WEIR_ERROR_HOST_OUT_OF_MEMORY;
   if (status)
-    weir__fail(status, "no host memory for the ranges");
+    weir__fail(status, "out of host memory for the ranges");
   else
     status = ranges(w, ends);
   free(ends);

@@ -73,7 +73,7 @@ static weir_status add_all(const weir__recording *r, int device, size_t entry, c
   ok = ok && sort(&map, s);
   weir__hash_map_clear(&map);
   return ok ? WEIR_OK
-            : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the stacks of %zu blocks",
+            : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the stacks of %zu blocks",
                          lives->block_count);
 }
 
@@ -113,7 +113,7 @@ static weir_status find_all(const weir__recording *r, int device, weir__moment m
   sums *found = malloc((r->device_count + 1) * sizeof *found);
   size_t n = 0;
   if (!found)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu devices", r->device_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu devices", r->device_count);
   for (size_t d = 0; d < r->device_count && status != WEIR_ERROR_HOST_OUT_OF_MEMORY; d++) {
     if (device >= 0 ? (size_t)device != d : !r->devices[d].event_count && !r->devices[d].segment_count)
       continue;
@@ -243,7 +243,7 @@ weir_status weir__export_speedscope(const weir__recording *snapshot, int device,
   weir__sink *sink = malloc(sizeof *sink);
   if (!sink) {
     clear_all(all, count);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   }
   snprintf(exporter, sizeof exporter, "weir %d.%d.%d", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH);
   weir__sink_begin(sink, &weir__json_format, file);

@@ -100,7 +100,7 @@ static weir_status spans_begin(const weir__recording *s, int device, spans *span
   spans->freed = calloc(count + 1, sizeof *spans->freed);
   spans->ended = calloc(count + 1, sizeof *spans->ended);
   if (!spans->freed || !spans->ended)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for the lives of blocks");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the lives of blocks");
   for (size_t i = 0; i < spans->lives.block_count; i++) {
     const weir__life *life = &spans->lives.blocks[i];
     if (life->freed < count && (life->freed || !life->is_before))
@@ -383,7 +383,7 @@ weir_status weir__export_perfetto(const weir__recording *snapshot, int device, w
     free(open.counts);
     free(open.is_named);
     free(sink);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   }
   tracer t = {.s = snapshot, .sink = sink, .step = step, .step_context = step_context};
   weir_status status = WEIR_OK;

@@ -27,7 +27,7 @@ typedef struct base {
 } base;
 
 static weir_status failed(base *b) {
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s: SQLite: %s", b->name, b->db ? sqlite3_errmsg(b->db) : "no host memory");
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s: SQLite: %s", b->name, b->db ? sqlite3_errmsg(b->db) : "out of host memory");
 }
 
 static weir_status run(base *b, const char *sql) {

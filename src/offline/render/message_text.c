@@ -156,11 +156,11 @@ static bool skip_task(line *l) {
 
 /* "rank 3: ", "Rank 3 - ", "rank=3 ", "local_rank=3 ". The words of a sentence have no such punctuation. */
 static bool skip_rank(line *l) {
-  enum { MOST_RANK = 999999 };
+  enum { MAX_RANK = 999999 };
   weir__message_source source;
   uint64_t number;
   const char *at = read_rank(l->at, l->end, &source, &number), *from = l->at;
-  if (!at || !source || number > MOST_RANK)
+  if (!at || !source || number > MAX_RANK)
     return false;
   bool is_assigned = memchr(from, '=', (size_t)(at - from)) != NULL;
   if (begins(at, l->end, ": ") || (is_assigned && begins(at, l->end, " ")))
@@ -222,8 +222,8 @@ static bool skip_word(line *l) {
 }
 
 static void skip_prefixes(line *l) {
-  enum { MOST = 12 };
-  for (int i = 0; i < MOST && l->at < l->end; i++) {
+  enum { MAX = 12 };
+  for (int i = 0; i < MAX && l->at < l->end; i++) {
     while (l->at < l->end && (is_blank(*l->at) || *l->at == '>' || *l->at == '|' || (unsigned char)*l->at >= 0x80))
       l->at++;
     if (!skip_brackets(l) && !skip_time(l) && !skip_task(l) && !skip_rank(l) && !skip_word(l))

@@ -24,7 +24,7 @@ weir_status weir__output_file_begin(weir__output_file *output, const char *path,
     path = NULL;
   output->path = path ? strdup(path) : NULL;
   if (path && !output->path)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", path);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", path);
   int error = weir__outfile_open(&output->out, path, use);
   if (!error)
     return WEIR_OK;
@@ -124,7 +124,7 @@ weir_status weir__output_file_open(weir__output_file *output) {
   if (is_compressed(output)) {
     FILE *packed = open_packed(output->file);
     if (!packed)
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to compress", output->path);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory to compress", output->path);
     output->file = packed;
   }
 #endif

@@ -317,7 +317,7 @@ void weir__plot_time_axis(weir__plot *plot, double top, double bottom) {
 }
 
 void weir__plot_mark_ooms(weir__plot *plot, double top, double bottom) {
-  enum { MOST = 40 };
+  enum { MAX = 40 };
   size_t marked = 0, all = plot->summary.actions[WEIR_TRACE_OOM];
   double last = -1;
   char text[96], bytes[32];
@@ -325,7 +325,7 @@ void weir__plot_mark_ooms(weir__plot *plot, double top, double bottom) {
     if (plot->device->events[i].action != WEIR_TRACE_OOM)
       continue;
     double x = plot->left + (plot->right - plot->left) * weir__plot_x(plot, i);
-    if (x - last < 1 || marked == MOST)
+    if (x - last < 1 || marked == MAX)
       continue;
     last = x;
     weir__svg_line(&plot->svg, x, top, x, bottom, plot->svg.colors->alarm, "stroke-width=\"1.4\" class=\"oom\"");

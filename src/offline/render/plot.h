@@ -51,9 +51,9 @@ typedef enum weir__plot_by {
 typedef enum weir__plot_axis { WEIR__PLOT_AXIS_AUTO, WEIR__PLOT_AXIS_TIME, WEIR__PLOT_AXIS_ENTRIES } weir__plot_axis;
 
 enum {
-  WEIR__PLOT_LEAST_WIDTH = 480,
-  WEIR__PLOT_LEAST_HEIGHT = 320,
-  WEIR__PLOT_MOST_SIDE = 10000,
+  WEIR__PLOT_MIN_WIDTH = 480,
+  WEIR__PLOT_MIN_HEIGHT = 320,
+  WEIR__PLOT_MAX_SIDE = 10000,
   WEIR__PLOT_WIDTH = 1200, /* by default */
   WEIR__PLOT_HEIGHT = 640
 };

@@ -6,7 +6,7 @@
 
 /* The largest hole is searched for at one moment of each column, the one at which most memory is in use. Walking over
  * all blocks is limited to so many in all; with more, fewer columns have a value of their own. */
-enum { MOST_WALKED = 8000000, UNIT = 512 };
+enum { MAX_WALKED = 8000000, UNIT = 512 };
 
 typedef struct column {
   size_t entry;           /* after which most is in use; SIZE_MAX if the column has no entries */
@@ -131,7 +131,7 @@ static bool find_holes(sweep *s) {
   qsort(s->segment_ends, p->lives.segment_count, sizeof *s->segment_ends, by_end);
   for (size_t i = 0; i < s->count; i++) {
     column *c = &s->columns[i];
-    size_t step = 1 + weir__rangemap_count(&s->blocks) * s->count / MOST_WALKED;
+    size_t step = 1 + weir__rangemap_count(&s->blocks) * s->count / MAX_WALKED;
     c->hole = i ? s->columns[i - 1].hole : 0;
     if (c->entry == SIZE_MAX || ++skipped < step)
       continue;

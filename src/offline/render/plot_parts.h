@@ -73,7 +73,7 @@ weir_status weir__plot_trace(weir__plot *plot);
 weir_status weir__plot_fragmentation(weir__plot *plot);
 
 static inline weir_status weir__plot_no_memory(void) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a picture");
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a picture");
 }
 
 /* In use after an entry. */

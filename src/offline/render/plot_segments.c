@@ -7,7 +7,7 @@
 #include "offline/render/plot_parts.h"
 
 /* Rows and gaps in pixels; at most so many rectangles are drawn, and labels written. */
-enum { UNIT = 512, ROW_GAP = 5, HEADING = 24, LEAST_ROW = 9, MOST_ROW = 34, MOST_ROWS = 26, MOST_BOXES = 9000 };
+enum { UNIT = 512, ROW_GAP = 5, HEADING = 24, MIN_ROW = 9, MAX_ROW = 34, MAX_ROWS = 26, MAX_BOXES = 9000 };
 
 /* A segment that is there at the moment, and where it is drawn: behind the others of its arena. */
 typedef struct segment {
@@ -132,12 +132,12 @@ static bool find_arenas(map *m) {
 static void find_rows(map *m) {
   double height = m->plot->bottom - m->plot->top;
   uint64_t all = 0;
-  m->has_headings = (double)m->arena_count * (HEADING + LEAST_ROW + ROW_GAP) < height * 0.8;
+  m->has_headings = (double)m->arena_count * (HEADING + MIN_ROW + ROW_GAP) < height * 0.8;
   for (size_t i = 0; i < m->arena_count; i++)
     all = add(all, m->arenas[i].bytes);
   double room = height - (m->has_headings ? (double)m->arena_count * HEADING : 0);
   size_t rows = (size_t)(room / (14 + ROW_GAP));
-  rows = rows > MOST_ROWS ? MOST_ROWS : rows ? rows : 1;
+  rows = rows > MAX_ROWS ? MAX_ROWS : rows ? rows : 1;
   rows = rows < m->arena_count ? m->arena_count : rows;
   m->per_row = all / rows + 1;
   for (;;) {
@@ -151,7 +151,7 @@ static void find_rows(map *m) {
     m->per_row += m->per_row / 50 + 1;
   }
   m->row = room / (double)(rows ? rows : 1) - ROW_GAP;
-  m->row = m->row > MOST_ROW ? MOST_ROW : m->row < 1 ? 1 : m->row;
+  m->row = m->row > MAX_ROW ? MAX_ROW : m->row < 1 ? 1 : m->row;
   double y = m->plot->top;
   for (size_t i = 0; i < m->arena_count; i++) {
     y += m->has_headings ? HEADING : 0;
@@ -353,7 +353,7 @@ static bool draw(map *m) {
   do {
     ok = find_drawn(m, least, &d);
     least *= 2;
-  } while (ok && d.count > MOST_BOXES);
+  } while (ok && d.count > MAX_BOXES);
   for (size_t i = 0; i < m->arena_count; i++) {
     all = add(all, m->arenas[i].bytes);
     used += m->arenas[i].used;

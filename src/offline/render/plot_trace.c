@@ -7,7 +7,7 @@
 
 /* Blocks that are drawn as rectangles of their own: the largest ones. The others are drawn as cells of a grid, which has
  * at most so many rectangles after cells of one colour are merged. */
-enum { MOST_RECTANGLES = 2500, MOST_BOXES = 7000, UNIT = 512 };
+enum { MAX_RECTANGLES = 2500, MAX_BOXES = 7000, UNIT = 512 };
 enum { RESERVED = WEIR__PLOT_GROUPS, NOTHING = 255, COVERED = 254 };
 
 /* Addresses that were ever reserved or in use, packed: gaps between them are left out. */
@@ -140,7 +140,7 @@ static void choose_rectangles(drawing *d) {
       float area = b.width * b.height;
       buckets[area < BUCKETS - 1 ? (size_t)area : BUCKETS - 1]++;
     }
-  while (buckets && bucket > 0 && count + buckets[bucket - 1] <= MOST_RECTANGLES)
+  while (buckets && bucket > 0 && count + buckets[bucket - 1] <= MAX_RECTANGLES)
     count += buckets[--bucket];
   d->least = buckets ? (float)bucket : 1e30f;
   free(buckets);
@@ -313,7 +313,7 @@ static bool draw(drawing *d) {
       cover_cells(d);
       ok = find_runs(d, &found);
     }
-    if (found.count <= MOST_BOXES || d->cell > 8)
+    if (found.count <= MAX_BOXES || d->cell > 8)
       break;
     d->cell *= 1.5;
   }

@@ -32,7 +32,7 @@ typedef struct hider {
 
 enum { HASH_BYTES = 8, LONGEST = 48 };
 
-static weir_status out_of_memory(void) { return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory"); }
+static weir_status out_of_memory(void) { return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory"); }
 
 /* The ending is kept: the language is useful and reveals no name. */
 static const char *ending_of(const weir__string *text) {

@@ -7,7 +7,7 @@
 #include "base/rangemap.h"
 
 /* Longer ranges than a terabyte are those of a damaged recording. */
-#define MOST_UNITS (1ull << 31)
+#define MAX_UNITS (1ull << 31)
 
 /* The units that a range of bytes touches. false if it is empty, too long, or runs past the last address. */
 static bool to_units(uint64_t address, uint64_t size, uint64_t *first, uint64_t *end) {
@@ -15,7 +15,7 @@ static bool to_units(uint64_t address, uint64_t size, uint64_t *first, uint64_t 
     return false;
   *first = address >> WEIR__VIEW_UNIT_BITS;
   *end = ((address + (size - 1)) >> WEIR__VIEW_UNIT_BITS) + 1;
-  return *end - *first <= MOST_UNITS;
+  return *end - *first <= MAX_UNITS;
 }
 
 static int by_first(const void *a, const void *b) {

@@ -27,7 +27,7 @@ typedef struct weir__view_axis {
   size_t last; /* found */
 } weir__view_axis;
 
-/* false if there is no host memory. Ranges that a device cannot have, and what is beyond 2^32 units, are left out. */
+/* false if out of host memory. Ranges that a device cannot have, and what is beyond 2^32 units, are left out. */
 bool weir__view_axis_make(const weir__lives *lives, weir__view_axis *axis);
 void weir__view_axis_clear(weir__view_axis *axis);
 

@@ -12,7 +12,7 @@
 enum { ALIGN = 8 };
 
 weir_status weir__view_no_memory(void) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a view");
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for a view");
 }
 
 void weir__view_step(const weir__view *view, size_t percent) {

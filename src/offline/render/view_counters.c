@@ -244,7 +244,7 @@ weir_status weir__view_write_counters(weir__view *view) {
   WEIR__JSON(view->index, JSON_CLOSE, JSON_LIST("levels"));
   for (size_t level = 0; !status; level++) {
     status = write_level(view, c, level, values);
-    if (c->count <= WEIR__VIEW_LEAST_COLUMNS)
+    if (c->count <= WEIR__VIEW_MIN_COLUMNS)
       break;
     halve(c);
   }

@@ -147,7 +147,7 @@ weir_status weir__view_explain(const weir__recording *recording, int device, con
   const weir__recording_device *d = &recording->devices[device];
   weir__explain_options explain = {.device = device,
                                    .moment = WEIR__AT_OOM,
-                                   .no_trials = d->event_count > WEIR__VIEW_MOST_TRIED,
+                                   .no_trials = d->event_count > WEIR__VIEW_MAX_TRIED,
                                    .progress = options->step,
                                    .progress_context = options->step_context};
   size_t i = 0;

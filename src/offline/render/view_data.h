@@ -39,10 +39,10 @@ typedef struct weir__view_options {
 
 enum {
   WEIR__VIEW_NAME = 16,
-  WEIR__VIEW_MOST_SOURCES = 2,
+  WEIR__VIEW_MAX_SOURCES = 2,
   WEIR__VIEW_HEADER = 16,
   WEIR__VIEW_VERSION = 1,
-  WEIR__VIEW_MOST_TRIED = 1000000
+  WEIR__VIEW_MAX_TRIED = 1000000
 };
 
 typedef struct weir__view_chunk {
@@ -63,7 +63,7 @@ typedef struct weir__view_data {
 } weir__view_data;
 
 /* Explains why memory ran out, as in view data. Remedies, which are tried by up to two dozen replays, are left out in
- * histories of more than WEIR__VIEW_MOST_TRIED entries. *is_explained is false if
+ * histories of more than WEIR__VIEW_MAX_TRIED entries. *is_explained is false if
  * nothing failed, or the failure cannot be explained. */
 weir_status weir__view_explain(const weir__recording *recording, int device, const weir__view_options *options,
                                weir__explanation *explanation, bool *is_explained);

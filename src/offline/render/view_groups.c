@@ -229,7 +229,7 @@ static weir_status write_levels(group *g, columns c, size_t number) {
     WEIR__JSON(g->view->index, JSON_OBJECT(NULL), JSON_NATURAL("span", c.span), JSON_NATURAL("columns", c.count));
     status = weir__view_add_chunk(g->view, "g", 100 * number + level, out, g->count * c.count * sizeof *out);
     WEIR__JSON(g->view->index, JSON_CLOSE);
-    if (c.count <= WEIR__VIEW_LEAST_COLUMNS)
+    if (c.count <= WEIR__VIEW_MIN_COLUMNS)
       break;
     halve(g, &c, values, stride);
   }

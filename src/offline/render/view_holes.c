@@ -6,7 +6,7 @@
 
 /* With more boundaries, places are larger: blocks grow to whole places, and holes are a little too small. The map and
  * the tree take at most about 200 MiB. */
-enum { MOST_LEAVES = 1 << 21 };
+enum { MAX_LEAVES = 1 << 21 };
 
 typedef struct boundary {
   uint64_t key; /* its place + 1 */
@@ -20,7 +20,7 @@ static size_t end_place(const weir__holes *h, uint32_t y, uint32_t units) {
 }
 
 static void set(weir__holes *h, size_t place) {
-  if (h->boundaries.count <= MOST_LEAVES && !h->lacks_memory)
+  if (h->boundaries.count <= MAX_LEAVES && !h->lacks_memory)
     h->lacks_memory = !weir__hash_map_put(&h->boundaries, sizeof(boundary), (uint64_t)place + 1);
 }
 
@@ -168,7 +168,7 @@ bool weir__holes_make(weir__holes *holes, void (*mark)(void *context, weir__hole
     shift++;
     set(holes, 0);
     mark(context, holes);
-    is_too_many = !holes->lacks_memory && holes->boundaries.count > MOST_LEAVES;
+    is_too_many = !holes->lacks_memory && holes->boundaries.count > MAX_LEAVES;
     ok = !holes->lacks_memory && !is_too_many && build_tree(holes);
     if (!ok)
       weir__holes_clear(holes);

@@ -32,7 +32,7 @@ typedef struct weir__holes {
 } weir__holes;
 
 /* Makes the tree. `mark` calls weir__holes_mark for every range, and may be called again
- * if they have too many boundaries. Nothing is reserved then. false if there is no host memory. */
+ * if they have too many boundaries. Nothing is reserved then. false if out of host memory. */
 bool weir__holes_make(weir__holes *holes, void (*mark)(void *context, weir__holes *holes), void *context);
 void weir__holes_mark(weir__holes *holes, uint32_t y, uint32_t units);
 

@@ -8,7 +8,7 @@
 /* Phases, and what is marked on the axis of time. A phase is what a thread of the program said that it was doing, or
  * else the innermost range that the program marked around that time. */
 
-enum { DEEPEST = 32, TIMES = 4096, MOST_PHASES = 65535 };
+enum { DEEPEST = 32, TIMES = 4096, MAX_PHASES = 65535 };
 
 static const char *text_of(const weir__recording *recording, uint32_t string) {
   return string < recording->strings.count ? recording->strings.items[string].text : "";
@@ -64,7 +64,7 @@ static bool number_phase(weir__view *view, weir__hash_map *known, uint32_t name,
   phase_number *found = weir__hash_map_put(known, sizeof *found, (uint64_t)name + 1);
   if (!found)
     return false;
-  if (!found->number && *text_of(view->recording, name) && view->phase_count < MOST_PHASES) {
+  if (!found->number && *text_of(view->recording, name) && view->phase_count < MAX_PHASES) {
     if (!WEIR__RESERVE(view->phase_names, view->phase_room, view->phase_count + 1))
       return false;
     view->phase_names[view->phase_count] = name;

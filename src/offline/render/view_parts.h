@@ -15,8 +15,8 @@ enum {
   WEIR__VIEW_COUNTERS = 4,            /* allocated, reserved, largest hole, pending */
   WEIR__VIEW_COUNTER_COLUMNS = 65536, /* at most, of the finest level */
   WEIR__VIEW_GROUP_COLUMNS = 4096,
-  WEIR__VIEW_LEAST_COLUMNS = 512, /* of the coarsest level: at most */
-  WEIR__VIEW_NAMES = 16,          /* in a group */
+  WEIR__VIEW_MIN_COLUMNS = 512, /* of the coarsest level: at most */
+  WEIR__VIEW_NAMES = 16,        /* in a group */
   WEIR__VIEW_MARKS = 2000
 };
 

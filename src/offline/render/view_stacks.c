@@ -6,7 +6,7 @@
 /* The stacks that something in the view refers to, numbered in the order of the first reference. */
 
 /* Frames of all stacks that are written. Those of further stacks are left out: they have a title only. */
-enum { MOST_FRAMES = 2000000 };
+enum { MAX_FRAMES = 2000000 };
 
 uint32_t weir__view_stack(weir__view *view, uint32_t stack) {
   if (stack >= view->recording->stack_count)
@@ -30,7 +30,7 @@ static void write_lists(const weir__view *view, weir__sink *out, uint32_t *numbe
   for (size_t i = 0; i < view->stack_count; i++) {
     const weir__recording_stack *s = &recording->stacks[view->stack_list[i]];
     WEIR__JSON(out, JSON_LIST(NULL));
-    for (size_t k = 0; k < s->count && written < MOST_FRAMES; k++, written++) {
+    for (size_t k = 0; k < s->count && written < MAX_FRAMES; k++, written++) {
       uint32_t frame = recording->stack_frames[s->first + k];
       if (!number[frame]) {
         frames[(*count)++] = frame;

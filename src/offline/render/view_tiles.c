@@ -9,12 +9,12 @@
 
 enum {
   LEVEL_0 = 16384, /* rectangles of level 0; level l > 0 has LEVEL_0 << (l - 1) */
-  MOST_LEVELS = 7, /* so at most 1048576 rectangles in all */
-  MOST_BLOCKS = 1000000,
+  MAX_LEVELS = 7,  /* so at most 1048576 rectangles in all */
+  MAX_BLOCKS = 1000000,
   CHUNK_BLOCKS = 8192, /* small tiles of a level share a chunk */
   COVERAGE_COLUMNS = 1024,
   COVERAGE_ROWS = 512,
-  MOST_SEGMENTS = 200000,
+  MAX_SEGMENTS = 200000,
   NOT_STORED = 255
 };
 
@@ -160,7 +160,7 @@ static bool rank(tiler *t) {
   const weir__lives *l = &t->view->lives;
   size_t found = 0;
   size_t most = t->view->options->most_blocks;
-  most = most && most < MOST_BLOCKS ? most : MOST_BLOCKS;
+  most = most && most < MAX_BLOCKS ? most : MAX_BLOCKS;
   ranked *largest = find_largest(l->block_count, block_area, t->view, most, &found);
   t->levels = malloc(l->block_count + 1);
   if (!largest || !t->levels) {
@@ -186,7 +186,7 @@ static bool rank(tiler *t) {
 }
 
 static bool sort_into_tiles(tiler *t) {
-  size_t tiles = tiles_before(MOST_LEVELS), sum = 0;
+  size_t tiles = tiles_before(MAX_LEVELS), sum = 0;
   t->starts = calloc(tiles + 2, sizeof *t->starts);
   t->order = malloc((t->stored + 1) * sizeof *t->order);
   if (!t->starts || !t->order)
@@ -403,7 +403,7 @@ static size_t place_segments(weir__view *view, const ranked *largest, size_t fou
 weir_status weir__view_write_segments(weir__view *view) {
   size_t found = 0;
   weir_status status = WEIR_OK;
-  ranked *largest = find_largest(view->lives.segment_count, segment_area, view, MOST_SEGMENTS, &found);
+  ranked *largest = find_largest(view->lives.segment_count, segment_area, view, MAX_SEGMENTS, &found);
   placed_segment *list = malloc((found + 1) * sizeof *list);
   packer p = {.bytes = malloc(found * SEGMENT_BYTES + 1)};
   if (largest && list && p.bytes) {

@@ -13,10 +13,10 @@
 #include "offline/replay/run.h"
 
 enum {
-  MOST_RUNS = 64,   /* checked replays under one limit */
-  MOST_LIMITS = 30, /* that are tried */
-  AGE_GUESSES = 7,  /* with the first, all blocks are as old as the recording */
-  SHORT = 50000     /* recordings of fewer events are timed more than once */
+  MAX_RUNS = 64,   /* checked replays under one limit */
+  MAX_LIMITS = 30, /* that are tried */
+  AGE_GUESSES = 7, /* with the first, all blocks are as old as the recording */
+  SHORT = 50000    /* recordings of fewer events are timed more than once */
 };
 
 /* ---- Why memory was released ---- */
@@ -169,14 +169,14 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
  * of it, and must not overlap the next segment. `roomy` is what is needed if holes were never filled. */
 static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
   uint64_t peak = plan->peak < 4ull << 30 ? 4ull << 30 : plan->peak, memory = 2 * peak, distance, length;
-  if (peak > WEIR__PLAN_MOST_MEMORY / 2)
-    memory = WEIR__PLAN_MOST_MEMORY;
+  if (peak > WEIR__PLAN_MAX_MEMORY / 2)
+    memory = WEIR__PLAN_MAX_MEMORY;
   *roomy = memory;
   if (!plan->settings.expandable_segments)
     return memory;
   measure(plan, &distance, &length);
   uint64_t page = plan->settings.large_segment_size, most = (distance < page ? 0 : distance - page) / 9 * 8;
-  if (length < WEIR__PLAN_MOST_MEMORY && memory < length)
+  if (length < WEIR__PLAN_MAX_MEMORY && memory < length)
     *roomy = length;
   if (*roomy > most && most > plan->peak)
     *roomy = most;
@@ -184,12 +184,12 @@ static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
 }
 
 static void add_limit(uint64_t limit, uint64_t memory, weir__plan_limit *limits, size_t *count) {
-  if (memory > WEIR__PLAN_MOST_MEMORY)
-    memory = WEIR__PLAN_MOST_MEMORY;
+  if (memory > WEIR__PLAN_MAX_MEMORY)
+    memory = WEIR__PLAN_MAX_MEMORY;
   for (size_t i = 0; i < *count; i++)
     if (limits[i].limit == limit && limits[i].memory == memory)
       return;
-  if (*count < MOST_LIMITS)
+  if (*count < MAX_LIMITS)
     limits[(*count)++] = (weir__plan_limit){.limit = limit, .memory = memory};
 }
 
@@ -230,7 +230,7 @@ static void add_collecting(const weir__plan *plan, const evidence *found, uint64
 
 /* Limits that could explain the recording, the likeliest first. There is at least one. The first is WEIR__NO_LIMIT if
  * nothing in the recording speaks for a limit. */
-static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MOST_LIMITS]) {
+static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MAX_LIMITS]) {
   evidence found;
   size_t count = 0;
   gather(plan, &found);
@@ -242,7 +242,7 @@ static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MOST_L
   if (found.device && found.device < found.not_allowed) { /* never so for UINT64_MAX */
     uint64_t total = plan->memory ? plan->memory : roomy;
     add_limit(WEIR__NO_LIMIT, found.device, limits, &count);
-    if (plan->settings.expandable_segments && total > found.device && count < MOST_LIMITS)
+    if (plan->settings.expandable_segments && total > found.device && count < MAX_LIMITS)
       limits[count++] =
           (weir__plan_limit){.limit = WEIR__NO_LIMIT,
                              .memory = found.device,
@@ -298,7 +298,7 @@ static bool is_of_same_pass(const weir__recording_entry *events, const idle *las
   return x->size != y->size ? x->size < y->size : x->address < y->address;
 }
 
-/* Sets the ages of the free blocks that a recording begins with. false if there are none, or no host memory. */
+/* Sets the ages of the free blocks that a recording begins with. false if there are none, or out of host memory. */
 static bool guess_ages(const weir__recording_entry *events, int guess, weir__state *start) {
   static const struct {
     uint32_t first; /* age of what is collected in the first pass */
@@ -352,7 +352,7 @@ static weir_status infer_causes(weir__replayer *h, const weir__plan_limit *limit
   weir__replay_report *report = &h->report, best = {0};
   weir__plan_release *last = NULL; /* the release whose cause was changed last */
   uint8_t before = 0;              /* its cause before */
-  for (int runs = 0; runs < MOST_RUNS; runs++) {
+  for (int runs = 0; runs < MAX_RUNS; runs++) {
     size_t release;
     weir_status status =
         weir__replay_run(&h->plan, &h->plan.settings, limit, WEIR__RUN_TO_DIFFERENCE, NULL, NULL, &release, report);
@@ -374,7 +374,7 @@ static weir_status infer_causes(weir__replayer *h, const weir__plan_limit *limit
 
 /* Tries the limits that may have been in force and keeps the one that gets furthest. */
 static weir_status infer_limit(weir__replayer *h) {
-  weir__plan_limit limits[MOST_LIMITS];
+  weir__plan_limit limits[MAX_LIMITS];
   size_t count = list_limits(&h->plan, limits), furthest = 0;
   h->recorded = limits[0];
   for (size_t i = 0; i < count; i++) {
@@ -485,7 +485,7 @@ weir_status weir__replayer_open(const weir__recording *recording, int device, ui
     return status;
   weir__replayer *h = calloc(1, sizeof *h);
   if (!h)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   status = infer_from(h, recording, device, 0, memory, fraction);
   size_t request = next_request(&h->plan, 0);
   if (!status && h->plan.start.segment_count && !h->plan.has_checkpoint && h->report.differences &&

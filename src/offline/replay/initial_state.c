@@ -12,7 +12,7 @@
 enum { UNKNOWN = -1 };
 
 /* The most pages that are installed, mapped or not: more than any device has, and few enough for a hostile file. */
-enum { MOST_PAGES = 1 << 18 };
+enum { MAX_PAGES = 1 << 18 };
 
 /* Memory that came from the driver: a fixed segment, or pages of an expandable one that were mapped or listed together.
  * */
@@ -50,10 +50,10 @@ typedef struct builder {
   uint64_t reserved, peak;      /* at the beginning, and at most */
   uint64_t pages;               /* of expandable segments, holes too */
   list segments, pieces, order; /* of the state: weir__state_segment and weir__state_block; regions by address */
-  bool has_failed;              /* no host memory */
+  bool has_failed;              /* out of host memory */
 } builder;
 
-/* A new item, zeroed; NULL if there is no host memory. */
+/* A new item, zeroed; NULL if out of host memory. */
 static void *append(builder *b, list *l, size_t size) {
   if (!weir__array_reserve(&l->items, &l->room, l->count + 1, size)) {
     b->has_failed = true;
@@ -471,10 +471,10 @@ weir_status weir__initial_state_make(const weir__recording *recording, const wei
                          .blocks = b.pieces.items,
                          .block_count = b.pieces.count,
                          .reserved = b.reserved};
-  if (b.pages > MOST_PAGES) /* the checked replay will show that it is missing */
+  if (b.pages > MAX_PAGES) /* the checked replay will show that it is missing */
     weir__state_clear(start);
   if (!b.has_failed)
     return WEIR_OK;
   weir__state_clear(start);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for what was there before the history");
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for what was there before the history");
 }

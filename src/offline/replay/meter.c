@@ -168,7 +168,7 @@ static void destroy(weir_driver *self) {
 weir_status weir__meter_open(weir_driver *inner, weir_driver **driver) {
   meter *m = calloc(1, sizeof *m);
   if (!m)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "meter: no host memory for the table");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "meter: out of host memory for the table");
   m->inner = inner;
   m->table.size = sizeof m->table;
   m->table.name = inner->name;

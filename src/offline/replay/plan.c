@@ -218,7 +218,7 @@ typedef struct numbered {
   uint32_t block;
 } numbered;
 
-/* Numbers an allocation. false if there is no host memory. One at address 0, as a damaged recording may have, is not
+/* Numbers an allocation. false if out of host memory. One at address 0, as a damaged recording may have, is not
  * found again. */
 static bool number_block(weir__plan *plan, weir__hash_map *numbers, uint64_t address, uint32_t *block) {
   numbered *made = address ? weir__hash_map_put(numbers, sizeof *made, address) : NULL;
@@ -401,30 +401,30 @@ static bool has_streams(const weir__plan *plan) {
 /* A replay takes host memory in proportion to the addresses that are reserved, and time in proportion to the bytes, so a
  * file of a few kilobytes could occupy the host for minutes. The bounds, 64 TiB of addresses in regions of 32 GiB, and
  * 1 PiB of bytes, are far above what jobs reserve. */
-enum { REGION_BITS = 35, REGIONS = 1 << (53 - REGION_BITS), MOST_REGIONS = 2048 };
-#define MOST_RESERVED (1ull << 50)
+enum { REGION_BITS = 35, REGIONS = 1 << (53 - REGION_BITS), MAX_REGIONS = 2048 };
+#define MAX_RESERVED (1ull << 50)
 
 static weir_status check_bounds(const weir__plan *plan) {
   uint64_t bytes = 0, *seen = calloc(REGIONS / 64, sizeof *seen);
   size_t regions = 0;
   if (!seen)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu entries", plan->count);
-  for (size_t i = 0; i < plan->count && bytes <= MOST_RESERVED && regions <= MOST_REGIONS; i++) {
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu entries", plan->count);
+  for (size_t i = 0; i < plan->count && bytes <= MAX_RESERVED && regions <= MAX_REGIONS; i++) {
     const weir__recording_entry *e = &plan->events[i];
-    if (!weir__is_growth(e) || !e->size || e->size > WEIR__PLAN_MOST_MEMORY) /* a device without so much refuses it */
+    if (!weir__is_growth(e) || !e->size || e->size > WEIR__PLAN_MAX_MEMORY) /* a device without so much refuses it */
       continue;
     bytes += e->size;
     uint64_t last = (e->address + (e->size - 1)) >> REGION_BITS;
-    for (uint64_t k = e->address >> REGION_BITS; k <= last && k < REGIONS && regions <= MOST_REGIONS; k++) {
+    for (uint64_t k = e->address >> REGION_BITS; k <= last && k < REGIONS && regions <= MAX_REGIONS; k++) {
       regions += !(seen[k / 64] >> (k % 64) & 1);
       seen[k / 64] |= 1ull << (k % 64);
     }
   }
   free(seen);
-  if (bytes <= MOST_RESERVED && regions <= MOST_REGIONS)
+  if (bytes <= MAX_RESERVED && regions <= MAX_REGIONS)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_DATA, "its segments have more than %s in all, which no job reserves",
-                    regions > MOST_REGIONS ? "64 TiB of addresses" : "1 PiB");
+                    regions > MAX_REGIONS ? "64 TiB of addresses" : "1 PiB");
 }
 
 /* ---- The plan ---- */
@@ -457,7 +457,7 @@ weir_status weir__plan_make(const weir__recording *recording, const weir__record
     return WEIR_OK;
   }
   weir__plan_clear(plan);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu entries", device->event_count);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu entries", device->event_count);
 }
 
 void weir__plan_clear(weir__plan *plan) {

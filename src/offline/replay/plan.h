@@ -22,7 +22,6 @@
 
 #include "alloc/config/settings.h"
 #include "alloc/replay_port.h"
-#include "alloc/config/settings.h"
 #include "offline/read/recording.h"
 #include "offline/replay/replay.h"
 #include "offline/replay/states.h"
@@ -103,7 +102,7 @@ static inline bool weir__is_segment_event(const weir__recording_entry *event) {
 }
 
 /* The largest device that a recording may imply, 4 TiB. */
-#define WEIR__PLAN_MOST_MEMORY (1ull << 42)
+#define WEIR__PLAN_MAX_MEMORY (1ull << 42)
 
 static inline bool weir__is_growth(const weir__recording_entry *event) {
   return event->action == WEIR_TRACE_SEGMENT_ALLOC || event->action == WEIR_TRACE_SEGMENT_MAP;

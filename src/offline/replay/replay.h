@@ -17,7 +17,6 @@
 
 #include "alloc/config/settings.h"
 #include "alloc/replay_port.h"
-#include "alloc/config/settings.h"
 #include "offline/read/recording.h"
 #include "offline/replay/meter.h"
 #include "offline/replay/states.h"
@@ -25,7 +24,7 @@
 
 /* The largest device that may be asked for, 64 TiB; and a device for jobs that may have as much as they need, 2 TiB.
  * Expandable segments cost time and host memory in proportion to the device, so the two are not the same. */
-#define WEIR__REPLAY_MOST_MEMORY (1ull << 46)
+#define WEIR__REPLAY_MAX_MEMORY (1ull << 46)
 #define WEIR__REPLAY_ENOUGH_MEMORY (1ull << 41)
 
 /* What an allocator may take from the driver, and what the driver says about streams. */

@@ -273,7 +273,7 @@ static void free_block(replay *r, uint32_t block, bool at_once, uint64_t recorde
   r->blocks[block] = 0;
 }
 
-static void let_go(replay *r, const weir__recording_entry *event) {
+static void request_free(replay *r, const weir__recording_entry *event) {
   uint32_t block = r->plan->entries[r->at].block;
   if (block == WEIR__NO_BLOCK || !r->blocks[block])
     return; /* it was allocated before the recording began, or its request failed here */
@@ -389,7 +389,7 @@ static weir_status run_events(replay *r) {
       if (event->action == WEIR_TRACE_ALLOC || event->action == WEIR_TRACE_OOM)
         request(r, event);
       else if (event->action == WEIR_TRACE_FREE_REQUESTED)
-        let_go(r, event);
+        request_free(r, event);
       else if (event->action == WEIR_TRACE_FREE_COMPLETED)
         complete(r, r->at);
       else if (r->recorder && !weir__is_segment_event(event))
@@ -423,7 +423,7 @@ static weir_status hold(replay *r) {
   weir__state start = plan->start;
   start.segments = malloc((start.segment_count + 1) * sizeof *start.segments);
   if (!start.segments)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu segments", start.segment_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu segments", start.segment_count);
   for (size_t i = 0; i < start.segment_count; i++) {
     start.segments[i] = plan->start.segments[i];
     start.segments[i].stream = (int64_t)(uintptr_t)weir__replay_stream_of(&plan->streams, start.segments[i].stream);
@@ -582,8 +582,8 @@ weir_status weir__replay_run(const weir__plan *plan, const weir__settings *setti
   r.pools = calloc(plan->recording->pool_count + 1, sizeof *r.pools);
   r.blocks = calloc(plan->block_count + 1, sizeof *r.blocks);
   r.held = calloc(plan->block_count + 1, sizeof *r.held);
-  weir_status status =
-      r.pools && r.blocks && r.held ? run_once(&r, limit) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
+  weir_status status = r.pools && r.blocks && r.held ? run_once(&r, limit)
+                                                     : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   free(r.pools);
   free(r.blocks);
   free(r.held);
@@ -595,10 +595,10 @@ weir_status weir__replay_run(const weir__plan *plan, const weir__settings *setti
 /* ---- Runs under other settings ---- */
 
 weir_status weir__replay_check_memory(uint64_t memory) {
-  if (memory <= WEIR__REPLAY_MOST_MEMORY)
+  if (memory <= WEIR__REPLAY_MAX_MEMORY)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "a device of %llu bytes; at most %llu are allowed",
-                    (unsigned long long)memory, (unsigned long long)WEIR__REPLAY_MOST_MEMORY);
+                    (unsigned long long)memory, (unsigned long long)WEIR__REPLAY_MAX_MEMORY);
 }
 
 weir_status weir__replayer_recheck(const weir__replayer *replayer, const weir__replay_callback *callback,

@@ -47,7 +47,7 @@ weir_status weir__replayer_run_recorded(const weir__replayer *replayer, const we
                                         const weir__capacity *capacity, const weir__replay_callback *callback,
                                         const weir__replay_recorder *recorder, weir__replay_report *report);
 
-/* WEIR_ERROR_INVALID_ARGUMENT for more than WEIR__REPLAY_MOST_MEMORY. */
+/* WEIR_ERROR_INVALID_ARGUMENT for more than WEIR__REPLAY_MAX_MEMORY. */
 weir_status weir__replay_check_memory(uint64_t memory);
 
 /* The capacity of a device of `memory` bytes of which the program allows itself `fraction`, or, where that is 0, the

@@ -45,7 +45,7 @@ weir_status weir__replay_streams_make(const weir__recording *recording, weir__re
   if (!list || !streams->handles || !streams->numbers || !streams->raw) {
     free(list);
     weir__replay_streams_clear(streams);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu streams", most);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu streams", most);
   }
   count = list_streams(recording, list);
   qsort(list, count, sizeof *list, by_handle);
