@@ -1,7 +1,7 @@
 /*
  * weir diff: what changed between two recordings.
  */
-#include "offline/analyse/diff.h"
+#include "offline/render/diff_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +133,7 @@ static void print_text(const weir__diff *d) {
 
 static void print_json(const weir__diff *d) {
   weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_cli_json_file());
-  weir__diff_write(&weir_cli_json_sink, NULL, d);
+  weir__diff_json(&weir_cli_json_sink, NULL, d);
   weir__sink_end(&weir_cli_json_sink, NULL);
 }
 

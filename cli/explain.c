@@ -326,8 +326,8 @@ static void print_growth(const report *f) {
          g->is_cause ? "A leak is the cause, since without it the request would have been served"
                      : "There is a leak, which alone does not explain the failure",
          bytes(g->bytes, text[0]), g->count, g->count == 1 ? "" : "s", unit, (long long)g->first_step, g->steps,
-         bytes((uint64_t)g->bytes_per_step, text[1]), unit, weir__leak_title(f->snapshot, g->stack, g->size, title),
-         g->stacks > 1 ? " and others" : "");
+         bytes((uint64_t)g->bytes_per_step, text[1]), unit,
+         weir__describe_blocks(f->snapshot, g->stack, g->size, title), g->stacks > 1 ? " and others" : "");
   printf("              ");
   weir_cli_print_command("leaks", "", f->name);
 }

@@ -12,8 +12,9 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/read/message.h"
+#include "offline/analyse/message.h"
 #include "offline/read/recording.h"
+#include "offline/render/message_json.h"
 
 typedef struct text {
   char text[72];
@@ -662,6 +663,8 @@ static weir_status load(const char *name, weir__messages *messages) {
     return status;
   status = weir__messages_read(input, messages);
   weir__input_close(input);
+  if (!status)
+    weir__messages_derive(messages);
   return status;
 }
 

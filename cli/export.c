@@ -64,7 +64,7 @@ static int export_file(const char *file) {
     weir__recording_free(snapshot);
     return WEIR_EXIT_FAILED;
   }
-  weir__export_clean(snapshot);
+  weir__recording_clean_texts(snapshot);
   progress = weir_cli_progress_begin("writing");
   status = weir__output_file_begin(&target, options.to,
                                    options.format == FORMAT_SQLITE ? WEIR__OUTFILE_BY_PATH : WEIR__OUTFILE_WRITE);

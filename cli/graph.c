@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "offline/analyse/describe.h"
-#include "offline/render/export.h"
+#include "offline/analyse/levels.h"
 
 enum { ROWS = 12, LABEL = 12, INDENT = 4 };
 
@@ -46,13 +46,13 @@ static size_t column_of(const weir__recording_device *d, const weir__summary *s,
 }
 
 static void fill(const weir__recording_device *d, const weir__summary *s, column *columns, size_t count) {
-  weir__export_levels levels = {(int64_t)s->live_before, (int64_t)s->reserved_before};
+  weir__levels levels = {(int64_t)s->live_before, (int64_t)s->reserved_before};
   size_t at = 0;
   columns[0] = (column){levels.allocated, levels.reserved, false};
   for (size_t i = 0; i < d->event_count; i++) {
     for (size_t to = column_of(d, s, i, count); at < to;)
       columns[++at] = (column){levels.allocated, levels.reserved, false};
-    weir__export_levels_move(&levels, &d->events[i]);
+    weir__levels_move(&levels, &d->events[i]);
     column *c = &columns[at];
     c->used = levels.allocated > c->used ? levels.allocated : c->used;
     c->reserved = levels.reserved > c->reserved ? levels.reserved : c->reserved;

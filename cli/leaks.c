@@ -1,7 +1,7 @@
 /*
  * weir leaks: memory that grows from step to step.
  */
-#include "offline/analyse/leaks.h"
+#include "offline/render/leaks_json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void print_blocks(const weir__leak *leak) {
 static void print_leak(const weir__recording *recording, const weir__leaks *l, const weir__leak *leak) {
   char rate[32], all[32], title[192], stream[48];
   printf("      %11s a %s  %s: %" PRIu64 " block%s, %s", bytes(leak->bytes_per_step, rate), unit(l),
-         weir__leak_title(recording, leak->stack, leak->size, title), leak->count, plural(leak->count),
+         weir__describe_blocks(recording, leak->stack, leak->size, title), leak->count, plural(leak->count),
          bytes((double)leak->bytes, all));
   if (leak->every > 1.5 && !leak->is_joint)
     printf(", every %.1f %ss", leak->every, unit(l));
@@ -65,7 +65,7 @@ static void print_growing(const weir__recording *recording, const weir__leaks *l
   for (size_t i = 0; i < l->growing_count && i < (size_t)options.list; i++) {
     const weir__leak *g = &l->growing[i];
     printf("      %11s  %s: %s (%s %lld to %lld)\n", bytes((double)g->bytes, text),
-           weir__leak_title(recording, g->stack, g->size, title), why[g->kind], unit(l), (long long)g->first_step,
+           weir__describe_blocks(recording, g->stack, g->size, title), why[g->kind], unit(l), (long long)g->first_step,
            (long long)g->last_step);
   }
 }
@@ -100,7 +100,7 @@ static void print_rest(const weir__recording *recording, const weir__leaks *l) {
     printf("    %s %s in %" PRIu64 " block%s of phase '%s' outlived it by up to %lld %ss: %s\n",
            i ? "         " : "phases   ", bytes((double)o->bytes, text[0]), o->count, plural(o->count),
            weir_cli_escaped(recording->strings.items[o->phase].text), (long long)o->steps, unit(l),
-           weir__leak_title(recording, o->stack, o->size, title));
+           weir__describe_blocks(recording, o->stack, o->size, title));
   }
   for (size_t i = 0; i < l->idle_count && i < (size_t)options.list; i++) {
     const weir__idle_stream *s = &l->idle[i];
@@ -179,7 +179,7 @@ static int look_at(const char *file) {
     has_any = true;
     is_found |= leaks.verdict == WEIR__LEAKS_FOUND;
     if (options.json || weir_cli_json_is_separate())
-      weir__leaks_write(&weir_cli_json_sink, NULL, recording, file, &leaks);
+      weir__leaks_json(&weir_cli_json_sink, NULL, recording, file, &leaks);
     if (!options.json)
       print_device(recording, &leaks);
     weir__leaks_clear(&leaks);

@@ -1,7 +1,8 @@
 /*
  * weir redact: a copy of a recorded history that can be shared.
  */
-#include "offline/render/redact.h"
+#include "offline/analyse/behaviour.h"
+#include "offline/render/redact_file.h"
 
 #include <stdio.h>
 #include <string.h>

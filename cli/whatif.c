@@ -243,7 +243,7 @@ static void print_rows(const weir_cli_history *h) {
 static void print_json(const weir_cli_history *h) {
   (void)h;
   weir_cli_json_begin(0);
-  weir__whatif_write(&whatif.of, &weir_cli_json_sink);
+  weir__json_whatif(&weir_cli_json_sink, &whatif.of);
   weir_cli_json_end();
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/read/message.h"
+#include "offline/analyse/message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -35,6 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   memcpy(text, data, size);
   if (weir__messages_find(text, size, &messages) == WEIR_OK) {
+    weir__messages_derive(&messages);
     if (messages.count > messages.found)
       abort();
     for (size_t i = 0; i < messages.count; i++)

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 
 #include "fuzz_history.h"
-#include "offline/analyse/diff.h"
-#include "offline/analyse/leaks.h"
 #include "offline/analyse/whatif.h"
+#include "offline/render/diff_json.h"
 #include "offline/render/export.h"
+#include "offline/render/leaks_json.h"
 #include "offline/render/plot.h"
-#include "offline/render/redact.h"
+#include "offline/render/redact_file.h"
 #include "offline/render/rewrite.h"
 #include "offline/render/view_data.h"
 
@@ -27,7 +27,7 @@ static void find_leaks(const weir__recording *r, int device) {
     return;
   static weir__sink sink;
   weir__sink_begin(&sink, &weir__json_format, out);
-  weir__leaks_write(&sink, NULL, r, "fuzz", &leaks);
+  weir__leaks_json(&sink, NULL, r, "fuzz", &leaks);
   weir__sink_end(&sink, NULL);
   weir__leaks_clear(&leaks);
 }
@@ -39,7 +39,7 @@ static void compare(const weir__recording *r, int device) {
     return;
   static weir__sink sink;
   weir__sink_begin(&sink, &weir__json_format, out);
-  weir__diff_write(&sink, NULL, &diff);
+  weir__diff_json(&sink, NULL, &diff);
   weir__sink_end(&sink, NULL);
   weir__diff_clear(&diff);
 }
@@ -105,7 +105,7 @@ static void use(weir__recording *r, uint8_t way) {
     compare(r, device);
     break;
   case 2:
-    weir__export_clean(r);
+    weir__recording_clean_texts(r);
     export(r, device, more);
     break;
   case 3:

@@ -12,11 +12,13 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "offline/analyse/behaviour.h"
+#include "offline/analyse/levels.h"
 #include "offline/analyse/summary.h"
 #include "offline/offline_data.h"
 #include "offline/render/export.h"
 #include "offline/render/output_file.h"
-#include "offline/render/redact.h"
+#include "offline/render/redact_file.h"
 
 static weir__recording *load(const char *name) {
   char path[1024];
@@ -136,13 +138,13 @@ static void test_levels(void **state) {
   (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     weir__recording *s = load(names[i]);
-    weir__export_levels levels;
+    weir__levels levels;
     weir__summary summary;
     int64_t most = 0;
     assert_int_equal(weir__summarize(s, 0, &summary), WEIR_OK);
-    assert_int_equal(weir__export_levels_begin(s, 0, &levels), WEIR_OK);
+    assert_int_equal(weir__levels_begin(s, 0, &levels), WEIR_OK);
     for (size_t k = 0; k < s->devices[0].event_count; k++) {
-      weir__export_levels_move(&levels, &s->devices[0].events[k]);
+      weir__levels_move(&levels, &s->devices[0].events[k]);
       most = levels.allocated > most ? levels.allocated : most;
     }
     assert_int_equal(levels.reserved, summary.end_reserved);
@@ -160,14 +162,14 @@ static void test_csv(void **state) {
   weir__string *items = s->strings.items;
   items[s->frames[0].name] = (weir__string){odd, sizeof odd - 1};
   items[s->frames[0].filename] = (weir__string){cut, sizeof cut - 1};
-  weir__export_clean(s);
+  weir__recording_clean_texts(s);
   char *text = written(s, -1, write_frames, &size);
   static const char expected[] = "frame,name,filename,line\r\n0,\"a \"\"b\"\", c\nd\",n?l,";
   assert_memory_equal(text, expected, sizeof expected - 1);
   free(text);
   items[s->frames[0].name] = (weir__string){surrogate, sizeof surrogate - 1};
   items[s->frames[0].filename] = (weir__string){half, sizeof half - 1};
-  weir__export_clean(s);
+  weir__recording_clean_texts(s);
   assert_string_equal(surrogate, "x\xef\xbf\xbdy");
   assert_string_equal(half, "z??");            /* no UTF-8 at all, as a recording may have it */
   text = written(s, 1, write_segments, &size); /* none of that device: the names of the columns alone */

@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/analyse/levels.h"
 #include "offline/analyse/lives.h"
 #include "offline/analyse/summary.h"
 #include "offline/load.h"
-#include "offline/render/export.h"
 #include "offline/replay/states.h"
 #include "support/length.h"
 #include "support/random.h"
@@ -429,10 +429,10 @@ static void test_damaged(void **state) {
 /* Bytes in use and reserved after each entry are those of the counters. */
 static void check_levels(const weir__recording *recording, int device) {
   weir__lives l;
-  weir__export_levels levels;
+  weir__levels levels;
   weir__summary summary;
   assert_int_equal(weir__lives_make(recording, device, &l), WEIR_OK);
-  assert_int_equal(weir__export_levels_begin(recording, device, &levels), WEIR_OK);
+  assert_int_equal(weir__levels_begin(recording, device, &levels), WEIR_OK);
   assert_int_equal(weir__summarize(recording, device, &summary), WEIR_OK);
   size_t n = l.entry_count;
   int64_t *used = calloc(2 * n + 4, sizeof *used), *reserved = used + n + 2;
@@ -459,7 +459,7 @@ static void check_levels(const weir__recording *recording, int device) {
   assert_int_equal(reserved_before, levels.reserved);
   int64_t peak = used_before, peak_reserved = reserved_before;
   for (size_t i = 0; i < n; i++) {
-    weir__export_levels_move(&levels, &recording->devices[device].events[i]);
+    weir__levels_move(&levels, &recording->devices[device].events[i]);
     used_before += used[i];
     reserved_before += reserved[i];
     assert_int_equal(used_before, levels.allocated);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "offline/read/message.h"
+#include "offline/analyse/message.h"
 
 #define KIB(n) ((uint64_t)((n)*1024.0))
 #define MIB(n) ((uint64_t)((n)*1048576.0))
@@ -27,6 +27,7 @@ static void find(const char *text) {
   memcpy(copy, text, size); /* NOLINT(bugprone-not-null-terminated-result): so that an overrun is found */
   weir__messages_free(&found);
   assert_int_equal(weir__messages_find(copy, size, &found), WEIR_OK);
+  weir__messages_derive(&found);
   free(copy);
 }
 
@@ -663,6 +664,7 @@ static void test_utf16(void **state) {
     text[2 + 2 * i] = current[i];
   weir__messages_free(&found);
   assert_int_equal(weir__messages_find(text, sizeof text, &found), WEIR_OK);
+  weir__messages_derive(&found);
   assert_int_equal(found.count, 1);
   check_current(&found.items[0]);
 }

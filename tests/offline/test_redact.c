@@ -11,8 +11,9 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "offline/analyse/behaviour.h"
 #include "offline/offline_data.h"
-#include "offline/render/redact.h"
+#include "offline/render/redact_file.h"
 #include "offline/render/rewrite.h"
 
 static weir__recording *load(void) {

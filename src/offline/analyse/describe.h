@@ -10,14 +10,10 @@
 
 #include "offline/read/recording.h"
 
-enum { WEIR__DESCRIBE_TEXT = 160 };
+enum { WEIR__DESCRIBE_TEXT = 160, WEIR__SIZE_CLASS_LEAST = 512 };
 
-/* Whether a file is where installed code is. */
-bool weir__lies_in_library(const char *file);
-
-/* The innermost frame, and the innermost one of the program's own code, or else of a library other than PyTorch:
- * "forward (resnet.py:147), from main (train.py:41)". Native frames are skipped if there are Python frames, and Weir's
- * always. "" for stack 0. Returns `text`. */
+/* The frames that stand for a stack (offline/analyse/sites.h): "forward (resnet.py:147), from main (train.py:41)". ""
+ * for stack 0. Returns `text`. */
 const char *weir__describe_stack(const weir__recording *recording, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]);
 
 /* For each stack the first one with the same description. free() it. */
@@ -33,5 +29,12 @@ const char *weir__describe_span(int64_t microseconds, char text[32]);
 
 /* "the default stream", "stream 0x55d0c8". Returns `text`. */
 const char *weir__describe_stream(const weir__recording *recording, uint16_t stream, char text[48]);
+
+/* A stack as above, or else "blocks of 2.00 MiB". Returns `text`. */
+const char *weir__describe_blocks(const weir__recording *recording, uint32_t stack, uint64_t size, char text[192]);
+
+/* The power of two that a size is at most, and "1.00 MiB to 2.00 MiB" for it. */
+uint64_t weir__size_class(uint64_t size);
+const char *weir__describe_size_class(uint64_t class, char text[WEIR__DESCRIBE_TEXT]);
 
 #endif

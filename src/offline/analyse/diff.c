@@ -10,16 +10,12 @@
 #include "base/hash_map.h"
 #include "base/text.h"
 #include "offline/analyse/classes.h"
+#include "offline/analyse/levels.h"
 #include "offline/analyse/lives.h"
+#include "offline/analyse/phases.h"
 #include "offline/analyse/summary.h"
-#include "offline/render/export.h"
 
 /* ---- One recording ---- */
-
-/* From an entry on, the innermost open range of the program; a string, or 0 for none. */
-typedef struct range {
-  uint32_t entry, name;
-} range;
 
 typedef struct side {
   const weir__recording *recording;
@@ -31,16 +27,11 @@ typedef struct side {
   uint16_t *stream_rank; /* of each stream: the order of first use; 0 for the default stream */
   uint32_t peak, *step_peak;
   size_t first_step; /* after warm-up */
-  range *ranges;
-  size_t range_count, range_room;
+  uint32_t *phases;  /* of each block */
 } side;
 
 static bool in_use(const weir__life *b, uint32_t after) {
   return (b->is_before || b->begin <= after) && (b->freed == WEIR__LIFE_OPEN || b->freed > after);
-}
-
-static const char *text_of(const weir__recording *r, uint32_t string) {
-  return string < r->strings.count ? r->strings.items[string].text : "";
 }
 
 static bool rank_streams(side *s) {
@@ -55,47 +46,10 @@ static bool rank_streams(side *s) {
   return s->stream_rank != NULL;
 }
 
-static bool find_ranges(side *s) {
-  enum { DEEPEST = 32 };
-  uint32_t open[DEEPEST];
-  size_t depth = 0, entry = 0;
-  for (size_t i = 0; i < s->recording->annotation_count; i++) {
-    const weir__recording_annotation *a = &s->recording->annotations[i];
-    if (a->device >= 0 && a->device != s->out->device)
-      continue;
-    while (entry < s->device->event_count && s->device->events[entry].time_us < a->time_us)
-      entry++;
-    if (strcmp(text_of(s->recording, a->stage), "START") == 0) {
-      if (depth < DEEPEST)
-        open[depth++] = a->name;
-    } else
-      for (size_t k = depth; k-- > 0;)
-        if (open[k] == a->name) {
-          depth = k;
-          break;
-        }
-    if (!WEIR__RESERVE(s->ranges, s->range_room, s->range_count + 1))
-      return false;
-    s->ranges[s->range_count++] = (range){(uint32_t)entry, depth ? open[depth - 1] : 0};
-  }
-  return true;
-}
-
-/* The phase in which a block was allocated: of its entry, or else the annotated range. Numbers as in "ProfilerStep#7"
- * are left out. Returns `text`, or "" for none. */
-static const char *phase_of(const side *s, const weir__life *b, char text[WEIR__DESCRIBE_TEXT]) {
-  const char *name = s->recording->remark_count ? text_of(s->recording, s->recording->remarks[b->remark].phase) : "";
-  if (!*name && s->range_count && !b->is_before) {
-    size_t low = 0, high = s->range_count; /* the last range that begins at or before the entry is low - 1 */
-    while (low < high) {
-      size_t middle = low + (high - low) / 2;
-      if (s->ranges[middle].entry <= b->begin)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    name = low && s->ranges[low - 1].name ? text_of(s->recording, s->ranges[low - 1].name) : "";
-  }
+/* The phase in which a block was allocated. Numbers as in "ProfilerStep#7" are left out. Returns `text`, or "" for
+ * none. */
+static const char *phase_of(const side *s, size_t block, char text[WEIR__DESCRIBE_TEXT]) {
+  const char *name = s->phases[block] == WEIR__NO_PHASE ? "" : s->recording->strings.items[s->phases[block]].text;
   weir__escape_text(name, strlen(name), text, WEIR__DESCRIBE_TEXT);
   char *number = strrchr(text, '#');
   if (number && number[1] && strspn(number + 1, "0123456789") == strlen(number + 1))
@@ -108,15 +62,15 @@ static weir_status measure(side *s) {
   weir__diff_side *out = s->out;
   const weir__steps *steps = &out->steps;
   weir__summary summary;
-  weir__export_levels levels;
+  weir__levels levels;
   weir_status status = weir__summarize(s->recording, out->device, &summary);
   if (!status)
-    status = weir__export_levels_begin(s->recording, out->device, &levels);
+    status = weir__levels_begin(s->recording, out->device, &levels);
   if (status)
     return status;
-  weir__export_levels end = levels;
+  weir__levels end = levels;
   for (size_t i = 0; i < s->device->event_count; i++)
-    weir__export_levels_move(&end, &s->device->events[i]);
+    weir__levels_move(&end, &s->device->events[i]);
   out->is_known = !summary.is_unknown && s->device->event_count;
   out->has_end = out->is_known;
   s->peak = (uint32_t)summary.live.event;
@@ -127,7 +81,7 @@ static weir_status measure(side *s) {
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to compare recordings");
   double reserved = 0, sums[2] = {0};
   for (size_t i = 0, k = 0; i < s->device->event_count && k < steps->count; i++) {
-    weir__export_levels_move(&levels, &s->device->events[i]);
+    weir__levels_move(&levels, &s->device->events[i]);
     if (i < steps->begin[k])
       continue;
     bool is_first = i == steps->begin[k];
@@ -165,8 +119,10 @@ static weir_status open_side(side *s) {
   if (!status)
     status = weir__classes_make(s->recording, out->device, &s->lives, &s->classes);
   if (!status)
+    status = weir__phases_of(s->recording, out->device, &s->lives, &s->phases);
+  if (!status)
     status = measure(s);
-  if (!status && (!rank_streams(s) || !find_ranges(s)))
+  if (!status && !rank_streams(s))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory to compare recordings");
   return status;
 }
@@ -177,7 +133,7 @@ static void close_side(side *s) {
   free(s->alike);
   free(s->stream_rank);
   free(s->step_peak);
-  free(s->ranges);
+  free(s->phases);
 }
 
 /* The steps after warm-up at whose peaks a block is in use. */
@@ -283,7 +239,7 @@ static bool add_to(weir__diff *diff, weir__hash_map *map, weir__diff_key by, con
     diff->has_classes |= class != WEIR__CLASS_UNKNOWN;
     break;
   default:
-    if (!*phase_of(s, b, text))
+    if (!*phase_of(s, (size_t)(b - s->lives.blocks), text))
       snprintf(text, sizeof text, "outside of phases");
     else
       diff->has_phases = true;

@@ -16,7 +16,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "inspect/json.h"
 #include "offline/analyse/describe.h"
 #include "offline/analyse/steps.h"
 #include "offline/read/recording.h"
@@ -101,8 +100,5 @@ void weir__diff_clear(weir__diff *diff);
 
 const char *weir__diff_key_name(weir__diff_key key);
 const char *weir__diff_change_name(weir__diff_change change);
-
-/* Writes the object of `weir diff --json`. */
-void weir__diff_write(weir__sink *sink, const char *key, const weir__diff *diff);
 
 #endif

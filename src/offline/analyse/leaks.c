@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/hash_map.h"
 #include "offline/analyse/describe.h"
-#include "offline/render/export.h"
+#include "offline/analyse/levels.h"
 
 enum { MIN_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4, IDLE_ENTRIES = 64 };
 
@@ -659,14 +659,14 @@ static bool measure_step(finder *f) {
 static weir_status find_end(finder *f, const weir__leaks_options *options) {
   weir__leaks *out = f->out;
   const weir__recording *r = f->recording;
-  weir__export_levels levels;
-  weir_status status = weir__export_levels_begin(r, out->device, &levels);
+  weir__levels levels;
+  weir_status status = weir__levels_begin(r, out->device, &levels);
   if (status)
     return status;
   int64_t used = 0, reserved = 0;
   uint32_t from = f->steps->begin[f->count > 3 ? f->count - 3 : 0];
   for (size_t i = 0; i < f->end; i++) {
-    weir__export_levels_move(&levels, &f->device->events[i]);
+    weir__levels_move(&levels, &f->device->events[i]);
     if (i < from)
       continue;
     used = levels.allocated > used ? levels.allocated : used;

@@ -16,7 +16,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "inspect/json.h"
 #include "offline/analyse/steps.h"
 #include "offline/read/recording.h"
 
@@ -114,12 +113,5 @@ typedef struct weir__leaks {
 weir_status weir__leaks_find(const weir__recording *recording, int device, const weir__leaks_options *options,
                              weir__leaks *leaks);
 void weir__leaks_clear(weir__leaks *leaks);
-
-/* "forward (model.py:12), from main (train.py:8)" or "blocks of 2.00 MiB". Returns `text`. */
-const char *weir__leak_title(const weir__recording *recording, uint32_t stack, uint64_t size, char text[192]);
-
-/* Writes the object of `weir leaks --json` for one device; `file` may be NULL. */
-void weir__leaks_write(weir__sink *sink, const char *key, const weir__recording *recording, const char *file,
-                       const weir__leaks *leaks);
 
 #endif

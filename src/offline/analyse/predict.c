@@ -150,3 +150,22 @@ weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settin
   fit->least = most.bytes < least.bytes ? most.bytes : least.bytes;
   return WEIR_OK;
 }
+
+const char *weir__conf_text(const weir__settings *settings, char text[WEIR__CONF_TEXT]) {
+  weir__settings shown = *settings;
+  if (shown.moving_pages)
+    shown.expandable_segments = false; /* implied */
+  weir__settings_format(&shown, text, WEIR__CONF_TEXT);
+  return text;
+}
+
+weir__start_use weir__start_use_of(const weir__replayer *history) {
+  const weir__state *state = weir__replayer_start(history);
+  weir__start_use sum = {0};
+  for (size_t i = 0; i < state->block_count; i++)
+    if (weir__state_is_active(&state->blocks[i])) {
+      sum.blocks++;
+      sum.bytes += state->blocks[i].requested;
+    }
+  return sum;
+}

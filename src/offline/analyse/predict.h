@@ -65,4 +65,17 @@ typedef struct weir__fit {
 weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
                               const weir__capacity *capacity, weir__fit *fit);
 
+enum { WEIR__CONF_TEXT = 4096 };
+
+/* The settings as text, "" for the defaults. Returns `text`. */
+const char *weir__conf_text(const weir__settings *settings, char text[WEIR__CONF_TEXT]);
+
+/* What was in use before the recording began. */
+typedef struct weir__start_use {
+  size_t blocks;
+  uint64_t bytes; /* requested */
+} weir__start_use;
+
+weir__start_use weir__start_use_of(const weir__replayer *history);
+
 #endif

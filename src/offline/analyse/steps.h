@@ -14,7 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "inspect/json.h"
 #include "offline/analyse/lives.h"
 #include "offline/read/recording.h"
 
@@ -50,9 +49,6 @@ void weir__steps_clear(weir__steps *steps);
 int64_t weir__steps_at(const weir__steps *steps, uint32_t entry);
 
 const char *weir__steps_source_name(weir__steps_source source);
-
-/* Writes {"source", "name", "confidence", "count", "warm_up", "boundaries"}. */
-void weir__steps_write(weir__sink *sink, const char *key, const weir__steps *steps);
 
 /* "24 steps, from Optimizer.step#AdamW.step" and the like. Returns `text`. */
 const char *weir__steps_describe(const weir__steps *steps, char text[192]);

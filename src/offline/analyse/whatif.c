@@ -1,7 +1,5 @@
 #include "offline/analyse/whatif.h"
 
-#include "offline/render/predict_json.h"
-
 bool weir__whatif_is_late(const weir__whatif *w) { return weir__replayer_start(w->history)->segment_count > 0; }
 
 bool weir__whatif_is_reproduced(const weir__whatif *w) { return !weir__replayer_check(w->history)->differences; }
@@ -34,25 +32,4 @@ bool weir__whatif_is_shown(const weir__whatif *w, size_t row) {
     return true;
   return a->peak_reserved != b->peak_reserved || a->peak_allocated != b->peak_allocated || a->cost != b->cost ||
          a->retries != b->retries || a->failures != b->failures;
-}
-
-void weir__whatif_write(const weir__whatif *w, weir__sink *sink) {
-  char recorded[WEIR__CONF_TEXT];
-  const weir__replay_report *check = weir__replayer_check(w->history);
-  weir__conf_text(weir__replayer_settings(w->history), recorded);
-  WEIR__JSON(sink, JSON_TEXT("file", w->file), JSON_INTEGER("device", w->device), JSON_NATURAL("events", check->events),
-             JSON_BOOL("reproduced", !check->differences), JSON_LIST("predictions"));
-  for (size_t i = 0; i < weir__whatif_row_count(w); i++) {
-    bool is_own = i < WEIR__WHATIF_OWN_ROWS;
-    if (!weir__whatif_is_shown(w, i))
-      continue;
-    WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("conf", is_own ? recorded : w->confs[i - WEIR__WHATIF_OWN_ROWS]),
-               JSON_BOOL("recorded", is_own));
-    weir__json_prediction(sink, &w->rows[i].p);
-    if (w->fit)
-      weir__json_fit(sink, "fit", &w->rows[i].fit);
-    WEIR__JSON(sink, JSON_BOOL("is_recording", !i && weir__whatif_is_reproduced(w)), JSON_CLOSE);
-  }
-  WEIR__JSON(sink, JSON_CLOSE);
-  weir__json_start(sink, w->history);
 }

@@ -9,7 +9,6 @@
 #ifndef WEIR_OFFLINE_ANALYSE_WHATIF_H
 #define WEIR_OFFLINE_ANALYSE_WHATIF_H
 
-#include "inspect/write_sink.h"
 #include "offline/analyse/predict.h"
 #include "offline/analyse/whatif_history.h"
 
@@ -54,8 +53,5 @@ void weir__whatif_predict(const weir__whatif *whatif, size_t row, weir__whatif_r
 
 /* Whether a row is part of the JSON: the second one only if it differs from the first. */
 bool weir__whatif_is_shown(const weir__whatif *whatif, size_t row);
-
-/* Writes the members of an object: what `weir whatif --json` prints for a file. */
-void weir__whatif_write(const weir__whatif *whatif, weir__sink *sink);
 
 #endif

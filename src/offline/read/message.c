@@ -692,7 +692,6 @@ static void add_statistics(finder *f, origin from, const char *body) {
       return;
     m->allowed = m->reserved = (weir__figure){true, limit, limit};
     m->allocated = (weir__figure){true, in_use, in_use};
-    weir__message_derive(m);
     return;
   }
 }
@@ -744,7 +743,6 @@ static weir_status find_all(finder *f) {
     read_body(&m, found->phrase, before, body);
     m.is_hip =
         ends_with(before, "HIP") || strncmp(found->phrase, "HIP", 3) == 0 || strncmp(found->phrase, "hip", 3) == 0;
-    weir__message_derive(&m);
     weir_status status = keep(f, &m);
     if (status)
       return status;

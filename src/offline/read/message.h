@@ -12,7 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "inspect/json.h"
 #include "offline/read/input.h"
 
 /* The most that is read, and the most messages that are kept. */
@@ -153,28 +152,13 @@ typedef struct weir__messages {
   size_t lines; /* of the file */
 } weir__messages;
 
-/* Reads a text and finds the failures in it. There may be none. The input must not be longer than WEIR__MESSAGE_INPUT:
+/* Reads a text and finds the failures in it, of which weir__messages_derive() computes the rest. There may be none. The input must not be longer than WEIR__MESSAGE_INPUT:
  * WEIR_ERROR_BAD_DATA otherwise. */
 weir_status weir__messages_read(weir__input *input, weir__messages *messages);
 void weir__messages_free(weir__messages *messages);
 
 /* The same for a text in memory, which is overwritten. */
 weir_status weir__messages_find(char *text, size_t size, weir__messages *messages);
-
-/* Computes what follows from the figures of the text. */
-void weir__message_derive(weir__message *message);
-
-/* "exhausted", "fragmented": the names in JSON. */
-extern const char *const weir__message_causes[WEIR__MESSAGE_CAUSES];
-extern const char *const weir__message_bounds[WEIR__BOUNDS];
-extern const char *const weir__message_kinds[WEIR__MESSAGE_KINDS];
-
-/* "rank 3", "GPU 0", or "" if neither is known. Returns `text`. */
-enum { WEIR__MESSAGE_SOURCE_TEXT = 48 };
-const char *weir__message_source_text(const weir__message *message, char text[WEIR__MESSAGE_SOURCE_TEXT]);
-
-/* Writes the members of an object that is open. `name` is that of the file. */
-void weir__messages_json(weir__sink *sink, const char *name, const weir__messages *messages);
 
 /* Removes colours, prefixes, blanks and all that is not ASCII from a text. Newlines stay. The source of a line is
  * written at its beginning as the byte weir__message_source, a number, and the byte WEIR__SOURCE_END. Returns the new

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/text.h"
 #include "offline/read/byte_reader.h"
 #include "offline/read/ring_reader.h"
-#include "offline/replay/states.h"
 #include "record/recorder.h"
+#include "record/state.h"
 
 /* Whether a file begins as the pickle of a dict: with the number of its protocol or, in protocols 0 and 1, with the
  * dict. */
@@ -222,4 +223,27 @@ weir_status weir__recording_check_size(const weir__recording *s, const char *nam
                                    "size of the file",
                                    name, TEXT_FACTOR));
   return WEIR_OK;
+}
+
+/* A surrogate takes three bytes, as U+FFFD does. Other invalid bytes, as in a recording of a C program, have room for
+ * one character each. */
+void weir__recording_clean_texts(weir__recording *recording) {
+  static const unsigned char replacement[] = {0xef, 0xbf, 0xbd};
+  uint32_t code;
+  for (size_t i = 0; i < recording->strings.count; i++) {
+    char *text = (char *)recording->strings.items[i].text;
+    const size_t length = recording->strings.items[i].length;
+    for (size_t k = 0, bytes; k < length; k += bytes) {
+      bytes = text[k] ? weir__utf8_length(text + k, &code) : 0;
+      if (bytes)
+        continue;
+      bytes = 1;
+      if ((unsigned char)text[k] == 0xed && k + 2 < length && (unsigned char)text[k + 1] >= 0xa0 &&
+          (text[k + 2] & 0xc0) == 0x80) {
+        memcpy(text + k, replacement, sizeof replacement);
+        bytes = 3;
+      } else
+        text[k] = '?';
+    }
+  }
 }

@@ -232,4 +232,8 @@ int weir__recording_first_device(const weir__recording *recording);
 /* Fails if the recording does not have the device. `file` is the name for the message, or NULL. */
 weir_status weir__recording_check_device(const weir__recording *recording, const char *file, int device);
 
+/* Replaces surrogates by U+FFFD and NUL by "?" in all texts, in place. Call it before an export: other programs accept
+ * neither. */
+void weir__recording_clean_texts(weir__recording *recording);
+
 #endif

@@ -1,6 +1,6 @@
 #include "offline/render/explain_json.h"
 
-#include "offline/analyse/leaks.h"
+#include "offline/analyse/describe.h"
 
 typedef struct report {
   weir__sink *sink;
@@ -158,7 +158,7 @@ static void json_growth(const report *f) {
              JSON_NATURAL("blocks", g->count), JSON_REAL("bytes_per_step", g->bytes_per_step, 1),
              JSON_INTEGER("first_step", g->first_step), JSON_NATURAL("steps", g->steps),
              JSON_NATURAL("stacks", g->stacks),
-             JSON_TEXT("title", weir__leak_title(f->recording, g->stack, g->size, title)), JSON_CLOSE);
+             JSON_TEXT("title", weir__describe_blocks(f->recording, g->stack, g->size, title)), JSON_CLOSE);
 }
 
 void weir__explain_json(weir__sink *sink, const char *name, const weir__recording *recording,

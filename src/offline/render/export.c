@@ -7,64 +7,7 @@
 #include "base/base.h"
 #include "base/hash_map.h"
 #include "base/text.h"
-#include "offline/analyse/summary.h"
-
-/* A surrogate takes three bytes, as U+FFFD does. Other invalid bytes, as in a recording of a C program, have room for
- * one character each. */
-void weir__export_clean(weir__recording *snapshot) {
-  static const unsigned char replacement[] = {0xef, 0xbf, 0xbd};
-  uint32_t code;
-  for (size_t i = 0; i < snapshot->strings.count; i++) {
-    char *text = (char *)snapshot->strings.items[i].text;
-    const size_t length = snapshot->strings.items[i].length;
-    for (size_t k = 0, bytes; k < length; k += bytes) {
-      bytes = text[k] ? weir__utf8_length(text + k, &code) : 0;
-      if (bytes)
-        continue;
-      bytes = 1;
-      if ((unsigned char)text[k] == 0xed && k + 2 < length && (unsigned char)text[k + 1] >= 0xa0 &&
-          (text[k + 2] & 0xc0) == 0x80) {
-        memcpy(text + k, replacement, sizeof replacement);
-        bytes = 3;
-      } else
-        text[k] = '?';
-    }
-  }
-}
-
-/* ---- Over time ---- */
-
-weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels) {
-  weir__summary summary;
-  weir_status status = weir__summarize(snapshot, device, &summary);
-  if (!status)
-    *levels = (weir__export_levels){(int64_t)summary.live_before, (int64_t)summary.reserved_before};
-  return status;
-}
-
-/* Wraps around, since an invalid file may have any size. */
-static void add(int64_t *level, uint64_t by) { *level = (int64_t)((uint64_t)*level + by); }
-
-void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event) {
-  switch (event->action) {
-  case WEIR_TRACE_ALLOC:
-    add(&levels->allocated, event->size);
-    break;
-  case WEIR_TRACE_FREE_REQUESTED:
-    add(&levels->allocated, 0 - event->size);
-    break;
-  case WEIR_TRACE_SEGMENT_ALLOC:
-  case WEIR_TRACE_SEGMENT_MAP:
-    add(&levels->reserved, event->size);
-    break;
-  case WEIR_TRACE_SEGMENT_FREE:
-  case WEIR_TRACE_SEGMENT_UNMAP:
-    add(&levels->reserved, 0 - event->size);
-    break;
-  default:
-    break;
-  }
-}
+#include "offline/analyse/levels.h"
 
 uint64_t weir__export_thread_of(const weir__recording *snapshot, const weir__recording_annotation *annotation) {
   const char *text = weir__recording_pair_of(snapshot, annotation, "thread");
@@ -173,8 +116,7 @@ static weir_status blocks(walk *w) {
   return WEIR_OK;
 }
 
-static void event(walk *w, int device, size_t number, const weir__recording_entry *e,
-                  const weir__export_levels *levels) {
+static void event(walk *w, int device, size_t number, const weir__recording_entry *e, const weir__levels *levels) {
   const weir__recording_remark *remark = &w->s->remarks[e->remark];
   integer(w, device);
   natural(w, number);
@@ -213,13 +155,13 @@ static weir_status events(walk *w) {
   size_t done = 0;
   BEGIN(w, WEIR__EXPORT_EVENTS, columns);
   for (size_t d = 0; d < w->s->device_count; d++) {
-    weir__export_levels levels = {0};
+    weir__levels levels = {0};
     if (!wants(w, (int)d))
       continue;
-    TRY(weir__export_levels_begin(w->s, (int)d, &levels));
+    TRY(weir__levels_begin(w->s, (int)d, &levels));
     for (size_t i = 0; i < w->s->devices[d].event_count; i++) {
       const weir__recording_entry *e = &w->s->devices[d].events[i];
-      weir__export_levels_move(&levels, e);
+      weir__levels_move(&levels, e);
       event(w, (int)d, i, e, &levels);
       TRY(w->to->row(w->to));
       if (++done % WEIR__STEP_EVENTS == 0 && w->step)

@@ -12,10 +12,6 @@
 #include "offline/read/recording.h"
 #include "offline/render/rewrite.h"
 
-/* Replaces surrogates by U+FFFD and NUL by "?" in all texts, in place. Call it before an export: other programs accept
- * neither. */
-void weir__export_clean(weir__recording *snapshot);
-
 /* ---- Tables ---- */
 
 /* Tables: name, text, constraints in SQL. */
@@ -69,15 +65,6 @@ weir_status weir__export_sqlite(const weir__recording *snapshot, int device, wei
                                 const char *name, const char *path);
 
 /* ---- Over time ---- */
-
-/* Requested bytes in use, and reserved bytes. */
-typedef struct weir__export_levels {
-  int64_t allocated, reserved;
-} weir__export_levels;
-
-/* The levels before the first entry of a device. */
-weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels);
-void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event);
 
 /* The number of the thread that a range belongs to; 0 if it does not say. */
 uint64_t weir__export_thread_of(const weir__recording *snapshot, const weir__recording_annotation *annotation);

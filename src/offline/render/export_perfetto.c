@@ -4,6 +4,7 @@
 #include "base/hash_map.h"
 #include "inspect/json.h"
 #include "offline/analyse/describe.h"
+#include "offline/analyse/levels.h"
 #include "offline/analyse/lives.h"
 #include "offline/render/export.h"
 
@@ -189,16 +190,16 @@ static void put_lives_before(tracer *t, int device, spans *spans, int64_t time) 
 /* Without recorded times, each entry takes a microsecond. */
 static weir_status history(tracer *t, int device) {
   const weir__recording_device *d = &t->s->devices[device];
-  weir__export_levels levels = {0};
+  weir__levels levels = {0};
   spans spans = {.next = 0};
-  weir_status status = weir__export_levels_begin(t->s, device, &levels);
+  weir_status status = weir__levels_begin(t->s, device, &levels);
   if (!status)
     status = spans_begin(t->s, device, &spans);
   for (size_t i = 0; i < d->event_count && !t->sink->error && !status; i++) {
     const weir__recording_entry *e = &d->events[i];
     int64_t time = e->time_us ? e->time_us : (int64_t)i;
-    weir__export_levels before = levels;
-    weir__export_levels_move(&levels, e);
+    weir__levels before = levels;
+    weir__levels_move(&levels, e);
     if (!i)
       put_lives_before(t, device, &spans, time);
     if (!i || levels.allocated != before.allocated)

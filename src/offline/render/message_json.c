@@ -1,7 +1,9 @@
 /*
  * The object of `weir explain --message --json`.
  */
-#include "offline/read/message.h"
+#include "offline/render/message_json.h"
+
+#include "offline/analyse/message.h"
 
 static void json_figure(weir__sink *sink, const char *key, weir__figure figure) {
   if (figure.is_known)

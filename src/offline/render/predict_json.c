@@ -1,24 +1,5 @@
 #include "offline/render/predict_json.h"
 
-const char *weir__conf_text(const weir__settings *settings, char text[WEIR__CONF_TEXT]) {
-  weir__settings shown = *settings;
-  if (shown.moving_pages)
-    shown.expandable_segments = false; /* implied */
-  weir__settings_format(&shown, text, WEIR__CONF_TEXT);
-  return text;
-}
-
-weir__start_use weir__start_use_of(const weir__replayer *history) {
-  const weir__state *state = weir__replayer_start(history);
-  weir__start_use sum = {0};
-  for (size_t i = 0; i < state->block_count; i++)
-    if (weir__state_is_active(&state->blocks[i])) {
-      sum.blocks++;
-      sum.bytes += state->blocks[i].requested;
-    }
-  return sum;
-}
-
 void weir__json_start(weir__sink *sink, const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
   const weir__start_use sum = weir__start_use_of(history);
@@ -92,4 +73,25 @@ void weir__json_prediction(weir__sink *sink, const weir__prediction *prediction)
   weir__json_calls(sink, prediction);
   json_moving(sink, &prediction->moving);
   json_busy(sink, prediction);
+}
+
+void weir__json_whatif(weir__sink *sink, const weir__whatif *w) {
+  char recorded[WEIR__CONF_TEXT];
+  const weir__replay_report *check = weir__replayer_check(w->history);
+  weir__conf_text(weir__replayer_settings(w->history), recorded);
+  WEIR__JSON(sink, JSON_TEXT("file", w->file), JSON_INTEGER("device", w->device), JSON_NATURAL("events", check->events),
+             JSON_BOOL("reproduced", !check->differences), JSON_LIST("predictions"));
+  for (size_t i = 0; i < weir__whatif_row_count(w); i++) {
+    bool is_own = i < WEIR__WHATIF_OWN_ROWS;
+    if (!weir__whatif_is_shown(w, i))
+      continue;
+    WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("conf", is_own ? recorded : w->confs[i - WEIR__WHATIF_OWN_ROWS]),
+               JSON_BOOL("recorded", is_own));
+    weir__json_prediction(sink, &w->rows[i].p);
+    if (w->fit)
+      weir__json_fit(sink, "fit", &w->rows[i].fit);
+    WEIR__JSON(sink, JSON_BOOL("is_recording", !i && weir__whatif_is_reproduced(w)), JSON_CLOSE);
+  }
+  WEIR__JSON(sink, JSON_CLOSE);
+  weir__json_start(sink, w->history);
 }

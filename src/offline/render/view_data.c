@@ -7,9 +7,9 @@
 #include "base/base.h"
 #include "offline/analyse/classes.h"
 #include "offline/analyse/describe.h"
-#include "offline/analyse/diff.h"
-#include "offline/analyse/leaks.h"
+#include "offline/render/diff_json.h"
 #include "offline/render/explain_json.h"
+#include "offline/render/leaks_json.h"
 #include "offline/render/summary_json.h"
 #include "offline/render/view_parts.h"
 #include "offline/replay/plan.h"
@@ -195,7 +195,7 @@ static weir_status write_leaks(weir__view *view) {
   weir_status status = weir__leaks_find(view->recording, view->number, NULL, &leaks);
   if (status)
     return status;
-  weir__leaks_write(view->index, "leaks", view->recording, view->source->name, &leaks);
+  weir__leaks_json(view->index, "leaks", view->recording, view->source->name, &leaks);
   weir__leaks_clear(&leaks);
   return WEIR_OK;
 }
@@ -280,7 +280,7 @@ static weir_status write_diff(const weir__view_source *sources, size_t count, we
   weir_status status = weir__diff_make(sources[0].recording, sources[1].recording, &options, &diff);
   if (status)
     return status;
-  weir__diff_write(index, "diff", &diff);
+  weir__diff_json(index, "diff", &diff);
   weir__diff_clear(&diff);
   return WEIR_OK;
 }

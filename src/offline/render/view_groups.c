@@ -48,22 +48,12 @@ static void describe_stack(const group *g, uint64_t key, char *text, size_t size
   snprintf(text, size, "%s", *description ? description : "no stack recorded");
 }
 
-/* The power of two that a size is at most. */
-static uint64_t size_of(const group *g, size_t life) {
-  uint64_t size = g->view->lives.blocks[life].size;
-  uint64_t class = WEIR__VIEW_UNIT;
-  while (class < size && class < 1ull << 62)
-    class *= 2;
-  return class;
-}
+static uint64_t size_of(const group *g, size_t life) { return weir__size_class(g->view->lives.blocks[life].size); }
 
 static void describe_size(const group *g, uint64_t key, char *text, size_t size) {
-  char from[32], to[32];
+  char description[WEIR__DESCRIBE_TEXT];
   (void)g;
-  if (key <= WEIR__VIEW_UNIT)
-    snprintf(text, size, "up to %s", weir__format_bytes(key, to));
-  else
-    snprintf(text, size, "%s to %s", weir__format_bytes(key / 2, from), weir__format_bytes(key, to));
+  snprintf(text, size, "%s", weir__describe_size_class(key, description));
 }
 
 static uint64_t stream_of(const group *g, size_t life) { return g->view->lives.blocks[life].stream; }

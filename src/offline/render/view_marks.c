@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/hash_map.h"
+#include "offline/analyse/phases.h"
 #include "offline/render/view_parts.h"
 
 /* Phases, and what is marked on the axis of time. A phase is what a thread of the program said that it was doing, or
@@ -23,36 +24,6 @@ static bool is_of(const weir__view *view, const weir__recording_annotation *a) {
 }
 
 /* ---- The phase of each block ---- */
-
-/* Follows the ranges of the program through time. */
-typedef struct ranges {
-  const weir__view *view;
-  size_t next; /* annotation */
-  uint32_t open[DEEPEST];
-  size_t depth;
-} ranges;
-
-/* The name of the innermost range that is open at a time: a string. 0 if there is none. Times do not go back. */
-static uint32_t range_at(ranges *r, int64_t time_us, bool *is_open) {
-  const weir__recording *recording = r->view->recording;
-  for (; r->next < recording->annotation_count && recording->annotations[r->next].time_us <= time_us; r->next++) {
-    const weir__recording_annotation *a = &recording->annotations[r->next];
-    if (!is_of(r->view, a))
-      continue;
-    if (is_start(recording, a)) {
-      if (r->depth < DEEPEST)
-        r->open[r->depth++] = a->name;
-      continue;
-    }
-    for (size_t k = r->depth; k-- > 0;)
-      if (r->open[k] == a->name) {
-        r->depth = k;
-        break;
-      }
-  }
-  *is_open = r->depth != 0;
-  return r->depth ? r->open[r->depth - 1] : 0;
-}
 
 typedef struct phase_number {
   uint64_t key; /* the string + 1 */
@@ -77,7 +48,10 @@ static bool number_phase(weir__view *view, weir__hash_map *known, uint32_t name,
 weir_status weir__view_find_phases(weir__view *view) {
   const weir__recording *recording = view->recording;
   weir__hash_map known = {0};
-  ranges r = {.view = view};
+  uint32_t *phases = NULL;
+  weir_status status = weir__phases_of(recording, view->number, &view->lives, &phases);
+  if (status)
+    return status;
   view->phase = calloc(view->lives.block_count + 1, sizeof *view->phase);
   bool ok = view->phase && WEIR__RESERVE(view->phase_names, view->phase_room, 1);
   if (ok) {
@@ -87,14 +61,8 @@ weir_status weir__view_find_phases(weir__view *view) {
   uint32_t last_name = UINT32_MAX;
   uint16_t last_number = 0;
   for (size_t i = 0; i < view->lives.block_count && ok; i++) {
-    const weir__life *b = &view->lives.blocks[i];
-    if (b->is_before)
-      continue;
-    uint32_t name = b->remark < recording->remark_count ? recording->remarks[b->remark].phase : 0;
-    bool has_phase = *text_of(recording, name);
-    if (!has_phase)
-      name = range_at(&r, view->device->events[b->begin].time_us, &has_phase);
-    if (!has_phase)
+    uint32_t name = phases[i];
+    if (name == WEIR__NO_PHASE)
       continue;
     if (name != last_name)
       ok = number_phase(view, &known, name, &last_number);
@@ -102,6 +70,7 @@ weir_status weir__view_find_phases(weir__view *view) {
     view->phase[i] = last_number;
   }
   weir__hash_map_clear(&known);
+  free(phases);
   return ok ? WEIR_OK : weir__view_no_memory();
 }
 

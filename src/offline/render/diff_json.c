@@ -1,4 +1,6 @@
-#include "offline/analyse/diff.h"
+#include "offline/render/diff_json.h"
+
+#include "offline/render/steps_json.h"
 
 enum { LISTED = 200 };
 
@@ -14,7 +16,7 @@ static void write_pair(weir__sink *sink, const char *key, bool is_known, double 
 static void write_side(weir__sink *sink, const char *key, const weir__diff_side *s) {
   WEIR__JSON(sink, JSON_OBJECT(key), JSON_TEXT("file", s->file), JSON_INTEGER("device", s->device),
              JSON_NATURAL("entries", s->entries), JSON_TEXT("settings", s->settings));
-  weir__steps_write(sink, "steps", &s->steps);
+  weir__steps_json(sink, "steps", &s->steps);
   WEIR__JSON(sink, JSON_LIST("step_peaks"));
   for (size_t i = 0; s->is_known && i < s->steps.count && s->steps.count <= WEIR__STEPS_LISTED; i++)
     WEIR__JSON(sink, JSON_REAL(NULL, s->step_peaks[i], 0));
@@ -59,7 +61,7 @@ static void write_rows(weir__sink *sink, const weir__diff *d, weir__diff_key key
   WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE);
 }
 
-void weir__diff_write(weir__sink *sink, const char *key, const weir__diff *d) {
+void weir__diff_json(weir__sink *sink, const char *key, const weir__diff *d) {
   bool is_known = d->side[0].is_known && d->side[1].is_known;
   WEIR__JSON(sink, JSON_OBJECT(key));
   write_side(sink, "a", &d->side[0]);

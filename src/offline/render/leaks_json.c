@@ -1,27 +1,15 @@
-#include <stdio.h>
+#include "offline/render/leaks_json.h"
 
-#include "base/base.h"
 #include "offline/analyse/describe.h"
-#include "offline/analyse/leaks.h"
+#include "offline/render/steps_json.h"
 
 enum { LISTED = 50 };
-
-const char *weir__leak_title(const weir__recording *recording, uint32_t stack, uint64_t size, char text[192]) {
-  char part[WEIR__DESCRIBE_TEXT], bytes[32];
-  if (stack)
-    snprintf(text, 192, "%s", weir__describe_stack(recording, stack, part));
-  else if (size)
-    snprintf(text, 192, "blocks of %s", weir__format_bytes(size, bytes));
-  else
-    snprintf(text, 192, "all blocks together");
-  return text;
-}
 
 static void write_leak(weir__sink *sink, const weir__recording *recording, const weir__leak *l) {
   static const char *const why[] = {NULL, NULL, "stopped", "slowing", "replaced"};
   char title[192], stream[48];
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_NATURAL("stack", l->stack),
-             JSON_TEXT("title", weir__leak_title(recording, l->stack, l->size, title)),
+             JSON_TEXT("title", weir__describe_blocks(recording, l->stack, l->size, title)),
              JSON_NATURAL_IF(l->size != 0, "size", l->size),
              JSON_TEXT("stream", weir__describe_stream(recording, l->stream, stream)), JSON_NATURAL("bytes", l->bytes),
              JSON_NATURAL("blocks", l->count), JSON_REAL("bytes_per_step", l->bytes_per_step, 1),
@@ -55,12 +43,12 @@ static void write_levels(weir__sink *sink, const weir__leaks *l) {
   WEIR__JSON(sink, JSON_CLOSE);
 }
 
-void weir__leaks_write(weir__sink *sink, const char *key, const weir__recording *recording, const char *file,
-                       const weir__leaks *l) {
+void weir__leaks_json(weir__sink *sink, const char *key, const weir__recording *recording, const char *file,
+                      const weir__leaks *l) {
   static const char *const verdicts[] = {"none", "leak", "unknown"};
   char text[192];
   WEIR__JSON(sink, JSON_OBJECT(key), JSON_TEXT("file", file), JSON_INTEGER("device", l->device));
-  weir__steps_write(sink, "steps", &l->steps);
+  weir__steps_json(sink, "steps", &l->steps);
   WEIR__JSON(sink, JSON_TEXT("verdict", verdicts[l->verdict]), JSON_TEXT("reason", *l->reason ? l->reason : NULL),
              JSON_REAL("bytes_per_step", l->bytes_per_step, 1), JSON_REAL("blocks_per_step", l->count_per_step, 3),
              JSON_NATURAL("bytes", l->bytes), JSON_NATURAL("blocks", l->count),
@@ -79,7 +67,7 @@ void weir__leaks_write(weir__sink *sink, const char *key, const weir__recording 
     const weir__outliving *o = &l->outliving[i];
     WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("phase", recording->strings.items[o->phase].text),
                JSON_NATURAL("stack", o->stack),
-               JSON_TEXT("title", weir__leak_title(recording, o->stack, o->size, text)),
+               JSON_TEXT("title", weir__describe_blocks(recording, o->stack, o->size, text)),
                JSON_NATURAL_IF(o->size != 0, "size", o->size), JSON_NATURAL("bytes", o->bytes),
                JSON_NATURAL("blocks", o->count), JSON_INTEGER("steps", o->steps), JSON_CLOSE);
   }

@@ -1,16 +1,14 @@
-#include "offline/render/redact.h"
-#include "offline/analyse/describe.h"
+#include "offline/analyse/redact.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "alloc/config/settings.h"
 #include "base/base.h"
 #include "base/system.h"
-#include "offline/render/export.h"
-#include "offline/render/output_file.h"
-#include "offline/render/rewrite.h"
+#include "offline/analyse/sha256.h"
+#include "offline/analyse/sites.h"
 
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
@@ -243,7 +241,7 @@ weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *
   weir__redaction r = {0};
   size_t count = snapshot->strings.count;
   TRY(add_salt(&h.salted, options->salt));
-  weir__export_clean(snapshot);
+  weir__recording_clean_texts(snapshot);
   hidden roles[] = {{NULL, count, FUNCTION, &r.functions},
                     {NULL, count, FILE_NAME, &r.files},
                     {NULL, count, REMARK, &r.remarks},
@@ -266,206 +264,5 @@ weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *
     free(roles[i].of);
   if (!status)
     *redaction = r;
-  return status;
-}
-
-/* ---- Behaviour ---- */
-
-static void add_number(weir__sha256 *sha, uint64_t number) { weir__sha256_add(sha, &number, sizeof number); }
-
-static void add_pool(weir__sha256 *sha, const weir__recording *s, uint32_t pool) {
-  add_number(sha, pool != WEIR__RECORDING_NO_POOL);
-  if (pool != WEIR__RECORDING_NO_POOL)
-    weir__sha256_add(sha, s->pools[pool].id, sizeof s->pools[pool].id);
-}
-
-static void add_stack(weir__sha256 *sha, const weir__recording *s, uint32_t stack) {
-  add_number(sha, s->stacks[stack].count);
-  for (size_t i = 0; i < s->stacks[stack].count; i++)
-    add_number(sha, (uint64_t)s->frames[s->stack_frames[s->stacks[stack].first + i]].line);
-}
-
-static void add_segment(weir__sha256 *sha, const weir__recording *s, const weir__recording_segment *segment) {
-  const uint64_t numbers[] = {
-      segment->address,   segment->size,         segment->allocated,        segment->active,
-      segment->requested, segment->block_count,  (uint64_t)segment->device, (uint64_t)s->streams[segment->stream],
-      segment->is_large,  segment->is_expandable};
-  weir__sha256_add(sha, numbers, sizeof numbers);
-  add_pool(sha, s, segment->pool);
-  add_stack(sha, s, segment->stack);
-  for (size_t i = 0; i < segment->block_count; i++) {
-    const weir__recording_block *b = &segment->blocks[i];
-    const uint64_t of_block[] = {b->address, b->size, b->requested, b->state};
-    weir__sha256_add(sha, of_block, sizeof of_block);
-    add_stack(sha, s, b->stack);
-  }
-}
-
-static void add_event(weir__sha256 *sha, const weir__recording *s, const weir__recording_entry *e) {
-  const uint64_t numbers[] = {e->address, e->size, (uint64_t)e->time_us, (uint64_t)s->streams[e->stream], e->action};
-  weir__sha256_add(sha, numbers, sizeof numbers);
-  add_pool(sha, s, e->pool);
-  add_stack(sha, s, e->stack);
-}
-
-static void digest_numbers(const weir__recording *s, unsigned char digest[WEIR__SHA256_SIZE]) {
-  weir__sha256 sha;
-  weir__sha256_begin(&sha);
-  for (size_t i = 0; i < s->segment_count; i++)
-    add_segment(&sha, s, &s->segments[i]);
-  for (size_t d = 0; d < s->device_count; d++) {
-    add_number(&sha, s->devices[d].event_count);
-    for (size_t i = 0; i < s->devices[d].event_count; i++)
-      add_event(&sha, s, &s->devices[d].events[i]);
-  }
-  for (size_t i = 0; i < s->host.segment_count; i++)
-    add_segment(&sha, s, &s->host.segments[i]);
-  for (size_t i = 0; i < s->host.event_count; i++)
-    add_event(&sha, s, &s->host.events[i]);
-  for (size_t i = 0; i < s->setting_count; i++) {
-    weir__sha256_add(&sha, s->settings[i].key, strlen(s->settings[i].key) + 1);
-    add_number(&sha, (uint64_t)s->settings[i].integer);
-    weir__sha256_add(&sha, &s->settings[i].real, sizeof s->settings[i].real);
-  }
-  for (size_t i = 0; i < s->annotation_count; i++) {
-    add_number(&sha, (uint64_t)s->annotations[i].device);
-    add_number(&sha, (uint64_t)s->annotations[i].time_us);
-  }
-  for (size_t i = 0; i < s->work_count; i++) {
-    add_number(&sha, s->works[i].stream);
-    add_number(&sha, (uint64_t)s->works[i].start_ns);
-    add_number(&sha, s->works[i].duration_ns);
-    add_number(&sha, s->works[i].bytes);
-  }
-  weir__sha256_end(&sha, digest);
-}
-
-weir_status weir__behaviour_of(const weir__recording *snapshot, weir__behaviour *behaviour) {
-  *behaviour = (weir__behaviour){.devices = calloc(snapshot->device_count + 1, sizeof *behaviour->devices)};
-  if (!behaviour->devices)
-    return out_of_memory();
-  digest_numbers(snapshot, behaviour->numbers);
-  for (size_t d = 0; d < snapshot->device_count; d++) {
-    if (!snapshot->devices[d].event_count)
-      continue;
-    struct weir__behaviour_device *one = &behaviour->devices[behaviour->device_count++];
-    one->device = (int)d;
-    one->status = weir__replay(snapshot, &(weir__replay_options){.device = (int)d, .check = true}, &one->report);
-    if (one->status == WEIR_ERROR_HOST_OUT_OF_MEMORY) {
-      weir__behaviour_free(behaviour);
-      return WEIR_ERROR_HOST_OUT_OF_MEMORY;
-    }
-  }
-  return WEIR_OK;
-}
-
-void weir__behaviour_free(weir__behaviour *behaviour) {
-  free(behaviour->devices);
-  *behaviour = (weir__behaviour){0};
-}
-
-/* NULL if the reports agree. */
-static const char *differing(const weir__replay_report *a, const weir__replay_report *b) {
-  if (a->events != b->events)
-    return "the number of entries";
-  if (a->allocations != b->allocations || a->failures != b->failures || a->first_failure != b->first_failure ||
-      a->rescued != b->rescued || a->unknown_frees != b->unknown_frees)
-    return "which allocations are made";
-  if (a->differences != b->differences || a->first_difference != b->first_difference)
-    return "the differences that a checked replay finds";
-  if (a->limit != b->limit || a->limit_is_inferred != b->limit_is_inferred)
-    return "the limit";
-  if (memcmp(&a->stats, &b->stats, sizeof a->stats) != 0)
-    return "the counters at the end";
-  if (memcmp(&a->calls, &b->calls, sizeof a->calls) != 0)
-    return "the calls of the driver";
-  return NULL;
-}
-
-weir_status weir__behaviour_compare(const weir__behaviour *before, const weir__behaviour *after) {
-  const char *what = NULL;
-  int device = 0;
-  if (before->device_count != after->device_count)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy has a different number of devices");
-  for (size_t i = 0; i < before->device_count && !what; i++) {
-    const struct weir__behaviour_device *a = &before->devices[i], *b = &after->devices[i];
-    device = a->device;
-    if (a->device != b->device || a->status != b->status)
-      what = "whether it can be replayed";
-    else if (!a->status)
-      what = differing(&a->report, &b->report);
-  }
-  if (what)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy behaves differently on device %d: %s", device, what);
-  if (memcmp(before->numbers, after->numbers, sizeof before->numbers) != 0)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy has different numbers");
-  return WEIR_OK;
-}
-
-/* ---- Files ---- */
-
-static weir_status check_names(const char *from, const char *to) {
-  struct stat one, other;
-  if (strcmp(from, "-") == 0 || strcmp(to, "-") == 0)
-    return WEIR_OK;
-  if (stat(from, &one) == 0 && stat(to, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the copy would overwrite the original", to);
-  return WEIR_OK;
-}
-
-static weir_status write_copy(const char *from, const weir__redact_options *options, weir__output_file *target,
-                              weir__behaviour *before, weir__redact_report *report) {
-  weir__recording *snapshot;
-  TRY(weir__recording_load(from, NULL, &snapshot));
-  report->left_out = snapshot->ignored_count;
-  weir_status status = weir__behaviour_of(snapshot, before);
-  if (!status)
-    status = weir__redact(snapshot, options, &report->hidden);
-  if (!status)
-    status = weir__output_file_open(target);
-  if (!status)
-    status = weir__rewrite(snapshot, -1, &weir__pickle_format, NULL, NULL, target->file);
-  if (!status)
-    status = weir__output_file_close(target);
-  weir__recording_free(snapshot);
-  return status;
-}
-
-static weir_status check_copy(const weir__output_file *target, const weir__behaviour *before) {
-  weir__recording *copy;
-  weir__behaviour after;
-  TRY(weir__recording_load(weir__outfile_contents(&target->out), NULL, &copy));
-  weir_status status = weir__behaviour_of(copy, &after);
-  weir__recording_free(copy);
-  if (status)
-    return status;
-  status = weir__behaviour_compare(before, &after);
-  weir__behaviour_free(&after);
-  return status;
-}
-
-weir_status weir__redact_file(const char *from, const char *to, const weir__redact_options *options,
-                              weir__redact_report *report) {
-  weir__output_file target;
-  weir__behaviour before = {0};
-  weir__redact_report r = {0};
-  TRY(check_names(from, to));
-  TRY(weir__output_file_begin(&target, to, WEIR__OUTFILE_REREAD));
-  weir_status status = write_copy(from, options, &target, &before, &r);
-  if (!status)
-    status = check_copy(&target, &before);
-  if (!status)
-    status = weir__output_file_keep(&target);
-  for (size_t i = 0; i < before.device_count; i++) {
-    r.devices++;
-    r.unchecked += before.devices[i].status != WEIR_OK;
-    r.events += before.devices[i].report.events;
-    r.allocations += before.devices[i].report.allocations;
-    r.differences += before.devices[i].report.differences;
-  }
-  weir__behaviour_free(&before);
-  weir__output_file_end(&target);
-  if (!status)
-    *report = r;
   return status;
 }

@@ -4,7 +4,7 @@
  */
 #include <stdio.h>
 
-#include "offline/read/message.h"
+#include "offline/analyse/message.h"
 
 static const uint64_t mib = 1ull << 20;
 
@@ -103,7 +103,7 @@ static const char *find_conf(const weir__message *m) {
   return is_likely && has_key && !m->is_expandable ? "expandable_segments:True" : NULL;
 }
 
-void weir__message_derive(weir__message *m) {
+static void derive(weir__message *m) {
   if (m->reserved.is_known && m->allocated.is_known && !m->unallocated.is_known)
     m->unallocated = rest(m->reserved, m->allocated);
   else if (!m->reserved.is_known)
@@ -139,6 +139,11 @@ void weir__message_derive(weir__message *m) {
   m->pools_suffice =
       m->cause == WEIR__MESSAGE_EXHAUSTED && m->pools.is_known && is_within(m->request, sum(m->usable, m->pools));
   m->conf = find_conf(m);
+}
+
+void weir__messages_derive(weir__messages *messages) {
+  for (size_t i = 0; i < messages->count; i++)
+    derive(&messages->items[i]);
 }
 
 const char *const weir__message_causes[WEIR__MESSAGE_CAUSES] = {[WEIR__MESSAGE_NOT_KNOWN] = "not known",
