@@ -29,10 +29,9 @@ import wheel_tag  # noqa: E402
 header = Path("include/weir/runtime.h").read_text()
 version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
 
-# All of the library, except what shared libraries beside libweir use. What is built needs libc alone: without libzstd,
-# Weir decodes .zst itself, and parts.py links zlib and SQLite into the program if there are static libraries of them.
-library = glob("src/**/*.c", recursive=True) + glob("compute/src/*.c")
-library = sorted(source for source in library if not source.endswith("_client.c"))
+# What is built needs libc alone: without libzstd, Weir decodes .zst itself, and parts.py links zlib and SQLite into the
+# program if there are static libraries of them.
+library = sorted(glob("src/**/*.c", recursive=True) + glob("compute/src/*.c"))
 headers = glob("include/weir/*.h") + glob("compute/include/weir/compute/*.h") + glob("compute/src/*.h")
 headers += glob("src/**/*.h", recursive=True) + glob("cli/*.h") + glob("compute/kernels/*")
 headers += glob("python/src/*.h") + glob("compute/python/src/*.h") + glob("python/frames/*.[ch]")
@@ -88,7 +87,7 @@ setup(
             library + sorted(glob("python/src/*.c") + glob("compute/python/src/*.c")) + ["python/frames/walk.c"],
             depends=headers,
             include_dirs=["include", "compute/include", "src", "compute", "python/src", "compute/python/src"],
-            define_macros=[("_GNU_SOURCE", None), ("WEIR_HAVE_COMPUTE", None)],
+            define_macros=[("_GNU_SOURCE", None)],
             # The library is linked in, with hidden symbols, since the process may contain other copies of it.
             extra_compile_args=[*parts.C_FLAGS, *parts.EXPORTS],
             extra_link_args=["-Wl,--version-script=python/extension.map", *parts.LINK_FLAGS],

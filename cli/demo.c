@@ -1,9 +1,8 @@
 /*
  * weir demo: a job shaped like a training run on the allocator, checked and timed.
  *
- * The large part has no arithmetic: fills stamp values, and copies carry them from the batch through the layers into
- * gradients, optimizer state and weights. Memory that is reused too early shows as a wrong word at the end. A small model
- * is then trained (demo_learn.c).
+ * It has no arithmetic: fills stamp values, and copies carry them from the batch through the layers into gradients,
+ * optimizer state and weights. Memory that is reused too early shows as a wrong word at the end.
  */
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,7 +13,6 @@
 
 #include "base/base.h"
 #include "cli.h"
-#include "demo.h"
 #include "json.h"
 #include "weir/weir.h"
 
@@ -50,7 +48,6 @@ typedef struct demo {
   int replays;
   double device_ms; /* of all steps, measured with two events */
   weir_allocator_stats stats;
-  weir_cli_learned learned;
   char settings[512];
   char error[4096]; /* the first failure, "" if there is none */
 } demo;
@@ -311,18 +308,6 @@ static bool train(demo *demo) {
   return ok(demo, weir_allocator_get_stats(demo->allocator, 0, &demo->stats));
 }
 
-/* A small model whose error falls, as it does in plain loops. */
-static bool learn(demo *demo) {
-  weir_cli_learned *l = &demo->learned;
-  if (!ok(demo, weir_cli_learn(demo->allocator, demo->compute, l)) || l->left_out)
-    return !demo->error[0];
-  if (!(l->last < l->first / 100))
-    return wrong(demo, "the error of the model went from %g to %g in %d steps", l->first, l->last, l->steps);
-  if (!(l->difference < 1e-3))
-    return wrong(demo, "a weight of the model differs by %g from that of plain loops", l->difference);
-  return true;
-}
-
 /* ---- Output ---- */
 
 static void print_bytes(const char *name, const weir_stat *stat) {
@@ -344,11 +329,6 @@ static void print_text(const demo *demo, double total_ms) {
            demo->replays);
   else
     fputs("  graph      left out: a capture cannot allocate while caching is off\n", stdout);
-  if (demo->learned.left_out)
-    printf("  learning   left out: %s\n", demo->learned.left_out);
-  else
-    printf("  learning   the error of a small model fell from %.3f to %.6f in %d steps\n", demo->learned.first,
-           demo->learned.last, demo->learned.steps);
   printf("  time       %.1f ms on the device, %.2f ms per step\n", demo->device_ms, demo->device_ms / STEPS);
   if (demo->settings[0])
     printf("  settings   %s\n", demo->settings);
@@ -379,10 +359,7 @@ static void print_json(const demo *demo, double total_ms) {
   WEIR_CLI_JSON(JSON_TEXT("device", demo->device.name), JSON_TEXT("driver", demo->driver->name),
                 JSON_TEXT("settings", demo->settings), JSON_BOOL("caching", demo->is_cached),
                 JSON_NATURAL("layers", LAYERS), JSON_NATURAL("steps", STEPS),
-                JSON_NATURAL("graph_nodes", demo->graph_nodes), JSON_NATURAL("graph_replays", (uint64_t)demo->replays),
-                JSON_NATURAL("learning_steps", (uint64_t)demo->learned.steps));
-  if (demo->learned.steps)
-    WEIR_CLI_JSON(JSON_REAL("first_error", demo->learned.first, 6), JSON_REAL("last_error", demo->learned.last, 6));
+                JSON_NATURAL("graph_nodes", demo->graph_nodes), JSON_NATURAL("graph_replays", (uint64_t)demo->replays));
   json_stat("allocated_bytes", &s->allocated_bytes[WEIR_STAT_ALL]);
   json_stat("reserved_bytes", &s->reserved_bytes[WEIR_STAT_ALL]);
   json_stat("segments", &s->segment[WEIR_STAT_ALL]);
@@ -401,7 +378,7 @@ static int run(int count, char **arguments) {
   demo demo = {0};
   weir_device_properties_init(&demo.device);
   double started = now_ms();
-  bool done = set_up(&demo) && train(&demo) && learn(&demo) && release_all(&demo);
+  bool done = set_up(&demo) && train(&demo) && release_all(&demo);
   double total_ms = now_ms() - started;
   if (done)
     (json ? print_json : print_text)(&demo, total_ms);
@@ -418,8 +395,7 @@ const weir_cli_command weir_cmd_demo = {
     .description =
         "Run a job shaped like a training run on device 0: weights, activations, gradients and optimizer state from "
         "the caching allocator, batches that a second stream copies ahead, and a graph with its own memory pool. "
-        "Then train a small model whose gradient is written by hand. Check all results, and show how long it took and "
-        "how much memory was allocated and reserved.\n"
+        "Check all results, and show how long it took and how much memory was allocated and reserved.\n"
         "WEIR_ALLOC_CONF sets the allocator's settings, such as expandable_segments:True. With "
         "WEIR_NO_MEMORY_CACHING=1, the graph is left out and memory is not counted.",
     .options = option_table,

@@ -10,10 +10,6 @@
 #include "cli.h"
 #include "json.h"
 #include "weir/weir.h"
-#ifdef WEIR_HAVE_COMPUTE
-#include "src/nccl.h"
-#include "weir/compute/kernel.h"
-#endif
 
 enum { REASON_SIZE = 512 };
 
@@ -82,41 +78,6 @@ static void print_device_json(int device, const weir_device_properties *p, size_
                 JSON_BOOL("virtual_memory", p->virtual_memory), JSON_BOOL("memory_pools", p->memory_pools));
 }
 
-#ifdef WEIR_HAVE_COMPUTE
-/* What a communicator of one rank takes: created for the purpose, as those of other processes cannot be seen. */
-static void print_communicator(int device, bool json) {
-  weir_nccl_comm *comm;
-  weir_nccl_memory memory;
-  char text[2][32];
-  weir_nccl_memory_init(&memory);
-  weir_status status = weir_nccl_init_all(1, &device, NULL, &comm);
-  if (!status) {
-    status = weir_nccl_get_memory(comm, &memory);
-    weir_nccl_destroy(comm);
-  }
-  if (json) {
-    WEIR_CLI_JSON(JSON_OBJECT("nccl"));
-    if (status)
-      WEIR_CLI_JSON(JSON_TEXT("error", weir_last_error()));
-    else
-      WEIR_CLI_JSON(JSON_NATURAL("device_bytes", memory.device_bytes), JSON_NATURAL("host_bytes", memory.host_bytes),
-                    JSON_NATURAL("suspendable_bytes", memory.suspendable_bytes),
-                    JSON_BOOL("is_exact", memory.is_exact));
-    WEIR_CLI_JSON(JSON_CLOSE);
-  } else if (status)
-    printf("  NCCL             no communicator: %s\n", weir_last_error());
-  else {
-    printf("  NCCL             %s%s of the device for a communicator of one rank",
-           weir__format_bytes(memory.device_bytes, text[0]), memory.is_exact ? "" : " (estimated)");
-    if (memory.host_bytes)
-      printf(", %s of the host", weir__format_bytes(memory.host_bytes, text[1]));
-    fputs("\n", stdout);
-  }
-}
-#endif
-
-static bool with_nccl;
-
 static weir_status print_devices(int count, bool json) {
   for (int i = 0; i < count; i++) {
     weir_device_properties properties;
@@ -128,45 +89,10 @@ static weir_status print_devices(int count, bool json) {
     if (status)
       return status;
     (json ? print_device_json : print_device)(i, &properties, free_bytes);
-#ifdef WEIR_HAVE_COMPUTE
-    if (with_nccl)
-      print_communicator(i, json);
-#endif
     if (json)
       WEIR_CLI_JSON(JSON_CLOSE);
   }
   return WEIR_OK;
-}
-
-/* NVIDIA's libraries that libweir_compute loads, and where they are. */
-static void print_libraries(bool json) {
-#ifdef WEIR_HAVE_COMPUTE
-  static const char *const names[] = {"nvrtc", "cublas", "nccl"};
-  if (json)
-    WEIR_CLI_JSON(JSON_OBJECT("libraries"));
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    char path[1024] = "";
-    const char *how = "not found";
-    bool is_found = !weir_library_find(names[i], path, sizeof path, &how);
-    char version[32] = "";
-    int number;
-    if (is_found && !strcmp(names[i], "nccl") && !weir__nccl_library.version("weir info", &number) && number >= 10000)
-      snprintf(version, sizeof version, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
-    if (json) {
-      WEIR_CLI_JSON(JSON_OBJECT(names[i]), JSON_TEXT("path", path), JSON_TEXT("how", how));
-      if (*version)
-        WEIR_CLI_JSON(JSON_TEXT("version", version));
-      WEIR_CLI_JSON(JSON_CLOSE);
-    } else {
-      printf("%-9s %-6s %s%s%s%s%s%s\n", i == 0 ? "Libraries" : "", names[i], path, is_found ? " (" : "",
-             *version ? version : "", *version ? ", " : "", how, is_found ? ")" : "");
-    }
-  }
-  if (json)
-    WEIR_CLI_JSON(JSON_CLOSE);
-#else
-  (void)json;
-#endif
 }
 
 static weir_status print_report(const report *report, bool json) {
@@ -185,7 +111,6 @@ static weir_status print_report(const report *report, bool json) {
     if (visible)
       printf(", with CUDA_VISIBLE_DEVICES=\"%s\"", visible);
     fputs("\n", stdout);
-    print_libraries(false);
     return print_devices(report->device_count, false);
   }
   weir_cli_json_begin(2);
@@ -194,7 +119,6 @@ static weir_status print_report(const report *report, bool json) {
                 JSON_INTEGER("cuda_version", report->version), JSON_CLOSE, JSON_LIST("devices"));
   weir_status status = print_devices(report->device_count, true);
   WEIR_CLI_JSON(JSON_CLOSE);
-  print_libraries(true);
   weir_cli_json_end();
   return status;
 }
@@ -233,12 +157,7 @@ static int run(int count, char **arguments) {
   return code;
 }
 
-static const weir_cli_option option_table[] = {
-    {"json", .target = &json, .help = "print JSON"},
-#ifdef WEIR_HAVE_COMPUTE
-    {"nccl", .target = &with_nccl, .help = "create an NCCL communicator on each device, and show its memory"},
-#endif
-    {0}};
+static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
 
 const weir_cli_command weir_cmd_info = {
     .name = "info",

@@ -2,13 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/tuning_file.h"
+#include "base/outfile.h"
+#include "base/text.h"
 #include "cli.h"
 #include "offline/analyse/sha256.h"
 #include "offline/read/input.h"
@@ -16,8 +18,123 @@
 #include "weir/device.h"
 #include "weir/runtime.h"
 
-enum { DIGEST_TEXT = 2 * WEIR__SHA256_SIZE + 1, PARAMS_SIZE = 128 };
+enum {
+  DIGEST_TEXT = 2 * WEIR__SHA256_SIZE + 1,
+  PARAMS_SIZE = 128,
+  FILE_SIZE = 64 * 1024, /* a result has a few hundred bytes */
+  MAX_VALIDATORS = 16,
+  VALUE_SIZE = 256
+};
 static const char plain_op[] = "AllocatorSettings", moving_op[] = "AllocatorSettingsMoving";
+
+/* ---- The file ---- */
+
+/* Lines of fields that are separated by commas, without quotes: first those that say what the result depends on, then
+ * the results with their cost in milliseconds.
+ *
+ *     Validator,WEIR_VERSION,1.0.0
+ *     AllocatorSettings,memory_4294967296,expandable_segments:True,0.82
+ */
+typedef struct validators {
+  size_t count;
+  struct {
+    char key[32], value[VALUE_SIZE];
+  } all[MAX_VALIDATORS];
+} validators;
+
+static const char *find(const validators *in, const char *key) {
+  for (size_t i = 0; i < in->count; i++)
+    if (!strcmp(in->all[i].key, key))
+      return in->all[i].value;
+  return NULL;
+}
+
+/* Commas and control characters become spaces. False if it does not fit. */
+static bool add(validators *to, const char *key, const char *value) {
+  if (to->count == MAX_VALIDATORS || strlen(key) >= sizeof to->all[0].key || strlen(value) >= VALUE_SIZE)
+    return false;
+  strcpy(to->all[to->count].key, key);
+  char *at = strcpy(to->all[to->count++].value, value);
+  for (; *at; at++)
+    if (*at == ',' || *at < ' ' || *at > '~')
+      *at = ' ';
+  return true;
+}
+
+typedef struct result {
+  const char *op, *params, *settings;
+  double milliseconds;
+} result;
+
+typedef struct result_file {
+  char text[FILE_SIZE]; /* the fields of the results point into it */
+  validators validators;
+  result results[MAX_VALIDATORS];
+  size_t result_count;
+} result_file;
+
+/* Ends the field at *text, which is printable and not empty, and moves *text to the next one; NULL if there is none. */
+static char *next_field(char **text) {
+  char *field = *text, *end = field ? strchr(field, ',') : NULL;
+  *text = end ? end + 1 : NULL;
+  if (end)
+    *end = 0;
+  for (char *c = field; c && *c; c++)
+    if (*c < ' ' || *c > '~')
+      return NULL;
+  return field && *field ? field : NULL;
+}
+
+static bool read_line(result_file *file, char *line) {
+  char *op = next_field(&line), *params = next_field(&line), *settings = next_field(&line), *end = NULL;
+  if (!op || !params || !settings)
+    return false;
+  if (!strcmp(op, "Validator"))
+    return !find(&file->validators, params) && add(&file->validators, params, settings);
+  double milliseconds = line ? strtod(line, &end) : -1;
+  if (!(milliseconds >= 0) || end == line || *end || file->result_count == WEIR_COUNT_OF(file->results))
+    return false;
+  file->results[file->result_count++] = (result){op, params, settings, milliseconds};
+  return true;
+}
+
+static int read_file(const char *path, result_file *file) {
+  weir__input *input = NULL;
+  size_t bytes = 0, got = 1, number = 1;
+  weir_status status = weir__input_open(path, &input);
+  for (; !status && got && bytes < FILE_SIZE; bytes += got)
+    status = weir__input_read(input, file->text + bytes, FILE_SIZE - bytes, &got);
+  if (input)
+    weir__input_close(input);
+  if (status)
+    return weir_cli_fail("%s", weir_last_error());
+  if (bytes == FILE_SIZE || memchr(file->text, 0, bytes))
+    return weir_cli_fail("%s is not a text, so not a file of 'weir tune --save'", weir_cli_escaped(path));
+  for (char *line = file->text, *end; *line; line = end, number++) {
+    end = line + strcspn(line, "\n");
+    if (*end)
+      *end++ = 0;
+    line[strcspn(line, "\r")] = 0;
+    if (*line && !read_line(file, line))
+      return weir_cli_fail("%s: line %zu is damaged", weir_cli_escaped(path), number);
+  }
+  return WEIR_EXIT_OK;
+}
+
+static int write_file(const char *path, const char *text) {
+  weir__outfile out;
+  int error = weir__outfile_open(&out, path, WEIR__OUTFILE_WRITE);
+  if (!error) {
+    FILE *stream = fdopen(dup(out.fd), "w");
+    error = stream && fputs(text, stream) >= 0 ? 0 : errno;
+    if (stream && fclose(stream) && !error)
+      error = errno;
+    if (!error)
+      error = weir__outfile_keep(&out);
+    weir__outfile_end(&out);
+  }
+  return error ? weir_cli_fail("--save: cannot write %s: %s", weir_cli_escaped(path), strerror(error)) : WEIR_EXIT_OK;
+}
 
 /* ---- What the result depends on ---- */
 
@@ -112,26 +229,26 @@ void weir_cli_tuned_prepare(int device) {
     continue;
 }
 
-static int find_validators(const weir_cli_tuned_for *purpose, weir__tuning_file *found) {
+static int find_validators(const weir_cli_tuned_for *purpose, validators *found) {
   char digest[DIGEST_TEXT];
-  weir__tuning_file_set(found, "WEIR_VERSION", weir_version());
-  if (purpose->pytorch)
-    weir__tuning_file_set(found, "PT_VERSION", purpose->pytorch);
+  add(found, "WEIR_VERSION", weir_version());
+  if (purpose->pytorch && !add(found, "PT_VERSION", purpose->pytorch))
+    return weir_cli_fail("--pytorch: the version is too long");
   if (machine.is_known) {
-    weir__tuning_file_set(found, "DEVICE", machine.name);
-    weir__tuning_file_set(found, "DRIVER_VERSION", machine.driver);
+    add(found, "DEVICE", machine.name);
+    add(found, "DRIVER_VERSION", machine.driver);
   }
   int code = WEIR_EXIT_OK;
   if (purpose->file_count) {
     code = hash_files(purpose->files, purpose->file_count, digest);
     if (!code)
-      weir__tuning_file_set(found, "RECORDING_SHA256", digest);
+      add(found, "RECORDING_SHA256", digest);
   }
   if (!code && purpose->costs) {
     char *costs = (char *)(uintptr_t)purpose->costs;
     code = hash_files(&costs, 1, digest);
     if (!code)
-      weir__tuning_file_set(found, "COSTS_SHA256", digest);
+      add(found, "COSTS_SHA256", digest);
   }
   return code;
 }
@@ -155,35 +272,44 @@ static void exchange(char *text, char from, char to) {
       *text = to;
 }
 
-static bool add_settings(weir__tuning_file *file, const char *op, const char *params, const char *conf, double ns) {
+/* Whole nanoseconds, which are written with a decimal point in every locale. */
+static void print_result(FILE *stream, const char *op, const char *params, const char *conf, double ns) {
   char text[WEIR__CONF_TEXT];
   snprintf(text, sizeof text, "%s", *conf ? conf : "defaults");
   exchange(text, ',', ';');
-  return weir__tuning_file_add(file, op, params, text, ns / 1e6);
+  uint64_t whole = ns > 0 && ns < 1e18 ? (uint64_t)(ns + 0.5) : 0;
+  fprintf(stream, "%s,%s,%s,%" PRIu64 ".%06" PRIu64 "\n", op, params, text, whole / 1000000, whole % 1000000);
 }
 
 int weir_cli_tuned_save(const char *path, const weir_cli_tuned_for *purpose, const weir_cli_tuned *tuned) {
-  weir__tuning_file file = {0};
-  char params[PARAMS_SIZE];
+  validators here = {0};
+  char params[PARAMS_SIZE], *text = NULL;
+  size_t bytes;
   format_params(purpose, params);
-  int code = find_validators(purpose, &file);
-  if (!code && (!add_settings(&file, plain_op, params, tuned->conf, tuned->cost_ns) ||
-                (tuned->has_moving && !add_settings(&file, moving_op, params, tuned->moving, tuned->moving_cost_ns))))
-    code = weir_cli_fail("out of host memory");
-  if (!code && weir__tuning_file_write("--save", path, &file))
-    code = weir_cli_fail("%s", weir_last_error());
-  weir__tuning_file_clear(&file);
+  int code = find_validators(purpose, &here);
+  if (code)
+    return code;
+  FILE *stream = open_memstream(&text, &bytes);
+  if (!stream)
+    return weir_cli_fail("out of host memory");
+  for (size_t i = 0; i < here.count; i++)
+    fprintf(stream, "Validator,%s,%s\n", here.all[i].key, here.all[i].value);
+  print_result(stream, plain_op, params, tuned->conf, tuned->cost_ns);
+  if (tuned->has_moving)
+    print_result(stream, moving_op, params, tuned->moving, tuned->moving_cost_ns);
+  code = fclose(stream) ? weir_cli_fail("out of host memory") : write_file(path, text);
+  free(text);
   return code;
 }
 
 /* ---- Loading ---- */
 
 /* Settings come from a file and go to a shell, so only those that the allocator understands are accepted. */
-static int read_settings(const char *path, const weir__tuning_row *row, char conf[WEIR__CONF_TEXT]) {
+static int read_settings(const char *path, const result *row, char conf[WEIR__CONF_TEXT]) {
   weir__settings settings;
-  if (strlen(row->solution) >= WEIR__CONF_TEXT)
+  if (strlen(row->settings) >= WEIR__CONF_TEXT)
     return weir_cli_fail("%s: the settings of %s are too long", path, row->op);
-  snprintf(conf, WEIR__CONF_TEXT, "%s", strcmp(row->solution, "defaults") ? row->solution : "");
+  snprintf(conf, WEIR__CONF_TEXT, "%s", strcmp(row->settings, "defaults") ? row->settings : "");
   exchange(conf, ';', ',');
   weir__settings_default(&settings);
   if (weir__settings_parse(NULL, conf, &settings) || strpbrk(conf, "'\"\\`$\n"))
@@ -193,61 +319,50 @@ static int read_settings(const char *path, const weir__tuning_row *row, char con
 
 /* A file need not say for which GPU, driver and PyTorch it was made; what it says must be so. Recordings are compared
  * if they are given. */
-static int check_validators(const char *path, const weir_cli_tuned_for *purpose, const weir__tuning_file *file,
-                            weir__tuning_file *here) {
+static int check_validators(const char *path, const weir_cli_tuned_for *purpose, const validators *file,
+                            const validators *here) {
   static const struct {
-    const char *key, *missing;
-  } optional[] = {{"DEVICE", "this machine has no GPU"},
-                  {"DRIVER_VERSION", "this machine has no GPU"},
-                  {"PT_VERSION", "say with --pytorch which version runs here"}};
-  weir__tuning_file compared = {0}, given = {0};
-  int code = WEIR_EXIT_OK;
-  for (size_t i = 0; i < WEIR_COUNT_OF(optional) && !code; i++) {
-    const char *value = weir__tuning_file_find(file, optional[i].key);
-    if (value && !weir__tuning_file_find(here, optional[i].key))
-      code = weir_cli_fail("the results in %s are for %s \"%.100s\": %s", path, optional[i].key, value,
-                           optional[i].missing);
+    const char *key, *missing; /* why it is not known here; NULL for what the file must have */
+  } known[] = {{"DEVICE", "this machine has no GPU"},
+               {"DRIVER_VERSION", "this machine has no GPU"},
+               {"PT_VERSION", "say with --pytorch which version runs here"},
+               {"WEIR_VERSION", NULL},
+               {"RECORDING_SHA256", NULL},
+               {"COSTS_SHA256", NULL}};
+  static const char again[] = "run 'weir tune --save' again";
+  if (!file->count)
+    return weir_cli_fail("%s: not a file of 'weir tune --save'", weir_cli_escaped(path));
+  for (size_t i = 0; i < WEIR_COUNT_OF(known); i++) {
+    const char *key = known[i].key, *own = find(here, key), *given = find(file, key);
+    if (given && !own && known[i].missing)
+      return weir_cli_fail("the results in %s are for %s \"%.100s\": %s", path, key, given, known[i].missing);
+    if (own && !given && !known[i].missing)
+      return weir_cli_fail("the results in %s are stale: the validator %s, here \"%s\", is not in the file; %s", path,
+                           key, own, again);
+    if (own && given && strcmp(own, given) != 0)
+      return weir_cli_fail("the results in %s are stale: the validator %s is \"%s\" in the file and \"%s\" here; %s",
+                           path, key, given, own, again);
+    if (given && !own && (strcmp(key, "RECORDING_SHA256") != 0 || purpose->file_count))
+      return weir_cli_fail("the results in %s are stale: the validator %s, \"%s\" in the file, does not exist here; %s",
+                           path, key, given, again);
   }
-  for (size_t i = 0; i < here->validator_count; i++) {
-    const weir__tuning_validator *own = &here->validators[i];
-    bool is_optional = false;
-    for (size_t k = 0; k < WEIR_COUNT_OF(optional); k++)
-      is_optional |= !strcmp(own->key, optional[k].key);
-    if (!is_optional || weir__tuning_file_find(file, own->key))
-      weir__tuning_file_set(&compared, own->key, own->value);
-  }
-  for (size_t i = 0; i < file->validator_count; i++)
-    if (purpose->file_count || strcmp(file->validators[i].key, "RECORDING_SHA256") != 0)
-      weir__tuning_file_set(&given, file->validators[i].key, file->validators[i].value);
-  if (!code && weir__tuning_file_check("weir tune", path, &given, &compared)) {
-    const char *text = weir_last_error(), *colon = strstr(text, ": ");
-    code = file->validator_count ? weir_cli_fail("%s; run 'weir tune --save' again", colon ? colon + 2 : text)
-                                 : weir_cli_fail("%s: not a file of 'weir tune --save'", weir_cli_escaped(path));
-  }
-  weir__tuning_file_clear(&compared);
-  weir__tuning_file_clear(&given);
-  return code;
+  return WEIR_EXIT_OK;
 }
 
 int weir_cli_tuned_load(const char *path, const weir_cli_tuned_for *purpose, weir_cli_tuned *tuned) {
-  weir__tuning_file file = {0}, here = {0};
+  validators here = {0};
   char params[PARAMS_SIZE];
   bool is_found = false;
   format_params(purpose, params);
   *tuned = (weir_cli_tuned){0};
-  int code = WEIR_EXIT_OK;
-  if (weir__tuning_file_read("weir tune", path, &file)) {
-    const char *text = weir_last_error(), *colon = strstr(text, ": ");
-    code = weir_cli_fail("%s", colon ? colon + 2 : text);
-  }
-  if (!code && file.skipped)
-    code = weir_cli_fail("%s: line %zu is damaged", path, file.first_skipped);
+  result_file *file = calloc(1, sizeof *file);
+  int code = file ? read_file(path, file) : weir_cli_fail("out of host memory");
   if (!code)
     code = find_validators(purpose, &here);
   if (!code)
-    code = check_validators(path, purpose, &file, &here);
-  for (size_t i = 0; i < file.row_count && !code; i++) {
-    const weir__tuning_row *row = &file.rows[i];
+    code = check_validators(path, purpose, &file->validators, &here);
+  for (size_t i = 0; !code && i < file->result_count; i++) {
+    const result *row = &file->results[i];
     if (strcmp(row->params, params) != 0)
       continue;
     if (!strcmp(row->op, plain_op)) {
@@ -263,7 +378,6 @@ int weir_cli_tuned_load(const char *path, const weir_cli_tuned_for *purpose, wei
   if (!code && !is_found)
     code = weir_cli_fail("%s has no settings for %s: it was saved with another --memory, --fraction or --device", path,
                          params);
-  weir__tuning_file_clear(&file);
-  weir__tuning_file_clear(&here);
+  free(file);
   return code;
 }

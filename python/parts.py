@@ -165,6 +165,7 @@ def optional_libraries() -> dict[str, str]:
 
 
 def build_program(build: Any, extension: Any, library: list[str], out: Path) -> None:
+    library = [source for source in library if not source.startswith("compute/")]
     temp, compiler = Path(build.build_temp), build.compiler
     generated = temp / "program"
     generated.mkdir(parents=True, exist_ok=True)
@@ -178,7 +179,7 @@ def build_program(build: Any, extension: Any, library: list[str], out: Path) -> 
     )
     same = compiler.object_filenames([source for source in library if source not in again], output_dir=str(temp))
     out.parent.mkdir(parents=True, exist_ok=True)
-    objects = [*own, *same, *extension.extra_objects, *linked.values()]
+    objects = [*own, *same, *linked.values()]
     flags = ["-pie", "-Wl,--as-needed", *LINK_FLAGS]
     compiler.link_executable(objects, str(out), libraries=extension.libraries, extra_postargs=flags)
 

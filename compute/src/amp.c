@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/array.h"
 #include "kernels/amp_args.h"
+#include "src/array.h"
 
 _Static_assert(sizeof(weir__amp_args) <= 4096, "kernel parameters have at most 4 KiB on all GPUs");
 _Static_assert((int)WEIR__MAX_DIMS == 16, "weir__amp_strided_args has 16 dimensions");

@@ -6,9 +6,9 @@
 
 #include <stdbool.h>
 
-#include "base/base.h"
-#include "src/builtin.h"
 #include "kernels/array_args.h"
+#include "src/base.h"
+#include "src/builtin.h"
 #include "weir/compute/array.h"
 
 /* Fails unless `array` is an array, with "<call>: <name> is not an array". */

@@ -1,12 +1,11 @@
 #include "src/blas.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
-#include "base/library.h"
-#include "base/system.h"
 #include "src/libraries.h"
 #include "src/memory.h"
 
@@ -18,7 +17,7 @@ static atomic_int fp16_accumulation, deterministic;
 
 /* The environment raises the default, and forbids to lower it. */
 static bool is_overridden(void) {
-  const char *text = weir__secure_getenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE");
+  const char *text = secure_getenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE");
   return text && !strcmp(text, "1");
 }
 
@@ -98,7 +97,7 @@ weir_status weir_blas_check_deterministic(void) {
       "CUBLAS_WORKSPACE_CONFIG=:16:8. For more information, go to "
       "https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility";
   int mode = atomic_load(&deterministic);
-  const char *config = weir__secure_getenv("CUBLAS_WORKSPACE_CONFIG");
+  const char *config = secure_getenv("CUBLAS_WORKSPACE_CONFIG");
   if (mode == WEIR_DETERMINISTIC_OFF || (config && (!strcmp(config, ":4096:8") || !strcmp(config, ":16:8"))))
     return WEIR_OK;
   if (mode == WEIR_DETERMINISTIC_ERROR)
@@ -146,7 +145,7 @@ static bool parse_config(const char *text, uint64_t *bytes) {
 
 weir_status weir_blas_workspace_bytes(int device, uint64_t *bytes) {
   WEIR__CHECK_ARGUMENT(bytes);
-  const char *config = weir__secure_getenv("CUBLAS_WORKSPACE_CONFIG");
+  const char *config = secure_getenv("CUBLAS_WORKSPACE_CONFIG");
   uint64_t parsed;
   if (config && parse_config(config, &parsed)) {
     *bytes = parsed;
@@ -226,7 +225,7 @@ static weir_status load_cublas(const char *caller) {
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: matrix products on a GPU need cuBLAS, and %s", caller, reason);
   void *symbols[WEIR_COUNT_OF(names)];
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    symbols[i] = weir__library_symbol(library, names[i]);
+    symbols[i] = dlsym(library, names[i]);
     if (!symbols[i])
       return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                         "%s: the cuBLAS that was found has no %s; version 11.2 or later is needed", caller, names[i]);
@@ -249,7 +248,7 @@ bool weir__blas_version(weir_driver *driver, char *text, size_t size) {
     return false;
   char reason[1400];
   void *library = weir__library_load("cublas", reason, sizeof reason);
-  void *symbol = library ? weir__library_symbol(library, "cublasGetProperty") : NULL;
+  void *symbol = library ? dlsym(library, "cublasGetProperty") : NULL;
   get_property_fn get_property;
   int parts[3];
   if (!symbol)
@@ -281,7 +280,7 @@ struct handle {
   size_t workspace_count, workspace_room;
 };
 
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards the list, is_taken, and the workspaces */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list, is_taken, and the workspaces */
 static handle *handles;
 
 /* The handles that a thread has taken, which others may take after its end. */
@@ -289,31 +288,31 @@ typedef struct taken {
   unsigned long epoch;
   handle *on[WEIR_MAX_DEVICES];
 } taken;
-static weir__thread_key key;
+static pthread_key_t key;
 static bool has_key;
 
 static void thread_ends(void *value) {
   taken *own = value;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if (own->epoch == weir__compute_epoch)
     for (int i = 0; i < WEIR_MAX_DEVICES; i++)
       if (own->on[i])
         own->on[i]->is_taken = false;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   free(own);
 }
 
-static void make_key(void) { has_key = !weir__thread_key_create(&key, thread_ends); }
+static void make_key(void) { has_key = !pthread_key_create(&key, thread_ends); }
 
 static taken *taken_by_thread(void) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
-  weir__once(&once, make_key);
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, make_key);
   if (!has_key)
     return NULL;
-  taken *own = weir__thread_key_get(key);
+  taken *own = pthread_getspecific(key);
   if (!own) {
     own = calloc(1, sizeof *own);
-    if (own && weir__thread_key_set(key, own)) {
+    if (own && pthread_setspecific(key, own)) {
       free(own);
       own = NULL;
     }
@@ -342,7 +341,7 @@ static weir_status find_handle(const char *caller, const weir__on_device *on, ha
   if (*found)
     return WEIR_OK;
   weir_status status = WEIR_OK;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   handle *h = handles;
   while (h && (h->is_taken || h->device != on->device))
     h = h->next;
@@ -363,30 +362,30 @@ static weir_status find_handle(const char *caller, const weir__on_device *on, ha
     h->is_taken = true;
     own->on[on->device] = *found = h;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
 static weir_status find_workspace(const char *caller, handle *h, weir_stream stream, workspace *found) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   for (size_t i = 0; i < h->workspace_count; i++)
     if (weir_stream_equal(h->workspaces[i].stream, stream)) {
       *found = h->workspaces[i];
-      weir__mutex_unlock(&lock);
+      pthread_mutex_unlock(&lock);
       return WEIR_OK;
     }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   *found = (workspace){.stream = stream};
   weir_status status = weir_blas_workspace_bytes(stream.device, &found->bytes);
   if (!status && found->bytes)
     status = weir__compute_alloc(found->bytes, stream, &found->memory);
   if (status)
     return weir__fail_as(caller, status);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   bool has_room = WEIR__RESERVE(h->workspaces, h->workspace_room, h->workspace_count + 1);
   if (has_room)
     h->workspaces[h->workspace_count++] = *found;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (has_room)
     return WEIR_OK;
   weir__compute_free(&found->memory);
@@ -453,16 +452,16 @@ static void free_workspaces(handle *h) {
 }
 
 weir_status weir_blas_clear_workspaces(void) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   for (handle *h = handles; h; h = h->next)
     free_workspaces(h);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
 void weir__blas_end(void) {
   weir__blas_lt_end();
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   while (handles) {
     handle *h = handles;
     handles = h->next;
@@ -475,7 +474,7 @@ void weir__blas_end(void) {
     }
     free(h);
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 /* ---- Products ---- */

@@ -2,9 +2,10 @@
  * Matrix products by cuBLASLt, which libcublas depends on, so that its functions are found through that library. The
  * handle of cuBLAS is one of cuBLASLt, too.
  */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
-#include "base/library.h"
 #include "src/blas.h"
 #include "src/libraries.h"
 
@@ -70,7 +71,7 @@ static struct lt {
 #undef X
   bool is_loaded;
 } lt;
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards lt until it is loaded, and the cache */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards lt until it is loaded, and the cache */
 
 static weir_status load(const char *caller) {
   static const char *const names[] = {
@@ -84,7 +85,7 @@ static weir_status load(const char *caller) {
   if (!library)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: matrix products by cuBLASLt need cuBLAS, and %s", caller, reason);
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    symbols[i] = weir__library_symbol(library, names[i]);
+    symbols[i] = dlsym(library, names[i]);
     if (!symbols[i])
       return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the cuBLAS that was found has no %s", caller, names[i]);
   }
@@ -122,25 +123,25 @@ static struct slot *slot_of(const key *k) {
 }
 
 static bool find_cached(const key *k, algorithm *it) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   const struct slot *s = slot_of(k);
   bool found = !memcmp(&s->of, k, sizeof *k);
   if (found)
     *it = s->it;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return found;
 }
 
 static void keep(const key *k, const algorithm *it) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   *slot_of(k) = (struct slot){*k, *it};
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 void weir__blas_lt_end(void) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   memset(cache, 0, sizeof cache);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 /* ---- Products ---- */
@@ -319,9 +320,9 @@ weir_status weir__blas_lt_gemm(const char *caller, weir_stream stream, const wei
   if (g->batch > INT32_MAX)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: cuBLASLt has at most 2^31 - 1 matrices", caller);
   weir__on_device on;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   weir_status status = lt.is_loaded ? WEIR_OK : load(caller);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (!status)
     status = weir__fail_as(caller, weir_blas_check_deterministic());
   if (!status)

@@ -1,6 +1,7 @@
 #include "src/builtin.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ enum {
 
 /* The module of each file on each device; NULL until it is used there. */
 static weir_cu_module modules[file_count][WEIR_MAX_DEVICES];
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards modules */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards modules */
 
 /* A copy with a NUL behind it; NULL if the host has no memory. */
 static char *copy_text(const unsigned char *text, size_t bytes) {
@@ -124,13 +125,13 @@ weir_status weir__builtin_function(const char *caller, weir__builtin *builtin, c
 
   weir_driver *driver = on->driver;
   weir_cu_function found;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   weir_cu_module *module = &modules[at][on->device];
   if (!*module)
     status = load(caller, &builtin_files[at], on, module);
   if (!status)
     status = WEIR__CALL_FOR(caller, driver, ModuleGetFunction(driver, &found, *module, builtin->name));
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (status)
     return status;
   builtin->on[on->device].function = found;
@@ -188,12 +189,12 @@ weir_status weir__builtin_run(const char *caller, weir__builtin *builtin, weir_l
 }
 
 void weir__builtins_end(void) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   for (size_t i = 0; i < file_count; i++)
     for (int device = 0; device < WEIR_MAX_DEVICES; device++) {
       if (modules[i][device])
         weir__compute_unload(device, modules[i][device]);
       modules[i][device] = NULL;
     }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }

@@ -1,10 +1,10 @@
 #include "src/compile.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/library.h"
 #include "weir/soft.h"
 
 /* ---- Code ---- */
@@ -159,7 +159,7 @@ weir_status weir__image_load(const char *caller, const weir__on_device *on, cons
   return status;
 }
 
-static void close_library(void *library) { weir__library_close(library); }
+static void close_library(void *library) { dlclose(library); }
 
 weir_status weir__binary_load(const char *caller, const weir__on_device *on, const weir__binary *code,
                               weir_cu_module *module) {
@@ -168,7 +168,7 @@ weir_status weir__binary_load(const char *caller, const weir__on_device *on, con
   void *library = weir__soft_open(caller, code);
   if (!library)
     return WEIR_ERROR_SYSTEM;
-  const weir_soft_image *found = weir__library_symbol(library, "weir_soft_kernels");
+  const weir_soft_image *found = dlsym(library, "weir_soft_kernels");
   weir_status status = WEIR_OK;
   if (found) {
     weir_soft_image image = *found;
@@ -179,6 +179,6 @@ weir_status weir__binary_load(const char *caller, const weir__on_device *on, con
     status = weir__fail(WEIR_ERROR_BAD_DATA, "%s: the compiled object has no kernels", caller);
   }
   if (status)
-    weir__library_close(library);
+    dlclose(library);
   return status;
 }

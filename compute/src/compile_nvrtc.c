@@ -1,20 +1,19 @@
 /*
  * NVRTC, loaded at run time.
  */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/array.h"
-#include "base/library.h"
-#include "base/system.h"
 #include "src/compile.h"
 #include "src/libraries.h"
 
 static weir__nvrtc loaded;
 static bool is_loaded; /* this and `loaded` are guarded by lock */
-static weir__mutex lock = WEIR__MUTEX_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const weir__nvrtc *replaced; /* by a test */
 
 void weir__nvrtc_replace(const weir__nvrtc *functions) { replaced = functions; }
@@ -52,7 +51,7 @@ static weir_status load(const char *caller) {
                       "%s: source is compiled by NVRTC, and %s; install it (pip install nvidia-cuda-nvrtc)", caller,
                       reason);
   for (size_t i = 0; i < WEIR_COUNT_OF(symbols); i++) {
-    void *address = weir__library_symbol(library, symbols[i].name);
+    void *address = dlsym(library, symbols[i].name);
     if (!address && symbols[i].need == REQUIRED)
       return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVRTC lacks %s", caller, symbols[i].name);
     memcpy((char *)&loaded + symbols[i].at, &address, sizeof address);
@@ -67,10 +66,10 @@ static weir_status get_nvrtc(const char *caller, const weir__nvrtc **nvrtc) {
     *nvrtc = replaced;
     return WEIR_OK;
   }
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if (!is_loaded)
     status = load(caller);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   *nvrtc = &loaded;
   return status;
 }
@@ -95,7 +94,7 @@ typedef struct target {
  * runtime, or in the toolkit. */
 static void find_headers(char include[1100]) {
   char path[1024] = "", file[1200];
-  const char *how, *home = weir__secure_getenv("CUDA_HOME"), *other = weir__secure_getenv("CUDA_PATH");
+  const char *how, *home = secure_getenv("CUDA_HOME"), *other = secure_getenv("CUDA_PATH");
   if (weir_library_find("nvrtc", path, sizeof path, &how) || !strrchr(path, '/'))
     *path = 0;
   else
@@ -217,7 +216,8 @@ static weir_status read_names(const char *caller, const weir__nvrtc *nvrtc, void
       return status;
     has_memory = (code->names[i] = strdup(options->names[i])) && (code->lowered[i] = strdup(lowered));
   }
-  return has_memory ? WEIR_OK : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the names", caller);
+  return has_memory ? WEIR_OK
+                    : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the names", caller);
 }
 
 static bool has_option(const weir_compile_options *options, const char *begin, const char *other) {

@@ -1,6 +1,7 @@
 /*
  * The system's C++ compiler, for the software device. Source, headers and result are files in a temporary folder.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -13,11 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/array.h"
-#include "base/library.h"
-#include "base/system.h"
-#include "src/compile.h"
 #include "soft_texts.h" /* generated: soft_cuda_h and soft_cuda_functions_h */
+#include "src/compile.h"
 
 /* ---- The compiler ---- */
 
@@ -30,7 +28,7 @@ static bool is_program(const char *path) {
 static bool find_program(const char *command, char path[PATH_MAX]) {
   if (strchr(command, '/'))
     return (size_t)snprintf(path, PATH_MAX, "%s", command) < PATH_MAX && is_program(path);
-  const char *at = weir__secure_getenv("PATH");
+  const char *at = secure_getenv("PATH");
   for (at = at ? at : "/usr/local/bin:/usr/bin:/bin"; *at;) {
     size_t length = strcspn(at, ":");
     if (length && (size_t)snprintf(path, PATH_MAX, "%.*s/%s", (int)length, at, command) < PATH_MAX && is_program(path))
@@ -41,7 +39,7 @@ static bool find_program(const char *command, char path[PATH_MAX]) {
 }
 
 static weir_status find_compiler(const char *caller, char path[PATH_MAX]) {
-  const char *named = weir__secure_getenv("WEIR_CXX");
+  const char *named = secure_getenv("WEIR_CXX");
   if (named && *named) {
     if (find_program(named, path))
       return WEIR_OK;
@@ -120,7 +118,7 @@ typedef struct folder {
 } folder;
 
 static bool make_folder(folder *f) {
-  const char *root = weir__secure_getenv("TMPDIR");
+  const char *root = secure_getenv("TMPDIR");
   return (size_t)snprintf(f->path, sizeof f->path, "%s/weir-XXXXXX", root && *root ? root : "/tmp") < sizeof f->path &&
          mkdtemp(f->path);
 }
@@ -359,8 +357,8 @@ void *weir__soft_open(const char *caller, const weir__binary *code) {
   if (!write_file(path, code->data, code->bytes)) {
     weir__fail(WEIR_ERROR_SYSTEM, "%s: the compiled object cannot be written to %s: %s", caller, f.path,
                strerror(errno));
-  } else if (!(library = weir__library_open(path))) {
-    const char *why = weir__library_error();
+  } else if (!(library = dlopen(path, RTLD_NOW | RTLD_LOCAL))) {
+    const char *why = dlerror();
     weir__fail(WEIR_ERROR_SYSTEM, "%s: the compiled object cannot be loaded: %s", caller,
                why ? why : "no reason given");
   }

@@ -1,5 +1,6 @@
 #include "src/compute.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "src/blas.h"
@@ -7,7 +8,7 @@
 
 atomic_ulong weir__compute_epoch = 0;
 
-static weir__mutex epoch_lock = WEIR__MUTEX_INIT;
+static pthread_mutex_t epoch_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void runtime_ends(void *context) {
   (void)context;
@@ -22,13 +23,13 @@ static void runtime_ends(void *context) {
 /* Registers for the end of the runtime, once. */
 static weir_status start(void) {
   weir_status status = WEIR_OK;
-  weir__mutex_lock(&epoch_lock);
+  pthread_mutex_lock(&epoch_lock);
   if (!weir__compute_epoch) {
     status = weir_at_shutdown(runtime_ends, NULL);
     if (!status)
       weir__compute_epoch = 1;
   }
-  weir__mutex_unlock(&epoch_lock);
+  pthread_mutex_unlock(&epoch_lock);
   return status;
 }
 

@@ -1,6 +1,5 @@
 /*
- * What the files of libweir_compute share. The library uses libweir through its public headers only; helpers of base/
- * are compiled into it (cmake/compute.cmake lists them).
+ * What the files of libweir_compute share. The library uses libweir through its public headers only.
  */
 #ifndef WEIR_COMPUTE_COMPUTE_H
 #define WEIR_COMPUTE_COMPUTE_H
@@ -8,12 +7,28 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "base/base.h"
-#include "base/thread.h"
-#include "driver/call.h"
-#include "weir/device.h"
+#include "src/base.h"
 #include "weir/compute/kernel.h"
+#include "weir/device.h"
 #include "weir/runtime.h"
+
+/* WEIR__CALL(d, StreamQuery(d, stream)) makes the call and turns its result into a status. On failure the last error
+ * names the public call (__func__), the driver call with its arguments as written, and the reason that the driver
+ * gives. */
+#define WEIR__CALL(driver, call) WEIR__CALL_FOR(__func__, driver, call)
+
+/* The same in a function that serves the public call `caller`. */
+#define WEIR__CALL_FOR(caller, driver, call) weir__driver_status((driver), (driver)->call, (caller), "cu" #call)
+
+static inline weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *caller,
+                                              const char *call) {
+  return result ? weir_report_result(driver, result, caller, call) : WEIR_OK;
+}
+
+/* Whether the driver states a capability. */
+static inline bool weir__driver_can(const weir_driver *driver, uint64_t capability) {
+  return (driver->capabilities & capability) != 0;
+}
 
 /* Incremented at each shutdown of the runtime: handles of an earlier epoch are gone. 0 before the first use. */
 extern atomic_ulong weir__compute_epoch;

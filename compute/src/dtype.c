@@ -1,6 +1,6 @@
 #include "weir/compute/dtype.h"
 
-#include "base/base.h"
+#include "src/base.h"
 
 size_t weir_dtype_size(weir_dtype dtype) {
   switch ((int)dtype) {

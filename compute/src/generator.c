@@ -8,16 +8,14 @@
 #include "src/generator.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/array.h"
-#include "base/base.h"
-#include "base/hash_map.h"
-#include "base/thread.h"
+#include "src/compute.h"
+#include "src/hash_map.h"
 #include "src/memory.h"
-#include "driver/call.h"
 #include "weir/copy.h"
 #include "weir/device.h"
 #include "weir/memory.h"
@@ -62,7 +60,7 @@ typedef struct graph_states {
   size_t count, room;
 } graph_states;
 
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards everything below, and all generators and states */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below, and all generators and states */
 static weir_generator *defaults[WEIR_MAX_DEVICES];
 static weir__hash_map graphs; /* of graph_states */
 static bool has_hooks;
@@ -160,18 +158,18 @@ weir_status weir_generator_create(int device, weir_generator **generator) {
     status = resolve_device(__func__, device, &resolved);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   status = make_generator(__func__, resolved, NULL, generator);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
 void weir_generator_destroy(weir_generator *generator) {
   if (!generator || generator->is_default || weir_is_in_bad_fork())
     return;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   drop_state(generator->state);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   free(generator);
 }
 
@@ -194,7 +192,7 @@ weir_status weir_generator_default(int device, weir_generator **generator) {
     status = random_seed(__func__, &seed);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if (!defaults[resolved]) {
     weir_generator *made = NULL;
     status = make_generator(__func__, resolved, NULL, &made);
@@ -206,7 +204,7 @@ weir_status weir_generator_default(int device, weir_generator **generator) {
   }
   if (!status)
     *generator = defaults[resolved];
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -224,7 +222,7 @@ weir_status weir_generator_clone(const weir_generator *generator, weir_generator
   weir_status status = check_not_capturing(__func__, "Cannot call CUDAGeneratorImpl::clone_impl");
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   status = make_generator(__func__, generator->device, NULL, &made);
   if (!status) {
     made->state->seed = generator->state->seed;
@@ -233,7 +231,7 @@ weir_status weir_generator_clone(const weir_generator *generator, weir_generator
     made->threads_per_multiprocessor = generator->threads_per_multiprocessor;
     *clone = made;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -245,14 +243,14 @@ weir_status weir_generator_share(const weir_generator *generator, weir_generator
   weir_status status = weir_current_stream_is_capturing(&capturing); /* the check for a fork */
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   status = make_generator(__func__, generator->device, generator->state, &made);
   if (!status) {
     made->multiprocessors = generator->multiprocessors;
     made->threads_per_multiprocessor = generator->threads_per_multiprocessor;
     *sharing = made;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -266,11 +264,11 @@ weir_status weir_generator_share_state_of(weir_generator *generator, const weir_
   weir_status status = weir_current_stream_is_capturing(&capturing);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   other->state->references++;
   drop_state(generator->state);
   generator->state = other->state;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
@@ -296,9 +294,9 @@ weir_status weir_generator_manual_seed(weir_generator *generator, uint64_t seed)
   weir_status status = weir_current_stream_is_capturing(&capturing);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   status = set_seed(__func__, generator->state, seed, capturing);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -310,9 +308,9 @@ weir_status weir_generator_seed(weir_generator *generator, uint64_t *seed) {
     status = random_seed(__func__, &made);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   status = set_seed(__func__, generator->state, made, false);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (!status && seed)
     *seed = made;
   return status;
@@ -325,9 +323,9 @@ weir_status weir_generator_initial_seed(const weir_generator *generator, uint64_
   weir_status status = weir_current_stream_is_capturing(&capturing);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   *seed = generator->state->seed;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
@@ -337,9 +335,9 @@ weir_status weir_generator_get_offset(const weir_generator *generator, uint64_t 
   weir_status status = check_not_capturing(__func__, "Cannot call CUDAGeneratorImpl::get_offset");
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   *offset = generator->state->offset;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
@@ -350,9 +348,9 @@ weir_status weir_generator_set_offset(weir_generator *generator, uint64_t offset
     status = check_offset(__func__, offset);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   generator->state->offset = offset;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
@@ -363,11 +361,11 @@ weir_status weir_generator_get_state(const weir_generator *generator, unsigned c
   weir_status status = weir_current_stream_is_capturing(&capturing);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   const generator_state *from = generator->state;
   memcpy(state, &from->seed, 8);
   memcpy(state + 8, capturing ? &from->offset_intragraph : &from->offset, 8);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
@@ -387,11 +385,11 @@ weir_status weir_generator_set_state(weir_generator *generator, const void *stat
     status = check_offset(__func__, offset);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   status = set_seed(__func__, generator->state, seed, capturing);
   if (!status)
     *(capturing ? &generator->state->offset_intragraph : &generator->state->offset) = offset;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -421,7 +419,7 @@ weir_status weir_generator_advance(weir_generator *generator, uint64_t increment
     status = weir_stream_is_capturing(stream, &capturing);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   generator_state *state = generator->state;
   weir_philox_state before = {.seed = state->seed, .offset = state->offset};
   if (capturing)
@@ -430,7 +428,7 @@ weir_status weir_generator_advance(weir_generator *generator, uint64_t increment
                                  .offset_intragraph = state->offset_intragraph,
                                  .captured = 1};
   status = advance(__func__, state, increment, capturing);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (!status)
     *into = before;
   return status;
@@ -451,10 +449,10 @@ weir_status weir_generator_set_geometry(weir_generator *generator, int multiproc
   if (multiprocessors < 0 || threads_per_multiprocessor < 0)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the numbers are %d and %d; they must not be negative", __func__,
                       multiprocessors, threads_per_multiprocessor);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   generator->multiprocessors = multiprocessors;
   generator->threads_per_multiprocessor = threads_per_multiprocessor;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
@@ -462,9 +460,9 @@ weir_status weir_generator_set_geometry(weir_generator *generator, int multiproc
 weir_status weir__generator_geometry(const char *caller, const weir_generator *generator, weir__geometry *geometry) {
   weir_driver *driver;
   weir_cu_device device;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   weir__geometry found = {generator->multiprocessors, generator->threads_per_multiprocessor};
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   weir_status status = WEIR_OK;
   if (!found.multiprocessors || !found.threads_per_multiprocessor) {
     status = weir_get_driver(&driver);
@@ -562,18 +560,18 @@ static weir_status register_state(const char *caller, weir_graph *graph, weir_ge
   weir_status status = weir_stream_current(generator->device, &stream);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   bool has_memory = generator->state->seed_memory.pointer;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   for (int i = 0; i < 2 && !has_memory && !status; i++)
     status = weir__compute_alloc(sizeof(uint64_t), stream, &memory[i]);
   while (!status) {
-    weir__mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     /* The last graph that had registered it may have been destroyed meanwhile. */
     bool needs_memory = !generator->state->seed_memory.pointer && !memory[1].pointer;
     if (!needs_memory)
       status = add_registration(caller, graph, generator->state, memory, stream);
-    weir__mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     if (!needs_memory)
       break;
     for (int i = 0; i < 2 && !status; i++)
@@ -608,7 +606,7 @@ static weir_status on_begin(void *context, weir_graph *graph, weir_stream stream
     status = register_state("weir_graph_capture_begin", graph, generator);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   graph_states *of = states_of(graph);
   for (size_t i = 0; i < of->count; i++) {
     /* Captures that overlap share one count, so that each uses numbers of its own. */
@@ -617,13 +615,13 @@ static weir_status on_begin(void *context, weir_graph *graph, weir_stream stream
     of->items[i].increment = 0;
     of->items[i].takes_part = true;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
 static void on_end(void *context, weir_graph *graph, int captured) {
   (void)context;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   graph_states *of = states_of(graph);
   for (size_t i = 0; of && i < of->count; i++) {
     registration *item = &of->items[i];
@@ -633,7 +631,7 @@ static void on_end(void *context, weir_graph *graph, int captured) {
     item->state->captures--;
     item->increment = captured ? item->state->offset_intragraph : 0;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 static weir_status on_replay(void *context, weir_graph *graph, weir_stream stream) {
@@ -641,7 +639,7 @@ static weir_status on_replay(void *context, weir_graph *graph, weir_stream strea
   static const char caller[] = "weir_graph_replay";
   weir_status status = WEIR_OK;
   int capturing = 0;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   graph_states *of = states_of(graph);
   bool uses_numbers = false;
   for (size_t i = 0; of && i < of->count; i++)
@@ -662,7 +660,7 @@ static weir_status on_replay(void *context, weir_graph *graph, weir_stream strea
     if (!status)
       status = write_memory(state, on, state->seed, offset);
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -670,25 +668,25 @@ static void on_destroy(void *context, weir_graph *graph) {
   (void)context;
   if (weir_is_in_bad_fork())
     return;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   graph_states *of = states_of(graph);
   registration *items = of ? of->items : NULL;
   size_t count = of ? of->count : 0;
   if (of)
     weir__hash_map_remove(&graphs, sizeof *of, of);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 
   for (size_t i = 0; i < count; i++) {
     generator_state *state = items[i].state;
     weir__device_memory memory[2] = {{0}, {0}};
-    weir__mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     if (--state->graphs == 0) {
       memory[0] = state->seed_memory;
       memory[1] = state->offset_memory;
       state->seed_memory = state->offset_memory = (weir__device_memory){0};
     }
     drop_state(state);
-    weir__mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     weir__compute_free(&memory[0]);
     weir__compute_free(&memory[1]);
   }
@@ -726,13 +724,13 @@ static weir_status seed_devices(uint64_t seed, bool all) {
 
 static weir_status apply_pending(void *context) {
   (void)context;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   is_queued = false;
   int first = pending[0].is_set && (!pending[1].is_set || pending[0].order < pending[1].order) ? 0 : 1;
   bool is_set[] = {pending[0].is_set, pending[1].is_set};
   uint64_t seeds[] = {pending[0].seed, pending[1].seed};
   pending[0].is_set = pending[1].is_set = false;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   weir_status status = WEIR_OK;
   for (int i = 0; i < 2 && !status; i++) {
     int kind = i == 0 ? first : 1 - first;
@@ -745,13 +743,13 @@ static weir_status apply_pending(void *context) {
 static weir_status seed_now_or_later(uint64_t seed, bool all) {
   if (weir_is_initialized() || weir_is_in_bad_fork())
     return seed_devices(seed, all);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   pending[all].is_set = true;
   pending[all].seed = seed;
   pending[all].order = ++pending_order;
   bool queue = !is_queued;
   is_queued = true;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return queue ? WEIR_LAZY_CALL(apply_pending, NULL) : WEIR_OK;
 }
 

@@ -4,15 +4,16 @@
  */
 #include "weir/compute/jiterator.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "jit_texts.h" /* generated: device_h, complex_h */
 #include "src/compute.h"
 #include "src/jit_source.h"
 #include "src/kernel_cache.h"
 #include "src/module.h"
-#include "jit_texts.h" /* generated: device_h, complex_h */
 
 enum { MAX_OPERANDS = WEIR_JIT_MAX_INPUTS + WEIR_JIT_MAX_OUTPUTS, BLOCK = 256, MAX_BLOCKS = 1 << 16 };
 
@@ -67,7 +68,7 @@ typedef struct variant {
 } variant;
 
 struct weir_jit_fn {
-  weir__mutex lock; /* guards the variants */
+  pthread_mutex_t lock; /* guards the variants */
   variant *variants;
   int output_count, scalar_count;
   bool by_reference; /* the results are parameters */
@@ -100,7 +101,7 @@ static weir_status create(const char *caller, const char *code, int output_count
     free(name);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the function", caller);
   }
-  weir__mutex_init(&made->lock);
+  pthread_mutex_init(&made->lock, NULL);
   made->name = name;
   made->output_count = output_count;
   made->by_reference = by_reference;
@@ -134,7 +135,7 @@ void weir_jit_destroy(weir_jit_fn *fn) {
   }
   for (int i = 0; i < WEIR_JIT_MAX_SCALARS; i++)
     free(fn->scalar_names[i]);
-  weir__mutex_destroy(&fn->lock);
+  pthread_mutex_destroy(&fn->lock);
   free(fn->code);
   free(fn->name);
   free(fn);
@@ -276,7 +277,7 @@ static weir_status compile(const char *caller, const weir_jit_fn *fn, variant *v
 /* The variant like `wanted`, compiled if there is none. Variants of a runtime that was shut down are dropped. */
 static weir_status find_variant(const char *caller, weir_jit_fn *fn, const variant *wanted, weir_kernel **kernel) {
   weir_status status = WEIR_OK;
-  weir__mutex_lock(&fn->lock);
+  pthread_mutex_lock(&fn->lock);
   variant **at = &fn->variants;
   while (*at) {
     variant *v = *at;
@@ -307,7 +308,7 @@ static weir_status find_variant(const char *caller, weir_jit_fn *fn, const varia
   }
   if (!status && *at)
     *kernel = (*at)->kernel;
-  weir__mutex_unlock(&fn->lock);
+  pthread_mutex_unlock(&fn->lock);
   return status;
 }
 

@@ -11,10 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/array.h"
-#include "base/base.h"
-#include "base/system.h"
-#include "base/thread.h"
+#include "src/base.h"
 #include "weir/adapter.h"
 
 /* ---- Bytes ---- */
@@ -58,8 +55,8 @@ uint64_t weir__hash_bytes(uint64_t seed, const void *data, size_t count) {
 static const char suffix[] = ".kernel";
 
 bool weir__cache_folder(char *path, size_t size) {
-  const char *own = weir__secure_getenv("WEIR_CACHE_DIR"), *cache = weir__secure_getenv("XDG_CACHE_HOME"),
-             *home = weir__secure_getenv("HOME");
+  const char *own = secure_getenv("WEIR_CACHE_DIR"), *cache = secure_getenv("XDG_CACHE_HOME"),
+             *home = secure_getenv("HOME");
   int length;
   if (own && *own)
     length = snprintf(path, size, "%s", own);
@@ -237,7 +234,7 @@ void weir__cache_write(const weir__bytes *key, const void *data, size_t count) {
   size_t folder;
   if (key->failed || !file_of(key, path, sizeof path, &folder))
     return;
-  snprintf(part, sizeof part, "%s.part-%d-%u", path, weir__process_id(), atomic_fetch_add(&number, 1));
+  snprintf(part, sizeof part, "%s.part-%d-%u", path, (int)getpid(), atomic_fetch_add(&number, 1));
   path[folder] = 0;
   bool done = make_folders(path);
   int fd = done ? open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;

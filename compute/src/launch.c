@@ -132,7 +132,7 @@ weir_status weir_kernel_get_attributes(weir_kernel *kernel, weir_kernel_attribut
   size_t size = attributes->size;
   if (!size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: attributes->size is not set", __func__);
-  weir__copy_sized(attributes, size, &all, sizeof all);
+  memcpy(attributes, &all, size < sizeof all ? size : sizeof all);
   attributes->size = size;
   return WEIR_OK;
 }

@@ -1,14 +1,14 @@
 #include "src/libraries.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
 #include <glob.h>
+#include <link.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
-#include "base/library.h"
-#include "base/system.h"
 #include "src/compute.h"
 
 /* Versions, newest first, as the loader knows them. */
@@ -29,7 +29,7 @@ static struct library {
     {.name = "cublas", .variable = "WEIR_CUBLAS_LIBRARY", .file_names = cublas_names},
     {.name = "nccl", .variable = "WEIR_NCCL_LIBRARY", .file_names = nccl_names},
 };
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards libraries and folders */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards libraries and folders */
 
 /* Folders of the program's packages, in the order in which they were added. */
 static char **folders;
@@ -51,20 +51,22 @@ typedef struct search {
   char path[1024];
 } search;
 
-static void see_image(void *context, const weir__image *image) {
+static int see_image(struct dl_phdr_info *image, size_t size, void *context) {
+  (void)size;
   search *s = context;
-  if (!*s->path && is_version_of(image->path, s->plain))
-    snprintf(s->path, sizeof s->path, "%s", image->path);
+  if (image->dlpi_name && is_version_of(image->dlpi_name, s->plain))
+    snprintf(s->path, sizeof s->path, "%s", image->dlpi_name);
+  return *s->path != 0; /* ends the search */
 }
 
 /* A library that the loader found by its name is shown with the path that it was loaded from. */
 static bool try_open(struct library *library, const char *path, const char *how) {
-  library->handle = weir__library_open(path);
+  library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library->handle)
     return false;
   search s = {.plain = path};
   if (!strchr(path, '/'))
-    weir__images_each(see_image, &s);
+    dl_iterate_phdr(see_image, &s);
   library->path = strdup(*s.path ? s.path : path);
   library->how = how;
   return true;
@@ -87,13 +89,13 @@ static bool try_pattern(struct library *library, const char *folder, const char 
 }
 
 static void look_for(struct library *library) {
-  const char *named = weir__secure_getenv(library->variable);
+  const char *named = secure_getenv(library->variable);
   char reason[1400];
   library->is_known = true;
   if (named && *named) {
     if (try_open(library, named, "named by the environment"))
       return;
-    const char *why = weir__library_error();
+    const char *why = dlerror();
     snprintf(reason, sizeof reason, "%s, which %s names, cannot be loaded: %.700s", named, library->variable,
              why ? why : "no reason given");
     library->reason = strdup(reason);
@@ -103,7 +105,7 @@ static void look_for(struct library *library) {
   while (library->file_names[last + 1])
     last++;
   search s = {.plain = library->file_names[last]};
-  weir__images_each(see_image, &s);
+  dl_iterate_phdr(see_image, &s);
   if (*s.path && try_open(library, s.path, "already loaded"))
     return;
   for (size_t i = 0; library->file_names[i]; i++)
@@ -115,7 +117,7 @@ static void look_for(struct library *library) {
       return;
   static const char *const roots[] = {"CUDA_HOME", "CUDA_PATH"};
   for (size_t i = 0; i < WEIR_COUNT_OF(roots); i++) {
-    const char *root = weir__secure_getenv(roots[i]);
+    const char *root = secure_getenv(roots[i]);
     if (root && *root &&
         (try_pattern(library, root, "/lib64", "in the CUDA toolkit") ||
          try_pattern(library, root, "/lib", "in the CUDA toolkit")))
@@ -149,19 +151,19 @@ static void forget(struct library *library) {
 }
 
 void *weir__library_load(const char *name, char *reason, size_t size) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   struct library *library = find(name);
   if (!library->is_known)
     look_for(library);
   void *handle = library->handle;
   if (!handle && size)
     snprintf(reason, size, "%s", library->reason ? library->reason : "out of host memory");
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return handle;
 }
 
 void weir__libraries_forget(void) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   for (size_t i = 0; i < WEIR_COUNT_OF(libraries); i++)
     forget(&libraries[i]);
   for (size_t i = 0; i < folder_count; i++)
@@ -169,13 +171,13 @@ void weir__libraries_forget(void) {
   free(folders);
   folders = NULL;
   folder_count = folder_room = 0;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 weir_status weir_library_add_folder(const char *folder) {
   WEIR__CHECK_ARGUMENT(folder);
   bool added = true;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   for (size_t i = 0; i < folder_count; i++)
     if (!strcmp(folders[i], folder))
       goto unlock;
@@ -189,7 +191,7 @@ weir_status weir_library_add_folder(const char *folder) {
     if (libraries[i].is_known && !libraries[i].handle)
       forget(&libraries[i]); /* it may be in the new folder */
 unlock:
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return added ? WEIR_OK : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the folder", __func__);
 }
 
@@ -203,10 +205,10 @@ weir_status weir_library_find(const char *name, char *path, size_t size, const c
   char reason[1400];
   if (!weir__library_load(name, reason, sizeof reason))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %s", __func__, reason);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   const struct library *library = find(name);
   snprintf(path, size, "%s", library->path ? library->path : "");
   *how = library->how;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }

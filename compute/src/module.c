@@ -3,14 +3,15 @@
  */
 #include "src/module.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/compile.h"
 
-static weir_module *modules;                /* all that exist */
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards the list, and the kernels of each module */
+static weir_module *modules;                             /* all that exist */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list, and the kernels of each module */
 
 void weir_compile_options_init(weir_compile_options *options) {
   if (options)
@@ -49,31 +50,31 @@ static void free_module(weir_module *module) {
 }
 
 static void add_module(weir_module *module) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   module->link = &modules;
   if ((module->next = modules))
     modules->link = &module->next;
   modules = module;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 void weir__modules_end(void) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   for (weir_module *module = modules; module; module = module->next) {
     if (!module->is_expired)
       weir__compute_unload(module->device, module->handle);
     module->is_expired = true;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 void weir_module_destroy(weir_module *module) {
   if (!module)
     return;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if ((*module->link = module->next))
     module->next->link = module->link;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (!module->is_expired && !weir_is_in_bad_fork())
     weir__compute_unload(module->device, module->handle);
   free_module(module);
@@ -269,7 +270,7 @@ weir_status weir_module_get_kernel(weir_module *module, const char *name, weir_k
     status = weir__compute_enter(__func__, module->device, &on);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   weir_kernel *found = module->kernels;
   while (found && strcmp(found->name, name) != 0)
     found = found->next;
@@ -291,7 +292,7 @@ weir_status weir_module_get_kernel(weir_module *module, const char *name, weir_k
       free(found);
     }
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   weir__compute_leave(&on);
   if (!status)
     *kernel = found;

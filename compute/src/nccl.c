@@ -4,13 +4,12 @@
 #include "src/nccl.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "base/array.h"
-#include "base/clock.h"
-#include "base/system.h"
 #include "weir/snapshot.h"
 #include "weir/soft.h"
 
@@ -18,7 +17,7 @@ static const double default_timeout_s = 600, longest_timeout_s = 1e6;
 enum { INTERRUPT_NS = 100000000 }; /* between two questions whether to go on waiting */
 
 /* Communicators that have not been destroyed. */
-static weir__mutex list_lock = WEIR__MUTEX_INIT;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static weir_nccl_comm *live;
 static unsigned long serial; /* of the latest */
 
@@ -49,13 +48,13 @@ const char *weir__nccl_kind_name(weir__nccl_kind kind) {
 /* ---- Errors ---- */
 
 weir_status weir__nccl_set_error(weir_nccl_comm *comm, weir_status status, const char *text) {
-  weir__mutex_lock(&comm->lock);
+  pthread_mutex_lock(&comm->lock);
   bool is_first = !comm->error;
   if (is_first) {
     snprintf(comm->error_text, sizeof comm->error_text, "%s", text);
     comm->error = status;
   }
-  weir__mutex_unlock(&comm->lock);
+  pthread_mutex_unlock(&comm->lock);
   if (is_first && status != WEIR_ERROR_BAD_STATE)
     weir__log(WEIR_LOG_ERROR, "the communicator of rank %d of %d has failed: %s", comm->rank, comm->ranks, text);
   return comm->error;
@@ -115,13 +114,13 @@ weir_status weir_nccl_get_unique_id(weir_nccl_unique_id *id) {
 /* ---- Ownership ---- */
 
 static void unlist(weir_nccl_comm *comm) {
-  weir__mutex_lock(&list_lock);
+  pthread_mutex_lock(&list_lock);
   for (weir_nccl_comm **at = &live; *at; at = &(*at)->next)
     if (*at == comm) {
       *at = comm->next;
       break;
     }
-  weir__mutex_unlock(&list_lock);
+  pthread_mutex_unlock(&list_lock);
 }
 
 /* Frees a communicator without waiting for its work. */
@@ -129,8 +128,8 @@ static void discard(weir_nccl_comm *comm) {
   unlist(comm);
   if (!comm->has_ended)
     comm->backend->end(comm);
-  weir__mutex_destroy(&comm->lock);
-  weir__mutex_destroy(&comm->run_lock);
+  pthread_mutex_destroy(&comm->lock);
+  pthread_mutex_destroy(&comm->run_lock);
   free(comm);
 }
 
@@ -159,22 +158,22 @@ static bool is_capturing(void) {
 }
 
 static void defer(weir_nccl_comm *comm) {
-  weir__mutex_lock(&list_lock);
+  pthread_mutex_lock(&list_lock);
   comm->next_deferred = deferred;
   deferred = comm;
-  weir__mutex_unlock(&list_lock);
+  pthread_mutex_unlock(&list_lock);
 }
 
 static void end_deferred(void) {
   if (!atomic_load_explicit(&deferred, memory_order_relaxed) || is_capturing())
     return;
-  weir__mutex_lock(&list_lock);
+  pthread_mutex_lock(&list_lock);
   weir_nccl_comm *first = deferred;
   deferred = NULL;
-  weir__mutex_unlock(&list_lock);
+  pthread_mutex_unlock(&list_lock);
   for (weir_nccl_comm *comm = first, *next; comm; comm = next) {
     next = comm->next_deferred;
-    if (comm->process == weir__process_id())
+    if (comm->process == (int)getpid())
       end_comm(comm);
   }
 }
@@ -182,7 +181,7 @@ static void end_deferred(void) {
 /* The last holder destroys it: then the result is true. libnccl ends a communicator in a thread of its own, which would
  * invalidate a capture, such as that of a program whose garbage is collected meanwhile. */
 static bool release(weir_nccl_comm *comm) {
-  if (comm->process != weir__process_id() || atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) > 1)
+  if (comm->process != (int)getpid() || atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) > 1)
     return false;
   if (!comm->backend->ends_in_captures && is_capturing()) {
     defer(comm);
@@ -301,11 +300,11 @@ static weir_status read_timeout(const char *caller, double *seconds) {
 static size_t list_memory(void *context, int device, weir_outside_memory *list, size_t room) {
   size_t count = 0;
   (void)context;
-  weir__mutex_lock(&list_lock);
+  pthread_mutex_lock(&list_lock);
   for (weir_nccl_comm *comm = live; comm; comm = comm->next) {
     weir_nccl_memory memory;
     weir_nccl_memory_init(&memory);
-    if (comm->device != device || comm->has_ended || !comm->is_joined || comm->process != weir__process_id() ||
+    if (comm->device != device || comm->has_ended || !comm->is_joined || comm->process != (int)getpid() ||
         comm->backend->get_memory(__func__, comm, &memory) || !memory.device_bytes)
       continue;
     if (count < room) {
@@ -315,7 +314,7 @@ static size_t list_memory(void *context, int device, weir_outside_memory *list, 
     }
     count++;
   }
-  weir__mutex_unlock(&list_lock);
+  pthread_mutex_unlock(&list_lock);
   return count;
 }
 
@@ -357,10 +356,10 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
                            .destroy_timeout_ns = (uint64_t)(options.destroy_timeout_s * 1e9),
                            .interrupt = options.interrupt,
                            .interrupt_context = options.interrupt_context,
-                           .process = weir__process_id(),
+                           .process = (int)getpid(),
                            .holders = 1};
-  weir__mutex_init(&made->lock);
-  weir__mutex_init(&made->run_lock);
+  pthread_mutex_init(&made->lock, NULL);
+  pthread_mutex_init(&made->run_lock, NULL);
   status = backend->prepare(caller, made);
   if (status) {
     free(made);
@@ -368,11 +367,11 @@ static weir_status make_comm(const char *caller, const weir_nccl_unique_id *id, 
   }
   if (weir_outside_memory_add(list_memory, NULL))
     weir__log(WEIR_LOG_DEBUG, "memory of communicators is not in summaries");
-  weir__mutex_lock(&list_lock);
+  pthread_mutex_lock(&list_lock);
   made->serial = ++serial;
   made->next = live;
   live = made;
-  weir__mutex_unlock(&list_lock);
+  pthread_mutex_unlock(&list_lock);
   *comm = made;
   return WEIR_OK;
 }
@@ -442,7 +441,7 @@ weir_status weir_nccl_init_all(int count, const int *devices, const weir_nccl_op
 static weir_status check_comm(const char *caller, weir_nccl_comm *comm) {
   if (!comm)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: comm is NULL", caller);
-  if (comm->process != weir__process_id())
+  if (comm->process != (int)getpid())
     return weir__fail(WEIR_ERROR_BAD_FORK, "%s: the communicator belongs to process %d, which forked this one", caller,
                       comm->process);
   if (comm->has_ended)
@@ -686,14 +685,14 @@ weir_status weir_nccl_resume(weir_nccl_comm *comm) { return set_suspended(__func
 /* ---- The end of the runtime ---- */
 
 void weir__nccl_end(void) {
-  weir__mutex_lock(&list_lock);
+  pthread_mutex_lock(&list_lock);
   for (weir_nccl_comm *comm = live; comm; comm = comm->next) {
-    if (comm->has_ended || comm->process != weir__process_id())
+    if (comm->has_ended || comm->process != (int)getpid())
       continue;
     weir__nccl_set_error(comm, WEIR_ERROR_BAD_STATE, "the runtime has been shut down");
     comm->backend->end(comm);
     comm->has_ended = true;
   }
-  weir__mutex_unlock(&list_lock);
+  pthread_mutex_unlock(&list_lock);
   weir__nccl_soft_end();
 }

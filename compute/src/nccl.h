@@ -8,8 +8,8 @@
 #include <stdatomic.h>
 
 #include "src/compute.h"
-#include "weir/event.h"
 #include "weir/compute/nccl.h"
+#include "weir/event.h"
 
 /* number, name, text. */
 #define WEIR__NCCL_KIND_MAP(X)                                                                                         \
@@ -89,13 +89,13 @@ struct weir_nccl_comm {
   atomic_bool is_joined, is_suspended, has_ended; /* atomic: summaries of other threads read them */
   bool is_finalized;
   atomic_size_t holders; /* the program, until it destroys it, and what groups that have not ended are to do with it */
-  weir__mutex lock;      /* guards the error */
+  pthread_mutex_t lock;  /* guards the error */
   _Atomic weir_status error;
   char error_text[WEIR__NCCL_ERROR_SIZE]; /* written once, before `error` */
   struct weir_nccl_comm *next;            /* in the list of live communicators */
 
   /* In the library, guards what it says; on the software device, one kernel of the communicator runs at a time. */
-  weir__mutex run_lock;
+  pthread_mutex_t run_lock;
 
   /* The library's. */
   void *raw;           /* ncclComm_t; NULL once it was aborted. Guarded by run_lock */

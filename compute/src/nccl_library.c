@@ -4,11 +4,11 @@
  * Communicators are non-blocking where NCCL has that (2.14): a call that waits for other ranks then returns
  * ncclInProgress, and Weir polls until the time limit.
  */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/library.h"
 #include "src/libraries.h"
 #include "src/nccl.h"
 
@@ -65,12 +65,12 @@ static struct {
   const char *(*GetLastError)(void *comm); /* NULL before 2.13 */
   bool is_loaded;
 } nccl;
-static weir__mutex load_lock = WEIR__MUTEX_INIT;
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static weir_status load(const char *caller) {
   char reason[1400];
   weir_status status = WEIR_OK;
-  weir__mutex_lock(&load_lock);
+  pthread_mutex_lock(&load_lock);
   if (!nccl.is_loaded) {
     void *library = weir__library_load("nccl", reason, sizeof reason);
     const char *missing = NULL;
@@ -78,13 +78,13 @@ static weir_status load(const char *caller) {
       status = weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %s", caller, reason);
     } else {
 #define X(name, required, params)                                                                                      \
-  *(void **)&nccl.name = weir__library_symbol(library, "nccl" #name);                                                  \
+  *(void **)&nccl.name = dlsym(library, "nccl" #name);                                                                 \
   if ((required) && !nccl.name)                                                                                        \
     missing = missing ? missing : "nccl" #name;
       NCCL_FUNCTIONS(X)
 #undef X
-      *(void **)&nccl.GetErrorString = weir__library_symbol(library, "ncclGetErrorString");
-      *(void **)&nccl.GetLastError = weir__library_symbol(library, "ncclGetLastError");
+      *(void **)&nccl.GetErrorString = dlsym(library, "ncclGetErrorString");
+      *(void **)&nccl.GetLastError = dlsym(library, "ncclGetLastError");
       if (!nccl.GetErrorString && !missing)
         missing = "ncclGetErrorString";
       if (missing)
@@ -92,7 +92,7 @@ static weir_status load(const char *caller) {
       nccl.is_loaded = !missing;
     }
   }
-  weir__mutex_unlock(&load_lock);
+  pthread_mutex_unlock(&load_lock);
   return status;
 }
 
@@ -136,25 +136,25 @@ static weir_status fail(const char *caller, nccl_result result, const char *call
 /* ---- Calls, while another thread may abort the communicator, which frees it ---- */
 
 static nccl_result ask(weir_nccl_comm *comm, nccl_result *result) {
-  weir__mutex_lock(&comm->run_lock);
+  pthread_mutex_lock(&comm->run_lock);
   nccl_result asked = comm->raw ? nccl.CommGetAsyncError(comm->raw, result) : NCCL_REMOTE_ERROR;
-  weir__mutex_unlock(&comm->run_lock);
+  pthread_mutex_unlock(&comm->run_lock);
   return asked;
 }
 
 /* Around a call on a communicator or, in a group, until the group has ended. Returns NULL if it has been aborted. */
 static void *begin_call(weir_nccl_comm *comm) {
-  weir__mutex_lock(&comm->run_lock);
+  pthread_mutex_lock(&comm->run_lock);
   void *raw = comm->raw;
   comm->calls += raw != NULL;
-  weir__mutex_unlock(&comm->run_lock);
+  pthread_mutex_unlock(&comm->run_lock);
   return raw;
 }
 
 static void end_call(weir_nccl_comm *comm) {
-  weir__mutex_lock(&comm->run_lock);
+  pthread_mutex_lock(&comm->run_lock);
   comm->calls--;
-  weir__mutex_unlock(&comm->run_lock);
+  pthread_mutex_unlock(&comm->run_lock);
 }
 
 /* Waits for calls that are under way, but not for long: before NCCL 2.23 they may block until other ranks come, and only
@@ -162,9 +162,9 @@ static void end_call(weir_nccl_comm *comm) {
 static void wait_for_calls(weir_nccl_comm *comm) {
   uint64_t deadline = weir__monotonic_ns() + 500000000;
   for (;;) {
-    weir__mutex_lock(&comm->run_lock);
+    pthread_mutex_lock(&comm->run_lock);
     bool is_idle = !comm->calls;
-    weir__mutex_unlock(&comm->run_lock);
+    pthread_mutex_unlock(&comm->run_lock);
     if (is_idle || weir__monotonic_ns() >= deadline)
       return;
     weir__sleep_ns(100000);
@@ -409,10 +409,10 @@ static weir_status abort_comm(const char *caller, weir_nccl_comm *comm) {
   char text[64];
   snprintf(text, sizeof text, "rank %d has aborted the communicator", comm->rank);
   weir__nccl_set_error(comm, WEIR_ERROR_REMOTE, text);
-  weir__mutex_lock(&comm->run_lock);
+  pthread_mutex_lock(&comm->run_lock);
   void *raw = comm->raw;
   comm->raw = NULL; /* the call frees it */
-  weir__mutex_unlock(&comm->run_lock);
+  pthread_mutex_unlock(&comm->run_lock);
   if (!raw)
     return WEIR_OK;
   wait_for_calls(comm);
@@ -453,14 +453,14 @@ static nccl_result read_memory(weir_nccl_comm *comm, weir_nccl_memory *memory) {
 static weir_status get_memory(const char *caller, weir_nccl_comm *comm, weir_nccl_memory *memory) {
   nccl_result result = NCCL_SUCCESS;
   weir_status status = WEIR_OK;
-  weir__mutex_lock(&comm->run_lock);
+  pthread_mutex_lock(&comm->run_lock);
   if (comm->raw) {
     memory->device_bytes = comm->difference;
     if (nccl.CommMemStats)
       result = read_memory(comm, memory);
     status = fail(caller, result, "ncclCommMemStats");
   }
-  weir__mutex_unlock(&comm->run_lock);
+  pthread_mutex_unlock(&comm->run_lock);
   return status;
 }
 

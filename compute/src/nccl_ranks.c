@@ -1,17 +1,18 @@
 #include "src/nccl_ranks.h"
+#include "src/peers.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "base/array.h"
-#include "base/memory_map.h"
-#include "base/system.h"
 
 enum { PAGE = 4096, POLL_NS = 5000000, SPINS = 100 };
 
@@ -67,7 +68,7 @@ typedef struct open_id {
   uint64_t secret[2];
 } open_id;
 
-static weir__mutex ids_lock = WEIR__MUTEX_INIT; /* guards both */
+static pthread_mutex_t ids_lock = PTHREAD_MUTEX_INITIALIZER; /* guards both */
 static open_id *ids;
 static size_t id_count, id_room;
 
@@ -75,7 +76,7 @@ static size_t id_count, id_room;
 static bool is_used_up(int file) {
   struct stat about;
   weir__nccl_ranks all = {0};
-  if (fstat(file, &about) || about.st_size <= PAGE || !(all.base = weir__map_shared_file(file, (size_t)about.st_size)))
+  if (fstat(file, &about) || about.st_size <= PAGE || !(all.base = weir__shared_map(file, (size_t)about.st_size)))
     return false;
   const weir__nccl_header *header = (const weir__nccl_header *)all.base;
   uint32_t ranks = atomic_load(&header->ranks);
@@ -83,7 +84,7 @@ static bool is_used_up(int file) {
   for (uint32_t i = 0; i < ranks && is_complete; i++)
     is_complete = atomic_load(&weir__nccl_slot_of(&all, (int)i)->presence) != WEIR__NCCL_ABSENT;
   bool has_failed = atomic_load(&header->failed) != 0;
-  weir__unmap(all.base, (size_t)about.st_size);
+  munmap(all.base, (size_t)about.st_size);
   return is_complete || has_failed;
 }
 
@@ -97,11 +98,11 @@ static void close_used_ids(void) {
 }
 
 weir_status weir__nccl_ranks_new_id(const char *caller, weir_nccl_unique_id *id) {
-  ticket made = {.magic = ID_MAGIC, .process = weir__process_id()};
+  ticket made = {.magic = ID_MAGIC, .process = (int)getpid()};
   weir__nccl_header *header = NULL;
-  made.file = weir__map_memory_file(FILE_NAME, PAGE);
-  if (made.file >= 0 && weir__random_bytes(made.secret, sizeof made.secret))
-    header = weir__map_shared_file(made.file, PAGE);
+  made.file = weir__shared_file(FILE_NAME, PAGE);
+  if (made.file >= 0 && getrandom(made.secret, sizeof made.secret, GRND_NONBLOCK) == (ssize_t)sizeof made.secret)
+    header = weir__shared_map(made.file, PAGE);
   if (!header) {
     int reason = errno;
     if (made.file >= 0)
@@ -110,13 +111,13 @@ weir_status weir__nccl_ranks_new_id(const char *caller, weir_nccl_unique_id *id)
   }
   memcpy(header->magic, FILE_MAGIC, sizeof FILE_MAGIC);
   memcpy(header->secret, made.secret, sizeof header->secret);
-  weir__unmap(header, PAGE);
-  weir__mutex_lock(&ids_lock);
+  munmap(header, PAGE);
+  pthread_mutex_lock(&ids_lock);
   close_used_ids();
   bool is_kept = WEIR__RESERVE(ids, id_room, id_count + 1);
   if (is_kept)
     ids[id_count++] = (open_id){made.file, made.process, {made.secret[0], made.secret[1]}};
-  weir__mutex_unlock(&ids_lock);
+  pthread_mutex_unlock(&ids_lock);
   if (!is_kept) {
     close(made.file);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the id", caller);
@@ -128,24 +129,24 @@ weir_status weir__nccl_ranks_new_id(const char *caller, weir_nccl_unique_id *id)
 
 /* All ranks have the file open. */
 static void forget_id(const uint64_t secret[2]) {
-  weir__mutex_lock(&ids_lock);
+  pthread_mutex_lock(&ids_lock);
   for (size_t i = 0; i < id_count; i++)
     if (!memcmp(ids[i].secret, secret, sizeof ids[i].secret)) {
       close(ids[i].file);
       ids[i] = ids[--id_count];
       break;
     }
-  weir__mutex_unlock(&ids_lock);
+  pthread_mutex_unlock(&ids_lock);
 }
 
 void weir__nccl_ranks_end(void) {
-  weir__mutex_lock(&ids_lock);
+  pthread_mutex_lock(&ids_lock);
   for (size_t i = 0; i < id_count; i++)
     close(ids[i].file);
   free(ids);
   ids = NULL;
   id_count = id_room = 0;
-  weir__mutex_unlock(&ids_lock);
+  pthread_mutex_unlock(&ids_lock);
 }
 
 static weir_status open_file(const char *caller, const ticket *of, int *file) {
@@ -160,11 +161,11 @@ static weir_status open_file(const char *caller, const ticket *of, int *file) {
     *file = open(path, O_RDWR | O_CLOEXEC);
   struct stat about;
   bool has_header = *file >= 0 && !fstat(*file, &about) && about.st_size >= PAGE;
-  weir__nccl_header *header = has_header ? weir__map_shared_file(*file, PAGE) : NULL;
+  weir__nccl_header *header = has_header ? weir__shared_map(*file, PAGE) : NULL;
   bool is_it = header && !memcmp(header->magic, FILE_MAGIC, sizeof FILE_MAGIC) &&
                !memcmp(header->secret, of->secret, sizeof of->secret);
   if (header)
-    weir__unmap(header, PAGE);
+    munmap(header, PAGE);
   if (is_it)
     return WEIR_OK;
   if (*file >= 0)
@@ -207,19 +208,19 @@ static weir_status take_place(const char *caller, weir_nccl_comm *comm, weir__nc
     return fail_for_number(caller, comm, ranks, others);
   if (ftruncate(ranks->file, (off_t)file_bytes(comm->ranks)))
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: no memory to share: %s", caller, strerror(errno));
-  weir__unmap(ranks->base, PAGE);
+  munmap(ranks->base, PAGE);
   ranks->bytes = file_bytes(comm->ranks);
-  ranks->base = weir__map_shared_file(ranks->file, ranks->bytes);
+  ranks->base = weir__shared_map(ranks->file, ranks->bytes);
   if (!ranks->base)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: the shared memory cannot be mapped: %s", caller, strerror(errno));
   ranks->header = (weir__nccl_header *)ranks->base;
   weir__nccl_slot *slot = weir__nccl_slot_of(ranks, comm->rank);
   int32_t process = 0;
-  if (!atomic_compare_exchange_strong(&slot->process, &process, weir__process_id()))
+  if (!atomic_compare_exchange_strong(&slot->process, &process, (int)getpid()))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank %d of this communicator exists already, in process %d",
                       caller, comm->rank, process);
   slot->device = comm->device;
-  if (!weir__process_start_time(weir__process_id(), &slot->started))
+  if (!weir__peer_start_time((int)getpid(), &slot->started))
     slot->started = 0;
   weir__nccl_step();
   atomic_store(&slot->presence, WEIR__NCCL_PRESENT);
@@ -230,7 +231,7 @@ static weir_status take_place(const char *caller, weir_nccl_comm *comm, weir__nc
 
 static void free_ranks(weir__nccl_ranks *ranks) {
   if (ranks->base)
-    weir__unmap(ranks->base, ranks->bytes);
+    munmap(ranks->base, ranks->bytes);
   for (int i = 0; ranks->processes && i < ranks->ranks; i++)
     if (ranks->processes[i] >= 0)
       close(ranks->processes[i]);
@@ -258,7 +259,7 @@ weir_status weir__nccl_ranks_claim(const char *caller, weir_nccl_comm *comm, wei
     processes[i] = -1;
   *made =
       (weir__nccl_ranks){.file = file, .rank = comm->rank, .ranks = comm->ranks, .bytes = PAGE, .processes = processes};
-  made->base = weir__map_shared_file(file, PAGE);
+  made->base = weir__shared_map(file, PAGE);
   made->header = (weir__nccl_header *)made->base;
   status = made->base
                ? take_place(caller, comm, made)
@@ -283,7 +284,7 @@ void weir__nccl_ring(const weir__nccl_ranks *ranks, int rank) {
   weir__nccl_slot *slot = weir__nccl_slot_of(ranks, rank);
   atomic_fetch_add(&slot->bell, 1);
   if (atomic_load(&slot->is_sleeping))
-    weir__futex_wake(&slot->bell);
+    weir__shared_wake(&slot->bell);
 }
 
 void weir__nccl_ring_all(const weir__nccl_ranks *ranks) {
@@ -333,7 +334,7 @@ static weir_status adopt_error(weir_nccl_comm *comm) {
   weir__nccl_header *header = comm->shared->header;
   uint64_t deadline = weir__monotonic_ns() + 200000000;
   while (!atomic_load(&header->has_error) && weir__monotonic_ns() < deadline)
-    weir__thread_yield();
+    sched_yield();
   if (!atomic_load(&header->has_error))
     return weir__nccl_set_error(comm, WEIR_ERROR_REMOTE, "another rank failed and gave no reason");
   char text[WEIR__NCCL_ERROR_SIZE];
@@ -352,10 +353,10 @@ void weir__nccl_ranks_fail(weir_nccl_comm *comm, weir_status status, const char 
 /* Opens the descriptor of a rank's process; false if the process has ended. Its id may be that of a later process. */
 static bool open_process(weir__nccl_ranks *ranks, int rank, int process) {
   uint64_t known = weir__nccl_slot_of(ranks, rank)->started, started;
-  ranks->processes[rank] = weir__process_open(process);
+  ranks->processes[rank] = weir__peer_open(process);
   if (ranks->processes[rank] < 0)
     return errno != ESRCH;
-  return !known || !weir__process_start_time(process, &started) || started == known;
+  return !known || !weir__peer_start_time(process, &started) || started == known;
 }
 
 /* A rank whose process has ended without leaving; -1 if there is none. */
@@ -363,11 +364,11 @@ static int find_dead(weir__nccl_ranks *ranks) {
   for (int i = 0; i < ranks->ranks; i++) {
     weir__nccl_slot *slot = weir__nccl_slot_of(ranks, i);
     int process = atomic_load(&slot->process);
-    if (!process || process == weir__process_id() || atomic_load(&slot->presence) == WEIR__NCCL_GONE)
+    if (!process || process == (int)getpid() || atomic_load(&slot->presence) == WEIR__NCCL_GONE)
       continue;
     bool is_dead = ranks->processes[i] < 0 && !open_process(ranks, i, process);
     if (!is_dead && ranks->processes[i] >= 0)
-      is_dead = weir__opened_process_has_ended(ranks->processes[i]);
+      is_dead = weir__peer_has_ended(ranks->processes[i]);
     if (is_dead && atomic_load(&slot->presence) != WEIR__NCCL_GONE)
       return i;
   }
@@ -385,9 +386,9 @@ static weir_status fail_for_dead(weir_nccl_comm *comm, int rank) {
 void weir__nccl_ranks_check(weir_nccl_comm *comm) {
   if (comm->error)
     return;
-  weir__mutex_lock(&comm->lock); /* one thread at a time opens the descriptors of processes */
+  pthread_mutex_lock(&comm->lock); /* one thread at a time opens the descriptors of processes */
   int dead = has_failed(comm->shared) ? -1 : find_dead(comm->shared);
-  weir__mutex_unlock(&comm->lock);
+  pthread_mutex_unlock(&comm->lock);
   if (has_failed(comm->shared))
     adopt_error(comm);
   else if (dead >= 0)
@@ -508,12 +509,12 @@ weir_status weir__nccl_await(const weir__nccl_wait *wait) {
       continue;
     }
     if (spins < SPINS) {
-      weir__thread_yield();
+      sched_yield();
       continue;
     }
     atomic_store(&slot->is_sleeping, 1);
     if (atomic_load(&slot->bell) == bell)
-      weir__futex_wait(&slot->bell, bell, POLL_NS);
+      weir__shared_wait(&slot->bell, bell, POLL_NS);
     atomic_store(&slot->is_sleeping, 0);
     if (wait->is_of_program)
       weir__nccl_ask_interrupt(comm, &next_ns);

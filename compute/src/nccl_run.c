@@ -3,6 +3,7 @@
  * the staging memory, and messages to and from other ranks, which make progress whenever the rank would wait.
  */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,7 +313,7 @@ static void add_mail(run *r, const weir__nccl_work *work) {
 }
 
 void weir__nccl_ranks_run(weir_nccl_comm *comm, const weir__nccl_work *works, size_t count) {
-  weir__mutex_lock(&comm->run_lock);
+  pthread_mutex_lock(&comm->run_lock);
   run r = {.comm = comm, .ranks = comm->shared, .slot = weir__nccl_slot_of(comm->shared, comm->shared->rank)};
   size_t mails = 0;
   for (size_t i = 0; i < count; i++)
@@ -334,5 +335,5 @@ void weir__nccl_ranks_run(weir_nccl_comm *comm, const weir__nccl_work *works, si
   }
   atomic_store(&r.slot->is_busy, 0);
   free(r.mails);
-  weir__mutex_unlock(&comm->run_lock);
+  pthread_mutex_unlock(&comm->run_lock);
 }

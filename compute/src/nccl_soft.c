@@ -9,11 +9,12 @@
  * launched again at any time, even after the communicator has gone.
  */
 #include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "src/nccl.h"
 #include "weir/graph.h"
 #include "weir/soft.h"
@@ -23,20 +24,20 @@ enum { SOFT_VERSION = 22809 };
 
 /* ---- Communicators by number ---- */
 
-static weir__mutex registry_lock = WEIR__MUTEX_INIT; /* guards the registry and references */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the registry and references */
 static weir_nccl_comm **registry;
 static size_t registered, registry_room;
 static uint64_t next_number;
 
 static weir_status enter_registry(const char *caller, weir_nccl_comm *comm) {
-  weir__mutex_lock(&registry_lock);
+  pthread_mutex_lock(&registry_lock);
   bool is_added = WEIR__RESERVE(registry, registry_room, registered + 1);
   if (is_added) {
     comm->number = ++next_number;
     comm->references = 1;
     registry[registered++] = comm;
   }
-  weir__mutex_unlock(&registry_lock);
+  pthread_mutex_unlock(&registry_lock);
   return is_added ? WEIR_OK
                   : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the communicator", caller);
 }
@@ -44,26 +45,26 @@ static weir_status enter_registry(const char *caller, weir_nccl_comm *comm) {
 /* With a reference; NULL if it has been destroyed. */
 static weir_nccl_comm *find_comm(uint64_t number) {
   weir_nccl_comm *found = NULL;
-  weir__mutex_lock(&registry_lock);
+  pthread_mutex_lock(&registry_lock);
   for (size_t i = 0; i < registered && !found; i++)
     if (registry[i]->number == number)
       found = registry[i];
   if (found)
     found->references++;
-  weir__mutex_unlock(&registry_lock);
+  pthread_mutex_unlock(&registry_lock);
   return found;
 }
 
 static void drop_comm(weir_nccl_comm *comm) {
-  weir__mutex_lock(&registry_lock);
+  pthread_mutex_lock(&registry_lock);
   comm->references--;
-  weir__mutex_unlock(&registry_lock);
+  pthread_mutex_unlock(&registry_lock);
 }
 
 /* Takes it out of the registry, and waits for kernels that use it, which end at once: the communicator has an error, or
  * its work is done. */
 static void leave_registry(weir_nccl_comm *comm) {
-  weir__mutex_lock(&registry_lock);
+  pthread_mutex_lock(&registry_lock);
   for (size_t i = 0; i < registered; i++)
     if (registry[i] == comm)
       registry[i] = registry[--registered];
@@ -73,11 +74,11 @@ static void leave_registry(weir_nccl_comm *comm) {
     registry_room = 0;
   }
   while (comm->references > 1) {
-    weir__mutex_unlock(&registry_lock);
-    weir__thread_yield();
-    weir__mutex_lock(&registry_lock);
+    pthread_mutex_unlock(&registry_lock);
+    sched_yield();
+    pthread_mutex_lock(&registry_lock);
   }
-  weir__mutex_unlock(&registry_lock);
+  pthread_mutex_unlock(&registry_lock);
 }
 
 /* ---- Kernels ---- */
@@ -125,7 +126,7 @@ static void fail_share(const share *s) {
 static weir_cu_result run_batch(const weir_soft_launch *launch) {
   const batch *b = launch->params[0];
   share shares[WEIR_NCCL_MAX_SOFT_RANKS];
-  weir__thread_id threads[WEIR_NCCL_MAX_SOFT_RANKS];
+  pthread_t threads[WEIR_NCCL_MAX_SOFT_RANKS];
   bool is_started[WEIR_NCCL_MAX_SOFT_RANKS] = {false};
   size_t count = 0;
   for (size_t i = 0; i < b->count; i++)
@@ -134,7 +135,7 @@ static weir_cu_result run_batch(const weir_soft_launch *launch) {
     else
       shares[count++] = (share){&b->works[i], 1};
   for (size_t i = 1; i < count; i++) {
-    is_started[i] = !weir__thread_start(&threads[i], run_share, &shares[i]);
+    is_started[i] = !pthread_create(&threads[i], NULL, run_share, &shares[i]);
     if (!is_started[i])
       fail_share(&shares[i]);
   }
@@ -142,7 +143,7 @@ static weir_cu_result run_batch(const weir_soft_launch *launch) {
     run_share(&shares[0]);
   for (size_t i = 1; i < count; i++)
     if (is_started[i])
-      weir__thread_join(threads[i]);
+      pthread_join(threads[i], NULL);
   return WEIR_CU_SUCCESS;
 }
 
@@ -161,7 +162,7 @@ static const weir_soft_entry *entry_list[SIZES];
 static const weir_soft_image image = {
     .magic = WEIR_SOFT_IMAGE_MAGIC, .size = sizeof(weir_soft_image), .begin = entry_list, .end = entry_list + SIZES};
 
-static weir__mutex modules_lock = WEIR__MUTEX_INIT; /* guards entries and modules */
+static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER; /* guards entries and modules */
 static weir_cu_module modules[WEIR_MAX_DEVICES];
 static weir_cu_function functions[WEIR_MAX_DEVICES][SIZES];
 
@@ -172,7 +173,7 @@ static weir_status load_kernels(const char *caller, int device) {
     return status;
   weir_driver *driver = on.driver;
   weir_cu_module module = NULL;
-  weir__mutex_lock(&modules_lock);
+  pthread_mutex_lock(&modules_lock);
   for (size_t i = 0; i < SIZES; i++) {
     entries[i] = (weir_soft_entry){kernel_names[i], run_batch, i ? 1 : 3, param_bytes[i], 0, 0};
     entry_list[i] = &entries[i];
@@ -187,19 +188,19 @@ static weir_status load_kernels(const char *caller, int device) {
     else if (module)
       driver->ModuleUnload(driver, module);
   }
-  weir__mutex_unlock(&modules_lock);
+  pthread_mutex_unlock(&modules_lock);
   weir__compute_leave(&on);
   return status;
 }
 
 void weir__nccl_soft_end(void) {
-  weir__mutex_lock(&modules_lock);
+  pthread_mutex_lock(&modules_lock);
   for (int device = 0; device < WEIR_MAX_DEVICES; device++) {
     if (modules[device])
       weir__compute_unload(device, modules[device]);
     modules[device] = NULL;
   }
-  weir__mutex_unlock(&modules_lock);
+  pthread_mutex_unlock(&modules_lock);
   weir__nccl_ranks_end();
 }
 

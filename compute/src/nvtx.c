@@ -3,6 +3,8 @@
  */
 #include "weir/compute/nvtx.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,13 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/array.h"
-#include "base/base.h"
-#include "base/hash_map.h"
-#include "base/library.h"
-#include "base/lock.h"
-#include "base/system.h"
-#include "base/thread.h"
+#include "src/base.h"
+#include "src/hash_map.h"
 #include "src/nvtx.h"
 #include "weir/device.h"
 #include "weir/history.h"
@@ -61,16 +58,16 @@ static const void *get_table(uint32_t table) {
 }
 
 static void *symbol_of(void *library, const char *name, void *function, size_t size) {
-  void *symbol = weir__library_symbol(library, name);
+  void *symbol = dlsym(library, name);
   memcpy(function, &symbol, size); /* ISO C has no conversion from an object pointer to a function pointer */
   return symbol;
 }
 
 static void look_for_tool(void) {
-  const char *path = weir__secure_getenv("NVTX_INJECTION64_PATH");
+  const char *path = secure_getenv("NVTX_INJECTION64_PATH");
   weir__nvtx_initialize initialize;
   int found = NO_TOOL;
-  void *library = path && *path ? weir__library_open(path) : NULL;
+  void *library = path && *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
   if (library && symbol_of(library, "InitializeInjectionNvtx2", &initialize, sizeof initialize) &&
       initialize(get_table)) {
     tool = library;
@@ -78,7 +75,7 @@ static void look_for_tool(void) {
   } else {
     memset(functions, 0, sizeof functions);
     if (library)
-      weir__library_close(library);
+      dlclose(library);
     if (path && *path)
       weir__log(WEIR_LOG_INFO, "NVTX_INJECTION64_PATH=%s is not an NVTX tool, or refused to start", path);
   }
@@ -86,8 +83,8 @@ static void look_for_tool(void) {
 }
 
 static __attribute__((noinline)) int ask(void) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
-  weir__once(&once, look_for_tool);
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, look_for_tool);
   return atomic_load_explicit(&listening, memory_order_acquire);
 }
 
@@ -143,7 +140,7 @@ typedef struct thread_ranges {
 } thread_ranges;
 
 static _Thread_local thread_ranges *here; /* NULL until the thread's first range that is kept */
-static weir__thread_key key;
+static pthread_key_t key;
 static bool has_key;
 
 static void end_thread(void *value) {
@@ -153,15 +150,15 @@ static void end_thread(void *value) {
   free(ranges);
 }
 
-static void make_key(void) { has_key = !weir__thread_key_create(&key, end_thread); }
+static void make_key(void) { has_key = !pthread_key_create(&key, end_thread); }
 
 static thread_ranges *ranges_here(void) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (here)
     return here;
-  weir__once(&once, make_key);
+  pthread_once(&once, make_key);
   thread_ranges *made = has_key ? calloc(1, sizeof *made) : NULL;
-  if (made && weir__thread_key_set(key, made)) {
+  if (made && pthread_setspecific(key, made)) {
     free(made);
     made = NULL;
   }
@@ -225,7 +222,7 @@ typedef struct started_range {
   int device;
 } started_range;
 
-static weir__mutex started_lock = WEIR__MUTEX_INIT;
+static pthread_mutex_t started_lock = PTHREAD_MUTEX_INITIALIZER;
 static weir__hash_map started; /* ranges that began while something was recorded */
 static uint64_t last_number;   /* guarded by the lock, as is the map */
 static atomic_size_t started_count;
@@ -242,7 +239,7 @@ static uint64_t start_range(const char *message, int device) {
   if (!text)
     return number;
   device = device < 0 ? device_here() : device;
-  weir__mutex_lock(&started_lock);
+  pthread_mutex_lock(&started_lock);
   number = number ? number : ++last_number;
   started_range *range = weir__hash_map_put(&started, sizeof *range, number);
   if (range) {
@@ -250,7 +247,7 @@ static uint64_t start_range(const char *message, int device) {
     range->device = device;
   }
   atomic_store_explicit(&started_count, started.count, memory_order_relaxed);
-  weir__mutex_unlock(&started_lock);
+  pthread_mutex_unlock(&started_lock);
   annotate(text, "START", device, 0);
   return number;
 }
@@ -261,7 +258,7 @@ void weir_nvtx_range_end(uint64_t number) {
   uint32_t text = 0;
   int device = 0;
   if (atomic_load_explicit(&started_count, memory_order_relaxed)) {
-    weir__mutex_lock(&started_lock);
+    pthread_mutex_lock(&started_lock);
     started_range *range = number ? weir__hash_map_find(&started, sizeof *range, number) : NULL;
     if (range) {
       text = range->text;
@@ -269,7 +266,7 @@ void weir_nvtx_range_end(uint64_t number) {
       weir__hash_map_remove(&started, sizeof *range, range);
     }
     atomic_store_explicit(&started_count, started.count, memory_order_relaxed);
-    weir__mutex_unlock(&started_lock);
+    pthread_mutex_unlock(&started_lock);
   }
   if (text)
     annotate(text, "END", device, 0);

@@ -6,13 +6,11 @@
  * A segment's heap is not unregistered: its end is known only after the driver has freed the memory, and the tool,
  * which watches the driver, drops the heap there.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
-#include "base/base.h"
-#include "base/system.h"
-#include "base/thread.h"
+#include "src/base.h"
 #include "src/compute.h"
 #include "src/nvtx.h"
 #include "weir/adapter.h"
@@ -26,7 +24,7 @@ static void *domain;
 static bool is_wanted; /* the tool has the functions below */
 
 static void attach(void) {
-  const char *setting = weir__secure_getenv("WEIR_NVTX_MEMORY");
+  const char *setting = secure_getenv("WEIR_NVTX_MEMORY");
   weir__on_device on;
   if (setting && strcmp(setting, "0") == 0)
     return;
@@ -93,8 +91,8 @@ typedef struct heap {
 typedef struct reporter {
   weir_allocator *allocator;
   struct reporter *next;
-  weir__mutex lock; /* guards what follows */
-  heap *heaps;      /* by address */
+  pthread_mutex_t lock; /* guards what follows */
+  heap *heaps;          /* by address */
   size_t count, room;
 } reporter;
 
@@ -139,7 +137,7 @@ static void remove_heap(reporter *r, uint64_t address) {
 static void witness(void *context, const weir_trace_entry *entry) {
   reporter *r = context;
   const heap *in;
-  weir__mutex_lock(&r->lock);
+  pthread_mutex_lock(&r->lock);
   switch (entry->action) {
   case WEIR_TRACE_SEGMENT_ALLOC:
     add_heap(r, entry->address, entry->bytes);
@@ -159,27 +157,27 @@ static void witness(void *context, const weir_trace_entry *entry) {
   default:
     break;
   }
-  weir__mutex_unlock(&r->lock);
+  pthread_mutex_unlock(&r->lock);
 }
 
 /* ---- The call ---- */
 
 static reporter *reporters;
-static weir__mutex reporters_lock = WEIR__MUTEX_INIT;
+static pthread_mutex_t reporters_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The reporter of an allocator. NULL if the host has no memory. */
 static reporter *reporter_of(weir_allocator *allocator) {
-  weir__mutex_lock(&reporters_lock);
+  pthread_mutex_lock(&reporters_lock);
   reporter *r = reporters;
   while (r && r->allocator != allocator)
     r = r->next;
   if (!r && (r = calloc(1, sizeof *r))) {
-    weir__mutex_init(&r->lock);
+    pthread_mutex_init(&r->lock, NULL);
     r->allocator = allocator;
     r->next = reporters;
     reporters = r;
   }
-  weir__mutex_unlock(&reporters_lock);
+  pthread_mutex_unlock(&reporters_lock);
   return r;
 }
 
@@ -195,7 +193,7 @@ static weir_status report_present(reporter *r) {
   if (status)
     return status;
   status = weir_snapshot_segments(snapshot, &segments, &count);
-  weir__mutex_lock(&r->lock);
+  pthread_mutex_lock(&r->lock);
   for (size_t i = 0; i < count && !status; i++) {
     const weir_snapshot_segment *segment = &segments[i];
     if (segment->is_expandable || heap_at(r, segment->address))
@@ -206,15 +204,15 @@ static weir_status report_present(reporter *r) {
       if (segment->blocks[k].requested)
         register_region(in->handle, segment->blocks[k].address, segment->blocks[k].requested);
   }
-  weir__mutex_unlock(&r->lock);
+  pthread_mutex_unlock(&r->lock);
   weir_snapshot_destroy(snapshot);
   return status;
 }
 
 weir_status weir_nvtx_report_memory(weir_allocator *allocator, int *listens) {
-  static weir__once_flag once = WEIR__ONCE_INIT;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   WEIR__CHECK_ARGUMENT(allocator);
-  weir__once(&once, attach);
+  pthread_once(&once, attach);
   weir_status status = WEIR_OK;
   if (is_wanted) {
     reporter *r = reporter_of(allocator);

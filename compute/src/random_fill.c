@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/base.h"
+#include "src/base.h"
 #include "src/builtin.h"
 #include "src/generator.h"
 #include "src/memory.h"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "src/compile.h"
 
 /* A pair of braces that is open. */

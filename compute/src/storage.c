@@ -3,6 +3,7 @@
  */
 #include "src/storage.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@ enum { HOST_ALIGNMENT = 64 };
 
 /* The default allocator lives while memory of it is in use: one that stayed would keep the runtime from shutting down,
  * which a program without an allocator of its own does not expect. */
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static weir_host_allocator *chosen, *made;
 static size_t made_uses;
 
@@ -28,9 +29,9 @@ weir_status weir_array_use_host_allocator(weir_host_allocator *host) {
   weir_status status = check_fork();
   if (status)
     return weir__fail_as(__func__, status);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   chosen = host;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
@@ -38,7 +39,7 @@ static weir_status take_host_allocator(weir_host_allocator **host, bool *is_defa
   weir_status status = check_fork();
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   *is_default = !chosen;
   if (!chosen && !made) {
     weir_driver *driver;
@@ -50,18 +51,18 @@ static weir_status take_host_allocator(weir_host_allocator **host, bool *is_defa
     *host = chosen ? chosen : made;
     made_uses += !chosen;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
 static void drop_default_allocator(void) {
   weir_host_allocator *ended = NULL;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if (--made_uses == 0) {
     ended = made;
     made = NULL;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   weir_host_allocator_destroy(ended);
 }
 

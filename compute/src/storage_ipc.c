@@ -5,9 +5,10 @@
  * the storage that it has. The memory of a listed storage cannot be reused for another one before the storage is
  * released, so an address identifies it.
  */
+#include <pthread.h>
 #include <stdlib.h>
 
-#include "base/hash_map.h"
+#include "src/hash_map.h"
 #include "src/storage.h"
 #include "weir/compute/compute.h"
 #include "weir/device.h"
@@ -35,7 +36,8 @@ typedef struct listed {
   weir_storage *storage;
 } listed;
 
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards what follows, and the contents of weir__storage_received */
+static pthread_mutex_t lock =
+    PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and the contents of weir__storage_received */
 static weir__hash_map known;
 
 int weir_storage_is_received(const weir_storage *storage) { return storage->received != NULL; }
@@ -55,14 +57,14 @@ static bool list_storage(weir_storage *storage) {
 void weir__storage_unlist(weir_storage *storage) {
   if (weir_is_in_bad_fork()) /* the lock may stay held forever */
     return;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   listed *entry = weir__hash_map_find(&known, sizeof *entry, (uintptr_t)storage->data);
   if (entry && entry->storage == storage)
     weir__hash_map_remove(&known, sizeof *entry, entry);
   if (!known.count)
     weir__hash_map_clear(&known);
   storage->is_listed = false;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 /* The storage at an address with a new reference, unless its last one is gone. */
@@ -122,9 +124,9 @@ weir_status weir_storage_send(weir_storage *storage, weir_stream stream, const w
     status = weir_ipc_send(storage->memory.allocator, storage->data, raw, options, handle);
   if (status)
     return weir__fail_as(__func__, status);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   bool is_listed = storage->is_listed || list_storage(storage);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (is_listed)
     return WEIR_OK;
   weir_ipc_cancel(storage->memory.allocator, handle->bytes, handle->length);
@@ -170,7 +172,7 @@ static void end_received(void *context) {
 weir_status weir__received_record_stream(weir__storage_received *received, weir_stream stream) {
   weir_status status = WEIR_OK;
   bool is_known = weir_stream_equal(stream, received->stream);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   for (size_t i = 0; i < received->count && !is_known; i++)
     is_known = weir_stream_equal(stream, received->streams[i]);
   if (!is_known && received->count == received->room) {
@@ -184,7 +186,7 @@ weir_status weir__received_record_stream(weir__storage_received *received, weir_
   }
   if (!is_known && !status)
     received->streams[received->count++] = stream;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -198,7 +200,7 @@ static weir_status add_message(weir_storage *storage, weir_allocator *allocator,
   if (!received) /* memory of this process */
     return weir_ipc_release(allocator, pointer, raw);
   weir_status status = weir__received_record_stream(received, stream);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   int ended = 0;
   received->messages++;
   if (received->messages > MESSAGES_MAX) {
@@ -207,7 +209,7 @@ static weir_status add_message(weir_storage *storage, weir_allocator *allocator,
     ended = received->messages - 1;
     received->messages = 1;
   }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   weir_status released = release_messages(received, ended);
   return status ? status : released;
 }
@@ -257,11 +259,11 @@ weir_status weir_storage_receive(const void *bytes, size_t length, uint64_t size
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a storage of %llu bytes was expected; the memory has %llu",
                       __func__, (unsigned long long)size, (unsigned long long)most);
   }
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   weir_storage *found = find_storage(pointer, size);
   if (!found)
     status = borrow(allocator, pointer, size, stream, raw, storage);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (found) {
     status = add_message(found, allocator, pointer, stream, raw);
     if (status)

@@ -5,16 +5,15 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/array.h"
-#include "base/hash_map.h"
-#include "base/system.h"
-#include "base/tuning_file.h"
 #include "src/blas.h"
+#include "src/hash_map.h"
+#include "src/tuning_file.h"
 
 enum { NAME_SIZE = 4096, MEGABYTE = 1 << 20 };
 
@@ -32,17 +31,17 @@ static struct environment {
   double atol, rtol;
   char *filename, *untuned, *messages; /* NULL if not set */
 } environment;
-static weir__once_flag environment_once = WEIR__ONCE_INIT;
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
 /* The value of one of Weir's variables, or else of PyTorch's; `name` becomes the name of the one that is set. */
 static const char *variable(const char **name) {
   static char other[64]; /* one thread at a time reads the environment */
-  const char *value = weir__secure_getenv(*name);
+  const char *value = secure_getenv(*name);
   if (value && *value)
     return value;
   snprintf(other, sizeof other, "PYTORCH%s", *name + strlen("WEIR"));
   *name = other;
-  value = weir__secure_getenv(other);
+  value = secure_getenv(other);
   return value && *value ? value : NULL;
 }
 
@@ -110,7 +109,7 @@ static void read_environment(void) {
 }
 
 static const struct environment *get_environment(void) {
-  weir__once(&environment_once, read_environment);
+  pthread_once(&environment_once, read_environment);
   return &environment;
 }
 
@@ -119,7 +118,7 @@ static const struct environment *get_environment(void) {
 static atomic_bool enabled, is_tuning = true, records_untuned, writes = true;
 static atomic_int max_duration = 30, max_iterations = 100, max_warmup_duration, max_warmup_iterations, rotating = -1;
 
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards everything below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
 static struct check {
   int on;
   double atol, rtol;
@@ -190,17 +189,17 @@ weir_status weir_tunable_get_rotating_buffer_size(int device, uint64_t *bytes) {
 weir_status weir_tunable_set_numerical_check(int on, double atol, double rtol) {
   if (!(atol > 0) || !(rtol > 0))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Numerical check tolerances must be positive", __func__);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   check = (struct check){on != 0, atol, rtol};
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
 void weir_tunable_get_numerical_check(int *on, double *atol, double *rtol) {
   const struct environment *e = get_environment();
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   struct check now = e->has_check ? (struct check){e->checks, e->atol, e->rtol} : check;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (on)
     *on = now.on;
   if (atol)
@@ -243,29 +242,29 @@ weir_status weir_tunable_set_filename(const char *name, int insert) {
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name is longer than %d bytes", __func__, NAME_SIZE - 16);
   if (name && *name && !(copy = strdup(name)))
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the name", __func__);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   free(filename);
   filename = copy;
   inserts_ordinal = insert != 0;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }
 
 /* Whether the name depends on the device. */
 static bool is_name_of_device(void) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   bool is = !filename || inserts_ordinal;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return is;
 }
 
 static bool name_for(int device, char *text, size_t size) {
   const struct environment *e = get_environment();
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   const char *name = filename ? filename : e->filename ? e->filename : "tunableop_results.csv";
   bool fits = !filename || inserts_ordinal ? insert_ordinal(name, device, text, size)
                                            : (size_t)snprintf(text, size, "%s", name) < size;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return fits;
 }
 
@@ -326,12 +325,12 @@ static struct device_state {
 static weir__tuning_file program_validators;
 
 /* Held while the file of a device is read for the first time, so that no thread tunes what is in it. */
-static weir__mutex file_locks[WEIR_MAX_DEVICES];
-static weir__once_flag file_locks_once = WEIR__ONCE_INIT;
+static pthread_mutex_t file_locks[WEIR_MAX_DEVICES];
+static pthread_once_t file_locks_once = PTHREAD_ONCE_INIT;
 
 static void make_file_locks(void) {
   for (int i = 0; i < WEIR_MAX_DEVICES; i++)
-    weir__mutex_init(&file_locks[i]);
+    pthread_mutex_init(&file_locks[i], NULL);
 }
 
 static uint64_t hash_of(const char *op, const char *params) {
@@ -438,13 +437,13 @@ static weir_status get_validators(const char *caller, int device, weir__tuning_f
   struct device_state *state = &states[device];
   weir__tuning_file found = {0};
   weir_status status = WEIR_OK;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   while (!status && !state->has_validators) { /* another thread may forget them meanwhile */
-    weir__mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     weir__tuning_file_clear(&found);
     found = (weir__tuning_file){0};
     status = find_validators(caller, device, &found);
-    weir__mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     if (!status && !state->has_validators) {
       state->validators = found;
       state->has_validators = true;
@@ -454,7 +453,7 @@ static weir_status get_validators(const char *caller, int device, weir__tuning_f
   if (!status &&
       (!copy_validators(&state->validators, validators) || !copy_validators(&program_validators, validators)))
     status = no_memory(caller);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   weir__tuning_file_clear(&found);
   return status;
 }
@@ -466,7 +465,7 @@ weir_status weir_tunable_set_validator(const char *key, const char *value) {
                       "%s: a key or value must not be empty, and has no commas or control characters", __func__);
   weir_status status = WEIR_OK;
   weir__tuning_file *own = &program_validators;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if (value) {
     if (!weir__tuning_file_set(own, key, value))
       status = no_memory(__func__);
@@ -478,7 +477,7 @@ weir_status weir_tunable_set_validator(const char *key, const char *value) {
         own->validators[i] = own->validators[--own->validator_count];
         break;
       }
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -496,12 +495,12 @@ static weir_status read_into(const char *caller, int device, const char *path) {
   if (!status)
     status = weir__tuning_file_check(caller, path, &file, &expected);
   if (!status) {
-    weir__mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     for (size_t i = 0; i < file.row_count; i++)
       if (strlen(file.rows[i].solution) < WEIR__TUNABLE_NAME)
         table_add(&states[device].results, file.rows[i].op, file.rows[i].params, file.rows[i].solution,
                   file.rows[i].milliseconds);
-    weir__mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
   }
   weir__tuning_file_clear(&file);
   weir__tuning_file_clear(&expected);
@@ -569,7 +568,7 @@ static weir_status write_results(const char *caller, int device, const char *pat
     path_lock = weir__tuning_file_lock(path);
     status = read_others(caller, path, &file, &others);
   }
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   struct device_state *own = &states[device];
   bool was_dirty = own->is_dirty;
   own->is_dirty = was_dirty && !updates; /* a thread that adds a result from here on writes it */
@@ -578,16 +577,16 @@ static weir_status write_results(const char *caller, int device, const char *pat
   for (int i = 0; i < WEIR_MAX_DEVICES && is_shared && !status; i++)
     if (i != device && same_validators(own, &states[i]))
       status = add_rows(caller, &states[i].results, &own->results, &file);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (!status)
     status = add_others(caller, &others, &file);
   if (!status)
     status = weir__tuning_file_write(caller, path, &file);
   weir__tuning_file_unlock(&path_lock);
   if (status && was_dirty) {
-    weir__mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     own->is_dirty = true;
-    weir__mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
   }
   weir__tuning_file_clear(&others);
   weir__tuning_file_clear(&file);
@@ -597,25 +596,25 @@ static weir_status write_results(const char *caller, int device, const char *pat
 /* Reads the file of a device once, if it exists. */
 static void read_once(int device) {
   char path[NAME_SIZE];
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   bool has_read = states[device].has_read;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (has_read)
     return;
-  weir__once(&file_locks_once, make_file_locks);
-  weir__mutex_lock(&file_locks[device]);
-  weir__mutex_lock(&lock);
+  pthread_once(&file_locks_once, make_file_locks);
+  pthread_mutex_lock(&file_locks[device]);
+  pthread_mutex_lock(&lock);
   has_read = states[device].has_read;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (!has_read) {
     if (!weir_tunable_is_recording_untuned() && name_for(device, path, sizeof path) && access(path, F_OK) == 0 &&
         read_into(__func__, device, path))
       weir__log(WEIR_LOG_WARN, "tuning results are not used: %s", weir__last_reason());
-    weir__mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     states[device].has_read = true;
-    weir__mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
   }
-  weir__mutex_unlock(&file_locks[device]);
+  pthread_mutex_unlock(&file_locks[device]);
 }
 
 weir_status weir_tunable_read_file(int device, const char *name) {
@@ -643,9 +642,9 @@ weir_status weir_tunable_write_file(int device, const char *name) {
 static void write_if_dirty(int device) {
   static atomic_bool has_warned;
   char path[NAME_SIZE];
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   bool is_dirty = states[device].is_dirty;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (!is_dirty || !atomic_load(&writes) || weir_tunable_is_recording_untuned() || !name_for(device, path, sizeof path))
     return;
   if (write_results(__func__, device, path, !is_name_of_device(), true) && !atomic_exchange(&has_warned, true))
@@ -662,28 +661,28 @@ void weir_tunable_set_write_on_exit(int on) {
 
 bool weir__tunable_find(int device, const char *op, const char *params, char solution[WEIR__TUNABLE_NAME]) {
   read_once(device);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   const result *r = table_find(&states[device].results, op, params);
   if (!r)
     r = table_find(&states[device].given_up, op, params);
   if (r)
     snprintf(solution, WEIR__TUNABLE_NAME, "%s", r->solution);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return r != NULL;
 }
 
 void weir__tunable_add(int device, const char *op, const char *params, const char *solution, double milliseconds) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if (table_add(&states[device].results, op, params, solution, milliseconds))
     states[device].is_dirty = true;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   write_if_dirty(device);
 }
 
 void weir__tunable_give_up(int device, const char *op, const char *params) {
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   table_add(&states[device].given_up, op, params, "Default", 0);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
 }
 
 void weir__tunable_record_untuned(int device, const char *op, const char *params) {
@@ -691,14 +690,14 @@ void weir__tunable_record_untuned(int device, const char *op, const char *params
   const char *name = get_environment()->untuned ? get_environment()->untuned : "tunableop_untuned.csv";
   char path[NAME_SIZE];
   bool has_failed = false;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   if (table_add(&states[device].untuned, op, params, "", 0) && insert_ordinal(name, device, path, sizeof path)) {
     FILE *file = fopen(path, "ae");
     has_failed = !file || fprintf(file, "%s,%s\n", op, params) < 0;
     has_failed |= file && fclose(file) != 0;
   }
   int reason = errno;
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   if (has_failed && !atomic_exchange(&has_warned, true))
     weir__log(WEIR_LOG_WARN, "untuned operations are not saved: cannot write %s: %s", path, strerror(reason));
 }
@@ -706,9 +705,9 @@ void weir__tunable_record_untuned(int device, const char *op, const char *params
 void weir__tunable_end(void) {
   for (int i = 0; i < WEIR_MAX_DEVICES; i++) {
     write_if_dirty(i);
-    weir__mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     forget(&states[i]);
-    weir__mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
   }
 }
 
@@ -732,7 +731,7 @@ weir_status weir_tunable_list_results(int device, weir_tunable_result **results,
   if (status)
     return status;
   read_once(device);
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   const table *t = &states[device].results;
   size_t bytes = (t->count + 1) * sizeof **results;
   for (size_t i = 0; i < t->count; i++)
@@ -749,7 +748,7 @@ weir_status weir_tunable_list_results(int device, weir_tunable_result **results,
     *count = t->count;
   } else
     status = no_memory(__func__);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -780,8 +779,8 @@ weir_status weir_tunable_forget(int device) {
   weir_status status = resolve(__func__, device, &device);
   if (status)
     return status;
-  weir__mutex_lock(&lock);
+  pthread_mutex_lock(&lock);
   forget(&states[device]);
-  weir__mutex_unlock(&lock);
+  pthread_mutex_unlock(&lock);
   return WEIR_OK;
 }

@@ -2,14 +2,14 @@
  * Tunable operations: their implementations, and the search for the fastest.
  */
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
-#include "base/tuning_file.h"
 #include "src/memory.h"
 #include "src/tunable.h"
+#include "src/tuning_file.h"
 #include "weir/compute/array.h"
 #include "weir/copy.h"
 #include "weir/event.h"
@@ -343,13 +343,13 @@ static weir_status find_fastest(const weir_tunable_op *op, const weir_tunable_ca
 /* ---- Running ---- */
 
 /* One search at a time on a device, so that they do not disturb each other. */
-static weir__mutex tuning_locks[WEIR_MAX_DEVICES];
-static weir__once_flag tuning_locks_once = WEIR__ONCE_INIT;
+static pthread_mutex_t tuning_locks[WEIR_MAX_DEVICES];
+static pthread_once_t tuning_locks_once = PTHREAD_ONCE_INIT;
 static _Thread_local bool is_searching; /* an operation inside of another one is not tuned */
 
 static void make_tuning_locks(void) {
   for (int i = 0; i < WEIR_MAX_DEVICES; i++)
-    weir__mutex_init(&tuning_locks[i]);
+    pthread_mutex_init(&tuning_locks[i], NULL);
 }
 
 static size_t candidate_named(const weir_tunable_op *op, const weir_tunable_call *call, const char *solution) {
@@ -371,8 +371,8 @@ static size_t tune(const char *caller, const weir_tunable_op *op, const weir_tun
   weir__on_device on;
   if (weir__compute_enter(caller, device, &on))
     return 0;
-  weir__once(&tuning_locks_once, make_tuning_locks);
-  weir__mutex_lock(&tuning_locks[device]);
+  pthread_once(&tuning_locks_once, make_tuning_locks);
+  pthread_mutex_lock(&tuning_locks[device]);
   if (weir__tunable_find(device, op->name, call->params, solution)) /* another thread was faster */
     fastest = candidate_named(op, call, solution);
   else {
@@ -391,7 +391,7 @@ static size_t tune(const char *caller, const weir_tunable_op *op, const weir_tun
       fastest = 0;
     }
   }
-  weir__mutex_unlock(&tuning_locks[device]);
+  pthread_mutex_unlock(&tuning_locks[device]);
   weir__compute_leave(&on);
   return fastest;
 }

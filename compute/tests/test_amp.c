@@ -8,9 +8,9 @@
 #include <stdlib.h>
 
 #include "support/length.h"
-#include "tests/numbers.h"
 #include "support/random.h"
 #include "support/runtime.h"
+#include "tests/numbers.h"
 
 static const weir_dtype floats[] = {WEIR_FLOAT16, WEIR_BFLOAT16, WEIR_FLOAT32, WEIR_FLOAT64};
 

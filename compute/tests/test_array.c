@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "support/length.h"
-#include "tests/numbers.h"
 #include "support/runtime.h"
 #include "support/sanitized.h"
+#include "tests/numbers.h"
 #include "weir/compute/array.h"
 
 static weir_stream stream;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/numbers.h"
 #include "support/runtime.h"
+#include "tests/numbers.h"
 #include "weir/compute/blas.h"
 
 static weir_stream stream;

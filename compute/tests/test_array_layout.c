@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "tests/numbers.h"
 #include "support/runtime.h"
+#include "tests/numbers.h"
 
 static weir_stream stream;
 static uint64_t seed;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "support/length.h"
-#include "tests/numbers.h"
 #include "support/runtime.h"
+#include "tests/numbers.h"
 #include "weir/compute/random.h"
 
 static weir_stream stream;

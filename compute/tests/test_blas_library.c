@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/fake_cublas.h"
 #include "support/runtime.h"
+#include "tests/fake_cublas.h"
 #include "weir/compute/array.h"
 #include "weir/compute/blas.h"
 #include "weir/memory.h"

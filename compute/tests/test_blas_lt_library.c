@@ -9,14 +9,14 @@
 #include <unistd.h>
 
 #include "src/blas.h"
-#include "tests/fake_cublas.h"
-#include "tests/fake_cublaslt.h"
 #include "src/libraries.h"
 #include "support/length.h"
 #include "support/runtime.h"
+#include "tests/fake_cublas.h"
+#include "tests/fake_cublaslt.h"
 #include "weir/compute/array.h"
-#include "weir/memory.h"
 #include "weir/compute/tunable.h"
+#include "weir/memory.h"
 
 enum { EXECUTION_FAILED = 13, ALLOC_FAILED = 3, NOT_SUPPORTED = 15 };
 

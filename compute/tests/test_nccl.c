@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/system.h"
-#include "tests/nccl_model.h"
 #include "src/nccl_ranks.h"
+#include "src/peers.h"
 #include "support/length.h"
 #include "support/runtime.h"
+#include "tests/nccl_model.h"
 
 enum { MAX_RANKS = 4, ROOM = 1 << 20 };
 
@@ -633,7 +633,7 @@ static void test_reused_process_id(void **state) {
   }
   weir__nccl_slot *slot = weir__nccl_slot_of(comms[0]->shared, 1);
   uint64_t started;
-  assert_true(weir__process_start_time(other, &started));
+  assert_true(weir__peer_start_time(other, &started));
   slot->process = (int32_t)other;
   slot->started = started;
   assert_ok(weir_nccl_async_error(comms[0]));

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/fake_nccl.h"
 #include "src/libraries.h"
 #include "support/runtime.h"
+#include "tests/fake_nccl.h"
 #include "weir/compute/nccl.h"
 
 static fake_nccl_state *fake;

@@ -10,10 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/nccl_model.h"
 #include "src/nccl_ranks.h"
 #include "support/length.h"
 #include "support/runtime.h"
+#include "tests/nccl_model.h"
 #include "weir/compute/nccl.h"
 
 enum { RANKS = 3, ROOM = 1 << 20, RANDOM_ROUNDS = 40 };

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/nccl_model.h"
 #include "support/length.h"
 #include "support/runtime.h"
+#include "tests/nccl_model.h"
 #include "weir/compute/nccl.h"
 
 enum { RANKS = 4, ROOM = 1 << 20 };

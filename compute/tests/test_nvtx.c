@@ -12,8 +12,8 @@
 
 #include "support/runtime.h"
 #include "weir/adapter.h"
-#include "weir/history.h"
 #include "weir/compute/nvtx.h"
+#include "weir/history.h"
 #include "weir/snapshot.h"
 
 /* ---- Children with a tool ---- */

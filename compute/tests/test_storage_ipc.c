@@ -1,7 +1,7 @@
 /*
  * Storages that a process sends, and receives itself. Two processes: compute/python/tests/test_ipc_arrays.py.
  */
-#include "base/base.h"
+#include "src/base.h"
 #include "support/runtime.h"
 #include "weir/compute/array.h"
 #include "weir/graph.h"

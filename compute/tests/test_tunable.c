@@ -10,14 +10,14 @@
 
 #include "src/tunable.h"
 #include "support/length.h"
-#include "tests/numbers.h"
 #include "support/runtime.h"
+#include "tests/numbers.h"
 #include "weir/compute/array.h"
 #include "weir/compute/blas.h"
-#include "weir/copy.h"
-#include "weir/graph.h"
 #include "weir/compute/kernel.h"
 #include "weir/compute/tunable.h"
+#include "weir/copy.h"
+#include "weir/graph.h"
 
 static weir_stream stream;
 static char folder[64], path[128];

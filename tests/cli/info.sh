@@ -24,16 +24,6 @@ count 2 '"uuid": "GPU-'
 count 2 '"total_memory": 85899345920, "free_memory": 85899345920,'
 has out '"driver": {"name": "soft", "choice": "soft", "reason": ""'
 
-# Memory of a communicator. A program without libweir_compute has no such option.
-if "$weir" info --help | grep -q -e --nccl; then
-  run 0 --nccl
-  empty err
-  count 2 '^  NCCL  .* of the device for a communicator of one rank, .* of the host$'
-  run 0 --nccl --json
-  is_json
-  count 2 '"nccl": {"device_bytes": 0, "host_bytes": [1-9][0-9]*, "suspendable_bytes": 0, "is_exact": true}'
-fi
-
 # CUDA_VISIBLE_DEVICES applies to the software device too. Having no device is not a failure.
 export CUDA_VISIBLE_DEVICES=1
 run 0

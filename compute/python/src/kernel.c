@@ -1,17 +1,7 @@
 /*
- * weir.kernel: modules and kernels of libweir_compute. Without that library the part adds nothing, and the module
- * weir.kernel says so.
+ * weir.kernel: modules and kernels of libweir_compute.
  */
 #include "pyweir.h"
-
-#ifndef WEIR_HAVE_COMPUTE
-
-int pyweir_add_kernel(PyObject *module) {
-  (void)module;
-  return 0;
-}
-
-#else
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -565,5 +555,3 @@ int pyweir_add_kernel(PyObject *module) {
     return -1;
   return PyModule_AddFunctions(module, methods);
 }
-
-#endif

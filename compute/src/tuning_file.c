@@ -1,22 +1,15 @@
-#include "base/tuning_file.h"
+#include "src/tuning_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "base/array.h"
-#include "base/outfile.h"
-#include "base/text.h"
-
-#ifndef __wasi__
-#include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
-
-#endif
+#include <unistd.h>
 
 enum { MAX_BYTES = 64 << 20, MAX_FIELDS = 4, MAX_VALIDATORS = 1000, SHOWN = 200 };
 
@@ -222,8 +215,46 @@ static void print_time(FILE *stream, double milliseconds) {
   fprintf(stream, "%llu%s%.*s", ns / 1000000, length ? "." : "", (int)length, decimals);
 }
 
+static int write_all(int file, const char *text, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t written = write(file, text + done, bytes - done);
+    if (written >= 0)
+      done += (size_t)written;
+    else if (errno != EINTR)
+      return errno;
+  }
+  return 0;
+}
+
+/* Replaces a regular file as a whole, so that no reader sees a part of it, and writes to a device or FIFO. Returns an
+ * errno value. */
+static int write_file(const char *path, const char *text, size_t bytes) {
+  static atomic_uint number;
+  struct stat about = {0};
+  char *real = realpath(path, NULL), *part = NULL; /* of a link: the file itself is replaced */
+  bool exists = stat(path, &about) == 0, replaces = !exists || S_ISREG(about.st_mode);
+  if (!replaces)
+    part = strdup(path);
+  else if (asprintf(&part, "%s.part-%d-%u", real ? real : path, (int)getpid(), atomic_fetch_add(&number, 1)) < 0)
+    part = NULL;
+  int file = part ? open(part, replaces ? O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC : O_WRONLY | O_CLOEXEC, 0666) : -1;
+  int error = file >= 0 ? 0 : part ? errno : ENOMEM;
+  if (!error && exists && replaces && fchmod(file, about.st_mode & 0777))
+    error = errno;
+  if (!error)
+    error = write_all(file, text, bytes);
+  if (file >= 0 && close(file) && !error)
+    error = errno;
+  if (!error && replaces && rename(part, real ? real : path))
+    error = errno;
+  if (error && replaces && file >= 0)
+    unlink(part);
+  free(part);
+  free(real);
+  return error;
+}
+
 weir_status weir__tuning_file_write(const char *caller, const char *path, const weir__tuning_file *file) {
-  weir__outfile out;
   char *text = NULL;
   size_t bytes = 0;
   FILE *stream = open_memstream(&text, &bytes);
@@ -236,19 +267,7 @@ weir_status weir__tuning_file_write(const char *caller, const char *path, const 
     print_time(stream, file->rows[i].milliseconds);
     fputc('\n', stream);
   }
-  int error = fclose(stream) ? ENOMEM : weir__outfile_open(&out, path, WEIR__OUTFILE_WRITE);
-  if (!error) {
-    for (size_t done = 0; done < bytes && !error;) {
-      ssize_t written = write(out.fd, text + done, bytes - done);
-      if (written >= 0)
-        done += (size_t)written;
-      else if (errno != EINTR)
-        error = errno;
-    }
-    if (!error)
-      error = weir__outfile_keep(&out);
-    weir__outfile_end(&out);
-  }
+  int error = fclose(stream) ? ENOMEM : write_file(path, text, bytes);
   free(text);
   return error ? weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", caller, path, strerror(error)) : WEIR_OK;
 }
@@ -259,8 +278,6 @@ bool weir__tuning_file_exists(const char *path) {
   struct stat about;
   return stat(path, &about) == 0 && S_ISREG(about.st_mode);
 }
-
-#ifndef __wasi__
 
 static const uint64_t longest_wait_ns = 10000000000;
 enum { POLL_NS = 1000000 };
@@ -316,46 +333,29 @@ void weir__tuning_file_unlock(weir__tuning_lock *lock) {
   *lock = (weir__tuning_lock){.file = -1};
 }
 
-#else
-
-weir__tuning_lock weir__tuning_file_lock(const char *path) {
-  (void)path;
-  return (weir__tuning_lock){.file = -1};
-}
-
-void weir__tuning_file_unlock(weir__tuning_lock *lock) { (void)lock; }
-
-#endif
-
 /* ---- Validators ---- */
 
 weir_status weir__tuning_file_check(const char *caller, const char *path, const weir__tuning_file *file,
                                     const weir__tuning_file *expected) {
-  char shown[3][SHOWN];
   for (size_t i = 0; i < expected->validator_count; i++) {
     const weir__tuning_validator *own = &expected->validators[i];
     const char *value = weir__tuning_file_find(file, own->key);
-    weir__escape_text(own->key, strlen(own->key), shown[0], SHOWN);
-    weir__escape_text(own->value, strlen(own->value), shown[1], SHOWN);
     if (!value)
       return weir__fail(WEIR_ERROR_BAD_STATE,
-                        "%s: the results in %s are stale: the validator %s, here \"%s\", is not in the file", caller,
-                        path, shown[0], shown[1]);
-    weir__escape_text(value, strlen(value), shown[2], SHOWN);
+                        "%s: the results in %s are stale: the validator %.*s, here \"%.*s\", is not in the file",
+                        caller, path, SHOWN, own->key, SHOWN, own->value);
     if (strcmp(value, own->value) != 0)
       return weir__fail(WEIR_ERROR_BAD_STATE,
-                        "%s: the results in %s are stale: the validator %s is \"%s\" in the file and \"%s\" here",
-                        caller, path, shown[0], shown[2], shown[1]);
+                        "%s: the results in %s are stale: the validator %.*s is \"%.*s\" in the file and \"%.*s\" here",
+                        caller, path, SHOWN, own->key, SHOWN, value, SHOWN, own->value);
   }
   for (size_t i = 0; i < file->validator_count; i++) {
     const weir__tuning_validator *given = &file->validators[i];
-    if (find(expected, given->key))
-      continue;
-    weir__escape_text(given->key, strlen(given->key), shown[0], SHOWN);
-    weir__escape_text(given->value, strlen(given->value), shown[1], SHOWN);
-    return weir__fail(WEIR_ERROR_BAD_STATE,
-                      "%s: the results in %s are stale: the validator %s, \"%s\" in the file, does not exist here",
-                      caller, path, shown[0], shown[1]);
+    if (!find(expected, given->key))
+      return weir__fail(
+          WEIR_ERROR_BAD_STATE,
+          "%s: the results in %s are stale: the validator %.*s, \"%.*s\" in the file, does not exist here", caller,
+          path, SHOWN, given->key, SHOWN, given->value);
   }
   return WEIR_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * A libFuzzer target, see scripts/fuzz: files of tuning results, of PyTorch's TunableOp and of weir tune. What was read
+ * A libFuzzer target, see scripts/fuzz: files of tuning results, of PyTorch's TunableOp. What was read
  * must be the same after it was written and read again.
  */
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/tuning_file.h"
+#include "src/tuning_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,12 +8,12 @@
  * Validators say under which circumstances the results were measured. The other lines have an operation, its
  * parameters, the fastest solution and, optionally, its time in milliseconds; further fields are ignored.
  */
-#ifndef WEIR_BASE_TUNING_FILE_H
-#define WEIR_BASE_TUNING_FILE_H
+#ifndef WEIR_COMPUTE_TUNING_FILE_H
+#define WEIR_COMPUTE_TUNING_FILE_H
 
 #include <stddef.h>
 
-#include "base/base.h"
+#include "src/base.h"
 
 typedef struct weir__tuning_validator {
   char *key, *value;

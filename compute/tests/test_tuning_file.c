@@ -1,7 +1,7 @@
 /*
  * Files of tuning results that are not what they should be. compute/test_tunable.c has the others.
  */
-#include "base/tuning_file.h"
+#include "src/tuning_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

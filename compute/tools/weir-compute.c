@@ -1,0 +1,64 @@
+/*
+ * weir-compute: the libraries of NVIDIA that libweir_compute loads, and where they were found; with --nccl, the memory of
+ * an NCCL communicator on each device.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <weir/compute/kernel.h>
+#include <weir/compute/nccl.h>
+#include <weir/weir.h>
+
+static void print_libraries(void) {
+  static const char *const names[] = {"nvrtc", "cublas", "nccl"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char path[1024];
+    const char *how;
+    if (weir_library_find(names[i], path, sizeof path, &how))
+      printf("%-8s not found\n", names[i]);
+    else
+      printf("%-8s %s (%s)\n", names[i], path, how);
+  }
+}
+
+/* Creates a communicator of one rank for the purpose: those of other processes cannot be seen. */
+static weir_status print_communicator(int device) {
+  weir_nccl_comm *comm;
+  weir_nccl_memory memory;
+  int version;
+  weir_nccl_memory_init(&memory);
+  weir_status status = weir_nccl_version(&version);
+  if (!status)
+    status = weir_nccl_init_all(1, &device, NULL, &comm);
+  if (status)
+    return status;
+  status = weir_nccl_get_memory(comm, &memory);
+  weir_nccl_destroy(comm);
+  if (!status)
+    printf("device %d: a communicator of one rank of NCCL %d.%d.%d takes %.2f MiB of the device%s, %.2f MiB of the host\n",
+           device, version / 10000, version / 100 % 100, version % 100, (double)memory.device_bytes / (1 << 20),
+           memory.is_exact ? "" : " (estimated)", (double)memory.host_bytes / (1 << 20));
+  return status;
+}
+
+static weir_status print_communicators(void) {
+  int count;
+  weir_status status = weir_device_count(&count);
+  for (int i = 0; i < count && !status; i++)
+    status = print_communicator(i);
+  return status;
+}
+
+int main(int argc, char **argv) {
+  if (argc > 2 || (argc == 2 && strcmp(argv[1], "--nccl") != 0)) {
+    fprintf(stderr, "usage: weir-compute [--nccl]\n"
+                    "Show which libraries of NVIDIA libweir_compute finds. With --nccl, also create an NCCL communicator on "
+                    "each device, and show its memory.\n");
+    return 2;
+  }
+  print_libraries();
+  weir_status status = argc == 2 ? print_communicators() : WEIR_OK;
+  if (status)
+    fprintf(stderr, "weir-compute: %s: %s\n", weir_status_name(status), weir_last_error());
+  weir_shutdown();
+  return status ? 1 : 0;
+}
