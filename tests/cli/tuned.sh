@@ -83,7 +83,7 @@ tuned=$work/tuned.csv
 
 # Damaged and hostile files.
 run 1 --load "$work/missing" --pytorch 2.11.0
-has err 'missing: No such file'
+has err 'missing: cannot open it: No such file'
 run 1 --load "$work" --pytorch 2.11.0
 head -c 40 "$tuned" >"$work/changed.csv"
 run 1 --load "$work/changed.csv" --pytorch 2.11.0
