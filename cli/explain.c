@@ -138,6 +138,15 @@ static void print_device(const report *f) {
            bytes(x->memory - x->device_free - x->reserved, text[0]), bytes(x->memory, text[1]));
 }
 
+static void print_created(const report *f) {
+  char text[2][32];
+  if (f->device->peak_outside)
+    printf(
+        "  beside      %s at the end of the recording and %s at most are in no figure here: the program created them "
+        "itself (cuMemCreate)\n",
+        bytes(f->device->outside, text[0]), bytes(f->device->peak_outside, text[1]));
+}
+
 /* How much more memory would have served the request: at that moment, and if it had been available from the start. */
 static void print_missing(const report *f) {
   const weir__explanation *x = f->x;
@@ -567,6 +576,7 @@ static void print_text(const report *f) {
   }
   print_limit(f);
   print_device(f);
+  print_created(f);
   if (f->x->has_request) {
     print_cause(f->x);
     print_missing(f);

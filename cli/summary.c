@@ -132,6 +132,18 @@ static void print_classes(const weir__summary_classes *m) {
   putchar('\n');
 }
 
+static void print_outside(const weir__recording_device *device) {
+  char text[2][32];
+  if (device->peak_outside)
+    printf("    beside    %s at the end and %s at most are in no figure here: the program created them itself "
+           "(cuMemCreate)\n",
+           bytes(device->outside, text[0]), bytes(device->peak_outside, text[1]));
+}
+
+static bool is_used(const weir__recording_device *device) {
+  return device->event_count || device->segment_count || device->peak_outside;
+}
+
 static void print_device(const weir__recording *snapshot, int number, const weir__summary *s,
                          const weir__summary_classes *m) {
   const weir__recording_device *device = &snapshot->devices[number];
@@ -150,6 +162,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     putchar('\n');
   }
   print_completeness(device, s);
+  print_outside(device);
   if (s->actions[WEIR_TRACE_OOM]) {
     printf("    %sout of memory%s  %zu time%s, the first at ", weir_cli_bold(), weir_cli_plain(),
            s->actions[WEIR_TRACE_OOM], s->actions[WEIR_TRACE_OOM] == 1 ? "" : "s");
@@ -204,7 +217,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
   weir_cli_fold_begin();
   for (size_t i = 0; i < snapshot->device_count; i++) {
     events += snapshot->devices[i].event_count;
-    used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
+    used += is_used(&snapshot->devices[i]);
   }
   printf("%s%s%s: %zu device%s, %zu entr%s", weir_cli_bold(), weir_cli_input_name(file), weir_cli_plain(), used,
          used == 1 ? "" : "s", events, events == 1 ? "y" : "ies");
@@ -216,7 +229,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
   bool has_stacks = false;
   print_host(&snapshot->host);
   for (size_t i = 0; i < snapshot->device_count; i++) {
-    if (!snapshot->devices[i].event_count && !snapshot->devices[i].segment_count)
+    if (!is_used(&snapshot->devices[i]))
       continue;
     print_device(snapshot, (int)i, &devices[i], &more[i]);
     has_stacks |= devices[i].has_stacks;

@@ -55,10 +55,16 @@ ENTRY(cuStreamEndCapture_ptsz, cuStreamEndCapture, 10000, PER_THREAD, (weir_cu_s
 ENTRY(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, 7000, ANY, (weir_cu_device device))
 ENTRY(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, ANY, (weir_cu_device device))
 
-/* ---- Memory that the driver serves, which may need cached memory to be released ---- */
+/* ---- Memory that the driver serves, which may need cached memory to be released, or is counted ---- */
 
 ENTRY(cuMemCreate, cuMemCreate, 10020, ANY,
       (weir_cu_mem_handle * handle, size_t bytes, const weir_cu_mem_prop *prop, unsigned long long flags))
+ENTRY(cuMemRelease, cuMemRelease, 10020, ANY, (weir_cu_mem_handle handle))
+ENTRY(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, ANY,
+      (weir_cu_mem_handle * handle, void *address))
+ENTRY(cuMemMap, cuMemMap, 10020, ANY,
+      (weir_cu_deviceptr pointer, size_t bytes, size_t offset, weir_cu_mem_handle handle, unsigned long long flags))
+ENTRY(cuMemUnmap, cuMemUnmap, 10020, ANY, (weir_cu_deviceptr pointer, size_t bytes))
 ENTRY(cuMemAllocManaged, cuMemAllocManaged, 6000, ANY, (weir_cu_deviceptr * pointer, size_t bytes, unsigned flags))
 ENTRY(cuArrayCreate_v2, cuArrayCreate, 3020, ANY, (void **array, const void *description))
 ENTRY(cuArray3DCreate_v2, cuArray3DCreate, 3020, ANY, (void **array, const void *description))

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "created.h"
 #include "real.h"
 #include "weir/weir.h"
 
@@ -113,11 +114,20 @@ static void after_fork_in_child(void) {
   atomic_store(&has_driver, false);
   pthread_mutex_init(&lock, NULL);
   pthread_rwlock_init(&use_lock, NULL);
+  preload_created_after_fork();
 }
 
 static void end_thread(void *own);
 
+/* The recording says how much the program has beside Weir. use_lock is held. */
+static void record_created(int device, uint64_t bytes) {
+  weir_allocator *allocator = atomic_load(&devices[device].allocator);
+  if (allocator)
+    weir_outside_memory_record(allocator, device, bytes);
+}
+
 static void prepare(void) {
+  preload_created_report(record_created);
   pthread_atfork(NULL, NULL, after_fork_in_child);
   pthread_key_create(&thread_key, end_thread);
   for (int i = 0; i < MAX_DEVICES; i++)
@@ -253,6 +263,7 @@ static bool begin_to_serve(served *at, weir_cu_context primary, int device) {
   atomic_store(&at->primary, primary);
   if (device >= atomic_load(&device_count))
     atomic_store(&device_count, device + 1);
+  preload_created_repeat(device);
   return true;
 }
 
@@ -666,6 +677,45 @@ weir_cu_result cuMemCreate(weir_cu_mem_handle *handle, size_t bytes, const weir_
                            unsigned long long flags) {
   weir_cu_result result;
   REAL_WITH_ROOM(result, cuMemCreate, handle, bytes, prop, flags);
+  if (result || prop->location.type != WEIR_CU_LOCATION_DEVICE)
+    return result;
+  served *at = served_current(); /* so that a program that allocates in no other way is recorded */
+  if (!at)
+    pthread_rwlock_rdlock(&use_lock);
+  preload_created_add(*handle, prop->location.id, bytes);
+  leave();
+  return result;
+}
+
+weir_cu_result cuMemRelease(weir_cu_mem_handle handle) {
+  pthread_rwlock_rdlock(&use_lock);
+  preload_created_release(handle);
+  leave();
+  return REAL(cuMemRelease, handle);
+}
+
+weir_cu_result cuMemRetainAllocationHandle(weir_cu_mem_handle *handle, void *address) {
+  weir_cu_result result = REAL(cuMemRetainAllocationHandle, handle, address);
+  if (!result)
+    preload_created_retain(*handle, (uintptr_t)address);
+  return result;
+}
+
+weir_cu_result cuMemMap(weir_cu_deviceptr pointer, size_t bytes, size_t offset, weir_cu_mem_handle handle,
+                        unsigned long long flags) {
+  weir_cu_result result = REAL(cuMemMap, pointer, bytes, offset, handle, flags);
+  if (!result)
+    preload_created_map(pointer, bytes, handle);
+  return result;
+}
+
+weir_cu_result cuMemUnmap(weir_cu_deviceptr pointer, size_t bytes) {
+  weir_cu_result result = REAL(cuMemUnmap, pointer, bytes);
+  if (result)
+    return result;
+  pthread_rwlock_rdlock(&use_lock);
+  preload_created_unmap(pointer, bytes);
+  leave();
   return result;
 }
 

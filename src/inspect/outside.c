@@ -3,8 +3,11 @@
  */
 #include <string.h>
 
+#include "alloc/allocator.h"
 #include "base/base.h"
 #include "base/thread.h"
+#include "inspect/checkpoint.h"
+#include "record/ring_file.h"
 #include "weir/snapshot.h"
 
 enum { MAX_REPORTERS = 16 };
@@ -50,5 +53,19 @@ weir_status weir_outside_memory_list(int device, weir_outside_memory *list, size
     found += fn(context, device, left ? list + found : NULL, left);
   }
   *count = found;
+  return WEIR_OK;
+}
+
+weir_status weir_outside_memory_record(weir_allocator *allocator, int device, uint64_t bytes) {
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  weir__recorder *history;
+  weir__ring_file *file = weir__checkpoint_file(heap, &history);
+  if (!file)
+    return WEIR_OK;
+  _Atomic uint64_t *peak = &file->header->outside[device].peak;
+  uint64_t before = atomic_load(peak);
+  atomic_store(&file->header->outside[device].bytes, bytes);
+  while (before < bytes && !atomic_compare_exchange_weak(peak, &before, bytes)) {
+  }
   return WEIR_OK;
 }

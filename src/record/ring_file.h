@@ -67,6 +67,9 @@ typedef struct weir__ring_file_header {
   _Atomic uint64_t log_lost; /* records of the log for which there was no room */
   weir__ring_file_device devices[WEIR__RING_DEVICES];
   uint64_t checkpoints_at, checkpoint_bytes; /* behind the log; from version 3 on */
+  struct {
+    _Atomic uint64_t bytes, peak;
+  } outside[WEIR__RING_DEVICES]; /* memory that no allocator has; see weir_outside_memory_record */
 } weir__ring_file_header;
 
 _Static_assert(sizeof(weir__ring_file_header) <= WEIR__RING_HEADER, "the header is one page");

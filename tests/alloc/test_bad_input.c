@@ -751,10 +751,12 @@ static void test_counters(void **state) {
   assert_error(INVALID_ARGUMENT, weir_outside_memory_add(NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_outside_memory_list(0, NULL, 1, &count));
   assert_error(INVALID_ARGUMENT, weir_outside_memory_list(0, NULL, 0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_outside_memory_record(NULL, 0, 1));
   assert_error(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_processes(allocator, 0, NULL, 100, &count));
   assert_error(NOT_SUPPORTED, weir_allocator_processes(allocator, 0, text, sizeof text, &count));
   FOR_EACH_BAD_DEVICE(device) {
+    assert_error(INVALID_DEVICE, weir_outside_memory_record(allocator, device, 1));
     assert_error(INVALID_DEVICE, weir_allocator_pools(allocator, device, ids, 2, &count));
     assert_error(INVALID_DEVICE, weir_allocator_get_stat(allocator, device, "num_ooms", &value));
     assert_error(INVALID_DEVICE,

@@ -79,4 +79,17 @@ for ending in plain atexit _exit; do
     expect .
   fi
 done
+# Memory that the program creates itself is counted in the recording, and Weir's own pages are not.
+for ending in created created_only; do
+  mkdir "$work/$ending"
+  run $ending WEIR_RECORD="$work/$ending" WEIR_RECORD_MB=16 WEIR_ALLOC_CONF=expandable_segments:True
+  for command in summary explain; do
+    [ -n "$weir" ] || continue
+    [ $command-$ending != explain-created_only ] || continue # there is no entry to explain
+    "$weir" $command "$work/$ending"/* >"$work/out" 2>&1 || echo "weir: exit code $?" >>"$work/out"
+    expect '^ +beside +40\.00 MiB at the end.* and 60\.00 MiB at most'
+    "$weir" $command --json "$work/$ending"/* >"$work/out" 2>&1 || echo "weir: exit code $?" >>"$work/out"
+    expect '"outside": *\{"end": *41943040, *"peak": *62914560\}'
+  done
+done
 exit $failed

@@ -71,6 +71,7 @@ typedef struct weir__recording_device {
   weir__state *start;                     /* the recorded state before the first event; NULL if there is none */
   bool lacks_start;                       /* there was something before the first event, and it is not known what */
   uint64_t peak_allocated, peak_reserved; /* with `start`: the peaks before it */
+  uint64_t outside, peak_outside;         /* bytes that the process has in no allocator: at the end, and at most */
 } weir__recording_device;
 
 typedef struct weir__recording_frame {

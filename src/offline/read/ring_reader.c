@@ -761,6 +761,8 @@ static weir_status read_events(loader *l) {
     s->devices[d].events = s->events + s->event_count;
     s->devices[d].dropped = l->header->devices[d].dropped;
     s->devices[d].memory = l->header->devices[d].memory;
+    s->devices[d].outside = l->header->outside[d].bytes;
+    s->devices[d].peak_outside = l->header->outside[d].peak;
     found = 0;
     status = read_start(l, d, &start);
     if (!status)

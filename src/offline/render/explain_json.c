@@ -127,6 +127,10 @@ static void json_cause(const report *f) {
              JSON_NATURAL_IF(x->limit_most != UINT64_MAX, "limit_most", x->limit_most),
              JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_device", x->limit_is_device),
              JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
+  const weir__recording_device *device = &f->recording->devices[x->device];
+  if (device->peak_outside)
+    WEIR__JSON(f->sink, JSON_OBJECT("outside"), JSON_NATURAL("end", device->outside),
+               JSON_NATURAL("peak", device->peak_outside), JSON_CLOSE);
   json_missing(f);
   WEIR__JSON(f->sink, JSON_NATURAL_IF(x->reserved != UINT64_MAX, "reserved", x->reserved), JSON_OBJECT("bytes"));
   for (int i = 0; i < WEIR__USES; i++)

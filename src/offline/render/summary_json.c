@@ -96,6 +96,9 @@ static void json_device(weir__sink *sink, const weir__recording *recording, int 
              JSON_TEXT("history", completeness[s->completeness]), JSON_NATURAL("unknown_frees", s->unknown_frees),
              JSON_NATURAL("dropped", device->dropped));
   json_peaks(sink, device, s);
+  if (device->peak_outside)
+    WEIR__JSON(sink, JSON_OBJECT("outside"), JSON_NATURAL("end", device->outside),
+               JSON_NATURAL("peak", device->peak_outside), JSON_CLOSE);
   WEIR__JSON(sink, JSON_BOOL("has_stacks", s->has_stacks), JSON_NATURAL("streams", s->streams),
              JSON_NATURAL("large_segments", s->large_segments), JSON_NATURAL("small_segments", s->small_segments),
              JSON_NATURAL("private_segments", s->private), JSON_NATURAL_IF(has_end, "end_reserved", s->end_reserved),
