@@ -181,8 +181,9 @@ static void check_round(weir_place place, int count, int64_t most, uint64_t *see
   free(gradients);
 }
 
-static void test_unscale(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
+TEST(unscale) {
   uint64_t seed = 1;
   weir_place places[] = {weir_place_device(0), weir_place_host(), weir_place_pinned()};
   for (int round = 0; round < usual_or_long(12, 200); round++)
@@ -198,8 +199,7 @@ static void test_unscale(void **state) {
 }
 
 /* An infinity in any position of arrays around the size of a chunk. */
-static void test_found_anywhere(void **state) {
-  (void)state;
+TEST(found_anywhere) {
   static const int64_t sizes[] = {1, 7, 8, 9, 255, 16383, 16384, 16385, 40001};
   weir_array found = scalar_array(weir_place_device(0), WEIR_FLOAT32, 0);
   weir_array inverse = scalar_array(weir_place_device(0), WEIR_FLOAT32, 0.5);
@@ -236,8 +236,7 @@ static void test_found_anywhere(void **state) {
   weir_array_release(&inverse);
 }
 
-static void test_refused(void **state) {
-  (void)state;
+TEST(refused) {
   weir_place device = weir_place_device(0);
   weir_array a = filled(device, WEIR_FLOAT32, 4, 1), ints = filled(device, WEIR_INT32, 4, 1), wide = {0};
   weir_array two = filled(device, WEIR_FLOAT32, 2, 0), found = scalar_array(device, WEIR_FLOAT32, 0);
@@ -303,8 +302,7 @@ static void update_model(float *scale, int *tracker, bool found, double growth, 
   }
 }
 
-static void test_update_scale(void **state) {
-  (void)state;
+TEST(update_scale) {
   uint64_t seed = 3;
   weir_place places[] = {weir_place_device(0), weir_place_host()};
   for (int p = 0; p < 2; p++) {
@@ -338,16 +336,15 @@ static weir_grad_scaler_state state_of(weir_grad_scaler *scaler) {
   return state;
 }
 
-static void test_scaler(void **test_state) {
-  (void)test_state;
+TEST(scaler) {
   weir_place places[] = {weir_place_device(0), weir_place_host()};
   for (int p = 0; p < 2; p++) {
-    weir_grad_scaler_state state;
-    weir_grad_scaler_state_init(&state);
-    state.scale = 8;
-    state.growth_interval = 2;
+    weir_grad_scaler_state params;
+    weir_grad_scaler_state_init(&params);
+    params.scale = 8;
+    params.growth_interval = 2;
     weir_grad_scaler *scaler;
-    assert_ok(weir_grad_scaler_create(places[p], &state, stream, &scaler));
+    assert_ok(weir_grad_scaler_create(places[p], &params, stream, &scaler));
     float scale = 8;
     int tracker = 0;
     for (int i = 0; i < 20; i++) {
@@ -371,9 +368,9 @@ static void test_scaler(void **test_state) {
         assert_true(value_of(&last) == 6);
       assert_ok(weir_grad_scaler_update(scaler, stream));
       update_model(&scale, &tracker, is_bad, 2, 0.5, 2);
-      state = state_of(scaler);
-      assert_true(state.scale == (double)scale && state.growth_tracker == tracker);
-      assert_true(state.growth_factor == 2 && state.backoff_factor == 0.5 && state.growth_interval == 2);
+      params = state_of(scaler);
+      assert_true(params.scale == (double)scale && params.growth_tracker == tracker);
+      assert_true(params.growth_factor == 2 && params.backoff_factor == 0.5 && params.growth_interval == 2);
       assert_true(value_of(&flag) == 0);
       weir_array *all[] = {&gradients[0], &gradients[1], &loss, &flag, &last};
       for (int k = 0; k < 5; k++)
@@ -382,11 +379,11 @@ static void test_scaler(void **test_state) {
 
     /* A state goes on elsewhere. */
     weir_grad_scaler *other;
-    state = state_of(scaler);
-    state.scale = 1024, state.growth_tracker = 1, state.growth_factor = 4;
+    params = state_of(scaler);
+    params.scale = 1024, params.growth_tracker = 1, params.growth_factor = 4;
     assert_ok(weir_grad_scaler_create(places[1 - p], NULL, stream, &other));
     assert_true(state_of(other).scale == 65536 && state_of(other).growth_interval == 2000);
-    assert_ok(weir_grad_scaler_set_state(other, &state, stream));
+    assert_ok(weir_grad_scaler_set_state(other, &params, stream));
     assert_ok(weir_grad_scaler_update(other, stream));
     assert_true(state_of(other).scale == 4096);
     weir_grad_scaler_destroy(other);
@@ -395,25 +392,24 @@ static void test_scaler(void **test_state) {
   weir_grad_scaler_destroy(NULL);
 }
 
-static void test_scaler_refused(void **test_state) {
-  (void)test_state;
+TEST(scaler_refused) {
   weir_grad_scaler *scaler = NULL;
-  weir_grad_scaler_state state, wrong;
-  weir_grad_scaler_state_init(&state);
+  weir_grad_scaler_state params, wrong;
+  weir_grad_scaler_state_init(&params);
   weir_grad_scaler_state_init(NULL);
   int found = 5;
   weir_array a = filled(weir_place_host(), WEIR_FLOAT32, 4, 1), out = {0};
-  assert_error(INVALID_ARGUMENT, weir_grad_scaler_create(weir_place_device(0), &state, stream, NULL));
-  wrong = state, wrong.size = 3;
+  assert_error(INVALID_ARGUMENT, weir_grad_scaler_create(weir_place_device(0), &params, stream, NULL));
+  wrong = params, wrong.size = 3;
   assert_error_says(INVALID_ARGUMENT, "state->size is 3",
                     weir_grad_scaler_create(weir_place_device(0), &wrong, stream, &scaler));
-  wrong = state, wrong.growth_factor = 1;
+  wrong = params, wrong.growth_factor = 1;
   assert_error_says(INVALID_ARGUMENT, "The growth factor must be > 1.0.",
                     weir_grad_scaler_create(weir_place_device(0), &wrong, stream, &scaler));
-  wrong = state, wrong.backoff_factor = 1;
+  wrong = params, wrong.backoff_factor = 1;
   assert_error_says(INVALID_ARGUMENT, "The backoff factor must be < 1.0.",
                     weir_grad_scaler_create(weir_place_device(0), &wrong, stream, &scaler));
-  wrong = state, wrong.scale = DBL_MAX;
+  wrong = params, wrong.scale = DBL_MAX;
   assert_error_says(INVALID_ARGUMENT, "no finite float32",
                     weir_grad_scaler_create(weir_place_device(0), &wrong, stream, &scaler));
   assert_null(scaler);
@@ -431,16 +427,16 @@ static void test_scaler_refused(void **test_state) {
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_found_inf_array(NULL, &out));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_found_inf_array(scaler, NULL));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_update(NULL, stream));
-  assert_error(INVALID_ARGUMENT, weir_grad_scaler_get_state(NULL, stream, &state));
+  assert_error(INVALID_ARGUMENT, weir_grad_scaler_get_state(NULL, stream, &params));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_get_state(scaler, stream, NULL));
   wrong.size = 0;
   assert_error_says(INVALID_ARGUMENT, "state->size is 0", weir_grad_scaler_get_state(scaler, stream, &wrong));
-  assert_error(INVALID_ARGUMENT, weir_grad_scaler_set_state(NULL, &state, stream));
+  assert_error(INVALID_ARGUMENT, weir_grad_scaler_set_state(NULL, &params, stream));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_set_state(scaler, NULL, stream));
   assert_error(INVALID_ARGUMENT, weir_grad_scaler_set_state(scaler, &wrong, stream));
   if (devices() > 1) {
     assert_error(INVALID_ARGUMENT, weir_grad_scaler_update(scaler, current_stream(1)));
-    assert_error(INVALID_ARGUMENT, weir_grad_scaler_set_state(scaler, &state, current_stream(1)));
+    assert_error(INVALID_ARGUMENT, weir_grad_scaler_set_state(scaler, &params, current_stream(1)));
   }
   assert_int_equal(found, 5);
   assert_null(out.storage);
@@ -451,17 +447,16 @@ static void test_scaler_refused(void **test_state) {
 /* ---- Graphs, streams and failures ---- */
 
 /* A whole iteration in a graph: the scale changes from replay to replay, and nothing waits for it. */
-static void test_capture(void **test_state) {
-  (void)test_state;
-  weir_grad_scaler_state state;
-  weir_grad_scaler_state_init(&state);
-  state.scale = 4;
-  state.growth_interval = 3;
+TEST(capture) {
+  weir_grad_scaler_state params;
+  weir_grad_scaler_state_init(&params);
+  params.scale = 4;
+  params.growth_interval = 3;
   weir_grad_scaler *scaler;
   weir_graph *graph;
   weir_array input = filled(weir_place_device(0), WEIR_FLOAT32, 300, 1);
   weir_array result = filled(weir_place_device(0), WEIR_FLOAT32, 300, 0);
-  assert_ok(weir_grad_scaler_create(weir_place_device(0), &state, stream, &scaler));
+  assert_ok(weir_grad_scaler_create(weir_place_device(0), &params, stream, &scaler));
   assert_ok(weir_stream_synchronize(stream));
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(stream));
@@ -504,17 +499,16 @@ static void test_capture(void **test_state) {
 }
 
 /* Everything but reading is enqueued behind a stream that is blocked. */
-static void test_no_wait(void **test_state) {
-  (void)test_state;
+TEST(no_wait) {
   weir_grad_scaler *scaler;
   weir_array gradient = filled(weir_place_device(0), WEIR_FLOAT32, 1000, 65536);
   assert_ok(weir_grad_scaler_create(weir_place_device(0), NULL, stream, &scaler));
-  weir_grad_scaler_state state = state_of(scaler);
+  weir_grad_scaler_state params = state_of(scaler);
   for (int round = 0; round < 2; round++) { /* the first round loads the kernels */
     struct held *held = round ? hold(stream) : NULL;
     assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
     assert_ok(weir_array_fill(&gradient, weir_scalar_float(65536), stream));
-    assert_ok(weir_grad_scaler_set_state(scaler, &state, stream));
+    assert_ok(weir_grad_scaler_set_state(scaler, &params, stream));
     assert_ok(weir_grad_scaler_unscale(scaler, &gradient, 1, stream));
     assert_ok(weir_grad_scaler_update(scaler, stream));
     assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
@@ -531,8 +525,7 @@ static void test_no_wait(void **test_state) {
 }
 
 /* 192 arrays take one launch, whatever their types, and empty ones none. */
-static void test_launches(void **test_state) {
-  (void)test_state;
+TEST(launches) {
   NEED_SOFT("counts calls of the software device");
   enum { MAX = 400 };
   static const int counts[] = {1, 192, 193, 384, MAX};
@@ -591,8 +584,7 @@ static weir_status scenario(void) {
   return status;
 }
 
-static void test_failing_calls(void **test_state) {
-  (void)test_state;
+TEST(failing_calls) {
   NEED_SOFT("calls of NVIDIA's driver are not made to fail");
   collect_messages();
   assert_ok(scenario());
@@ -602,15 +594,4 @@ static void test_failing_calls(void **test_state) {
     has_failed = fails_at(n, scenario);
     assert_ok(scenario());
   }
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_unscale),  TEST(test_found_anywhere), TEST(test_refused), TEST(test_update_scale),
-      TEST(test_scaler),   TEST(test_scaler_refused), TEST(test_capture), TEST(test_no_wait),
-      TEST(test_launches), TEST(test_failing_calls),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

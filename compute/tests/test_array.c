@@ -17,12 +17,13 @@ static int setup(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 /* ---- Types ---- */
 
 /* The rows and columns are uint8, int8, int16, int32, int64, float16, float32, float64, complex64, complex128, bool,
  * bfloat16; PyTorch's table. */
-static void test_promotion(void **state) {
-  (void)state;
+TEST(promotion) {
   enum { U1, I1, I2, I4, I8, F2, F4, F8, C4, C8, B1, BF };
   static const int table[DTYPES][DTYPES] = {
       {U1, I2, I2, I4, I8, F2, F4, F8, C4, C8, U1, BF}, {I2, I1, I2, I4, I8, F2, F4, F8, C4, C8, I1, BF},
@@ -50,8 +51,7 @@ static weir_dtype type_with(weir_dtype dtype, int ndim, weir_scalar scalar) {
   return result;
 }
 
-static void test_result_types(void **state) {
-  (void)state;
+TEST(result_types) {
   assert_int_equal(type_with(WEIR_UINT8, 1, weir_scalar_int(3)), WEIR_UINT8);
   assert_int_equal(type_with(WEIR_BOOL, 1, weir_scalar_int(3)), WEIR_INT64);
   assert_int_equal(type_with(WEIR_INT32, 1, weir_scalar_float(3)), WEIR_FLOAT32);
@@ -71,8 +71,7 @@ static void test_result_types(void **state) {
 
 /* ---- Creation ---- */
 
-static void test_empty(void **state) {
-  (void)state;
+TEST(empty) {
   weir_array a = {0};
   const weir_place places[] = {weir_place_host(), weir_place_pinned(), weir_place_device(0)};
   for (int p = 0; p < 3; p++) {
@@ -113,8 +112,7 @@ static void test_empty(void **state) {
 static int deleted;
 static void count_deletion(void *context) { deleted += *(int *)context; }
 
-static void test_borrowed_memory(void **state) {
-  (void)state;
+TEST(borrowed_memory) {
   float values[12];
   int weight = 5;
   weir_array a = {0}, view = {0};
@@ -140,8 +138,7 @@ static void test_borrowed_memory(void **state) {
   assert_int_equal(deleted, 5);
 }
 
-static void test_storages(void **state) {
-  (void)state;
+TEST(storages) {
   weir_storage *storage;
   weir_array a = {0}, b = {0};
   assert_ok(weir_storage_create(weir_place_device(-1), 64, stream, &storage));
@@ -177,8 +174,7 @@ static void test_storages(void **state) {
 }
 
 /* Pinned memory of the program's own allocator, which keeps it. */
-static void test_host_allocator(void **state) {
-  (void)state;
+TEST(host_allocator) {
   weir_driver *driver;
   weir_host_allocator *host;
   weir_array a = {0};
@@ -217,8 +213,7 @@ static weir_array counted(int ndim, const int64_t *shape) {
       assert_int_equal(*(int64_t *)element_of(array, (array)->ndim, (array)->shape, i), expected[i]);                  \
   } while (0)
 
-static void test_views(void **state) {
-  (void)state;
+TEST(views) {
   weir_array a = counted(2, (int64_t[]){2, 3}), v = {0};
   assert_ok(weir_array_transpose(&a, 0, -1, &v));
   assert_elements(&v, 0, 3, 1, 4, 2, 5);
@@ -282,8 +277,7 @@ static void test_views(void **state) {
 }
 
 /* Views of random shapes: reshape gives the elements in order, whether it copies or not. */
-static void test_random_views(void **state) {
-  (void)state;
+TEST(random_views) {
   uint64_t seed = 3;
   for (int round = 0; round < repetitions(2000, 50000); round++) {
     int64_t shape[4], wanted[4];
@@ -320,8 +314,7 @@ static void test_random_views(void **state) {
   }
 }
 
-static void test_view_as_another_type(void **state) {
-  (void)state;
+TEST(view_as_another_type) {
   weir_array a = counted(2, (int64_t[]){2, 3}), v = {0};
   assert_ok(weir_array_view_dtype(&a, WEIR_INT16, &v));
   assert_int_equal(v.shape[1], 12);
@@ -355,29 +348,10 @@ static void child(void *data) {
   weir_array_release(&b);
 }
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   NEED_SOFT("NVIDIA's driver does not support fork");
   weir_array a = {0};
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_INT8, 1, (int64_t[]){4}, stream, &a));
   in_process(child, NULL);
   weir_array_release(&a);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_promotion),
-      TEST(test_result_types),
-      TEST(test_empty),
-      TEST(test_borrowed_memory),
-      TEST(test_storages),
-      TEST(test_host_allocator),
-      TEST(test_views),
-      TEST(test_random_views),
-      TEST(test_view_as_another_type),
-      TEST(test_fork),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@ static int setup(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 /* ---- Copies ---- */
 
 enum { ROWS = 5, COLUMNS = 9, COUNT = ROWS * COLUMNS };
@@ -78,8 +80,7 @@ static void check_path(weir_place from, weir_dtype from_type, const layout *from
 }
 
 /* Every pair of types and of places. The layouts alternate. */
-static void test_all_paths(void **state) {
-  (void)state;
+TEST(all_paths) {
   weir_driver *driver;
   weir_host_allocator *host;
   assert_ok(weir_get_driver(&driver));
@@ -102,15 +103,13 @@ static void test_all_paths(void **state) {
 }
 
 /* Without an allocator of the program for pinned memory. */
-static void test_default_pinned_memory(void **state) {
-  (void)state;
+TEST(default_pinned_memory) {
   check_path(weir_place_host(), WEIR_INT16, &layouts[1], weir_place_device(0), WEIR_FLOAT64, &layouts[2], 0);
   check_path(weir_place_device(0), WEIR_FLOAT32, &layouts[2], weir_place_host(), WEIR_FLOAT16, &layouts[1], 0);
   check_path(weir_place_pinned(), WEIR_FLOAT32, &layouts[0], weir_place_device(0), WEIR_FLOAT32, &layouts[0], 1);
 }
 
-static void test_broadcast(void **state) {
-  (void)state;
+TEST(broadcast) {
   weir_array a = {0}, row = {0};
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_INT32, 2, (int64_t[]){2, 3}, stream, &a));
   int32_t values[] = {4, 5, 6};
@@ -130,8 +129,7 @@ static void test_broadcast(void **state) {
 }
 
 /* A copy from pinned memory does not wait if it must not, and waits otherwise. */
-static void test_non_blocking(void **state) {
-  (void)state;
+TEST(non_blocking) {
   NEED_SOFT("holds a stream");
   weir_array pinned = {0}, device = {0}, pageable = {0};
   int64_t count = 1000;
@@ -157,8 +155,7 @@ static void test_non_blocking(void **state) {
 /* ---- Graphs ---- */
 
 /* A chain of operations with temporary arrays, which a graph repeats with new inputs. */
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   int64_t shape[] = {4, 300};
   weir_array x = {0}, y = {0}, z = {0}, sum = {0}, result = {0}, pinned = {0};
   weir_graph *graph;
@@ -196,8 +193,7 @@ static void test_capture(void **state) {
 }
 
 /* What a capture cannot contain is an error. */
-static void test_refused_captures(void **state) {
-  (void)state;
+TEST(refused_captures) {
   weir_array x = {0}, host = {0};
   weir_graph *graph;
   int64_t shape[] = {4, 30};
@@ -227,8 +223,7 @@ static int64_t allocated(void) {
   return stats.allocated_bytes[0].current;
 }
 
-static void test_memory(void **state) {
-  (void)state;
+TEST(memory) {
   int64_t before = allocated();
   weir_array a = {0}, out = {0}, view = {0};
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_FLOAT32, 2, (int64_t[]){100, 1000}, stream, &a));
@@ -291,8 +286,7 @@ static weir_status use_everything(void) {
   return status;
 }
 
-static void test_failing_driver_calls(void **state) {
-  (void)state;
+TEST(failing_driver_calls) {
   NEED_SOFT("makes calls of the software device fail");
   assert_int_equal(runtime_teardown(state), 0);
   bool has_failed = true;
@@ -314,14 +308,4 @@ static void test_failing_driver_calls(void **state) {
   }
   assert_in_range(n, 50, 10000);
   assert_int_equal(setup(state), 0);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_all_paths), TEST(test_default_pinned_memory), TEST(test_broadcast), TEST(test_non_blocking),
-      TEST(test_capture),   TEST(test_refused_captures),      TEST(test_memory),    TEST(test_failing_driver_calls),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,8 @@ static int setup(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 static weir_array random_host(weir_dtype dtype, int ndim, const int64_t *shape) {
   weir_array a = {0};
   assert_ok(weir_array_empty(weir_place_host(), dtype, ndim, shape, stream, &a));
@@ -36,8 +38,7 @@ static weir_array make_int64(weir_place place, int ndim, const int64_t *shape, c
   return a;
 }
 
-static void test_index_select(void **state) {
-  (void)state;
+TEST(index_select) {
   for (int t = 0; t < DTYPES; t++)
     for (int on_host = 0; on_host < 2; on_host++) {
       weir_place place = on_host ? weir_place_host() : weir_place_device(0);
@@ -76,8 +77,7 @@ static void test_index_select(void **state) {
 }
 
 /* Two arrays of indices, with a whole dimension between or beside them, against loops. */
-static void test_index_and_put(void **state) {
-  (void)state;
+TEST(index_and_put) {
   for (int t = 0; t < DTYPES; t++)
     for (int on_host = 0; on_host < 2; on_host++)
       for (int is_apart = 0; is_apart < 2; is_apart++) {
@@ -130,8 +130,7 @@ static void test_index_and_put(void **state) {
 }
 
 /* Repeated indices: sums of all values, and the last value with deterministic algorithms. */
-static void test_put_twice(void **state) {
-  (void)state;
+TEST(put_twice) {
   enum { COUNT = 1000, BINS = 7 };
   int64_t bins[COUNT];
   for (int i = 0; i < COUNT; i++)
@@ -180,8 +179,7 @@ static void test_put_twice(void **state) {
     }
 }
 
-static void test_bad_indices(void **state) {
-  (void)state;
+TEST(bad_indices) {
   weir_array a = random_host(WEIR_FLOAT32, 2, (int64_t[]){3, 4}), half = random_host(WEIR_FLOAT16, 0, NULL), out = {0};
   weir_array two = make_int64(weir_place_host(), 1, (int64_t[]){2}, (int64_t[]){0, -4});
   weir_array three = make_int64(weir_place_host(), 1, (int64_t[]){3}, (int64_t[]){0, 1, 2});
@@ -212,8 +210,7 @@ static void test_bad_indices(void **state) {
     weir_array_release(all[i]);
 }
 
-static void test_gather(void **state) {
-  (void)state;
+TEST(gather) {
   for (int t = 0; t < DTYPES; t++)
     for (int on_host = 0; on_host < 2; on_host++) {
       weir_place place = on_host ? weir_place_host() : weir_place_device(0);
@@ -258,8 +255,7 @@ static void test_gather(void **state) {
   weir_array_release(&large);
 }
 
-static void test_bincount(void **state) {
-  (void)state;
+TEST(bincount) {
   enum { COUNT = 5000, BINS = 50 };
   int64_t values[COUNT], expected[BINS] = {0};
   double weights[COUNT], sums[BINS] = {0};
@@ -303,8 +299,7 @@ static void test_bincount(void **state) {
   weir_array_release(&negative);
 }
 
-static void test_multinomial(void **state) {
-  (void)state;
+TEST(multinomial) {
   enum { SAMPLES = 20000 };
   /* Elements with probability 0 are never drawn, and the others as often as they should. */
   float probabilities[2][5] = {{0, 1, 0, 3, 0}, {2, 0, 0, 0, 2}};
@@ -405,15 +400,13 @@ static void faulting_child(void *data) {
   child_assert(status == WEIR_ERROR_DEVICE_FAULT);
 }
 
-static void test_assertions(void **state) {
-  (void)state;
+TEST_SETUP(assertions, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("a broken context of a GPU cannot be checked for leaks");
   for (int i = 0; i <= 5; i++)
     in_process(faulting_child, &i);
 }
 
-static void test_assertion_errors(void **state) {
-  (void)state;
+TEST(assertion_errors) {
   stream = new_stream(0);
   weir_array a = {0};
   assert_ok(weir_array_empty(weir_place_host(), WEIR_INT32, 1, (int64_t[]){0}, stream, &a));
@@ -429,21 +422,4 @@ static void test_assertion_errors(void **state) {
   assert_error_says(INVALID_ARGUMENT, "Expected Tensor with single nonzero value, but got zero",
                     weir_array_assert_async(&a, stream));
   weir_array_release(&a);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_index_select),
-      TEST(test_gather),
-      TEST(test_index_and_put),
-      TEST(test_put_twice),
-      TEST(test_bad_indices),
-      TEST(test_bincount),
-      TEST(test_multinomial),
-      cmocka_unit_test_setup_teardown(test_assertions, runtime_setup_none, runtime_teardown),
-      TEST(test_assertion_errors),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,8 @@ static int setup(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 /* Contiguous random elements that begin `offset` elements behind an aligned address, and a copy on the host. */
 static weir_array make(weir_dtype dtype, int ndim, const int64_t *shape, int64_t offset, weir_array *host) {
   int64_t count = 1;
@@ -48,8 +50,7 @@ static bool are_equal(weir_dtype dtype, number a, number b) {
 }
 
 /* From each type to each. */
-static void test_conversions(void **state) {
-  (void)state;
+TEST(conversions) {
   static const int64_t sizes[] = {1, 6, 64, 1027};
   for (int from = 0; from < DTYPES; from++)
     for (int to = 0; to < DTYPES; to++)
@@ -74,8 +75,7 @@ static void test_conversions(void **state) {
 
 /* A row, a column or a single element, from which a matrix is subtracted or the other way round. The elements are small
  * integers. */
-static void test_rows_and_columns(void **state) {
-  (void)state;
+TEST(rows_and_columns) {
   static const int64_t widths[] = {1, 3, 4, 16, 1000, 1001};
   static const weir_dtype types[] = {WEIR_INT8, WEIR_INT32, WEIR_FLOAT16, WEIR_FLOAT32, WEIR_FLOAT64, WEIR_BFLOAT16};
   for (size_t t = 0; t < sizeof types / sizeof *types; t++)
@@ -109,8 +109,7 @@ static void test_rows_and_columns(void **state) {
 }
 
 /* The results of a sum have the same bits wherever the elements are, and those of integers are exact. */
-static void test_reductions(void **state) {
-  (void)state;
+TEST(reductions) {
   static const int64_t shapes[][2] = {{1, 9}, {3, 130}, {5, 1000}, {300, 17}, {1, 20001}, {2001, 3}};
   static const int ops[] = {WEIR_REDUCE_SUM, WEIR_REDUCE_MIN, WEIR_REDUCE_MAX, WEIR_REDUCE_ALL, WEIR_REDUCE_ANY};
   for (int t = 0; t < DTYPES; t++)
@@ -164,8 +163,7 @@ static void test_reductions(void **state) {
 
 /* Few elements of a large array. Only the pages that they are on have memory; malloc of the address sanitizer would write
  * an eighth of that to its own. */
-static void test_large_offsets(void **state) {
-  (void)state;
+TEST(large_offsets) {
   weir_array whole = {0}, part = {0}, out = {0};
   int64_t shape[] = {3, (int64_t)5 << 29};
   size_t bytes = 3 * ((size_t)5 << 29);
@@ -184,16 +182,4 @@ static void test_large_offsets(void **state) {
   }
   weir_array_release(&whole);
   munmap(memory, bytes);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_conversions),
-      TEST(test_rows_and_columns),
-      TEST(test_reductions),
-      TEST(test_large_offsets),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,8 @@ static int teardown(void **state) {
   return runtime_teardown(state);
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = teardown)
+
 static int chance(int below) { return (int)(next_random(&seed) % (unsigned)below); }
 
 /* ---- Products ---- */
@@ -130,8 +132,7 @@ static bool needs_cublas(void) {
   return !is_soft() && weir_library_find("cublas", path, sizeof path, &how);
 }
 
-static void test_matmul(void **state) {
-  (void)state;
+TEST(matmul) {
   if (needs_cublas())
     WAIVE_TEST("needs cuBLAS");
   for (int t = 0; t < DTYPES; t++)
@@ -145,8 +146,7 @@ static void test_matmul(void **state) {
   check_matmul(WEIR_FLOAT32, weir_place_device(0), 0, 70, 130, 65);
 }
 
-static void test_vectors(void **state) {
-  (void)state;
+TEST(vectors) {
   if (needs_cublas())
     WAIVE_TEST("needs cuBLAS");
   for (int a_ndim = 1; a_ndim <= 2; a_ndim++)
@@ -183,8 +183,7 @@ static void test_vectors(void **state) {
   weir_array_release(&b);
 }
 
-static void test_matmul_errors(void **state) {
-  (void)state;
+TEST(matmul_errors) {
   weir_array a = {0}, b = {0}, c = {0}, v = {0}, n = {0}, i = {0}, out = {0};
   weir_place place = weir_place_device(0);
   assert_ok(weir_array_empty(place, WEIR_FLOAT32, 2, (int64_t[]){2, 3}, stream, &a));
@@ -212,8 +211,7 @@ static void test_matmul_errors(void **state) {
 }
 
 /* A product in a graph. Its workspace is there before the capture. */
-static void test_captured_matmul(void **state) {
-  (void)state;
+TEST(captured_matmul) {
   if (needs_cublas())
     WAIVE_TEST("needs cuBLAS");
   weir_array a = {0}, out = {0};
@@ -239,8 +237,7 @@ static void test_captured_matmul(void **state) {
 
 /* ---- cuBLAS ---- */
 
-static void test_settings(void **state) {
-  (void)state;
+TEST(settings) {
   assert_int_equal(weir_blas_get_allow_tf32(), 0);
   assert_int_equal(weir_blas_get_float32_precision(), WEIR_MATMUL_HIGHEST);
   weir_blas_set_allow_tf32(1);
@@ -293,8 +290,7 @@ static void *take_handle(void *result) {
   return NULL;
 }
 
-static void test_handles(void **state) {
-  (void)state;
+TEST(handles) {
   if (needs_cublas())
     WAIVE_TEST("needs cuBLAS");
   uint64_t bytes;
@@ -323,14 +319,4 @@ static void test_handles(void **state) {
   assert_ok(weir_blas_clear_workspaces());
   assert_int_equal(allocated(), before);
   unsetenv("CUBLAS_WORKSPACE_CONFIG");
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_matmul),          TEST(test_vectors),  TEST(test_matmul_errors),
-      TEST(test_captured_matmul), TEST(test_settings), TEST(test_handles),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

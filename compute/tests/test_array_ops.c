@@ -19,6 +19,8 @@ static int setup(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 static int chance(int below) { return (int)(next_random(&seed) % (unsigned)below); }
 
 /* ---- Random arrays ---- */
@@ -250,8 +252,7 @@ release_out:
   weir_array_release(&out);
 }
 
-static void test_binary(void **state) {
-  (void)state;
+TEST(binary) {
   int rounds = repetitions(is_stepped() ? 300 : 1000, 20000);
   for (int round = 0; round < rounds; round++) {
     int ndim;
@@ -276,8 +277,7 @@ static void test_binary(void **state) {
 
 /* Each operation on contiguous arrays of each type, whose kernels load 16 bytes at a time; sizes with and without a
  * rest, and out given. */
-static void test_contiguous(void **state) {
-  (void)state;
+TEST(contiguous) {
   static const int64_t sizes[] = {1, 7, 16, 255, 1000, 4099};
   for (int t = 0; t < DTYPES; t++)
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -399,8 +399,7 @@ static double model_unary(int op, double x) {
   }
 }
 
-static void test_unary(void **state) {
-  (void)state;
+TEST(unary) {
   for (int op = 0; op < UNARIES; op++)
     for (int t = 0; t < DTYPES; t++) {
       weir_dtype dtype = all_dtypes[t];
@@ -438,8 +437,7 @@ static void test_unary(void **state) {
 }
 
 /* All numbers of 16 bits: their sines and cosines are computed by a function that is only for them. */
-static void test_short_sines(void **state) {
-  (void)state;
+TEST(short_sines) {
   static const weir_dtype types[] = {WEIR_FLOAT16, WEIR_BFLOAT16};
   static uint16_t bits[1 << 16], found[1 << 16];
   int64_t count = 1 << 16;
@@ -471,8 +469,7 @@ static void test_short_sines(void **state) {
 }
 
 /* Known values of complex functions. */
-static void test_complex(void **state) {
-  (void)state;
+TEST(complex) {
   weir_array a = {0}, b = {0}, out = {0}, host = {0};
   double values[] = {1.5, -2, -0.25, 0.5};
   int64_t count = 2;
@@ -632,8 +629,7 @@ static void check_reduction(int op, const twin *a, unsigned mask, bool keepdim) 
   weir_array_release(&out);
 }
 
-static void test_reductions(void **state) {
-  (void)state;
+TEST(reductions) {
   int rounds = repetitions(is_stepped() ? 300 : 800, 10000);
   for (int round = 0; round < rounds; round++) {
     int ndim;
@@ -650,8 +646,7 @@ static void test_reductions(void **state) {
 }
 
 /* Enough elements for segments: a sum over everything, over rows, and over columns. */
-static void test_long_reductions(void **state) {
-  (void)state;
+TEST(long_reductions) {
   weir_array a = {0}, out = {0};
   int64_t shape[] = {3, 100003};
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_INT32, 2, shape, stream, &a));
@@ -698,8 +693,7 @@ static void test_long_reductions(void **state) {
 }
 
 /* NaN is the smallest and the largest element, and sums of nothing are 0. */
-static void test_special_reductions(void **state) {
-  (void)state;
+TEST(special_reductions) {
   float values[] = {1, NAN, -3, NAN};
   int64_t count = 4, none = 0;
   weir_array host = {0}, a = {0}, out = {0};
@@ -731,8 +725,7 @@ static void test_special_reductions(void **state) {
 
 /* ---- Others ---- */
 
-static void test_fill_and_arange(void **state) {
-  (void)state;
+TEST(fill_and_arange) {
   for (int t = 0; t < DTYPES; t++) {
     weir_dtype dtype = all_dtypes[t];
     int64_t shape[] = {5, 7};
@@ -764,8 +757,7 @@ static void test_fill_and_arange(void **state) {
   }
 }
 
-static void test_where_and_add_scaled(void **state) {
-  (void)state;
+TEST(where_and_add_scaled) {
   int64_t count = 6;
   weir_array a = {0}, b = {0}, condition = {0}, out = {0};
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_INT32, 1, &count, stream, &a));
@@ -790,8 +782,7 @@ static void test_where_and_add_scaled(void **state) {
 }
 
 /* A number on the host can be combined with an array of a device; other host arrays cannot. */
-static void test_places(void **state) {
-  (void)state;
+TEST(places) {
   int64_t count = 3;
   weir_array a = {0}, number_array = {0}, host = {0}, out = {0};
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_FLOAT32, 1, &count, stream, &a));
@@ -813,8 +804,7 @@ static void test_places(void **state) {
   weir_array_release(&number_array);
 }
 
-static void test_errors(void **state) {
-  (void)state;
+TEST(errors) {
   weir_array a = {0}, b = {0}, out = {0}, view = {0};
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_INT32, 2, (int64_t[]){3, 1}, stream, &a));
   assert_ok(weir_array_empty(weir_place_device(0), WEIR_INT32, 2, (int64_t[]){2, 1}, stream, &b));
@@ -865,8 +855,7 @@ static void test_errors(void **state) {
   assert_null(out.storage);
 }
 
-static void test_item(void **state) {
-  (void)state;
+TEST(item) {
   for (int t = 0; t < DTYPES; t++) {
     weir_array a = {0};
     assert_ok(weir_array_empty(weir_place_device(0), all_dtypes[t], 0, NULL, stream, &a));
@@ -885,25 +874,4 @@ static void test_item(void **state) {
   assert_error_says(INVALID_ARGUMENT, "a Tensor with 2 elements cannot be converted to Scalar",
                     weir_array_item(&a, stream, &item));
   weir_array_release(&a);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_binary),
-      TEST(test_contiguous),
-      TEST(test_unary),
-      TEST(test_short_sines),
-      TEST(test_complex),
-      TEST(test_reductions),
-      TEST(test_long_reductions),
-      TEST(test_special_reductions),
-      TEST(test_fill_and_arange),
-      TEST(test_where_and_add_scaled),
-      TEST(test_places),
-      TEST(test_errors),
-      TEST(test_item),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,6 +40,8 @@ static int teardown(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = teardown)
+
 /* 1, 2, 3, ... in memory of the device. */
 static weir_status numbers(int ndim, const int64_t *shape, weir_array *array) {
   weir_status status = weir_array_empty(weir_place_device(0), WEIR_FLOAT32, ndim, shape, stream, array);
@@ -95,8 +97,7 @@ static int64_t allocated_bytes(void) {
   return stats.allocated_bytes[WEIR_STAT_ALL].current;
 }
 
-static void test_results(void **state) {
-  (void)state;
+TEST(results) {
   assert_ok(use_all());
   assert_int_equal(fake->live, 1);
   assert_non_null(fake->workspace);
@@ -108,8 +109,7 @@ static void test_results(void **state) {
 }
 
 /* Every call fails once, with two results: nothing is lost, and the next attempt works. */
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST(failing_calls) {
   static const struct {
     int result;
     weir_status status;
@@ -152,11 +152,4 @@ static void test_failing_calls(void **state) {
   assert_int_equal(fake->live, 0);
   assert_int_equal(messages_with(WEIR_LOG_ERROR, "cublasDestroy"), 1);
   fake->fail_at = -1;
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {TEST(test_results), TEST(test_failing_calls)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

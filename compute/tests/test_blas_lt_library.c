@@ -100,6 +100,8 @@ static int teardown(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = teardown)
+
 /* ---- Products ---- */
 
 /* 1, 2, 3, ... in memory of the device. */
@@ -210,8 +212,7 @@ static weir_status multiply_by_lt(void) {
   return weir__blas_lt_gemm(__func__, stream, &gemm, 0);
 }
 
-static void test_no_library(void **state) {
-  (void)state;
+TEST_SETUP(no_library, setup_without_library, teardown) {
   assert_status(WEIR_ERROR_NOT_SUPPORTED, multiply(0));
   assert_non_null(
       strstr(weir_last_error(), "/nowhere/libcublas.so, which WEIR_CUBLAS_LIBRARY names, cannot be loaded"));
@@ -237,20 +238,13 @@ static void use_without_lt(const char *missing) {
   assert_int_equal(allocated_bytes(), 0);
 }
 
-static void test_no_lt(void **state) {
-  (void)state;
-  use_without_lt("cublasLtMatmulDescCreate");
-}
+TEST_SETUP(no_lt, setup_without_lt, teardown) { use_without_lt("cublasLtMatmulDescCreate"); }
 
-static void test_missing_function(void **state) {
-  (void)state;
-  use_without_lt("cublasLtMatmul");
-}
+TEST_SETUP(missing_function, setup_old, teardown) { use_without_lt("cublasLtMatmul"); }
 
 /* ---- Results ---- */
 
-static void test_results(void **state) {
-  (void)state;
+TEST(results) {
   for (int which = 0; which < 2; which++) {
     assert_ok(multiply(which));
     if (is_stepped()) /* otherwise durations vary */
@@ -268,8 +262,7 @@ static void test_results(void **state) {
 }
 
 /* Fewer algorithms than there are candidates, and one that cannot be used. */
-static void test_few_algorithms(void **state) {
-  (void)state;
+TEST(few_algorithms) {
   fake->proposed = 3;
   fake->refused = fastest;
   assert_ok(multiply(0));
@@ -288,8 +281,7 @@ static void test_few_algorithms(void **state) {
 }
 
 /* The algorithms are asked for once, and again after a restart, when a number may mean another device. */
-static void test_heuristics_are_cached(void **state) {
-  (void)state;
+TEST(heuristics_are_cached) {
   force(0, "Gemm_CublasLt_0");
   assert_ok(multiply(0));
   assert_ok(multiply(0));
@@ -329,8 +321,7 @@ static void assert_all_seen(const bool seen[CALLS]) {
 
 /* In a product that a file lets cuBLASLt do: the error names the call, or Default does the product if the library does
  * not support it. What cannot be destroyed is a message, since the product is under way. */
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST(failing_calls) {
   static const struct {
     int result;
     weir_status status;
@@ -374,8 +365,7 @@ static void test_failing_calls(void **state) {
 }
 
 /* During the search: the algorithm is left out, and the product is right. A failure after the search is an error. */
-static void test_failing_calls_in_search(void **state) {
-  (void)state;
+TEST(failing_calls_in_search) {
   bool seen[CALLS] = {false};
   int n = 0, errors = 0;
   /* Each call of the first algorithm, then samples: how many there are depends on durations. */
@@ -404,8 +394,7 @@ static void test_failing_calls_in_search(void **state) {
 }
 
 /* The fastest one fails from the beginning: the next best is chosen. */
-static void test_fastest_fails(void **state) {
-  (void)state;
+TEST(fastest_fails) {
   NEED_STEPPED();
   fastest = 0;
   fake->fail_at = 0;
@@ -413,21 +402,4 @@ static void test_fastest_fails(void **state) {
   assert_ok(multiply(0));
   assert_solution(0, "Default");
   assert_nothing_left();
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_no_library, setup_without_library), /* these first: what is loaded once stays */
-      TEST(test_no_lt, setup_without_lt),
-      TEST(test_missing_function, setup_old),
-      TEST(test_results, setup),
-      TEST(test_few_algorithms, setup),
-      TEST(test_heuristics_are_cached, setup),
-      TEST(test_failing_calls, setup),
-      TEST(test_failing_calls_in_search, setup),
-      TEST(test_fastest_fails, setup),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

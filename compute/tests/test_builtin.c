@@ -18,8 +18,9 @@ static weir_status fill(weir__builtin *kernel, int device, weir_stream stream, v
   return weir__builtin_launch("weir_fill", kernel, device, raw_of(stream), dims, params);
 }
 
-static void test_fill(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(fill) {
   void *memory = device_memory(0, 4096);
   weir_stream stream = new_stream(0);
   assert_ok(fill(&fill_32, 0, stream, memory, 0x11111111, 1024));
@@ -32,8 +33,7 @@ static void test_fill(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_each_device_has_its_module(void **state) {
-  (void)state;
+TEST(each_device_has_its_module) {
   NEED_TWO_DEVICES();
   void *memory = device_memory(1, 4096);
   weir_stream stream = new_stream(1);
@@ -46,8 +46,7 @@ static void test_each_device_has_its_module(void **state) {
   free_device_memory(1, memory);
 }
 
-static void test_after_a_restart(void **state) {
-  (void)state;
+TEST(after_a_restart) {
   for (int round = 0; round < 2; round++) {
     void *memory = device_memory(0, 4096);
     assert_ok(fill(&fill_32, 0, default_stream(0), memory, 0x44444444, 1024));
@@ -57,8 +56,7 @@ static void test_after_a_restart(void **state) {
   }
 }
 
-static void test_unknown_names(void **state) {
-  (void)state;
+TEST(unknown_names) {
   void *memory = device_memory(0, 64);
   assert_int_equal(fill(&no_file, 0, default_stream(0), memory, 0, 1), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "weir_fill: there are no built-in kernels named nothing"));
@@ -67,8 +65,7 @@ static void test_unknown_names(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_in_a_graph(void **state) {
-  (void)state;
+TEST(in_a_graph) {
   void *memory = device_memory(0, 4096);
   weir_stream stream = new_stream(0);
   weir_graph *graph;
@@ -92,21 +89,7 @@ static weir_status use_builtin(void) {
   return weir__builtin_launch("weir_fill", &fill_32, 0, NULL, dims, params);
 }
 
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST_SETUP(failing_calls, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("makes calls of the software device fail");
   sweep_faults(use_builtin);
-}
-
-int main(void) {
-  runtime_need_device();
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_fill, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_each_device_has_its_module, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_after_a_restart, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_unknown_names, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_in_a_graph, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_failing_calls, runtime_setup_none, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,8 @@ static int teardown(void **state) {
   return rmdir(folder);
 }
 
+FIXTURE(.setup = setup, .teardown = teardown)
+
 static weir__bytes key_of(const char *text) {
   weir__bytes key = {0};
   weir__bytes_add_text(&key, text);
@@ -79,8 +81,7 @@ static char *get(const char *key) {
   return text;
 }
 
-static void test_write_and_read(void **state) {
-  (void)state;
+TEST(write_and_read) {
   assert_null(get("a"));
   put("a", "code of a");
   put("b", "");
@@ -106,8 +107,7 @@ static void flip_byte(const char *path) {
 static void cut(const char *path) { assert_int_equal(truncate(path, damaged_at), 0); }
 
 /* Every byte that changes, and every length, is noticed, and the entry is replaced. */
-static void test_damage(void **state) {
-  (void)state;
+TEST(damage) {
   put("key", "contents");
   struct stat info;
   weir__bytes key = key_of("key");
@@ -129,8 +129,7 @@ static void test_damage(void **state) {
 static void make_writable(const char *path) { assert_int_equal(chmod(path, 0666), 0); }
 
 /* The code would run in this process. */
-static void test_files_of_others_are_ignored(void **state) {
-  (void)state;
+TEST(files_of_others_are_ignored) {
   put("key", "contents");
   each_file(make_writable);
   assert_null(get("key"));
@@ -138,8 +137,7 @@ static void test_files_of_others_are_ignored(void **state) {
   assert_string_equal(get("key"), "contents");
 }
 
-static void test_two_processes(void **state) {
-  (void)state;
+TEST(two_processes) {
   enum { PROCESSES = 4, ROUNDS = 300 };
   pid_t children[PROCESSES];
   for (int i = 0; i < PROCESSES; i++)
@@ -158,8 +156,7 @@ static void test_two_processes(void **state) {
   assert_int_equal(each_file(NULL), 1);
 }
 
-static void test_limit(void **state) {
-  (void)state;
+TEST(limit) {
   setenv("WEIR_CACHE_SIZE", "1000", 1);
   char key[16], text[101];
   memset(text, 'x', 100);
@@ -178,8 +175,7 @@ static void test_limit(void **state) {
 }
 
 /* A cache that cannot be used costs time only. */
-static void test_no_folder(void **state) {
-  (void)state;
+TEST(no_folder) {
   char path[256];
   setenv("WEIR_CACHE_DIR", "/proc/nowhere", 1);
   put("key", "contents");
@@ -194,13 +190,4 @@ static void test_no_folder(void **state) {
   assert_string_equal(path, "/home/y/.cache/weir");
   unsetenv("HOME");
   assert_false(weir__cache_folder(path, sizeof path));
-}
-
-int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_write_and_read), TEST(test_damage), TEST(test_files_of_others_are_ignored),
-      TEST(test_two_processes),  TEST(test_limit),  TEST(test_no_folder),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

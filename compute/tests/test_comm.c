@@ -58,8 +58,9 @@ static const int all_devices[DEVICES] = {0, 1, 2, 3};
 
 /* ---- Broadcast ---- */
 
-static void test_broadcast(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup_four, .teardown = runtime_teardown)
+
+TEST(broadcast) {
   NEED_DEVICES();
   weir_array results[DEVICES] = {{0}};
   weir_array a = vector_of(1, 1000, 5), host = counting(weir_place_host(), WEIR_INT16, 1, (int64_t[]){9}, 1);
@@ -96,8 +97,7 @@ static void test_broadcast(void **state) {
   weir_array_release(&host);
 }
 
-static void test_broadcast_coalesced(void **state) {
-  (void)state;
+TEST(broadcast_coalesced) {
   NEED_DEVICES();
   /* Types alternate, one array has no dimension, one no element, and one is not contiguous. */
   weir_array arrays[6] = {{0}}, results[6 * DEVICES] = {{0}};
@@ -138,8 +138,7 @@ static void test_broadcast_coalesced(void **state) {
 
 /* ---- Scatter and gather ---- */
 
-static void test_scatter(void **state) {
-  (void)state;
+TEST(scatter) {
   NEED_DEVICES();
   weir_array a = counting(weir_place_device(0), WEIR_INT32, 2, (int64_t[]){10, 3}, 0), parts[DEVICES] = {{0}};
   int count = 0;
@@ -208,8 +207,7 @@ static void test_scatter(void **state) {
   weir_array_release(&host);
 }
 
-static void test_gather(void **state) {
-  (void)state;
+TEST(gather) {
   NEED_DEVICES();
   weir_array parts[DEVICES] = {{0}}, whole = {0}, host = {0};
   for (int i = 0; i < DEVICES; i++)
@@ -251,8 +249,7 @@ static void test_gather(void **state) {
 
 /* ---- Sums ---- */
 
-static void test_reduce_add(void **state) {
-  (void)state;
+TEST(reduce_add) {
   NEED_DEVICES();
   weir_array parts[DEVICES] = {{0}}, sum = {0};
   for (int i = 0; i < DEVICES; i++)
@@ -280,8 +277,7 @@ static void test_reduce_add(void **state) {
   release_all(parts, DEVICES);
 }
 
-static void test_reduce_add_coalesced(void **state) {
-  (void)state;
+TEST(reduce_add_coalesced) {
   NEED_DEVICES();
   weir_array inputs[DEVICES * 3] = {{0}}, sums[3] = {{0}};
   for (int d = 0; d < DEVICES; d++) {
@@ -310,8 +306,7 @@ static void test_reduce_add_coalesced(void **state) {
 /* ---- Streams ---- */
 
 /* The host does not wait: the source is not even computed yet. */
-static void test_no_wait(void **state) {
-  (void)state;
+TEST(no_wait) {
   NEED_DEVICES();
   weir_array a = vector_of(0, 100, 0), results[DEVICES] = {{0}}, parts[DEVICES] = {{0}}, sum = {0}, whole = {0};
   weir_stream stream = new_stream(0);
@@ -366,8 +361,7 @@ static void use_all(weir_array *a, weir_array *outs, weir_array *whole) {
 }
 
 /* All driver calls by which a host waits fail: none is made. */
-static void test_no_synchronizing_call(void **state) {
-  (void)state;
+TEST(no_synchronizing_call) {
   NEED_SOFT("calls of NVIDIA's driver are not made to fail");
   static const weir_driver_call waits[] = {WEIR_CALL_CtxSynchronize, WEIR_CALL_StreamSynchronize,
                                            WEIR_CALL_EventSynchronize};
@@ -396,8 +390,7 @@ static void test_no_synchronizing_call(void **state) {
 }
 
 /* Scatter and gather are inverse, for random shapes. */
-static void test_random(void **state) {
-  (void)state;
+TEST(random) {
   NEED_DEVICES();
   uint64_t random = 3;
   for (int round = 0; round < repetitions(40, 1000); round++) {
@@ -451,8 +444,7 @@ static weir_status scenario(void) {
 }
 
 /* Each call fails once: the next attempt works, and no array is left. */
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST(failing_calls) {
   NEED_SOFT("calls of NVIDIA's driver are not made to fail");
   collect_messages();
   assert_ok(scenario());
@@ -462,15 +454,4 @@ static void test_failing_calls(void **state) {
     has_failed = fails_at(n, scenario);
     assert_ok(scenario());
   }
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup_four, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_broadcast),     TEST(test_broadcast_coalesced),   TEST(test_scatter), TEST(test_gather),
-      TEST(test_reduce_add),    TEST(test_reduce_add_coalesced),  TEST(test_no_wait), TEST(test_random),
-      TEST(test_failing_calls), TEST(test_no_synchronizing_call),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,13 @@ static char *prepare(const char *source, int name_count, const char *const *name
   return (char *)text.data;
 }
 
+static void use_soft_device(void) {
+  setenv("WEIR_TEST_DRIVER", "soft", 1);
+  runtime_need_device();
+}
+
+FIXTURE(.prepare = use_soft_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
 #define assert_source(words, source)                                                                                   \
   do {                                                                                                                 \
     char *text_ = prepare(source, 0, NULL);                                                                            \
@@ -40,8 +47,7 @@ static char *prepare(const char *source, int name_count, const char *const *name
     free(text_);                                                                                                       \
   } while (0)
 
-static void test_kernels_are_listed(void **state) {
-  (void)state;
+TEST_SETUP(kernels_are_listed, NULL, NULL) {
   assert_source("WEIR_SOFT_ENTRY(\"f\", &f)", "extern \"C\" __global__ void f(int) {}");
   assert_source("WEIR_SOFT_ENTRY(\"f\", &f)", "extern \"C\" void __global__ __launch_bounds__(128, 2) f() {}");
   assert_source("WEIR_SOFT_ENTRY(\"g\", &g)", "extern \"C\" {\nint h() { return 1; }\n__global__ void g() {}\n}");
@@ -66,8 +72,7 @@ static void test_kernels_are_listed(void **state) {
   free(text);
 }
 
-static void test_dynamic_shared_memory(void **state) {
-  (void)state;
+TEST_SETUP(dynamic_shared_memory, NULL, NULL) {
   assert_source("float *const s = reinterpret_cast<float *>(weir_soft::current().dynamic);",
                 "void f() { extern __shared__ float s[]; }");
   assert_source("T *const s = ", "template <class T> void f() { extern __shared__ __align__(16) T s[]; }");
@@ -80,8 +85,7 @@ static void test_dynamic_shared_memory(void **state) {
 
 /* ---- The host's compiler ---- */
 
-static void test_errors_of_the_source(void **state) {
-  (void)state;
+TEST(errors_of_the_source) {
   weir_module *module = NULL;
   assert_error_says(INVALID_ARGUMENT,
                     "kernel.cu:2:", weir_module_compile(0, "int a;\nint b = nowhere;\n", NULL, &module));
@@ -100,8 +104,7 @@ static void test_errors_of_the_source(void **state) {
   assert_error_says(INVALID_ARGUMENT, "names[0] is NULL", weir_module_compile(0, "", &options, &module));
 }
 
-static void test_options_and_headers(void **state) {
-  (void)state;
+TEST(options_and_headers) {
   weir_compile_options options;
   weir_compile_options_init(&options);
   options.options = (const char *const[]){"-DVALUE=41", "--use_fast_math"};
@@ -130,8 +133,7 @@ static void test_options_and_headers(void **state) {
   assert_error_says(INVALID_ARGUMENT, "../one.h", weir_module_compile(0, source, &options, &module));
 }
 
-static void test_a_failed_assertion_breaks_the_context(void **state) {
-  (void)state;
+TEST(a_failed_assertion_breaks_the_context) {
   static const char source[] = "extern \"C\" __global__ void f(int n) { __syncthreads(); assert(threadIdx.x < n); }\n";
   weir_module *module;
   weir_kernel *f;
@@ -150,8 +152,7 @@ static void test_a_failed_assertion_breaks_the_context(void **state) {
   weir_module_destroy(module);
 }
 
-static void test_without_a_compiler(void **state) {
-  (void)state;
+TEST(without_a_compiler) {
   weir_module *module = NULL;
   char *path = strdup(getenv("PATH"));
   setenv("WEIR_CXX", "/nowhere/c++", 1);
@@ -168,8 +169,7 @@ static void test_without_a_compiler(void **state) {
   free(path);
 }
 
-static void test_without_a_temporary_folder(void **state) {
-  (void)state;
+TEST(without_a_temporary_folder) {
   weir_module *module = NULL;
   setenv("TMPDIR", "/nowhere", 1);
   assert_error_says(SYSTEM, "temporary folder", weir_module_compile(0, "int also_unique_to_this_test;", NULL, &module));
@@ -183,8 +183,7 @@ static weir_cu_result set_42(const weir_soft_launch *launch) {
   return WEIR_CU_SUCCESS;
 }
 
-static void test_images(void **state) {
-  (void)state;
+TEST(images) {
   static const char ptx[] = ".version 6.0\n.target sm_50\n.visible .entry set(.param .u64 p) { ret; }\n"
                             ".visible .entry other() { ret; }\n";
   weir_module *module = NULL;
@@ -292,8 +291,7 @@ static weir_status compile_nvrtc(const char *source, weir_compile_options *optio
   return status;
 }
 
-static void test_failing_calls_of_nvrtc(void **state) {
-  (void)state;
+TEST(failing_calls_of_nvrtc) {
   weir_compile_options options;
   weir_compile_options_init(&options);
   options.names = (const char *const[]){"scale<float>"};
@@ -341,8 +339,7 @@ static void test_failing_calls_of_nvrtc(void **state) {
 }
 
 /* The real one needs no GPU to compile. */
-static void test_nvrtc(void **state) {
-  (void)state;
+TEST(nvrtc) {
   char path[1024];
   const char *how;
   if (weir_library_find("nvrtc", path, sizeof path, &how))
@@ -373,23 +370,4 @@ static void test_nvrtc(void **state) {
   assert_int_equal(compile_nvrtc("int x = nowhere;", &options, &code), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "\"nowhere\" is undefined"));
   weir__binary_end(&code);
-}
-
-int main(void) {
-  setenv("WEIR_TEST_DRIVER", "soft", 1);
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_kernels_are_listed),
-      cmocka_unit_test(test_dynamic_shared_memory),
-      TEST(test_errors_of_the_source),
-      TEST(test_options_and_headers),
-      TEST(test_a_failed_assertion_breaks_the_context),
-      TEST(test_without_a_compiler),
-      TEST(test_without_a_temporary_folder),
-      TEST(test_images),
-      TEST(test_failing_calls_of_nvrtc),
-      TEST(test_nvrtc),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

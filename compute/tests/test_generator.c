@@ -72,8 +72,9 @@ static int64_t active_blocks(int64_t *bytes) {
   return stats.active[WEIR_STAT_ALL].current;
 }
 
-static void test_seed_and_offset(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(seed_and_offset) {
   weir_generator *generator = new_generator();
   assert_int_equal(seed_of(generator), 67280421310721ull);
   assert_int_equal(offset_of(generator), 0);
@@ -105,8 +106,7 @@ static void test_seed_and_offset(void **state) {
 }
 
 /* The state has PyTorch's layout: the seed and the offset, 8 bytes each. */
-static void test_state(void **state) {
-  (void)state;
+TEST(state) {
   weir_generator *generator = new_generator(), *other = new_generator();
   unsigned char bytes[16];
   uint64_t numbers[2] = {7, 88};
@@ -130,8 +130,7 @@ static void test_state(void **state) {
 }
 
 /* An increment is rounded up to a multiple of 4. */
-static void test_advance(void **state) {
-  (void)state;
+TEST(advance) {
   weir_generator *generator = new_generator();
   weir_stream stream = default_stream(0);
   assert_ok(weir_generator_manual_seed(generator, 5));
@@ -148,8 +147,7 @@ static void test_advance(void **state) {
   weir_generator_destroy(generator);
 }
 
-static void test_generator_of_another_device(void **state) {
-  (void)state;
+TEST(generator_of_another_device) {
   NEED_TWO_DEVICES();
   weir_generator *other = NULL;
   weir_philox_state into;
@@ -162,8 +160,7 @@ static void test_generator_of_another_device(void **state) {
   weir_generator_destroy(other);
 }
 
-static void test_default_generators(void **state) {
-  (void)state;
+TEST(default_generators) {
   NEED_TWO_DEVICES();
   weir_generator *here = default_generator(0), *there = default_generator(1);
   assert_ptr_not_equal(here, there);
@@ -184,8 +181,7 @@ static void test_default_generators(void **state) {
 }
 
 /* Seeding does not start the runtime, and the last seed wins. */
-static void test_seeds_before_the_start(void **state) {
-  (void)state;
+TEST(seeds_before_the_start) {
   assert_ok(weir_random_manual_seed_all(1));
   assert_ok(weir_random_manual_seed(2));
   assert_ok(weir_random_manual_seed(3));
@@ -202,8 +198,7 @@ static void test_seeds_before_the_start(void **state) {
     assert_int_equal(seed_of(default_generator(device)), 5);
 }
 
-static void test_clone_and_share(void **state) {
-  (void)state;
+TEST(clone_and_share) {
   weir_generator *generator = new_generator(), *clone = NULL, *sharing = NULL;
   weir_stream stream = default_stream(0);
   assert_ok(weir_generator_manual_seed(generator, 9));
@@ -230,8 +225,7 @@ static void test_clone_and_share(void **state) {
 }
 
 /* The default generator takes part in each capture. Its kernels read seed and offset from device memory. */
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   weir_stream stream = new_stream(0), replay_stream = default_stream(0);
   weir_generator *generator = default_generator(0);
   weir_graph *graph = new_graph();
@@ -304,8 +298,7 @@ static void count_memory(int graph_count, int generator_count) {
     weir_generator_destroy(generators[g]);
 }
 
-static void test_memory_of_generators_and_graphs(void **state) {
-  (void)state;
+TEST(memory_of_generators_and_graphs) {
   void *memory;
   assert_ok(weir_malloc(1, default_stream(0), &memory)); /* creates the allocator */
   assert_ok(weir_free(memory));
@@ -314,8 +307,7 @@ static void test_memory_of_generators_and_graphs(void **state) {
   count_memory(10, 20);
 }
 
-static void test_registered_generators(void **state) {
-  (void)state;
+TEST(registered_generators) {
   weir_stream stream = new_stream(0);
   weir_generator *registered = new_generator(), *other = new_generator();
   weir_philox_state into;
@@ -352,8 +344,7 @@ static void test_registered_generators(void **state) {
   assert_ok(weir_memory_empty_cache());
 }
 
-static void test_calls_in_a_capture(void **state) {
-  (void)state;
+TEST(calls_in_a_capture) {
   weir_stream stream = new_stream(0), other_stream = new_stream(0);
   weir_generator *generator = default_generator(0), *made = NULL;
   weir_philox_state into;
@@ -392,8 +383,7 @@ static void test_calls_in_a_capture(void **state) {
   assert_ok(weir_memory_empty_cache());
 }
 
-static void test_abandoned_capture(void **state) {
-  (void)state;
+TEST(abandoned_capture) {
   weir_stream stream = new_stream(0);
   weir_generator *generator = default_generator(0);
   weir_graph *graph = new_graph();
@@ -410,8 +400,7 @@ static void test_abandoned_capture(void **state) {
 }
 
 /* A graph that uses no numbers does not advance the generator. */
-static void test_graph_without_numbers(void **state) {
-  (void)state;
+TEST(graph_without_numbers) {
   weir_stream stream = new_stream(0);
   weir_generator *generator = default_generator(0);
   weir_graph *graph = new_graph();
@@ -440,8 +429,7 @@ static void *advance_often(void *data) {
   return NULL;
 }
 
-static void test_threads(void **state) {
-  (void)state;
+TEST(threads) {
   weir_generator *generator = new_generator();
   pthread_t threads[THREADS];
   void *failed;
@@ -466,8 +454,7 @@ static void use_in_child(void *data) {
   weir_generator_destroy(data);
 }
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   weir_generator *generator = new_generator();
   assert_ok(weir_init());
   assert_ok(weir_device_synchronize(0));
@@ -475,35 +462,10 @@ static void test_fork(void **state) {
   weir_generator_destroy(generator);
 }
 
-static void test_geometry(void **state) {
-  (void)state;
+TEST(geometry) {
   weir_generator *generator = new_generator();
   assert_ok(weir_generator_set_geometry(generator, 132, 2048));
   assert_ok(weir_generator_set_geometry(generator, 0, 0));
   assert_error(INVALID_ARGUMENT, weir_generator_set_geometry(generator, -1, 2048));
   weir_generator_destroy(generator);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_seed_and_offset),
-      TEST(test_state),
-      TEST(test_advance),
-      TEST(test_generator_of_another_device),
-      TEST(test_default_generators),
-      TEST(test_seeds_before_the_start),
-      TEST(test_clone_and_share),
-      TEST(test_capture),
-      TEST(test_memory_of_generators_and_graphs),
-      TEST(test_registered_generators),
-      TEST(test_calls_in_a_capture),
-      TEST(test_abandoned_capture),
-      TEST(test_graph_without_numbers),
-      TEST(test_threads),
-      TEST(test_fork),
-      TEST(test_geometry),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,8 @@ static int setup(void **state) {
   return 0;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 static void *upload(const void *from, size_t bytes) {
   void *to = device_memory(0, bytes);
   assert_cu(d->Memcpy(d, (uintptr_t)to, (uintptr_t)from, bytes));
@@ -37,8 +39,7 @@ static const char sum_code[] = "template <typename T> T scaled_sum(T x, T y, T b
 static const char *const sum_scalars[] = {"by"};
 
 /* A flat call, a strided call of other types, and a call on another shape, which is flat once merged. */
-static void test_types_and_strides(void **state) {
-  (void)state;
+TEST(types_and_strides) {
   weir_jit_fn *fn;
   assert_ok(weir_jit_create(sum_code, 1, sum_scalars, 1, &fn));
   assert_string_equal(weir_jit_name(fn), "scaled_sum");
@@ -86,8 +87,7 @@ static void test_types_and_strides(void **state) {
   weir_jit_destroy(fn);
 }
 
-static void test_several_outputs_and_half(void **state) {
-  (void)state;
+TEST(several_outputs_and_half) {
   weir_jit_fn *fn;
   assert_ok(weir_jit_create(
       "template <typename T> void both(T x, T &twice, T &square) { twice = x + x; square = x * x; }", 2, NULL, 0, &fn));
@@ -109,8 +109,7 @@ static void test_several_outputs_and_half(void **state) {
 }
 
 /* Complex operands of both precisions, a real input, and scalars that the function takes as T, bool and double. */
-static void test_complex(void **state) {
-  (void)state;
+TEST(complex) {
   static const char code[] =
       "template <typename T> T product(T x, T y, T by, bool conjugate, double shift) {\n"
       "  T z = conjugate ? conj(x) * y : x * y;\n"
@@ -157,8 +156,7 @@ static void test_complex(void **state) {
 }
 
 /* Each function of complex numbers, against the host's. */
-static void test_complex_functions(void **state) {
-  (void)state;
+TEST(complex_functions) {
   static const struct {
     const char *name;
     double complex (*host)(double complex);
@@ -212,8 +210,7 @@ static void test_complex_functions(void **state) {
 }
 
 /* The last of several functions is called, and one result can be a reference too. */
-static void test_entry_functions(void **state) {
-  (void)state;
+TEST(entry_functions) {
   static const char two[] = "template <typename T> T twice(T x) { return x + x; }\n"
                             "template <typename T> T entry(T x) { return twice(x) + 1; }";
   static const char one[] = "template <typename T> void entry(T x, T &out) { out = x + x + 1; }";
@@ -234,8 +231,7 @@ static void test_entry_functions(void **state) {
   }
 }
 
-static void test_after_a_restart(void **state) {
-  (void)state;
+TEST(after_a_restart) {
   weir_jit_fn *fn;
   assert_ok(weir_jit_create(sum_code, 1, sum_scalars, 1, &fn));
   for (int round = 0; round < 2; round++) {
@@ -252,8 +248,7 @@ static void test_after_a_restart(void **state) {
   weir_jit_destroy(fn);
 }
 
-static void test_bad_arguments(void **state) {
-  (void)state;
+TEST(bad_arguments) {
   weir_jit_fn *fn = NULL;
   static const char *const bad[] = {"",
                                     "int f(int x) { return x; }",
@@ -295,16 +290,4 @@ static void test_bad_arguments(void **state) {
                     weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 3, &by, 1));
   weir_jit_destroy(fn);
   weir_jit_destroy(NULL);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_types_and_strides), TEST(test_several_outputs_and_half),
-      TEST(test_entry_functions),   TEST(test_after_a_restart),
-      TEST(test_bad_arguments),     TEST(test_complex),
-      TEST(test_complex_functions),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,6 +92,8 @@ static int teardown(void **state) {
   return runtime_teardown(state);
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = teardown)
+
 /* Device memory with the contents of an array, and back. */
 static void *upload(const void *from, size_t bytes) {
   void *to = device_memory(0, bytes);
@@ -107,8 +109,7 @@ static void download(void *to, void *from, size_t bytes) {
 
 /* ---- Launches ---- */
 
-static void test_saxpy(void **state) {
-  (void)state;
+TEST(saxpy) {
   enum { N = 1000 };
   float x[N], y[N], a = 2;
   int n = N;
@@ -130,8 +131,7 @@ static void test_saxpy(void **state) {
     assert_float_equal(y[i], 6 * i + 1, 0);
 }
 
-static void test_indices(void **state) {
-  (void)state;
+TEST(indices) {
   unsigned out[2 * 3 * 4 * 5 * 6 * 2];
   memset(out, 0xff, sizeof out);
   void *p = upload(out, sizeof out);
@@ -143,8 +143,7 @@ static void test_indices(void **state) {
     assert_int_equal(out[i], i / 60 * 1000 + i % 60);
 }
 
-static void test_shared_memory(void **state) {
-  (void)state;
+TEST(shared_memory) {
   int v[512];
   for (int i = 0; i < 512; i++)
     v[i] = i;
@@ -167,8 +166,7 @@ static void test_shared_memory(void **state) {
     assert_int_equal(v[i], i + 1);
 }
 
-static void test_warps_and_atomics(void **state) {
-  (void)state;
+TEST(warps_and_atomics) {
   int in[128], out[2] = {0}, sum = 0, odd = 0;
   for (int i = 0; i < 128; i++) {
     in[i] = i * 7 % 31;
@@ -185,8 +183,7 @@ static void test_warps_and_atomics(void **state) {
   assert_int_equal(out[1], 3 * odd);
 }
 
-static void test_half(void **state) {
-  (void)state;
+TEST(half) {
   const float in[] = {0, -1.5f, 65504, 65519.99f, 65520, 1e-8f, 6e-8f, 5.9604645e-8f, 2048.5f, 2049, 1.0f / 3, 1e-5f};
   const float expected[] = {0,    -1.5f, 65504,           65504,           1.0f / 0.0f, 0, 5.9604645e-8f, 5.9604645e-8f,
                             2048, 2048,  0.333251953125f, 1.0013580322e-5f};
@@ -202,8 +199,7 @@ static void test_half(void **state) {
   assert_memory_equal(out, expected, sizeof out);
 }
 
-static void test_templates(void **state) {
-  (void)state;
+TEST(templates) {
   long long v[100], by = 3;
   int n = 100;
   for (int i = 0; i < 100; i++)
@@ -219,8 +215,7 @@ static void test_templates(void **state) {
   assert_ptr_equal(kernel("scale<float>"), kernel("scale<float>"));
 }
 
-static void test_unknown_kernels(void **state) {
-  (void)state;
+TEST(unknown_kernels) {
   weir_kernel *found = NULL;
   assert_error_says(INVALID_ARGUMENT, "no kernel named nope", weir_module_get_kernel(module, "nope", &found));
   assert_error(INVALID_ARGUMENT, weir_module_get_kernel(module, "commented", &found));
@@ -231,8 +226,7 @@ static void test_unknown_kernels(void **state) {
 
 /* ---- Errors of launches ---- */
 
-static void test_parameters(void **state) {
-  (void)state;
+TEST(parameters) {
   weir_kernel_attributes attributes;
   weir_kernel_attributes_init(&attributes);
   weir_kernel *saxpy = kernel("saxpy");
@@ -266,8 +260,7 @@ static void test_parameters(void **state) {
   assert_ok(weir_kernel_launch(kernel("nothing"), dims, stream, NULL, 0));
 }
 
-static void test_dimensions(void **state) {
-  (void)state;
+TEST(dimensions) {
   weir_kernel *nothing = kernel("nothing");
   weir_stream stream = default_stream(0);
   assert_error_says(INVALID_ARGUMENT, "at least 1",
@@ -286,8 +279,7 @@ static void test_dimensions(void **state) {
 
 /* ---- Attributes and occupancy ---- */
 
-static void test_attributes(void **state) {
-  (void)state;
+TEST(attributes) {
   weir_kernel_attributes attributes;
   weir_kernel_attributes_init(&attributes);
   assert_ok(weir_kernel_get_attributes(kernel("nothing"), &attributes));
@@ -298,8 +290,7 @@ static void test_attributes(void **state) {
   assert_error_says(INVALID_ARGUMENT, "size", weir_kernel_get_attributes(kernel("nothing"), &attributes));
 }
 
-static void test_occupancy(void **state) {
-  (void)state;
+TEST(occupancy) {
   int blocks = 0, grid = 0, block = 0;
   weir_kernel *nothing = kernel("nothing");
   weir_device_properties properties;
@@ -319,8 +310,7 @@ static void test_occupancy(void **state) {
 
 /* ---- Captures, and the end of the runtime ---- */
 
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   long long v = 1, by = 1;
   int n = 1;
   void *p = upload(&v, sizeof v);
@@ -340,8 +330,7 @@ static void test_capture(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_shutdown(void **state) {
-  (void)state;
+TEST(shutdown) {
   weir_kernel *nothing = kernel("nothing");
   weir_stream stream = default_stream(0);
   assert_ok(weir_shutdown());
@@ -359,8 +348,7 @@ static void use_in_child(void *data) {
   weir_module_destroy(module);
 }
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   NEED_SOFT("NVIDIA's driver cannot be used in children that are forked after its start");
   in_process(use_in_child, kernel("nothing"));
   assert_ok(weir_kernel_launch_raw(kernel("nothing"), (weir_launch_dims){.grid = {1}, .block = {1}}, NULL, NULL, 0));
@@ -391,31 +379,7 @@ static weir_status use_kernel(void) {
   return status;
 }
 
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST_SETUP(failing_calls, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("makes calls of the software device fail");
   sweep_faults(use_kernel);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_saxpy),
-      TEST(test_indices),
-      TEST(test_shared_memory),
-      TEST(test_warps_and_atomics),
-      TEST(test_half),
-      TEST(test_templates),
-      TEST(test_unknown_kernels),
-      TEST(test_parameters),
-      TEST(test_dimensions),
-      TEST(test_attributes),
-      TEST(test_occupancy),
-      TEST(test_capture),
-      TEST(test_shutdown),
-      TEST(test_fork),
-      cmocka_unit_test_setup_teardown(test_failing_calls, runtime_setup_none, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

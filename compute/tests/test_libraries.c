@@ -19,8 +19,9 @@ static int forget(void **state) {
   return 0;
 }
 
-static void test_named(void **state) {
-  (void)state;
+FIXTURE(.teardown = forget)
+
+TEST(named) {
   char path[256] = "untouched";
   const char *how = NULL;
   setenv("WEIR_NCCL_LIBRARY", "/nowhere/libnccl.so", 1);
@@ -34,8 +35,7 @@ static void test_named(void **state) {
   assert_string_equal(how, "named by the environment");
 }
 
-static void test_bad_arguments(void **state) {
-  (void)state;
+TEST(bad_arguments) {
   char path[16];
   const char *how;
   assert_error_says(INVALID_ARGUMENT, "expected nvrtc, cublas or nccl",
@@ -45,8 +45,7 @@ static void test_bad_arguments(void **state) {
 }
 
 /* A library that is not loaded yet stands for NCCL, where a Python package would have it. */
-static void test_python_packages(void **state) {
-  (void)state;
+TEST(python_packages) {
   static const char *const below[] = {"", "/nvidia", "/nvidia/nccl", "/nvidia/nccl/lib"};
   char folder[64] = "/tmp/weir-packages-XXXXXX", file[256], path[256];
   const char *how;
@@ -73,13 +72,4 @@ static void test_python_packages(void **state) {
     snprintf(file, sizeof file, "%s%s", folder, below[i]);
     assert_int_equal(rmdir(file), 0);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_named, forget),
-      cmocka_unit_test_teardown(test_bad_arguments, forget),
-      cmocka_unit_test_teardown(test_python_packages, forget),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,8 +94,9 @@ static void synchronize_all(void) {
 
 /* ---- Results ---- */
 
-static void test_every_type_and_operation(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = teardown)
+
+TEST(every_type_and_operation) {
   for (int kind = 0; kind < COLLECTIVES; kind++)
     for (size_t t = 0; t < DTYPES; t++)
       for (int op = 0; op < 5; op++) {
@@ -112,8 +113,7 @@ static void test_every_type_and_operation(void **state) {
 }
 
 /* Counts that need several pieces, and none. */
-static void test_random(void **state) {
-  (void)state;
+TEST(random) {
   uint64_t random = 1;
   for (int round = 0; round < usual_or_long(60, 1000); round++) {
     operation o = random_operation(&random, ranks, ROOM / 16 / MAX_RANKS);
@@ -125,8 +125,7 @@ static void test_random(void **state) {
     assert_ok(weir_nccl_async_error(comms[i]));
 }
 
-static void test_in_place(void **state) {
-  (void)state;
+TEST(in_place) {
   for (int kind = 0; kind < COLLECTIVES; kind++) {
     operation o = {(collective)kind, WEIR_FLOAT32, WEIR_NCCL_SUM, 60000, 0, ranks, 5};
     void *to[MAX_RANKS], *from[MAX_RANKS];
@@ -155,8 +154,7 @@ static void test_in_place(void **state) {
 }
 
 /* Sums of floats that depend on the order of additions. */
-static void test_same_bits(void **state) {
-  (void)state;
+TEST(same_bits) {
   enum { N = 5000 };
   float *host = malloc(N * sizeof *host), *first = malloc(N * sizeof *first);
   uint64_t random = 3;
@@ -182,8 +180,7 @@ static void test_same_bits(void **state) {
 }
 
 /* Each rank sends a different number of elements to each, itself included. */
-static void test_all_to_all(void **state) {
-  (void)state;
+TEST(all_to_all) {
   enum { UNIT = 3000 };
   int32_t *host = malloc(ROOM);
   for (int i = 0; i < ranks; i++) {
@@ -213,8 +210,7 @@ static void test_all_to_all(void **state) {
 }
 
 /* Several messages between the same two ranks, and a collective, in one group. */
-static void test_mixed_group(void **state) {
-  (void)state;
+TEST(mixed_group) {
   operation o = {ALL_REDUCE, WEIR_INT64, WEIR_NCCL_MAX, 100, 0, ranks, 9};
   upload(&o);
   int last = ranks - 1;
@@ -237,8 +233,7 @@ static void test_mixed_group(void **state) {
 /* ---- Streams ---- */
 
 /* Work of a communicator on different streams runs in the order of the calls, without synchronization by the host. */
-static void test_streams_are_ordered(void **state) {
-  (void)state;
+TEST(streams_are_ordered) {
   if (is_cuda() && ranks == 1)
     WAIVE_TEST("with one rank, NCCL only copies, on the stream of the call");
   operation o = {ALL_REDUCE, WEIR_INT32, WEIR_NCCL_SUM, 50, 0, ranks, 3};
@@ -262,8 +257,7 @@ static void test_streams_are_ordered(void **state) {
   check(&o, copies);
 }
 
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   operation o = {ALL_REDUCE, WEIR_FLOAT32, WEIR_NCCL_SUM, 1000, 0, ranks, 3};
   weir_graph *graph;
   weir_stream_scope scope;
@@ -309,8 +303,7 @@ static void test_capture(void **state) {
 
 /* ---- Errors ---- */
 
-static void test_bad_arguments(void **state) {
-  (void)state;
+TEST(bad_arguments) {
   void *p = sends[0];
   weir_nccl_comm *comm = comms[0];
   weir_stream s = streams[0];
@@ -350,8 +343,7 @@ static void test_bad_arguments(void **state) {
   assert_error_says(INVALID_ARGUMENT, "comm is NULL", weir_nccl_count(NULL, &count));
 }
 
-static void test_bad_communicators(void **state) {
-  (void)state;
+TEST(bad_communicators) {
   weir_nccl_unique_id id;
   weir_nccl_comm *made;
   weir_nccl_options options;
@@ -415,8 +407,7 @@ static void test_bad_communicators(void **state) {
 }
 
 /* The calls of a group are the parameters of one kernel. */
-static void test_large_group(void **state) {
-  (void)state;
+TEST(large_group) {
   NEED_SOFT("NCCL has no such limit");
   weir_nccl_unique_id id;
   weir_nccl_comm *comm;
@@ -441,8 +432,7 @@ static int interrupt_once(void *context) {
 }
 
 /* A wait for a rank that does not come ends when the program asks for it. */
-static void test_interrupt(void **state) {
-  (void)state;
+TEST(interrupt) {
   NEED_SOFT("NCCL has one rank on a GPU");
   weir_nccl_unique_id id;
   weir_nccl_comm *made;
@@ -458,8 +448,7 @@ static void test_interrupt(void **state) {
 }
 
 /* A group with a call that failed enqueues nothing. */
-static void test_failed_group(void **state) {
-  (void)state;
+TEST(failed_group) {
   operation o = {ALL_REDUCE, WEIR_INT32, WEIR_NCCL_SUM, 10, 0, ranks, 1};
   upload(&o);
   assert_ok(weir_nccl_group_start());
@@ -474,10 +463,9 @@ static void test_failed_group(void **state) {
 }
 
 /* A group holds the communicators that it creates or uses until it ends. */
-static void test_destroyed_in_a_group(void **state) {
+TEST(destroyed_in_a_group) {
   weir_nccl_unique_id id;
   weir_nccl_comm *comm;
-  (void)state;
   assert_ok(weir_nccl_get_unique_id(&id));
   assert_ok(weir_nccl_group_start());
   assert_ok(weir_nccl_init_rank(&id, 1, 0, NULL, &comm));
@@ -507,8 +495,7 @@ static void test_destroyed_in_a_group(void **state) {
 }
 
 /* What NCCL leaves undefined. In a group of all ranks the calls meet in one kernel. */
-static void test_mismatches(void **state) {
-  (void)state;
+TEST(mismatches) {
   NEED_SOFT("NCCL does not check it");
   assert_ok(weir_nccl_group_start());
   for (int i = 0; i < ranks; i++)
@@ -539,8 +526,7 @@ static void mismatch(const char *text, const operation *one, const operation *ot
   weir_nccl_destroy(pair[1]);
 }
 
-static void test_kinds_of_mismatch(void **state) {
-  (void)state;
+TEST(kinds_of_mismatch) {
   NEED_SOFT("NCCL does not check it");
   operation a = {ALL_REDUCE, WEIR_FLOAT32, WEIR_NCCL_SUM, 10, 0, 2, 0}, b = a;
   b.dtype = WEIR_INT32;
@@ -568,8 +554,7 @@ static void test_kinds_of_mismatch(void **state) {
   weir_nccl_destroy(pair[1]);
 }
 
-static void test_abort(void **state) {
-  (void)state;
+TEST(abort) {
   assert_ok(weir_nccl_abort(comms[ranks - 1]));
   char text[64];
   snprintf(text, sizeof text, "rank %d has aborted the communicator", ranks - 1);
@@ -582,8 +567,7 @@ static void test_abort(void **state) {
   assert_ok(weir_nccl_abort(comms[ranks - 1]));
 }
 
-static void test_finalize(void **state) {
-  (void)state;
+TEST(finalize) {
   operation o = {ALL_REDUCE, WEIR_INT32, WEIR_NCCL_SUM, 10, 0, ranks, 1};
   upload(&o);
   enqueue_all(&o, sends, recvs);
@@ -595,8 +579,7 @@ static void test_finalize(void **state) {
 }
 
 /* The end of the runtime ends communicators, which can then only be destroyed. */
-static void test_shutdown(void **state) {
-  (void)state;
+TEST(shutdown) {
   NEED_SOFT("the runtime on a GPU is not restarted");
   for (int i = 0; i < ranks; i++) {
     free_device_memory(i, sends[i]);
@@ -614,16 +597,14 @@ static void in_child(void *data) {
   weir_nccl_destroy(comms[0]);
 }
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   NEED_SOFT("NVIDIA's driver does not survive a fork");
   in_process(in_child, NULL);
   assert_ok(weir_nccl_async_error(comms[0]));
 }
 
 /* The process id of a rank that has died may be that of another process when the others first look at it. */
-static void test_reused_process_id(void **state) {
-  (void)state;
+TEST(reused_process_id) {
   NEED_SOFT("NCCL looks for dead ranks itself");
   pid_t other = fork();
   assert_true(other >= 0);
@@ -645,8 +626,7 @@ static void test_reused_process_id(void **state) {
   assert_int_equal(child_outcome(other), -SIGKILL);
 }
 
-static void test_memory(void **state) {
-  (void)state;
+TEST(memory) {
   weir_nccl_memory memory;
   memory.size = 0;
   assert_error(INVALID_ARGUMENT, weir_nccl_get_memory(comms[0], &memory));
@@ -702,40 +682,8 @@ static weir_status scenario(void) {
   return status;
 }
 
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST_SETUP(failing_calls, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("calls of NVIDIA's driver are not made to fail");
   collect_messages();
   sweep_faults(scenario);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_every_type_and_operation),
-      TEST(test_random),
-      TEST(test_in_place),
-      TEST(test_same_bits),
-      TEST(test_all_to_all),
-      TEST(test_mixed_group),
-      TEST(test_streams_are_ordered),
-      TEST(test_capture),
-      TEST(test_bad_arguments),
-      TEST(test_bad_communicators),
-      TEST(test_large_group),
-      TEST(test_interrupt),
-      TEST(test_failed_group),
-      TEST(test_destroyed_in_a_group),
-      TEST(test_mismatches),
-      TEST(test_kinds_of_mismatch),
-      TEST(test_abort),
-      TEST(test_finalize),
-      TEST(test_shutdown),
-      TEST(test_fork),
-      TEST(test_reused_process_id),
-      TEST(test_memory),
-      cmocka_unit_test_setup_teardown(test_failing_calls, runtime_setup_none, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

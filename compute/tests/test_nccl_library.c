@@ -40,6 +40,14 @@ static int teardown(void **state) {
   return runtime_teardown(state);
 }
 
+static int role(int argc, char **argv) {
+  (void)argv;
+  is_old = argc > 1;
+  return RUN_TESTS;
+}
+
+FIXTURE(.role = role, .prepare = runtime_need_device, .setup = setup, .teardown = teardown)
+
 static weir_nccl_comm *make_comm(double timeout_s) {
   weir_nccl_comm *comm;
   weir_nccl_options options;
@@ -49,8 +57,7 @@ static weir_nccl_comm *make_comm(double timeout_s) {
   return comm;
 }
 
-static void test_types(void **state) {
-  (void)state;
+TEST(types) {
   static const struct {
     weir_dtype dtype;
     int reduced, moved; /* NCCL's types */
@@ -127,8 +134,7 @@ static weir_status use_all(char *memory, weir_stream stream) {
 }
 
 /* Every call of NCCL fails once. Only the end of a communicator can do without. */
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST(failing_calls) {
   weir_stream stream = new_stream(0);
   char *memory = device_memory(0, 4096);
   assert_ok(use_all(memory, stream));
@@ -155,8 +161,7 @@ static void test_failing_calls(void **state) {
 }
 
 /* Other ranks that do not come, in calls that do not block. */
-static void test_timeouts(void **state) {
-  (void)state;
+TEST(timeouts) {
   if (is_old)
     WAIVE_TEST("the calls of this version block");
   weir_nccl_comm *comm = make_comm(30);
@@ -188,8 +193,7 @@ static void test_timeouts(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_async_error(void **state) {
-  (void)state;
+TEST(async_error) {
   weir_nccl_comm *comm = make_comm(5);
   assert_ok(weir_nccl_async_error(comm));
   fake->async_error = 6;
@@ -237,8 +241,7 @@ static void abort_during(const char *name) {
 }
 
 /* A call of a group uses its communicators until the group has ended. A call that does not return is ended. */
-static void test_abort_meanwhile(void **state) {
-  (void)state;
+TEST(abort_meanwhile) {
   weir_stream stream = new_stream(0);
   char *memory = device_memory(0, 4096);
   for (int i = 0; i < 2; i++) {
@@ -300,8 +303,7 @@ static void take_memory(int change) {
 }
 
 /* An older library does not report its memory: it is the difference that the creation makes. */
-static void test_memory_by_difference(void **state) {
-  (void)state;
+TEST(memory_by_difference) {
   fake->resized = take_memory;
   weir_nccl_comm *comms[2];
   weir_nccl_memory memory;
@@ -339,8 +341,7 @@ static void *abort_on_thread(void *comm) {
   return NULL;
 }
 
-static void test_memory_of_an_aborted_one(void **state) {
-  (void)state;
+TEST(memory_of_an_aborted_one) {
   for (int i = 0; i < 200; i++) {
     weir_nccl_comm *comm = make_comm(5);
     weir_outside_memory list[2];
@@ -373,8 +374,7 @@ static weir_status use_two(char *memory, const weir_stream *streams, weir_status
   return status;
 }
 
-static void test_failing_calls_of_two_ranks(void **state) {
-  (void)state;
+TEST(failing_calls_of_two_ranks) {
   NEED_TWO_DEVICES();
   weir_stream streams[] = {new_stream(0), new_stream(1)};
   char *memory = device_memory(0, 4096);
@@ -395,8 +395,7 @@ static void test_failing_calls_of_two_ranks(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_memory(void **state) {
-  (void)state;
+TEST(memory) {
   weir_nccl_comm *comm = make_comm(5);
   weir_nccl_memory memory;
   weir_nccl_memory_init(&memory);
@@ -421,8 +420,7 @@ static void test_memory(void **state) {
 }
 
 /* NCCL ends a communicator in a thread of its own, whose calls would invalidate the capture. */
-static void test_end_during_a_capture(void **state) {
-  (void)state;
+TEST(end_during_a_capture) {
   weir_stream stream, before;
   assert_ok(weir_stream_create(0, 0, &stream));
   assert_ok(weir_stream_current(0, &before));
@@ -440,8 +438,7 @@ static void test_end_during_a_capture(void **state) {
   assert_ok(weir_stream_set_current(before));
 }
 
-static void test_shutdown(void **state) {
-  (void)state;
+TEST(shutdown) {
   weir_nccl_comm *comm = make_comm(5);
   shut_down_clean();
   assert_int_equal(fake->live, 0);
@@ -450,8 +447,7 @@ static void test_shutdown(void **state) {
 }
 
 /* The functions of a library are found once in a process. */
-static void test_old_library(void **state) {
-  (void)state;
+TEST(old_library) {
   if (is_old)
     skip();
   pid_t child = fork();
@@ -460,26 +456,4 @@ static void test_old_library(void **state) {
     _exit(99);
   }
   assert_int_equal(child_outcome(child), 0);
-}
-
-int main(int count, char **arguments) {
-  (void)arguments;
-  is_old = count > 1;
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_types),
-      TEST(test_failing_calls),
-      TEST(test_timeouts),
-      TEST(test_async_error),
-      TEST(test_abort_meanwhile),
-      TEST(test_memory),
-      TEST(test_end_during_a_capture),
-      TEST(test_shutdown),
-      TEST(test_old_library),
-      TEST(test_memory_by_difference),
-      TEST(test_memory_of_an_aborted_one),
-      TEST(test_failing_calls_of_two_ranks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

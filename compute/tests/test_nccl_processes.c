@@ -178,10 +178,17 @@ static int setup(void **state) {
   return runtime_setup(state);
 }
 
+static int role(int count, char **arguments) {
+  if (count == 8 && !strcmp(arguments[1], "rank"))
+    return be_rank(arguments + 2);
+  return RUN_TESTS;
+}
+
+FIXTURE(.role = role, .prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 /* ---- Tests ---- */
 
-static void test_results(void **state) {
-  (void)state;
+TEST(results) {
   weir_nccl_unique_id id = new_id();
   child children[RANKS];
   for (int i = 0; i < RANKS; i++)
@@ -193,8 +200,7 @@ static void test_results(void **state) {
   }
 }
 
-static void test_late_rank(void **state) {
-  (void)state;
+TEST(late_rank) {
   weir_nccl_unique_id id = new_id();
   child children[RANKS];
   for (int i = 0; i < RANKS; i++) {
@@ -240,8 +246,7 @@ static bool run_with_casualty(int casualty, int signal, int step, double seconds
   return is_hit;
 }
 
-static void test_killed_at_each_step(void **state) {
-  (void)state;
+TEST(killed_at_each_step) {
   for (int casualty = 0; casualty < usual_or_long(1, RANKS); casualty++) {
     int step = 1;
     while (run_with_casualty(casualty, SIGKILL, step, 30, WEIR_ERROR_REMOTE))
@@ -250,20 +255,15 @@ static void test_killed_at_each_step(void **state) {
   }
 }
 
-static void test_never_comes(void **state) {
-  (void)state;
-  assert_true(run_with_casualty(1, SIGKILL, 0, 1.5, WEIR_ERROR_TIMEOUT));
-}
+TEST(never_comes) { assert_true(run_with_casualty(1, SIGKILL, 0, 1.5, WEIR_ERROR_TIMEOUT)); }
 
-static void test_stops(void **state) {
-  (void)state;
+TEST(stops) {
   for (int step = 4; step < 14; step += usual_or_long(9, 1))
     assert_true(run_with_casualty(step % RANKS, SIGSTOP, step, 1.5, WEIR_ERROR_TIMEOUT));
 }
 
 /* At any moment, in the middle of whatever it does. */
-static void test_killed_at_any_time(void **state) {
-  (void)state;
+TEST(killed_at_any_time) {
   uint64_t random = 17;
   for (int round = 0; round < repetitions(5, 200); round++) {
     weir_nccl_unique_id id = new_id();
@@ -293,8 +293,7 @@ static void make_id(void *data) {
   child_assert(write(out, &id, sizeof id) == sizeof id);
 }
 
-static void test_id_of_dead_process(void **state) {
-  (void)state;
+TEST(id_of_dead_process) {
   int ends[2];
   assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
   in_process(make_id, &ends[1]);
@@ -304,16 +303,4 @@ static void test_id_of_dead_process(void **state) {
   close(ends[1]);
   weir_nccl_comm *comm;
   assert_error_says(REMOTE, "which made the id, has ended", weir_nccl_init_rank(&id, 2, 0, NULL, &comm));
-}
-
-int main(int count, char **arguments) {
-  if (count == 8 && !strcmp(arguments[1], "rank"))
-    return be_rank(arguments + 2);
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_results), TEST(test_late_rank),          TEST(test_killed_at_each_step), TEST(test_never_comes),
-      TEST(test_stops),   TEST(test_killed_at_any_time), TEST(test_id_of_dead_process),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

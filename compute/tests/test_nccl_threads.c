@@ -90,6 +90,16 @@ static int setup(void **state) {
   return result;
 }
 
+static void prepare(void) {
+  if (is_cuda()) {
+    puts("waived: needs four GPUs; several ranks are tested on the software device");
+    exit(WAIVED);
+  }
+  runtime_need_device();
+}
+
+FIXTURE(.prepare = prepare, .setup = setup, .teardown = runtime_teardown)
+
 /* ---- Results ---- */
 
 static weir_status random_work(member *m) {
@@ -110,8 +120,7 @@ static weir_status random_work(member *m) {
   return status ? status : weir_nccl_finalize(m->comm);
 }
 
-static void test_random(void **state) {
-  (void)state;
+TEST(random) {
   run_all(RANKS, RANKS, 30, random_work);
   expect_all(RANKS, WEIR_OK, "");
   run_all(2, 2, 30, random_work);
@@ -138,8 +147,7 @@ static weir_status ring(member *m) {
   return status;
 }
 
-static void test_ring(void **state) {
-  (void)state;
+TEST(ring) {
   run_all(RANKS, RANKS, 30, ring);
   expect_all(RANKS, WEIR_OK, "");
 }
@@ -164,8 +172,7 @@ static weir_status mixed(member *m) {
   return status ? status : weir_nccl_synchronize(m->comm, m->stream);
 }
 
-static void test_mixed(void **state) {
-  (void)state;
+TEST(mixed) {
   run_all(2, 2, 20, mixed);
   expect_all(2, WEIR_OK, "");
 }
@@ -204,8 +211,7 @@ static weir_status captured(member *m) {
   return status;
 }
 
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   run_all(RANKS, RANKS, 30, captured);
   expect_all(RANKS, WEIR_OK, "");
 }
@@ -222,8 +228,7 @@ static weir_status different_counts(member *m) {
   return status ? status : reduce_once(m, m->rank == 1 ? 1000 : 100000);
 }
 
-static void test_different_counts(void **state) {
-  (void)state;
+TEST(different_counts) {
   run_all(3, 3, 30, different_counts);
   expect_all(3, WEIR_ERROR_INVALID_ARGUMENT,
              "differ in operation 2: all_reduce of 100000 float32 (sum) on ranks 0 and 2; all_reduce of 1000 float32 "
@@ -240,8 +245,7 @@ static weir_status one_is_late(member *m) {
   return status;
 }
 
-static void test_late_rank(void **state) {
-  (void)state;
+TEST(late_rank) {
   run_all(3, 3, 1, one_is_late);
   expect_all(3, WEIR_ERROR_TIMEOUT,
              "1 s for rank 2 in operation 2, all_reduce of 5 float32 (sum); rank 2 has completed 1");
@@ -252,8 +256,7 @@ static weir_status one_leaves(member *m) {
   return status || m->rank == 1 ? status : reduce_once(m, 5);
 }
 
-static void test_rank_that_leaves(void **state) {
-  (void)state;
+TEST(rank_that_leaves) {
   run_all(3, 3, 30, one_leaves);
   assert_int_equal(members[1].status, WEIR_OK);
   members[1] = members[0];
@@ -268,8 +271,7 @@ static weir_status wrong_order(member *m) {
   return status ? status : weir_nccl_synchronize(m->comm, m->stream);
 }
 
-static void test_wrong_order(void **state) {
-  (void)state;
+TEST(wrong_order) {
   run_all(2, 2, 1, wrong_order);
   assert_int_equal(members[0].status, WEIR_ERROR_TIMEOUT);
   assert_string_equal(strstr(members[0].text, ": rank"), strstr(members[1].text, ": rank"));
@@ -278,8 +280,7 @@ static void test_wrong_order(void **state) {
 }
 
 /* One rank gives another number of ranks: all are told, whichever comes first. */
-static void test_different_numbers_of_ranks(void **state) {
-  (void)state;
+TEST(different_numbers_of_ranks) {
   wrong_ranks = 3;
   run_all(2, 2, 30, ring);
   wrong_ranks = 0;
@@ -287,8 +288,7 @@ static void test_different_numbers_of_ranks(void **state) {
   assert_string_equal(strstr(members[0].text, ": rank"), strstr(members[1].text, ": rank"));
 }
 
-static void test_missing_rank(void **state) {
-  (void)state;
+TEST(missing_rank) {
   run_all(2, 3, 1, ring);
   expect_all(2, WEIR_ERROR_TIMEOUT, "rank 2 of 3 did not join within 1 s");
 }
@@ -307,8 +307,7 @@ static weir_status aborted(member *m) {
   return status ? status : weir_nccl_synchronize(m->comm, m->stream);
 }
 
-static void test_abort(void **state) {
-  (void)state;
+TEST(abort) {
   pthread_barrier_init(&enqueued, NULL, 3);
   run_all(3, 3, 30, aborted);
   pthread_barrier_destroy(&enqueued);
@@ -327,8 +326,7 @@ static weir_status ends_with_work(member *m) {
   return m->rank == 0 ? status : weir_nccl_async_error(m->comm);
 }
 
-static void test_destroyed_with_work(void **state) {
-  (void)state;
+TEST(destroyed_with_work) {
   pthread_barrier_init(&enqueued, NULL, 2);
   destroy_timeout_s = 0.1;
   run_all(2, 2, 30, ends_with_work);
@@ -371,33 +369,7 @@ static weir_status two_communicators(member *m) {
   return status;
 }
 
-static void test_two_communicators(void **state) {
-  (void)state;
+TEST(two_communicators) {
   run_all(3, 3, 30, two_communicators);
   expect_all(3, WEIR_OK, "");
-}
-
-int main(void) {
-  if (is_cuda()) {
-    puts("waived: needs four GPUs; several ranks are tested on the software device");
-    return 77;
-  }
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_random),
-      TEST(test_ring),
-      TEST(test_mixed),
-      TEST(test_capture),
-      TEST(test_different_counts),
-      TEST(test_late_rank),
-      TEST(test_rank_that_leaves),
-      TEST(test_wrong_order),
-      TEST(test_different_numbers_of_ranks),
-      TEST(test_missing_rank),
-      TEST(test_abort),
-      TEST(test_destroyed_with_work),
-      TEST(test_two_communicators),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

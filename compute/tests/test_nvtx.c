@@ -185,8 +185,7 @@ static int run_child(const char *what) {
   return 98;
 }
 
-static void test_tool(void **state) {
-  (void)state;
+TEST_SETUP(tool, NULL, NULL) {
   char *text = run_under_tool("ranges", "all");
   assert_string_equal(text, "push outer\npush inner\nmark here\npop\npop\nstart across 101\nend 101\npush \npop\n"
                             "start stream 102\nend 102\n");
@@ -196,8 +195,7 @@ static void test_tool(void **state) {
   free(text);
 }
 
-static void test_tool_memory(void **state) {
-  (void)state;
+TEST_SETUP(tool_memory, NULL, NULL) {
   char *text = run_under_tool("memory", "all");
   assert_string_equal(text,
                       "initialize 1\ndomain weir\nheap 2097152\nregion 0 1000\nregion 1024 100\nregion 1536 3000\n"
@@ -206,8 +204,7 @@ static void test_tool_memory(void **state) {
   free(text);
 }
 
-static void test_overrun(void **state) {
-  (void)state;
+TEST_SETUP(overrun, NULL, NULL) {
   static const char begin[] = "initialize 1\ndomain weir\nheap 2097152\nregion 0 1000\nregion 1024 1000\n";
   static const struct {
     const char *what, *rest;
@@ -226,8 +223,7 @@ static void test_overrun(void **state) {
   }
 }
 
-static void test_other_tools(void **state) {
-  (void)state;
+TEST_SETUP(other_tools, NULL, NULL) {
   free(run_under_tool("no_memory", "core"));
   free(run_under_tool("no_memory", "refuse"));
   setenv("WEIR_NVTX_MEMORY", "0", 1);
@@ -282,8 +278,7 @@ static void allocate(weir_allocator *allocator) {
   assert_ok(weir_allocator_free(allocator, memory));
 }
 
-static void test_nothing_listens(void **state) {
-  (void)state;
+TEST(nothing_listens) {
   assert_false(weir_nvtx_is_listening());
   assert_int_equal(weir_nvtx_range_push("a"), WEIR_NVTX_NOT_TRACKED);
   assert_int_equal(weir_nvtx_range_pop(), WEIR_NVTX_NOT_TRACKED);
@@ -317,8 +312,7 @@ static void *push_and_allocate(void *data) {
   return NULL; /* the range is left open */
 }
 
-static void test_phases(void **state) {
-  (void)state;
+TEST(phases) {
   weir_allocator *allocator = recording();
   assert_int_equal(weir_nvtx_range_push("outer"), 0);
   allocate(allocator);
@@ -340,8 +334,7 @@ static void test_phases(void **state) {
 }
 
 /* A range that is open while recording ends or begins. */
-static void test_changes_in_a_range(void **state) {
-  (void)state;
+TEST(changes_in_a_range) {
   weir_history_options off;
   weir_history_options_init(&off);
   off.mode = WEIR_HISTORY_OFF;
@@ -386,8 +379,7 @@ static void *use_ranges(void *data) {
   return NULL;
 }
 
-static void test_threads(void **state) {
-  (void)state;
+TEST(threads) {
   pthread_t threads[THREADS];
   weir_allocator *allocator = recording();
   weir_history_options off;
@@ -407,8 +399,7 @@ static void test_threads(void **state) {
   assert_ok(weir_profiler_stop());
 }
 
-static void test_device_range(void **state) {
-  (void)state;
+TEST(device_range) {
   weir_allocator *allocator = recording();
   weir_stream stream = new_stream(0);
   weir_nvtx_device_range *range;
@@ -434,8 +425,7 @@ static unsigned long long number_of(const weir_snapshot *snapshot, size_t index,
   return strtoull(text, NULL, 10);
 }
 
-static void test_work(void **state) {
-  (void)state;
+TEST(work) {
   NEED_SOFT("a GPU reports its work to its own tools");
   weir_allocator *allocator = recording();
   weir_stream stream = new_stream(0);
@@ -484,26 +474,21 @@ static void test_work(void **state) {
   free_pinned_memory(pinned);
 }
 
-int main(int argc, char **argv) {
+static int make_log(void **state) {
+  (void)state;
+  return close(mkstemp(log_path));
+}
+
+static int remove_log(void **state) {
+  (void)state;
+  return unlink(log_path);
+}
+
+static int role(int argc, char **argv) {
   if (argc > 1)
     return run_child(argv[1]);
-  runtime_need_device();
-  int file = mkstemp(log_path);
-  if (file >= 0)
-    close(file);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_tool),
-      cmocka_unit_test(test_tool_memory),
-      cmocka_unit_test(test_overrun),
-      cmocka_unit_test(test_other_tools),
-      cmocka_unit_test_setup_teardown(test_nothing_listens, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_phases, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_changes_in_a_range, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_threads, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_device_range, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_work, runtime_setup, runtime_teardown),
-  };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  unlink(log_path);
-  return failed;
+  return RUN_TESTS;
 }
+
+FIXTURE(.role = role, .prepare = runtime_need_device, .begin = make_log, .end = remove_log, .setup = runtime_setup,
+        .teardown = runtime_teardown)

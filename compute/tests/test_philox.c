@@ -13,8 +13,7 @@ static void assert_words(weir__philox_block block, unsigned a, unsigned b, unsig
 }
 
 /* The known answers of Random123 for ten rounds. */
-static void test_known_answers(void **state) {
-  (void)state;
+TEST(known_answers) {
   weir__philox_block zeros = {{0, 0, 0, 0}}, ones = {{~0u, ~0u, ~0u, ~0u}};
   weir__philox_block pi = {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}};
   assert_words(weir__philox4x32(zeros, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
@@ -23,8 +22,7 @@ static void test_known_answers(void **state) {
 }
 
 /* The seed is the key, the offset the lower and the subsequence the upper half of the counter, low words first. */
-static void test_counters(void **state) {
-  (void)state;
+TEST(counters) {
   assert_words(weir__philox_at(0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
   weir__philox_block pi = weir__philox_at(0x299f31d0a4093822ull, 0x0370734413198a2eull, 0x05a308d3243f6a88ull * 4);
   weir__philox_block same =
@@ -32,8 +30,7 @@ static void test_counters(void **state) {
   assert_words(pi, same.words[0], same.words[1], same.words[2], same.words[3]);
 }
 
-static void test_floats(void **state) {
-  (void)state;
+TEST(floats) {
   assert_true(weir__philox_float(0) == 0x1p-33f);
   assert_true(weir__philox_float(1) == 0x1.8p-32f);
   assert_true(weir__philox_float(~0u) == 1.0f);
@@ -42,13 +39,4 @@ static void test_floats(void **state) {
   assert_true(weir__philox_double(0, 1) == 0x1p-32 + 0x1p-54);
   assert_true(weir__philox_double(0x1FFFFF, ~0u) == 1.0);
   assert_int_equal(weir__philox_long(1, 2), 0x100000002ull);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_known_answers),
-      cmocka_unit_test(test_counters),
-      cmocka_unit_test(test_floats),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,15 +150,15 @@ static void check_bits(struct geometry geometry) {
   close_memory();
 }
 
-static void test_bits(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(bits) {
   check_bits(h200);
   check_bits(small);
 }
 
 /* Small types have the low bits, and random_() without bounds the range of PyTorch. */
-static void test_integers(void **state) {
-  (void)state;
+TEST(integers) {
   enum { COUNT = 5000 };
   open_memory(small, COUNT * 8);
   assert_ok(weir_random_bits(generator, memory, COUNT, WEIR_UINT8, stream));
@@ -220,8 +220,7 @@ static void test_integers(void **state) {
 }
 
 /* Ranges from 2^28 on use 64-bit numbers. */
-static void test_randint(void **state) {
-  (void)state;
+TEST(randint) {
   open_memory(h200, 8 << 20);
   static const struct {
     int64_t low, high;
@@ -251,8 +250,7 @@ static void test_randint(void **state) {
 }
 
 /* For floats the bounds move to values of the type: the largest element stays below the bound. */
-static void test_randint_of_floats(void **state) {
-  (void)state;
+TEST(randint_of_floats) {
   enum { COUNT = 20000 };
   open_memory(small, COUNT * 4);
   assert_ok(weir_random_randint(generator, memory, COUNT, WEIR_FLOAT16, 0, 65504, stream));
@@ -272,8 +270,7 @@ static void test_randint_of_floats(void **state) {
   close_memory();
 }
 
-static void test_uniform(void **state) {
-  (void)state;
+TEST(uniform) {
   open_memory(h200, 8 << 20);
   FOR_EACH_SIZE(count) {
     rewind_generator();
@@ -319,8 +316,7 @@ static float round_to(float value, int digits) {
   return (float)((rest > 0.5 || (rest == 0.5 && fmod(low, 2) != 0) ? low + 1 : low) * unit);
 }
 
-static void test_uniform_of_16_bits(void **state) {
-  (void)state;
+TEST(uniform_of_16_bits) {
   enum { COUNT = 100000 };
   open_memory(small, COUNT * 2);
   for (int is_half = 0; is_half < 2; is_half++) {
@@ -347,8 +343,7 @@ static void test_uniform_of_16_bits(void **state) {
   close_memory();
 }
 
-static void test_bernoulli(void **state) {
-  (void)state;
+TEST(bernoulli) {
   open_memory(h200, 8 << 20);
   FOR_EACH_SIZE(count) {
     rewind_generator();
@@ -384,8 +379,7 @@ static double ulps(double found, long double expected, int digits) {
 }
 
 /* The Box-Muller transform in more digits. compute/docs/random.md states the bound for the software device. */
-static void test_normal(void **state) {
-  (void)state;
+TEST(normal) {
   NEED_SOFT("a GPU has sines of its own; PyTorch's are compared there");
   enum { COUNT = 200000 };
   open_memory(h200, COUNT * 8);
@@ -493,8 +487,7 @@ static void model_permutation(struct geometry geometry, uint64_t count, uint32_t
   free(items);
 }
 
-static void test_permutation(void **state) {
-  (void)state;
+TEST(permutation) {
   static const uint64_t counts[] = {1, 2, 3, 255, 257, 4097, 28000, 30000, 31000, 200000};
   open_memory(h200, 200000 * 8);
   uint32_t *expected = malloc(200000 * sizeof *expected);
@@ -526,8 +519,7 @@ static void test_permutation(void **state) {
 /* ---- Graphs, generators, errors ---- */
 
 /* Each replay makes the numbers that the same calls would have made. */
-static void test_captured_fills(void **state) {
-  (void)state;
+TEST(captured_fills) {
   enum { COUNT = 3000 };
   open_memory(small, COUNT * 4);
   uint32_t *expected = malloc(COUNT * 8);
@@ -560,8 +552,7 @@ static void test_captured_fills(void **state) {
 }
 
 /* A permutation in a graph takes its temporary memory from the graph's pool. */
-static void test_captured_permutation(void **state) {
-  (void)state;
+TEST(captured_permutation) {
   enum { COUNT = 5000 };
   open_memory(small, COUNT * 8);
   void *first;
@@ -591,8 +582,7 @@ static void test_captured_permutation(void **state) {
 }
 
 /* NULL is the default generator, with the geometry of the device. */
-static void test_default_generator(void **state) {
-  (void)state;
+TEST(default_generator) {
   open_memory(small, 4096);
   weir_generator *standard;
   assert_ok(weir_generator_default(0, &standard));
@@ -607,8 +597,7 @@ static void test_default_generator(void **state) {
   close_memory();
 }
 
-static void test_errors(void **state) {
-  (void)state;
+TEST(errors) {
   open_memory(small, 4096);
   assert_error_says(NOT_SUPPORTED, "not implemented for 'Int'",
                     weir_random_uniform(generator, memory, 1, WEIR_INT32, 0, 1, stream));
@@ -685,7 +674,7 @@ static weir_status use_everything(void) {
 }
 
 /* If a driver call fails, nothing is left behind, and the same calls work afterwards. */
-static void test_failing_driver_calls(void **state) {
+TEST(failing_driver_calls) {
   NEED_SOFT("needs a driver that can be made to fail");
   unsigned long n;
   bool has_failed = true;
@@ -705,8 +694,7 @@ static void test_failing_driver_calls(void **state) {
 }
 
 /* Sizes that a GPU is measured with; on the software device in the long form only. */
-static void test_many_elements(void **state) {
-  (void)state;
+TEST(many_elements) {
   uint64_t count = 64ull << 20;
   if (is_soft() && !usual_or_long(0, 1))
     WAIVE_TEST("takes a while on the software device; set WEIR_TEST_LONG=1");
@@ -719,27 +707,4 @@ static void test_many_elements(void **state) {
       fail_msg("element %d", (int)i);
   }
   close_memory();
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_bits),
-      TEST(test_integers),
-      TEST(test_randint),
-      TEST(test_randint_of_floats),
-      TEST(test_uniform),
-      TEST(test_uniform_of_16_bits),
-      TEST(test_bernoulli),
-      TEST(test_normal),
-      TEST(test_permutation),
-      TEST(test_captured_fills),
-      TEST(test_captured_permutation),
-      TEST(test_default_generator),
-      TEST(test_errors),
-      TEST(test_failing_driver_calls),
-      TEST(test_many_elements),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

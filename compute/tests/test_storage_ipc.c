@@ -17,6 +17,8 @@ static int setup(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = runtime_teardown)
+
 static weir_storage *create(uint64_t bytes) {
   weir_storage *storage;
   assert_ok(weir_storage_create(weir_place_device(0), bytes, stream, &storage));
@@ -43,8 +45,7 @@ static void assert_nothing_left(void) {
   assert_int_equal(stats().limbo_blocks, 0);
 }
 
-static void test_the_storage_that_is_there(void **state) {
-  (void)state;
+TEST(the_storage_that_is_there) {
   weir_storage *sent = create(1000);
   assert_false(weir_storage_is_received(sent));
   for (int i = 0; i < 40; i++) {
@@ -59,8 +60,7 @@ static void test_the_storage_that_is_there(void **state) {
 }
 
 /* Memory in limbo becomes a storage again, which later messages of the same memory find. */
-static void test_memory_in_limbo(void **state) {
-  (void)state;
+TEST(memory_in_limbo) {
   weir_ipc_handle second;
   weir_ipc_handle_init(&second);
   weir_storage *sent = create(1000), *again;
@@ -87,8 +87,7 @@ static void test_memory_in_limbo(void **state) {
 }
 
 /* Without events the device is synchronized; if the release fails as well, a collection does it. */
-static void test_release_fails(void **state) {
-  (void)state;
+TEST(release_fails) {
   static const weir_driver_call calls[] = {WEIR_CALL_EventCreate, WEIR_CALL_StreamSynchronize};
   for (size_t i = 0; i < WEIR_COUNT_OF(calls); i++) {
     weir_storage *sent = create(1000);
@@ -104,8 +103,7 @@ static void test_release_fails(void **state) {
 }
 
 /* A storage that gets a new address is not found by the old one. */
-static void test_resize(void **state) {
-  (void)state;
+TEST(resize) {
   weir_storage *sent = create(1000);
   assert_ok(weir_storage_send(sent, stream, NULL, &handle));
   assert_ok(weir_storage_resize(sent, 5000, stream));
@@ -117,8 +115,7 @@ static void test_resize(void **state) {
   assert_nothing_left();
 }
 
-static void test_errors(void **state) {
-  (void)state;
+TEST(errors) {
   char bytes[8];
   weir_storage *sent = create(1000), *storage;
   assert_error_says(INVALID_ARGUMENT, "storage", weir_storage_send(NULL, stream, NULL, &handle));
@@ -141,8 +138,7 @@ static void test_errors(void **state) {
 }
 
 /* The capture goes on after the refusal. */
-static void test_captures(void **state) {
-  (void)state;
+TEST(captures) {
   weir_storage *sent = create(1000);
   weir_graph *graph;
   weir_stream_scope scope;
@@ -160,17 +156,4 @@ static void test_captures(void **state) {
   weir_graph_destroy(graph);
   weir_storage_release(sent);
   assert_nothing_left();
-}
-
-int main(void) {
-  runtime_need_device();
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_the_storage_that_is_there, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_memory_in_limbo, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_release_fails, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_resize, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_errors, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_captures, setup, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

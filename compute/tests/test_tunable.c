@@ -64,6 +64,13 @@ static int teardown(void **state) {
   return result;
 }
 
+static void prepare(void) {
+  runtime_need_device();
+  unsetenv("PYTORCH_TUNABLEOP_ENABLED");
+}
+
+FIXTURE(.prepare = prepare, .setup = setup, .teardown = teardown)
+
 /* ---- An operation whose implementations take a given time ---- */
 
 /* In real time a busy machine may delay any of them. */
@@ -164,8 +171,7 @@ static size_t result_count(int device) {
   return count;
 }
 
-static void test_fastest_is_chosen(void **state) {
-  (void)state;
+TEST(fastest_is_chosen) {
   NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 1, .value = 1},
                            {.milliseconds = 3, .value = 2},
@@ -197,8 +203,7 @@ static void test_fastest_is_chosen(void **state) {
 }
 
 /* In stepped time a spin takes its cycles and one microsecond, and a fill its bytes and one microsecond. */
-static void test_exact_times(void **state) {
-  (void)state;
+TEST(exact_times) {
   NEED_STEPPED();
   implementation list[] = {{.milliseconds = 0.5},
                            {.milliseconds = 0.499},
@@ -224,8 +229,7 @@ static void test_exact_times(void **state) {
   end_operation(&o);
 }
 
-static void test_iterations(void **state) {
-  (void)state;
+TEST(iterations) {
   NEED_STEPPED();
   static const struct {
     int duration, iterations, warmup_duration, warmup_iterations, estimates, warmups, timed;
@@ -248,8 +252,7 @@ static void test_iterations(void **state) {
   }
 }
 
-static void test_rotating_buffers(void **state) {
-  (void)state;
+TEST(rotating_buffers) {
   NEED_SOFT("counts runs");
   for (int size = 0; size < 3; size++) {
     implementation list[] = {{.value = 1}, {.value = 2}};
@@ -283,8 +286,7 @@ static void test_rotating_buffers(void **state) {
   assert_int_equal(bytes, properties.l2_cache_size);
 }
 
-static void test_numerical_check(void **state) {
-  (void)state;
+TEST(numerical_check) {
   NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 2, .value = 1000},
                            {.milliseconds = 0.1, .value = 1020},
@@ -317,8 +319,7 @@ static void test_numerical_check(void **state) {
 }
 
 /* A default that fails is not tuned, and its error is that of the call. */
-static void test_failing_default(void **state) {
-  (void)state;
+TEST(failing_default) {
   collect_messages();
   implementation list[] = {{.is_unsupported = true}, {.value = 1}};
   operation o = new_operation(list, 2);
@@ -334,8 +335,7 @@ static void test_failing_default(void **state) {
 
 /* ---- Captures ---- */
 
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 1, .value = 1}, {.milliseconds = 0.1, .value = 2}};
   operation o = new_operation(list, 2);
@@ -374,8 +374,7 @@ static void *run_shared(void *unused) {
 }
 
 /* One thread searches while the others wait, and all use the result. */
-static void test_two_threads_tune(void **state) {
-  (void)state;
+TEST(two_threads_tune) {
   NEED_SOFT("counts runs");
   implementation list[] = {{.milliseconds = 0.2, .value = 1}, {.milliseconds = 0.05, .value = 2}};
   shared = new_operation(list, 2);
@@ -396,8 +395,7 @@ static void test_two_threads_tune(void **state) {
   end_operation(&shared);
 }
 
-static void test_devices(void **state) {
-  (void)state;
+TEST(devices) {
   NEED_EXACT_TIME();
   NEED_TWO_DEVICES();
   char name[128], other[128];
@@ -464,8 +462,7 @@ static void write_rows(const char *rows) {
   write_text(path, text, strlen(text));
 }
 
-static void test_file_is_written_and_read(void **state) {
-  (void)state;
+TEST(file_is_written_and_read) {
   NEED_EXACT_TIME();
   implementation list[] = {{.milliseconds = 1, .value = 1}, {.milliseconds = 0.25, .value = 2}};
   operation o = new_operation(list, 2);
@@ -508,8 +505,7 @@ static void test_file_is_written_and_read(void **state) {
   assert_non_null(strstr(read_text(path), "Spin,n_65,Spin_1,"));
 }
 
-static void test_stale_files(void **state) {
-  (void)state;
+TEST(stale_files) {
   collect_messages();
   write_rows("Spin,n_64,Spin_1,0.1\n");
   assert_ok(weir_tunable_read_file(0, NULL));
@@ -544,8 +540,7 @@ static void test_stale_files(void **state) {
 }
 
 /* Rows that another process has added to the file since this one read it are kept. */
-static void test_rows_of_other_processes(void **state) {
-  (void)state;
+TEST(rows_of_other_processes) {
   collect_messages();
   implementation list[] = {{.value = 1}};
   operation o = new_operation(list, 1);
@@ -599,8 +594,7 @@ static void *add_results(void *number) {
 }
 
 /* A result that a thread adds while another one writes the file is in the file in the end. */
-static void test_threads_add_results(void **state) {
-  (void)state;
+TEST(threads_add_results) {
   for (int round = 0; round < 40; round++) {
     pthread_t threads[ADDING_THREADS];
     int numbers[ADDING_THREADS];
@@ -617,8 +611,7 @@ static void test_threads_add_results(void **state) {
   }
 }
 
-static void test_damaged_files(void **state) {
-  (void)state;
+TEST(damaged_files) {
   collect_messages();
   /* The time is optional, further fields are ignored, and the first of two rows counts. */
   write_rows("\r\nA,1,X\r\nB,1,Y,1e-3,BLAS_PARAMS: - { function: matmul, M: 3 }\nA,1,Z,3\nC,1,Z,0.033");
@@ -661,8 +654,7 @@ static void test_damaged_files(void **state) {
 }
 
 /* Whatever a file contains, reading it ends with results or an error. */
-static void test_random_files(void **state) {
-  (void)state;
+TEST(random_files) {
   NEED_SOFT("needs no device");
   uint64_t seed = 5;
   static const char alphabet[] = ",,,\n\nValidator,0123456789.e-\r\t\"%sAX\377\200";
@@ -687,8 +679,7 @@ static void test_random_files(void **state) {
   }
 }
 
-static void test_file_names(void **state) {
-  (void)state;
+TEST(file_names) {
   static const struct {
     const char *name;
     int inserts;
@@ -720,8 +711,7 @@ static void test_file_names(void **state) {
   free(name);
 }
 
-static void test_untuned_operations_are_recorded(void **state) {
-  (void)state;
+TEST(untuned_operations_are_recorded) {
   char before[1024];
   assert_non_null(getcwd(before, sizeof before));
   assert_int_equal(chdir(folder), 0);
@@ -751,8 +741,7 @@ static void list_results(void *context, weir_log_level level, const char *messag
   *warnings += strstr(message, "untuned operations are not saved: cannot write ") != NULL;
 }
 
-static void test_untuned_operations_that_cannot_be_saved(void **state) {
-  (void)state;
+TEST(untuned_operations_that_cannot_be_saved) {
   char before[1024];
   int warnings = 0;
   assert_non_null(getcwd(before, sizeof before));
@@ -771,8 +760,7 @@ static void test_untuned_operations_that_cannot_be_saved(void **state) {
   assert_int_equal(chdir(before), 0);
 }
 
-static void test_wrong_arguments(void **state) {
-  (void)state;
+TEST(wrong_arguments) {
   weir_tunable_op *op;
   weir_tunable_result *results;
   weir_tunable_validator *validators;
@@ -863,8 +851,7 @@ static weir_status search(void) {
   return status;
 }
 
-static void test_failing_driver_calls(void **state) {
-  (void)state;
+TEST(failing_driver_calls) {
   NEED_STEPPED();
   assert_int_equal(runtime_teardown(state), 0);
   bool has_failed = true;
@@ -885,33 +872,4 @@ static void test_failing_driver_calls(void **state) {
   }
   assert_in_range(n, 50, 100000);
   assert_int_equal(runtime_setup(state), 0);
-}
-
-int main(void) {
-  runtime_need_device();
-  unsetenv("PYTORCH_TUNABLEOP_ENABLED");
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_fastest_is_chosen),
-      TEST(test_exact_times),
-      TEST(test_iterations),
-      TEST(test_rotating_buffers),
-      TEST(test_numerical_check),
-      TEST(test_failing_default),
-      TEST(test_capture),
-      TEST(test_two_threads_tune),
-      TEST(test_devices),
-      TEST(test_file_is_written_and_read),
-      TEST(test_stale_files),
-      TEST(test_rows_of_other_processes),
-      TEST(test_threads_add_results),
-      TEST(test_damaged_files),
-      TEST(test_random_files),
-      TEST(test_file_names),
-      TEST(test_untuned_operations_are_recorded),
-      TEST(test_untuned_operations_that_cannot_be_saved),
-      TEST(test_wrong_arguments),
-      TEST(test_failing_driver_calls),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,6 +47,8 @@ static int teardown(void **state) {
   return result;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = setup, .teardown = teardown)
+
 #define NEED_CUBLAS()                                                                                                  \
   do {                                                                                                                 \
     char file[1024];                                                                                                   \
@@ -129,8 +131,7 @@ static void assert_tuned(const weir_array *a, const weir_array *b, const char *o
 }
 
 /* The keys are those of PyTorch for the same product. */
-static void test_names_and_parameters(void **state) {
-  (void)state;
+TEST(names_and_parameters) {
   NEED_CUBLAS();
   static const struct {
     weir_dtype dtype;
@@ -164,8 +165,7 @@ static void test_names_and_parameters(void **state) {
 }
 
 /* In stepped time all kernels take equally long, so the default is chosen. */
-static void test_default_in_stepped_time(void **state) {
-  (void)state;
+TEST(default_in_stepped_time) {
   NEED_STEPPED();
   char solution[128];
   weir_array a = matrix(WEIR_FLOAT32, 1, 40, 32, false), b = matrix(WEIR_FLOAT32, 1, 32, 24, false);
@@ -188,8 +188,7 @@ static void force(const char *op, const char *params, const char *solution) {
   assert_ok(weir_tunable_forget(0));
 }
 
-static void test_each_implementation(void **state) {
-  (void)state;
+TEST(each_implementation) {
   NEED_CUBLAS();
   static const weir_dtype types[] = {WEIR_FLOAT16, WEIR_BFLOAT16,  WEIR_FLOAT32,
                                      WEIR_FLOAT64, WEIR_COMPLEX64, WEIR_COMPLEX128};
@@ -230,8 +229,7 @@ static void test_each_implementation(void **state) {
 }
 
 /* Matrices that cuBLAS reads after a copy only, and vectors. */
-static void test_other_layouts(void **state) {
-  (void)state;
+TEST(other_layouts) {
   NEED_CUBLAS();
   for (int way = 0; way < 4; way++) {
     weir_array a = matrix(WEIR_FLOAT32, 1, 33, 40, false), b = matrix(WEIR_FLOAT32, 1, 20, 24, false);
@@ -262,8 +260,7 @@ static void test_other_layouts(void **state) {
 }
 
 /* A product that is captured first is not tuned, and the capture stays valid. */
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   NEED_CUBLAS();
   weir_graph *graph;
   weir_array a = matrix(WEIR_FLOAT32, 1, 40, 32, false), b = matrix(WEIR_FLOAT32, 1, 32, 24, false), out = {0};
@@ -333,8 +330,7 @@ static weir_status multiply(void) {
   return status;
 }
 
-static void test_failing_driver_calls(void **state) {
-  (void)state;
+TEST(failing_driver_calls) {
   NEED_STEPPED();
   assert_int_equal(runtime_teardown(state), 0);
   bool has_failed = true;
@@ -350,18 +346,4 @@ static void test_failing_driver_calls(void **state) {
   }
   assert_in_range(n, 50, 100000);
   assert_int_equal(runtime_setup(state), 0);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_names_and_parameters),
-      TEST(test_default_in_stepped_time),
-      TEST(test_each_implementation),
-      TEST(test_other_layouts),
-      TEST(test_capture),
-      TEST(test_failing_driver_calls),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

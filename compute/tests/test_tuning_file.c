@@ -23,9 +23,8 @@ static weir_status read_text(const char *text, weir__tuning_file *file) {
 }
 
 /* Validators are compared one by one. A file of nothing else must not take minutes. */
-static void test_many_validators(void **state) {
+TEST(many_validators) {
   enum { COUNT = 20000, KEPT = 1000 };
-  (void)state;
   char *text = malloc(COUNT * 24 + 100), *at = text;
   assert_non_null(text);
   for (int i = 0; i < COUNT; i++)
@@ -61,9 +60,8 @@ static void count_up(const char *path) {
   weir__tuning_file_unlock(&lock);
 }
 
-static void test_processes_take_turns(void **state) {
+TEST(processes_take_turns) {
   enum { PROCESSES = 4, TIMES = 50 };
-  (void)state;
   char folder[] = "/tmp/weir-tuning-XXXXXX", path[64], lock_path[80];
   pid_t children[PROCESSES];
   assert_non_null(mkdtemp(folder));
@@ -106,10 +104,4 @@ static void test_processes_take_turns(void **state) {
   }
   assert_int_equal(unlink(path), 0);
   assert_int_equal(rmdir(folder), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_validators),
-                                     cmocka_unit_test(test_processes_take_turns)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,8 +21,9 @@ static void write_down(void *context, const weir_trace_entry *entry) {
     seen[length] = letters[entry->action];
 }
 
-static void test_witness(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(witness) {
   alloc_open(NULL, GIB);
   memset(seen, 0, sizeof seen);
   put(get(512, NULL));
@@ -49,8 +50,7 @@ static void test_witness(void **state) {
 }
 
 /* A witness for segments only: cached allocations and frees stay on the fast path and do not call it. */
-static void test_witness_of_segments(void **state) {
-  (void)state;
+TEST(witness_of_segments) {
   alloc_open(NULL, GIB);
   memset(seen, 0, sizeof seen);
   put(get(512, NULL));
@@ -73,8 +73,7 @@ static void test_witness_of_segments(void **state) {
   alloc_close();
 }
 
-static void test_one_witness(void **state) {
-  (void)state;
+TEST(one_witness) {
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_set_witness(allocator, write_down, seen, WEIR_WITNESS_ALL));
   assert_int_equal(weir_allocator_set_witness(allocator, write_down, NULL, WEIR_WITNESS_ALL), WEIR_ERROR_BAD_STATE);
@@ -91,8 +90,7 @@ static int64_t stat(const char *name) {
 }
 
 /* Only what the cache serves at once; everything else leaves no trace, not even in the last error. */
-static void test_try(void **state) {
-  (void)state;
+TEST(try) {
   alloc_open(NULL, GIB);
   void *p = NULL, *untouched = &p, *q = untouched;
   assert_refused(weir_allocator_try_alloc(allocator, 0, 512, NULL, &q));
@@ -134,8 +132,7 @@ static void count(void *context, const weir_trace_entry *entry) {
 }
 
 /* A free that must wait for a stream, and an observer of any kind, need the plain calls. */
-static void test_try_is_not_for_everything(void **state) {
-  (void)state;
+TEST(try_is_not_for_everything) {
   alloc_open(NULL, GIB);
   int calls = 0;
   void *p = get(512, NULL), *q = get(512, NULL);
@@ -169,8 +166,7 @@ static void *free_it(void *pointer) {
 }
 
 /* A thread that holds the arena's lock does not delay the calls. */
-static void test_try_does_not_wait(void **state) {
-  (void)state;
+TEST(try_does_not_wait) {
   alloc_open(NULL, GIB);
   void *p = get(512, NULL), *q = get(512, NULL);
   put(get(512, NULL));
@@ -193,16 +189,4 @@ static void test_try_does_not_wait(void **state) {
   assert_ok(weir_allocator_try_free(allocator, r));
   assert_ok(weir_allocator_try_free(allocator, q));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_witness, alloc_teardown),
-      cmocka_unit_test_teardown(test_witness_of_segments, alloc_teardown),
-      cmocka_unit_test_teardown(test_one_witness, alloc_teardown),
-      cmocka_unit_test_teardown(test_try, alloc_teardown),
-      cmocka_unit_test_teardown(test_try_is_not_for_everything, alloc_teardown),
-      cmocka_unit_test_teardown(test_try_does_not_wait, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

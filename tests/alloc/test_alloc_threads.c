@@ -111,8 +111,9 @@ static void *alloc_and_free(void *data) {
   return NULL;
 }
 
-static void test_own_streams(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(own_streams) {
   for (int expandable = 0; expandable < 2; expandable++) {
     open(expandable ? "expandable_segments:True" : "", 8 * GIB);
     steps = 3000;
@@ -121,8 +122,7 @@ static void test_own_streams(void **state) {
   }
 }
 
-static void test_one_stream(void **state) {
-  (void)state;
+TEST(one_stream) {
   for (int expandable = 0; expandable < 2; expandable++) {
     open(expandable ? "expandable_segments:True" : "", 8 * GIB);
     steps = 2000;
@@ -274,8 +274,7 @@ static void *do_everything(void *data) {
   return NULL;
 }
 
-static void test_everything(void **state) {
-  (void)state;
+TEST(everything) {
   open("", 4 * GIB);
   steps = repetitions(500, 3000);
   may_reset = true;
@@ -303,8 +302,7 @@ static void *grow_or_look_on(void *data) {
   return NULL;
 }
 
-static void test_queries_meanwhile(void **state) {
-  (void)state;
+TEST(queries_meanwhile) {
   open("", 8 * GIB);
   steps = 3000;
   run_threads(grow_or_look_on, streams, THREADS);
@@ -336,8 +334,7 @@ static void *come_by(void *data) {
   return NULL;
 }
 
-static void test_scopes_that_end(void **state) {
-  (void)state;
+TEST(scopes_that_end) {
   open("", GIB);
   steps = 1000;
   run_threads(come_by, streams, THREADS);
@@ -364,8 +361,7 @@ static void note(void *context, const weir_trace_entry *entry) {
     atomic_fetch_add((atomic_int *)context, 1);
 }
 
-static void test_little_memory(void **state) {
-  (void)state;
+TEST(little_memory) {
   open("", 48 * MIB);
   atomic_int seen = 0;
   atomic_int noted = 0;
@@ -435,8 +431,7 @@ static void *allocate_and_free(void *data) {
   return NULL;
 }
 
-static void test_unaligned_neighbours(void **state) {
-  (void)state;
+TEST(unaligned_neighbours) {
   open("", GIB);
   assert_int_equal(posix_memalign((void **)&strip, 2 * MIB, (STRIP + 1) * 2 * MIB), 0);
   steps = 300;
@@ -479,8 +474,7 @@ static void *go_back(void *data) {
   return NULL;
 }
 
-static void test_checkpoints(void **state) {
-  (void)state;
+TEST(checkpoints) {
   for (int expandable = 0; expandable < 2; expandable++) {
     open(expandable ? "expandable_segments:True" : "", 8 * GIB);
     steps = 60;
@@ -509,25 +503,9 @@ static void *have_an_allocator(void *data) {
   return NULL;
 }
 
-static void test_one_allocator_per_thread(void **state) {
-  (void)state;
+TEST(one_allocator_per_thread) {
   open("", 4 * GIB);
   steps = 20;
   run_threads(have_an_allocator, streams, THREADS);
   close_empty();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_own_streams, alloc_teardown),
-      cmocka_unit_test_teardown(test_one_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_everything, alloc_teardown),
-      cmocka_unit_test_teardown(test_queries_meanwhile, alloc_teardown),
-      cmocka_unit_test_teardown(test_scopes_that_end, alloc_teardown),
-      cmocka_unit_test_teardown(test_little_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_unaligned_neighbours, alloc_teardown),
-      cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
-      cmocka_unit_test_teardown(test_one_allocator_per_thread, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,8 +13,9 @@ static void open_async(const char *more) {
   alloc_open(conf, GIB);
 }
 
-static void test_pairs(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(pairs) {
   open_async(NULL);
   assert_string_equal(weir_allocator_backend(allocator), "cudaMallocAsync");
   char text[64];
@@ -37,8 +38,7 @@ static void test_pairs(void **state) {
 }
 
 /* Reserved bytes come from the pool, allocated bytes from the allocator's own statistics. */
-static void test_statistics(void **state) {
-  (void)state;
+TEST(statistics) {
   open_async(NULL);
   void *a = get(3 * MIB, NULL);
   weir_allocator_stats s = stats_of(0);
@@ -65,8 +65,7 @@ static void test_statistics(void **state) {
 }
 
 /* Memory that other streams use is freed once all of them have reached the free, without polling. */
-static void test_several_streams(void **state) {
-  (void)state;
+TEST(several_streams) {
   open_async(NULL);
   weir_cu_stream mine = work_stream(), other = work_stream(), third = work_stream();
   void *a = get(2 * MIB, mine);
@@ -96,8 +95,7 @@ static void test_several_streams(void **state) {
   alloc_close();
 }
 
-static void test_history(void **state) {
-  (void)state;
+TEST(history) {
   open_async(NULL);
   assert_ok(weir_history_record(allocator, NULL));
   assert_int_equal(weir_history_is_on(allocator), 1);
@@ -120,8 +118,7 @@ static void test_history(void **state) {
   alloc_close();
 }
 
-static void test_out_of_memory(void **state) {
-  (void)state;
+TEST(out_of_memory) {
   open_async(NULL);
   weir_cu_stream other = work_stream();
   void *a = get(600 * MIB, NULL), *b = NULL;
@@ -144,8 +141,7 @@ static void test_out_of_memory(void **state) {
   alloc_close();
 }
 
-static void test_left_behind(void **state) {
-  (void)state;
+TEST(left_behind) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "backend:cudaMallocAsync");
   weir_cu_stream other = work_stream();
   for (int i = 0; i < 10; i++)
@@ -157,8 +153,7 @@ static void test_left_behind(void **state) {
   alloc_close();
 }
 
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "backend:cudaMallocAsync");
   assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1)); /* before the pool exists */
   void *a = get(512, NULL);
@@ -173,8 +168,7 @@ static void test_peers(void **state) {
 }
 
 /* A driver without stream-ordered memory. */
-static void test_driver_without_pools(void **state) {
-  (void)state;
+TEST(driver_without_pools) {
   alloc_open(NULL, GIB);
   faults->MemPoolCreate = NULL;
   weir_allocator_options options;
@@ -186,8 +180,7 @@ static void test_driver_without_pools(void **state) {
   alloc_close();
 }
 
-static void test_unsupported_calls(void **state) {
-  (void)state;
+TEST(unsupported_calls) {
   open_async(NULL);
   void *a = get(512, NULL);
   weir_pool_id id = {0, 1};
@@ -212,8 +205,7 @@ static weir_cu_graph end_capture(weir_cu_stream stream) {
 
 /* Memory allocated in a capture belongs to the graph. Older memory that is freed during the capture waits for the end
  * of the capture. */
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   open_async(NULL);
   weir_cu_stream stream = work_stream(), other = work_stream();
   void *before = get(1000, stream), *shared = get(1000, stream);
@@ -245,8 +237,7 @@ static void test_capture(void **state) {
 }
 
 /* Freed in the capture after another captured stream used it. */
-static void test_capture_of_several_streams(void **state) {
-  (void)state;
+TEST(capture_of_several_streams) {
   open_async(NULL);
   weir_cu_stream stream = work_stream(), other = work_stream();
   weir_cu_event event = soft_event();
@@ -270,21 +261,4 @@ static void test_capture_of_several_streams(void **state) {
   assert_cu(d->GraphDestroy(d, graph));
   assert_cu(d->EventDestroy(d, event));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_pairs, alloc_teardown),
-      cmocka_unit_test_teardown(test_statistics, alloc_teardown),
-      cmocka_unit_test_teardown(test_several_streams, alloc_teardown),
-      cmocka_unit_test_teardown(test_history, alloc_teardown),
-      cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_left_behind, alloc_teardown),
-      cmocka_unit_test_teardown(test_peers, alloc_teardown),
-      cmocka_unit_test_teardown(test_driver_without_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_unsupported_calls, alloc_teardown),
-      cmocka_unit_test_teardown(test_capture, alloc_teardown),
-      cmocka_unit_test_teardown(test_capture_of_several_streams, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,9 @@
 
 /* ---- Calls ---- */
 
-static void test_every_call_is_the_back_ends(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(every_call_is_the_back_ends) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   assert_string_equal(weir_allocator_backend(allocator), "pluggable");
@@ -35,8 +36,7 @@ static void test_every_call_is_the_back_ends(void **state) {
   alloc_close();
 }
 
-static void test_names_and_options(void **state) {
-  (void)state;
+TEST(names_and_options) {
   weir_backend backend = plug_backend();
   backend.name = "mine";
   plug_open(&backend, "backend:native");
@@ -66,8 +66,7 @@ static void test_names_and_options(void **state) {
 }
 
 /* Live and waiting memory is freed with the allocator, on the device that it belongs to. */
-static void test_left_behind(void **state) {
-  (void)state;
+TEST(left_behind) {
   weir_backend backend = plug_backend();
   plug_open_on(WEIR_SOFT_STEPPED, 2, &backend, NULL);
   weir_cu_stream other = work_stream();
@@ -93,8 +92,7 @@ static void count_free(void *context, void *p, size_t bytes, int device, weir_cu
 
 /* ---- Counting ---- */
 
-static void test_statistics(void **state) {
-  (void)state;
+TEST(statistics) {
   weir_backend backend = plug_backend();
   plug_open(&backend, "max_split_size_mb:30");
   void *a = get(1000, NULL), *b = get(40 * MIB, NULL);
@@ -146,8 +144,7 @@ static void hear(void *context, const weir_trace_entry *entry) {
            (int)entry->bytes);
 }
 
-static void test_trackers_and_history(void **state) {
-  (void)state;
+TEST(trackers_and_history) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   *heard = 0;
@@ -201,8 +198,7 @@ static void test_trackers_and_history(void **state) {
 }
 
 /* A snapshot shows waiting blocks. */
-static void test_pending_in_a_snapshot(void **state) {
-  (void)state;
+TEST(pending_in_a_snapshot) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   weir_cu_stream other = work_stream();
@@ -283,8 +279,7 @@ static int only_odd(void *context, weir_cu_stream stream) {
   return (uintptr_t)stream & 1;
 }
 
-static void test_optional_functions(void **state) {
-  (void)state;
+TEST(optional_functions) {
   weir_backend backend = plug_backend();
   backend.init = on_init;
   backend.reset = on_reset;
@@ -335,8 +330,7 @@ static void test_optional_functions(void **state) {
 static void pool_is_gone(void *context) { ++*(int *)context; }
 
 /* Allocations in a scope belong to the pool, and a pool's own functions take precedence over the back end. */
-static void test_pools(void **state) {
-  (void)state;
+TEST(pools) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   weir_pool_id id = {0, 3}, own = {0, 4};
@@ -417,8 +411,7 @@ static int free_one(void *context, int device) {
   return 1;
 }
 
-static void test_out_of_memory(void **state) {
-  (void)state;
+TEST(out_of_memory) {
   weir_backend backend = plug_backend();
   backend.reset = on_reset;
   plug_open(&backend, NULL);
@@ -445,8 +438,7 @@ static void test_out_of_memory(void **state) {
   alloc_close();
 }
 
-static void test_limits(void **state) {
-  (void)state;
+TEST(limits) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   assert_ok(weir_allocator_set_limit(allocator, 0, 10 * MIB));
@@ -495,8 +487,7 @@ static void keep(void *context, void *p, size_t bytes, int device, weir_cu_strea
   ++*(int *)context;
 }
 
-static void test_memory_twice(void **state) {
-  (void)state;
+TEST(memory_twice) {
   int kept = 0;
   weir_backend backend = {.size = sizeof backend, .name = "twice", .context = &kept, .alloc = same_again, .free = keep};
   plug_open(&backend, NULL);
@@ -522,8 +513,7 @@ static void *next_piece(void *context, size_t bytes, int device, weir_cu_stream 
   return p;
 }
 
-static void test_small_pieces(void **state) {
-  (void)state;
+TEST(small_pieces) {
   int kept = 0;
   weir_backend backend = {.size = sizeof backend, .context = &kept, .alloc = next_piece, .free = keep};
   plug_open(&backend, NULL);
@@ -552,8 +542,7 @@ static void *alloc_inside(void *context, size_t bytes, int device, weir_cu_strea
   return plug_alloc(context, bytes, device, stream);
 }
 
-static void test_calls_from_inside(void **state) {
-  (void)state;
+TEST(calls_from_inside) {
   weir_backend backend = plug_backend();
   backend.alloc = alloc_inside;
   plug_open(&backend, NULL);
@@ -564,23 +553,4 @@ static void test_calls_from_inside(void **state) {
   assert_error_says(NOT_SUPPORTED, "allocation at an address",
                     weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_every_call_is_the_back_ends, alloc_teardown),
-      cmocka_unit_test_teardown(test_names_and_options, alloc_teardown),
-      cmocka_unit_test_teardown(test_left_behind, alloc_teardown),
-      cmocka_unit_test_teardown(test_statistics, alloc_teardown),
-      cmocka_unit_test_teardown(test_trackers_and_history, alloc_teardown),
-      cmocka_unit_test_teardown(test_pending_in_a_snapshot, alloc_teardown),
-      cmocka_unit_test_teardown(test_optional_functions, alloc_teardown),
-      cmocka_unit_test_teardown(test_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_limits, alloc_teardown),
-      cmocka_unit_test_teardown(test_memory_twice, alloc_teardown),
-      cmocka_unit_test_teardown(test_small_pieces, alloc_teardown),
-      cmocka_unit_test_teardown(test_calls_from_inside, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,19 +73,14 @@ static void check_recovery(void) {
   assert_int_equal(plugged.allocs, plugged.frees);
 }
 
-static void test_pluggable(void **state) {
-  (void)state;
-  sweep_driver_calls(&(fault_sweep){open, act, check_recovery, NULL});
-}
+FIXTURE(.teardown = alloc_teardown)
 
-static void test_stream_ordered(void **state) {
-  (void)state;
-  sweep_driver_calls(&(fault_sweep){open, act, check_recovery, "backend:cudaMallocAsync"});
-}
+TEST(pluggable) { sweep_driver_calls(&(fault_sweep){open, act, check_recovery, NULL}); }
+
+TEST(stream_ordered) { sweep_driver_calls(&(fault_sweep){open, act, check_recovery, "backend:cudaMallocAsync"}); }
 
 /* A free that the driver refuses can be repeated. */
-static void test_refused_free(void **state) {
-  (void)state;
+TEST(refused_free) {
   open("backend:cudaMallocAsync");
   void *a = get(512, mine);
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeAsync, 1, WEIR_CU_UNKNOWN, 0));
@@ -99,8 +94,7 @@ static void test_refused_free(void **state) {
 }
 
 /* A device that stays broken: no call hangs, and the allocator can be destroyed. */
-static void test_broken(void **state) {
-  (void)state;
+TEST(broken) {
   for (int async = 0; async < 2; async++) {
     open(async ? "backend:cudaMallocAsync" : NULL);
     void *a = get(512, mine);
@@ -115,14 +109,4 @@ static void test_broken(void **state) {
     assert_ok(weir_fault_clear(faults));
     alloc_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_pluggable, alloc_teardown),
-      cmocka_unit_test_teardown(test_stream_ordered, alloc_teardown),
-      cmocka_unit_test_teardown(test_refused_free, alloc_teardown),
-      cmocka_unit_test_teardown(test_broken, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,28 +168,12 @@ static void sweep(void (*script)(void)) {
   }
 }
 
-static void test_pluggable(void **state) {
-  (void)state;
-  sweep(script_plug);
-}
+FIXTURE(.begin = make_room_for_errors)
 
-static void test_stream_ordered(void **state) {
-  (void)state;
-  sweep(script_async);
-}
+TEST(pluggable) { sweep(script_plug); }
 
-static void test_host(void **state) {
-  (void)state;
-  sweep(script_host);
-}
+TEST(stream_ordered) { sweep(script_async); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_pluggable),
-      cmocka_unit_test(test_stream_ordered),
-      cmocka_unit_test(test_host),
-  };
-  return cmocka_run_group_tests(tests, make_room_for_errors, NULL);
-}
+TEST(host) { sweep(script_host); }
 
 #endif

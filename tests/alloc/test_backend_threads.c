@@ -98,8 +98,9 @@ static void run_all(bool writes) {
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].allocated, stats_of(0).allocation[WEIR_STAT_ALL].freed);
 }
 
-static void test_pluggable(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(pluggable) {
   weir_backend backend = {.size = sizeof backend, .alloc = host_alloc, .free = host_free};
   plug_open_on(WEIR_SOFT_THREADS, 1, &backend, NULL);
   run_all(true);
@@ -107,17 +108,8 @@ static void test_pluggable(void **state) {
   alloc_close();
 }
 
-static void test_stream_ordered(void **state) {
-  (void)state;
+TEST(stream_ordered) {
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "backend:cudaMallocAsync");
   run_all(false);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_pluggable, alloc_teardown),
-      cmocka_unit_test_teardown(test_stream_ordered, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,9 @@
 
 static const weir_pool_id some_pool = {0, 77};
 
-static void test_zero_bytes(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(zero_bytes) {
   alloc_open(NULL, GIB);
   void *p = &p;
   assert_ok(weir_allocator_alloc(allocator, 0, 0, NULL, &p));
@@ -21,8 +22,7 @@ static void test_zero_bytes(void **state) {
   alloc_close();
 }
 
-static void test_null(void **state) {
-  (void)state;
+TEST(null) {
   alloc_open(NULL, GIB);
   void *p;
   size_t bytes;
@@ -66,8 +66,7 @@ static void test_null(void **state) {
   alloc_close();
 }
 
-static void test_null_at_creation(void **state) {
-  (void)state;
+TEST(null_at_creation) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   weir_allocator *made = NULL;
   assert_error_says(INVALID_ARGUMENT, "driver", weir_allocator_create(NULL, NULL, &made));
@@ -85,8 +84,7 @@ static void test_null_at_creation(void **state) {
   alloc_close();
 }
 
-static void test_no_such_device(void **state) {
-  (void)state;
+TEST(no_such_device) {
   alloc_open(NULL, GIB);
   static const int numbers[] = {1, -1, INT_MAX, INT_MIN};
   for (int i = 0; i < 4; i++) {
@@ -115,8 +113,7 @@ static void test_no_such_device(void **state) {
 
 /* A device with more memory than one block can have: a request that is too large for a block is refused, and the rest
  * of the memory is available. */
-static void test_more_than_a_block(void **state) {
-  (void)state;
+TEST(more_than_a_block) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : "", 8192 * GIB);
     void *p = NULL;
@@ -135,8 +132,7 @@ static void test_more_than_a_block(void **state) {
 }
 
 /* The error texts that PyTorch's test_out_of_memory expects. */
-static void test_absurd_sizes(void **state) {
-  (void)state;
+TEST(absurd_sizes) {
   alloc_open(NULL, GIB);
   void *kept = get(1024, NULL), *p = NULL;
   assert_error_says(OUT_OF_MEMORY,
@@ -162,8 +158,7 @@ static void test_absurd_sizes(void **state) {
   alloc_close();
 }
 
-static void test_double_free(void **state) {
-  (void)state;
+TEST(double_free) {
   alloc_open(NULL, GIB);
   void *p = get(4 * KIB, NULL), *q = get(4 * KIB, NULL);
   char words[64];
@@ -182,8 +177,7 @@ static void test_double_free(void **state) {
 }
 
 /* Freed and waiting for another stream, so the caller no longer owns it. */
-static void test_double_free_of_a_waiting_block(void **state) {
-  (void)state;
+TEST(double_free_of_a_waiting_block) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   void *p = get(4 * KIB, NULL);
@@ -198,8 +192,7 @@ static void test_double_free_of_a_waiting_block(void **state) {
   alloc_close();
 }
 
-static void test_foreign_and_interior_pointers(void **state) {
-  (void)state;
+TEST(foreign_and_interior_pointers) {
   alloc_open(NULL, GIB);
   char *p = get(4 * KIB, NULL);
   weir_cu_deviceptr driver_memory = soft_alloc(4096);
@@ -236,8 +229,7 @@ static void test_foreign_and_interior_pointers(void **state) {
 }
 
 /* A double free in an expandable segment, whose pages may be unmapped. */
-static void test_double_free_in_an_expandable_segment(void **state) {
-  (void)state;
+TEST(double_free_in_an_expandable_segment) {
   alloc_open("expandable_segments:True", GIB);
   void *p = get(40 * MIB, NULL), *q = get(40 * MIB, NULL);
   put(q);
@@ -249,8 +241,7 @@ static void test_double_free_in_an_expandable_segment(void **state) {
 }
 
 /* Each of two allocators knows only its own memory. */
-static void test_pointer_of_another_allocator(void **state) {
-  (void)state;
+TEST(pointer_of_another_allocator) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   weir_allocator *one = alloc_create(NULL), *two = alloc_create("expandable_segments:True");
   void *p, *q;
@@ -265,8 +256,7 @@ static void test_pointer_of_another_allocator(void **state) {
   alloc_close();
 }
 
-static void test_bad_fractions(void **state) {
-  (void)state;
+TEST(bad_fractions) {
   alloc_open(NULL, GIB);
   static const double bad[] = {-0.1, 1.0001, 2, -INFINITY, INFINITY, NAN};
   double fraction = 9;
@@ -279,8 +269,7 @@ static void test_bad_fractions(void **state) {
   alloc_close();
 }
 
-static void test_bad_settings_change_nothing(void **state) {
-  (void)state;
+TEST(bad_settings_change_nothing) {
   alloc_open("max_split_size_mb:64", GIB);
   char before[256], after[256];
   weir_allocator_settings(allocator, before, sizeof before);
@@ -300,8 +289,7 @@ static void free_nothing(void *context, void *pointer, size_t bytes, int device,
   (void)context, (void)pointer, (void)bytes, (void)device, (void)stream;
 }
 
-static void test_bad_pool_calls(void **state) {
-  (void)state;
+TEST(bad_pool_calls) {
   alloc_open(NULL, GIB);
   const weir_pool_id none = {0, 0};
   int number;
@@ -336,24 +324,4 @@ static void test_bad_pool_calls(void **state) {
   weir_checkpoint_destroy(NULL);
   weir_checkpoint_delta_clear(NULL);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_zero_bytes, alloc_teardown),
-      cmocka_unit_test_teardown(test_null, alloc_teardown),
-      cmocka_unit_test_teardown(test_null_at_creation, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_such_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_more_than_a_block, alloc_teardown),
-      cmocka_unit_test_teardown(test_absurd_sizes, alloc_teardown),
-      cmocka_unit_test_teardown(test_double_free, alloc_teardown),
-      cmocka_unit_test_teardown(test_double_free_of_a_waiting_block, alloc_teardown),
-      cmocka_unit_test_teardown(test_foreign_and_interior_pointers, alloc_teardown),
-      cmocka_unit_test_teardown(test_double_free_in_an_expandable_segment, alloc_teardown),
-      cmocka_unit_test_teardown(test_pointer_of_another_allocator, alloc_teardown),
-      cmocka_unit_test_teardown(test_bad_fractions, alloc_teardown),
-      cmocka_unit_test_teardown(test_bad_settings_change_nothing, alloc_teardown),
-      cmocka_unit_test_teardown(test_bad_pool_calls, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

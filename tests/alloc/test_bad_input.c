@@ -58,8 +58,9 @@ static bool is_untouched(const void *data, size_t size) {
 
 /* ---- The structs ---- */
 
-static void test_init_functions(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(init_functions) {
 #define INIT(type)                                                                                                     \
   do {                                                                                                                 \
     type made;                                                                                                         \
@@ -109,8 +110,7 @@ static void test_init_functions(void **state) {
 
 /* ---- alloc.h ---- */
 
-static void test_create(void **state) {
-  (void)state;
+TEST(create) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   weir_allocator *made = (weir_allocator *)state;
   weir_allocator_options options;
@@ -142,8 +142,7 @@ static void test_create(void **state) {
   alloc_close();
 }
 
-static void test_memory(void **state) {
-  (void)state;
+TEST(memory) {
   open_all();
   char *live = get(4096, NULL);
   void *p = state, *base = state;
@@ -202,8 +201,7 @@ static void test_memory(void **state) {
   close_all();
 }
 
-static void test_limits_and_settings(void **state) {
-  (void)state;
+TEST(limits_and_settings) {
   open_all();
   size_t bytes = 77, count = 77;
   double fraction = 77;
@@ -251,8 +249,7 @@ static void test_limits_and_settings(void **state) {
   close_all();
 }
 
-static void test_devices_and_statistics(void **state) {
-  (void)state;
+TEST(devices_and_statistics) {
   open_all();
   char *live = get(4096, NULL);
   weir_allocator_stats stats;
@@ -296,8 +293,7 @@ static void test_devices_and_statistics(void **state) {
 
 /* ---- adapter.h ---- */
 
-static void test_adapter(void **state) {
-  (void)state;
+TEST(adapter) {
   open_all();
   unsigned long long bytes = 77;
   assert_error(INVALID_ARGUMENT, weir_bytes_parse(NULL, &bytes));
@@ -331,8 +327,7 @@ static void test_adapter(void **state) {
 
 /* ---- pool.h ---- */
 
-static void test_pools(void **state) {
-  (void)state;
+TEST(pools) {
   open_all();
   int count = 77, equal = 77;
   weir_stat stats[WEIR_STAT_KINDS] = {{.current = 77}};
@@ -411,8 +406,7 @@ static int no_frame(void *context, const char *function, const char *file, int l
   return 0;
 }
 
-static void test_history(void **state) {
-  (void)state;
+TEST(history) {
   open_all();
   void *live = get(512, NULL);
   const char *const pairs[] = {"key", "value", "key", NULL};
@@ -511,8 +505,7 @@ static void test_history(void **state) {
 
 /* ---- host.h ---- */
 
-static void test_host(void **state) {
-  (void)state;
+TEST(host) {
   open_all();
   weir_host_allocator *host = (weir_host_allocator *)state;
   void *p = state, *live;
@@ -561,8 +554,7 @@ static void test_host(void **state) {
 
 /* ---- ipc.h ---- */
 
-static void test_ipc(void **state) {
-  (void)state;
+TEST(ipc) {
   open_all();
   void *live = get(4096, NULL), *base = state;
   weir_ipc_handle handle;
@@ -614,8 +606,7 @@ static void test_ipc(void **state) {
 
 /* ---- snapshot.h ---- */
 
-static void test_snapshots(void **state) {
-  (void)state;
+TEST(snapshots) {
   open_all();
   assert_ok(weir_history_record(allocator, NULL));
   const char *const pairs[] = {"key", "value"};
@@ -710,8 +701,7 @@ static void test_snapshots(void **state) {
   close_all();
 }
 
-static void test_counters(void **state) {
-  (void)state;
+TEST(counters) {
   open_all();
   weir_allocator_stats stats = stats_of(0);
   int64_t value = 77;
@@ -773,8 +763,7 @@ static void test_counters(void **state) {
 
 /* ---- log.h ---- */
 
-static void test_log(void **state) {
-  (void)state;
+TEST(log) {
   weir_log_level before = weir_log_get_level();
   weir_log_set_level((weir_log_level)-7);
   assert_int_equal(weir_log_get_level(), WEIR_LOG_ERROR);
@@ -784,23 +773,4 @@ static void test_log(void **state) {
   weir_log_message(WEIR_LOG_DEBUG, NULL);
   weir_log_message((weir_log_level)99, "a message of no level");
   weir_log_set_level(before);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_init_functions, alloc_teardown),
-      cmocka_unit_test_teardown(test_create, alloc_teardown),
-      cmocka_unit_test_teardown(test_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_limits_and_settings, alloc_teardown),
-      cmocka_unit_test_teardown(test_devices_and_statistics, alloc_teardown),
-      cmocka_unit_test_teardown(test_adapter, alloc_teardown),
-      cmocka_unit_test_teardown(test_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_history, alloc_teardown),
-      cmocka_unit_test_teardown(test_host, alloc_teardown),
-      cmocka_unit_test_teardown(test_ipc, alloc_teardown),
-      cmocka_unit_test_teardown(test_snapshots, alloc_teardown),
-      cmocka_unit_test_teardown(test_counters, alloc_teardown),
-      cmocka_unit_test_teardown(test_log, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,8 +16,9 @@ static void make_holes(const size_t *sizes, int count, void **holes) {
     put(holes[i]);
 }
 
-static void test_smallest_that_fits(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(smallest_that_fits) {
   alloc_open(NULL, GIB);
   void *holes[4];
   make_holes((const size_t[]){64 * KIB, 16 * KIB, 32 * KIB, 128 * KIB}, 4, holes);
@@ -29,8 +30,7 @@ static void test_smallest_that_fits(void **state) {
   alloc_close();
 }
 
-static void test_lowest_of_equal_size(void **state) {
-  (void)state;
+TEST(lowest_of_equal_size) {
   alloc_open(NULL, GIB);
   void *holes[4];
   make_holes((const size_t[]){32 * KIB, 32 * KIB, 32 * KIB, 32 * KIB}, 4, holes);
@@ -40,8 +40,7 @@ static void test_lowest_of_equal_size(void **state) {
 }
 
 /* The order of the frees does not matter. */
-static void test_lowest_regardless_of_free_order(void **state) {
-  (void)state;
+TEST(lowest_regardless_of_free_order) {
   alloc_open(NULL, GIB);
   void *a = get(4 * KIB, NULL), *b = get(512, NULL), *c = get(4 * KIB, NULL), *e = get(512, NULL);
   put(c);
@@ -53,8 +52,7 @@ static void test_lowest_regardless_of_free_order(void **state) {
   alloc_close();
 }
 
-static void test_never_from_another_stream(void **state) {
-  (void)state;
+TEST(never_from_another_stream) {
   alloc_open(NULL, GIB);
   weir_cu_stream one = work_stream(), two = work_stream();
   void *a = get(4 * KIB, one);
@@ -72,8 +70,7 @@ static void test_never_from_another_stream(void **state) {
 }
 
 /* A freed block is reused on its stream at once and without driver calls, because the work of a stream is ordered. */
-static void test_cached_path_makes_no_driver_calls(void **state) {
-  (void)state;
+TEST(cached_path_makes_no_driver_calls) {
   alloc_open(NULL, GIB);
   weir_cu_stream stream = work_stream();
   void *p = get(5 * MIB, stream);
@@ -100,8 +97,7 @@ static void *free_20m(weir_cu_stream stream) {
   return p;
 }
 
-static void test_large_splits_above_one_mib(void **state) {
-  (void)state;
+TEST(large_splits_above_one_mib) {
   alloc_open(NULL, GIB);
   void *p = free_20m(NULL);
   assert_ptr_equal(get(19 * MIB, NULL), p); /* not split for a remainder of 1 MiB */
@@ -116,8 +112,7 @@ static void test_large_splits_above_one_mib(void **state) {
   alloc_close();
 }
 
-static void test_small_splits_to_the_last_unit(void **state) {
-  (void)state;
+TEST(small_splits_to_the_last_unit) {
   alloc_open(NULL, GIB);
   void *p = get(MIB, NULL), *q = get(MIB - 512, NULL);
   assert_layout(p, "1M* 1048064* 512");
@@ -130,8 +125,7 @@ static void test_small_splits_to_the_last_unit(void **state) {
   alloc_close();
 }
 
-static void test_max_split_size(void **state) {
-  (void)state;
+TEST(max_split_size) {
   alloc_open("max_split_size_mb:40", GIB);
   void *p = get(40 * MIB, NULL);
   assert_int_equal(stats_of(0).max_split_size, 40 * MIB);
@@ -149,8 +143,7 @@ static void test_max_split_size(void **state) {
   alloc_close();
 }
 
-static void test_oversize_is_never_split(void **state) {
-  (void)state;
+TEST(oversize_is_never_split) {
   alloc_open("max_split_size_mb:40", GIB);
   void *p = get(60 * MIB, NULL);
   put(p);
@@ -168,8 +161,7 @@ static void test_oversize_is_never_split(void **state) {
 
 /* An oversize request uses a cached block only if it wastes less than max_non_split_rounding, which defaults to the
  * size of a large segment. */
-static void test_oversize_waste_is_limited(void **state) {
-  (void)state;
+TEST(oversize_waste_is_limited) {
   alloc_open("max_split_size_mb:40", GIB);
   void *p = get(60 * MIB, NULL);
   put(p);
@@ -192,8 +184,7 @@ static void test_oversize_waste_is_limited(void **state) {
   alloc_close();
 }
 
-static void test_oversize_is_counted(void **state) {
-  (void)state;
+TEST(oversize_is_counted) {
   alloc_open("max_split_size_mb:40", GIB);
   void *p = get(50 * MIB, NULL), *q = get(38 * MIB, NULL), *r = get(40 * MIB, NULL);
   weir_allocator_stats s = stats_of(0);
@@ -217,8 +208,7 @@ static void test_oversize_is_counted(void **state) {
 
 /* ---- Merging ---- */
 
-static void test_merges_with_both_neighbours(void **state) {
-  (void)state;
+TEST(merges_with_both_neighbours) {
   alloc_open(NULL, GIB);
   void *p[5];
   for (int i = 0; i < 5; i++)
@@ -239,8 +229,7 @@ static void test_merges_with_both_neighbours(void **state) {
   alloc_close();
 }
 
-static void test_merged_block_serves_a_larger_request(void **state) {
-  (void)state;
+TEST(merged_block_serves_a_larger_request) {
   alloc_open(NULL, GIB);
   void *a = get(512 * KIB, NULL), *b = get(512 * KIB, NULL), *c = get(MIB, NULL);
   put(a);
@@ -252,8 +241,7 @@ static void test_merged_block_serves_a_larger_request(void **state) {
 }
 
 /* Adjacent segments are not merged. */
-static void test_segments_do_not_merge(void **state) {
-  (void)state;
+TEST(segments_do_not_merge) {
   alloc_open(NULL, GIB);
   void *p[4];
   for (int i = 0; i < 4; i++)
@@ -295,8 +283,7 @@ static void *get_while_neighbour_goes(size_t bytes, void *goes) {
   return p;
 }
 
-static void test_new_pages_and_their_neighbour(void **state) {
-  (void)state;
+TEST(new_pages_and_their_neighbour) {
   alloc_open("expandable_segments:True", GIB);
   void *a = get(10 * MIB, NULL), *b = get(10 * MIB, NULL);
   void *p = get_while_neighbour_goes(30 * MIB, b);
@@ -315,8 +302,7 @@ static int free_hoard(void *context, int device) {
   return p && weir_allocator_free(allocator, p) == WEIR_OK;
 }
 
-static void test_found_block_and_its_neighbours(void **state) {
-  (void)state;
+TEST(found_block_and_its_neighbours) {
   for (int which = 0; which < 2; which++) {
     alloc_open(NULL, GIB);
     void *a = get(9 * MIB, NULL), *b = get(9 * MIB, NULL), *c = get(2 * MIB, NULL);
@@ -331,26 +317,4 @@ static void test_found_block_and_its_neighbours(void **state) {
     assert_layout(a, "20M");
     alloc_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_smallest_that_fits, alloc_teardown),
-      cmocka_unit_test_teardown(test_lowest_of_equal_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_lowest_regardless_of_free_order, alloc_teardown),
-      cmocka_unit_test_teardown(test_never_from_another_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_cached_path_makes_no_driver_calls, alloc_teardown),
-      cmocka_unit_test_teardown(test_large_splits_above_one_mib, alloc_teardown),
-      cmocka_unit_test_teardown(test_small_splits_to_the_last_unit, alloc_teardown),
-      cmocka_unit_test_teardown(test_max_split_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_oversize_is_never_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_oversize_waste_is_limited, alloc_teardown),
-      cmocka_unit_test_teardown(test_oversize_is_counted, alloc_teardown),
-      cmocka_unit_test_teardown(test_merges_with_both_neighbours, alloc_teardown),
-      cmocka_unit_test_teardown(test_merged_block_serves_a_larger_request, alloc_teardown),
-      cmocka_unit_test_teardown(test_segments_do_not_merge, alloc_teardown),
-      cmocka_unit_test_teardown(test_new_pages_and_their_neighbour, alloc_teardown),
-      cmocka_unit_test_teardown(test_found_block_and_its_neighbours, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

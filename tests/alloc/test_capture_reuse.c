@@ -48,9 +48,10 @@ static void *use_and_free(int stream) {
   return p;
 }
 
+FIXTURE(.teardown = alloc_teardown_runtime)
+
 /* PyTorch's test_graph_capture_reclaim_2_streams. */
-static void test_two_streams(void **state) {
-  (void)state;
+TEST(two_streams) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1), *q = get_here();
@@ -67,8 +68,7 @@ static void test_two_streams(void **state) {
 }
 
 /* Without the setting the block waits for the end of the capture, joined or not. */
-static void test_setting_off(void **state) {
-  (void)state;
+TEST(setting_off) {
   open(NULL);
   begin(own_pool);
   void *p = use_and_free(1);
@@ -83,8 +83,7 @@ static void test_setting_off(void **state) {
 }
 
 /* PyTorch's test_graph_capture_reclaim_4_streams: the stream must come after all others. */
-static void test_four_streams(void **state) {
-  (void)state;
+TEST(four_streams) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = get_here(), *others[4];
@@ -110,8 +109,7 @@ static void test_four_streams(void **state) {
 }
 
 /* Joined indirectly, through a third stream. */
-static void test_indirect_join(void **state) {
-  (void)state;
+TEST(indirect_join) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1);
@@ -127,8 +125,7 @@ static void test_indirect_join(void **state) {
 }
 
 /* Only the work that the other stream did before the free counts. */
-static void test_marker_is_at_the_free(void **state) {
-  (void)state;
+TEST(marker_is_at_the_free) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1), *scratch = get(SIZE, raw_of(s[1]));
@@ -149,8 +146,7 @@ static void test_marker_is_at_the_free(void **state) {
 }
 
 /* Another stream of the capture does not get the block: a block stays with its stream. */
-static void test_stays_with_its_stream(void **state) {
-  (void)state;
+TEST(stays_with_its_stream) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1), *q = get(SIZE, raw_of(s[1]));
@@ -165,8 +161,7 @@ static void test_stays_with_its_stream(void **state) {
 
 /* PyTorch's test_graph_capture_pre_capture_stream_use: the block was also used before the capture. That work is not
  * part of the graph, so nothing in the graph comes after it. */
-static void test_use_before_the_capture(void **state) {
-  (void)state;
+TEST(use_before_the_capture) {
   open("graph_capture_record_stream_reuse:True");
   weir_pool_id shared = weir_graph_pool_handle();
   assert_ok(weir_pool_begin(allocator, 0, shared, NULL, NULL));
@@ -198,8 +193,7 @@ static void test_use_before_the_capture(void **state) {
 
 /* A block of the default pool from before the capture: the work of its other stream may still run when the capture
  * ends. */
-static void test_block_from_before_the_capture(void **state) {
-  (void)state;
+TEST(block_from_before_the_capture) {
   open("graph_capture_record_stream_reuse:True");
   void *p = get_here();
   touch(p, s[1]);
@@ -223,8 +217,7 @@ static void test_block_from_before_the_capture(void **state) {
 }
 
 /* A stream outside the capture uses the block, so the graph does not order its work. */
-static void test_use_outside_the_capture(void **state) {
-  (void)state;
+TEST(use_outside_the_capture) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1), *q = get_here();
@@ -244,8 +237,7 @@ static void test_use_outside_the_capture(void **state) {
 }
 
 /* Blocks left at the end of the capture get events as usual. */
-static void test_blocks_left_at_the_end(void **state) {
-  (void)state;
+TEST(blocks_left_at_the_end) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1);
@@ -260,29 +252,11 @@ static void test_blocks_left_at_the_end(void **state) {
 }
 
 /* The allocator is destroyed while blocks wait. */
-static void test_destroyed_meanwhile(void **state) {
-  (void)state;
+TEST(destroyed_meanwhile) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   use_and_free(1);
   after(s[0], s[1]);
   end();
   close_all();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_two_streams, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_setting_off, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_four_streams, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_indirect_join, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_marker_is_at_the_free, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_stays_with_its_stream, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_use_before_the_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_block_from_before_the_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_use_outside_the_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_blocks_left_at_the_end, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_destroyed_meanwhile, alloc_teardown_runtime),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

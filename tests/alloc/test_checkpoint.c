@@ -25,6 +25,11 @@ static int open_expandable(void **state) {
   return 0;
 }
 
+#define BOTH(name)                                                                                                     \
+  static void test_##name(void **state);                                                                               \
+  TEST_AGAIN(name##_expandable, "test_" #name "_expandable", test_##name, open_expandable, alloc_teardown)             \
+  TEST_SETUP(name, open_fixed, alloc_teardown)
+
 static void open(void) {
   alloc_open(conf, GIB);
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
@@ -107,8 +112,7 @@ static void *add(void *x, size_t bytes) {
   return result;
 }
 
-static void test_simple(void **state) {
-  (void)state;
+BOTH(simple) {
   open();
   add(get(SMALL * 8, NULL), SMALL * 8);
   void *a = get(SMALL, NULL), *b = get(SMALL, NULL), *ab = get(SMALL, NULL);
@@ -141,32 +145,28 @@ static void keep_of_eleven(const int *kept, int count) {
   }
 }
 
-static void test_allocated_in_middle_of_segment(void **state) {
-  (void)state;
+BOTH(allocated_in_middle_of_segment) {
   open();
   keep_of_eleven((const int[]){5}, 1);
   check_restored_at_once();
   close_pool();
 }
 
-static void test_multiple_middle_allocations(void **state) {
-  (void)state;
+BOTH(multiple_middle_allocations) {
   open();
   keep_of_eleven((const int[]){5, 8}, 2);
   check_restored_at_once();
   close_pool();
 }
 
-static void test_middle_allocations_contiguous(void **state) {
-  (void)state;
+BOTH(middle_allocations_contiguous) {
   open();
   keep_of_eleven((const int[]){5, 6}, 2);
   check_restored_at_once();
   close_pool();
 }
 
-static void test_many_shapes(void **state) {
-  (void)state;
+BOTH(many_shapes) {
   open();
   weir_cu_stream streams[3] = {NULL, work_stream(), work_stream()};
   soft_seed(7);
@@ -180,8 +180,7 @@ static void test_many_shapes(void **state) {
   close_pool();
 }
 
-static void test_additional_free_following_checkpoint(void **state) {
-  (void)state;
+BOTH(additional_free_following_checkpoint) {
   open();
   void *first = get(MIN_BLOCK, NULL);
   char before[512], after[512];
@@ -201,8 +200,7 @@ static void test_additional_free_following_checkpoint(void **state) {
   close_pool();
 }
 
-static void test_tensor_dies_after_checkpoint(void **state) {
-  (void)state;
+BOTH(tensor_dies_after_checkpoint) {
   open();
   void *p = get(MIN_BLOCK, NULL), *q = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take();
@@ -222,8 +220,7 @@ static void test_tensor_dies_after_checkpoint(void **state) {
 }
 
 /* The contents of the memory are not touched. */
-static void test_assigning_back(void **state) {
-  (void)state;
+BOTH(assigning_back) {
   open();
   char *p[3] = {get(SMALL_SEGMENT, NULL), get(SMALL_SEGMENT, NULL), get(LARGE_SEGMENT, NULL)};
   for (int i = 0; i < 3; i++)
@@ -247,8 +244,7 @@ static void test_assigning_back(void **state) {
 }
 
 /* Back and forth between two states, as with a tree of graphs. */
-static void test_two_checkpoints(void **state) {
-  (void)state;
+BOTH(two_checkpoints) {
   open();
   char one[1024], two[1024], now[1024];
   void *a = get(3 * SMALL, NULL), *b = get(MIN_BLOCK, NULL);
@@ -273,8 +269,7 @@ static void test_two_checkpoints(void **state) {
 }
 
 /* A segment created since the checkpoint stays, and is free. */
-static void test_new_segments_stay(void **state) {
-  (void)state;
+BOTH(new_segments_stay) {
   open();
   void *a = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take();
@@ -291,8 +286,7 @@ static void test_new_segments_stay(void **state) {
 }
 
 /* PyTorch's test_expandable_segment_checkpoint_growth: the segment has grown since. */
-static void test_expandable_segment_growth(void **state) {
-  (void)state;
+TEST_SETUP(expandable_segment_growth, open_expandable, alloc_teardown) {
   open();
   void *p = get(2 * MIB, NULL);
   assert_layout(p, "2M* 18M 1140M-");
@@ -312,8 +306,7 @@ static void test_expandable_segment_growth(void **state) {
 }
 
 /* The current split rules do not matter. */
-static void test_settings_changed_meanwhile(void **state) {
-  (void)state;
+TEST_SETUP(settings_changed_meanwhile, open_fixed, alloc_teardown) {
   open();
   void *a = get(100 * MIB, NULL);
   put(a);
@@ -332,8 +325,7 @@ static void test_settings_changed_meanwhile(void **state) {
 }
 
 /* Other streams have used blocks, one of which is live: a caller that has waited for them can continue. */
-static void test_wait(void **state) {
-  (void)state;
+BOTH(wait) {
   open();
   weir_cu_stream other = work_stream();
   void *a = get(MIN_BLOCK, NULL), *b = get(MIN_BLOCK, NULL);
@@ -363,8 +355,7 @@ static void test_wait(void **state) {
 /* ---- Refused calls ---- */
 
 /* While a block waits for another stream, both calls are refused and change nothing. */
-static void test_waiting_block(void **state) {
-  (void)state;
+BOTH(waiting_block) {
   open();
   weir_cu_stream other = work_stream();
   void *a = get(MIN_BLOCK, NULL), *b = get(MIN_BLOCK, NULL), *c = get(MIN_BLOCK, NULL);
@@ -395,8 +386,7 @@ static void test_waiting_block(void **state) {
   close_pool();
 }
 
-static void test_destroyed_pool(void **state) {
-  (void)state;
+BOTH(destroyed_pool) {
   open();
   void *a = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take(), *refused = NULL;
@@ -423,8 +413,7 @@ static void test_destroyed_pool(void **state) {
 }
 
 /* Pages were unmapped since, so blocks of the checkpoint have no memory. */
-static void test_unmapped_pages(void **state) {
-  (void)state;
+TEST_SETUP(unmapped_pages, open_expandable, alloc_teardown) {
   open();
   void *a = get(20 * MIB, NULL), *b = get(20 * MIB, NULL);
   weir_checkpoint *checkpoint = take();
@@ -450,8 +439,7 @@ static void test_unmapped_pages(void **state) {
   close_pool();
 }
 
-static void test_empty_pool(void **state) {
-  (void)state;
+BOTH(empty_pool) {
   open();
   weir_checkpoint *checkpoint = take();
   void *a = get(MIN_BLOCK, NULL);
@@ -494,8 +482,7 @@ static void leave_place(void) {
 
 /* The pool was destroyed and created again, and its segment has the address of an earlier one, but belongs to another
  * stream. The work of that stream is not ordered with the work that used the blocks of the checkpoint. */
-static void test_segment_of_another_stream_at_the_address(void **state) {
-  (void)state;
+BOTH(segment_of_another_stream_at_the_address) {
   assert_int_equal(posix_memalign((void **)&place, SMALL_SEGMENT, LARGE_SEGMENT), 0);
   alloc_open(conf, GIB);
   weir_cu_stream first = work_stream(), second = work_stream();
@@ -515,31 +502,4 @@ static void test_segment_of_another_stream_at_the_address(void **state) {
   weir_checkpoint_destroy(checkpoint);
   alloc_close();
   free(place);
-}
-
-#define BOTH(test)                                                                                                     \
-  {#test, test, open_fixed, alloc_teardown, NULL}, { #test "_expandable", test, open_expandable, alloc_teardown, NULL }
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      BOTH(test_simple),
-      BOTH(test_allocated_in_middle_of_segment),
-      BOTH(test_multiple_middle_allocations),
-      BOTH(test_middle_allocations_contiguous),
-      BOTH(test_many_shapes),
-      BOTH(test_additional_free_following_checkpoint),
-      BOTH(test_tensor_dies_after_checkpoint),
-      BOTH(test_assigning_back),
-      BOTH(test_two_checkpoints),
-      BOTH(test_new_segments_stay),
-      cmocka_unit_test_setup_teardown(test_expandable_segment_growth, open_expandable, alloc_teardown),
-      cmocka_unit_test_setup_teardown(test_settings_changed_meanwhile, open_fixed, alloc_teardown),
-      BOTH(test_wait),
-      BOTH(test_waiting_block),
-      BOTH(test_destroyed_pool),
-      cmocka_unit_test_setup_teardown(test_unmapped_pages, open_expandable, alloc_teardown),
-      BOTH(test_empty_pool),
-      BOTH(test_segment_of_another_stream_at_the_address),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

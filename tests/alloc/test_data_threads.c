@@ -176,29 +176,15 @@ static void run(const char *conf, unsigned long long bytes, int count) {
   alloc_close();
 }
 
-static void test_fixed(void **state) {
-  (void)state;
-  run("", GIB, repetitions(300, 2000));
-}
+FIXTURE(.teardown = alloc_teardown)
 
-static void test_expandable(void **state) {
-  (void)state;
-  run("expandable_segments:True", GIB, repetitions(300, 2000));
-}
+TEST(fixed) { run("", GIB, repetitions(300, 2000)); }
+
+TEST(expandable) { run("expandable_segments:True", GIB, repetitions(300, 2000)); }
 
 /* Little memory, so that the cache is emptied repeatedly, and allocations wait for blocks of other streams. */
-static void test_little_memory(void **state) {
-  (void)state;
+TEST(little_memory) {
   run("", 64 * MIB, repetitions(200, 1000));
   assert_true(atomic_load(&refusals) > 0);
   run("expandable_segments:True", 128 * MIB, repetitions(200, 1000));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_fixed, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable, alloc_teardown),
-      cmocka_unit_test_teardown(test_little_memory, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,8 +33,9 @@ static void *take(size_t bytes, weir_stream stream) {
 
 /* ---- Plain use ---- */
 
-static void test_malloc_and_free(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(malloc_and_free) {
   weir_stream stream = new_stream(0);
   void *pointer = take(3 * MIB, stream);
   assert_ok(weir_fill_async(pointer, 7, 3 * MIB, stream));
@@ -57,8 +58,7 @@ static void test_malloc_and_free(void **state) {
   assert_ok(weir_free(NULL));
 }
 
-static void test_free_before_first_use(void **state) {
-  (void)state;
+TEST(free_before_first_use) {
   int place;
   assert_ok(weir_free(NULL));
   assert_int_equal(weir_is_initialized(), 0); /* it does not start the runtime */
@@ -67,8 +67,7 @@ static void test_free_before_first_use(void **state) {
 
 /* ---- Streams and devices ---- */
 
-static void test_two_devices(void **state) {
-  (void)state;
+TEST(two_devices) {
   NEED_TWO_DEVICES();
   weir_stream first = new_stream(0), second = new_stream(1);
   void *a = take(3 * MIB, first), *b = take(5 * MIB, second);
@@ -85,8 +84,7 @@ static void test_two_devices(void **state) {
   assert_ok(weir_free(b));
 }
 
-static void test_memory_waits_for_another_stream(void **state) {
-  (void)state;
+TEST(memory_waits_for_another_stream) {
   weir_stream stream = new_stream(0), other = new_stream(0);
   void *pointer = take(3 * MIB, stream);
   struct held *gate = hold(other);
@@ -100,8 +98,7 @@ static void test_memory_waits_for_another_stream(void **state) {
   assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 0);
 }
 
-static void test_owns(void **state) {
-  (void)state;
+TEST(owns) {
   weir_allocator *allocator = get_default();
   char *pointer = take(4096, default_stream(0));
   assert_int_equal(weir_allocator_owns(allocator, pointer), 1);
@@ -139,8 +136,7 @@ static void *first_use(void *data) {
   return NULL;
 }
 
-static void test_first_use_by_many_threads(void **state) {
-  (void)state;
+TEST(first_use_by_many_threads) {
   NEED_SOFT("needs two devices");
   for (int round = 0; round < 20; round++) {
     pthread_t threads[THREADS];
@@ -160,8 +156,7 @@ static void test_first_use_by_many_threads(void **state) {
   }
 }
 
-static void test_settings_of_the_environment(void **state) {
-  (void)state;
+TEST(settings_of_the_environment) {
   void *pointer = &pointer;
   weir_stream stream = default_stream(0);
   setenv("WEIR_ALLOC_CONF", "max_split_size_mb:nine", 1);
@@ -193,10 +188,7 @@ static void check_end(void) {
   assert_ok(weir_shutdown());
 }
 
-static void test_shutdown(void **state) {
-  (void)state;
-  check_end();
-}
+TEST(shutdown) { check_end(); }
 
 static int setup_by_environment(void **state) {
   setenv("WEIR_DRIVER", "soft", 1);
@@ -204,14 +196,10 @@ static int setup_by_environment(void **state) {
   return runtime_setup_none(state);
 }
 
-static void test_shutdown_closes_the_runtimes_driver(void **state) {
-  (void)state;
-  check_end();
-}
+TEST_SETUP(shutdown_closes_the_runtimes_driver, setup_by_environment, runtime_teardown) { check_end(); }
 
 /* An idle default allocator is kept if another allocator prevents the shutdown. */
-static void test_refused_shutdown_keeps_it(void **state) {
-  (void)state;
+TEST_SETUP(refused_shutdown_keeps_it, setup_by_environment, runtime_teardown) {
   weir_driver *driver;
   weir_allocator *other, *allocator = get_default();
   assert_ok(weir_get_driver(&driver));
@@ -223,8 +211,7 @@ static void test_refused_shutdown_keeps_it(void **state) {
   assert_ok(weir_shutdown());
 }
 
-static void test_shutdown_with_caching_off(void **state) {
-  (void)state;
+TEST(shutdown_with_caching_off) {
   assert_ok(weir_allocator_set_caching(get_default(), 0));
   void *pointer = take(1000, default_stream(0));
   assert_error_says(BAD_STATE, "with 1 allocation of 1000 bytes", weir_shutdown());
@@ -244,8 +231,7 @@ static weir_status fail_once(void *context) {
 }
 
 /* A start that fails also destroys the allocator that a queued call created. */
-static void test_failed_start(void **state) {
-  (void)state;
+TEST(failed_start) {
   void *pointer = NULL;
   int failures = 0;
   assert_ok(weir_lazy_call(malloc_early, &pointer, "here"));
@@ -281,8 +267,7 @@ static void use_in_child(void *data) {
   child_assert(pointer == (void *)&pointer);
 }
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   stream_of_parent = default_stream(0);
   in_process(use_in_child, NULL); /* before its first use, but after the runtime has started */
   inherited = take(512, stream_of_parent);
@@ -301,8 +286,7 @@ static void start_in_child(void *data) {
   child_assert(weir_shutdown() == WEIR_OK);
 }
 
-static void test_fork_after_shutdown(void **state) {
-  (void)state;
+TEST(fork_after_shutdown) {
   NEED_SOFT("NVIDIA's driver does not work in a child once it is started");
   assert_ok(weir_free(take(512, default_stream(0))));
   assert_ok(weir_shutdown());
@@ -311,8 +295,7 @@ static void test_fork_after_shutdown(void **state) {
 
 /* ---- Graphs ---- */
 
-static void test_graph(void **state) {
-  (void)state;
+TEST(graph) {
   weir_allocator *allocator = get_default();
   weir_stream stream = new_stream(0);
   weir_graph *graph;
@@ -338,8 +321,7 @@ static void test_graph(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_first_use_in_a_capture(void **state) {
-  (void)state;
+TEST(first_use_in_a_capture) {
   weir_stream stream = new_stream(0);
   weir_graph *graph;
   weir_stream_scope scope;
@@ -360,8 +342,7 @@ static weir_status begin_nothing(void *context, int device, weir_pool_id pool, w
   return WEIR_OK;
 }
 
-static void test_hooks_of_the_program_stay(void **state) {
-  (void)state;
+TEST(hooks_of_the_program_stay) {
   weir_graph_memory_hooks hooks, now;
   weir_graph_memory_hooks_init(&hooks);
   weir_graph_memory_hooks_init(&now);
@@ -394,8 +375,7 @@ static weir_status use_both_devices(void) {
 }
 
 /* Each driver call fails once. The affected call reports it, the next attempt succeeds, and nothing is leaked. */
-static void test_faults(void **state) {
-  (void)state;
+TEST_SETUP(faults, NULL, NULL) {
   NEED_SOFT("needs a fault table around the software device");
   unsigned long failed = 0, faults = 1;
   for (unsigned long n = 1; faults; n++) {
@@ -413,31 +393,4 @@ static void test_faults(void **state) {
     assert_int_equal(runtime_teardown(NULL), 0);
   }
   assert_in_range(failed, 10, 1000);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-#define TEST_ENV(name) cmocka_unit_test_setup_teardown(name, setup_by_environment, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_malloc_and_free),
-      TEST(test_free_before_first_use),
-      TEST(test_two_devices),
-      TEST(test_memory_waits_for_another_stream),
-      TEST(test_owns),
-      TEST(test_first_use_by_many_threads),
-      TEST(test_settings_of_the_environment),
-      TEST(test_shutdown),
-      TEST_ENV(test_shutdown_closes_the_runtimes_driver),
-      TEST_ENV(test_refused_shutdown_keeps_it),
-      TEST(test_shutdown_with_caching_off),
-      TEST(test_failed_start),
-      TEST(test_fork),
-      TEST(test_fork_after_shutdown),
-      TEST(test_graph),
-      TEST(test_first_use_in_a_capture),
-      TEST(test_hooks_of_the_program_stay),
-      cmocka_unit_test(test_faults),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

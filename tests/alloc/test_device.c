@@ -110,8 +110,9 @@ static void use_data(void) {
   assert_int_equal(stat("reserved_bytes.all.current"), 0);
 }
 
-static void test_data(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(data) {
   soft_seed(11);
   with_each_setting(use_data);
 }
@@ -140,10 +141,7 @@ static void use_two_streams(void) {
   give(high);
 }
 
-static void test_two_streams(void **state) {
-  (void)state;
-  with_each_setting(use_two_streams);
-}
+TEST(two_streams) { with_each_setting(use_two_streams); }
 
 enum { THREADS = 4, TURNS = 200 };
 
@@ -177,10 +175,7 @@ static void use_threads(void) {
   assert_int_equal(stat("allocated_bytes.all.current"), 0);
 }
 
-static void test_threads(void **state) {
-  (void)state;
-  with_each_setting(use_threads);
-}
+TEST(threads) { with_each_setting(use_threads); }
 
 /* ---- Limits ---- */
 
@@ -197,10 +192,7 @@ static void run_short(void) {
   assert_ok(weir_allocator_set_limit(allocator, 0, SIZE_MAX));
 }
 
-static void test_limit(void **state) {
-  (void)state;
-  with_each_setting(run_short);
-}
+TEST(limit) { with_each_setting(run_short); }
 
 /* Other code uses nearly all of the device. */
 static void share_the_device(void) {
@@ -221,10 +213,7 @@ static void share_the_device(void) {
   give(take(700 * MIB, stream));
 }
 
-static void test_shared_device(void **state) {
-  (void)state;
-  with_each_setting(share_the_device);
-}
+TEST(shared_device) { with_each_setting(share_the_device); }
 
 /* ---- Pools and graphs ---- */
 
@@ -258,10 +247,7 @@ static void use_pool(void) {
   assert_ok(weir_allocator_empty_cache(allocator));
 }
 
-static void test_pool(void **state) {
-  (void)state;
-  with_each_setting(use_pool);
-}
+TEST(pool) { with_each_setting(use_pool); }
 
 enum { WORDS = 4096 };
 
@@ -302,15 +288,11 @@ static void use_graph(void) {
   give(outside);
 }
 
-static void test_graph(void **state) {
-  (void)state;
-  with_each_setting(use_graph);
-}
+TEST(graph) { with_each_setting(use_graph); }
 
 /* ---- History ---- */
 
-static void test_history(void **state) {
-  (void)state;
+TEST(history) {
   start("");
   weir_stream stream = new_stream(0);
   weir_history_options options;
@@ -346,8 +328,7 @@ static void use_recorded(void) {
   give(second);
 }
 
-static void test_stream_ordered(void **state) {
-  (void)state;
+TEST(stream_ordered) {
   soft_seed(12);
   start("backend:cudaMallocAsync");
   assert_string_equal(weir_allocator_backend(allocator), "cudaMallocAsync");
@@ -393,20 +374,4 @@ static void check_without_a_context(void) {
   give(blocks[1]);
 }
 
-static void test_without_a_context(void **state) {
-  (void)state;
-  with_each_setting(check_without_a_context);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-
-int main(void) {
-  runtime_need_device();
-  const struct CMUnitTest tests[] = {
-      TEST(test_data),           TEST(test_two_streams),   TEST(test_threads),
-      TEST(test_limit),          TEST(test_shared_device), TEST(test_pool),
-      TEST(test_graph),          TEST(test_history),       TEST(test_without_a_context),
-      TEST(test_stream_ordered),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(without_a_context) { with_each_setting(check_without_a_context); }

@@ -122,8 +122,7 @@ static char *share_with_peer(uint64_t bytes, weir_stream stream) {
   return memory;
 }
 
-static void test_life(void **state) {
-  (void)state;
+TEST(life) {
   for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
     start(confs[i]);
     peer_start(SOCK_STREAM, "reads", confs[i]);
@@ -147,8 +146,7 @@ static void test_life(void **state) {
   }
 }
 
-static void test_killed_receiver(void **state) {
-  (void)state;
+TEST(killed_receiver) {
   for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
     start(confs[i]);
     peer_start(SOCK_STREAM, "reads", confs[i]);
@@ -169,8 +167,7 @@ static void test_killed_receiver(void **state) {
   }
 }
 
-static void test_killed_sender(void **state) {
-  (void)state;
+TEST(killed_sender) {
   for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
     start(confs[i]);
     peer_start(SOCK_STREAM, "sends", confs[i]);
@@ -188,8 +185,7 @@ static void test_killed_sender(void **state) {
 }
 
 /* 42 GB: more pages than fit within the usual limit of 1024 open files. */
-static void test_2100_pages(void **state) {
-  (void)state;
+TEST(2100_pages) {
   struct rlimit before;
   weir_driver *driver = NULL;
   uint64_t available = 0, total;
@@ -229,19 +225,16 @@ static int run_child(const char *role, const char *conf) {
   return runtime_teardown(NULL);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, teardown)
-
-int main(int argc, char **argv) {
+static int role(int argc, char **argv) {
   if (peer_is_child(argc, argv))
     return run_child(argv[2], argv[3]);
+  return RUN_TESTS;
+}
+
+static void prepare(void) {
   runtime_need_device();
   if (is_stepped())
     waived("two processes do not step each other's time");
-  const struct CMUnitTest tests[] = {
-      TEST(test_life),
-      TEST(test_killed_receiver),
-      TEST(test_killed_sender),
-      TEST(test_2100_pages),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+FIXTURE(.role = role, .prepare = prepare, .setup = runtime_setup, .teardown = teardown)

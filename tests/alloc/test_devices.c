@@ -12,9 +12,10 @@ static weir_cu_context current(void) {
   return context;
 }
 
+FIXTURE(.teardown = alloc_teardown)
+
 /* Calls restore the context of the thread, even if it had none. */
-static void test_context_of_the_thread_stays(void **state) {
-  (void)state;
+TEST(context_of_the_thread_stays) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "expandable_segments:True");
   static const int devices[] = {0, 1};
   for (int i = 0; i < 3; i++) {
@@ -34,8 +35,7 @@ static void test_context_of_the_thread_stays(void **state) {
 }
 
 /* An unused device has no context. */
-static void test_context_is_created_on_first_use(void **state) {
-  (void)state;
+TEST(context_is_created_on_first_use) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   put(get_on(1, 512, NULL));
   assert_int_equal(calls(WEIR_CALL_DevicePrimaryCtxRetain), 1);
@@ -44,8 +44,7 @@ static void test_context_is_created_on_first_use(void **state) {
   alloc_close();
 }
 
-static void test_fewer_devices_than_there_are(void **state) {
-  (void)state;
+TEST(fewer_devices_than_there_are) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 3, GIB);
   weir_allocator_options options;
   weir_allocator_options_init(&options);
@@ -59,8 +58,7 @@ static void test_fewer_devices_than_there_are(void **state) {
 }
 
 /* The copy is a plain one on a single device, between peers, and if there has never been an expandable segment. */
-static void test_copies_take_the_right_variant(void **state) {
-  (void)state;
+TEST(copies_take_the_right_variant) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   int can = 0;
   assert_cu(d->DeviceCanAccessPeer(d, &can, 0, 1));
@@ -92,8 +90,7 @@ static void test_copies_take_the_right_variant(void **state) {
 }
 
 /* The allocator has not used the other device: its memory belongs to the driver. */
-static void test_copy_to_driver_memory(void **state) {
-  (void)state;
+TEST(copy_to_driver_memory) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "expandable_segments:True");
   soft_use(1);
   weir_cu_deviceptr there = soft_alloc(MIB);
@@ -111,8 +108,7 @@ static void test_copy_to_driver_memory(void **state) {
 }
 
 /* Several allocators on one device share only its memory. */
-static void test_several_allocators(void **state) {
-  (void)state;
+TEST(several_allocators) {
   enum { COUNT = 40 };
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   weir_allocator *many[COUNT];
@@ -152,8 +148,7 @@ static void end_capture(weir_cu_stream stream) {
 }
 
 /* Blocks that wait for events, which the next request queries, and emptying the cache waits for. */
-static void test_events_beside_a_capture(void **state) {
-  (void)state;
+TEST(events_beside_a_capture) {
   for (int waits = 0; waits < 2; waits++) {
     alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "");
     soft_use(0);
@@ -174,8 +169,7 @@ static void test_events_beside_a_capture(void **state) {
 }
 
 /* Aliases that are retired: an event tells when their stream has passed. */
-static void test_moving_pages_beside_a_capture(void **state) {
-  (void)state;
+TEST(moving_pages_beside_a_capture) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "moving_pages:True,moving_pages_max_aliases:0");
   soft_use(0);
   void *first = get(40 * MIB, NULL), *kept = get(2 * MIB, NULL), *second = get(40 * MIB, NULL);
@@ -194,8 +188,7 @@ static void test_moving_pages_beside_a_capture(void **state) {
 }
 
 /* The driver's pool is trimmed before a request fails. */
-static void test_trimming_beside_a_capture(void **state) {
-  (void)state;
+TEST(trimming_beside_a_capture) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "backend:cudaMallocAsync");
   soft_use(0);
   weir_cu_stream used = work_stream();
@@ -207,19 +200,4 @@ static void test_trimming_beside_a_capture(void **state) {
   assert_true(calls(WEIR_CALL_MemPoolTrimTo) > trims);
   end_capture(stream);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_context_of_the_thread_stays, alloc_teardown),
-      cmocka_unit_test_teardown(test_context_is_created_on_first_use, alloc_teardown),
-      cmocka_unit_test_teardown(test_fewer_devices_than_there_are, alloc_teardown),
-      cmocka_unit_test_teardown(test_copies_take_the_right_variant, alloc_teardown),
-      cmocka_unit_test_teardown(test_copy_to_driver_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_several_allocators, alloc_teardown),
-      cmocka_unit_test_teardown(test_events_beside_a_capture, alloc_teardown),
-      cmocka_unit_test_teardown(test_moving_pages_beside_a_capture, alloc_teardown),
-      cmocka_unit_test_teardown(test_trimming_beside_a_capture, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

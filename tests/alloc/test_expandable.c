@@ -12,8 +12,9 @@ static void open(void) { alloc_open("expandable_segments:True", GIB); }
 
 /* ---- Growing ---- */
 
-static void test_grows_at_the_tail(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(grows_at_the_tail) {
   open();
   void *a = get(30 * MIB, NULL);
   assert_layout(a, "30M* 10M 1120M-");
@@ -32,8 +33,7 @@ static void test_grows_at_the_tail(void **state) {
   alloc_close();
 }
 
-static void test_free_tail_is_used_first(void **state) {
-  (void)state;
+TEST(free_tail_is_used_first) {
   open();
   void *a = get(30 * MIB, NULL);
   void *b = get(25 * MIB, NULL);
@@ -48,8 +48,7 @@ static void test_free_tail_is_used_first(void **state) {
   alloc_close();
 }
 
-static void test_small_pool_has_small_pages(void **state) {
-  (void)state;
+TEST(small_pool_has_small_pages) {
   open();
   void *a = get(512, NULL), *b = get(MIB, NULL), *c = get(MIB, NULL);
   assert_layout(a, "512* 1M* 1M* 2096640 1148M-");
@@ -63,8 +62,7 @@ static void test_small_pool_has_small_pages(void **state) {
   alloc_close();
 }
 
-static void test_each_stream_has_its_own(void **state) {
-  (void)state;
+TEST(each_stream_has_its_own) {
   open();
   void *a = get(2 * MIB, work_stream()), *b = get(2 * MIB, work_stream());
   assert_layout(a, "2M* 18M 1140M-");
@@ -74,8 +72,7 @@ static void test_each_stream_has_its_own(void **state) {
 }
 
 /* A remainder of 512 bytes or more becomes a block, in the large pool as well; a split limit has no effect. */
-static void test_splits_to_the_last_unit(void **state) {
-  (void)state;
+TEST(splits_to_the_last_unit) {
   alloc_open("expandable_segments:True,max_split_size_mb:20", GIB);
   void *a = get(19 * MIB + 512 * KIB, NULL);
   assert_layout(a, "19968K* 512K 1140M-");
@@ -88,8 +85,7 @@ static void test_splits_to_the_last_unit(void **state) {
 
 /* The block at the growing end counts with the size that it can grow to: a larger block that cannot grow fits better.
  * */
-static void test_growing_end_is_used_last(void **state) {
-  (void)state;
+TEST(growing_end_is_used_last) {
   open();
   void *hole = get(15 * MIB, NULL), *wall = get(15 * MIB, NULL);
   assert_layout(hole, "15M* 15M* 10M 1120M-");
@@ -103,8 +99,7 @@ static void test_growing_end_is_used_last(void **state) {
 
 /* ---- Unmapping ---- */
 
-static void test_everything_is_released(void **state) {
-  (void)state;
+TEST(everything_is_released) {
   open();
   void *a = get(30 * MIB, NULL), *b = get(512, NULL);
   put(a);
@@ -122,8 +117,7 @@ static void test_everything_is_released(void **state) {
 }
 
 /* Only whole pages can be unmapped. */
-static void test_partial_pages_stay(void **state) {
-  (void)state;
+TEST(partial_pages_stay) {
   open();
   void *a = get(10 * MIB, NULL), *b = get(40 * MIB, NULL), *c = get(2 * MIB, NULL);
   assert_layout(a, "10M* 40M* 2M* 8M 1100M-");
@@ -140,8 +134,7 @@ static void test_partial_pages_stay(void **state) {
   alloc_close();
 }
 
-static void test_tail_is_unmapped_and_grows_again(void **state) {
-  (void)state;
+TEST(tail_is_unmapped_and_grows_again) {
   open();
   void *a = get(20 * MIB, NULL), *b = get(40 * MIB, NULL);
   put(b);
@@ -165,8 +158,7 @@ static void make_holes(void *page[4]) {
   assert_int_equal(reserved(), 40 * MIB);
 }
 
-static void test_holes_lowest_first(void **state) {
-  (void)state;
+TEST(holes_lowest_first) {
   open();
   void *page[4];
   make_holes(page);
@@ -176,8 +168,7 @@ static void test_holes_lowest_first(void **state) {
   alloc_close();
 }
 
-static void test_small_hole_is_skipped(void **state) {
-  (void)state;
+TEST(small_hole_is_skipped) {
   open();
   void *page[4];
   make_holes(page);
@@ -187,8 +178,7 @@ static void test_small_hole_is_skipped(void **state) {
   alloc_close();
 }
 
-static void test_hole_with_the_free_block_before_it(void **state) {
-  (void)state;
+TEST(hole_with_the_free_block_before_it) {
   open();
   void *x = get(10 * MIB, NULL), *y = get(10 * MIB, NULL), *b = get(20 * MIB, NULL), *c = get(20 * MIB, NULL);
   put(y);
@@ -203,8 +193,7 @@ static void test_hole_with_the_free_block_before_it(void **state) {
 }
 
 /* A request can fill several holes together with the free blocks between them. */
-static void test_run_over_several_holes(void **state) {
-  (void)state;
+TEST(run_over_several_holes) {
   open();
   void *page[4];
   make_holes(page);
@@ -222,8 +211,7 @@ static void test_run_over_several_holes(void **state) {
 }
 
 /* Very many holes: every other page is one. */
-static void test_run_over_very_many_holes(void **state) {
-  (void)state;
+TEST(run_over_very_many_holes) {
   enum { PAGES = 300 };
   alloc_open("expandable_segments:True,large_segment_size_mb:12", 8 * GIB);
   void *page[PAGES];
@@ -245,8 +233,7 @@ static void test_run_over_very_many_holes(void **state) {
 /* ---- Limits ---- */
 
 /* One page more than the device has: nothing of it stays mapped, and a smaller request succeeds. */
-static void test_more_than_there_is(void **state) {
-  (void)state;
+TEST(more_than_there_is) {
   open();
   void *a = get(500 * MIB, NULL), *p;
   assert_int_equal(try_get(600 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
@@ -257,8 +244,7 @@ static void test_more_than_there_is(void **state) {
   alloc_close();
 }
 
-static void test_more_than_the_reservation(void **state) {
-  (void)state;
+TEST(more_than_the_reservation) {
   open();
   void *p;
   assert_int_equal(try_get(1161 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
@@ -267,8 +253,7 @@ static void test_more_than_the_reservation(void **state) {
 }
 
 /* The first growth of a stream fails and removes its reservation too. */
-static void test_failed_reservation_is_released(void **state) {
-  (void)state;
+TEST(failed_reservation_is_released) {
   open();
   void *p;
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
@@ -283,8 +268,7 @@ static void test_failed_reservation_is_released(void **state) {
 }
 
 /* Cached pages of one stream are unmapped for a request of another. */
-static void test_pages_move_to_another_stream(void **state) {
-  (void)state;
+TEST(pages_move_to_another_stream) {
   open();
   weir_cu_stream one = work_stream(), two = work_stream();
   void *a = get(600 * MIB, one);
@@ -297,8 +281,7 @@ static void test_pages_move_to_another_stream(void **state) {
 }
 
 /* Pages are unmapped only when the work of their stream is done, because it may still use them. */
-static void test_unmapping_waits_for_the_stream(void **state) {
-  (void)state;
+TEST(unmapping_waits_for_the_stream) {
   open();
   weir_cu_stream stream = work_stream();
   void *a = get(20 * MIB, stream);
@@ -312,8 +295,7 @@ static void test_unmapping_waits_for_the_stream(void **state) {
 }
 
 /* Streams without pages to release are not waited for; here a page is only partly free. */
-static void test_no_wait_without_pages_to_unmap(void **state) {
-  (void)state;
+TEST(no_wait_without_pages_to_unmap) {
   open();
   weir_cu_stream stream = work_stream();
   void *a = get(10 * MIB, stream);
@@ -328,8 +310,7 @@ static void test_no_wait_without_pages_to_unmap(void **state) {
 
 /* ---- Turning them off and on ---- */
 
-static void test_turned_off_and_on(void **state) {
-  (void)state;
+TEST(turned_off_and_on) {
   open();
   void *a = get(10 * MIB, NULL);
   put(a);
@@ -357,8 +338,7 @@ static void test_turned_off_and_on(void **state) {
 }
 
 /* A live block outlives the switch and is freed correctly. */
-static void test_freed_after_the_switch(void **state) {
-  (void)state;
+TEST(freed_after_the_switch) {
   open();
   void *a = get(10 * MIB, NULL);
   configure("expandable_segments:False");
@@ -372,8 +352,7 @@ static void test_freed_after_the_switch(void **state) {
   alloc_close();
 }
 
-static void test_driver_without_virtual_memory(void **state) {
-  (void)state;
+TEST(driver_without_virtual_memory) {
   collect_messages();
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   faults->MemAddressReserve = NULL;
@@ -388,8 +367,7 @@ static void test_driver_without_virtual_memory(void **state) {
 }
 
 /* A table of a program may leave out some of the optional entries. */
-static void test_driver_with_some_virtual_memory(void **state) {
-  (void)state;
+TEST(driver_with_some_virtual_memory) {
   for (int missing = 0; missing < 7; missing++) {
     collect_messages();
     alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
@@ -450,8 +428,7 @@ static weir_cu_result note_access(weir_driver *self, weir_cu_deviceptr pointer, 
   return inner_set_access(self, pointer, bytes, access, count);
 }
 
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   alloc_open_on(WEIR_SOFT_STEPPED, 3, GIB, "expandable_segments:True");
   inner_set_access = faults->MemSetAccess;
   faults->MemSetAccess = note_access;
@@ -518,8 +495,7 @@ static void open_told(void) {
   faults->MemCreate = see_prop;
 }
 
-static void test_page_sizes(void **state) {
-  (void)state;
+TEST(page_sizes) {
   open_told();
   faults->MemGetAllocationGranularity = eight_mib;
   allocator = alloc_create("expandable_segments:True");
@@ -532,8 +508,7 @@ static void test_page_sizes(void **state) {
   alloc_close();
 }
 
-static void test_device_without_virtual_memory(void **state) {
-  (void)state;
+TEST(device_without_virtual_memory) {
   open_told();
   attributes[WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED] = 0;
   allocator = alloc_create("expandable_segments:True");
@@ -546,8 +521,7 @@ static void test_device_without_virtual_memory(void **state) {
 }
 
 /* GPUDirect RDMA is enabled for the pages if the device supports it. */
-static void test_pages_for_network_cards(void **state) {
-  (void)state;
+TEST(pages_for_network_cards) {
   for (int has = 0; has < 2; has++) {
     open_told();
     attributes[WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED] = has;
@@ -556,38 +530,4 @@ static void test_pages_for_network_cards(void **state) {
     assert_int_equal(made_of.flags.gpu_direct_rdma, has);
     alloc_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_grows_at_the_tail, alloc_teardown),
-      cmocka_unit_test_teardown(test_free_tail_is_used_first, alloc_teardown),
-      cmocka_unit_test_teardown(test_small_pool_has_small_pages, alloc_teardown),
-      cmocka_unit_test_teardown(test_each_stream_has_its_own, alloc_teardown),
-      cmocka_unit_test_teardown(test_splits_to_the_last_unit, alloc_teardown),
-      cmocka_unit_test_teardown(test_growing_end_is_used_last, alloc_teardown),
-      cmocka_unit_test_teardown(test_everything_is_released, alloc_teardown),
-      cmocka_unit_test_teardown(test_partial_pages_stay, alloc_teardown),
-      cmocka_unit_test_teardown(test_tail_is_unmapped_and_grows_again, alloc_teardown),
-      cmocka_unit_test_teardown(test_holes_lowest_first, alloc_teardown),
-      cmocka_unit_test_teardown(test_small_hole_is_skipped, alloc_teardown),
-      cmocka_unit_test_teardown(test_hole_with_the_free_block_before_it, alloc_teardown),
-      cmocka_unit_test_teardown(test_run_over_several_holes, alloc_teardown),
-      cmocka_unit_test_teardown(test_run_over_very_many_holes, alloc_teardown),
-      cmocka_unit_test_teardown(test_more_than_there_is, alloc_teardown),
-      cmocka_unit_test_teardown(test_more_than_the_reservation, alloc_teardown),
-      cmocka_unit_test_teardown(test_failed_reservation_is_released, alloc_teardown),
-      cmocka_unit_test_teardown(test_pages_move_to_another_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_unmapping_waits_for_the_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_wait_without_pages_to_unmap, alloc_teardown),
-      cmocka_unit_test_teardown(test_turned_off_and_on, alloc_teardown),
-      cmocka_unit_test_teardown(test_freed_after_the_switch, alloc_teardown),
-      cmocka_unit_test_teardown(test_driver_without_virtual_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_driver_with_some_virtual_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_peers, alloc_teardown),
-      cmocka_unit_test_teardown(test_page_sizes, alloc_teardown),
-      cmocka_unit_test_teardown(test_device_without_virtual_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_pages_for_network_cards, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,6 +84,8 @@ static int say_what(void **state) {
   return alloc_teardown(state);
 }
 
+FIXTURE(.teardown = say_what)
+
 static void fail_call(weir_driver_call call, unsigned long nth, weir_cu_result result) {
   under_way.call = call;
   under_way.nth = nth;
@@ -179,8 +181,7 @@ static void first_allocations(void) {
   take(30 * MIB, NULL);
 }
 
-static void test_first_allocations(void **state) {
-  (void)state;
+TEST(first_allocations) {
   sweep(&(scenario){.act = first_allocations});
   sweep(&(scenario){.act = first_allocations, .conf = "release_lock_on_cudamalloc:True"});
   sweep(&(scenario){.act = first_allocations, .conf = "expandable_segments:True"});
@@ -196,8 +197,7 @@ static void cache_some(void) {
 
 static void empty(void) { may_fail(weir_allocator_empty_cache(allocator)); }
 
-static void test_emptying(void **state) {
-  (void)state;
+TEST(emptying) {
   sweep(&(scenario){.prepare = cache_some, .act = empty});
   sweep(&(scenario){.prepare = cache_some, .act = empty, .conf = "expandable_segments:True"});
 }
@@ -219,8 +219,7 @@ static void make_holes(void) {
 
 static void take_the_run(void) { take(60 * MIB, mine); }
 
-static void test_growing_over_holes(void **state) {
-  (void)state;
+TEST(growing_over_holes) {
   sweep(&(scenario){.prepare = make_holes, .act = take_the_run, .conf = "expandable_segments:True"});
 }
 
@@ -236,10 +235,7 @@ static void grow_and_shrink(void) {
   put_live(e);
 }
 
-static void test_growing_and_shrinking(void **state) {
-  (void)state;
-  sweep(&(scenario){.act = grow_and_shrink, .conf = "expandable_segments:True"});
-}
+TEST(growing_and_shrinking) { sweep(&(scenario){.act = grow_and_shrink, .conf = "expandable_segments:True"}); }
 
 /* ---- Out of memory ---- */
 
@@ -250,8 +246,7 @@ static void fill_other_stream(void) {
 
 static void take_600(void) { take(600 * MIB, mine); }
 
-static void test_releasing_and_retrying(void **state) {
-  (void)state;
+TEST(releasing_and_retrying) {
   sweep(&(scenario){.prepare = fill_other_stream, .act = take_600});
   sweep(&(scenario){.prepare = fill_other_stream, .act = take_600, .conf = "expandable_segments:True"});
 }
@@ -265,8 +260,7 @@ static void fill_oversize(void) {
 
 static void take_180(void) { take(180 * MIB, mine); }
 
-static void test_releasing_oversize(void **state) {
-  (void)state;
+TEST(releasing_oversize) {
   sweep(&(scenario){.prepare = fill_oversize, .act = take_180, .conf = "max_split_size_mb:40"});
 }
 
@@ -277,8 +271,7 @@ static void fill_for_collection(void) {
     put(p[i]);
 }
 
-static void test_collecting(void **state) {
-  (void)state;
+TEST(collecting) {
   sweep(&(scenario){.prepare = fill_for_collection, .act = take_180, .conf = "garbage_collection_threshold:0.1"});
 }
 
@@ -287,8 +280,7 @@ static void take_too_much(void) {
   take(10 * MIB, mine);
 }
 
-static void test_out_of_memory(void **state) {
-  (void)state;
+TEST(out_of_memory) {
   sweep(&(scenario){.prepare = cache_some, .act = take_too_much});
   sweep(&(scenario){.prepare = cache_some, .act = take_too_much, .conf = "expandable_segments:True"});
 }
@@ -322,8 +314,7 @@ static void free_and_take(void) {
   }
 }
 
-static void test_events(void **state) {
-  (void)state;
+TEST(events) {
   sweep(&(scenario){.prepare = use_on_three_streams, .act = free_and_take});
   sweep(&(scenario){.prepare = use_on_three_streams, .act = free_and_take, .conf = "expandable_segments:True"});
 }
@@ -337,10 +328,7 @@ static void free_and_empty(void) {
     assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1);
 }
 
-static void test_waiting_for_events(void **state) {
-  (void)state;
-  sweep(&(scenario){.prepare = use_on_three_streams, .act = free_and_empty});
-}
+TEST(waiting_for_events) { sweep(&(scenario){.prepare = use_on_three_streams, .act = free_and_empty}); }
 
 /* ---- Pools ---- */
 
@@ -357,8 +345,7 @@ static void use_a_pool(void) {
   may_fail(weir_allocator_empty_pool(allocator, pool));
 }
 
-static void test_pools(void **state) {
-  (void)state;
+TEST(pools) {
   sweep(&(scenario){.act = use_a_pool});
   sweep(&(scenario){.act = use_a_pool, .conf = "expandable_segments:True"});
 }
@@ -436,15 +423,13 @@ static void fork_and_end(void) {
   end_capture();
 }
 
-static void test_captures_that_reuse(void **state) {
-  (void)state;
+TEST(captures_that_reuse) {
   static const char conf[] = "graph_capture_record_stream_reuse:True";
   sweep(&(scenario){.prepare = prepare_capture, .act = fork_and_end, .conf = conf});
   sweep(&(scenario){.prepare = prepare_capture, .act = fork_and_end});
 }
 
-static void test_captures(void **state) {
-  (void)state;
+TEST(captures) {
   sweep(&(scenario){.prepare = prepare_capture, .act = capture_and_end});
   sweep(&(scenario){.prepare = prepare_capture, .act = capture_and_end, .conf = "expandable_segments:True"});
 }
@@ -459,10 +444,7 @@ static void use_without_cache(void) {
   assert_ok(weir_allocator_set_caching(allocator, 1));
 }
 
-static void test_uncached(void **state) {
-  (void)state;
-  sweep(&(scenario){.act = use_without_cache});
-}
+TEST(uncached) { sweep(&(scenario){.act = use_without_cache}); }
 
 static void use_two_devices(void) {
   get_live(0, 50 * MIB, NULL);
@@ -475,8 +457,7 @@ static void use_two_devices(void) {
   may_fail(weir_allocator_largest_block(allocator, 1, &largest));
 }
 
-static void test_devices(void **state) {
-  (void)state;
+TEST(devices) {
   sweep(&(scenario){.act = use_two_devices, .devices = 2});
   sweep(&(scenario){.act = use_two_devices, .devices = 2, .conf = "expandable_segments:True"});
 }
@@ -498,8 +479,7 @@ static void share_and_grow(void) {
   empty();
 }
 
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   sweep(&(scenario){.act = share_and_grow, .devices = 2});
   sweep(&(scenario){.act = share_and_grow, .devices = 2, .conf = "expandable_segments:True"});
 }
@@ -534,8 +514,7 @@ static void checkpoint_and_restore(void) {
   assert_ok(weir_pool_release(allocator, 0, pool));
 }
 
-static void test_checkpoints(void **state) {
-  (void)state;
+TEST(checkpoints) {
   sweep(&(scenario){.act = checkpoint_and_restore});
   sweep(&(scenario){.act = checkpoint_and_restore, .conf = "expandable_segments:True"});
 }
@@ -588,16 +567,14 @@ static void mix(void) {
   soft_seed(0);
 }
 
-static void test_mixtures(void **state) {
-  (void)state;
+TEST(mixtures) {
   for (mixture = 1; mixture <= (uint64_t)usual_or_long(1, 4); mixture++)
     sweep(&(scenario){.act = mix, .is_long = true});
 }
 
 /* From some call on every call fails, as after a kernel has broken the context. Calls fail or work without the driver;
  * none crashes, and the statistics stay correct. */
-static void test_broken_device(void **state) {
-  (void)state;
+TEST(broken_device) {
   for (unsigned long nth = 1; nth <= 60; nth += 4) {
     open(&(scenario){.conf = nth % 8 == 1 ? "expandable_segments:True" : ""});
     mixture = nth;
@@ -619,8 +596,7 @@ static void test_broken_device(void **state) {
 
 /* ---- Several failures ---- */
 
-static void test_pairs(void **state) {
-  (void)state;
+TEST(pairs) {
   sweep_pairs(&(scenario){.act = first_allocations, .conf = "expandable_segments:True"});
   sweep_pairs(&(scenario){.prepare = make_holes, .act = take_the_run, .conf = "expandable_segments:True"});
   sweep_pairs(&(scenario){.prepare = use_on_three_streams, .act = free_and_empty});
@@ -628,8 +604,7 @@ static void test_pairs(void **state) {
 
 /* A driver that cannot even undo: after a failed mapping the unmap fails too. The address range is cleaned up when it
  * is needed again. */
-static void test_second_failure(void **state) {
-  (void)state;
+TEST(second_failure) {
   alloc_open("expandable_segments:True", GIB);
   void *a = get(20 * MIB, NULL), *p = NULL;
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
@@ -646,8 +621,7 @@ static void test_second_failure(void **state) {
 
 /* A failure other than out of memory is reported at once: nothing is emptied, and no out of memory is counted, since
  * freeing memory and retrying would not help. */
-static void test_other_failures_are_not_out_of_memory(void **state) {
-  (void)state;
+TEST(other_failures_are_not_out_of_memory) {
   static const struct {
     const char *conf, *name;
     weir_driver_call call;
@@ -677,8 +651,7 @@ static void test_other_failures_are_not_out_of_memory(void **state) {
 }
 
 /* The last attempt fails for another reason, after an out of memory. */
-static void test_other_failure_after_out_of_memory(void **state) {
-  (void)state;
+TEST(other_failure_after_out_of_memory) {
   alloc_open(NULL, GIB);
   void *p = NULL;
   put(get(600 * MIB, NULL));
@@ -709,8 +682,7 @@ static void free_nothing(void *context, void *pointer, uint64_t bytes, int devic
 }
 
 /* The failure belongs to the other thread; this one is out of memory. */
-static void test_failure_of_another_thread(void **state) {
-  (void)state;
+TEST(failure_of_another_thread) {
   const weir_pool_id id = {0, 77};
   alloc_open("release_lock_on_cudamalloc:True", GIB);
   put(get(40 * MIB, NULL));
@@ -730,8 +702,7 @@ static void test_failure_of_another_thread(void **state) {
   alloc_close();
 }
 
-static void test_failed_release_and_out_of_memory(void **state) {
-  (void)state;
+TEST(failed_release_and_out_of_memory) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     put(get(50 * MIB, NULL));
@@ -747,8 +718,7 @@ static void test_failed_release_and_out_of_memory(void **state) {
 }
 
 /* Neither the event nor the wait succeeds when the block is freed: it stays in use until one does. */
-static void test_no_event_and_no_wait(void **state) {
-  (void)state;
+TEST(no_event_and_no_wait) {
   open(&(scenario){.prepare = use_on_three_streams});
   work(other);
   assert_ok(weir_fault_nth(faults, WEIR_CALL_EventRecord, 1, WEIR_CU_UNKNOWN, 0));
@@ -767,8 +737,7 @@ static void test_no_event_and_no_wait(void **state) {
 
 /* ---- Creation and destruction ---- */
 
-static void test_creation(void **state) {
-  (void)state;
+TEST(creation) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
   weir_allocator *made_one = NULL;
   assert_ok(weir_fault_nth(faults, WEIR_CALL_DeviceGetCount, 1, WEIR_CU_UNKNOWN, 0));
@@ -795,8 +764,7 @@ static void prepare_destruction(void) {
 
 /* Destruction cannot report a failure. It releases everything that the driver accepts, except the object of the failed
  * call, and leaks nothing of the host's, which the address sanitizer checks. */
-static void test_destruction(void **state) {
-  (void)state;
+TEST(destruction) {
   unsigned long before[WEIR_CALL_COUNT], total = 0;
   prepare_destruction();
   for (int c = 0; c < WEIR_CALL_COUNT; c++)
@@ -822,38 +790,4 @@ static void test_destruction(void **state) {
       alloc_teardown(state);
     }
   assert_true(total > 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_first_allocations, say_what),
-      cmocka_unit_test_teardown(test_emptying, say_what),
-      cmocka_unit_test_teardown(test_growing_over_holes, say_what),
-      cmocka_unit_test_teardown(test_growing_and_shrinking, say_what),
-      cmocka_unit_test_teardown(test_releasing_and_retrying, say_what),
-      cmocka_unit_test_teardown(test_releasing_oversize, say_what),
-      cmocka_unit_test_teardown(test_collecting, say_what),
-      cmocka_unit_test_teardown(test_out_of_memory, say_what),
-      cmocka_unit_test_teardown(test_events, say_what),
-      cmocka_unit_test_teardown(test_waiting_for_events, say_what),
-      cmocka_unit_test_teardown(test_pools, say_what),
-      cmocka_unit_test_teardown(test_captures, say_what),
-      cmocka_unit_test_teardown(test_captures_that_reuse, say_what),
-      cmocka_unit_test_teardown(test_uncached, say_what),
-      cmocka_unit_test_teardown(test_devices, say_what),
-      cmocka_unit_test_teardown(test_peers, say_what),
-      cmocka_unit_test_teardown(test_checkpoints, say_what),
-      cmocka_unit_test_teardown(test_mixtures, say_what),
-      cmocka_unit_test_teardown(test_broken_device, say_what),
-      cmocka_unit_test_teardown(test_pairs, say_what),
-      cmocka_unit_test_teardown(test_second_failure, say_what),
-      cmocka_unit_test_teardown(test_other_failures_are_not_out_of_memory, say_what),
-      cmocka_unit_test_teardown(test_other_failure_after_out_of_memory, say_what),
-      cmocka_unit_test_teardown(test_failure_of_another_thread, say_what),
-      cmocka_unit_test_teardown(test_failed_release_and_out_of_memory, say_what),
-      cmocka_unit_test_teardown(test_no_event_and_no_wait, say_what),
-      cmocka_unit_test_teardown(test_creation, say_what),
-      cmocka_unit_test_teardown(test_destruction, say_what),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

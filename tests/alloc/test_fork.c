@@ -216,8 +216,9 @@ static void close_all(void) {
   alloc_close();
 }
 
-static void test_every_call_of_a_child_is_refused(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(every_call_of_a_child_is_refused) {
   static const char *const confs[] = {"", "expandable_segments:True", "backend:cudaMallocAsync",
                                       "garbage_collection_threshold:0.5"};
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
@@ -234,8 +235,7 @@ static void test_every_call_of_a_child_is_refused(void **state) {
   }
 }
 
-static void test_without_the_cache(void **state) {
-  (void)state;
+TEST(without_the_cache) {
   open_all("", false);
   put(memory);
   assert_ok(weir_allocator_set_caching(allocator, 0));
@@ -276,8 +276,7 @@ static void refused_at_once(void) {
   weir_allocator_destroy(allocator);
 }
 
-static void test_fork_while_threads_allocate(void **state) {
-  (void)state;
+TEST(fork_while_threads_allocate) {
   enum { THREADS = 3, FORKS = 60 };
   for (int recorded = 0; recorded < 2; recorded++) {
     alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "");
@@ -307,8 +306,7 @@ static void *update_maps(void *map) {
 }
 
 /* An allocator of the child's own maps addresses too. */
-static void test_fork_while_a_thread_grows(void **state) {
-  (void)state;
+TEST(fork_while_a_thread_grows) {
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "");
   weir__page_map *map = weir__page_map_new();
   pthread_t thread;
@@ -344,8 +342,7 @@ static int fork_once(void *context, int device) {
 }
 
 /* The child returns through the call that the parent is in. The call may fail in any way but must return. */
-static void test_fork_within_a_callback(void **state) {
-  (void)state;
+TEST(fork_within_a_callback) {
   alloc_open_on(WEIR_SOFT_STEPPED, 1, GIB, "");
   bool has_forked = false;
   assert_ok(weir_allocator_attach_free_callback(allocator, fork_once, &has_forked));
@@ -357,15 +354,4 @@ static void test_fork_within_a_callback(void **state) {
   assert_ok(status);
   put(pointer);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_every_call_of_a_child_is_refused, alloc_teardown),
-      cmocka_unit_test_teardown(test_without_the_cache, alloc_teardown),
-      cmocka_unit_test_teardown(test_fork_while_threads_allocate, alloc_teardown),
-      cmocka_unit_test_teardown(test_fork_while_a_thread_grows, alloc_teardown),
-      cmocka_unit_test_teardown(test_fork_within_a_callback, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

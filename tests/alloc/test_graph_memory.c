@@ -46,8 +46,9 @@ static void join(weir_stream stream, weir_stream captured) { assert_ok(weir_stre
 
 /* ---- The source of memory ---- */
 
-static void test_allocations_of_the_capture(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown_runtime)
+
+TEST(allocations_of_the_capture) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0), other = new_stream(0);
   void *outside = get(4095, raw_of(stream));
@@ -72,8 +73,7 @@ static void test_allocations_of_the_capture(void **state) {
 
 /* PyTorch's test_cuda_graph_allocator_propagates_stream: a stream that joins the capture also allocates from its pool.
  * */
-static void test_streams_that_join(void **state) {
-  (void)state;
+TEST(streams_that_join) {
   alloc_open_runtime(NULL);
   weir_stream s0 = new_stream(0), s1 = new_stream(0);
   weir_graph *graph = new_graph();
@@ -102,8 +102,7 @@ static void test_streams_that_join(void **state) {
 
 /* A block freed in a capture is reused by the same stream in the capture, because the work of the graph is ordered too.
  * */
-static void test_memory_is_reused_in_the_capture(void **state) {
-  (void)state;
+TEST(memory_is_reused_in_the_capture) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
@@ -120,8 +119,7 @@ static void test_memory_is_reused_in_the_capture(void **state) {
 
 /* ---- The lifetime of memory ---- */
 
-static void test_pool_lives_as_long_as_the_graph(void **state) {
-  (void)state;
+TEST(pool_lives_as_long_as_the_graph) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0);
@@ -144,8 +142,7 @@ static void test_pool_lives_as_long_as_the_graph(void **state) {
 }
 
 /* PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph. */
-static void test_result_outlives_the_graph(void **state) {
-  (void)state;
+TEST(result_outlives_the_graph) {
   static const struct {
     size_t bytes;
     int64_t segment;
@@ -177,8 +174,7 @@ static void test_result_outlives_the_graph(void **state) {
 
 /* PyTorch's test_graph_two_successive: graphs that share a pool use the same memory, which lives until the last graph
  * is destroyed. */
-static void test_graphs_share_a_pool(void **state) {
-  (void)state;
+TEST(graphs_share_a_pool) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *one = new_graph(), *two = new_graph();
@@ -208,8 +204,7 @@ static void test_graphs_share_a_pool(void **state) {
 }
 
 /* PyTorch's test_repeat_graph_capture without its library: a hundred captures use no more memory than one. */
-static void test_repeated_captures(void **state) {
-  (void)state;
+TEST(repeated_captures) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_pool_id shared = weir_graph_pool_handle();
@@ -232,8 +227,7 @@ static void test_repeated_captures(void **state) {
 
 /* Growing needs calls that a capture forbids; the allocator makes them in a relaxed mode, and the capture stays valid.
  * */
-static void test_grows_in_a_capture(void **state) {
-  (void)state;
+TEST(grows_in_a_capture) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0), other = new_stream(0);
@@ -256,8 +250,7 @@ static void test_grows_in_a_capture(void **state) {
 
 /* PyTorch's test_graph_record_stream: events are not queried during a capture, and blocks freed in it get their events
  * afterwards. */
-static void test_record_stream_and_captures(void **state) {
-  (void)state;
+TEST(record_stream_and_captures) {
   alloc_open_runtime(NULL);
   weir_stream s0 = new_stream(0), s1 = new_stream(0), s2 = new_stream(0);
   void *problem = get(512, raw_of(s1));
@@ -304,8 +297,7 @@ static void test_record_stream_and_captures(void **state) {
 
 /* empty_cache during a capture: the default pool keeps its blocks, released pools are freed, and the capture continues.
  * */
-static void test_empty_cache_in_a_capture(void **state) {
-  (void)state;
+TEST(empty_cache_in_a_capture) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0), other = new_stream(0);
@@ -347,8 +339,7 @@ static void test_empty_cache_in_a_capture(void **state) {
 
 /* PyTorch's test_graph_capture_oom: out of memory in a capture is reported, no cached memory is released for it, and
  * the capture can still be ended. */
-static void test_out_of_memory_in_a_capture(void **state) {
-  (void)state;
+TEST(out_of_memory_in_a_capture) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   void *cached = get(600 * MIB, NULL), *p = NULL;
@@ -370,8 +361,7 @@ static void test_out_of_memory_in_a_capture(void **state) {
 }
 
 /* PyTorch's test_graph_capture_error_releases_reserved_segments. */
-static void test_failed_capture_releases_memory(void **state) {
-  (void)state;
+TEST(failed_capture_releases_memory) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
@@ -395,8 +385,7 @@ static int always(void *context, weir_cu_stream stream) {
 }
 
 /* An explicit scope of the same pool, opened during the capture: each end closes its own scope. */
-static void test_scope_of_the_same_pool(void **state) {
-  (void)state;
+TEST(scope_of_the_same_pool) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_pool_id shared = weir_graph_pool_handle();
@@ -420,8 +409,7 @@ static void test_scope_of_the_same_pool(void **state) {
 }
 
 /* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: an explicit scope inside a capture is the inner one. */
-static void test_scope_of_another_pool(void **state) {
-  (void)state;
+TEST(scope_of_another_pool) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   const weir_pool_id nested = {0, 555};
@@ -444,8 +432,7 @@ static void test_scope_of_another_pool(void **state) {
 
 /* ---- Removing the allocator ---- */
 
-static void test_without_an_allocator(void **state) {
-  (void)state;
+TEST(without_an_allocator) {
   alloc_open_runtime(NULL);
   assert_ok(weir_graph_use_allocator(NULL));
   weir_stream stream = new_stream(0);
@@ -462,8 +449,7 @@ static void test_without_an_allocator(void **state) {
 }
 
 /* The allocator is destroyed first: graphs no longer use it. */
-static void test_allocator_is_destroyed_first(void **state) {
-  (void)state;
+TEST(allocator_is_destroyed_first) {
   alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph(), *later = new_graph();
@@ -481,26 +467,4 @@ static void test_allocator_is_destroyed_first(void **state) {
   weir_graph_destroy(later);
   assert_cu(d->MemFree(d, own));
   alloc_close_runtime();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_allocations_of_the_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_streams_that_join, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_memory_is_reused_in_the_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_pool_lives_as_long_as_the_graph, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_result_outlives_the_graph, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_graphs_share_a_pool, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_repeated_captures, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_grows_in_a_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_record_stream_and_captures, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_empty_cache_in_a_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_out_of_memory_in_a_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_failed_capture_releases_memory, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_scope_of_the_same_pool, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_scope_of_another_pool, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_without_an_allocator, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_allocator_is_destroyed_first, alloc_teardown_runtime),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,8 @@ static int host_teardown(void **state) {
   return alloc_teardown(state);
 }
 
+FIXTURE(.teardown = host_teardown)
+
 static void *take(size_t bytes) {
   void *p = NULL;
   assert_ok(weir_host_alloc(host, bytes, &p));
@@ -47,8 +49,7 @@ static unsigned long pinned(void) { return soft_census().host_allocations; }
 
 /* ---- Reuse ---- */
 
-static void test_reuse(void **state) {
-  (void)state;
+TEST(reuse) {
   open_host("");
   char *a = take(1000);
   memset(a, 7, 1000);
@@ -74,8 +75,7 @@ static void test_reuse(void **state) {
   close_host();
 }
 
-static void test_wrong_calls(void **state) {
-  (void)state;
+TEST(wrong_calls) {
   open_host("");
   void *a = take(100), *p = NULL;
   int owns = 7;
@@ -112,8 +112,7 @@ static void test_wrong_calls(void **state) {
 
 /* ---- Streams ---- */
 
-static void test_streams_are_waited_for(void **state) {
-  (void)state;
+TEST(streams_are_waited_for) {
   open_host("");
   weir_cu_stream one = work_stream(), two = work_stream();
   char *a = take(4096);
@@ -144,8 +143,7 @@ static void test_streams_are_waited_for(void **state) {
 }
 
 /* A slow stream does not delay other blocks; a stream of another device counts as well. */
-static void test_streams_are_independent(void **state) {
-  (void)state;
+TEST(streams_are_independent) {
   open_host("");
   weir_cu_stream slow = work_stream();
   soft_use(1);
@@ -171,8 +169,7 @@ static void test_streams_are_independent(void **state) {
 }
 
 /* Nothing of it is used, so nothing has to be waited for. */
-static void test_destroy_during_a_capture(void **state) {
-  (void)state;
+TEST(destroy_during_a_capture) {
   open_host("");
   weir_cu_stream stream = work_stream();
   weir_cu_graph graph;
@@ -189,8 +186,7 @@ static void test_destroy_during_a_capture(void **state) {
 }
 
 /* Its work may still run when the memory is freed, and waiting for the device would invalidate captures. */
-static void test_destroyed_stream(void **state) {
-  (void)state;
+TEST(destroyed_stream) {
   open_host("");
   weir_cu_stream stream, other = work_stream();
   weir_cu_graph graph;
@@ -224,8 +220,7 @@ static void test_destroyed_stream(void **state) {
 }
 
 /* A graph copies from and to the memory at every launch, so the memory stays with the graph. */
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   open_host("");
   weir_cu_stream stream = work_stream(), other = work_stream();
   weir_cu_deviceptr to = soft_alloc(4096);
@@ -259,8 +254,7 @@ static void test_capture(void **state) {
 
 /* ---- Statistics ---- */
 
-static void test_statistics(void **state) {
-  (void)state;
+TEST(statistics) {
   open_host("");
   void *a = take(1000), *b = take(3000);
   weir_host_stats s = host_stats();
@@ -302,8 +296,7 @@ static void test_statistics(void **state) {
 
 /* ---- Settings ---- */
 
-static void test_registered(void **state) {
-  (void)state;
+TEST(registered) {
   open_host("pinned_use_cuda_host_register:True,pinned_num_register_threads:8");
   char *a = take(1 << 20), *b = take(100);
   memset(a, 1, 1 << 20);
@@ -322,8 +315,7 @@ static void test_registered(void **state) {
   close_host();
 }
 
-static void test_reserve(void **state) {
-  (void)state;
+TEST(reserve) {
   open_host("pinned_reserve_segment_size_mb:1");
   assert_int_equal(pinned(), 0); /* allocated on first use */
   char *a = take(100), *b = take(5000);
@@ -344,8 +336,7 @@ static void test_reserve(void **state) {
   close_host();
 }
 
-static void test_thresholds(void **state) {
-  (void)state;
+TEST(thresholds) {
   open_host("pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:4");
   void *a = take((1 << 20) + 1); /* not rounded */
   assert_int_equal(host_stats().allocated_bytes.current, (1 << 20) + 1);
@@ -372,8 +363,7 @@ static void test_thresholds(void **state) {
 }
 
 /* A thread polls the events instead of the allocations. */
-static void test_background_thread(void **state) {
-  (void)state;
+TEST(background_thread) {
   open_host("pinned_use_background_threads:True");
   weir_cu_stream stream = work_stream();
   void *a = take(4096);
@@ -390,8 +380,7 @@ static void test_background_thread(void **state) {
   close_host();
 }
 
-static void test_settings_of_the_environment(void **state) {
-  (void)state;
+TEST(settings_of_the_environment) {
   setenv("WEIR_ALLOC_CONF", "pinned_use_cuda_host_register:True", 1);
   open_host(NULL);
   unsetenv("WEIR_ALLOC_CONF");
@@ -402,8 +391,7 @@ static void test_settings_of_the_environment(void **state) {
 
 /* ---- Ends ---- */
 
-static void test_left_behind(void **state) {
-  (void)state;
+TEST(left_behind) {
   open_host("");
   weir_cu_stream stream = work_stream();
   for (int i = 0; i < 20; i++) {
@@ -417,8 +405,7 @@ static void test_left_behind(void **state) {
 }
 
 /* No context is created or retained before the first allocation, and the context of the thread stays current. */
-static void test_contexts(void **state) {
-  (void)state;
+TEST(contexts) {
   open_host("");
   assert_cu(d->CtxSetCurrent(d, NULL));
   weir_cu_context now = NULL;
@@ -434,8 +421,7 @@ static void test_contexts(void **state) {
   close_host();
 }
 
-static void test_out_of_memory(void **state) {
-  (void)state;
+TEST(out_of_memory) {
   open_host("");
   void *a = take(4096), *p = NULL;
   give(a);
@@ -458,26 +444,4 @@ static void test_out_of_memory(void **state) {
   assert_error_says(HOST_OUT_OF_MEMORY, "Tried to allocate", weir_host_alloc(host, 1ull << 50, &p));
   give(take(1 << 20));
   close_host();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_reuse, host_teardown),
-      cmocka_unit_test_teardown(test_wrong_calls, host_teardown),
-      cmocka_unit_test_teardown(test_streams_are_waited_for, host_teardown),
-      cmocka_unit_test_teardown(test_streams_are_independent, host_teardown),
-      cmocka_unit_test_teardown(test_destroyed_stream, host_teardown),
-      cmocka_unit_test_teardown(test_destroy_during_a_capture, host_teardown),
-      cmocka_unit_test_teardown(test_capture, host_teardown),
-      cmocka_unit_test_teardown(test_statistics, host_teardown),
-      cmocka_unit_test_teardown(test_registered, host_teardown),
-      cmocka_unit_test_teardown(test_reserve, host_teardown),
-      cmocka_unit_test_teardown(test_thresholds, host_teardown),
-      cmocka_unit_test_teardown(test_background_thread, host_teardown),
-      cmocka_unit_test_teardown(test_settings_of_the_environment, host_teardown),
-      cmocka_unit_test_teardown(test_left_behind, host_teardown),
-      cmocka_unit_test_teardown(test_contexts, host_teardown),
-      cmocka_unit_test_teardown(test_out_of_memory, host_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,28 +86,24 @@ static void check_recovery(void) {
   alloc_close();
 }
 
-static void test_driver(void **state) {
-  (void)state;
-  sweep_driver_calls(&(fault_sweep){open, act, check_recovery, ""});
-}
+FIXTURE(.teardown = alloc_teardown)
 
-static void test_registered(void **state) {
-  (void)state;
+TEST(driver) { sweep_driver_calls(&(fault_sweep){open, act, check_recovery, ""}); }
+
+TEST(registered) {
   sweep_driver_calls(
       &(fault_sweep){open, act, check_recovery,
                      "pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1"});
 }
 
-static void test_pieces(void **state) {
-  (void)state;
+TEST(pieces) {
   sweep_driver_calls(&(fault_sweep){open, act, check_recovery,
                                     "pinned_register_min_mb:3,pinned_register_piece_mb:2,"
                                     "pinned_max_round_threshold_mb:1"});
 }
 
 /* Memory that the driver refuses to release is kept, and releasing it is retried. */
-static void test_refused_free(void **state) {
-  (void)state;
+TEST(refused_free) {
   open("pinned_max_cached_size_mb:1");
   void *a = take(2 * MIB);
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
@@ -117,14 +113,4 @@ static void test_refused_free(void **state) {
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
   drop(a);
   check_recovery();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_driver, alloc_teardown),
-      cmocka_unit_test_teardown(test_registered, alloc_teardown),
-      cmocka_unit_test_teardown(test_pieces, alloc_teardown),
-      cmocka_unit_test_teardown(test_refused_free, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,8 @@ static int teardown(void **state) {
   return alloc_teardown(state);
 }
 
+FIXTURE(.teardown = teardown)
+
 static void *take(size_t bytes) {
   void *p = NULL;
   assert_ok(weir_host_alloc(host, bytes, &p));
@@ -91,8 +93,7 @@ static unsigned long objects_created(void) {
 
 /* ---- The life of a graph ---- */
 
-static void test_graph_is_destroyed(void **state) {
-  (void)state;
+TEST(graph_is_destroyed) {
   open_host("");
   void *p = take(4096);
   weir_cu_graph graph = capture_use(p);
@@ -109,8 +110,7 @@ static void test_graph_is_destroyed(void **state) {
 }
 
 /* Its executable and a launch that is under way use it. */
-static void test_last_launch(void **state) {
-  (void)state;
+TEST(last_launch) {
   open_host("");
   void *p = take(4096);
   weir_cu_graph graph = capture_use(p);
@@ -130,8 +130,7 @@ static void test_last_launch(void **state) {
   close_host();
 }
 
-static void test_two_graphs(void **state) {
-  (void)state;
+TEST(two_graphs) {
   open_host("");
   void *p = take(4096);
   weir_cu_graph first = capture_use(p), second = capture_use(p);
@@ -144,8 +143,7 @@ static void test_two_graphs(void **state) {
 }
 
 /* Many uses in one capture are one object. */
-static void test_uses_of_one_capture(void **state) {
-  (void)state;
+TEST(uses_of_one_capture) {
   open_host("");
   void *p = take(4096), *q = take(4096);
   begin();
@@ -164,8 +162,7 @@ static void test_uses_of_one_capture(void **state) {
 }
 
 /* The program still uses the memory, first alone and then again with a graph. */
-static void test_graph_ends_first(void **state) {
-  (void)state;
+TEST(graph_ends_first) {
   open_host("");
   void *p = take(4096);
   assert_cu(d->GraphDestroy(d, capture_use(p)));
@@ -181,8 +178,7 @@ static void test_graph_ends_first(void **state) {
   close_host();
 }
 
-static void test_capture_fails(void **state) {
-  (void)state;
+TEST(capture_fails) {
   open_host("");
   void *p = take(4096), *late = take(2048);
   weir_cu_graph graph = NULL;
@@ -203,8 +199,7 @@ static void test_capture_fails(void **state) {
 
 /* ---- Together with other uses ---- */
 
-static void test_stream_uses_it_too(void **state) {
-  (void)state;
+TEST(stream_uses_it_too) {
   open_host("");
   weir_cu_stream other = work_stream();
   void *p = take(4096);
@@ -220,8 +215,7 @@ static void test_stream_uses_it_too(void **state) {
 }
 
 /* The legacy stream cannot be asked while a blocking stream captures. */
-static void test_legacy_stream(void **state) {
-  (void)state;
+TEST(legacy_stream) {
   open_host("");
   weir_cu_stream blocking = soft_stream(WEIR_CU_STREAM_DEFAULT);
   void *p = take(4096);
@@ -240,8 +234,7 @@ static void test_legacy_stream(void **state) {
   close_host();
 }
 
-static void test_large_memory_is_returned(void **state) {
-  (void)state;
+TEST(large_memory_is_returned) {
   open_host("pinned_max_cached_size_mb:1");
   void *p = take(3 * MIB);
   weir_cu_graph graph = capture_use(p);
@@ -253,8 +246,7 @@ static void test_large_memory_is_returned(void **state) {
   close_host();
 }
 
-static void test_polling_thread(void **state) {
-  (void)state;
+TEST(polling_thread) {
   open_host("pinned_use_background_threads:True");
   void *first = take(100), *p = take(4096);
   assert_ok(weir_host_record_stream(host, first, 0, stream));
@@ -270,8 +262,7 @@ static void test_polling_thread(void **state) {
 }
 
 /* A block of a graph that has ended may still wait for a stream. The thread, which is asleep by then, waits for it. */
-static void test_polling_thread_after_graph(void **state) {
-  (void)state;
+TEST(polling_thread_after_graph) {
   open_host("pinned_use_background_threads:True");
   void *first = take(100), *p = take(4096);
   assert_ok(weir_host_record_stream(host, first, 0, stream));
@@ -301,8 +292,7 @@ static void test_polling_thread_after_graph(void **state) {
 
 /* ---- Without user objects ---- */
 
-static void test_driver_without_objects(void **state) {
-  (void)state;
+TEST(driver_without_objects) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
   faults->GraphRetainUserObject = NULL;
   assert_ok(weir_host_allocator_create(faults, "", &host));
@@ -318,8 +308,7 @@ static void test_driver_without_objects(void **state) {
 }
 
 /* The memory is kept if the graph does not get its object, and no other graph changes that. */
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST(failing_calls) {
   static const weir_driver_call calls[] = {WEIR_CALL_UserObjectCreate, WEIR_CALL_GraphRetainUserObject};
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     open_host("");
@@ -337,8 +326,7 @@ static void test_failing_calls(void **state) {
 
 /* ---- The end of the allocator ---- */
 
-static void test_graph_outlives_allocator(void **state) {
-  (void)state;
+TEST(graph_outlives_allocator) {
   open_host("");
   weir_cu_graph graph = capture_use(take(4096));
   weir_cu_graph_exec exec = instantiate(graph);
@@ -362,8 +350,7 @@ static void *take_and_give(void *stop) {
 }
 
 /* Graphs end on one thread while another allocates. */
-static void test_threads(void **state) {
-  (void)state;
+TEST(threads) {
   open_host("");
   pthread_t thread;
   atomic_bool stop = false;
@@ -390,26 +377,4 @@ static void test_threads(void **state) {
   assert_int_equal(active_requests(), 0);
   assert_in_range(soft_census().host_allocations, 1, 8);
   close_host();
-}
-
-int main(void) {
-#define TEST(name) cmocka_unit_test_teardown(name, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_graph_is_destroyed),
-      TEST(test_last_launch),
-      TEST(test_two_graphs),
-      TEST(test_uses_of_one_capture),
-      TEST(test_graph_ends_first),
-      TEST(test_capture_fails),
-      TEST(test_stream_uses_it_too),
-      TEST(test_legacy_stream),
-      TEST(test_large_memory_is_returned),
-      TEST(test_polling_thread),
-      TEST(test_polling_thread_after_graph),
-      TEST(test_driver_without_objects),
-      TEST(test_failing_calls),
-      TEST(test_graph_outlives_allocator),
-      TEST(test_threads),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

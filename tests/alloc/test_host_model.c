@@ -42,6 +42,8 @@ static int host_teardown(void **state) {
   return alloc_teardown(state);
 }
 
+FIXTURE(.teardown = host_teardown)
+
 static void add(model_count *count, int64_t by) {
   count->current += by;
   *(by > 0 ? &count->allocated : &count->freed) += by > 0 ? by : -by;
@@ -192,8 +194,7 @@ static void random_call(uint64_t *seed) {
     assert_error(INVALID_ARGUMENT, weir_host_free(host, model.free[random % (unsigned)model.free_count].pointer));
 }
 
-static void test_random_calls(void **state) {
-  (void)state;
+TEST(random_calls) {
   uint64_t seed = 1;
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   assert_ok(weir_host_allocator_create(faults, "", &host));
@@ -212,11 +213,4 @@ static void test_random_calls(void **state) {
   weir_host_allocator_destroy(host);
   host = NULL;
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_random_calls, host_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

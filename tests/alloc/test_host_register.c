@@ -24,6 +24,8 @@ static int host_teardown(void **state) {
   return alloc_teardown(state);
 }
 
+FIXTURE(.teardown = host_teardown)
+
 static void close_host(void) {
   weir_host_allocator_destroy(host);
   host = NULL;
@@ -44,8 +46,7 @@ static void give(void *p) { assert_ok(weir_host_free(host, p)); }
 
 static unsigned long registrations(void) { return soft_census().registrations; }
 
-static void test_large_memory_is_registered(void **state) {
-  (void)state;
+TEST(large_memory_is_registered) {
   open_host("pinned_register_min_mb:4,pinned_num_register_threads:4");
   void *small = take(2 * MIB);
   assert_int_equal(registrations(), 0);
@@ -65,8 +66,7 @@ static void test_large_memory_is_registered(void **state) {
 }
 
 /* The driver has other reasons to refuse than memory, such as a system that does not support it. */
-static void test_refused_registration(void **state) {
-  (void)state;
+TEST(refused_registration) {
   open_host("pinned_register_min_mb:4");
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemHostRegister, 1, WEIR_CU_NOT_SUPPORTED, 0));
   void *large = take(4 * MIB);
@@ -84,8 +84,7 @@ static void test_refused_registration(void **state) {
 }
 
 /* More than the machine has is left to the driver, which refuses it: touching it would end the process. */
-static void test_more_than_there_is(void **state) {
-  (void)state;
+TEST(more_than_there_is) {
   open_host("pinned_register_min_mb:4,pinned_max_round_threshold_mb:1");
   void *p = NULL;
   assert_int_equal(weir_host_alloc(host, 1ull << 50, &p), WEIR_ERROR_HOST_OUT_OF_MEMORY);
@@ -96,8 +95,7 @@ static void test_more_than_there_is(void **state) {
 
 static const char pieces[] = "pinned_register_min_mb:4,pinned_register_piece_mb:4,pinned_max_round_threshold_mb:1";
 
-static void test_pieces(void **state) {
-  (void)state;
+TEST(pieces) {
   open_host(pieces);
   void *one = take(4 * MIB);
   assert_int_equal(registrations(), 1);
@@ -124,8 +122,7 @@ static void test_pieces(void **state) {
 }
 
 /* A piece that the driver does not register: the others are given back, and the driver allocates instead. */
-static void test_refused_piece(void **state) {
-  (void)state;
+TEST(refused_piece) {
   open_host(pieces);
   for (unsigned nth = 1; nth <= 3; nth++) {
     assert_ok(weir_fault_nth(faults, WEIR_CALL_MemHostRegister, nth, WEIR_CU_UNKNOWN, 0));
@@ -140,8 +137,7 @@ static void test_refused_piece(void **state) {
 }
 
 /* A piece that the driver does not unregister: the memory stays whole and in the cache. */
-static void test_kept_piece(void **state) {
-  (void)state;
+TEST(kept_piece) {
   open_host(pieces);
   for (unsigned nth = 1; nth <= 3; nth++) {
     char *p = take(12 * MIB);
@@ -175,8 +171,7 @@ static weir_cu_result register_touched(weir_driver *driver, void *pointer, uint6
   return inner_register(driver, pointer, bytes, flags);
 }
 
-static void test_touched_before_registered(void **state) {
-  (void)state;
+TEST(touched_before_registered) {
   static const char *const confs[] = {"pinned_register_min_mb:2", pieces,
                                       "pinned_use_cuda_host_register:True,pinned_num_register_threads:8"};
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
@@ -193,8 +188,7 @@ static void test_touched_before_registered(void **state) {
   }
 }
 
-static void test_populate(void **state) {
-  (void)state;
+TEST_SETUP(populate, NULL, NULL) {
   char *memory = weir__map_aligned_memory(6 * MIB, 2 * MIB);
   assert_non_null(memory);
   assert_int_equal((uintptr_t)memory % (2 * MIB), 0);
@@ -204,18 +198,4 @@ static void test_populate(void **state) {
   assert_int_equal(memory[6 * MIB - 1], 0);
   weir__unmap(memory, 6 * MIB);
   assert_null(weir__map_aligned_memory(SIZE_MAX / 2, 2 * MIB));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_large_memory_is_registered, host_teardown),
-      cmocka_unit_test_teardown(test_refused_registration, host_teardown),
-      cmocka_unit_test_teardown(test_more_than_there_is, host_teardown),
-      cmocka_unit_test_teardown(test_pieces, host_teardown),
-      cmocka_unit_test_teardown(test_refused_piece, host_teardown),
-      cmocka_unit_test_teardown(test_kept_piece, host_teardown),
-      cmocka_unit_test_teardown(test_touched_before_registered, host_teardown),
-      cmocka_unit_test(test_populate),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

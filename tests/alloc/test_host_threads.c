@@ -87,26 +87,10 @@ static void run_all(const char *conf) {
   alloc_close();
 }
 
-static void test_polled(void **state) {
-  (void)state;
-  run_all("");
-}
+FIXTURE(.teardown = alloc_teardown)
 
-static void test_background(void **state) {
-  (void)state;
-  run_all("pinned_use_background_threads:True");
-}
+TEST(polled) { run_all(""); }
 
-static void test_registered(void **state) {
-  (void)state;
-  run_all("pinned_use_cuda_host_register:True,pinned_num_register_threads:8");
-}
+TEST(background) { run_all("pinned_use_background_threads:True"); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_polled, alloc_teardown),
-      cmocka_unit_test_teardown(test_background, alloc_teardown),
-      cmocka_unit_test_teardown(test_registered, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(registered) { run_all("pinned_use_cuda_host_register:True,pinned_num_register_threads:8"); }

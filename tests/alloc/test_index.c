@@ -23,6 +23,8 @@ static int give_blocks(void **state) {
   return 0;
 }
 
+FIXTURE(.begin = take_blocks, .end = give_blocks)
+
 static bool before(const weir__block *a, const weir__block *b) {
   return a->units != b->units ? a->units < b->units : a->address < b->address;
 }
@@ -81,8 +83,7 @@ static void check_index(weir__index *index, size_t count) {
   assert_ptr_equal(weir__index_last(index), expected_before(&most));
 }
 
-static void test_index(void **state) {
-  (void)state;
+TEST_SETUP(index, NULL, soft_teardown) {
   int rounds = 10;
   for (uint64_t seed = soft_first_seed(&rounds); rounds-- > 0; seed++) {
     soft_seed(seed);
@@ -180,8 +181,7 @@ static void check_many(lie lie, bool walks) {
   weir__index_clear(&index);
 }
 
-static void test_many_of_one_size(void **state) {
-  (void)state;
+TEST_SETUP(many_of_one_size, NULL, soft_teardown) {
   int rounds = 2;
   for (uint64_t seed = soft_first_seed(&rounds); rounds-- > 0; seed++)
     for (int lie = 0; lie < LIES; lie++)
@@ -193,8 +193,7 @@ static void test_many_of_one_size(void **state) {
 }
 
 /* Blocks arrive in descending and in ascending order, each beyond all before, with searches in between. */
-static void test_monotonic_addresses(void **state) {
-  (void)state;
+TEST(monotonic_addresses) {
   for (int down = 0; down < 2; down++) {
     weir__index index = {0};
     assert_true(weir__index_prepare(&index, 4096));
@@ -244,8 +243,7 @@ static void remove_some(weir__index *index) {
 }
 
 /* Empty partitions that no search has visited since, in many bins and in one. */
-static void test_empty_partitions(void **state) {
-  (void)state;
+TEST(empty_partitions) {
   weir__index index = {0};
   assert_true(weir__index_prepare(&index, 128ull << 20));
   for (uint32_t units = 100000; units > 0; units--) {
@@ -267,8 +265,7 @@ static void test_empty_partitions(void **state) {
 }
 
 /* Outliers that come and go do not move the other blocks each time. */
-static void test_outliers(void **state) {
-  (void)state;
+TEST(outliers) {
   weir__index index = {0};
   assert_true(weir__index_prepare(&index, 4096));
   insert_some(&index, 1ull << 45, 8);
@@ -289,8 +286,7 @@ static void test_outliers(void **state) {
   weir__index_clear(&index);
 }
 
-static void test_empty_index(void **state) {
-  (void)state;
+TEST(empty_index) {
   weir__index index = {0};
   assert_null(weir__index_first(&index));
   assert_null(weir__index_last(&index));
@@ -303,8 +299,7 @@ static void test_empty_index(void **state) {
 }
 
 /* The validity check detects damage. */
-static void test_index_out_of_order(void **state) {
-  (void)state;
+TEST(index_out_of_order) {
   weir__index index = {0};
   assert_true(weir__index_prepare(&index, 1ull << 30));
   memset(blocks, 0, BLOCKS * sizeof *blocks);
@@ -338,8 +333,7 @@ static void test_index_out_of_order(void **state) {
 }
 
 /* Taking a block out of the index, before it is handed out, clears its links. */
-static void test_held(void **state) {
-  (void)state;
+TEST(held) {
   weir__index index = {0};
   assert_true(weir__index_prepare(&index, 4096));
   for (int i = 0; i < 2; i++) {
@@ -355,8 +349,7 @@ static void test_held(void **state) {
   weir__index_clear(&index);
 }
 
-static void test_tree(void **state) {
-  (void)state;
+TEST_SETUP(tree, NULL, soft_teardown) {
   soft_seed(3);
   weir__ref root = 0;
   memset(is_in, 0, sizeof is_in);
@@ -381,8 +374,7 @@ static void test_tree(void **state) {
 }
 
 /* Addresses that collide in the table, removed in every order. */
-static void test_live(void **state) {
-  (void)state;
+TEST_SETUP(live, NULL, soft_teardown) {
   soft_seed(4);
   weir__live live = {0};
   size_t count = 0;
@@ -410,20 +402,4 @@ static void test_live(void **state) {
     assert_ptr_equal(weir__live_find(&live, blocks[i].address, &place), is_in[i] ? &blocks[i] : NULL);
   weir__live_clear(&live);
   soft_seed(0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_index, soft_teardown),
-      cmocka_unit_test_teardown(test_many_of_one_size, soft_teardown),
-      cmocka_unit_test(test_monotonic_addresses),
-      cmocka_unit_test(test_empty_partitions),
-      cmocka_unit_test(test_outliers),
-      cmocka_unit_test(test_empty_index),
-      cmocka_unit_test(test_index_out_of_order),
-      cmocka_unit_test(test_held),
-      cmocka_unit_test_teardown(test_tree, soft_teardown),
-      cmocka_unit_test_teardown(test_live, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, take_blocks, give_blocks);
 }

@@ -201,14 +201,12 @@ static void share_with_child(const char *conf, int version) {
   alloc_close();
 }
 
-static void test_fixed(void **state) {
-  (void)state;
+TEST(fixed) {
   share_with_child("", 0);
   share_with_child("", 3);
 }
 
-static void test_expandable(void **state) {
-  (void)state;
+TEST(expandable) {
   share_with_child("expandable_segments:True", 0);
   share_with_child("expandable_segments:True", 3);
 }
@@ -226,20 +224,15 @@ static void fail_in_child(const char *role, const char *conf) {
   alloc_close();
 }
 
-static void test_faults(void **state) {
-  (void)state;
+TEST(faults) {
   fail_in_child("fails", "");
   fail_in_child("fails", "expandable_segments:True");
 }
 
-static void test_peers(void **state) {
-  (void)state;
-  fail_in_child("peers", "expandable_segments:True");
-}
+TEST(peers) { fail_in_child("peers", "expandable_segments:True"); }
 
 /* The process, a gap, the page size, the number of pages, 1 for file descriptors, a gap, and the descriptors. */
-static void test_version_3(void **state) {
-  (void)state;
+TEST(version_3) {
   alloc_open_with(&(weir_allocator_options){
       .size = sizeof(weir_allocator_options), .conf = "expandable_segments:True", .ipc_version = 3});
   void *a = get(30 * MIB, NULL);
@@ -270,10 +263,7 @@ static void test_version_3(void **state) {
   alloc_close();
 }
 
-static void test_wrong_names(void **state) {
-  (void)state;
-  fail_in_child("lied", "");
-}
+TEST(wrong_names) { fail_in_child("lied", ""); }
 
 static int open_files(void) {
   int count = 0;
@@ -283,8 +273,7 @@ static int open_files(void) {
 }
 
 /* File descriptors of pages are closed with the pages, and failed driver calls change nothing. */
-static void test_files(void **state) {
-  (void)state;
+TEST(files) {
   alloc_open("expandable_segments:True", GIB);
   void *a = get(30 * MIB, NULL), *b = get(100, NULL);
   int before = open_files();
@@ -302,8 +291,7 @@ static void test_files(void **state) {
   alloc_close();
 }
 
-static void test_memory_that_cannot_be_shared(void **state) {
-  (void)state;
+TEST(memory_that_cannot_be_shared) {
   weir_ipc_handle handle = {.size = sizeof handle};
   alloc_open("backend:cudaMallocAsync", GIB);
   void *a = get(100, NULL);
@@ -327,8 +315,7 @@ static void test_memory_that_cannot_be_shared(void **state) {
 }
 
 /* Memory of a back end and uncached memory can be shared as well, through the driver. */
-static void test_other_memory(void **state) {
-  (void)state;
+TEST(other_memory) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   void *a = get(5000, NULL);
@@ -370,19 +357,10 @@ static int run_child(const char *role, const char *conf) {
   return 1;
 }
 
-int main(int argc, char **argv) {
+static int role(int argc, char **argv) {
   if (peer_is_child(argc, argv))
     return run_child(argv[2], argv[3]);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_fixed, teardown),
-      cmocka_unit_test_teardown(test_expandable, teardown),
-      cmocka_unit_test_teardown(test_faults, teardown),
-      cmocka_unit_test_teardown(test_peers, teardown),
-      cmocka_unit_test_teardown(test_version_3, teardown),
-      cmocka_unit_test_teardown(test_wrong_names, teardown),
-      cmocka_unit_test_teardown(test_files, teardown),
-      cmocka_unit_test_teardown(test_memory_that_cannot_be_shared, teardown),
-      cmocka_unit_test_teardown(test_other_memory, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return RUN_TESTS;
 }
+
+FIXTURE(.role = role, .teardown = teardown)

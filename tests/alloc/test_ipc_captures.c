@@ -6,9 +6,16 @@
 
 static const char *const confs[] = {"", "expandable_segments:True"};
 
+static int role(int argc, char **argv) {
+  if (peer_is_child(argc, argv))
+    return play_role(argv[2], argv[3], (const child_role[]){{"sends", child_sends}, {0}});
+  return RUN_TESTS;
+}
+
+FIXTURE(.role = role, .teardown = ipc_teardown)
+
 /* During a capture nothing can be sent, a free waits for its end, and so does a release. */
-static void test_capture(void **state) {
-  (void)state;
+TEST(capture) {
   alloc_open("", GIB);
   weir_cu_stream stream = work_stream();
   void *a = get(1000, stream), *b;
@@ -49,8 +56,7 @@ static void end_capture(weir_cu_stream stream, int device) {
 }
 
 /* Without an event for the message, the sender waits for its stream, which is not the one that is being captured. */
-static void test_send_without_an_event(void **state) {
-  (void)state;
+TEST(send_without_an_event) {
   alloc_open("", GIB);
   weir_cu_stream stream = work_stream(), other = work_stream();
   void *a = get(1000, other);
@@ -65,8 +71,7 @@ static void test_send_without_an_event(void **state) {
 }
 
 /* A refused message can be received after the capture. */
-static void test_receive_in_a_capture(void **state) {
-  (void)state;
+TEST(receive_in_a_capture) {
   for (int own = 0; own < 2; own++) {
     with_peer("sends", "");
     weir_cu_stream stream = work_stream(), used = own ? NULL : stream;
@@ -87,8 +92,7 @@ static void test_receive_in_a_capture(void **state) {
 }
 
 /* Releases of a capture end although their stream does not exist any more, and although another one fails. */
-static void test_collect_after_a_capture(void **state) {
-  (void)state;
+TEST(collect_after_a_capture) {
   with_peer("sends", "");
   weir_cu_stream stream;
   assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
@@ -121,8 +125,7 @@ static void begin_capture_then(void *waits_before) {
 
 /* A capture that another thread begins while a release, or a collection, waits for the work on the memory. The sender
  * may free the memory only after it is unmapped here, which the capture forbids. */
-static void test_capture_begins_meanwhile(void **state) {
-  (void)state;
+TEST(capture_begins_meanwhile) {
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
     with_peer("sends", confs[i]);
     weir_cu_stream stream = work_stream();
@@ -149,8 +152,7 @@ static void test_capture_begins_meanwhile(void **state) {
 }
 
 /* Memory that is closed in a capture stays open until a collection after it. */
-static void test_close_in_a_capture(void **state) {
-  (void)state;
+TEST(close_in_a_capture) {
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
     with_peer("sends", confs[i]);
     weir_cu_stream stream = work_stream();
@@ -183,8 +185,7 @@ static void test_close_in_a_capture(void **state) {
 }
 
 /* A capture of one device, which forbids unsafe calls on all of them, and a release on another one. */
-static void test_capture_of_another_device(void **state) {
-  (void)state;
+TEST(capture_of_another_device) {
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
     alloc_open_on(WEIR_SOFT_THREADS, 2, GIB, confs[i]);
     peer_start(SOCK_STREAM, "sends", confs[i]);
@@ -201,19 +202,4 @@ static void test_capture_of_another_device(void **state) {
     close(peer_socket);
     close_all();
   }
-}
-
-int main(int argc, char **argv) {
-  if (peer_is_child(argc, argv))
-    return play_role(argv[2], argv[3], (const child_role[]){{"sends", child_sends}, {0}});
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_capture, ipc_teardown),
-      cmocka_unit_test_teardown(test_send_without_an_event, ipc_teardown),
-      cmocka_unit_test_teardown(test_receive_in_a_capture, ipc_teardown),
-      cmocka_unit_test_teardown(test_collect_after_a_capture, ipc_teardown),
-      cmocka_unit_test_teardown(test_capture_begins_meanwhile, ipc_teardown),
-      cmocka_unit_test_teardown(test_close_in_a_capture, ipc_teardown),
-      cmocka_unit_test_teardown(test_capture_of_another_device, ipc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

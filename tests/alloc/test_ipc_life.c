@@ -53,8 +53,7 @@ static uint64_t order(char what, const weir_ipc_handle *handle) {
 }
 
 /* Freed memory is in limbo while the other process uses it, and is reused afterwards. */
-static void test_limbo(void **state) {
-  (void)state;
+TEST(limbo) {
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
     with_peer("obeys", confs[i]);
     char *a = get(30 * MIB, NULL);
@@ -90,8 +89,7 @@ static void test_limbo(void **state) {
 
 /* A second allocator of the sender has another file of references, and pages with descriptors, of the same names while
  * the first ones are still held. */
-static void test_sender_begins_again(void **state) {
-  (void)state;
+TEST(sender_begins_again) {
   for (size_t k = 0; k < WEIR_COUNT_OF(confs); k++) {
     with_peer("obeys", confs[k]);
     for (int i = 0; i < 3; i++) {
@@ -110,8 +108,7 @@ static void test_sender_begins_again(void **state) {
 }
 
 /* Memory that is not freed only loses its reference. */
-static void test_released_first(void **state) {
-  (void)state;
+TEST(released_first) {
   with_peer("obeys", "");
   char *a = get(1000, NULL);
   a[0] = 'a';
@@ -132,8 +129,7 @@ static void test_released_first(void **state) {
 }
 
 /* A handle is received once. */
-static void test_received_once(void **state) {
-  (void)state;
+TEST(received_once) {
   with_peer("obeys", "");
   char *a = get(1000, NULL);
   static weir_ipc_handle first;
@@ -155,8 +151,7 @@ static void test_received_once(void **state) {
   alloc_close();
 }
 
-static void test_several(void **state) {
-  (void)state;
+TEST(several) {
   with_peer("obeys", "expandable_segments:True");
   char *a = get(3000, NULL), *b = get(3000, NULL);
   a[0] = 'a', b[0] = 'b';
@@ -262,6 +257,15 @@ static void child_dies(void) {
   say('s');
 }
 
+static int role(int argc, char **argv) {
+  if (peer_is_child(argc, argv))
+    return play_role(argv[2], argv[3],
+                     (const child_role[]){{"obeys", child_obeys}, {"dies", child_dies}, {"sends", child_sends}, {0}});
+  return RUN_TESTS;
+}
+
+FIXTURE(.role = role, .teardown = ipc_teardown)
+
 /* Whether the other process says that it has done everything, rather than being killed. */
 static bool survives(void) {
   uint64_t word;
@@ -269,8 +273,7 @@ static bool survives(void) {
 }
 
 /* A receiver that is killed at any point of receiving and releasing leaves nothing behind after a collection. */
-static void test_killed_receiver(void **state) {
-  (void)state;
+TEST(killed_receiver) {
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
     bool alive = false;
     int nth = 0;
@@ -299,8 +302,7 @@ static void test_killed_receiver(void **state) {
 }
 
 /* So does one that is killed before it received anything, if the sender knows it; otherwise the message expires. */
-static void test_killed_before(void **state) {
-  (void)state;
+TEST(killed_before) {
   with_peer("obeys", "");
   uint64_t process = order('i', NULL);
   void *a = get(1000, NULL), *b = get(1000, NULL);
@@ -336,8 +338,7 @@ static void count_timeout_warning(void *context, weir_log_level level, const cha
 }
 
 /* The variable is read when an allocator first sends memory. */
-static void test_default_timeout(void **state) {
-  (void)state;
+TEST(default_timeout) {
   static const struct {
     const char *text;
     bool is_valid, expires;
@@ -371,8 +372,7 @@ static void test_default_timeout(void **state) {
 }
 
 /* The receiver that was named need not be the one that receives. */
-static void test_another_receiver(void **state) {
-  (void)state;
+TEST(another_receiver) {
   with_peer("obeys", "");
   void *a = get(1000, NULL), *b;
   const weir_ipc_handle *handle = send_memory(a);
@@ -390,8 +390,7 @@ static void test_another_receiver(void **state) {
 }
 
 /* A receiver that fails once is still the one that was named. */
-static void test_failed_receiver(void **state) {
-  (void)state;
+TEST(failed_receiver) {
   with_peer("obeys", "");
   weir_ipc_send_options options;
   weir_ipc_send_options_init(&options);
@@ -412,8 +411,7 @@ static void test_failed_receiver(void **state) {
 }
 
 /* A zombie counts as ended: peer_kill waits for it, and this does not. */
-static void test_memory_of_the_dead_serves_requests(void **state) {
-  (void)state;
+TEST(memory_of_the_dead_serves_requests) {
   with_peer("obeys", "");
   pid_t process = (pid_t)order('i', NULL);
   char *a = get(600 * MIB, NULL), *b;
@@ -433,8 +431,7 @@ static void test_memory_of_the_dead_serves_requests(void **state) {
   close_all();
 }
 
-static void test_killed_sender(void **state) {
-  (void)state;
+TEST(killed_sender) {
   for (int before = 0; before < 2; before++) {
     with_peer("sends", "expandable_segments:True");
     hear_any();
@@ -467,8 +464,7 @@ static bool set_next_process(pid_t process) {
 }
 
 /* A process with the id of one that has ended, and with the same descriptors, has other pages. */
-static void test_process_id_again(void **state) {
-  (void)state;
+TEST(process_id_again) {
   static weir_ipc_handle first;
   with_peer("sends", "expandable_segments:True");
   pid_t process = (pid_t)hear_any(), again = 0;
@@ -500,8 +496,7 @@ static void test_process_id_again(void **state) {
 }
 
 /* The sender is killed within each driver call of the receiver, which succeeds or fails, and keeps nothing. */
-static void test_killed_meanwhile(void **state) {
-  (void)state;
+TEST(killed_meanwhile) {
   int failures = 0;
   for (size_t i = 0; i < 2; i++) {
     bool alive = false;
@@ -536,8 +531,7 @@ static void test_killed_meanwhile(void **state) {
 }
 
 /* A receiver that ends without releasing anything. */
-static void test_left_open(void **state) {
-  (void)state;
+TEST(left_open) {
   with_peer("obeys", "");
   char *a = get(1000, NULL);
   order('r', send_memory(a));
@@ -552,8 +546,7 @@ static void test_left_open(void **state) {
 
 /* ---- One process ---- */
 
-static void test_own_memory(void **state) {
-  (void)state;
+TEST(own_memory) {
   alloc_open("", GIB);
   void *a = get(1000, NULL);
   uint64_t size = 0;
@@ -571,8 +564,7 @@ static void test_own_memory(void **state) {
 }
 
 /* Of several messages with the same memory, the one whose stream was waited for is released. */
-static void test_message_of_the_stream(void **state) {
-  (void)state;
+TEST(message_of_the_stream) {
   alloc_open("", GIB);
   void *a = get(1000, NULL), *b;
   weir_cu_stream streams[3] = {work_stream(), work_stream(), work_stream()};
@@ -593,8 +585,7 @@ static void test_message_of_the_stream(void **state) {
 }
 
 /* An allocator does not know what another one has sent, so it could not check the address. */
-static void test_another_allocator(void **state) {
-  (void)state;
+TEST(another_allocator) {
   alloc_open("", GIB);
   weir_allocator *second;
   weir_allocator_options options;
@@ -610,8 +601,7 @@ static void test_another_allocator(void **state) {
   close_all();
 }
 
-static void test_cancel(void **state) {
-  (void)state;
+TEST(cancel) {
   alloc_open("", GIB);
   void *a = get(1000, NULL), *b;
   const weir_ipc_handle *handle = send_memory(a);
@@ -625,8 +615,7 @@ static void test_cancel(void **state) {
 }
 
 /* Beyond a number of events, the sender waits for its stream. */
-static void test_many(void **state) {
-  (void)state;
+TEST(many) {
   enum { MANY = 1100 };
   alloc_open("", GIB);
   void *a = get(1000, NULL);
@@ -645,8 +634,7 @@ static void test_many(void **state) {
 }
 
 /* Sends that lack an event do not visit all references each time, but find those that have ended before long. */
-static void test_collecting_for_events(void **state) {
-  (void)state;
+TEST(collecting_for_events) {
   enum { MANY = WEIR__SENT_EVENTS_MAX };
   alloc_open("", GIB);
   void *a = get(1000, NULL);
@@ -668,8 +656,7 @@ static void test_collecting_for_events(void **state) {
   close_all();
 }
 
-static void test_no_words_left(void **state) {
-  (void)state;
+TEST(no_words_left) {
   alloc_open("", GIB);
   char *a = get(1000, NULL);
   static weir_ipc_handle handle;
@@ -719,15 +706,13 @@ static void close_after_faults(void) {
   close_all();
 }
 
-static void test_faults(void **state) {
-  (void)state;
+TEST(faults) {
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++)
     sweep_driver_calls(&(fault_sweep){open_for_faults, act_on_faults, close_after_faults, confs[i]});
 }
 
 /* A failure of the driver loses no reference: a collection tries again. */
-static void test_release_fails(void **state) {
-  (void)state;
+TEST(release_fails) {
   static const struct {
     const char *conf;
     weir_driver_call call;
@@ -752,8 +737,7 @@ static void test_release_fails(void **state) {
   }
 }
 
-static void test_backend(void **state) {
-  (void)state;
+TEST(backend) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   void *a = get(5000, NULL), *b = NULL;
@@ -769,8 +753,7 @@ static void test_backend(void **state) {
 }
 
 /* Other streams and other processes use it: it waits for both. */
-static void test_with_streams(void **state) {
-  (void)state;
+TEST(with_streams) {
   alloc_open("", GIB);
   weir_cu_stream other = work_stream();
   for (int stream_first = 0; stream_first < 2; stream_first++) {
@@ -797,8 +780,7 @@ static void test_with_streams(void **state) {
 }
 
 /* A message whose offset or size is beyond the end of what its handle opens. */
-static void test_too_much(void **state) {
-  (void)state;
+TEST(too_much) {
   static weir_ipc_handle handle;
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
     with_peer("obeys", confs[i]);
@@ -824,8 +806,7 @@ static void test_too_much(void **state) {
   }
 }
 
-static void test_bad_messages(void **state) {
-  (void)state;
+TEST(bad_messages) {
   alloc_open("", GIB);
   void *a = get(1000, NULL), *b = NULL;
   weir_ipc_handle *handle = send_memory(a);
@@ -865,41 +846,4 @@ static void test_bad_messages(void **state) {
   assert_error_says(NOT_SUPPORTED, "caching off", weir_ipc_send(allocator, a, NULL, NULL, &other));
   put(a);
   close_all();
-}
-
-int main(int argc, char **argv) {
-  if (peer_is_child(argc, argv))
-    return play_role(argv[2], argv[3],
-                     (const child_role[]){{"obeys", child_obeys}, {"dies", child_dies}, {"sends", child_sends}, {0}});
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_limbo, ipc_teardown),
-      cmocka_unit_test_teardown(test_sender_begins_again, ipc_teardown),
-      cmocka_unit_test_teardown(test_released_first, ipc_teardown),
-      cmocka_unit_test_teardown(test_received_once, ipc_teardown),
-      cmocka_unit_test_teardown(test_several, ipc_teardown),
-      cmocka_unit_test_teardown(test_killed_receiver, ipc_teardown),
-      cmocka_unit_test_teardown(test_killed_before, ipc_teardown),
-      cmocka_unit_test_teardown(test_default_timeout, ipc_teardown),
-      cmocka_unit_test_teardown(test_another_receiver, ipc_teardown),
-      cmocka_unit_test_teardown(test_failed_receiver, ipc_teardown),
-      cmocka_unit_test_teardown(test_memory_of_the_dead_serves_requests, ipc_teardown),
-      cmocka_unit_test_teardown(test_killed_sender, ipc_teardown),
-      cmocka_unit_test_teardown(test_process_id_again, ipc_teardown),
-      cmocka_unit_test_teardown(test_killed_meanwhile, ipc_teardown),
-      cmocka_unit_test_teardown(test_left_open, ipc_teardown),
-      cmocka_unit_test_teardown(test_own_memory, ipc_teardown),
-      cmocka_unit_test_teardown(test_message_of_the_stream, ipc_teardown),
-      cmocka_unit_test_teardown(test_another_allocator, ipc_teardown),
-      cmocka_unit_test_teardown(test_cancel, ipc_teardown),
-      cmocka_unit_test_teardown(test_many, ipc_teardown),
-      cmocka_unit_test_teardown(test_collecting_for_events, ipc_teardown),
-      cmocka_unit_test_teardown(test_no_words_left, ipc_teardown),
-      cmocka_unit_test_teardown(test_faults, ipc_teardown),
-      cmocka_unit_test_teardown(test_release_fails, ipc_teardown),
-      cmocka_unit_test_teardown(test_backend, ipc_teardown),
-      cmocka_unit_test_teardown(test_with_streams, ipc_teardown),
-      cmocka_unit_test_teardown(test_too_much, ipc_teardown),
-      cmocka_unit_test_teardown(test_bad_messages, ipc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

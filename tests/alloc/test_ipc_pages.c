@@ -113,8 +113,7 @@ static void send_pages(char *a, uint64_t bytes, uint64_t pages) {
 }
 
 /* 50 GB within a limit of 1024 files, which both processes raise. */
-static void test_2500_pages(void **state) {
-  (void)state;
+TEST(2500_pages) {
   enum { PAGES = 2500 };
   struct rlimit now;
   limit_files(1024);
@@ -151,8 +150,7 @@ static void child_has_few_files(void) {
   say('d');
 }
 
-static void test_few_files(void **state) {
-  (void)state;
+TEST(few_files) {
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, "");
   peer_start(SOCK_STREAM, "few", "expandable_segments:True");
   hear('d');
@@ -161,8 +159,7 @@ static void test_few_files(void **state) {
 }
 
 /* A release needs no descriptor. */
-static void test_release_without_files(void **state) {
-  (void)state;
+TEST(release_without_files) {
   alloc_open("", GIB);
   void *a = get(1000, NULL), *b = receive(send_memory(a)), *c = receive(send_memory(a));
   put(a);
@@ -176,8 +173,7 @@ static void test_release_without_files(void **state) {
 }
 
 /* A handle says which size it needs, and a smaller struct is enough for most. */
-static void test_sizes_of_handles(void **state) {
-  (void)state;
+TEST(sizes_of_handles) {
   alloc_open("expandable_segments:True", 64 * GIB);
   static struct {
     weir_ipc_handle handle;
@@ -207,8 +203,7 @@ static bool has_varied_pages(const char *a, uint64_t bytes) {
 }
 
 /* Pages that differ in size, which moving pages do. */
-static void test_varied_pages(void **state) {
-  (void)state;
+TEST(varied_pages) {
   const char *conf = "moving_pages:True";
   alloc_open_on(WEIR_SOFT_THREADS, 1, 4 * GIB, conf);
   uint64_t bytes = 22 * MIB;
@@ -293,8 +288,7 @@ static void send_all_shapes(const char *conf, int version, int seen[shapes]) {
   close_all();
 }
 
-static void test_all_shapes(void **state) {
-  (void)state;
+TEST(all_shapes) {
   static const char *const confs[] = {"moving_pages:True", "moving_pages:True,moving_pages_across_streams:True",
                                       "expandable_segments:True", "moving_pages:True,large_segment_size_mb:12"};
   soft_seed(44);
@@ -313,8 +307,7 @@ static bool is_exported(const void *address) {
 }
 
 /* Pages that were sent stay where they are until the last reference has ended, and move again afterwards. */
-static void test_pages_that_stay(void **state) {
-  (void)state;
+TEST(pages_that_stay) {
   for (int sent = 0; sent < 2; sent++) {
     alloc_open("moving_pages:True", 4 * GIB);
     holes h;
@@ -362,17 +355,10 @@ static int run_child(const char *role, const char *conf) {
   return 0;
 }
 
-int main(int argc, char **argv) {
+static int role(int argc, char **argv) {
   if (peer_is_child(argc, argv))
     return run_child(argv[2], argv[3]);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_2500_pages, teardown),
-      cmocka_unit_test_teardown(test_few_files, teardown),
-      cmocka_unit_test_teardown(test_release_without_files, teardown),
-      cmocka_unit_test_teardown(test_sizes_of_handles, teardown),
-      cmocka_unit_test_teardown(test_varied_pages, teardown),
-      cmocka_unit_test_teardown(test_all_shapes, teardown),
-      cmocka_unit_test_teardown(test_pages_that_stay, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return RUN_TESTS;
 }
+
+FIXTURE(.role = role, .teardown = teardown)

@@ -77,10 +77,9 @@ static void *send_all(void *argument) {
   return NULL;
 }
 
-static void test_threads(void **state) {
-  (void)state;
-  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, *state);
-  peer_start(SOCK_STREAM, "receives", *state);
+static void exchange(const char *conf) {
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+  peer_start(SOCK_STREAM, "receives", conf);
   atomic_store(&left, THREADS);
   run_threads(send_all);
   size_t none = 0;
@@ -97,18 +96,18 @@ static void test_threads(void **state) {
   alloc_close();
 }
 
-int main(int argc, char **argv) {
-  if (peer_is_child(argc, argv)) {
-    alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, argv[3]);
-    run_threads(receive_all);
-    weir_allocator_destroy(allocator);
-    allocator = NULL;
-    alloc_close();
-    return atomic_load(&errors) != 0;
-  }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_prestate_setup_teardown(test_threads, NULL, ipc_teardown, ""),
-      cmocka_unit_test_prestate_setup_teardown(test_threads, NULL, ipc_teardown, "expandable_segments:True"),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+TEST(fixed) { exchange(""); }
+TEST(expandable) { exchange("expandable_segments:True"); }
+
+static int role(int argc, char **argv) {
+  if (!peer_is_child(argc, argv))
+    return RUN_TESTS;
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, argv[3]);
+  run_threads(receive_all);
+  weir_allocator_destroy(allocator);
+  allocator = NULL;
+  alloc_close();
+  return atomic_load(&errors) != 0;
 }
+
+FIXTURE(.role = role, .teardown = ipc_teardown)

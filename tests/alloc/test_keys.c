@@ -12,8 +12,9 @@ static uint64_t reservation_of(const void *p) {
   return segment->bytes;
 }
 
-static void test_reserve(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(reserve) {
   alloc_open("expandable_segments:True", GIB);
   assert_int_equal(reservation_of(get(512, NULL)), GIB / 8 * 9);
   alloc_close();
@@ -31,8 +32,7 @@ static void test_reserve(void **state) {
   alloc_close();
 }
 
-static void test_reserve_by_class(void **state) {
-  (void)state;
+TEST(reserve_by_class) {
   alloc_open("expandable_segments:True,expandable_segments_reserve_by_class:[comm:0.25]", GIB);
   weir_cu_stream comm = work_stream(), other = work_stream();
   assert_int_equal(weir_allocator_set_reserve_class(allocator, 0, comm, "comm"), WEIR_OK);
@@ -47,8 +47,7 @@ static void test_reserve_by_class(void **state) {
   alloc_close();
 }
 
-static void test_refused_early(void **state) {
-  (void)state;
+TEST(refused_early) {
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", GIB);
   void *p = get(300 * MIB, NULL), *q = NULL;
   put(p);
@@ -66,8 +65,7 @@ static void test_refused_early(void **state) {
 }
 
 /* Memory of a private pool counts as well. */
-static void test_pool_stats(void **state) {
-  (void)state;
+TEST(pool_stats) {
   alloc_open(NULL, GIB);
   weir_pool_id id = {0, 7};
   weir_stat stats[WEIR_STAT_KINDS];
@@ -91,23 +89,11 @@ static void test_pool_stats(void **state) {
   alloc_close();
 }
 
-static void test_backend(void **state) {
-  (void)state;
+TEST(backend) {
   alloc_open("backend:native", GIB);
   assert_string_equal(weir_allocator_backend(allocator), "native");
   assert_int_equal(weir_allocator_configure(allocator, "backend:cudaMallocAsync"), WEIR_ERROR_NOT_SUPPORTED);
   assert_non_null(strstr(weir_last_error(), "cudaMallocAsync"));
   put(get(512, NULL));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_reserve, alloc_teardown),
-      cmocka_unit_test_teardown(test_reserve_by_class, alloc_teardown),
-      cmocka_unit_test_teardown(test_refused_early, alloc_teardown),
-      cmocka_unit_test_teardown(test_pool_stats, alloc_teardown),
-      cmocka_unit_test_teardown(test_backend, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

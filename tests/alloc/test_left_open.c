@@ -7,8 +7,7 @@
 static weir_allocator *kept;
 static void *blocks[200];
 
-static void test_left_open(void **state) {
-  (void)state;
+TEST(left_open) {
   weir_driver *driver;
   assert_ok(weir_driver_open_ledger(NULL, &driver));
   assert_cu(driver->Init(driver, 0));
@@ -18,11 +17,4 @@ static void test_left_open(void **state) {
   for (int i = 0; i < 200; i += 2) /* enough blocks of one size for partitions of the index */
     assert_ok(weir_allocator_free(kept, blocks[i]));
   assert_ok(weir_allocator_alloc(kept, 0, 4096, NULL, &blocks[0]));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_left_open),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -966,14 +966,12 @@ static void run_seeds(unsigned long operations) {
     run(seed, STEPS);
 }
 
-static void test_policy(void **state) {
-  (void)state;
+TEST(policy) {
   exact = true;
   run_seeds((unsigned long)repetitions(60000, 400000));
 }
 
-static void test_failing_calls(void **state) {
-  (void)state;
+TEST(failing_calls) {
   exact = false;
   run_seeds((unsigned long)repetitions(16000, 80000));
 }
@@ -986,10 +984,4 @@ static int teardown(void **state) {
   return alloc_teardown(state);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_policy, teardown),
-      cmocka_unit_test_teardown(test_failing_calls, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+FIXTURE(.teardown = teardown)

@@ -18,8 +18,9 @@ static void add_entry(void *context, const weir_trace_entry *entry) {
 
 /* ---- Moving ---- */
 
-static void test_pages_of_holes_move(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(pages_of_holes_move) {
   alloc_open("moving_pages:True", GIB);
   holes h = make_holes(NULL);
   int64_t before = reserved(), peak = stats_of(0).reserved_bytes[WEIR_STAT_ALL].peak;
@@ -46,8 +47,7 @@ static void test_pages_of_holes_move(void **state) {
 }
 
 /* Without the setting, nothing of it happens. */
-static void test_off_by_default(void **state) {
-  (void)state;
+TEST(off_by_default) {
   alloc_open("expandable_segments:True", GIB);
   holes h = make_holes(NULL);
   int64_t before = reserved();
@@ -60,8 +60,7 @@ static void test_off_by_default(void **state) {
 }
 
 /* The large and the small blocks of a stream share pages. */
-static void test_pages_move_between_large_and_small_blocks(void **state) {
-  (void)state;
+TEST(pages_move_between_large_and_small_blocks) {
   alloc_open("moving_pages:True", GIB);
   holes h = make_holes(NULL);
   int64_t before = reserved();
@@ -79,8 +78,7 @@ static void test_pages_move_between_large_and_small_blocks(void **state) {
 }
 
 /* A page that is partly in use stays. */
-static void test_partly_used_pages_stay(void **state) {
-  (void)state;
+TEST(partly_used_pages_stay) {
   alloc_open("moving_pages:True", GIB);
   void *small[40];
   for (int i = 0; i < 40; i++)
@@ -122,8 +120,7 @@ static void put_kept(void *kept[3]) {
     put(kept[i]);
 }
 
-static void test_return_makes_no_driver_call(void **state) {
-  (void)state;
+TEST(return_makes_no_driver_call) {
   alloc_open("moving_pages:True", GIB);
   void *kept[3], *a = make_return(kept), *p = NULL;
   int64_t before = reserved(), returned = moving().pages_returned;
@@ -140,8 +137,7 @@ static void test_return_makes_no_driver_call(void **state) {
 }
 
 /* The same, while work through the other addresses is still in flight. */
-static void test_return_under_work(void **state) {
-  (void)state;
+TEST(return_under_work) {
   alloc_open("moving_pages:True", GIB);
   void *kept[3], *a = make_return(kept);
   void *b = get(30 * MIB, NULL), *c = get(30 * MIB, NULL);
@@ -170,8 +166,7 @@ static void run_step(void) {
   put(q);
 }
 
-static void test_repeated_step_makes_no_memory_calls(void **state) {
-  (void)state;
+TEST(repeated_step_makes_no_memory_calls) {
   alloc_open("moving_pages:True", GIB);
   for (int i = 0; i < 3; i++)
     run_step();
@@ -195,8 +190,7 @@ static void run_round(void) {
     put(p[i]);
 }
 
-static void test_gathered_pages_go_back(void **state) {
-  (void)state;
+TEST(gathered_pages_go_back) {
   alloc_open("moving_pages:True", GIB);
   run_round();
   run_round();
@@ -210,8 +204,7 @@ static void test_gathered_pages_go_back(void **state) {
 }
 
 /* They stay while their stream may still use them in ways that the driver gives no guarantee for. */
-static void test_gathered_pages_stay_with_completed_only(void **state) {
-  (void)state;
+TEST(gathered_pages_stay_with_completed_only) {
   alloc_open("moving_pages:True,moving_pages_completed_only:True", GIB);
   holes h = make_holes(NULL);
   void *p = get(72 * MIB, NULL); /* the stream is idle: pages move */
@@ -241,8 +234,7 @@ static weir_cu_result refuse(weir_driver *self) {
 }
 
 /* Random requests on two streams that are never idle, under every call that waits failing. */
-static void test_nothing_waits(void **state) {
-  (void)state;
+TEST(nothing_waits) {
   static const char *const confs[] = {"moving_pages:True", "moving_pages:True,moving_pages_max_aliases:10",
                                       "moving_pages:True,moving_pages_across_streams:True",
                                       "moving_pages:True,moving_pages_completed_only:True"};
@@ -286,8 +278,7 @@ static void test_nothing_waits(void **state) {
 /* ---- Giving back ---- */
 
 /* A page counts as given back when its last mapping is gone. */
-static void test_emptying_unmaps_aliases(void **state) {
-  (void)state;
+TEST(emptying_unmaps_aliases) {
   alloc_open("moving_pages:True", GIB);
   holes h = make_holes(NULL);
   void *p = get(72 * MIB, NULL);
@@ -308,8 +299,7 @@ static void test_emptying_unmaps_aliases(void **state) {
 }
 
 /* All pages of a stream have moved to another: its address space is given back too. */
-static void test_emptying_frees_address_space_without_pages(void **state) {
-  (void)state;
+TEST(emptying_frees_address_space_without_pages) {
   alloc_open("moving_pages:True", GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   put(get(40 * MIB, one));
@@ -326,8 +316,7 @@ static void test_emptying_frees_address_space_without_pages(void **state) {
 
 /* ---- Limits ---- */
 
-static void test_moved_pages_do_not_count_against_the_limit(void **state) {
-  (void)state;
+TEST(moved_pages_do_not_count_against_the_limit) {
   alloc_open("moving_pages:True", GIB);
   assert_ok(weir_allocator_set_limit(allocator, 0, 84 * MIB));
   holes h = make_holes(NULL);
@@ -345,8 +334,7 @@ static void test_moved_pages_do_not_count_against_the_limit(void **state) {
 
 /* Pages that cannot move are released before a request fails: those of another stream that is busy at first. */
 /* A request is rejected only if pages would have to be made beyond the fraction. */
-static void test_rejection(void **state) {
-  (void)state;
+TEST(rejection) {
   alloc_open("moving_pages:True,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.125", GIB);
   holes h = make_holes(NULL); /* 84 of 128 MiB */
   void *p = get(72 * MIB, NULL), *q;
@@ -357,8 +345,7 @@ static void test_rejection(void **state) {
   alloc_close();
 }
 
-static void test_release_and_retry(void **state) {
-  (void)state;
+TEST(release_and_retry) {
   alloc_open("moving_pages:True", GIB);
   assert_ok(weir_allocator_set_limit(allocator, 0, 100 * MIB));
   weir_cu_stream busy = work_stream(), mine = work_stream();
@@ -389,8 +376,7 @@ static void count_oom(void *context, int device, uint64_t bytes, uint64_t limit,
 }
 
 /* Memory that a callback frees moves at once. */
-static void test_callbacks_and_observers(void **state) {
-  (void)state;
+TEST(callbacks_and_observers) {
   alloc_open("moving_pages:True", GIB);
   assert_ok(weir_allocator_set_limit(allocator, 0, 84 * MIB));
   void *a = get(40 * MIB, NULL), *kept = get(4 * MIB, NULL), *q;
@@ -410,8 +396,7 @@ static void test_callbacks_and_observers(void **state) {
 }
 
 /* The device, not a limit, is full. */
-static void test_full_device(void **state) {
-  (void)state;
+TEST(full_device) {
   alloc_open("moving_pages:True", 128 * MIB);
   void *p[16], *q;
   for (int i = 0; i < 16; i++)
@@ -432,8 +417,7 @@ static void test_full_device(void **state) {
 /* ---- With other settings ---- */
 
 /* A free block that max_split_size keeps from a small request lies before the unmapped address space. */
-static void test_with_max_split_size(void **state) {
-  (void)state;
+TEST(with_max_split_size) {
   alloc_open("moving_pages:True,max_split_size_mb:40", GIB);
   void *large = get(100 * MIB, NULL);
   put(large);
@@ -446,8 +430,7 @@ static void test_with_max_split_size(void **state) {
   alloc_close();
 }
 
-static void test_with_collection(void **state) {
-  (void)state;
+TEST(with_collection) {
   alloc_open("moving_pages:True,garbage_collection_threshold:0.5", GIB);
   assert_ok(weir_allocator_set_limit(allocator, 0, 100 * MIB));
   holes h = make_holes(NULL);
@@ -459,8 +442,7 @@ static void test_with_collection(void **state) {
 }
 
 /* An address range that is smaller than the request and the largest movable page together. */
-static void test_small_reservations(void **state) {
-  (void)state;
+TEST(small_reservations) {
   alloc_open("moving_pages:True,expandable_segments_reserve:0.25", GIB);
   holes h = make_holes(NULL);
   unsigned long before = soft_census().reservations;
@@ -475,8 +457,7 @@ static void test_small_reservations(void **state) {
 }
 
 /* Requests that fail do not use up address space. */
-static void test_failures_use_no_address_space(void **state) {
-  (void)state;
+TEST(failures_use_no_address_space) {
   alloc_open("moving_pages:True", 256 * MIB);
   void *p = get(100 * MIB, NULL), *q;
   for (int i = 0; i < 10; i++) {
@@ -489,8 +470,7 @@ static void test_failures_use_no_address_space(void **state) {
 }
 
 /* The setting changes at run time. */
-static void test_turned_off_and_on(void **state) {
-  (void)state;
+TEST(turned_off_and_on) {
   alloc_open("moving_pages:True", GIB);
   holes h = make_holes(NULL);
   void *p = get(72 * MIB, NULL);
@@ -526,8 +506,7 @@ static void test_turned_off_and_on(void **state) {
 }
 
 /* Memory of expandable segments whose pages stay serves requests, and never moves. */
-static void test_turned_on_later(void **state) {
-  (void)state;
+TEST(turned_on_later) {
   alloc_open("expandable_segments:True", GIB);
   holes h = make_holes(NULL);
   configure("moving_pages:True");
@@ -547,8 +526,7 @@ static void test_turned_on_later(void **state) {
 
 /* ---- Devices and processes ---- */
 
-static void test_several_devices(void **state) {
-  (void)state;
+TEST(several_devices) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "moving_pages:True");
   void *p[2][3];
   for (int i = 0; i < 2; i++) {
@@ -570,34 +548,4 @@ static void test_several_devices(void **state) {
     for (int k = 0; k < 3; k++)
       put(p[i][k]);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_pages_of_holes_move, alloc_teardown),
-      cmocka_unit_test_teardown(test_off_by_default, alloc_teardown),
-      cmocka_unit_test_teardown(test_pages_move_between_large_and_small_blocks, alloc_teardown),
-      cmocka_unit_test_teardown(test_partly_used_pages_stay, alloc_teardown),
-      cmocka_unit_test_teardown(test_return_makes_no_driver_call, alloc_teardown),
-      cmocka_unit_test_teardown(test_return_under_work, alloc_teardown),
-      cmocka_unit_test_teardown(test_repeated_step_makes_no_memory_calls, alloc_teardown),
-      cmocka_unit_test_teardown(test_gathered_pages_go_back, alloc_teardown),
-      cmocka_unit_test_teardown(test_gathered_pages_stay_with_completed_only, alloc_teardown),
-      cmocka_unit_test_teardown(test_nothing_waits, alloc_teardown),
-      cmocka_unit_test_teardown(test_emptying_unmaps_aliases, alloc_teardown),
-      cmocka_unit_test_teardown(test_emptying_frees_address_space_without_pages, alloc_teardown),
-      cmocka_unit_test_teardown(test_moved_pages_do_not_count_against_the_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_rejection, alloc_teardown),
-      cmocka_unit_test_teardown(test_release_and_retry, alloc_teardown),
-      cmocka_unit_test_teardown(test_callbacks_and_observers, alloc_teardown),
-      cmocka_unit_test_teardown(test_full_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_with_max_split_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_with_collection, alloc_teardown),
-      cmocka_unit_test_teardown(test_small_reservations, alloc_teardown),
-      cmocka_unit_test_teardown(test_failures_use_no_address_space, alloc_teardown),
-      cmocka_unit_test_teardown(test_turned_off_and_on, alloc_teardown),
-      cmocka_unit_test_teardown(test_turned_on_later, alloc_teardown),
-      cmocka_unit_test_teardown(test_several_devices, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

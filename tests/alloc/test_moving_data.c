@@ -189,20 +189,8 @@ static void run_all(weir_soft_clock clock) {
   }
 }
 
-static void test_stepped(void **state) {
-  (void)state;
-  run_all(WEIR_SOFT_STEPPED);
-}
+FIXTURE(.teardown = alloc_teardown)
 
-static void test_real_time(void **state) {
-  (void)state;
-  run_all(WEIR_SOFT_THREADS);
-}
+TEST(stepped) { run_all(WEIR_SOFT_STEPPED); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_stepped, alloc_teardown),
-      cmocka_unit_test_teardown(test_real_time, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(real_time) { run_all(WEIR_SOFT_THREADS); }

@@ -1,13 +1,8 @@
 /*
  * Pages that move, on a ledger: together with max_split_size_mb, and when the allocator ends.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "support/test.h"
 #include "weir/alloc.h"
 #include "weir/driver.h"
 
@@ -15,8 +10,7 @@
 
 /* A free block that the search passes over, because of its size, may be where the request grows. Expandable segments
  * hand it out whole. Pages that move do as well: none is made, and none moves. */
-static void test_passed_over(void **state) {
-  (void)state;
+TEST(passed_over) {
   static const char *const confs[] = {"expandable_segments:True,max_split_size_mb:20",
                                       "moving_pages:True,max_split_size_mb:20"};
   static const size_t sizes[] = {22 * MIB, 4 * MIB};
@@ -62,8 +56,7 @@ static weir_cu_result destroy_event(weir_driver *self, weir_cu_event event) {
 }
 
 /* The event behind the last use of old mappings is destroyed with the allocator, even if it was never asked for. */
-static void test_ends_while_retiring(void **state) {
-  (void)state;
+TEST(ends_while_retiring) {
   weir_driver *driver;
   weir_allocator *allocator;
   weir_allocator_options options;
@@ -88,9 +81,4 @@ static void test_ends_while_retiring(void **state) {
   weir_allocator_destroy(allocator);
   assert_int_equal(events, 0);
   weir_driver_close(driver);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_passed_over), cmocka_unit_test(test_ends_while_retiring)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

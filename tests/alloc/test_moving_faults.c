@@ -30,6 +30,8 @@ static int say_what(void **state) {
   return alloc_teardown(state);
 }
 
+FIXTURE(.teardown = say_what)
+
 static void open(const scenario *s) {
   alloc_open_on(WEIR_SOFT_STEPPED, s->devices ? s->devices : 1, 2 * GIB, s->conf);
   data_count = last_pattern = 0;
@@ -144,16 +146,12 @@ static void make_data_holes(void) {
 
 static void move_once(void) { take(40 * MIB, mine); }
 
-static void test_a_move(void **state) {
-  (void)state;
-  sweep(&(scenario){.conf = "moving_pages:True", .prepare = make_data_holes, .act = move_once});
-}
+TEST(a_move) { sweep(&(scenario){.conf = "moving_pages:True", .prepare = make_data_holes, .act = move_once}); }
 
 /* Some pages move, others are made. */
 static void move_and_make(void) { take(60 * MIB, mine); }
 
-static void test_a_move_with_new_pages(void **state) {
-  (void)state;
+TEST(a_move_with_new_pages) {
   sweep(&(scenario){.conf = "moving_pages:True", .prepare = make_data_holes, .act = move_and_make});
 }
 
@@ -162,10 +160,7 @@ static void first_request(void) {
   take(MIB, other);
 }
 
-static void test_first_requests(void **state) {
-  (void)state;
-  sweep(&(scenario){.conf = "moving_pages:True", .act = first_request});
-}
+TEST(first_requests) { sweep(&(scenario){.conf = "moving_pages:True", .act = first_request}); }
 
 /* The aliases of the move retire, and are unmapped. */
 static void retire(void) {
@@ -178,8 +173,7 @@ static void retire(void) {
   take(90 * MIB, mine);
 }
 
-static void test_retiring(void **state) {
-  (void)state;
+TEST(retiring) {
   sweep(&(scenario){.conf = "moving_pages:True,moving_pages_max_aliases:0", .prepare = make_data_holes, .act = retire});
 }
 
@@ -191,8 +185,7 @@ static void take_from_another(void) {
   take(46 * MIB, other);
 }
 
-static void test_another_stream(void **state) {
-  (void)state;
+TEST(another_stream) {
   sweep(&(scenario){.conf = "moving_pages:True", .prepare = make_data_holes, .act = take_from_another});
   sweep(&(scenario){.conf = "moving_pages:True,moving_pages_across_streams:True",
                     .prepare = make_data_holes,
@@ -215,8 +208,7 @@ static void empty_and_move(void) {
   take(50 * MIB, other);
 }
 
-static void test_emptying_with_aliases(void **state) {
-  (void)state;
+TEST(emptying_with_aliases) {
   sweep(&(scenario){.conf = "moving_pages:True", .prepare = make_aliases, .act = empty_and_move});
 }
 
@@ -248,8 +240,7 @@ static void run_short_and_recover(void) {
   free_large();
 }
 
-static void test_running_short(void **state) {
-  (void)state;
+TEST(running_short) {
   sweep(&(scenario){.conf = "moving_pages:True", .prepare = limited_holes, .act = run_short_and_recover});
 }
 
@@ -260,8 +251,7 @@ static void share_with_peer(void) {
   take(40 * MIB, mine);
 }
 
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   sweep(&(scenario){.conf = "moving_pages:True", .devices = 2, .prepare = make_aliases, .act = share_with_peer});
 }
 
@@ -279,15 +269,11 @@ static void use_pool(void) {
   assert_ok(weir_pool_release(allocator, 0, id));
 }
 
-static void test_pools(void **state) {
-  (void)state;
-  sweep(&(scenario){.conf = "moving_pages:True", .prepare = make_data_holes, .act = use_pool});
-}
+TEST(pools) { sweep(&(scenario){.conf = "moving_pages:True", .prepare = make_data_holes, .act = use_pool}); }
 
 /* ---- Random faults ---- */
 
-static void test_random_faults(void **state) {
-  (void)state;
+TEST(random_faults) {
   static const char *const confs[] = {"moving_pages:True", "moving_pages:True,moving_pages_max_aliases:4",
                                       "moving_pages:True,moving_pages_across_streams:True"};
   int rounds = repetitions(2, 100);
@@ -314,20 +300,4 @@ static void test_random_faults(void **state) {
     assert_ok(weir_allocator_set_limit(allocator, 0, 2 * GIB));
     close_checked(true);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_first_requests, say_what),
-      cmocka_unit_test_teardown(test_a_move, say_what),
-      cmocka_unit_test_teardown(test_a_move_with_new_pages, say_what),
-      cmocka_unit_test_teardown(test_retiring, say_what),
-      cmocka_unit_test_teardown(test_another_stream, say_what),
-      cmocka_unit_test_teardown(test_emptying_with_aliases, say_what),
-      cmocka_unit_test_teardown(test_running_short, say_what),
-      cmocka_unit_test_teardown(test_peers, say_what),
-      cmocka_unit_test_teardown(test_pools, say_what),
-      cmocka_unit_test_teardown(test_random_faults, say_what),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -401,16 +401,10 @@ static void run(uint64_t seed, int steps) {
   alloc_close();
 }
 
-static void test_random_operations(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(random_operations) {
   int rounds = repetitions(3, 200);
   for (uint64_t seed = soft_first_seed(&rounds), last = seed + (uint64_t)rounds; seed < last; seed++)
     run(seed, 3000);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_random_operations, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,6 +67,8 @@ static int say_order(void **state) {
   return alloc_teardown_runtime(state);
 }
 
+FIXTURE(.teardown = say_order)
+
 /* ---- One order ---- */
 
 static void run(const char *conf, const int sequence[ACTS]) {
@@ -136,26 +138,8 @@ static void run_orders(const char *conf) {
   permute(conf, sequence, 0);
 }
 
-static void test_no_aliases_are_kept(void **state) {
-  (void)state;
-  run_orders("moving_pages:True,moving_pages_max_aliases:0");
-}
+TEST(no_aliases_are_kept) { run_orders("moving_pages:True,moving_pages_max_aliases:0"); }
 
-static void test_aliases_are_kept(void **state) {
-  (void)state;
-  run_orders("moving_pages:True");
-}
+TEST(aliases_are_kept) { run_orders("moving_pages:True"); }
 
-static void test_across_streams(void **state) {
-  (void)state;
-  run_orders("moving_pages:True,moving_pages_max_aliases:2,moving_pages_across_streams:True");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_no_aliases_are_kept, say_order),
-      cmocka_unit_test_teardown(test_aliases_are_kept, say_order),
-      cmocka_unit_test_teardown(test_across_streams, say_order),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(across_streams) { run_orders("moving_pages:True,moving_pages_max_aliases:2,moving_pages_across_streams:True"); }

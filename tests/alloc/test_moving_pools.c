@@ -28,9 +28,10 @@ static void create(int moves) {
 
 /* ---- Private pools ---- */
 
+FIXTURE(.teardown = alloc_teardown)
+
 /* A pool takes pages of the default pool, when these are certainly unused, and keeps them. */
-static void test_pool_takes_and_does_not_lend(void **state) {
-  (void)state;
+TEST(pool_takes_and_does_not_lend) {
   alloc_open("moving_pages:True", GIB);
   put(get(40 * MIB, NULL));
   begin();
@@ -57,8 +58,7 @@ static void test_pool_takes_and_does_not_lend(void **state) {
   alloc_close();
 }
 
-static void test_pool_does_not_take_busy_pages(void **state) {
-  (void)state;
+TEST(pool_does_not_take_busy_pages) {
   alloc_open("moving_pages:True,moving_pages_across_streams:True", GIB);
   void *p = get(40 * MIB, NULL);
   fill(p, 1, 40 * MIB, NULL);
@@ -74,8 +74,7 @@ static void test_pool_does_not_take_busy_pages(void **state) {
   alloc_close();
 }
 
-static void test_pool_that_moves(void **state) {
-  (void)state;
+TEST(pool_that_moves) {
   static const char *const confs[] = {"moving_pages:True", ""};
   for (int i = 0; i < 2; i++) {
     alloc_open(confs[i], GIB);
@@ -102,8 +101,7 @@ static void test_pool_that_moves(void **state) {
 }
 
 /* The reserved bytes of the pool's statistics follow the pages. */
-static void test_pool_statistics(void **state) {
-  (void)state;
+TEST(pool_statistics) {
   alloc_open("moving_pages:True", GIB);
   put(get(40 * MIB, NULL));
   begin();
@@ -124,8 +122,7 @@ static void test_pool_statistics(void **state) {
 /* ---- Checkpoints ---- */
 
 /* Restoring fails, and changes nothing, if pages of the checkpoint have moved; it works if they have not. */
-static void test_checkpoints(void **state) {
-  (void)state;
+TEST(checkpoints) {
   alloc_open("moving_pages:True", GIB);
   create(1);
   begin();
@@ -154,8 +151,7 @@ static void test_checkpoints(void **state) {
 }
 
 /* Pages of a usual pool stay, so that every checkpoint can be restored. */
-static void test_checkpoint_of_a_pool_whose_pages_stay(void **state) {
-  (void)state;
+TEST(checkpoint_of_a_pool_whose_pages_stay) {
   alloc_open("moving_pages:True", GIB);
   begin();
   holes h = make_holes(NULL);
@@ -193,8 +189,7 @@ static void end_capture(const weir_graph *graph) {
 }
 
 /* Idle pages go into the graph's pool; nothing is put on a stream, and nothing waits. Afterwards they stay. */
-static void test_capture_takes_idle_pages(void **state) {
-  (void)state;
+TEST_SETUP(capture_takes_idle_pages, NULL, alloc_teardown_runtime) {
   alloc_open_runtime("moving_pages:True,moving_pages_across_streams:True");
   weir_stream stream = new_stream(0), other = new_stream(0);
   put(get(40 * MIB, raw_of(other)));
@@ -230,8 +225,7 @@ static void test_capture_takes_idle_pages(void **state) {
 }
 
 /* Pages whose last use is not known to have completed stay out of the graph's pool. */
-static void test_capture_does_not_take_busy_pages(void **state) {
-  (void)state;
+TEST_SETUP(capture_does_not_take_busy_pages, NULL, alloc_teardown_runtime) {
   alloc_open_runtime("moving_pages:True,moving_pages_across_streams:True");
   weir_stream stream = new_stream(0), other = new_stream(0);
   void *a = get(40 * MIB, raw_of(other)), *b = get(40 * MIB, raw_of(stream));
@@ -252,8 +246,7 @@ static void test_capture_does_not_take_busy_pages(void **state) {
 }
 
 /* A pool whose pages move keeps them once a capture has used it. */
-static void test_pool_stays_after_a_capture(void **state) {
-  (void)state;
+TEST_SETUP(pool_stays_after_a_capture, NULL, alloc_teardown_runtime) {
   alloc_open_runtime("moving_pages:True");
   weir_stream stream = new_stream(0);
   create(1);
@@ -286,8 +279,7 @@ static void test_pool_stays_after_a_capture(void **state) {
 }
 
 /* Aliases that are to be retired wait for the end of the capture, on whichever stream the request is. */
-static void test_retiring_is_postponed_in_a_capture(void **state) {
-  (void)state;
+TEST_SETUP(retiring_is_postponed_in_a_capture, NULL, alloc_teardown_runtime) {
   alloc_open_runtime("moving_pages:True,moving_pages_max_aliases:0");
   weir_stream stream = new_stream(0), other = new_stream(0);
   holes h = make_holes(raw_of(stream)), g = make_holes(raw_of(other));
@@ -324,8 +316,7 @@ static void test_retiring_is_postponed_in_a_capture(void **state) {
 }
 
 /* A capture of another stream: requests elsewhere move pages as usual, and it stays valid. */
-static void test_moving_beside_a_capture(void **state) {
-  (void)state;
+TEST_SETUP(moving_beside_a_capture, NULL, alloc_teardown_runtime) {
   static const char *const confs[] = {"moving_pages:True", "moving_pages:True,moving_pages_max_aliases:0",
                                       "moving_pages:True,moving_pages_across_streams:True,moving_pages_max_aliases:0",
                                       "moving_pages:True,moving_pages_completed_only:True"};
@@ -357,8 +348,7 @@ static void test_moving_beside_a_capture(void **state) {
 
 /* ---- Fixed and exported pages ---- */
 
-static void test_fixed_pages_stay(void **state) {
-  (void)state;
+TEST(fixed_pages_stay) {
   alloc_open("moving_pages:True", GIB);
   void *a = get(40 * MIB, NULL), *kept = get(2 * MIB, NULL);
   assert_ok(weir_allocator_fix_pages(allocator, a));
@@ -383,8 +373,7 @@ static void test_fixed_pages_stay(void **state) {
 }
 
 /* Fixing a block in the middle of a page fixes that page. */
-static void test_fixing_small_blocks(void **state) {
-  (void)state;
+TEST(fixing_small_blocks) {
   alloc_open("moving_pages:True", GIB);
   void *a = get(4096, NULL);
   assert_ok(weir_allocator_fix_pages(allocator, a));
@@ -396,8 +385,7 @@ static void test_fixing_small_blocks(void **state) {
   alloc_close();
 }
 
-static void test_exported_pages_stay(void **state) {
-  (void)state;
+TEST(exported_pages_stay) {
   alloc_open("moving_pages:True", GIB);
   void *a = get(2 * MIB, NULL), *kept = get(2 * MIB, NULL);
   weir_ipc_handle handle = {.size = sizeof handle};
@@ -416,8 +404,7 @@ static void test_exported_pages_stay(void **state) {
 }
 
 /* A page that has moved, and is exported where it is now: its aliases stay too, and it does not return to them. */
-static void test_exported_after_a_move(void **state) {
-  (void)state;
+TEST(exported_after_a_move) {
   alloc_open("moving_pages:True", GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   void *a = get(2 * MIB, one);
@@ -453,8 +440,7 @@ static int gather_once(void *context, int device) {
 }
 
 /* A block of a fixed segment has no pages that could go back. */
-static void test_gathering_during_a_miss(void **state) {
-  (void)state;
+TEST(gathering_during_a_miss) {
   alloc_open("", GIB);
   void *gathered = NULL;
   create(1);
@@ -478,8 +464,7 @@ static void test_gathering_during_a_miss(void **state) {
 
 /* ---- A forked child ---- */
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   alloc_open("moving_pages:True", GIB);
   holes h = make_holes(NULL);
   void *p = get(72 * MIB, NULL);
@@ -502,27 +487,4 @@ static void test_fork(void **state) {
   put(p);
   end_holes(&h);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_pool_takes_and_does_not_lend, alloc_teardown),
-      cmocka_unit_test_teardown(test_pool_does_not_take_busy_pages, alloc_teardown),
-      cmocka_unit_test_teardown(test_pool_that_moves, alloc_teardown),
-      cmocka_unit_test_teardown(test_pool_statistics, alloc_teardown),
-      cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
-      cmocka_unit_test_teardown(test_checkpoint_of_a_pool_whose_pages_stay, alloc_teardown),
-      cmocka_unit_test_teardown(test_capture_takes_idle_pages, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_capture_does_not_take_busy_pages, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_pool_stays_after_a_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_retiring_is_postponed_in_a_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_moving_beside_a_capture, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_fixed_pages_stay, alloc_teardown),
-      cmocka_unit_test_teardown(test_fixing_small_blocks, alloc_teardown),
-      cmocka_unit_test_teardown(test_exported_pages_stay, alloc_teardown),
-      cmocka_unit_test_teardown(test_exported_after_a_move, alloc_teardown),
-      cmocka_unit_test_teardown(test_gathering_during_a_miss, alloc_teardown),
-      cmocka_unit_test_teardown(test_fork, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

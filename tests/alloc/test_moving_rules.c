@@ -22,9 +22,10 @@ static void *move_into(weir_cu_stream stream, void *kept[2]) {
 
 /* ---- Captures ---- */
 
+FIXTURE(.teardown = alloc_teardown)
+
 /* An event must not be queried during a capture, which would become invalid. */
-static void test_retiring_waits_for_captures(void **state) {
-  (void)state;
+TEST_SETUP(retiring_waits_for_captures, NULL, alloc_teardown_runtime) {
   alloc_open_runtime("moving_pages:True,moving_pages_max_aliases:0");
   weir_stream stream = new_stream(0), captured = new_stream(0);
   void *kept[2], *large = move_into(raw_of(stream), kept);
@@ -70,8 +71,7 @@ static void end_pool(weir_pool_id id) {
 }
 
 /* A checkpoint of a pool fails cleanly once pages have left, and works if they stay. */
-static void test_checkpoints(void **state) {
-  (void)state;
+TEST(checkpoints) {
   for (int moving = 0; moving < 2; moving++) {
     alloc_open("moving_pages:True", GIB);
     weir_pool_id id = begin_pool(moving);
@@ -103,8 +103,7 @@ static void test_checkpoints(void **state) {
 
 /* ---- Devices and pools that have no pages ---- */
 
-static void test_no_virtual_memory(void **state) {
-  (void)state;
+TEST(no_virtual_memory) {
   char text[64];
   collect_messages();
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
@@ -155,8 +154,7 @@ static void assert_moves(const char *conf, bool moves) {
   alloc_close();
 }
 
-static void test_compute_capability(void **state) {
-  (void)state;
+TEST(compute_capability) {
   assert_moves("moving_pages:True", true);
   assert_moves("moving_pages:True,moving_pages_min_capability:90", true);
   assert_moves("moving_pages:True,moving_pages_min_capability:91", false);
@@ -165,8 +163,7 @@ static void test_compute_capability(void **state) {
 /* ---- Limits ---- */
 
 /* A request that fits under the limit exactly is served: its last page is not larger than needed. */
-static void test_exactly_the_limit(void **state) {
-  (void)state;
+TEST(exactly_the_limit) {
   for (uint64_t bytes = 2 * MIB; bytes <= 90 * MIB; bytes += 2 * MIB) {
     alloc_open("moving_pages:True", GIB);
     assert_ok(weir_allocator_set_limit(allocator, 0, bytes));
@@ -174,15 +171,4 @@ static void test_exactly_the_limit(void **state) {
     assert_int_equal(stats_of(0).reserved_bytes[0].current, bytes);
     alloc_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_retiring_waits_for_captures, alloc_teardown_runtime),
-      cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_virtual_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_compute_capability, alloc_teardown),
-      cmocka_unit_test_teardown(test_exactly_the_limit, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

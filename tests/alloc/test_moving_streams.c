@@ -10,8 +10,9 @@
 
 /* ---- Other streams ---- */
 
-static void test_idle_stream_lends_pages(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(idle_stream_lends_pages) {
   alloc_open("moving_pages:True", GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   void *p = get(40 * MIB, one);
@@ -26,8 +27,7 @@ static void test_idle_stream_lends_pages(void **state) {
   alloc_close();
 }
 
-static void test_busy_stream_does_not(void **state) {
-  (void)state;
+TEST(busy_stream_does_not) {
   alloc_open("moving_pages:True", GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   void *p = get(40 * MIB, one);
@@ -45,8 +45,7 @@ static void test_busy_stream_does_not(void **state) {
 }
 
 /* The stream that gets the pages waits, on the device, for the one that gives them. */
-static void test_across_streams_behind_a_wait(void **state) {
-  (void)state;
+TEST(across_streams_behind_a_wait) {
   alloc_open("moving_pages:True,moving_pages_across_streams:True", GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   void *p = get(40 * MIB, one);
@@ -66,8 +65,7 @@ static void test_across_streams_behind_a_wait(void **state) {
 }
 
 /* Later work of the stream that gave the pages does not hold up the other. */
-static void test_across_streams_waits_for_earlier_work_only(void **state) {
-  (void)state;
+TEST(across_streams_waits_for_earlier_work_only) {
   alloc_open("moving_pages:True,moving_pages_across_streams:True", GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   void *p = get(40 * MIB, one);
@@ -86,8 +84,7 @@ static void test_across_streams_waits_for_earlier_work_only(void **state) {
 }
 
 /* A wait that cannot be made: the pages stay, and new ones are made. */
-static void test_across_streams_without_an_event(void **state) {
-  (void)state;
+TEST(across_streams_without_an_event) {
   static const weir_driver_call failing[] = {WEIR_CALL_EventRecord, WEIR_CALL_StreamWaitEvent};
   for (size_t i = 0; i < WEIR_COUNT_OF(failing); i++) {
     alloc_open("moving_pages:True,moving_pages_across_streams:True", GIB);
@@ -104,8 +101,7 @@ static void test_across_streams_without_an_event(void **state) {
   }
 }
 
-static void test_completed_only(void **state) {
-  (void)state;
+TEST(completed_only) {
   alloc_open("moving_pages:True,moving_pages_completed_only:True,moving_pages_across_streams:True", GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   holes h = make_holes(one);
@@ -132,8 +128,7 @@ static void test_completed_only(void **state) {
 
 /* Writes by another device are not ordered with an alias: pages that a peer can reach move only when it is certain that
  * nothing uses them. */
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "moving_pages:True,moving_pages_across_streams:True");
   holes h = make_holes(NULL);
   void *early = get(72 * MIB, NULL);
@@ -163,8 +158,7 @@ static void test_peers(void **state) {
 }
 
 /* The pattern that strands memory in servers: each stream works once, and then has nothing to do. */
-static void test_many_streams_that_go_idle(void **state) {
-  (void)state;
+TEST(many_streams_that_go_idle) {
   alloc_open("moving_pages:True", 8 * GIB);
   int64_t one = 0;
   for (int i = 0; i < usual_or_long(10, 32); i++) {
@@ -189,8 +183,7 @@ static void test_many_streams_that_go_idle(void **state) {
 /* ---- Aliases are retired ---- */
 
 /* Pending work uses the old address: it is unmapped after that, and not before. */
-static void test_retired_after_the_work(void **state) {
-  (void)state;
+TEST(retired_after_the_work) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
   weir_cu_stream stream = work_stream();
   holes h = make_holes(stream);
@@ -228,8 +221,7 @@ static void test_retired_after_the_work(void **state) {
 }
 
 /* A page returns to an address that is about to be unmapped: that address stays. */
-static void test_wanted_again_while_it_retires(void **state) {
-  (void)state;
+TEST(wanted_again_while_it_retires) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
   weir_cu_stream stream = work_stream(), other = work_stream();
   void *a = get(40 * MIB, stream);
@@ -256,8 +248,7 @@ static void test_wanted_again_while_it_retires(void **state) {
 }
 
 /* Back and forth between two addresses of one stream, under work that never completes. */
-static void test_back_and_forth_under_work(void **state) {
-  (void)state;
+TEST(back_and_forth_under_work) {
   for (int bound = 0; bound < 2; bound++) {
     alloc_open(bound ? "moving_pages:True,moving_pages_max_aliases:3" : "moving_pages:True", 4 * GIB);
     weir_cu_stream stream = work_stream();
@@ -288,8 +279,7 @@ static void test_back_and_forth_under_work(void **state) {
 }
 
 /* Retired aliases are as many as the bound says, once the stream has passed. */
-static void test_aliases_are_bounded(void **state) {
-  (void)state;
+TEST(aliases_are_bounded) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:5", 4 * GIB);
   weir_cu_stream stream = work_stream();
   soft_seed(3);
@@ -319,8 +309,7 @@ static void test_aliases_are_bounded(void **state) {
 }
 
 /* A stream that is stalled does not keep another from retiring its aliases. */
-static void test_stalled_stream_holds_up_no_other(void **state) {
-  (void)state;
+TEST(stalled_stream_holds_up_no_other) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
   weir_cu_stream stalled = work_stream(), stream = work_stream();
   holes h = make_holes(stalled), g = make_holes(stream);
@@ -348,8 +337,7 @@ static void test_stalled_stream_holds_up_no_other(void **state) {
 }
 
 /* The address of the page's first life, in a stream that has new work now, does not retire before that work. */
-static void test_alias_of_a_busy_stream_stays(void **state) {
-  (void)state;
+TEST(alias_of_a_busy_stream_stays) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
   weir_cu_stream one = work_stream(), other = work_stream();
   put(get(40 * MIB, one));
@@ -378,8 +366,7 @@ static void test_alias_of_a_busy_stream_stays(void **state) {
 /* ---- Freed on another stream ---- */
 
 /* A block that another stream uses is not free, and its pages stay, until that stream has passed. */
-static void test_used_by_another_stream(void **state) {
-  (void)state;
+TEST(used_by_another_stream) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
   weir_cu_stream stream = work_stream(), other = work_stream();
   holes h = make_holes(stream);
@@ -410,8 +397,7 @@ static void test_used_by_another_stream(void **state) {
 }
 
 /* The same where the other stream uses a block that the page has moved to. */
-static void test_moved_and_used_by_another_stream(void **state) {
-  (void)state;
+TEST(moved_and_used_by_another_stream) {
   alloc_open("moving_pages:True,moving_pages_max_aliases:0", 4 * GIB);
   weir_cu_stream stream = work_stream(), other = work_stream();
   holes h = make_holes(stream);
@@ -433,8 +419,7 @@ static void test_moved_and_used_by_another_stream(void **state) {
 /* ---- Streams that end ---- */
 
 /* A stream that was destroyed is neither queried nor waited for. */
-static void test_streams_that_end(void **state) {
-  (void)state;
+TEST(streams_that_end) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = "moving_pages:True";
@@ -460,27 +445,4 @@ static void test_streams_that_end(void **state) {
   empty_cache();
   assert_int_equal(reserved(), 0);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_idle_stream_lends_pages, alloc_teardown),
-      cmocka_unit_test_teardown(test_busy_stream_does_not, alloc_teardown),
-      cmocka_unit_test_teardown(test_across_streams_behind_a_wait, alloc_teardown),
-      cmocka_unit_test_teardown(test_across_streams_waits_for_earlier_work_only, alloc_teardown),
-      cmocka_unit_test_teardown(test_across_streams_without_an_event, alloc_teardown),
-      cmocka_unit_test_teardown(test_completed_only, alloc_teardown),
-      cmocka_unit_test_teardown(test_peers, alloc_teardown),
-      cmocka_unit_test_teardown(test_many_streams_that_go_idle, alloc_teardown),
-      cmocka_unit_test_teardown(test_retired_after_the_work, alloc_teardown),
-      cmocka_unit_test_teardown(test_wanted_again_while_it_retires, alloc_teardown),
-      cmocka_unit_test_teardown(test_back_and_forth_under_work, alloc_teardown),
-      cmocka_unit_test_teardown(test_aliases_are_bounded, alloc_teardown),
-      cmocka_unit_test_teardown(test_stalled_stream_holds_up_no_other, alloc_teardown),
-      cmocka_unit_test_teardown(test_alias_of_a_busy_stream_stays, alloc_teardown),
-      cmocka_unit_test_teardown(test_used_by_another_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_moved_and_used_by_another_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_streams_that_end, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,31 +174,21 @@ static void run(const char *conf, uint64_t limit, int count) {
   alloc_close();
 }
 
-static void test_moving(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(moving) {
   changes_settings = false;
   run("moving_pages:True", 4 * GIB, usual_or_long(500, 10000));
   run("moving_pages:True,moving_pages_max_aliases:20,moving_pages_across_streams:True", 4 * GIB,
       usual_or_long(500, 10000));
 }
 
-static void test_little_memory(void **state) {
-  (void)state;
+TEST(little_memory) {
   changes_settings = false;
   run("moving_pages:True,moving_pages_max_aliases:0", 400 * MIB, usual_or_long(300, 5000));
 }
 
-static void test_changing_settings(void **state) {
-  (void)state;
+TEST(changing_settings) {
   changes_settings = true;
   run("moving_pages:True", 4 * GIB, usual_or_long(500, 5000));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_moving, alloc_teardown),
-      cmocka_unit_test_teardown(test_little_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_changing_settings, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -207,34 +207,9 @@ static void sweep(const char *conf, void (*script)(void)) {
   }
 }
 
-static void test_cache(void **state) {
-  (void)state;
-  sweep("", use_cache);
-  sweep("expandable_segments:True", use_cache);
-}
-
-static void test_many_of_one_size(void **state) {
-  (void)state;
-  sweep("", use_many_of_one_size);
-  sweep("expandable_segments:True", use_many_of_one_size);
-}
-
-static void test_pools(void **state) {
-  (void)state;
-  sweep("", use_pools);
-  sweep("expandable_segments:True", use_pools);
-}
-
-static void test_other_calls(void **state) {
-  (void)state;
-  sweep("", use_the_rest);
-  sweep("expandable_segments:True", use_the_rest);
-}
-
 /* An error whose text cannot be stored still has a text. The first error of a thread allocates memory for its text,
  * once. */
-static void test_error_text(void **state) {
-  (void)state;
+TEST(error_text) {
   assert_string_equal(weir_last_error(), "");
   counting = true;
   made = 0;
@@ -247,13 +222,24 @@ static void test_error_text(void **state) {
   assert_string_not_equal(weir_last_error(), weir_status_string(status));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_error_text), /* runs before any other failure */
-      cmocka_unit_test(test_cache),      cmocka_unit_test(test_many_of_one_size),
-      cmocka_unit_test(test_pools),      cmocka_unit_test(test_other_calls),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+TEST(cache) {
+  sweep("", use_cache);
+  sweep("expandable_segments:True", use_cache);
+}
+
+TEST(many_of_one_size) {
+  sweep("", use_many_of_one_size);
+  sweep("expandable_segments:True", use_many_of_one_size);
+}
+
+TEST(pools) {
+  sweep("", use_pools);
+  sweep("expandable_segments:True", use_pools);
+}
+
+TEST(other_calls) {
+  sweep("", use_the_rest);
+  sweep("expandable_segments:True", use_the_rest);
 }
 
 #endif

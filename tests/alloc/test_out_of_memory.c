@@ -14,8 +14,9 @@ static void refuse(size_t bytes, const char *words) {
 
 /* ---- The text ---- */
 
-static void test_text_accounts_for_all_memory(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(text_accounts_for_all_memory) {
   alloc_open(NULL, GIB);
   void *p = get(900 * MIB, NULL), *q = get(2 * MIB, NULL), *s = get(MIB / 2, NULL), *r = NULL;
   weir_cu_deviceptr foreign = soft_alloc(100 * MIB);
@@ -35,8 +36,7 @@ static void test_text_accounts_for_all_memory(void **state) {
 }
 
 /* The segment could not be allocated: 20 MiB for a request of 2 MiB. */
-static void test_text_names_the_segment_size(void **state) {
-  (void)state;
+TEST(text_names_the_segment_size) {
   alloc_open(NULL, GIB);
   void *p = get(GIB - 2 * MIB, NULL), *q = get(512, NULL), *r;
   refuse(2 * MIB, "Tried to allocate 20.00 MiB.");
@@ -49,8 +49,7 @@ static void test_text_names_the_segment_size(void **state) {
   alloc_close();
 }
 
-static void test_text_names_the_limit(void **state) {
-  (void)state;
+TEST(text_names_the_limit) {
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.25));
   refuse(300 * MIB, "of which 1024.00 MiB is free. 256.00 MiB allowed; Of the allocated memory 0 bytes is allocated by "
@@ -59,8 +58,7 @@ static void test_text_names_the_limit(void **state) {
 }
 
 /* Free memory of private pools is not available to others, so it counts as allocated. */
-static void test_text_names_private_pools(void **state) {
-  (void)state;
+TEST(text_names_private_pools) {
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 3};
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
@@ -77,16 +75,14 @@ static void test_text_names_private_pools(void **state) {
 }
 
 /* The advice is given only if the setting is off. */
-static void test_no_advice_with_expandable_segments(void **state) {
-  (void)state;
+TEST(no_advice_with_expandable_segments) {
   alloc_open("expandable_segments:True", GIB);
   refuse(2 * GIB, "is reserved by Weir but unallocated.");
   assert_null(strstr(weir_last_error(), "expandable_segments:True"));
   alloc_close();
 }
 
-static void test_text_names_the_device(void **state) {
-  (void)state;
+TEST(text_names_the_device) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = NULL;
   assert_error_says(OUT_OF_MEMORY, "GPU 1 has a total capacity", weir_allocator_alloc(allocator, 1, 2 * GIB, NULL, &p));
@@ -116,8 +112,7 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
                weir_allocator_free(allocator, p) == WEIR_OK && weir_allocator_empty_cache(allocator) == WEIR_OK;
 }
 
-static void test_observer_is_called(void **state) {
-  (void)state;
+TEST(observer_is_called) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
   memset(&seen, 0, sizeof seen);
@@ -141,8 +136,7 @@ static void test_observer_is_called(void **state) {
 }
 
 /* The limit is rounded, not truncated. */
-static void test_limit_is_rounded(void **state) {
-  (void)state;
+TEST(limit_is_rounded) {
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
   void *p = NULL;
@@ -160,8 +154,7 @@ static void count_call(void *context, int device, size_t bytes, size_t limit, si
   ++*(int *)context;
 }
 
-static void test_all_observers_are_called(void **state) {
-  (void)state;
+TEST(all_observers_are_called) {
   alloc_open(NULL, GIB);
   int counts[WEIR__MAX_OBSERVERS] = {0};
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
@@ -178,8 +171,7 @@ static void test_all_observers_are_called(void **state) {
 
 /* ---- Continuing ---- */
 
-static void test_counts_and_continues(void **state) {
-  (void)state;
+TEST(counts_and_continues) {
   alloc_open(NULL, GIB);
   void *p = get(600 * MIB, NULL);
   for (int i = 0; i < 5; i++)
@@ -196,8 +188,7 @@ static void test_counts_and_continues(void **state) {
 }
 
 /* PyTorch's test_raises_oom, both ways, and test_notifies_oom. */
-static void test_seed_raises_oom(void **state) {
-  (void)state;
+TEST(seed_raises_oom) {
   for (int i = 0; i < 2; i++) {
     alloc_open(i ? "max_split_size_mb:1024" : NULL, GIB);
     assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
@@ -229,8 +220,7 @@ static void expect_entry(int at, weir_trace_action action, const void *address, 
   assert_ptr_equal(entries[at].stream, stream);
 }
 
-static void test_tracker_sees_all_in_order(void **state) {
-  (void)state;
+TEST(tracker_sees_all_in_order) {
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
   entry_count = 0;
@@ -263,8 +253,7 @@ static void test_tracker_sees_all_in_order(void **state) {
   alloc_close();
 }
 
-static void test_tracker_of_pages_and_pools(void **state) {
-  (void)state;
+TEST(tracker_of_pages_and_pools) {
   alloc_open("expandable_segments:True", GIB);
   assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
   entry_count = 0;
@@ -286,8 +275,7 @@ static void test_tracker_of_pages_and_pools(void **state) {
   alloc_close();
 }
 
-static void test_tracker_limit(void **state) {
-  (void)state;
+TEST(tracker_limit) {
   alloc_open(NULL, GIB);
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
@@ -296,24 +284,4 @@ static void test_tracker_limit(void **state) {
   put(get(512, NULL));
   assert_int_equal(entry_count, 4 * WEIR__MAX_OBSERVERS);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_text_accounts_for_all_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_text_names_the_segment_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_text_names_the_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_text_names_private_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_advice_with_expandable_segments, alloc_teardown),
-      cmocka_unit_test_teardown(test_text_names_the_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_observer_is_called, alloc_teardown),
-      cmocka_unit_test_teardown(test_limit_is_rounded, alloc_teardown),
-      cmocka_unit_test_teardown(test_all_observers_are_called, alloc_teardown),
-      cmocka_unit_test_teardown(test_counts_and_continues, alloc_teardown),
-      cmocka_unit_test_teardown(test_seed_raises_oom, alloc_teardown),
-      cmocka_unit_test_teardown(test_tracker_sees_all_in_order, alloc_teardown),
-      cmocka_unit_test_teardown(test_tracker_of_pages_and_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_tracker_limit, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,8 +87,9 @@ static void run(void *(*body)(void *)) {
   assert_valid();
 }
 
-static void test_in_turns(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(in_turns) {
   static const char *const confs[] = {NULL, "expandable_segments:True"};
   for (int i = 0; i < 2; i++) {
     open(confs[i]);
@@ -138,8 +139,7 @@ static void *at_once(void *argument) {
   return NULL;
 }
 
-static void test_at_once(void **state) {
-  (void)state;
+TEST(at_once) {
   open(NULL);
   assert_int_equal(pthread_barrier_init(&barrier, NULL, THREADS), 0);
   run(at_once);
@@ -167,8 +167,7 @@ static void do_pairs(void) {
 
 /* The headroom is just sufficient for one block of each stream. After a few rounds every stream has its quota, and none
  * revokes those of the others any more. */
-static void test_every_stream_gets_a_quota(void **state) {
-  (void)state;
+TEST(every_stream_gets_a_quota) {
   void *held[THREADS];
   open(NULL);
   for (int i = 0; i < THREADS; i++)
@@ -205,8 +204,7 @@ static void *empty(void *data) {
 
 /* A thread that empties the cache waits for a stream with the lock of its arena held. Another arena, which exceeds its
  * quota meanwhile and revokes all others, does not wait with it. */
-static void test_claim_beside_a_wait(void **state) {
-  (void)state;
+TEST(claim_beside_a_wait) {
   enum { COUNT = 32 };
   void *held[COUNT];
   open("expandable_segments:True");
@@ -231,14 +229,4 @@ static void test_claim_beside_a_wait(void **state) {
   for (int i = 0; i < COUNT; i++)
     assert_ok(weir_allocator_free(allocator, held[i]));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_in_turns, alloc_teardown),
-      cmocka_unit_test_teardown(test_at_once, alloc_teardown),
-      cmocka_unit_test_teardown(test_every_stream_gets_a_quota, alloc_teardown),
-      cmocka_unit_test_teardown(test_claim_beside_a_wait, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,8 +10,9 @@
 
 /* ---- Properties of a pointer ---- */
 
-static void test_describe(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(describe) {
   alloc_open(NULL, GIB);
   weir_cu_stream stream = work_stream();
   weir_pool_id id = {0, 5};
@@ -57,8 +58,7 @@ static size_t hook(void *context, weir_stack_frame *frames, size_t room) {
   return 2;
 }
 
-static void test_contexts_of_a_runtime(void **state) {
-  (void)state;
+TEST(contexts_of_a_runtime) {
   alloc_open(NULL, GIB);
   weir_history_options options;
   weir_history_options_init(&options);
@@ -150,8 +150,7 @@ static weir_status at(void *address, size_t bytes, weir_cu_stream stream) {
   return status;
 }
 
-static void test_alloc_at(void **state) {
-  (void)state;
+TEST(alloc_at) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   char *base = get(512, NULL);
@@ -190,8 +189,7 @@ static void hear(void *context, const weir_trace_entry *entry) {
   snprintf(heard + used, sizeof heard - used, "%s%d:%d", used ? " " : "", (int)entry->action, (int)entry->bytes);
 }
 
-static void test_alloc_at_is_traced(void **state) {
-  (void)state;
+TEST(alloc_at_is_traced) {
   alloc_open(NULL, GIB);
   char *base = get(512, NULL);
   put(base);
@@ -204,8 +202,7 @@ static void test_alloc_at_is_traced(void **state) {
 }
 
 /* In a scope the address must be in the pool, and in an expandable segment it must be mapped. */
-static void test_alloc_at_elsewhere(void **state) {
-  (void)state;
+TEST(alloc_at_elsewhere) {
   alloc_open("expandable_segments:True", GIB);
   weir_pool_id id = {0, 2};
   char *a = get(30 * MIB, NULL);
@@ -226,8 +223,7 @@ static void test_alloc_at_elsewhere(void **state) {
 
 /* ---- Segments and pools ---- */
 
-static void test_expandable_segments(void **state) {
-  (void)state;
+TEST(expandable_segments) {
   alloc_open("expandable_segments:True", GIB);
   weir_cu_stream stream = work_stream();
   size_t count = 7;
@@ -256,8 +252,7 @@ static void test_expandable_segments(void **state) {
   alloc_close();
 }
 
-static void test_no_split(void **state) {
-  (void)state;
+TEST(no_split) {
   alloc_open(NULL, GIB);
   weir_pool_id id = {0, 9};
   assert_error(INVALID_ARGUMENT, weir_pool_set_no_split(allocator, 0, id, 1));
@@ -287,8 +282,7 @@ static void count_only(void *context) { ++*(int *)context; }
 
 /* The owner of a pool is notified of its destruction: at the next opportunity after the last release, or when the
  * allocator is destroyed. */
-static void test_end_of_a_pool(void **state) {
-  (void)state;
+TEST(end_of_a_pool) {
   alloc_open(NULL, GIB);
   weir_pool_id one = {0, 1}, two = {0, 2}, three = {0, 3};
   int gone = 0, left = 0;
@@ -336,8 +330,7 @@ static void on_rejection(void *context, int device, size_t bytes, size_t reserve
   put(get(100, NULL)); /* no lock is held */
 }
 
-static void test_rejections(void **state) {
-  (void)state;
+TEST(rejections) {
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.25", GIB);
   assert_ok(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
   void *a = get(30 * MIB, NULL), *s = get(100, NULL), *p = NULL;
@@ -356,8 +349,7 @@ static void test_rejections(void **state) {
 
 /* ---- Captures by other code ---- */
 
-static void test_foreign_capture(void **state) {
-  (void)state;
+TEST(foreign_capture) {
   alloc_open(NULL, GIB);
   weir_cu_stream stream = work_stream(), other = work_stream();
   weir_pool_id id = {7, 0};
@@ -389,20 +381,4 @@ static void test_foreign_capture(void **state) {
   assert_ok(weir_pool_release(allocator, 0, id));
   assert_cu(d->GraphDestroy(d, graph));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_describe, alloc_teardown),
-      cmocka_unit_test_teardown(test_contexts_of_a_runtime, alloc_teardown),
-      cmocka_unit_test_teardown(test_alloc_at, alloc_teardown),
-      cmocka_unit_test_teardown(test_alloc_at_is_traced, alloc_teardown),
-      cmocka_unit_test_teardown(test_alloc_at_elsewhere, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable_segments, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_end_of_a_pool, alloc_teardown),
-      cmocka_unit_test_teardown(test_rejections, alloc_teardown),
-      cmocka_unit_test_teardown(test_foreign_capture, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

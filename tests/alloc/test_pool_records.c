@@ -4,9 +4,10 @@
 #include "support/alloc.h"
 #include "weir/pool.h"
 
+FIXTURE(.teardown = alloc_teardown)
+
 /* Pools are found by a hash of their id. These two have the same hash. */
-static void test_ids_with_the_same_hash(void **state) {
-  (void)state;
+TEST(ids_with_the_same_hash) {
   alloc_open(NULL, GIB);
   const weir_pool_id ids[] = {{1, 0}, {0, 0x9e3779b97f4a7c15u}};
   void *memory[2];
@@ -37,8 +38,7 @@ static void test_ids_with_the_same_hash(void **state) {
 }
 
 /* Only the records of the most recent pools that had memory stay; a pool that comes back continues its record. */
-static void test_records_of_many_pools(void **state) {
-  (void)state;
+TEST(records_of_many_pools) {
   alloc_open(NULL, GIB);
   enum { POOLS = 200, KEPT = 128 };
   weir_stat reserved[WEIR_STAT_KINDS];
@@ -70,12 +70,4 @@ static void test_records_of_many_pools(void **state) {
   assert_ok(weir_pool_release(allocator, 0, back));
   assert_valid();
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_ids_with_the_same_hash, alloc_teardown),
-      cmocka_unit_test_teardown(test_records_of_many_pools, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

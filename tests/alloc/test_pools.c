@@ -48,8 +48,9 @@ static int segments_of(weir_pool_id id) {
 
 /* ---- Scopes ---- */
 
-static void test_scope_of_a_thread(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(scope_of_a_thread) {
   alloc_open(NULL, GIB);
   void *before = get(512, NULL);
   put(before);
@@ -75,8 +76,7 @@ static void *alloc_on_thread(void *out) {
 }
 
 /* PyTorch's test_mempool_ctx_multithread: a scope without a filter applies only to its thread. */
-static void test_scope_does_not_apply_to_other_threads(void **state) {
-  (void)state;
+TEST(scope_does_not_apply_to_other_threads) {
   alloc_open(NULL, GIB);
   begin(pool_a);
   void *mine = get(512, NULL), *theirs = NULL;
@@ -93,8 +93,7 @@ static int is_wanted(void *context, weir_cu_stream stream) {
   return stream == wanted;
 }
 
-static void test_scope_with_a_filter(void **state) {
-  (void)state;
+TEST(scope_with_a_filter) {
   alloc_open(NULL, GIB);
   static char context[] = "context";
   weir_cu_stream other = work_stream();
@@ -112,8 +111,7 @@ static void test_scope_with_a_filter(void **state) {
   alloc_close();
 }
 
-static void test_innermost_matching_scope(void **state) {
-  (void)state;
+TEST(innermost_matching_scope) {
   alloc_open(NULL, GIB);
   static char context[] = "context";
   wanted = work_stream();
@@ -135,8 +133,7 @@ static void test_innermost_matching_scope(void **state) {
 }
 
 /* A scope applies to one device. */
-static void test_scope_of_a_device(void **state) {
-  (void)state;
+TEST(scope_of_a_device) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   assert_ok(weir_pool_begin(allocator, 1, pool_a, NULL, NULL));
   assert_in_pool(get_on(0, 512, NULL), default_pool);
@@ -146,8 +143,7 @@ static void test_scope_of_a_device(void **state) {
 }
 
 /* An allocator can be destroyed while scopes are open. */
-static void test_destroyed_with_an_open_scope(void **state) {
-  (void)state;
+TEST(destroyed_with_an_open_scope) {
   alloc_open(NULL, GIB);
   begin(pool_a);
   begin(pool_b);
@@ -157,8 +153,7 @@ static void test_destroyed_with_an_open_scope(void **state) {
 
 /* ---- Holders ---- */
 
-static void test_use_counts(void **state) {
-  (void)state;
+TEST(use_counts) {
   alloc_open(NULL, GIB);
   assert_ok(weir_pool_create(allocator, 0, pool_a, NULL));
   assert_int_equal(holders(pool_a), 1);
@@ -180,8 +175,7 @@ static void test_use_counts(void **state) {
 
 /* A pool is listed while it is held or has memory. A released pool without memory is not listed, even before the cache
  * is emptied. */
-static void test_listed_pools(void **state) {
-  (void)state;
+TEST(listed_pools) {
   alloc_open(NULL, GIB);
   size_t count;
   begin(pool_a);
@@ -216,8 +210,7 @@ static void test_listed_pools(void **state) {
 }
 
 /* The statistics of a pool outlive it, and continue when it is created again. */
-static void test_statistics_outlive_the_pool(void **state) {
-  (void)state;
+TEST(statistics_outlive_the_pool) {
   alloc_open(NULL, GIB);
   weir_stat stats[WEIR_STAT_KINDS];
   for (int round = 1; round <= 2; round++) {
@@ -244,8 +237,7 @@ static void test_statistics_outlive_the_pool(void **state) {
 }
 
 /* Statistics are kept for live pools and for the newest of those that had memory. */
-static void test_statistics_of_many_pools(void **state) {
-  (void)state;
+TEST(statistics_of_many_pools) {
   alloc_open(NULL, GIB);
   enum { COUNT = 3000 };
   weir_stat stats[WEIR_STAT_KINDS];
@@ -276,8 +268,7 @@ static void test_statistics_of_many_pools(void **state) {
   alloc_close();
 }
 
-static void test_held_pool_keeps_its_memory(void **state) {
-  (void)state;
+TEST(held_pool_keeps_its_memory) {
   alloc_open(NULL, GIB);
   begin(pool_a);
   void *p = get(30 * MIB, NULL);
@@ -296,8 +287,7 @@ static void test_held_pool_keeps_its_memory(void **state) {
 }
 
 /* PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph: memory in use outlives its pool. */
-static void test_memory_in_use_outlives_the_holders(void **state) {
-  (void)state;
+TEST(memory_in_use_outlives_the_holders) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     begin(pool_a);
@@ -321,8 +311,7 @@ static void test_memory_in_use_outlives_the_holders(void **state) {
   }
 }
 
-static void test_held_again_before_release(void **state) {
-  (void)state;
+TEST(held_again_before_release) {
   alloc_open(NULL, GIB);
   begin(pool_a);
   void *p = get(30 * MIB, NULL);
@@ -339,8 +328,7 @@ static void test_held_again_before_release(void **state) {
 }
 
 /* A pool released inside its scope is used until the scope is closed. */
-static void test_released_inside_the_scope(void **state) {
-  (void)state;
+TEST(released_inside_the_scope) {
   alloc_open(NULL, GIB);
   begin(pool_a);
   put(get(512, NULL));
@@ -356,8 +344,7 @@ static void test_released_inside_the_scope(void **state) {
   alloc_close();
 }
 
-static void test_empty_one_pool(void **state) {
-  (void)state;
+TEST(empty_one_pool) {
   alloc_open(NULL, GIB);
   void *outside = get(30 * MIB, NULL);
   begin(pool_a);
@@ -381,8 +368,7 @@ static void test_empty_one_pool(void **state) {
 }
 
 /* A block of the pool that waits for another stream is waited for. */
-static void test_empty_one_pool_waits_for_its_events(void **state) {
-  (void)state;
+TEST(empty_one_pool_waits_for_its_events) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   begin(pool_a);
@@ -399,8 +385,7 @@ static void test_empty_one_pool_waits_for_its_events(void **state) {
 }
 
 /* An expandable segment of a pool is counted once, however it was mapped and however many pieces are unmapped. */
-static void test_expandable_pool_is_unmapped_in_pieces(void **state) {
-  (void)state;
+TEST(expandable_pool_is_unmapped_in_pieces) {
   alloc_open("expandable_segments:True", GIB);
   begin(pool_a);
   void *p = get(60 * MIB, NULL); /* one mapping of three pages */
@@ -431,8 +416,7 @@ static void test_expandable_pool_is_unmapped_in_pieces(void **state) {
 }
 
 /* Its first growth failed, and nothing is left that could outlive the pool. */
-static void test_expandable_pool_that_never_grew(void **state) {
-  (void)state;
+TEST(expandable_pool_that_never_grew) {
   alloc_open("expandable_segments:True", GIB);
   void *big = get(1000 * MIB, NULL), *p;
   begin(pool_a);
@@ -457,8 +441,7 @@ static void create(weir_pool_id id, int use_on_oom, int no_split) {
 }
 
 /* PyTorch's test_mempool_limited_memory_with_allocator: a free block of the pool serves others as a last resort. */
-static void test_use_on_oom(void **state) {
-  (void)state;
+TEST(use_on_oom) {
   alloc_open(NULL, GIB);
   create(pool_a, 1, 0);
   begin(pool_a);
@@ -488,8 +471,7 @@ static void test_use_on_oom(void **state) {
 }
 
 /* The block that could be lent waits for another stream: the allocator waits, and searches again. */
-static void test_use_on_oom_after_the_events(void **state) {
-  (void)state;
+TEST(use_on_oom_after_the_events) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   create(pool_a, 1, 0);
@@ -506,8 +488,7 @@ static void test_use_on_oom_after_the_events(void **state) {
 
 /* With a split limit, large blocks are released one by one when memory is short, except those of a held pool, which
  * graphs write to. */
-static void test_held_pool_keeps_oversize_blocks(void **state) {
-  (void)state;
+TEST(held_pool_keeps_oversize_blocks) {
   alloc_open("max_split_size_mb:40", GIB);
   begin(pool_a);
   void *p = get(600 * MIB, NULL), *q;
@@ -520,8 +501,7 @@ static void test_held_pool_keeps_oversize_blocks(void **state) {
 }
 
 /* PyTorch's test_deleted_mempool_not_used_on_oom: memory of a released pool is released like any other. */
-static void test_use_on_oom_ends_with_the_holders(void **state) {
-  (void)state;
+TEST(use_on_oom_ends_with_the_holders) {
   alloc_open(NULL, GIB);
   create(pool_a, 1, 0);
   begin(pool_a);
@@ -537,8 +517,7 @@ static void test_use_on_oom_ends_with_the_holders(void **state) {
   alloc_close();
 }
 
-static void test_no_split(void **state) {
-  (void)state;
+TEST(no_split) {
   alloc_open(NULL, GIB);
   create(pool_a, 0, 1);
   begin(pool_a);
@@ -563,8 +542,7 @@ static void test_no_split(void **state) {
 }
 
 /* A block that is freed and reused at once was allocated under the previous rule. Nothing else inspects it here. */
-static void test_no_split_ends_between_a_pair(void **state) {
-  (void)state;
+TEST(no_split_ends_between_a_pair) {
   for (int by_release = 0; by_release < 2; by_release++) {
     void *p = NULL, *q = NULL;
     alloc_open(NULL, GIB);
@@ -586,8 +564,7 @@ static void test_no_split_ends_between_a_pair(void **state) {
   }
 }
 
-static void test_options_are_for_a_new_pool(void **state) {
-  (void)state;
+TEST(options_are_for_a_new_pool) {
   alloc_open(NULL, GIB);
   create(pool_a, 0, 0);
   create(pool_a, 0, 1);
@@ -655,8 +632,7 @@ static void create_own(weir_pool_id id, int use_on_oom) {
 }
 
 /* PyTorch's test_mempool_with_allocator. */
-static void test_own_memory(void **state) {
-  (void)state;
+TEST(own_memory) {
   alloc_open("expandable_segments:True", GIB); /* not used by such a pool */
   weir_cu_stream stream = work_stream();
   create_own(pool_a, 0);
@@ -683,8 +659,7 @@ static void test_own_memory(void **state) {
   alloc_close();
 }
 
-static void test_own_memory_is_refused(void **state) {
-  (void)state;
+TEST(own_memory_is_refused) {
   alloc_open(NULL, GIB);
   create_own(pool_a, 0);
   own.refuse = 1;
@@ -720,8 +695,7 @@ static void strange_free(void *context, void *pointer, size_t bytes, int device,
   fail();
 }
 
-static void test_own_memory_that_is_in_use(void **state) {
-  (void)state;
+TEST(own_memory_that_is_in_use) {
   alloc_open(NULL, GIB);
   void *first = get(4096, NULL), *p;
   weir_pool_options options;
@@ -741,8 +715,7 @@ static void test_own_memory_that_is_in_use(void **state) {
 }
 
 /* Memory from a pool's functions may begin at any address: segments then share units of the page map. */
-static void test_own_memory_unaligned(void **state) {
-  (void)state;
+TEST(own_memory_unaligned) {
   alloc_open(NULL, GIB);
   create_own(pool_a, 0);
   own.skew = MIB + 512;
@@ -775,8 +748,7 @@ static void slice_free(void *context, void *pointer, size_t bytes, int device, w
   (void)context, (void)pointer, (void)bytes, (void)device, (void)stream;
 }
 
-static void test_segments_that_share_a_unit(void **state) {
-  (void)state;
+TEST(segments_that_share_a_unit) {
   alloc_open(NULL, GIB);
   char *whole = NULL;
   assert_int_equal(posix_memalign((void **)&whole, 2 * MIB, 64 * MIB), 0);
@@ -821,8 +793,7 @@ static void test_segments_that_share_a_unit(void **state) {
 
 /* PyTorch's test_mempool_oom_recovery_releases_cached_blocks: a scope is not a capture, so all cached memory can be
  * released. */
-static void test_cached_memory_is_released_for_a_pool(void **state) {
-  (void)state;
+TEST(cached_memory_is_released_for_a_pool) {
   alloc_open(NULL, GIB);
   void *cached = get(800 * MIB, NULL);
   put(cached);
@@ -835,8 +806,7 @@ static void test_cached_memory_is_released_for_a_pool(void **state) {
 }
 
 /* PyTorch's test_mempool_block_free_not_deferred: a free in a scope is not deferred. */
-static void test_free_in_a_scope_gets_its_events(void **state) {
-  (void)state;
+TEST(free_in_a_scope_gets_its_events) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   begin(pool_a);
@@ -859,8 +829,7 @@ static int is_live_set(weir_pool_id id, void *const *pointers, size_t count) {
 }
 
 /* PyTorch's test_check_pool_live_allocations. */
-static void test_check_live(void **state) {
-  (void)state;
+TEST(check_live) {
   alloc_open(NULL, GIB);
   begin(pool_a);
   void *p = get(16, NULL), *q = get(30 * MIB, work_stream());
@@ -915,8 +884,7 @@ static void *use_no_pool(void *stream) {
 
 /* PyTorch's test_allocate_in_thread_to_pool: three segments of the thread and the existing one, or two expandable ones.
  * */
-static void test_seed_allocate_in_thread_to_pool(void **state) {
-  (void)state;
+TEST(seed_allocate_in_thread_to_pool) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     weir_cu_stream first = work_stream(), second = work_stream();
@@ -938,44 +906,4 @@ static void test_seed_allocate_in_thread_to_pool(void **state) {
     assert_int_equal(segments_of(graph_pool), 0);
     alloc_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_scope_of_a_thread, alloc_teardown),
-      cmocka_unit_test_teardown(test_scope_does_not_apply_to_other_threads, alloc_teardown),
-      cmocka_unit_test_teardown(test_scope_with_a_filter, alloc_teardown),
-      cmocka_unit_test_teardown(test_innermost_matching_scope, alloc_teardown),
-      cmocka_unit_test_teardown(test_scope_of_a_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_destroyed_with_an_open_scope, alloc_teardown),
-      cmocka_unit_test_teardown(test_use_counts, alloc_teardown),
-      cmocka_unit_test_teardown(test_listed_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_statistics_outlive_the_pool, alloc_teardown),
-      cmocka_unit_test_teardown(test_statistics_of_many_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_held_pool_keeps_its_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_memory_in_use_outlives_the_holders, alloc_teardown),
-      cmocka_unit_test_teardown(test_held_again_before_release, alloc_teardown),
-      cmocka_unit_test_teardown(test_released_inside_the_scope, alloc_teardown),
-      cmocka_unit_test_teardown(test_empty_one_pool, alloc_teardown),
-      cmocka_unit_test_teardown(test_empty_one_pool_waits_for_its_events, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable_pool_is_unmapped_in_pieces, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable_pool_that_never_grew, alloc_teardown),
-      cmocka_unit_test_teardown(test_use_on_oom, alloc_teardown),
-      cmocka_unit_test_teardown(test_use_on_oom_after_the_events, alloc_teardown),
-      cmocka_unit_test_teardown(test_held_pool_keeps_oversize_blocks, alloc_teardown),
-      cmocka_unit_test_teardown(test_use_on_oom_ends_with_the_holders, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_split_ends_between_a_pair, alloc_teardown),
-      cmocka_unit_test_teardown(test_options_are_for_a_new_pool, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_memory_is_refused, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_memory_that_is_in_use, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_memory_unaligned, alloc_teardown),
-      cmocka_unit_test_teardown(test_segments_that_share_a_unit, alloc_teardown),
-      cmocka_unit_test_teardown(test_cached_memory_is_released_for_a_pool, alloc_teardown),
-      cmocka_unit_test_teardown(test_free_in_a_scope_gets_its_events, alloc_teardown),
-      cmocka_unit_test_teardown(test_check_live, alloc_teardown),
-      cmocka_unit_test_teardown(test_seed_allocate_in_thread_to_pool, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

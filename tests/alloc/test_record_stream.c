@@ -11,8 +11,9 @@ enum { SIZE = 4096 };
 
 static int64_t of(const weir_stat *stat) { return stat[WEIR_STAT_ALL].current; }
 
-static void test_waits_for_the_other_stream(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(waits_for_the_other_stream) {
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream(), other = work_stream();
   void *p = get(SIZE, mine);
@@ -38,8 +39,7 @@ static void test_waits_for_the_other_stream(void **state) {
   alloc_close();
 }
 
-static void test_waits_for_every_stream(void **state) {
-  (void)state;
+TEST(waits_for_every_stream) {
   alloc_open(NULL, GIB);
   weir_cu_stream other[3];
   void *p = get(SIZE, NULL);
@@ -60,8 +60,7 @@ static void test_waits_for_every_stream(void **state) {
 }
 
 /* Work that the other stream gets after the free does not count. */
-static void test_later_work_does_not_count(void **state) {
-  (void)state;
+TEST(later_work_does_not_count) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   void *p = get(SIZE, NULL);
@@ -76,8 +75,7 @@ static void test_later_work_does_not_count(void **state) {
   alloc_close();
 }
 
-static void test_own_stream_and_null_are_ignored(void **state) {
-  (void)state;
+TEST(own_stream_and_null_are_ignored) {
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream();
   void *p = get(SIZE, mine);
@@ -91,8 +89,7 @@ static void test_own_stream_and_null_are_ignored(void **state) {
   alloc_close();
 }
 
-static void test_recording_twice(void **state) {
-  (void)state;
+TEST(recording_twice) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   void *p = get(SIZE, NULL);
@@ -105,8 +102,7 @@ static void test_recording_twice(void **state) {
 }
 
 /* The next use of the block starts without recorded streams. */
-static void test_uses_end_with_the_free(void **state) {
-  (void)state;
+TEST(uses_end_with_the_free) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   void *p = get(SIZE, NULL);
@@ -123,8 +119,7 @@ static void test_uses_end_with_the_free(void **state) {
 }
 
 /* A slow stream delays only its own blocks. */
-static void test_slow_stream_delays_only_its_blocks(void **state) {
-  (void)state;
+TEST(slow_stream_delays_only_its_blocks) {
   alloc_open(NULL, GIB);
   weir_cu_stream slow = work_stream(), fast = work_stream();
   void *p = get(SIZE, NULL), *q = get(SIZE, NULL), *r = get(SIZE, NULL);
@@ -148,8 +143,7 @@ static void test_slow_stream_delays_only_its_blocks(void **state) {
 }
 
 /* A waiting block is not merged with its neighbours. */
-static void test_waiting_block_is_not_merged(void **state) {
-  (void)state;
+TEST(waiting_block_is_not_merged) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   void *a = get(SIZE, NULL), *b = get(SIZE, NULL), *c = get(SIZE, NULL);
@@ -163,8 +157,7 @@ static void test_waiting_block_is_not_merged(void **state) {
   alloc_close();
 }
 
-static void test_events_are_reused(void **state) {
-  (void)state;
+TEST(events_are_reused) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   for (int i = 0; i < 50; i++) {
@@ -181,8 +174,7 @@ static void test_events_are_reused(void **state) {
   alloc_close();
 }
 
-static void test_no_queries_without_waiting_blocks(void **state) {
-  (void)state;
+TEST(no_queries_without_waiting_blocks) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = work_stream();
   void *p = get(SIZE, NULL);
@@ -200,8 +192,7 @@ static void test_no_queries_without_waiting_blocks(void **state) {
 
 /* PyTorch's test_record_stream: a copy from `tmp` is delayed, `tmp` is freed, and later allocations must not overwrite
  * it. */
-static void test_seed_record_stream(void **state) {
-  (void)state;
+TEST(seed_record_stream) {
   alloc_open(NULL, GIB);
   weir_cu_stream main_stream = work_stream(), side = work_stream();
   static const float values[] = {1, 2, 3, 4};
@@ -230,8 +221,7 @@ static void test_seed_record_stream(void **state) {
 }
 
 /* PyTorch's test_caching_allocator_record_stream_oom: memory that waits for a stream is used if there is no other. */
-static void test_seed_record_stream_oom(void **state) {
-  (void)state;
+TEST(seed_record_stream_oom) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     weir_cu_stream stream = work_stream();
@@ -253,8 +243,7 @@ static void test_seed_record_stream_oom(void **state) {
 }
 
 /* The other stream was destroyed before the block was freed. Its work may still run, and the block waits for it. */
-static void test_destroyed_stream(void **state) {
-  (void)state;
+TEST(destroyed_stream) {
   alloc_open(NULL, GIB);
   weir_cu_stream other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   void *p = get(SIZE, NULL), *target = get(SIZE, NULL);
@@ -271,8 +260,7 @@ static void test_destroyed_stream(void **state) {
 }
 
 /* The stream of cached blocks was destroyed: the memory can still be released. */
-static void test_destroyed_own_stream(void **state) {
-  (void)state;
+TEST(destroyed_own_stream) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -287,8 +275,7 @@ static void test_destroyed_own_stream(void **state) {
 }
 
 /* NVIDIA's driver crashes if it is given a destroyed stream: streams that may be destroyed are not passed to it. */
-static void test_streams_may_end(void **state) {
-  (void)state;
+TEST(streams_may_end) {
   alloc_open_with(&(weir_allocator_options){
       .size = sizeof(weir_allocator_options), .conf = "expandable_segments:True", .streams_may_end = 1});
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -309,8 +296,7 @@ static void test_streams_may_end(void **state) {
 
 /* The program captures the other stream without notifying the allocator. An event there would become part of the graph.
  * */
-static void test_captured_stream(void **state) {
-  (void)state;
+TEST(captured_stream) {
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream(), other = work_stream();
   weir_cu_graph graph;
@@ -331,8 +317,7 @@ static void test_captured_stream(void **state) {
 }
 
 /* The same on the legacy stream. */
-static void test_legacy_stream_as_the_other(void **state) {
-  (void)state;
+TEST(legacy_stream_as_the_other) {
   alloc_open(NULL, GIB);
   weir_cu_stream mine = work_stream();
   void *p = get(SIZE, mine);
@@ -352,8 +337,7 @@ static unsigned long queries(void) {
 }
 
 /* A poll asks once for each stream that has pending events, however many streams there were before. */
-static void test_idle_streams_are_not_polled(void **state) {
-  (void)state;
+TEST(idle_streams_are_not_polled) {
   alloc_open(NULL, GIB);
   enum { STREAMS = 50 };
   for (int i = 0; i < STREAMS; i++) {
@@ -382,28 +366,4 @@ static void test_idle_streams_are_not_polled(void **state) {
   put(get(SIZE, NULL));
   assert_int_equal(queries() - before, 0);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_waits_for_the_other_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_idle_streams_are_not_polled, alloc_teardown),
-      cmocka_unit_test_teardown(test_waits_for_every_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_later_work_does_not_count, alloc_teardown),
-      cmocka_unit_test_teardown(test_own_stream_and_null_are_ignored, alloc_teardown),
-      cmocka_unit_test_teardown(test_recording_twice, alloc_teardown),
-      cmocka_unit_test_teardown(test_uses_end_with_the_free, alloc_teardown),
-      cmocka_unit_test_teardown(test_slow_stream_delays_only_its_blocks, alloc_teardown),
-      cmocka_unit_test_teardown(test_waiting_block_is_not_merged, alloc_teardown),
-      cmocka_unit_test_teardown(test_events_are_reused, alloc_teardown),
-      cmocka_unit_test_teardown(test_no_queries_without_waiting_blocks, alloc_teardown),
-      cmocka_unit_test_teardown(test_seed_record_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_seed_record_stream_oom, alloc_teardown),
-      cmocka_unit_test_teardown(test_destroyed_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_destroyed_own_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_streams_may_end, alloc_teardown),
-      cmocka_unit_test_teardown(test_captured_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_legacy_stream_as_the_other, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,24 +104,23 @@ static void check_next_use(const char *conf, place where) {
 static const char *const settings[] = {NULL, "expandable_segments:True", "moving_pages:True",
                                        "graph_capture_record_stream_reuse:True"};
 
-static void test_use_in_a_scope(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(use_in_a_scope) {
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (place where = 0; where < PLACES; where++)
       for (part last = 0; last < PARTS; last++)
         check(settings[i], where, last);
 }
 
-static void test_next_use_of_the_block(void **state) {
-  (void)state;
+TEST(next_use_of_the_block) {
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
     for (place where = 0; where < PLACES; where++)
       check_next_use(settings[i], where);
 }
 
 /* A pool may end while another pool is in use. */
-static void test_pool_ends_beside_another(void **state) {
-  (void)state;
+TEST(pool_ends_beside_another) {
   alloc_open(NULL, GIB);
   const weir_pool_id second = {0, 8};
   assert_ok(weir_pool_begin(allocator, 0, pool, NULL, NULL));
@@ -140,13 +139,4 @@ static void test_pool_ends_beside_another(void **state) {
   empty_cache();
   assert_int_equal(reserved(), 0);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_use_in_a_scope, alloc_teardown),
-      cmocka_unit_test_teardown(test_next_use_of_the_block, alloc_teardown),
-      cmocka_unit_test_teardown(test_pool_ends_beside_another, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,9 @@
 
 #include "support/alloc.h"
 
-static void test_settings(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(settings) {
   weir__settings settings;
   alloc_open("", 256 * MIB);
   weir__settings_default(&settings);
@@ -24,8 +25,7 @@ static void test_settings(void **state) {
   alloc_close();
 }
 
-static void test_sizes(void **state) {
-  (void)state;
+TEST_SETUP(sizes, NULL, NULL) {
   weir__settings settings;
   weir__settings_default(&settings);
   assert_int_equal(weir__port_round(&settings, 1), WEIR__STATE_UNIT);
@@ -36,8 +36,7 @@ static void test_sizes(void **state) {
 }
 
 /* A taken block is not in the cache until it has been handed out and freed. */
-static void test_take(void **state) {
-  (void)state;
+TEST(take) {
   uint64_t pointer = 0;
   alloc_open("", 256 * MIB);
   weir__block *block = weir__port_take(allocator, NULL, 4 * MIB, NULL);
@@ -51,8 +50,7 @@ static void test_take(void **state) {
   alloc_close();
 }
 
-static void test_uncached(void **state) {
-  (void)state;
+TEST(uncached) {
   uint64_t pointer = 0;
   alloc_open("", 256 * MIB);
   put(get(4 * MIB, NULL));
@@ -68,8 +66,7 @@ static void test_uncached(void **state) {
 }
 
 /* A damaged recording may have requests for nothing: a block of no bytes would break the cache. */
-static void test_no_bytes(void **state) {
-  (void)state;
+TEST(no_bytes) {
   alloc_open("", GIB);
   put(get(MIB, NULL));
   uint64_t pointer;
@@ -80,8 +77,7 @@ static void test_no_bytes(void **state) {
   alloc_close();
 }
 
-static void test_pool(void **state) {
-  (void)state;
+TEST(pool) {
   const weir_pool_id id = {0, 7};
   uint64_t pointer = 0;
   alloc_open("", 256 * MIB);
@@ -119,8 +115,7 @@ static void clear_state(weir__state *read) {
 }
 
 /* An installed state is read back with the addresses of the device, including holes, free blocks and a pool. */
-static void test_install(void **state) {
-  (void)state;
+TEST(install) {
   weir__settings settings;
   weir__settings_default(&settings);
   uint64_t at = 64 * GIB, place = 1;
@@ -164,15 +159,4 @@ static void test_install(void **state) {
     put((void *)pointers[i]);
   assert_int_equal(allocated(), 0);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_settings, alloc_teardown),
-                                     cmocka_unit_test(test_sizes),
-                                     cmocka_unit_test_teardown(test_take, alloc_teardown),
-                                     cmocka_unit_test_teardown(test_uncached, alloc_teardown),
-                                     cmocka_unit_test_teardown(test_no_bytes, alloc_teardown),
-                                     cmocka_unit_test_teardown(test_pool, alloc_teardown),
-                                     cmocka_unit_test_teardown(test_install, alloc_teardown)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,9 @@
 
 #include "support/alloc.h"
 
-static void test_part_of_the_device(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(part_of_the_device) {
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.5", GIB);
   void *p = get(2 * MIB, NULL);
   assert_layout(p, "2M* 18M 500M-"); /* 512 MiB, in pages of 20 */
@@ -17,8 +18,7 @@ static void test_part_of_the_device(void **state) {
   alloc_close();
 }
 
-static void test_bytes(void **state) {
-  (void)state;
+TEST(bytes) {
   alloc_open("expandable_segments:True,expandable_segments_reserve:2G", 4 * GIB);
   void *p = get(20 * MIB, NULL);
   assert_layout(p, "20M* 2040M-");
@@ -27,8 +27,7 @@ static void test_bytes(void **state) {
 }
 
 /* At most 9/8 of the device: more cannot be mapped. */
-static void test_at_most_nine_eighths(void **state) {
-  (void)state;
+TEST(at_most_nine_eighths) {
   static const char *const confs[] = {"expandable_segments:True,expandable_segments_reserve:400G",
                                       "expandable_segments:True,expandable_segments_reserve:3",
                                       "expandable_segments:True,expandable_segments_reserve:1e300"};
@@ -42,8 +41,7 @@ static void test_at_most_nine_eighths(void **state) {
 }
 
 /* One reservation is full, and the stream gets another one. */
-static void test_more_reservations(void **state) {
-  (void)state;
+TEST(more_reservations) {
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.1", GIB);
   void *p[7];
   for (int i = 0; i < 7; i++)
@@ -58,8 +56,7 @@ static void test_more_reservations(void **state) {
   alloc_close();
 }
 
-static void test_larger_than_a_reservation(void **state) {
-  (void)state;
+TEST(larger_than_a_reservation) {
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.1", GIB);
   void *p = NULL;
   assert_error_says(OUT_OF_MEMORY, "exceeds the expandable-segment reserve of 102.40 MiB",
@@ -70,8 +67,7 @@ static void test_larger_than_a_reservation(void **state) {
   alloc_close();
 }
 
-static void test_classes_of_streams(void **state) {
-  (void)state;
+TEST(classes_of_streams) {
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.25,"
              "expandable_segments_reserve_by_class:[narrow:0.1,wide:0.5]",
              GIB);
@@ -106,8 +102,7 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
 
 /* A request above the limit is refused at once: nothing is released, the driver is not called, and it does not count as
  * an out of memory. */
-static void test_refused_before_the_driver(void **state) {
-  (void)state;
+TEST(refused_before_the_driver) {
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", GIB);
   assert_ok(weir_allocator_attach_oom_observer(allocator, observe, NULL));
   observed = 0;
@@ -134,26 +129,11 @@ static void test_refused_before_the_driver(void **state) {
   alloc_close();
 }
 
-static void test_not_refused_otherwise(void **state) {
-  (void)state;
+TEST(not_refused_otherwise) {
   alloc_open("per_process_memory_fraction:0.5", GIB);
   put(get(400 * MIB, NULL));
   put(get(450 * MIB, NULL)); /* the cached segment was released for it */
   assert_int_equal(stats_of(0).num_alloc_retries, 1);
   assert_int_equal(stats_of(0).num_oom_rejections, 0);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_part_of_the_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_bytes, alloc_teardown),
-      cmocka_unit_test_teardown(test_at_most_nine_eighths, alloc_teardown),
-      cmocka_unit_test_teardown(test_more_reservations, alloc_teardown),
-      cmocka_unit_test_teardown(test_larger_than_a_reservation, alloc_teardown),
-      cmocka_unit_test_teardown(test_classes_of_streams, alloc_teardown),
-      cmocka_unit_test_teardown(test_refused_before_the_driver, alloc_teardown),
-      cmocka_unit_test_teardown(test_not_refused_otherwise, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

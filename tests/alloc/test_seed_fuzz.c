@@ -70,26 +70,10 @@ static void fuzz(const char *conf) {
   alloc_close();
 }
 
-static void test_fixed(void **state) {
-  (void)state;
-  fuzz(NULL);
-}
+FIXTURE(.teardown = alloc_teardown)
 
-static void test_split_limit(void **state) {
-  (void)state;
-  fuzz("max_split_size_mb:100");
-}
+TEST(fixed) { fuzz(NULL); }
 
-static void test_expandable(void **state) {
-  (void)state;
-  fuzz("expandable_segments:True");
-}
+TEST(split_limit) { fuzz("max_split_size_mb:100"); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_fixed, alloc_teardown),
-      cmocka_unit_test_teardown(test_split_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(expandable) { fuzz("expandable_segments:True"); }

@@ -45,8 +45,7 @@ static void assert_divisions(const weir__settings *settings, const unsigned *exp
 
 /* ---- The keys ---- */
 
-static void defaults(void **state) {
-  (void)state;
+TEST(defaults) {
   weir__settings settings;
   memset(&settings, 0xff, sizeof settings);
   weir__settings_default(&settings);
@@ -80,8 +79,7 @@ static void defaults(void **state) {
  * its type. */
 #define FIELD(field) offsetof(weir__settings, field)
 
-static void flags(void **state) {
-  (void)state;
+TEST(flags) {
   static const struct {
     const char *key, *alias;
     size_t offset;
@@ -121,8 +119,7 @@ static void flags(void **state) {
   }
 }
 
-static void numbers(void **state) {
-  (void)state;
+TEST(numbers) {
   static const struct {
     const char *key;
     size_t offset;
@@ -193,8 +190,7 @@ static void numbers(void **state) {
                  "of two; allowed: a power of two, 1 to 128");
 }
 
-static void fractions(void **state) {
-  (void)state;
+TEST(fractions) {
   static const struct {
     const char *text;
     double threshold, fraction;
@@ -251,8 +247,7 @@ static void fractions(void **state) {
   assert_formatted(&settings, "");
 }
 
-static void backend(void **state) {
-  (void)state;
+TEST(backend) {
   weir__settings settings = parsed("backend:cudaMallocAsync");
   assert_int_equal(settings.backend, WEIR__BACKEND_CUDA_MALLOC_ASYNC);
   assert_formatted(&settings, "backend:cudaMallocAsync");
@@ -263,8 +258,7 @@ static void backend(void **state) {
                  "settings: column 9: backend: there is no backend 'async'; allowed: native or cudaMallocAsync");
 }
 
-static void roundup(void **state) {
-  (void)state;
+TEST(roundup) {
   static const struct {
     const char *text;
     unsigned divisions[WEIR__ROUNDUP_INTERVALS];
@@ -359,8 +353,7 @@ static void roundup(void **state) {
   }
 }
 
-static void reserves(void **state) {
-  (void)state;
+TEST(reserves) {
   static const struct {
     const char *text;
     weir__reserve reserve;
@@ -417,8 +410,7 @@ static void reserves(void **state) {
   }
 }
 
-static void reserves_by_class(void **state) {
-  (void)state;
+TEST(reserves_by_class) {
   weir__settings settings = parsed("expandable_segments_reserve_by_class:[ prefetch : 0.25 , graphs:40G, ]");
   const weir__reserve_class *classes = settings.expandable_segments_reserve_by_class;
   assert_string_equal(classes[0].name, "prefetch");
@@ -460,8 +452,7 @@ static void reserves_by_class(void **state) {
 
 /* ---- Several keys ---- */
 
-static void grammar(void **state) {
-  (void)state;
+TEST(grammar) {
   static const char *const nothing[] = {"", " ", " \t\r\n\v\f"};
   for (size_t i = 0; i < WEIR_COUNT_OF(nothing); i++) {
     weir__settings settings = parsed(nothing[i]);
@@ -520,8 +511,7 @@ static void grammar(void **state) {
     assert_refused(bad[i].text, bad[i].error);
 }
 
-static void a_key_is_given_once(void **state) {
-  (void)state;
+TEST(a_key_is_given_once) {
   assert_refused("backend:native,backend:native",
                  "settings: column 16: backend: the text has this key already, with its value at column 9");
   assert_refused(
@@ -530,8 +520,7 @@ static void a_key_is_given_once(void **state) {
       "28");
 }
 
-static void unknown_keys(void **state) {
-  (void)state;
+TEST(unknown_keys) {
   static const struct {
     const char *key, *meant; /* NULL if no key is similar */
   } cases[] = {
@@ -563,8 +552,7 @@ static void unknown_keys(void **state) {
   }
 }
 
-static void moving_pages_imply_expandable_segments(void **state) {
-  (void)state;
+TEST(moving_pages_imply_expandable_segments) {
   weir__settings settings = parsed("moving_pages:True");
   assert_true(settings.moving_pages && settings.expandable_segments);
   assert_int_equal(settings.moving_pages_max_aliases, 8192);
@@ -584,8 +572,7 @@ static void moving_pages_imply_expandable_segments(void **state) {
   assert_true(later.moving_pages && later.expandable_segments);
 }
 
-static void keys_against_each_other(void **state) {
-  (void)state;
+TEST(keys_against_each_other) {
 #define ALLOWED "; allowed: a whole number of MiB, at least large_segment_size_mb and at most " MAX
   weir__settings settings;
   assert_refused("max_split_size_mb:19",
@@ -642,8 +629,7 @@ static void keys_against_each_other(void **state) {
   parsed("large_segment_size_mb:22,expandable_segments:True");
 }
 
-static void other_keys_stay(void **state) {
-  (void)state;
+TEST(other_keys_stay) {
   const char *all =
       "backend:cudaMallocAsync,max_split_size_mb:512,max_non_split_rounding_mb:64,large_segment_size_mb:32,"
       "garbage_collection_threshold:0.6,roundup_power2_divisions:[256:1,512:2,1024:4,>:8],"
@@ -689,8 +675,7 @@ static void other_keys_stay(void **state) {
   assert_ptr_equal(base.older, &older);
 }
 
-static void formatting_into_too_little_room(void **state) {
-  (void)state;
+TEST(formatting_into_too_little_room) {
   const char *whole = "max_split_size_mb:512,roundup_power2_divisions:[256:1,>:8],expandable_segments:True";
   weir__settings settings = parsed(whole);
   assert_int_equal(weir__settings_format(&settings, NULL, 0), strlen(whole));
@@ -710,8 +695,7 @@ static void formatting_into_too_little_room(void **state) {
 static const char *const variables[] = {"WEIR_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
                                         "PYTORCH_ALLOC_CONF"};
 
-static void environment(void **state) {
-  (void)state;
+TEST(environment) {
   for (size_t i = 0; i < WEIR_COUNT_OF(variables); i++)
     unsetenv(variables[i]);
   weir__settings settings;
@@ -750,8 +734,7 @@ static void environment(void **state) {
     unsetenv(variables[i]);
 }
 
-static void languages_with_a_comma(void **state) {
-  (void)state;
+TEST(languages_with_a_comma) {
   static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8", "fr_FR.utf8"};
   const char *found = NULL;
   for (size_t i = 0; i < WEIR_COUNT_OF(names) && found == NULL; i++)
@@ -782,8 +765,7 @@ static char *help(weir__help_form form) {
   return text;
 }
 
-static void help_as_text(void **state) {
-  (void)state;
+TEST(help_as_text) {
   char *text = help(WEIR__HELP_TEXT);
   assert_non_null(strstr(text, "\nrelease_lock_on_cudamalloc or release_lock_on_hipmalloc\n    Other threads can"));
   assert_non_null(strstr(text, "\n    Default: 1. Allowed: a power of two, 1 to 128.\n"));
@@ -801,8 +783,7 @@ static void help_as_text(void **state) {
 }
 
 /* docs/settings.md contains the table as the program prints it. */
-static void the_page_has_the_table(void **state) {
-  (void)state;
+TEST(the_page_has_the_table) {
   FILE *file = fopen(WEIR_TEST_DATA "/../../docs/settings.md", "r");
   assert_non_null(file);
   static char page[1 << 16];
@@ -813,29 +794,4 @@ static void the_page_has_the_table(void **state) {
   if (strstr(page, table) == NULL)
     fail_msg("the table in docs/settings.md is not this:\n%s", table);
   free(table);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults),
-      cmocka_unit_test(flags),
-      cmocka_unit_test(numbers),
-      cmocka_unit_test(fractions),
-      cmocka_unit_test(backend),
-      cmocka_unit_test(roundup),
-      cmocka_unit_test(reserves),
-      cmocka_unit_test(reserves_by_class),
-      cmocka_unit_test(grammar),
-      cmocka_unit_test(a_key_is_given_once),
-      cmocka_unit_test(unknown_keys),
-      cmocka_unit_test(keys_against_each_other),
-      cmocka_unit_test(other_keys_stay),
-      cmocka_unit_test(formatting_into_too_little_room),
-      cmocka_unit_test(environment),
-      cmocka_unit_test(languages_with_a_comma),
-      cmocka_unit_test(help_as_text),
-      cmocka_unit_test(the_page_has_the_table),
-      cmocka_unit_test(moving_pages_imply_expandable_segments),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,8 +99,7 @@ static void random_value(size_t key, char *text) {
 
 /* Parsed settings are written as a text that parses to the same settings; blanks and the order of keys do not matter.
  * */
-static void any_settings_come_back(void **state) {
-  (void)state;
+TEST(any_settings_come_back) {
   for (int round = 0; round < repetitions(5000, 50000); round++) {
     seed = 0x9e3779b97f4a7c15ull * (uint64_t)(round + 1);
     char pairs[20][1024], text[8192], shuffled[16384], written[8192];
@@ -149,8 +148,7 @@ static void any_settings_come_back(void **state) {
 }
 
 /* Valid texts with changed bytes, and random bytes: an error, or settings that survive a round trip. */
-static void garbage(void **state) {
-  (void)state;
+TEST(garbage) {
   static const char *const alphabet[] = {",",
                                          ":",
                                          "[",
@@ -216,12 +214,4 @@ static void garbage(void **state) {
     free(exact);
   }
   assert_in_range(accepted, 1000, 99000);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(any_settings_come_back),
-      cmocka_unit_test(garbage),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,8 +29,9 @@ static bool is_held(const void *p) {
 
 /* ---- Limits ---- */
 
-static void test_fraction(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(fraction) {
   open(NULL);
   double fraction = 9;
   void *p, *q;
@@ -55,8 +56,7 @@ static void test_fraction(void **state) {
 
 /* PyTorch's test_set_per_process_memory_fraction: 0.499 of a half is available, 0.5 on top of the memory in use is not.
  * */
-static void test_seed_fraction(void **state) {
-  (void)state;
+TEST(seed_fraction) {
   open(NULL);
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   void *p = get((size_t)(0.499 * GIB), NULL), *q;
@@ -68,8 +68,7 @@ static void test_seed_fraction(void **state) {
   alloc_close();
 }
 
-static void test_fraction_of_nothing(void **state) {
-  (void)state;
+TEST(fraction_of_nothing) {
   open(NULL);
   void *p, *q;
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0));
@@ -86,8 +85,7 @@ static void test_fraction_of_nothing(void **state) {
 }
 
 /* Each device has its own limit. */
-static void test_fraction_is_of_a_device(void **state) {
-  (void)state;
+TEST(fraction_is_of_a_device) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = NULL;
   assert_ok(weir_allocator_set_fraction(allocator, 1, 0.25));
@@ -97,8 +95,7 @@ static void test_fraction_is_of_a_device(void **state) {
   alloc_close();
 }
 
-static void test_fraction_from_the_settings(void **state) {
-  (void)state;
+TEST(fraction_from_the_settings) {
   open("per_process_memory_fraction:0.25");
   double fraction = 9;
   void *p;
@@ -126,8 +123,7 @@ static weir_cu_result alloc_with_company(weir_driver *self, weir_cu_deviceptr *p
   return inner_alloc(self, pointer, bytes);
 }
 
-static void test_limit_while_the_lock_is_released(void **state) {
-  (void)state;
+TEST(limit_while_the_lock_is_released) {
   open("release_lock_on_cudamalloc:True");
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   inner_alloc = faults->MemAlloc;
@@ -157,8 +153,7 @@ static int give_up_hoard(void *context, int device) {
   return host.answer;
 }
 
-static void test_callback_frees_memory(void **state) {
-  (void)state;
+TEST(callback_frees_memory) {
   open(NULL);
   assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
   host.calls = 0;
@@ -179,8 +174,7 @@ static void test_callback_frees_memory(void **state) {
 }
 
 /* A callback that freed nothing is trusted. */
-static void test_callback_that_frees_nothing(void **state) {
-  (void)state;
+TEST(callback_that_frees_nothing) {
   open(NULL);
   host.hoard = get(100 * MIB, NULL);
   void *hoard = host.hoard;
@@ -199,8 +193,7 @@ static int count_call(void *context, int device) {
   return *(int *)context == 1;
 }
 
-static void test_all_callbacks_run(void **state) {
-  (void)state;
+TEST(all_callbacks_run) {
   open(NULL);
   int counts[WEIR__MAX_OBSERVERS] = {0}, more = 0;
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
@@ -220,8 +213,7 @@ static void grow_older(int searches) {
     put(get(2 * MIB, WEIR_CU_STREAM_LEGACY));
 }
 
-static void test_collects_the_oldest(void **state) {
-  (void)state;
+TEST(collects_the_oldest) {
   open("garbage_collection_threshold:0.5");
   assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   grow_older(1);
@@ -240,8 +232,7 @@ static void test_collects_the_oldest(void **state) {
   alloc_close();
 }
 
-static void test_collects_until_below_the_threshold(void **state) {
-  (void)state;
+TEST(collects_until_below_the_threshold) {
   open("garbage_collection_threshold:0.1");
   grow_older(1);
   void *p[4];
@@ -259,8 +250,7 @@ static void test_collects_until_below_the_threshold(void **state) {
 }
 
 /* The mean of the ages is not rounded: of two that differ by one, the older is released, which is enough. */
-static void test_mean_age_is_exact(void **state) {
-  (void)state;
+TEST(mean_age_is_exact) {
   open("garbage_collection_threshold:0.3");
   assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
@@ -279,8 +269,7 @@ static void test_mean_age_is_exact(void **state) {
 /* A single block has the mean age. */
 /* A block freed before collection began is older than one freed after it, even if nothing has happened in its arena
  * since. The calls are direct, because get and put would inspect it. */
-static void test_age_from_before_the_limit(void **state) {
-  (void)state;
+TEST(age_from_before_the_limit) {
   open("garbage_collection_threshold:0.3");
   weir_cu_stream other = work_stream();
   void *a = NULL, *b = get(200 * MIB, other), *p = NULL;
@@ -301,8 +290,7 @@ static void test_age_from_before_the_limit(void **state) {
   alloc_close();
 }
 
-static void test_collects_a_single_block(void **state) {
-  (void)state;
+TEST(collects_a_single_block) {
   open("garbage_collection_threshold:0.1");
   assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   void *a = get(200 * MIB, NULL);
@@ -313,8 +301,7 @@ static void test_collects_a_single_block(void **state) {
   alloc_close();
 }
 
-static void test_collects_only_with_a_fraction(void **state) {
-  (void)state;
+TEST(collects_only_with_a_fraction) {
   open("garbage_collection_threshold:0.1");
   void *a = get(400 * MIB, NULL);
   put(a);
@@ -325,8 +312,7 @@ static void test_collects_only_with_a_fraction(void **state) {
 }
 
 /* A fraction of 1 disables it, also after a smaller one. */
-static void test_collects_nothing_with_a_fraction_of_1(void **state) {
-  (void)state;
+TEST(collects_nothing_with_a_fraction_of_1) {
   open("garbage_collection_threshold:0.1");
   double fraction = 9;
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
@@ -343,8 +329,7 @@ static void test_collects_nothing_with_a_fraction_of_1(void **state) {
   alloc_close();
 }
 
-static void test_collects_nothing_below_the_threshold(void **state) {
-  (void)state;
+TEST(collects_nothing_below_the_threshold) {
   open("garbage_collection_threshold:0.5");
   assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   void *a = get(512 * MIB, NULL); /* exactly the threshold */
@@ -356,8 +341,7 @@ static void test_collects_nothing_below_the_threshold(void **state) {
 }
 
 /* Partly used segments, small blocks, expandable segments and private pools are not collected. */
-static void test_collects_whole_large_segments_only(void **state) {
-  (void)state;
+TEST(collects_whole_large_segments_only) {
   open("garbage_collection_threshold:0.01");
   assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   const weir_pool_id id = {0, 5};
@@ -387,8 +371,7 @@ static weir_cu_result free_nothing(weir_driver *self, weir_cu_deviceptr pointer)
 }
 
 /* A driver that refuses every release: the collection still ends. */
-static void test_collection_with_a_driver_that_fails(void **state) {
-  (void)state;
+TEST(collection_with_a_driver_that_fails) {
   open("garbage_collection_threshold:0.1");
   grow_older(1);
   void *p[3];
@@ -427,8 +410,7 @@ static void *fill_with_oversize(const size_t *sizes, int count, void **blocks) {
   return rest;
 }
 
-static void test_releases_the_smallest_sufficient_block(void **state) {
-  (void)state;
+TEST(releases_the_smallest_sufficient_block) {
   open("max_split_size_mb:40");
   void *b[3];
   void *rest = fill_with_oversize((const size_t[]){150 * MIB, 100 * MIB, 50 * MIB}, 3, b);
@@ -442,8 +424,7 @@ static void test_releases_the_smallest_sufficient_block(void **state) {
   alloc_close();
 }
 
-static void test_releases_several_the_largest_first(void **state) {
-  (void)state;
+TEST(releases_several_the_largest_first) {
   open("max_split_size_mb:40");
   void *b[4];
   void *rest = fill_with_oversize((const size_t[]){100 * MIB, 60 * MIB, 90 * MIB, 50 * MIB}, 4, b);
@@ -457,8 +438,7 @@ static void test_releases_several_the_largest_first(void **state) {
 }
 
 /* A request below the limit releases one block above it. */
-static void test_releases_for_a_small_request(void **state) {
-  (void)state;
+TEST(releases_for_a_small_request) {
   open("max_split_size_mb:40");
   void *b[2];
   void *rest = fill_with_oversize((const size_t[]){60 * MIB, 50 * MIB}, 2, b);
@@ -472,8 +452,7 @@ static void test_releases_for_a_small_request(void **state) {
 }
 
 /* Only blocks of the requesting stream; if they are not enough, everything is released. */
-static void test_oversize_of_another_stream(void **state) {
-  (void)state;
+TEST(oversize_of_another_stream) {
   open("max_split_size_mb:40");
   void *b[1];
   void *rest = fill_with_oversize((const size_t[]){100 * MIB}, 1, b);
@@ -485,8 +464,7 @@ static void test_oversize_of_another_stream(void **state) {
 }
 
 /* The limit was set after a segment was split: a free part that is larger than the limit is not a whole segment. */
-static void test_split_block_above_a_new_limit(void **state) {
-  (void)state;
+TEST(split_block_above_a_new_limit) {
   open(NULL);
   void *a = get(500 * MIB, NULL), *rest = get(524 * MIB, WEIR_CU_STREAM_LEGACY), *p;
   put(a);
@@ -508,8 +486,7 @@ static void test_split_block_above_a_new_limit(void **state) {
 
 /* ---- Everything ---- */
 
-static void test_releases_everything_and_retries(void **state) {
-  (void)state;
+TEST(releases_everything_and_retries) {
   open(NULL);
   void *a = get(300 * MIB, NULL), *b = get(300 * MIB, work_stream()), *s = get(512, NULL);
   void *half = get(2 * MIB, NULL), *other_half = get(2 * MIB, NULL);
@@ -533,8 +510,7 @@ static void test_releases_everything_and_retries(void **state) {
 
 /* PyTorch's issue 189504: waiting for the events frees the requested block, but its segment is in use, so the driver
  * has no more memory than before. The allocator must search again. */
-static void test_searches_again_after_the_events(void **state) {
-  (void)state;
+TEST(searches_again_after_the_events) {
   for (int expandable = 0; expandable < 2; expandable++) {
     open(expandable ? "expandable_segments:True" : NULL);
     weir_cu_stream other = work_stream();
@@ -557,8 +533,7 @@ static void test_searches_again_after_the_events(void **state) {
 }
 
 /* PyTorch's test_out_of_memory_retry. */
-static void test_seed_out_of_memory_retry(void **state) {
-  (void)state;
+TEST(seed_out_of_memory_retry) {
   open(NULL);
   size_t size = (size_t)(0.51 * GIB);
   void *a = get(size, NULL), *b;
@@ -571,8 +546,7 @@ static void test_seed_out_of_memory_retry(void **state) {
 }
 
 /* Memory of other programs on the device counts as well. */
-static void test_memory_of_other_programs(void **state) {
-  (void)state;
+TEST(memory_of_other_programs) {
   open(NULL);
   weir_cu_deviceptr foreign = soft_alloc(900 * MIB);
   void *p = NULL;
@@ -581,38 +555,4 @@ static void test_memory_of_other_programs(void **state) {
   assert_cu(d->MemFree(d, foreign));
   put(get(200 * MIB, NULL));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_fraction, alloc_teardown),
-      cmocka_unit_test_teardown(test_seed_fraction, alloc_teardown),
-      cmocka_unit_test_teardown(test_fraction_of_nothing, alloc_teardown),
-      cmocka_unit_test_teardown(test_fraction_is_of_a_device, alloc_teardown),
-      cmocka_unit_test_teardown(test_fraction_from_the_settings, alloc_teardown),
-      cmocka_unit_test_teardown(test_limit_while_the_lock_is_released, alloc_teardown),
-      cmocka_unit_test_teardown(test_callback_frees_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_callback_that_frees_nothing, alloc_teardown),
-      cmocka_unit_test_teardown(test_all_callbacks_run, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_the_oldest, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_until_below_the_threshold, alloc_teardown),
-      cmocka_unit_test_teardown(test_mean_age_is_exact, alloc_teardown),
-      cmocka_unit_test_teardown(test_age_from_before_the_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_a_single_block, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_only_with_a_fraction, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_nothing_with_a_fraction_of_1, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_nothing_below_the_threshold, alloc_teardown),
-      cmocka_unit_test_teardown(test_collects_whole_large_segments_only, alloc_teardown),
-      cmocka_unit_test_teardown(test_collection_with_a_driver_that_fails, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_the_smallest_sufficient_block, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_several_the_largest_first, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_for_a_small_request, alloc_teardown),
-      cmocka_unit_test_teardown(test_oversize_of_another_stream, alloc_teardown),
-      cmocka_unit_test_teardown(test_split_block_above_a_new_limit, alloc_teardown),
-      cmocka_unit_test_teardown(test_releases_everything_and_retries, alloc_teardown),
-      cmocka_unit_test_teardown(test_searches_again_after_the_events, alloc_teardown),
-      cmocka_unit_test_teardown(test_seed_out_of_memory_retry, alloc_teardown),
-      cmocka_unit_test_teardown(test_memory_of_other_programs, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

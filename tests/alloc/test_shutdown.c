@@ -46,9 +46,10 @@ static int setup(void **state) {
   return runtime_setup_none(state);
 }
 
+FIXTURE(.setup = setup, .teardown = runtime_teardown)
+
 /* The runtime opened its driver and would close it. */
-static void test_refused_while_an_allocator_is_alive(void **state) {
-  (void)state;
+TEST(refused_while_an_allocator_is_alive) {
   weir_allocator *first = new_allocator("");
   use(first);
   assert_error_says(BAD_STATE, "1 allocator still uses", weir_shutdown());
@@ -78,8 +79,7 @@ static void test_refused_while_an_allocator_is_alive(void **state) {
   assert_ok(weir_shutdown());
 }
 
-static void test_several_allocators_are_counted(void **state) {
-  (void)state;
+TEST(several_allocators_are_counted) {
   weir_allocator *all[7];
   for (int i = 0; i < 7; i++)
     all[i] = new_allocator("");
@@ -91,8 +91,7 @@ static void test_several_allocators_are_counted(void **state) {
 }
 
 /* A failed creation leaves no allocator behind, and an allocator on another driver does not count. */
-static void test_others_do_not_matter(void **state) {
-  (void)state;
+TEST(others_do_not_matter) {
   weir_driver *driver, *other;
   weir_allocator *made = NULL;
   weir_allocator_options options;
@@ -110,8 +109,7 @@ static void test_others_do_not_matter(void **state) {
 }
 
 /* A driver of the program stays open, and so do the allocators on it. */
-static void test_outlives_the_runtime_on_its_own_driver(void **state) {
-  (void)state;
+TEST(outlives_the_runtime_on_its_own_driver) {
   weir_driver *own;
   weir_allocator *allocator = NULL;
   assert_ok(weir_driver_open("soft", &own));
@@ -127,8 +125,7 @@ static void test_outlives_the_runtime_on_its_own_driver(void **state) {
 }
 
 /* The graphs of the runtime hold memory of the allocator. */
-static void test_with_a_graph(void **state) {
-  (void)state;
+TEST(with_a_graph) {
   weir_allocator *allocator = new_allocator("");
   weir_graph *graph;
   weir_stream stream;
@@ -150,15 +147,4 @@ static void test_with_a_graph(void **state) {
   weir_graph_destroy(graph);
   weir_allocator_destroy(allocator);
   assert_ok(weir_shutdown());
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_refused_while_an_allocator_is_alive, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_several_allocators_are_counted, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_others_do_not_matter, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_outlives_the_runtime_on_its_own_driver, setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_with_a_graph, setup, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,8 +20,7 @@ static uint64_t segment_for(const char *conf, uint64_t bytes) {
   return weir__segment_bytes(&settings, bytes);
 }
 
-static void test_rounds_to_512(void **state) {
-  (void)state;
+TEST(rounds_to_512) {
   assert_int_equal(rounded("", 1), 512);
   assert_int_equal(rounded("", 511), 512);
   assert_int_equal(rounded("", 512), 512);
@@ -32,8 +31,7 @@ static void test_rounds_to_512(void **state) {
 }
 
 /* The values of PyTorch's test_allocator_settings. */
-static void test_power_of_two_divisions(void **state) {
-  (void)state;
+TEST(power_of_two_divisions) {
   const char *four = "roundup_power2_divisions:4";
   assert_int_equal(rounded(four, 1200), 1536); /* too small for four divisions: rounded to 512 bytes */
   assert_int_equal(rounded(four, 2048), 2048);
@@ -49,16 +47,14 @@ static void test_power_of_two_divisions(void **state) {
 }
 
 /* A request of up to 512 bytes per division is rounded to 512 bytes. */
-static void test_divisions_begin_above_512_bytes_a_part(void **state) {
-  (void)state;
+TEST(divisions_begin_above_512_bytes_a_part) {
   assert_int_equal(rounded("roundup_power2_divisions:8", 8 * 512), 8 * 512);
   assert_int_equal(rounded("roundup_power2_divisions:8", 8 * 512 - 1), 8 * 512);
   assert_int_equal(rounded("roundup_power2_divisions:8", 8 * 512 + 1), 9 * 512);
   assert_int_equal(rounded("roundup_power2_divisions:8", 16 * 512 + 1), 18 * 512);
 }
 
-static void test_divisions_by_interval(void **state) {
-  (void)state;
+TEST(divisions_by_interval) {
   const char *list = "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]";
   assert_int_equal(rounded(list, 3 * MIB + 1), 3 * MIB + 256 * KIB); /* the first entry applies to everything below */
   assert_int_equal(rounded(list, 65 * MIB), 72 * MIB);               /* 64 to 128 MiB: 8 divisions */
@@ -70,8 +66,7 @@ static void test_divisions_by_interval(void **state) {
   assert_int_equal(rounded(list, 200 * GIB + 1), 200 * GIB + 512);   /* also beyond the last interval */
 }
 
-static void test_segment_sizes(void **state) {
-  (void)state;
+TEST(segment_sizes) {
   assert_int_equal(segment_for("", 512), 2 * MIB);
   assert_int_equal(segment_for("", MIB), 2 * MIB);
   assert_int_equal(segment_for("", MIB + 512), 20 * MIB);
@@ -85,8 +80,7 @@ static void test_segment_sizes(void **state) {
 }
 
 /* The rounded size selects the pool: 1 MiB is the largest small size. */
-static void test_pools_by_size(void **state) {
-  (void)state;
+TEST_SETUP(pools_by_size, NULL, alloc_teardown) {
   alloc_open(NULL, GIB);
   void *small = get(MIB, NULL), *large = get(MIB + 1, NULL);
   assert_layout(small, "1M* 1M");
@@ -102,8 +96,7 @@ static void test_pools_by_size(void **state) {
 }
 
 /* A free block of the other pool is not used, however well it fits. */
-static void test_pools_do_not_lend(void **state) {
-  (void)state;
+TEST_SETUP(pools_do_not_lend, NULL, alloc_teardown) {
   alloc_open(NULL, GIB);
   void *large = get(2 * MIB, NULL);
   put(large);
@@ -113,8 +106,7 @@ static void test_pools_do_not_lend(void **state) {
   alloc_close();
 }
 
-static void test_requested_bytes_are_not_rounded(void **state) {
-  (void)state;
+TEST_SETUP(requested_bytes_are_not_rounded, NULL, alloc_teardown) {
   alloc_open("roundup_power2_divisions:4", GIB);
   void *p = get(129 * MIB, NULL);
   assert_int_equal(stats_of(0).requested_bytes[WEIR_STAT_ALL].current, 129 * MIB);
@@ -125,8 +117,7 @@ static void test_requested_bytes_are_not_rounded(void **state) {
   alloc_close();
 }
 
-static void test_large_segment_size(void **state) {
-  (void)state;
+TEST_SETUP(large_segment_size, NULL, alloc_teardown) {
   alloc_open("large_segment_size_mb:32", GIB);
   void *a = get(9 * MIB, NULL), *b = get(9 * MIB, NULL), *c = get(9 * MIB, NULL);
   assert_layout(a, "9M* 9M* 9M* 5M");
@@ -143,8 +134,7 @@ static void test_large_segment_size(void **state) {
 }
 
 /* Fills segments, with the values of PyTorch's test_cuda: a segment is used up before the next one is created. */
-static void test_segments_fill_up(void **state) {
-  (void)state;
+TEST_SETUP(segments_fill_up, NULL, alloc_teardown) {
   alloc_open(NULL, GIB);
   void *p[9];
   for (int i = 0; i < 4; i++)
@@ -156,20 +146,4 @@ static void test_segments_fill_up(void **state) {
   for (int i = 0; i < 9; i++)
     put(p[i]);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_rounds_to_512),
-      cmocka_unit_test(test_power_of_two_divisions),
-      cmocka_unit_test(test_divisions_begin_above_512_bytes_a_part),
-      cmocka_unit_test(test_divisions_by_interval),
-      cmocka_unit_test(test_segment_sizes),
-      cmocka_unit_test_teardown(test_pools_by_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_pools_do_not_lend, alloc_teardown),
-      cmocka_unit_test_teardown(test_requested_bytes_are_not_rounded, alloc_teardown),
-      cmocka_unit_test_teardown(test_large_segment_size, alloc_teardown),
-      cmocka_unit_test_teardown(test_segments_fill_up, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

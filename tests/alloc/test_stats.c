@@ -13,8 +13,9 @@ static void expect(const weir_stat *stat, int64_t current, int64_t peak, int64_t
   assert_int_equal(stat->freed, freed_sum);
 }
 
-static void test_one_of_each_kind(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(one_of_each_kind) {
   alloc_open(NULL, GIB);
   void *small = get(700, NULL), *large = get(3 * MIB + 5, NULL);
   weir_allocator_stats s = stats_of(0);
@@ -51,8 +52,7 @@ static void test_one_of_each_kind(void **state) {
 }
 
 /* PyTorch's test_memory_allocation. */
-static void test_seed_memory_allocation(void **state) {
-  (void)state;
+TEST(seed_memory_allocation) {
   alloc_open(NULL, GIB);
   int64_t before = allocated();
   void *p = get(1, NULL);
@@ -63,8 +63,7 @@ static void test_seed_memory_allocation(void **state) {
 }
 
 /* Each statistic has its own peak, at any time. */
-static void test_peaks(void **state) {
-  (void)state;
+TEST(peaks) {
   alloc_open(NULL, GIB);
   void *a = get(30 * MIB, NULL), *b = get(50 * MIB, NULL);
   put(a);
@@ -85,8 +84,7 @@ static void test_peaks(void **state) {
   alloc_close();
 }
 
-static void test_reset_accumulated(void **state) {
-  (void)state;
+TEST(reset_accumulated) {
   alloc_open(NULL, GIB);
   void *a = get(30 * MIB, NULL), *p = NULL;
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
@@ -105,8 +103,7 @@ static void test_reset_accumulated(void **state) {
 }
 
 /* Free memory in partly used segments; a free segment is not split. */
-static void test_inactive_split(void **state) {
-  (void)state;
+TEST(inactive_split) {
   alloc_open(NULL, GIB);
   void *p[4];
   for (int i = 0; i < 4; i++)
@@ -127,8 +124,7 @@ static void test_inactive_split(void **state) {
   alloc_close();
 }
 
-static void test_devices_count_separately(void **state) {
-  (void)state;
+TEST(devices_count_separately) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = get_on(1, 30 * MIB, NULL);
   assert_int_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].current, 0);
@@ -140,8 +136,7 @@ static void test_devices_count_separately(void **state) {
 }
 
 /* Private pools count in the same statistics. */
-static void test_private_pools_count_too(void **state) {
-  (void)state;
+TEST(private_pools_count_too) {
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 9};
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
@@ -156,8 +151,7 @@ static void test_private_pools_count_too(void **state) {
 }
 
 /* They also have their own statistics, which are reset with the others. */
-static void test_reset_of_a_pool(void **state) {
-  (void)state;
+TEST(reset_of_a_pool) {
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 9};
   weir_stat stats[WEIR_STAT_KINDS];
@@ -187,8 +181,7 @@ static void test_reset_of_a_pool(void **state) {
 }
 
 /* A caller of an older version has a shorter struct, of which all fields are filled. */
-static void test_older_caller(void **state) {
-  (void)state;
+TEST(older_caller) {
   alloc_open(NULL, GIB);
   void *p = get(512, NULL);
   weir_allocator_stats stats;
@@ -202,8 +195,7 @@ static void test_older_caller(void **state) {
   alloc_close();
 }
 
-static void test_largest_block(void **state) {
-  (void)state;
+TEST(largest_block) {
   alloc_open(NULL, GIB);
   size_t largest = 0;
   assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
@@ -217,8 +209,7 @@ static void test_largest_block(void **state) {
   alloc_close();
 }
 
-static void test_base(void **state) {
-  (void)state;
+TEST(base) {
   alloc_open(NULL, GIB);
   char *a = get(4 * MIB, NULL), *b = get(4 * MIB, NULL);
   void *base = NULL;
@@ -232,21 +223,4 @@ static void test_base(void **state) {
   assert_error_says(NOT_SUPPORTED, "expandable", weir_allocator_base(allocator, c, &base, &bytes));
   assert_ptr_equal(base, a);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_one_of_each_kind, alloc_teardown),
-      cmocka_unit_test_teardown(test_seed_memory_allocation, alloc_teardown),
-      cmocka_unit_test_teardown(test_peaks, alloc_teardown),
-      cmocka_unit_test_teardown(test_reset_accumulated, alloc_teardown),
-      cmocka_unit_test_teardown(test_inactive_split, alloc_teardown),
-      cmocka_unit_test_teardown(test_devices_count_separately, alloc_teardown),
-      cmocka_unit_test_teardown(test_private_pools_count_too, alloc_teardown),
-      cmocka_unit_test_teardown(test_reset_of_a_pool, alloc_teardown),
-      cmocka_unit_test_teardown(test_older_caller, alloc_teardown),
-      cmocka_unit_test_teardown(test_largest_block, alloc_teardown),
-      cmocka_unit_test_teardown(test_base, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

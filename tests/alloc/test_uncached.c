@@ -5,8 +5,9 @@
 
 #include "support/alloc.h"
 
-static void test_every_call_is_the_drivers(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(every_call_is_the_drivers) {
   alloc_open(NULL, GIB);
   assert_int_equal(weir_allocator_is_caching(allocator), 1);
   assert_ok(weir_allocator_set_caching(allocator, 0));
@@ -29,8 +30,7 @@ static void test_every_call_is_the_drivers(void **state) {
   alloc_close();
 }
 
-static void test_switched_while_memory_is_live(void **state) {
-  (void)state;
+TEST(switched_while_memory_is_live) {
   alloc_open(NULL, GIB);
   void *cached = get(512, NULL);
   assert_ok(weir_allocator_set_caching(allocator, 0));
@@ -44,8 +44,7 @@ static void test_switched_while_memory_is_live(void **state) {
   alloc_close();
 }
 
-static void test_out_of_memory(void **state) {
-  (void)state;
+TEST(out_of_memory) {
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_set_caching(allocator, 0));
   void *p = NULL;
@@ -56,8 +55,7 @@ static void test_out_of_memory(void **state) {
 }
 
 /* Live memory is freed with the allocator. */
-static void test_left_behind(void **state) {
-  (void)state;
+TEST(left_behind) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   assert_ok(weir_allocator_set_caching(allocator, 0));
   for (int i = 0; i < 20; i++)
@@ -66,8 +64,7 @@ static void test_left_behind(void **state) {
 }
 
 /* A free that the driver refuses can be repeated. */
-static void test_refused_free(void **state) {
-  (void)state;
+TEST(refused_free) {
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_set_caching(allocator, 0));
   void *p = get(512, NULL);
@@ -94,8 +91,7 @@ static void note_warning(void *context, weir_log_level level, const char *messag
   snprintf(warning, sizeof warning, "%s", message);
 }
 
-static void test_environment(void **state) {
-  (void)state;
+TEST(environment) {
   weir_log_set_sink(note_warning, NULL);
   check_environment("WEIR_NO_MEMORY_CACHING", "1", 0);
   check_environment("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 0);
@@ -111,16 +107,4 @@ static void test_environment(void **state) {
   unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   assert_int_equal(warnings, 2);
   weir_log_set_sink(NULL, NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_every_call_is_the_drivers, alloc_teardown),
-      cmocka_unit_test_teardown(test_switched_while_memory_is_live, alloc_teardown),
-      cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_left_behind, alloc_teardown),
-      cmocka_unit_test_teardown(test_refused_free, alloc_teardown),
-      cmocka_unit_test_teardown(test_environment, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,8 +81,7 @@ static void check_device(weir_driver *driver, int device, int count, const char 
   weir_allocator_destroy(on);
 }
 
-static void test_one_numbering(void **state) {
-  (void)state;
+TEST(one_numbering) {
   static const struct {
     const char *text, *ordinals;
   } cases[] = {{"1", "1"}, {"3,1", "31"}, {"2,0,3,1", "2031"}, {"1,9,0", "1"}, {"1,0x", "10"}};
@@ -107,8 +106,7 @@ static void test_one_numbering(void **state) {
 }
 
 /* No device is visible: the driver itself reports it. */
-static void test_no_visible_device(void **state) {
-  (void)state;
+TEST(no_visible_device) {
   static const char *const texts[] = {"", "4", "0,0", "1,0,1", "MIG-1", "nothing"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     set_environment(texts[i]);
@@ -132,8 +130,7 @@ static weir_cu_result three_devices(weir_driver *self, int *count) {
 
 /* The runtime uses the devices that a table lists: it never applies the variable to a table, whether the table has
  * applied it or not. */
-static void test_table_of_the_program(void **state) {
-  (void)state;
+TEST(table_of_the_program) {
   weir_driver *inner, *table;
   int count;
   set_environment("3,1");
@@ -156,13 +153,4 @@ static void test_table_of_the_program(void **state) {
   assert_ok(weir_use_driver(NULL));
   weir_driver_close(table);
   weir_driver_close(inner);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_numbering),
-      cmocka_unit_test(test_no_visible_device),
-      cmocka_unit_test(test_table_of_the_program),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

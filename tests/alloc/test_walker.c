@@ -34,8 +34,9 @@ static void expect_wrong(const char *words) {
     assert_true(weir__allocator_is_valid(allocator));                                                                  \
   } while (0)
 
-static void test_blocks(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(blocks) {
   alloc_open(NULL, GIB);
   void *a = get(4096, NULL), *b = get(4096, NULL), *c = get(4096, NULL);
   put(b);
@@ -70,8 +71,7 @@ static void test_blocks(void **state) {
 }
 
 /* Two free neighbours. */
-static void test_unmerged(void **state) {
-  (void)state;
+TEST(unmerged) {
   alloc_open(NULL, GIB);
   void *a = get(4096, NULL), *b = get(4096, NULL), *c = get(4096, NULL);
   put(a);
@@ -93,8 +93,7 @@ static void test_unmerged(void **state) {
   alloc_close();
 }
 
-static void test_segments_and_pools(void **state) {
-  (void)state;
+TEST(segments_and_pools) {
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 4};
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
@@ -116,8 +115,7 @@ static void test_segments_and_pools(void **state) {
   alloc_close();
 }
 
-static void test_pages(void **state) {
-  (void)state;
+TEST(pages) {
   alloc_open("expandable_segments:True", GIB);
   void *a = get(30 * MIB, NULL);
   weir__segment *segment = segment_of(a);
@@ -137,8 +135,7 @@ static void test_pages(void **state) {
 }
 
 /* Pages that have moved, and the aliases that they left behind. */
-static void test_moved_pages(void **state) {
-  (void)state;
+TEST(moved_pages) {
   alloc_open("moving_pages:True", GIB);
   void *a = get(40 * MIB, NULL), *between = get(2 * MIB, NULL), *b = get(40 * MIB, NULL), *end = get(2 * MIB, NULL);
   uint64_t old[] = {(uint64_t)a, (uint64_t)b};
@@ -193,8 +190,7 @@ static void test_moved_pages(void **state) {
   alloc_close();
 }
 
-static void test_statistics(void **state) {
-  (void)state;
+TEST(statistics) {
   alloc_open("max_split_size_mb:40", GIB);
   weir_cu_stream other = work_stream();
   void *a = get(4096, NULL), *b = get(50 * MIB, NULL), *c = get(4096, NULL);
@@ -226,16 +222,4 @@ static void test_statistics(void **state) {
   put(a);
   put(b);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_blocks, alloc_teardown),
-      cmocka_unit_test_teardown(test_unmerged, alloc_teardown),
-      cmocka_unit_test_teardown(test_segments_and_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_pages, alloc_teardown),
-      cmocka_unit_test_teardown(test_moved_pages, alloc_teardown),
-      cmocka_unit_test_teardown(test_statistics, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

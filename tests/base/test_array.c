@@ -6,8 +6,7 @@
 #include "base/array.h"
 #include "support/check.h"
 
-static void test_grows(void **state) {
-  (void)state;
+TEST(grows) {
   uint64_t *items = NULL;
   size_t room = 0, moves = 0;
   for (size_t i = 0; i < 10000; i++) {
@@ -22,8 +21,7 @@ static void test_grows(void **state) {
   free(items);
 }
 
-static void test_large_enough_array_is_kept(void **state) {
-  (void)state;
+TEST(large_enough_array_is_kept) {
   char *items = NULL;
   size_t room = 0;
   assert_true(WEIR__RESERVE(items, room, 0));
@@ -36,8 +34,7 @@ static void test_large_enough_array_is_kept(void **state) {
 }
 
 /* An allocation that is too large for any host fails and leaves the array unchanged. */
-static void test_too_large(void **state) {
-  (void)state;
+TEST(too_large) {
   uint64_t *items = NULL;
   size_t room = 0;
   assert_true(WEIR__RESERVE(items, room, 1));
@@ -47,13 +44,4 @@ static void test_too_large(void **state) {
   assert_false(WEIR__RESERVE(items, room, SIZE_MAX));
   assert_true(room == before && items[0] == 9);
   free(items);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_grows),
-      cmocka_unit_test(test_large_enough_array_is_kept),
-      cmocka_unit_test(test_too_large),
-  };
-  return cmocka_run_group_tests_name("base.array", tests, NULL, NULL);
 }

@@ -50,8 +50,7 @@ static void *in_thread(void *(*what)(void *), void *argument) {
 
 /* A thread that takes the lock many times in a row becomes its owner, until another thread takes it. If that happens
  * soon, the next bias takes longer. */
-static void test_bias(void **state) {
-  (void)state;
+TEST(bias) {
   weir__biased_lock lock = {.streak = 0};
   take_turns(&lock, 10);
   assert_false(is_biased(&lock));
@@ -73,8 +72,7 @@ static void test_bias(void **state) {
 }
 
 /* An owner record holds one lock without atomics; a second lock is taken through its word and stays biased. */
-static void test_two(void **state) {
-  (void)state;
+TEST(two) {
   weir__biased_lock a = {.streak = 0}, b = {.streak = 0};
   take_turns(&a, TURNS);
   take_turns(&b, TURNS);
@@ -98,8 +96,7 @@ static void test_two(void **state) {
   }
 }
 
-static void test_try(void **state) {
-  (void)state;
+TEST(try) {
   weir__biased_lock lock = {.streak = 0};
   for (int round = 0; round < 3; round++) { /* unbiased, biased to this thread, and biased again */
     weir__biased_acquire(&lock);
@@ -114,8 +111,7 @@ static void test_try(void **state) {
 }
 
 /* The owner thread has exited, or is missing in a forked child. */
-static void test_owner_has_exited(void **state) {
-  (void)state;
+TEST(owner_has_exited) {
   weir__biased_lock lock = {.streak = 0};
   in_thread(take_many, &lock);
   assert_true(is_biased(&lock));
@@ -132,6 +128,19 @@ static void test_owner_has_exited(void **state) {
 
 /* Destructors of other keys can use locks, before and after the thread returns its record. */
 static weir__biased_lock late;
+
+static void prepare(void) {
+  weir__biased_lock lock = {.streak = 0};
+  weir__biased_prepare();
+  take_turns(&lock, TURNS);
+  if (!is_biased(&lock)) {
+    printf("waived: this kernel has no membarrier, so locks are never biased\n");
+    exit(WAIVED);
+  }
+}
+
+FIXTURE(.prepare = prepare)
+
 static pthread_key_t last_key;
 
 static void use_late(void *left) {
@@ -145,8 +154,7 @@ static void *end_late(void *left) {
   return pthread_setspecific(last_key, left) ? left : NULL;
 }
 
-static void test_thread_exit(void **state) {
-  (void)state;
+TEST(thread_exit) {
   assert_int_equal(pthread_key_create(&last_key, use_late), 0);
   for (int i = 0; i < 20; i++) {
     int left = 3;
@@ -196,8 +204,7 @@ static void *work(void *of) {
   return NULL;
 }
 
-static void test_mutual_exclusion(void **state) {
-  (void)state;
+TEST(mutual_exclusion) {
   pthread_t threads[THREADS];
   long turns[THREADS] = {0}, all = 0;
   for (int i = 0; i < THREADS; i++)
@@ -208,20 +215,4 @@ static void test_mutual_exclusion(void **state) {
   }
   assert_int_equal(shared.count, all);
   assert_true(shared.biases > 10);
-}
-
-int main(void) {
-  weir__biased_lock lock = {.streak = 0};
-  weir__biased_prepare();
-  take_turns(&lock, TURNS);
-  if (!is_biased(&lock)) {
-    printf("waived: this kernel has no membarrier, so locks are never biased\n");
-    return 77;
-  }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bias),        cmocka_unit_test(test_try),
-      cmocka_unit_test(test_two),         cmocka_unit_test(test_owner_has_exited),
-      cmocka_unit_test(test_thread_exit), cmocka_unit_test(test_mutual_exclusion),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,7 @@ typedef struct entry {
   uint64_t key, value;
 } entry;
 
-static void test_array(void **state) {
-  (void)state;
+TEST(array) {
   uint64_t *items = NULL;
   size_t room = 0, count = 0;
   long before = live;
@@ -35,8 +34,7 @@ static void test_array(void **state) {
   assert_int_equal(live, before);
 }
 
-static void test_hash_map(void **state) {
-  (void)state;
+TEST(hash_map) {
   weir__hash_map map = {0};
   long before = live;
   counting = true;
@@ -56,11 +54,6 @@ static void test_hash_map(void **state) {
     assert_int_equal(((entry *)weir__hash_map_find(&map, sizeof(entry), key << 21))->value, key);
   weir__hash_map_clear(&map);
   assert_int_equal(live, before);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_array), cmocka_unit_test(test_hash_map)};
-  return cmocka_run_group_tests_name("base.containers_no_memory", tests, NULL, NULL);
 }
 
 #endif

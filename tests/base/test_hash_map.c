@@ -11,8 +11,7 @@ typedef struct entry {
   uint32_t value;
 } entry;
 
-static void test_empty(void **state) {
-  (void)state;
+TEST(empty) {
   weir__hash_map map = {0};
   size_t at = 0;
   assert_null(weir__hash_map_find(&map, sizeof(entry), 7));
@@ -20,8 +19,7 @@ static void test_empty(void **state) {
   weir__hash_map_clear(&map);
 }
 
-static void test_new_entries_are_zero(void **state) {
-  (void)state;
+TEST(new_entries_are_zero) {
   weir__hash_map map = {0};
   for (uint64_t key = 1; key <= 100; key++) {
     entry *e = weir__hash_map_put(&map, sizeof *e, key);
@@ -36,8 +34,7 @@ static void test_new_entries_are_zero(void **state) {
 }
 
 /* Keys that collide in a few slots, so that removals move other entries. */
-static void test_against_array(void **state) {
-  (void)state;
+TEST(against_array) {
   enum { KEYS = 500, STEPS = 200000 };
   static uint32_t expected[KEYS];
   weir__hash_map map = {0};
@@ -69,8 +66,7 @@ static void test_against_array(void **state) {
   assert_null(map.slots);
 }
 
-static void test_reserve(void **state) {
-  (void)state;
+TEST(reserve) {
   weir__hash_map map = {0};
   assert_true(weir__hash_map_reserve(&map, sizeof(entry), 1000));
   const char *slots = map.slots;
@@ -82,14 +78,4 @@ static void test_reserve(void **state) {
   assert_int_equal(map.count, 1000);
   assert_non_null(weir__hash_map_find(&map, sizeof(entry), (uint64_t)77 << 40));
   weir__hash_map_clear(&map);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_empty),
-      cmocka_unit_test(test_new_entries_are_zero),
-      cmocka_unit_test(test_against_array),
-      cmocka_unit_test(test_reserve),
-  };
-  return cmocka_run_group_tests_name("base.hash_map", tests, NULL, NULL);
 }

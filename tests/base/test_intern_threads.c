@@ -28,8 +28,7 @@ static void *put_all(void *data) {
   return NULL;
 }
 
-static void test_same_number_everywhere(void **state) {
-  (void)state;
+TEST(same_number_everywhere) {
   table = (weir__intern){.most_bytes = 64u << 20};
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
@@ -52,8 +51,7 @@ static void test_same_number_everywhere(void **state) {
   weir__intern_clear(&table);
 }
 
-static void test_lengths(void **state) {
-  (void)state;
+TEST(lengths) {
   static weir__intern own = {.most_bytes = 64u << 20};
   static const size_t lengths[] = {1, 7, 8, 9, 4096, 65535, 65536, 1000000};
   char *bytes = calloc(1, 1000000);
@@ -76,8 +74,7 @@ static void test_lengths(void **state) {
 }
 
 /* A string that does not fit gets no number, and the others are preserved. */
-static void test_limit(void **state) {
-  (void)state;
+TEST(limit) {
   static weir__intern own = {.most_bytes = 1u << 20};
   uint32_t last = 0;
   unsigned long refused = 0;
@@ -102,13 +99,4 @@ static void test_limit(void **state) {
   assert_int_equal(weir__intern_put(&own, "another", 7), 1);
   assert_int_equal(own.most_bytes, 1u << 20);
   weir__intern_clear(&own);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_same_number_everywhere),
-      cmocka_unit_test(test_lengths),
-      cmocka_unit_test(test_limit),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,7 @@
 #include "base/library.h"
 #include "support/check.h"
 
-static void test_open(void **state) {
-  (void)state;
+TEST(open) {
   void *library = weir__library_open("libm.so.6");
   assert_non_null(library);
   double (*square_root)(double);
@@ -41,8 +40,7 @@ static void look_at(void *context, const weir__image *image) {
   f->ids += image->build_id != NULL && image->build_id_bytes >= 8;
 }
 
-static void test_images(void **state) {
-  (void)state;
+TEST(images) {
   found f = {0};
   weir__images_each(look_at, &f);
   assert_int_equal(f.programs, 1);
@@ -51,9 +49,4 @@ static void test_images(void **state) {
   unsigned long long before = weir__images_loaded();
   assert_true(before > 1);
   assert_int_equal(weir__images_loaded(), before);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_open), cmocka_unit_test(test_images)};
-  return cmocka_run_group_tests_name("base.library", tests, NULL, NULL);
 }

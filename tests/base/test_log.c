@@ -43,8 +43,11 @@ static void one_of_each(void) {
   weir__log(WEIR_LOG_DEBUG, "d%d", 4);
 }
 
-static void the_environment_sets_the_level(void **state) {
-  (void)state;
+static void prepare(void) { /* The first test needs a process that has not read the environment yet. */ }
+
+FIXTURE(.prepare = prepare)
+
+TEST(the_environment_sets_the_level) {
   static const struct {
     const char *weir_log, *text;
   } cases[] = {
@@ -69,15 +72,13 @@ static void set_info_and_say_one_of_each(void) {
   one_of_each();
 }
 
-static void the_program_overrides_the_environment(void **state) {
-  (void)state;
+TEST(the_program_overrides_the_environment) {
   char text[1024];
   in_child("error", set_info_and_say_one_of_each, text, sizeof text);
   assert_string_equal(text, "weir: error: e1\nweir: warning: w2\nweir: info: i3\n");
 }
 
-static void a_level_out_of_range_is_clamped(void **state) {
-  (void)state;
+TEST(a_level_out_of_range_is_clamped) {
   weir_log_set_level((weir_log_level)99);
   assert_int_equal(weir_log_get_level(), WEIR_LOG_DEBUG);
   weir_log_set_level((weir_log_level)-1);
@@ -86,8 +87,7 @@ static void a_level_out_of_range_is_clamped(void **state) {
   assert_int_equal(weir_log_get_level(), WEIR_LOG_WARN);
 }
 
-static void a_sink_gets_only_the_message(void **state) {
-  (void)state;
+TEST(a_sink_gets_only_the_message) {
   struct heard heard = {0};
   weir_log_set_sink(hear, &heard);
   weir__log(WEIR_LOG_WARN, "two %s", "words");
@@ -98,8 +98,7 @@ static void a_sink_gets_only_the_message(void **state) {
   assert_string_equal(heard.message, "two words");
 }
 
-static void a_long_message_is_marked_as_truncated(void **state) {
-  (void)state;
+TEST(a_long_message_is_marked_as_truncated) {
   static struct heard heard;
   char whole[4000];
   memset(whole, 'm', sizeof whole - 1);
@@ -119,8 +118,7 @@ static void set_sink_and_take_it_back(void) {
   weir__log(WEIR_LOG_WARN, "to stderr again");
 }
 
-static void without_a_sink_messages_go_to_stderr(void **state) {
-  (void)state;
+TEST(without_a_sink_messages_go_to_stderr) {
   char text[1024];
   in_child(NULL, set_sink_and_take_it_back, text, sizeof text);
   assert_string_equal(text, "weir: warning: to stderr again\n");
@@ -141,25 +139,10 @@ static void fork_in_sink(void *context, weir_log_level level, const char *messag
   *outcome = child_outcome(child);
 }
 
-static void a_sink_may_fork(void **state) {
-  (void)state;
+TEST(a_sink_may_fork) {
   int outcome = -1;
   weir_log_set_sink(fork_in_sink, &outcome);
   weir__log(WEIR_LOG_WARN, "now");
   weir_log_set_sink(NULL, NULL);
   assert_int_equal(outcome, 7);
-}
-
-int main(void) {
-  /* The first test needs a process that has not read the environment yet. */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_environment_sets_the_level),
-      cmocka_unit_test(the_program_overrides_the_environment),
-      cmocka_unit_test(without_a_sink_messages_go_to_stderr),
-      cmocka_unit_test(a_level_out_of_range_is_clamped),
-      cmocka_unit_test(a_sink_gets_only_the_message),
-      cmocka_unit_test(a_long_message_is_marked_as_truncated),
-      cmocka_unit_test(a_sink_may_fork),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

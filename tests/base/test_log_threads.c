@@ -21,8 +21,7 @@ static void *fail_often(void *argument) {
   return NULL;
 }
 
-static void each_thread_has_its_own_last_error(void **state) {
-  (void)state;
+TEST(each_thread_has_its_own_last_error) {
   pthread_t threads[THREADS];
   int numbers[THREADS];
   weir__fail(WEIR_ERROR_BAD_STATE, "mine");
@@ -62,8 +61,7 @@ static void *say_often(void *argument) {
   return NULL;
 }
 
-static void a_replaced_sink_is_not_called(void **state) {
-  (void)state;
+TEST(a_replaced_sink_is_not_called) {
   struct ear ears[2] = {{1, 0}, {1, 0}};
   pthread_t threads[THREADS];
   weir_log_set_sink(hear, &ears[0]);
@@ -96,8 +94,7 @@ static void *say_once(void *argument) {
   return argument;
 }
 
-static void a_child_does_not_wait_for_threads_of_its_parent(void **state) {
-  (void)state;
+TEST(a_child_does_not_wait_for_threads_of_its_parent) {
   pthread_t thread;
   weir_log_set_sink(sleep_in_sink, NULL);
   assert_int_equal(pthread_create(&thread, NULL, say_once, NULL), 0);
@@ -114,13 +111,4 @@ static void a_child_does_not_wait_for_threads_of_its_parent(void **state) {
   assert_int_equal(pthread_join(thread, NULL), 0);
   weir_log_set_sink(NULL, NULL);
   assert_int_equal(outcome, 7);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_thread_has_its_own_last_error),
-      cmocka_unit_test(a_replaced_sink_is_not_called),
-      cmocka_unit_test(a_child_does_not_wait_for_threads_of_its_parent),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

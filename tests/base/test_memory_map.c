@@ -13,8 +13,7 @@
 
 enum { MIB = 1 << 20 };
 
-static void test_reserve(void **state) {
-  (void)state;
+TEST(reserve) {
   size_t page = weir__map_page_size();
   for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 8) {
     char *space = weir__map_reserve(MIB, alignment);
@@ -34,8 +33,7 @@ static void test_reserve(void **state) {
   assert_null(weir__map_reserve(SIZE_MAX / 2, page));
 }
 
-static void test_grow(void **state) {
-  (void)state;
+TEST(grow) {
   size_t bytes = 64 << 10;
   char *memory = weir__map_memory(bytes);
   assert_non_null(memory);
@@ -53,8 +51,7 @@ static void test_grow(void **state) {
   weir__unmap(memory, bytes);
 }
 
-static void test_file(void **state) {
-  (void)state;
+TEST(file) {
   size_t page = weir__map_page_size(), bytes = 4 * page;
   int descriptor = weir__map_memory_file("weir-test", bytes);
   assert_true(descriptor >= 0);
@@ -81,8 +78,7 @@ static void test_file(void **state) {
 }
 
 /* A file larger than RLIMIT_FSIZE is refused without raising SIGXFSZ. */
-static void test_file_limit(void **state) {
-  (void)state;
+TEST(file_limit) {
   struct rlimit before, limit;
   assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
   limit = before;
@@ -91,14 +87,4 @@ static void test_file_limit(void **state) {
   assert_int_equal(weir__map_allocate_file(-1, MIB + 1), EFBIG);
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
   assert_int_equal(weir__map_allocate_file(-1, MIB), EBADF);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reserve),
-      cmocka_unit_test(test_grow),
-      cmocka_unit_test(test_file),
-      cmocka_unit_test(test_file_limit),
-  };
-  return cmocka_run_group_tests_name("base.memory_map", tests, NULL, NULL);
 }

@@ -83,8 +83,9 @@ static const weir__outfile_use uses[] = {WEIR__OUTFILE_WRITE, WEIR__OUTFILE_RERE
 
 #define EACH_USE(use) for (const weir__outfile_use *use = uses; use < uses + 3; use++)
 
-static void test_a_new_file(void **state) {
-  (void)state;
+FIXTURE(.setup = make_folder, .teardown = remove_folder)
+
+TEST(a_new_file) {
   struct stat about;
   mode_t mask = umask(027);
   EACH_USE(use) {
@@ -104,8 +105,7 @@ static void test_a_new_file(void **state) {
   }
 }
 
-static void test_no_file_before_the_commit(void **state) {
-  (void)state;
+TEST(no_file_before_the_commit) {
   weir__outfile out;
   put(path_of("old"), "old");
   EACH_USE(use) {
@@ -119,8 +119,7 @@ static void test_no_file_before_the_commit(void **state) {
   }
 }
 
-static void test_permissions_are_kept(void **state) {
-  (void)state;
+TEST(permissions_are_kept) {
   static const mode_t modes[] = {0600, 0644, 0755, 0464, 0666};
   struct stat before, after;
   for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
@@ -150,8 +149,7 @@ static void check_is_link(const char *path, const char *to) {
   assert_string_equal(got, to);
 }
 
-static void test_links_are_followed(void **state) {
-  (void)state;
+TEST(links_are_followed) {
   char absolute[512];
   snprintf(absolute, sizeof absolute, "%s", path_of("file"));
   assert_int_equal(mkdir(path_of("deeper"), 0700), 0);
@@ -178,8 +176,7 @@ static void test_links_are_followed(void **state) {
   unlink(path_of("deeper/absolute"));
 }
 
-static void test_unwritable_paths(void **state) {
-  (void)state;
+TEST(unwritable_paths) {
   assert_int_equal(mkdir(path_of("folder"), 0700), 0);
   assert_int_equal(symlink("folder", path_of("to_folder")), 0);
   assert_int_equal(symlink("loop", path_of("loop")), 0);
@@ -199,8 +196,7 @@ static void test_unwritable_paths(void **state) {
   check_is_link(path_of("loop"), "loop");
 }
 
-static void test_a_full_disk(void **state) {
-  (void)state;
+TEST(a_full_disk) {
   const char *full = "/dev/full"; /* only root can replace it */
   if (geteuid() == 0 && mknod(full = path_of("device"), S_IFCHR | 0666, makedev(1, 7)) != 0)
     skip();
@@ -221,8 +217,7 @@ static void test_a_full_disk(void **state) {
   assert_true(S_ISCHR(about.st_mode));
 }
 
-static void test_a_fifo(void **state) {
-  (void)state;
+TEST(a_fifo) {
   struct stat about;
   assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
   EACH_USE(use) {
@@ -239,8 +234,7 @@ static void test_a_fifo(void **state) {
 }
 
 /* Creates a device node, so that the device of the machine is not touched. */
-static void test_a_device(void **state) {
-  (void)state;
+TEST(a_device) {
   struct stat about;
   if (mknod(path_of("null"), S_IFCHR | 0666, makedev(1, 3)) != 0)
     skip();
@@ -260,8 +254,7 @@ static void test_a_device(void **state) {
 }
 
 /* A file that is already open is continued at its current offset, not replaced. */
-static void test_an_open_descriptor(void **state) {
-  (void)state;
+TEST(an_open_descriptor) {
   char by_fd[64], by_proc[64];
   int fd = open(path_of("file"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   assert_true(fd >= 0);
@@ -281,8 +274,7 @@ static void test_an_open_descriptor(void **state) {
   check_is_link(path_of("out"), by_proc);
 }
 
-static void test_the_standard_output(void **state) {
-  (void)state;
+TEST(the_standard_output) {
   fflush(stdout);
   int saved = dup(STDOUT_FILENO), fd = open(path_of("file"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   assert_true(saved >= 0 && fd >= 0);
@@ -298,8 +290,7 @@ static void test_the_standard_output(void **state) {
 }
 
 /* In a read-only folder an existing file is rewritten in place, and a new one is refused. */
-static void test_a_folder_that_is_read_only(void **state) {
-  (void)state;
+TEST(a_folder_that_is_read_only) {
   put(path_of("file"), "a longer text than the one that comes");
   put(path_of("closed"), "old");
   assert_int_equal(chmod(path_of("file"), 0666), 0);
@@ -339,8 +330,7 @@ static const char *find_part(void) {
   return *name ? name : NULL;
 }
 
-static void test_named_parts_are_abandoned(void **state) {
-  (void)state;
+TEST(named_parts_are_abandoned) {
   weir__outfile out;
   assert_int_equal(weir__outfile_open(&out, path_of("file"), WEIR__OUTFILE_BY_PATH), 0);
   assert_non_null(find_part());
@@ -357,8 +347,7 @@ static void test_named_parts_are_abandoned(void **state) {
 }
 
 /* With two writers of one file, the later commit wins and the file is complete. */
-static void test_two_at_once(void **state) {
-  (void)state;
+TEST(two_at_once) {
   weir__outfile one, other;
   assert_int_equal(weir__outfile_open(&one, path_of("file"), WEIR__OUTFILE_WRITE), 0);
   assert_int_equal(weir__outfile_open(&other, path_of("file"), WEIR__OUTFILE_WRITE), 0);
@@ -370,25 +359,4 @@ static void test_two_at_once(void **state) {
   check_contents(path_of("file"), "other");
   weir__outfile_end(&one);
   weir__outfile_end(&other);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      TEST(test_a_new_file),
-      TEST(test_no_file_before_the_commit),
-      TEST(test_permissions_are_kept),
-      TEST(test_links_are_followed),
-      TEST(test_unwritable_paths),
-      TEST(test_a_full_disk),
-      TEST(test_a_fifo),
-      TEST(test_a_device),
-      TEST(test_an_open_descriptor),
-      TEST(test_the_standard_output),
-      TEST(test_a_folder_that_is_read_only),
-      TEST(test_named_parts_are_abandoned),
-      TEST(test_two_at_once),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

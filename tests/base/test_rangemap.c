@@ -127,16 +127,14 @@ static void random_walk(unsigned seed) {
   weir__rangemap_clear(&map);
 }
 
-static void test_random_operations_match_a_plain_model(void **state) {
-  (void)state;
+TEST(random_operations_match_a_plain_model) {
   for (unsigned seed = 0; seed < 300; seed++)
     random_walk(seed);
 }
 
 /* ---- Edge cases ---- */
 
-static void test_empty_map_answers_nothing(void **state) {
-  (void)state;
+TEST(empty_map_answers_nothing) {
   weir__rangemap map = {0};
   assert_null(weir__rangemap_find(&map, 0, NULL, NULL));
   assert_null(weir__rangemap_overlap(&map, 0, LAST, NULL, NULL));
@@ -147,8 +145,7 @@ static void test_empty_map_answers_nothing(void **state) {
   weir__rangemap_clear(&map);
 }
 
-static void test_insert_refuses_invalid_ranges(void **state) {
-  (void)state;
+TEST(insert_refuses_invalid_ranges) {
   weir__rangemap map = {0};
   int value;
   assert_false(weir__rangemap_insert(&map, 100, 0, &value));
@@ -158,8 +155,7 @@ static void test_insert_refuses_invalid_ranges(void **state) {
   weir__rangemap_clear(&map);
 }
 
-static void test_ranges_reach_both_ends_of_the_address_space(void **state) {
-  (void)state;
+TEST(ranges_reach_both_ends_of_the_address_space) {
   weir__rangemap map = {0};
   int low, high, middle;
   assert_true(weir__rangemap_insert(&map, 0, 1, &low));
@@ -174,8 +170,7 @@ static void test_ranges_reach_both_ends_of_the_address_space(void **state) {
   weir__rangemap_clear(&map);
 }
 
-static void test_neighbours_touch_but_do_not_overlap(void **state) {
-  (void)state;
+TEST(neighbours_touch_but_do_not_overlap) {
   weir__rangemap map = {0};
   int left, right;
   assert_true(weir__rangemap_insert(&map, 4096, 4096, &left));
@@ -194,8 +189,7 @@ static void test_neighbours_touch_but_do_not_overlap(void **state) {
   weir__rangemap_clear(&map);
 }
 
-static void test_walk_in_order_while_removing(void **state) {
-  (void)state;
+TEST(walk_in_order_while_removing) {
   enum { COUNT = 100000 };
   weir__rangemap map = {0};
   /* 7919 is coprime to the count, so every index occurs once, in a scattered order. */
@@ -223,16 +217,4 @@ static void test_walk_in_order_while_removing(void **state) {
   assert_int_equal(weir__rangemap_count(&map), 0);
   assert_true(weir__rangemap_insert(&map, 1, 1, &map)); /* a cleared map can be used again */
   weir__rangemap_clear(&map);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_operations_match_a_plain_model),
-      cmocka_unit_test(test_empty_map_answers_nothing),
-      cmocka_unit_test(test_insert_refuses_invalid_ranges),
-      cmocka_unit_test(test_ranges_reach_both_ends_of_the_address_space),
-      cmocka_unit_test(test_neighbours_touch_but_do_not_overlap),
-      cmocka_unit_test(test_walk_in_order_while_removing),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,8 +27,7 @@ static void fill(void *piece, size_t bytes, int with) {
 }
 
 /* Comes first: the region is reserved once. */
-static void test_limited_address_space(void **state) {
-  (void)state;
+TEST(limited_address_space) {
 #ifdef SANITIZED
   print_message("skipped: a sanitizer needs more address space than this\n");
   skip();
@@ -47,8 +46,7 @@ static void test_limited_address_space(void **state) {
   assert_int_equal(child_outcome(child), 0);
 }
 
-static void test_pieces(void **state) {
-  (void)state;
+TEST(pieces) {
   static const size_t sizes[] = {1, 8192, 8193, 24 << 10, 100000, WEIR__REGION_PIECE};
   enum { COUNT = sizeof sizes / sizeof sizes[0] };
   for (int round = 0; round < 3; round++) {
@@ -69,15 +67,13 @@ static void test_pieces(void **state) {
   }
 }
 
-static void test_invalid_sizes(void **state) {
-  (void)state;
+TEST(invalid_sizes) {
   assert_null(weir__region_alloc(0));
   assert_null(weir__region_alloc(WEIR__REGION_PIECE + 1));
   assert_null(weir__region_alloc(SIZE_MAX));
 }
 
-static void test_returned_pieces_are_reused(void **state) {
-  (void)state;
+TEST(returned_pieces_are_reused) {
   void *first = weir__region_alloc(10000), *second = weir__region_alloc(10000);
   weir__region_free(first, 10000);
   assert_ptr_equal(weir__region_alloc(9000), first);
@@ -86,8 +82,7 @@ static void test_returned_pieces_are_reused(void **state) {
 }
 
 /* A slab in the region: every object has a separate cold part. */
-static void test_slab(void **state) {
-  (void)state;
+TEST(slab) {
   enum { COUNT = 30000, SIZE = 32 };
   static uint64_t *objects[COUNT];
   for (int round = 0; round < 2; round++) {
@@ -106,15 +101,4 @@ static void test_slab(void **state) {
     weir__slab_clear(&slab);
     assert_true(slab.in_region);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_limited_address_space),
-      cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_invalid_sizes),
-      cmocka_unit_test(test_returned_pieces_are_reused),
-      cmocka_unit_test(test_slab),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

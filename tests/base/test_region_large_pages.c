@@ -28,8 +28,7 @@ int __wrap_madvise(void *memory, size_t bytes, int advice) {
   return __real_madvise(memory, (bytes + PAGE - 1) / PAGE * PAGE, advice);
 }
 
-static void test_neighbours_are_untouched(void **state) {
-  (void)state;
+TEST(neighbours_are_untouched) {
   unsigned char *pieces[COUNT];
   for (int i = 0; i < COUNT; i++) {
     pieces[i] = weir__region_alloc(PIECE);
@@ -50,11 +49,4 @@ static void test_neighbours_are_untouched(void **state) {
   unsigned char *again = weir__region_alloc(PIECE);
   for (int i = 0; i < PIECE; i++)
     assert_int_equal(again[i], 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_neighbours_are_untouched),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

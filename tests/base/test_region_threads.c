@@ -23,8 +23,7 @@ static size_t mapped(void) {
 }
 
 /* Runs before any piece is taken: with little address space the region is small and runs out. */
-static void test_little_address_space(void **state) {
-  (void)state;
+TEST(little_address_space) {
   pid_t child = fork();
   if (child == 0) {
     struct rlimit limit;
@@ -57,8 +56,7 @@ static void *take_and_give(void *data) {
   return (void *)wrong;
 }
 
-static void test_threads(void **state) {
-  (void)state;
+TEST(threads) {
   pthread_t threads[8];
   for (intptr_t i = 0; i < 8; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, (void *)(i + 1)), 0);
@@ -69,8 +67,7 @@ static void test_threads(void **state) {
   }
 }
 
-static void test_child(void **state) {
-  (void)state;
+TEST(child) {
   unsigned char *piece = weir__region_alloc(8192);
   piece[0] = 7;
   pid_t child = fork();
@@ -83,13 +80,4 @@ static void test_child(void **state) {
   assert_int_equal(child_outcome(child), 0);
   assert_int_equal(piece[0], 7);
   weir__region_free(piece, 8192);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_little_address_space),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_child),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

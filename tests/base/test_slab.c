@@ -3,8 +3,7 @@
 #include "base/slab.h"
 #include "support/check.h"
 
-static void test_objects_are_disjoint_and_aligned(void **state) {
-  (void)state;
+TEST(objects_are_disjoint_and_aligned) {
   enum { COUNT = 20000, SIZE = 40 };
   static unsigned char *objects[COUNT];
   weir__slab slab = {0};
@@ -20,8 +19,7 @@ static void test_objects_are_disjoint_and_aligned(void **state) {
   weir__slab_clear(&slab);
 }
 
-static void test_returned_objects_are_reused(void **state) {
-  (void)state;
+TEST(returned_objects_are_reused) {
   weir__slab slab = {0};
   void *first = weir__slab_alloc(&slab, 24), *second = weir__slab_alloc(&slab, 24);
   weir__slab_free(&slab, first, 24);
@@ -34,8 +32,7 @@ static void test_returned_objects_are_reused(void **state) {
   weir__slab_clear(&slab);
 }
 
-static void test_objects_larger_than_a_chunk(void **state) {
-  (void)state;
+TEST(objects_larger_than_a_chunk) {
   enum { SIZE = 1 << 20 };
   weir__slab slab = {0};
   char *first = weir__slab_alloc(&slab, SIZE), *second = weir__slab_alloc(&slab, SIZE);
@@ -46,8 +43,7 @@ static void test_objects_larger_than_a_chunk(void **state) {
   weir__slab_clear(&slab);
 }
 
-static void test_a_cleared_slab_starts_anew(void **state) {
-  (void)state;
+TEST(a_cleared_slab_starts_anew) {
   weir__slab slab = {0};
   weir__slab_clear(&slab);
   assert_non_null(weir__slab_alloc(&slab, 8));
@@ -55,14 +51,4 @@ static void test_a_cleared_slab_starts_anew(void **state) {
   assert_null(slab.chunks);
   assert_non_null(weir__slab_alloc(&slab, 64)); /* the size may differ then */
   weir__slab_clear(&slab);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_objects_are_disjoint_and_aligned),
-      cmocka_unit_test(test_returned_objects_are_reused),
-      cmocka_unit_test(test_objects_larger_than_a_chunk),
-      cmocka_unit_test(test_a_cleared_slab_starts_anew),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,8 +10,7 @@
 #include "base/system.h"
 #include "support/check.h"
 
-static void test_descriptor(void **state) {
-  (void)state;
+TEST(descriptor) {
   int ends[2];
   char byte = 0;
   assert_int_equal(pipe(ends), 0);
@@ -29,8 +28,7 @@ static void test_descriptor(void **state) {
 }
 
 /* A sandbox may forbid it. */
-static void test_process(void **state) {
-  (void)state;
+TEST(process) {
   int self = weir__process_open((int)getpid());
   if (self < 0)
     skip();
@@ -42,22 +40,19 @@ static void test_process(void **state) {
   close(self);
 }
 
-static void test_random(void **state) {
-  (void)state;
+TEST(random) {
   unsigned char a[32] = {0}, b[32] = {0};
   assert_true(weir__random_bytes(a, sizeof a) && weir__random_bytes(b, sizeof b));
   assert_memory_not_equal(a, b, sizeof a);
 }
 
-static void test_memory(void **state) {
-  (void)state;
+TEST(memory) {
   uint64_t available = weir__memory_available();
   assert_true(available > 0);
   assert_true(available == UINT64_MAX || available < (uint64_t)1 << 50);
 }
 
-static void test_environment(void **state) {
-  (void)state;
+TEST(environment) {
   char name[256], cut[2];
   setenv("WEIR_TEST_SYSTEM", "set", 1);
   assert_string_equal(weir__secure_getenv("WEIR_TEST_SYSTEM"), "set");
@@ -72,18 +67,9 @@ static int compare_by_table(const void *a, const void *b, void *context) {
   return order[*(const uint8_t *)a] - order[*(const uint8_t *)b];
 }
 
-static void test_sort(void **state) {
-  (void)state;
+TEST(sort) {
   int order[] = {3, 0, 2, 1};
   uint8_t items[] = {0, 1, 2, 3};
   weir__sort(items, 4, 1, compare_by_table, order);
   assert_memory_equal(items, "\1\3\2\0", 4);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_descriptor),  cmocka_unit_test(test_process), cmocka_unit_test(test_random),
-      cmocka_unit_test(test_environment), cmocka_unit_test(test_sort),    cmocka_unit_test(test_memory),
-  };
-  return cmocka_run_group_tests_name("base.system", tests, NULL, NULL);
 }

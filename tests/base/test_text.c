@@ -4,8 +4,7 @@
 #include "base/text.h"
 #include "support/check.h"
 
-static void bytes_for_people(void **state) {
-  (void)state;
+TEST(bytes_for_people) {
   static const struct {
     unsigned long long bytes;
     const char *text, *as_pytorch;
@@ -35,8 +34,7 @@ static void bytes_for_people(void **state) {
   }
 }
 
-static void sizes_that_can_be_read(void **state) {
-  (void)state;
+TEST(sizes_that_can_be_read) {
   static const struct {
     const char *text;
     unsigned long long bytes;
@@ -68,8 +66,7 @@ static void sizes_that_can_be_read(void **state) {
   }
 }
 
-static void invalid_sizes_change_nothing(void **state) {
-  (void)state;
+TEST(invalid_sizes_change_nothing) {
   static const char *const texts[] = {
       "",
       " ",
@@ -104,8 +101,7 @@ static void invalid_sizes_change_nothing(void **state) {
   }
 }
 
-static void rounding_up(void **state) {
-  (void)state;
+TEST(rounding_up) {
   assert_int_equal(weir__round_up(0, 512), 0);
   assert_int_equal(weir__round_up(1, 512), 512);
   assert_int_equal(weir__round_up(512, 512), 512);
@@ -124,8 +120,7 @@ struct new {
   int b;
 };
 
-static void an_older_caller_gets_defaults_for_newer_fields(void **state) {
-  (void)state;
+TEST(an_older_caller_gets_defaults_for_newer_fields) {
   struct new ours = {sizeof ours, 1, 2};
   const struct old theirs = {sizeof theirs, 10};
   weir__copy_sized(&ours, sizeof ours, &theirs, offsetof(struct old, a) + sizeof theirs.a);
@@ -133,8 +128,7 @@ static void an_older_caller_gets_defaults_for_newer_fields(void **state) {
   assert_int_equal(ours.b, 2);
 }
 
-static void unknown_fields_of_a_newer_caller_are_ignored(void **state) {
-  (void)state;
+TEST(unknown_fields_of_a_newer_caller_are_ignored) {
   struct {
     struct old ours;
     int after;
@@ -145,8 +139,7 @@ static void unknown_fields_of_a_newer_caller_are_ignored(void **state) {
   assert_int_equal(box.after, 77);
 }
 
-static void texts_for_terminals(void **state) {
-  (void)state;
+TEST(texts_for_terminals) {
   static const struct {
     const char *text, *shown;
   } cases[] = {
@@ -186,8 +179,7 @@ static void texts_for_terminals(void **state) {
   assert_string_equal(part, "ab\\xe6\\xbc");
 }
 
-static void errors_have_no_control_characters(void **state) {
-  (void)state;
+TEST(errors_have_no_control_characters) {
   weir__fail(WEIR_ERROR_SYSTEM, "%s: open: no such file", "a\x1b[31m\nb\xff");
   assert_string_equal(weir_last_error(), "a\\x1b[31m\\nb\\xff: open: no such file");
   weir__fail(WEIR_ERROR_SYSTEM, "first: %s", weir_last_error());
@@ -210,8 +202,7 @@ static const char *nearest_of(const char *word) {
   return nearest.name;
 }
 
-static void misspelled_names(void **state) {
-  (void)state;
+TEST(misspelled_names) {
   assert_string_equal(nearest_of("explian"), "explain");
   assert_string_equal(nearest_of("EXPLAIN"), "explain");
   assert_string_equal(nearest_of("exprt"), "export");
@@ -223,19 +214,4 @@ static void misspelled_names(void **state) {
   char longest[100] = "explain";
   memset(longest + 7, 'n', sizeof longest - 8);
   assert_null(nearest_of(longest));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bytes_for_people),
-      cmocka_unit_test(sizes_that_can_be_read),
-      cmocka_unit_test(invalid_sizes_change_nothing),
-      cmocka_unit_test(rounding_up),
-      cmocka_unit_test(an_older_caller_gets_defaults_for_newer_fields),
-      cmocka_unit_test(unknown_fields_of_a_newer_caller_are_ignored),
-      cmocka_unit_test(texts_for_terminals),
-      cmocka_unit_test(errors_have_no_control_characters),
-      cmocka_unit_test(misspelled_names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

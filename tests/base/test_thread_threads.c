@@ -38,8 +38,7 @@ static void *take_part(void *argument) {
   return NULL;
 }
 
-static void test_thread(void **state) {
-  (void)state;
+TEST(thread) {
   shared s = {.lock = WEIR__MUTEX_INIT};
   weir__thread_id thread;
   weir__cond_init(&s.changed);
@@ -63,8 +62,7 @@ static void *find_locked(void *lock) {
   return NULL;
 }
 
-static void test_deadlines(void **state) {
-  (void)state;
+TEST(deadlines) {
   weir__mutex lock;
   weir__cond cond;
   weir__thread_id thread;
@@ -102,8 +100,7 @@ static void *set_key(void *value) {
   return NULL;
 }
 
-static void test_keys_and_once(void **state) {
-  (void)state;
+TEST(keys_and_once) {
   int values[3] = {1, 20, 300};
   weir__thread_id threads[3];
   assert_int_equal(weir__thread_key_create(&key, on_thread_end), 0);
@@ -122,8 +119,7 @@ static void *post_twice(void *semaphore) {
   return NULL;
 }
 
-static void test_semaphore(void **state) {
-  (void)state;
+TEST(semaphore) {
   weir__semaphore semaphore;
   weir__thread_id thread;
   weir__semaphore_init(&semaphore);
@@ -133,8 +129,7 @@ static void test_semaphore(void **state) {
   weir__thread_join(thread);
 }
 
-static void test_stack(void **state) {
-  (void)state;
+TEST(stack) {
   uintptr_t begin, end, here = (uintptr_t)__builtin_frame_address(0);
   assert_true(weir__thread_stack(&begin, &end));
   assert_true(begin < here && here < end);
@@ -145,8 +140,7 @@ static void before(void) { before_count++; }
 static void in_parent(void) { parent_count++; }
 static void in_child(void) { child_count++; }
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   int id = weir__process_id();
   weir__at_fork(before, in_parent, in_child);
   pid_t child = fork();
@@ -154,12 +148,4 @@ static void test_fork(void **state) {
     _exit(before_count == 1 && !parent_count && child_count == 1 && weir__process_id() != id ? 0 : 1);
   assert_int_equal(child_outcome(child), 0);
   assert_true(before_count == 1 && parent_count == 1 && !child_count);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_thread),    cmocka_unit_test(test_deadlines), cmocka_unit_test(test_keys_and_once),
-      cmocka_unit_test(test_semaphore), cmocka_unit_test(test_stack),     cmocka_unit_test(test_fork),
-  };
-  return cmocka_run_group_tests_name("base.thread", tests, NULL, NULL);
 }

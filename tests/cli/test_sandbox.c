@@ -282,26 +282,20 @@ static void measure(void) {
     _exit(2);
 }
 
-#define TEST(body)                                                                                                     \
-  static void test_##body(void **state) {                                                                              \
-    (void)state;                                                                                                       \
-    in_process(body);                                                                                                  \
-  }
-TEST(read_only)
-TEST(own_folder)
-TEST(no_signals)
-TEST(newer_calls)
-TEST(earlier_threads)
-TEST(no_changes_by_path)
-TEST(with_output)
-TEST(with_ring)
-TEST(with_server)
-TEST(with_command)
-TEST(turned_off)
+TEST(read_only) { in_process(read_only); }
+TEST(own_folder) { in_process(own_folder); }
+TEST(no_signals) { in_process(no_signals); }
+TEST(newer_calls) { in_process(newer_calls); }
+TEST(earlier_threads) { in_process(earlier_threads); }
+TEST(no_changes_by_path) { in_process(no_changes_by_path); }
+TEST(with_output) { in_process(with_output); }
+TEST(with_ring) { in_process(with_ring); }
+TEST(with_server) { in_process(with_server); }
+TEST(with_command) { in_process(with_command); }
+TEST(turned_off) { in_process(turned_off); }
 
 /* It takes less than a millisecond; the best of a few, since other processes run, too. */
-static void test_cost(void **state) {
-  (void)state;
+TEST(cost) {
   int status = 1;
   for (int i = 0; i < 20 && status; i++) {
     fflush(NULL);
@@ -342,29 +336,16 @@ static int teardown(void **state) {
   return rmdir(folder);
 }
 
-int main(void) {
+static void prepare(void) {
+#ifdef SANITIZED
+  puts("skipped: a sanitizer needs more than the program does");
+  exit(WAIVED);
+#endif
   parts = find_parts();
   if (!parts) {
     puts("skipped: this machine has neither Landlock nor seccomp filters");
-    return 77;
+    exit(WAIVED);
   }
-#ifdef SANITIZED
-  puts("skipped: a sanitizer needs more than the program does");
-  return 77;
-#endif
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_own_folder, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_no_signals, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_newer_calls, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_earlier_threads, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_no_changes_by_path, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_with_output, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_with_ring, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_with_server, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_with_command, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_turned_off, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_cost, setup, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+FIXTURE(.prepare = prepare, .setup = setup, .teardown = teardown)

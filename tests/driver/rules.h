@@ -105,10 +105,7 @@ static inline void on_another_thread(void *(*fn)(void *), void *data) {
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-/* ---- Suites ---- */
-
-/* Runs the tests of a suite except the waived ones. A waiver for a test that does not exist is an error. */
-#define RUN_RULES(suite, tests) rules_run(suite, tests, sizeof(tests) / sizeof *(tests))
+/* ---- Waivers ---- */
 
 static const struct rules_waiver {
   const char *suite, *rule, *reason;
@@ -116,34 +113,28 @@ static const struct rules_waiver {
 #define WAIVED(suite, rule, reason) {suite, #rule, reason},
 #include "driver/rules_waived.h"
 };
+enum { RULES_WAIVERS = sizeof rules_waivers / sizeof *rules_waivers };
 
 /* Whether the rule is waived on the current driver. Prints the reason. */
-static inline bool is_waived(const char *suite, const char *rule) {
-  for (size_t i = 0; is_ledger() && i < sizeof rules_waivers / sizeof *rules_waivers; i++)
-    if (!strcmp(rules_waivers[i].suite, suite) && !strcmp(rules_waivers[i].rule, rule)) {
+static inline bool is_waived(const char *rule) {
+  for (size_t i = 0; is_ledger() && i < RULES_WAIVERS; i++)
+    if (!strcmp(rules_waivers[i].suite, test_module()) && !strcmp(rules_waivers[i].rule, rule)) {
       device_print_waived(rule, "%s", rules_waivers[i].reason);
       return true;
     }
   return false;
 }
 
-static inline int rules_run(const char *suite, const struct CMUnitTest *tests, size_t count) {
-  struct CMUnitTest kept[64];
-  size_t n = 0, listed = 0;
-  for (size_t i = 0; i < sizeof rules_waivers / sizeof *rules_waivers; i++)
-    listed += !strcmp(rules_waivers[i].suite, suite) && !strncmp(rules_waivers[i].rule, "test_", 5);
-  for (size_t i = 0; i < count; i++)
-    if (!is_waived(suite, tests[i].name))
-      kept[n++] = tests[i];
-  if (is_ledger() && listed != count - n) {
-    fprintf(stderr, "rules_waived.h lists a test that %s does not have\n", suite);
-    return 1;
-  }
-  return n ? _cmocka_run_group_tests(suite, kept, n, NULL, NULL) : 77;
+/* A waiver for a test that does not exist is an error. */
+static inline void rules_prepare(void) {
+  for (size_t i = 0; i < RULES_WAIVERS; i++)
+    if (!strcmp(rules_waivers[i].suite, test_module()) && !strncmp(rules_waivers[i].rule, "test_", 5) &&
+        !test_exists(rules_waivers[i].rule)) {
+      fprintf(stderr, "rules_waived.h lists %s, which %s does not have\n", rules_waivers[i].rule, test_module());
+      exit(1);
+    }
 }
 
-#define RULE(test) cmocka_unit_test_setup_teardown(test, device_setup, device_teardown)
-#define RULE_SMALL(test) cmocka_unit_test_setup_teardown(test, device_setup_small, device_teardown)
-#define RULE_TWO(test) cmocka_unit_test_setup_teardown(test, device_setup_two, device_teardown)
+#define RULES .prepare = rules_prepare, .omits = is_waived, .setup = device_setup, .teardown = device_teardown
 
 #endif

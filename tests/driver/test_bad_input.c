@@ -15,8 +15,7 @@ static weir_cu_result kernel(const weir_soft_launch *launch) {
   return WEIR_CU_SUCCESS;
 }
 
-static void test_opening(void **state) {
-  (void)state;
+TEST(opening) {
   weir_driver *driver = (weir_driver *)state;
   weir_soft_options soft;
   weir_ledger_options ledger;
@@ -69,8 +68,7 @@ static void test_opening(void **state) {
   weir_driver_close(NULL);
 }
 
-static void test_faults(void **state) {
-  (void)state;
+TEST(faults) {
   weir_driver *fault;
   unsigned long count = 77;
   assert_ok(weir_driver_open_fault(d, &fault));
@@ -95,8 +93,7 @@ static void test_faults(void **state) {
   weir_driver_close(fault);
 }
 
-static void test_timing(void **state) {
-  (void)state;
+TEST(timing) {
   weir_driver *timing = NULL;
   uint64_t count = 77;
   assert_error_says(INVALID_ARGUMENT, ": inner is NULL", weir_driver_open_timing(NULL, &timing));
@@ -114,8 +111,7 @@ static void test_timing(void **state) {
   weir_driver_close(timing);
 }
 
-static void test_the_software_device(void **state) {
-  (void)state;
+TEST(the_software_device) {
   weir_driver *ledger;
   unsigned long count = 77;
   uint64_t now = 77;
@@ -152,8 +148,7 @@ static void test_the_software_device(void **state) {
   weir_driver_close(ledger);
 }
 
-static void test_stepping_in_real_time(void **state) {
-  (void)state;
+TEST(stepping_in_real_time) {
   weir_driver *threads;
   unsigned long count = 77;
   assert_ok(weir_driver_open_soft(NULL, &threads));
@@ -164,8 +159,7 @@ static void test_stepping_in_real_time(void **state) {
 }
 
 /* Invalid numbers have a name too. */
-static void test_names(void **state) {
-  (void)state;
+TEST(names) {
   assert_null(weir_driver_call_name(WEIR_CALL_COUNT));
   assert_null(weir_driver_call_name((weir_driver_call)-1));
   assert_non_null(weir_cu_result_name((weir_cu_result)-1));
@@ -186,14 +180,4 @@ static int teardown(void **state) {
   return soft_teardown(state);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_opening, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_faults, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_timing, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_the_software_device, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_stepping_in_real_time, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_names, setup, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+FIXTURE(.setup = setup, .teardown = teardown)

@@ -200,8 +200,14 @@ static void assert_count_each(const int *counts, int each) {
 
 /* ---- Symbol lookup ---- */
 
-static void test_takes_the_newer_get_proc_address(void **state) {
-  (void)state;
+static void prepare(void) {
+  /* Ignore the environment of the user. */
+  unsetenv("WEIR_CUDA_LIBRARY");
+}
+
+FIXTURE(.prepare = prepare, .setup = setup)
+
+TEST(takes_the_newer_get_proc_address) {
   library.get_v2 = library.get_v1 = true;
   weir_driver *driver = load();
   assert_count_each(library.got_v2, 1);
@@ -210,8 +216,7 @@ static void test_takes_the_newer_get_proc_address(void **state) {
   weir_driver_close(driver);
 }
 
-static void test_takes_the_older_get_proc_address(void **state) {
-  (void)state;
+TEST(takes_the_older_get_proc_address) {
   library.get_v1 = true;
   weir_driver *driver = load();
   assert_count_each(library.got_v1, 1);
@@ -219,16 +224,14 @@ static void test_takes_the_older_get_proc_address(void **state) {
   weir_driver_close(driver);
 }
 
-static void test_takes_exported_names(void **state) {
-  (void)state;
+TEST(takes_exported_names) {
   weir_driver *driver = load();
   assert_count_each(library.looked_up, 1);
   weir_driver_close(driver);
 }
 
 /* As a stub library does. */
-static void test_takes_exported_names_where_get_proc_address_fails(void **state) {
-  (void)state;
+TEST(takes_exported_names_where_get_proc_address_fails) {
   library.get_v2 = library.get_v1 = true;
   library.get_result = WEIR_CU_STUB_LIBRARY;
   weir_driver *driver = load();
@@ -237,8 +240,7 @@ static void test_takes_exported_names_where_get_proc_address_fails(void **state)
   weir_driver_close(driver);
 }
 
-static void test_needs_no_exported_names(void **state) {
-  (void)state;
+TEST(needs_no_exported_names) {
   library.exports = false;
   library.get_v2 = true;
   weir_driver_close(load());
@@ -246,8 +248,7 @@ static void test_needs_no_exported_names(void **state) {
 
 /* ---- What is in the table ---- */
 
-static void test_table_is_complete(void **state) {
-  (void)state;
+TEST(table_is_complete) {
   weir_driver *driver = load();
   assert_int_equal(driver->size, sizeof(weir_driver));
   assert_string_equal(driver->name, "cuda");
@@ -258,8 +259,7 @@ static void test_table_is_complete(void **state) {
   weir_driver_close(driver);
 }
 
-static void test_each_required_symbol_is_required(void **state) {
-  (void)state;
+TEST(each_required_symbol_is_required) {
   for (int way = 0; way < 3; way++) {
     library.get_v1 = way >= 1;
     library.get_v2 = way >= 2;
@@ -275,8 +275,7 @@ static void test_each_required_symbol_is_required(void **state) {
   }
 }
 
-static void test_each_optional_symbol_is_optional(void **state) {
-  (void)state;
+TEST(each_optional_symbol_is_optional) {
   int optional = 0;
   for (int i = 0; i < ALL; i++) {
     if (entries[i].need != OPTIONAL)
@@ -293,8 +292,7 @@ static void test_each_optional_symbol_is_optional(void **state) {
   assert_in_range(optional, 1, ALL);
 }
 
-static void test_reason_says_what_is_missing_and_what_to_do(void **state) {
-  (void)state;
+TEST(reason_says_what_is_missing_and_what_to_do) {
   library.version = 11020;
   library.missing[WEIR_CALL_MemAlloc] = true;
   library.missing[WEIR_CALL_StreamGetCaptureInfo] = true;
@@ -306,8 +304,7 @@ static void test_reason_says_what_is_missing_and_what_to_do(void **state) {
               "WEIR_DRIVER=soft");
 }
 
-static void test_reason_stays_readable(void **state) {
-  (void)state;
+TEST(reason_stays_readable) {
   library.version = 0;
   int required = 0;
   for (int i = 0; i < ALL; i++) {
@@ -364,8 +361,7 @@ static weir_cu_result reach_DriverGetVersion(weir_driver *driver) {
   return result_of(WEIR_CALL_DriverGetVersion);
 }
 
-static void test_each_entry_reaches_its_function(void **state) {
-  (void)state;
+TEST(each_entry_reaches_its_function) {
   weir_driver *driver = load();
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
   if (WEIR_CALL_##name == WEIR_CALL_DriverGetVersion)                                                                  \
@@ -396,8 +392,7 @@ static void names_of(const char *params, char names[256]) {
   names[length] = '\0';
 }
 
-static void test_arguments_are_in_the_order_of_parameters(void **state) {
-  (void)state;
+TEST(arguments_are_in_the_order_of_parameters) {
   for (int i = 0; i < ALL; i++) {
     char params[256], args[256];
     names_of(entries[i].params, params);
@@ -406,8 +401,7 @@ static void test_arguments_are_in_the_order_of_parameters(void **state) {
   }
 }
 
-static void test_launch_passes_its_eleven_arguments(void **state) {
-  (void)state;
+TEST(launch_passes_its_eleven_arguments) {
   weir_driver *driver = load();
   void *params[1], *extra[1];
   weir_cu_function function = (weir_cu_function)0x1234567890;
@@ -427,8 +421,7 @@ static void test_launch_passes_its_eleven_arguments(void **state) {
   weir_driver_close(driver);
 }
 
-static void test_peer_copy_passes_its_arguments(void **state) {
-  (void)state;
+TEST(peer_copy_passes_its_arguments) {
   weir_driver *driver = load();
   weir_cu_deviceptr to = 0xfedcba9876543210, from = 0x0123456789abcdef;
   weir_cu_context to_context = (weir_cu_context)0x11, from_context = (weir_cu_context)0x22;
@@ -446,8 +439,7 @@ static void test_peer_copy_passes_its_arguments(void **state) {
   weir_driver_close(driver);
 }
 
-static void test_struct_is_passed_by_value(void **state) {
-  (void)state;
+TEST(struct_is_passed_by_value) {
   weir_driver *driver = load();
   weir_cu_ipc_mem_handle handle;
   for (int i = 0; i < 64; i++)
@@ -462,8 +454,7 @@ static void test_struct_is_passed_by_value(void **state) {
   weir_driver_close(driver);
 }
 
-static void test_byte_is_passed_as_a_byte(void **state) {
-  (void)state;
+TEST(byte_is_passed_as_a_byte) {
   weir_driver *driver = load();
   weir_cu_deviceptr to = 0x7000000000;
   unsigned char value = 0xab;
@@ -478,8 +469,7 @@ static void test_byte_is_passed_as_a_byte(void **state) {
   weir_driver_close(driver);
 }
 
-static void test_call_without_arguments(void **state) {
-  (void)state;
+TEST(call_without_arguments) {
   weir_driver *driver = load();
   assert_reached(WEIR_CALL_CtxSynchronize, driver->CtxSynchronize(driver));
   assert_int_equal(noted.count, 0);
@@ -488,8 +478,7 @@ static void test_call_without_arguments(void **state) {
 
 /* ---- Whole libraries ---- */
 
-static void test_no_library(void **state) {
-  (void)state;
+TEST(no_library) {
   weir_driver *driver = (weir_driver *)&library;
   assert_int_equal(setenv("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1), 0);
   assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open_cuda(&driver));
@@ -501,8 +490,7 @@ static void test_no_library(void **state) {
   assert_int_equal(weir_last_driver_result(), 0);
 }
 
-static void test_library_without_driver(void **state) {
-  (void)state;
+TEST(library_without_driver) {
   weir_driver *driver = (weir_driver *)&library;
   assert_int_equal(setenv("WEIR_CUDA_LIBRARY", "libc.so.6", 1), 0);
   assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open_cuda(&driver));
@@ -512,15 +500,13 @@ static void test_library_without_driver(void **state) {
       strstr(weir_last_error(), "libc.so.6, a driver of unknown version, lacks cuInit, cuDriverGetVersion"));
 }
 
-static void test_null_is_refused(void **state) {
-  (void)state;
+TEST(null_is_refused) {
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_cuda(NULL));
   assert_string_equal(weir_last_error(), "weir_driver_open_cuda: driver is NULL");
 }
 
 /* NVIDIA's library, if it is installed, with or without a GPU. */
-static void test_library_of_this_machine(void **state) {
-  (void)state;
+TEST(library_of_this_machine) {
   weir_driver *driver = NULL;
   weir_status status = weir_driver_open_cuda(&driver);
   if (status != WEIR_OK) {
@@ -556,33 +542,4 @@ static void test_library_of_this_machine(void **state) {
   assert_ok(weir_driver_open_cuda(&driver));
   assert_cu(driver->DriverGetVersion(driver, &version));
   weir_driver_close(driver);
-}
-
-int main(void) {
-  /* Ignore the environment of the user. */
-  unsetenv("WEIR_CUDA_LIBRARY");
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(test_takes_the_newer_get_proc_address, setup),
-      cmocka_unit_test_setup(test_takes_the_older_get_proc_address, setup),
-      cmocka_unit_test_setup(test_takes_exported_names, setup),
-      cmocka_unit_test_setup(test_takes_exported_names_where_get_proc_address_fails, setup),
-      cmocka_unit_test_setup(test_needs_no_exported_names, setup),
-      cmocka_unit_test_setup(test_table_is_complete, setup),
-      cmocka_unit_test_setup(test_each_required_symbol_is_required, setup),
-      cmocka_unit_test_setup(test_each_optional_symbol_is_optional, setup),
-      cmocka_unit_test_setup(test_reason_says_what_is_missing_and_what_to_do, setup),
-      cmocka_unit_test_setup(test_reason_stays_readable, setup),
-      cmocka_unit_test_setup(test_each_entry_reaches_its_function, setup),
-      cmocka_unit_test_setup(test_arguments_are_in_the_order_of_parameters, setup),
-      cmocka_unit_test_setup(test_launch_passes_its_eleven_arguments, setup),
-      cmocka_unit_test_setup(test_peer_copy_passes_its_arguments, setup),
-      cmocka_unit_test_setup(test_struct_is_passed_by_value, setup),
-      cmocka_unit_test_setup(test_byte_is_passed_as_a_byte, setup),
-      cmocka_unit_test_setup(test_call_without_arguments, setup),
-      cmocka_unit_test_setup(test_no_library, setup),
-      cmocka_unit_test_setup(test_library_without_driver, setup),
-      cmocka_unit_test_setup(test_null_is_refused, setup),
-      cmocka_unit_test_setup(test_library_of_this_machine, setup),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,10 +43,18 @@ static int teardown(void **state) {
   return 0;
 }
 
+static void prepare(void) {
+  /* Ignore the environment of the user. */
+  unsetenv("WEIR_DRIVER");
+  unsetenv("WEIR_CUDA_LIBRARY");
+  unsetenv("WEIR_SOFT_DEVICES");
+}
+
+FIXTURE(.prepare = prepare, .setup = setup, .teardown = teardown)
+
 /* ---- Names and texts ---- */
 
-static void test_call_names(void **state) {
-  (void)state;
+TEST_SETUP(call_names, NULL, NULL) {
   assert_string_equal(weir_driver_call_name(WEIR_CALL_Init), "cuInit");
   assert_string_equal(weir_driver_call_name(WEIR_CALL_MemAlloc), "cuMemAlloc");
   assert_string_equal(weir_driver_call_name(WEIR_CALL_GraphInstantiate), "cuGraphInstantiate");
@@ -55,8 +63,7 @@ static void test_call_names(void **state) {
   assert_null(weir_driver_call_name((weir_driver_call)-1));
 }
 
-static void test_result_names_and_texts(void **state) {
-  (void)state;
+TEST_SETUP(result_names_and_texts, NULL, NULL) {
   assert_string_equal(weir_cu_result_name(0), "CUDA_SUCCESS");
   assert_string_equal(weir_cu_result_string(0), "no error");
   assert_string_equal(weir_cu_result_name(2), "CUDA_ERROR_OUT_OF_MEMORY");
@@ -73,8 +80,7 @@ static void test_result_names_and_texts(void **state) {
 
 /* ---- Statuses ---- */
 
-static void test_status_of_each_result(void **state) {
-  (void)state;
+TEST_SETUP(status_of_each_result, NULL, NULL) {
   static const struct {
     int first, last;
     weir_status status;
@@ -139,8 +145,7 @@ static weir_status query(weir_cu_result result) {
   return WEIR__CALL(d, StreamQuery(d, stream));
 }
 
-static void test_failed_call_has_a_text(void **state) {
-  (void)state;
+TEST(failed_call_has_a_text) {
   assert_int_equal(query(WEIR_CU_OUT_OF_MEMORY), WEIR_ERROR_OUT_OF_MEMORY);
   const char *text = "query: cuStreamQuery(d, stream) failed: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory";
   assert_string_equal(weir_last_error(), text);
@@ -150,8 +155,7 @@ static void test_failed_call_has_a_text(void **state) {
   assert_non_null(strstr(messages.text, text));
 }
 
-static void test_success_and_not_ready_are_silent(void **state) {
-  (void)state;
+TEST(success_and_not_ready_are_silent) {
   weir__fail_result(WEIR_ERROR_DRIVER, 12, "before");
   messages.count = 0;
   assert_int_equal(query(WEIR_CU_SUCCESS), WEIR_OK);
@@ -161,8 +165,7 @@ static void test_success_and_not_ready_are_silent(void **state) {
   assert_int_equal(messages.count, 0);
 }
 
-static void test_driver_names_unknown_results(void **state) {
-  (void)state;
+TEST(driver_names_unknown_results) {
   assert_int_equal(query(4321), WEIR_ERROR_DRIVER);
   assert_string_equal(weir_last_error(),
                       "query: cuStreamQuery(d, stream) failed: CUDA_ERROR_NEW (4321): newer than this program");
@@ -173,8 +176,7 @@ static void test_driver_names_unknown_results(void **state) {
                                          "unrecognized error code");
 }
 
-static void test_advice(void **state) {
-  (void)state;
+TEST(advice) {
   for (int code = 0; code < 1000; code++) {
     weir_status status = weir__status_of_result(code);
     if (status != WEIR_ERROR_DEVICE_FAULT && status != WEIR_ERROR_CAPTURE)
@@ -212,15 +214,13 @@ static void assert_opens(const char *choice, const char *name) {
   weir_driver_close(driver);
 }
 
-static void test_soft(void **state) {
-  (void)state;
+TEST(soft) {
   assert_opens("soft", "soft");
   assert_int_equal(setenv("WEIR_DRIVER", "soft", 1), 0);
   assert_opens(NULL, "soft");
 }
 
-static void test_soft_follows_its_environment(void **state) {
-  (void)state;
+TEST(soft_follows_its_environment) {
   assert_int_equal(setenv("WEIR_SOFT_DEVICES", "3", 1), 0);
   weir_driver *driver = NULL;
   assert_ok(weir_driver_open("soft", &driver));
@@ -237,8 +237,7 @@ static void test_soft_follows_its_environment(void **state) {
   assert_non_null(strstr(weir_last_error(), "WEIR_SOFT_DEVICES"));
 }
 
-static void test_cuda_without_a_driver(void **state) {
-  (void)state;
+TEST(cuda_without_a_driver) {
   hide_cuda();
   weir_driver *driver = (weir_driver *)&messages;
   assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open("cuda", &driver));
@@ -246,8 +245,7 @@ static void test_cuda_without_a_driver(void **state) {
   assert_non_null(strstr(weir_last_error(), "/nowhere/libcuda.so.1"));
 }
 
-static void test_auto_without_a_driver_is_soft(void **state) {
-  (void)state;
+TEST(auto_without_a_driver_is_soft) {
   hide_cuda();
   /* A library that the user named and that is missing is worth a warning. */
   const char *message = "weir_driver_open: auto selects the software device, although WEIR_CUDA_LIBRARY is set: "
@@ -271,8 +269,7 @@ static void test_auto_without_a_driver_is_soft(void **state) {
 }
 
 /* On any machine, auto finds a driver, consistent with NVIDIA's driver. */
-static void test_auto_on_this_machine(void **state) {
-  (void)state;
+TEST(auto_on_this_machine) {
   char reason[WEIR__CUDA_REASON] = "";
   weir_driver *cuda = NULL;
   bool usable = weir__cuda_open(reason, &cuda) == WEIR_OK && weir__cuda_has_device(cuda, reason);
@@ -282,8 +279,7 @@ static void test_auto_on_this_machine(void **state) {
     print_message("no CUDA device here: %s\n", reason);
 }
 
-static void test_garbage_is_refused(void **state) {
-  (void)state;
+TEST(garbage_is_refused) {
   weir_driver *driver = (weir_driver *)&messages;
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("gpu", &driver));
   assert_string_equal(weir_last_error(),
@@ -318,8 +314,7 @@ static weir_cu_result get_count(weir_driver *self, int *count) {
   return count_result;
 }
 
-static void test_has_device(void **state) {
-  (void)state;
+TEST_SETUP(has_device, NULL, NULL) {
   weir_driver table = {.Init = init, .DeviceGetCount = get_count};
   char reason[WEIR__CUDA_REASON] = "";
   init_result = WEIR_CU_STUB_LIBRARY;
@@ -349,37 +344,11 @@ static void destroy(weir_driver *self) {
   destroyed++;
 }
 
-static void test_close(void **state) {
-  (void)state;
+TEST_SETUP(close, NULL, NULL) {
   weir_driver table = {.destroy = destroy}, kept = {0};
   weir_driver_close(NULL);
   weir_driver_close(&kept);
   assert_int_equal(destroyed, 0);
   weir_driver_close(&table);
   assert_int_equal(destroyed, 1);
-}
-
-int main(void) {
-  /* Ignore the environment of the user. */
-  unsetenv("WEIR_DRIVER");
-  unsetenv("WEIR_CUDA_LIBRARY");
-  unsetenv("WEIR_SOFT_DEVICES");
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_call_names),
-      cmocka_unit_test(test_result_names_and_texts),
-      cmocka_unit_test(test_status_of_each_result),
-      cmocka_unit_test_setup_teardown(test_failed_call_has_a_text, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_success_and_not_ready_are_silent, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_driver_names_unknown_results, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_advice, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_soft, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_soft_follows_its_environment, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_cuda_without_a_driver, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_auto_without_a_driver_is_soft, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_auto_on_this_machine, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_garbage_is_refused, setup, teardown),
-      cmocka_unit_test(test_has_device),
-      cmocka_unit_test(test_close),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

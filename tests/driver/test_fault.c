@@ -57,8 +57,7 @@ static bool is_giver(int call) { return among(call, gives_back, sizeof gives_bac
 /* ---- Passing on ---- */
 
 /* A table that was compiled with an older header ends after ProfilerStop, and what lies behind is not read. */
-static void test_older_table(void **state) {
-  (void)state;
+TEST(older_table) {
   echo_driver echo;
   weir_driver *d;
   echo_init(&echo);
@@ -78,8 +77,7 @@ static void test_older_table(void **state) {
   assert_ok(weir_use_driver(NULL));
 }
 
-static void test_every_call_reaches_its_own_entry(void **state) {
-  (void)state;
+TEST(every_call_reaches_its_own_entry) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -143,8 +141,7 @@ static void expect_seen(size_t count) {
     assert_int_equal(seen[i], i + 1);
 }
 
-static void test_arguments_and_outputs_pass_unchanged(void **state) {
-  (void)state;
+TEST(arguments_and_outputs_pass_unchanged) {
   echo_driver echo;
   weir_driver *d;
   echo_init(&echo);
@@ -172,8 +169,7 @@ static void test_arguments_and_outputs_pass_unchanged(void **state) {
   weir_driver_close(d);
 }
 
-static void test_absent_entries_stay_absent(void **state) {
-  (void)state;
+TEST(absent_entries_stay_absent) {
   weir_driver *inner = open_ledger(1, 1 << 30), *d;
   assert_ok(weir_driver_open_fault(inner, &d));
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
@@ -186,8 +182,7 @@ static void test_absent_entries_stay_absent(void **state) {
   weir_driver_close(inner);
 }
 
-static void test_a_fault_table_around_a_fault_table(void **state) {
-  (void)state;
+TEST(a_fault_table_around_a_fault_table) {
   echo_driver echo;
   weir_driver *inside, *outside;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -207,8 +202,7 @@ static void test_a_fault_table_around_a_fault_table(void **state) {
 
 /* ---- The nth of a kind ---- */
 
-static void test_the_nth_call_of_each_kind_fails_once(void **state) {
-  (void)state;
+TEST(the_nth_call_of_each_kind_fails_once) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -230,8 +224,7 @@ static void test_the_nth_call_of_each_kind_fails_once(void **state) {
   weir_driver_close(d);
 }
 
-static void test_rules_are_replaced_and_removed(void **state) {
-  (void)state;
+TEST(rules_are_replaced_and_removed) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_deviceptr p;
@@ -256,8 +249,7 @@ static void test_rules_are_replaced_and_removed(void **state) {
   weir_driver_close(d);
 }
 
-static void test_sticky(void **state) {
-  (void)state;
+TEST(sticky) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -285,8 +277,7 @@ static void test_sticky(void **state) {
   weir_driver_close(d);
 }
 
-static void test_clear_removes_every_rule(void **state) {
-  (void)state;
+TEST(clear_removes_every_rule) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -302,8 +293,7 @@ static void test_clear_removes_every_rule(void **state) {
   weir_driver_close(d);
 }
 
-static void test_a_failed_end_of_capture_gives_no_graph(void **state) {
-  (void)state;
+TEST(a_failed_end_of_capture_gives_no_graph) {
   weir_driver *inner = open_ledger(1, 1 << 30), *d;
   assert_ok(weir_driver_open_fault(inner, &d));
   weir_cu_stream stream = make_stream(d, WEIR_CU_STREAM_NON_BLOCKING);
@@ -320,8 +310,7 @@ static void test_a_failed_end_of_capture_gives_no_graph(void **state) {
 
 /* ---- The nth of any kind ---- */
 
-static void test_nth_any_skips_describing_and_releasing_calls(void **state) {
-  (void)state;
+TEST(nth_any_skips_describing_and_releasing_calls) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -419,8 +408,7 @@ give_back:
   return result;
 }
 
-static void test_each_call_of_a_program_fails_once(void **state) {
-  (void)state;
+TEST(each_call_of_a_program_fails_once) {
   weir_driver *inner = open_ledger(1, 1 << 30), *d;
   assert_ok(weir_driver_open_fault(inner, &d));
   int length = 0, reached = 0;
@@ -460,8 +448,7 @@ static uint64_t pattern(uint64_t seed, unsigned per_million, int rounds, unsigne
   return digest;
 }
 
-static void test_random_is_the_same_for_the_same_seed(void **state) {
-  (void)state;
+TEST(random_is_the_same_for_the_same_seed) {
   unsigned long faults, again;
   for (uint64_t seed = 0; seed < 20; seed++) {
     uint64_t first = pattern(seed, 100000, 50, &faults);
@@ -472,8 +459,7 @@ static void test_random_is_the_same_for_the_same_seed(void **state) {
   }
 }
 
-static void test_random_hits_acquiring_calls(void **state) {
-  (void)state;
+TEST(random_hits_acquiring_calls) {
   static const weir_driver_call want[] = {WEIR_CALL_MemAlloc,
                                           WEIR_CALL_MemHostAlloc,
                                           WEIR_CALL_MemHostRegister,
@@ -511,8 +497,7 @@ static void test_random_hits_acquiring_calls(void **state) {
   weir_driver_close(d);
 }
 
-static void test_random_is_as_frequent_as_asked(void **state) {
-  (void)state;
+TEST(random_is_as_frequent_as_asked) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_deviceptr p;
@@ -535,8 +520,7 @@ static void test_random_is_as_frequent_as_asked(void **state) {
 
 /* ---- Bad arguments ---- */
 
-static void test_bad_arguments(void **state) {
-  (void)state;
+TEST(bad_arguments) {
   weir_driver *inner = open_ledger(1, 1 << 30), *d, *unwritten = (weir_driver *)1;
   assert_error(INVALID_ARGUMENT, weir_driver_open_fault(NULL, &unwritten));
   assert_error(INVALID_ARGUMENT, weir_driver_open_fault(inner, NULL));
@@ -564,26 +548,4 @@ static void test_bad_arguments(void **state) {
   assert_ok(weir_fault_counts(d, WEIR_CALL_COUNT, NULL, NULL));
   weir_driver_close(d);
   weir_driver_close(inner);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_older_table),
-      cmocka_unit_test(test_every_call_reaches_its_own_entry),
-      cmocka_unit_test(test_arguments_and_outputs_pass_unchanged),
-      cmocka_unit_test(test_absent_entries_stay_absent),
-      cmocka_unit_test(test_a_fault_table_around_a_fault_table),
-      cmocka_unit_test(test_the_nth_call_of_each_kind_fails_once),
-      cmocka_unit_test(test_rules_are_replaced_and_removed),
-      cmocka_unit_test(test_sticky),
-      cmocka_unit_test(test_clear_removes_every_rule),
-      cmocka_unit_test(test_a_failed_end_of_capture_gives_no_graph),
-      cmocka_unit_test(test_nth_any_skips_describing_and_releasing_calls),
-      cmocka_unit_test(test_each_call_of_a_program_fails_once),
-      cmocka_unit_test(test_random_is_the_same_for_the_same_seed),
-      cmocka_unit_test(test_random_hits_acquiring_calls),
-      cmocka_unit_test(test_random_is_as_frequent_as_asked),
-      cmocka_unit_test(test_bad_arguments),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,8 +62,7 @@ static void check_counts(crew *c) {
   assert_int_equal(c->strange, 0);
 }
 
-static void test_an_nth_rule_hits_once(void **state) {
-  (void)state;
+TEST(an_nth_rule_hits_once) {
   crew c;
   start(&c);
   assert_ok(weir_fault_nth(c.d, WEIR_CALL_EventQuery, THREADS * CALLS / 2, CODE, 0));
@@ -74,8 +73,7 @@ static void test_an_nth_rule_hits_once(void **state) {
   weir_driver_close(c.d);
 }
 
-static void test_random_hits_as_often_for_the_same_seed(void **state) {
-  (void)state;
+TEST(random_hits_as_often_for_the_same_seed) {
   unsigned long failed[2];
   for (int i = 0; i < 2; i++) {
     crew c;
@@ -90,8 +88,7 @@ static void test_random_hits_as_often_for_the_same_seed(void **state) {
   assert_in_range(failed[0], THREADS * CALLS / 11, THREADS * CALLS / 9);
 }
 
-static void test_sticky_reaches_all_threads(void **state) {
-  (void)state;
+TEST(sticky_reaches_all_threads) {
   crew c;
   start(&c);
   assert_ok(weir_fault_nth(c.d, WEIR_CALL_MemAlloc, 1000, CODE, 1));
@@ -119,8 +116,7 @@ static void *change_rules(void *data) {
   return NULL;
 }
 
-static void test_rules_change_while_calls_are_made(void **state) {
-  (void)state;
+TEST(rules_change_while_calls_are_made) {
   crew c;
   pthread_t changer;
   start(&c);
@@ -130,14 +126,4 @@ static void test_rules_change_while_calls_are_made(void **state) {
   pthread_join(changer, NULL);
   check_counts(&c);
   weir_driver_close(c.d);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_an_nth_rule_hits_once),
-      cmocka_unit_test(test_random_hits_as_often_for_the_same_seed),
-      cmocka_unit_test(test_sticky_reaches_all_threads),
-      cmocka_unit_test(test_rules_change_while_calls_are_made),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,8 +13,7 @@
 
 /* ---- The table ---- */
 
-static void test_required_entries_are_there_and_sharing_is_absent(void **state) {
-  (void)state;
+TEST(required_entries_are_there_and_sharing_is_absent) {
   weir_driver *d = open_ledger(1, GIB);
   assert_int_equal(d->size, sizeof(weir_driver));
   assert_string_equal(d->name, "ledger");
@@ -29,8 +28,7 @@ static void test_required_entries_are_there_and_sharing_is_absent(void **state) 
   weir_driver_close(d);
 }
 
-static void test_nothing_but_texts_before_init(void **state) {
-  (void)state;
+TEST(nothing_but_texts_before_init) {
   weir_driver *d = NULL;
   assert_ok(weir_driver_open_ledger(NULL, &d));
   weir_cu_result (*init)(weir_driver *, unsigned) = d->Init;
@@ -55,8 +53,7 @@ static void test_nothing_but_texts_before_init(void **state) {
 }
 
 /* With NULL arguments each entry returns a sensible result, with and without a context. */
-static void test_empty_arguments_are_refused(void **state) {
-  (void)state;
+TEST(empty_arguments_are_refused) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_result results[WEIR_CALL_COUNT];
   for (int round = 0; round < 2; round++) {
@@ -75,8 +72,7 @@ static void test_empty_arguments_are_refused(void **state) {
   weir_driver_close(d);
 }
 
-static void test_error_names(void **state) {
-  (void)state;
+TEST(error_names) {
   weir_driver *d = open_ledger(1, GIB);
   const char *text = NULL;
   assert_cu(d->GetErrorName(d, WEIR_CU_OUT_OF_MEMORY, &text));
@@ -91,8 +87,7 @@ static void test_error_names(void **state) {
   weir_driver_close(d);
 }
 
-static void test_options(void **state) {
-  (void)state;
+TEST(options) {
   weir_driver *d = (weir_driver *)1;
   weir_ledger_options options;
   weir_ledger_options_init(&options);
@@ -125,8 +120,7 @@ static void test_options(void **state) {
 
 /* ---- Devices and contexts ---- */
 
-static void test_devices(void **state) {
-  (void)state;
+TEST(devices) {
   static const int attributes[] = {
       WEIR_CU_ATTR_MAX_THREADS_PER_BLOCK,
       WEIR_CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK,
@@ -191,8 +185,7 @@ static void test_devices(void **state) {
   weir_driver_close(d);
 }
 
-static void test_contexts_come_and_go(void **state) {
-  (void)state;
+TEST(contexts_come_and_go) {
   weir_driver *d = NULL;
   assert_ok(weir_driver_open_ledger(NULL, &d));
   assert_cu(d->Init(d, 0));
@@ -255,8 +248,7 @@ static void test_contexts_come_and_go(void **state) {
   weir_driver_close(d);
 }
 
-static void test_physical_memory_and_addresses_outlive_the_context(void **state) {
-  (void)state;
+TEST(physical_memory_and_addresses_outlive_the_context) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_handle handle;
@@ -271,8 +263,7 @@ static void test_physical_memory_and_addresses_outlive_the_context(void **state)
   weir_driver_close(d);
 }
 
-static void test_a_context_leaves_other_devices_alone(void **state) {
-  (void)state;
+TEST(a_context_leaves_other_devices_alone) {
   weir_driver *d = open_ledger(2, GIB);
   weir_cu_deviceptr p, pooled;
   weir_cu_device device = 7;
@@ -314,8 +305,7 @@ static void test_a_context_leaves_other_devices_alone(void **state) {
   weir_driver_close(d);
 }
 
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   weir_driver *d = open_ledger(2, GIB);
   weir_cu_context zero, one;
   assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
@@ -337,8 +327,7 @@ static void test_peers(void **state) {
 
 /* ---- Plain memory ---- */
 
-static void test_capacity_is_exact_to_the_byte(void **state) {
-  (void)state;
+TEST(capacity_is_exact_to_the_byte) {
   const size_t capacity = 1000003;
   weir_driver *d = open_ledger(2, capacity);
   weir_cu_deviceptr a, b, c, unwritten = 7;
@@ -366,8 +355,7 @@ static void test_capacity_is_exact_to_the_byte(void **state) {
   weir_driver_close(d);
 }
 
-static void test_free_needs_the_exact_pointer(void **state) {
-  (void)state;
+TEST(free_needs_the_exact_pointer) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_deviceptr p = 0;
   void *host;
@@ -390,8 +378,7 @@ static void test_free_needs_the_exact_pointer(void **state) {
   weir_driver_close(d);
 }
 
-static void test_interior_pointers_find_their_allocation(void **state) {
-  (void)state;
+TEST(interior_pointers_find_their_allocation) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_deviceptr p, base;
   size_t bytes;
@@ -440,8 +427,7 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   weir_driver_close(d);
 }
 
-static void test_many_live_allocations(void **state) {
-  (void)state;
+TEST(many_live_allocations) {
   enum { COUNT = 100000 };
   weir_driver *d = open_ledger(1, 4096 * GIB);
   weir_cu_deviceptr *p = malloc(COUNT * sizeof *p), base;
@@ -462,8 +448,7 @@ static void test_many_live_allocations(void **state) {
   weir_driver_close(d);
 }
 
-static void test_the_same_calls_get_the_same_addresses(void **state) {
-  (void)state;
+TEST(the_same_calls_get_the_same_addresses) {
   weir_driver *first = open_ledger(1, 80 * GIB), *second = open_ledger(1, 80 * GIB);
   uint64_t seed = 5;
   weir_cu_deviceptr a[64] = {0}, b[64] = {0};
@@ -513,8 +498,7 @@ static weir_driver *open_placed(placement *p, unsigned long long bytes) {
   return d;
 }
 
-static void test_placed_addresses(void **state) {
-  (void)state;
+TEST(placed_addresses) {
   placement place = {.next = 0x7f0000000200};
   weir_driver *d = open_placed(&place, GIB);
   weir_cu_deviceptr a, b, c;
@@ -572,8 +556,7 @@ static void test_placed_addresses(void **state) {
 }
 
 /* A recording from a ledger has addresses of a ledger. */
-static void test_placed_addresses_in_the_ledgers_own_space(void **state) {
-  (void)state;
+TEST(placed_addresses_in_the_ledgers_own_space) {
   weir_driver *recorder = open_ledger(1, 80 * GIB);
   weir_cu_deviceptr recorded[100], p, base;
   for (int i = 0; i < 100; i++)
@@ -602,8 +585,7 @@ static void test_placed_addresses_in_the_ledgers_own_space(void **state) {
 
 /* ---- Host memory ---- */
 
-static void test_host_memory(void **state) {
-  (void)state;
+TEST(host_memory) {
   weir_driver *d = open_ledger(1, GIB);
   void *a = NULL, *b = NULL;
   weir_cu_deviceptr p;
@@ -628,8 +610,7 @@ static void test_host_memory(void **state) {
   weir_driver_close(d);
 }
 
-static void test_registered_memory(void **state) {
-  (void)state;
+TEST(registered_memory) {
   weir_driver *d = open_ledger(1, GIB);
   static char memory[8192];
   weir_cu_deviceptr p;
@@ -651,29 +632,4 @@ static void test_registered_memory(void **state) {
   assert_cu(d->MemAlloc(d, &p, 100));
   assert_cu_error(INVALID_VALUE, d->MemHostRegister(d, (void *)(uintptr_t)p, 10, 0));
   weir_driver_close(d);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_required_entries_are_there_and_sharing_is_absent),
-      cmocka_unit_test(test_nothing_but_texts_before_init),
-      cmocka_unit_test(test_empty_arguments_are_refused),
-      cmocka_unit_test(test_error_names),
-      cmocka_unit_test(test_options),
-      cmocka_unit_test(test_devices),
-      cmocka_unit_test(test_contexts_come_and_go),
-      cmocka_unit_test(test_physical_memory_and_addresses_outlive_the_context),
-      cmocka_unit_test(test_a_context_leaves_other_devices_alone),
-      cmocka_unit_test(test_peers),
-      cmocka_unit_test(test_capacity_is_exact_to_the_byte),
-      cmocka_unit_test(test_free_needs_the_exact_pointer),
-      cmocka_unit_test(test_interior_pointers_find_their_allocation),
-      cmocka_unit_test(test_many_live_allocations),
-      cmocka_unit_test(test_the_same_calls_get_the_same_addresses),
-      cmocka_unit_test(test_placed_addresses),
-      cmocka_unit_test(test_placed_addresses_in_the_ledgers_own_space),
-      cmocka_unit_test(test_host_memory),
-      cmocka_unit_test(test_registered_memory),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

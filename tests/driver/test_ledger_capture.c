@@ -52,6 +52,8 @@ static int tear_down(void **state) {
   return 0;
 }
 
+FIXTURE(.setup = set_up, .teardown = tear_down)
+
 static weir_cu_result work(scene *x, weir_cu_stream stream) { return x->d->MemsetD8Async(x->d, x->p, 0, 64, stream); }
 
 static int capture_status(scene *x, weir_cu_stream stream) {
@@ -84,7 +86,7 @@ static weir_cu_result end(scene *x, weir_cu_graph *graph) { return x->d->StreamE
 
 static void count_up(void *data) { ++*(int *)data; }
 
-static void test_captured_work_is_done_at_launch(void **state) {
+TEST(captured_work_is_done_at_launch) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph = NULL;
@@ -120,7 +122,7 @@ static void test_captured_work_is_done_at_launch(void **state) {
   assert_cu_error(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 0));
 }
 
-static void test_empty_graph(void **state) {
+TEST(empty_graph) {
   scene *x = *state;
   weir_cu_graph graph = NULL;
   weir_cu_graph_exec exec;
@@ -143,7 +145,7 @@ static void test_empty_graph(void **state) {
   assert_cu_error(INVALID_DEVICE, x->d->DeviceGraphMemTrim(x->d, 1));
 }
 
-static void test_dependencies_of_a_fork_and_a_join(void **state) {
+TEST(dependencies_of_a_fork_and_a_join) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph;
@@ -200,7 +202,7 @@ static void test_dependencies_of_a_fork_and_a_join(void **state) {
   assert_cu_error(INVALID_VALUE, d->GraphNodeGetDependencies(d, nodes[0], before, &count));
 }
 
-static void test_dot_text(void **state) {
+TEST(dot_text) {
   scene *x = *state;
   weir_cu_graph graph;
   char path[] = "/tmp/weir_ledger_dot_XXXXXX", text[512] = "";
@@ -222,7 +224,7 @@ static void test_dot_text(void **state) {
 
 /* ---- The ends of a capture ---- */
 
-static void test_misplaced_begin_and_end(void **state) {
+TEST(misplaced_begin_and_end) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph = (weir_cu_graph)1;
@@ -242,7 +244,7 @@ static void test_misplaced_begin_and_end(void **state) {
   assert_int_equal(node_count(x, graph), 1);
 }
 
-static void test_ending_on_another_stream_invalidates(void **state) {
+TEST(ending_on_another_stream_invalidates) {
   scene *x = *state;
   weir_cu_graph graph = (weir_cu_graph)1;
   begin(x, WEIR_CU_CAPTURE_RELAXED);
@@ -257,7 +259,7 @@ static void test_ending_on_another_stream_invalidates(void **state) {
   assert_cu(work(x, x->s));
 }
 
-static void test_unjoined_work(void **state) {
+TEST(unjoined_work) {
   scene *x = *state;
   weir_cu_graph graph = (weir_cu_graph)1;
   begin(x, WEIR_CU_CAPTURE_RELAXED);
@@ -282,7 +284,7 @@ static void test_unjoined_work(void **state) {
   assert_int_equal(capture_status(x, x->other), WEIR_CU_CAPTURE_STATUS_NONE);
 }
 
-static void test_destroying_a_capturing_stream(void **state) {
+TEST(destroying_a_capturing_stream) {
   scene *x = *state;
   weir_cu_graph graph;
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
@@ -297,7 +299,7 @@ static void test_destroying_a_capturing_stream(void **state) {
   assert_cu(x->d->CtxSynchronize(x->d));
 }
 
-static void test_captures_end_with_the_context(void **state) {
+TEST(captures_end_with_the_context) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_context context;
@@ -499,8 +501,7 @@ static const struct {
     {"elapsed_captured", do_elapsed_captured, WEIR_CU_CAPTURED_EVENT, WEIR_CU_CAPTURED_EVENT, 1},
 };
 
-static void test_every_action_in_every_mode(void **state) {
-  (void)state;
+TEST_SETUP(every_action_in_every_mode, NULL, NULL) {
   for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++) {
     for (int mode = WEIR_CU_CAPTURE_GLOBAL; mode <= WEIR_CU_CAPTURE_RELAXED; mode++) {
       for (int thread_mode = WEIR_CU_CAPTURE_GLOBAL; thread_mode <= WEIR_CU_CAPTURE_RELAXED; thread_mode++) {
@@ -526,7 +527,7 @@ static void test_every_action_in_every_mode(void **state) {
   }
 }
 
-static void test_the_legacy_stream_and_blocking_captures(void **state) {
+TEST(the_legacy_stream_and_blocking_captures) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph;
@@ -550,7 +551,7 @@ static void test_the_legacy_stream_and_blocking_captures(void **state) {
   assert_cu(work(x, NULL));
 }
 
-static void test_merging_two_captures(void **state) {
+TEST(merging_two_captures) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph;
@@ -568,7 +569,7 @@ static void test_merging_two_captures(void **state) {
   assert_cu(d->EventSynchronize(d, x->event));
 }
 
-static void test_two_captures_side_by_side(void **state) {
+TEST(two_captures_side_by_side) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph one, two;
@@ -587,7 +588,7 @@ static void test_two_captures_side_by_side(void **state) {
   assert_int_equal(node_count(x, two), 2);
 }
 
-static void test_what_cannot_be_captured(void **state) {
+TEST(what_cannot_be_captured) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph;
@@ -609,25 +610,4 @@ static void test_what_cannot_be_captured(void **state) {
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
   int mode = 7;
   assert_cu_error(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, &mode));
-}
-
-int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      TEST(test_captured_work_is_done_at_launch),
-      TEST(test_empty_graph),
-      TEST(test_dependencies_of_a_fork_and_a_join),
-      TEST(test_dot_text),
-      TEST(test_misplaced_begin_and_end),
-      TEST(test_ending_on_another_stream_invalidates),
-      TEST(test_unjoined_work),
-      TEST(test_destroying_a_capturing_stream),
-      TEST(test_captures_end_with_the_context),
-      cmocka_unit_test(test_every_action_in_every_mode),
-      TEST(test_the_legacy_stream_and_blocking_captures),
-      TEST(test_merging_two_captures),
-      TEST(test_two_captures_side_by_side),
-      TEST(test_what_cannot_be_captured),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

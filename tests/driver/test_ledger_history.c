@@ -33,8 +33,7 @@ static void open_history(history *h) {
   assert_cu(h->d->CtxSetCurrent(h->d, context));
 }
 
-static void test_events_complete_by_callback(void **state) {
-  (void)state;
+TEST(events_complete_by_callback) {
   history h;
   open_history(&h);
   weir_driver *d = h.d;
@@ -64,8 +63,7 @@ static void test_events_complete_by_callback(void **state) {
   weir_driver_close(d);
 }
 
-static void test_streams_made_here_are_not_asked_about(void **state) {
-  (void)state;
+TEST(streams_made_here_are_not_asked_about) {
   history h;
   open_history(&h);
   weir_driver *d = h.d;
@@ -84,8 +82,7 @@ static void test_streams_made_here_are_not_asked_about(void **state) {
   weir_driver_close(d);
 }
 
-static void test_the_rest_of_a_recorded_stream(void **state) {
-  (void)state;
+TEST(the_rest_of_a_recorded_stream) {
   history h;
   open_history(&h);
   weir_driver *d = h.d;
@@ -110,13 +107,4 @@ static void test_the_rest_of_a_recorded_stream(void **state) {
   event = make_event(d);
   assert_cu_error(INVALID_HANDLE, d->EventRecord(d, event, RECORDED));
   weir_driver_close(d);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_events_complete_by_callback),
-      cmocka_unit_test(test_streams_made_here_are_not_asked_about),
-      cmocka_unit_test(test_the_rest_of_a_recorded_stream),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -533,13 +533,7 @@ static void run(uint64_t seed) {
   free(m);
 }
 
-static void test_random_calls_match_the_model(void **state) {
-  (void)state;
+TEST(random_calls_match_the_model) {
   for (uint64_t seed = 0; seed < SEEDS; seed++)
     run(seed);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_calls_match_the_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

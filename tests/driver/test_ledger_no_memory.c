@@ -145,8 +145,9 @@ static void run(unsigned long nth) {
   assert_int_equal(objects, 0);
 }
 
-static void test_each_allocation_fails_once(void **state) {
-  (void)state;
+FIXTURE(.begin = make_room_for_errors)
+
+TEST(each_allocation_fails_once) {
   run(0);
   unsigned long all = made;
   assert_true(all > 50);
@@ -154,11 +155,6 @@ static void test_each_allocation_fails_once(void **state) {
     run(nth);
     assert_false(did_fail); /* the failing call did not report success */
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_allocation_fails_once)};
-  return cmocka_run_group_tests(tests, make_room_for_errors, NULL);
 }
 
 #endif

@@ -7,8 +7,7 @@
 
 /* ---- Streams and events ---- */
 
-static void test_streams(void **state) {
-  (void)state;
+TEST(streams) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_stream s;
   int priority, least, greatest;
@@ -44,8 +43,7 @@ static void test_streams(void **state) {
 
 static void count_up(void *data) { ++*(int *)data; }
 
-static void test_the_clock_counts_work(void **state) {
-  (void)state;
+TEST(the_clock_counts_work) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_event a = make_event(d), b = make_event(d), untimed;
   weir_cu_deviceptr p;
@@ -75,8 +73,7 @@ static void test_the_clock_counts_work(void **state) {
   weir_driver_close(d);
 }
 
-static void test_events(void **state) {
-  (void)state;
+TEST(events) {
   weir_driver *d = open_ledger(2, GIB);
   weir_cu_stream s = make_stream(d, 0), other;
   weir_cu_event e = make_event(d), bad;
@@ -106,8 +103,7 @@ static void test_events(void **state) {
   weir_driver_close(d);
 }
 
-static void test_copies_and_fills_check_ranges(void **state) {
-  (void)state;
+TEST(copies_and_fills_check_ranges) {
   weir_driver *d = open_ledger(2, GIB);
   static char memory[100];
   weir_cu_deviceptr a, b, here = (uintptr_t)memory;
@@ -152,8 +148,7 @@ static void test_copies_and_fills_check_ranges(void **state) {
 
 /* ---- Kernels ---- */
 
-static void test_kernels_are_accepted(void **state) {
-  (void)state;
+TEST(kernels_are_accepted) {
   weir_driver *d = open_ledger(2, GIB);
   weir_cu_module module;
   weir_cu_function f, g;
@@ -190,8 +185,7 @@ static void test_kernels_are_accepted(void **state) {
   weir_driver_close(d);
 }
 
-static void test_sharing_is_not_supported(void **state) {
-  (void)state;
+TEST(sharing_is_not_supported) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_ipc_mem_handle memory = {{0}};
   weir_cu_ipc_event_handle event = {{0}};
@@ -206,16 +200,4 @@ static void test_sharing_is_not_supported(void **state) {
   assert_cu(d->ProfilerStart(d));
   assert_cu(d->ProfilerStop(d));
   weir_driver_close(d);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_streams),
-      cmocka_unit_test(test_the_clock_counts_work),
-      cmocka_unit_test(test_events),
-      cmocka_unit_test(test_copies_and_fills_check_ranges),
-      cmocka_unit_test(test_kernels_are_accepted),
-      cmocka_unit_test(test_sharing_is_not_supported),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

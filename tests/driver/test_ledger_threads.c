@@ -74,8 +74,7 @@ static void *work(void *data) {
   return NULL;
 }
 
-static void test_hundreds_of_ledgers_at_once(void **state) {
-  (void)state;
+TEST(hundreds_of_ledgers_at_once) {
   static worker workers[THREADS];
   pthread_t threads[THREADS];
   for (int t = 0; t < THREADS; t++)
@@ -99,8 +98,7 @@ static void *use_once(void *data) {
   return (void *)(intptr_t)(d->MemAlloc(d, &p, 100) == WEIR_CU_SUCCESS);
 }
 
-static void test_a_ledger_may_move_between_threads(void **state) {
-  (void)state;
+TEST(a_ledger_may_move_between_threads) {
   weir_driver *d = open_ledger(1, 1000);
   for (int i = 0; i < 10; i++) {
     pthread_t thread;
@@ -111,12 +109,4 @@ static void test_a_ledger_may_move_between_threads(void **state) {
   }
   assert_int_equal(free_bytes(d), 0);
   weir_driver_close(d);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_hundreds_of_ledgers_at_once),
-      cmocka_unit_test(test_a_ledger_may_move_between_threads),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

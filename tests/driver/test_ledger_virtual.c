@@ -7,8 +7,7 @@
 
 /* ---- Virtual memory ---- */
 
-static void test_reservations(void **state) {
-  (void)state;
+TEST(reservations) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_deviceptr a, b, wish;
   assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &a, 0, 0, 0, 0));
@@ -60,8 +59,7 @@ static void test_reservations(void **state) {
   weir_driver_close(d);
 }
 
-static void test_far_more_addresses_than_memory(void **state) {
-  (void)state;
+TEST(far_more_addresses_than_memory) {
   weir_driver *d = open_ledger(1, PAGE);
   weir_cu_deviceptr base[100];
   weir_cu_mem_prop prop = memory_of(0);
@@ -74,8 +72,7 @@ static void test_far_more_addresses_than_memory(void **state) {
   weir_driver_close(d);
 }
 
-static void test_handles(void **state) {
-  (void)state;
+TEST(handles) {
   weir_driver *d = open_ledger(2, 4 * PAGE + 1);
   weir_cu_mem_prop prop = memory_of(0), bad;
   weir_cu_mem_handle a, b, unwritten = 7;
@@ -112,8 +109,7 @@ static void test_handles(void **state) {
   weir_driver_close(d);
 }
 
-static void test_mappings(void **state) {
-  (void)state;
+TEST(mappings) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_handle two, one;
@@ -183,8 +179,7 @@ static void test_mappings(void **state) {
 }
 
 /* Page tables have 512 pages each, and are created on demand. */
-static void test_mappings_far_apart(void **state) {
-  (void)state;
+TEST(mappings_far_apart) {
   const size_t all = 3000 * PAGE;
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_mem_prop prop = memory_of(0);
@@ -213,8 +208,7 @@ static void test_mappings_far_apart(void **state) {
   weir_driver_close(d);
 }
 
-static void test_access(void **state) {
-  (void)state;
+TEST(access) {
   weir_driver *d = open_ledger(2, GIB);
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_access both[2] = {access_of(0, WEIR_CU_ACCESS_READWRITE), access_of(1, WEIR_CU_ACCESS_READ)};
@@ -277,8 +271,7 @@ static uint64_t pool_value(weir_driver *d, weir_cu_mempool pool, int attribute) 
   return value;
 }
 
-static void test_pool_keeps_freed_memory(void **state) {
-  (void)state;
+TEST(pool_keeps_freed_memory) {
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_mempool pool, same;
   weir_cu_deviceptr a, b, unwritten = 7;
@@ -327,8 +320,7 @@ static void test_pool_keeps_freed_memory(void **state) {
   weir_driver_close(d);
 }
 
-static void test_synchronizing_trims_to_the_threshold(void **state) {
-  (void)state;
+TEST(synchronizing_trims_to_the_threshold) {
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_mempool pool;
   weir_cu_deviceptr p;
@@ -356,8 +348,7 @@ static void test_synchronizing_trims_to_the_threshold(void **state) {
   weir_driver_close(d);
 }
 
-static void test_created_pools(void **state) {
-  (void)state;
+TEST(created_pools) {
   weir_driver *d = open_ledger(2, 10000);
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   weir_cu_mempool pool, limited, now;
@@ -413,8 +404,7 @@ static void test_created_pools(void **state) {
   weir_driver_close(d);
 }
 
-static void test_both_frees_accept_both_kinds(void **state) {
-  (void)state;
+TEST(both_frees_accept_both_kinds) {
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_deviceptr plain, pooled, zero = 7;
   assert_cu(d->MemAlloc(d, &plain, 100));
@@ -427,20 +417,4 @@ static void test_both_frees_accept_both_kinds(void **state) {
   assert_cu(d->MemFreeAsync(d, 0, NULL));
   assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, 0x1234000, NULL));
   weir_driver_close(d);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reservations),
-      cmocka_unit_test(test_far_more_addresses_than_memory),
-      cmocka_unit_test(test_handles),
-      cmocka_unit_test(test_mappings),
-      cmocka_unit_test(test_mappings_far_apart),
-      cmocka_unit_test(test_access),
-      cmocka_unit_test(test_pool_keeps_freed_memory),
-      cmocka_unit_test(test_synchronizing_trims_to_the_threshold),
-      cmocka_unit_test(test_created_pools),
-      cmocka_unit_test(test_both_frees_accept_both_kinds),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

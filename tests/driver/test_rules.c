@@ -5,9 +5,10 @@
 
 /* ---- Start ---- */
 
+FIXTURE(RULES)
+
 /* Runs first, because a process starts NVIDIA's driver only once. */
-static void test_before_init(void **state) {
-  (void)state;
+TEST_SETUP(before_init, NULL, NULL) {
   weir_driver *driver = device_open_bare(NULL);
   weir_cu_context context;
   weir_cu_device device;
@@ -43,8 +44,7 @@ static const weir_cu_mem_prop device_memory = {.type = WEIR_CU_ALLOCATION_PINNED
                                                .location = {WEIR_CU_LOCATION_DEVICE, 0}};
 
 /* Before the other tests too, as they keep a context. */
-static void test_without_context(void **state) {
-  (void)state;
+TEST_SETUP(without_context, NULL, NULL) {
   weir_driver *driver = device_open(NULL);
   weir_cu_context context = (weir_cu_context)&driver;
   weir_cu_device device;
@@ -93,8 +93,7 @@ static void test_without_context(void **state) {
   device_close(driver);
 }
 
-static void test_context_is_counted(void **state) {
-  (void)state;
+TEST_SETUP(context_is_counted, NULL, NULL) {
   weir_driver *driver = device_open(NULL);
   weir_cu_context first, second;
   weir_cu_device device = 7;
@@ -127,8 +126,7 @@ static void test_context_is_counted(void **state) {
 }
 
 /* Objects of a context are destroyed with it; address space and memory handles are not. */
-static void test_objects_end_with_the_context(void **state) {
-  (void)state;
+TEST_SETUP(objects_end_with_the_context, NULL, NULL) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver does not say what is left");
   d = device_open(NULL);
@@ -188,8 +186,7 @@ static void *look_at_context(void *data) {
   return NULL;
 }
 
-static void test_current_context_is_per_thread(void **state) {
-  (void)state;
+TEST(current_context_is_per_thread) {
   struct look look = {.context = ctx, .alloc = -1};
   on_another_thread(look_at_context, &look);
   assert_null(look.context);
@@ -198,8 +195,7 @@ static void test_current_context_is_per_thread(void **state) {
 
 /* ---- Devices ---- */
 
-static void test_devices(void **state) {
-  (void)state;
+TEST(devices) {
   weir_cu_device device = 7;
   int count = device_count();
   assert_cu(d->DeviceGet(d, &device, count - 1));
@@ -232,8 +228,7 @@ static void test_devices(void **state) {
   assert_in_range(free_bytes, 1, info_total);
 }
 
-static void test_invalid_devices(void **state) {
-  (void)state;
+TEST(invalid_devices) {
   char text[64];
   weir_cu_uuid uuid;
   weir_cu_context context;
@@ -264,8 +259,7 @@ static int attribute(int which) {
   return value;
 }
 
-static void test_attributes(void **state) {
-  (void)state;
+TEST(attributes) {
   int value = 77;
   assert_cu_error(INVALID_VALUE, d->DeviceGetAttribute(d, &value, 9999, 0));
   assert_cu_error(INVALID_VALUE, d->DeviceGetAttribute(d, NULL, WEIR_CU_ATTR_WARP_SIZE, 0));
@@ -303,8 +297,7 @@ static void test_attributes(void **state) {
 
 /* ---- Errors ---- */
 
-static void test_error_names_and_texts(void **state) {
-  (void)state;
+TEST(error_names_and_texts) {
   static const struct {
     weir_cu_result code;
     const char *name, *text;
@@ -332,8 +325,7 @@ static void test_error_names_and_texts(void **state) {
 
 /* ---- Peers ---- */
 
-static void test_a_device_is_not_its_own_peer(void **state) {
-  (void)state;
+TEST(a_device_is_not_its_own_peer) {
   int can = 7;
   assert_cu(d->DeviceCanAccessPeer(d, &can, 0, 0));
   assert_int_equal(can, 0);
@@ -341,8 +333,7 @@ static void test_a_device_is_not_its_own_peer(void **state) {
   assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, ctx));
 }
 
-static void test_peers(void **state) {
-  (void)state;
+TEST_SETUP(peers, device_setup_two, device_teardown) {
   if (device_count() < 2)
     WAIVE_TEST("there is one device");
   weir_cu_context other;
@@ -364,8 +355,7 @@ static void test_peers(void **state) {
 }
 
 /* An event, a stream and a kernel must belong to the same context, except for waits. */
-static void test_work_on_another_device(void **state) {
-  (void)state;
+TEST_SETUP(work_on_another_device, device_setup_two, device_teardown) {
   if (device_count() < 2)
     WAIVE_TEST("there is one device");
   weir_cu_context other;
@@ -398,8 +388,7 @@ static void test_work_on_another_device(void **state) {
 
 /* ---- Kernels ---- */
 
-static void test_modules(void **state) {
-  (void)state;
+TEST(modules) {
   weir_cu_module module;
   weir_cu_function function;
   assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &module, "garbage"));
@@ -411,8 +400,7 @@ static void test_modules(void **state) {
   assert_cu_error(INVALID_HANDLE, d->ModuleUnload(d, NULL));
 }
 
-static void test_launches(void **state) {
-  (void)state;
+TEST(launches) {
   weir_cu_function function = spin_function();
   uint64_t cycles = 1000;
   void *params[] = {&cycles};
@@ -424,8 +412,7 @@ static void test_launches(void **state) {
 }
 
 /* The call copies the parameters, before the kernel runs. */
-static void test_parameters_are_copied(void **state) {
-  (void)state;
+TEST(parameters_are_copied) {
   weir_cu_function function = spin_function();
   weir_cu_stream stream = stream_new();
   weir_cu_event start = event_new(0), end = event_new(0);
@@ -448,15 +435,13 @@ static void test_parameters_are_copied(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_profiler(void **state) {
-  (void)state;
+TEST(profiler) {
   assert_cu(d->ProfilerStart(d));
   assert_cu(d->ProfilerStop(d));
 }
 
 /* NULL outputs. */
-static void test_null_outputs(void **state) {
-  (void)state;
+TEST(null_outputs) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver may write there");
   weir_cu_stream stream = stream_new();
@@ -572,8 +557,7 @@ static void test_null_outputs(void **state) {
 }
 
 /* Destroyed and invalid handles. NVIDIA's driver may crash on them. */
-static void test_destroyed_handles(void **state) {
-  (void)state;
+TEST(destroyed_handles) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver follows a destroyed handle");
   weir_cu_stream stream = stream_new(), kept = stream_new();
@@ -642,28 +626,4 @@ static void test_destroyed_handles(void **state) {
   assert_cu_error(INVALID_CONTEXT, d->CtxDisablePeerAccess(d, (weir_cu_context)kept));
   assert_cu(d->StreamDestroy(d, kept));
   assert_cu(d->EventDestroy(d, kept_event));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_before_init),
-      cmocka_unit_test(test_without_context),
-      cmocka_unit_test(test_context_is_counted),
-      cmocka_unit_test(test_objects_end_with_the_context),
-      RULE(test_current_context_is_per_thread),
-      RULE(test_devices),
-      RULE(test_invalid_devices),
-      RULE(test_attributes),
-      RULE(test_error_names_and_texts),
-      RULE(test_a_device_is_not_its_own_peer),
-      RULE_TWO(test_peers),
-      RULE_TWO(test_work_on_another_device),
-      RULE(test_modules),
-      RULE(test_launches),
-      RULE(test_parameters_are_copied),
-      RULE(test_profiler),
-      RULE(test_null_outputs),
-      RULE(test_destroyed_handles),
-  };
-  return RUN_RULES("rules", tests);
 }

@@ -437,29 +437,20 @@ static bool follows(const struct rule *rule, int mode, int thread, weir_cu_resul
 static void check_rules(int mode) {
   bool good = true;
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-    good &= is_waived("rules_capture", rules[i].name) ||
-            follows(&rules[i], mode, -1, rules[i].result[mode], rules[i].breaks[mode]);
+    good &= is_waived(rules[i].name) || follows(&rules[i], mode, -1, rules[i].result[mode], rules[i].breaks[mode]);
   assert_true(good);
 }
 
-static void test_calls_in_a_global_capture(void **state) {
-  (void)state;
-  check_rules(WEIR_CU_CAPTURE_GLOBAL);
-}
+FIXTURE(RULES)
 
-static void test_calls_in_a_thread_local_capture(void **state) {
-  (void)state;
-  check_rules(WEIR_CU_CAPTURE_THREAD_LOCAL);
-}
+TEST(calls_in_a_global_capture) { check_rules(WEIR_CU_CAPTURE_GLOBAL); }
 
-static void test_calls_in_a_relaxed_capture(void **state) {
-  (void)state;
-  check_rules(WEIR_CU_CAPTURE_RELAXED);
-}
+TEST(calls_in_a_thread_local_capture) { check_rules(WEIR_CU_CAPTURE_THREAD_LOCAL); }
+
+TEST(calls_in_a_relaxed_capture) { check_rules(WEIR_CU_CAPTURE_RELAXED); }
 
 /* An unsafe call on another thread affects the capture if both have the global mode. */
-static void test_calls_from_another_thread(void **state) {
-  (void)state;
+TEST(calls_from_another_thread) {
   static const struct rule calls[] = {UNSAFE(act_alloc), UNSAFE(act_query_done), UNSAFE(act_free)};
   bool good = true;
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
@@ -472,8 +463,7 @@ static void test_calls_from_another_thread(void **state) {
 }
 
 /* A relaxed thread may make unsafe calls during its own captures. */
-static void test_mode_of_the_thread(void **state) {
-  (void)state;
+TEST(mode_of_the_thread) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph = NULL;
   int mode = WEIR_CU_CAPTURE_RELAXED;
@@ -495,8 +485,7 @@ static void test_mode_of_the_thread(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_invalid_mode(void **state) {
-  (void)state;
+TEST(invalid_mode) {
   weir_cu_stream stream = stream_new();
   assert_cu_error(INVALID_VALUE, d->StreamBeginCapture(d, stream, 7));
   assert_cu_error(INVALID_VALUE, d->StreamBeginCapture(d, stream, -1));
@@ -514,8 +503,7 @@ static void test_invalid_mode(void **state) {
 
 /* ---- Beginning and ending ---- */
 
-static void test_begin_and_end(void **state) {
-  (void)state;
+TEST(begin_and_end) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph = NULL;
   assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, NULL, WEIR_CU_CAPTURE_GLOBAL));
@@ -537,8 +525,7 @@ static void test_begin_and_end(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_capture_info(void **state) {
-  (void)state;
+TEST(capture_info) {
   weir_cu_stream stream = stream_new(), other = stream_new();
   weir_cu_event event = event_new(0);
   weir_cu_deviceptr p = mem_new(100);
@@ -614,8 +601,7 @@ static void fork_capture(struct three *t) {
   assert_cu(d->MemsetD8Async(d, t->p, 1, 1, t->o));
 }
 
-static void test_two_captures_do_not_merge(void **state) {
-  (void)state;
+TEST(two_captures_do_not_merge) {
   struct three t;
   weir_cu_graph graph = (weir_cu_graph)&t;
   three_open(&t);
@@ -636,8 +622,7 @@ static void test_two_captures_do_not_merge(void **state) {
   three_close(&t);
 }
 
-static void test_end_on_the_stream_that_began(void **state) {
-  (void)state;
+TEST(end_on_the_stream_that_began) {
   struct three t;
   weir_cu_graph graph = (weir_cu_graph)&t;
   three_open(&t);
@@ -650,8 +635,7 @@ static void test_end_on_the_stream_that_began(void **state) {
   three_close(&t);
 }
 
-static void test_end_unjoined(void **state) {
-  (void)state;
+TEST(end_unjoined) {
   struct three t;
   weir_cu_graph graph = (weir_cu_graph)&t;
   three_open(&t);
@@ -692,8 +676,7 @@ static void *end_capture(void *data) {
   return NULL;
 }
 
-static void test_end_on_another_thread(void **state) {
-  (void)state;
+TEST(end_on_another_thread) {
   struct three t;
   weir_cu_graph graph;
   size_t nodes = 99;
@@ -715,8 +698,7 @@ static void test_end_on_another_thread(void **state) {
   three_close(&t);
 }
 
-static void test_wait_for_uncaptured_event(void **state) {
-  (void)state;
+TEST(wait_for_uncaptured_event) {
   struct three t;
   weir_cu_graph graph;
   three_open(&t);
@@ -730,8 +712,7 @@ static void test_wait_for_uncaptured_event(void **state) {
 }
 
 /* The capture ends with its stream, and forbids nothing any more. */
-static void test_destroy_a_capturing_stream(void **state) {
-  (void)state;
+TEST(destroy_a_capturing_stream) {
   weir_cu_stream stream = stream_new();
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
   assert_cu(d->StreamDestroy(d, stream));
@@ -740,8 +721,7 @@ static void test_destroy_a_capturing_stream(void **state) {
 }
 
 /* An invalidated capture accepts no more work, and lasts until it is ended. */
-static void test_work_in_an_invalidated_capture(void **state) {
-  (void)state;
+TEST(work_in_an_invalidated_capture) {
   struct three t;
   weir_cu_graph graph = (weir_cu_graph)&t;
   weir_cu_deviceptr p;
@@ -765,8 +745,7 @@ static void test_work_in_an_invalidated_capture(void **state) {
 /* ---- The legacy stream and a blocking one that captures ---- */
 
 /* Each of these would make the legacy stream wait for captured work. */
-static void test_legacy_stream_and_a_blocking_capture(void **state) {
-  (void)state;
+TEST(legacy_stream_and_a_blocking_capture) {
   weir_cu_stream blocking = stream_new_blocking();
   weir_cu_event event = event_new(0);
   weir_cu_deviceptr p = mem_new(MIB), q = mem_new(MIB), small;
@@ -808,8 +787,7 @@ static void test_legacy_stream_and_a_blocking_capture(void **state) {
 }
 
 /* The legacy stream cannot join a capture. */
-static void test_legacy_stream_does_not_join(void **state) {
-  (void)state;
+TEST(legacy_stream_does_not_join) {
   if (is_cuda())
     WAIVE_TEST("what NVIDIA's driver answers was not measured");
   struct three t;
@@ -859,8 +837,7 @@ static void *record(void *data) {
 }
 
 /* Captures on several threads, in any mode, are independent. */
-static void test_captures_on_many_threads(void **state) {
-  (void)state;
+TEST(captures_on_many_threads) {
   struct recorder recorders[6];
   for (int i = 0; i < 6; i++) {
     recorders[i] = (struct recorder){.mode = i % 3, .memory = mem_new(100), .result = -1};
@@ -874,28 +851,4 @@ static void test_captures_on_many_threads(void **state) {
     assert_int_equal(recorders[i].nodes, 200);
     assert_cu(d->MemFree(d, recorders[i].memory));
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      RULE(test_calls_in_a_global_capture),
-      RULE(test_calls_in_a_thread_local_capture),
-      RULE(test_calls_in_a_relaxed_capture),
-      RULE(test_calls_from_another_thread),
-      RULE(test_mode_of_the_thread),
-      RULE(test_invalid_mode),
-      RULE(test_begin_and_end),
-      RULE(test_capture_info),
-      RULE(test_two_captures_do_not_merge),
-      RULE(test_end_on_the_stream_that_began),
-      RULE(test_end_unjoined),
-      RULE(test_end_on_another_thread),
-      RULE(test_wait_for_uncaptured_event),
-      RULE(test_destroy_a_capturing_stream),
-      RULE(test_work_in_an_invalidated_capture),
-      RULE(test_legacy_stream_and_a_blocking_capture),
-      RULE(test_legacy_stream_does_not_join),
-      RULE(test_captures_on_many_threads),
-  };
-  return RUN_RULES("rules_capture", tests);
 }

@@ -20,8 +20,9 @@ static size_t node_count(weir_cu_graph graph) {
 
 /* ---- Creating and destroying ---- */
 
-static void test_empty_graph(void **state) {
-  (void)state;
+FIXTURE(RULES)
+
+TEST(empty_graph) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph = NULL;
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
@@ -35,8 +36,7 @@ static void test_empty_graph(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_bad_arguments(void **state) {
-  (void)state;
+TEST(bad_arguments) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph;
   weir_cu_graph_exec exec = NULL;
@@ -55,8 +55,7 @@ static void test_bad_arguments(void **state) {
 
 /* ---- Replay ---- */
 
-static void test_nothing_runs_in_a_capture(void **state) {
-  (void)state;
+TEST(nothing_runs_in_a_capture) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(100);
   weir_cu_graph graph;
@@ -79,8 +78,7 @@ static void test_nothing_runs_in_a_capture(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_replay_with_new_input(void **state) {
-  (void)state;
+TEST(replay_with_new_input) {
   enum { bytes = 10000 };
   weir_cu_stream stream = stream_new(), other = stream_new();
   weir_cu_deviceptr p = mem_new(bytes), q = mem_new(bytes);
@@ -117,8 +115,7 @@ static void test_replay_with_new_input(void **state) {
 }
 
 /* A captured copy reads pageable memory at the launch, not at the capture. */
-static void test_replay_from_pageable_memory(void **state) {
-  (void)state;
+TEST(replay_from_pageable_memory) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(4096);
   unsigned char *in = malloc(4096), *out = malloc(4096);
@@ -146,8 +143,7 @@ static void test_replay_from_pageable_memory(void **state) {
 }
 
 /* A launch is ordered in its stream like any other work. */
-static void test_launch_between_other_work(void **state) {
-  (void)state;
+TEST(launch_between_other_work) {
   weir_cu_stream stream = stream_new(), other = stream_new();
   weir_cu_event event = event_new(0);
   weir_cu_deviceptr p = mem_new(100), q = mem_new(100);
@@ -181,8 +177,7 @@ static void test_launch_between_other_work(void **state) {
   assert_cu(d->StreamDestroy(d, other));
 }
 
-static void test_launch_in_default_streams(void **state) {
-  (void)state;
+TEST(launch_in_default_streams) {
   weir_cu_stream stream = stream_new(), blocking = stream_new_blocking();
   weir_cu_deviceptr p = mem_new(100);
   weir_cu_graph graph;
@@ -222,8 +217,7 @@ static int by_size(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void test_fork_and_join(void **state) {
-  (void)state;
+TEST(fork_and_join) {
   weir_cu_stream first = stream_new(), second = stream_new(), other = stream_new();
   weir_cu_event fork = event_new(0), join = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
   weir_cu_deviceptr p = mem_new(400);
@@ -281,8 +275,7 @@ static void test_fork_and_join(void **state) {
     assert_cu(d->StreamDestroy(d, streams[i]));
 }
 
-static void test_dot_text(void **state) {
-  (void)state;
+TEST(dot_text) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(100);
   weir_cu_graph graph;
@@ -315,8 +308,7 @@ static void test_dot_text(void **state) {
 /* ---- Lifetimes ---- */
 
 /* An executable depends neither on the graph nor on the streams and events of the capture. */
-static void test_exec_outlives_what_made_it(void **state) {
-  (void)state;
+TEST(exec_outlives_what_made_it) {
   weir_cu_stream first = stream_new(), second = stream_new(), other = stream_new();
   weir_cu_event event = event_new(0), back = event_new(0);
   weir_cu_deviceptr p = mem_new(200);
@@ -348,8 +340,7 @@ static void test_exec_outlives_what_made_it(void **state) {
 }
 
 /* A launch completes even if its executable is destroyed. */
-static void test_destroy_exec_in_flight(void **state) {
-  (void)state;
+TEST(destroy_exec_in_flight) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(100);
   unsigned char *host = host_new(100);
@@ -406,8 +397,7 @@ static weir_cu_graph graph_being_captured(weir_cu_stream stream) {
       WAIVE_TEST("needs user objects");                                                                                \
   } while (0)
 
-static void test_user_object_of_the_program(void **state) {
-  (void)state;
+TEST(user_object_of_the_program) {
   NEED_USER_OBJECTS();
   atomic_int ended;
   weir_cu_user_object object = object_new(&ended, 3);
@@ -420,8 +410,7 @@ static void test_user_object_of_the_program(void **state) {
 }
 
 /* The graph, each executable, and each launch keep it. */
-static void test_user_object_of_a_graph(void **state) {
-  (void)state;
+TEST(user_object_of_a_graph) {
   NEED_USER_OBJECTS();
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(100);
@@ -454,8 +443,7 @@ static void test_user_object_of_a_graph(void **state) {
 }
 
 /* A graph without nodes, and one whose capture fails. */
-static void test_user_object_without_launches(void **state) {
-  (void)state;
+TEST(user_object_without_launches) {
   NEED_USER_OBJECTS();
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph;
@@ -504,8 +492,7 @@ static void go_out(void *data) {
 }
 
 /* Launches of one executable never overlap, on any streams. */
-static void test_launches_do_not_overlap(void **state) {
-  (void)state;
+TEST(launches_do_not_overlap) {
   enum { streams = 4, launches = 12 };
   weir_cu_stream stream[streams];
   weir_cu_graph graph;
@@ -536,8 +523,7 @@ static void test_launches_do_not_overlap(void **state) {
 }
 
 /* A launch is ordered after earlier launches, and so after what they wait for. */
-static void test_launches_are_in_order(void **state) {
-  (void)state;
+TEST(launches_are_in_order) {
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_deviceptr p = mem_new(200);
   unsigned char *host = host_new(100);
@@ -566,8 +552,7 @@ static void test_launches_are_in_order(void **state) {
 
 /* ---- Freed memory ---- */
 
-static void test_launch_without_its_memory(void **state) {
-  (void)state;
+TEST(launch_without_its_memory) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver finds out on the device, and the context is lost");
   weir_cu_stream stream = stream_new();
@@ -595,8 +580,7 @@ static void test_launch_without_its_memory(void **state) {
 }
 
 /* A graph belongs to the capture until that ends. */
-static void test_destroy_graph_in_capture(void **state) {
-  (void)state;
+TEST(destroy_graph_in_capture) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver forbids it, and does not look");
   weir_cu_stream stream = stream_new();
@@ -611,8 +595,7 @@ static void test_destroy_graph_in_capture(void **state) {
 }
 
 /* A capture may span devices. */
-static void test_graph_of_two_devices(void **state) {
-  (void)state;
+TEST_SETUP(graph_of_two_devices, device_setup_two, device_teardown) {
   if (device_count() < 2)
     WAIVE_TEST("there is one device");
   weir_cu_context other;
@@ -651,29 +634,4 @@ static void test_graph_of_two_devices(void **state) {
   assert_cu(d->MemFree(d, p));
   assert_cu(d->EventDestroy(d, fork));
   assert_cu(d->StreamDestroy(d, here));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      RULE(test_empty_graph),
-      RULE(test_bad_arguments),
-      RULE(test_nothing_runs_in_a_capture),
-      RULE(test_replay_with_new_input),
-      RULE(test_replay_from_pageable_memory),
-      RULE(test_launch_between_other_work),
-      RULE(test_launch_in_default_streams),
-      RULE(test_fork_and_join),
-      RULE(test_dot_text),
-      RULE(test_exec_outlives_what_made_it),
-      RULE(test_destroy_exec_in_flight),
-      RULE(test_launches_do_not_overlap),
-      RULE(test_launches_are_in_order),
-      RULE(test_launch_without_its_memory),
-      RULE(test_destroy_graph_in_capture),
-      RULE(test_user_object_of_the_program),
-      RULE(test_user_object_of_a_graph),
-      RULE(test_user_object_without_launches),
-      RULE_TWO(test_graph_of_two_devices),
-  };
-  return RUN_RULES("rules_graphs", tests);
 }

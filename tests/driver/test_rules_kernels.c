@@ -3,8 +3,9 @@
  */
 #include "driver/rules.h"
 
-static void test_load_options(void **state) {
-  (void)state;
+FIXTURE(RULES)
+
+TEST(load_options) {
   char log[256] = "untouched";
   int options[] = {WEIR_CU_JIT_ERROR_LOG_BUFFER, WEIR_CU_JIT_ERROR_LOG_BUFFER_SIZE};
   void *values[] = {log, (void *)(uintptr_t)sizeof log};
@@ -31,8 +32,7 @@ static int func_attribute(int attribute) {
   return value;
 }
 
-static void test_attributes(void **state) {
-  (void)state;
+TEST(attributes) {
   weir_cu_function function = spin_function();
   assert_int_equal(func_attribute(WEIR_CU_FUNC_ATTR_MAX_THREADS_PER_BLOCK), 1024);
   assert_int_equal(func_attribute(WEIR_CU_FUNC_ATTR_SHARED_SIZE), 0);
@@ -45,8 +45,7 @@ static void test_attributes(void **state) {
   assert_int_equal(value, 7);
 }
 
-static void test_parameters(void **state) {
-  (void)state;
+TEST(parameters) {
   if (!d->FuncGetParamInfo)
     return;
   size_t offset = 7, bytes = 7;
@@ -58,8 +57,7 @@ static void test_parameters(void **state) {
 }
 
 /* A block has 48 KiB of shared memory without asking, and more if it is asked for. */
-static void test_dynamic_shared_memory(void **state) {
-  (void)state;
+TEST(dynamic_shared_memory) {
   weir_cu_module module;
   weir_cu_function function;
   assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
@@ -82,8 +80,7 @@ static int active_blocks(int threads, size_t dynamic_bytes) {
   return blocks;
 }
 
-static void test_occupancy(void **state) {
-  (void)state;
+TEST(occupancy) {
   int threads = attribute(WEIR_CU_ATTR_MAX_THREADS_PER_MULTIPROCESSOR);
   assert_int_equal(active_blocks(1024, 0), threads / 1024);
   assert_int_equal(active_blocks(512, 0), threads / 512);
@@ -94,12 +91,4 @@ static void test_occupancy(void **state) {
   assert_cu_error(INVALID_VALUE, d->OccupancyMaxActiveBlocksPerMultiprocessor(d, &blocks, spin_function(), 0, 0));
   assert_cu_error(INVALID_VALUE, d->OccupancyMaxActiveBlocksPerMultiprocessor(d, NULL, spin_function(), 32, 0));
   assert_int_equal(blocks, 7);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      RULE(test_load_options),          RULE(test_attributes), RULE(test_parameters),
-      RULE(test_dynamic_shared_memory), RULE(test_occupancy),
-  };
-  return RUN_RULES("rules_kernels", tests);
 }

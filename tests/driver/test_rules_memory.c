@@ -5,8 +5,9 @@
 
 /* ---- Plain memory ---- */
 
-static void test_alloc_and_free(void **state) {
-  (void)state;
+FIXTURE(RULES)
+
+TEST(alloc_and_free) {
   weir_cu_deviceptr p = 77, q;
   assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &p, 0));
   assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &p, 1ull << 50));
@@ -39,8 +40,7 @@ static void assert_free_memory(size_t expected) {
   assert_in_range(free_memory(), expected - slack, expected + slack);
 }
 
-static void test_memory_info(void **state) {
-  (void)state;
+TEST(memory_info) {
   size_t before = free_memory();
   weir_cu_deviceptr p = mem_new(64 * MIB);
   size_t with = free_memory();
@@ -52,8 +52,7 @@ static void test_memory_info(void **state) {
   assert_free_memory(before);
 }
 
-static void test_capacity(void **state) {
-  (void)state;
+TEST_SETUP(capacity, device_setup_small, device_teardown) {
   size_t room = free_memory();
   weir_cu_deviceptr most, more = 77;
   assert_cu(d->MemAlloc(d, &most, room / 4 * 3));
@@ -67,8 +66,7 @@ static void test_capacity(void **state) {
 }
 
 /* All kinds of device memory share one capacity. */
-static void test_capacity_is_shared(void **state) {
-  (void)state;
+TEST_SETUP(capacity_is_shared, device_setup_small, device_teardown) {
   static const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   size_t room = free_memory(), half = room / 2 / (2 * MIB) * (2 * MIB);
   weir_cu_mem_handle handle, second;
@@ -86,8 +84,7 @@ static void test_capacity_is_shared(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_free_waits_for_the_device(void **state) {
-  (void)state;
+TEST(free_waits_for_the_device) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(64 * MIB);
   unsigned char *host = host_new(64);
@@ -102,8 +99,7 @@ static void test_free_waits_for_the_device(void **state) {
 }
 
 /* Host memory can be freed while a copy is pending: the copy completes first. */
-static void test_host_memory_in_use(void **state) {
-  (void)state;
+TEST(host_memory_in_use) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(MIB);
   unsigned char *pinned = host_new(MIB), *own = calloc(1, MIB);
@@ -126,8 +122,7 @@ static void test_host_memory_in_use(void **state) {
 
 /* ---- Addresses ---- */
 
-static void test_address_range(void **state) {
-  (void)state;
+TEST(address_range) {
   weir_cu_deviceptr base = 0, p = mem_new(MIB);
   size_t bytes = 0;
   int local = 0;
@@ -148,8 +143,7 @@ static void test_address_range(void **state) {
   assert_cu(d->MemFree(d, p));
 }
 
-static void test_attributes_of_device_memory(void **state) {
-  (void)state;
+TEST(attributes_of_device_memory) {
   weir_cu_deviceptr p = mem_new(MIB), q = mem_new(MIB), at = 0;
   weir_cu_context context = NULL;
   unsigned type = 0;
@@ -184,8 +178,7 @@ static void test_attributes_of_device_memory(void **state) {
   assert_cu(d->MemFree(d, q));
 }
 
-static void test_attributes_of_host_memory(void **state) {
-  (void)state;
+TEST(attributes_of_host_memory) {
   int local = 0, value = 0;
   unsigned type = 0;
   assert_cu_error(INVALID_VALUE,
@@ -206,8 +199,7 @@ static void test_attributes_of_host_memory(void **state) {
 
 /* ---- Host memory ---- */
 
-static void test_host_memory(void **state) {
-  (void)state;
+TEST(host_memory) {
   void *p = NULL;
   weir_cu_deviceptr at = 0;
   assert_cu(d->MemHostAlloc(d, &p, 0, 0));
@@ -233,8 +225,7 @@ static void test_host_memory(void **state) {
   }
 }
 
-static void test_registered_memory(void **state) {
-  (void)state;
+TEST(registered_memory) {
   static _Alignas(4096) char memory[16384];
   weir_cu_deviceptr at = 0;
   unsigned type = 0;
@@ -325,8 +316,7 @@ static void assert_has(const struct places *p, enum place place, size_t offset, 
 }
 
 /* Between all kinds of memory, at odd addresses and with odd sizes, blocking and on a stream. */
-static void test_copy_everywhere(void **state) {
-  (void)state;
+TEST(copy_everywhere) {
   struct places from, to;
   places_open(&from);
   places_open(&to);
@@ -350,8 +340,7 @@ static void test_copy_everywhere(void **state) {
   places_close(&from);
 }
 
-static void test_copy_stays_within_bounds(void **state) {
-  (void)state;
+TEST(copy_stays_within_bounds) {
   unsigned char values[300], back[300];
   weir_cu_deviceptr p = mem_new(300);
   memset(values, 9, sizeof values);
@@ -364,8 +353,7 @@ static void test_copy_stays_within_bounds(void **state) {
   assert_cu(d->MemFree(d, p));
 }
 
-static void test_pageable_memory_is_read_by_the_call(void **state) {
-  (void)state;
+TEST(pageable_memory_is_read_by_the_call) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(4096);
   unsigned char *values = malloc(4096);
@@ -386,8 +374,7 @@ static void test_pageable_memory_is_read_by_the_call(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_pinned_memory_is_read_by_the_device(void **state) {
-  (void)state;
+TEST(pinned_memory_is_read_by_the_device) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(4096);
   unsigned char *values = host_new(4096);
@@ -404,8 +391,7 @@ static void test_pinned_memory_is_read_by_the_device(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_bad_copies(void **state) {
-  (void)state;
+TEST(bad_copies) {
   weir_cu_deviceptr p = mem_new(MIB), q = mem_new(MIB);
   char *host = host_new(4096), local[100];
   if (!is_ledger())
@@ -423,8 +409,7 @@ static void test_bad_copies(void **state) {
 }
 
 /* Addresses that NVIDIA's driver would dereference. */
-static void test_out_of_bounds_copies(void **state) {
-  (void)state;
+TEST(out_of_bounds_copies) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver takes such an address for one of the host's, and crashes");
   weir_cu_deviceptr p = mem_new(100), q = mem_new(100);
@@ -453,8 +438,7 @@ static void test_out_of_bounds_copies(void **state) {
 }
 
 /* The peer variant works within one device as well. */
-static void test_peer_copy_on_one_device(void **state) {
-  (void)state;
+TEST(peer_copy_on_one_device) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(4096), q = mem_new(4096);
   assert_cu(d->MemsetD8Async(d, p, 6, 4096, stream));
@@ -467,8 +451,7 @@ static void test_peer_copy_on_one_device(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_peer_copy(void **state) {
-  (void)state;
+TEST_SETUP(peer_copy, device_setup_two, device_teardown) {
   if (device_count() < 2)
     WAIVE_TEST("there is one device");
   weir_cu_context other;
@@ -503,8 +486,7 @@ static void test_peer_copy(void **state) {
 
 /* ---- Fills ---- */
 
-static void test_fills(void **state) {
-  (void)state;
+TEST(fills) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(4096);
   uint32_t words[1024];
@@ -524,8 +506,7 @@ static void test_fills(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_bad_fills(void **state) {
-  (void)state;
+TEST(bad_fills) {
   weir_cu_deviceptr p = mem_new(MIB);
   char *pageable = malloc(4096), *host = host_new(4096);
   assert_non_null(pageable);
@@ -540,31 +521,4 @@ static void test_bad_fills(void **state) {
   free(pageable);
   assert_cu(d->MemFreeHost(d, host));
   assert_cu(d->MemFree(d, p));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      RULE(test_alloc_and_free),
-      RULE(test_memory_info),
-      RULE_SMALL(test_capacity),
-      RULE_SMALL(test_capacity_is_shared),
-      RULE(test_free_waits_for_the_device),
-      RULE(test_host_memory_in_use),
-      RULE(test_address_range),
-      RULE(test_attributes_of_device_memory),
-      RULE(test_attributes_of_host_memory),
-      RULE(test_host_memory),
-      RULE(test_registered_memory),
-      RULE(test_copy_everywhere),
-      RULE(test_copy_stays_within_bounds),
-      RULE(test_pageable_memory_is_read_by_the_call),
-      RULE(test_pinned_memory_is_read_by_the_device),
-      RULE(test_bad_copies),
-      RULE(test_out_of_bounds_copies),
-      RULE(test_peer_copy_on_one_device),
-      RULE_TWO(test_peer_copy),
-      RULE(test_fills),
-      RULE(test_bad_fills),
-  };
-  return RUN_RULES("rules_memory", tests);
 }

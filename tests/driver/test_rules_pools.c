@@ -42,8 +42,9 @@ enum {
 
 /* ---- Allocating ---- */
 
-static void test_alloc_and_free(void **state) {
-  (void)state;
+FIXTURE(RULES)
+
+TEST(alloc_and_free) {
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = default_pool();
   weir_cu_deviceptr p = 0, q = 77;
@@ -68,8 +69,7 @@ static void test_alloc_and_free(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_attributes_of_pooled_memory(void **state) {
-  (void)state;
+TEST(attributes_of_pooled_memory) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = 0, base = 0;
   unsigned type = 0;
@@ -88,8 +88,7 @@ static void test_attributes_of_pooled_memory(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_data(void **state) {
-  (void)state;
+TEST(data) {
   enum { pieces = 20 };
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p[pieces];
@@ -113,8 +112,7 @@ static void test_data(void **state) {
 /* ---- Reuse ---- */
 
 /* Memory that a stream frees can serve its next allocation, before the stream reaches the free. */
-static void test_reuse_in_a_stream(void **state) {
-  (void)state;
+TEST(reuse_in_a_stream) {
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q;
@@ -145,8 +143,7 @@ static void test_reuse_in_a_stream(void **state) {
 }
 
 /* Another stream cannot use it before the first stream reaches the free. */
-static void test_no_reuse_in_another_stream(void **state) {
-  (void)state;
+TEST(no_reuse_in_another_stream) {
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q, r;
@@ -186,8 +183,7 @@ static void test_no_reuse_in_another_stream(void **state) {
 
 /* ---- Attributes ---- */
 
-static void test_attributes(void **state) {
-  (void)state;
+TEST(attributes) {
   weir_cu_mempool pool = default_pool();
   uint64_t value = 5;
   int on = 7;
@@ -214,8 +210,7 @@ static void test_attributes(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, 77, &value));
 }
 
-static void test_high_water(void **state) {
-  (void)state;
+TEST(high_water) {
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q;
@@ -240,8 +235,7 @@ static void test_high_water(void **state) {
 }
 
 /* Synchronizing releases free memory above the threshold; trimming releases it at once. */
-static void test_threshold_and_trim(void **state) {
-  (void)state;
+TEST(threshold_and_trim) {
   enum { bytes = 64 * MIB };
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
@@ -276,8 +270,7 @@ static void test_threshold_and_trim(void **state) {
 }
 
 /* Memory that a pool keeps is not free; the pool releases it when no other memory is left. */
-static void test_pools_and_capacity(void **state) {
-  (void)state;
+TEST_SETUP(pools_and_capacity, device_setup_small, device_teardown) {
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q;
@@ -305,8 +298,7 @@ static void test_pools_and_capacity(void **state) {
 
 /* ---- Created pools ---- */
 
-static void test_current_pool(void **state) {
-  (void)state;
+TEST(current_pool) {
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new(), found = NULL;
   weir_cu_deviceptr p;
@@ -327,8 +319,7 @@ static void test_current_pool(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_create_and_destroy(void **state) {
-  (void)state;
+TEST(create_and_destroy) {
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new(), other;
   weir_cu_mempool_props bad = device_pool;
@@ -345,8 +336,7 @@ static void test_create_and_destroy(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_pool_access(void **state) {
-  (void)state;
+TEST(pool_access) {
   weir_cu_mempool pool = pool_new();
   weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
   assert_cu(d->MemPoolSetAccess(d, pool, &access, 1));
@@ -361,8 +351,7 @@ static void test_pool_access(void **state) {
 }
 
 /* Memory of other kinds, and pools of other devices. */
-static void test_misuse(void **state) {
-  (void)state;
+TEST_SETUP(misuse, device_setup_two, device_teardown) {
   if (is_cuda())
     WAIVE_TEST("what NVIDIA's driver answers was not measured");
   weir_cu_stream stream = stream_new();
@@ -402,8 +391,7 @@ static uint64_t graph_memory(int attribute) {
   return value;
 }
 
-static void test_alloc_and_free_in_a_graph(void **state) {
-  (void)state;
+TEST(alloc_and_free_in_a_graph) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
@@ -440,8 +428,7 @@ static void test_alloc_and_free_in_a_graph(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_graph_memory_attributes(void **state) {
-  (void)state;
+TEST(graph_memory_attributes) {
   uint64_t value;
   for (int i = WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT; i <= WEIR_CU_GRAPH_MEM_ATTR_RESERVED_HIGH; i++)
     assert_cu(d->DeviceGetGraphMemAttribute(d, 0, i, &value));
@@ -451,8 +438,7 @@ static void test_graph_memory_attributes(void **state) {
 }
 
 /* Memory that a graph leaves allocated can be used after the launch. */
-static void test_graph_leaves_memory(void **state) {
-  (void)state;
+TEST(graph_leaves_memory) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
@@ -477,16 +463,4 @@ static void test_graph_leaves_memory(void **state) {
   assert_cu(d->DeviceGraphMemTrim(d, 0));
   assert_cu(d->MemFreeHost(d, out));
   assert_cu(d->StreamDestroy(d, stream));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      RULE(test_alloc_and_free),      RULE(test_attributes_of_pooled_memory), RULE(test_data),
-      RULE(test_reuse_in_a_stream),   RULE(test_no_reuse_in_another_stream),  RULE(test_attributes),
-      RULE(test_high_water),          RULE(test_threshold_and_trim),          RULE_SMALL(test_pools_and_capacity),
-      RULE(test_current_pool),        RULE(test_create_and_destroy),          RULE(test_pool_access),
-      RULE_TWO(test_misuse),          RULE(test_graph_memory_attributes),     RULE(test_alloc_and_free_in_a_graph),
-      RULE(test_graph_leaves_memory),
-  };
-  return RUN_RULES("rules_pools", tests);
 }

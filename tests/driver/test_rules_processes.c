@@ -125,8 +125,7 @@ static void child_import(void) {
   assert_cu(d->MemAddressFree(d, space, 2 * g));
 }
 
-static void test_shared_handle(void **state) {
-  (void)state;
+TEST(shared_handle) {
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED,
                            .handle_types = WEIR_CU_HANDLE_POSIX_FD,
                            .location = {WEIR_CU_LOCATION_DEVICE, 0}};
@@ -178,8 +177,7 @@ static void child_open_memory(void) {
   assert_cu_error(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
 }
 
-static void test_shared_memory(void **state) {
-  (void)state;
+TEST(shared_memory) {
   weir_cu_deviceptr p = mem_new(4 * MIB), q;
   weir_cu_ipc_mem_handle handle, zeros = {{0}};
   if (!is_cuda()) /* NVIDIA's driver 580 succeeds at times */
@@ -250,8 +248,7 @@ static void child_open_event(void) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_shared_event(void **state) {
-  (void)state;
+TEST(shared_event) {
   int can = 0;
   assert_cu(d->DeviceGetAttribute(d, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, 0));
   if (!can)
@@ -322,13 +319,10 @@ static int play(const char *part, int fd) {
   return 126;
 }
 
-int main(int argc, char **argv) {
+static int role(int argc, char **argv) {
   if (argc == 3)
     return play(argv[1], atoi(argv[2]));
-  const struct CMUnitTest tests[] = {
-      RULE(test_shared_handle),
-      RULE(test_shared_memory),
-      RULE(test_shared_event),
-  };
-  return RUN_RULES("rules_processes", tests);
+  return RUN_TESTS;
 }
+
+FIXTURE(RULES, .role = role)

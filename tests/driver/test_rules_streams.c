@@ -5,8 +5,9 @@
 
 /* ---- Creating and querying ---- */
 
-static void test_create_and_destroy(void **state) {
-  (void)state;
+FIXTURE(RULES)
+
+TEST(create_and_destroy) {
   weir_cu_stream stream = NULL;
   int least = 7, greatest = 7, priority = 7;
   unsigned flags = 7;
@@ -37,8 +38,7 @@ static void test_create_and_destroy(void **state) {
   assert_cu_error(INVALID_VALUE, d->StreamCreateWithPriority(d, &stream, 2, 0));
 }
 
-static void test_default_streams(void **state) {
-  (void)state;
+TEST(default_streams) {
   int priority = 7;
   unsigned flags = 7;
   weir_cu_context context = NULL;
@@ -58,8 +58,7 @@ static void test_default_streams(void **state) {
   assert_cu(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
 }
 
-static void test_events(void **state) {
-  (void)state;
+TEST(events) {
   weir_cu_event event;
   weir_cu_stream stream = stream_new();
   float milliseconds = 0;
@@ -92,8 +91,7 @@ static void test_events(void **state) {
   assert_cu(d->EventDestroy(d, untimed));
 }
 
-static void test_null_handles(void **state) {
-  (void)state;
+TEST(null_handles) {
   weir_cu_stream stream = stream_new();
   assert_cu_error(INVALID_HANDLE, d->EventDestroy(d, NULL));
   assert_cu_error(INVALID_HANDLE, d->EventQuery(d, NULL));
@@ -105,8 +103,7 @@ static void test_null_handles(void **state) {
 
 /* ---- Busy ---- */
 
-static void test_not_ready(void **state) {
-  (void)state;
+TEST(not_ready) {
   weir_cu_stream stream = stream_new();
   weir_cu_event before = event_new(0), after = event_new(0);
   float milliseconds;
@@ -132,8 +129,7 @@ static void test_not_ready(void **state) {
 }
 
 /* An event stands for its latest record. */
-static void test_record_again(void **state) {
-  (void)state;
+TEST(record_again) {
   weir_cu_stream stream = stream_new();
   weir_cu_event event = event_new(0);
   assert_cu(d->EventRecord(d, event, stream));
@@ -151,8 +147,7 @@ static void test_record_again(void **state) {
 }
 
 /* Busy streams and events can be destroyed: the work completes. */
-static void test_destroy_busy(void **state) {
-  (void)state;
+TEST(destroy_busy) {
   weir_cu_stream stream = stream_new(), other = stream_new();
   weir_cu_event event = event_new(0);
   unsigned char *host = host_new(100);
@@ -175,8 +170,7 @@ static void test_destroy_busy(void **state) {
 
 /* ---- Order ---- */
 
-static void test_order_in_a_stream(void **state) {
-  (void)state;
+TEST(order_in_a_stream) {
   enum { steps = 200 };
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(64), q = mem_new(64);
@@ -195,8 +189,7 @@ static void test_order_in_a_stream(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_streams_are_independent(void **state) {
-  (void)state;
+TEST(streams_are_independent) {
   weir_cu_stream stopped = stream_new(), running = stream_new();
   weir_cu_deviceptr p = mem_new(100);
   unsigned char *host = host_new(100);
@@ -214,8 +207,7 @@ static void test_streams_are_independent(void **state) {
   assert_cu(d->StreamDestroy(d, running));
 }
 
-static void test_wait_orders_two_streams(void **state) {
-  (void)state;
+TEST(wait_orders_two_streams) {
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_event event = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
   weir_cu_deviceptr p = mem_new(100);
@@ -243,8 +235,7 @@ static void test_wait_orders_two_streams(void **state) {
 }
 
 /* A wait is for the latest record at that time, whatever happens to the event later. */
-static void test_wait_is_for_the_last_record(void **state) {
-  (void)state;
+TEST(wait_is_for_the_last_record) {
   weir_cu_stream first = stream_new(), second = stream_new(), third = stream_new();
   weir_cu_event event = event_new(0);
   assert_cu(d->EventRecord(d, event, first));
@@ -264,8 +255,7 @@ static void test_wait_is_for_the_last_record(void **state) {
 }
 
 /* A chain through many streams: each step sees the one before. */
-static void test_chain_through_many_streams(void **state) {
-  (void)state;
+TEST(chain_through_many_streams) {
   enum { streams = 8, rounds = 20 };
   weir_cu_stream stream[streams];
   weir_cu_event event[streams];
@@ -295,8 +285,7 @@ static void test_chain_through_many_streams(void **state) {
   assert_cu(d->MemFree(d, p));
 }
 
-static void test_context_synchronize_waits_for_all(void **state) {
-  (void)state;
+TEST(context_synchronize_waits_for_all) {
   weir_cu_stream streams[3] = {stream_new(), stream_new_blocking(), WEIR_CU_STREAM_PER_THREAD};
   weir_cu_deviceptr p = mem_new(300);
   unsigned char *host = host_new(300);
@@ -317,8 +306,7 @@ static void test_context_synchronize_waits_for_all(void **state) {
 
 /* ---- Time ---- */
 
-static void test_elapsed_time(void **state) {
-  (void)state;
+TEST(elapsed_time) {
   weir_cu_stream stream = stream_new();
   weir_cu_event start = event_new(0), middle = event_new(0), end = event_new(0);
   float first = 0, second = 0, both = 0;
@@ -364,8 +352,7 @@ static void take_note(void *data) {
   pthread_mutex_unlock(&note->notes->lock);
 }
 
-static void test_host_functions_in_order(void **state) {
-  (void)state;
+TEST(host_functions_in_order) {
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_event event = event_new(0);
   struct notes notes = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -398,8 +385,7 @@ static void look_at(void *data) {
 }
 
 /* A host function runs after the work before it, and before the work after it. */
-static void test_host_function_between_copies(void **state) {
-  (void)state;
+TEST(host_function_between_copies) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(1);
   unsigned char *host = host_new(1);
@@ -424,8 +410,7 @@ static void test_host_function_between_copies(void **state) {
 /* ---- The legacy stream ---- */
 
 /* The legacy stream and blocking streams wait for each other; other streams are independent. */
-static void test_legacy_and_blocking_streams(void **state) {
-  (void)state;
+TEST(legacy_and_blocking_streams) {
   weir_cu_stream blocking = stream_new_blocking(), other = stream_new_blocking(), apart = stream_new();
   weir_cu_deviceptr p = mem_new(300);
   unsigned char *host = host_new(400);
@@ -462,8 +447,7 @@ static void test_legacy_and_blocking_streams(void **state) {
   assert_cu(d->MemFree(d, p));
 }
 
-static void test_per_thread_stream(void **state) {
-  (void)state;
+TEST(per_thread_stream) {
   weir_cu_stream apart = stream_new();
   weir_cu_deviceptr p = mem_new(200);
   unsigned char *host = host_new(200);
@@ -503,8 +487,7 @@ static void *ask_own_stream(void *data) {
   return NULL;
 }
 
-static void test_per_thread_streams_differ(void **state) {
-  (void)state;
+TEST(per_thread_streams_differ) {
   struct own_stream own = {-1, -1, -1};
   struct gate *gate = gate_close(WEIR_CU_STREAM_PER_THREAD);
   on_another_thread(ask_own_stream, &own);
@@ -531,8 +514,7 @@ static void *leave_work_behind(void *data) {
 }
 
 /* The work of a thread that has exited completes. */
-static void test_work_outlives_its_thread(void **state) {
-  (void)state;
+TEST(work_outlives_its_thread) {
   struct leaver leaver = {mem_new(100), host_new(100), -1, -1};
   spin(NULL, 30); /* per-thread streams wait for the legacy stream */
   on_another_thread(leave_work_behind, &leaver);
@@ -545,8 +527,7 @@ static void test_work_outlives_its_thread(void **state) {
 }
 
 /* A plain copy uses the legacy stream, so it waits for blocking streams. */
-static void test_plain_copy_waits_for_blocking_streams(void **state) {
-  (void)state;
+TEST(plain_copy_waits_for_blocking_streams) {
   weir_cu_stream blocking = stream_new_blocking();
   weir_cu_deviceptr p = mem_new(100);
   unsigned char values[100];
@@ -598,8 +579,7 @@ static void *work(void *data) {
   return NULL;
 }
 
-static void test_many_threads(void **state) {
-  (void)state;
+TEST(many_threads) {
   struct worker worker[workers];
   for (int i = 0; i < workers; i++) {
     worker[i] =
@@ -632,8 +612,7 @@ static void *wait_for_it(void *data) {
 }
 
 /* Several threads may wait for the same object. */
-static void test_many_threads_wait(void **state) {
-  (void)state;
+TEST(many_threads_wait) {
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_event event = event_new(WEIR_CU_EVENT_BLOCKING_SYNC);
   weir_cu_deviceptr p = mem_new(100);
@@ -660,33 +639,4 @@ static void test_many_threads_wait(void **state) {
   assert_cu(d->StreamDestroy(d, second));
   assert_cu(d->MemFreeHost(d, host));
   assert_cu(d->MemFree(d, p));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      RULE(test_create_and_destroy),
-      RULE(test_default_streams),
-      RULE(test_events),
-      RULE(test_null_handles),
-      RULE(test_not_ready),
-      RULE(test_record_again),
-      RULE(test_destroy_busy),
-      RULE(test_order_in_a_stream),
-      RULE(test_streams_are_independent),
-      RULE(test_wait_orders_two_streams),
-      RULE(test_wait_is_for_the_last_record),
-      RULE(test_chain_through_many_streams),
-      RULE(test_context_synchronize_waits_for_all),
-      RULE(test_elapsed_time),
-      RULE(test_host_functions_in_order),
-      RULE(test_host_function_between_copies),
-      RULE(test_legacy_and_blocking_streams),
-      RULE(test_per_thread_stream),
-      RULE(test_per_thread_streams_differ),
-      RULE(test_work_outlives_its_thread),
-      RULE(test_plain_copy_waits_for_blocking_streams),
-      RULE(test_many_threads),
-      RULE(test_many_threads_wait),
-  };
-  return RUN_RULES("rules_streams", tests);
 }

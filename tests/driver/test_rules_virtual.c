@@ -39,8 +39,9 @@ static void fill(weir_cu_deviceptr at, size_t bytes, unsigned char value) {
 
 /* ---- Reserving and creating ---- */
 
-static void test_granularity(void **state) {
-  (void)state;
+FIXTURE(RULES)
+
+TEST(granularity) {
   weir_cu_mem_prop prop = prop_of(0, 0), bad = prop;
   size_t bytes = 0;
   assert_cu(d->MemGetAllocationGranularity(d, &bytes, &prop, WEIR_CU_GRANULARITY_MINIMUM));
@@ -55,8 +56,7 @@ static void test_granularity(void **state) {
   assert_cu(d->MemGetAllocationGranularity(d, &bytes, &bad, 0));
 }
 
-static void test_reserve(void **state) {
-  (void)state;
+TEST(reserve) {
   weir_cu_deviceptr p = 77;
   assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &p, 0, 0, 0, 0));
   assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &p, g + 512, 0, 0, 0));
@@ -83,8 +83,7 @@ static const size_t vast = 1ull << 40;
 #endif
 
 /* Address space costs nothing. */
-static void test_reserve_more_than_available(void **state) {
-  (void)state;
+TEST(reserve_more_than_available) {
   weir_cu_deviceptr space[4];
   size_t before, after, total;
   assert_cu(d->MemGetInfo(d, &before, &total));
@@ -100,8 +99,7 @@ static void test_reserve_more_than_available(void **state) {
 }
 
 /* An address hint is met if the space is free; NVIDIA's driver promises less. */
-static void test_reserve_at(void **state) {
-  (void)state;
+TEST(reserve_at) {
   weir_cu_deviceptr first = space_new(64 * g), again = 0, other = 0;
   assert_cu(d->MemAddressFree(d, first, 64 * g));
   assert_cu(d->MemAddressReserve(d, &again, 64 * g, 0, first, 0));
@@ -113,8 +111,7 @@ static void test_reserve_at(void **state) {
   assert_cu(d->MemAddressFree(d, other, 64 * g));
 }
 
-static void test_create(void **state) {
-  (void)state;
+TEST(create) {
   weir_cu_mem_prop prop = prop_of(0, 0), bad = prop_of(99, 0);
   weir_cu_mem_handle handle = 77;
   assert_cu_error(INVALID_VALUE, d->MemCreate(d, &handle, g + 512, &prop, 0));
@@ -138,8 +135,7 @@ static void test_create(void **state) {
   assert_cu_error(NOT_SUPPORTED, d->MemCreate(d, &handle, g, &prop, 0));
 }
 
-static void test_address_free(void **state) {
-  (void)state;
+TEST(address_free) {
   weir_cu_deviceptr space = space_new(16 * g);
   weir_cu_mem_handle handle = handle_new(2 * g);
   assert_cu(d->MemMap(d, space, 2 * g, 0, handle, 0));
@@ -155,8 +151,7 @@ static void test_address_free(void **state) {
 
 /* ---- Mapping ---- */
 
-static void test_map(void **state) {
-  (void)state;
+TEST(map) {
   weir_cu_deviceptr space = space_new(16 * g);
   weir_cu_mem_handle handle = handle_new(2 * g);
   assert_cu_error(NOT_SUPPORTED, d->MemMap(d, space, g, g, handle, 0));
@@ -181,8 +176,7 @@ static void test_map(void **state) {
   assert_cu(d->MemAddressFree(d, space, 16 * g));
 }
 
-static void test_map_past_the_end(void **state) {
-  (void)state;
+TEST(map_past_the_end) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver maps past the end of a reservation, and cannot free it any more");
   weir_cu_deviceptr space = space_new(4 * g);
@@ -193,8 +187,7 @@ static void test_map_past_the_end(void **state) {
   assert_cu(d->MemAddressFree(d, space, 4 * g));
 }
 
-static void test_released_handle(void **state) {
-  (void)state;
+TEST(released_handle) {
   weir_cu_deviceptr space = space_new(8 * g);
   weir_cu_mem_handle handle = handle_new(2 * g);
   map(space, 2 * g, handle);
@@ -208,8 +201,7 @@ static void test_released_handle(void **state) {
   assert_cu(d->MemAddressFree(d, space, 8 * g));
 }
 
-static void test_addresses_of_a_mapping(void **state) {
-  (void)state;
+TEST(addresses_of_a_mapping) {
   weir_cu_deviceptr space = space_new(16 * g), base = 0;
   weir_cu_mem_handle first = handle_new(2 * g), second = handle_new(2 * g);
   weir_cu_ipc_mem_handle ipc;
@@ -239,8 +231,7 @@ static void test_addresses_of_a_mapping(void **state) {
 
 /* ---- Access ---- */
 
-static void test_access(void **state) {
-  (void)state;
+TEST(access) {
   weir_cu_deviceptr space = space_new(16 * g);
   weir_cu_mem_handle first = handle_new(2 * g), second = handle_new(2 * g);
   weir_cu_mem_access access = all_access;
@@ -283,8 +274,7 @@ static void test_access(void **state) {
   assert_cu(d->MemAddressFree(d, space, 16 * g));
 }
 
-static void test_copies_need_access(void **state) {
-  (void)state;
+TEST(copies_need_access) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver takes such an address for one of the host's, and crashes");
   weir_cu_deviceptr space = space_new(4 * g), plain = mem_new(4 * g);
@@ -313,8 +303,7 @@ static void test_copies_need_access(void **state) {
 }
 
 /* Memory of one device, used by the other after it got access. */
-static void test_access_of_two_devices(void **state) {
-  (void)state;
+TEST_SETUP(access_of_two_devices, device_setup_two, device_teardown) {
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver answers a copy without access late, and breaks the context");
   weir_cu_mem_prop prop = prop_of(1, 0);
@@ -346,8 +335,7 @@ static void test_access_of_two_devices(void **state) {
 
 /* ---- Data ---- */
 
-static void test_data_survives_a_move(void **state) {
-  (void)state;
+TEST(data_survives_a_move) {
   weir_cu_deviceptr space = space_new(16 * g);
   weir_cu_mem_handle handle = handle_new(2 * g);
   map(space, 2 * g, handle);
@@ -360,8 +348,7 @@ static void test_data_survives_a_move(void **state) {
   assert_cu(d->MemAddressFree(d, space, 16 * g));
 }
 
-static void test_two_mappings_alias(void **state) {
-  (void)state;
+TEST(two_mappings_alias) {
   weir_cu_deviceptr space = space_new(16 * g);
   weir_cu_mem_handle handle = handle_new(2 * g);
   map(space, 2 * g, handle);
@@ -379,8 +366,7 @@ static void test_two_mappings_alias(void **state) {
 }
 
 /* Adjacent handles are one contiguous range. */
-static void test_work_across_handles(void **state) {
-  (void)state;
+TEST(work_across_handles) {
   enum { pieces = 5 };
   weir_cu_deviceptr space = space_new(pieces * g), plain = mem_new(pieces * g);
   weir_cu_mem_handle handles[pieces];
@@ -405,8 +391,7 @@ static void test_work_across_handles(void **state) {
 }
 
 /* The memory is freed with the handle or the last mapping, whichever is later. */
-static void test_release_while_mapped(void **state) {
-  (void)state;
+TEST(release_while_mapped) {
   size_t bytes = 12 * g, before, held, after, total, slack = !is_cuda() ? 0 : 8 * MIB;
   weir_cu_deviceptr space = space_new(bytes);
   assert_cu(d->MemGetInfo(d, &before, &total));
@@ -436,8 +421,7 @@ static void test_release_while_mapped(void **state) {
 
 /* ---- Sharing ---- */
 
-static void test_export_and_import(void **state) {
-  (void)state;
+TEST(export_and_import) {
   weir_cu_mem_prop prop = prop_of(0, WEIR_CU_HANDLE_POSIX_FD);
   weir_cu_mem_handle handle, imported = 77;
   weir_cu_deviceptr space = space_new(8 * g);
@@ -471,8 +455,7 @@ static void test_export_and_import(void **state) {
 }
 
 /* A file that is not device memory. */
-static void test_import_of_a_foreign_file(void **state) {
-  (void)state;
+TEST(import_of_a_foreign_file) {
   int ends[2];
   weir_cu_mem_handle handle = 77;
   assert_int_equal(pipe(ends), 0);
@@ -485,29 +468,4 @@ static void test_import_of_a_foreign_file(void **state) {
     return; /* the error depends on the operating system */
   assert_cu_error(INVALID_VALUE, result);
   assert_int_equal(handle, 77);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      RULE(test_granularity),
-      RULE(test_reserve),
-      RULE(test_reserve_more_than_available),
-      RULE(test_reserve_at),
-      RULE(test_create),
-      RULE(test_address_free),
-      RULE(test_map),
-      RULE(test_map_past_the_end),
-      RULE(test_released_handle),
-      RULE(test_addresses_of_a_mapping),
-      RULE(test_access),
-      RULE(test_copies_need_access),
-      RULE_TWO(test_access_of_two_devices),
-      RULE(test_data_survives_a_move),
-      RULE(test_two_mappings_alias),
-      RULE(test_work_across_handles),
-      RULE(test_release_while_mapped),
-      RULE(test_export_and_import),
-      RULE(test_import_of_a_foreign_file),
-  };
-  return RUN_RULES("rules_virtual", tests);
 }

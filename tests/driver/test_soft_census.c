@@ -29,8 +29,9 @@ static void check(const weir_soft_census *expected) {
 
 static const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
 
-static void test_each_kind_is_counted(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(each_kind_is_counted) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_soft_census e = {.contexts = 2};
   check(&e);
@@ -161,8 +162,7 @@ static void test_each_kind_is_counted(void **state) {
 }
 
 /* Objects that are destroyed with a context, and those that are not. */
-static void test_objects_destroyed_with_the_context(void **state) {
-  (void)state;
+TEST(objects_destroyed_with_the_context) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event event = soft_event();
@@ -205,8 +205,7 @@ static void test_objects_destroyed_with_the_context(void **state) {
 }
 
 /* Querying the default pool of a device without a context creates nothing that the program must release. */
-static void test_default_pools_are_not_counted(void **state) {
-  (void)state;
+TEST(default_pools_are_not_counted) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   assert_cu(d->DevicePrimaryCtxRelease(d, 1));
   weir_cu_mempool pool;
@@ -217,8 +216,7 @@ static void test_default_pools_are_not_counted(void **state) {
   soft_close();
 }
 
-static void test_invalid_calls(void **state) {
-  (void)state;
+TEST(invalid_calls) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_soft_census census;
   memset(&census, 0x5a, sizeof census);
@@ -236,14 +234,4 @@ static void test_invalid_calls(void **state) {
   assert_int_equal(census.contexts, 1);
   assert_int_equal(census.streams, 0x5a5a5a5a5a5a5a5a);
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_each_kind_is_counted, soft_teardown),
-      cmocka_unit_test_teardown(test_objects_destroyed_with_the_context, soft_teardown),
-      cmocka_unit_test_teardown(test_default_pools_are_not_counted, soft_teardown),
-      cmocka_unit_test_teardown(test_invalid_calls, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

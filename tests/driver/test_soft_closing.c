@@ -20,8 +20,9 @@ static void close_soon(void) {
 
 static void count(void *data) { atomic_fetch_add((atomic_int *)data, 1); }
 
-static void test_with_spins_and_slow_copies(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(with_spins_and_slow_copies) {
   atomic_int done = 0;
   weir_soft_options options;
   weir_soft_options_init(&options);
@@ -46,8 +47,7 @@ static void test_with_spins_and_slow_copies(void **state) {
   assert_int_equal(done, 21); /* enqueued work ran, but not for that long */
 }
 
-static void test_with_everything_left_open(void **state) {
-  (void)state;
+TEST(with_everything_left_open) {
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
     atomic_int done = 0;
     soft_open((weir_soft_clock)clock, 2, 64 * MIB);
@@ -114,8 +114,7 @@ static void test_with_everything_left_open(void **state) {
 }
 
 /* Work of one device on memory of another device, which is closed first. */
-static void test_with_work_across_devices(void **state) {
-  (void)state;
+TEST(with_work_across_devices) {
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
     soft_open((weir_soft_clock)clock, 3, 64 * MIB);
     weir_cu_deviceptr p[3];
@@ -132,8 +131,7 @@ static void test_with_work_across_devices(void **state) {
   }
 }
 
-static void test_at_once(void **state) {
-  (void)state;
+TEST(at_once) {
   weir_driver *driver;
   for (int i = 0; i < 100; i++) {
     assert_ok(weir_driver_open_soft(NULL, &driver));
@@ -145,8 +143,7 @@ static void test_at_once(void **state) {
 }
 
 /* Two software devices in one process are independent. */
-static void test_one_of_two(void **state) {
-  (void)state;
+TEST(one_of_two) {
   weir_driver *other;
   weir_cu_context context;
   weir_cu_stream stream;
@@ -165,15 +162,4 @@ static void test_one_of_two(void **state) {
   assert_cu(d->MemsetD8Async(d, p, 1, 100, NULL));
   assert_cu(d->MemFree(d, p));
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_with_spins_and_slow_copies, soft_teardown),
-      cmocka_unit_test_teardown(test_with_everything_left_open, soft_teardown),
-      cmocka_unit_test_teardown(test_with_work_across_devices, soft_teardown),
-      cmocka_unit_test_teardown(test_at_once, soft_teardown),
-      cmocka_unit_test_teardown(test_one_of_two, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

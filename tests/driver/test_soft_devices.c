@@ -27,8 +27,9 @@ static weir_cu_deviceptr memory_of(int device, size_t bytes) {
 
 /* ---- Properties ---- */
 
-static void test_as_many_as_allowed(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(as_many_as_allowed) {
   soft_open(WEIR_SOFT_STEPPED, WEIR_SOFT_MAX_DEVICES, 4 * MIB);
   weir_cu_uuid uuids[WEIR_SOFT_MAX_DEVICES];
   char ids[WEIR_SOFT_MAX_DEVICES][16];
@@ -58,8 +59,7 @@ static void test_as_many_as_allowed(void **state) {
   soft_close();
 }
 
-static void test_capacity_is_for_each(void **state) {
-  (void)state;
+TEST(capacity_is_for_each) {
   soft_open(WEIR_SOFT_STEPPED, 2, 8 * MIB);
   weir_cu_deviceptr p = memory_of(0, 8 * MIB), q = memory_of(1, 6 * MIB), none;
   assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
@@ -77,8 +77,7 @@ static void test_capacity_is_for_each(void **state) {
 
 /* ---- Peers ---- */
 
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   soft_open(WEIR_SOFT_STEPPED, 3, 64 * MIB);
   int can;
   for (int i = 0; i < 3; i++)
@@ -116,8 +115,7 @@ static void test_peers(void **state) {
 
 /* ---- Copies ---- */
 
-static void test_copies_between_devices(void **state) {
-  (void)state;
+TEST(copies_between_devices) {
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
     soft_open((weir_soft_clock)clock, 2, 64 * MIB);
     weir_cu_deviceptr p = memory_of(0, 100), q = memory_of(1, 100);
@@ -147,8 +145,7 @@ static void test_copies_between_devices(void **state) {
 }
 
 /* Mapped memory is accessible to the devices that have access. */
-static void test_access_is_checked_by_device(void **state) {
-  (void)state;
+TEST(access_is_checked_by_device) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_cu_deviceptr va, p = memory_of(0, G);
   weir_cu_mem_handle handle;
@@ -202,8 +199,7 @@ static void test_access_is_checked_by_device(void **state) {
 
 /* ---- Streams, events, graphs ---- */
 
-static void test_objects_of_another_device(void **state) {
-  (void)state;
+TEST(objects_of_another_device) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_cu_stream s = stream_of(1);
   weir_cu_event e = soft_event(), f;
@@ -239,8 +235,7 @@ static weir_cu_result see_device(const weir_soft_launch *launch) {
 }
 
 /* A capture of two devices: each node belongs to its device. */
-static void test_a_graph_of_two_devices(void **state) {
-  (void)state;
+TEST(a_graph_of_two_devices) {
   seen_count = 0;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   assert_ok(weir_soft_register_kernel(d, "see", see_device, 0, NULL));
@@ -295,8 +290,7 @@ static void test_a_graph_of_two_devices(void **state) {
 
 /* ---- Releasing one context ---- */
 
-static void test_the_end_of_one_context(void **state) {
-  (void)state;
+TEST(the_end_of_one_context) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_cu_stream s[] = {stream_of(0), stream_of(1)};
   weir_cu_event e = soft_event();
@@ -323,8 +317,7 @@ static void test_the_end_of_one_context(void **state) {
 
 /* Pool memory that is freed on a stream of another device, which reaches the free after the context of the pool is
  * destroyed. */
-static void test_a_chunk_that_outlives_its_pool(void **state) {
-  (void)state;
+TEST(a_chunk_that_outlives_its_pool) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_cu_stream a = stream_of(0), b = stream_of(1);
   weir_cu_deviceptr p, q;
@@ -345,8 +338,7 @@ static void test_a_chunk_that_outlives_its_pool(void **state) {
 }
 
 /* The same for a graph with memory of two devices. */
-static void test_a_graph_that_outlives_a_context(void **state) {
-  (void)state;
+TEST(a_graph_that_outlives_a_context) {
   for (int first = 0; first < 2; first++) {
     soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
     weir_cu_stream s[] = {stream_of(0), stream_of(1)};
@@ -377,20 +369,4 @@ static void test_a_graph_that_outlives_a_context(void **state) {
     assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[first], first));
     soft_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_as_many_as_allowed, soft_teardown),
-      cmocka_unit_test_teardown(test_capacity_is_for_each, soft_teardown),
-      cmocka_unit_test_teardown(test_peers, soft_teardown),
-      cmocka_unit_test_teardown(test_copies_between_devices, soft_teardown),
-      cmocka_unit_test_teardown(test_access_is_checked_by_device, soft_teardown),
-      cmocka_unit_test_teardown(test_objects_of_another_device, soft_teardown),
-      cmocka_unit_test_teardown(test_a_graph_of_two_devices, soft_teardown),
-      cmocka_unit_test_teardown(test_the_end_of_one_context, soft_teardown),
-      cmocka_unit_test_teardown(test_a_chunk_that_outlives_its_pool, soft_teardown),
-      cmocka_unit_test_teardown(test_a_graph_that_outlives_a_context, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,36 +144,24 @@ static void for_the_other_device(weir_cu_deviceptr va) {
   set_access(va, 1, WEIR_CU_ACCESS_READ);
 }
 
-static void test_reserved(void **state) {
-  (void)state;
-  expect(only_reserved, true, true);
-}
+FIXTURE(.teardown = soft_teardown)
 
-static void test_mapped_without_access(void **state) {
-  (void)state;
-  expect(no_access_yet, true, true);
-}
+TEST(reserved) { expect(only_reserved, true, true); }
 
-static void test_read_only(void **state) {
-  (void)state;
-  expect(readable, false, true);
-}
+TEST(mapped_without_access) { expect(no_access_yet, true, true); }
 
-static void test_with_access(void **state) {
-  (void)state;
+TEST(read_only) { expect(readable, false, true); }
+
+TEST(with_access) {
   expect(writable, false, false);
   expect(writable_again, false, false);
   expect(released_but_mapped, false, false);
   expect(for_the_other_device, false, true);
 }
 
-static void test_access_taken_away(void **state) {
-  (void)state;
-  expect(no_more_access, true, true);
-}
+TEST(access_taken_away) { expect(no_more_access, true, true); }
 
-static void test_unmapped(void **state) {
-  (void)state;
+TEST(unmapped) {
   expect(unmapped, true, true);
   expect(mapped_anew, true, true);
   expect(beside_a_mapping, true, true);
@@ -211,8 +199,7 @@ static void use_of_a_reservation_that_is_gone(void *data) {
   do_touch(va, *(enum step *)data);
 }
 
-static void test_freed_memory(void **state) {
-  (void)state;
+TEST(freed_memory) {
   static void (*const bodies[])(void *) = {use_after_free, use_of_a_trimmed_pool, use_of_a_reservation_that_is_gone};
   for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
     for (enum step step = NOTHING; step <= WRITE; step++) {
@@ -224,17 +211,4 @@ static void test_freed_memory(void **state) {
         assert_int_equal(WTERMSIG(status), SIGSEGV);
       }
     }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_reserved, soft_teardown),
-      cmocka_unit_test_teardown(test_mapped_without_access, soft_teardown),
-      cmocka_unit_test_teardown(test_read_only, soft_teardown),
-      cmocka_unit_test_teardown(test_with_access, soft_teardown),
-      cmocka_unit_test_teardown(test_access_taken_away, soft_teardown),
-      cmocka_unit_test_teardown(test_unmapped, soft_teardown),
-      cmocka_unit_test_teardown(test_freed_memory, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

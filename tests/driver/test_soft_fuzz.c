@@ -644,8 +644,9 @@ static void run(uint64_t seed) {
   d = NULL;
 }
 
-static void test_any_call(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(any_call) {
   int rounds = 6;
   bool all = true;
   for (uint64_t seed = soft_first_seed(&rounds), i = 0; i < (uint64_t)rounds; i++, seed++)
@@ -661,9 +662,4 @@ static void test_any_call(void **state) {
       all = false;
     }
   assert_true(all);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_any_call, soft_teardown)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

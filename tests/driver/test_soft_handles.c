@@ -248,8 +248,9 @@ static void expect_refusal(const struct user *user, uintptr_t h) {
 
 enum { USERS = sizeof users / sizeof *users };
 
-static void test_destroyed_handles(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(destroyed_handles) {
   open_with_all();
   weir_soft_census before = soft_census();
   for (int i = 0; i < USERS; i++)
@@ -259,8 +260,7 @@ static void test_destroyed_handles(void **state) {
   close_with_all();
 }
 
-static void test_handles_of_other_kinds(void **state) {
-  (void)state;
+TEST(handles_of_other_kinds) {
   open_with_all();
   weir_soft_census before = soft_census();
   for (int i = 0; i < USERS; i++)
@@ -281,8 +281,7 @@ static bool is_live(uintptr_t h) {
   return h == (uintptr_t)contexts[0];
 }
 
-static void test_any_number(void **state) {
-  (void)state;
+TEST(any_number) {
   static const uintptr_t numbers[] = {3,          8,          16,         0x10,        0x1230,
                                       0xfffffff0, 0x10000000, 1ull << 51, UINTPTR_MAX, UINTPTR_MAX - 15};
   open_with_all();
@@ -315,8 +314,7 @@ static void test_any_number(void **state) {
 }
 
 /* Reusing a slot does not make its old handles valid. */
-static void test_old_handles_stay_bad(void **state) {
-  (void)state;
+TEST(old_handles_stay_bad) {
   enum { COUNT = 300 };
   weir_cu_event old[COUNT];
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
@@ -338,14 +336,4 @@ static void test_old_handles_stay_bad(void **state) {
   for (int i = 0; i < COUNT; i++)
     assert_cu(d->EventDestroy(d, old[i]));
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_destroyed_handles, soft_teardown),
-      cmocka_unit_test_teardown(test_handles_of_other_kinds, soft_teardown),
-      cmocka_unit_test_teardown(test_any_number, soft_teardown),
-      cmocka_unit_test_teardown(test_old_handles_stay_bad, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

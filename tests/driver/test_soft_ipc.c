@@ -139,8 +139,7 @@ static void child_memory(void) {
   assert_cu(d->MemFree(d, own));
 }
 
-static void test_memory_both_ways(void **state) {
-  (void)state;
+TEST(memory_both_ways) {
   FOR_BOTH_CLOCKS(clock) {
     struct message m = {.number = 0};
     start_other("memory", clock);
@@ -223,8 +222,7 @@ static void child_stale(void) {
   assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
 }
 
-static void test_invalid_handles(void **state) {
-  (void)state;
+TEST(invalid_handles) {
   struct message m = {.number = 0};
   start_other("stale", WEIR_SOFT_STEPPED);
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
@@ -294,8 +292,7 @@ static void child_waits(void) {
   say_go();
 }
 
-static void test_waiting_for_the_other_process(void **state) {
-  (void)state;
+TEST(waiting_for_the_other_process) {
   FOR_BOTH_CLOCKS(clock) {
     struct message m = {.number = 0};
     stepped = clock == WEIR_SOFT_STEPPED;
@@ -359,8 +356,7 @@ static void child_records(void) {
   hear_go();
 }
 
-static void test_the_other_process_records(void **state) {
-  (void)state;
+TEST(the_other_process_records) {
   FOR_BOTH_CLOCKS(clock) {
     struct message m = {.number = 0};
     stepped = clock == WEIR_SOFT_STEPPED;
@@ -423,8 +419,7 @@ static void child_leaves(void) {
   exit(0);
 }
 
-static void test_the_other_process_leaves(void **state) {
-  (void)state;
+TEST(the_other_process_leaves) {
   for (int round = 0; round < 3; round++)
     FOR_BOTH_CLOCKS(clock) {
       bool abruptly = round > 0, waits_first = round == 1;
@@ -522,8 +517,7 @@ static void child_files(void) {
   say_go();
 }
 
-static void test_files_over_a_socket(void **state) {
-  (void)state;
+TEST(files_over_a_socket) {
   FOR_BOTH_CLOCKS(clock) {
     start_other("files", clock);
     soft_open(clock, 2, 64 * MIB);
@@ -568,8 +562,7 @@ static void test_files_over_a_socket(void **state) {
   }
 }
 
-static void test_invalid_files(void **state) {
-  (void)state;
+TEST(invalid_files) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   weir_cu_mem_handle private, shareable, none = 77;
@@ -621,17 +614,10 @@ static int run_child(const char *role, weir_soft_clock clock) {
   return 1;
 }
 
-int main(int argc, char **argv) {
+static int role(int argc, char **argv) {
   if (peer_is_child(argc, argv))
     return run_child(argv[2], (weir_soft_clock)atoi(argv[3]));
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_memory_both_ways, teardown),
-      cmocka_unit_test_teardown(test_invalid_handles, teardown),
-      cmocka_unit_test_teardown(test_waiting_for_the_other_process, teardown),
-      cmocka_unit_test_teardown(test_the_other_process_records, teardown),
-      cmocka_unit_test_teardown(test_the_other_process_leaves, teardown),
-      cmocka_unit_test_teardown(test_files_over_a_socket, teardown),
-      cmocka_unit_test_teardown(test_invalid_files, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return RUN_TESTS;
 }
+
+FIXTURE(.role = role, .teardown = teardown)

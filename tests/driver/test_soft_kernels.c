@@ -57,8 +57,9 @@ static void launch_failure(weir_cu_stream stream, int code) {
 
 /* ---- Names ---- */
 
-static void test_entries_are_found_by_name(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(entries_are_found_by_name) {
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
   weir_cu_function f = NULL, g;
   assert_cu(d->ModuleGetFunction(d, &f, module, "add"));
@@ -97,8 +98,7 @@ static void test_entries_are_found_by_name(void **state) {
   soft_close();
 }
 
-static void test_invalid_registrations(void **state) {
-  (void)state;
+TEST(invalid_registrations) {
   size_t bytes[65];
   for (int i = 0; i < 65; i++)
     bytes[i] = 8;
@@ -140,8 +140,7 @@ static weir_cu_result look(const weir_soft_launch *l) {
   return WEIR_CU_SUCCESS;
 }
 
-static void test_kernel_arguments(void **state) {
-  (void)state;
+TEST(kernel_arguments) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   size_t bytes[64];
   unsigned char values[64][64];
@@ -172,8 +171,7 @@ static void test_kernel_arguments(void **state) {
   soft_close();
 }
 
-static void test_a_captured_launch_keeps_its_parameters(void **state) {
-  (void)state;
+TEST(a_captured_launch_keeps_its_parameters) {
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   uint64_t out = soft_alloc(4);
@@ -198,8 +196,7 @@ static void test_a_captured_launch_keeps_its_parameters(void **state) {
   soft_close();
 }
 
-static void test_launches_that_are_refused(void **state) {
-  (void)state;
+TEST(launches_that_are_refused) {
   open_with_kernels(WEIR_SOFT_STEPPED, 2);
   weir_cu_stream s = soft_stream(0);
   uint64_t out = 0;
@@ -321,8 +318,7 @@ static void check_still_allowed(weir_cu_graph graph, weir_cu_deviceptr p) {
 }
 
 /* A failing kernel breaks the context: every call reports the error until the context is released and retained. */
-static void test_a_failure_sticks(void **state) {
-  (void)state;
+TEST(a_failure_sticks) {
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
     open_with_kernels((weir_soft_clock)clock, 2);
     weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(0);
@@ -377,8 +373,7 @@ static void test_a_failure_sticks(void **state) {
 }
 
 /* Work after the failure does not run, but completes. */
-static void test_work_after_a_failure(void **state) {
-  (void)state;
+TEST(work_after_a_failure) {
   open_with_kernels(WEIR_SOFT_STEPPED, 2);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), waits = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
@@ -411,8 +406,7 @@ static void test_work_after_a_failure(void **state) {
 }
 
 /* Of two failures the first one counts. */
-static void test_the_first_failure_counts(void **state) {
-  (void)state;
+TEST(the_first_failure_counts) {
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
   launch_failure(NULL, WEIR_CU_ASSERT);
   launch_failure(NULL, WEIR_CU_ILLEGAL_ADDRESS);
@@ -422,8 +416,7 @@ static void test_the_first_failure_counts(void **state) {
 }
 
 /* In real time: no call waits for a kernel that spins on. */
-static void test_a_failure_ends_all_waits(void **state) {
-  (void)state;
+TEST(a_failure_ends_all_waits) {
   open_with_kernels(WEIR_SOFT_THREADS, 1);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), spins = soft_stream(WEIR_CU_STREAM_NON_BLOCKING),
                  waits = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -461,8 +454,7 @@ static weir_soft_image image_of(const weir_soft_entry *const *begin, const weir_
 }
 
 /* An image lives until no module, no work and no graph uses it. */
-static void test_images(void **state) {
-  (void)state;
+TEST(images) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);
   weir_soft_image image = image_of(image_entries, image_entries + 1);
   weir_cu_module loaded;
@@ -506,8 +498,7 @@ static void test_images(void **state) {
   assert_int_equal(releases, 2);
 }
 
-static void test_invalid_images(void **state) {
-  (void)state;
+TEST(invalid_images) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);
   weir_cu_module loaded;
   weir_soft_image image = image_of(image_entries, image_entries + 1);
@@ -527,21 +518,4 @@ static void test_invalid_images(void **state) {
   assert_cu(d->ModuleUnload(d, loaded));
   assert_int_equal(releases, 1);
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_entries_are_found_by_name, soft_teardown),
-      cmocka_unit_test_teardown(test_invalid_registrations, soft_teardown),
-      cmocka_unit_test_teardown(test_kernel_arguments, soft_teardown),
-      cmocka_unit_test_teardown(test_a_captured_launch_keeps_its_parameters, soft_teardown),
-      cmocka_unit_test_teardown(test_launches_that_are_refused, soft_teardown),
-      cmocka_unit_test_teardown(test_a_failure_sticks, soft_teardown),
-      cmocka_unit_test_teardown(test_work_after_a_failure, soft_teardown),
-      cmocka_unit_test_teardown(test_the_first_failure_counts, soft_teardown),
-      cmocka_unit_test_teardown(test_a_failure_ends_all_waits, soft_teardown),
-      cmocka_unit_test_teardown(test_images, soft_teardown),
-      cmocka_unit_test_teardown(test_invalid_images, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,8 +36,9 @@ static const weir_cu_mem_access access_0 = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_C
 
 /* ---- A large device ---- */
 
-static void test_eighty_gigabytes(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(eighty_gigabytes) {
   soft_open(WEIR_SOFT_THREADS, 1, 80 * GIB);
   size_t left, total;
   assert_cu(d->MemGetInfo(d, &left, &total));
@@ -74,8 +75,7 @@ static void test_eighty_gigabytes(void **state) {
   soft_close();
 }
 
-static void test_address_space_is_not_memory(void **state) {
-  (void)state;
+TEST(address_space_is_not_memory) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr va, va2;
   assert_cu(d->MemAddressReserve(d, &va, 1024 * GIB, 0, 0, 0));
@@ -100,8 +100,7 @@ static void test_address_space_is_not_memory(void **state) {
 
 /* ---- Capacity ---- */
 
-static void test_capacity_counts_pages(void **state) {
-  (void)state;
+TEST(capacity_counts_pages) {
   enum { PAGES = 512 };
   soft_open(WEIR_SOFT_STEPPED, 1, PAGES * 4 * KIB);
   weir_cu_deviceptr p[PAGES], none = 77;
@@ -121,8 +120,7 @@ static void test_capacity_counts_pages(void **state) {
 }
 
 /* A capacity that is not a multiple of a page. */
-static void test_an_odd_capacity(void **state) {
-  (void)state;
+TEST(an_odd_capacity) {
   soft_open(WEIR_SOFT_STEPPED, 1, 5 * MIB + 4095);
   weir_cu_deviceptr p, none;
   assert_int_equal(free_bytes(), 5 * MIB + 4095);
@@ -136,8 +134,7 @@ static void test_an_odd_capacity(void **state) {
 }
 
 /* All kinds of memory share the capacity. */
-static void test_all_kinds_share_the_capacity(void **state) {
-  (void)state;
+TEST(all_kinds_share_the_capacity) {
   soft_open(WEIR_SOFT_STEPPED, 2, 16 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr plain = soft_alloc(4 * MIB), chunk, of_graph, none;
@@ -180,8 +177,7 @@ static void test_all_kinds_share_the_capacity(void **state) {
 }
 
 /* Mapped memory lives, and counts, until the last mapping is removed. */
-static void test_released_memory_counts_while_it_is_mapped(void **state) {
-  (void)state;
+TEST(released_memory_counts_while_it_is_mapped) {
   soft_open(WEIR_SOFT_STEPPED, 1, 16 * MIB);
   weir_cu_deviceptr va;
   weir_cu_mem_handle handle;
@@ -200,8 +196,7 @@ static void test_released_memory_counts_while_it_is_mapped(void **state) {
 }
 
 /* A full pool releases its free memory before it fails, including memory that other streams have yet to free. */
-static void test_full_pool_releases_cached_memory(void **state) {
-  (void)state;
+TEST(full_pool_releases_cached_memory) {
   soft_open(WEIR_SOFT_STEPPED, 1, 16 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p[4], q;
@@ -226,8 +221,7 @@ static void test_full_pool_releases_cached_memory(void **state) {
 
 /* ---- Host memory ---- */
 
-static void test_host_memory_is_returned(void **state) {
-  (void)state;
+TEST(host_memory_is_returned) {
   enum { BYTES = 32 * MIB };
   soft_open(WEIR_SOFT_STEPPED, 1, 256 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -259,8 +253,7 @@ static void test_host_memory_is_returned(void **state) {
 }
 
 /* A device that hands out a thousand times its capacity over time. */
-static void test_reused_memory_is_zero(void **state) {
-  (void)state;
+TEST(reused_memory_is_zero) {
   soft_open(WEIR_SOFT_STEPPED, 1, 4 * MIB);
   for (int i = 0; i < 1000; i++) {
     weir_cu_deviceptr p = soft_alloc(4 * MIB);
@@ -273,8 +266,7 @@ static void test_reused_memory_is_zero(void **state) {
   soft_close();
 }
 
-static void test_alignment(void **state) {
-  (void)state;
+TEST(alignment) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   static const size_t sizes[] = {1, 511, 4096, 4097, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 7 * MIB};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -292,8 +284,7 @@ static void test_alignment(void **state) {
 }
 
 /* Many allocations, freed in another order. */
-static void test_many_allocations(void **state) {
-  (void)state;
+TEST(many_allocations) {
   enum { COUNT = 1000 };
   static weir_cu_deviceptr p[COUNT];
   soft_open(WEIR_SOFT_THREADS, 1, 1 * GIB);
@@ -308,21 +299,4 @@ static void test_many_allocations(void **state) {
     assert_cu(d->MemFree(d, p[k]));
   }
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_eighty_gigabytes, soft_teardown),
-      cmocka_unit_test_teardown(test_address_space_is_not_memory, soft_teardown),
-      cmocka_unit_test_teardown(test_capacity_counts_pages, soft_teardown),
-      cmocka_unit_test_teardown(test_an_odd_capacity, soft_teardown),
-      cmocka_unit_test_teardown(test_all_kinds_share_the_capacity, soft_teardown),
-      cmocka_unit_test_teardown(test_released_memory_counts_while_it_is_mapped, soft_teardown),
-      cmocka_unit_test_teardown(test_full_pool_releases_cached_memory, soft_teardown),
-      cmocka_unit_test_teardown(test_host_memory_is_returned, soft_teardown),
-      cmocka_unit_test_teardown(test_reused_memory_is_zero, soft_teardown),
-      cmocka_unit_test_teardown(test_alignment, soft_teardown),
-      cmocka_unit_test_teardown(test_many_allocations, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

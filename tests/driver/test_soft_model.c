@@ -282,8 +282,9 @@ static void one_call(void) {
   check_same();
 }
 
-static void test_random_programs(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(random_programs) {
   int rounds = 40;
   for (uint64_t seed = soft_first_seed(&rounds), r = 0; r < (uint64_t)rounds; r++, seed++) {
     memset(&m, 0, sizeof m);
@@ -303,9 +304,4 @@ static void test_random_programs(void **state) {
       assert_int_equal(q->count, 0); /* every wait can be satisfied */
     soft_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_random_programs, soft_teardown)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

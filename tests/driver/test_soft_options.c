@@ -22,6 +22,8 @@ static int teardown(void **state) {
   return soft_teardown(state);
 }
 
+FIXTURE(.setup = clear_environment, .teardown = teardown)
+
 static void check_options(const weir_soft_options *a, const weir_soft_options *b) {
   assert_int_equal(a->size, b->size);
   assert_int_equal(a->clock, b->clock);
@@ -42,8 +44,7 @@ static const weir_soft_options defaults = {.size = sizeof(weir_soft_options),
                                            .clock_khz = 1000000,
                                            .copy_bytes_per_second = 0};
 
-static void test_defaults(void **state) {
-  (void)state;
+TEST(defaults) {
   weir_soft_options options;
   memset(&options, 0x5a, sizeof options);
   weir_soft_options_init(&options);
@@ -56,8 +57,7 @@ static void test_defaults(void **state) {
   check_options(&options, &defaults);
 }
 
-static void test_from_the_environment(void **state) {
-  (void)state;
+TEST(from_the_environment) {
   weir_soft_options options, expected = {.size = sizeof expected,
                                          .clock = WEIR_SOFT_STEPPED,
                                          .devices = 3,
@@ -104,8 +104,7 @@ static void test_from_the_environment(void **state) {
   check_options(&options, &expected);
 }
 
-static void test_sizes(void **state) {
-  (void)state;
+TEST(sizes) {
   static const struct {
     const char *text;
     unsigned long long bytes;
@@ -121,8 +120,7 @@ static void test_sizes(void **state) {
   }
 }
 
-static void test_bad_values(void **state) {
-  (void)state;
+TEST(bad_values) {
   static const struct {
     const char *variable, *value;
   } cases[] = {
@@ -182,8 +180,7 @@ static void test_bad_values(void **state) {
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_options_from_env(NULL));
 }
 
-static void test_bad_options(void **state) {
-  (void)state;
+TEST(bad_options) {
   weir_driver *driver = NULL;
   weir_soft_options o = defaults;
   o.clock = (weir_soft_clock)7;
@@ -212,8 +209,7 @@ static void test_bad_options(void **state) {
 }
 
 /* A program that was compiled with an older, smaller struct. */
-static void test_an_older_program(void **state) {
-  (void)state;
+TEST(an_older_program) {
   weir_soft_options o = defaults;
   o.devices = 2;
   o.bytes = 1;
@@ -229,16 +225,4 @@ static void test_an_older_program(void **state) {
   assert_cu(driver->DeviceTotalMem(driver, &bytes, 0));
   assert_int_equal(bytes, 16ull << 30);
   weir_driver_close(driver);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_defaults, clear_environment, teardown),
-      cmocka_unit_test_setup_teardown(test_from_the_environment, clear_environment, teardown),
-      cmocka_unit_test_setup_teardown(test_sizes, clear_environment, teardown),
-      cmocka_unit_test_setup_teardown(test_bad_values, clear_environment, teardown),
-      cmocka_unit_test_setup_teardown(test_bad_options, clear_environment, teardown),
-      cmocka_unit_test_setup_teardown(test_an_older_program, clear_environment, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

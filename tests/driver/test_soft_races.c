@@ -62,8 +62,9 @@ static void expect_one(weir_cu_result (*call)(void *data), void *data, weir_cu_s
   assert_int_equal(done, 1);
 }
 
-static void test_freed_by_several(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(freed_by_several) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p = soft_alloc(100);
@@ -92,8 +93,7 @@ static void test_freed_by_several(void **state) {
 }
 
 /* Freed by a waiting call, and meanwhile freed on a stream and reused: it no longer belongs to the waiting call. */
-static void test_freed_and_handed_out_again(void **state) {
-  (void)state;
+TEST(freed_and_handed_out_again) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   int refused = 0;
@@ -126,8 +126,7 @@ static weir_cu_stream other_stream;
 static weir_cu_result alloc_from_pool(void *p) { return d->MemAllocFromPoolAsync(d, p, 8 * MIB, pool, other_stream); }
 
 /* An allocation that waits for memory from a pool that is destroyed. */
-static void test_pool_destroyed_meanwhile(void **state) {
-  (void)state;
+TEST(pool_destroyed_meanwhile) {
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   soft_open(WEIR_SOFT_THREADS, 1, 8 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -163,8 +162,7 @@ static weir_cu_result copy_back(void *host) {
 }
 
 /* Destroys a stream, and releases a context, while a copy to pageable memory waits. */
-static void test_stream_destroyed_meanwhile(void **state) {
-  (void)state;
+TEST(stream_destroyed_meanwhile) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_deviceptr host[2] = {0, soft_alloc(8)};
   other_stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -187,8 +185,7 @@ static void test_stream_destroyed_meanwhile(void **state) {
 }
 
 /* Retained while the last release waits: the context stays. */
-static void test_context_retained_meanwhile(void **state) {
-  (void)state;
+TEST(context_retained_meanwhile) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_context context;
@@ -202,15 +199,4 @@ static void test_context_retained_meanwhile(void **state) {
   assert_cu(d->StreamSynchronize(d, s)); /* nothing has changed */
   assert_cu(d->StreamDestroy(d, s));
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_freed_by_several, soft_teardown),
-      cmocka_unit_test_teardown(test_freed_and_handed_out_again, soft_teardown),
-      cmocka_unit_test_teardown(test_pool_destroyed_meanwhile, soft_teardown),
-      cmocka_unit_test_teardown(test_stream_destroyed_meanwhile, soft_teardown),
-      cmocka_unit_test_teardown(test_context_retained_meanwhile, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

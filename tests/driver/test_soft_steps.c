@@ -28,8 +28,9 @@ static unsigned char byte_at(weir_cu_deviceptr pointer) { return *(volatile unsi
 
 /* ---- One stream ---- */
 
-static void test_nothing_runs_by_itself(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(nothing_runs_by_itself) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
@@ -62,8 +63,7 @@ static void test_nothing_runs_by_itself(void **state) {
   soft_close();
 }
 
-static void test_each_kind_of_work_is_one_item(void **state) {
-  (void)state;
+TEST(each_kind_of_work_is_one_item) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -102,8 +102,7 @@ static void test_each_kind_of_work_is_one_item(void **state) {
 
 /* ---- Waits ---- */
 
-static void test_a_wait_stops_its_stream(void **state) {
-  (void)state;
+TEST(a_wait_stops_its_stream) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
@@ -129,8 +128,7 @@ static void test_a_wait_stops_its_stream(void **state) {
 }
 
 /* A wait is for the latest record at the time of the call. */
-static void test_a_wait_is_for_one_record(void **state) {
-  (void)state;
+TEST(a_wait_is_for_one_record) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
@@ -150,8 +148,7 @@ static void test_a_wait_is_for_one_record(void **state) {
   soft_close();
 }
 
-static void test_free_is_ordered_in_its_stream(void **state) {
-  (void)state;
+TEST(free_is_ordered_in_its_stream) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event made = soft_event(), used = soft_event();
@@ -185,8 +182,7 @@ static void test_free_is_ordered_in_its_stream(void **state) {
 
 /* ---- All streams ---- */
 
-static void test_step_all_goes_in_order(void **state) {
-  (void)state;
+TEST(step_all_goes_in_order) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_cu_stream s[4];
@@ -221,8 +217,7 @@ static void test_step_all_goes_in_order(void **state) {
 }
 
 /* Each stream that continues releases another, even one that was destroyed with pending work. */
-static void test_step_all_ends_destroyed_streams(void **state) {
-  (void)state;
+TEST(step_all_ends_destroyed_streams) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(0), b = soft_stream(0);
@@ -242,8 +237,7 @@ static void test_step_all_ends_destroyed_streams(void **state) {
 /* ---- Calls that wait ---- */
 
 /* A waiting call runs the work that it waits for, with its dependencies, and nothing else. */
-static void test_a_waiting_call_runs_only_what_it_needs(void **state) {
-  (void)state;
+TEST(a_waiting_call_runs_only_what_it_needs) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING),
@@ -278,8 +272,7 @@ static void test_a_waiting_call_runs_only_what_it_needs(void **state) {
   soft_close();
 }
 
-static void test_synchronizing_a_device_leaves_the_other(void **state) {
-  (void)state;
+TEST(synchronizing_a_device_leaves_the_other) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e;
@@ -303,8 +296,7 @@ static void test_synchronizing_a_device_leaves_the_other(void **state) {
 }
 
 /* The work that a plain copy, a free and a copy to pageable memory run. */
-static void test_other_calls_that_wait(void **state) {
-  (void)state;
+TEST(other_calls_that_wait) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream blocking = soft_stream(WEIR_CU_STREAM_DEFAULT), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING),
                  reader = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -338,8 +330,7 @@ static void test_other_calls_that_wait(void **state) {
 }
 
 /* The waits of the legacy stream are ordinary work items. */
-static void test_implicit_waits(void **state) {
-  (void)state;
+TEST(implicit_waits) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_DEFAULT), b = soft_stream(WEIR_CU_STREAM_DEFAULT),
@@ -373,8 +364,7 @@ static void test_implicit_waits(void **state) {
   soft_close();
 }
 
-static void test_per_thread_stream(void **state) {
-  (void)state;
+TEST(per_thread_stream) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   do_note(WEIR_CU_STREAM_PER_THREAD, "a");
@@ -397,8 +387,7 @@ static void *note_in_thread(void *data) {
   return NULL;
 }
 
-static void test_the_stream_of_a_thread_that_ended(void **state) {
-  (void)state;
+TEST(the_stream_of_a_thread_that_ended) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   pthread_t thread;
@@ -414,8 +403,7 @@ static void test_the_stream_of_a_thread_that_ended(void **state) {
 
 /* ---- Graphs ---- */
 
-static void test_half_a_graph(void **state) {
-  (void)state;
+TEST(half_a_graph) {
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -448,8 +436,7 @@ static void test_half_a_graph(void **state) {
 
 /* ---- Invalid calls ---- */
 
-static void test_invalid_calls(void **state) {
-  (void)state;
+TEST(invalid_calls) {
   unsigned long n = 77;
   uint64_t now = 77;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
@@ -486,8 +473,7 @@ static void test_invalid_calls(void **state) {
   weir_driver_close(fresh);
 }
 
-static void test_real_time_is_not_stepped(void **state) {
-  (void)state;
+TEST(real_time_is_not_stepped) {
   unsigned long n = 77;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(0);
@@ -501,26 +487,4 @@ static void test_real_time_is_not_stepped(void **state) {
   assert_cu(d->StreamSynchronize(d, s));
   assert_int_equal(soft_pending(s), 0);
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_nothing_runs_by_itself, soft_teardown),
-      cmocka_unit_test_teardown(test_each_kind_of_work_is_one_item, soft_teardown),
-      cmocka_unit_test_teardown(test_a_wait_stops_its_stream, soft_teardown),
-      cmocka_unit_test_teardown(test_a_wait_is_for_one_record, soft_teardown),
-      cmocka_unit_test_teardown(test_free_is_ordered_in_its_stream, soft_teardown),
-      cmocka_unit_test_teardown(test_step_all_goes_in_order, soft_teardown),
-      cmocka_unit_test_teardown(test_step_all_ends_destroyed_streams, soft_teardown),
-      cmocka_unit_test_teardown(test_a_waiting_call_runs_only_what_it_needs, soft_teardown),
-      cmocka_unit_test_teardown(test_synchronizing_a_device_leaves_the_other, soft_teardown),
-      cmocka_unit_test_teardown(test_other_calls_that_wait, soft_teardown),
-      cmocka_unit_test_teardown(test_implicit_waits, soft_teardown),
-      cmocka_unit_test_teardown(test_per_thread_stream, soft_teardown),
-      cmocka_unit_test_teardown(test_the_stream_of_a_thread_that_ended, soft_teardown),
-      cmocka_unit_test_teardown(test_half_a_graph, soft_teardown),
-      cmocka_unit_test_teardown(test_invalid_calls, soft_teardown),
-      cmocka_unit_test_teardown(test_real_time_is_not_stepped, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

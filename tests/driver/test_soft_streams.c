@@ -54,8 +54,9 @@ static int count_meeting(void) {
 
 /* ---- Concurrency ---- */
 
-static void test_two_hundred_streams_at_once(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(two_hundred_streams_at_once) {
   enum { COUNT = 200 };
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s[COUNT];
@@ -75,8 +76,7 @@ static void test_two_hundred_streams_at_once(void **state) {
 }
 
 /* Streams of one device do not delay those of another, nor does a long spin delay a short one. */
-static void test_long_spin_delays_no_other_stream(void **state) {
-  (void)state;
+TEST(long_spin_delays_no_other_stream) {
   weir_soft_options options;
   weir_soft_options_init(&options);
   options.devices = 2;
@@ -110,8 +110,7 @@ static void take_turn(void *data) {
     atomic_fetch_add(turn->wrong, 1);
 }
 
-static void test_every_stream_keeps_its_order(void **state) {
-  (void)state;
+TEST(every_stream_keeps_its_order) {
   enum { STREAMS = 60, PIECES = 20 };
   static struct turn turns[STREAMS][PIECES];
   static atomic_int next[STREAMS], wrong;
@@ -135,8 +134,7 @@ static void test_every_stream_keeps_its_order(void **state) {
 }
 
 /* A chain through all streams: each adds one to the result of the one before. */
-static void test_waits_order_streams(void **state) {
-  (void)state;
+TEST(waits_order_streams) {
   enum { STREAMS = 20, ROUNDS = 10 };
   static struct turn turns[ROUNDS][STREAMS];
   static atomic_int next, wrong;
@@ -175,8 +173,7 @@ static void add_letter(void *data) {
 }
 
 /* With all workers busy, the next free one runs the most urgent stream, first come first served among equals. */
-static void test_urgent_streams_go_first(void **state) {
-  (void)state;
+TEST(urgent_streams_go_first) {
   enum { WORKERS = 256 };
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream busy[WORKERS], low, low2, high, middle;
@@ -208,8 +205,7 @@ static void test_urgent_streams_go_first(void **state) {
 
 /* ---- Destroyed while busy ---- */
 
-static void test_work_of_destroyed_streams_completes(void **state) {
-  (void)state;
+TEST(work_of_destroyed_streams_completes) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
@@ -257,8 +253,7 @@ static void *synchronize(void *stream) {
   return (void *)(intptr_t)r;
 }
 
-static void test_a_stream_that_is_waited_for_can_be_destroyed(void **state) {
-  (void)state;
+TEST(a_stream_that_is_waited_for_can_be_destroyed) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   for (int i = 0; i < 50; i++) {
     weir_cu_stream s = soft_stream(i % 2 ? WEIR_CU_STREAM_NON_BLOCKING : WEIR_CU_STREAM_DEFAULT);
@@ -289,8 +284,7 @@ static void *use_own_stream(void *data) {
 }
 
 /* Per-thread streams are destroyed with the threads, and their work completes. */
-static void test_threads_come_and_go(void **state) {
-  (void)state;
+TEST(threads_come_and_go) {
   enum { THREADS = 20 };
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_deviceptr p[THREADS];
@@ -339,8 +333,7 @@ static void *release_and_retain(void *data) {
   return NULL;
 }
 
-static void test_the_context_comes_and_goes(void **state) {
-  (void)state;
+TEST(the_context_comes_and_goes) {
   enum { THREADS = 6 };
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   assert_cu(d->DevicePrimaryCtxRelease(d, 0)); /* only those threads retain it */
@@ -355,19 +348,4 @@ static void test_the_context_comes_and_goes(void **state) {
   soft_check_nothing();
   weir_driver_close(d);
   d = NULL;
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_two_hundred_streams_at_once, soft_teardown),
-      cmocka_unit_test_teardown(test_long_spin_delays_no_other_stream, soft_teardown),
-      cmocka_unit_test_teardown(test_every_stream_keeps_its_order, soft_teardown),
-      cmocka_unit_test_teardown(test_waits_order_streams, soft_teardown),
-      cmocka_unit_test_teardown(test_urgent_streams_go_first, soft_teardown),
-      cmocka_unit_test_teardown(test_work_of_destroyed_streams_completes, soft_teardown),
-      cmocka_unit_test_teardown(test_a_stream_that_is_waited_for_can_be_destroyed, soft_teardown),
-      cmocka_unit_test_teardown(test_threads_come_and_go, soft_teardown),
-      cmocka_unit_test_teardown(test_the_context_comes_and_goes, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

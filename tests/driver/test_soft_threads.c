@@ -355,8 +355,9 @@ static void *run_thread(void *data) {
   return NULL;
 }
 
-static void test_sixteen_threads(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(sixteen_threads) {
   static struct thread threads[THREADS];
   int rounds = 2;
   for (uint64_t seed = soft_first_seed(&rounds), r = 0; r < (uint64_t)rounds; r++, seed++) {
@@ -398,9 +399,4 @@ static void test_sixteen_threads(void **state) {
     assert_int_equal(census.device_bytes, 0);
     soft_close();
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_sixteen_threads, soft_teardown)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

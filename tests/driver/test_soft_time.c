@@ -39,8 +39,9 @@ static void nothing(void *data) { (void)data; }
 
 /* ---- Costs ---- */
 
-static void test_a_spin_takes_its_cycles(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(a_spin_takes_its_cycles) {
   open_stepped(1000, 0); /* a cycle is a microsecond */
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   assert_int_equal(soft_now(), 0);
@@ -67,8 +68,7 @@ static void test_a_spin_takes_its_cycles(void **state) {
   soft_close();
 }
 
-static void test_copies_and_fills_have_a_speed(void **state) {
-  (void)state;
+TEST(copies_and_fills_have_a_speed) {
   static const struct {
     unsigned long long speed;
     uint64_t ns_of_a_million;
@@ -89,8 +89,7 @@ static void test_copies_and_fills_have_a_speed(void **state) {
   }
 }
 
-static void test_operations_without_cost(void **state) {
-  (void)state;
+TEST(operations_without_cost) {
   open_stepped(1000000, 0);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p;
@@ -107,8 +106,7 @@ static void test_operations_without_cost(void **state) {
 }
 
 /* A spin longer than the clock can count ends too. */
-static void test_endless_spin(void **state) {
-  (void)state;
+TEST(endless_spin) {
   open_stepped(1, 1);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event a = record(s), b;
@@ -124,8 +122,7 @@ static void test_endless_spin(void **state) {
 
 /* ---- Concurrent streams ---- */
 
-static void test_streams_overlap_in_counted_time(void **state) {
-  (void)state;
+TEST(streams_overlap_in_counted_time) {
   open_stepped(1000000, 0);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event start = record(a);
@@ -149,8 +146,7 @@ static void test_streams_overlap_in_counted_time(void **state) {
   soft_close();
 }
 
-static void test_a_wait_carries_time_over(void **state) {
-  (void)state;
+TEST(a_wait_carries_time_over) {
   open_stepped(1000000, 0);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event start = record(a);
@@ -174,8 +170,7 @@ static void test_a_wait_carries_time_over(void **state) {
 }
 
 /* All devices share the clock. */
-static void test_devices_share_the_clock(void **state) {
-  (void)state;
+TEST(devices_share_the_clock) {
   open_stepped(1000000, 0);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   soft_spin(a, 1000000);
@@ -192,8 +187,7 @@ static void test_devices_share_the_clock(void **state) {
 }
 
 /* The nodes of a graph run in sequence, so their times add up. */
-static void test_a_graph_takes_the_sum(void **state) {
-  (void)state;
+TEST(a_graph_takes_the_sum) {
   open_stepped(1000000, 0);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event fork = soft_event(), join = soft_event();
@@ -284,8 +278,7 @@ static void run_program(uint64_t seed, uint64_t order, struct log *log) {
   soft_close();
 }
 
-static void test_the_same_program_twice(void **state) {
-  (void)state;
+TEST(the_same_program_twice) {
   static struct log first, second, other;
   int rounds = 20;
   for (uint64_t seed = soft_first_seed(&rounds), i = 0; i < (uint64_t)rounds; i++, seed++) {
@@ -302,8 +295,7 @@ static void test_the_same_program_twice(void **state) {
 
 /* ---- Real time ---- */
 
-static void test_measured_time(void **state) {
-  (void)state;
+TEST(measured_time) {
   weir_soft_options options;
   weir_soft_options_init(&options);
   options.copy_bytes_per_second = 100000000;
@@ -329,20 +321,4 @@ static void test_measured_time(void **state) {
   assert_true(soft_now() - before >= 40000000);
   assert_cu(d->MemFree(d, p));
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_a_spin_takes_its_cycles, soft_teardown),
-      cmocka_unit_test_teardown(test_copies_and_fills_have_a_speed, soft_teardown),
-      cmocka_unit_test_teardown(test_operations_without_cost, soft_teardown),
-      cmocka_unit_test_teardown(test_endless_spin, soft_teardown),
-      cmocka_unit_test_teardown(test_streams_overlap_in_counted_time, soft_teardown),
-      cmocka_unit_test_teardown(test_a_wait_carries_time_over, soft_teardown),
-      cmocka_unit_test_teardown(test_devices_share_the_clock, soft_teardown),
-      cmocka_unit_test_teardown(test_a_graph_takes_the_sum, soft_teardown),
-      cmocka_unit_test_teardown(test_the_same_program_twice, soft_teardown),
-      cmocka_unit_test_teardown(test_measured_time, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,8 +64,9 @@ static void launch_touch(weir_cu_deviceptr at, weir_cu_stream stream) {
   assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-static void test_memory_in_use(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(memory_in_use) {
   open_mapped(WEIR_SOFT_STEPPED);
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr other = soft_alloc(G);
@@ -88,8 +89,7 @@ static void test_memory_in_use(void **state) {
 }
 
 /* Work on other memory, and work that is not in a stream. */
-static void test_memory_not_in_use(void **state) {
-  (void)state;
+TEST(memory_not_in_use) {
   open_mapped(WEIR_SOFT_STEPPED);
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr other = soft_alloc(G);
@@ -110,8 +110,7 @@ static void test_memory_not_in_use(void **state) {
   close_reported();
 }
 
-static void test_running_work(void **state) {
-  (void)state;
+TEST(running_work) {
   open_mapped(WEIR_SOFT_THREADS);
   atomic_store(&has_begun, false);
   atomic_store(&may_end, false);
@@ -124,13 +123,4 @@ static void test_running_work(void **state) {
   expect_reports(1);
   weir_driver_close(d);
   d = NULL;
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_memory_in_use, soft_teardown),
-      cmocka_unit_test_teardown(test_memory_not_in_use, soft_teardown),
-      cmocka_unit_test_teardown(test_running_work, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,8 +201,9 @@ static void corrupt_and_check(void *data) {
   /* Not closed: the corrupt device ends with the process. */
 }
 
-static void test_corruption_is_named(void **state) {
-  (void)state;
+FIXTURE(.teardown = soft_teardown)
+
+TEST(corruption_is_named) {
   for (size_t i = 0; i < sizeof corruptions / sizeof *corruptions; i++) {
     char text[4096] = "";
     assert_int_equal(pipe(message), 0);
@@ -225,8 +226,7 @@ static void test_corruption_is_named(void **state) {
 }
 
 /* In real time, while one stream runs, one waits, and one has finished. */
-static void test_busy_device_is_valid(void **state) {
-  (void)state;
+TEST(busy_device_is_valid) {
   populate(WEIR_SOFT_THREADS);
   for (int i = 0; i < 100; i++) {
     pthread_mutex_lock(&soft()->lock);
@@ -242,12 +242,4 @@ static void test_busy_device_is_valid(void **state) {
   assert_cu(d->MemAddressFree(d, w.va, 4 * G));
   gate_open(w.gate);
   soft_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_corruption_is_named, soft_teardown),
-      cmocka_unit_test_teardown(test_busy_device_is_valid, soft_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,7 @@ static uint64_t calls_of(weir_driver *d, int call) {
   return calls;
 }
 
-static void test_every_call_is_passed_on_and_counted(void **state) {
-  (void)state;
+TEST(every_call_is_passed_on_and_counted) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -37,8 +36,7 @@ static void test_every_call_is_passed_on_and_counted(void **state) {
   weir_driver_close(d);
 }
 
-static void test_absent_entries_stay_absent(void **state) {
-  (void)state;
+TEST(absent_entries_stay_absent) {
   weir_driver *inner = open_ledger(1, 1 << 30), *d;
   assert_ok(weir_driver_open_timing(inner, &d));
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
@@ -60,8 +58,7 @@ static weir_cu_result slow_query(weir_driver *self, weir_cu_stream stream) {
   return WEIR_CU_SUCCESS;
 }
 
-static void test_times(void **state) {
-  (void)state;
+TEST(times) {
   echo_driver echo;
   weir_driver *d;
   uint64_t calls = 0, ns = 0, longest = 0, all_ns = 0, all_longest = 0;
@@ -94,8 +91,7 @@ static void *call_away(void *data) {
   return NULL;
 }
 
-static void test_threads(void **state) {
-  (void)state;
+TEST(threads) {
   echo_driver echo;
   weir_driver *d;
   pthread_t threads[THREADS];
@@ -110,8 +106,7 @@ static void test_threads(void **state) {
 }
 
 /* An allocator works on the table as on the wrapped one: the calls agree with its statistics. */
-static void test_under_an_allocator(void **state) {
-  (void)state;
+TEST(under_an_allocator) {
   enum { BLOCKS = 16, MIB = 1 << 20 };
   weir_driver *soft, *d;
   weir_allocator *allocator;
@@ -143,15 +138,4 @@ static void test_under_an_allocator(void **state) {
   assert_int_equal(calls_of(d, WEIR_CALL_MemRelease), calls_of(d, WEIR_CALL_MemCreate));
   weir_driver_close(d);
   weir_driver_close(soft);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_call_is_passed_on_and_counted),
-      cmocka_unit_test(test_absent_entries_stay_absent),
-      cmocka_unit_test(test_times),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_under_an_allocator),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

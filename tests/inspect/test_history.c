@@ -9,8 +9,9 @@
 
 /* ---- Order and contents ---- */
 
-static void test_all_in_order(void **state) {
-  (void)state;
+FIXTURE(.teardown = history_teardown)
+
+TEST(all_in_order) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1000);
   weir_cu_stream stream = work_stream(), other = work_stream();
@@ -43,8 +44,7 @@ static void test_all_in_order(void **state) {
   alloc_close();
 }
 
-static void test_pages_and_pools(void **state) {
-  (void)state;
+TEST(pages_and_pools) {
   alloc_open("expandable_segments:True", GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1000);
   const weir_pool_id id = {7, 9};
@@ -69,8 +69,7 @@ static void test_pages_and_pools(void **state) {
   alloc_close();
 }
 
-static void test_arenas_are_merged_by_time(void **state) {
-  (void)state;
+TEST(arenas_are_merged_by_time) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 10000);
   weir_cu_stream streams[3] = {work_stream(), work_stream(), work_stream()};
@@ -93,8 +92,7 @@ static void test_arenas_are_merged_by_time(void **state) {
   alloc_close();
 }
 
-static void test_devices_have_their_own(void **state) {
-  (void)state;
+TEST(devices_have_their_own) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 2);
   void *p = get_on(0, 512, NULL), *q = get_on(1, 512, NULL);
@@ -113,8 +111,7 @@ static void test_devices_have_their_own(void **state) {
   alloc_close();
 }
 
-static void test_times_are_unix_times(void **state) {
-  (void)state;
+TEST(times_are_unix_times) {
   alloc_open(NULL, GIB);
   struct timespec before, after;
   clock_gettime(CLOCK_REALTIME, &before);
@@ -141,8 +138,7 @@ static weir_cu_stream work_stream_of(int i) {
   return streams[i % 3];
 }
 
-static void test_ring_of_one(void **state) {
-  (void)state;
+TEST(ring_of_one) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1);
   for (int i = 0; i < 500; i++)
@@ -164,8 +160,7 @@ static void test_ring_of_one(void **state) {
 
 /* A snapshot reads the ring first and is marked afterwards, so a full ring has all of its entries in the snapshot; the
  * mark takes a place in the next one. */
-static void test_snapshots_of_a_full_ring(void **state) {
-  (void)state;
+TEST_SETUP(snapshots_of_a_full_ring, NULL, alloc_teardown) {
   static const size_t limits[] = {1, 2, 5, 63, 64, 65, 200};
   for (size_t l = 0; l < WEIR_COUNT_OF(limits); l++) {
     alloc_open(NULL, GIB);
@@ -194,8 +189,7 @@ static void test_snapshots_of_a_full_ring(void **state) {
 }
 
 /* For every limit and every distribution over arenas, exactly the most recent entries are kept. */
-static void test_newest_are_kept(void **state) {
-  (void)state;
+TEST(newest_are_kept) {
   static const size_t limits[] = {2, 63, 64, 65, 200, 1000};
   for (size_t l = 0; l < WEIR_COUNT_OF(limits); l++) {
     alloc_open(NULL, GIB);
@@ -225,8 +219,7 @@ static void test_newest_are_kept(void **state) {
   }
 }
 
-static void test_state_mode_keeps_one_entry(void **state) {
-  (void)state;
+TEST(state_mode_keeps_one_entry) {
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_STATE, WEIR_CONTEXT_ALL);
   void *p = get_in("here", 311 * 411 * 4, NULL);
@@ -238,8 +231,7 @@ static void test_state_mode_keeps_one_entry(void **state) {
   alloc_close();
 }
 
-static void test_skip(void **state) {
-  (void)state;
+TEST(skip) {
   alloc_open(NULL, GIB);
   unsigned bit = 0;
   weir_history_options options;
@@ -268,8 +260,7 @@ static void test_skip(void **state) {
   alloc_close();
 }
 
-static void test_clear_and_off(void **state) {
-  (void)state;
+TEST(clear_and_off) {
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   void *p = get_in("before", 512, NULL);
@@ -308,8 +299,7 @@ static weir__entry_context context_at(size_t at) {
   return weir__context_of_number(events[at].context);
 }
 
-static void test_phases_and_texts(void **state) {
-  (void)state;
+TEST(phases_and_texts) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1000);
   void *p = get(512, NULL);
@@ -341,8 +331,7 @@ static void test_phases_and_texts(void **state) {
   alloc_close();
 }
 
-static void test_marks(void **state) {
-  (void)state;
+TEST(marks) {
   alloc_open(NULL, GIB);
   assert_ok(weir_history_mark(allocator, 0, "not recorded"));
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
@@ -407,8 +396,7 @@ static void see_annotation(void *context, const weir__annotation *annotation) {
   seen->count++;
 }
 
-static void test_a_million_annotations(void **state) {
-  (void)state;
+TEST(a_million_annotations) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 300000);
   uint32_t texts = atomic_load(&weir__texts.count);
@@ -435,8 +423,7 @@ static void test_a_million_annotations(void **state) {
 
 /* ---- Invalid arguments ---- */
 
-static void test_wrong_calls(void **state) {
-  (void)state;
+TEST(wrong_calls) {
   alloc_open(NULL, GIB);
   weir_history_options options;
   weir_history_options_init(&options);
@@ -460,25 +447,4 @@ static void test_wrong_calls(void **state) {
   assert_int_equal(info.mode, WEIR_HISTORY_OFF);
   assert_int_equal(weir__slow_reasons(&allocator->heaps[0]), 0);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_all_in_order, history_teardown),
-      cmocka_unit_test_teardown(test_pages_and_pools, history_teardown),
-      cmocka_unit_test_teardown(test_arenas_are_merged_by_time, history_teardown),
-      cmocka_unit_test_teardown(test_devices_have_their_own, history_teardown),
-      cmocka_unit_test_teardown(test_times_are_unix_times, history_teardown),
-      cmocka_unit_test_teardown(test_ring_of_one, history_teardown),
-      cmocka_unit_test_teardown(test_snapshots_of_a_full_ring, alloc_teardown),
-      cmocka_unit_test_teardown(test_newest_are_kept, history_teardown),
-      cmocka_unit_test_teardown(test_state_mode_keeps_one_entry, history_teardown),
-      cmocka_unit_test_teardown(test_skip, history_teardown),
-      cmocka_unit_test_teardown(test_clear_and_off, history_teardown),
-      cmocka_unit_test_teardown(test_phases_and_texts, history_teardown),
-      cmocka_unit_test_teardown(test_marks, history_teardown),
-      cmocka_unit_test_teardown(test_a_million_annotations, history_teardown),
-      cmocka_unit_test_teardown(test_wrong_calls, history_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,8 +22,9 @@ static void allocating_tracker(void *context, const weir_trace_entry *entry) {
   nested++;
 }
 
-static void test_tracker_may_allocate(void **state) {
-  (void)state;
+FIXTURE(.teardown = history_teardown)
+
+TEST(tracker_may_allocate) {
   alloc_open(NULL, GIB);
   assert_ok(weir_allocator_attach_tracker(allocator, allocating_tracker, NULL));
   seen_count = nested = 0;
@@ -47,8 +48,7 @@ static void count_entry(void *context, const weir_trace_entry *entry) {
   ++*(int *)context;
 }
 
-static void test_trackers_get_skipped_entries(void **state) {
-  (void)state;
+TEST(trackers_get_skipped_entries) {
   alloc_open(NULL, GIB);
   int entries = 0;
   assert_ok(weir_allocator_attach_tracker(allocator, count_entry, &entries));
@@ -91,8 +91,7 @@ static void note_action(void *context, const weir_trace_entry *entry) {
     seen_actions[seen_count++] = entry->action;
 }
 
-static void test_notifies_oom(void **state) {
-  (void)state;
+TEST(notifies_oom) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
   assert_ok(weir_allocator_attach_oom_observer(allocator, observe_oom, NULL));
@@ -102,13 +101,4 @@ static void test_notifies_oom(void **state) {
   assert_int_equal(try_get(4 * GIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(oom_calls, 1);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_tracker_may_allocate, history_teardown),
-      cmocka_unit_test_teardown(test_trackers_get_skipped_entries, history_teardown),
-      cmocka_unit_test_teardown(test_notifies_oom, history_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,10 @@
 
 /* ---- The stack that each mode keeps ---- */
 
+FIXTURE(.teardown = history_teardown)
+
 /* PyTorch's test_memory_plots_free_stack. */
-static void test_stacks_of_frees(void **state) {
-  (void)state;
+TEST(stacks_of_frees) {
   static const struct {
     weir_history_context context;
     const char *alloc, *requested, *completed, *block;
@@ -33,8 +34,7 @@ static void test_stacks_of_frees(void **state) {
 }
 
 /* Restoring a checkpoint: blocks that it allocates again have its stack; blocks that it frees, like any free. */
-static void test_stacks_of_a_checkpoint(void **state) {
-  (void)state;
+TEST(stacks_of_a_checkpoint) {
   const weir_pool_id id = {0, 3};
   static const struct {
     weir_history_context context;
@@ -71,8 +71,7 @@ static void test_stacks_of_a_checkpoint(void **state) {
 }
 
 /* PyTorch's test_memory_plots_free_segment_stack. */
-static void test_stacks_of_segments(void **state) {
-  (void)state;
+TEST(stacks_of_segments) {
   static const char *const confs[] = {"", "expandable_segments:True"};
   static const char *const expected[] = {"-", "-", "thealloc", "empty"};
   for (size_t c = 0; c < WEIR_COUNT_OF(confs); c++)
@@ -90,8 +89,7 @@ static void test_stacks_of_segments(void **state) {
 }
 
 /* PyTorch's test_memory_plots_history_context: the context changes while recording, and earlier entries stay. */
-static void test_context_changes(void **state) {
-  (void)state;
+TEST(context_changes) {
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   void *a = get_in("should_capture1", 64, NULL);
@@ -108,8 +106,7 @@ static void test_context_changes(void **state) {
 }
 
 /* A waiting block is freed by the next request for memory, and gets the stack of that request. */
-static void test_stacks_of_waiting_blocks(void **state) {
-  (void)state;
+TEST(stacks_of_waiting_blocks) {
   for (int context = WEIR_CONTEXT_STATE; context <= WEIR_CONTEXT_ALL; context++) {
     alloc_open(NULL, GIB);
     record_named(WEIR_HISTORY_ALL, (weir_history_context)context);
@@ -131,8 +128,7 @@ static void test_stacks_of_waiting_blocks(void **state) {
   }
 }
 
-static void test_stack_of_oom(void **state) {
-  (void)state;
+TEST(stack_of_oom) {
   alloc_open(NULL, 64 * MIB);
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC);
   void *p;
@@ -159,8 +155,7 @@ static __attribute__((noinline)) void *get_deep(int depth, size_t bytes) {
   return p;
 }
 
-static void test_native_stacks(void **state) {
-  (void)state;
+TEST(native_stacks) {
   if (!has_native())
     return;
   static weir__frame frames[2][WEIR__MAX_FRAMES];
@@ -187,8 +182,7 @@ static void test_native_stacks(void **state) {
   alloc_close();
 }
 
-static void test_stacks_are_stored_once(void **state) {
-  (void)state;
+TEST(stacks_are_stored_once) {
   if (!has_native())
     return;
   alloc_open(NULL, GIB);
@@ -209,8 +203,7 @@ static void test_stacks_are_stored_once(void **state) {
   alloc_close();
 }
 
-static void test_hook_comes_first(void **state) {
-  (void)state;
+TEST(hook_comes_first) {
   if (!has_native())
     return;
   alloc_open(NULL, GIB);
@@ -235,8 +228,7 @@ static size_t many_frames(void *context, weir_stack_frame *frames, size_t room) 
   return wanted < room ? wanted : room;
 }
 
-static void test_hook_with_a_thousand_frames(void **state) {
-  (void)state;
+TEST(hook_with_a_thousand_frames) {
   static weir__frame frames[2000];
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC);
@@ -292,8 +284,7 @@ static uint32_t stack_of_alloc(void) {
 
 /* The hook is not called for a stack whose key is known; without a key, or with native frames after its own, it is
  * always called. */
-static void test_keys_of_stacks(void **state) {
-  (void)state;
+TEST(keys_of_stacks) {
   alloc_open(NULL, GIB);
   enum { STACKS = 20000 };
   static uint32_t numbers[STACKS];
@@ -331,8 +322,7 @@ static void test_keys_of_stacks(void **state) {
   weir_set_stack_hook(NULL, NULL);
 }
 
-static void test_hook_may_allocate(void **state) {
-  (void)state;
+TEST(hook_may_allocate) {
   alloc_open(NULL, GIB);
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   weir_set_stack_hook(allocating_hook, NULL);
@@ -376,8 +366,7 @@ static size_t hook_asking_frame(void *context, weir_stack_frame *frames, size_t 
 }
 
 /* PyTorch's test_direct_traceback: without an allocator and without a recording. */
-static void test_stack_on_request(void **state) {
-  (void)state;
+TEST_SETUP(stack_on_request, NULL, NULL) {
   weir_set_stack_hook(NULL, NULL);
   assert_int_equal(captures_a_stack(WEIR_STACKS_LANGUAGE), 0);
   weir_set_stack_hook(hook_asking_frame, NULL);
@@ -404,23 +393,4 @@ static void test_stack_on_request(void **state) {
   assert_ok(weir_stack_visit(captures_a_stack(WEIR_STACKS_ALL), note_frame, &seen));
   assert_int_equal(seen.frames, 2);
   weir_set_stack_hook(NULL, NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_stacks_of_frees, history_teardown),
-      cmocka_unit_test_teardown(test_stacks_of_a_checkpoint, history_teardown),
-      cmocka_unit_test_teardown(test_stacks_of_segments, history_teardown),
-      cmocka_unit_test_teardown(test_context_changes, history_teardown),
-      cmocka_unit_test_teardown(test_stacks_of_waiting_blocks, history_teardown),
-      cmocka_unit_test_teardown(test_stack_of_oom, history_teardown),
-      cmocka_unit_test_teardown(test_native_stacks, history_teardown),
-      cmocka_unit_test_teardown(test_stacks_are_stored_once, history_teardown),
-      cmocka_unit_test_teardown(test_hook_comes_first, history_teardown),
-      cmocka_unit_test_teardown(test_hook_with_a_thousand_frames, history_teardown),
-      cmocka_unit_test_teardown(test_keys_of_stacks, history_teardown),
-      cmocka_unit_test_teardown(test_hook_may_allocate, history_teardown),
-      cmocka_unit_test(test_stack_on_request),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,10 +110,9 @@ static void read_while(int round) {
     read_and_check(true);
 }
 
-static void test_reading(void **state) {
-  (void)state;
-  run(read_while);
-}
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(reading) { run(read_while); }
 
 static void change_while(int round) {
   weir_set_stack_hook(round % 3 ? one_frame : NULL, NULL);
@@ -126,10 +125,7 @@ static void change_while(int round) {
   read_and_check(false);
 }
 
-static void test_changing(void **state) {
-  (void)state;
-  run(change_while);
-}
+TEST(changing) { run(change_while); }
 
 static atomic_int tracked;
 
@@ -149,18 +145,8 @@ static void track_while(int round) {
   read_and_check(true);
 }
 
-static void test_trackers_that_allocate(void **state) {
-  (void)state;
+TEST(trackers_that_allocate) {
   atomic_store(&tracked, 0);
   run(track_while);
   assert_true(atomic_load(&tracked) >= THREADS * PAIRS * 3);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_reading, alloc_teardown),
-      cmocka_unit_test_teardown(test_changing, alloc_teardown),
-      cmocka_unit_test_teardown(test_trackers_that_allocate, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

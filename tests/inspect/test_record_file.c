@@ -39,6 +39,8 @@ static int teardown(void **state) {
   return recording_teardown(state);
 }
 
+FIXTURE(.begin = make_folder, .end = remove_folder, .teardown = teardown)
+
 static void *take(size_t bytes, uintptr_t stream) {
   void *pointer;
   assert_int_equal(weir_allocator_alloc(recorded, 0, bytes, (weir_cu_stream)stream, &pointer), WEIR_OK);
@@ -100,8 +102,7 @@ static void *churn(void *argument) {
   return NULL;
 }
 
-static void test_killed(void **state) {
-  (void)state;
+TEST(killed) {
   seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_ptr_not_equal(seen, MAP_FAILED);
   for (int round = 0; round < 6; round++) {
@@ -155,8 +156,7 @@ static void test_killed(void **state) {
 static const char *text_at(const weir__recording *s, uint32_t string) { return s->strings.items[string].text; }
 
 /* The file agrees with a snapshot of the same allocator. */
-static void test_same_as_snapshot(void **state) {
-  (void)state;
+TEST(same_as_snapshot) {
   open_recorded(folder, "4", "all");
   weir_pool_id id = {0, 7};
   assert_int_equal(weir_pool_create(recorded, 0, id, NULL), WEIR_OK);
@@ -238,8 +238,7 @@ static void test_same_as_snapshot(void **state) {
 }
 
 /* Changes of settings and limits are recorded at their position, and a replay follows them. */
-static void test_changes(void **state) {
-  (void)state;
+TEST(changes) {
   void *held[40];
   open_recorded(folder, "4", "none");
   assert_int_equal(weir_allocator_set_limit(recorded, 0, 700 * MIB),
@@ -291,8 +290,7 @@ static void test_changes(void **state) {
 }
 
 /* The limit is recorded at the position where it was set: memory was released for it there. */
-static void test_limit_set_later(void **state) {
-  (void)state;
+TEST(limit_set_later) {
   open_recorded(folder, "4", "none");
   void *held[10], *none;
   for (size_t i = 0; i < 10; i++)
@@ -313,8 +311,7 @@ static void test_limit_set_later(void **state) {
 }
 
 /* Released pools return their memory, together or alone, and some are created again. */
-static void test_released_pools(void **state) {
-  (void)state;
+TEST(released_pools) {
   open_recorded(folder, "4", "none");
   give(take(9 * MIB, 0));
   for (uint64_t i = 0; i < 12; i++) {
@@ -342,8 +339,7 @@ static void test_released_pools(void **state) {
   weir__recording_free(s);
 }
 
-static void test_names(void **state) {
-  (void)state;
+TEST(names) {
   char host[64] = "", name[160];
   gethostname(host, sizeof host - 1);
   setenv("RANK", "3", 1);
@@ -361,8 +357,7 @@ static void test_names(void **state) {
 
 /* ---- Full rings ---- */
 
-static void test_full(void **state) {
-  (void)state;
+TEST(full) {
   open_recorded(folder, "1", "none");
   uint64_t capacity = weir__ring_file_capacity(atomic_load(&recorded->history)->file);
   record_pairs((int)capacity);
@@ -387,8 +382,7 @@ static void test_full(void **state) {
 }
 
 /* A file with room for one chunk, and two writers. */
-static void test_one_chunk(void **state) {
-  (void)state;
+TEST(one_chunk) {
   int why;
   char path[512];
   snprintf(path, sizeof path, "%s", path_in("one.ring"));
@@ -419,8 +413,7 @@ static void test_one_chunk(void **state) {
   weir__recorder_delete(history);
 }
 
-static void test_clear(void **state) {
-  (void)state;
+TEST(clear) {
   open_recorded(folder, "1", "none");
   record_pairs(1000);
   assert_int_equal(weir_history_clear(recorded), WEIR_OK);
@@ -447,8 +440,7 @@ static int continues_without_file(const char *where, const char *mb, const char 
   return !ok || !heard;
 }
 
-static void test_no_folder(void **state) {
-  (void)state;
+TEST(no_folder) {
   fclose(fopen(path_in("plain"), "w"));
   char under[512];
   snprintf(under, sizeof under, "%s/x", path_in("plain"));
@@ -456,8 +448,7 @@ static void test_no_folder(void **state) {
   assert_int_equal(continues_without_file("/nonexistent/folder", "1", strerror(ENOENT)), 0);
 }
 
-static void test_read_only_folder(void **state) {
-  (void)state;
+TEST(read_only_folder) {
   assert_int_equal(chmod(folder, 0555), 0);
   pid_t child = fork();
   assert_true(child >= 0);
@@ -472,8 +463,7 @@ static void test_read_only_folder(void **state) {
 }
 
 /* Less space than requested, similar to a full disk. */
-static void test_no_room(void **state) {
-  (void)state;
+TEST(no_room) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
@@ -488,8 +478,7 @@ static void test_no_room(void **state) {
 
 /* ---- Forks ---- */
 
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   open_recorded(folder, "1", "none");
   record_pairs(100);
   void *held = take(4096, 0);
@@ -530,8 +519,7 @@ static void test_fork(void **state) {
 
 /* ---- Out of memory ---- */
 
-static void test_out_of_memory(void **state) {
-  (void)state;
+TEST(out_of_memory) {
   open_recorded(folder, "1", "none");
   void *p = take(100 * MIB, 0), *none;
   weir_log_set_sink(count_warning, NULL);
@@ -549,8 +537,7 @@ static void test_out_of_memory(void **state) {
 
 /* ---- Signals ---- */
 
-static void test_abort_and_signal(void **state) {
-  (void)state;
+TEST(abort_and_signal) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
@@ -585,8 +572,7 @@ static void write_file(const char *path, const void *data, size_t size) {
   assert_int_equal(fclose(f), 0);
 }
 
-static void test_broken(void **state) {
-  (void)state;
+TEST(broken) {
   open_recorded(folder, "1", "all");
   weir_history_set_metadata(recorded, 0, "text");
   record_pairs(300);
@@ -631,26 +617,4 @@ static void test_broken(void **state) {
   assert_in_range(errors, 20, 399);
   free(good);
   free(bad);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_killed, teardown),
-      cmocka_unit_test_teardown(test_same_as_snapshot, teardown),
-      cmocka_unit_test_teardown(test_changes, teardown),
-      cmocka_unit_test_teardown(test_limit_set_later, teardown),
-      cmocka_unit_test_teardown(test_released_pools, teardown),
-      cmocka_unit_test_teardown(test_names, teardown),
-      cmocka_unit_test_teardown(test_full, teardown),
-      cmocka_unit_test_teardown(test_one_chunk, teardown),
-      cmocka_unit_test_teardown(test_clear, teardown),
-      cmocka_unit_test_teardown(test_no_folder, teardown),
-      cmocka_unit_test_teardown(test_read_only_folder, teardown),
-      cmocka_unit_test_teardown(test_no_room, teardown),
-      cmocka_unit_test_teardown(test_fork, teardown),
-      cmocka_unit_test_teardown(test_out_of_memory, teardown),
-      cmocka_unit_test_teardown(test_abort_and_signal, teardown),
-      cmocka_unit_test_teardown(test_broken, teardown),
-  };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

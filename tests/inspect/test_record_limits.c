@@ -49,8 +49,6 @@ static int in_child(int (*what)(void)) {
   return child_outcome(child);
 }
 
-enum { WAIVED = 77 };
-
 /* Called in a child: mounts a disk of a given size on the folder, visible only to the child. */
 static bool mount_disk(const char *options) {
   uid_t user = geteuid();
@@ -123,8 +121,9 @@ static int read_only_disk(void) {
   return !(warnings == 1 && strstr(warning, strerror(EROFS)));
 }
 
-static void test_disks(void **state) {
-  (void)state;
+FIXTURE(.begin = make_folder, .end = remove_folder, .teardown = recording_teardown)
+
+TEST(disks) {
   int (*const disks[])(void) = {disk_full_at_first, disk_full_later, read_only_disk};
   for (size_t i = 0; i < WEIR_COUNT_OF(disks); i++) {
     int code = in_child(disks[i]);
@@ -157,15 +156,11 @@ static int files_limited_later(void) {
   return ok && !sigismember(&pending, SIGXFSZ) ? 0 : 4;
 }
 
-static void test_files_limited_later(void **state) {
-  (void)state;
-  assert_int_equal(in_child(files_limited_later), 0);
-}
+TEST(files_limited_later) { assert_int_equal(in_child(files_limited_later), 0); }
 
 /* ---- Rings ---- */
 
-static void test_ring_of_one(void **state) {
-  (void)state;
+TEST(ring_of_one) {
   open_recorded(NULL, NULL, GIB);
   weir_history_options options;
   weir_history_options_init(&options);
@@ -195,8 +190,7 @@ static void test_ring_of_one(void **state) {
 }
 
 /* The information about entries that are no longer in the file. */
-static void test_wrapped(void **state) {
-  (void)state;
+TEST(wrapped) {
   open_recorded("1", "none", GIB);
   void *early[10], *pointer;
   for (int i = 0; i < 10; i++)
@@ -252,8 +246,7 @@ static void use_pool(uint64_t number) {
   assert_ok(weir_pool_release(recorded, 0, id));
 }
 
-static void test_pools_without_end(void **state) {
-  (void)state;
+TEST(pools_without_end) {
   const uint64_t pools = (uint64_t)repetitions(200000, 1000000), used = pools / 50;
   open_recorded("2", "none", 256 * MIB); /* released pools make room for others */
   long before = 0;
@@ -280,8 +273,7 @@ static void test_pools_without_end(void **state) {
 }
 
 /* Many live pools: each has a separate chunk in the file, and without one its entries are counted as lost. */
-static void test_many_pools_alive(void **state) {
-  (void)state;
+TEST(many_pools_alive) {
   enum { ALIVE = 5000 };
   open_recorded("8", "none", 64 * GIB);
   static void *held[ALIVE];
@@ -322,8 +314,7 @@ static __attribute__((noinline)) void *deep(int levels) {
   return pointer;
 }
 
-static void test_deep_stacks(void **state) {
-  (void)state;
+TEST(deep_stacks) {
   if (!weir__stacks_start()) {
     puts("waived: there is no libunwind");
     skip();
@@ -360,8 +351,7 @@ static void expect_rank(const char *part, int64_t rank) {
   remove_files();
 }
 
-static void test_ranks(void **state) {
-  (void)state;
+TEST(ranks) {
   static const char *const names[] = {"FLUX_TASK_RANK",       "MV2_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                       "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",        "RANK"};
   char part[64];
@@ -382,18 +372,4 @@ static void test_ranks(void **state) {
   expect_rank("-rank8-", 8);
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
     unsetenv(names[i]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_disks, recording_teardown),
-      cmocka_unit_test_teardown(test_files_limited_later, recording_teardown),
-      cmocka_unit_test_teardown(test_ring_of_one, recording_teardown),
-      cmocka_unit_test_teardown(test_wrapped, recording_teardown),
-      cmocka_unit_test_teardown(test_pools_without_end, recording_teardown),
-      cmocka_unit_test_teardown(test_many_pools_alive, recording_teardown),
-      cmocka_unit_test_teardown(test_deep_stacks, recording_teardown),
-      cmocka_unit_test_teardown(test_ranks, recording_teardown),
-  };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -134,8 +134,9 @@ static const job jobs[] = {
     {.name = "changes", .largest = 40 * MIB, .changes = true, .empties = true},
 };
 
-static void test_window(void **state) {
-  (void)state;
+FIXTURE(.begin = make_folder, .end = remove_folder, .teardown = recording_teardown)
+
+TEST(window) {
   weir_log_set_sink(count_warning, NULL);
   for (size_t i = 0; i < WEIR_COUNT_OF(jobs); i++) {
     print_message("  %s\n", jobs[i].name);
@@ -154,8 +155,7 @@ static void test_window(void **state) {
 }
 
 /* One device is busy, the other rarely used: its entries stay, and its first checkpoint with them. */
-static void test_two_devices(void **state) {
-  (void)state;
+TEST(two_devices) {
   const job j = {.name = "two devices", .devices = 2, .largest = 30 * MIB};
   open_job(&j, "1");
   void *kept;
@@ -198,8 +198,7 @@ static void explain_oom(const char *mb, weir__explanation *x, weir__summary *sum
 }
 
 /* An out-of-memory error at the end of a long job is explained as if all entries had been kept. */
-static void test_explain(void **state) {
-  (void)state;
+TEST(explain) {
   weir__explanation small, large;
   weir__summary small_summary, large_summary;
   uint64_t dropped;
@@ -236,8 +235,7 @@ static void test_explain(void **state) {
 }
 
 /* The numbers equal the statistics of the allocator. */
-static void test_summary(void **state) {
-  (void)state;
+TEST(summary) {
   const job j = {.largest = 30 * MIB};
   open_job(&j, "1");
   churn(&j, 80000);
@@ -258,8 +256,7 @@ static void test_summary(void **state) {
 }
 
 /* Blocks from before the first entry have the stacks that allocated them. */
-static void test_stacks(void **state) {
-  (void)state;
+TEST(stacks) {
   open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = folder, .mb = "1", .stacks = "state"});
   void *kept;
   assert_ok(weir_allocator_alloc(recorded, 0, 5 * MIB, NULL, &kept));
@@ -285,8 +282,7 @@ static void test_stacks(void **state) {
 
 /* ---- Off, on and cleared ---- */
 
-static void test_off_and_on(void **state) {
-  (void)state;
+TEST(off_and_on) {
   const job j = {.largest = 30 * MIB, .pools = true};
   weir_history_options off, on;
   weir_history_options_init(&off);
@@ -316,8 +312,7 @@ static void test_off_and_on(void **state) {
 }
 
 /* The child of a fork does not write to the file: its calls are refused. */
-static void test_fork(void **state) {
-  (void)state;
+TEST(fork) {
   const job j = {.largest = 30 * MIB};
   open_job(&j, "1");
   churn(&j, 30000);
@@ -352,8 +347,7 @@ static void *churn_apart(void *stream) {
 }
 
 /* The service thread, allocating threads and forks do not deadlock. */
-static void test_forks_meanwhile(void **state) {
-  (void)state;
+TEST(forks_meanwhile) {
   enum { threads = 2, blocks = 2000 };
   const job j = {.largest = 30 * MIB};
   pthread_t others[threads];
@@ -379,8 +373,7 @@ static void test_forks_meanwhile(void **state) {
 
 /* ---- Processes that are killed ---- */
 
-static void test_killed(void **state) {
-  (void)state;
+TEST(killed) {
   const job j = {.largest = 8 * MIB, .pools = true, .records = true};
   _Atomic long *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_ptr_not_equal(done, MAP_FAILED);
@@ -467,8 +460,7 @@ static void expect_unknown(const char *path) {
   weir__recording_free(s);
 }
 
-static void test_older_version(void **state) {
-  (void)state;
+TEST(older_version) {
   const job j = {.largest = 30 * MIB};
   size_t size;
   open_job(&j, "1");
@@ -489,8 +481,7 @@ static weir__ring_file_slot *slots_of(unsigned char *data) {
 }
 
 /* Either checkpoint is sufficient if it is complete. */
-static void test_damaged_checkpoints(void **state) {
-  (void)state;
+TEST(damaged_checkpoints) {
   const job j = {.largest = 30 * MIB};
   size_t size, windows[WEIR__RING_CHECKPOINTS] = {0}, used = 0;
   open_job(&j, "1");
@@ -523,8 +514,7 @@ static void test_damaged_checkpoints(void **state) {
 }
 
 /* Random checkpoints with a valid checksum are either refused or replayed. */
-static void test_hostile_checkpoints(void **state) {
-  (void)state;
+TEST(hostile_checkpoints) {
   const job j = {.largest = 30 * MIB, .conf = "expandable_segments:True", .empties = true};
   size_t size, refused = 0, read = 0;
   open_job(&j, "1");
@@ -564,8 +554,7 @@ static void test_hostile_checkpoints(void **state) {
 }
 
 /* More blocks than the file has room for: one warning, and the file says that the state is unknown. */
-static void test_no_room(void **state) {
-  (void)state;
+TEST(no_room) {
   enum { many = 20000 };
   const job j = {.largest = 30 * MIB};
   open_job(&j, "1");
@@ -587,23 +576,4 @@ static void test_no_room(void **state) {
   assert_int_equal(warnings, 1);
   check_window(find_file(".ring"), 0, recorded);
   free(all);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_window, recording_teardown),
-      cmocka_unit_test_teardown(test_two_devices, recording_teardown),
-      cmocka_unit_test_teardown(test_explain, recording_teardown),
-      cmocka_unit_test_teardown(test_summary, recording_teardown),
-      cmocka_unit_test_teardown(test_stacks, recording_teardown),
-      cmocka_unit_test_teardown(test_off_and_on, recording_teardown),
-      cmocka_unit_test_teardown(test_fork, recording_teardown),
-      cmocka_unit_test_teardown(test_forks_meanwhile, recording_teardown),
-      cmocka_unit_test_teardown(test_killed, recording_teardown),
-      cmocka_unit_test_teardown(test_older_version, recording_teardown),
-      cmocka_unit_test_teardown(test_damaged_checkpoints, recording_teardown),
-      cmocka_unit_test_teardown(test_hostile_checkpoints, recording_teardown),
-      cmocka_unit_test_teardown(test_no_room, recording_teardown),
-  };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -118,8 +118,7 @@ static void check_frame(const weir__recording *s, const weir__recording_entry *e
 
 /* ---- Native frames ---- */
 
-static void test_begins_at_the_caller(void **state) {
-  (void)state;
+TEST(begins_at_the_caller) {
   need_libunwind();
   record_in_child("all", work_small);
   weir__recording *s = load_recording(find_file(".ring"));
@@ -133,8 +132,7 @@ static void test_begins_at_the_caller(void **state) {
 }
 
 /* On the slow path, with the frames of a segment's allocation. */
-static void test_slow_path_begins_at_the_caller(void **state) {
-  (void)state;
+TEST(slow_path_begins_at_the_caller) {
   need_libunwind();
   record_in_child("alloc", work_large);
   weir__recording *s = load_recording(find_file(".ring"));
@@ -144,8 +142,7 @@ static void test_slow_path_begins_at_the_caller(void **state) {
 }
 
 /* The file of this program, with another build ID in the recording, as after a rebuild. */
-static void test_other_build(void **state) {
-  (void)state;
+TEST(other_build) {
   need_libunwind();
   weir__elf *elf = weir__elf_open("/proc/self/exe");
   assert_non_null(elf);
@@ -190,8 +187,7 @@ static uint64_t address_in_file(void) { /* of inner_caller, without the load add
   return address - (uintptr_t)info.dli_fbase;
 }
 
-static void test_symbol_tables(void **state) {
-  (void)state;
+TEST_SETUP(symbol_tables, NULL, NULL) {
   weir__elf *elf = weir__elf_open("/proc/self/exe");
   assert_non_null(elf);
   assert_string_equal(weir__elf_function(elf, address_in_file()), "inner_caller");
@@ -206,8 +202,7 @@ static void test_symbol_tables(void **state) {
 }
 
 /* Files with random bytes changed. */
-static void test_damaged_files(void **state) {
-  (void)state;
+TEST(damaged_files) {
   char path[512], copy[512];
   ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
   assert_true(length > 0);
@@ -246,8 +241,7 @@ static void test_damaged_files(void **state) {
 }
 
 /* A file without a build ID is trusted if it is on this machine and has not changed since. */
-static void test_without_build_id(void **state) {
-  (void)state;
+TEST_SETUP(without_build_id, NULL, NULL) {
   char path[512];
   ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
   assert_true(length > 0);
@@ -290,8 +284,7 @@ static void check_language(const weir__recording *s, const weir__recording_entry
   assert_string_equal(text_of(s, frame_of(s, e, 1)->name), "<module>");
 }
 
-static void test_language_frames_alone(void **state) {
-  (void)state;
+TEST(language_frames_alone) {
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_small);
   weir__recording *s = load_recording(find_file(".ring"));
@@ -301,8 +294,7 @@ static void test_language_frames_alone(void **state) {
   weir__recording_free(s);
 }
 
-static void test_language_and_native_frames(void **state) {
-  (void)state;
+TEST(language_and_native_frames) {
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc,native", work_small);
@@ -319,8 +311,7 @@ static void work_without_frames(void) {
   work_small();
 }
 
-static void test_native_frames_as_fallback(void **state) {
-  (void)state;
+TEST(native_frames_as_fallback) {
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_without_frames);
@@ -329,8 +320,7 @@ static void test_native_frames_as_fallback(void **state) {
   weir__recording_free(s);
 }
 
-static void test_invalid_settings(void **state) {
-  (void)state;
+TEST(invalid_settings) {
   static const char *const wrong[] = {"alloc,", "alloc,all", "native", ",native", "alloc,native,"};
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++) {
     warnings = 0;
@@ -367,8 +357,7 @@ static void run_thread(bool frames) {
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void test_shared_phase(void **state) {
-  (void)state;
+TEST(shared_phase) {
   weir_set_stack_hook(two_frames, NULL);
   open_recorded("alloc");
   has_frames = true;
@@ -410,20 +399,6 @@ static bool find_libdw(void) {
   return found;
 }
 
-int main(void) {
-  has_libdw = find_libdw();
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_begins_at_the_caller, teardown),
-      cmocka_unit_test_teardown(test_slow_path_begins_at_the_caller, teardown),
-      cmocka_unit_test_teardown(test_other_build, teardown),
-      cmocka_unit_test(test_symbol_tables),
-      cmocka_unit_test_teardown(test_damaged_files, teardown),
-      cmocka_unit_test(test_without_build_id),
-      cmocka_unit_test_teardown(test_language_frames_alone, teardown),
-      cmocka_unit_test_teardown(test_language_and_native_frames, teardown),
-      cmocka_unit_test_teardown(test_native_frames_as_fallback, teardown),
-      cmocka_unit_test_teardown(test_invalid_settings, teardown),
-      cmocka_unit_test_teardown(test_shared_phase, teardown),
-  };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+static void prepare(void) { has_libdw = find_libdw(); }
+
+FIXTURE(.prepare = prepare, .begin = make_folder, .end = remove_folder, .teardown = teardown)

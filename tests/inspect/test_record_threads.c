@@ -142,6 +142,8 @@ static int teardown(void **state) {
   return 0;
 }
 
+FIXTURE(.begin = make_folder, .end = remove_folder, .teardown = teardown)
+
 static void run(const plan *what) {
   doing = what;
   for (int round = 0; round < ROUNDS; round++) {
@@ -164,20 +166,17 @@ static void run(const plan *what) {
   }
 }
 
-static void test_own_streams(void **state) {
-  (void)state;
+TEST(own_streams) {
   run(&(plan){.name = "own streams", .threads = 6, .largest = 30 * MIB});
   run(&(plan){.name = "expandable", .conf = "expandable_segments:True", .threads = 4, .largest = 30 * MIB});
 }
 
-static void test_pools(void **state) {
-  (void)state;
+TEST(pools) {
   run(&(plan){.name = "pools", .threads = 8, .pools = true, .largest = 8 * MIB});
   run(&(plan){.name = "pools of one stream", .threads = 5, .pools = true, .one_stream = true, .largest = 8 * MIB});
 }
 
-static void test_one_stream(void **state) {
-  (void)state;
+TEST(one_stream) {
   run(&(plan){.name = "one stream", .threads = 8, .one_stream = true, .largest = 30 * MIB});
   run(&(plan){.name = "one stream, small", .threads = 8, .one_stream = true, .largest = MIB});
   run(&(plan){.name = "one stream, expandable",
@@ -187,18 +186,11 @@ static void test_one_stream(void **state) {
               .largest = 30 * MIB});
 }
 
-static void test_handed_over(void **state) {
-  (void)state;
-  run(&(plan){.name = "handed over", .threads = 6, .hand_over = true, .largest = 30 * MIB});
-}
+TEST(handed_over) { run(&(plan){.name = "handed over", .threads = 6, .hand_over = true, .largest = 30 * MIB}); }
 
-static void test_other_streams(void **state) {
-  (void)state;
-  run(&(plan){.name = "other streams", .threads = 4, .records = true, .largest = 30 * MIB});
-}
+TEST(other_streams) { run(&(plan){.name = "other streams", .threads = 4, .records = true, .largest = 30 * MIB}); }
 
-static void test_emptied(void **state) {
-  (void)state;
+TEST(emptied) {
   run(&(plan){.name = "emptied", .threads = 4, .empties = true, .largest = 30 * MIB});
   run(&(plan){.name = "emptied, expandable",
               .conf = "expandable_segments:True",
@@ -207,14 +199,12 @@ static void test_emptied(void **state) {
               .largest = 30 * MIB});
 }
 
-static void test_limited(void **state) {
-  (void)state;
+TEST(limited) {
   run(&(plan){.name = "limited", .threads = 4, .limit = 1500 * MIB, .largest = 60 * MIB, .may_fail = true});
 }
 
 /* Checkpoints are taken by the service thread, or by allocating threads if it is late. */
-static void test_rings(void **state) {
-  (void)state;
+TEST(rings) {
   for (uint64_t interval = 0; interval < (uint64_t)usual_or_long(2, 3); interval++) {
     run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .wraps = true, .interval = interval});
     run(&(plan){.name = "ring of one stream",
@@ -282,8 +272,7 @@ static void *allocate_with_new_texts(void *argument) {
 }
 
 /* An entry that can be read has its stack and texts in the log, also while other threads add some. */
-static void test_texts_are_logged_before_entries(void **state) {
-  (void)state;
+TEST(texts_are_logged_before_entries) {
   pthread_t threads[4];
   weir_set_stack_hook(one_frame, NULL);
   open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = folder, .mb = "64", .stacks = "alloc"});
@@ -294,19 +283,4 @@ static void test_texts_are_logged_before_entries(void **state) {
   weir_set_stack_hook(NULL, NULL);
   assert_int_equal(atomic_load(&atomic_load(&recorded->history)->file->header->log_lost), 0);
   assert_int_equal(atomic_load(&not_logged), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_own_streams, teardown),
-      cmocka_unit_test_teardown(test_pools, teardown),
-      cmocka_unit_test_teardown(test_one_stream, teardown),
-      cmocka_unit_test_teardown(test_handed_over, teardown),
-      cmocka_unit_test_teardown(test_other_streams, teardown),
-      cmocka_unit_test_teardown(test_emptied, teardown),
-      cmocka_unit_test_teardown(test_limited, teardown),
-      cmocka_unit_test_teardown(test_rings, teardown),
-      cmocka_unit_test_teardown(test_texts_are_logged_before_entries, teardown),
-  };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

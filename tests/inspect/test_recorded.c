@@ -59,8 +59,9 @@ static void churn(weir_cu_stream *streams) {
   soft_seed(0);
 }
 
-static void test_replays_exactly(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(replays_exactly) {
   static const char *const confs[] = {"", "expandable_segments:True", "max_split_size_mb:21",
                                       "roundup_power2_divisions:4"};
   for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
@@ -86,8 +87,7 @@ static void test_replays_exactly(void **state) {
 }
 
 /* The file has the entries before the snapshot; the snapshot's own entry comes after it. */
-static void test_cut(void **state) {
-  (void)state;
+TEST(cut) {
   alloc_open(NULL, GIB);
   record(WEIR_CONTEXT_NONE);
   void *a = get(4096, NULL);
@@ -114,8 +114,7 @@ static uint64_t bytes_of_data(void) {
 }
 
 /* Pools with all three kinds of numbers, and no pool: the time and memory for a snapshot do not depend on the ids. */
-static void test_pools(void **state) {
-  (void)state;
+TEST(pools) {
   static const weir_pool_id ids[] = {{0, 0}, {0, 1}, {7, 0}, {3, 4}, {0, (1 << 29) - 1}, {1ull << 40, 2}};
   struct rlimit before, limited;
   alloc_open(NULL, GIB);
@@ -172,8 +171,7 @@ static void test_pools(void **state) {
   alloc_close();
 }
 
-static void test_stacks_and_annotations(void **state) {
-  (void)state;
+TEST(stacks_and_annotations) {
   alloc_open(NULL, GIB);
   record(WEIR_CONTEXT_ALL);
   const char *pairs[] = {"name", "step 1", "stage", "START"};
@@ -198,14 +196,4 @@ static void test_stacks_and_annotations(void **state) {
   weir__recording_free(read);
   put(a);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_replays_exactly, alloc_teardown),
-      cmocka_unit_test_teardown(test_cut, alloc_teardown),
-      cmocka_unit_test_teardown(test_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_stacks_and_annotations, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

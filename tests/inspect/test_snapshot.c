@@ -99,8 +99,9 @@ static void check_block(const weir_snapshot_segment *segment, size_t k, uint64_t
 
 /* ---- Contents ---- */
 
-static void test_an_allocator_without_memory(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(an_allocator_without_memory) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, 64 * MIB, NULL);
   weir_snapshot *snapshot = take(NULL);
   const weir_snapshot_segment *s;
@@ -113,8 +114,7 @@ static void test_an_allocator_without_memory(void **state) {
   alloc_close();
 }
 
-static void test_small_and_large(void **state) {
-  (void)state;
+TEST(small_and_large) {
   alloc_open(NULL, 64 * MIB);
   weir_cu_stream stream = work_stream();
   void *small = get(1000, NULL), *large = get(3 * MIB, stream);
@@ -145,8 +145,7 @@ static void test_small_and_large(void **state) {
 }
 
 /* A block that was freed without waiting keeps its size for the next request; a snapshot shows it as free. */
-static void test_a_block_that_was_just_freed(void **state) {
-  (void)state;
+TEST(a_block_that_was_just_freed) {
   alloc_open(NULL, 64 * MIB);
   void *p = NULL;
   assert_ok(weir_allocator_alloc(allocator, 0, 512, NULL, &p));
@@ -162,8 +161,7 @@ static void test_a_block_that_was_just_freed(void **state) {
   alloc_close();
 }
 
-static void test_a_block_that_waits(void **state) {
-  (void)state;
+TEST(a_block_that_waits) {
   alloc_open(NULL, 64 * MIB);
   weir_cu_stream other = work_stream();
   void *p = get(700, NULL);
@@ -185,8 +183,7 @@ static void test_a_block_that_waits(void **state) {
 }
 
 /* Each run of mapped pages is a segment; address space that is only reserved is not. */
-static void test_expandable_segments(void **state) {
-  (void)state;
+TEST(expandable_segments) {
   alloc_open("expandable_segments:True", GIB);
   void *low = get(40 * MIB, NULL), *middle = get(60 * MIB, NULL), *high = get(30 * MIB, NULL);
   weir_snapshot *snapshot = take(NULL);
@@ -217,8 +214,7 @@ static void test_expandable_segments(void **state) {
   alloc_close();
 }
 
-static void test_pools(void **state) {
-  (void)state;
+TEST(pools) {
   alloc_open(NULL, 256 * MIB);
   void *outside = get(512, NULL);
   assert_ok(weir_pool_begin(allocator, 0, pool_a, NULL, NULL));
@@ -252,8 +248,7 @@ static void test_pools(void **state) {
   alloc_close();
 }
 
-static void test_devices(void **state) {
-  (void)state;
+TEST(devices) {
   alloc_open_on(WEIR_SOFT_STEPPED, 3, 64 * MIB, NULL);
   void *p = get_on(0, 512, NULL), *q = get_on(2, 2 * MIB, NULL);
   const weir_snapshot_segment *s;
@@ -275,8 +270,7 @@ static void test_devices(void **state) {
   alloc_close();
 }
 
-static void test_random_states(void **state) {
-  (void)state;
+TEST(random_states) {
   static const char *const confs[] = {"", "expandable_segments:True",
                                       "max_split_size_mb:32,roundup_power2_divisions:4"};
   for (size_t c = 0; c < WEIR_COUNT_OF(confs); c++) {
@@ -324,8 +318,7 @@ static void look_at_locks(int device) {
   all_locked += locked;
 }
 
-static void test_the_cut_is_at_one_moment(void **state) {
-  (void)state;
+TEST(the_cut_is_at_one_moment) {
   alloc_open(NULL, 64 * MIB);
   void *p = get(512, NULL), *q = get(2 * MIB, work_stream());
   recorded r = {
@@ -352,8 +345,7 @@ static void test_the_cut_is_at_one_moment(void **state) {
 
 /* ---- Time ---- */
 
-static void test_a_hundred_thousand_blocks(void **state) {
-  (void)state;
+TEST(a_hundred_thousand_blocks) {
   enum { BLOCKS = 100000 };
   alloc_open(NULL, 16 * GIB);
   void **live = calloc(BLOCKS, sizeof *live);
@@ -382,8 +374,7 @@ static void test_a_hundred_thousand_blocks(void **state) {
 
 /* ---- Invalid arguments ---- */
 
-static void test_bad_calls(void **state) {
-  (void)state;
+TEST(bad_calls) {
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
   const weir_snapshot_segment *segments_out;
@@ -410,21 +401,4 @@ static void test_bad_calls(void **state) {
   weir_snapshot_destroy(snapshot);
   weir_snapshot_destroy(NULL);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_an_allocator_without_memory, alloc_teardown),
-      cmocka_unit_test_teardown(test_small_and_large, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_block_that_was_just_freed, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_block_that_waits, alloc_teardown),
-      cmocka_unit_test_teardown(test_expandable_segments, alloc_teardown),
-      cmocka_unit_test_teardown(test_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_devices, alloc_teardown),
-      cmocka_unit_test_teardown(test_random_states, alloc_teardown),
-      cmocka_unit_test_teardown(test_the_cut_is_at_one_moment, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_hundred_thousand_blocks, alloc_teardown),
-      cmocka_unit_test_teardown(test_bad_calls, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,8 +47,9 @@ static weir_status script(FILE *file) {
   return status;
 }
 
-static void test_each_allocation_fails_once(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(each_allocation_fails_once) {
   alloc_open("expandable_segments:True", 256 * MIB);
   void *p = get(700, NULL), *q = get(30 * MIB, work_stream());
   FILE *file = fopen("/dev/null", "w");
@@ -81,11 +82,6 @@ static void test_each_allocation_fails_once(void **state) {
   put(p);
   put(q);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_each_allocation_fails_once, alloc_teardown)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #endif

@@ -77,8 +77,9 @@ static void add_ballast(weir_cu_stream stream, void **blocks) {
     assert_ok(weir_allocator_alloc(allocator, 0, 512, stream, &blocks[i]));
 }
 
-static void test_snapshots_are_consistent(void **state) {
-  (void)state;
+FIXTURE(.teardown = alloc_teardown)
+
+TEST(snapshots_are_consistent) {
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, NULL);
   static void *ballast[2 * PAIRS][BALLAST];
   pthread_t threads[PAIRS + 1];
@@ -111,9 +112,4 @@ static void test_snapshots_are_consistent(void **state) {
     for (size_t k = 0; k < BALLAST; k++)
       assert_ok(weir_allocator_free(allocator, ballast[i][k]));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_snapshots_are_consistent, alloc_teardown)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,8 +41,7 @@ static void check_four(const weir_allocator_stats *stats, const char *group, con
 }
 
 /* Each field has a different value, and each name returns the value of its field. */
-static void test_every_name_leads_to_its_field(void **state) {
-  (void)state;
+TEST(every_name_leads_to_its_field) {
   weir_allocator_stats stats;
   int64_t *words = (int64_t *)&stats;
   for (size_t i = 0; i < sizeof stats / sizeof *words; i++)
@@ -76,8 +75,7 @@ static void test_every_name_leads_to_its_field(void **state) {
 }
 
 /* There are as many names as fields; with the test above, none is missing. */
-static void test_the_list_of_names(void **state) {
-  (void)state;
+TEST(the_list_of_names) {
   weir_allocator_stats stats = {.size = sizeof stats};
   size_t count = weir_stats_count();
   assert_int_equal(count, sizeof stats / sizeof(int64_t) - 1);
@@ -91,8 +89,7 @@ static void test_the_list_of_names(void **state) {
   assert_null(weir_stats_name(count));
 }
 
-static void test_unknown_names(void **state) {
-  (void)state;
+TEST(unknown_names) {
   static const char *const wrong[] = {"",
                                       ".",
                                       "num_oom",
@@ -127,8 +124,7 @@ static void test_unknown_names(void **state) {
 }
 
 /* A program compiled against an older struct with fewer counters. */
-static void test_a_struct_of_an_older_program(void **state) {
-  (void)state;
+TEST(a_struct_of_an_older_program) {
   weir_allocator_stats stats = {.size = offsetof(weir_allocator_stats, segment)};
   int64_t value;
   value_of(&stats, "allocation.large_pool.freed");
@@ -144,8 +140,7 @@ static int64_t now_of(const char *name) {
   return value;
 }
 
-static void test_of_an_allocator(void **state) {
-  (void)state;
+TEST_SETUP(of_an_allocator, NULL, alloc_teardown) {
   alloc_open("max_split_size_mb:32", 256 * MIB);
   void *p = get(700, NULL);
   assert_int_equal(now_of("requested_bytes.all.current"), 700);
@@ -167,8 +162,7 @@ static void test_of_an_allocator(void **state) {
   alloc_close();
 }
 
-static void test_private_pools(void **state) {
-  (void)state;
+TEST_SETUP(private_pools, NULL, alloc_teardown) {
   static const weir_pool_id pool = {0, 11}, graph_pool = {12, 0};
   alloc_open(NULL, 256 * MIB);
   weir_pool_id ids[2] = {{0, 0}};
@@ -238,8 +232,7 @@ static void check_same(const char *nested, const char *flat) {
   assert_int_equal(pclose(check), 0);
 }
 
-static void test_as_json(void **state) {
-  (void)state;
+TEST_SETUP(as_json, NULL, alloc_teardown) {
   alloc_open(NULL, 256 * MIB);
   assert_ok(weir_pool_begin(allocator, 0, (weir_pool_id){0, 1}, NULL, NULL));
   void *p = get(512, NULL);
@@ -265,17 +258,4 @@ static void test_as_json(void **state) {
   put(p);
   assert_ok(weir_pool_release(allocator, 0, (weir_pool_id){0, 1}));
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_name_leads_to_its_field),
-      cmocka_unit_test(test_the_list_of_names),
-      cmocka_unit_test(test_unknown_names),
-      cmocka_unit_test(test_a_struct_of_an_older_program),
-      cmocka_unit_test_teardown(test_of_an_allocator, alloc_teardown),
-      cmocka_unit_test_teardown(test_private_pools, alloc_teardown),
-      cmocka_unit_test_teardown(test_as_json, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,8 +66,7 @@ static void check_text(const weir_allocator_stats *stats, int device, weir_summa
   free(found);
 }
 
-static void test_the_table(void **state) {
-  (void)state;
+TEST(the_table) {
   weir_allocator_stats stats = stats_by(grown);
   stats.num_ooms = 2;
   stats.num_alloc_retries = 12345678;
@@ -75,14 +74,12 @@ static void test_the_table(void **state) {
   check_text(&stats, 3, WEIR_SUMMARY_ABBREVIATED, "summary_abbreviated.txt");
 }
 
-static void test_where_units_change(void **state) {
-  (void)state;
+TEST(where_units_change) {
   weir_allocator_stats stats = stats_by(edge);
   check_text(&stats, 0, WEIR_SUMMARY_FULL, "summary_edges.txt");
 }
 
-static void test_zero(void **state) {
-  (void)state;
+TEST(zero) {
   weir_allocator_stats stats = {.size = sizeof stats};
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
   stats = (weir_allocator_stats){.size = sizeof stats.size, .num_ooms = 9}; /* a caller whose struct has no counters */
@@ -90,8 +87,7 @@ static void test_zero(void **state) {
 }
 
 /* Lines about pages follow the table once pages have moved. */
-static void test_moved_pages(void **state) {
-  (void)state;
+TEST(moved_pages) {
   static const char expected[] = "| Pages: 64 made, 32 moved (320.00 MiB), 5 returned                         |\n"
                                  "| Old mappings: 30 kept (at most 32), 2 unmapped                            |\n"
                                  "|===========================================================================|\n";
@@ -114,8 +110,7 @@ static void test_moved_pages(void **state) {
   assert_int_equal(strcspn(with + length, "\n"), strcspn(with, "\n"));
 }
 
-static void test_the_line(void **state) {
-  (void)state;
+TEST(the_line) {
   char text[256];
   weir_allocator_stats stats = {.size = sizeof stats, .num_alloc_retries = 3, .num_ooms = 1};
   weir_stats_summary(&stats, 0, WEIR_SUMMARY_LINE, text, sizeof text);
@@ -130,8 +125,7 @@ static void test_the_line(void **state) {
   assert_int_equal(length, strlen(text));
 }
 
-static void test_of_an_allocator(void **state) {
-  (void)state;
+TEST_SETUP(of_an_allocator, NULL, alloc_teardown) {
   alloc_open(NULL, 64 * MIB);
   char text[8192];
   size_t length = 0;
@@ -162,8 +156,7 @@ static void ask(const char *mode, const char *expected) {
   assert_int_equal(length, strlen(expected));
 }
 
-static void test_processes(void **state) {
-  (void)state;
+TEST_SETUP(processes, NULL, alloc_teardown) {
   char text[64];
   alloc_open(NULL, 64 * MIB);
   assert_error_says(NOT_SUPPORTED, "not an NVIDIA device",
@@ -184,17 +177,4 @@ static void test_processes(void **state) {
   unsetenv("WEIR_NVML_LIBRARY");
   faults->capabilities &= ~(uint64_t)WEIR_DRIVER_NVIDIA;
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_the_table),
-      cmocka_unit_test(test_where_units_change),
-      cmocka_unit_test(test_zero),
-      cmocka_unit_test(test_moved_pages),
-      cmocka_unit_test(test_the_line),
-      cmocka_unit_test_teardown(test_of_an_allocator, alloc_teardown),
-      cmocka_unit_test_teardown(test_processes, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

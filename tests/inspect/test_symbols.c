@@ -61,8 +61,7 @@ static void check_place(const weir__symbols *s, size_t i, const char *name, int 
   assert_int_equal(symbol->line, line);
 }
 
-static void test_inlined_functions(void **state) {
-  (void)state;
+TEST(inlined_functions) {
   if (!has_libdw()) {
     puts("test_inlined_functions: waived: libdw.so.1 or the program's debug information is not there");
     skip();
@@ -80,8 +79,7 @@ static void test_inlined_functions(void **state) {
 }
 
 /* The dynamic linker knows exported functions, and at least the file of all others. */
-static void test_without_libdw(void **state) {
-  (void)state;
+TEST(without_libdw) {
   weir__symbols *s = weir__symbols_new("/nonexistent/libdw.so.1");
   assert_non_null(s);
   size_t first;
@@ -96,8 +94,7 @@ static void test_without_libdw(void **state) {
   weir__symbols_delete(s);
 }
 
-static void test_invalid_addresses(void **state) {
-  (void)state;
+TEST(invalid_addresses) {
   static const uintptr_t nowhere[] = {1, 2, 4096, (uintptr_t)1 << 63, UINTPTR_MAX};
   for (int without = 0; without < 2; without++) {
     weir__symbols *s = weir__symbols_new(without ? "/nonexistent/libdw.so.1" : NULL);
@@ -113,8 +110,7 @@ static void test_invalid_addresses(void **state) {
   weir__symbols_delete(NULL);
 }
 
-static void test_many_addresses(void **state) {
-  (void)state;
+TEST(many_addresses) {
   weir__symbols *s = weir__symbols_new("/nonexistent/libdw.so.1");
   assert_non_null(s);
   size_t first, again;
@@ -124,14 +120,4 @@ static void test_many_addresses(void **state) {
   assert_int_equal(weir__symbols_of(s, 17, &again), 1);
   assert_int_equal(again, 16);
   weir__symbols_delete(s);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_inlined_functions),
-      cmocka_unit_test(test_without_libdw),
-      cmocka_unit_test(test_invalid_addresses),
-      cmocka_unit_test(test_many_addresses),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,6 +32,8 @@ static int remove_folder(void **state) {
   return system(command); /* NOLINT(cert-env33-c): the path belongs to the test */
 }
 
+FIXTURE(.begin = make_folder, .end = remove_folder, .teardown = alloc_teardown)
+
 /* The path of a file in the test's folder, valid for the next three calls. */
 static const char *path_of(const char *name) {
   static int turn;
@@ -170,8 +172,7 @@ static void close_with_blocks(void) {
 
 /* ---- CPython ---- */
 
-static void test_cpython_reads_it(void **state) {
-  (void)state;
+TEST(cpython_reads_it) {
   NEED_PYTHON();
   static const char *const confs[] = {
       "", "expandable_segments:True",
@@ -186,8 +187,7 @@ static void test_cpython_reads_it(void **state) {
   }
 }
 
-static void test_cpython_reads_nothing(void **state) {
-  (void)state;
+TEST(cpython_reads_nothing) {
   NEED_PYTHON();
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
@@ -199,8 +199,7 @@ static void test_cpython_reads_nothing(void **state) {
 }
 
 /* Lists are written in batches: lengths of a batch, one more and one less. */
-static void test_cpython_reads_long_lists(void **state) {
-  (void)state;
+TEST(cpython_reads_long_lists) {
   NEED_PYTHON();
   static const size_t lengths[] = {999, 1000, 1001, 2000, 5001};
   alloc_open(NULL, 64 * MIB);
@@ -228,8 +227,7 @@ static __attribute__((noinline)) size_t the_script_fn(void **addresses, size_t r
   return count;
 }
 
-static void test_cpp_memory_snapshot_pickle(void **state) {
-  (void)state;
+TEST(cpp_memory_snapshot_pickle) {
   NEED_PYTHON();
   void *libdw = dlopen("libdw.so.1", RTLD_NOW);
   if (!libdw)
@@ -344,8 +342,7 @@ static void check_read_events(const weir__recording *read, const recorded *r) {
   }
 }
 
-static void test_weir_reads_it(void **state) {
-  (void)state;
+TEST(weir_reads_it) {
   open_with_blocks("expandable_segments:True,max_split_size_mb:64");
   recorded r = one_of_everything();
   r.pools = (const weir_pool_id[]){{0, 0}, {0, 11}, {INT64_MAX, 1ull << 33}}; /* its ids are signed */
@@ -400,8 +397,7 @@ static void reset_peak_memory(void) {
   }
 }
 
-static void test_a_million_events(void **state) {
-  (void)state;
+TEST(a_million_events) {
   enum { STACKS = 1000 };
   const size_t events = (size_t)repetitions(250000, 1000000);
   alloc_open(NULL, 64 * MIB);
@@ -440,8 +436,7 @@ static void test_a_million_events(void **state) {
   alloc_close();
 }
 
-static void test_a_stack_of_a_thousand_frames(void **state) {
-  (void)state;
+TEST(a_stack_of_a_thousand_frames) {
   NEED_PYTHON();
   enum { FRAMES = 1000 };
   static recorded_frame frames[FRAMES];
@@ -460,8 +455,7 @@ static void test_a_stack_of_a_thousand_frames(void **state) {
   alloc_close();
 }
 
-static void test_a_text_longer_than_the_buffer(void **state) {
-  (void)state;
+TEST(a_text_longer_than_the_buffer) {
   NEED_PYTHON();
   enum { BYTES = 300000 };
   char *longest = malloc(BYTES + 1);
@@ -482,8 +476,7 @@ static void test_a_text_longer_than_the_buffer(void **state) {
 
 /* ---- Files ---- */
 
-static void test_a_full_disk(void **state) {
-  (void)state;
+TEST(a_full_disk) {
   FILE *full = fopen("/dev/full", "w");
   if (!full)
     WAIVE_TEST("there is no /dev/full");
@@ -496,8 +489,7 @@ static void test_a_full_disk(void **state) {
   close_with_blocks();
 }
 
-static void test_files_are_written_atomically(void **state) {
-  (void)state;
+TEST(files_are_written_atomically) {
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
   assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
@@ -528,20 +520,4 @@ static void test_files_are_written_atomically(void **state) {
   assert_true(S_ISFIFO(about.st_mode));
   weir_snapshot_destroy(snapshot);
   alloc_close();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_cpython_reads_it, alloc_teardown),
-      cmocka_unit_test_teardown(test_cpython_reads_nothing, alloc_teardown),
-      cmocka_unit_test_teardown(test_cpython_reads_long_lists, alloc_teardown),
-      cmocka_unit_test_teardown(test_cpp_memory_snapshot_pickle, alloc_teardown),
-      cmocka_unit_test_teardown(test_weir_reads_it, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_million_events, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_stack_of_a_thousand_frames, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_text_longer_than_the_buffer, alloc_teardown),
-      cmocka_unit_test_teardown(test_a_full_disk, alloc_teardown),
-      cmocka_unit_test_teardown(test_files_are_written_atomically, alloc_teardown),
-  };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -30,6 +30,8 @@ static int teardown(void **state) {
   return 0;
 }
 
+FIXTURE(.teardown = teardown)
+
 static void check_text(const char *text, const char *expected) {
   begin(&weir__json_format);
   sink.format->text(&sink, text, NULL);
@@ -40,8 +42,7 @@ static void check_text(const char *text, const char *expected) {
 }
 
 /* Output must not control a terminal, and JSON must be UTF-8. */
-static void test_json_texts(void **state) {
-  (void)state;
+TEST(json_texts) {
   check_text("", "\"\"\n");
   check_text("plain / text", "\"plain / text\"\n");
   check_text("a\"b\\c", "\"a\\\"b\\\\c\"\n");
@@ -77,8 +78,7 @@ static void write_one_of_each(void) {
   weir__write_close(&sink);
 }
 
-static void test_json_values(void **state) {
-  (void)state;
+TEST(json_values) {
   begin(&weir__json_format);
   write_one_of_each();
   end();
@@ -86,8 +86,7 @@ static void test_json_values(void **state) {
                                "\"others\": [true, null, [1, 2]], \"texts\": {\"once\": \"once\"}}\n");
 }
 
-static void test_json_infinity_is_null(void **state) {
-  (void)state;
+TEST(json_infinity_is_null) {
   begin(&weir__json_format);
   weir__write_open_list(&sink);
   sink.format->real(&sink, INFINITY);
@@ -98,8 +97,7 @@ static void test_json_infinity_is_null(void **state) {
 }
 
 /* Lists and the outermost dict are broken into lines up to the requested depth; other dicts are not. */
-static void test_json_lines(void **state) {
-  (void)state;
+TEST(json_lines) {
   begin(&weir__json_format);
   sink.line_depth = 2;
   write_one_of_each();
@@ -108,8 +106,7 @@ static void test_json_lines(void **state) {
                                "\"others\": [true,\nnull,\n[1, 2]],\n\"texts\": {\"once\": \"once\"}}\n");
 }
 
-static void test_pickle_values(void **state) {
-  (void)state;
+TEST(pickle_values) {
   begin(&weir__pickle_format);
   weir__write_open_list(&sink);
   uint32_t memo = 0;
@@ -123,15 +120,4 @@ static void test_pickle_values(void **state) {
                                            'b',  'q', 0,   'h', 0,   'M', 44, 1, 'e', '.'};
   assert_int_equal(written_bytes, sizeof expected);
   assert_memory_equal(written, expected, sizeof expected);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_json_texts, teardown),
-      cmocka_unit_test_teardown(test_json_values, teardown),
-      cmocka_unit_test_teardown(test_json_infinity_is_null, teardown),
-      cmocka_unit_test_teardown(test_json_lines, teardown),
-      cmocka_unit_test_teardown(test_pickle_values, teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,10 @@
 #ifndef WEIR_TESTS_OFFLINE_LOAD_H
 #define WEIR_TESTS_OFFLINE_LOAD_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 
 #include "offline/read/recording.h"
+#include "support/test.h"
 
 /* weir__recording_free() it. `name` is below tests/data, without ".pickle.zst". Without libzstd the test is waived. */
 static inline weir__recording *load(const char *name) {

@@ -2,10 +2,6 @@
  * Hostile files, such as those that use the same few values in many places: the memory and time that reading and
  * replaying them takes is bounded.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "offline/read/recording.h"
 #include "offline/replay/replay.h"
 #include "support/sanitized.h"
+#include "support/test.h"
 
 #ifdef WEIR_HAVE_ZSTD
 #include <zstd.h>
@@ -318,8 +313,7 @@ static void check(void (*make)(pickle *, size_t), size_t n, const char *said) {
   free(p.data);
 }
 
-static void test_products_are_refused(void **state) {
-  (void)state;
+TEST(products_are_refused) {
   static const size_t sizes[] = {108000, 400000};
   for (size_t i = 0; i < 2; i++) {
     check(segments_times_blocks, sizes[i], "64 bytes for each byte");
@@ -332,8 +326,7 @@ static void test_products_are_refused(void **state) {
 }
 
 /* Values that are used in many places are read once. */
-static void test_shared_values_are_read_once(void **state) {
-  (void)state;
+TEST(shared_values_are_read_once) {
   static const size_t sizes[] = {108000, 400000};
   for (size_t i = 0; i < 2; i++) {
     check(blocks_times_keys, sizes[i], NULL);
@@ -355,8 +348,7 @@ static weir__recording *read_case(void (*make)(pickle *, size_t), size_t n) {
 }
 
 /* ... and means the same in each. */
-static void test_shared_values_are_in_all_places(void **state) {
-  (void)state;
+TEST(shared_values_are_in_all_places) {
   weir__recording *s = read_case(segments_times_blocks, 40);
   assert_int_equal(s->segment_count, 11);
   assert_int_equal(s->block_count, 121);
@@ -392,8 +384,7 @@ static void test_shared_values_are_in_all_places(void **state) {
 }
 
 /* A small file that unpacks to very much: a number that is taken back at once, again and again. */
-static void test_unpacking_is_bounded(void **state) {
-  (void)state;
+TEST(unpacking_is_bounded) {
 #ifdef WEIR_HAVE_ZSTD
   size_t size = 100 << 20, room = ZSTD_compressBound(size);
   pickle p = {.data = malloc(room)};
@@ -415,8 +406,7 @@ static void test_unpacking_is_bounded(void **state) {
 }
 
 /* A replay takes memory for the addresses that are reserved and time for the bytes, which a small file can ask for. */
-static void test_replay_is_bounded(void **state) {
-  (void)state;
+TEST(replay_is_bounded) {
   enum { SEGMENTS = 2000 };
   const uint64_t tebi = 1ull << 40;
   int64_t stream = 0;
@@ -449,13 +439,4 @@ static void test_replay_is_bounded(void **state) {
     assert_int_equal(weir__replayer_open(&recording, 0, 0, 0, &replayer), WEIR_ERROR_BAD_DATA);
     assert_non_null(strstr(weir_last_error(), moves ? "more than 64 TiB of addresses" : "more than 1 PiB"));
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_replay_is_bounded),           cmocka_unit_test(test_products_are_refused),
-      cmocka_unit_test(test_shared_values_are_read_once), cmocka_unit_test(test_shared_values_are_in_all_places),
-      cmocka_unit_test(test_unpacking_is_bounded),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,8 +105,7 @@ static void check(const job *j, const found *f, uint64_t tolerance) {
 }
 
 /* PyTorch's annotations of Optimizer.step and Optimizer.zero_grad give the true bytes, exactly. */
-static void test_jobs(void **state) {
-  (void)state;
+TEST(jobs) {
   for (size_t i = 0; i < WEIR_COUNT_OF(jobs); i++) {
     weir__recording *recording = load(jobs[i].name);
     found f = classify(recording);
@@ -116,8 +115,7 @@ static void test_jobs(void **state) {
 }
 
 /* Without annotations, steps follow from the frees of gradients, and the bytes are the same. */
-static void test_life_only(void **state) {
-  (void)state;
+TEST(life_only) {
   for (size_t i = 0; i < WEIR_COUNT_OF(jobs); i++) {
     weir__recording *recording = load(jobs[i].name);
     recording->annotation_count = 0;
@@ -128,12 +126,11 @@ static void test_life_only(void **state) {
 }
 
 /* Jobs that do not train, and random requests: nothing is invented. */
-static void test_unknown(void **state) {
+TEST(unknown) {
   static const char *const names[] = {
       "traces/llm_generate_small", "traces/cuda_graphs",          "histories/pools",
       "histories/capped_oom",      "histories/emptied",           "histories/collected",
       "histories/capped_streams",  "late/cuda_graphs_expandable", "histories/split_capped"};
-  (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     weir__recording *recording = load(names[i]);
     found f = classify(recording);
@@ -146,8 +143,7 @@ static void test_unknown(void **state) {
 }
 
 /* A recording that begins late has weights and optimizer state from before, which only stacks could tell apart. */
-static void test_late(void **state) {
-  (void)state;
+TEST(late) {
   weir__recording *recording = load("late/llama_oom");
   found f = classify(recording);
   assert_int_equal(f.steps, 2);
@@ -182,12 +178,11 @@ static void put_free(script *s, uint64_t address, uint64_t size, uint32_t phase)
   put(s, WEIR_TRACE_FREE_COMPLETED, address, size, phase);
 }
 
-static void test_phases(void **state) {
+TEST(phases) {
   static const char *const names[PHASES] = {"", "load weights", "forward", "Backward", "optimizer.step", "zero_grad"};
   weir__string strings[PHASES];
   weir__recording_remark remarks[PHASES] = {{0}};
   script s = {.count = 0};
-  (void)state;
   for (uint32_t i = 0; i < PHASES; i++) {
     strings[i] = (weir__string){.text = (char *)names[i], .length = (uint32_t)strlen(names[i])};
     remarks[i].phase = i;
@@ -232,11 +227,4 @@ static void test_phases(void **state) {
   assert_int_equal(f.total[WEIR__CLASS_OPTIMIZER], 2000);
   assert_int_equal(f.total[WEIR__CLASS_TEMPORARY], 2 * (70 + 4 + 500));
   assert_int_equal(f.total[WEIR__CLASS_UNKNOWN], 40); /* of a step that has just begun */
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_jobs), cmocka_unit_test(test_life_only),
-                                     cmocka_unit_test(test_unknown), cmocka_unit_test(test_late),
-                                     cmocka_unit_test(test_phases)};
-  return cmocka_run_group_tests_name("classes", tests, NULL, NULL);
 }

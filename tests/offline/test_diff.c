@@ -2,12 +2,7 @@
  * Compares differences of synthetic jobs with a plain computation, and tests what must not make a difference:
  * addresses, folders, line numbers, the number of steps.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,8 +81,7 @@ static void check_row(const job *j, const weir__diff_side *side, const weir__dif
     assert_near(row->of[which].bytes[i], expected[i]);
 }
 
-static void test_plain(void **state) {
-  (void)state;
+TEST(plain) {
   for (uint64_t seed = 0; seed < (uint64_t)repetitions(4, 100); seed++) {
     static synthetic s[2];
     job j[2];
@@ -127,8 +121,7 @@ static void assert_same(const weir__diff *d) {
                  weir__diff_change_name(d->by[key].items[i].change), d->by[key].items[i].difference);
 }
 
-static void test_same(void **state) {
-  (void)state;
+TEST(same) {
   static synthetic s[2];
   job j[2];
   traits is = {.has_stacks = true, .varies = true, .evaluates = true};
@@ -168,8 +161,7 @@ static void test_same(void **state) {
 }
 
 /* Two sites in one function: the first is matched with the first, and the second with the second. */
-static void test_moved_in_order(void **state) {
-  (void)state;
+TEST(moved_in_order) {
   static synthetic s[2];
   job j[2];
   for (int i = 0; i < 2; i++) {
@@ -203,8 +195,7 @@ static void test_moved_in_order(void **state) {
 }
 
 /* The number of steps does not matter to what is in use in a step. */
-static void test_steps(void **state) {
-  (void)state;
+TEST(steps) {
   static synthetic s[2];
   job j[2];
   traits is = {.has_stacks = true};
@@ -219,8 +210,7 @@ static void test_steps(void **state) {
   job_free(&j[1]);
 }
 
-static void test_real(void **state) {
-  (void)state;
+TEST(real) {
   weir__recording *a = load("traces/streams_prefetch"), *b = load("traces/streams_prefetch_expandable");
   weir__diff d = compare(a, b, 2);
   assert_same(&d); /* the handles of the streams differ */
@@ -235,12 +225,4 @@ static void test_real(void **state) {
   weir__diff_clear(&d);
   weir__recording_free(a);
   weir__recording_free(b);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_plain), cmocka_unit_test(test_same), cmocka_unit_test(test_moved_in_order),
-      cmocka_unit_test(test_steps), cmocka_unit_test(test_real),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

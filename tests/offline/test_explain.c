@@ -2,12 +2,7 @@
  * Explanations: of jobs that ran out of memory, of histories by hand that have one cause each, and of histories that
  * lack their beginning. What is said to help is replayed here once more.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,8 +68,7 @@ static const weir__trial *find_setting(const weir__explanation *x, const char *c
   return NULL;
 }
 
-static void test_llama_oom(void **state) {
-  (void)state;
+TEST(llama_oom) {
   weir__recording *recording = load("traces/llama_oom");
   weir__explanation x;
   explain(recording, &(weir__explain_options){0}, &x);
@@ -112,8 +106,7 @@ static void test_llama_oom(void **state) {
   weir__recording_free(recording);
 }
 
-static void test_histories(void **state) {
-  (void)state;
+TEST(histories) {
   static const char *const names[] = {"capped_oom",      "capped_streams",    "collected",   "collected_retried",
                                       "collected_split", "expandable_capped", "large_pages", "pools_capped",
                                       "split_capped",    "split_rounding"};
@@ -140,8 +133,7 @@ static void test_histories(void **state) {
 
 /* ---- Moments ---- */
 
-static void test_moments(void **state) {
-  (void)state;
+TEST(moments) {
   weir__recording *recording = load("traces/resnet_stacks");
   weir__explanation x;
   explain(recording, &(weir__explain_options){0}, &x);
@@ -189,8 +181,7 @@ static weir__recording part_of(const weir__recording *recording, size_t from, we
 }
 
 /* What was there is installed block by block: the replay does not differ, and the answer is the same. */
-static void test_late(void **state) {
-  (void)state;
+TEST(late) {
   static const char *const names[] = {"traces/llama_oom",
                                       "traces/gpt2_fixed",
                                       "traces/streams_prefetch",
@@ -227,8 +218,7 @@ static void test_late(void **state) {
 
 /* Without a list of segments the state is not known: nothing is predicted, and only what the recording lists is shown.
  * */
-static void test_late_and_unlisted(void **state) {
-  (void)state;
+TEST(late_and_unlisted) {
   weir__recording *recording = load("traces/llama_varlen_expandable");
   weir__recording_device device;
   weir__recording part = part_of(recording, 40000, &device);
@@ -305,8 +295,7 @@ static const uint64_t A = 1ull << 40, B = 1ull << 41;
 static const uint64_t FREE = 904ull * MIB; /* of 1 GiB, when 120 MiB are reserved */
 
 /* 120 of 128 MiB, in use. */
-static void test_exhausted(void **state) {
-  (void)state;
+TEST(exhausted) {
   weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB), EVENT(ALLOC, A, 120 * MIB),
                                     EVENT(OOM, FREE, 50 * MIB)};
   weir__explanation x;
@@ -319,8 +308,7 @@ static void test_exhausted(void **state) {
 }
 
 /* A block of 20 MiB in the middle of 120. */
-static void test_pinned(void **state) {
-  (void)state;
+TEST(pinned) {
   weir__recording_entry events[] = {
       EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),         EVENT(FREE_REQUESTED, A, 120 * MIB),
       EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(ALLOC, A, 50 * MIB),          EVENT(ALLOC, A + 50 * MIB, 20 * MIB),
@@ -345,8 +333,7 @@ static void test_pinned(void **state) {
 }
 
 /* The other stream has split its segment, so it cannot be released. */
-static void test_other_stream(void **state) {
-  (void)state;
+TEST(other_stream) {
   weir__recording_entry events[] = {ON(1, SEGMENT_ALLOC, A, 120 * MIB),  ON(1, ALLOC, A, 120 * MIB),
                                     ON(1, FREE_REQUESTED, A, 120 * MIB), ON(1, FREE_COMPLETED, A, 120 * MIB),
                                     ON(1, ALLOC, A, 20 * MIB),           ON(0, OOM, FREE, 80 * MIB)};
@@ -366,8 +353,7 @@ static void test_other_stream(void **state) {
 }
 
 /* Small blocks hold their segments of 2 MiB. */
-static void test_size_class(void **state) {
-  (void)state;
+TEST(size_class) {
   enum { SEGMENTS = 60 };
   weir__recording_entry events[SEGMENTS * 5 + 1];
   size_t count = 0;
@@ -392,8 +378,7 @@ static void test_size_class(void **state) {
 }
 
 /* A request that failed though another stream gave back its block in time: PyTorch did not look again. */
-static void test_waiting(void **state) {
-  (void)state;
+TEST(waiting) {
   weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),
                                     EVENT(FREE_REQUESTED, A, 120 * MIB), EVENT(ANNOTATE, 0, 0),
                                     EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(OOM, FREE, 50 * MIB)};
@@ -409,8 +394,7 @@ static void test_waiting(void **state) {
 /* ---- The limit, and what was missing ---- */
 
 /* Ten blocks of 100 MiB on a device of 1 GiB, and then one more, which is too much whatever is known of the device. */
-static void test_full_device(void **state) {
-  (void)state;
+TEST(full_device) {
   weir__recording_entry events[21];
   size_t count = 0;
   for (uint64_t i = 0; i < 10; i++) {
@@ -444,8 +428,7 @@ static void test_full_device(void **state) {
 }
 
 /* Impossible options are refused; the device's size alone does not hide the failure. */
-static void test_given_memory(void **state) {
-  (void)state;
+TEST(given_memory) {
   weir__recording *recording = load("traces/llama_oom");
   const weir__explain_options wrong[] = {{.memory = 80},
                                          {.memory = 10ull << 30},
@@ -593,8 +576,7 @@ static void explain_job(const job *j, bool is_expandable, const weir__explain_op
 
 /* The truth is asked of the job's own allocator. With a limit that is known, what is said is exact; without, it is a
  * range in which the truth lies. */
-static void test_missing_of_limit(void **state) {
-  (void)state;
+TEST(missing_of_limit) {
   for (unsigned seed = 0; seed < (unsigned)usual_or_long(5, 24); seed++) {
     const uint64_t memory = 8ull << 30, limit = (1ull << 30) + seed * 7777777ull;
     bool is_expandable = seed % 3 == 0;
@@ -622,8 +604,7 @@ static void test_missing_of_limit(void **state) {
 }
 
 /* A device that is full: the failure has what was free, so what was missing is exact without any option. */
-static void test_missing_of_device(void **state) {
-  (void)state;
+TEST(missing_of_device) {
   for (unsigned seed = 0; seed < (unsigned)usual_or_long(5, 24); seed++) {
     const uint64_t memory = 2ull << 30, others = (600 + 2 * seed) * (uint64_t)MIB;
     bool is_expandable = seed % 2 == 0;
@@ -649,8 +630,7 @@ static void test_missing_of_device(void **state) {
 }
 
 /* Segments without a history are shown. A device with neither has nothing to show. */
-static void test_no_history(void **state) {
-  (void)state;
+TEST(no_history) {
   weir__recording_block blocks[] = {
       {.address = B, .size = 8 * MIB, .requested = 8 * MIB - 100, .state = WEIR_BLOCK_ACTIVE_ALLOCATED},
       {.address = B + 8 * MIB, .size = 4 * MIB, .requested = 4 * MIB, .state = WEIR_BLOCK_ACTIVE_PENDING_FREE},
@@ -672,23 +652,4 @@ static void test_no_history(void **state) {
   assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 8 * MIB);
   assert_int_equal(weir__explain(&recording, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "nothing of device 1"));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama_oom),
-                                     cmocka_unit_test(test_histories),
-                                     cmocka_unit_test(test_moments),
-                                     cmocka_unit_test(test_late),
-                                     cmocka_unit_test(test_late_and_unlisted),
-                                     cmocka_unit_test(test_exhausted),
-                                     cmocka_unit_test(test_pinned),
-                                     cmocka_unit_test(test_other_stream),
-                                     cmocka_unit_test(test_size_class),
-                                     cmocka_unit_test(test_waiting),
-                                     cmocka_unit_test(test_no_history),
-                                     cmocka_unit_test(test_full_device),
-                                     cmocka_unit_test(test_given_memory),
-                                     cmocka_unit_test(test_missing_of_limit),
-                                     cmocka_unit_test(test_missing_of_device)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

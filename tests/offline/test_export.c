@@ -1,15 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/base.h"
 #include "offline/analyse/behaviour.h"
@@ -19,6 +13,7 @@
 #include "offline/render/export.h"
 #include "offline/render/output_file.h"
 #include "offline/render/redact_file.h"
+#include "support/test.h"
 
 static weir__recording *load(const char *name) {
   char path[1024];
@@ -86,11 +81,10 @@ static void assert_round_trip(const weir__recording *s) {
   weir__recording_free(back);
 }
 
-static void test_round_trips(void **state) {
+TEST(round_trips) {
   static const char *const names[] = {"small_snapshot.pickle", "histories/pools.pickle.zst",
                                       "histories/expandable_pools.pickle.zst", "traces/resnet_stacks.pickle.zst",
                                       "traces/llama_oom.pickle.zst"};
-  (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     weir__recording *s = load(names[i]);
     assert_round_trip(s);
@@ -99,9 +93,8 @@ static void test_round_trips(void **state) {
 }
 
 /* What PyTorch does not write, and the reader accepts. */
-static void test_odd_round_trip(void **state) {
+TEST(odd_round_trip) {
   weir__recording *s = load("small_snapshot.pickle");
-  (void)state;
   weir__recording_pool pools[] = {{{0, 0}}, {{3, -5}}}, *pools_before = s->pools;
   int64_t streams[] = {0, -1, 0x55d0c8}, *streams_before = s->streams;
   assert_int_equal(s->pool_count, 1);
@@ -133,9 +126,8 @@ static void test_odd_round_trip(void **state) {
 }
 
 /* The level after the last event is what the segments say. */
-static void test_levels(void **state) {
+TEST(levels) {
   static const char *const names[] = {"traces/llama_oom.pickle.zst", "histories/expandable_emptied.pickle.zst"};
-  (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     weir__recording *s = load(names[i]);
     weir__levels levels;
@@ -154,11 +146,10 @@ static void test_levels(void **state) {
   }
 }
 
-static void test_csv(void **state) {
+TEST(csv) {
   weir__recording *s = load("small_snapshot.pickle");
   char odd[] = "a \"b\", c\nd", cut[] = "n\0l", surrogate[] = "x\xed\xb2\x80y", half[] = "z\xed\xb2";
   size_t size;
-  (void)state;
   weir__string *items = s->strings.items;
   items[s->frames[0].name] = (weir__string){odd, sizeof odd - 1};
   items[s->frames[0].filename] = (weir__string){cut, sizeof cut - 1};
@@ -181,10 +172,9 @@ static void test_csv(void **state) {
 
 /* ---- Targets ---- */
 
-static void test_targets(void **state) {
+TEST(targets) {
   char folder[] = "/tmp/weir_export_XXXXXX", path[64];
   weir__output_file target;
-  (void)state;
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/out", folder);
   for (int keeps = 0; keeps < 2; keeps++) {
@@ -218,12 +208,4 @@ static void test_targets(void **state) {
     unlink(path);
   }
   assert_int_equal(rmdir(folder), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trips), cmocka_unit_test(test_odd_round_trip), cmocka_unit_test(test_levels),
-      cmocka_unit_test(test_csv),         cmocka_unit_test(test_targets),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

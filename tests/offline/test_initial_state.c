@@ -2,12 +2,7 @@
  * Histories that lack their beginning. Cut off recordings of real jobs, and off short ones in which memory runs short
  * in every way: what was there is worked out, and the rest is replayed from it without a difference.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +58,7 @@ static void check_cut(const char *name, const weir__recording *recording, size_t
   weir__replayer_close(history);
 }
 
-static void test_jobs(void **state) {
-  (void)state;
+TEST(jobs) {
   static const char *const names[] = {"cuda_graphs",
                                       "cuda_graphs_expandable",
                                       "gpt2_fixed",
@@ -89,8 +83,7 @@ static void test_jobs(void **state) {
 }
 
 /* Also in the middle of requests, whose segments were made before the recording began. */
-static void test_anywhere(void **state) {
-  (void)state;
+TEST(anywhere) {
   static const char *const names[] = {"capped_oom",         "capped_streams", "collected",        "collected_retried",
                                       "collected_split",    "emptied",        "split_capped",     "expandable_capped",
                                       "expandable_emptied", "pools_capped",   "large_segments",   "expandable_pools",
@@ -108,8 +101,7 @@ static void test_anywhere(void **state) {
 
 /* For how long segments were free is not known, and with collection by age it matters. What is guessed may be wrong,
  * and then the replay says so: at most one cut in ten. */
-static void test_ages(void **state) {
-  (void)state;
+TEST(ages) {
   weir__recording *recording = load("histories/split_rounding");
   size_t cuts = 0, differ = 0, stride = (size_t)usual_or_long(9, 2);
   for (size_t from = 1; from < recording->devices[0].event_count; from += stride) {
@@ -160,8 +152,7 @@ static void compare_blocks(const weir__state *a, const weir__state *b) {
   assert_true(i == a->block_count && k == b->block_count);
 }
 
-static void test_blocks(void **state) {
-  (void)state;
+TEST(blocks) {
   static const char *const names[] = {"traces/llama_varlen", "traces/streams_prefetch_expandable",
                                       "histories/expandable_emptied", "histories/pools"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -197,8 +188,7 @@ static void test_blocks(void **state) {
 
 /* Under other settings it is placed anew, and what the job did after that decides: with expandable segments there is
  * little fragmentation, whatever the order was. */
-static void test_anew(void **state) {
-  (void)state;
+TEST(anew) {
   weir__recording *recording = load("traces/llama_varlen");
   weir__recording_device device;
   weir__recording part = part_of(recording, recording->devices[0].event_count * 3 / 10, &device);
@@ -232,8 +222,7 @@ static void test_anew(void **state) {
 }
 
 /* Settings that are the recorded ones do not win over them: all begin in the same way. */
-static void test_tune(void **state) {
-  (void)state;
+TEST(tune) {
   weir__recording *recording = load("traces/gpt2_fixed");
   weir__recording_device device;
   weir__recording part = part_of(recording, recording->devices[0].event_count / 2, &device);
@@ -267,8 +256,7 @@ static const uint64_t A = 1ull << 40;
 
 /* A recording whose segments overlap, with blocks outside and pages that are none: it is used as far as it makes sense.
  * */
-static void test_odd(void **state) {
-  (void)state;
+TEST(odd) {
   weir__recording_block blocks[] = {
       {.address = A, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR_BLOCK_ACTIVE_ALLOCATED},
       {.address = A + 4 * MIB, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR_BLOCK_ACTIVE_ALLOCATED},
@@ -298,8 +286,7 @@ static void test_odd(void **state) {
 
 /* Two private pools from before the recording, one of which is used in it. They are released, and their memory goes
  * back with all that is cached. */
-static void test_released_pools(void **state) {
-  (void)state;
+TEST(released_pools) {
   const uint64_t b = A + 64 * MIB, c = A + 128 * MIB;
   weir__recording_block block = {
       .address = c, .size = 12 * MIB, .requested = 12 * MIB, .state = WEIR_BLOCK_ACTIVE_ALLOCATED};
@@ -323,13 +310,4 @@ static void test_released_pools(void **state) {
   if (check->differences)
     fail_msg("%zu differences, %s", check->differences, check->shown[0]);
   weir__replayer_close(history);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_jobs),   cmocka_unit_test(test_anywhere),       cmocka_unit_test(test_ages),
-      cmocka_unit_test(test_blocks), cmocka_unit_test(test_anew),           cmocka_unit_test(test_tune),
-      cmocka_unit_test(test_odd),    cmocka_unit_test(test_released_pools),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

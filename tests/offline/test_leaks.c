@@ -1,12 +1,7 @@
 /*
  * Leaks that are planted into real histories and into synthetic jobs are found, and none are invented without them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,8 +75,7 @@ static uint64_t bytes_of(const job *j) {
 
 /* ---- Real histories ---- */
 
-static void test_clean(void **state) {
-  (void)state;
+TEST(clean) {
   size_t alarms = 0;
   for (size_t i = 0; i < (size_t)usual_or_long(USUAL, REAL); i++) {
     weir__recording *recording = load(real[i]);
@@ -106,8 +100,7 @@ static void test_clean(void **state) {
 }
 
 /* Histories that begin late and end in the middle of a step, as those of rings and of jobs that were killed do. */
-static void test_cut(void **state) {
-  (void)state;
+TEST(cut) {
   size_t alarms = 0, cuts = 0;
   for (size_t i = 0; i < (size_t)usual_or_long(USUAL, REAL); i++) {
     weir__recording *recording = load(real[i]);
@@ -142,8 +135,7 @@ static void test_cut(void **state) {
 
 /* A part whose last backward pass looks like steps: its layers recur, and gradients grow from one to the next, while
  * the activations of one layer after the other are freed. */
-static void test_backward_pass(void **state) {
-  (void)state;
+TEST(backward_pass) {
   const size_t from = 59296, to = 83435;
   weir__recording *recording = load("traces/llama_lora_ckpt");
   const weir__recording_device whole = recording->devices[0];
@@ -160,8 +152,7 @@ static void test_backward_pass(void **state) {
 }
 
 /* A short history does not tell which streams are idle. */
-static void test_one_entry(void **state) {
-  (void)state;
+TEST(one_entry) {
   int64_t streams[2] = {0, 0x77};
   weir__recording_pool pool = {0};
   weir__recording_remark remark = {0};
@@ -196,8 +187,7 @@ static void test_one_entry(void **state) {
   }
 }
 
-static void test_planted(void **state) {
-  (void)state;
+TEST(planted) {
   size_t planted = 0, found = 0, exact = 0;
   int seeds = usual_or_long(1, 20);
   for (size_t i = 0; i < (size_t)usual_or_long(USUAL, REAL); i++) {
@@ -255,8 +245,7 @@ static traits random_traits(uint64_t *random) {
                   .churns = bits >> 7 & 1};
 }
 
-static void test_synthetic(void **state) {
-  (void)state;
+TEST(synthetic) {
   size_t planted = 0, found = 0, exact = 0, clean = 0, alarms = 0;
   for (int n = 0; n < repetitions(160, 4000); n++) {
     job j = {.random = first_seed() + (uint64_t)n};
@@ -308,12 +297,4 @@ static void test_synthetic(void **state) {
   assert_true(1000 * alarms <= clean);
   if (usual_or_long(1, 0))
     assert_int_equal(exact, planted);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_clean),     cmocka_unit_test(test_cut),     cmocka_unit_test(test_backward_pass),
-      cmocka_unit_test(test_one_entry), cmocka_unit_test(test_planted), cmocka_unit_test(test_synthetic),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,7 @@
  * Compares the lives of blocks and segments with a random world whose every state is known, with a plain scan of
  * damaged histories, and with the levels of real recordings.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,8 +323,9 @@ static void check_order(const weir__lives *l) {
   }
 }
 
-static void test_random(void **state) {
-  (void)state;
+FIXTURE(.begin = make_folder, .end = remove_folder)
+
+TEST(random) {
   for (int round = 0; round < repetitions(60, 3000); round++) {
     world *w = make_world((uint64_t)round);
     for (int v = 0; v < VARIANTS; v++) {
@@ -382,8 +378,7 @@ static bool is_closed(const weir__recording_entry *e, int at) {
   return true;
 }
 
-static void test_damaged(void **state) {
-  (void)state;
+TEST(damaged) {
   for (int round = 0; round < repetitions(60, 3000); round++) {
     world *w = make_world((uint64_t)round + 1000000);
     for (int i = 0; i < 30; i++) { /* entries go missing, come twice, or change places */
@@ -473,8 +468,7 @@ static void check_levels(const weir__recording *recording, int device) {
   weir__lives_clear(&l);
 }
 
-static void test_real(void **state) {
-  (void)state;
+TEST(real) {
   static const char *const names[] = {"traces/cuda_graphs",
                                       "traces/cuda_graphs_expandable",
                                       "traces/gpt2_fixed",
@@ -504,8 +498,7 @@ static void test_real(void **state) {
 }
 
 /* Ring files: the first has its beginning, and the others lost it and have a checkpoint instead. */
-static void test_ring(void **state) {
-  (void)state;
+TEST_SETUP(ring, NULL, recording_teardown) {
   static const char *const confs[] = {"", "expandable_segments:True"};
   for (int round = 0; round < 4; round++) {
     enum { HELD = 300 };
@@ -528,14 +521,4 @@ static void test_ring(void **state) {
     weir__recording_free(of_ring);
     recording_teardown(state);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random),
-      cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_real),
-      cmocka_unit_test_teardown(test_ring, recording_teardown),
-  };
-  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

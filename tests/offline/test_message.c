@@ -1,18 +1,14 @@
 /*
  * Out of memory from the text of the error: messages of each version, as people paste them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "offline/analyse/message.h"
+#include "support/test.h"
 
 #define KIB(n) ((uint64_t)((n)*1024.0))
 #define MIB(n) ((uint64_t)((n)*1048576.0))
@@ -81,9 +77,10 @@ static void check_current(const weir__message *m) {
 
 /* ---- Versions ---- */
 
+FIXTURE(.end = tear_down)
+
 /* A limit of the program's own, and enough memory that is unallocated. */
-static void test_limit(void **state) {
-  (void)state;
+TEST(limit) {
   const weir__message *m = find_one(current);
   check_current(m);
   assert_int_equal(m->bound, WEIR__BOUND_LIMIT);
@@ -97,8 +94,7 @@ static void test_limit(void **state) {
 }
 
 /* 2.1 has a spelling mistake; there is another process. */
-static void test_processes(void **state) {
-  (void)state;
+TEST(processes) {
   const weir__message *m = find_one(
       "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 138.00 MiB. GPU 3 has a total capacty of "
       "15.90 GiB of which 8.44 MiB is free. Process 1246069 has 577.00 MiB memory in use. Including non-PyTorch "
@@ -124,8 +120,7 @@ static void test_processes(void **state) {
   check_mib(m->missing, 129.56);
 }
 
-static void test_other_processes_suffice(void **state) {
-  (void)state;
+TEST(other_processes_suffice) {
   const weir__message *m = find_one(
       "CUDA out of memory. Tried to allocate 138.00 MiB. GPU 0 has a total capacity of 15.90 GiB of which 8.44 MiB is "
       "free. Process 1 has 577.00 MiB memory in use. Process 2 has 1.25 GiB memory in use. Including non-PyTorch "
@@ -138,8 +133,7 @@ static void test_other_processes_suffice(void **state) {
 }
 
 /* In a container this process has another number. */
-static void test_container(void **state) {
-  (void)state;
+TEST(container) {
   const weir__message *m = find_one(
       "CUDA out of memory. Tried to allocate 496.00 MiB. GPU 0 has a total capacty of 14.75 GiB of which 235.06 "
       "MiB is free. Process 20398 has 14.52 GiB memory in use. Of the allocated memory 14.06 GiB is allocated "
@@ -152,8 +146,7 @@ static void test_container(void **state) {
   assert_int_equal(m->cause, WEIR__MESSAGE_UNDECIDED);
 }
 
-static void test_private_pools(void **state) {
-  (void)state;
+TEST(private_pools) {
   const weir__message *m = find_one(
       "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 100.00 MiB is "
       "free. Including non-PyTorch memory, this process has 78.99 GiB memory in use. Of the allocated memory 77.00 GiB "
@@ -167,8 +160,7 @@ static void test_private_pools(void **state) {
 }
 
 /* 1.4 to 2.0: reserved in total, with or without a limit. */
-static void test_reserved_in_total(void **state) {
-  (void)state;
+TEST(reserved_in_total) {
   const weir__message *m = find_one("RuntimeError: CUDA out of memory. Tried to allocate 236.00 MiB (GPU 1; 15.78 GiB "
                                     "total capacity; 14.25 GiB already allocated; 83.50 MiB free; 14.34 GiB reserved "
                                     "in total by PyTorch)");
@@ -195,8 +187,7 @@ static void test_reserved_in_total(void **state) {
 }
 
 /* 1.0 to 1.3: cached. */
-static void test_cached(void **state) {
-  (void)state;
+TEST(cached) {
   const weir__message *m = find_one(
       "RuntimeError: CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 11.17 GiB total capacity; 10.90 "
       "GiB already allocated; 576.00 KiB free; 30.96 MiB cached)");
@@ -210,8 +201,7 @@ static void test_cached(void **state) {
 }
 
 /* The driver refuses although there is enough: no limit is named. */
-static void test_refused(void **state) {
-  (void)state;
+TEST(refused) {
   const weir__message *m = find_one(
       "RuntimeError: CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; 8.57 MiB "
       "already allocated; 9.28 GiB free; 4.68 MiB cached)");
@@ -220,8 +210,7 @@ static void test_refused(void **state) {
   check_unknown(m->missing);
 }
 
-static void test_async(void **state) {
-  (void)state;
+TEST(async) {
   const weir__message *m =
       find_one("torch.OutOfMemoryError: Allocation on device 2 would exceed allowed memory. (out of "
                "memory)\nCurrently allocated     : 30.00 GiB\nRequested               : 12.00 GiB\n"
@@ -240,8 +229,7 @@ static void test_async(void **state) {
   assert_int_equal(m->cause, WEIR__MESSAGE_NOT_KNOWN); /* the driver's pool does not say what it holds */
 }
 
-static void test_without_figures(void **state) {
-  (void)state;
+TEST(without_figures) {
   const weir__message *m =
       find_one("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.");
   assert_int_equal(m->kind, WEIR__MESSAGE_HUGE);
@@ -258,8 +246,7 @@ static void test_without_figures(void **state) {
 }
 
 /* What PyTorch says where NVML does not answer; other programs assert such things, too. */
-static void test_nvml(void **state) {
-  (void)state;
+TEST(nvml) {
   static const char *const forms[] = {
       "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"../c10/cuda/CUDACachingAllocator.cpp\":830, please "
       "report a bug to PyTorch. ",
@@ -280,8 +267,7 @@ static void test_nvml(void **state) {
 }
 
 /* PyTorch names the error again in its advice, which is not another failure; alone it is one. */
-static void test_advice(void **state) {
-  (void)state;
+TEST(advice) {
 #define ADVICE                                                                                                         \
   "Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html " \
   "for more information.\nCUDA kernel errors might be asynchronously reported at some other API call\n"
@@ -302,8 +288,7 @@ static void test_advice(void **state) {
   assert_int_equal(m->repeated, 0);
 }
 
-static void test_other_allocators(void **state) {
-  (void)state;
+TEST(other_allocators) {
   const weir__message *m =
       find_one("cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated so far: "
                "3,635,267,072 bytes, limit set to: 3,640,000,000 bytes).");
@@ -336,8 +321,7 @@ static void test_other_allocators(void **state) {
   assert_false(find_one(current)->is_hip);
 }
 
-static void test_xla(void **state) {
-  (void)state;
+TEST(xla) {
   const weir__message *m = find_one("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate "
                                     "request for 176.00MiB (184549376B) on device ordinal 3");
   assert_int_equal(m->kind, WEIR__MESSAGE_XLA);
@@ -384,8 +368,7 @@ static void test_xla(void **state) {
   assert_int_equal(found.found, 1);
 }
 
-static void test_rmm(void **state) {
-  (void)state;
+TEST(rmm) {
   const weir__message *m =
       find_one("MemoryError: std::bad_alloc: out_of_memory: RMM failure at:/opt/x.hpp:257: Maximum "
                "pool size exceeded (failed to allocate 8.00 GiB)");
@@ -405,8 +388,7 @@ static void test_rmm(void **state) {
 }
 
 /* Whose text it is, where the words of CUDA do not say so. */
-static void test_libraries(void **state) {
-  (void)state;
+TEST(libraries) {
   static const struct {
     const char *text;
     weir__message_kind kind;
@@ -441,8 +423,7 @@ static void test_libraries(void **state) {
 }
 
 /* What XLA's allocator writes after its list of chunks belongs to its message. */
-static void test_xla_statistics(void **state) {
-  (void)state;
+TEST(xla_statistics) {
   static const char log[] =
       "W tensorflow/core/common_runtime/bfc_allocator.cc:431] Allocator (GPU_0_bfc) ran out of memory trying to "
       "allocate "
@@ -471,8 +452,7 @@ static void test_xla_statistics(void **state) {
   assert_int_equal(found.count, 0);
 }
 
-static void test_tensorflow(void **state) {
-  (void)state;
+TEST(tensorflow) {
   const weir__message *m =
       find_one("ResourceExhaustedError: OOM when allocating tensor with shape[32,2048,64,64] and type "
                "float on /job:localhost/replica:0/task:0/device:GPU:3 by allocator GPU_3_bfc");
@@ -496,8 +476,7 @@ static void test_tensorflow(void **state) {
   assert_string_equal(m->tensor, "[32,2048,64,64] of float");
 }
 
-static void test_program_of_xla(void **state) {
-  (void)state;
+TEST(program_of_xla) {
   const weir__message *m =
       find_one("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4112345678 "
                "bytes.\nBufferAssignment OOM Debugging.\nBufferAssignment stats:\n"
@@ -520,8 +499,7 @@ static void test_program_of_xla(void **state) {
   assert_string_equal(m->largest_name, "jit(step)/lm_head");
 }
 
-static void test_vllm(void **state) {
-  (void)state;
+TEST(vllm) {
   const weir__message *m =
       find_one("ERROR 06-02 05:17:18 [core.py:387] ValueError: To serve at least one request with the models's max seq "
                "len (40960), "
@@ -553,8 +531,7 @@ static void test_vllm(void **state) {
   assert_true(m->tried.least <= GIB(7.2) && m->tried.most >= GIB(7.2));
 }
 
-static void test_weirs_own(void **state) {
-  (void)state;
+TEST(weirs_own) {
   const weir__message *m = find_one(
       "WEIR_ERROR_OUT_OF_MEMORY: weir_malloc: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
       "capacity "
@@ -575,8 +552,7 @@ static void test_weirs_own(void **state) {
 }
 
 /* The segment is larger than a small request. */
-static void test_request(void **state) {
-  (void)state;
+TEST(request) {
   static const char rest[] = " GPU 0 has a total capacity of 15.48 GiB of which 17.75 MiB is free.";
   char text[256];
   snprintf(text, sizeof text, "CUDA out of memory. Tried to allocate 2.00 MiB.%s", rest);
@@ -608,8 +584,7 @@ static char *wrap(const char *text, size_t width, const char *prefix, const char
   return out;
 }
 
-static void test_wrapped(void **state) {
-  (void)state;
+TEST(wrapped) {
   static const struct {
     const char *prefix, *suffix;
     weir__message_source source;
@@ -657,8 +632,7 @@ static void test_wrapped(void **state) {
 }
 
 /* A log of PowerShell is UTF-16. */
-static void test_utf16(void **state) {
-  (void)state;
+TEST(utf16) {
   char text[2 * sizeof current + 2] = "\xff\xfe";
   for (size_t i = 0; i < sizeof current - 1; i++)
     text[2 + 2 * i] = current[i];
@@ -670,8 +644,7 @@ static void test_utf16(void **state) {
 }
 
 /* Lines of several ranks are mixed, and the same rank fails twice. */
-static void test_ranks(void **state) {
-  (void)state;
+TEST(ranks) {
   find("[rank1]: Traceback (most recent call last):\n"
        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 1 has a total\n"
        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total\n"
@@ -698,8 +671,7 @@ static void test_ranks(void **state) {
 }
 
 /* Without ranks, devices are told apart; an error without a device belongs to the one before. */
-static void test_devices(void **state) {
-  (void)state;
+TEST(devices) {
   find("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 1 has a total capacity of 79.10 GiB of which 1.50 MiB is "
        "free.\n"
        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.50 MiB is "
@@ -715,8 +687,7 @@ static void test_devices(void **state) {
 }
 
 /* Words of a sentence are no prefix. */
-static void test_no_ranks(void **state) {
-  (void)state;
+TEST(no_ranks) {
   static const char *const lines[] = {"rank 3 failed: ", "ranks 3: ",   "rank 1234567: ", "Rank 3-",
                                       "node_rank=3 ",    "worker 3 | ", "worker- | "};
   for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
@@ -728,8 +699,7 @@ static void test_no_ranks(void **state) {
 }
 
 /* A quotation with parts left out, text without a message, and figures that are none. */
-static void test_incomplete(void **state) {
-  (void)state;
+TEST(incomplete) {
   const weir__message *m =
       find_one("CUDA out of memory. Tried to allocate 1.82 GiB. GPU 0 has ... of which\n118.97 GiB is "
                "free. ... 12.58 GiB allowed; Of the allocated memory 9.87 GiB is allocated by PyTorch, "
@@ -752,8 +722,7 @@ static void test_incomplete(void **state) {
 }
 
 /* Every failure counts, but no more are kept than there is room for. */
-static void test_many(void **state) {
-  (void)state;
+TEST(many) {
   enum { COUNT = 20000, LENGTH = 64 };
   char *text = malloc(COUNT * LENGTH), *to = text;
   assert_non_null(text);
@@ -767,8 +736,7 @@ static void test_many(void **state) {
 }
 
 /* Figures stand for the range of values that are printed like that. */
-static void test_rounding(void **state) {
-  (void)state;
+TEST(rounding) {
   const weir__message *m = find_one("CUDA out of memory. Tried to allocate 1.00 GiB.");
   assert_int_equal(m->tried.least, (1ull << 30) + 1); /* 1 GiB is "1024.00 MiB" */
   m = find_one("CUDA out of memory. Tried to allocate 1024.00 MiB.");
@@ -807,8 +775,7 @@ static void holds(weir__figure f, uint64_t truth, int line) {
 }
 
 /* The ranges have the true values, and a verdict is true, whatever the values are that were rounded. */
-static void test_random(void **state) {
-  (void)state;
+TEST(random) {
   size_t causes[WEIR__MESSAGE_CAUSES] = {0};
   for (int i = 0; i < 20000; i++) {
     uint64_t total = GIB(1) + random_below(GIB(140)), mib2 = 2u << 20;
@@ -855,41 +822,4 @@ static void test_random(void **state) {
   }
   assert_true(causes[WEIR__MESSAGE_EXHAUSTED] > 1000 && causes[WEIR__MESSAGE_FRAGMENTED] > 1000);
   assert_true(causes[WEIR__MESSAGE_UNDECIDED] > 100);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_limit),
-      cmocka_unit_test(test_processes),
-      cmocka_unit_test(test_other_processes_suffice),
-      cmocka_unit_test(test_container),
-      cmocka_unit_test(test_private_pools),
-      cmocka_unit_test(test_reserved_in_total),
-      cmocka_unit_test(test_cached),
-      cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_async),
-      cmocka_unit_test(test_without_figures),
-      cmocka_unit_test(test_nvml),
-      cmocka_unit_test(test_advice),
-      cmocka_unit_test(test_other_allocators),
-      cmocka_unit_test(test_xla),
-      cmocka_unit_test(test_rmm),
-      cmocka_unit_test(test_libraries),
-      cmocka_unit_test(test_xla_statistics),
-      cmocka_unit_test(test_tensorflow),
-      cmocka_unit_test(test_program_of_xla),
-      cmocka_unit_test(test_vllm),
-      cmocka_unit_test(test_weirs_own),
-      cmocka_unit_test(test_request),
-      cmocka_unit_test(test_wrapped),
-      cmocka_unit_test(test_utf16),
-      cmocka_unit_test(test_ranks),
-      cmocka_unit_test(test_no_ranks),
-      cmocka_unit_test(test_devices),
-      cmocka_unit_test(test_incomplete),
-      cmocka_unit_test(test_many),
-      cmocka_unit_test(test_rounding),
-      cmocka_unit_test(test_random),
-  };
-  return cmocka_run_group_tests_name("offline.message", tests, NULL, tear_down);
 }

@@ -1,12 +1,7 @@
 /*
  * Predictions for pages that move: what driver calls cost, and what depends on streams.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <string.h>
 
 #include "offline/analyse/explain.h"
@@ -54,8 +49,7 @@ static weir__prediction predict(const job *j, const char *conf) {
 /* ---- Calls ---- */
 
 /* A call for a range costs as much as the handles in it, whatever their sizes. */
-static void test_handles_of_many_sizes(void **state) {
-  (void)state;
+TEST(handles_of_many_sizes) {
   static const uint64_t sizes[] = {2 * MIB, 64 * MIB, 6 * MIB, 2 * MIB};
   const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {.type = WEIR_CU_LOCATION_DEVICE}};
   const weir_cu_mem_access access = {.location = {.type = WEIR_CU_LOCATION_DEVICE}, .flags = 3};
@@ -90,8 +84,7 @@ static void test_handles_of_many_sizes(void **state) {
 }
 
 /* Every mapping is made accessible once; pages are made by one call each. */
-static void test_calls(void **state) {
-  (void)state;
+TEST(calls) {
   static const char *const names[] = {"traces/resnet_stacks", "traces/llama_oom", "traces/cuda_graphs"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     job j = open_job(names[i]);
@@ -120,8 +113,7 @@ static void assert_inside(const job *j, const char *conf, bool is_busy, const we
   assert_int_equal(report.stats.reserved_bytes[WEIR_STAT_ALL].peak, is_busy ? p->busy.peak_reserved : p->peak_reserved);
 }
 
-static void test_ranges(void **state) {
-  (void)state;
+TEST(ranges) {
   job one = open_job("traces/llama_oom"), many = open_job("traces/streams_prefetch"),
       pools = open_job("traces/cuda_graphs");
   const weir__settings plain = settings_of("expandable_segments:True"), moving = settings_of("moving_pages:True"),
@@ -156,8 +148,7 @@ static void test_ranges(void **state) {
 
 /* The allocator waits before a request fails, and then knows that streams are done: the least memory is enough however
  * busy they are. */
-static void test_fit(void **state) {
-  (void)state;
+TEST(fit) {
   job j = open_job("traces/cuda_graphs");
   const weir__settings moving = settings_of("moving_pages:True");
   weir__capacity capacity = {.limit = WEIR__FIT_STEP};
@@ -175,8 +166,7 @@ static void test_fit(void **state) {
 
 /* ---- Remedies ---- */
 
-static void test_explain(void **state) {
-  (void)state;
+TEST(explain) {
   weir__recording *recording = load("traces/llama_oom");
   weir__explanation x;
   const weir__trial *found = NULL;
@@ -195,8 +185,7 @@ static void test_explain(void **state) {
   weir__recording_free(recording);
 }
 
-static void test_tune(void **state) {
-  (void)state;
+TEST(tune) {
   job j = open_job("traces/cuda_graphs");
   const weir__replayer *const histories[] = {j.history};
   weir__costs costs;
@@ -214,14 +203,4 @@ static void test_tune(void **state) {
   assert_true(r.fit_moving.bytes > 0 && r.fit_moving.bytes <= r.fit_best.bytes);
   weir__tune_clear(&r);
   close_job(&j);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_handles_of_many_sizes),
-                                     cmocka_unit_test(test_calls),
-                                     cmocka_unit_test(test_ranges),
-                                     cmocka_unit_test(test_fit),
-                                     cmocka_unit_test(test_explain),
-                                     cmocka_unit_test(test_tune)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

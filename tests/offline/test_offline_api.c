@@ -53,8 +53,7 @@ static void *read_bytes(const char *path, size_t *size) {
 
 #define INVALID(call) assert_int_equal(call, WEIR_ERROR_INVALID_ARGUMENT)
 
-static void test_nulls(void **state) {
-  (void)state;
+TEST(nulls) {
   weir_offline_recording *recording = (void *)1;
   weir_offline_replayer *replayer = (void *)1;
   weir_offline_result result;
@@ -90,8 +89,7 @@ static void test_nulls(void **state) {
 }
 
 /* Options and outputs whose size was not set. */
-static void test_no_size(void **state) {
-  (void)state;
+TEST(no_size) {
   weir_offline_recording *recording = load_recording(failing), *other;
   weir_offline_replayer *replayer = open_replayer(recording), *another;
   weir_offline_result result;
@@ -114,8 +112,7 @@ static void test_no_size(void **state) {
   weir_offline_recording_destroy(recording);
 }
 
-static void test_bad_values(void **state) {
-  (void)state;
+TEST(bad_values) {
   weir_offline_recording *recording = load_recording(failing);
   weir_offline_replayer *replayer = open_replayer(recording), *other = NULL;
   weir_offline_info info;
@@ -159,8 +156,7 @@ static void test_bad_values(void **state) {
   weir_offline_recording_destroy(recording);
 }
 
-static void test_bad_files(void **state) {
-  (void)state;
+TEST(bad_files) {
   weir_offline_recording *recording = NULL;
   weir_offline_load_options options;
   size_t size;
@@ -179,8 +175,7 @@ static void test_bad_files(void **state) {
 }
 
 /* A caller of another version has a shorter struct: nothing behind it is written. */
-static void test_short_structs(void **state) {
-  (void)state;
+TEST(short_structs) {
   weir_offline_recording *recording = load_recording(failing);
   weir_offline_replayer *replayer = open_replayer(recording);
   weir_offline_result result;
@@ -205,8 +200,7 @@ static void test_short_structs(void **state) {
 /* ---- Results ---- */
 
 /* Loaded from memory, plain or compressed, it is the same. */
-static void test_memory(void **state) {
-  (void)state;
+TEST(memory) {
   weir_offline_recording *of_file = load_recording(failing), *of_memory = NULL;
   weir_offline_info a, b;
   size_t size;
@@ -339,8 +333,7 @@ static void compare_all(const char *path) {
 }
 
 /* Every recording in the long form, the small ones otherwise. */
-static void test_like_program(void **state) {
-  (void)state;
+TEST(like_program) {
   const off_t max_bytes = usual_or_long(256 << 10, INT_MAX);
   const size_t least_files = (size_t)usual_or_long(10, 30);
   static const char *const folders[] = {"traces", "histories", "late"};
@@ -367,8 +360,7 @@ static void test_like_program(void **state) {
 }
 #endif
 
-static void test_plot(void **state) {
-  (void)state;
+TEST(plot) {
   weir_offline_recording *recording = load_recording(failing);
   weir_offline_plot_options options;
   char *svg = (void *)1;
@@ -408,8 +400,7 @@ static void test_plot(void **state) {
 }
 
 /* An explanation without remedies is the same but for them. */
-static void test_no_remedies(void **state) {
-  (void)state;
+TEST(no_remedies) {
   weir_offline_recording *recording = load_recording(failing);
   weir_offline_explain_options options;
   weir_offline_explanation with, without;
@@ -430,8 +421,7 @@ static void test_no_remedies(void **state) {
 }
 
 /* With pages that move, the two ends of a range; without, streams make no difference. */
-static void test_busy_streams(void **state) {
-  (void)state;
+TEST(busy_streams) {
   weir_offline_recording *recording = load_recording(WEIR_TEST_DATA "/traces/cuda_graphs.pickle.zst");
   weir_offline_replayer *replayer = open_replayer(recording);
   static const char *const confs[] = {"expandable_segments:True", "moving_pages:True"};
@@ -449,16 +439,4 @@ static void test_busy_streams(void **state) {
   }
   weir_offline_replayer_destroy(replayer);
   weir_offline_recording_destroy(recording);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_busy_streams), cmocka_unit_test(test_nulls),
-                                     cmocka_unit_test(test_no_size),      cmocka_unit_test(test_bad_values),
-                                     cmocka_unit_test(test_bad_files),    cmocka_unit_test(test_short_structs),
-                                     cmocka_unit_test(test_memory),       cmocka_unit_test(test_plot),
-#ifdef WEIR_TEST_PROGRAM
-                                     cmocka_unit_test(test_like_program),
-#endif
-                                     cmocka_unit_test(test_no_remedies)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

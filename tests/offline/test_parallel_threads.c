@@ -1,17 +1,13 @@
 /*
  * Jobs on many threads; above all replays of one history, which they share.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "offline/analyse/parallel.h"
 #include "offline/analyse/predict.h"
+#include "support/test.h"
 
 static void count_steps(void *context, size_t done, size_t count) {
   size_t *steps = context;
@@ -24,8 +20,7 @@ static void mark(void *context, size_t index, void *result) {
   *(size_t *)result += index + 1;
 }
 
-static void test_every_job_once(void **state) {
-  (void)state;
+TEST(every_job_once) {
   size_t results[100], steps = 0;
   const weir__parallel parallel = {.threads = 5, .progress = count_steps, .progress_context = &steps};
   memset(results, 0xff, sizeof results);
@@ -56,8 +51,7 @@ static void predict(void *context, size_t index, void *result) {
   weir__predict(history, &settings, &capacity, &costs, result);
 }
 
-static void test_one_history_for_all(void **state) {
-  (void)state;
+TEST(one_history_for_all) {
 #ifndef WEIR_HAVE_ZSTD
   print_message("waived: built without libzstd\n");
   skip();
@@ -84,12 +78,4 @@ static void test_one_history_for_all(void **state) {
     weir__replayer_close(history);
     weir__recording_free(recording);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_job_once),
-      cmocka_unit_test(test_one_history_for_all),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,12 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "offline/offline_data.h"
 #include "offline/read/pickle.h"
 #include "offline/read/pickle_text.h"
 #include "support/length.h"
+#include "support/test.h"
 
 /* ---- Reading, and a text form of what was read: the one of make_pickles.py ---- */
 
@@ -228,8 +223,9 @@ static int free_cases(void **state) {
   return 0;
 }
 
-static void test_every_protocol(void **state) {
-  (void)state;
+FIXTURE(.begin = load_cases, .end = free_cases)
+
+TEST(every_protocol) {
   size_t read_whole[6] = {0}, refused = 0;
   for (size_t i = 0; i < case_count; i++) {
     const pickle_case *c = &cases[i];
@@ -255,8 +251,7 @@ static void test_every_protocol(void **state) {
 }
 
 /* Behind the first bytes, each in the long form alone. */
-static void test_every_truncation(void **state) {
-  (void)state;
+TEST(every_truncation) {
   const size_t stride = (size_t)usual_or_long(17, 1);
   for (size_t i = 0; i < case_count; i++) {
     const pickle_case *c = &cases[i];
@@ -299,8 +294,7 @@ static uint64_t walk(weir__pickle *p, weir__pickle_value v) {
   return sum;
 }
 
-static void test_spoiled_bytes(void **state) {
-  (void)state;
+TEST(spoiled_bytes) {
   uint64_t random = 1, sum = 0, calls = 0;
   size_t accepted = 0;
   const size_t rounds = (size_t)repetitions(20000, 60000);
@@ -328,8 +322,7 @@ static void test_spoiled_bytes(void **state) {
 
 /* ---- Refused pickles ---- */
 
-static void test_refused_opcodes(void **state) {
-  (void)state;
+TEST(refused_opcodes) {
   static const struct {
     unsigned char op;
     const char *name, *why;
@@ -358,8 +351,7 @@ static void test_refused_opcodes(void **state) {
   }
 }
 
-static void test_what_is_no_opcode(void **state) {
-  (void)state;
+TEST(what_is_no_opcode) {
   static const char known[] = "(.012FIJKLMNSTUVXade}]ghjpqrstlu)GBC"
                               "cRbioPQ"
                               "\x80\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x94\x95\x96"
@@ -377,14 +369,12 @@ static void test_what_is_no_opcode(void **state) {
   assert_int_equal(none, 256 - 68);
 }
 
-static void test_the_exploit_runs_nothing(void **state) {
-  (void)state;
+TEST(the_exploit_runs_nothing) {
   FAILS("cos\nsystem\n(S'touch /tmp/weir_was_here'\ntR.", 0, "GLOBAL");
   FAILS("\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R.", 14, "STACK_GLOBAL");
 }
 
-static void test_memo(void **state) {
-  (void)state;
+TEST(memo) {
   FAILS("h\0.", 0, "the memo has no entry 0");
   FAILS("Nq\0h\1.", 3, "the memo has no entry 1");
   FAILS("Nq\2h\1.", 3, "the memo has no entry 1"); /* between two that are there */
@@ -399,8 +389,7 @@ static void test_memo(void **state) {
   FAILS("Np99999999999999999999\n.", 1, "number cannot be read");
 }
 
-static void test_cycles(void **state) {
-  (void)state;
+TEST(cycles) {
   FAILS("]\x94h\0a.", 4, "contain itself");
   FAILS("]\x94(h\0e.", 5, "contain itself");
   FAILS("}\x94K\1h\0s.", 6, "contain itself");
@@ -416,15 +405,13 @@ static void test_cycles(void **state) {
   READS("]\x94(h\0h\0l.", "[[],[]]"); /* twice the same is no cycle */
 }
 
-static void test_what_is_sealed_stays(void **state) {
-  (void)state;
+TEST(what_is_sealed_stays) {
   FAILS("]\x94]q\1ah\1K\1a.", 10, "a list changes after it was put into another one");
   FAILS("]\x94}q\1ah\1K\1K\1s.", 12, "a dict changes after");
   FAILS("]\x94\x8fq\1ah\1(K\1\x90.", 11, "a set changes after");
 }
 
-static void test_stack(void **state) {
-  (void)state;
+TEST(stack) {
   static const char *const poor[] = {"0", "2", "a", "s", "Na", "NNs", "\x85", "N\x86", "NN\x87", "(N\x86"};
   for (size_t i = 0; i < WEIR_COUNT_OF(poor); i++) {
     char data[16];
@@ -449,8 +436,7 @@ static void test_stack(void **state) {
   FAILS("\x8f(]\x90.", 3, "a list cannot be a key");
 }
 
-static void test_end(void **state) {
-  (void)state;
+TEST(end) {
   FAILS("N.N", 2, "bytes follow the end");
   FAILS("N.\n", 2, "bytes follow the end");
   FAILS("K", 0, "the data end at byte 1, in the middle of this opcode");
@@ -459,8 +445,7 @@ static void test_end(void **state) {
   FAILS("I12", 0, "the data end at byte 3, in the middle");
 }
 
-static void test_frames(void **state) {
-  (void)state;
+TEST(frames) {
   FAILS("\x80\4\x95\3\0\0\0\0\0\0\0N.", 12, "stops before its frame does, at byte 14");
   FAILS("\x80\4\x95\x10\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N.", 11, "inside another one, which ends at byte 27");
   FAILS("\x95\xff\xff\xff\xff\xff\xff\xff\xff.", 0, "a frame of 18446744073709551615 bytes is beyond the limit");
@@ -468,8 +453,7 @@ static void test_frames(void **state) {
   FAILS("\x80\6N.", 0, "protocol 6 is not known");
 }
 
-static void test_numbers(void **state) {
-  (void)state;
+TEST(numbers) {
   FAILS("\x8a\x09\0\0\0\0\0\0\0\0\1.", 0, "an integer of more than 64 bits");
   FAILS("\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\xff.", 0, "more than 64 bits"); /* one below the lowest */
   FAILS("\x8a\x09\0\0\0\0\0\0\0\0\x80.", 0, "more than 64 bits");
@@ -494,8 +478,7 @@ static void test_numbers(void **state) {
   check_fails(digits, sizeof digits, NULL, 0, "a line of more than 128 bytes");
 }
 
-static void test_texts(void **state) {
-  (void)state;
+TEST(texts) {
   static const char *const bad[] = {"\x80",
                                     "\xc2",
                                     "\xc0\x80",
@@ -529,8 +512,7 @@ static void test_texts(void **state) {
 }
 
 /* Short texts that differ in their length alone, or in what lies behind them. */
-static void test_short_texts_are_told_apart(void **state) {
-  (void)state;
+TEST(short_texts_are_told_apart) {
   READS("(\x8c\1a\x8c\2a\0\x8c\1a\x8c\0\x8c\1\0\x8c\1a\x8c\x08"
         "abcdefgh\x8c\x07"
         "abcdefg\x8c\x08"
@@ -541,8 +523,7 @@ static void test_short_texts_are_told_apart(void **state) {
 
 /* ---- Limits ---- */
 
-static void test_claims(void **state) {
-  (void)state;
+TEST(claims) {
   FAILS("X\xff\xff\xff\xff.", 0, "a length of 4294967295 bytes is beyond the limit of 67108864");
   FAILS("\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", 0, "a length of 18446744073709551615 bytes");
   FAILS("\x8e\0\0\0\0\0\0\0\x80.", 0, "a length of 9223372036854775808 bytes");
@@ -573,8 +554,7 @@ static bytes repeat(const char *begin, const char *piece, size_t size, size_t ti
   return all;
 }
 
-static void test_depth(void **state) {
-  (void)state;
+TEST(depth) {
   const weir__pickle_limits limits = {.depth = 5};
   reading r = read_with("]]]]]aaaa.", 10, &limits, NULL, NULL);
   check_text(&r, "[[[[[]]]]]");
@@ -602,8 +582,7 @@ static void test_depth(void **state) {
   free(deep.data);
 }
 
-static void test_memory_limit(void **state) {
-  (void)state;
+TEST(memory_limit) {
   const weir__pickle_limits limits = {.memory = 4 << 20};
   static const struct {
     const char *piece;
@@ -641,8 +620,7 @@ static void test_memory_limit(void **state) {
   free(list.data);
 }
 
-static void test_other_limits(void **state) {
-  (void)state;
+TEST(other_limits) {
   weir__pickle_limits limits = {.objects = 10};
   check_fails("]]]]]]]]]]]]]]", 14, &limits, 10, "more objects than the limit of 10");
   limits = (weir__pickle_limits){.string = 3};
@@ -655,8 +633,7 @@ static void test_other_limits(void **state) {
 /* ---- The window ---- */
 
 /* Opcodes and their arguments, long and short, lie across every border of the window in turn. */
-static void test_across_windows(void **state) {
-  (void)state;
+TEST(across_windows) {
   enum { COUNT = 40000 };
   bytes all = {malloc((size_t)COUNT * 320 + 16), 0};
   assert_non_null(all.data);
@@ -718,8 +695,7 @@ static void test_across_windows(void **state) {
 }
 
 /* A text far longer than the window, with much behind it that pushes values. */
-static void test_long_texts(void **state) {
-  (void)state;
+TEST(long_texts) {
   const uint32_t length = 3000000;
   bytes all = repeat("", "N", 1, length + 1000000, "l.");
   all.data[0] = '(';
@@ -748,8 +724,7 @@ static void test_long_texts(void **state) {
 }
 
 /* A text that reaches over the window's end brings in as many bytes as a look ahead does, and so as many values. */
-static void test_values_behind_texts(void **state) {
-  (void)state;
+TEST(values_behind_texts) {
   enum { RUN = 20000, RUNS = 400 };
   const uint32_t length = RUN;
   bytes run = repeat("X", "N", 1, 2 * RUN + 4, "");
@@ -800,8 +775,7 @@ static void check_taken(const char *data, size_t size, const char *expected, siz
 
 #define TAKES(literal, expected, calls, taken) check_taken(literal, sizeof(literal) - 1, expected, calls, taken)
 
-static void test_hook(void **state) {
-  (void)state;
+TEST(hook) {
   /* As soon as it is complete; the memo has the object from then on. */
   TAKES("](}q\0(U\1tK\1U\1uK\2u}(U\1xK\1uh\0e.", "[<0>,{\"x\":1},<0>]", 2, 1);
   /* Built pair by pair: when it goes into a list or tuple. */
@@ -811,8 +785,7 @@ static void test_hook(void **state) {
   TAKES("((U\1tK\1dl.", "[<0>]", 1, 1);
 }
 
-static void test_hook_leaves_what_is_shared(void **state) {
-  (void)state;
+TEST(hook_leaves_what_is_shared) {
   /* Two references are on the stack before it is complete. */
   TAKES("]}2(U\1tK\1u0a.", "[{\"t\":1}]", 0, 0);
   TAKES("]}q\0q\1(U\1tK\1ua.", "[{\"t\":1}]", 0, 0);
@@ -822,8 +795,7 @@ static void test_hook_leaves_what_is_shared(void **state) {
         "[<0>,None]", 1, 1);
 }
 
-static void test_hook_objects_do_not_change(void **state) {
-  (void)state;
+TEST(hook_objects_do_not_change) {
   taker t = {0};
   const char data[] = "]}q\0(U\1tK\1uah\0U\1aK\1s.";
   reading r = read_with(data, sizeof data - 1, NULL, take_t, &t);
@@ -838,8 +810,7 @@ static weir_status take_none(void *context, weir__pickle *p, const weir__pickle_
   return weir__pickle_fail(p, "no dict is good enough");
 }
 
-static void test_hook_fails(void **state) {
-  (void)state;
+TEST(hook_fails) {
   reading r = read_with("N}(K\1K\2u.", 9, NULL, take_none, NULL);
   assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
   assert_string_equal(weir_last_error(), "test: byte 7: no dict is good enough");
@@ -847,8 +818,7 @@ static void test_hook_fails(void **state) {
 }
 
 /* A history of a million entries in the space of its list and memo: what is taken leaves nothing behind. */
-static void test_hook_saves_memory(void **state) {
-  (void)state;
+TEST(hook_saves_memory) {
   bytes all = repeat("](", "}\x94(\x8c\1tK\1u", 9, 1000000, "e.");
   taker t = {0};
   const weir__pickle_limits limits = {.memory = 48 << 20, .objects = 100};
@@ -897,8 +867,7 @@ static void check_lists(const char *data, size_t size, const char *expected, siz
 #define TAKES_LISTS(literal, expected, calls, taken) check_lists(literal, sizeof(literal) - 1, expected, calls, taken)
 #define T "}(U\1tK\1u" /* becomes <7> */
 
-static void test_list_hook(void **state) {
-  (void)state;
+TEST(list_hook) {
   /* When it goes into a dict; the memo has the object from then on. */
   TAKES_LISTS("]" T "a(}(U\1a]q\0(" T T "eu}(U\1bh\0ue.", "[<7>,{\"a\":<100>},{\"b\":<100>}]", 1, 1);
   /* It is offered and not taken, has something else in it, is empty, or does not go into a dict. */
@@ -911,8 +880,7 @@ static void test_list_hook(void **state) {
 }
 
 /* Small tuples are kept once: a million pool ids are one box. */
-static void test_tuples_are_kept_once(void **state) {
-  (void)state;
+TEST(tuples_are_kept_once) {
   const weir__pickle_limits limits = {.objects = 4};
   bytes all = repeat("(", "K\0K\1\x86\x94", 6, 1000000, "l.");
   reading r = read_with(all.data, all.size, &limits, NULL, NULL);
@@ -923,39 +891,4 @@ static void test_tuples_are_kept_once(void **state) {
   assert_int_equal(count, 1000000);
   close_reading(&r);
   free(all.data);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_protocol),
-      cmocka_unit_test(test_every_truncation),
-      cmocka_unit_test(test_spoiled_bytes),
-      cmocka_unit_test(test_refused_opcodes),
-      cmocka_unit_test(test_what_is_no_opcode),
-      cmocka_unit_test(test_the_exploit_runs_nothing),
-      cmocka_unit_test(test_memo),
-      cmocka_unit_test(test_cycles),
-      cmocka_unit_test(test_what_is_sealed_stays),
-      cmocka_unit_test(test_stack),
-      cmocka_unit_test(test_end),
-      cmocka_unit_test(test_frames),
-      cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_texts),
-      cmocka_unit_test(test_short_texts_are_told_apart),
-      cmocka_unit_test(test_claims),
-      cmocka_unit_test(test_depth),
-      cmocka_unit_test(test_memory_limit),
-      cmocka_unit_test(test_other_limits),
-      cmocka_unit_test(test_across_windows),
-      cmocka_unit_test(test_long_texts),
-      cmocka_unit_test(test_values_behind_texts),
-      cmocka_unit_test(test_hook),
-      cmocka_unit_test(test_hook_leaves_what_is_shared),
-      cmocka_unit_test(test_hook_objects_do_not_change),
-      cmocka_unit_test(test_hook_fails),
-      cmocka_unit_test(test_hook_saves_memory),
-      cmocka_unit_test(test_list_hook),
-      cmocka_unit_test(test_tuples_are_kept_once),
-  };
-  return cmocka_run_group_tests(tests, load_cases, free_cases);
 }

@@ -24,10 +24,9 @@ static char *draw(const weir__recording *recording, const weir__plot_options *op
   return text;
 }
 
-static void test_sizes(void **state) {
+TEST(sizes) {
   static const char *const names[] = {"traces/llm_generate_small", "traces/llama_lora_ckpt", "traces/streams_prefetch",
                                       "histories/expandable_pools"};
-  (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     weir__recording *recording = load(names[i]);
     for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
@@ -53,9 +52,8 @@ static void test_sizes(void **state) {
 }
 
 /* A history in which no memory is reserved: an axis from 0 to 0 has no scale. */
-static void test_nothing(void **state) {
+TEST(nothing) {
   static const uint8_t history[] = {0x0d, 0x03, 0, 0, 0, 0, 0, 0, 0, 0x61, 0x62, 0x63};
-  (void)state;
   weir__recording *recording = read_fuzzed(history, sizeof history);
   for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
     weir__plot_options options = {.kind = (weir__plot_kind)kind, .name = "nothing"};
@@ -73,10 +71,9 @@ static void test_nothing(void **state) {
 }
 
 /* A hole of more than half of what 64 bits hold is not taken for a negative one. */
-static void test_huge_hole(void **state) {
+TEST(huge_hole) {
   weir__plot_options options = {.kind = WEIR__PLOT_FRAGMENTATION, .name = "huge"};
   size_t size;
-  (void)state;
   weir__recording *recording = load("histories/pools");
   for (size_t i = 0; i < recording->event_count; i++)
     recording->events[i].action = i ? WEIR_TRACE_SNAPSHOT : WEIR_TRACE_SEGMENT_ALLOC;
@@ -91,8 +88,7 @@ static void test_huge_hole(void **state) {
 }
 
 /* The map of any moment has the bytes that are reserved then. */
-static void test_moments(void **state) {
-  (void)state;
+TEST(moments) {
   weir__recording *recording = load("traces/llama_oom");
   const weir__recording_device *d = &recording->devices[0];
   uint64_t reserved = 0, used = 0;
@@ -118,9 +114,8 @@ static void test_moments(void **state) {
 }
 
 /* Recordings with any numbers are drawn, and quickly. */
-static void test_any_numbers(void **state) {
+TEST(any_numbers) {
   uint64_t random = 1;
-  (void)state;
   for (int round = 0; round < 60; round++) {
     weir__recording *recording = load("histories/pools");
     weir__recording_entry *entries = recording->events;
@@ -146,13 +141,12 @@ static void test_any_numbers(void **state) {
   }
 }
 
-static void test_errors(void **state) {
+TEST(errors) {
   weir__recording *recording = load("traces/cuda_graphs");
   size_t count = recording->devices[0].event_count;
   weir__plot_options options = {.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_OOM};
   char buffer[16];
   FILE *file = fmemopen(buffer, sizeof buffer, "w");
-  (void)state;
   assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
   options = (weir__plot_options){.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_EVENT, .event = count};
   assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
@@ -171,12 +165,11 @@ static void test_errors(void **state) {
   weir__recording_free(recording);
 }
 
-static void test_numbers(void **state) {
+TEST(numbers) {
   static const struct {
     double value;
     const char *text;
   } cases[] = {{0, "0"}, {0.04, "0"}, {0.06, "0.1"}, {12, "12"}, {12.34, "12.3"}, {-3.25, "-3.3"}, {1199.96, "1200"}};
-  (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
     char *text = NULL;
     size_t size;
@@ -188,11 +181,10 @@ static void test_numbers(void **state) {
   }
 }
 
-static void test_escapes(void **state) {
+TEST(escapes) {
   char *text = NULL;
   size_t size;
   weir__svg svg = {.file = open_memstream(&text, &size), .colors = weir__svg_colors_of(false)};
-  (void)state;
   weir__svg_escaped(&svg, "a<b>&\"'\x01\xff\xed\xa0\x80\xef\xbf\xbe\xc3\xa9", 0);
   fputc('|', svg.file);
   weir__svg_escaped(&svg, "\xc3\xa9\xc3\xa9\xc3\xa9", 2);
@@ -200,12 +192,4 @@ static void test_escapes(void **state) {
   assert_string_equal(text, "a&lt;b&gt;&amp;&quot;&#39;\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
                             "\xef\xbf\xbd\xc3\xa9|\xc3\xa9\xc3\xa9\xe2\x80\xa6");
   free(text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes),       cmocka_unit_test(test_moments),
-                                     cmocka_unit_test(test_any_numbers), cmocka_unit_test(test_errors),
-                                     cmocka_unit_test(test_numbers),     cmocka_unit_test(test_escapes),
-                                     cmocka_unit_test(test_nothing),     cmocka_unit_test(test_huge_hole)};
-  return cmocka_run_group_tests_name("plot", tests, NULL, NULL);
 }

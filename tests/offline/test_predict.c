@@ -1,12 +1,7 @@
 /*
  * Compares predictions from one recording with a recording under other settings: the same job, run twice on a GPU.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +57,7 @@ static const struct proof {
     {"cuda_graphs", "expandable_segments:True", 0, 939524096, 808567808, 49, 4, 0},
 };
 
-static void test_predicted_is_measured(void **state) {
-  (void)state;
+TEST(predicted_is_measured) {
   print_message("%-28s %-34s %8s %14s %14s %8s\n", "recording", "settings", "limit", "predicted", "measured", "off");
   for (size_t i = 0; i < sizeof proofs / sizeof *proofs; i++) {
     const struct proof *p = &proofs[i];
@@ -93,8 +87,7 @@ static void test_predicted_is_measured(void **state) {
 
 /* ---- Calls and their cost ---- */
 
-static void test_calls(void **state) {
-  (void)state;
+TEST(calls) {
   weir__recording *recording = load("traces/llama_varlen");
   weir__replayer *history = open_history(recording);
   weir__prediction p = predict(history, "expandable_segments:True", DEVICE_TOTAL, 0.145);
@@ -129,8 +122,7 @@ static void test_calls(void **state) {
 }
 
 /* Calls that fail are counted, and cost what one does. */
-static void test_failed_calls(void **state) {
-  (void)state;
+TEST(failed_calls) {
   weir__recording *recording = load("traces/llama_oom");
   weir__replayer *history = open_history(recording);
   weir__prediction p = predict(history, NULL, 12ull << 30, 0);
@@ -144,8 +136,7 @@ static void test_failed_calls(void **state) {
   weir__recording_free(recording);
 }
 
-static void test_costs(void **state) {
-  (void)state;
+TEST(costs) {
   weir__costs costs, before;
   weir__costs_default(&costs);
   assert_int_equal(
@@ -184,8 +175,7 @@ static void test_costs(void **state) {
 /* ---- Capacity ---- */
 
 /* A history with all that is said about memory. */
-static void test_capacity(void **state) {
-  (void)state;
+TEST(capacity) {
   weir__recording *recording = load("traces/llama_oom");
   weir__replayer *history = open_history(recording);
   weir__settings settings;
@@ -222,8 +212,7 @@ static void test_capacity(void **state) {
 }
 
 /* Without a limit there is room for settings that need far more than the recorded ones. */
-static void test_no_limit(void **state) {
-  (void)state;
+TEST(no_limit) {
   weir__recording *recording = load("traces/cuda_graphs");
   weir__replayer *history = open_history(recording);
   weir__prediction p = predict(history, "large_segment_size_mb:20480", 0, 0);
@@ -236,8 +225,7 @@ static void test_no_limit(void **state) {
 }
 
 /* One history, run again and again: the last run knows nothing of the first. */
-static void test_runs_are_independent(void **state) {
-  (void)state;
+TEST(runs_are_independent) {
   weir__recording *recording = load("traces/llama_lora_gc");
   weir__replayer *history = open_history(recording);
   weir__prediction first = predict(history, NULL, 0, 0), other, again;
@@ -251,8 +239,7 @@ static void test_runs_are_independent(void **state) {
 
 /* ---- The least memory ---- */
 
-static void test_fit(void **state) {
-  (void)state;
+TEST(fit) {
   static const char *const names[] = {"traces/llama_oom", "traces/gpt2_fixed", "histories/emptied", "histories/pools"};
   static const char *const confs[] = {"", "expandable_segments:True", "max_split_size_mb:64"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -285,8 +272,7 @@ static void test_fit(void **state) {
 }
 
 /* A request that no device can serve. */
-static void test_fits_nowhere(void **state) {
-  (void)state;
+TEST(fits_nowhere) {
   weir__recording_entry events[] = {
       {.action = WEIR_TRACE_OOM, .size = 1ull << 61, .pool = WEIR__RECORDING_NO_POOL},
   };
@@ -300,19 +286,4 @@ static void test_fits_nowhere(void **state) {
   weir__fit fit;
   assert_int_equal(weir__predict_fit(history, NULL, &capacity, &fit), WEIR_ERROR_OUT_OF_MEMORY);
   weir__replayer_close(history);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_predicted_is_measured),
-      cmocka_unit_test(test_calls),
-      cmocka_unit_test(test_failed_calls),
-      cmocka_unit_test(test_costs),
-      cmocka_unit_test(test_capacity),
-      cmocka_unit_test(test_no_limit),
-      cmocka_unit_test(test_runs_are_independent),
-      cmocka_unit_test(test_fit),
-      cmocka_unit_test(test_fits_nowhere),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

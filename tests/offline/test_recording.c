@@ -1,19 +1,14 @@
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "offline/offline_data.h"
 #include "offline/read/recording.h"
 #include "support/length.h"
+#include "support/test.h"
 
 #ifdef WEIR_HAVE_ZLIB
 #include <zlib.h>
@@ -241,8 +236,7 @@ static const struct {
     {"streams_prefetch_expandable", 19184, 95, 0, 3391094784, 3302798423, "expandable_segments:True", 3, 1, 160},
 };
 
-static void test_recorded_jobs(void **state) {
-  (void)state;
+TEST(recorded_jobs) {
   NEEDS_ZSTD;
   for (size_t i = 0; i < WEIR_COUNT_OF(jobs); i++) {
     char name[128];
@@ -293,8 +287,7 @@ static void test_recorded_jobs(void **state) {
   }
 }
 
-static void test_settings(void **state) {
-  (void)state;
+TEST(settings) {
   NEEDS_ZSTD;
   weir__recording *s = load_test_file("traces/llama_lora_gc.pickle.zst");
   assert_string_equal(s->conf, "garbage_collection_threshold:0.6");
@@ -322,8 +315,7 @@ static void test_settings(void **state) {
 }
 
 /* Each field of the small snapshot, which has stacks. */
-static void test_small_snapshot(void **state) {
-  (void)state;
+TEST(small_snapshot) {
   weir__recording *s = load_test_file("small_snapshot.pickle");
   check_whole(s);
   assert_int_equal(s->event_count, 40);
@@ -380,8 +372,7 @@ static void test_small_snapshot(void **state) {
   "{'size': 512, 'state': 'active_pending_free'}]}"
 #define EVENT "'addr': 4096, 'size': 512, 'stream': 7"
 
-static void test_segments_alone(void **state) {
-  (void)state;
+TEST(segments_alone) {
   weir__recording *s = snapshot_of("[" SEGMENT "]");
   check_whole(s);
   assert_false(s->has_history);
@@ -413,8 +404,7 @@ static void test_segments_alone(void **state) {
   weir__recording_free(s);
 }
 
-static void test_newer_schema(void **state) {
-  (void)state;
+TEST(newer_schema) {
   weir__recording *s = snapshot_of(
       "{'segments': [" SEGMENT "], 'host_segments': [], 'host_traces': [{'action': 'alloc', " EVENT ", 'new': 1}],"
       "'device_traces': [[{'action': 'alloc', " EVENT ", 'pool_id': (3, 4), 'user_metadata': 'step 1', 'new': 1},"
@@ -477,8 +467,7 @@ static void test_newer_schema(void **state) {
 }
 
 /* Pinned host memory is kept beside the devices, and annotations with all that the program said. */
-static void test_host_memory(void **state) {
-  (void)state;
+TEST(host_memory) {
   weir__recording *s = snapshot_of(
       "{'segments': [" SEGMENT "], 'device_traces': [[{'action': 'alloc', " EVENT "}]],"
       "'host_segments': [{'device': -1, 'address': 4096, 'total_size': 512, 'active_size': 512, 'stream': 0,"
@@ -506,8 +495,7 @@ static void test_host_memory(void **state) {
 }
 
 /* A history need not lie in the file in its own order. */
-static void test_events_in_any_order(void **state) {
-  (void)state;
+TEST(events_in_any_order) {
   weir__recording *s = snapshot_of("{'x': [<0={'action': 'alloc', 'addr': 1, 'size': 1, 'stream': 0}>,"
                                    "<1={'action': 'alloc', 'addr': 2, 'size': 2, 'stream': 0}>],"
                                    "'device_traces': [[<1>, <0>, <0>], [<0>, <1>]], 'segments': []}");
@@ -521,8 +509,7 @@ static void test_events_in_any_order(void **state) {
   weir__recording_free(s);
 }
 
-static void test_stacks_are_kept_once(void **state) {
-  (void)state;
+TEST(stacks_are_kept_once) {
   weir__recording *s = snapshot_of(
       "{'segments': [], 'device_traces': [["
       "{'action': 'alloc', " EVENT ", 'frames': [{'name': 'f', 'filename': 'a.py', 'line': 1}]},"
@@ -548,8 +535,7 @@ static void test_stacks_are_kept_once(void **state) {
 
 /* ---- Damaged recordings ---- */
 
-static void test_errors(void **state) {
-  (void)state;
+TEST(errors) {
   check_fails("5", "the snapshot: it is an int, not a dict");
   check_fails("{'action': 'alloc', " EVENT "}", "the snapshot: it is a record, not a dict");
   check_fails("{'device_traces': []}", "the snapshot: there is no key 'segments'");
@@ -603,14 +589,12 @@ static void test_errors(void **state) {
 }
 
 /* While the pickle is read, an error has the byte too. */
-static void test_errors_name_the_byte(void **state) {
-  (void)state;
+TEST(errors_name_the_byte) {
   check_fails("{'segments': [], 'device_traces': [[{'action': 1, 'addr': 0, 'size': 1, 'stream': 0}]]}", "test: byte ");
 }
 
 /* The same list as the id of a pool and as a stack: each reading of it stands for itself. */
-static void test_one_list_two_meanings(void **state) {
-  (void)state;
+TEST(one_list_two_meanings) {
   check_fails("{'segments': [], 'device_traces': [[{'action': 'alloc', " EVENT ", 'pool_id': <0=[60000, 1]>},"
               "{'action': 'alloc', " EVENT ", 'frames': <0>}]]}",
               "frame 0 of a stack is an int");
@@ -620,8 +604,7 @@ static void test_one_list_two_meanings(void **state) {
               "'pool_id' is not a pair of ints");
 }
 
-static void test_too_many_streams(void **state) {
-  (void)state;
+TEST(too_many_streams) {
   char *value = NULL;
   size_t size = 0;
   FILE *text = open_memstream(&value, &size);
@@ -648,8 +631,7 @@ static weir_status load_bytes_as_file(const void *data, size_t size, weir__recor
   return status;
 }
 
-static void test_files(void **state) {
-  (void)state;
+TEST(files) {
   weir__recording *s = NULL;
   assert_int_equal(weir__recording_load("/nonexistent/file", NULL, &s), WEIR_ERROR_SYSTEM);
   assert_string_equal(weir_last_error(), "/nonexistent/file: cannot open it: No such file or directory");
@@ -669,8 +651,7 @@ static void test_files(void **state) {
   assert_null(s);
 }
 
-static void test_compressed_files(void **state) {
-  (void)state;
+TEST(compressed_files) {
   NEEDS_ZSTD;
   bytes whole = read_test_file("traces/cuda_graphs.pickle.zst");
   weir__recording *s = NULL;
@@ -733,8 +714,7 @@ static void pack(bytes *packed, const void *data, size_t size) {
   deflateEnd(&z);
 }
 
-static void test_gzip(void **state) {
-  (void)state;
+TEST(gzip) {
   bytes plain = read_test_file("small_snapshot.pickle"), packed = {0};
   weir__recording *s = NULL;
   pack(&packed, plain.data, plain.size);
@@ -782,8 +762,7 @@ static void test_gzip(void **state) {
 }
 #endif
 
-static void test_bomb(void **state) {
-  (void)state;
+TEST(bomb) {
   NEEDS_ZSTD;
   bytes bomb = read_test_file("bomb.zst");
   weir__recording *s = NULL;
@@ -798,8 +777,7 @@ static void test_bomb(void **state) {
 }
 
 /* Bytes that come a few at a time, as through a pipe. */
-static void test_pipe(void **state) {
-  (void)state;
+TEST(pipe) {
   bytes whole = read_test_file("small_snapshot.pickle");
   int ends[2];
   assert_int_equal(pipe(ends), 0);
@@ -838,15 +816,13 @@ static void check_truncations(const bytes *whole, size_t step) {
   }
 }
 
-static void test_every_truncation(void **state) {
-  (void)state;
+TEST(every_truncation) {
   bytes small = read_test_file("small_snapshot.pickle");
   check_truncations(&small, 1);
   free(small.data);
 }
 
-static void test_spoiled_bytes(void **state) {
-  (void)state;
+TEST(spoiled_bytes) {
   bytes small = read_test_file("small_snapshot.pickle");
   uint64_t random = 5;
   size_t accepted = 0;
@@ -876,8 +852,7 @@ static void test_spoiled_bytes(void **state) {
 }
 
 /* With any memory limit, reading results in an error or a whole recording. */
-static void test_memory_limits(void **state) {
-  (void)state;
+TEST(memory_limits) {
   bytes small = read_test_file("small_snapshot.pickle");
   size_t failed = 0, succeeded = 0;
   for (uint64_t memory = 1000; memory < 400000; memory += 997) {
@@ -895,30 +870,4 @@ static void test_memory_limits(void **state) {
   }
   assert_true(failed > 100 && succeeded > 100);
   free(small.data);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_small_snapshot),
-      cmocka_unit_test(test_segments_alone),
-      cmocka_unit_test(test_newer_schema),
-      cmocka_unit_test(test_host_memory),
-      cmocka_unit_test(test_events_in_any_order),
-      cmocka_unit_test(test_stacks_are_kept_once),
-      cmocka_unit_test(test_errors),
-      cmocka_unit_test(test_errors_name_the_byte),
-      cmocka_unit_test(test_one_list_two_meanings),
-      cmocka_unit_test(test_too_many_streams),
-      cmocka_unit_test(test_files),
-      cmocka_unit_test(test_pipe),
-      cmocka_unit_test(test_every_truncation),
-      cmocka_unit_test(test_spoiled_bytes),
-      cmocka_unit_test(test_memory_limits),
-      cmocka_unit_test(test_recorded_jobs),
-      cmocka_unit_test(test_settings),
-      cmocka_unit_test(test_compressed_files),
-      cmocka_unit_test(test_gzip),
-      cmocka_unit_test(test_bomb),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

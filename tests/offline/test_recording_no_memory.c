@@ -4,22 +4,16 @@
  * The test stands in for malloc and its like, which the sanitizers do as well: there it is waived.
  */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "offline/offline_data.h"
 #include "offline/read/recording.h"
 #include "support/no_memory.h"
+#include "support/test.h"
 
 #ifndef NO_MEMORY_WAIVED
 
@@ -66,26 +60,12 @@ static void check_file(const char *name, unsigned long at_least, size_t events) 
   assert_true(fail_at > at_least);
 }
 
-static void test_plain(void **state) {
-  (void)state;
-  check_file("small_snapshot.pickle", 40, 40);
-}
+FIXTURE(.begin = make_room_for_errors)
+
+TEST(plain) { check_file("small_snapshot.pickle", 40, 40); }
 
 #ifdef WEIR_HAVE_ZSTD
-static void test_compressed(void **state) {
-  (void)state;
-  check_file("traces/llama_oom.pickle.zst", 60, 14531);
-}
+TEST(compressed) { check_file("traces/llama_oom.pickle.zst", 60, 14531); }
 #endif
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_plain),
-#ifdef WEIR_HAVE_ZSTD
-      cmocka_unit_test(test_compressed),
-#endif
-  };
-  return cmocka_run_group_tests(tests, make_room_for_errors, NULL);
-}
 
 #endif

@@ -1,20 +1,15 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/base.h"
 #include "offline/analyse/behaviour.h"
 #include "offline/offline_data.h"
 #include "offline/render/redact_file.h"
 #include "offline/render/rewrite.h"
+#include "support/test.h"
 
 static weir__recording *load(void) {
   weir__recording *recording;
@@ -40,9 +35,8 @@ static void assert_digest(const char *text, size_t times, size_t piece, const ch
 }
 
 /* The examples of the standard, whole and in pieces. */
-static void test_sha256(void **state) {
+TEST(sha256) {
   static const char two_blocks[] = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
-  (void)state;
   assert_digest("", 1, 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   assert_digest("abc", 1, 64, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   assert_digest("abc", 1, 1, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -60,10 +54,9 @@ static void redact(weir__recording *s, const char *salt, bool keep_functions, we
   assert_int_equal(weir__redact(s, &options, redaction), WEIR_OK);
 }
 
-static void test_all_texts_are_hidden(void **state) {
+TEST(all_texts_are_hidden) {
   weir__recording *plain = load(), *s = load();
   weir__redaction redaction;
-  (void)state;
   redact(s, "salt", false, &redaction);
   assert_int_equal(redaction.functions, 11);
   assert_int_equal(redaction.files, 7);
@@ -92,12 +85,11 @@ static void test_all_texts_are_hidden(void **state) {
   weir__recording_free(s);
 }
 
-static void test_salts(void **state) {
+TEST(salts) {
   static const char *const salts[] = {"one", "one", "other", NULL, NULL};
   weir__recording *s[5];
   const char *names[5];
   weir__redaction redaction;
-  (void)state;
   for (int i = 0; i < 5; i++) {
     s[i] = load();
     redact(s[i], salts[i], false, &redaction);
@@ -111,10 +103,9 @@ static void test_salts(void **state) {
     weir__recording_free(s[i]);
 }
 
-static void test_functions_can_be_kept(void **state) {
+TEST(functions_can_be_kept) {
   weir__recording *plain = load(), *s = load();
   weir__redaction redaction;
-  (void)state;
   redact(s, "salt", true, &redaction);
   assert_int_equal(redaction.functions, 0);
   assert_int_equal(redaction.files, 7);
@@ -127,7 +118,7 @@ static void test_functions_can_be_kept(void **state) {
 }
 
 /* Of a configuration only items are kept that the allocator understands; another text is hidden. */
-static void test_settings(void **state) {
+TEST(settings) {
   weir__recording *s = load();
   weir__redaction redaction;
   weir__recording_setting texts[] = {
@@ -138,7 +129,6 @@ static void test_settings(void **state) {
       {.key = "max_split_size", .kind = WEIR__SETTING_INT, .integer = 7, .real = 7}};
   weir__recording_setting *before = s->settings;
   size_t count = s->setting_count;
-  (void)state;
   s->settings = texts;
   s->setting_count = 3;
   redact(s, "salt", false, &redaction);
@@ -163,10 +153,9 @@ static void assert_differs(weir__recording *changed, const weir__behaviour *befo
   weir__behaviour_free(&after);
 }
 
-static void test_what_differs_is_found(void **state) {
+TEST(what_differs_is_found) {
   weir__recording *s = load();
   weir__behaviour before, after;
-  (void)state;
   assert_int_equal(weir__behaviour_of(s, &before), WEIR_OK);
   assert_int_equal(before.device_count, 1);
   assert_int_equal(weir__behaviour_of(s, &after), WEIR_OK);
@@ -195,12 +184,11 @@ static void test_what_differs_is_found(void **state) {
 
 /* ---- Files ---- */
 
-static void test_files(void **state) {
+TEST(files) {
   char folder[] = "/tmp/weir_redact_XXXXXX", to[64];
   const char *from = WEIR_TEST_DATA "/small_snapshot.pickle";
   const weir__redact_options options = {.salt = "salt"};
   weir__redact_report report;
-  (void)state;
   assert_non_null(mkdtemp(folder));
   snprintf(to, sizeof to, "%s/copy.pickle", folder);
   assert_int_equal(weir__redact_file(from, to, &options, &report), WEIR_OK);
@@ -218,14 +206,4 @@ static void test_files(void **state) {
   assert_int_equal(weir__redact_file(from, to, &options, &report), WEIR_ERROR_SYSTEM);
   rmdir(to);
   assert_int_equal(rmdir(folder), 0); /* empty: no temporary file either */
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sha256),   cmocka_unit_test(test_all_texts_are_hidden),
-      cmocka_unit_test(test_salts),    cmocka_unit_test(test_functions_can_be_kept),
-      cmocka_unit_test(test_settings), cmocka_unit_test(test_what_differs_is_found),
-      cmocka_unit_test(test_files),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

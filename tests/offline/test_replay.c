@@ -2,17 +2,13 @@
  * Recorded histories of real PyTorch jobs, replayed: every allocation at the very address that PyTorch gave it, every
  * segment at the same point, and the final counters equal to PyTorch's own.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "offline/replay/replay.h"
+#include "support/test.h"
 
 /* What torch.cuda.memory_stats() said at the end of each job, on a device of this many bytes. */
 #define DEVICE_TOTAL 150109880320ull
@@ -83,8 +79,7 @@ static void assert_exact(const struct job *job, const weir__replay_report *repor
 }
 
 /* With the device's memory and the limit given, as the job had them. */
-static void test_exact(void **state) {
-  (void)state;
+TEST(exact) {
   for (int i = 0; i < JOBS; i++) {
     weir__recording *recording = load(&jobs[i]);
     weir__replay_options options = {.check = true, .memory = DEVICE_TOTAL, .fraction = jobs[i].fraction};
@@ -97,8 +92,7 @@ static void test_exact(void **state) {
 }
 
 /* With neither: the limit follows from what the file shows. */
-static void test_exact_with_an_inferred_limit(void **state) {
-  (void)state;
+TEST(exact_with_an_inferred_limit) {
   for (int i = 0; i < JOBS; i++) {
     weir__recording *recording = load(&jobs[i]);
     weir__replay_options options = {.check = true};
@@ -135,8 +129,7 @@ static const struct history {
     {"split_rounding", 0.15, 2503735808, 2529165312, 74, 37, 24, 3, 3},
 };
 
-static void test_histories(void **state) {
-  (void)state;
+TEST(histories) {
   for (size_t i = 0; i < sizeof histories / sizeof *histories; i++)
     for (int is_given = 0; is_given < 2; is_given++) {
       const struct history *h = &histories[i];
@@ -188,8 +181,7 @@ static void replay_events(weir__recording_entry *events, size_t count, const wei
 }
 
 /* A request that failed though another stream gave back its block in time: PyTorch did not look again. */
-static void test_rescued(void **state) {
-  (void)state;
+TEST(rescued) {
   const uint64_t a = 1ull << 40;
   weir__recording_entry events[] = {
       EVENT(SEGMENT_ALLOC, a, 100 * MIB),
@@ -210,8 +202,7 @@ static void test_rescued(void **state) {
 }
 
 /* The settings that have no number in a file are read from its text, as PyTorch reads it. */
-static void test_settings_in_the_text(void **state) {
-  (void)state;
+TEST(settings_in_the_text) {
   weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, 1ull << 40, 32 * MIB), EVENT(ALLOC, 1ull << 40, 2 * MIB)};
   weir__recording recording = {.conf = "large_segment_size_mb:32,max_non_split_rounding_mb,40"};
   weir__replay_report report;
@@ -234,8 +225,7 @@ static void test_settings_in_the_text(void **state) {
 }
 
 /* A history that does not begin with the first allocation. */
-static void test_incomplete(void **state) {
-  (void)state;
+TEST(incomplete) {
   weir__recording_entry events[] = {EVENT(FREE_REQUESTED, 1ull << 40, MIB), EVENT(FREE_COMPLETED, 1ull << 40, MIB),
                                     EVENT(SEGMENT_FREE, 1ull << 40, 2 * MIB), EVENT(SEGMENT_ALLOC, 1ull << 41, 2 * MIB),
                                     EVENT(ALLOC, 1ull << 41, MIB)};
@@ -251,8 +241,7 @@ static void test_incomplete(void **state) {
 }
 
 /* Numbers that no allocator wrote: nothing breaks. */
-static void test_absurd_numbers(void **state) {
-  (void)state;
+TEST(absurd_numbers) {
   weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, UINT64_MAX, UINT64_MAX),
                                     EVENT(ALLOC, UINT64_MAX, UINT64_MAX),
                                     EVENT(SEGMENT_MAP, 0, 0),
@@ -283,8 +272,7 @@ static void test_absurd_numbers(void **state) {
 }
 
 /* A check that cannot fail is none: a history that was tampered with is found out. */
-static void test_tampered(void **state) {
-  (void)state;
+TEST(tampered) {
   weir__recording *recording = load(&jobs[2]);
   weir__recording_entry *events = recording->events;
   size_t at = recording->event_count / 2;
@@ -318,8 +306,7 @@ static void test_tampered(void **state) {
 }
 
 /* Other settings, and too little memory. */
-static void test_unchecked(void **state) {
-  (void)state;
+TEST(unchecked) {
   const struct job *job = jobs;
   while (strcmp(job->name, "llama_varlen") != 0)
     job++;
@@ -341,8 +328,7 @@ static void test_unchecked(void **state) {
 
 /* Forty streams that need more than half a terabyte: each has two expandable segments, whose addresses are 9/8 of a
  * device that has enough. */
-static void test_many_streams(void **state) {
-  (void)state;
+TEST(many_streams) {
   enum { STREAMS = 40, EVENTS = 4 };
   const uint64_t large = 16ull << 30, small = 1 << 20, base = 1ull << 44;
   static weir__recording_entry events[STREAMS * EVENTS];
@@ -380,8 +366,7 @@ static void test_many_streams(void **state) {
   assert_int_equal(report.calls.of[WEIR__METER_RESERVE].failed, 0);
 }
 
-static void test_no_history(void **state) {
-  (void)state;
+TEST(no_history) {
   weir__recording_device device = {0};
   weir__recording empty = {.devices = &device, .device_count = 1};
   weir__replay_options options = {0};
@@ -389,21 +374,4 @@ static void test_no_history(void **state) {
   assert_int_equal(weir__replay(&empty, &options, &report), WEIR_ERROR_INVALID_ARGUMENT);
   options.device = 1;
   assert_int_equal(weir__replay(&empty, &options, &report), WEIR_ERROR_INVALID_DEVICE);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_exact),
-      cmocka_unit_test(test_exact_with_an_inferred_limit),
-      cmocka_unit_test(test_histories),
-      cmocka_unit_test(test_rescued),
-      cmocka_unit_test(test_settings_in_the_text),
-      cmocka_unit_test(test_incomplete),
-      cmocka_unit_test(test_absurd_numbers),
-      cmocka_unit_test(test_tampered),
-      cmocka_unit_test(test_unchecked),
-      cmocka_unit_test(test_many_streams),
-      cmocka_unit_test(test_no_history),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /*
  * The steps of real and synthetic jobs: from annotations, from phases, and inferred without either.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +24,7 @@ static weir__steps find(const weir__recording *recording) {
 }
 
 /* The iterations of the jobs are known. The first one may belong to the setup. */
-static void test_real(void **state) {
-  (void)state;
+TEST(real) {
   static const struct {
     const char *name;
     size_t steps;
@@ -63,8 +57,7 @@ static void test_real(void **state) {
 }
 
 /* "forward", "backward" and "step 7", which is numbered. */
-static void test_phases(void **state) {
-  (void)state;
+TEST(phases) {
   for (int is_numbered = 0; is_numbered < 2; is_numbered++) {
     enum { STEPS = 12 };
     static synthetic s;
@@ -102,8 +95,7 @@ static void test_phases(void **state) {
 }
 
 /* Most synthetic jobs are regular, and then the number of steps is right. */
-static void test_synthetic(void **state) {
-  (void)state;
+TEST(synthetic) {
   size_t right = 0, all = 0;
   for (uint64_t seed = 0; seed < (uint64_t)repetitions(60, 2000); seed++) {
     static synthetic s;
@@ -125,8 +117,7 @@ static void test_synthetic(void **state) {
 }
 
 /* Random allocations have no steps, or none that are certain. */
-static void test_none(void **state) {
-  (void)state;
+TEST(none) {
   static synthetic s;
   job j = {.random = 3};
   held held[64] = {{0}};
@@ -153,8 +144,7 @@ static void test_none(void **state) {
 }
 
 /* The search for low-water marks ends also if all levels lie within a few bytes. */
-static void test_tiny(void **state) {
-  (void)state;
+TEST(tiny) {
   static synthetic s;
   for (uint64_t most = 1; most < 120; most++) {
     job j = {.random = most};
@@ -171,11 +161,4 @@ static void test_tiny(void **state) {
     weir__steps_clear(&steps);
     job_free(&j);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_real), cmocka_unit_test(test_phases),
-                                     cmocka_unit_test(test_synthetic), cmocka_unit_test(test_none),
-                                     cmocka_unit_test(test_tiny)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /*
  * Compares summaries with PyTorch's own counters at the end of each job, and tests histories that are not complete.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +16,7 @@ static void summarize(const weir__recording *recording, weir__summary *summary) 
 }
 
 /* peak requested_bytes and reserved_bytes, and num_ooms, of torch.cuda.memory_stats(). */
-static void test_peaks(void **state) {
-  (void)state;
+TEST(peaks) {
   static const struct {
     const char *name;
     uint64_t requested, reserved;
@@ -56,8 +50,7 @@ static uint64_t sum(const weir__holder *holders, size_t count) {
   return bytes;
 }
 
-static void test_holders(void **state) {
-  (void)state;
+TEST(holders) {
   weir__recording *recording = load("traces/resnet_stacks");
   weir__summary s;
   summarize(recording, &s);
@@ -97,8 +90,7 @@ static void test_holders(void **state) {
 
 /* A stack is described by the innermost frame and the innermost one of the program; stacks that differ elsewhere are
  * equal. */
-static void test_own_frames(void **state) {
-  (void)state;
+TEST(own_frames) {
   static weir__string texts[] = {
       {"", 0},
       {"f", 1},
@@ -177,8 +169,7 @@ static weir__recording part_of(const weir__recording *recording, size_t from, si
 }
 
 /* What was there before the first event is inferred from the end, so the peak is the same. */
-static void test_late(void **state) {
-  (void)state;
+TEST(late) {
   weir__recording *recording = load("traces/llama_oom");
   weir__recording_device device;
   weir__summary whole, s;
@@ -213,8 +204,7 @@ static void test_late(void **state) {
   weir__recording_free(recording);
 }
 
-static void test_words(void **state) {
-  (void)state;
+TEST(words) {
   char text[32];
   assert_string_equal(weir__describe_span(12, text), "12 us");
   assert_string_equal(weir__describe_span(3400, text), "3.4 ms");
@@ -230,11 +220,4 @@ static void test_words(void **state) {
                       "after Optimizer.step#AdamW.step");
   assert_string_equal(weir__describe_phase(recording, 1, begin + 1, phase), "");
   weir__recording_free(recording);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_peaks), cmocka_unit_test(test_holders),
-                                     cmocka_unit_test(test_own_frames), cmocka_unit_test(test_late),
-                                     cmocka_unit_test(test_words)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,13 @@
 /*
  * The search for settings: the result follows the rules, and does not depend on the distribution of the work.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "offline/analyse/tune.h"
+#include "support/test.h"
 
 enum { MAX_FILES = 4 };
 
@@ -22,6 +18,10 @@ typedef struct files {
 } files;
 
 static weir__costs costs;
+
+static void prepare(void) { weir__costs_default(&costs); }
+
+FIXTURE(.prepare = prepare)
 
 static void add_file(files *f, const char *name) {
 #ifndef WEIR_HAVE_ZSTD
@@ -75,8 +75,7 @@ static void assert_same(const weir__tune_result *a, const weir__tune_result *b, 
 
 /* ---- The same answer ---- */
 
-static void test_any_number_of_threads(void **state) {
-  (void)state;
+TEST(any_number_of_threads) {
   files f = {0};
   add_file(&f, "histories/collected");
   weir__tune_options options = options_for(&f);
@@ -127,8 +126,7 @@ static void assert_front(const weir__tune_candidate *candidates, size_t count, b
 }
 
 /* Any results, with many ties and near ties: the recommendation is never one that another beats. */
-static void test_random_results(void **state) {
-  (void)state;
+TEST(random_results) {
   enum { MAX = 40 };
   weir__tune_candidate candidates[MAX];
   size_t front[MAX], best;
@@ -185,8 +183,7 @@ static void assert_sound(const weir__tune_result *r) {
 }
 
 /* The job ran out of memory; another setting would have served it within the same limit. */
-static void test_out_of_memory(void **state) {
-  (void)state;
+TEST(out_of_memory) {
   files f = {0};
   add_file(&f, "traces/llama_oom");
   weir__tune_options options = options_for(&f);
@@ -210,8 +207,7 @@ static void test_out_of_memory(void **state) {
 }
 
 /* Files with different settings, and keys that are not searched. */
-static void test_several(void **state) {
-  (void)state;
+TEST(several) {
   files f = {0};
   add_file(&f, "traces/cuda_graphs");
   add_file(&f, "traces/cuda_graphs_expandable");
@@ -244,8 +240,7 @@ static void test_several(void **state) {
 }
 
 /* Nothing helps: the best fails too, and says so. */
-static void test_too_little(void **state) {
-  (void)state;
+TEST(too_little) {
   files f = {0};
   add_file(&f, "traces/cuda_graphs");
   weir__tune_options options = options_for(&f);
@@ -259,8 +254,7 @@ static void test_too_little(void **state) {
 }
 
 /* A recording that cannot be replayed ends the search, and nothing is leaked. */
-static void test_refused(void **state) {
-  (void)state;
+TEST(refused) {
   files f = {0};
   add_file(&f, "traces/cuda_graphs");
   weir__settings base;
@@ -273,17 +267,4 @@ static void test_refused(void **state) {
   assert_null(r.candidates);
   assert_int_equal(r.candidate_count, 0);
   close_files(&f);
-}
-
-int main(void) {
-  weir__costs_default(&costs);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_any_number_of_threads),
-      cmocka_unit_test(test_random_results),
-      cmocka_unit_test(test_out_of_memory),
-      cmocka_unit_test(test_several),
-      cmocka_unit_test(test_too_little),
-      cmocka_unit_test(test_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /*
  * View data of real recordings, read back and compared with a plain computation from the lives of blocks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,8 +185,7 @@ static void check_counters(const char *name) {
   close_trace(&f);
 }
 
-static void counters_match_a_plain_pass(void **state) {
-  (void)state;
+TEST(counters_match_a_plain_pass) {
   check_counters("llama_oom");
   check_counters("streams_prefetch_expandable"); /* with memory that waits, and pages */
   check_counters("llm_generate_small");          /* the finest column has 8 entries */
@@ -202,9 +196,8 @@ static void counters_match_a_plain_pass(void **state) {
 /* ---- Groups ---- */
 
 /* The values of all names add up to what is allocated at most in a column. */
-static void groups_add_up_to_the_counter(void **state) {
+TEST(groups_add_up_to_the_counter) {
   static const char *const names[] = {"resnet_stacks", "streams_prefetch", "cuda_graphs", "llama_lora_ckpt"};
-  (void)state;
   for (size_t t = 0; t < sizeof names / sizeof *names; t++) {
     fixture f = open_trace(names[t], 0);
     uint64_t *values[COUNTERS];
@@ -287,10 +280,9 @@ static int by_life(const void *a, const void *b) {
   return (x->address > y->address) - (x->address < y->address);
 }
 
-static void blocks_are_the_lives(void **state) {
+TEST(blocks_are_the_lives) {
   static const char *const names[] = {"llama_oom", "streams_prefetch", "cuda_graphs_expandable", "resnet_roundup",
                                       "llama_lora_ckpt"};
-  (void)state;
   for (size_t t = 0; t < (size_t)usual_or_long(3, sizeof names / sizeof *names); t++) {
     fixture f = open_trace(names[t], 0);
     size_t count;
@@ -328,9 +320,8 @@ static int by_y(const void *a, const void *b) {
 }
 
 /* No two blocks are drawn at the same place at the same time. */
-static void blocks_do_not_overlap(void **state) {
+TEST(blocks_do_not_overlap) {
   static const char *const names[] = {"llama_oom", "resnet_roundup", "streams_prefetch_expandable"};
-  (void)state;
   for (size_t t = 0; t < sizeof names / sizeof *names; t++) {
     fixture f = open_trace(names[t], 0);
     size_t count;
@@ -365,9 +356,8 @@ static double overlap(double a, double b, double c, double d) {
 }
 
 /* The blocks of a view that stores fewer, and the coverage of the rest. */
-static void the_rest_is_in_the_coverage(void **state) {
+TEST(the_rest_is_in_the_coverage) {
   enum { MAX = 300 };
-  (void)state;
   fixture all = open_trace("llama_oom", 0), some = open_trace("llama_oom", MAX);
   size_t count, stored, size;
   drawn_block *blocks = read_blocks(&all.data, all.view, &count), *few = read_blocks(&some.data, some.view, &stored);
@@ -412,9 +402,8 @@ static void the_rest_is_in_the_coverage(void **state) {
 
 /* ---- Segments, stacks, times, marks ---- */
 
-static void segments_are_the_lives(void **state) {
+TEST(segments_are_the_lives) {
   static const char *const names[] = {"llama_oom", "streams_prefetch_expandable"};
-  (void)state;
   for (size_t t = 0; t < sizeof names / sizeof *names; t++) {
     fixture f = open_trace(names[t], 0);
     size_t size, n = f.lives.segment_count;
@@ -437,8 +426,7 @@ static void segments_are_the_lives(void **state) {
   }
 }
 
-static void stacks_are_those_of_the_blocks(void **state) {
-  (void)state;
+TEST(stacks_are_those_of_the_blocks) {
   fixture f = open_trace("resnet_stacks", 0);
   const weir__recording *r = f.recording;
   size_t size = 0, count, checked = 0;
@@ -482,8 +470,7 @@ static void stacks_are_those_of_the_blocks(void **state) {
   close_trace(&f);
 }
 
-static void times_and_marks_are_on_entries(void **state) {
-  (void)state;
+TEST(times_and_marks_are_on_entries) {
   fixture f = open_trace("llama_oom", 0);
   const weir__recording_device *d = &f.recording->devices[0];
   size_t size, ooms = 0, peaks = 0, phases = 0;
@@ -517,8 +504,7 @@ static void times_and_marks_are_on_entries(void **state) {
 
 /* ---- The objects of other commands ---- */
 
-static void reports_of_other_commands_are_inside(void **state) {
-  (void)state;
+TEST(reports_of_other_commands_are_inside) {
   weir__recording *recording = load("traces/llama_oom");
   weir__view_source source = {.recording = recording, .device = -1, .name = "test"};
   weir__view_data data;
@@ -550,8 +536,7 @@ static void reports_of_other_commands_are_inside(void **state) {
 
 /* ---- The whole ---- */
 
-static void two_recordings_are_compared(void **state) {
-  (void)state;
+TEST(two_recordings_are_compared) {
   weir__recording *a = load("traces/llama_varlen"), *b = load("traces/llama_varlen_expandable");
   weir__view_source sources[] = {{.recording = a, .device = -1, .name = "a"},
                                  {.recording = b, .device = -1, .name = "b"}};
@@ -574,9 +559,8 @@ static void two_recordings_are_compared(void **state) {
 }
 
 /* Unpacked, the chunks are those of raw data; offsets are aligned. */
-static void chunks_are_compressed(void **state) {
+TEST(chunks_are_compressed) {
 #ifdef WEIR_HAVE_ZLIB
-  (void)state;
   fixture f = open_trace("llama_oom", 0);
   weir__view_data packed;
   weir__view_source source = {.recording = f.recording, .device = 0, .name = "test", .no_explain = true};
@@ -608,8 +592,7 @@ static void chunks_are_compressed(void **state) {
 #endif
 }
 
-static void the_header_has_the_length_of_the_index(void **state) {
-  (void)state;
+TEST(the_header_has_the_length_of_the_index) {
   fixture f = open_trace("cuda_graphs", 0);
   char *bytes = NULL;
   size_t size = 0;
@@ -623,20 +606,4 @@ static void the_header_has_the_length_of_the_index(void **state) {
   assert_memory_equal(bytes + 16, f.data.index, f.data.index_size);
   free(bytes);
   close_trace(&f);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(counters_match_a_plain_pass),
-                                     cmocka_unit_test(groups_add_up_to_the_counter),
-                                     cmocka_unit_test(blocks_are_the_lives),
-                                     cmocka_unit_test(blocks_do_not_overlap),
-                                     cmocka_unit_test(the_rest_is_in_the_coverage),
-                                     cmocka_unit_test(segments_are_the_lives),
-                                     cmocka_unit_test(stacks_are_those_of_the_blocks),
-                                     cmocka_unit_test(times_and_marks_are_on_entries),
-                                     cmocka_unit_test(reports_of_other_commands_are_inside),
-                                     cmocka_unit_test(two_recordings_are_compared),
-                                     cmocka_unit_test(chunks_are_compressed),
-                                     cmocka_unit_test(the_header_has_the_length_of_the_index)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

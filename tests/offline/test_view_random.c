@@ -2,12 +2,7 @@
  * View data of random histories, compared with the state that the generator had after each entry; and of histories that
  * no program can have, which must neither crash nor take long.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,8 +254,7 @@ static void check_blocks(const world *w, const weir__view_data *data, const char
   free(blocks);
 }
 
-static void random_histories_match_their_states(void **state) {
-  (void)state;
+TEST(random_histories_match_their_states) {
   for (uint64_t seed = 1; seed <= (uint64_t)repetitions(12, 200); seed++) {
     world *w = make_world(seed);
     made m;
@@ -308,9 +302,8 @@ static void check_absurd(const weir__recording_entry *entries, size_t count, siz
   weir__view_clear(&data);
 }
 
-static void absurd_histories_are_drawn(void **state) {
+TEST(absurd_histories_are_drawn) {
   enum { COUNT = 2000 };
-  (void)state;
   weir__recording_entry *entries = calloc(COUNT, sizeof *entries);
   uint64_t random = 3;
   assert_non_null(entries);
@@ -328,9 +321,8 @@ static void absurd_histories_are_drawn(void **state) {
 }
 
 /* Many large ranges that all overlap, so that each covers all others. */
-static void overlapping_lives_take_no_longer(void **state) {
+TEST(overlapping_lives_take_no_longer) {
   enum { COUNT = 60000 };
-  (void)state;
   weir__recording_entry *entries = calloc(COUNT, sizeof *entries);
   assert_non_null(entries);
   for (size_t i = 0; i < COUNT; i++)
@@ -341,14 +333,4 @@ static void overlapping_lives_take_no_longer(void **state) {
   free(entries);
 }
 
-static void nothing_is_an_empty_view(void **state) {
-  (void)state;
-  check_absurd(NULL, 0, 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_histories_match_their_states), cmocka_unit_test(absurd_histories_are_drawn),
-      cmocka_unit_test(overlapping_lives_take_no_longer), cmocka_unit_test(nothing_is_an_empty_view)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(nothing_is_an_empty_view) { check_absurd(NULL, 0, 0); }

@@ -121,8 +121,7 @@ static void compare_segments(const char *name, const weir__recording_device *a, 
   free(y);
 }
 
-static void test_recorded(void **state) {
-  (void)state;
+TEST(recorded) {
   size_t exact = 0;
   for (size_t i = 0; i < sizeof traces / sizeof *traces; i++) {
     weir__recording *recording = load(traces[i]);
@@ -183,8 +182,7 @@ static void check_replay(const char *name, const char *conf, const weir__recordi
   weir__replayer_close(again);
 }
 
-static void test_others(void **state) {
-  (void)state;
+TEST(others) {
   static const char *const confs[] = {"",
                                       "expandable_segments:True",
                                       "max_split_size_mb:200",
@@ -220,9 +218,4 @@ static void test_others(void **state) {
     weir__replayer_close(replayer);
     weir__recording_free(recording);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_recorded), cmocka_unit_test(test_others)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

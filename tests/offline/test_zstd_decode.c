@@ -2,13 +2,8 @@
  * The own zstd decoder, compared with libzstd: on real files, on made-up data of every kind, and on damaged data.
  */
 #include "offline/read/zstd_decode.h"
+#include "support/test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +64,7 @@ static bool decode(const unsigned char *bytes, size_t size, buffer *out) {
 }
 
 /* Frames whose bytes are written out. */
-static void test_known(void **state) {
-  (void)state;
+TEST(known) {
   static const unsigned char raw[] = {0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x58, 0x19, 0x00, 0x00, 'a', 'b', 'c', 0, 0, 0, 0};
   buffer out = {0};
   assert_false(decode(raw, sizeof raw, &out)); /* the checksum is wrong */
@@ -131,8 +125,7 @@ static void check(const unsigned char *packed, size_t packed_size, const unsigne
   free(out.bytes);
 }
 
-static void test_made_up(void **state) {
-  (void)state;
+TEST(made_up) {
   static const int levels[] = {-5, 1, 2, 3, 5, 7, 9, 12, 15, 17, 19, 22};
   size_t most = 1 << 20, rounds = getenv("WEIR_TEST_LONG") ? 5000 : 250;
   unsigned char *data = malloc(most), *packed = malloc(2 * ZSTD_compressBound(most));
@@ -191,8 +184,7 @@ static void unpack(const buffer *packed, buffer *data) {
   ZSTD_freeDCtx(context);
 }
 
-static void test_real(void **state) {
-  (void)state;
+TEST(real) {
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
     buffer packed = read_file(files[i]), data = {0};
     unpack(&packed, &data);
@@ -203,8 +195,7 @@ static void test_real(void **state) {
 }
 
 /* What is damaged is refused, or comes out as libzstd has it; and it never takes or reads more than it may. */
-static void test_damaged(void **state) {
-  (void)state;
+TEST(damaged) {
   size_t rounds = getenv("WEIR_TEST_LONG") ? 200000 : 4000, refused = 0;
   buffer packed = read_file("histories/split_capped.pickle.zst"), data = {0}, out = {0};
   unpack(&packed, &data);
@@ -235,15 +226,3 @@ static void test_damaged(void **state) {
 }
 
 #endif
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_known),
-#ifdef WEIR_HAVE_ZSTD
-      cmocka_unit_test(test_made_up),
-      cmocka_unit_test(test_real),
-      cmocka_unit_test(test_damaged),
-#endif
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}

@@ -4,16 +4,11 @@
 #ifndef WEIR_TESTS_OFFLINE_VIEW_READER_H
 #define WEIR_TESTS_OFFLINE_VIEW_READER_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "offline/render/view_data.h"
+#include "support/test.h"
 
 /* ---- JSON: a value is a pointer to its text ---- */
 

@@ -161,8 +161,23 @@ static void *many(void *argument) {
   return NULL;
 }
 
-static void test_shapes(void **state) {
-  (void)state;
+static void prepare(void) {
+  if (!weir__stacks_start()) {
+    puts("waived: there is no libunwind");
+    exit(WAIVED);
+  }
+  void *library = dlopen("libunwind.so.8", RTLD_NOW);
+  if (library)
+    *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
+  if (!backtrace_native || !weir__unwind_start(library)) {
+    puts("waived: only libunwind walks stacks here");
+    exit(WAIVED);
+  }
+}
+
+FIXTURE(.prepare = prepare)
+
+TEST(shapes) {
   walked = asked = 0;
   many((void *)1);
 #ifndef SANITIZED
@@ -171,16 +186,14 @@ static void test_shapes(void **state) {
 #endif
 }
 
-static void test_deep(void **state) {
-  (void)state;
+TEST(deep) {
   for (int i = 0; i < 10; i++) {
     way w = {.random = 99, .left = 300};
     go_on(&w);
   }
 }
 
-static void test_threads(void **state) {
-  (void)state;
+TEST(threads) {
 #ifdef __SANITIZE_THREAD__
   puts("waived: libunwind takes a lock at thread exit, when the sanitizer has already forgotten the thread");
   skip();
@@ -199,33 +212,11 @@ static __attribute__((noinline)) uint32_t gather_here(void) {
   return stack;
 }
 
-static void test_same_number(void **state) {
-  (void)state;
+TEST(same_number) {
   uint32_t numbers[50];
   for (int i = 0; i < 50; i++)
     numbers[i] = gather_here();
   assert_int_not_equal(numbers[0], 0);
   for (int i = 1; i < 50; i++)
     assert_int_equal(numbers[i], numbers[0]);
-}
-
-int main(void) {
-  if (!weir__stacks_start()) {
-    puts("waived: there is no libunwind");
-    return 77;
-  }
-  void *library = dlopen("libunwind.so.8", RTLD_NOW);
-  if (library)
-    *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
-  if (!backtrace_native || !weir__unwind_start(library)) {
-    puts("waived: only libunwind walks stacks here");
-    return 77;
-  }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_same_number),
-      cmocka_unit_test(test_shapes),
-      cmocka_unit_test(test_deep),
-      cmocka_unit_test(test_threads),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

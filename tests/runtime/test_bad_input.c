@@ -25,8 +25,9 @@ static void count_end(void *context) {
   assert_int_equal(weir_is_initialized(), 1);
 }
 
-static void test_reports(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(reports) {
   weir_driver *driver;
   assert_ok(weir_get_driver(&driver));
   assert_error(INVALID_ARGUMENT, weir_at_shutdown(NULL, NULL));
@@ -55,8 +56,7 @@ static void test_reports(void **state) {
 
 /* ---- memory.h ---- */
 
-static void test_memory_h(void **state) {
-  (void)state;
+TEST(memory_h) {
   weir_stream stream = default_stream(0), wrong = {.id = 0, .device = 99, .device_type = WEIR_DEVICE_TYPE_GPU};
   void *pointer = &pointer;
   weir_allocator_stats stats = {.size = 0};
@@ -80,16 +80,14 @@ static void test_memory_h(void **state) {
 
 /* ---- NULL arguments ---- */
 
-static void test_null_in_runtime_h(void **state) {
-  (void)state;
+TEST(null_in_runtime_h) {
   assert_error(INVALID_ARGUMENT, weir_get_driver(NULL));
   assert_error(INVALID_ARGUMENT, weir_lazy_call(NULL, NULL, "here"));
   assert_error(INVALID_ARGUMENT, weir_lazy_call(do_nothing, NULL, NULL));
   assert_ok(weir_init()); /* none of them was queued */
 }
 
-static void test_null_in_device_h(void **state) {
-  (void)state;
+TEST(null_in_device_h) {
   int number = -7, before;
   size_t size = 77;
   weir_device_properties_init(NULL);
@@ -115,8 +113,7 @@ static void test_null_in_device_h(void **state) {
   assert_int_equal(before, 0);
 }
 
-static void test_null_in_stream_h(void **state) {
-  (void)state;
+TEST(null_in_stream_h) {
   int number = -7;
   weir_stream stream = default_stream(0);
   assert_error(INVALID_ARGUMENT, weir_stream_create(0, 0, NULL));
@@ -136,8 +133,7 @@ static void test_null_in_stream_h(void **state) {
   assert_int_equal(number, -7);
 }
 
-static void test_null_in_event_h(void **state) {
-  (void)state;
+TEST(null_in_event_h) {
   double milliseconds = -7;
   weir_stream stream = default_stream(0);
   weir_event *event, *out;
@@ -168,8 +164,7 @@ static void test_null_in_event_h(void **state) {
   weir_event_destroy(NULL);
 }
 
-static void test_null_in_graph_h(void **state) {
-  (void)state;
+TEST(null_in_graph_h) {
   weir_graph *graph;
   weir_pool_id pool = {7, 8};
   size_t count = 77;
@@ -200,8 +195,7 @@ static void test_null_in_graph_h(void **state) {
 
 /* ---- Invalid devices ---- */
 
-static void test_wrong_devices(void **state) {
-  (void)state;
+TEST(wrong_devices) {
   int count = devices(), number = -7, other = -7;
   const int bad[] = {-2, count, 1000, 2147483647, -2147483647 - 1};
   size_t free_bytes = 77, total_bytes = 78;
@@ -259,8 +253,7 @@ static void test_wrong_devices(void **state) {
 
 /* ---- Invalid streams ---- */
 
-static void test_wrong_streams(void **state) {
-  (void)state;
+TEST(wrong_streams) {
   int count = devices(), number = -7;
   weir_stream good = new_stream(0), mine = new_stream(0);
   const weir_stream bad[] = {
@@ -327,8 +320,7 @@ static void test_wrong_streams(void **state) {
 }
 
 /* Addresses that are not streams. Only the software device detects them; NVIDIA's driver may crash. */
-static void test_invalid_external_streams(void **state) {
-  (void)state;
+TEST(invalid_external_streams) {
   NEED_SOFT("NVIDIA's driver does not check");
   weir_stream stream;
   int number = -7;
@@ -357,8 +349,7 @@ static void test_invalid_external_streams(void **state) {
 }
 
 /* Addresses of streams are neither odd nor negative, as such values are ids of pooled streams. */
-static void test_external_streams_at_impossible_addresses(void **state) {
-  (void)state;
+TEST(external_streams_at_impossible_addresses) {
   weir_stream stream = {.id = 77};
   assert_error(INVALID_ARGUMENT, weir_stream_external(0, (weir_cu_stream)(uintptr_t)0x12345, &stream));
   assert_error(INVALID_ARGUMENT, weir_stream_external(0, (weir_cu_stream) ~(uintptr_t)15, &stream));
@@ -367,8 +358,7 @@ static void test_external_streams_at_impossible_addresses(void **state) {
 
 /* ---- Numbers and sizes ---- */
 
-static void test_wrong_enums_and_sizes(void **state) {
-  (void)state;
+TEST(wrong_enums_and_sizes) {
   weir_graph *graph;
   weir_event *event = (weir_event *)state;
   char text[8] = "before";
@@ -401,8 +391,7 @@ static void test_wrong_enums_and_sizes(void **state) {
 
 /* ---- The last error stays until the next failure ---- */
 
-static void test_more_of_device_h(void **state) {
-  (void)state;
+TEST(more_of_device_h) {
   int number = -7, ordinals[WEIR_MAX_DEVICES] = {-7}, visible = -7;
   static const char *const uuids[] = {"GPU-1"};
   static const int wrong[] = {1000, -2};
@@ -428,8 +417,7 @@ static void test_more_of_device_h(void **state) {
   assert_int_equal(visible, -7);
 }
 
-static void test_more_of_runtime_h(void **state) {
-  (void)state;
+TEST(more_of_runtime_h) {
   weir_driver table = {.size = 1};
   assert_error_says(INVALID_ARGUMENT, "driver->size is 1", weir_use_driver(&table));
   table.size = sizeof table;
@@ -444,8 +432,7 @@ static void test_more_of_runtime_h(void **state) {
   assert_error(INVALID_ARGUMENT, weir_graph_get_memory_hooks(&(weir_graph_memory_hooks){.size = 0}));
 }
 
-static void test_last_error_stays(void **state) {
-  (void)state;
+TEST(last_error_stays) {
   int number;
   assert_int_not_equal(weir_device_set(4711), WEIR_OK);
   char copy[512];
@@ -461,8 +448,7 @@ static void test_last_error_stays(void **state) {
 }
 
 /* PyTorch's test_check_error: the error has the name and the text of the driver's result. */
-static void test_driver_result_is_named(void **state) {
-  (void)state;
+TEST_SETUP(driver_result_is_named, runtime_setup_fault, runtime_teardown) {
   weir_stream stream = new_stream(0);
   assert_ok(weir_fault_nth(fault, WEIR_CALL_StreamSynchronize, 1, WEIR_CU_OUT_OF_MEMORY, 0));
   assert_error_says(OUT_OF_MEMORY, "out of memory", weir_stream_synchronize(stream));
@@ -525,8 +511,7 @@ static weir_status use_all(void) {
   return status;
 }
 
-static void test_random_failures(void **state) {
-  (void)state;
+TEST_SETUP(random_failures, runtime_setup_fault, runtime_teardown) {
   NEED_SOFT("the driver cannot be asked for what is left");
   int failed = 0;
   for (uint64_t seed = 1; seed <= 100; seed++) {
@@ -544,29 +529,4 @@ static void test_random_failures(void **state) {
       shut_down_clean();
   }
   assert_in_range(failed, 10, 100);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_memory_h, runtime_setup),
-      TEST(test_null_in_runtime_h, runtime_setup),
-      TEST(test_null_in_device_h, runtime_setup),
-      TEST(test_null_in_stream_h, runtime_setup),
-      TEST(test_null_in_event_h, runtime_setup),
-      TEST(test_null_in_graph_h, runtime_setup),
-      TEST(test_wrong_devices, runtime_setup),
-      TEST(test_wrong_streams, runtime_setup),
-      TEST(test_invalid_external_streams, runtime_setup),
-      TEST(test_external_streams_at_impossible_addresses, runtime_setup),
-      TEST(test_wrong_enums_and_sizes, runtime_setup),
-      TEST(test_more_of_device_h, runtime_setup),
-      TEST(test_more_of_runtime_h, runtime_setup),
-      TEST(test_last_error_stays, runtime_setup),
-      TEST(test_driver_result_is_named, runtime_setup_fault),
-      TEST(test_random_failures, runtime_setup_fault),
-      TEST(test_reports, runtime_setup),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

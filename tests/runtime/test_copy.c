@@ -88,8 +88,9 @@ static void copy_between_kinds(int from_kind, int to_kind, bool wait, weir_strea
   free(back);
 }
 
-static void test_all_directions(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(all_directions) {
   weir_stream stream = new_stream(0);
   for (int from = PAGEABLE; from <= DEVICE; from++)
     for (int to = PAGEABLE; to <= DEVICE; to++) {
@@ -98,8 +99,7 @@ static void test_all_directions(void **state) {
     }
 }
 
-static void test_all_directions_with_two_devices(void **state) {
-  (void)state;
+TEST(all_directions_with_two_devices) {
   NEED_TWO_DEVICES();
   weir_stream zero = new_stream(0), one = new_stream(1);
   for (int kind = PAGEABLE; kind < KINDS; kind++) {
@@ -110,8 +110,7 @@ static void test_all_directions_with_two_devices(void **state) {
   }
 }
 
-static void test_nothing_to_copy(void **state) {
-  (void)state;
+TEST(nothing_to_copy) {
   weir_stream stream = new_stream(0);
   uint8_t byte = 7;
   void *memory = device_memory(0, 16);
@@ -132,8 +131,7 @@ static void test_nothing_to_copy(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_within_one_allocation(void **state) {
-  (void)state;
+TEST(within_one_allocation) {
   enum { HALF = 100000 };
   weir_stream stream = new_stream(0);
   uint8_t *memory = device_memory(0, 2 * HALF);
@@ -146,8 +144,7 @@ static void test_within_one_allocation(void **state) {
 
 /* ---- Fills ---- */
 
-static void test_fill(void **state) {
-  (void)state;
+TEST(fill) {
   weir_stream stream = new_stream(0);
   uint8_t *memory = device_memory(0, 70000);
   for (size_t i = 0; i < 10; i++) {
@@ -161,8 +158,7 @@ static void test_fill(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_fill32(void **state) {
-  (void)state;
+TEST(fill32) {
   enum { WORDS = 10001 };
   weir_stream stream = new_stream(0);
   uint32_t *memory = device_memory(0, (WORDS + 2) * 4), *host = malloc((WORDS + 2) * 4);
@@ -185,8 +181,7 @@ static void test_fill32(void **state) {
 
 /* ---- Order ---- */
 
-static void test_copies_are_in_the_streams_order(void **state) {
-  (void)state;
+TEST(copies_are_in_the_streams_order) {
   enum { BYTES = 1 << 20 };
   weir_stream a = new_stream(0), b = new_stream(0);
   uint8_t *pinned = pinned_memory(3 * BYTES);
@@ -211,8 +206,7 @@ static void test_copies_are_in_the_streams_order(void **state) {
 }
 
 /* PyTorch's test_copy_non_blocking: a copy followed by an event, also from the middle of an allocation. */
-static void test_copy_non_blocking(void **state) {
-  (void)state;
+TEST(copy_non_blocking) {
   enum { BYTES = 10000000 };
   weir_stream stream = current_stream(0);
   uint8_t *pinned = pinned_memory(BYTES), *memory = device_memory(0, BYTES);
@@ -242,8 +236,7 @@ static void test_copy_non_blocking(void **state) {
 
 /* PyTorch's test_to_non_blocking: after a non-blocking copy the stream is still busy, after a blocking one it is idle.
  * Both directions, page-locked memory. */
-static void test_to_non_blocking(void **state) {
-  (void)state;
+TEST(to_non_blocking) {
   enum { BYTES = 4000000 };
   weir_stream stream = current_stream(0);
   uint8_t *pinned = pinned_memory(BYTES), *memory = device_memory(0, BYTES);
@@ -267,8 +260,7 @@ static void test_to_non_blocking(void **state) {
 }
 
 /* PyTorch's test_to_cpu_blocking_by_default: into pageable memory, behind a busy stream. */
-static void test_to_cpu_blocking(void **state) {
-  (void)state;
+TEST(to_cpu_blocking) {
   enum { BYTES = 4000000 };
   weir_stream stream = current_stream(0);
   uint8_t *host = malloc(BYTES), *memory = device_memory(0, BYTES);
@@ -286,8 +278,7 @@ static void test_to_cpu_blocking(void **state) {
 }
 
 /* An asynchronous copy has read pageable memory when it returns, so the program may overwrite it. */
-static void test_pageable_memory_may_be_overwritten(void **state) {
-  (void)state;
+TEST(pageable_memory_may_be_overwritten) {
   enum { BYTES = 60000 };
   weir_stream stream = new_stream(0);
   uint8_t *host = malloc(BYTES);
@@ -304,8 +295,7 @@ static void test_pageable_memory_may_be_overwritten(void **state) {
 
 /* ---- Registered host memory: PyTorch's test_cudart_register ---- */
 
-static void test_registered_memory(void **state) {
-  (void)state;
+TEST(registered_memory) {
   enum { BYTES = 1 << 16 };
   weir_stream stream = new_stream(0);
   void *host, *memory = device_memory(0, BYTES);
@@ -333,8 +323,7 @@ static void test_registered_memory(void **state) {
 /* ---- Peers ---- */
 
 /* With and without peer access, on a stream of either device. */
-static void test_peer_copies(void **state) {
-  (void)state;
+TEST(peer_copies) {
   NEED_TWO_DEVICES();
   enum { BYTES = 100003 };
   uint8_t *host = malloc(BYTES), *back = malloc(BYTES);
@@ -375,8 +364,7 @@ static void test_peer_copies(void **state) {
   free_device_memory(1, b);
 }
 
-static void test_peer_copy_on_one_device(void **state) {
-  (void)state;
+TEST(peer_copy_on_one_device) {
   uint8_t *memory = device_memory(0, 2000);
   weir_stream stream = new_stream(0);
   assert_ok(weir_fill_async(memory, 1, 1000, stream));
@@ -386,8 +374,7 @@ static void test_peer_copy_on_one_device(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_peer_copy_is_in_order(void **state) {
-  (void)state;
+TEST(peer_copy_is_in_order) {
   NEED_TWO_DEVICES();
   void *a = device_memory(0, 100), *b = device_memory(1, 100);
   weir_stream zero = new_stream(0), one = new_stream(1);
@@ -416,8 +403,7 @@ static unsigned long calls_of(weir_driver_call call) {
 }
 
 /* Uses the peer copy of the driver without peer access, and a plain copy with it. */
-static void test_peer_or_plain_copy(void **state) {
-  (void)state;
+TEST_SETUP(peer_or_plain_copy, runtime_setup_fault, runtime_teardown) {
   NEED_TWO_DEVICES();
   void *a = device_memory(0, 100), *b = device_memory(1, 100);
   weir_stream stream = new_stream(0);
@@ -435,8 +421,7 @@ static void test_peer_or_plain_copy(void **state) {
 
 /* ---- Invalid arguments ---- */
 
-static void test_invalid_addresses(void **state) {
-  (void)state;
+TEST(invalid_addresses) {
   weir_stream stream = new_stream(0);
   uint8_t *memory = device_memory(0, 4096), host[64] = {0};
   assert_ok(weir_fill_async(memory, 1, 4096, stream));
@@ -508,15 +493,13 @@ static weir_status copy_everything(void) {
   return status;
 }
 
-static void test_every_driver_call_fails_once(void **state) {
-  (void)state;
+TEST_SETUP(every_driver_call_fails_once, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("the driver cannot be asked for what is left");
   sweep_faults(copy_everything);
 }
 
 /* A copy or fill of the driver fails at the seam of two registrations; Weir's go on behind it. */
-static void test_memory_registered_in_pieces(void **state) {
-  (void)state;
+TEST(memory_registered_in_pieces) {
   enum { PIECE = 2 << 20, BYTES = 3 * PIECE + 12345 };
   weir_driver *driver;
   weir_host_allocator *host;
@@ -557,31 +540,4 @@ static void test_memory_registered_in_pieces(void **state) {
   free_device_memory(0, there);
   assert_ok(weir_host_free(host, pinned));
   weir_host_allocator_destroy(host);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_all_directions),
-      TEST(test_all_directions_with_two_devices),
-      TEST(test_nothing_to_copy),
-      TEST(test_within_one_allocation),
-      TEST(test_fill),
-      TEST(test_fill32),
-      TEST(test_copies_are_in_the_streams_order),
-      TEST(test_copy_non_blocking),
-      TEST(test_to_non_blocking),
-      TEST(test_to_cpu_blocking),
-      TEST(test_pageable_memory_may_be_overwritten),
-      TEST(test_registered_memory),
-      TEST(test_memory_registered_in_pieces),
-      TEST(test_peer_copies),
-      TEST(test_peer_copy_on_one_device),
-      TEST(test_peer_copy_is_in_order),
-      cmocka_unit_test_setup_teardown(test_peer_or_plain_copy, runtime_setup_fault, runtime_teardown),
-      TEST(test_invalid_addresses),
-      cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

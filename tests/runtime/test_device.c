@@ -29,8 +29,9 @@ static int driver_device(void) {
 
 /* ---- Counting ---- */
 
-static void test_count(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(count) {
   int before = -1, after = -1;
   assert_ok(weir_device_count(&before));
   assert_ok(weir_init());
@@ -43,16 +44,14 @@ static void test_count(void **state) {
 
 /* ---- The current device ---- */
 
-static void test_current_is_0_until_set(void **state) {
-  (void)state;
+TEST(current_is_0_until_set) {
   assert_int_equal(current_device(), 0);
   int last = devices() - 1;
   assert_ok(weir_device_set(last));
   assert_int_equal(current_device(), last);
 }
 
-static void test_set_makes_the_context(void **state) {
-  (void)state;
+TEST(set_makes_the_context) {
   assert_ok(weir_init());
   assert_int_equal(has_context(0), 0);
   assert_ok(weir_device_set(0));
@@ -62,8 +61,7 @@ static void test_set_makes_the_context(void **state) {
     assert_int_equal(has_context(1), 0);
 }
 
-static void test_set_of_invalid_device_changes_nothing(void **state) {
-  (void)state;
+TEST(set_of_invalid_device_changes_nothing) {
   int count = devices();
   assert_ok(weir_device_set(count - 1));
   assert_error(INVALID_DEVICE, weir_device_set(count));
@@ -82,8 +80,7 @@ static void *device_of_new_thread(void *data) {
   return NULL;
 }
 
-static void test_current_is_per_thread(void **state) {
-  (void)state;
+TEST(current_is_per_thread) {
   NEED_TWO_DEVICES();
   assert_ok(weir_device_set(1));
   int result[] = {-1, 1};
@@ -96,8 +93,7 @@ static void test_current_is_per_thread(void **state) {
   assert_int_equal(current_device(), 0);
 }
 
-static void test_exchange(void **state) {
-  (void)state;
+TEST(exchange) {
   NEED_TWO_DEVICES();
   int previous = -7;
   assert_ok(weir_device_exchange(1, &previous));
@@ -113,8 +109,7 @@ static void test_exchange(void **state) {
   assert_int_equal(driver_device(), 0);
 }
 
-static void test_exchange_with_a_negative_number_does_nothing(void **state) {
-  (void)state;
+TEST(exchange_with_a_negative_number_does_nothing) {
   int previous = 7;
   assert_ok(weir_device_exchange(-1, &previous));
   assert_int_equal(previous, -1);
@@ -126,8 +121,7 @@ static void test_exchange_with_a_negative_number_does_nothing(void **state) {
   assert_int_equal(has_context(0), 0);
 }
 
-static void test_exchange_with_invalid_device_changes_nothing(void **state) {
-  (void)state;
+TEST(exchange_with_invalid_device_changes_nothing) {
   int count = devices(), previous = 7;
   assert_error(INVALID_DEVICE, weir_device_exchange(count, &previous));
   assert_error(INVALID_DEVICE, weir_device_maybe_exchange(1000, &previous));
@@ -136,8 +130,7 @@ static void test_exchange_with_invalid_device_changes_nothing(void **state) {
 }
 
 /* As PyTorch's device guard: enter with exchange, leave with maybe_exchange. */
-static void test_maybe_exchange_makes_no_context(void **state) {
-  (void)state;
+TEST(maybe_exchange_makes_no_context) {
   NEED_TWO_DEVICES();
   int previous = -7;
   assert_ok(weir_device_exchange(1, &previous));
@@ -158,8 +151,7 @@ static void test_maybe_exchange_makes_no_context(void **state) {
 }
 
 /* Calls for another device change neither the current device nor the current context of the program. */
-static void test_calls_for_other_devices_keep_the_current_one(void **state) {
-  (void)state;
+TEST(calls_for_other_devices_keep_the_current_one) {
   NEED_TWO_DEVICES();
   assert_ok(weir_device_set(0));
   size_t free_bytes, total_bytes;
@@ -182,8 +174,7 @@ static void test_calls_for_other_devices_keep_the_current_one(void **state) {
 }
 
 /* The program may change the current context without the runtime. */
-static void test_context_set_by_the_program(void **state) {
-  (void)state;
+TEST(context_set_by_the_program) {
   void *memory = device_memory(0, 64);
   assert_cu(d->CtxSetCurrent(d, NULL));
   assert_ok(weir_fill_async(memory, 3, 64, new_stream(0)));
@@ -196,8 +187,7 @@ static void test_context_set_by_the_program(void **state) {
 
 /* ---- Contexts ---- */
 
-static void test_has_primary_context_before_the_start(void **state) {
-  (void)state;
+TEST(has_primary_context_before_the_start) {
   int has = -1, count;
   assert_ok(weir_device_count(&count));
   for (int i = 0; i < count; i++)
@@ -212,8 +202,7 @@ static void test_has_primary_context_before_the_start(void **state) {
 }
 
 /* A context that other code created counts too, before and after the start. */
-static void test_has_primary_context_of_other_code(void **state) {
-  (void)state;
+TEST(has_primary_context_of_other_code) {
   weir_cu_context context;
   assert_cu(d->Init(d, 0));
   assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
@@ -227,8 +216,7 @@ static void test_has_primary_context_of_other_code(void **state) {
 
 /* ---- Properties ---- */
 
-static void test_properties(void **state) {
-  (void)state;
+TEST(properties) {
   for (int i = 0; i < devices(); i++) {
     weir_device_properties p;
     weir_device_properties_init(&p);
@@ -275,8 +263,7 @@ static void test_properties(void **state) {
   }
 }
 
-static void test_properties_are_those_of_the_options(void **state) {
-  (void)state;
+TEST_SETUP(properties_are_those_of_the_options, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("the device is what it is");
   weir_soft_options options;
   weir_soft_options_init(&options);
@@ -304,8 +291,7 @@ static void test_properties_are_those_of_the_options(void **state) {
 }
 
 /* A program that was built with an older header passes a smaller struct. */
-static void test_properties_of_an_older_program(void **state) {
-  (void)state;
+TEST(properties_of_an_older_program) {
   struct {
     weir_device_properties p;
     char guard[16];
@@ -329,8 +315,7 @@ static void test_properties_of_an_older_program(void **state) {
 }
 
 /* PyTorch's test_cuda_get_device_name and test_cuda_get_device_capability: no device means the current one. */
-static void test_minus_one_is_the_current_one(void **state) {
-  (void)state;
+TEST(minus_one_is_the_current_one) {
   int last = devices() - 1;
   assert_ok(weir_device_set(last));
   char name[2][256], uuid[2][64];
@@ -362,8 +347,7 @@ static void test_minus_one_is_the_current_one(void **state) {
   assert_stream_equal(stream[0], stream[1]);
 }
 
-static void test_uuid_text(void **state) {
-  (void)state;
+TEST(uuid_text) {
   char text[64], other[64];
   for (int i = 0; i < devices(); i++) {
     memset(text, 'x', sizeof text);
@@ -387,8 +371,7 @@ static void test_uuid_text(void **state) {
   assert_string_equal(text, "untouched");
 }
 
-static void test_uuid_matches_the_driver(void **state) {
-  (void)state;
+TEST(uuid_matches_the_driver) {
   weir_cu_uuid uuid;
   char text[48];
   assert_ok(weir_device_uuid(0, text, sizeof text));
@@ -401,8 +384,7 @@ static void test_uuid_matches_the_driver(void **state) {
 }
 
 /* Truncated to the buffer. */
-static void test_a_short_name(void **state) {
-  (void)state;
+TEST(a_short_name) {
   char whole[256], part[16];
   assert_ok(weir_device_name(0, whole, sizeof whole));
   memset(part, 'x', sizeof part);
@@ -412,8 +394,7 @@ static void test_a_short_name(void **state) {
   assert_int_equal(part[4], 'x');
 }
 
-static void test_memory_info_follows_allocations(void **state) {
-  (void)state;
+TEST(memory_info_follows_allocations) {
   size_t before, during, after, total;
   assert_ok(weir_device_memory_info(0, &before, &total));
   void *memory = device_memory(0, 64 << 20);
@@ -429,8 +410,7 @@ static void test_memory_info_follows_allocations(void **state) {
 
 /* ---- Synchronize ---- */
 
-static void test_synchronize_waits_for_all_streams(void **state) {
-  (void)state;
+TEST(synchronize_waits_for_all_streams) {
   weir_stream streams[4];
   for (int i = 0; i < 4; i++)
     streams[i] = i ? new_stream(0) : default_stream(0);
@@ -444,8 +424,7 @@ static void test_synchronize_waits_for_all_streams(void **state) {
     assert_ok(weir_stream_query(streams[i]));
 }
 
-static void test_synchronize_is_of_one_device(void **state) {
-  (void)state;
+TEST(synchronize_is_of_one_device) {
   NEED_TWO_DEVICES();
   weir_stream other = new_stream(1);
   struct held *gate = hold(other);
@@ -461,8 +440,7 @@ static void test_synchronize_is_of_one_device(void **state) {
 
 /* ---- Peers ---- */
 
-static void test_peers(void **state) {
-  (void)state;
+TEST(peers) {
   int can = -1, count = devices();
   assert_ok(weir_device_can_access_peer(0, 0, &can));
   assert_int_equal(can, 0);
@@ -482,8 +460,7 @@ static void test_peers(void **state) {
 }
 
 /* The program or a library may have enabled it before. */
-static void test_peers_that_are_enabled_already(void **state) {
-  (void)state;
+TEST(peers_that_are_enabled_already) {
   NEED_TWO_DEVICES();
   int can;
   assert_ok(weir_device_can_access_peer(0, 1, &can));
@@ -497,8 +474,7 @@ static void test_peers_that_are_enabled_already(void **state) {
   assert_ok(weir_device_enable_peer_access(0, 1));
 }
 
-static void test_device_is_not_its_own_peer(void **state) {
-  (void)state;
+TEST(device_is_not_its_own_peer) {
   assert_ok(weir_init());
   clear_last_error();
   assert_int_not_equal(weir_device_enable_peer_access(0, 0), WEIR_OK);
@@ -535,14 +511,12 @@ static weir_status use_devices(void) {
   return status;
 }
 
-static void test_every_driver_call_fails_once(void **state) {
-  (void)state;
+TEST_SETUP(every_driver_call_fails_once, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("the driver cannot be asked for what is left");
   sweep_faults(use_devices);
 }
 
-static void test_a_failing_set_changes_nothing(void **state) {
-  (void)state;
+TEST_SETUP(a_failing_set_changes_nothing, runtime_setup_fault, runtime_teardown) {
   NEED_TWO_DEVICES();
   assert_ok(weir_device_set(0));
   assert_ok(weir_fault_nth(fault, WEIR_CALL_DevicePrimaryCtxRetain, 1, WEIR_CU_OUT_OF_MEMORY, 0));
@@ -550,40 +524,4 @@ static void test_a_failing_set_changes_nothing(void **state) {
   assert_int_equal(current_device(), 0);
   assert_int_equal(driver_device(), 0);
   assert_ok(weir_device_set(1));
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_count, runtime_setup),
-      TEST(test_current_is_0_until_set, runtime_setup),
-      TEST(test_set_makes_the_context, runtime_setup),
-      TEST(test_set_of_invalid_device_changes_nothing, runtime_setup),
-      TEST(test_current_is_per_thread, runtime_setup),
-      TEST(test_exchange, runtime_setup),
-      TEST(test_exchange_with_a_negative_number_does_nothing, runtime_setup),
-      TEST(test_exchange_with_invalid_device_changes_nothing, runtime_setup),
-      TEST(test_maybe_exchange_makes_no_context, runtime_setup),
-      TEST(test_calls_for_other_devices_keep_the_current_one, runtime_setup),
-      TEST(test_context_set_by_the_program, runtime_setup),
-      TEST(test_has_primary_context_before_the_start, runtime_setup),
-      TEST(test_has_primary_context_of_other_code, runtime_setup),
-      TEST(test_properties, runtime_setup),
-      TEST(test_properties_are_those_of_the_options, runtime_setup_none),
-      TEST(test_properties_of_an_older_program, runtime_setup),
-      TEST(test_minus_one_is_the_current_one, runtime_setup),
-      TEST(test_uuid_text, runtime_setup),
-      TEST(test_uuid_matches_the_driver, runtime_setup),
-      TEST(test_a_short_name, runtime_setup),
-      TEST(test_memory_info_follows_allocations, runtime_setup),
-      TEST(test_synchronize_waits_for_all_streams, runtime_setup),
-      TEST(test_synchronize_is_of_one_device, runtime_setup),
-      TEST(test_peers, runtime_setup),
-      TEST(test_peers_that_are_enabled_already, runtime_setup),
-      TEST(test_device_is_not_its_own_peer, runtime_setup),
-      TEST(test_every_driver_call_fails_once, runtime_setup_none),
-      TEST(test_a_failing_set_changes_nothing, runtime_setup_fault),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,7 @@ static weir_event *new_event(unsigned flags) {
 }
 
 /* PyTorch's test_events. */
-static void test_events(void **state) {
-  (void)state;
+TEST(events) {
   weir_stream stream = current_stream(-1);
   weir_event *event = new_event(WEIR_EVENT_TIMING), *start = new_event(WEIR_EVENT_TIMING);
   assert_ok(weir_event_query(event));
@@ -39,8 +38,7 @@ static void test_events(void **state) {
 }
 
 /* PyTorch's test_generic_stream_event: a stream by its ids, events on two streams, and the time between them. */
-static void test_generic_stream_event(void **state) {
-  (void)state;
+TEST(generic_stream_event) {
   enum { WORDS = 1000 };
   int device = -1;
   weir_stream stream, same;
@@ -85,8 +83,7 @@ static void test_generic_stream_event(void **state) {
 
 /* ---- Creating ---- */
 
-static void test_created_by_first_record(void **state) {
-  (void)state;
+TEST(created_by_first_record) {
   int last = devices() - 1;
   weir_event *event = new_event(0);
   assert_null(weir_event_raw(event));
@@ -102,8 +99,7 @@ static void test_created_by_first_record(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_flags(void **state) {
-  (void)state;
+TEST(flags) {
   weir_event *event = (weir_event *)state;
   const unsigned good[] = {0,
                            WEIR_EVENT_TIMING,
@@ -127,8 +123,7 @@ static void test_flags(void **state) {
   }
 }
 
-static void test_destroy_null(void **state) {
-  (void)state;
+TEST(destroy_null) {
   weir_event_destroy(NULL);
   weir_event_destroy(new_event(0)); /* never recorded */
   assert_ok(weir_init());
@@ -137,8 +132,7 @@ static void test_destroy_null(void **state) {
 
 /* ---- Never recorded ---- */
 
-static void test_never_recorded_is_done(void **state) {
-  (void)state;
+TEST(never_recorded_is_done) {
   weir_event *event = new_event(0);
   weir_stream stream = new_stream(0);
   assert_ok(weir_event_query(event));
@@ -153,8 +147,7 @@ static void test_never_recorded_is_done(void **state) {
 
 /* ---- Recorded ---- */
 
-static void test_query_and_synchronize(void **state) {
-  (void)state;
+TEST(query_and_synchronize) {
   weir_event *event = new_event(0);
   weir_stream stream = new_stream(0);
   mark(stream, 1);
@@ -169,8 +162,7 @@ static void test_query_and_synchronize(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_the_last_record_counts(void **state) {
-  (void)state;
+TEST(the_last_record_counts) {
   weir_event *event = new_event(0);
   weir_stream a = new_stream(0), b = new_stream(0);
   assert_ok(weir_event_record(event, a));
@@ -186,8 +178,7 @@ static void test_the_last_record_counts(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_record_on_another_device(void **state) {
-  (void)state;
+TEST(record_on_another_device) {
   NEED_TWO_DEVICES();
   weir_event *event = new_event(0);
   weir_stream zero = new_stream(0), one = new_stream(1);
@@ -202,8 +193,7 @@ static void test_record_on_another_device(void **state) {
 
 /* ---- Waiting in streams ---- */
 
-static void test_wait(void **state) {
-  (void)state;
+TEST(wait) {
   weir_event *event = new_event(0);
   weir_stream a = new_stream(0), b = new_stream(0);
   struct held *gate = hold(a);
@@ -223,8 +213,7 @@ static void test_wait(void **state) {
 }
 
 /* A wait is for the latest record at that time; later records do not affect it. */
-static void test_wait_is_for_the_record_before_it(void **state) {
-  (void)state;
+TEST(wait_is_for_the_record_before_it) {
   weir_event *event = new_event(0);
   weir_stream a = new_stream(0), b = new_stream(0);
   assert_ok(weir_event_record(event, a));
@@ -240,8 +229,7 @@ static void test_wait_is_for_the_record_before_it(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_destroyed_while_waited_for(void **state) {
-  (void)state;
+TEST(destroyed_while_waited_for) {
   weir_event *event = new_event(0);
   weir_stream a = new_stream(0), b = new_stream(0);
   struct held *gate = hold(a);
@@ -256,8 +244,7 @@ static void test_destroyed_while_waited_for(void **state) {
   assert_marks(1, 2);
 }
 
-static void test_wait_on_another_device(void **state) {
-  (void)state;
+TEST(wait_on_another_device) {
   NEED_TWO_DEVICES();
   weir_event *event = new_event(0);
   weir_stream zero = new_stream(0), one = new_stream(1);
@@ -276,8 +263,7 @@ static void test_wait_on_another_device(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_wait_in_steps(void **state) {
-  (void)state;
+TEST(wait_in_steps) {
   NEED_STEPPED();
   weir_event *event = new_event(0);
   weir_stream a = new_stream(0), b = new_stream(0);
@@ -305,8 +291,7 @@ static void test_wait_in_steps(void **state) {
 
 /* ---- Time ---- */
 
-static void test_elapsed(void **state) {
-  (void)state;
+TEST(elapsed) {
   weir_event *a = new_event(WEIR_EVENT_TIMING), *b = new_event(WEIR_EVENT_TIMING), *c = new_event(WEIR_EVENT_TIMING);
   weir_stream stream = new_stream(0);
   double ab = -1, bc = -1, ac = -1, back = 1, same = -1;
@@ -331,8 +316,7 @@ static void test_elapsed(void **state) {
   weir_event_destroy(c);
 }
 
-static void test_elapsed_needs_timing_and_records(void **state) {
-  (void)state;
+TEST(elapsed_needs_timing_and_records) {
   weir_event *timed = new_event(WEIR_EVENT_TIMING), *other = new_event(WEIR_EVENT_TIMING), *untimed = new_event(0);
   weir_stream stream = new_stream(0);
   double milliseconds = -7;
@@ -404,6 +388,14 @@ static int other_process(void) {
   return 0;
 }
 
+static int role(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "other-process") == 0)
+    return other_process();
+  return RUN_TESTS;
+}
+
+FIXTURE(.role = role, .prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
 struct other {
   pid_t pid;
   int to, from;
@@ -447,8 +439,7 @@ static void end_other(struct other *other) {
   assert_int_equal(status, 0);
 }
 
-static void test_another_process_sees_the_event(void **state) {
-  (void)state;
+TEST(another_process_sees_the_event) {
   weir_event *event = new_event(WEIR_EVENT_INTERPROCESS);
   weir_stream stream = new_stream(0);
   weir_cu_ipc_event_handle handle;
@@ -478,8 +469,7 @@ static void test_another_process_sees_the_event(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_a_handle_makes_the_event(void **state) {
-  (void)state;
+TEST(a_handle_makes_the_event) {
   int last = devices() - 1;
   weir_event *event = new_event(WEIR_EVENT_INTERPROCESS);
   weir_cu_ipc_event_handle first, second;
@@ -494,8 +484,7 @@ static void test_a_handle_makes_the_event(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_handles_that_are_refused(void **state) {
-  (void)state;
+TEST(handles_that_are_refused) {
   weir_event *plain = new_event(0), *shared = new_event(WEIR_EVENT_INTERPROCESS), *out = plain;
   weir_cu_ipc_event_handle handle, before;
   memset(&handle, 0x5a, sizeof handle);
@@ -561,14 +550,12 @@ static weir_status use_events(void) {
   return status;
 }
 
-static void test_every_driver_call_fails_once(void **state) {
-  (void)state;
+TEST_SETUP(every_driver_call_fails_once, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("the driver cannot be asked for what is left");
   sweep_faults(use_events);
 }
 
-static void test_failed_first_record_creates_nothing(void **state) {
-  (void)state;
+TEST_SETUP(failed_first_record_creates_nothing, runtime_setup_fault, runtime_teardown) {
   weir_stream stream = new_stream(0);
   weir_event *event = new_event(0);
   const weir_driver_call calls[] = {WEIR_CALL_EventCreate, WEIR_CALL_EventRecord};
@@ -583,35 +570,4 @@ static void test_failed_first_record_creates_nothing(void **state) {
   assert_non_null(weir_event_raw(event));
   assert_ok(weir_event_synchronize(event));
   weir_event_destroy(event);
-}
-
-int main(int argc, char **argv) {
-  if (argc > 1 && strcmp(argv[1], "other-process") == 0)
-    return other_process();
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_events),
-      TEST(test_generic_stream_event),
-      TEST(test_created_by_first_record),
-      TEST(test_flags),
-      TEST(test_destroy_null),
-      TEST(test_never_recorded_is_done),
-      TEST(test_query_and_synchronize),
-      TEST(test_the_last_record_counts),
-      TEST(test_record_on_another_device),
-      TEST(test_wait),
-      TEST(test_wait_is_for_the_record_before_it),
-      TEST(test_destroyed_while_waited_for),
-      TEST(test_wait_on_another_device),
-      TEST(test_wait_in_steps),
-      TEST(test_elapsed),
-      TEST(test_elapsed_needs_timing_and_records),
-      TEST(test_another_process_sees_the_event),
-      TEST(test_a_handle_makes_the_event),
-      TEST(test_handles_that_are_refused),
-      cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_failed_first_record_creates_nothing, runtime_setup_fault, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

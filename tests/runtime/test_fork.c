@@ -217,10 +217,9 @@ static void fork_after_the_start(void *data) {
   free_things(&t);
 }
 
-static void test_a_child_after_the_start_is_refused(void **state) {
-  (void)state;
-  in_process(fork_after_the_start, NULL);
-}
+FIXTURE(.prepare = runtime_need_device)
+
+TEST(a_child_after_the_start_is_refused) { in_process(fork_after_the_start, NULL); }
 
 static void expect_bad_fork(void *data) {
   (void)data;
@@ -243,10 +242,7 @@ static void fork_twice(void *data) {
   child_assert_ok(weir_shutdown());
 }
 
-static void test_a_grandchild_is_refused_too(void **state) {
-  (void)state;
-  in_process(fork_twice, NULL);
-}
+TEST(a_grandchild_is_refused_too) { in_process(fork_twice, NULL); }
 
 /* Starting without creating a context counts as a start. */
 static void fork_after_init_only(void *data) {
@@ -257,10 +253,7 @@ static void fork_after_init_only(void *data) {
   child_assert_ok(weir_shutdown());
 }
 
-static void test_a_child_after_init_alone_is_refused(void **state) {
-  (void)state;
-  in_process(fork_after_init_only, NULL);
-}
+TEST(a_child_after_init_alone_is_refused) { in_process(fork_after_init_only, NULL); }
 
 /* ---- Before the start ---- */
 
@@ -289,13 +282,9 @@ static void fork_before_the_start(void *data) {
   use_runtime(NULL);
 }
 
-static void test_a_child_before_the_start_works(void **state) {
-  (void)state;
-  in_process(fork_before_the_start, NULL);
-}
+TEST(a_child_before_the_start_works) { in_process(fork_before_the_start, NULL); }
 
-static void test_a_child_after_counting_works(void **state) {
-  (void)state;
+TEST(a_child_after_counting_works) {
   int asked;
   in_process(fork_before_the_start, &asked);
 }
@@ -324,10 +313,7 @@ static void fork_with_a_queue(void *data) {
   start_with_queue(NULL);
 }
 
-static void test_the_queue_is_inherited(void **state) {
-  (void)state;
-  in_process(fork_with_a_queue, NULL);
-}
+TEST(the_queue_is_inherited) { in_process(fork_with_a_queue, NULL); }
 
 /* ---- After the shutdown ---- */
 
@@ -341,10 +327,7 @@ static void fork_after_the_shutdown(void *data) {
   use_runtime(data);
 }
 
-static void test_a_child_after_the_shutdown(void **state) {
-  (void)state;
-  in_process(fork_after_the_shutdown, NULL);
-}
+TEST(a_child_after_the_shutdown) { in_process(fork_after_the_shutdown, NULL); }
 
 /* ---- While other threads use the runtime ---- */
 
@@ -401,10 +384,7 @@ static void fork_while_busy(void *data) {
   free_things(&t);
 }
 
-static void test_a_child_of_a_busy_parent(void **state) {
-  (void)state;
-  in_process(fork_while_busy, NULL);
-}
+TEST(a_child_of_a_busy_parent) { in_process(fork_while_busy, NULL); }
 
 static void *keep_counting(void *data) {
   (void)data;
@@ -437,8 +417,7 @@ static void fork_while_counting(void *data) {
   device_close(driver);
 }
 
-static void test_a_child_of_a_counting_parent(void **state) {
-  (void)state;
+TEST(a_child_of_a_counting_parent) {
   NEED_SOFT("NVIDIA's driver, once asked, spoils every child");
   in_process(fork_while_counting, NULL);
 }
@@ -484,8 +463,7 @@ static void fork_before_the_first_call(void *data) {
   device_close(driver);
 }
 
-static void test_a_first_call_during_a_fork(void **state) {
-  (void)state;
+TEST(a_first_call_during_a_fork) {
   NEED_SOFT("NVIDIA's driver, once asked, spoils every child");
   in_process(fork_before_the_first_call, NULL);
 }
@@ -530,21 +508,4 @@ static void fork_during_the_start(void *data) {
   child_assert_ok(weir_shutdown());
 }
 
-static void test_a_child_during_the_start_is_refused(void **state) {
-  (void)state;
-  in_process(fork_during_the_start, NULL);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test(name)
-  const struct CMUnitTest tests[] = {
-      TEST(test_a_child_after_the_start_is_refused),  TEST(test_a_grandchild_is_refused_too),
-      TEST(test_a_child_after_init_alone_is_refused), TEST(test_a_child_before_the_start_works),
-      TEST(test_a_child_after_counting_works),        TEST(test_the_queue_is_inherited),
-      TEST(test_a_child_after_the_shutdown),          TEST(test_a_child_of_a_busy_parent),
-      TEST(test_a_child_of_a_counting_parent),        TEST(test_a_first_call_during_a_fork),
-      TEST(test_a_child_during_the_start_is_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST(a_child_during_the_start_is_refused) { in_process(fork_during_the_start, NULL); }

@@ -57,9 +57,10 @@ static uint64_t sum_of(const uint32_t *memory) {
   return sum;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
 /* PyTorch's test_graph_is_current_stream_capturing. */
-static void test_is_current_stream_capturing(void **state) {
-  (void)state;
+TEST(is_current_stream_capturing) {
   assert_int_equal(current_is_capturing(), 0);
   weir_stream stream = new_stream(0), other = new_stream(0);
   weir_graph *graph = new_graph();
@@ -77,8 +78,7 @@ static void test_is_current_stream_capturing(void **state) {
 }
 
 /* PyTorch's test_graph_capture_simple: captured work runs at the replay, not before. */
-static void test_capture_simple(void **state) {
-  (void)state;
+TEST(capture_simple) {
   load_add(0);
   weir_stream stream = new_stream(0);
   uint32_t *a = device_memory(0, 2 * BYTES), *b = a + WORDS;
@@ -107,8 +107,7 @@ static void test_capture_simple(void **state) {
 }
 
 /* PyTorch's test_graph_capture_reset_recapture. */
-static void test_capture_reset_recapture(void **state) {
-  (void)state;
+TEST(capture_reset_recapture) {
   load_add(0);
   weir_stream stream = new_stream(0);
   uint32_t *a = device_memory(0, 2 * BYTES), *b = a + WORDS;
@@ -146,8 +145,7 @@ static void test_capture_reset_recapture(void **state) {
 }
 
 /* PyTorch's test_graph_warn_if_has_zero_nodes. */
-static void test_warn_if_has_zero_nodes(void **state) {
-  (void)state;
+TEST(warn_if_has_zero_nodes) {
   collect_messages();
   weir_graph *graph = new_graph();
   begin(graph, new_stream(0));
@@ -174,8 +172,7 @@ static void grow(uint32_t *t, uint32_t *x, uint32_t value, weir_stream stream) {
 }
 
 /* test_graph_two_successive. */
-static void test_two_successive(void **state) {
-  (void)state;
+TEST(two_successive) {
   load_add(0);
   uint32_t *b = device_memory(0, 4 * BYTES), *c = b + WORDS, *x = c + WORDS, *y = x + WORDS;
   weir_stream stream = new_stream(0), eager = current_stream(0);
@@ -215,8 +212,7 @@ static void test_two_successive(void **state) {
 }
 
 /* test_graph_three_successive: in the order of capture, and in another order if the graphs are independent. */
-static void test_three_successive(void **state) {
-  (void)state;
+TEST(three_successive) {
   load_add(0);
   uint32_t *b = device_memory(0, 5 * BYTES), *c = b + WORDS, *dd = c + WORDS, *e = dd + WORDS, *f = e + WORDS;
   weir_stream stream = new_stream(0);
@@ -248,8 +244,7 @@ static void test_three_successive(void **state) {
 }
 
 /* test_graph_concurrent_replay, with independent graphs. */
-static void test_concurrent_replay(void **state) {
-  (void)state;
+TEST(concurrent_replay) {
   load_add(0);
   uint32_t *b = device_memory(0, 4 * BYTES), *c = b + WORDS, *x = c + WORDS, *y = x + WORDS;
   weir_stream stream = new_stream(0), s0 = new_stream(0), s1 = new_stream(0), first = current_stream(0);
@@ -285,8 +280,7 @@ static void test_concurrent_replay(void **state) {
 
 /* ---- Replay ---- */
 
-static void test_replay_is_in_the_order_of_the_current_stream(void **state) {
-  (void)state;
+TEST(replay_is_in_the_order_of_the_current_stream) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), other = new_stream(0);
   begin(graph, stream);
@@ -311,8 +305,7 @@ static void test_replay_is_in_the_order_of_the_current_stream(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_two_replays_never_overlap(void **state) {
-  (void)state;
+TEST(two_replays_never_overlap) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), a = new_stream(0), b = new_stream(0);
   begin(graph, stream);
@@ -344,8 +337,7 @@ static void *replay_on_thread(void *data) {
   return NULL;
 }
 
-static void test_replay_on_another_thread(void **state) {
-  (void)state;
+TEST(replay_on_another_thread) {
   weir_graph *graph = new_graph();
   begin(graph, new_stream(0));
   mark(current_stream(0), 1);
@@ -355,8 +347,7 @@ static void test_replay_on_another_thread(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_destroyed_while_it_runs(void **state) {
-  (void)state;
+TEST(destroyed_while_it_runs) {
   weir_graph *graph = new_graph(), *other = new_graph();
   weir_stream stream = new_stream(0);
   begin(graph, stream);
@@ -380,8 +371,7 @@ static void test_destroyed_while_it_runs(void **state) {
 
 /* ---- Several streams ---- */
 
-static void test_a_second_stream_takes_part(void **state) {
-  (void)state;
+TEST(a_second_stream_takes_part) {
   load_add(0);
   weir_stream stream = new_stream(0), side = new_stream(0);
   uint32_t *in = pinned_memory(BYTES), *out = pinned_memory(3 * BYTES);
@@ -423,8 +413,7 @@ static void test_a_second_stream_takes_part(void **state) {
 }
 
 /* After a capture its streams can be used for other work, and captured work does not wait for it. */
-static void test_order_within_a_replay(void **state) {
-  (void)state;
+TEST(order_within_a_replay) {
   weir_stream stream = new_stream(0), a = new_stream(0), b = new_stream(0);
   weir_graph *graph = new_graph();
   weir_event *event;
@@ -457,8 +446,7 @@ static void test_order_within_a_replay(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_other_streams_go_on_during_a_capture(void **state) {
-  (void)state;
+TEST(other_streams_go_on_during_a_capture) {
   weir_stream stream = new_stream(0), other = new_stream(0);
   weir_graph *graph = new_graph();
   void *memory = device_memory(0, 100);
@@ -479,8 +467,7 @@ static void test_other_streams_go_on_during_a_capture(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_two_captures_at_once(void **state) {
-  (void)state;
+TEST(two_captures_at_once) {
   weir_stream a = new_stream(0), b = new_stream(0);
   weir_graph *first = new_graph(), *second = new_graph();
   assert_ok(weir_stream_set_current(a));
@@ -502,8 +489,7 @@ static void test_two_captures_at_once(void **state) {
   weir_graph_destroy(second);
 }
 
-static void test_capture_of_an_external_stream(void **state) {
-  (void)state;
+TEST(capture_of_an_external_stream) {
   weir_cu_stream raw;
   weir_stream stream;
   weir_graph *graph = new_graph();
@@ -520,8 +506,7 @@ static void test_capture_of_an_external_stream(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_a_graph_of_another_device(void **state) {
-  (void)state;
+TEST(a_graph_of_another_device) {
   NEED_TWO_DEVICES();
   load_add(1);
   uint32_t *memory = device_memory(1, BYTES), host[WORDS];
@@ -549,8 +534,7 @@ static void test_a_graph_of_another_device(void **state) {
 }
 
 /* The kernel is loaded during the capture. */
-static void test_the_first_spin_is_in_a_capture(void **state) {
-  (void)state;
+TEST(the_first_spin_is_in_a_capture) {
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
   weir_event *start, *stop;
@@ -575,8 +559,7 @@ static void test_the_first_spin_is_in_a_capture(void **state) {
 
 /* ---- Pools ---- */
 
-static void test_pool_handles_are_unique(void **state) {
-  (void)state;
+TEST(pool_handles_are_unique) {
   weir_pool_id handles[8], pools[3], during;
   for (int i = 0; i < 8; i++) {
     handles[i] = weir_graph_pool_handle();
@@ -601,8 +584,7 @@ static void test_pool_handles_are_unique(void **state) {
   }
 }
 
-static void test_a_given_pool_is_kept(void **state) {
-  (void)state;
+TEST(a_given_pool_is_kept) {
   weir_pool_id pool = weir_graph_pool_handle(), found = {0, 0};
   weir_graph *graphs[2] = {new_graph(), new_graph()};
   for (int i = 0; i < 2; i++) {
@@ -620,8 +602,7 @@ static void test_a_given_pool_is_kept(void **state) {
 
 /* ---- The dump ---- */
 
-static void test_debug_dump(void **state) {
-  (void)state;
+TEST(debug_dump) {
   char path[] = "/tmp/weir-test-graph-XXXXXX", text[20000];
   int file = mkstemp(path);
   assert_true(file >= 0);
@@ -660,8 +641,7 @@ static void test_debug_dump(void **state) {
   unlink(path);
 }
 
-static void test_no_dump_without_debug(void **state) {
-  (void)state;
+TEST(no_dump_without_debug) {
   char path[] = "/tmp/weir-test-graph-XXXXXX";
   int file = mkstemp(path);
   assert_true(file >= 0);
@@ -678,34 +658,4 @@ static void test_no_dump_without_debug(void **state) {
   weir_graph_destroy(graph);
   close(file);
   unlink(path);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_is_current_stream_capturing),
-      TEST(test_capture_simple),
-      TEST(test_capture_reset_recapture),
-      TEST(test_warn_if_has_zero_nodes),
-      TEST(test_two_successive),
-      TEST(test_three_successive),
-      TEST(test_concurrent_replay),
-      TEST(test_replay_is_in_the_order_of_the_current_stream),
-      TEST(test_two_replays_never_overlap),
-      TEST(test_replay_on_another_thread),
-      TEST(test_destroyed_while_it_runs),
-      TEST(test_a_second_stream_takes_part),
-      TEST(test_order_within_a_replay),
-      TEST(test_other_streams_go_on_during_a_capture),
-      TEST(test_two_captures_at_once),
-      TEST(test_capture_of_an_external_stream),
-      TEST(test_a_graph_of_another_device),
-      TEST(test_the_first_spin_is_in_a_capture),
-      TEST(test_pool_handles_are_unique),
-      TEST(test_a_given_pool_is_kept),
-      TEST(test_debug_dump),
-      TEST(test_no_dump_without_debug),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,8 +70,9 @@ static int teardown(void **state) {
   return runtime_teardown(state);
 }
 
-static void test_capture_and_replay(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = teardown)
+
+TEST(capture_and_replay) {
   weir_graph *graph = open_graph();
   weir_stream stream = new_stream(0), other = new_stream(0);
   assert_ok(weir_stream_set_current(stream));
@@ -95,8 +96,7 @@ static void test_capture_and_replay(void **state) {
   assert_string_equal(calls, "berrd");
 }
 
-static void test_begin_fails(void **state) {
-  (void)state;
+TEST(begin_fails) {
   weir_graph *graph = open_graph();
   assert_ok(weir_stream_set_current(new_stream(0)));
   begin_fails = true;
@@ -114,8 +114,7 @@ static void test_begin_fails(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_capture_is_refused(void **state) {
-  (void)state;
+TEST(capture_is_refused) {
   weir_graph *graph = open_graph();
   /* The default stream: begin is not called. */
   assert_error(CAPTURE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
@@ -138,8 +137,7 @@ static void test_capture_is_refused(void **state) {
   assert_string_equal(calls, "bxbxbxd");
 }
 
-static void test_replay_fails(void **state) {
-  (void)state;
+TEST(replay_fails) {
   weir_graph *graph = open_graph();
   weir_stream stream = new_stream(0);
   assert_error(BAD_STATE, weir_graph_replay(graph));
@@ -154,8 +152,7 @@ static void test_replay_fails(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_bad_hooks(void **state) {
-  (void)state;
+TEST(bad_hooks) {
   weir_graph_hooks hooks = {.size = 0};
   assert_error(INVALID_ARGUMENT, weir_graph_set_hooks(&hooks));
   weir_graph_hooks_init(NULL);
@@ -172,14 +169,4 @@ static void test_bad_hooks(void **state) {
   assert_ok(weir_graph_replay(graph));
   assert_ok(weir_stream_synchronize(stream));
   weir_graph_destroy(graph);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_capture_and_replay), TEST(test_begin_fails), TEST(test_capture_is_refused),
-      TEST(test_replay_fails),       TEST(test_bad_hooks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

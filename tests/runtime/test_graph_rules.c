@@ -54,8 +54,7 @@ static void assert_as_if_never_captured(weir_graph *graph) {
   forget_marks();
 }
 
-static void test_never_captured(void **state) {
-  (void)state;
+TEST(never_captured) {
   weir_graph *graph = new_graph();
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
@@ -63,8 +62,7 @@ static void test_never_captured(void **state) {
 }
 
 /* PyTorch's test_graph_error. */
-static void test_not_on_the_default_stream(void **state) {
-  (void)state;
+TEST(not_on_the_default_stream) {
   weir_graph *graph = new_graph();
   assert_error_says(CAPTURE, "CUDA graphs must be captured on a non-default stream.",
                     weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
@@ -76,8 +74,7 @@ static void test_not_on_the_default_stream(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_begin_twice(void **state) {
-  (void)state;
+TEST(begin_twice) {
   weir_graph *graph = new_graph(), *other = new_graph();
   weir_stream stream = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
@@ -98,8 +95,7 @@ static void test_begin_twice(void **state) {
   weir_graph_destroy(other);
 }
 
-static void test_end_on_another_stream(void **state) {
-  (void)state;
+TEST(end_on_another_stream) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), other = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
@@ -111,8 +107,7 @@ static void test_end_on_another_stream(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_end_on_another_device(void **state) {
-  (void)state;
+TEST(end_on_another_device) {
   NEED_TWO_DEVICES();
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
@@ -146,8 +141,7 @@ static void *end_on_thread(void *data) {
 }
 
 /* Unless the capture is relaxed, only the thread that began it can end it. A call from another thread has no effect. */
-static void test_end_on_another_thread(void **state) {
-  (void)state;
+TEST(end_on_another_thread) {
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
     struct ending e = {.graph = new_graph(), .stream = new_stream(0)};
     forget_marks();
@@ -189,8 +183,7 @@ static void *call_unsafe(void *data) {
   return NULL;
 }
 
-static void test_error_options(void **state) {
-  (void)state;
+TEST(error_options) {
   weir_event *event;
   assert_ok(weir_event_create(0, &event));
   assert_ok(weir_event_record(event, new_stream(0)));
@@ -261,8 +254,7 @@ static weir_status make_unsafe_call(int which, weir_event *event, weir_stream st
   }
 }
 
-static void test_unsafe_calls_on_capturing_thread(void **state) {
-  (void)state;
+TEST(unsafe_calls_on_capturing_thread) {
   weir_event *event;
   weir_stream other = new_stream(0);
   void *memory = device_memory(0, 16);
@@ -299,8 +291,7 @@ static void test_unsafe_calls_on_capturing_thread(void **state) {
 }
 
 /* The first spin loads a kernel. It leaves the capture mode of the thread unchanged. */
-static void test_a_spin_does_not_change_the_rules(void **state) {
-  (void)state;
+TEST(a_spin_does_not_change_the_rules) {
   weir_event *event;
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), other = new_stream(0);
@@ -317,8 +308,7 @@ static void test_a_spin_does_not_change_the_rules(void **state) {
 }
 
 /* Calls that need no driver call of that kind are allowed in every mode. */
-static void test_safe_calls_on_capturing_thread(void **state) {
-  (void)state;
+TEST(safe_calls_on_capturing_thread) {
   weir_stream other = new_stream(0);
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
     weir_graph *graph = new_graph(), *unused = new_graph();
@@ -349,8 +339,7 @@ static void test_safe_calls_on_capturing_thread(void **state) {
 
 /* ---- Streams that join ---- */
 
-static void test_a_stream_that_is_not_joined_back(void **state) {
-  (void)state;
+TEST(a_stream_that_is_not_joined_back) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), side = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
@@ -368,8 +357,7 @@ static void test_a_stream_that_is_not_joined_back(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_a_wait_for_work_outside(void **state) {
-  (void)state;
+TEST(a_wait_for_work_outside) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), outside = new_stream(0);
   weir_event *event;
@@ -388,8 +376,7 @@ static void test_a_wait_for_work_outside(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_captured_event_cannot_be_queried(void **state) {
-  (void)state;
+TEST(captured_event_cannot_be_queried) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
   for (int which = 0; which < 2; which++) {
@@ -413,8 +400,7 @@ static void test_captured_event_cannot_be_queried(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_replay_into_a_capture(void **state) {
-  (void)state;
+TEST(replay_into_a_capture) {
   weir_graph *inner = new_graph(), *outer = new_graph();
   weir_stream stream = new_stream(0);
   begin_with(inner, stream, WEIR_CAPTURE_GLOBAL);
@@ -434,8 +420,7 @@ static void test_replay_into_a_capture(void **state) {
 
 /* ---- Reset and destroy during a capture ---- */
 
-static void test_reset_in_a_capture(void **state) {
-  (void)state;
+TEST(reset_in_a_capture) {
   collect_messages();
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
@@ -450,8 +435,7 @@ static void test_reset_in_a_capture(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_destroy_in_a_capture(void **state) {
-  (void)state;
+TEST(destroy_in_a_capture) {
   collect_messages();
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
@@ -519,8 +503,9 @@ static int teardown_with_hooks(void **state) {
   return runtime_teardown(state);
 }
 
-static void test_hooks_in_order(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = teardown_with_hooks)
+
+TEST(hooks_in_order) {
   set_hooks();
   int last = devices() - 1;
   weir_graph *graph = new_graph();
@@ -556,8 +541,7 @@ static void test_hooks_in_order(void **state) {
   assert_string_equal(hooked.letters, "berber");
 }
 
-static void test_hooks_of_failed_captures(void **state) {
-  (void)state;
+TEST(hooks_of_failed_captures) {
   set_hooks();
   collect_messages();
   weir_graph *graph = new_graph();
@@ -586,8 +570,7 @@ static void test_hooks_of_failed_captures(void **state) {
   assert_string_equal(hooked.letters, "berberberber");
 }
 
-static void test_a_begin_that_fails_stops_the_capture(void **state) {
-  (void)state;
+TEST(a_begin_that_fails_stops_the_capture) {
   set_hooks();
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
@@ -602,8 +585,7 @@ static void test_a_begin_that_fails_stops_the_capture(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_hooks_stay_during_a_capture(void **state) {
-  (void)state;
+TEST(hooks_stay_during_a_capture) {
   set_hooks();
   weir_graph *graph = new_graph();
   begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
@@ -630,8 +612,7 @@ static void note_other_release(void *context, int device, weir_pool_id pool) {
 }
 
 /* Hooks that are installed later do not know the pool. */
-static void test_new_hooks_get_no_release_of_old_pools(void **state) {
-  (void)state;
+TEST(new_hooks_get_no_release_of_old_pools) {
   const weir_graph_memory_hooks others = {.size = sizeof others, .release = note_other_release};
   set_hooks();
   weir_graph *graph = new_graph();
@@ -649,8 +630,7 @@ static void test_new_hooks_get_no_release_of_old_pools(void **state) {
   assert_int_equal(others_released, 1);
 }
 
-static void test_some_hooks_may_be_missing(void **state) {
-  (void)state;
+TEST(some_hooks_may_be_missing) {
   const weir_graph_memory_hooks none = {.size = sizeof none};
   assert_ok(weir_graph_set_memory_hooks(&none));
   weir_graph *graph = new_graph();
@@ -658,8 +638,7 @@ static void test_some_hooks_may_be_missing(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_hooks_of_the_shutdown(void **state) {
-  (void)state;
+TEST(hooks_of_the_shutdown) {
   set_hooks();
   weir_graph *graph = new_graph();
   begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
@@ -673,8 +652,7 @@ static void test_hooks_of_the_shutdown(void **state) {
 
 /* ---- Failing driver calls ---- */
 
-static void test_failing_calls_and_hooks(void **state) {
-  (void)state;
+TEST_SETUP(failing_calls_and_hooks, runtime_setup_fault, teardown_with_hooks) {
   const struct {
     weir_driver_call call;
     bool at_begin;
@@ -755,42 +733,8 @@ static weir_status use_graphs(void) {
   return status;
 }
 
-static void test_every_driver_call_fails_once(void **state) {
-  (void)state;
+TEST_SETUP(every_driver_call_fails_once, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("the driver cannot be asked for what is left");
   collect_messages(); /* of abandoned captures */
   sweep_faults(use_graphs);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, teardown_with_hooks)
-  const struct CMUnitTest tests[] = {
-      TEST(test_never_captured),
-      TEST(test_not_on_the_default_stream),
-      TEST(test_begin_twice),
-      TEST(test_end_on_another_stream),
-      TEST(test_end_on_another_device),
-      TEST(test_end_on_another_thread),
-      TEST(test_error_options),
-      TEST(test_unsafe_calls_on_capturing_thread),
-      TEST(test_a_spin_does_not_change_the_rules),
-      TEST(test_safe_calls_on_capturing_thread),
-      TEST(test_a_stream_that_is_not_joined_back),
-      TEST(test_a_wait_for_work_outside),
-      TEST(test_captured_event_cannot_be_queried),
-      TEST(test_replay_into_a_capture),
-      TEST(test_reset_in_a_capture),
-      TEST(test_destroy_in_a_capture),
-      TEST(test_hooks_in_order),
-      TEST(test_hooks_of_failed_captures),
-      TEST(test_a_begin_that_fails_stops_the_capture),
-      TEST(test_hooks_stay_during_a_capture),
-      TEST(test_new_hooks_get_no_release_of_old_pools),
-      TEST(test_some_hooks_may_be_missing),
-      TEST(test_hooks_of_the_shutdown),
-      cmocka_unit_test_setup_teardown(test_failing_calls_and_hooks, runtime_setup_fault, teardown_with_hooks),
-      cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,8 +14,9 @@ static unsigned long driver_calls(void) {
   return calls;
 }
 
-static void test_version(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(version) {
   char text[32];
   snprintf(text, sizeof text, "%d.%d.%d", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH);
   assert_string_equal(weir_version(), text);
@@ -29,8 +30,7 @@ static weir_status do_nothing(void *context) {
 }
 
 /* PyTorch's test_lazy_init: calls that need no device do not call the driver. */
-static void test_loading_calls_no_driver(void **state) {
-  (void)state;
+TEST_SETUP(loading_calls_no_driver, runtime_setup_fault, runtime_teardown) {
   weir_event *event;
   weir_graph *graph;
   weir_stream stream = {.id = 0, .device = 0, .device_type = WEIR_DEVICE_TYPE_GPU};
@@ -55,8 +55,7 @@ static void test_loading_calls_no_driver(void **state) {
   assert_int_equal(weir_is_initialized(), 0);
 }
 
-static void test_queries_do_not_start(void **state) {
-  (void)state;
+TEST(queries_do_not_start) {
   int count = -1, has = -1;
   assert_ok(weir_device_count(&count));
   assert_in_range(count, 1, WEIR_MAX_DEVICES);
@@ -67,8 +66,7 @@ static void test_queries_do_not_start(void **state) {
 }
 
 /* Each of these is the first call that needs a device. */
-static void test_first_use_starts(void **state) {
-  (void)state;
+TEST(first_use_starts) {
   for (int which = 0;; which++) {
     int number;
     size_t a, b;
@@ -115,16 +113,14 @@ static void test_first_use_starts(void **state) {
   }
 }
 
-static void test_start_makes_no_context(void **state) {
-  (void)state;
+TEST(start_makes_no_context) {
   int has = -1;
   assert_ok(weir_init());
   assert_ok(weir_device_has_primary_context(0, &has));
   assert_int_equal(has, 0);
 }
 
-static void test_second_init_does_nothing(void **state) {
-  (void)state;
+TEST_SETUP(second_init_does_nothing, runtime_setup_fault, runtime_teardown) {
   assert_ok(weir_init());
   unsigned long calls = driver_calls();
   assert_true(calls > 0);
@@ -134,8 +130,7 @@ static void test_second_init_does_nothing(void **state) {
 
 /* ---- Which driver ---- */
 
-static void test_the_driver_is_the_one_chosen(void **state) {
-  (void)state;
+TEST(the_driver_is_the_one_chosen) {
   weir_driver *driver = NULL;
   assert_ok(weir_get_driver(&driver));
   assert_ptr_equal(driver, d);
@@ -147,8 +142,7 @@ static void test_the_driver_is_the_one_chosen(void **state) {
   assert_ok(weir_use_driver(d));
 }
 
-static void test_incomplete_table_is_refused(void **state) {
-  (void)state;
+TEST(incomplete_table_is_refused) {
   weir_driver table = *d;
   table.size = 8;
   assert_error(INVALID_ARGUMENT, weir_use_driver(&table));
@@ -161,8 +155,7 @@ static void test_incomplete_table_is_refused(void **state) {
   assert_ptr_equal(driver, d);
 }
 
-static void test_driver_by_environment(void **state) {
-  (void)state;
+TEST_SETUP(driver_by_environment, runtime_setup_none, runtime_teardown) {
   weir_driver *driver;
   int count;
   choose_driver_by_environment();
@@ -176,8 +169,7 @@ static void test_driver_by_environment(void **state) {
   assert_ok(weir_device_synchronize(0));
 }
 
-static void test_bad_environment(void **state) {
-  (void)state;
+TEST_SETUP(bad_environment, runtime_setup_none, runtime_teardown) {
   setenv("WEIR_DRIVER", "abacus", 1);
   clear_last_error();
   weir_status status = weir_init();
@@ -189,8 +181,7 @@ static void test_bad_environment(void **state) {
   assert_int_equal(weir_is_initialized(), 1);
 }
 
-static void test_no_driver_no_device(void **state) {
-  (void)state;
+TEST_SETUP(no_driver_no_device, runtime_setup_none, runtime_teardown) {
   if (!is_soft())
     WAIVE_TEST("NVIDIA's driver is there");
   setenv("WEIR_DRIVER", "cuda", 1);
@@ -220,8 +211,7 @@ static weir_status note(void *context) {
   return WEIR_OK;
 }
 
-static void test_queued_calls_run_once_in_order(void **state) {
-  (void)state;
+TEST(queued_calls_run_once_in_order) {
   int numbers[] = {1, 2, 3, 4};
   ran = 0;
   for (int i = 0; i < 3; i++)
@@ -250,8 +240,7 @@ static weir_status fail_out_of_memory(void *context) {
   return WEIR_ERROR_OUT_OF_MEMORY;
 }
 
-static void test_call_after_the_start_passes_its_status(void **state) {
-  (void)state;
+TEST(call_after_the_start_passes_its_status) {
   assert_ok(weir_init());
   assert_status(WEIR_ERROR_OUT_OF_MEMORY, weir_lazy_call(fail_out_of_memory, NULL, "here"));
   assert_int_equal(weir_is_initialized(), 1);
@@ -259,8 +248,7 @@ static void test_call_after_the_start_passes_its_status(void **state) {
 
 static weir_status set_wrong_device(void *context) { return weir_device_set(*(int *)context); }
 
-static void test_a_queued_call_that_fails_names_its_place(void **state) {
-  (void)state;
+TEST(a_queued_call_that_fails_names_its_place) {
   int first = 1, last = 2, device = 1000, count = -7;
   char where[] = "setup.c:42";
   ran = 0;
@@ -296,8 +284,7 @@ static weir_status fail_until_let(void *context) {
 
 /* A call that fails without setting a last error: the location is named, and an older error is not taken for the
  * reason. */
-static void test_a_queued_call_that_fails_by_itself(void **state) {
-  (void)state;
+TEST(a_queued_call_that_fails_by_itself) {
   may_succeed = false;
   assert_ok(weir_lazy_call(fail_until_let, NULL, "lonely.c:7"));
   weir_event_create(4711, &(weir_event *){NULL});
@@ -309,8 +296,7 @@ static void test_a_queued_call_that_fails_by_itself(void **state) {
   assert_ok(weir_init());
 }
 
-static void test_a_failed_start_leaves_nothing(void **state) {
-  (void)state;
+TEST(a_failed_start_leaves_nothing) {
   NEED_SOFT("the driver cannot be asked for what is left");
   may_succeed = false;
   int device = 0;
@@ -346,8 +332,7 @@ static weir_status use_everything(void *context) {
   return status;
 }
 
-static void test_a_queued_call_may_use_the_runtime(void **state) {
-  (void)state;
+TEST(a_queued_call_may_use_the_runtime) {
   int device = -1, last = devices() - 1;
   shut_down_clean();
   assert_ok(WEIR_LAZY_CALL(use_everything, NULL));
@@ -362,8 +347,7 @@ static weir_status queue_another(void *context) {
   return status == WEIR_OK ? WEIR_LAZY_CALL(note, &inner_number) : status;
 }
 
-static void test_a_queued_call_may_queue_another(void **state) {
-  (void)state;
+TEST(a_queued_call_may_queue_another) {
   ran = 0;
   assert_ok(WEIR_LAZY_CALL(queue_another, &outer_number));
   assert_ok(weir_init());
@@ -383,8 +367,7 @@ static weir_status choose_again(void *context) {
   return WEIR_OK;
 }
 
-static void test_a_queued_call_cannot_end_the_runtime(void **state) {
-  (void)state;
+TEST(a_queued_call_cannot_end_the_runtime) {
   assert_ok(WEIR_LAZY_CALL(end_it, NULL));
   assert_ok(weir_init());
   assert_int_equal(not_allowed_now, WEIR_ERROR_BAD_STATE);
@@ -395,8 +378,7 @@ static void test_a_queued_call_cannot_end_the_runtime(void **state) {
   assert_int_equal(not_allowed_now, WEIR_ERROR_BAD_STATE);
 }
 
-static void test_many_queued_calls(void **state) {
-  (void)state;
+TEST(many_queued_calls) {
   int number = 3;
   ran = 0;
   for (int i = 0; i < 200; i++)
@@ -408,8 +390,7 @@ static void test_many_queued_calls(void **state) {
 
 /* ---- The shutdown ---- */
 
-static void test_shutdown_any_number_of_times(void **state) {
-  (void)state;
+TEST(shutdown_any_number_of_times) {
   assert_ok(weir_shutdown());
   assert_ok(weir_shutdown());
   assert_ok(weir_init());
@@ -418,8 +399,7 @@ static void test_shutdown_any_number_of_times(void **state) {
   assert_ok(weir_shutdown());
 }
 
-static void test_shutdown_waits_for_work(void **state) {
-  (void)state;
+TEST(shutdown_waits_for_work) {
   weir_stream stream = new_stream(0);
   assert_ok(weir_stream_spin(stream, cycles_of(20)));
   mark(stream, 1);
@@ -427,8 +407,7 @@ static void test_shutdown_waits_for_work(void **state) {
   assert_marks(1);
 }
 
-static void test_objects_outlive_the_runtime(void **state) {
-  (void)state;
+TEST(objects_outlive_the_runtime) {
   weir_event *event, *unused;
   weir_graph *graph, *empty;
   weir_stream stream = new_stream(0);
@@ -516,8 +495,7 @@ static void *live_through_a_shutdown(void *data) {
 }
 
 /* The context survives if other code retains it, without any object of the runtime. */
-static void test_shutdown_in_a_context_of_another(void **state) {
-  (void)state;
+TEST(shutdown_in_a_context_of_another) {
   NEED_SOFT("the driver cannot be asked for what is left");
   weir_cu_context context;
   assert_cu(d->Init(d, 0));
@@ -545,8 +523,7 @@ static void test_shutdown_in_a_context_of_another(void **state) {
 }
 
 /* After a new start every thread is on device 0 and the default streams again. */
-static void test_new_runtime_has_fresh_state(void **state) {
-  (void)state;
+TEST(new_runtime_has_fresh_state) {
   int last = devices() - 1, device = -1;
   struct seen seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
   pthread_t thread;
@@ -571,8 +548,7 @@ static void test_new_runtime_has_fresh_state(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_a_capture_that_is_under_way_ends_with_the_runtime(void **state) {
-  (void)state;
+TEST(a_capture_that_is_under_way_ends_with_the_runtime) {
   collect_messages();
   weir_graph *graph;
   assert_ok(weir_graph_create(&graph));
@@ -607,8 +583,7 @@ static void *begin_and_leave(void *data) {
 }
 
 /* Only the shutdown can end it now. */
-static void test_a_capture_of_a_thread_that_is_gone(void **state) {
-  (void)state;
+TEST(a_capture_of_a_thread_that_is_gone) {
   collect_messages();
   weir_status status = WEIR_ERROR_SYSTEM;
   on_thread(begin_and_leave, &status);
@@ -635,8 +610,7 @@ static void check_profiler_calls(unsigned long started, unsigned long stopped) {
 }
 
 /* Each call reaches the driver once, returns its result, and leaves the current device unchanged. */
-static void test_profiler(void **state) {
-  (void)state;
+TEST_SETUP(profiler, runtime_setup_fault, runtime_teardown) {
   int device = -1;
   assert_ok(weir_profiler_start());
   check_profiler_calls(1, 0);
@@ -681,14 +655,12 @@ static weir_status start_and_look(void) {
   return status;
 }
 
-static void test_every_driver_call_of_the_start_fails_once(void **state) {
-  (void)state;
+TEST_SETUP(every_driver_call_of_the_start_fails_once, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("the driver cannot be asked for what is left");
   sweep_faults(start_and_look);
 }
 
-static void test_a_driver_that_never_starts(void **state) {
-  (void)state;
+TEST_SETUP(a_driver_that_never_starts, runtime_setup_fault, runtime_teardown) {
   assert_ok(weir_fault_nth(fault, WEIR_CALL_Init, 1, WEIR_CU_SYSTEM_DRIVER_MISMATCH, 1));
   assert_error_says(DRIVER, "Init", weir_init());
   assert_int_equal(weir_last_driver_result(), WEIR_CU_SYSTEM_DRIVER_MISMATCH);
@@ -699,8 +671,7 @@ static void test_a_driver_that_never_starts(void **state) {
   assert_int_equal(weir_device_is_available(), 1);
 }
 
-static void test_a_driver_without_devices(void **state) {
-  (void)state;
+TEST_SETUP(a_driver_without_devices, runtime_setup_fault, runtime_teardown) {
   int count = -1;
   assert_ok(weir_fault_nth(fault, WEIR_CALL_Init, 1, WEIR_CU_NO_DEVICE, 1));
   assert_error(NO_DEVICE, weir_init());
@@ -709,43 +680,4 @@ static void test_a_driver_without_devices(void **state) {
   assert_int_equal(weir_device_is_available(), 0);
   assert_ok(weir_fault_clear(fault));
   assert_ok(weir_init());
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_version, runtime_setup),
-      TEST(test_loading_calls_no_driver, runtime_setup_fault),
-      TEST(test_queries_do_not_start, runtime_setup),
-      TEST(test_first_use_starts, runtime_setup),
-      TEST(test_start_makes_no_context, runtime_setup),
-      TEST(test_second_init_does_nothing, runtime_setup_fault),
-      TEST(test_the_driver_is_the_one_chosen, runtime_setup),
-      TEST(test_incomplete_table_is_refused, runtime_setup),
-      TEST(test_driver_by_environment, runtime_setup_none),
-      TEST(test_bad_environment, runtime_setup_none),
-      TEST(test_no_driver_no_device, runtime_setup_none),
-      TEST(test_queued_calls_run_once_in_order, runtime_setup),
-      TEST(test_call_after_the_start_passes_its_status, runtime_setup),
-      TEST(test_a_queued_call_that_fails_names_its_place, runtime_setup),
-      TEST(test_a_queued_call_that_fails_by_itself, runtime_setup),
-      TEST(test_a_failed_start_leaves_nothing, runtime_setup),
-      TEST(test_a_queued_call_may_use_the_runtime, runtime_setup),
-      TEST(test_a_queued_call_may_queue_another, runtime_setup),
-      TEST(test_a_queued_call_cannot_end_the_runtime, runtime_setup),
-      TEST(test_many_queued_calls, runtime_setup),
-      TEST(test_shutdown_any_number_of_times, runtime_setup),
-      TEST(test_shutdown_waits_for_work, runtime_setup),
-      TEST(test_objects_outlive_the_runtime, runtime_setup),
-      TEST(test_shutdown_in_a_context_of_another, runtime_setup),
-      TEST(test_new_runtime_has_fresh_state, runtime_setup),
-      TEST(test_a_capture_that_is_under_way_ends_with_the_runtime, runtime_setup),
-      TEST(test_a_capture_of_a_thread_that_is_gone, runtime_setup),
-      TEST(test_profiler, runtime_setup_fault),
-      TEST(test_every_driver_call_of_the_start_fails_once, runtime_setup_none),
-      TEST(test_a_driver_that_never_starts, runtime_setup_fault),
-      TEST(test_a_driver_without_devices, runtime_setup_fault),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,8 +22,9 @@ static int value_of(metric call, int device) {
   return value;
 }
 
-static void test_the_software_device(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(the_software_device) {
   NEED_SOFT("it is about the software device");
   int value = -1;
   weir_device_properties properties;
@@ -35,8 +36,7 @@ static void test_the_software_device(void **state) {
   assert_int_equal(value, -1);
 }
 
-static void test_busy_software_device(void **state) {
-  (void)state;
+TEST(busy_software_device) {
   NEED_SOFT("it is about the software device");
   weir_stream stream = new_stream(0);
   void *memory = device_memory(0, 4096);
@@ -61,8 +61,7 @@ static void test_busy_software_device(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_nvidia(void **state) {
-  (void)state;
+TEST(nvidia) {
   if (is_soft())
     WAIVE_TEST("it is about NVIDIA's management library");
   assert_in_range(value_of(weir_device_utilization, 0), 0, 100);
@@ -108,8 +107,7 @@ static void not_reported(void) { assert_all_fail("does not report this metric fo
 static void missing_functions(void) { assert_all_fail("too old for this metric"); }
 static void no_library(void) { assert_all_fail("cannot be loaded"); }
 
-static void test_nvml_functions(void **state) {
-  (void)state;
+TEST(nvml_functions) {
   NEED_SOFT("it takes a library of the test's own");
   as_nvidia(WEIR_TEST_NVML, "none", all_there);
   as_nvidia(WEIR_TEST_NVML, "plain", old_temperature);
@@ -119,8 +117,7 @@ static void test_nvml_functions(void **state) {
 }
 
 /* The name of a table is for messages only. */
-static void test_renamed_driver(void **state) {
-  (void)state;
+TEST(renamed_driver) {
   NEED_SOFT("it is about the software device");
   assert_ok(weir_init());
   const char *name = d->name;
@@ -129,14 +126,12 @@ static void test_renamed_driver(void **state) {
   d->name = name;
 }
 
-static void test_wrapped_driver(void **state) {
-  (void)state;
+TEST_SETUP(wrapped_driver, runtime_setup_fault, runtime_teardown) {
   NEED_SOFT("a fault table over NVIDIA's driver is measured as NVIDIA's driver is");
   assert_all_fail("the driver \"soft\" does not measure its devices"); /* the fault table's name */
 }
 
-static void test_wrong_arguments(void **state) {
-  (void)state;
+TEST(wrong_arguments) {
   for (int i = 0; i < METRICS; i++) {
     int value = -1;
     assert_int_equal(metrics[i].call(0, NULL), WEIR_ERROR_INVALID_ARGUMENT);
@@ -144,18 +139,4 @@ static void test_wrong_arguments(void **state) {
     assert_int_equal(metrics[i].call(-2, &value), WEIR_ERROR_INVALID_DEVICE);
     assert_int_equal(value, -1);
   }
-}
-
-int main(void) {
-  runtime_need_device();
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_the_software_device, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_busy_software_device, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_nvidia, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_nvml_functions, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_renamed_driver, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_wrapped_driver, runtime_setup_fault, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_wrong_arguments, runtime_setup, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

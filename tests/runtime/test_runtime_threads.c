@@ -135,8 +135,9 @@ static void start_somehow(struct worker *worker) {
   thread_check(__atomic_load_n(&queued_runs, __ATOMIC_SEQ_CST) == 3); /* no thread enters before they have run */
 }
 
-static void test_a_race_to_start(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(a_race_to_start) {
   int rounds = is_soft() ? 40 : 3;
   for (int round = 0; round < rounds; round++) {
     queued_runs = 0;
@@ -151,8 +152,7 @@ static void test_a_race_to_start(void **state) {
 static void just_start(struct worker *worker) { thread_ok(weir_init()); }
 
 /* The first thread fails; the others retry, and one of them succeeds for all. */
-static void test_a_race_to_a_start_that_fails_once(void **state) {
-  (void)state;
+TEST_SETUP(a_race_to_a_start_that_fails_once, runtime_setup_fault, runtime_teardown) {
   int rounds = is_soft() ? 20 : 1;
   for (int round = 0; round < rounds; round++) {
     struct worker workers[THREADS];
@@ -177,8 +177,7 @@ static void queue_and_start(struct worker *worker) {
 }
 
 /* Deferred before, during or after the start: each call runs once. */
-static void test_calls_are_queued_during_the_start(void **state) {
-  (void)state;
+TEST(calls_are_queued_during_the_start) {
   int rounds = is_soft() ? 20 : 2;
   for (int round = 0; round < rounds; round++) {
     queued_runs = 0;
@@ -204,8 +203,7 @@ static void touch_everything(struct worker *worker) {
   thread_ok(weir_stream_synchronize(stream));
 }
 
-static void test_contexts_and_kernels_are_made_once(void **state) {
-  (void)state;
+TEST_SETUP(contexts_and_kernels_are_made_once, runtime_setup_fault, runtime_teardown) {
   int rounds = is_soft() ? 10 : 1;
   for (int round = 0; round < rounds; round++) {
     int last = devices() - 1;
@@ -232,8 +230,7 @@ static void record_shared_event(struct worker *worker) {
   }
 }
 
-static void test_one_event_for_all(void **state) {
-  (void)state;
+TEST_SETUP(one_event_for_all, runtime_setup_fault, runtime_teardown) {
   weir_event *event;
   assert_ok(weir_event_create(0, &event));
   unsigned long before = calls_of(WEIR_CALL_EventCreate);
@@ -261,8 +258,7 @@ static void take_streams(struct worker *worker) {
 }
 
 /* Streams are handed out in turn, equally often, whichever thread asks. */
-static void test_streams_are_handed_out_in_turn(void **state) {
-  (void)state;
+TEST(streams_are_handed_out_in_turn) {
   memset(handed_out, 0, sizeof handed_out);
   for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
     first_round[i] = new_stream(0);
@@ -281,8 +277,7 @@ static void find_streams(struct worker *worker) {
 }
 
 /* All threads use a stream that has not been created yet at the same time. */
-static void test_streams_are_made_once(void **state) {
-  (void)state;
+TEST_SETUP(streams_are_made_once, runtime_setup_fault, runtime_teardown) {
   for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
     first_round[i] = new_stream(0);
   int rounds = is_soft() ? 20 : 2;
@@ -313,8 +308,7 @@ static void keep_to_itself(struct worker *worker) {
   }
 }
 
-static void test_current_state_is_per_thread(void **state) {
-  (void)state;
+TEST(current_state_is_per_thread) {
   int last = devices() - 1;
   all_succeed(THREADS, keep_to_itself, &last);
   int device = -1;
@@ -333,8 +327,7 @@ static void fail_in_own_words(struct worker *worker) {
   }
 }
 
-static void test_each_thread_has_its_own_text(void **state) {
-  (void)state;
+TEST(each_thread_has_its_own_text) {
   assert_ok(weir_init());
   clear_last_error();
   all_succeed(THREADS, fail_in_own_words, NULL);
@@ -362,8 +355,7 @@ static void fill_and_read(struct worker *worker) {
   }
 }
 
-static void test_each_thread_works_for_itself(void **state) {
-  (void)state;
+TEST(each_thread_works_for_itself) {
   for (int i = 0; i < THREADS; i++)
     memories[i] = device_memory(0, BYTES);
   all_succeed(THREADS, fill_and_read, NULL);
@@ -390,10 +382,7 @@ static void make_and_unmake(struct worker *worker) {
   }
 }
 
-static void test_events_and_graphs_come_and_go(void **state) {
-  (void)state;
-  all_succeed(THREADS, make_and_unmake, NULL);
-}
+TEST(events_and_graphs_come_and_go) { all_succeed(THREADS, make_and_unmake, NULL); }
 
 /* ---- Graphs ---- */
 
@@ -425,8 +414,7 @@ static void capture_and_replay(struct worker *worker) {
   weir_graph_destroy(graph);
 }
 
-static void test_each_thread_captures(void **state) {
-  (void)state;
+TEST(each_thread_captures) {
   memset(replayed, 0, sizeof replayed);
   all_succeed(8, capture_and_replay, NULL);
 }
@@ -441,8 +429,7 @@ static void replay_shared(struct worker *worker) {
 }
 
 /* Replays of one graph never overlap, so no addition is lost. */
-static void test_all_threads_replay_one_graph(void **state) {
-  (void)state;
+TEST(all_threads_replay_one_graph) {
   enum { WORDS = 256 };
   uint32_t *memory = device_memory(0, WORDS * 4), host[WORDS];
   weir_graph *graph;
@@ -474,33 +461,10 @@ static int compare(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-static void test_pool_handles_are_unique(void **state) {
-  (void)state;
+TEST(pool_handles_are_unique) {
   static uint64_t all[THREADS * 100];
   all_succeed(THREADS, take_pool_handles, all);
   qsort(all, THREADS * 100, sizeof *all, compare);
   for (int i = 1; i < THREADS * 100; i++)
     assert_int_not_equal(all[i - 1], all[i]);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_a_race_to_start, runtime_setup),
-      TEST(test_a_race_to_a_start_that_fails_once, runtime_setup_fault),
-      TEST(test_calls_are_queued_during_the_start, runtime_setup),
-      TEST(test_contexts_and_kernels_are_made_once, runtime_setup_fault),
-      TEST(test_one_event_for_all, runtime_setup_fault),
-      TEST(test_streams_are_handed_out_in_turn, runtime_setup),
-      TEST(test_streams_are_made_once, runtime_setup_fault),
-      TEST(test_current_state_is_per_thread, runtime_setup),
-      TEST(test_each_thread_has_its_own_text, runtime_setup),
-      TEST(test_each_thread_works_for_itself, runtime_setup),
-      TEST(test_events_and_graphs_come_and_go, runtime_setup),
-      TEST(test_each_thread_captures, runtime_setup),
-      TEST(test_all_threads_replay_one_graph, runtime_setup),
-      TEST(test_pool_handles_are_unique, runtime_setup),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,9 +23,10 @@ static int greatest_priority(void) {
   return greatest;
 }
 
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
 /* PyTorch's test_streams. */
-static void test_streams(void **state) {
-  (void)state;
+TEST(streams) {
   weir_stream first = current_stream(-1), user = new_stream(-1);
   assert_stream_equal(first, default_stream(-1));
   assert_false(weir_stream_equal(first, user));
@@ -56,8 +57,7 @@ static void test_streams(void **state) {
 
 /* ---- The pools ---- */
 
-static void test_the_33rd_is_the_first(void **state) {
-  (void)state;
+TEST(the_33rd_is_the_first) {
   weir_stream streams[2 * WEIR_STREAMS_PER_POOL];
   weir_cu_stream raw[WEIR_STREAMS_PER_POOL];
   assert_int_equal(WEIR_STREAMS_PER_POOL, 32);
@@ -77,8 +77,7 @@ static void test_the_33rd_is_the_first(void **state) {
   }
 }
 
-static void test_each_priority_has_a_pool(void **state) {
-  (void)state;
+TEST(each_priority_has_a_pool) {
   int greatest = greatest_priority(), priority;
   weir_stream first[16], stream;
   assert_in_range(-greatest, 1, 15);
@@ -103,8 +102,7 @@ static void test_each_priority_has_a_pool(void **state) {
   }
 }
 
-static void test_priorities_are_moved_into_the_range(void **state) {
-  (void)state;
+TEST(priorities_are_moved_into_the_range) {
   int greatest = greatest_priority(), priority = 7;
   const int wishes[] = {0, 1, 5, 1000, 2147483647, -1, -1000, -2147483647 - 1};
   for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
@@ -117,8 +115,7 @@ static void test_priorities_are_moved_into_the_range(void **state) {
   assert_int_equal(priority, 0);
 }
 
-static void test_each_device_has_pools(void **state) {
-  (void)state;
+TEST(each_device_has_pools) {
   NEED_TWO_DEVICES();
   weir_stream zero = new_stream(0), one = new_stream(1);
   assert_int_equal(zero.device, 0);
@@ -137,8 +134,7 @@ static void test_each_device_has_pools(void **state) {
   assert_false(weir_stream_equal(default_stream(0), default_stream(1)));
 }
 
-static void test_create_changes_nothing_current(void **state) {
-  (void)state;
+TEST(create_changes_nothing_current) {
   int last = devices() - 1;
   new_stream(last);
   assert_int_equal(current_device(), 0);
@@ -147,8 +143,7 @@ static void test_create_changes_nothing_current(void **state) {
 
 /* ---- Values ---- */
 
-static void test_unpack(void **state) {
-  (void)state;
+TEST(unpack) {
   weir_stream streams[5], back;
   int last = devices() - 1;
   streams[0] = default_stream(0);
@@ -165,8 +160,7 @@ static void test_unpack(void **state) {
   }
 }
 
-static void test_unpack_refuses(void **state) {
-  (void)state;
+TEST(unpack_refuses) {
   int count = devices();
   weir_stream stream = new_stream(0), out = {.id = 77, .device = 78, .device_type = 79};
   const struct {
@@ -205,8 +199,7 @@ static void test_unpack_refuses(void **state) {
 }
 
 /* An id refers to the same pool and index in the next runtime. */
-static void test_ids_outlive_the_runtime(void **state) {
-  (void)state;
+TEST(ids_outlive_the_runtime) {
   weir_stream stream = new_stream(0), back;
   shut_down_clean();
   assert_ok(weir_stream_unpack(stream.id, 0, WEIR_DEVICE_TYPE_GPU, &back));
@@ -215,8 +208,7 @@ static void test_ids_outlive_the_runtime(void **state) {
   assert_marks(1);
 }
 
-static void test_equal_and_hash(void **state) {
-  (void)state;
+TEST(equal_and_hash) {
   weir_stream all[2 * WEIR_STREAMS_PER_POOL + 2];
   int count = 0, last = devices() - 1;
   for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++) {
@@ -242,8 +234,7 @@ static void test_equal_and_hash(void **state) {
 
 /* ---- External streams ---- */
 
-static void test_external(void **state) {
-  (void)state;
+TEST(external) {
   int last = devices() - 1;
   weir_cu_stream raw;
   weir_stream stream, again;
@@ -281,8 +272,7 @@ static void test_external(void **state) {
 }
 
 /* A weir_stream and a plain CUstream are turned into each other without a call of the driver. */
-static void test_conversions_call_no_driver(void **state) {
-  (void)state;
+TEST_SETUP(conversions_call_no_driver, runtime_setup_fault, runtime_teardown) {
   NEED_SOFT("it takes a fault table, which counts calls");
   weir_stream own = new_stream(1), unpacked, back, none = default_stream(1), from_null;
   assert_ok(weir_stream_unpack(own.id, own.device, own.device_type, &unpacked));
@@ -307,16 +297,14 @@ static void test_conversions_call_no_driver(void **state) {
   assert_cu(d->StreamDestroy(d, made));
 }
 
-static void test_external_null_is_the_default(void **state) {
-  (void)state;
+TEST(external_null_is_the_default) {
   weir_stream stream = {.id = 7};
   assert_ok(weir_stream_external(0, NULL, &stream));
   assert_stream_equal(stream, default_stream(0));
   assert_int_equal(stream.id, 0);
 }
 
-static void test_external_per_thread_stream(void **state) {
-  (void)state;
+TEST(external_per_thread_stream) {
   weir_stream stream;
   assert_ok(weir_stream_external(0, WEIR_CU_STREAM_PER_THREAD, &stream));
   assert_false(weir_stream_equal(stream, default_stream(0)));
@@ -327,8 +315,7 @@ static void test_external_per_thread_stream(void **state) {
 
 /* ---- The current stream ---- */
 
-static void test_set_current_switches_the_device(void **state) {
-  (void)state;
+TEST(set_current_switches_the_device) {
   NEED_TWO_DEVICES();
   weir_stream zero = new_stream(0), one = new_stream(1);
   assert_ok(weir_stream_set_current(zero));
@@ -360,8 +347,7 @@ static void *set_in_thread(void *data) {
   return NULL;
 }
 
-static void test_current_is_per_thread(void **state) {
-  (void)state;
+TEST(current_is_per_thread) {
   int last = devices() - 1;
   weir_stream mine = new_stream(last);
   assert_ok(weir_stream_set_current(mine));
@@ -373,8 +359,7 @@ static void test_current_is_per_thread(void **state) {
   assert_stream_equal(current_stream(last), mine);
 }
 
-static void test_scope_on_one_device(void **state) {
-  (void)state;
+TEST(scope_on_one_device) {
   weir_stream a = new_stream(0), b = new_stream(0);
   weir_stream_scope outer, inner;
   assert_ok(weir_stream_scope_enter(a, &outer));
@@ -387,8 +372,7 @@ static void test_scope_on_one_device(void **state) {
   assert_stream_equal(current_stream(0), default_stream(0));
 }
 
-static void test_scope_restores_device_and_both_streams(void **state) {
-  (void)state;
+TEST(scope_restores_device_and_both_streams) {
   NEED_TWO_DEVICES();
   weir_stream zero = new_stream(0), one = new_stream(1), inside = new_stream(1);
   assert_ok(weir_stream_set_current(one));
@@ -406,8 +390,7 @@ static void test_scope_restores_device_and_both_streams(void **state) {
   assert_stream_equal(current_stream(1), one);
 }
 
-static void test_scope_that_cannot_be_entered(void **state) {
-  (void)state;
+TEST(scope_that_cannot_be_entered) {
   weir_stream mine = new_stream(0), wrong = {.id = 0, .device = 1000, .device_type = WEIR_DEVICE_TYPE_GPU};
   assert_ok(weir_stream_set_current(mine));
   weir_stream_scope scope;
@@ -420,8 +403,7 @@ static void test_scope_that_cannot_be_entered(void **state) {
 }
 
 /* Leaving a device creates no context on it. */
-static void test_scope_leaves_a_device_without_context(void **state) {
-  (void)state;
+TEST(scope_leaves_a_device_without_context) {
   NEED_TWO_DEVICES();
   int has;
   weir_stream_scope scope;
@@ -434,8 +416,7 @@ static void test_scope_leaves_a_device_without_context(void **state) {
 
 /* ---- Query, synchronize, host functions, spin ---- */
 
-static void test_query_and_synchronize(void **state) {
-  (void)state;
+TEST(query_and_synchronize) {
   const weir_stream streams[] = {new_stream(0), default_stream(0)};
   for (int i = 0; i < 2; i++) {
     assert_ok(weir_stream_query(streams[i]));
@@ -448,8 +429,7 @@ static void test_query_and_synchronize(void **state) {
   }
 }
 
-static void test_synchronize_is_of_one_stream(void **state) {
-  (void)state;
+TEST(synchronize_is_of_one_stream) {
   weir_stream held = new_stream(0), free_one = new_stream(0);
   assert_ok(weir_stream_spin(free_one, 1)); /* loads the kernel, which may wait for all running work */
   struct held *gate = hold(held);
@@ -461,8 +441,7 @@ static void test_synchronize_is_of_one_stream(void **state) {
   assert_ok(weir_stream_synchronize(held));
 }
 
-static void test_a_stream_is_in_order(void **state) {
-  (void)state;
+TEST(a_stream_is_in_order) {
   weir_stream stream = new_stream(0);
   for (int i = 0; i < 20; i++)
     mark(stream, i);
@@ -477,8 +456,7 @@ static void note_thread(void *data) {
   function_data = data;
 }
 
-static void test_host_function(void **state) {
-  (void)state;
+TEST(host_function) {
   int here;
   weir_stream stream = new_stream(0);
   assert_ok(weir_stream_host_function(stream, note_thread, &here));
@@ -488,8 +466,7 @@ static void test_host_function(void **state) {
     assert_false(pthread_equal(function_thread, pthread_self()));
 }
 
-static void test_spin_duration(void **state) {
-  (void)state;
+TEST(spin_duration) {
   weir_event *start, *end;
   weir_stream stream = new_stream(0);
   double milliseconds = -1;
@@ -554,14 +531,12 @@ static weir_status use_streams(void) {
   return status;
 }
 
-static void test_every_driver_call_fails_once(void **state) {
-  (void)state;
+TEST_SETUP(every_driver_call_fails_once, runtime_setup_none, runtime_teardown) {
   NEED_SOFT("the driver cannot be asked for what is left");
   sweep_faults(use_streams);
 }
 
-static void test_a_broken_device_stays_broken(void **state) {
-  (void)state;
+TEST_SETUP(a_broken_device_stays_broken, runtime_setup_fault, runtime_teardown) {
   weir_stream stream = new_stream(0);
   assert_ok(weir_fault_nth(fault, WEIR_CALL_StreamSynchronize, 1, WEIR_CU_ILLEGAL_ADDRESS, 1));
   assert_error_says(DEVICE_FAULT, "illegal memory access", weir_stream_synchronize(stream));
@@ -573,8 +548,7 @@ static void test_a_broken_device_stays_broken(void **state) {
 
 /* A device-side assertion that fails. The launch succeeds, and so do calls that need nothing from the device. The first
  * call that waits for it reports the error, and so does every later call. */
-static void test_fixed_cuda_assert_async(void **state) {
-  (void)state;
+TEST_SETUP(fixed_cuda_assert_async, runtime_setup_fault, runtime_teardown) {
   static const weir_driver_call waits[] = {WEIR_CALL_StreamSynchronize, WEIR_CALL_CtxSynchronize,
                                            WEIR_CALL_EventSynchronize, WEIR_CALL_StreamQuery};
   weir_stream stream = new_stream(0), other = new_stream(0);
@@ -617,40 +591,4 @@ static void test_fixed_cuda_assert_async(void **state) {
   }
   weir_event_destroy(event);
   free_device_memory(0, memory);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_streams),
-      TEST(test_the_33rd_is_the_first),
-      TEST(test_each_priority_has_a_pool),
-      TEST(test_priorities_are_moved_into_the_range),
-      TEST(test_each_device_has_pools),
-      TEST(test_create_changes_nothing_current),
-      TEST(test_unpack),
-      TEST(test_unpack_refuses),
-      TEST(test_ids_outlive_the_runtime),
-      TEST(test_equal_and_hash),
-      TEST(test_external),
-      TEST(test_external_null_is_the_default),
-      TEST(test_external_per_thread_stream),
-      TEST(test_set_current_switches_the_device),
-      TEST(test_current_is_per_thread),
-      TEST(test_scope_on_one_device),
-      TEST(test_scope_restores_device_and_both_streams),
-      TEST(test_scope_that_cannot_be_entered),
-      TEST(test_scope_leaves_a_device_without_context),
-      TEST(test_query_and_synchronize),
-      TEST(test_synchronize_is_of_one_stream),
-      TEST(test_a_stream_is_in_order),
-      TEST(test_host_function),
-      TEST(test_spin_duration),
-      cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_conversions_call_no_driver, runtime_setup_fault, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_fixed_cuda_assert_async, runtime_setup_fault, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_a_broken_device_stays_broken, runtime_setup_fault, runtime_teardown),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

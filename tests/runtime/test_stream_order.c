@@ -5,8 +5,9 @@
 
 #include "support/runtime.h"
 
-static void test_wait_stream(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(wait_stream) {
   weir_stream a = new_stream(0), b = new_stream(0), c = new_stream(0);
   struct held *gate = hold(a);
   mark(a, 1);
@@ -21,8 +22,7 @@ static void test_wait_stream(void **state) {
   assert_marks(3, 1, 2);
 }
 
-static void test_wait_stream_covers_earlier_work_only(void **state) {
-  (void)state;
+TEST(wait_stream_covers_earlier_work_only) {
   weir_stream a = new_stream(0), b = new_stream(0);
   mark(a, 1);
   assert_ok(weir_stream_wait_stream(b, a));
@@ -36,8 +36,7 @@ static void test_wait_stream_covers_earlier_work_only(void **state) {
   assert_marks(1, 2, 3);
 }
 
-static void test_earlier_work_does_not_wait(void **state) {
-  (void)state;
+TEST(earlier_work_does_not_wait) {
   weir_stream a = new_stream(0), b = new_stream(0);
   weir_event *event;
   assert_ok(weir_event_create(0, &event));
@@ -54,8 +53,7 @@ static void test_earlier_work_does_not_wait(void **state) {
   weir_event_destroy(event);
 }
 
-static void test_wait_for_itself_and_for_an_empty_stream(void **state) {
-  (void)state;
+TEST(wait_for_itself_and_for_an_empty_stream) {
   weir_stream a = new_stream(0), b = new_stream(0);
   mark(a, 1);
   assert_ok(weir_stream_wait_stream(a, a));
@@ -66,8 +64,7 @@ static void test_wait_for_itself_and_for_an_empty_stream(void **state) {
   assert_marks(1, 2);
 }
 
-static void test_wait_stream_in_a_ring(void **state) {
-  (void)state;
+TEST(wait_stream_in_a_ring) {
   weir_stream ring[4];
   for (int i = 0; i < 4; i++)
     ring[i] = new_stream(0);
@@ -83,8 +80,7 @@ static void test_wait_stream_in_a_ring(void **state) {
   assert_ok(weir_device_synchronize(0));
 }
 
-static void test_wait_stream_of_another_device(void **state) {
-  (void)state;
+TEST(wait_stream_of_another_device) {
   NEED_TWO_DEVICES();
   weir_stream zero = new_stream(0), one = new_stream(1);
   for (int round = 0; round < 2; round++) {
@@ -105,8 +101,7 @@ static void test_wait_stream_of_another_device(void **state) {
 }
 
 /* The same order with data: each stream uses the result of the one before. */
-static void test_wait_stream_with_data(void **state) {
-  (void)state;
+TEST(wait_stream_with_data) {
   enum { WORDS = 1 << 16, STREAMS = 5, ROUNDS = 20 };
   load_add(0);
   weir_stream streams[STREAMS];
@@ -147,8 +142,7 @@ static unsigned long pending(weir_stream stream) {
 }
 
 /* Step by step: the waiting stream stops exactly at the wait. */
-static void test_wait_stream_in_steps(void **state) {
-  (void)state;
+TEST(wait_stream_in_steps) {
   NEED_STEPPED();
   weir_stream a = new_stream(0), b = new_stream(0);
   mark(a, 1);
@@ -176,8 +170,7 @@ static void test_wait_stream_in_steps(void **state) {
 }
 
 /* Waiting on the host runs the required work, and no more. */
-static void test_synchronize_in_steps(void **state) {
-  (void)state;
+TEST(synchronize_in_steps) {
   NEED_STEPPED();
   weir_stream a = new_stream(0), b = new_stream(0), c = new_stream(0);
   mark(a, 1);
@@ -197,8 +190,7 @@ static void test_synchronize_in_steps(void **state) {
 
 /* test_record_stream: the main stream uses memory that a side stream filled, after a delay; the side stream may reuse
  * it only after that. */
-static void test_record_stream_order(void **state) {
-  (void)state;
+TEST(record_stream_order) {
   enum { BYTES = 16 };
   const uint32_t values[] = {1, 2, 3, 4};
   weir_stream side = new_stream(0), main_stream = current_stream(0);
@@ -232,8 +224,7 @@ static void test_record_stream_order(void **state) {
 }
 
 /* test_streaming_backwards_sync: forward on one side stream, backward on another, read on the first. */
-static void test_streaming_backwards_sync_order(void **state) {
-  (void)state;
+TEST(streaming_backwards_sync_order) {
   enum { WORDS = 1000 };
   load_add(0);
   uint32_t *x = device_memory(0, WORDS * 4), host[WORDS];
@@ -260,8 +251,7 @@ static void test_streaming_backwards_sync_order(void **state) {
 }
 
 /* test_streaming_backwards_multiple_streams: two branches off the ambient stream, joined by an event, then rejoined. */
-static void test_streaming_backwards_multiple_streams_order(void **state) {
-  (void)state;
+TEST(streaming_backwards_multiple_streams_order) {
   enum { WORDS = 1000 };
   load_add(0);
   uint32_t *x = device_memory(0, 3 * WORDS * 4), *y0 = x + WORDS, *y1 = y0 + WORDS, host[2 * WORDS];
@@ -292,8 +282,7 @@ static void test_streaming_backwards_multiple_streams_order(void **state) {
 }
 
 /* test_streaming_backwards_sync_graph_root: memory used on one stream was filled late on another. */
-static void test_streaming_backwards_graph_root_order(void **state) {
-  (void)state;
+TEST(streaming_backwards_graph_root_order) {
   enum { WORDS = 1000 };
   load_add(0);
   uint32_t *gradient = device_memory(0, 2 * WORDS * 4), *result = gradient + WORDS, host[WORDS];
@@ -314,8 +303,7 @@ static void test_streaming_backwards_graph_root_order(void **state) {
 }
 
 /* test_streaming_backwards_callback: the callback runs after all leaves. */
-static void test_streaming_backwards_callback_order(void **state) {
-  (void)state;
+TEST(streaming_backwards_callback_order) {
   weir_stream leaves[3], last = new_stream(0);
   for (int i = 0; i < 3; i++) {
     leaves[i] = new_stream(0);
@@ -328,26 +316,4 @@ static void test_streaming_backwards_callback_order(void **state) {
   assert_ok(weir_stream_synchronize(last));
   assert_int_equal(mark_count(), 4);
   assert_int_equal(place_of_mark(100), 3);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_wait_stream),
-      TEST(test_wait_stream_covers_earlier_work_only),
-      TEST(test_earlier_work_does_not_wait),
-      TEST(test_wait_for_itself_and_for_an_empty_stream),
-      TEST(test_wait_stream_in_a_ring),
-      TEST(test_wait_stream_of_another_device),
-      TEST(test_wait_stream_with_data),
-      TEST(test_wait_stream_in_steps),
-      TEST(test_synchronize_in_steps),
-      TEST(test_record_stream_order),
-      TEST(test_streaming_backwards_sync_order),
-      TEST(test_streaming_backwards_multiple_streams_order),
-      TEST(test_streaming_backwards_graph_root_order),
-      TEST(test_streaming_backwards_callback_order),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,9 @@
 
 static const char sentence[] = "called a synchronizing";
 
-static void test_the_mode_is_default(void **state) {
-  (void)state;
+FIXTURE(.prepare = runtime_need_device, .setup = runtime_setup, .teardown = runtime_teardown)
+
+TEST(the_mode_is_default) {
   assert_int_equal(weir_sync_debug_get(), WEIR_SYNC_DEBUG_DEFAULT);
   collect_messages();
   weir_stream stream = new_stream(0);
@@ -20,8 +21,7 @@ static void test_the_mode_is_default(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_set_and_get(void **state) {
-  (void)state;
+TEST(set_and_get) {
   const weir_sync_debug modes[] = {WEIR_SYNC_DEBUG_WARN, WEIR_SYNC_DEBUG_ERROR, WEIR_SYNC_DEBUG_DEFAULT};
   for (int i = 0; i < 3; i++) {
     assert_ok(weir_sync_debug_set(modes[i]));
@@ -34,8 +34,7 @@ static void test_set_and_get(void **state) {
   assert_int_equal(weir_sync_debug_get(), WEIR_SYNC_DEBUG_WARN);
 }
 
-static void test_warn(void **state) {
-  (void)state;
+TEST(warn) {
   weir_stream stream = new_stream(0);
   uint8_t byte = 5, back = 0;
   void *memory = device_memory(0, 1);
@@ -56,8 +55,7 @@ static void test_warn(void **state) {
   free_device_memory(0, memory);
 }
 
-static void test_error(void **state) {
-  (void)state;
+TEST(error) {
   weir_stream stream = new_stream(0);
   uint8_t byte = 5, back = 9;
   void *memory = device_memory(0, 1);
@@ -82,8 +80,7 @@ static void test_error(void **state) {
 }
 
 /* Calls that do not wait for a stream, or whose purpose is to wait, are not affected. */
-static void test_what_is_always_allowed(void **state) {
-  (void)state;
+TEST(what_is_always_allowed) {
   weir_stream stream = new_stream(0), other = new_stream(0);
   uint8_t *pinned = pinned_memory(1);
   void *memory = device_memory(0, 1);
@@ -117,8 +114,7 @@ static void *synchronize_on_thread(void *data) {
   return NULL;
 }
 
-static void test_the_mode_is_for_all_threads(void **state) {
-  (void)state;
+TEST(the_mode_is_for_all_threads) {
   weir_status status = WEIR_OK;
   assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
   on_thread(synchronize_on_thread, &status);
@@ -126,25 +122,9 @@ static void test_the_mode_is_for_all_threads(void **state) {
 }
 
 /* An invalid stream is reported before the mode applies. */
-static void test_a_wrong_stream_is_still_wrong(void **state) {
-  (void)state;
+TEST(a_wrong_stream_is_still_wrong) {
   assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
   assert_error(INVALID_ARGUMENT, weir_stream_synchronize((weir_stream){.id = 0, .device = 1000, .device_type = 1}));
   char byte;
   assert_error(INVALID_ARGUMENT, weir_copy(NULL, &byte, 1, default_stream(0)));
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_the_mode_is_default),
-      TEST(test_set_and_get),
-      TEST(test_warn),
-      TEST(test_error),
-      TEST(test_what_is_always_allowed),
-      TEST(test_the_mode_is_for_all_threads),
-      TEST(test_a_wrong_stream_is_still_wrong),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,13 +34,11 @@ static void expect(const char *text, const char *expected, int line) {
 }
 #define LEAVES(expected, text) expect(text, expected, __LINE__)
 
-static void test_unset_is_all(void **state) {
-  (void)state;
-  LEAVES("01234567", NULL);
-}
+FIXTURE(.prepare = runtime_need_device)
 
-static void test_numbers(void **state) {
-  (void)state;
+TEST(unset_is_all) { LEAVES("01234567", NULL); }
+
+TEST(numbers) {
   LEAVES("0", "0");
   LEAVES("1", "1");
   LEAVES("10", "1,0");
@@ -48,8 +46,7 @@ static void test_numbers(void **state) {
   LEAVES("01234567", "0,1,2,3,4,5,6,7");
 }
 
-static void test_spaces_and_signs(void **state) {
-  (void)state;
+TEST(spaces_and_signs) {
   LEAVES("12", " 1,2");
   LEAVES("12", "1 , 2 ");
   LEAVES("12", "\t1,\t2\n");
@@ -63,8 +60,7 @@ static void test_spaces_and_signs(void **state) {
 }
 
 /* As strtoul does: the leading number counts. */
-static void test_what_follows_a_number(void **state) {
-  (void)state;
+TEST(what_follows_a_number) {
   LEAVES("1", "1gpu2");
   LEAVES("12", "1gpu2,2ampere");
   LEAVES("1", "1 2");
@@ -72,8 +68,7 @@ static void test_what_follows_a_number(void **state) {
   LEAVES("1", "1.5");
 }
 
-static void test_garbage_ends_the_list(void **state) {
-  (void)state;
+TEST(garbage_ends_the_list) {
   LEAVES("", "");
   LEAVES("", " ");
   LEAVES("", ",");
@@ -86,8 +81,7 @@ static void test_garbage_ends_the_list(void **state) {
   LEAVES("0", "0;1");
 }
 
-static void test_a_number_of_no_device_ends_the_list(void **state) {
-  (void)state;
+TEST(a_number_of_no_device_ends_the_list) {
   LEAVES("", "8");
   LEAVES("", "32");
   LEAVES("01", "0,1,8,2");
@@ -98,8 +92,7 @@ static void test_a_number_of_no_device_ends_the_list(void **state) {
   LEAVES("7", "0000000000000000000000000007");
 }
 
-static void test_a_duplicate_leaves_nothing(void **state) {
-  (void)state;
+TEST(a_duplicate_leaves_nothing) {
   LEAVES("", "0,0");
   LEAVES("", "0,1,0");
   LEAVES("", "3,1,2,01");
@@ -108,8 +101,7 @@ static void test_a_duplicate_leaves_nothing(void **state) {
   LEAVES("01", "0,1,nonsense,1"); /* the list ended before */
 }
 
-static void test_names(void **state) {
-  (void)state;
+TEST(names) {
   LEAVES("0", "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1");
   LEAVES("54", "GPU-472ea263-58d7-410d-cc82-f7fdece5bd28,GPU-bbcd6503-5150-4e92-c266-97cc4390d04e");
   LEAVES("1", "GPU-9e8d35e3");
@@ -117,16 +109,14 @@ static void test_names(void **state) {
   LEAVES("23", "GPU-e4,GPU-ee");
 }
 
-static void test_an_ambiguous_name_ends_the_list(void **state) {
-  (void)state;
+TEST(an_ambiguous_name_ends_the_list) {
   LEAVES("", "GPU-");
   LEAVES("", "GPU-9");
   LEAVES("", "GPU-e,GPU-1");
   LEAVES("7", "GPU-1,GPU-e,GPU-b");
 }
 
-static void test_an_unknown_name_ends_the_list(void **state) {
-  (void)state;
+TEST(an_unknown_name_ends_the_list) {
   LEAVES("", "GPU-f00");
   LEAVES("4", "GPU-bbcd,GPU-f00,GPU-1");
   LEAVES("", "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1x"); /* longer than the name */
@@ -138,8 +128,7 @@ static void test_an_unknown_name_ends_the_list(void **state) {
   LEAVES("0", "0,GPU-bbcd");
 }
 
-static void test_an_empty_name_names_none(void **state) {
-  (void)state;
+TEST(an_empty_name_names_none) {
   int ordinals[WEIR_MAX_DEVICES], visible = -1;
   assert_ok(weir_visible_devices("GPU-", uuids, 1, ordinals, &visible)); /* although it would be unique */
   assert_int_equal(visible, 0);
@@ -147,14 +136,12 @@ static void test_an_empty_name_names_none(void **state) {
   assert_int_equal(visible, 1);
 }
 
-static void test_a_duplicate_name_leaves_nothing(void **state) {
-  (void)state;
+TEST(a_duplicate_name_leaves_nothing) {
   LEAVES("", "GPU-bbcd,GPU-bbcd");
   LEAVES("", "GPU-bbcd,GPU-1,GPU-bb");
 }
 
-static void test_mig_names_are_left_to_the_driver(void **state) {
-  (void)state;
+TEST(mig_names_are_left_to_the_driver) {
   int ordinals[WEIR_MAX_DEVICES] = {77}, visible = -1;
   assert_error(NOT_SUPPORTED,
                weir_visible_devices("MIG-ea8a3b8a-4c3a-5dd5-a2a2-8b3d4b4a6d5e", uuids, COUNT, ordinals, &visible));
@@ -162,8 +149,7 @@ static void test_mig_names_are_left_to_the_driver(void **state) {
   assert_int_equal(ordinals[0], 77);
 }
 
-static void test_no_devices(void **state) {
-  (void)state;
+TEST(no_devices) {
   int ordinals[WEIR_MAX_DEVICES], visible = -1;
   assert_ok(weir_visible_devices(NULL, NULL, 0, ordinals, &visible));
   assert_int_equal(visible, 0);
@@ -172,8 +158,7 @@ static void test_no_devices(void **state) {
   assert_int_equal(visible, 0);
 }
 
-static void test_bad_arguments(void **state) {
-  (void)state;
+TEST(bad_arguments) {
   int ordinals[WEIR_MAX_DEVICES] = {77}, visible = -1;
   assert_error(INVALID_ARGUMENT, weir_visible_devices("0", uuids, -1, ordinals, &visible));
   assert_error(INVALID_ARGUMENT, weir_visible_devices("0", NULL, 1, ordinals, &visible));
@@ -183,8 +168,7 @@ static void test_bad_arguments(void **state) {
   assert_int_equal(ordinals[0], 77);
 }
 
-static void test_more_devices_than_maximum(void **state) {
-  (void)state;
+TEST(more_devices_than_maximum) {
   static char texts[100][48];
   const char *many[100];
   int ordinals[WEIR_MAX_DEVICES + 1], visible = -1;
@@ -207,6 +191,71 @@ static void test_more_devices_than_maximum(void **state) {
   assert_int_equal(ordinals[WEIR_MAX_DEVICES], 77);
 }
 
+/* ---- Comparison with NVIDIA's driver, a process for each text. First, as no driver has been started yet ---- */
+
+static void compare_counts(void *data) {
+  const char *text = data;
+  int before = -1, after = -1;
+  choose_driver_by_environment();
+  if (text)
+    setenv("CUDA_VISIBLE_DEVICES", text, 1);
+  else
+    unsetenv("CUDA_VISIBLE_DEVICES");
+  child_assert(weir_device_count(&before) == WEIR_OK);
+  child_assert(weir_is_initialized() == 0);
+  weir_status status = weir_init();
+  child_assert(status == WEIR_OK || before == 0);
+  child_assert(status == WEIR_ERROR_NO_DEVICE || before > 0);
+  child_assert(weir_device_count(&after) == WEIR_OK);
+  child_assert(before == after);
+  if (status == WEIR_OK)
+    child_assert(weir_shutdown() == WEIR_OK);
+}
+
+static char first_uuid[48];
+static void find_uuid(void *data) {
+  int out = *(int *)data;
+  char text[48];
+  choose_driver_by_environment();
+  child_assert(weir_device_uuid(0, text, sizeof text) == WEIR_OK);
+  FILE *file = fdopen(out, "w");
+  child_assert(file != NULL);
+  child_assert(fwrite(text, 1, 40, file) == 40);
+  child_assert(fclose(file) == 0);
+  child_assert(weir_shutdown() == WEIR_OK);
+}
+
+TEST_SETUP(the_count_before_the_start_is_right, runtime_setup_none, runtime_teardown) {
+  const char *inherited = getenv("CUDA_VISIBLE_DEVICES");
+  if (!is_soft() && inherited && *inherited)
+    WAIVE_TEST("CUDA_VISIBLE_DEVICES is set to \"%s\" here", inherited);
+  FILE *file = tmpfile();
+  assert_non_null(file);
+  int number = fileno(file);
+  in_process(find_uuid, &number);
+  rewind(file);
+  assert_int_equal(fread(first_uuid, 1, 40, file), 40);
+  fclose(file);
+
+  char cut[48], twice[100], wrong[48], with_number[48], with_comma[48];
+  snprintf(cut, sizeof cut, "%.14s", first_uuid);
+  snprintf(twice, sizeof twice, "%s,%s", first_uuid, first_uuid);
+  snprintf(wrong, sizeof wrong, "%.39sz", first_uuid);
+  snprintf(with_number, sizeof with_number, "%.40s,0", first_uuid);
+  snprintf(with_comma, sizeof with_comma, "%.40s,", first_uuid);
+  char *texts[] = {NULL,   "",      " ",     "0",    " 0",   "0 ",       "\t0",  "+0",        "-0",
+                   "00",   "-1",    "0,0",   "0,+0", "0,-1", "0,x",      "x",    "32",        "1",
+                   "0,1",  "0,32",  "0,1,0", ",0",   "0,",   "0,,0",     "0gpu", "0x0",       "0 1",
+                   "GPU-", "MIG-1", "all",   cut,    twice,  first_uuid, wrong,  with_number, with_comma};
+  bool all = true;
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    if (!succeeds_in_process(compare_counts, texts[i])) {
+      print_error("that was with \"%s\"\n", texts[i] ? texts[i] : "(unset)");
+      all = false;
+    }
+  assert_true(all);
+}
+
 /* ---- The effect on the runtime, with four software devices ---- */
 
 static int count_with(const char *text) {
@@ -219,8 +268,7 @@ static int count_with(const char *text) {
   return count;
 }
 
-static void test_count_follows_the_variable_until_the_start(void **state) {
-  (void)state;
+TEST_SETUP(count_follows_the_variable_until_the_start, runtime_setup_four, runtime_teardown) {
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
   assert_int_equal(count_with(NULL), 4);
   assert_int_equal(count_with("32"), 0); /* PyTorch's test_lazy_init */
@@ -247,8 +295,7 @@ static void test_count_follows_the_variable_until_the_start(void **state) {
 
 static void uuid_of(int device, char text[48]) { assert_ok(weir_device_uuid(device, text, 48)); }
 
-static void test_devices_are_numbered_anew(void **state) {
-  (void)state;
+TEST_SETUP(devices_are_numbered_anew, runtime_setup_four, runtime_teardown) {
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
   char whole[4][48], text[48];
   for (int i = 0; i < 4; i++)
@@ -284,8 +331,7 @@ static void test_devices_are_numbered_anew(void **state) {
 }
 
 /* A copy between two devices that the variable renumbered. */
-static void test_copy_between_renumbered_devices(void **state) {
-  (void)state;
+TEST_SETUP(copy_between_renumbered_devices, runtime_setup_four, runtime_teardown) {
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
   setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
   assert_int_equal(devices(), 2);
@@ -307,8 +353,7 @@ static void test_copy_between_renumbered_devices(void **state) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-static void test_no_visible_device(void **state) {
-  (void)state;
+TEST_SETUP(no_visible_device, runtime_setup_four, runtime_teardown) {
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
   setenv("CUDA_VISIBLE_DEVICES", "nothing", 1);
   int device = -7;
@@ -319,99 +364,4 @@ static void test_no_visible_device(void **state) {
   unsetenv("CUDA_VISIBLE_DEVICES");
   assert_ok(weir_device_get(&device));
   assert_int_equal(device, 0);
-}
-
-/* ---- Comparison with NVIDIA's driver, a process for each text ---- */
-
-static void compare_counts(void *data) {
-  const char *text = data;
-  int before = -1, after = -1;
-  choose_driver_by_environment();
-  if (text)
-    setenv("CUDA_VISIBLE_DEVICES", text, 1);
-  else
-    unsetenv("CUDA_VISIBLE_DEVICES");
-  child_assert(weir_device_count(&before) == WEIR_OK);
-  child_assert(weir_is_initialized() == 0);
-  weir_status status = weir_init();
-  child_assert(status == WEIR_OK || before == 0);
-  child_assert(status == WEIR_ERROR_NO_DEVICE || before > 0);
-  child_assert(weir_device_count(&after) == WEIR_OK);
-  child_assert(before == after);
-  if (status == WEIR_OK)
-    child_assert(weir_shutdown() == WEIR_OK);
-}
-
-static char first_uuid[48];
-static void find_uuid(void *data) {
-  int out = *(int *)data;
-  char text[48];
-  choose_driver_by_environment();
-  child_assert(weir_device_uuid(0, text, sizeof text) == WEIR_OK);
-  FILE *file = fdopen(out, "w");
-  child_assert(file != NULL);
-  child_assert(fwrite(text, 1, 40, file) == 40);
-  child_assert(fclose(file) == 0);
-  child_assert(weir_shutdown() == WEIR_OK);
-}
-
-static void test_the_count_before_the_start_is_right(void **state) {
-  (void)state;
-  const char *inherited = getenv("CUDA_VISIBLE_DEVICES");
-  if (!is_soft() && inherited && *inherited)
-    WAIVE_TEST("CUDA_VISIBLE_DEVICES is set to \"%s\" here", inherited);
-  FILE *file = tmpfile();
-  assert_non_null(file);
-  int number = fileno(file);
-  in_process(find_uuid, &number);
-  rewind(file);
-  assert_int_equal(fread(first_uuid, 1, 40, file), 40);
-  fclose(file);
-
-  char cut[48], twice[100], wrong[48], with_number[48], with_comma[48];
-  snprintf(cut, sizeof cut, "%.14s", first_uuid);
-  snprintf(twice, sizeof twice, "%s,%s", first_uuid, first_uuid);
-  snprintf(wrong, sizeof wrong, "%.39sz", first_uuid);
-  snprintf(with_number, sizeof with_number, "%.40s,0", first_uuid);
-  snprintf(with_comma, sizeof with_comma, "%.40s,", first_uuid);
-  char *texts[] = {NULL,   "",      " ",     "0",    " 0",   "0 ",       "\t0",  "+0",        "-0",
-                   "00",   "-1",    "0,0",   "0,+0", "0,-1", "0,x",      "x",    "32",        "1",
-                   "0,1",  "0,32",  "0,1,0", ",0",   "0,",   "0,,0",     "0gpu", "0x0",       "0 1",
-                   "GPU-", "MIG-1", "all",   cut,    twice,  first_uuid, wrong,  with_number, with_comma};
-  bool all = true;
-  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-    if (!succeeds_in_process(compare_counts, texts[i])) {
-      print_error("that was with \"%s\"\n", texts[i] ? texts[i] : "(unset)");
-      all = false;
-    }
-  assert_true(all);
-}
-
-int main(void) {
-  runtime_need_device();
-#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
-  const struct CMUnitTest tests[] = {
-      TEST(test_the_count_before_the_start_is_right, runtime_setup_none), /* first, as no driver has been started yet */
-      cmocka_unit_test(test_unset_is_all),
-      cmocka_unit_test(test_numbers),
-      cmocka_unit_test(test_spaces_and_signs),
-      cmocka_unit_test(test_what_follows_a_number),
-      cmocka_unit_test(test_garbage_ends_the_list),
-      cmocka_unit_test(test_a_number_of_no_device_ends_the_list),
-      cmocka_unit_test(test_a_duplicate_leaves_nothing),
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_an_ambiguous_name_ends_the_list),
-      cmocka_unit_test(test_an_unknown_name_ends_the_list),
-      cmocka_unit_test(test_an_empty_name_names_none),
-      cmocka_unit_test(test_a_duplicate_name_leaves_nothing),
-      cmocka_unit_test(test_mig_names_are_left_to_the_driver),
-      cmocka_unit_test(test_no_devices),
-      cmocka_unit_test(test_bad_arguments),
-      cmocka_unit_test(test_more_devices_than_maximum),
-      TEST(test_count_follows_the_variable_until_the_start, runtime_setup_four),
-      TEST(test_devices_are_numbered_anew, runtime_setup_four),
-      TEST(test_copy_between_renumbered_devices, runtime_setup_four),
-      TEST(test_no_visible_device, runtime_setup_four),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

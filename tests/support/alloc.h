@@ -1,14 +1,14 @@
 /*
  * An allocator on a separate software device for each test.
  *
- *     static void test_it(void **state) {
+ *     TEST(it) {
  *       alloc_open(NULL, 64 * MIB);
  *       void *p = get(512, NULL);
  *       assert_layout(p, "512* 2096640");
  *       put(p);
  *       alloc_close();
  *     }
- *     cmocka_unit_test_teardown(test_it, alloc_teardown)
+ *     FIXTURE(.teardown = alloc_teardown)
  *
  * get, put and similar functions walk the whole allocator after each call. The assertions must run on the thread of
  * the test.

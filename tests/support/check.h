@@ -13,15 +13,9 @@
 #ifndef WEIR_TEST_CHECK_H
 #define WEIR_TEST_CHECK_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
 
-#include <cmocka.h>
-
+#include "support/test.h"
 #include "weir/driver.h"
 
 /* ---- Calls that return a weir_status ---- */

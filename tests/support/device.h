@@ -1,13 +1,13 @@
 /*
  * The device that a test program runs on: WEIR_TEST_DRIVER=soft (the default), soft-stepped, cuda or ledger.
  *
- *     static void test_it(void **state) {
+ *     TEST(it) {
  *       weir_cu_deviceptr p;
  *       assert_cu(d->MemAlloc(d, &p, 100));
  *       assert_cu_error(INVALID_VALUE, d->MemFree(d, p + 8));
  *       assert_cu(d->MemFree(d, p));
  *     }
- *     cmocka_unit_test_setup_teardown(test_it, device_setup, device_teardown)
+ *     FIXTURE(.setup = device_setup, .teardown = device_teardown)
  *
  * The assertions are those of check.h.
  */

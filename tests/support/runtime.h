@@ -1,12 +1,12 @@
 /*
  * The runtime over the device that WEIR_TEST_DRIVER names, fresh for each test.
  *
- *     static void test_it(void **state) {
+ *     TEST(it) {
  *       weir_stream stream = new_stream(0);
  *       assert_ok(weir_stream_synchronize(stream));
  *       assert_error(INVALID_DEVICE, weir_device_set(1000));
  *     }
- *     cmocka_unit_test_setup_teardown(test_it, runtime_setup, runtime_teardown)
+ *     FIXTURE(.setup = runtime_setup, .teardown = runtime_teardown)
  *
  * On the software device the teardown fails if objects are left. The assertions are those of check.h.
  */

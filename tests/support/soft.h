@@ -2,12 +2,12 @@
  * A software device with the clock, devices and memory that a test chooses, regardless of WEIR_TEST_DRIVER. It is the
  * `d` of device.h, with the context of every device retained and that of device 0 current.
  *
- *     static void test_it(void **state) {
+ *     TEST(it) {
  *       soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);
  *       ...
  *       soft_close();
  *     }
- *     cmocka_unit_test_teardown(test_it, soft_teardown)
+ *     FIXTURE(.teardown = soft_teardown)
  */
 #ifndef WEIR_TEST_SOFT_H
 #define WEIR_TEST_SOFT_H

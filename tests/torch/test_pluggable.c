@@ -36,6 +36,8 @@ static int close_all(void **state) {
   return 0;
 }
 
+FIXTURE(.begin = open_all, .end = close_all)
+
 static void *get(size_t bytes) {
   void *pointer = weir_torch_alloc((ssize_t)bytes, 0, work);
   assert_non_null(pointer);
@@ -80,8 +82,7 @@ static void assert_no_capture(void) {
 
 static void *get_in_thread(void *bytes) { return weir_torch_alloc(*(ssize_t *)bytes, 0, work); }
 
-static void test_pool_of_the_program(void **state) {
-  (void)state;
+TEST(pool_of_the_program) {
   weir_pool_id pool = {0, 1};
   put(get(150 * MIB));
   weir_torch_begin_pool(0, pool, NULL);
@@ -105,8 +106,7 @@ static void test_pool_of_the_program(void **state) {
 }
 
 /* PyTorch opens the scope before it begins the capture. */
-static void test_graph(void **state) {
-  (void)state;
+TEST(graph) {
   weir_pool_id pool = {2, 0};
   weir_torch_begin_pool(0, pool, NULL);
   assert_false(gives_cache_back());
@@ -124,8 +124,7 @@ static void test_graph(void **state) {
   assert_no_capture();
 }
 
-static void test_graph_in_a_pool_of_the_program(void **state) {
-  (void)state;
+TEST(graph_in_a_pool_of_the_program) {
   weir_pool_id pool = {0, 3};
   weir_torch_begin_pool(0, pool, NULL);
   begin_driver_capture();
@@ -142,8 +141,7 @@ static void test_graph_in_a_pool_of_the_program(void **state) {
 }
 
 /* The capture belongs to the inner scope and ends with it. */
-static void test_graph_within_a_scope(void **state) {
-  (void)state;
+TEST(graph_within_a_scope) {
   weir_pool_id outer = {0, 4}, inner = {4, 0};
   weir_torch_begin_pool(0, outer, NULL);
   weir_torch_begin_pool(0, inner, NULL);
@@ -166,8 +164,7 @@ static void test_graph_within_a_scope(void **state) {
 }
 
 /* Ending a scope that failed to open closes neither the open scope of that pool nor a capture. */
-static void test_begin_fails(void **state) {
-  (void)state;
+TEST(begin_fails) {
   weir_pool_id graph = {5, 0}, program = {0, 5};
   weir_torch_begin_pool(0, graph, NULL);
   weir_torch_begin_pool(0, graph, NULL);
@@ -190,15 +187,4 @@ static void test_begin_fails(void **state) {
   weir_torch_release_pool(0, program);
   weir_torch_reset();
   assert_no_capture();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_pool_of_the_program),
-      cmocka_unit_test(test_graph),
-      cmocka_unit_test(test_graph_in_a_pool_of_the_program),
-      cmocka_unit_test(test_graph_within_a_scope),
-      cmocka_unit_test(test_begin_fails),
-  };
-  return cmocka_run_group_tests_name("pluggable", tests, open_all, close_all);
 }

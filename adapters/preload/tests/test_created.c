@@ -3,17 +3,11 @@
  */
 #include "created.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "weir/soft.h"
+#include "support/test.h"
 
 #define MIB ((uint64_t)1 << 20)
 enum { DEVICES = 2 };
@@ -69,8 +63,7 @@ static void assert_counted(void) {
 
 /* Creates, maps, releases and unmaps at random: handles are mapped several times and not at all, and are released
  * before, between and after that; one call unmaps several. */
-static void the_count_is_what_the_device_has(void **state) {
-  (void)state;
+TEST_SETUP(the_count_is_what_the_device_has, setup, teardown) {
   enum { SLOTS = 64, HANDLES = 24, STEPS = 20000, PAGE = 2 };
   weir_cu_mem_handle handles[HANDLES] = {0};
   bool is_mapped[SLOTS] = {false};
@@ -133,8 +126,7 @@ static void the_count_is_what_the_device_has(void **state) {
 
 /* ---- What the software device does not have ---- */
 
-static void retained_handles_count(void **state) {
-  (void)state;
+TEST(retained_handles_count) {
   enum { HANDLE = 7, BASE = 0x1000000, OTHER = 8 };
   preload_created_add(HANDLE, 0, MIB);
   preload_created_map(BASE, MIB, HANDLE);
@@ -149,8 +141,7 @@ static void retained_handles_count(void **state) {
 }
 
 /* Memory of other processes and of unknown devices, and calls that the driver accepts as well. */
-static void unknown_memory_does_not_count(void **state) {
-  (void)state;
+TEST(unknown_memory_does_not_count) {
   int before = reports;
   preload_created_map(MIB, MIB, 99);
   preload_created_unmap(MIB, MIB);
@@ -161,13 +152,4 @@ static void unknown_memory_does_not_count(void **state) {
   preload_created_add(1, 64, MIB);
   preload_created_repeat(0);
   assert_int_equal(reports, before);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(the_count_is_what_the_device_has, setup, teardown),
-      cmocka_unit_test(retained_handles_count),
-      cmocka_unit_test(unknown_memory_does_not_count),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
