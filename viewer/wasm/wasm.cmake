@@ -65,12 +65,14 @@ set(wasm_unused
     inspect/record_env
     inspect/stat_names
     inspect/summary
+    offline/analyse/behaviour
     offline/analyse/parallel
+    offline/analyse/redact
     offline/analyse/sha256
     offline/analyse/tune
     offline/render/export_perfetto
     offline/render/export_sqlite
-    offline/render/redact)
+    offline/render/redact_file)
 foreach(name IN LISTS wasm_unused)
   list(REMOVE_ITEM wasm_sources ${PROJECT_SOURCE_DIR}/src/${name}.c)
 endforeach()
