@@ -34,9 +34,10 @@ static weir_status print_communicator(int device) {
   status = weir_nccl_get_memory(comm, &memory);
   weir_nccl_destroy(comm);
   if (!status)
-    printf("device %d: a communicator of one rank of NCCL %d.%d.%d takes %.2f MiB of the device%s, %.2f MiB of the host\n",
-           device, version / 10000, version / 100 % 100, version % 100, (double)memory.device_bytes / (1 << 20),
-           memory.is_exact ? "" : " (estimated)", (double)memory.host_bytes / (1 << 20));
+    printf(
+        "device %d: a communicator of one rank of NCCL %d.%d.%d takes %.2f MiB of the device%s, %.2f MiB of the host\n",
+        device, version / 10000, version / 100 % 100, version % 100, (double)memory.device_bytes / (1 << 20),
+        memory.is_exact ? "" : " (estimated)", (double)memory.host_bytes / (1 << 20));
   return status;
 }
 
@@ -50,9 +51,10 @@ static weir_status print_communicators(void) {
 
 int main(int argc, char **argv) {
   if (argc > 2 || (argc == 2 && strcmp(argv[1], "--nccl") != 0)) {
-    fprintf(stderr, "usage: weir-compute [--nccl]\n"
-                    "Show which libraries of NVIDIA libweir_compute finds. With --nccl, also create an NCCL communicator on "
-                    "each device, and show its memory.\n");
+    fprintf(stderr,
+            "usage: weir-compute [--nccl]\n"
+            "Show which libraries of NVIDIA libweir_compute finds. With --nccl, also create an NCCL communicator on "
+            "each device, and show its memory.\n");
     return 2;
   }
   print_libraries();
