@@ -1,10 +1,12 @@
 /*
- * A stand-in for NVIDIA's management library. WEIR_FAKE_NVML selects the processes: "none", "two" or "broken". Metrics
+ * A stand-in for NVIDIA's management library. WEIR_FAKE_NVML selects the processes: "none", "two", "many", with this one
+ * among the last, "container", without it, or "broken". Metrics
  * have values unless it is "broken"; "plain" lacks the newer call for the temperature. Compiled with FAKE_NVML_OLD, the
  * library has no metrics at all.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "driver/nvml.h"
 
@@ -30,7 +32,15 @@ int nvmlDeviceGetComputeRunningProcesses_v3(weir__nvml_handle device, unsigned *
   (void)device;
   if (!strcmp(mode(), "broken"))
     return 999;
+  unsigned room = *count;
   *count = 0;
+  if (!strcmp(mode(), "many") || !strcmp(mode(), "container")) {
+    for (unsigned i = 0; i < 20 && *count < room; i++)
+      processes[(*count)++] = (weir__nvml_process){.pid = 2000000000 + i, .bytes = (uint64_t)(1 + i) << 30};
+    if (!strcmp(mode(), "many"))
+      processes[10] = (weir__nvml_process){.pid = (unsigned)getpid(), .bytes = 1 << 30};
+    return 0;
+  }
   if (strcmp(mode(), "two") != 0)
     return 0;
   processes[(*count)++] = (weir__nvml_process){.pid = 4711, .bytes = 3ull << 29};

@@ -178,3 +178,32 @@ TEST_SETUP(processes, NULL, alloc_teardown) {
   faults->capabilities &= ~(uint64_t)WEIR_DRIVER_NVIDIA;
   alloc_close();
 }
+
+/* The text of out of memory names this process, wherever it is in the list. */
+TEST_SETUP(processes_when_memory_is_out, NULL, alloc_teardown) {
+  static const char *const modes[] = {"none", "many", "container"};
+  static const char *const expected[] = {
+      "is free. Of the allocated",
+      "is free. Including non-Weir memory, this process has 1024.00 MiB memory in use. Process 2000000019 has 20.00 "
+      "GiB "
+      "memory in use. Process 2000000018 has 19.00 GiB",
+      "is free. This process, perhaps under another number, has 20.00 MiB at least. Process 2000000019 has 20.00 GiB"};
+  static const char *const rest[] = {"",
+                                     "Process 2000000013 has 14.00 GiB memory in use. 12 other processes have 80.00 "
+                                     "GiB. Of the allocated",
+                                     "12 other processes have 78.00 GiB. Of the allocated"};
+  alloc_open(NULL, 64 * MIB);
+  void *a = get(5 * MIB, NULL), *b = NULL;
+  faults->capabilities |= WEIR_DRIVER_NVIDIA;
+  setenv("WEIR_NVML_LIBRARY", WEIR_TEST_NVML, 1);
+  for (size_t i = 0; i < WEIR_COUNT_OF(modes); i++) {
+    setenv("WEIR_FAKE_NVML", modes[i], 1);
+    assert_int_equal(try_get(GIB, NULL, &b), WEIR_ERROR_OUT_OF_MEMORY);
+    if (!strstr(weir_last_error(), expected[i]) || !strstr(weir_last_error(), rest[i]))
+      fail_msg("%s", weir_last_error());
+  }
+  unsetenv("WEIR_NVML_LIBRARY");
+  faults->capabilities &= ~(uint64_t)WEIR_DRIVER_NVIDIA;
+  put(a);
+  alloc_close();
+}

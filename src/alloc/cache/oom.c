@@ -28,18 +28,41 @@ static uint64_t free_bytes_of(const weir__pool *pool) {
   return bytes;
 }
 
-/* Adds "Process 12 has 1.00 GiB memory in use. " for each known process. */
-static void list_processes(weir__heap *heap, char *text, size_t size) {
-  weir__nvml_process processes[8];
+/* This process first, then the largest ones. */
+static int by_importance(const void *a, const void *b) {
+  const weir__nvml_process *x = a, *y = b;
+  unsigned self = (unsigned)weir__process_id();
+  if ((x->pid == self) != (y->pid == self))
+    return x->pid == self ? -1 : 1;
+  return (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+/* Writes "Process 12 has 1.00 GiB memory in use. " for this process and the largest others, and the sum of the rest.
+ * In a container, this process may have another number in the list. */
+static void list_processes(const weir__heap *heap, char *text, size_t size) {
+  enum { MAX_LISTED = 8 };
+  weir__nvml_process processes[256];
+  char bytes[32];
+  size_t length = 0;
   size_t count = weir__device_processes(heap->allocator->driver, heap->device, processes, WEIR_COUNT_OF(processes));
+  uint64_t rest = 0;
   *text = 0;
-  for (size_t i = 0, length = 0; i < count && length < size; i++) {
-    char subject[64] = "Including non-Weir memory, this process", bytes[32];
+  qsort(processes, count, sizeof *processes, by_importance);
+  if (count && processes[0].pid != (unsigned)weir__process_id())
+    length = (size_t)snprintf(text, size, "This process, perhaps under another number, has %s at least. ",
+                              weir__format_bytes_as_pytorch(heap->reserved, bytes));
+  for (size_t i = 0; i < count && i < MAX_LISTED; i++) {
+    char subject[64] = "Including non-Weir memory, this process";
     if (processes[i].pid != (unsigned)weir__process_id())
       snprintf(subject, sizeof subject, "Process %u", processes[i].pid);
     length += (size_t)snprintf(text + length, size - length, "%s has %s memory in use. ", subject,
                                weir__format_bytes_as_pytorch(processes[i].bytes, bytes));
   }
+  for (size_t i = MAX_LISTED; i < count; i++)
+    rest += processes[i].bytes;
+  if (count > MAX_LISTED)
+    snprintf(text + length, size - length, "%zu other processes have %s. ", count - MAX_LISTED,
+             weir__format_bytes_as_pytorch(rest, bytes));
 }
 
 /* Adds advice, as far as the settings suggest any. */
@@ -84,7 +107,7 @@ weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__aren
   uint64_t reserved = heap->reserved, in_limbo = (uint64_t)heap->stats.ipc.limbo_bytes;
   uint64_t limit = heap->has_limit ? heap->limit : device_total;
   bool has_limit = heap->has_limit && heap->limit < device_total;
-  char advice[320], processes[400];
+  char advice[320], processes[800];
   advise(heap, settings, arena->stream, segment_bytes, advice, sizeof advice);
   weir__biased_acquire(&arena->lock);
   weir__trace(heap, WEIR_TRACE_OOM, arena->pool, device_free, bytes, arena->stream);
