@@ -3,16 +3,35 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "allocator.h"
 #include "errors.h"
 
 namespace weir_torch {
 
-// Weir writes handles in PyTorch's format, so a process with Weir and one without can share memory.
+namespace {
+
+// PyTorch's own allocator has no handles of pages that differ in size, and ends with an internal assertion when it gets
+// one. The processes that a program starts have Weir if the variable selects it.
+void warn_of_receivers_without_weir(const weir_ipc_handle &handle) {
+  constexpr unsigned char varied_pages = 'v';
+  const char *selected = std::getenv("WEIR_TORCH");
+  if (handle.length > 1 && handle.bytes[1] == varied_pages && !(selected && std::string(selected) == "1"))
+    TORCH_WARN_ONCE("weir: memory of moving pages is sent to another process, which can open it only if it uses Weir "
+                    "too. Set WEIR_TORCH=1 for all processes, or leave moving_pages off where memory is sent");
+}
+
+} // namespace
+
+// Weir writes handles in PyTorch's format, so a process with Weir and one without can share memory, except for pages
+// that differ in size.
 cca::ShareableHandle Allocator::shareIpcHandle(void *pointer) {
   weir_ipc_handle handle;
   handle.size = sizeof handle;
   check(weir_ipc_share(weir_, pointer, &handle));
+  warn_of_receivers_without_weir(handle);
   return {static_cast<ptrdiff_t>(handle.offset),
           std::string(reinterpret_cast<const char *>(handle.bytes), handle.length)};
 }

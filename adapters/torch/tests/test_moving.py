@@ -291,6 +291,34 @@ def test_graphs_replay_while_pages_move():
     del graph, y
 
 
+SENDER = """
+import torch, warnings, weir_torch
+weir_torch.install()
+torch.cuda.init()
+weir_torch.configure("moving_pages:True")
+MIB, kind = 1 << 20, b""
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for size in range(22, 200, 2):  # until its pages differ in size
+        block = torch.empty(size * MIB, dtype=torch.uint8, device="cuda")
+        kind = block.untyped_storage()._share_cuda_()[1][1:2]
+        if kind == b"v":
+            break
+        del block
+    block.untyped_storage()._share_cuda_()
+print(kind == b"v", sum("only if it uses Weir" in str(w.message) for w in caught))
+"""
+
+
+def test_a_receiver_may_lack_weir():
+    """The sender warns, once, unless the variable gives Weir to the processes that it starts."""
+    for selected, warnings in (("0", "1"), ("1", "0")):
+        environment = dict(os.environ, WEIR_TORCH=selected)
+        done = subprocess.run([sys.executable, "-c", SENDER], env=environment, capture_output=True, text=True,
+                              timeout=200)
+        equal(done.stdout.split(), ["True", warnings], done.stderr[-2000:])
+
+
 PROGRAM = """
 import torch, weir_torch
 torch.cuda.init()
