@@ -114,9 +114,11 @@ static void print_limit(const report *f) {
   else if (x->limit_is_device)
     printf(": what was reserved plus what the device had free");
   else if (x->limit_is_inferred && x->limit_most == UINT64_MAX)
-    printf(" or more: this much was allowed, and a request beyond it made the allocator release memory");
+    printf(" or more: this much was allowed, and only a limit explains what the allocator released");
   else if (x->limit_is_inferred)
     printf(", inferred from the recording");
+  else if (x->limit_is_recorded)
+    printf(", as recorded");
   putchar('\n');
 }
 
@@ -131,7 +133,10 @@ static void print_device(const report *f) {
   else if (x->limit_is_device)
     printf(", yet refused the request\n");
   else
-    printf(": the limit is the program's own (set_per_process_memory_fraction)\n");
+    printf(": the limit is the program's own (%s)\n",
+           f->snapshot->is_events_only ? "weir_allocator_set_limit, set_per_process_memory_fraction, or "
+                                         "WEIR_MEMORY_LIMIT with the preload library"
+                                       : "set_per_process_memory_fraction");
   if (x->memory > x->device_free && x->memory - x->device_free > x->reserved)
     printf("  outside     %s of the device's %s is held outside the allocator: by other processes, the context, or "
            "libraries such as NCCL\n",

@@ -132,7 +132,7 @@ static int run_file(const char *file) {
   if (status) {
     code = weir_cli_fail("%s: %s", weir_cli_input_name(file), weir_last_error());
   } else {
-    report.limit_is_inferred = !common->memory && capacity.limit != UINT64_MAX;
+    report.limit_is_inferred = !common->memory && !capacity.is_recorded && capacity.limit != UINT64_MAX;
     WEIR_CLI_PRINT_REPORT(common->json, print_json, print_text, &h, &report);
     code = report.failures && (options.conf || common->memory) ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
   }

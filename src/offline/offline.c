@@ -203,7 +203,7 @@ weir_status weir_offline_replayer_predict(const weir_offline_replayer *replayer,
     status = weir__replayer_run(replayer_inside(replayer), settings, &capacity, NULL, &report);
   if (status)
     return status;
-  report.limit_is_inferred = !o.memory && capacity.limit != UINT64_MAX;
+  report.limit_is_inferred = !o.memory && !capacity.is_recorded && capacity.limit != UINT64_MAX;
   write_result(replayer_inside(replayer), &report, result);
   return WEIR_OK;
 }

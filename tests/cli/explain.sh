@@ -219,6 +219,21 @@ assert x["differences"] == 0 and x["proven"] == (x["moment"] == "oom"), x["file"
   done
 fi
 
+# A recording of WEIR_RECORD has the limit, whether it was reached or not.
+mkdir "$work/rings"
+WEIR_RECORD=$work/rings "$LEAKY_JOB" 20 0 200000000 >"$work/steps" || fail 'the job failed'
+run 0 "$work"/rings/*.ring
+has out '^  limit       190.73 MiB, as recorded$'
+hasnt out 'inferred\|allocator released'
+run 0 --json "$work"/rings/*.ring
+has out '"limit": 200000000, .*"limit_is_inferred": false, "limit_is_recorded": true'
+rm "$work"/rings/*
+WEIR_RECORD=$work/rings "$LEAKY_JOB" 400 1000000 200000000 >"$work/steps" || fail 'the job failed'
+run 0 "$work"/rings/*.ring
+has out '^  limit       190.73 MiB, as recorded$'
+has out 'the limit is the program.s own (.*WEIR_MEMORY_LIMIT'
+hasnt out 'inferred'
+
 # A process that is limited in its address space is no device that is out of memory. A sanitizer cannot run there.
 # shellcheck disable=SC3045 # dash and bash have it
 limited() { (ulimit -v 150000 && "$weir" "$@"); }

@@ -91,15 +91,20 @@ TEST(exact) {
   }
 }
 
-/* With neither: the limit follows from what the file shows. */
+/* With neither: the limit follows from what the file shows, if nothing but a limit explains it. A call of empty_cache
+ * explains a request for which all that was cached was released, and which was served. */
 TEST(exact_with_an_inferred_limit) {
   for (int i = 0; i < JOBS; i++) {
     weir__recording *recording = load(&jobs[i]);
     weir__replay_options options = {.check = true};
     weir__replay_report report;
+    struct job expected = jobs[i];
+    bool is_undecided = strcmp(expected.name, "llama_varlen_capped") == 0 ||
+                        strcmp(expected.name, "llama_varlen_expandable_capped") == 0;
+    expected.retries = is_undecided ? 0 : expected.retries;
     replay(recording, &options, &report);
-    assert_int_equal(report.limit_is_inferred, jobs[i].fraction > 0);
-    assert_exact(&jobs[i], &report);
+    assert_int_equal(report.limit_is_inferred, expected.fraction > 0 && !is_undecided);
+    assert_exact(&expected, &report);
     weir__recording_free(recording);
   }
 }

@@ -435,8 +435,9 @@ static weir_status open_history(const weir__recording *recording, const weir__ex
 static void take_limit(const weir__replayer *replayer, weir__explanation *x) {
   const weir__replay_report *check = weir__replayer_check(replayer);
   weir__capacity capacity = weir__replayer_capacity(replayer);
-  x->limit = capacity.limit;
+  x->limit = capacity.is_recorded ? weir__replayer_limit_at(replayer, x->event) : capacity.limit;
   x->limit_is_inferred = check->limit_is_inferred;
+  x->limit_is_recorded = capacity.is_recorded;
   if (capacity.memory && capacity.memory < x->limit) {
     x->limit = capacity.memory;
     x->limit_is_device = true;

@@ -163,6 +163,7 @@ typedef struct weir__explanation {
   bool has_checkpoint;       /* the state before the history was recorded */
   bool is_moving;            /* pages moved in the job: its replay need not be exact, since it depends on streams */
   bool limit_is_inferred;
+  bool limit_is_recorded;
   bool limit_is_device; /* there was no other limit: the device was full */
   bool has_other_limit; /* the given memory does not explain the failure, so the limit was inferred */
   bool was_rescued;     /* blocks became free while the allocator waited: repeating the request would have served it */

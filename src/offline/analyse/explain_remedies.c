@@ -267,8 +267,9 @@ static weir_status find_fits(const weir__trial_options *o, size_t recorded, weir
   weir_status status = capacity_for(o, NULL, &capacity);
   if (status)
     return status;
-  bool is_limit = !capacity.memory || capacity.limit < capacity.memory, works = false;
-  uint64_t failed = is_limit ? capacity.limit : capacity.memory, found = 0;
+  uint64_t limit = capacity.is_recorded ? weir__replayer_limit_at(o->replayer, o->event) : capacity.limit;
+  bool is_limit = !capacity.memory || limit < capacity.memory, works = false;
+  uint64_t failed = is_limit ? limit : capacity.memory, found = 0;
   if (x->wanted > WEIR__REPLAY_ENOUGH_MEMORY || failed > WEIR__REPLAY_ENOUGH_MEMORY)
     return WEIR_OK;
   uint64_t guess = (x->reserved + x->wanted + WEIR__FIT_STEP - 1) / WEIR__FIT_STEP;

@@ -99,11 +99,11 @@ static void json_trials(const report *f) {
 static void json_unknown(const report *f) {
   const weir__explanation *x = f->x;
   WEIR__JSON(f->sink, JSON_TEXT("unknown", x->difference), JSON_NULL("limit"), JSON_NULL("limit_most"),
-             JSON_NULL("limit_is_inferred"), JSON_NULL("limit_is_device"), JSON_NULL("memory"), JSON_NULL("missing"),
-             JSON_NULL("enough_for_request"), JSON_NULL("enough_for_recording"), JSON_NULL("reserved"),
-             JSON_NULL("bytes"), JSON_NULL("largest_hole"), JSON_NULL("largest_elsewhere"), JSON_NULL("holes"),
-             JSON_NULL("cause"), JSON_NULL("pins"), JSON_NULL("holders"), JSON_BOOL("proven", false),
-             JSON_LIST("trials"), JSON_CLOSE);
+             JSON_NULL("limit_is_inferred"), JSON_NULL("limit_is_recorded"), JSON_NULL("limit_is_device"),
+             JSON_NULL("memory"), JSON_NULL("missing"), JSON_NULL("enough_for_request"),
+             JSON_NULL("enough_for_recording"), JSON_NULL("reserved"), JSON_NULL("bytes"), JSON_NULL("largest_hole"),
+             JSON_NULL("largest_elsewhere"), JSON_NULL("holes"), JSON_NULL("cause"), JSON_NULL("pins"),
+             JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_LIST("trials"), JSON_CLOSE);
 }
 
 static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
@@ -125,8 +125,8 @@ static void json_cause(const report *f) {
   const weir__explanation *x = f->x;
   WEIR__JSON(f->sink, JSON_NATURAL_IF(x->limit != UINT64_MAX, "limit", x->limit),
              JSON_NATURAL_IF(x->limit_most != UINT64_MAX, "limit_most", x->limit_most),
-             JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_device", x->limit_is_device),
-             JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
+             JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_recorded", x->limit_is_recorded),
+             JSON_BOOL("limit_is_device", x->limit_is_device), JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
   const weir__recording_device *device = &f->recording->devices[x->device];
   if (device->peak_outside)
     WEIR__JSON(f->sink, JSON_OBJECT("outside"), JSON_NATURAL("end", device->outside),

@@ -65,7 +65,8 @@ typedef struct evidence {
   uint64_t served;      /* the most with which a request was served after a release, without new memory */
   uint64_t not_allowed; /* the least with which a request failed */
   uint64_t device;      /* what the device had for this process when a request failed for want of it; 0 if none did */
-  bool is_limited;      /* a request failed, or memory was released for one that would have exceeded `allowed` */
+  bool has_failed;      /* a request did */
+  bool is_limited;      /* that, or memory was released, perhaps for a request that would have exceeded `allowed` */
 } evidence;
 
 static void gather(const weir__plan *plan, evidence *found) {
@@ -83,7 +84,7 @@ static void gather(const weir__plan *plan, evidence *found) {
     } else if (weir__is_request(e)) {
       uint64_t wanted = (grew ? from : reserved) + segment_bytes(plan, i);
       if (e->action == WEIR_TRACE_OOM) {
-        found->is_limited = true;
+        found->is_limited = found->has_failed = true;
         found->not_allowed = wanted < found->not_allowed ? wanted : found->not_allowed;
         /* The event has the device's free memory where others have an address. If the device had more at another time,
          * other processes took it, and no single size of the device explains the recording. */
@@ -228,27 +229,33 @@ static void add_collecting(const weir__plan *plan, const evidence *found, uint64
   }
 }
 
-/* Limits that could explain the recording, the likeliest first. There is at least one. The first is WEIR__NO_LIMIT if
- * nothing in the recording speaks for a limit. */
+/* Limits that could explain the recording, the likeliest first. There is at least one. A recorded limit is the only one.
+ * Memory that was released before a request may have been released by the program, so that a limit is inferred from it
+ * only if nothing else explains the recording. */
 static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MAX_LIMITS]) {
   evidence found;
   size_t count = 0;
   gather(plan, &found);
   uint64_t roomy, memory = guess_memory(plan, &roomy);
+  const uint64_t known = plan->limit;
   if (plan->memory) /* recorded; but other processes may have used a part of the device */
-    add_limit(plan->limit, plan->memory, limits, &count);
-  if (plan->limit != WEIR__NO_LIMIT)
-    add_limit(plan->limit, memory, limits, &count);
+    add_limit(known, plan->memory, limits, &count);
+  if (plan->has_limit)
+    add_limit(known, memory, limits, &count);
   if (found.device && found.device < found.not_allowed) { /* never so for UINT64_MAX */
     uint64_t total = plan->memory ? plan->memory : roomy;
-    add_limit(WEIR__NO_LIMIT, found.device, limits, &count);
+    add_limit(known, found.device, limits, &count);
     if (plan->settings.expandable_segments && total > found.device && count < MAX_LIMITS)
       limits[count++] =
-          (weir__plan_limit){.limit = WEIR__NO_LIMIT,
+          (weir__plan_limit){.limit = known,
                              .memory = found.device,
                              .others = (total - found.device) / WEIR__PORT_SMALL_SEGMENT * WEIR__PORT_SMALL_SEGMENT};
   }
-  if (found.is_limited) {
+  if (!found.has_failed) {
+    add_limit(known, memory, limits, &count);
+    add_limit(known, roomy, limits, &count);
+  }
+  if (found.is_limited && !plan->has_limit) {
     add_limit(found.allowed, memory, limits, &count);
     add_limit(found.allowed, roomy, limits, &count);
     if (found.served > found.allowed && found.served < found.not_allowed)
@@ -259,13 +266,15 @@ static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MAX_LI
     if (plan->settings.expandable_segments)
       add_limit(WEIR__NO_LIMIT, plan->peak, limits, &count);
   }
-  if (plan->settings.garbage_collection_threshold > 0)
+  if (plan->settings.garbage_collection_threshold > 0 && !plan->has_limit)
     add_collecting(plan, &found, memory, limits, &count);
-  add_limit(WEIR__NO_LIMIT, memory, limits, &count);
-  add_limit(WEIR__NO_LIMIT, roomy, limits, &count);
+  add_limit(known, memory, limits, &count);
+  add_limit(known, roomy, limits, &count);
   /* Segments may be closer to each other than they seem; no device is smaller than what was reserved on it. */
   if (plan->settings.expandable_segments)
-    add_limit(WEIR__NO_LIMIT, plan->peak, limits, &count);
+    add_limit(known, plan->peak, limits, &count);
+  for (size_t i = 0; i < count; i++)
+    limits[i].is_recorded = plan->has_limit;
   return count;
 }
 
@@ -407,7 +416,7 @@ static weir_status time_again(weir__replayer *h) {
 
 /* Infers the causes under the known capacity, or that as well. */
 static weir_status infer_capacity(weir__replayer *h, const weir__capacity *known) {
-  h->recorded = (weir__plan_limit){.limit = known->limit, .memory = known->memory};
+  h->recorded = (weir__plan_limit){.limit = known->limit, .memory = known->memory, .is_recorded = known->is_recorded};
   return h->is_known ? infer_causes(h, &h->recorded) : infer_limit(h);
 }
 
@@ -438,7 +447,7 @@ static weir_status infer(weir__replayer *h, const weir__capacity *known) {
   if (!status && h->report.differences) /* to the end, to count all of them */
     status =
         weir__replay_run(&h->plan, &h->plan.settings, &h->recorded, WEIR__RUN_CHECKED, NULL, NULL, NULL, &h->report);
-  h->report.limit_is_inferred = !h->is_known && h->recorded.limit != WEIR__NO_LIMIT;
+  h->report.limit_is_inferred = !h->is_known && !h->plan.has_limit && h->recorded.limit != WEIR__NO_LIMIT;
   if (!status && h->plan.count < SHORT && !h->report.differences)
     status = time_again(h);
   return status;
@@ -452,6 +461,10 @@ static weir_status infer_from(weir__replayer *h, const weir__recording *recordin
   if (status)
     return status;
   weir__capacity known = weir__replay_part(memory, fraction, h->plan.fraction);
+  if (!(fraction > 0) && h->plan.has_limit) {
+    known.limit = h->plan.limit;
+    known.is_recorded = true;
+  }
   return infer(h, &known);
 }
 
@@ -540,7 +553,8 @@ weir_status weir__replay(const weir__recording *recording, const weir__replay_op
     status = weir__replayer_capacity_of(h, settings, options->memory, options->fraction, &capacity);
     if (!status)
       status = weir__replayer_run(h, settings, &capacity, NULL, report);
-    report->limit_is_inferred = !status && !options->memory && capacity.limit != WEIR__NO_LIMIT;
+    report->limit_is_inferred =
+        !status && !options->memory && !capacity.is_recorded && capacity.limit != WEIR__NO_LIMIT;
   }
   weir__replayer_close(h);
   return status;

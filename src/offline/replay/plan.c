@@ -105,10 +105,19 @@ static void read_changes(weir__plan *plan, int device) {
   for (end = first; end < s->change_count && s->changes[end].device == device; end++) {
   }
   for (; first < end && !s->changes[first].event; first++)
-    if (!weir__plan_change(plan, &s->changes[first], &plan->settings) && !s->changes[first].conf)
+    if (!weir__plan_change(plan, &s->changes[first], &plan->settings) && !s->changes[first].conf) {
       plan->limit = s->changes[first].limit;
+      plan->has_limit = true;
+    }
   plan->changes = s->changes ? s->changes + first : NULL;
   plan->change_count = end - first;
+}
+
+uint64_t weir__plan_limit_at(const weir__plan *plan, size_t event) {
+  uint64_t limit = plan->limit;
+  for (size_t i = 0; i < plan->change_count && plan->changes[i].event <= event; i++)
+    limit = plan->changes[i].conf ? limit : plan->changes[i].limit;
+  return limit;
 }
 
 void weir__plan_settings(const weir__recording *recording, int device, weir__settings *settings) {

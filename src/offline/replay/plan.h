@@ -80,6 +80,7 @@ typedef struct weir__plan {
   const weir__recording_change *changes; /* likewise; those before the first event are in `settings` */
   size_t change_count;
   uint64_t limit;   /* at the beginning; WEIR__NO_LIMIT if there was none, or it was not recorded */
+  bool has_limit;   /* it was recorded, and so were its changes */
   uint64_t memory;  /* the device's; 0 if not recorded */
   uint64_t dropped; /* events before the first */
   bool has_threads; /* there is more than one */
@@ -94,7 +95,8 @@ typedef struct weir__plan_limit {
   uint64_t limit;  /* WEIR__NO_LIMIT if there is none */
   uint64_t memory; /* enough for all that the recording shows, unless the device itself was too small */
   uint64_t others; /* what other processes hold beside that: address space is reserved in proportion to both */
-  bool is_busy;    /* as in weir__capacity */
+  bool is_busy;    /* as these in weir__capacity */
+  bool is_recorded;
 } weir__plan_limit;
 
 static inline bool weir__is_segment_event(const weir__recording_entry *event) {
@@ -140,6 +142,9 @@ void weir__plan_settings(const weir__recording *recording, int device, weir__set
 
 /* The recorded settings from a change on. false if it is no change of settings. */
 bool weir__plan_change(const weir__plan *plan, const weir__recording_change *change, weir__settings *settings);
+
+/* The limit in force at an event, as recorded. */
+uint64_t weir__plan_limit_at(const weir__plan *plan, size_t event);
 
 /* Whether a capture was under way at a request: then nothing is released for it, and no CUDA event is queried. */
 bool weir__plan_is_capture(const weir__plan *plan, size_t request);

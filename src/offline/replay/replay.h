@@ -29,9 +29,10 @@
 
 /* What an allocator may take from the driver, and what the driver says about streams. */
 typedef struct weir__capacity {
-  uint64_t memory; /* the device's, in bytes, up to the largest; 0 for enough */
-  uint64_t limit;  /* bytes of it that may be reserved; UINT64_MAX for all */
-  bool is_busy;    /* no stream has done its work when the allocator asks, to move its pages; otherwise all have */
+  uint64_t memory;  /* the device's, in bytes, up to the largest; 0 for enough */
+  uint64_t limit;   /* bytes of it that may be reserved; UINT64_MAX for all */
+  bool is_busy;     /* no stream has done its work when the allocator asks, to move its pages; otherwise all have */
+  bool is_recorded; /* the limit is that of the recording, with the changes of it that the program made on its way */
 } weir__capacity;
 
 typedef struct weir__replay_options {
@@ -109,6 +110,9 @@ double weir__replayer_seconds(const weir__replayer *replayer);
 
 /* The capacity that other runs have by default: the recorded limit, or a device that was full, or neither. */
 weir__capacity weir__replayer_capacity(const weir__replayer *replayer);
+
+/* The recorded limit at an event; UINT64_MAX if there was none, or it was not recorded. */
+uint64_t weir__replayer_limit_at(const weir__replayer *replayer, size_t event);
 
 /* One unchecked run. With `settings` NULL they are the recorded ones, and what was there before the recording is held
  * as it was if the capacity has room for that. With settings, even if they are the recorded ones, it is allocated anew.

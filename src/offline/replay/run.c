@@ -33,22 +33,22 @@ typedef struct replay {
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
-  weir__private_pool **pools; /* the allocator's, for each of the recording's */
-  uint64_t *blocks;           /* where each allocation is, while it is in use */
-  bool *held;                 /* allocations that wait for another stream */
-  size_t at;                  /* the event under way */
-  uint64_t installing;        /* the address of the segment that is being installed; 0 if none is */
-  size_t expected;            /* checked: the next segment event that the allocator has to match */
-  size_t release;             /* the next of the plan's releases */
-  size_t race;                /* the next of the plan's races */
-  size_t early;               /* the next of the plan's early requests */
-  weir__block *taken;         /* the block that was taken for the last of them */
-  size_t taken_for;           /* its event; the number of events if there is none */
-  size_t change;              /* the next of the plan's changes */
-  bool changes;               /* they are followed: settings and limit are the recorded ones */
-  bool is_busy;               /* unchecked: as in weir__capacity */
-  bool grew;                  /* checked: the request under way got memory from the driver */
-  weir_status host_failure;   /* of a request: this process is out of memory, and the replay ends */
+  weir__private_pool **pools;            /* the allocator's, for each of the recording's */
+  uint64_t *blocks;                      /* where each allocation is, while it is in use */
+  bool *held;                            /* allocations that wait for another stream */
+  size_t at;                             /* the event under way */
+  uint64_t installing;                   /* the address of the segment that is being installed; 0 if none is */
+  size_t expected;                       /* checked: the next segment event that the allocator has to match */
+  size_t release;                        /* the next of the plan's releases */
+  size_t race;                           /* the next of the plan's races */
+  size_t early;                          /* the next of the plan's early requests */
+  weir__block *taken;                    /* the block that was taken for the last of them */
+  size_t taken_for;                      /* its event; the number of events if there is none */
+  size_t change;                         /* the next of the plan's changes */
+  bool follows_settings, follows_limits; /* changes of them are applied, since they begin as the recorded ones */
+  bool is_busy;                          /* unchecked: as in weir__capacity */
+  bool grew;                             /* checked: the request under way got memory from the driver */
+  weir_status host_failure;              /* of a request: this process is out of memory, and the replay ends */
   weir__replay_report *report;
 } replay;
 
@@ -363,9 +363,9 @@ static weir_status follow_changes(replay *r) {
   for (; !status && r->change < r->plan->change_count && r->plan->changes[r->change].event <= r->at; r->change++) {
     const weir__recording_change *change = &r->plan->changes[r->change];
     weir__settings settings;
-    if (!change->conf)
+    if (!change->conf && r->follows_limits)
       status = weir_allocator_set_limit(r->allocator, 0, change->limit);
-    else if (weir__plan_change(r->plan, change, &settings))
+    else if (r->follows_settings && weir__plan_change(r->plan, change, &settings))
       status = weir__port_set_settings(r->allocator, &settings);
   }
   return status;
@@ -377,7 +377,7 @@ static weir_status run_events(replay *r) {
   const weir__plan_release *end = r->plan->release_count ? release + r->plan->release_count : release;
   for (r->at = r->plan->first; r->at < r->count; r->at++) {
     weir__meter_work(r->driver);
-    if (r->changes && (status = follow_changes(r)))
+    if ((status = follow_changes(r)))
       return status;
     for (; r->check && r->early < r->plan->early_count && r->plan->early[r->early].event <= r->at; r->early++)
       take_early(r, r->plan->early[r->early].request);
@@ -547,7 +547,9 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   r->taken_for = r->count;
   r->host_failure = WEIR_OK;
   r->is_busy = limit->is_busy;
-  r->changes = r->settings == &r->plan->settings && limit->limit == r->plan->limit;
+  bool is_recorded = r->settings == &r->plan->settings && limit->limit == r->plan->limit;
+  r->follows_settings = is_recorded;
+  r->follows_limits = is_recorded || limit->is_recorded;
   weir_status status = set_up(r, limit);
   if (!status) {
     uint64_t begin = weir__monotonic_ns();
@@ -609,6 +611,10 @@ weir_status weir__replayer_recheck(const weir__replayer *replayer, const weir__r
   return status;
 }
 
+uint64_t weir__replayer_limit_at(const weir__replayer *replayer, size_t event) {
+  return weir__plan_limit_at(&replayer->plan, event);
+}
+
 const weir__state *weir__replayer_start(const weir__replayer *replayer) { return &replayer->plan.start; }
 
 const weir__settings *weir__replayer_settings(const weir__replayer *replayer) { return &replayer->plan.settings; }
@@ -629,7 +635,7 @@ weir__capacity weir__replay_part(uint64_t memory, double fraction, double of_set
 
 weir__capacity weir__replayer_capacity(const weir__replayer *replayer) {
   const weir__replay_report *report = &replayer->report;
-  weir__capacity capacity = {.limit = replayer->recorded.limit};
+  weir__capacity capacity = {.limit = replayer->recorded.limit, .is_recorded = replayer->recorded.is_recorded};
   bool was_short = report->stats.num_alloc_retries || report->stats.num_ooms;
   /* Inferred memory of the device is enough for what the recording shows. It is a fact only where memory ran short. */
   if (replayer->is_known || (capacity.limit == WEIR__NO_LIMIT && was_short))
@@ -683,7 +689,8 @@ weir_status weir__replayer_run_recorded(const weir__replayer *replayer, const we
   const weir__plan *plan = &replayer->plan;
   weir__plan_limit limit = {.limit = capacity->limit,
                             .memory = capacity->memory ? capacity->memory : probably_enough(plan),
-                            .is_busy = capacity->is_busy};
+                            .is_busy = capacity->is_busy,
+                            .is_recorded = capacity->is_recorded};
   weir_status status = weir__replay_check_memory(capacity->memory);
   if (status)
     return status;
