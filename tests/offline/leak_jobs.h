@@ -10,7 +10,7 @@
 
 #include "base/array.h"
 #include "offline/analyse/lives.h"
-#include "offline/analyse/steps.h"
+#include "offline/analyse/job_steps.h"
 #include "support/random.h"
 
 /* Entries that are put together, with the annotations of a recording. */
@@ -93,7 +93,7 @@ static inline void job_repeat(job *j, const weir__recording *from, size_t least,
   const weir__recording_device *d = &from->devices[0];
   weir__lives lives;
   weir__steps steps;
-  if (weir__lives_make(from, 0, &lives) || weir__steps_find(from, 0, &lives, &steps))
+  if (weir__lives_make(from, 0, &lives) || weir__job_steps_find(from, 0, &lives, &steps))
     abort();
   j->recording = *from;
   j->next_address = 0x100000000000;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/analyse/steps.h"
+#include "offline/analyse/job_steps.h"
 #include "offline/leak_jobs.h"
 #include "offline/load.h"
 #include "support/length.h"
@@ -14,7 +14,7 @@
 static weir__steps find(const weir__recording *recording) {
   weir__lives lives;
   weir__steps steps;
-  if (weir__lives_make(recording, 0, &lives) || weir__steps_find(recording, 0, &lives, &steps))
+  if (weir__lives_make(recording, 0, &lives) || weir__job_steps_find(recording, 0, &lives, &steps))
     fail_msg("%s", weir_last_error());
   weir__lives_clear(&lives);
   for (size_t i = 0; i < steps.count; i++)

@@ -43,6 +43,7 @@ file(
   wasm_sources
   CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/src/base/*.c
+  ${PROJECT_SOURCE_DIR}/src/pattern/*.c
   ${PROJECT_SOURCE_DIR}/src/record/*.c
   ${PROJECT_SOURCE_DIR}/src/driver/model/*.c
   ${PROJECT_SOURCE_DIR}/src/driver/ledger/*.c

@@ -113,7 +113,7 @@ static weir_status open_side(side *s) {
   out->entries = s->device->event_count;
   out->settings = s->recording->conf;
   if (!status)
-    status = weir__steps_find(s->recording, out->device, &s->lives, &out->steps);
+    status = weir__job_steps_find(s->recording, out->device, &s->lives, &out->steps);
   if (!status)
     status = weir__describe_alike(s->recording, &s->alike);
   if (!status)

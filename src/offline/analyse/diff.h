@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "offline/analyse/describe.h"
-#include "offline/analyse/steps.h"
+#include "offline/analyse/job_steps.h"
 #include "offline/read/recording.h"
 
 typedef enum weir__diff_key {

@@ -9,7 +9,7 @@
 #include "offline/analyse/describe.h"
 #include "offline/analyse/levels.h"
 
-enum { MIN_STEPS = 8, WINDOWS = 24, WINDOW_ALLOCATIONS = 4, AGES = 20, BURST = 4, IDLE_ENTRIES = 64 };
+enum { WINDOWS = 24, WINDOW_ALLOCATIONS = 4, IDLE_ENTRIES = 64 };
 
 /* ---- Groups ---- */
 
@@ -17,22 +17,15 @@ typedef struct group {
   uint32_t stack; /* the first of those that are described alike; 0 for a group by size */
   uint64_t size;
   uint16_t stream;
-  uint32_t setup;       /* blocks from before the first step that are alive at the end of the last one */
-  uint32_t alive;       /* blocks of complete steps that are alive at the end of the last one */
-  uint32_t freed[AGES]; /* blocks that were freed before that, by age in steps: see age_class() */
-  uint64_t end_bytes;   /* of all blocks that are alive then */
+  uint32_t setup;     /* blocks from before the first step that are alive at the end of the last one */
+  weir__ages ages;    /* of blocks of complete steps, at the end of the last one */
+  uint64_t end_bytes; /* of all blocks that are alive then */
 } group;
 
 typedef struct group_slot {
   uint64_t key;
   uint32_t group; /* + 1 */
 } group_slot;
-
-/* A block that is alive at the end of the last step. */
-typedef struct survivor {
-  uint32_t group, block;
-  int64_t step;
-} survivor;
 
 typedef struct finder {
   const weir__recording *recording;
@@ -45,7 +38,7 @@ typedef struct finder {
   weir__hash_map slots;
   uint32_t *group_of; /* of each block */
   bool *is_leaked;    /* of each block: whether it was reported as part of a leak */
-  survivor *survivors;
+  weir__survivor *survivors;
   size_t survivor_count, survivor_room;
   int64_t count; /* steps that are looked at */
   uint32_t end;  /* the entry at which the last one ends */
@@ -54,28 +47,8 @@ typedef struct finder {
   weir__leaks *out;
 } finder;
 
-/* Whether what looks like steps may be something else. */
-static bool is_weak(const weir__steps *steps) {
-  return steps->source == WEIR__STEPS_WINDOWS || (steps->source == WEIR__STEPS_INFERRED && steps->confidence < 0.95);
-}
-
 static bool is_alive(const weir__life *b, uint32_t entry) {
   return (b->is_before || b->begin < entry) && (b->freed == WEIR__LIFE_OPEN || b->freed >= entry);
-}
-
-/* Ages of 0 to 4 steps have a class each; above, there are two for each power of two. */
-static size_t age_class(int64_t age) {
-  size_t class = 0;
-  if (age <= 4)
-    return (size_t)age;
-  for (class = 4; age > 4 && class < AGES - 1; class += 2)
-    age = (age + 1) / 2;
-  return age == 3 ? class - 1 : class < AGES ? class : AGES - 1;
-}
-
-/* The largest age of a class. */
-static int64_t class_age(size_t class) {
-  return class <= 4 ? (int64_t) class : (class % 2 ? 6 : 8) * (1ll << ((class - 5) / 2));
 }
 
 static uint64_t mix(uint64_t a, uint64_t b) {
@@ -118,206 +91,39 @@ static bool make_groups(finder *f) {
         g->setup++;
         continue;
       }
-      g->alive++;
+      g->ages.alive++;
       ok = WEIR__RESERVE(f->survivors, f->survivor_room, f->survivor_count + 1);
       if (ok)
-        f->survivors[f->survivor_count++] = (survivor){f->group_of[i], (uint32_t)i, step};
+        f->survivors[f->survivor_count++] = (weir__survivor){f->group_of[i], (uint32_t)i, step};
     } else if (step >= 0 && b->begin < f->end)
-      g->freed[age_class(weir__steps_at(f->steps, b->freed) - step)]++;
+      weir__ages_add(&g->ages, weir__steps_at(f->steps, b->freed) - step);
   }
   return ok;
 }
 
-/* How many steps the blocks of a group live that are freed. Few are exceptions compared with those that stay. */
-static int64_t usual_age(const group *g) {
-  uint32_t older = 0, few = g->alive / 10;
-  for (size_t class = AGES; class -- > 0;) {
-    older += g->freed[class];
-    if (older > few)
-      return class_age(class);
-  }
-  return 0;
-}
-
-static bool frees_nothing(const group *g) {
-  for (size_t class = 0; class < AGES; class ++)
-    if (g->freed[class])
-      return false;
-  return true;
-}
-
 static int by_group(const void *a, const void *b) {
-  const survivor *x = a, *y = b;
+  const weir__survivor *x = a, *y = b;
   if (x->group != y->group)
     return x->group < y->group ? -1 : 1;
   return (x->block > y->block) - (x->block < y->block);
 }
 
 static int by_block(const void *a, const void *b) {
-  uint32_t x = ((const survivor *)a)->block, y = ((const survivor *)b)->block;
+  uint32_t x = ((const weir__survivor *)a)->block, y = ((const weir__survivor *)b)->block;
   return (x > y) - (x < y);
-}
-
-/* ---- Whether births go on ---- */
-
-typedef struct births {
-  weir__growth_kind kind;
-  size_t first; /* the survivor with which it begins */
-  int64_t first_step, last_step;
-  size_t steps; /* in which there are any */
-  double every;
-} births;
-
-static int by_number(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
-/* The survivor from which on there are no long pauses. */
-static size_t skip_early(const survivor *s, size_t count, int64_t *gaps) {
-  size_t n = 0;
-  for (size_t i = 1; i < count; i++)
-    if (s[i].step > s[i - 1].step)
-      gaps[n++] = s[i].step - s[i - 1].step;
-  if (n < 2)
-    return 0;
-  qsort(gaps, n, sizeof *gaps, by_number);
-  int64_t mean = (s[count - 1].step - s[0].step) / (int64_t)n, usual = gaps[n / 2] > mean ? gaps[n / 2] : mean;
-  int64_t longest = 4 * usual + 1;
-  for (size_t i = count; i-- > 1;)
-    if (s[i].step - s[i - 1].step > longest)
-      return i;
-  return 0;
-}
-
-/* The survivor after those of the first step, if that step has many times as many as each later one: what a job sets up
- * once, such as the state of an optimizer, says nothing about what grows afterwards. Otherwise 0. */
-static size_t skip_burst(const survivor *s, size_t count) {
-  size_t first = 0, most = 0;
-  while (first < count && s[first].step == s[0].step)
-    first++;
-  for (size_t i = first, next; i < count; i = next) {
-    for (next = i; next < count && s[next].step == s[i].step; next++)
-      ;
-    most = next - i > most ? next - i : most;
-  }
-  return most && first > BURST * most ? first : 0;
-}
-
-/* Whether births are evenly spaced: each lies at most one step from its place, since a boundary may be off by one. */
-static bool is_even(const survivor *s, size_t count, size_t steps) {
-  double every = (double)(s[count - 1].step - s[0].step) / (double)(steps - 1);
-  size_t n = 0;
-  for (size_t i = 1; i < count; i++) {
-    n += s[i].step != s[i - 1].step;
-    double off = (double)(s[i].step - s[0].step) - (double)n * every;
-    if (off > 1 || off < -1)
-      return false;
-  }
-  return true;
-}
-
-/* Whether steps [first, end) are far shorter than the others. Inferred steps may be: the layers of the last step. */
-static bool are_short(const finder *f, int64_t first, int64_t end) {
-  const uint32_t *begin = f->steps->begin;
-  double entries = (double)(begin[end] - begin[first]), usual = (double)(f->end - begin[0]) / (double)f->count;
-  return f->steps->source == WEIR__STEPS_INFERRED && 3 * entries < usual * (double)(end - first);
-}
-
-/* Judges survivors by the steps in which they were allocated, in ascending order. `end` is the step from which on they
- * are too young to tell. */
-static births judge(const finder *f, const survivor *s, size_t count, int64_t end, int64_t *gaps) {
-  const int64_t part = f->steps->source == WEIR__STEPS_WINDOWS ? f->count / 2 : f->count * 2 / 5;
-  const int64_t few = f->steps->source == WEIR__STEPS_INFERRED ? MIN_STEPS : 6;
-  const int64_t least_span = is_weak(f->steps) && part > few ? part : few;
-  births b = {.kind = WEIR__GROWTH_FEW};
-  while (count && s[count - 1].step >= end)
-    count--;
-  if (!count)
-    return b;
-  b.first = skip_early(s, count, gaps);
-  b.first += skip_burst(s + b.first, count - b.first);
-  int64_t first = s[b.first].step, last = s[count - 1].step, least = INT64_MAX, most = 0,
-          middle = first + (end - first) / 2;
-  bool is_odd = (end - first) % 2; /* the step in the middle belongs to neither half */
-  size_t steps = 1, halves[2] = {0}, blocks[2] = {0};
-  for (size_t i = b.first; i < count; i++) {
-    int64_t gap = i > b.first ? s[i].step - s[i - 1].step : 0;
-    int half = s[i].step >= middle;
-    bool counts = !(is_odd && s[i].step == middle);
-    if (gap) {
-      steps++;
-      least = gap < least ? gap : least;
-      most = gap > most ? gap : most;
-    }
-    halves[half] += counts && (gap || i == b.first);
-    blocks[half] += counts;
-  }
-  b.first_step = first;
-  b.last_step = last;
-  b.steps = steps;
-  b.every = steps > 1 ? (double)(last - first) / (double)(steps - 1) : 0;
-  bool is_regular = steps >= 3 && most <= least + least / 4 + 1 + (least >= 3); /* boundaries may be off by one */
-  is_regular = is_regular || (steps >= 5 && is_even(s + b.first, count - b.first, steps));
-  if (steps < 3 || end - first < least_span || are_short(f, first, end))
-    return b;
-  if ((double)(end - 1 - last) > 2.5 * b.every + 1) {
-    b.kind = WEIR__GROWTH_STOPPED;
-    return b;
-  }
-  /* The end of the history is where the next one is due, at the latest. */
-  if ((!is_regular || end - 1 - last > most + 1) && (steps < 6 || (double)most > 6 * b.every + 2))
-    return b;
-  /* Births of a steady leak in the two halves differ by chance only: by 1.5 standard deviations at most. */
-  double fewer = (double)halves[0] - (double)halves[1] - 1, variance = (double)(halves[0] + halves[1]);
-  bool slows = (fewer > 0 && fewer * fewer > 2.25 * variance) || (blocks[0] >= 6 && 2 * blocks[1] < blocks[0]);
-  b.kind = slows ? WEIR__GROWTH_SLOWING : WEIR__GROWTH_LEAK;
-  return b;
-}
-
-/* Two births at a distance, and as many blocks at the same distance before them in the setup or after them in the last
- * step: a leak every so many steps that the history has room for three of. */
-static births judge_pair(const finder *f, const group *g, const survivor *s, size_t count) {
-  births b = {.kind = WEIR__GROWTH_FEW};
-  int64_t steps[3];
-  size_t blocks[3] = {0}, n = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (!n || s[i].step != steps[n - 1]) {
-      if (n == 3)
-        return b;
-      steps[n++] = s[i].step;
-    }
-    blocks[n - 1]++;
-  }
-  if (n == 2 && g->setup) {
-    steps[2] = steps[1];
-    steps[1] = steps[0];
-    steps[0] = -1;
-    blocks[2] = g->setup;
-    n++;
-  }
-  if (n < 3 || blocks[0] != blocks[1] || blocks[1] != blocks[2] || usual_age(g) > 1)
-    return b;
-  int64_t first = steps[1] - steps[0], second = steps[2] - steps[1];
-  if (first < 2 || first > second + 1 || second > first + 1 || f->count - steps[2] > second + 1)
-    return b;
-  b.kind = WEIR__GROWTH_LEAK;
-  b.first_step = steps[0] < 0 ? 0 : steps[0];
-  b.last_step = steps[2];
-  b.every = (double)(first + second) / 2;
-  return b;
 }
 
 /* ---- Reports ---- */
 
-static void add_level(finder *f, const survivor *s, weir__growth_kind kind) {
+static void add_level(finder *f, const weir__survivor *s, weir__growth_kind kind) {
   if (kind != WEIR__GROWTH_LEAK)
     return;
   f->out->levels[s->step] += f->lives->blocks[s->block].size;
   f->is_leaked[s->block] = true;
 }
 
-static bool report(finder *f, const survivor *s, size_t count, const births *b, int64_t end, bool is_joint) {
+static bool report(finder *f, const weir__survivor *s, size_t count, const weir__births *b, int64_t end,
+                   bool is_joint) {
   weir__leaks *out = f->out;
   const group *g = &f->groups[s->group];
   weir__leak leak = {.kind = b->kind,
@@ -367,34 +173,31 @@ static bool report(finder *f, const survivor *s, size_t count, const births *b, 
 }
 
 /* The step from which on survivors of a group are too young to tell. */
-static int64_t horizon(const finder *f, const group *g) {
-  int64_t age = usual_age(g);
+static int64_t horizon(const finder *f, const weir__ages *ages) {
+  int64_t age = weir__ages_usual(ages);
   return f->count - (age >= 2 ? age + (age + 1) / 2 : 1);
 }
 
 /* Rare groups tell little about the age of their blocks, so they are put together. */
 static int64_t horizon_of_rare(const finder *f, size_t alive) {
-  group all = {.alive = (uint32_t)alive};
+  weir__ages all = {.alive = (uint32_t)alive};
   for (size_t i = 0; i < f->group_count; i++) {
-    const group *g = &f->groups[i];
-    uint64_t blocks = g->alive;
-    for (size_t class = 0; class < AGES; class ++)
-      blocks += g->freed[class];
-    for (size_t class = 0; class < AGES && blocks <= (uint64_t)f->count / 2; class ++)
-      all.freed[class] += g->freed[class];
+    const weir__ages *ages = &f->groups[i].ages;
+    if (ages->alive + weir__ages_freed(ages) <= (uint64_t)f->count / 2)
+      weir__ages_merge(&all, ages);
   }
   return horizon(f, &all);
 }
 
 /* Judges the survivors of groups that have too few each. They are a leak only if they are not negligible. */
-static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps) {
+static bool judge_jointly(finder *f, weir__survivor *rest, size_t count, int64_t *gaps) {
   size_t kept = 0;
   for (size_t i = 0; i < count; i++)
-    if (rest[i].step >= (int64_t)f->steps->warm_up && rest[i].step < horizon(f, &f->groups[rest[i].group]))
+    if (rest[i].step >= (int64_t)f->steps->warm_up && rest[i].step < horizon(f, &f->groups[rest[i].group].ages))
       rest[kept++] = rest[i];
   qsort(rest, kept, sizeof *rest, by_block);
   int64_t end = horizon_of_rare(f, kept);
-  births b = judge(f, rest, kept, end, gaps);
+  weir__births b = weir__births_judge(f->steps, f->count, rest, kept, end, gaps);
   uint64_t bytes = 0;
   for (size_t i = b.first; i < kept; i++)
     bytes += rest[i].step < end ? f->lives->blocks[rest[i].block].size : 0;
@@ -402,7 +205,7 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
    * and the last ones too. */
   bool is_sparse = f->steps->source == WEIR__STEPS_WINDOWS &&
                    (20 * (int64_t)b.steps < 17 * (end - b.first_step) || end - 1 - b.last_step > 1);
-  if (b.kind == WEIR__GROWTH_FEW || b.steps < 6 || is_sparse || end - b.first_step < MIN_STEPS ||
+  if (b.kind == WEIR__GROWTH_FEW || b.steps < 6 || is_sparse || end - b.first_step < WEIR__TREND_STEPS ||
       (double)bytes < 1e-4 * (double)f->peak * (double)(end - b.first_step))
     return true;
   rest += b.first;
@@ -412,7 +215,7 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
   for (size_t i = 0, next; i < kept && ok; i = next) {
     for (next = i; next < kept && rest[next].group == rest[i].group; next++)
       ;
-    births own = {.kind = b.kind, .first_step = b.first_step, .last_step = rest[next - 1].step};
+    weir__births own = {.kind = b.kind, .first_step = b.first_step, .last_step = rest[next - 1].step};
     own.every = (double)(end - b.first_step) / (double)(next - i);
     ok = report(f, rest + i, next - i, &own, end, true);
     weir__leak *list = b.kind == WEIR__GROWTH_LEAK ? f->out->leaks : f->out->growing;
@@ -425,7 +228,7 @@ static bool judge_jointly(finder *f, survivor *rest, size_t count, int64_t *gaps
 
 /* How many of the survivors of a group belong to warm-up: all that were born then, if they are far more than those of
  * the other steps. */
-static size_t warm_up_of(const finder *f, const survivor *s, size_t count) {
+static size_t warm_up_of(const finder *f, const weir__survivor *s, size_t count) {
   int64_t warm_up = (int64_t)f->steps->warm_up;
   size_t early = 0;
   while (early < count && s[early].step < warm_up)
@@ -435,30 +238,31 @@ static size_t warm_up_of(const finder *f, const survivor *s, size_t count) {
 }
 
 static bool judge_groups(finder *f) {
-  survivor *s = f->survivors;
+  weir__survivor *s = f->survivors;
   if (!f->survivor_count)
     return true;
   size_t rest_count = 0;
-  survivor *rest = malloc((f->survivor_count + 1) * sizeof *rest);
+  weir__survivor *rest = malloc((f->survivor_count + 1) * sizeof *rest);
   int64_t *gaps = malloc((f->survivor_count + 1) * sizeof *gaps);
   bool ok = rest && gaps;
   if (ok) {
     qsort(s, f->survivor_count, sizeof *s, by_group);
-    if (is_weak(f->steps))
+    if (weir__steps_are_weak(f->steps))
       f->rare = horizon_of_rare(f, f->survivor_count);
   }
   for (size_t i = 0, next; i < f->survivor_count && ok; i = next) {
     for (next = i; next < f->survivor_count && s[next].group == s[i].group; next++)
       ;
-    int64_t end = horizon(f, &f->groups[s[i].group]);
+    const group *g = &f->groups[s[i].group];
+    int64_t end = horizon(f, &g->ages);
     i += warm_up_of(f, s + i, next - i);
-    births b = judge(f, s + i, next - i, end, gaps);
-    if (b.kind == WEIR__GROWTH_LEAK && is_weak(f->steps) && b.first_step >= f->rare &&
-        frees_nothing(&f->groups[s[i].group]))
+    weir__births b = weir__births_judge(f->steps, f->count, s + i, next - i, end, gaps);
+    if (b.kind == WEIR__GROWTH_LEAK && weir__steps_are_weak(f->steps) && b.first_step >= f->rare &&
+        !weir__ages_freed(&g->ages))
       b.kind = WEIR__GROWTH_FEW;
     bool has_stopped = b.kind == WEIR__GROWTH_STOPPED && 2 * (end - 1 - b.last_step) > end - b.first_step;
     if (b.kind != WEIR__GROWTH_LEAK && b.steps < 8 && !has_stopped) /* so few may end or slow down by chance */
-      b = judge_pair(f, &f->groups[s[i].group], s + i, next - i);
+      b = weir__births_judge_pair(f->count, &g->ages, g->setup, s + i, next - i);
     if (b.kind != WEIR__GROWTH_FEW)
       ok = report(f, s + i, next - i, &b, end, false);
     else {
@@ -486,24 +290,6 @@ static bool is_reported(const weir__leaks *out, const group *g) {
     if (out->leaks[i].stack == g->stack && out->leaks[i].size == g->size && out->leaks[i].stream == g->stream)
       return true;
   return false;
-}
-
-/* Whether the level at the ends of steps rises to the end and never falls back; what it rose by since the middle. */
-static uint64_t rise_of(const uint64_t *level, int64_t count, int64_t from, int64_t *first) {
-  uint64_t least = level[count - 1];
-  int64_t rises = 0, half = from + (count - from) / 2;
-  *first = count - 1;
-  for (int64_t k = count - 2; k >= from; k--) {
-    if (level[k] < least) {
-      least = level[k];
-      rises += k >= half;
-      *first = k;
-    }
-  }
-  uint64_t at_half = level[count - 1];
-  for (int64_t k = half; k < count; k++)
-    at_half = level[k] < at_half ? level[k] : at_half;
-  return 10 * rises >= 6 * (count - half) ? level[count - 1] - at_half : 0;
 }
 
 /* Groups by stack, or else all blocks together, that are alive in more and more bytes although each block is freed. */
@@ -545,8 +331,8 @@ static bool find_replaced(finder *f) {
     for (int64_t k = 1; k < f->count; k++)
       level[k] += level[k - 1];
     int64_t first;
-    uint64_t rise = rise_of(level, f->count, (int64_t)f->steps->warm_up, &first);
-    if (100 * rise < f->peak || f->count - first < MIN_STEPS)
+    uint64_t rise = weir__level_rise(level, f->count, (int64_t)f->steps->warm_up, &first);
+    if (100 * rise < f->peak || f->count - first < WEIR__TREND_STEPS)
       continue;
     const group *g = has_stacks ? &f->groups[largest[row][1]] : NULL;
     weir__leak leak = {.kind = WEIR__GROWTH_REPLACED,
@@ -573,11 +359,12 @@ static bool find_replaced(finder *f) {
 static bool find_outliving(finder *f) {
   weir__leaks *out = f->out;
   for (size_t i = 0; i < f->survivor_count && f->recording->remark_count; i++) {
-    const survivor *s = &f->survivors[i];
+    const weir__survivor *s = &f->survivors[i];
     const weir__life *b = &f->lives->blocks[s->block];
     uint32_t phase = f->recording->remarks[b->remark].phase;
     const group *g = &f->groups[s->group];
-    if (!f->recording->strings.items[phase].length || s->step < (int64_t)f->steps->warm_up || s->step >= horizon(f, g))
+    if (!f->recording->strings.items[phase].length || s->step < (int64_t)f->steps->warm_up ||
+        s->step >= horizon(f, &g->ages))
       continue;
     size_t k = 0;
     while (k < out->outliving_count && !(out->outliving[k].phase == phase && out->outliving[k].stack == g->stack &&
@@ -633,6 +420,11 @@ static bool find_idle(const weir__recording *recording, const weir__recording_de
 }
 
 /* ---- When it runs out ---- */
+
+static int by_number(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
 
 static bool measure_step(finder *f) {
   const weir__recording_entry *e = f->device->events;
@@ -856,7 +648,7 @@ static weir_status find(finder *f, const weir__leaks_options *options) {
     ok = measure_step(f);
   }
   bool is_tiny = f->out->bytes_per_step < 2e-4 * (double)f->peak;
-  if (ok && is_weak(f->steps) && f->out->verdict == WEIR__LEAKS_FOUND && (is_tiny || !is_steady(f, &ok)))
+  if (ok && weir__steps_are_weak(f->steps) && f->out->verdict == WEIR__LEAKS_FOUND && (is_tiny || !is_steady(f, &ok)))
     forget(f->out, "the history seems to be a part of one step, in which memory grows anyway");
   free(f->alike);
   free(f->groups);
@@ -884,7 +676,7 @@ static weir_status find_in(const weir__recording *recording, const weir__lives *
   f.count = (int64_t)steps.count;
   while (until && f.count && steps.begin[f.count] > until)
     f.count--;
-  if (f.count >= MIN_STEPS) {
+  if (f.count >= WEIR__TREND_STEPS) {
     f.end = steps.begin[f.count];
     return find(&f, options);
   }
@@ -892,7 +684,7 @@ static weir_status find_in(const weir__recording *recording, const weir__lives *
            !f.device->event_count ? "there is no history"
            : steps.count          ? "%lld complete steps are too few to tell growth: at least %d are needed"
                                   : "there are no steps in the history, and too few allocations without them",
-           (long long)f.count, MIN_STEPS);
+           (long long)f.count, WEIR__TREND_STEPS);
   return WEIR_OK;
 }
 
@@ -902,14 +694,14 @@ static weir_status look(const weir__recording *recording, const weir__lives *liv
                         weir__leaks *out) {
   weir__steps steps, windows;
   weir__leaks other = {.device = out->device, .verdict = WEIR__LEAKS_UNKNOWN};
-  weir_status status = weir__steps_find(recording, out->device, lives, &steps);
+  weir_status status = weir__job_steps_find(recording, out->device, lives, &steps);
   if (!status)
     status = find_in(recording, lives, steps, options, out);
   bool is_recorded = out->steps.count && out->steps.source != WEIR__STEPS_INFERRED;
   bool is_sure = out->verdict == WEIR__LEAKS_FOUND && out->steps.confidence >= 0.8;
   if (status || is_recorded || is_sure || allocations_of(lives) < WINDOWS * WINDOW_ALLOCATIONS)
     return status;
-  status = weir__steps_windows(lives, WINDOWS, &windows);
+  status = weir__job_steps_windows(lives, WINDOWS, &windows);
   if (!status)
     status = find_in(recording, lives, windows, options, &other);
   bool is_better = other.verdict == WEIR__LEAKS_FOUND && other.bytes > 2 * out->bytes;

@@ -16,8 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "offline/analyse/steps.h"
+#include "offline/analyse/job_steps.h"
 #include "offline/read/recording.h"
+#include "pattern/trend.h"
 
 typedef struct weir__leaks_options {
   uint64_t memory; /* bytes that may be reserved; 0 if only what the recording says counts */
@@ -25,15 +26,6 @@ typedef struct weir__leaks_options {
 } weir__leaks_options;
 
 typedef enum weir__leaks_verdict { WEIR__LEAKS_NONE, WEIR__LEAKS_FOUND, WEIR__LEAKS_UNKNOWN } weir__leaks_verdict;
-
-/* Why something that grows is not called a leak. */
-typedef enum weir__growth_kind {
-  WEIR__GROWTH_LEAK,
-  WEIR__GROWTH_FEW, /* too few blocks to judge; never reported */
-  WEIR__GROWTH_STOPPED,
-  WEIR__GROWTH_SLOWING,
-  WEIR__GROWTH_REPLACED /* each block is replaced by a larger one, as in a key/value cache */
-} weir__growth_kind;
 
 enum { WEIR__LEAK_EXAMPLES = 8 };
 
@@ -44,9 +36,9 @@ typedef struct weir__leak_block {
 } weir__leak_block;
 
 typedef struct weir__leak {
-  weir__growth_kind kind;
-  uint32_t stack; /* 0 for a group by size */
-  uint64_t size;  /* of each block; 0 for a group by stack */
+  weir__growth_kind kind; /* why something that grows is not called a leak */
+  uint32_t stack;         /* 0 for a group by size */
+  uint64_t size;          /* of each block; 0 for a group by stack */
   uint16_t stream;
   uint64_t bytes, count; /* suspicious blocks that are alive */
   double bytes_per_step, count_per_step;

@@ -1,6 +1,7 @@
-#include "offline/analyse/steps.h"
+#include "pattern/steps.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,10 +13,7 @@
 /* What the search works on: the allocations of the history, by number, and the bytes in use before each. Those that
  * stay for a quarter of the history or more are left out: weights and leaks are not part of the pattern of a step. */
 typedef struct finder {
-  const weir__recording *recording;
-  const weir__recording_device *device;
-  int number;
-  const weir__lives *lives;
+  const weir__sequence *of;
   uint32_t *items; /* numbers of blocks, by `begin` */
   size_t count;
   uint64_t *level;  /* bytes in use before allocation k */
@@ -34,10 +32,10 @@ static int by_number(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static const weir__life *item(const finder *f, size_t k) { return &f->lives->blocks[f->items[k]]; }
+static const weir__life *item(const finder *f, size_t k) { return &f->of->blocks[f->items[k]]; }
 
 static bool prepare(finder *f) {
-  const weir__lives *l = f->lives;
+  const weir__sequence *l = f->of;
   f->items = malloc((l->block_count + 1) * sizeof *f->items);
   for (size_t i = 0; i < l->block_count && f->items; i++) {
     const weir__life *b = &l->blocks[i];
@@ -91,27 +89,16 @@ static bool add_boundary(finder *f, uint32_t entry) {
  * differ in digits only are one kind. */
 typedef struct kind {
   uint64_t key; /* + 1 */
-  uint32_t text;
-  size_t count, same; /* marks, and those with exactly the first text */
+  const char *text;
+  size_t count, same; /* marks, and those with exactly the same text */
   double level;       /* the sum of bytes in use */
-  bool is_end;
-  int rank; /* how likely it is a step by its name; more is better */
+  int rank;           /* how likely it is a step by its name; more is better */
 } kind;
 
-typedef struct mark {
-  uint64_t kind;
-  uint32_t entry;
-} mark;
-
-typedef struct marks {
-  mark *items;
-  size_t count, room;
-  weir__hash_map kinds;
-} marks;
-
-static const char *text_of(const weir__recording *r, uint32_t string) {
-  return string < r->strings.count ? r->strings.items[string].text : "";
-}
+typedef struct kinds {
+  weir__hash_map by_key;
+  uint64_t *keys; /* of each mark */
+} kinds;
 
 static uint64_t name_hash(const char *text, bool is_end) {
   uint64_t hash = is_end;
@@ -132,59 +119,19 @@ static int name_rank(const char *text) {
   return strstr(text, "step") || strstr(text, "Step") || strstr(text, "iter") || strstr(text, "batch") ? 2 : 1;
 }
 
-static bool add_mark(finder *f, marks *m, uint32_t string, bool is_end, uint32_t entry) {
-  const char *text = text_of(f->recording, string);
-  uint64_t key = name_hash(text, is_end);
-  kind *k = weir__hash_map_put(&m->kinds, sizeof *k, key);
-  if (!k || !WEIR__RESERVE(m->items, m->room, m->count + 1))
+static bool count_mark(const finder *f, kinds *all, const weir__step_marks *marks, size_t i) {
+  const weir__step_mark *mark = &marks->items[i];
+  all->keys[i] = name_hash(mark->text, mark->is_end);
+  kind *k = weir__hash_map_put(&all->by_key, sizeof *k, all->keys[i]);
+  if (!k)
     return false;
   if (!k->count) {
-    k->text = string;
-    k->is_end = is_end;
-    k->rank = name_rank(text);
+    k->text = mark->text;
+    k->rank = name_rank(mark->text);
   }
   k->count++;
-  k->same += k->text == string;
-  k->level += (double)level_at(f, entry);
-  m->items[m->count++] = (mark){key, entry};
-  return true;
-}
-
-static bool mark_annotations(finder *f, marks *m) {
-  const weir__recording *r = f->recording;
-  const weir__recording_entry *e = f->device->events;
-  size_t entry = 0;
-  for (size_t i = 0; i < r->annotation_count; i++) {
-    const weir__recording_annotation *a = &r->annotations[i];
-    if ((a->device >= 0 && a->device != f->number) || !a->time_us)
-      continue;
-    while (entry < f->device->event_count && e[entry].time_us < a->time_us)
-      entry++;
-    if (!e[entry < f->device->event_count ? entry : entry - 1].time_us)
-      return true; /* entries without times cannot be placed */
-    bool is_end = strcmp(text_of(r, a->stage), "END") == 0;
-    if (entry > 0 && !add_mark(f, m, a->name, is_end, (uint32_t)entry))
-      return false;
-  }
-  return true;
-}
-
-/* A mark where the phase or the metadata of the thread's entries changes. Only texts with numbers that change, such as
- * "step 7", count as metadata. */
-static bool mark_phases(finder *f, marks *m, bool is_metadata) {
-  uint32_t last[WEIR__RECORDING_MANY_THREADS + 1] = {0};
-  if (!f->recording->remark_count)
-    return true;
-  for (size_t i = 0; i < f->device->event_count; i++) {
-    const weir__recording_entry *e = &f->device->events[i];
-    const weir__recording_remark *remark = &f->recording->remarks[e->remark];
-    uint32_t string = is_metadata ? remark->user_metadata : remark->phase;
-    if (e->action != WEIR_TRACE_ALLOC || string == last[e->thread])
-      continue;
-    last[e->thread] = string;
-    if (*text_of(f->recording, string) && !add_mark(f, m, string, false, (uint32_t)i))
-      return false;
-  }
+  k->same += strcmp(k->text, mark->text) == 0;
+  k->level += (double)level_at(f, mark->entry);
   return true;
 }
 
@@ -215,12 +162,12 @@ static double regularity(const finder *f, const uint32_t *begin, size_t count, d
 
 /* A boundary at each mark of one kind, or rather at the next allocation: what is freed before it belongs to the step
  * that has ended. */
-static bool take_kind(finder *f, const marks *m, uint64_t key) {
+static bool take_kind(finder *f, const weir__step_marks *marks, const uint64_t *keys, uint64_t key) {
   f->begin_count = 0;
-  for (size_t i = 0; i < m->count; i++) {
-    uint32_t next = f->before[m->items[i].entry];
-    uint32_t entry = next < f->count ? item(f, next)->begin : m->items[i].entry;
-    if (m->items[i].kind == key && !add_boundary(f, entry))
+  for (size_t i = 0; i < marks->count; i++) {
+    uint32_t next = f->before[marks->items[i].entry];
+    uint32_t entry = next < f->count ? item(f, next)->begin : marks->items[i].entry;
+    if (keys[i] == key && !add_boundary(f, entry))
       return false;
   }
   return true;
@@ -228,17 +175,17 @@ static bool take_kind(finder *f, const marks *m, uint64_t key) {
 
 /* Chooses the kind of mark that is a step by its name, and then, of all kinds that are as frequent, the one at which
  * least is in use. Without such a name, the most regular one of those with the lowest levels. */
-static bool choose_kind(finder *f, const marks *m, bool needs_numbers, weir__steps *steps) {
+static bool choose_kind(finder *f, const weir__step_marks *marks, const kinds *all, weir__steps *steps) {
   const kind *best = NULL, *named = NULL;
   size_t at = 0;
-  for (const kind *k; (k = weir__hash_map_next(&m->kinds, sizeof *k, &at));)
-    if (k->count >= WEIR__STEPS_MIN + 1 && k->rank > 1 && !(needs_numbers && k->same == k->count) &&
+  for (const kind *k; (k = weir__hash_map_next(&all->by_key, sizeof *k, &at));)
+    if (k->count >= WEIR__STEPS_MIN + 1 && k->rank > 1 && !(marks->needs_numbers && k->same == k->count) &&
         (!named || k->rank > named->rank ||
          (k->rank == named->rank && (k->count < named->count || (k->count == named->count && k->key < named->key)))))
       named = k;
   at = 0;
-  for (const kind *k; (k = weir__hash_map_next(&m->kinds, sizeof *k, &at));) {
-    if (k->count < WEIR__STEPS_MIN + 1 || (needs_numbers && k->same == k->count))
+  for (const kind *k; (k = weir__hash_map_next(&all->by_key, sizeof *k, &at));) {
+    if (k->count < WEIR__STEPS_MIN + 1 || (marks->needs_numbers && k->same == k->count))
       continue;
     if (named && (k->count + 1 < named->count || k->count > named->count + 1))
       continue;
@@ -248,28 +195,31 @@ static bool choose_kind(finder *f, const marks *m, bool needs_numbers, weir__ste
   }
   if (!best)
     return true;
-  if (!take_kind(f, m, best->key))
+  if (!take_kind(f, marks, all->keys, best->key))
     return false;
   double regular = regularity(f, f->begin, f->begin_count, 2);
   if (f->begin_count < WEIR__STEPS_MIN + 1 || (!named && regular < 0.5)) {
     f->begin_count = 0;
     return true;
   }
-  weir__escape_text(text_of(f->recording, best->text), strlen(text_of(f->recording, best->text)), steps->name,
-                    sizeof steps->name);
+  weir__escape_text(best->text, strlen(best->text), steps->name, sizeof steps->name);
   steps->confidence = named ? 0.9 + 0.1 * regular : 0.5 + 0.5 * regular;
   return true;
 }
 
 static bool find_marked(finder *f, weir__steps *steps) {
   bool ok = true;
-  for (int pass = 0; pass < 3 && ok && !f->begin_count; pass++) {
-    marks m = {0};
-    ok = (pass == 0 ? mark_annotations(f, &m) : mark_phases(f, &m, pass == 2)) && choose_kind(f, &m, pass == 2, steps);
+  for (size_t i = 0; i < f->of->mark_kinds && ok && !f->begin_count; i++) {
+    const weir__step_marks *marks = &f->of->marks[i];
+    kinds all = {.keys = malloc((marks->count + 1) * sizeof *all.keys)};
+    ok = all.keys != NULL;
+    for (size_t k = 0; k < marks->count && ok; k++)
+      ok = count_mark(f, &all, marks, k);
+    ok = ok && choose_kind(f, marks, &all, steps);
     if (f->begin_count)
-      steps->source = pass == 0 ? WEIR__STEPS_ANNOTATIONS : WEIR__STEPS_PHASES;
-    free(m.items);
-    weir__hash_map_clear(&m.kinds);
+      steps->source = marks->source;
+    free(all.keys);
+    weir__hash_map_clear(&all.by_key);
   }
   return ok;
 }
@@ -627,14 +577,14 @@ static bool find_low_water(finder *f, weir__steps *steps) {
 
 /* Memory that stays is allocated at the beginning, by the optimizer for instance. If a job leaks, some is allocated in
  * all steps, so only steps that are far above the later ones count. */
-static bool find_warm_up(const weir__lives *lives, weir__steps *steps) {
+static bool find_warm_up(const weir__sequence *of, weir__steps *steps) {
   const size_t n = steps->count, most = n / 3;
   uint64_t *stays = calloc(2 * n + 2, sizeof *stays);
   if (!stays)
     return false;
   uint64_t *later = stays + n + 1;
-  for (size_t i = 0; i < lives->block_count; i++) {
-    const weir__life *b = &lives->blocks[i];
+  for (size_t i = 0; i < of->block_count; i++) {
+    const weir__life *b = &of->blocks[i];
     int64_t step = b->is_before ? -1 : weir__steps_at(steps, b->begin);
     if (step >= 0 && (size_t)step < n && (b->freed == WEIR__LIFE_OPEN || b->freed >= steps->begin[n]))
       stays[step] += b->size;
@@ -656,12 +606,8 @@ static weir_status no_memory(void) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the steps of a job");
 }
 
-weir_status weir__steps_find(const weir__recording *recording, int device, const weir__lives *lives,
-                             weir__steps *steps) {
-  finder f = {.recording = recording,
-              .device = device < 0 ? &recording->host : &recording->devices[device],
-              .number = device,
-              .lives = lives};
+weir_status weir__steps_find(const weir__sequence *of, weir__steps *steps) {
+  finder f = {.of = of};
   weir__steps found = {0};
   bool ok = prepare(&f);
   if (ok && f.count)
@@ -677,7 +623,7 @@ weir_status weir__steps_find(const weir__recording *recording, int device, const
     found.count = f.begin_count - 1;
     found.begin = f.begin;
     f.begin = NULL;
-    ok = ok && find_warm_up(lives, &found);
+    ok = ok && find_warm_up(of, &found);
   } else
     found = (weir__steps){0};
   free(f.begin);
@@ -692,18 +638,18 @@ weir_status weir__steps_find(const weir__recording *recording, int device, const
   return WEIR_OK;
 }
 
-weir_status weir__steps_windows(const weir__lives *lives, size_t count, weir__steps *steps) {
+weir_status weir__steps_windows(const weir__sequence *of, size_t count, weir__steps *steps) {
   weir__steps made = {.source = WEIR__STEPS_WINDOWS, .count = count, .begin = malloc((count + 1) * sizeof *made.begin)};
   size_t first = 0;
   if (!made.begin)
     return no_memory();
-  while (first < lives->block_count && lives->blocks[first].is_before)
+  while (first < of->block_count && of->blocks[first].is_before)
     first++;
-  size_t allocations = lives->block_count - first;
+  size_t allocations = of->block_count - first;
   for (size_t k = 0; k < count; k++)
-    made.begin[k] = allocations ? lives->blocks[first + k * allocations / count].begin : 0;
-  made.begin[count] = (uint32_t)lives->entry_count;
-  if (!find_warm_up(lives, &made)) {
+    made.begin[k] = allocations ? of->blocks[first + k * allocations / count].begin : 0;
+  made.begin[count] = of->entry_count;
+  if (!find_warm_up(of, &made)) {
     weir__steps_clear(&made);
     return no_memory();
   }

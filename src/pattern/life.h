@@ -1,0 +1,28 @@
+/*
+ * The life of a block: what one request got, from the entry that allocated it to the one that freed it.
+ */
+#ifndef WEIR_PATTERN_LIFE_H
+#define WEIR_PATTERN_LIFE_H
+
+#include <stdint.h>
+
+#define WEIR__LIFE_OPEN UINT32_MAX
+#define WEIR__LIFE_NO_POOL 0x7fff
+
+/* Stacks, streams, pools and remarks are numbers of the caller's. */
+typedef struct weir__life {
+  uint64_t address;
+  uint64_t size;  /* requested */
+  uint32_t begin; /* the entry that allocated it */
+  uint32_t freed; /* the entry that requested the free; from there to `end` it waits for other streams */
+  uint32_t end;   /* the entry that completed the free */
+  uint32_t stack; /* that of the allocation; with is_before that of the free, if it is known */
+  uint32_t remark;
+  uint16_t stream;
+  uint16_t pool : 15; /* WEIR__LIFE_NO_POOL if not known */
+  uint16_t is_before : 1;
+} weir__life;
+
+_Static_assert(sizeof(weir__life) == 40, "there is one for two entries");
+
+#endif
