@@ -55,11 +55,22 @@ static size_t drop_own(uint64_t *addresses, size_t count) {
   return count - own;
 }
 
-/* ---- libunwind ---- */
+/* ---- The walker: libunwind, or else glibc's backtrace ---- */
 
 typedef int (*backtrace_fn)(void **addresses, int room);
-static backtrace_fn backtrace_native; /* NULL if there is no libunwind; written once */
+static backtrace_fn backtrace_native; /* NULL if there is none; written once, as is the next */
+static bool has_libunwind;
 static weir__once_flag once = WEIR__ONCE_INIT;
+
+/* glibc loads libgcc_s.so.1 in the first call, and finds no frames without it. Later calls allocate nothing. */
+static void start_glibc(void) {
+  void *library = weir__library_open("libc.so.6"), *probe[4];
+  backtrace_fn found = NULL;
+  if (library)
+    *(void **)&found = weir__library_symbol(library, "backtrace");
+  if (found && found(probe, WEIR_COUNT_OF(probe)) > 1)
+    backtrace_native = found;
+}
 
 /* The library stays loaded. */
 static void start(void) {
@@ -75,6 +86,9 @@ static void start(void) {
     if (backtrace_native)
       weir__unwind_start(library);
   }
+  has_libunwind = backtrace_native != NULL;
+  if (fits && !has_libunwind)
+    start_glibc();
 }
 
 static _Atomic(weir_stack_hook) hook;
@@ -86,15 +100,18 @@ bool weir__stacks_start(void) {
   return backtrace_native != NULL;
 }
 
-/* No warning if a language supplies the frames and native ones are only the second choice. */
+/* No warning if there is a walker, or if a language supplies the frames and native ones are only the second choice. */
 void weir__stacks_start_for(weir_history_stacks kind) {
   static atomic_flag is_said = ATOMIC_FLAG_INIT;
-  if (weir__stacks_start())
+  weir__stacks_start();
+  if (has_libunwind)
     return;
-  bool has_frames = kind == WEIR_STACKS_EITHER && atomic_load(&hook);
+  bool has_frames = backtrace_native || (kind == WEIR_STACKS_EITHER && atomic_load(&hook));
   if (has_frames || !atomic_flag_test_and_set(&is_said))
     weir__log(has_frames ? WEIR_LOG_INFO : WEIR_LOG_WARN,
-              "history has no native stacks: libunwind.so.8 was not found; Debian has it in libunwind8");
+              "%s: libunwind.so.8 was not found; Debian has it in libunwind8",
+              backtrace_native ? "native stacks come from glibc's backtrace, which is slower"
+                               : "history has no native stacks");
 }
 
 /* ---- The hook ---- */

@@ -1,6 +1,6 @@
 /*
- * Call stacks, gathered with libunwind, which is loaded at run time, and by the hook of a language runtime. Each stack
- * is stored once.
+ * Call stacks, gathered with libunwind, which is loaded at run time, or glibc's backtrace, and by the hook of a language
+ * runtime. Each stack is stored once.
  */
 #ifndef WEIR_RECORD_STACKS_H
 #define WEIR_RECORD_STACKS_H
@@ -23,7 +23,7 @@ typedef struct weir__frame {
 
 extern weir__intern weir__stacks;
 
-/* Loads libunwind, once. false if it is missing; then only the hook supplies stacks. */
+/* Loads libunwind, or else glibc's backtrace, once. false if both are missing; then only the hook supplies stacks. */
 bool weir__stacks_start(void);
 
 /* The same for a recording, with a message if native stacks of this kind will be missing. */

@@ -79,6 +79,24 @@ for ending in plain atexit _exit; do
     expect .
   fi
 done
+# Native stacks, with libunwind and without it.
+mkdir "$work/none"
+: >"$work/none/libunwind.so.8"
+: >"$work/none/libunwind.so"
+for path in "$LD_LIBRARY_PATH" "$work/none:$LD_LIBRARY_PATH"; do
+  rm -rf "$work/stacks"
+  run plain WEIR_RECORD="$work/stacks" WEIR_RECORD_MB=16 WEIR_RECORD_STACKS=alloc LD_LIBRARY_PATH="$path"
+  expect '^total'
+  if grep weir "$work/out"; then
+    echo "expected no message of Weir"
+    failed=1
+  fi
+  if [ -n "$weir" ]; then
+    "$weir" summary "$work/stacks"/* >"$work/out" 2>&1 || echo "weir: exit code $?" >>"$work/out"
+    expect '100 blocks main '
+  fi
+done
+
 # Memory that the program creates itself is counted in the recording, and Weir's own pages are not.
 for ending in created created_only; do
   mkdir "$work/$ending"
