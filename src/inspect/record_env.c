@@ -77,6 +77,22 @@ static int64_t rank_from_env(void) {
   return -1;
 }
 
+/* Creates a folder, and those above it that are missing, readable by the user alone. 0 or an errno value. */
+static int make_folder(const char *folder, char *path) {
+  if (mkdir(folder, 0700) == 0 || errno == EEXIST)
+    return 0;
+  if (errno != ENOENT)
+    return errno;
+  strcpy(path, folder);
+  for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    if (mkdir(path, 0700) && errno != EEXIST)
+      return errno;
+    *slash = '/';
+  }
+  return mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : errno;
+}
+
 /* Creates a file with a name that is not in use: a process may have several allocators, and process ids are reused. */
 static weir__ring_file *create_file(const char *folder, int devices) {
   char host[64] = "", rank_text[32] = "";
@@ -97,8 +113,8 @@ static weir__ring_file *create_file(const char *folder, int devices) {
   }
   uint64_t bytes = bytes_from_env();
   weir__ring_file *file = NULL;
-  int why = mkdir(folder, 0700) == 0 || errno == EEXIST ? EEXIST : errno;
-  for (int i = 1; !file && why == EEXIST && i <= MAX_FILES; i++) {
+  int why = make_folder(folder, path);
+  for (int i = 1; !file && (!why || why == EEXIST) && i <= MAX_FILES; i++) {
     int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)weir__process_id());
     snprintf(path + length, room - (size_t)length, i > 1 ? "-%d.ring" : ".ring", i);
     file = weir__ring_file_create(path, bytes, devices, host, rank, &why);

@@ -445,7 +445,21 @@ TEST(no_folder) {
   char under[512];
   snprintf(under, sizeof under, "%s/x", path_in("plain"));
   assert_int_equal(continues_without_file(under, "1", strerror(ENOTDIR)), 0);
-  assert_int_equal(continues_without_file("/nonexistent/folder", "1", strerror(ENOENT)), 0);
+  assert_int_equal(continues_without_file("/proc/nonexistent/folder", "1", strerror(ENOENT)), 0);
+}
+
+TEST(folders_above_are_created) {
+  char under[512];
+  struct stat info;
+  const char *const names[] = {"a", "a/b", "a/b/", "a/b/c//d/", "a/e"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
+    snprintf(under, sizeof under, "%s/%s", folder, names[i]);
+    open_recorded(under, "1", "none");
+    assert_true(weir_history_is_on(recorded));
+    close_recording();
+    assert_int_equal(stat(under, &info), 0);
+    assert_int_equal(info.st_mode, S_IFDIR | 0700);
+  }
 }
 
 TEST(read_only_folder) {

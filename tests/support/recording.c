@@ -1,6 +1,7 @@
 #include "support/recording.h"
 
 #include <dirent.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,14 +72,13 @@ int recording_teardown(void **state) {
   return 0;
 }
 
-void remove_files(void) {
-  DIR *dir = opendir(folder);
-  for (struct dirent *e; dir && (e = readdir(dir));)
-    if (e->d_name[0] != '.')
-      unlink(path_in(e->d_name));
-  if (dir)
-    closedir(dir);
+static int remove_below(const char *path, const struct stat *info, int kind, struct FTW *at) {
+  (void)info;
+  (void)kind;
+  return at->level ? remove(path) : 0;
 }
+
+void remove_files(void) { nftw(folder, remove_below, 8, FTW_DEPTH | FTW_PHYS); }
 
 const char *path_in(const char *name) {
   static char path[512];
