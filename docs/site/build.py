@@ -24,14 +24,15 @@ from pages import ROOT, Page, Site
 
 
 def read_groups(site: Site) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns the groups of docs/README.md: the pages in the table below each heading."""
+    """Returns the groups of docs/README.md, the pages in the table below each heading, and those of compute's index."""
     groups = []
     text = (ROOT / "docs" / "README.md").read_text()
-    for title, part in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
+    parts = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    for title, part in (*parts, ("Compute", (ROOT / "compute" / "docs" / "README.md").read_text())):
         files = re.findall(r"^\| \[[^\]]*\]\(([^)#]+\.md)\)", part, re.MULTILINE)
         links = []
         for file in files:
-            path = site.path_of(file)
+            path = site.path_of(file.removeprefix("../"))
             if path in site.pages:
                 links.append((path, site.pages[path].title))
         if links:

@@ -169,7 +169,7 @@ class Site:
     @staticmethod
     def path_of(file: str) -> str:
         """Returns where a page of the repository is in the site."""
-        special = {"README.md": "index.html", "docs/README.md": "contents.html"}
+        special = {"README.md": "index.html", "docs/README.md": "contents.html", "compute/docs/README.md": "compute.html"}
         return special.get(file) or posixpath.basename(file)[:-3].lower() + ".html"
 
     def add_markdown(self, file: str) -> Page:

@@ -8,7 +8,7 @@ source=$1 libraries=$2 cxx=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 warnings='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror'
-include="-I$source/include -I$source/compute/include"
+include="-I$source/include"
 cd "$source/tests/cpp"
 
 fail() {
@@ -46,11 +46,11 @@ grep -q 'exceptions are off: call the one with try_' "$work/log" || {
 echo "ok: a function that throws is refused without exceptions"
 
 # Only include guards are new, compared with the headers that they include.
-grep -hE '^#include <|^#include "weir/[a-z/]*\.h"' "$source"/include/weir/*.hpp "$source"/compute/include/weir/compute/*.hpp |
+grep -hE '^#include <|^#include "weir/[a-z/]*\.h"' "$source"/include/weir/*.hpp |
   grep -v expected >"$work/c.cpp"
 {
   cat "$work/c.cpp"
-  printf '#include "weir/%s.hpp"\n' compute/kernel offline weir
+  printf '#include "weir/%s.hpp"\n' offline weir
 } >"$work/cpp.cpp"
 for file in c cpp; do
   # shellcheck disable=SC2086
@@ -91,7 +91,7 @@ for compiler in $(echo "$compilers" | tr ' ' '\n' | sort -u); do
   expected "$compiler"
   for standard in c++17 c++20 "$(newest "$compiler")"; do
     # shellcheck disable=SC2086
-    for header in "$source"/include/weir/*.hpp "$source"/compute/include/weir/compute/*.hpp; do
+    for header in "$source"/include/weir/*.hpp; do
       "$compiler" -std=$standard $warnings $include -fsyntax-only -x c++ -include "$header" /dev/null
     done
     for test in exceptions results; do
@@ -99,7 +99,7 @@ for compiler in $(echo "$compilers" | tr ' ' '\n' | sort -u); do
       [ $test = exceptions ] || flags='-fno-exceptions -fno-rtti'
       # shellcheck disable=SC2086
       "$compiler" -std=$standard $warnings $flags -O1 $include -DWEIR_TEST_DATA="\"$source/tests/data\"" test_$test.cpp \
-        -L"$libraries" -lweir -lweir_offline -lweir_compute -Wl,-rpath,"$libraries" -o "$work/test"
+        -L"$libraries" -lweir -lweir_offline -Wl,-rpath,"$libraries" -o "$work/test"
       "$work/test" >"$work/log" || {
         cat "$work/log"
         fail "$compiler -std=$standard: test_$test.cpp"

@@ -1,5 +1,5 @@
 /*
- * weir.hpp, kernel.hpp and offline.hpp with exceptions, on the software device.
+ * weir.hpp and offline.hpp with exceptions, on the software device.
  */
 #include <array>
 #include <cstdint>
@@ -15,7 +15,6 @@
 #endif
 
 #include "check.hpp"
-#include "weir/compute/kernel.hpp"
 #include "weir/offline.h"
 #include "weir/weir.hpp"
 
@@ -68,7 +67,7 @@ static_assert(is_owner<weir::event> && std::is_nothrow_move_assignable_v<weir::e
 static_assert(is_owner<weir::graph> && std::is_nothrow_move_assignable_v<weir::graph>);
 static_assert(is_owner<buffer<float>> && std::is_nothrow_move_assignable_v<buffer<float>>);
 static_assert(is_owner<weir::allocator> && std::is_nothrow_move_assignable_v<weir::allocator>);
-static_assert(is_owner<weir::pinned_allocator> && is_owner<weir::pool> && is_owner<weir::kernel_module>);
+static_assert(is_owner<weir::pinned_allocator> && is_owner<weir::pool>);
 static_assert(is_owner<weir::pinned_buffer<int>> && is_owner<weir::allocator_buffer<int>>);
 static_assert(is_owner<weir::device_scope> && is_owner<weir::stream_scope> && is_owner<weir::capture>);
 static_assert(is_owner<weir::offline::replayer> && std::is_nothrow_move_assignable_v<weir::offline::replayer>);
@@ -437,34 +436,6 @@ void test_graphs() {
   CHECK(thrown([&] { weir::capture on_default(graph, stream()); }).status() != WEIR_OK);
 }
 
-weir_cu_result scale(const weir_soft_launch *launch) {
-  auto *values = *static_cast<float **>(launch->params[0]);
-  const float factor = *static_cast<float *>(launch->params[1]);
-  for (unsigned i = 0; i < launch->grid[0] * launch->block[0]; i++)
-    values[i] *= factor;
-  return WEIR_CU_SUCCESS;
-}
-
-void test_kernels() {
-  const std::size_t sizes[] = {sizeof(void *), sizeof(float)};
-  CHECK(weir_soft_register_kernel(test::soft, "scale", scale, 2, sizes) == WEIR_OK);
-  const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry scale() { ret; }\n";
-  weir::kernel_module code = weir::kernel_module::load(ptx, sizeof ptx, 0);
-  const weir::kernel kernel = code.kernel("scale");
-  CHECK(std::string(kernel.name()) == "scale" && kernel.attributes().param_count == 2);
-  const stream first = stream::create(0);
-  buffer<float> values(512, first);
-  weir::fill_async(values, 2.0f, first);
-  kernel.launch(weir::launch_1d(512), first, values.data(), 4.0f);
-  std::vector<float> host(512);
-  weir::copy(host, values, first);
-  CHECK(host[0] == 8.0f && host[511] == 8.0f);
-  CHECK(thrown([&] { kernel.launch(weir::launch_1d(512), first, values.data()); }).status() ==
-        WEIR_ERROR_INVALID_ARGUMENT);
-  CHECK(thrown([&] { (void)code.kernel("missing"); }).status() == WEIR_ERROR_INVALID_ARGUMENT);
-  static_assert(weir::launch_1d(513).grid[0] == 3 && weir::launch_1d(0xffffffffu).grid[0] == 1u << 24);
-}
-
 void test_offline() {
   const weir::error missing = thrown([] { weir::offline::recording recording("/no/such/file"); });
   CHECK(missing.status() == WEIR_ERROR_SYSTEM && test::contains(missing.what(), "/no/such/file"));
@@ -519,7 +490,6 @@ int main() {
   test::run("allocators and pools", test_allocators_and_pools);
   test::run("pinned memory", test_pinned);
   test::run("graphs", test_graphs);
-  test::run("kernels", test_kernels);
   test::run("offline", test_offline);
   return test::failures != 0;
 }

@@ -1,5 +1,5 @@
 /*
- * weir.hpp, kernel.hpp and offline.hpp without exceptions and without run-time type information: the functions with
+ * weir.hpp and offline.hpp without exceptions and without run-time type information: the functions with
  * try_, which return a weir::result.
  */
 #include <array>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "check.hpp"
-#include "weir/compute/kernel.hpp"
 #include "weir/offline.hpp"
 #include "weir/weir.hpp"
 
@@ -120,14 +119,6 @@ void test_objects() {
     weir_fault_clear(test::fault);
   }
   CHECK(first.try_synchronize() && pinned->try_empty_cache() && pinned->try_stats()->allocated_bytes.current == 0);
-
-  const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry none() { ret; }\n";
-  CHECK(!weir::kernel_module::try_load("nothing", 7, 0));
-  CHECK(weir_soft_register_kernel(
-            test::soft, "none", [](const weir_soft_launch *) { return 0; }, 0, nullptr) == WEIR_OK);
-  auto code = weir::kernel_module::try_load(ptx, sizeof ptx, 0);
-  CHECK(code && code->try_kernel("none") && !code->try_kernel("some"));
-  CHECK(code->try_kernel("none")->try_launch(weir::launch_1d(1), first) && first.device().try_synchronize());
 }
 
 void test_offline() {

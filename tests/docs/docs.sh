@@ -38,10 +38,15 @@ for picture in docs/pictures/*; do
 done
 
 for page in $pages; do
-  name=${page#docs/}
-  case $name in compute/*) name=../$name ;; esac
-  if [ "$name" != README.md ] && ! grep -q "]($name)" docs/README.md; then
-    echo "docs/README.md does not mention $name"
+  index=docs/README.md
+  case $page in
+    docs/README.md) continue ;;
+    compute/docs/README.md) name=../$page ;;
+    compute/*) index=compute/docs/README.md name=${page#compute/docs/} ;;
+    *) name=${page#docs/} ;;
+  esac
+  if ! grep -q "]($name)" $index; then
+    echo "$index does not mention $name"
     failed=1
   fi
 done
@@ -60,9 +65,12 @@ missing() {
 # docs/environment.md explains the variables of Weir, and `weir help environment` all variables that any code reads: the
 # arguments of getenv(), and names with an underscore in files that call it, where they may be in a list.
 # shellcheck disable=SC2046 # words are meant
-missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src compute/src cli --include='*.c' --exclude=environment.c |
+missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
   grep -vE '_ERROR_|"WEIR_VERSION"' | tr -d '"' | sort -u)
-readers=$(grep -rlE 'getenv\(|os\.environ' src compute cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
+# shellcheck disable=SC2046
+missing compute/docs/README.md $(grep -hoE 'getenv\("[A-Z0-9_]+"|"WEIR_[A-Z_]+_LIBRARY"|"_[A-Z_]+"' compute/src/*.c |
+  grep -oE '"[A-Z0-9_]+"' | tr -d '"' | grep -vxE '_VERSION|_Z.*|PATH' | sort -u)
+readers=$(grep -rlE 'getenv\(|os\.environ' src cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
   grep -vE '/tests/|/build.py$|^python/parts.py$')
 # shellcheck disable=SC2046,SC2086
 missing cli/environment.c $(grep -hoE 'getenv\("[A-Z_]+"|environ.*"[A-Z_]+"|"[A-Z]+(_[A-Z]+)+"' $readers |
