@@ -13,6 +13,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,27 +23,32 @@ FLAGS = (
 )
 
 
-def array_of(path: Path) -> str:
-    name = "".join(c if c.isalnum() else "_" for c in path.name)
-    return f"static const unsigned char {name}[] = {{{','.join(map(str, path.read_bytes()))},}};\n"
+def array_of(name: str, content: bytes) -> str:
+    name = "".join(c if c.isalnum() else "_" for c in name)
+    return f"static const unsigned char {name}[] = {{{','.join(map(str, content))},}};\n"
+
+
+def arrays_of(paths: list[Path]) -> list[str]:
+    return [array_of(path.name, path.read_bytes()) for path in paths]
 
 
 def write_table(folder: Path, sources: list[Path]) -> None:
+    with tarfile.open(ROOT / "compute" / "ptx.tar.xz") as archive:
+        ptx_texts = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
     headers = sorted(path for path in KERNELS.glob("*.h") if not path.name.startswith("soft_"))
-    texts, declarations, rows = [array_of(path) for path in headers], [], []
+    texts, declarations, rows = arrays_of(headers), [], []
     for source in sources:
-        name, ptx = source.stem, ROOT / "compute" / "ptx" / f"{source.stem}.ptx"
-        texts.append(array_of(source))
-        if ptx.exists():
-            texts.append(array_of(ptx))
+        name, ptx = source.stem, f"{source.stem}.ptx"
+        texts.append(array_of(source.name, source.read_bytes()))
+        if ptx in ptx_texts:
+            texts.append(array_of(ptx, ptx_texts[ptx]))
         declarations.append(f"extern const weir_soft_image weir__builtin_image_{name};\n")
-        text = f"{name}_ptx, sizeof {name}_ptx" if ptx.exists() else "NULL, 0"
+        text = f"{name}_ptx, sizeof {name}_ptx" if ptx in ptx_texts else "NULL, 0"
         rows.append(f'    {{"{name}", {name}_cu, sizeof {name}_cu, {text}, &weir__builtin_image_{name}}},\n')
     folder.joinpath("builtin_texts.h").write_text("".join(texts))
-    folder.joinpath("jit_texts.h").write_text(array_of(KERNELS / "device.h") + array_of(KERNELS / "complex.h"))
-    folder.joinpath("soft_texts.h").write_text(
-        array_of(KERNELS / "soft_cuda.h") + array_of(KERNELS / "soft_cuda_functions.h")
-    )
+    folder.joinpath("jit_texts.h").write_text("".join(arrays_of([KERNELS / "device.h", KERNELS / "complex.h"])))
+    soft = [KERNELS / "soft_cuda.h", KERNELS / "soft_cuda_functions.h"]
+    folder.joinpath("soft_texts.h").write_text("".join(arrays_of(soft)))
     named = "".join(f'    {{"{path.name}", {path.stem}_h, sizeof {path.stem}_h}},\n' for path in headers)
     folder.joinpath("builtin_files.h").write_text(
         '#include "builtin_texts.h"\n#include "weir/soft.h"\n'

@@ -1,6 +1,6 @@
 /*
  * Built-in kernels: the files kernels/NAME.cu. For the software device they are compiled into the library; for GPUs
- * ptx/NAME.ptx is, and where it is missing or older than its source, NVRTC compiles the source at run time.
+ * NAME.ptx of ptx.tar.xz is, and where it is missing or older than its source, NVRTC compiles the source at run time.
  *
  *     static weir__builtin uniform = WEIR__BUILTIN("random", "weir_random_uniform");
  *     void *params[] = {&out, &count, &seed, &offset};

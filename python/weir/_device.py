@@ -197,7 +197,7 @@ def is_tf32_supported() -> bool:
 
 # ---- Architectures ----
 
-# Of the PTX in compute/ptx.
+# Of the PTX in compute/ptx.tar.xz.
 _ARCHITECTURES = ("compute_75",)
 
 
