@@ -46,16 +46,19 @@ static const char structs[] =
 _Static_assert(sizeof(flat_args) == 8 + 16 * 8 + 25 * 8, "as in the source");
 _Static_assert(sizeof(strided_args) == 16 + 12 * 8 + 16 * 12 * 8 + 16 * 8 + 25 * 8, "as in the source");
 
-static const struct {
-  const char *text;
-  int64_t bytes;
-} types[] = {
-#define X(name, number, text, bytes) [number] = {text, bytes},
-    WEIR_JIT_TYPE_MAP(X)
-#undef X
-};
-
-static bool is_complex(int type) { return type == WEIR_JIT_COMPLEX_FLOAT || type == WEIR_JIT_COMPLEX_DOUBLE; }
+/* The C++ name of a type in the kernel. */
+static const char *const names_in_source[] = {[WEIR_UINT8] = "unsigned char",
+                                              [WEIR_INT8] = "signed char",
+                                              [WEIR_INT16] = "short",
+                                              [WEIR_INT32] = "int",
+                                              [WEIR_INT64] = "long long",
+                                              [WEIR_FLOAT16] = "weir_half",
+                                              [WEIR_FLOAT32] = "float",
+                                              [WEIR_FLOAT64] = "double",
+                                              [WEIR_COMPLEX64] = "std::complex<float>",
+                                              [WEIR_COMPLEX128] = "std::complex<double>",
+                                              [WEIR_BOOL] = "bool",
+                                              [WEIR_BFLOAT16] = "weir_bfloat16"};
 
 /* A module of the function. */
 typedef struct variant {
@@ -164,29 +167,31 @@ static void add(weir__bytes *to, const char *format, ...) {
 /* Where an operand's element is: operand k of n has n outputs before its inputs. */
 static void add_element(weir__bytes *to, const variant *v, int k) {
   if (v->is_flat)
-    add(to, "((%s *)a.data[%d])[i]", types[v->operands[k]].text, k);
+    add(to, "((%s *)a.data[%d])[i]", names_in_source[v->operands[k]], k);
   else
-    add(to, "(*(%s *)((char *)a.data[%d] + at[%d]))", types[v->operands[k]].text, k, k);
+    add(to, "(*(%s *)((char *)a.data[%d] + at[%d]))", names_in_source[v->operands[k]], k, k);
 }
 
 /* The beginning of a conversion, which a parenthesis and the value follow, and its end behind the value. A complex
  * number that becomes a real one loses its imaginary part. */
 static void add_cast(weir__bytes *to, int type) {
-  const char *text = types[type].text;
+  const char *text = names_in_source[type];
   add(to, strchr(text, ' ') ? "(%s)(" : "%s(", text);
 }
-static const char *end_of_cast(int from, int type) { return is_complex(from) && !is_complex(type) ? ".real())" : ")"; }
+static const char *end_of_cast(int from, int type) {
+  return weir_dtype_is_complex(from) && !weir_dtype_is_complex(type) ? ".real())" : ")";
+}
 
 static bool has_complex(const weir_jit_fn *fn, const variant *v) {
-  bool has = is_complex(v->type);
+  bool has = weir_dtype_is_complex(v->type);
   for (int k = 0; k < fn->output_count + v->input_count; k++)
-    has = has || is_complex(v->operands[k]);
+    has = has || weir_dtype_is_complex(v->operands[k]);
   return has;
 }
 
 static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *to) {
   int operands = fn->output_count + v->input_count;
-  const char *type = types[v->type].text;
+  const char *type = names_in_source[v->type];
   add(to, "#include \"device.h\"\n%s#line 1 \"%s\"\n", has_complex(fn, v) ? "#include \"complex.h\"\n" : "", fn->name);
   weir__bytes_add(to, fn->code, strlen(fn->code));
   add(to, "\n#line 1 \"elements\"\n");
@@ -195,7 +200,7 @@ static void write_source(const weir_jit_fn *fn, const variant *v, weir__bytes *t
   add(to, "  typedef %s weir_t;\n", type);
   for (int i = 0; i < fn->scalar_count; i++)
     add(to,
-        is_complex(v->type)
+        weir_dtype_is_complex(v->type)
             ? "  const weir_scalar s%d = {a.scalars.is_integer >> %d & 1 ? double(a.scalars.integer[%d]) : "
               "a.scalars.real[%d], a.scalars.imag[%d]};\n"
             : "  const weir_t s%d = a.scalars.is_integer >> %d & 1 ? weir_t(a.scalars.integer[%d]) : "
@@ -355,8 +360,8 @@ static weir_status check_operands(const char *caller, const char *what, const we
   if (count && !operands)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %ss is NULL", caller, what);
   for (int i = 0; i < count; i++) {
-    if ((unsigned)operands[i].type >= WEIR_JIT_TYPES)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s %d has type %d; expected a weir_jit_type", caller, what, i,
+    if (!weir_dtype_size(operands[i].type))
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s %d has type %d; expected a weir_dtype", caller, what, i,
                         (int)operands[i].type);
     if (rank && !operands[i].strides)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s %d has no strides", caller, what, i);
@@ -364,11 +369,11 @@ static weir_status check_operands(const char *caller, const char *what, const we
   return WEIR_OK;
 }
 
-static weir_status check_launch(const char *caller, const weir_jit_fn *fn, weir_jit_type type, int rank,
+static weir_status check_launch(const char *caller, const weir_jit_fn *fn, weir_dtype type, int rank,
                                 const int64_t *shape, int output_count, int input_count, const weir_jit_scalar *scalars,
                                 int scalar_count) {
-  if ((unsigned)type >= WEIR_JIT_TYPES)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: type is %d; expected a weir_jit_type", caller, (int)type);
+  if (!weir_dtype_size(type))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: type is %d; expected a weir_dtype", caller, (int)type);
   if (rank < 0 || (rank && !shape))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: rank is %d, with %s shape", caller, rank, shape ? "a" : "no");
   for (int d = 0; d < rank; d++)
@@ -384,13 +389,13 @@ static weir_status check_launch(const char *caller, const weir_jit_fn *fn, weir_
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s has %d scalars (got %d)", caller, fn->name, fn->scalar_count,
                       scalars ? scalar_count : 0);
   for (int i = 0; i < scalar_count; i++)
-    if (scalars[i].imag != 0 && !is_complex(type))
+    if (scalars[i].imag != 0 && !weir_dtype_is_complex(type))
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: scalar '%s' is complex, but the computation is in '%s'",
-                        caller, fn->scalar_names[i], types[type].text);
+                        caller, fn->scalar_names[i], names_in_source[type]);
   return WEIR_OK;
 }
 
-weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_jit_type type, int rank, const int64_t *shape,
+weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_dtype type, int rank, const int64_t *shape,
                             const weir_jit_operand *outputs, int output_count, const weir_jit_operand *inputs,
                             int input_count, const weir_jit_scalar *scalars, int scalar_count) {
   WEIR__CHECK_ARGUMENT(fn);
@@ -421,7 +426,7 @@ weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_jit_type t
   wanted.is_flat = l.rank <= 1;
   for (int k = 0; k < operands; k++) {
     wanted.operands[k] = (unsigned char)all[k]->type;
-    wanted.is_flat = wanted.is_flat && (!l.rank || l.strides[k][0] == types[all[k]->type].bytes);
+    wanted.is_flat = wanted.is_flat && (!l.rank || l.strides[k][0] == (int64_t)weir_dtype_size(all[k]->type));
   }
   weir_kernel *kernel = NULL;
   weir_cu_stream raw = NULL;

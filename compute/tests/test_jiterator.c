@@ -53,15 +53,15 @@ TEST(types_and_strides) {
   }
   void *dx = upload(x, sizeof x), *dy = upload(y, sizeof y), *dout = upload(x, sizeof x);
   int64_t one[] = {N}, strides[] = {4};
-  weir_jit_operand inputs[] = {{dx, WEIR_JIT_FLOAT, strides}, {dy, WEIR_JIT_FLOAT, strides}};
-  weir_jit_operand output = {dout, WEIR_JIT_FLOAT, strides};
+  weir_jit_operand inputs[] = {{dx, WEIR_FLOAT32, strides}, {dy, WEIR_FLOAT32, strides}};
+  weir_jit_operand output = {dout, WEIR_FLOAT32, strides};
   weir_jit_scalar by = {.real = 0.5};
   weir_stream stream = default_stream(0);
-  assert_ok(weir_jit_launch(fn, stream, WEIR_JIT_FLOAT, 1, one, &output, 1, inputs, 2, &by, 1));
+  assert_ok(weir_jit_launch(fn, stream, WEIR_FLOAT32, 1, one, &output, 1, inputs, 2, &by, 1));
   int64_t three[] = {20, 1, 30}, strides3[] = {120, 77, 4};
   inputs[0].strides = inputs[1].strides = output.strides = strides3;
   inputs[0].data = dout;
-  assert_ok(weir_jit_launch(fn, stream, WEIR_JIT_FLOAT, 3, three, &output, 1, inputs, 2, &by, 1));
+  assert_ok(weir_jit_launch(fn, stream, WEIR_FLOAT32, 3, three, &output, 1, inputs, 2, &by, 1));
   download(out, dout, sizeof out);
   for (int i = 0; i < N; i++)
     assert_float_equal(out[i], ((float)(i + 1) * 0.5f + 1) * 0.5f, 0);
@@ -72,10 +72,10 @@ TEST(types_and_strides) {
   double table[12] = {0};
   void *dc = upload(column, sizeof column), *dr = upload(row, sizeof row), *dt = upload(table, sizeof table);
   int64_t shape[] = {3, 4}, of_column[] = {8, 0}, of_row[] = {0, 1}, of_out[] = {8, 24};
-  weir_jit_operand mixed[] = {{dc, WEIR_JIT_INT64, of_column}, {dr, WEIR_JIT_UINT8, of_row}};
-  weir_jit_operand wide = {dt, WEIR_JIT_DOUBLE, of_out};
+  weir_jit_operand mixed[] = {{dc, WEIR_INT64, of_column}, {dr, WEIR_UINT8, of_row}};
+  weir_jit_operand wide = {dt, WEIR_FLOAT64, of_out};
   by = (weir_jit_scalar){.is_integer = 1, .integer = 2};
-  assert_ok(weir_jit_launch(fn, stream, WEIR_JIT_INT64, 2, shape, &wide, 1, mixed, 2, &by, 1));
+  assert_ok(weir_jit_launch(fn, stream, WEIR_INT64, 2, shape, &wide, 1, mixed, 2, &by, 1));
   download(table, dt, sizeof table);
   for (int i = 0; i < 3; i++)
     for (int j = 0; j < 4; j++)
@@ -95,9 +95,9 @@ TEST(several_outputs_and_half) {
   float square[3];
   void *dx = upload(x, sizeof x), *dtwice = upload(x, sizeof x), *dsquare = upload(square, sizeof square);
   int64_t shape[] = {3}, halves[] = {2}, floats[] = {4};
-  weir_jit_operand input = {dx, WEIR_JIT_HALF, halves};
-  weir_jit_operand outputs[] = {{dtwice, WEIR_JIT_HALF, halves}, {dsquare, WEIR_JIT_FLOAT, floats}};
-  assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_JIT_HALF, 1, shape, outputs, 2, &input, 1, NULL, 0));
+  weir_jit_operand input = {dx, WEIR_FLOAT16, halves};
+  weir_jit_operand outputs[] = {{dtwice, WEIR_FLOAT16, halves}, {dsquare, WEIR_FLOAT32, floats}};
+  assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_FLOAT16, 1, shape, outputs, 2, &input, 1, NULL, 0));
   download(x, dtwice, sizeof x);
   download(square, dsquare, sizeof square);
   free_device_memory(0, dx);
@@ -130,8 +130,8 @@ TEST(complex) {
     float complex out_float[3];
     void *dx = upload(x, sizeof x), *dy = upload(y, sizeof y), *dout = device_memory(0, sizeof out);
     int64_t shape[] = {3}, eight[] = {8}, sixteen[] = {16};
-    weir_jit_operand inputs[] = {{dx, WEIR_JIT_COMPLEX_FLOAT, eight}, {dy, WEIR_JIT_DOUBLE, eight}};
-    weir_jit_type type = is_double ? WEIR_JIT_COMPLEX_DOUBLE : WEIR_JIT_COMPLEX_FLOAT;
+    weir_jit_operand inputs[] = {{dx, WEIR_COMPLEX64, eight}, {dy, WEIR_FLOAT64, eight}};
+    weir_dtype type = is_double ? WEIR_COMPLEX128 : WEIR_COMPLEX64;
     weir_jit_operand output = {dout, type, is_double ? sixteen : eight};
     weir_jit_scalar scalars[] = {{.real = 0.5, .imag = -2}, {.is_integer = 1, .integer = 1}, {.real = 3}};
     assert_ok(weir_jit_launch(fn, default_stream(0), type, 1, shape, &output, 1, inputs, 2, scalars, 3));
@@ -141,15 +141,14 @@ TEST(complex) {
       assert_float_equal(cabs((is_double ? out[i] : out_float[i]) - wanted), 0, is_double ? 1e-14 : 1e-5);
     }
     /* A real output takes the real part; a real computation takes that of its inputs, and no complex scalar. */
-    weir_jit_operand real = {dy, WEIR_JIT_DOUBLE, eight};
+    weir_jit_operand real = {dy, WEIR_FLOAT64, eight};
     assert_ok(weir_jit_launch(fn, default_stream(0), type, 1, shape, &real, 1, inputs, 2, scalars, 3));
     double parts[3];
     download(parts, dy, sizeof parts);
     for (int i = 0; i < 3; i++)
       assert_float_equal(parts[i], creal((conj((double complex)x[i]) * y[i] * (0.5 - 2 * I) + 3) / (1 + I)), 1e-5);
-    assert_error_says(
-        INVALID_ARGUMENT, "scalar 'by' is complex, but the computation is in 'float'",
-        weir_jit_launch(fn, default_stream(0), WEIR_JIT_FLOAT, 1, shape, &real, 1, inputs, 2, scalars, 3));
+    assert_error_says(INVALID_ARGUMENT, "scalar 'by' is complex, but the computation is in 'float'",
+                      weir_jit_launch(fn, default_stream(0), WEIR_FLOAT32, 1, shape, &real, 1, inputs, 2, scalars, 3));
     free_device_memory(0, dx);
   }
   weir_jit_destroy(fn);
@@ -184,10 +183,9 @@ TEST(complex_functions) {
     double complex out[POINTS];
     void *from = upload(points, sizeof points), *to = device_memory(0, sizeof out);
     int64_t shape[] = {POINTS}, strides[] = {16};
-    weir_jit_operand input = {from, WEIR_JIT_COMPLEX_DOUBLE, strides}, output = {to, WEIR_JIT_COMPLEX_DOUBLE, strides};
+    weir_jit_operand input = {from, WEIR_COMPLEX128, strides}, output = {to, WEIR_COMPLEX128, strides};
     weir_jit_scalar scalar = {.is_integer = 1, .integer = which};
-    assert_ok(
-        weir_jit_launch(fn, default_stream(0), WEIR_JIT_COMPLEX_DOUBLE, 1, shape, &output, 1, &input, 1, &scalar, 1));
+    assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_COMPLEX128, 1, shape, &output, 1, &input, 1, &scalar, 1));
     download(out, to, sizeof out);
     free_device_memory(0, from);
     for (int i = 0; i < POINTS; i++) {
@@ -222,8 +220,8 @@ TEST(entry_functions) {
     int v[2] = {1, 2};
     void *p = upload(v, sizeof v);
     int64_t shape[] = {2}, strides[] = {4};
-    weir_jit_operand o = {p, WEIR_JIT_INT32, strides};
-    assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_JIT_INT32, 1, shape, &o, 1, &o, 1, NULL, 0));
+    weir_jit_operand o = {p, WEIR_INT32, strides};
+    assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_INT32, 1, shape, &o, 1, &o, 1, NULL, 0));
     download(v, p, sizeof v);
     assert_int_equal(v[0], 3);
     assert_int_equal(v[1], 5);
@@ -238,9 +236,9 @@ TEST(after_a_restart) {
     float v[2] = {1, 2};
     void *p = upload(v, sizeof v);
     int64_t shape[] = {2}, strides[] = {4};
-    weir_jit_operand in[] = {{p, WEIR_JIT_FLOAT, strides}, {p, WEIR_JIT_FLOAT, strides}};
+    weir_jit_operand in[] = {{p, WEIR_FLOAT32, strides}, {p, WEIR_FLOAT32, strides}};
     weir_jit_scalar by = {.real = 1};
-    assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_JIT_FLOAT, 1, shape, in, 1, in, 2, &by, 1));
+    assert_ok(weir_jit_launch(fn, default_stream(0), WEIR_FLOAT32, 1, shape, in, 1, in, 2, &by, 1));
     download(v, p, sizeof v);
     assert_float_equal(v[1], 4, 0);
     assert_ok(weir_shutdown());
@@ -265,29 +263,28 @@ TEST(bad_arguments) {
   assert_null(fn);
   assert_ok(weir_jit_create(sum_code, 1, sum_scalars, 1, &fn));
   int64_t shape[] = {2}, strides[] = {4}, negative[] = {-1};
-  weir_jit_operand o[9] = {
-      {NULL, WEIR_JIT_FLOAT, strides}, {NULL, WEIR_JIT_FLOAT, strides}, {NULL, WEIR_JIT_FLOAT, strides}};
+  weir_jit_operand o[9] = {{NULL, WEIR_FLOAT32, strides}, {NULL, WEIR_FLOAT32, strides}, {NULL, WEIR_FLOAT32, strides}};
   weir_jit_scalar by = {.real = 1};
   weir_stream s = default_stream(0);
   assert_error_says(INVALID_ARGUMENT, "only supports up to 8 tensor inputs (got 9)",
-                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 9, &by, 1));
+                    weir_jit_launch(fn, s, WEIR_FLOAT32, 1, shape, o, 1, o, 9, &by, 1));
   assert_error_says(INVALID_ARGUMENT, "has 1 outputs (got 2)",
-                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 2, o, 2, &by, 1));
+                    weir_jit_launch(fn, s, WEIR_FLOAT32, 1, shape, o, 2, o, 2, &by, 1));
   assert_error_says(INVALID_ARGUMENT, "has 1 scalars (got 0)",
-                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 2, NULL, 0));
+                    weir_jit_launch(fn, s, WEIR_FLOAT32, 1, shape, o, 1, o, 2, NULL, 0));
   assert_error_says(INVALID_ARGUMENT, "type is 12",
-                    weir_jit_launch(fn, s, WEIR_JIT_TYPES, 1, shape, o, 1, o, 2, &by, 1));
+                    weir_jit_launch(fn, s, (weir_dtype)8, 1, shape, o, 1, o, 2, &by, 1));
   assert_error_says(INVALID_ARGUMENT, "shape[0] is -1",
-                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, negative, o, 1, o, 2, &by, 1));
+                    weir_jit_launch(fn, s, WEIR_FLOAT32, 1, negative, o, 1, o, 2, &by, 1));
   o[1].strides = NULL;
   assert_error_says(INVALID_ARGUMENT, "input 1 has no strides",
-                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 2, &by, 1));
+                    weir_jit_launch(fn, s, WEIR_FLOAT32, 1, shape, o, 1, o, 2, &by, 1));
   o[1].strides = strides;
   int64_t none[] = {0};
-  assert_ok(weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, none, o, 1, o, 2, &by, 1)); /* nothing to do */
+  assert_ok(weir_jit_launch(fn, s, WEIR_FLOAT32, 1, none, o, 1, o, 2, &by, 1)); /* nothing to do */
   /* One input more than the function takes does not compile. */
   assert_error_says(INVALID_ARGUMENT, "does not compile",
-                    weir_jit_launch(fn, s, WEIR_JIT_FLOAT, 1, shape, o, 1, o, 3, &by, 1));
+                    weir_jit_launch(fn, s, WEIR_FLOAT32, 1, shape, o, 1, o, 3, &by, 1));
   weir_jit_destroy(fn);
   weir_jit_destroy(NULL);
 }

@@ -35,33 +35,6 @@ static int parse_scalar(PyObject *object, weir_jit_scalar *scalar) {
   return 0;
 }
 
-static int type_of(weir_dtype dtype, weir_jit_type *type) {
-  static const struct {
-    weir_dtype dtype;
-    weir_jit_type type;
-  } types[] = {
-      {WEIR_FLOAT32, WEIR_JIT_FLOAT},
-      {WEIR_FLOAT64, WEIR_JIT_DOUBLE},
-      {WEIR_FLOAT16, WEIR_JIT_HALF},
-      {WEIR_BFLOAT16, WEIR_JIT_BFLOAT16},
-      {WEIR_INT64, WEIR_JIT_INT64},
-      {WEIR_INT32, WEIR_JIT_INT32},
-      {WEIR_INT16, WEIR_JIT_INT16},
-      {WEIR_INT8, WEIR_JIT_INT8},
-      {WEIR_UINT8, WEIR_JIT_UINT8},
-      {WEIR_BOOL, WEIR_JIT_BOOL},
-      {WEIR_COMPLEX64, WEIR_JIT_COMPLEX_FLOAT},
-      {WEIR_COMPLEX128, WEIR_JIT_COMPLEX_DOUBLE},
-  };
-  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-    if (types[i].dtype == dtype) {
-      *type = types[i].type;
-      return 0;
-    }
-  PyErr_Format(PyExc_NotImplementedError, "jiterator is not implemented for '%s'", weir_dtype_title(dtype));
-  return -1;
-}
-
 /* What the operands of a call have in common. */
 typedef struct call {
   int count, rank;
@@ -144,11 +117,8 @@ static int read_arrays(const function_object *self, PyObject *const *args, Py_ss
     return -1;
   if (check_places(c) != 0 || broadcast(c) != 0)
     return -1;
-  for (int i = 0; i < c->count; i++) {
-    c->inputs[i] = (weir_jit_operand){c->arrays[i]->data, WEIR_JIT_BOOL, c->strides[i]};
-    if (type_of(c->arrays[i]->dtype, &c->inputs[i].type) != 0)
-      return -1;
-  }
+  for (int i = 0; i < c->count; i++)
+    c->inputs[i] = (weir_jit_operand){c->arrays[i]->data, c->arrays[i]->dtype, c->strides[i]};
   return 0;
 }
 
@@ -175,7 +145,7 @@ static int read_scalars(const function_object *self, PyObject *const *values, Py
 
 /* Without the GIL. The outputs are {0} on failure. */
 static weir_status launch(const function_object *self, const call *c, const weir_jit_scalar *scalars,
-                          weir_jit_type type, weir_array *outputs) {
+                          weir_array *outputs) {
   weir_stream stream;
   weir_jit_operand operands[WEIR_JIT_MAX_OUTPUTS];
   int64_t strides[WEIR_ARRAY_MAX_DIMS] = {0};
@@ -185,13 +155,13 @@ static weir_status launch(const function_object *self, const call *c, const weir
     status = weir_array_empty(c->place, c->dtype, c->rank, c->shape, stream, &outputs[made]);
     if (status != WEIR_OK)
       break;
-    operands[made] = (weir_jit_operand){outputs[made].data, type, strides};
+    operands[made] = (weir_jit_operand){outputs[made].data, c->dtype, strides};
   }
   if (status == WEIR_OK) {
     int64_t size = (int64_t)weir_dtype_size(c->dtype);
     for (int d = 0; d < c->rank; d++) /* all outputs are contiguous */
       strides[d] = outputs[0].strides[d] * size;
-    status = weir_jit_launch(self->it, stream, type, c->rank, c->shape, operands, self->output_count, c->inputs,
+    status = weir_jit_launch(self->it, stream, c->dtype, c->rank, c->shape, operands, self->output_count, c->inputs,
                              c->count, scalars, self->scalar_count);
   }
   for (int i = 0; status != WEIR_OK && i < made; i++)
@@ -220,9 +190,8 @@ static PyObject *function_call(PyObject *object, PyObject *const *args, size_t f
   weir_jit_scalar scalars[WEIR_JIT_MAX_SCALARS];
   const weir_jit_scalar *values = self->defaults;
   weir_array outputs[WEIR_JIT_MAX_OUTPUTS];
-  weir_jit_type type;
   weir_status status;
-  if (read_arrays(self, args, count, &c) != 0 || type_of(c.dtype, &type) != 0)
+  if (read_arrays(self, args, count, &c) != 0)
     return NULL;
   if (keywords) {
     if (read_scalars(self, args + count, keywords, scalars) != 0)
@@ -231,7 +200,7 @@ static PyObject *function_call(PyObject *object, PyObject *const *args, size_t f
   }
   for (int i = 0; i < self->output_count; i++)
     outputs[i] = (weir_array){0};
-  PYWEIR_CALL(status, launch(self, &c, values, type, outputs));
+  PYWEIR_CALL(status, launch(self, &c, values, outputs));
   if (self->output_count == 1)
     return pyweir_array_result(status, &outputs[0]);
   if (pyweir_array_check(status) == 0)

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "weir/compute/dtype.h"
 #include "weir/status.h"
 #include "weir/stream.h"
 
@@ -25,33 +26,11 @@ extern "C" {
 
 enum { WEIR_JIT_MAX_INPUTS = 8, WEIR_JIT_MAX_OUTPUTS = 8, WEIR_JIT_MAX_SCALARS = 8, WEIR_JIT_MAX_RANK = 12 };
 
-/* Types of elements: name, number, C++ name in the kernel, bytes. */
-#define WEIR_JIT_TYPE_MAP(X)                                                                                           \
-  X(BOOL, 0, "bool", 1)                                                                                                \
-  X(UINT8, 1, "unsigned char", 1)                                                                                      \
-  X(INT8, 2, "signed char", 1)                                                                                         \
-  X(INT16, 3, "short", 2)                                                                                              \
-  X(INT32, 4, "int", 4)                                                                                                \
-  X(INT64, 5, "long long", 8)                                                                                          \
-  X(HALF, 6, "weir_half", 2)                                                                                           \
-  X(BFLOAT16, 7, "weir_bfloat16", 2)                                                                                   \
-  X(FLOAT, 8, "float", 4)                                                                                              \
-  X(DOUBLE, 9, "double", 8)                                                                                            \
-  X(COMPLEX_FLOAT, 10, "std::complex<float>", 8)                                                                       \
-  X(COMPLEX_DOUBLE, 11, "std::complex<double>", 16)
-
-typedef enum weir_jit_type {
-#define X(name, number, text, bytes) WEIR_JIT_##name = number,
-  WEIR_JIT_TYPE_MAP(X)
-#undef X
-      WEIR_JIT_TYPES
-} weir_jit_type;
-
 /* The elements of an operand: element (i, j, ...) is at data + i * strides[0] + j * strides[1] + ..., in bytes. A
  * stride of 0 repeats an element, which is how operands are broadcast. */
 typedef struct weir_jit_operand {
   void *data;
-  weir_jit_type type;
+  weir_dtype type;
   const int64_t *strides;
 } weir_jit_operand;
 
@@ -86,7 +65,7 @@ int weir_jit_scalar_index(const weir_jit_fn *fn, const char *name);
  * have `rank` numbers; outputs must not overlap, except an output that is an input. At most WEIR_JIT_MAX_RANK
  * dimensions may remain once those that lie next to each other in memory are merged. The first call with given types
  * compiles, and cannot be captured on a GPU. */
-weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_jit_type type, int rank, const int64_t *shape,
+weir_status weir_jit_launch(weir_jit_fn *fn, weir_stream stream, weir_dtype type, int rank, const int64_t *shape,
                             const weir_jit_operand *outputs, int output_count, const weir_jit_operand *inputs,
                             int input_count, const weir_jit_scalar *scalars, int scalar_count);
 
