@@ -33,11 +33,7 @@ void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
 }
 
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
-  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->driver_error) {
-    heap->driver_error = result;
-    heap->driver_error_call = call;
-  }
-  return !result;
+  return weir__pages_ok(&heap->pages, result, call);
 }
 
 static bool has_captures(const weir_allocator *allocator) {
@@ -118,6 +114,15 @@ weir_status weir__check_backend(const weir__settings *settings) {
                     "backend:cudaMallocAsync is another allocator and cannot be replayed; expected backend:native");
 }
 
+/* Ten times the compute capability of a device; 0 if it is not known. */
+static uint64_t capability_of(weir_driver *driver, int device) {
+  int major = 0, minor = 0;
+  bool is_known = !driver->DeviceGetAttribute(driver, &major, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MAJOR, device) &&
+                  !driver->DeviceGetAttribute(driver, &minor, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MINOR, device) &&
+                  major > 0;
+  return is_known ? (uint64_t)major * 10 + (uint64_t)minor : 0;
+}
+
 static weir_status read_settings(const char *caller, const weir_allocator_options *options, weir__settings *settings) {
   weir__settings_default(settings);
   weir_status status =
@@ -138,7 +143,7 @@ static void invalidate(weir__client *client) {
   weir_allocator *allocator = (weir_allocator *)client->object;
   allocator->is_forked = true;
   allocator->heap_count = 0;
-  allocator->pages = &weir__page_map_empty;
+  allocator->page_map = &weir__page_map_empty;
 }
 
 weir_status weir__allocator_check(const char *caller, const weir_allocator *allocator) {
@@ -186,8 +191,8 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
   a->streams_may_end = options.streams_may_end;
   a->ipc_version = options.ipc_version == 3 ? 3 : 2;
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
-  a->pages = weir__page_map_new();
-  if (!a->heaps || !a->pages) {
+  a->page_map = weir__page_map_new();
+  if (!a->heaps || !a->page_map) {
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
     goto free_parts;
   }
@@ -198,7 +203,9 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
       goto free_parts;
     heap_init(&a->heaps[i], a, i, total);
     weir__ipc_prepare(&a->heaps[i]);
-    weir__pages_prepare(&a->heaps[i]);
+    weir__pages_begin(&a->heaps[i].pages, driver, i, a->heaps[i].shares_pages);
+    a->heaps[i].received = (weir__pages){.driver = driver, .device = i};
+    a->heaps[i].capability = capability_of(driver, i);
     a->heap_count = i + 1;
   }
   if (options.backend || settings->backend != WEIR__BACKEND_NATIVE) {
@@ -223,8 +230,8 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
 free_parts:
   for (int i = 0; i < a->heap_count; i++)
     weir__mutex_destroy(&a->heaps[i].lock);
-  if (a->pages)
-    weir__page_map_delete(a->pages);
+  if (a->page_map)
+    weir__page_map_delete(a->page_map);
   free(a->heaps);
 free_both:
   free(settings);
@@ -249,7 +256,7 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   weir__references_delete(allocator->references, allocator->references_file);
   weir__backend_delete(allocator->backend);
   weir__recorder_delete(atomic_load(&allocator->history));
-  weir__page_map_delete(allocator->pages);
+  weir__page_map_delete(allocator->page_map);
   for (const weir__settings *s = atomic_load(&allocator->settings), *older; s; s = older) {
     older = s->older;
     free((void *)s);

@@ -31,7 +31,7 @@ static void fit_moving_pages(const weir_allocator *allocator, weir__settings *se
 void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings) {
   fit_moving_pages(allocator, settings);
   int device = 0;
-  while (device < allocator->heap_count && allocator->heaps[device].granularity)
+  while (device < allocator->heap_count && allocator->heaps[device].pages.granularity)
     device++;
   if (!settings->expandable_segments || device == allocator->heap_count)
     return;

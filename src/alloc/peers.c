@@ -18,13 +18,15 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
   weir__mutex_lock(&allocator->ipc_lock);
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = WEIR_CU_SUCCESS;
-  if (!(heap->peers >> device & 1)) {
-    r = allocator->backend ? weir__backend_share(heap, device) : weir__pages_share(heap, device);
+  if (!(heap->pages.peers >> device & 1)) {
+    r = allocator->backend ? weir__backend_share(heap, device) : weir__pages_share(&heap->pages, device);
     if (!r)
-      r = weir__ipc_share_open(heap, device);
+      r = weir__pages_share(&heap->received, device);
   }
-  if (!r)
-    heap->peers |= 1ull << device;
+  if (!r) {
+    heap->pages.peers |= 1ull << device;
+    heap->received.peers |= 1ull << device;
+  }
   weir__mutex_unlock(&heap->lock);
   weir__mutex_unlock(&allocator->ipc_lock);
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuMemSetAccess") : WEIR_OK;

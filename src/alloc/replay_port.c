@@ -174,7 +174,7 @@ void weir__port_query_events(weir_allocator *allocator) { query_events(heap_of(a
 
 void weir__port_release_arena(weir_allocator *allocator, uint64_t address) {
   weir__heap *heap = heap_of(allocator);
-  weir__arena *arena = weir__page_map_find(allocator->pages, address);
+  weir__arena *arena = weir__page_map_find(allocator->page_map, address);
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   if (arena && !weir__heap_enter(heap, &previous)) {
@@ -205,13 +205,13 @@ static void read_segment(const weir__segment *segment, weir__state *state) {
   const weir__arena *arena = segment->arena;
   const weir__private_pool *owner = arena->pool->owner;
   weir__state_segment *s = &state->segments[state->segment_count++];
-  *s = (weir__state_segment){.address = segment->base,
-                             .size = segment->bytes,
+  *s = (weir__state_segment){.address = segment->memory.base,
+                             .size = segment->memory.bytes,
                              .stream = (int64_t)(uintptr_t)arena->stream,
                              .pool = {owner ? (int64_t)owner->id.first : 0, owner ? (int64_t)owner->id.second : 0},
                              .first = state->block_count,
                              .is_small = arena->pool->is_small,
-                             .is_expandable = segment->page != 0};
+                             .is_expandable = segment->memory.slot != 0};
   for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
                                                               .size = weir__block_bytes(b),

@@ -26,7 +26,6 @@ typedef struct walk {
   int64_t oversize_allocations, oversize_segments;
   size_t events;  /* that blocks wait for */
   size_t waiting; /* blocks freed while another stream uses them, without an event yet */
-  size_t aliases, retiring;
 } walk;
 
 /* Totals of one arena: its segments, and its blocks by state. */
@@ -59,7 +58,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool is_small = arena->pool->is_small, active = weir__block_is_active(b);
   const weir__block *next = weir__block_next(b);
   unsigned long long at = b->address;
-  if (weir__segment_of(w->heap, b) != segment || b->expandable != (segment->page != 0))
+  if (weir__segment_of(w->heap, b) != segment || b->expandable != (segment->memory.slot != 0))
     wrong(w, "block %llx belongs to another segment", at);
   const weir_allocator *allocator = w->heap->allocator;
   if (!weir__block_bytes(b) || !b->units != (allocator->backend != NULL))
@@ -71,14 +70,15 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
 
   if (b->state == WEIR__UNMAPPED) {
     sum->unmapped++;
-    if (!segment->page)
+    if (!segment->memory.slot)
       wrong(w, "block %llx is unmapped in a fixed segment", at);
-    if (segment->page && ((at - segment->base) % segment->page || weir__block_bytes(b) % segment->page))
+    if (segment->memory.slot &&
+        ((at - segment->memory.base) % segment->memory.slot || weir__block_bytes(b) % segment->memory.slot))
       wrong(w, "unmapped block %llx does not consist of whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
       wrong(w, "block %llx is not in the tree of unmapped blocks", at);
-    for (uint64_t a = at; segment->page && a < at + weir__block_bytes(b); a += segment->page)
-      if (weir__is_owner(weir__mapping_at(segment, a)))
+    for (uint64_t a = at; segment->memory.slot && a < at + weir__block_bytes(b); a += segment->memory.slot)
+      if (weir__is_owner(weir__mapping_at(&segment->memory, a)))
         wrong(w, "unmapped block %llx has memory at %llx", at, (unsigned long long)a);
     return;
   }
@@ -89,21 +89,21 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "block %llx of a back end is free, or has neighbours", at);
   } else {
     for (uint64_t a = at; a < at + weir__block_bytes(b); a += WEIR__SMALL_SEGMENT)
-      if (weir__page_map_find(allocator->pages, a) != arena)
+      if (weir__page_map_find(allocator->page_map, a) != arena)
         wrong(w, "the page map does not map address %llx to its arena", (unsigned long long)a);
-    if (weir__page_map_find(allocator->pages, at + weir__block_bytes(b) - 1) != arena)
+    if (weir__page_map_find(allocator->page_map, at + weir__block_bytes(b) - 1) != arena)
       wrong(w, "the page map does not map the last byte of block %llx to its arena", at);
   }
-  if (segment->page)
-    for (uint64_t a = at; a < at + weir__block_bytes(b); a += segment->page)
-      if (!weir__is_owner(weir__mapping_at(segment, a)))
+  if (segment->memory.slot)
+    for (uint64_t a = at; a < at + weir__block_bytes(b); a += segment->memory.slot)
+      if (!weir__is_owner(weir__mapping_at(&segment->memory, a)))
         wrong(w, "block %llx has no memory at %llx", at, (unsigned long long)a);
 
   if (!active) {
     sum->free++;
     if (!weir__index_has(&arena->free, b))
       wrong(w, "free block %llx is not in the index", at);
-    if (!segment->page && weir__block_is_split(b)) {
+    if (!segment->memory.slot && weir__block_is_split(b)) {
       count(&w->inactive_split, is_small, 1);
       count(&w->inactive_split_bytes, is_small, (int64_t)weir__block_bytes(b));
     }
@@ -139,80 +139,19 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
 
 /* ---- Pages ---- */
 
-/* The first slot of a mapping. Its page lists it, and has an owner unless all of its mappings are stuck. */
-static void check_mapping(walk *w, const weir__segment *segment, const weir__mapping *m) {
-  unsigned long long at = m->address;
-  const weir__page *page = m->page;
-  bool is_listed = false, has_owner = false, is_usable = false;
-  for (const weir__mapping *other = page->mappings; other; other = other->next) {
-    is_listed |= other == m;
-    has_owner |= other == page->owner;
-    is_usable |= !other->is_stuck;
-    if (other->page != page)
-      wrong(w, "the page at %llx lists a mapping of another page", at);
-  }
-  if (!is_listed)
-    wrong(w, "the page at %llx does not list this mapping", at);
-  if (!page->handle || !page->bytes || page->bytes % segment->page ||
-      (!segment->is_moving && page->bytes != segment->page))
-    wrong(w, "the page at %llx has handle %llx and %llu bytes", at, (unsigned long long)page->handle,
-          (unsigned long long)page->bytes);
-  if (page->home && (page->home->page != page || !page->home->is_alias))
-    wrong(w, "the page at %llx has a home that is not an alias of it", at);
-  if (page->owner ? !has_owner : is_usable)
-    wrong(w, "the page at %llx belongs to no address", at);
-  if (weir__is_owner(m) ? m->is_alias || m->is_stuck : m->is_alias == m->is_stuck)
-    wrong(w, "the mapping at %llx is not exactly one of owner, alias and stuck", at);
-  if (!segment->is_moving && m->is_alias)
-    wrong(w, "the page at %llx has moved in a segment whose pages stay", at);
-  w->aliases += m->is_alias;
-  w->retiring += m->batch != 0;
+static void check_retirement(walk *w) {
+  for (int i = 0; i < WEIR__ALIAS_FENCES; i++)
+    if (w->heap->pages.aliases.waiting[i + 1] && !w->heap->retirement.batches[i].passed)
+      wrong(w, "%zu aliases wait for no event", w->heap->pages.aliases.waiting[i + 1]);
 }
 
-static void check_slots(walk *w, const weir__segment *segment) {
-  for (size_t i = 0; segment->page && i < segment->room; i++) {
-    const weir__mapping *m = segment->slots[i];
-    uint64_t at = segment->base + i * segment->page;
-    if (!m)
-      continue;
-    if (m->segment != segment || at - m->address >= m->page->bytes || m->address < segment->base)
-      wrong(w, "slot %llx has a mapping of another address", (unsigned long long)at);
-    else if (m->address == at) {
-      for (uint64_t a = at; a < at + m->page->bytes; a += segment->page)
-        if (weir__mapping_at(segment, a) != m)
-          wrong(w, "the mapping at %llx is not in slot %llx", (unsigned long long)at, (unsigned long long)a);
-      check_mapping(w, segment, m);
-    } else if (segment->slots[i - 1] != m)
-      wrong(w, "slot %llx has a mapping that the slot before does not have", (unsigned long long)at);
-  }
-}
-
-static void check_aliases(walk *w) {
-  const weir__aliases *aliases = &w->heap->aliases;
-  const weir__mapping *before = NULL;
-  size_t listed = 0, retiring = 0, in_batch[WEIR_COUNT_OF(aliases->batches)] = {0};
-  for (const weir__mapping *m = aliases->oldest; m && listed <= aliases->count; before = m, m = m->newer, listed++) {
-    if (m->older != before || !m->is_alias || weir__mapping_at(m->segment, m->address) != m)
-      wrong(w, "the alias at %llx is not linked in the list of aliases", (unsigned long long)m->address);
-    retiring += m->batch != 0;
-    if (m->batch > WEIR_COUNT_OF(in_batch))
-      wrong(w, "the alias at %llx is in batch %d", (unsigned long long)m->address, m->batch);
-    else if (m->batch)
-      in_batch[m->batch - 1]++;
-  }
-  if (before != aliases->newest)
-    wrong(w, "the list of aliases does not end with the newest");
-  if (listed != aliases->count || w->aliases != aliases->count)
-    wrong(w, "%zu aliases are counted, but %zu are listed and %zu are in slots", aliases->count, listed, w->aliases);
-  if (retiring != aliases->retiring || w->retiring != aliases->retiring)
-    wrong(w, "%zu aliases are counted as retiring, but %zu are", aliases->retiring, w->retiring);
-  for (size_t i = 0; i < WEIR_COUNT_OF(in_batch); i++) {
-    const weir__alias_batch *batch = &aliases->batches[i];
-    if (in_batch[i] != batch->count)
-      wrong(w, "batch %zu has %zu aliases, but counts %zu", i, in_batch[i], batch->count);
-    if (batch->count && !batch->passed)
-      wrong(w, "%zu aliases wait for no event", batch->count);
-  }
+/* Pages of a segment whose pages stay have its size, and have not left an alias behind. */
+static void check_pages(walk *w, const weir__segment *segment) {
+  const weir__reservation *memory = &segment->memory;
+  for (size_t i = 0; memory->slot && !segment->is_moving && i < memory->room; i++)
+    if (memory->slots[i] && (memory->slots[i]->page->bytes != memory->slot || weir__is_alias(memory->slots[i])))
+      wrong(w, "the page at %llx has moved, or has another size, in a segment whose pages stay",
+            (unsigned long long)(memory->base + i * memory->slot));
 }
 
 /* ---- Segments ---- */
@@ -226,7 +165,7 @@ static arena_tally *tally_of(arena_tally *sums, size_t count, const weir__arena 
 
 static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   bool is_small = s->arena->pool->is_small;
-  unsigned long long base = s->base;
+  unsigned long long base = s->memory.base;
   uint64_t address = base, memory = 0;
   sum->segments++;
   if (!s->first || s->first->previous)
@@ -240,13 +179,13 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
     if (weir__block_is_mapped(b))
       memory += weir__block_bytes(b);
   }
-  if (address != s->base + s->bytes)
+  if (address != s->memory.base + s->memory.bytes)
     wrong(w, "segment %llx is not covered by its blocks", base);
-  check_slots(w, s);
-  if (s->page && s->mapped * s->page != memory)
-    wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->mapped, (unsigned long long)memory);
+  check_pages(w, s);
+  if (s->memory.slot && s->memory.owned * s->memory.slot != memory)
+    wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->memory.owned, (unsigned long long)memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);
-  if (s->page)
+  if (s->memory.slot)
     return; /* as in PyTorch, expandable segments are not counted as segments */
   count(&w->segment, is_small, 1);
   w->oversize_segments += s->oversize;
@@ -400,11 +339,11 @@ static bool heap_is_valid(weir__heap *heap) {
   for (const weir__segment *s = heap->segments; s; before = s, s = s->next, segments++) {
     arena_tally *sum = tally_of(sums, arenas, s->arena);
     if (s->previous != before)
-      wrong(&w, "segment %llx is not linked in its list", (unsigned long long)s->base);
+      wrong(&w, "segment %llx is not linked in its list", (unsigned long long)s->memory.base);
     if (sum)
       check_segment(&w, s, sum);
     else
-      wrong(&w, "segment %llx belongs to an arena that no longer exists", (unsigned long long)s->base);
+      wrong(&w, "segment %llx belongs to an arena that no longer exists", (unsigned long long)s->memory.base);
   }
   if (segments != weir__rangemap_count(&heap->segments_by_address) ||
       !weir__rangemap_is_valid(&heap->segments_by_address))
@@ -414,8 +353,9 @@ static bool heap_is_valid(weir__heap *heap) {
     check_arena(&w, &sums[i]);
   if (w.is_valid)
     check_pools(&w); /* requires valid segments */
-  if (w.is_valid)
-    check_aliases(&w);
+  if (!weir__pages_is_valid(&heap->pages))
+    wrong(&w, "neither are its pages");
+  check_retirement(&w);
   check_events(&w);
   check_stats(&w);
   free(sums);

@@ -62,10 +62,10 @@ static weir__ring_file_block block_of(const copy *c, const weir__arena *arena, c
 static void copy_segment(copy *c, const weir__segment *segment, weir__ring_file_segment *to, char *blocks,
                          size_t room) {
   const weir__arena *arena = segment->arena;
-  *to = (weir__ring_file_segment){.address = segment->base,
-                                  .bytes = segment->bytes,
+  *to = (weir__ring_file_segment){.address = segment->memory.base,
+                                  .bytes = segment->memory.bytes,
                                   .stream = (uint64_t)(uintptr_t)arena->stream,
-                                  .page = segment->page,
+                                  .page = segment->memory.slot,
                                   .stack = segment->stack,
                                   .is_small = arena->pool->is_small};
   if (arena->pool->owner) {

@@ -152,7 +152,7 @@ static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, c
                                   .stream = arena->stream,
                                   .device = heap->device,
                                   .is_large = !arena->pool->is_small,
-                                  .is_expandable = p->segment->page != 0};
+                                  .is_expandable = p->segment->memory.slot != 0};
       if (arena->pool->owner)
         run->pool = arena->pool->owner->id;
       if (source->segment_stack)

@@ -34,12 +34,12 @@ static inline void end_holes(const holes *h) {
 static inline weir_moving_stats moving(void) { return stats_of(0).moving; }
 
 /* The number of aliases; they are counted as the walker finds them. */
-static inline size_t alias_count(void) { return allocator->heaps[0].aliases.count; }
+static inline size_t alias_count(void) { return allocator->heaps[0].pages.aliases.count; }
 
 /* Whether the memory at an address is mapped, as the owner or as an alias. */
 static inline bool is_mapped_at(const void *address) {
   const weir__segment *s = weir__segment_at(&allocator->heaps[0], (uint64_t)address);
-  return s && weir__mapping_at(s, (uint64_t)address);
+  return s && weir__mapping_at(&s->memory, (uint64_t)address);
 }
 
 /* Calls that map, unmap or make memory. */

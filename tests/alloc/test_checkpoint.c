@@ -47,7 +47,7 @@ static char *describe(char *text, size_t size) {
   text[0] = 0;
   for (const weir__segment *s = allocator->heaps[0].segments; s; s = s->next)
     if (s->arena->pool->owner)
-      used += (size_t)snprintf(text + used, size - used, "%llx %p: %s\n", (unsigned long long)s->base,
+      used += (size_t)snprintf(text + used, size - used, "%llx %p: %s\n", (unsigned long long)s->memory.base,
                                (void *)s->arena->stream, layout((void *)s->first->address));
   assert_true(used < size);
   return text;

@@ -195,9 +195,9 @@ TEST(sizes_of_handles) {
 
 static bool has_varied_pages(const char *a, uint64_t bytes) {
   const weir__segment *segment = segment_at(a);
-  uint64_t first = weir__mapping_at(segment, (uint64_t)a)->page->bytes;
-  for (uint64_t at = 0; at < bytes; at += segment->page)
-    if (weir__mapping_at(segment, (uint64_t)a + at)->page->bytes != first)
+  uint64_t first = weir__mapping_at(&segment->memory, (uint64_t)a)->page->bytes;
+  for (uint64_t at = 0; at < bytes; at += segment->memory.slot)
+    if (weir__mapping_at(&segment->memory, (uint64_t)a + at)->page->bytes != first)
       return true;
   return false;
 }
@@ -225,12 +225,12 @@ typedef enum shape { one_page, equal_pages, first_smallest, first_larger, shapes
 
 static shape shape_of(const char *a, uint64_t bytes) {
   const weir__segment *segment = segment_at(a);
-  const weir__mapping *first = weir__mapping_at(segment, (uint64_t)a);
+  const weir__mapping *first = weir__mapping_at(&segment->memory, (uint64_t)a);
   if (first->address + first->page->bytes >= (uint64_t)a + bytes)
     return one_page;
   if (!has_varied_pages(a, bytes))
     return equal_pages;
-  return first->page->bytes == segment->page ? first_smallest : first_larger;
+  return first->page->bytes == segment->memory.slot ? first_smallest : first_larger;
 }
 
 static weir_ipc_handle *share_memory(void *pointer) {
@@ -303,7 +303,7 @@ TEST(all_shapes) {
 
 static bool is_exported(const void *address) {
   const weir__segment *s = weir__segment_at(&allocator->heaps[0], (uint64_t)address);
-  return weir__mapping_at(s, (uint64_t)address)->page->file != 0;
+  return weir__mapping_at(&s->memory, (uint64_t)address)->page->file != 0;
 }
 
 /* Pages that were sent stay where they are until the last reference has ended, and move again afterwards. */

@@ -8,8 +8,8 @@
 static uint64_t reservation_of(const void *p) {
   const weir__segment *segment = segment_at(p);
   assert_non_null(segment);
-  assert_true(segment->page);
-  return segment->bytes;
+  assert_true(segment->memory.slot);
+  return segment->memory.bytes;
 }
 
 FIXTURE(.teardown = alloc_teardown)

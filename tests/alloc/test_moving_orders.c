@@ -46,7 +46,7 @@ static void capture(void) {
 
 static bool is_exported(void) {
   const weir__segment *s = weir__segment_at(&allocator->heaps[0], (uint64_t)exported);
-  const weir__mapping *m = s ? weir__mapping_at(s, (uint64_t)exported) : NULL;
+  const weir__mapping *m = s ? weir__mapping_at(&s->memory, (uint64_t)exported) : NULL;
   return weir__is_owner(m) && m->page->file;
 }
 

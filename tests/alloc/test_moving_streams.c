@@ -231,7 +231,7 @@ TEST(wanted_again_while_it_retires) {
   fill(b, 1, 40 * MIB, other);
   put(b);
   soft_step_all();
-  size_t retiring = allocator->heaps[0].aliases.retiring;
+  size_t retiring = allocator->heaps[0].pages.aliases.retiring;
   void *again = get(40 * MIB, stream);
   if (retiring)
     assert_true(again == a || moving().aliases_unmapped > 0);

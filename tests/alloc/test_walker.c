@@ -53,7 +53,7 @@ TEST(blocks) {
   SPOIL(idle->state, WEIR__ALLOCATED, "is in use but not in the live table");
   SPOIL(live->state, WEIR__UNMAPPED, "unmapped in a fixed segment");
   SPOIL(live->state, WEIR__WAITING, "waits for nothing");
-  SPOIL(segment->bytes, 4 * MIB, "not covered by its blocks");
+  SPOIL(segment->memory.bytes, 4 * MIB, "not covered by its blocks");
   weir__arena *arena = segment->arena;
   weir__index_remove(&arena->free, idle);
   expect_wrong("not in the index");
@@ -124,8 +124,8 @@ TEST(pages) {
   /* Bins are sized for the mapped memory, not for the reserved address space: there may be thousands of arenas. */
   assert_non_null(segment->arena->free.group[20]);
   assert_null(segment->arena->free.group[21]);
-  SPOIL(segment->slots[1], NULL, "has no memory at");
-  SPOIL(segment->mapped, 3, "has 3 pages");
+  SPOIL(segment->memory.slots[1], NULL, "has no memory at");
+  SPOIL(segment->memory.owned, 3, "has 3 pages");
   SPOIL(unmapped->state, WEIR__FREE, "does not map");
   weir__tree_remove(&segment->arena->unmapped, unmapped);
   expect_wrong("is not in the tree of unmapped blocks");
@@ -144,44 +144,53 @@ TEST(moved_pages) {
   void *c = get(80 * MIB, NULL);
   weir__heap *heap = &allocator->heaps[0];
   weir__segment *segment = segment_of(between);
-  weir__mapping *owner = weir__mapping_at(segment_of(c), (uint64_t)c), *alias = heap->aliases.oldest;
+  weir__mapping *owner = weir__mapping_at(&segment_of(c)->memory, (uint64_t)c), *alias = heap->pages.aliases.oldest;
   assert_non_null(alias);
   assert_true(alias->address - old[0] < 40 * MIB || alias->address - old[1] < 40 * MIB);
   weir__page *page = owner->page;
-  SPOIL(page->owner, NULL, "has no memory at");
-  SPOIL(page->owner, weir__mapping_at(segment, (uint64_t)between), "belongs to no address");
+  SPOIL(page->owner, NULL, "belongs to no address");
+  SPOIL(page->owner, weir__mapping_at(&segment->memory, (uint64_t)between), "belongs to no address");
   SPOIL(page->home, owner, "has a home that is not an alias of it");
   SPOIL(page->handle, 0, "has handle 0");
   SPOIL(page->bytes, 3 * MIB, "has handle");
+  SPOIL(page->pins, WEIR__PIN_EXPORTED, "and the file -1");
   SPOIL(page->mappings, page->mappings->next, "does not list this mapping");
-  SPOIL(page->mappings->page, weir__mapping_at(segment, (uint64_t)between)->page, "does not list this mapping");
-  SPOIL(owner->is_alias, true, "not exactly one of owner, alias and stuck");
-  SPOIL(owner->is_stuck, true, "not exactly one of owner, alias and stuck");
-  SPOIL(alias->is_stuck, true, "not exactly one of owner, alias and stuck");
-  SPOIL(alias->is_alias, false, "not exactly one of owner, alias and stuck");
-  SPOIL(alias->page->owner, alias, "has memory at");
+  SPOIL(page->mappings->page, weir__mapping_at(&segment->memory, (uint64_t)between)->page,
+        "does not list this mapping");
+  SPOIL(owner->state, WEIR__MAPPING_ALIAS, "has no memory at");
+  SPOIL(owner->state, WEIR__MAPPING_STUCK, "has no memory at");
+  SPOIL(alias->state, WEIR__MAPPING_STUCK, "has a home that is not an alias of it");
+  SPOIL(alias->state, WEIR__MAPPING_OWNER, "has memory at");
+  SPOIL(alias->state, WEIR__MAPPING_RETIRING, "and waits for fence 0");
+  SPOIL(alias->page->owner, alias, "which its page contradicts");
   SPOIL(alias->address, alias->address + 2 * MIB, "a mapping of another address");
-  SPOIL(alias->segment, NULL, "a mapping of another address");
+  SPOIL(alias->reservation, NULL, "a mapping of another address");
   SPOIL(segment->is_moving, false, "whose pages stay");
   SPOIL(alias->newer, NULL, "aliases");
-  SPOIL(heap->aliases.oldest, alias->newer, "not linked in the list of aliases");
-  SPOIL(heap->aliases.newest, NULL, "does not end with the newest");
-  SPOIL(heap->aliases.count, 0, "0 aliases are counted");
-  SPOIL(heap->aliases.retiring, 1, "1 aliases are counted as retiring, but 0 are");
-  SPOIL(alias->batch, 1, "0 aliases are counted as retiring, but 1 are");
-  SPOIL(alias->batch, 2, "batch 1 has 1 aliases, but counts 0");
-  SPOIL(alias->batch, 200, "is in batch 200");
-  alias->batch = 1;
-  heap->aliases.retiring = heap->aliases.batches[0].count = 1;
+  SPOIL(heap->pages.aliases.oldest, alias->newer, "not linked in the list of aliases");
+  SPOIL(heap->pages.aliases.newest, NULL, "does not end with the newest");
+  SPOIL(heap->pages.aliases.count, 0, "0 aliases are counted");
+  SPOIL(heap->pages.aliases.retiring, 1, "1 aliases are counted as retiring, but 0 are");
+  SPOIL(heap->pages.reservations->previous, heap->pages.reservations, "not linked in its list");
+  SPOIL(alias->fence, 1, "and waits for fence 1");
+  alias->state = WEIR__MAPPING_RETIRING;
+  alias->fence = 1;
+  expect_wrong("0 aliases are counted as retiring, but 1 are");
+  heap->pages.aliases.retiring = 1;
+  expect_wrong("1 aliases wait for fence 1, but 0 are counted");
+  alias->fence = 200;
+  expect_wrong("waits for fence 200");
+  alias->fence = 1;
+  heap->pages.aliases.waiting[1] = 1;
   expect_wrong("1 aliases wait for no event");
-  heap->aliases.retiring = heap->aliases.batches[0].count = 0;
-  alias->batch = 0;
+  weir__mapping_retire(&heap->pages, alias, 0);
   weir__page *large = NULL; /* one with several slots */
-  for (size_t i = 0; i < segment->room && !large; i++)
-    if (segment->slots[i] && segment->slots[i]->page->bytes > segment->page)
-      large = segment->slots[i]->page;
+  for (size_t i = 0; i < segment->memory.room && !large; i++)
+    if (segment->memory.slots[i] && segment->memory.slots[i]->page->bytes > segment->memory.slot)
+      large = segment->memory.slots[i]->page;
   if (large) {
-    weir__mapping **second = &large->owner->segment->slots[(large->owner->address - segment->base) / segment->page + 1];
+    weir__mapping **second =
+        &large->owner->reservation->slots[(large->owner->address - segment->memory.base) / segment->memory.slot + 1];
     SPOIL(*second, NULL, "is not in slot");
   }
   put(between);

@@ -99,16 +99,16 @@ void assert_valid(void) {
   unsigned long pages = 0, mappings = 0; /* a page may have several slots, and may be mapped as an alias too */
   for (int i = 0; i < allocator->heap_count; i++) {
     const weir__heap *heap = &allocator->heaps[i];
-    orphans += heap->orphan_count;
+    orphans += heap->pages.orphan_count;
     for (const weir__segment *s = heap->segments; s; s = s->next) {
       if (s->arena->pool->owner && s->arena->pool->owner->alloc)
         continue;
-      fixed += s->page == 0;
-      reservations += s->page != 0;
-      bytes += s->page ? s->mapped * s->page : s->bytes;
-      for (size_t k = 0; k < s->room; k++) {
-        const weir__mapping *mapping = s->slots[k];
-        bool begins = mapping && mapping->address == s->base + k * s->page;
+      fixed += s->memory.slot == 0;
+      reservations += s->memory.slot != 0;
+      bytes += s->memory.slot ? s->memory.owned * s->memory.slot : s->memory.bytes;
+      for (size_t k = 0; k < s->memory.room; k++) {
+        const weir__mapping *mapping = s->memory.slots[k];
+        bool begins = mapping && mapping->address == s->memory.base + k * s->memory.slot;
         mappings += begins;
         pages += begins && weir__is_owner(mapping);
       }
@@ -177,12 +177,12 @@ int64_t segments(void) { return stats_of(0).segment[WEIR_STAT_ALL].current; }
 
 weir__segment *segment_at(const void *pointer) {
   uint64_t address = (uint64_t)pointer;
-  weir__arena *arena = weir__page_map_find(allocator->pages, address);
+  weir__arena *arena = weir__page_map_find(allocator->page_map, address);
   assert_non_null(arena);
   weir__arena_lock(arena); /* processes the frees that are queued for the arena */
   weir__arena_unlock(arena);
   weir__segment *segment = arena->pool->heap->segments;
-  while (segment && (segment->arena != arena || address - segment->base >= segment->bytes))
+  while (segment && (segment->arena != arena || address - segment->memory.base >= segment->memory.bytes))
     segment = segment->next;
   assert_non_null(segment);
   return segment;

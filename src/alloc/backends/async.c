@@ -36,7 +36,7 @@ static weir_cu_result pool_of(weir__heap *heap, weir_cu_mempool *pool) {
   r = driver->MemPoolSetAttribute(driver, *pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
   for (int i = 0; i < 64 && !r; i++) {
     weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, i}, .flags = WEIR_CU_ACCESS_READWRITE};
-    if (heap->peers >> i & 1)
+    if (heap->pages.peers >> i & 1)
       r = driver->MemPoolSetAccess(driver, *pool, &access, 1);
   }
   if (r)
@@ -197,7 +197,7 @@ uint64_t weir__async_spare(weir__heap *heap) {
 weir_cu_result weir__async_share(weir__heap *heap, int device) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
-  weir_cu_mempool pool = device_of(heap)->pool; /* a pool that is created later reads heap->peers */
+  weir_cu_mempool pool = device_of(heap)->pool; /* a pool that is created later reads heap->pages.peers */
   int mode;
   if (!driver->MemPoolSetAccess)
     return WEIR_CU_NOT_SUPPORTED;

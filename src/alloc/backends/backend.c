@@ -112,7 +112,7 @@ static weir_status add_segment(const char *caller, weir__heap *heap, weir__arena
   bool overlaps = false;
   if (!note(backend, base, bytes, arena, &overlaps))
     goto no_memory;
-  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
+  weir__segment *segment = weir__segment_new(heap, arena, base, bytes);
   if (!segment)
     goto forget_memory;
   segment->captured = captured;
@@ -167,11 +167,11 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
   weir__gauges_add(arena, &change);
   weir__arena_drop_uses(arena, block);
   if (weir__is_traced(heap, WEIR_TRACE_SEGMENT_FREE))
-    weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->base, segment->bytes, segment->stack);
+    weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->memory.base, segment->memory.bytes, segment->stack);
   weir__slab_free(&arena->blocks, block, sizeof *block);
-  weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
+  weir__segment_count(heap, segment, -1, -(int64_t)segment->memory.bytes);
   weir__segment_unlink(heap, segment);
-  forget(heap->allocator->backend, segment->base);
+  forget(heap->allocator->backend, segment->memory.base);
   return segment;
 }
 
@@ -202,7 +202,7 @@ void weir__backend_return_segments(weir__heap *heap) {
     weir__segment *segment = heap->returning;
     heap->returning = segment->next;
     weir__mutex_unlock(&heap->lock);
-    call_free(heap, segment->arena, segment->base, segment->bytes);
+    call_free(heap, segment->arena, segment->memory.base, segment->memory.bytes);
     weir__mutex_lock(&heap->lock);
     weir__segment_delete(segment);
   }
@@ -449,10 +449,10 @@ void weir__backend_clear(weir__heap *heap) {
     weir__segment *segment = heap->segments;
     if (is_stream_ordered(segment->arena))
       driver->MemFree(
-          driver,
-          segment->base); /* the stream may no longer exist; fails for memory of a graph, which the graph frees */
+          driver, segment->memory
+                      .base); /* the stream may no longer exist; fails for memory of a graph, which the graph frees */
     else
-      call_free(heap, segment->arena, segment->base, segment->bytes);
+      call_free(heap, segment->arena, segment->memory.base, segment->memory.bytes);
     weir__segment_unlink(heap, segment);
     weir__segment_delete(segment);
   }

@@ -52,7 +52,8 @@ weir__arena *weir__backend_arena(weir_allocator *allocator, uint64_t address);
 
 /* The arena of a pointer, with the cache or with a back end. */
 static inline weir__arena *weir__arena_of(weir_allocator *allocator, uint64_t address) {
-  return allocator->backend ? weir__backend_arena(allocator, address) : weir__page_map_find(allocator->pages, address);
+  return allocator->backend ? weir__backend_arena(allocator, address)
+                            : weir__page_map_find(allocator->page_map, address);
 }
 static inline weir__arena *weir__block_arena(const weir__heap *heap, const weir__block *block) {
   return weir__arena_of(heap->allocator, block->address);

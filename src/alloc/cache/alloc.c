@@ -27,7 +27,8 @@ weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, u
   weir__block *block = weir__slab_alloc(&arena->blocks, sizeof *block);
   if (!block)
     return NULL;
-  *block = (weir__block){.address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .expandable = segment->page != 0};
+  *block = (weir__block){
+      .address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .expandable = segment->memory.slot != 0};
   return block;
 }
 
@@ -467,7 +468,7 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
 static weir_status free_block(const char *caller, weir_allocator *allocator, uint64_t address) {
   if (allocator->backend)
     return weir__backend_free(caller, allocator, address);
-  weir__arena *arena = weir__page_map_find(allocator->pages, address);
+  weir__arena *arena = weir__page_map_find(allocator->page_map, address);
   weir__block *block = NULL;
   weir__live_place place;
   if (arena) {
@@ -655,7 +656,7 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t
 }
 
 weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
-  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
+  weir__arena *arena = allocator ? weir__page_map_find(allocator->page_map, (uint64_t)pointer) : NULL;
   if (!arena)
     return free_generic(allocator, pointer);
   weir__live_place place;
@@ -708,7 +709,7 @@ weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint
 }
 
 weir_status weir_allocator_try_free(weir_allocator *allocator, void *pointer) {
-  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
+  weir__arena *arena = allocator ? weir__page_map_find(allocator->page_map, (uint64_t)pointer) : NULL;
   if (!arena || !try_lock(arena))
     return WEIR_ERROR_NOT_READY;
   weir__live_place place;

@@ -32,6 +32,7 @@
 #include "alloc/ipc/sent.h"
 #include "alloc/memory/fences.h"
 #include "alloc/memory/pages.h"
+#include "alloc/memory/retire.h"
 #include "base/base.h"
 #include "base/biased_lock.h"
 #include "base/lock.h"
@@ -145,23 +146,23 @@ struct weir__private_pool {
   weir__private_pool *previous, *next;
 };
 
-/* Memory of the driver. An expandable segment is a reservation of address space, cut into slots of one size, into which
- * pages are mapped (pages.h). */
+/* Memory of the driver. An expandable segment is a reservation into which pages are mapped (pages.h). */
 struct weir__segment {
-  uint64_t base, bytes;
+  weir__reservation
+      memory; /* first: a reservation of this heap is its segment. Its slot is 0 if it is not expandable */
   weir__arena *arena;
   weir__block *first;
-  uint64_t page; /* size of a slot, into which a page is mapped; 0 if the segment is not expandable */
-  weir__mapping *
-      *slots; /* of the first `room` slots, in each of which a page may be mapped; guarded by the heap's lock */
-  size_t room;
-  size_t mapped;                  /* number of slots with a page that belongs there */
   bool is_moving;                 /* its pages may move, and have one or more slots */
   bool oversize;                  /* counted as oversize */
   bool captured;                  /* of a back end: memory that belongs to a graph */
   uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
 };
+
+/* The segment of a mapping of this heap's pages. */
+static inline weir__segment *weir__mapping_segment(const weir__mapping *mapping) {
+  return (weir__segment *)mapping->reservation;
+}
 
 /* A block that was freed during a capture, or whose events could not be recorded. */
 typedef struct weir__deferred {
@@ -202,18 +203,14 @@ struct weir__heap {
   uint64_t limit;        /* of reserved bytes; UINT64_MAX if there is none */
   atomic_bool has_limit; /* also read without the lock */
   double fraction;
-  uint64_t peers;                /* bit i: device i may access expandable memory of this one. Written with ipc_lock and
-                                      * the heap's lock, read with either */
-  weir__stream_class *classes;   /* of streams */
-  weir_cu_mem_prop page_prop;    /* of pages; set at the start, as the next three */
-  uint64_t granularity;          /* of pages; 0 if the device has no virtual memory */
-  uint64_t capability;           /* ten times the compute capability; 0 if not known */
-  bool shares_pages;             /* pages are created so that other processes can open them */
-  bool shares_pages_off;         /* they could be, but the environment turned it off */
-  weir_cu_result driver_error;   /* the first failure other than out of memory since growing or emptying began: the */
-  const char *driver_error_call; /* device is broken, or a capture forbids the call */
-  atomic_bool had_expandable;    /* an expandable segment was ever created; also read without the lock */
-  weir__pool small, large;       /* the default pool */
+  weir__stream_class *classes;          /* of streams */
+  weir__pages pages;                    /* its peers are written with ipc_lock too, and read with either lock */
+  weir__pages received;                 /* of other processes; guarded by ipc_lock */
+  uint64_t capability;                  /* ten times the compute capability; 0 if not known */
+  bool shares_pages;                    /* pages are created so that other processes can open them */
+  bool shares_pages_off;                /* they could be, but the environment turned it off */
+  atomic_bool had_expandable;           /* an expandable segment was ever created; also read without the lock */
+  weir__pool small, large;              /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
   weir__pool_record *pool_records;      /* of these and of some that have gone; most recent first */
@@ -222,16 +219,13 @@ struct weir__heap {
   _Atomic(weir__private_pool *) dropped_pools; /* whose destroy function is called once no lock is held */
   weir__segment *segments;
   weir__rangemap segments_by_address;
-  weir__lock segments_lock;   /* of that map. Changes need the heap's lock too, lookups need either */
-  weir__segment *returning;   /* of a back end: segments to return to it once no lock is held */
-  weir__slab pages, mappings; /* of expandable segments */
-  weir__aliases aliases;
+  weir__lock segments_lock;    /* of that map. Changes need the heap's lock too, lookups need either */
+  weir__segment *returning;    /* of a back end: segments to return to it once no lock is held */
+  weir__retirement retirement; /* of aliases */
   uint64_t searches;           /* for movable pages */
-  weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
-  size_t orphan_count, orphan_room;
-  weir__event_queues events; /* that freed blocks wait for */
-  weir__sent_memory sent;    /* to other processes */
-  weir__deferred *deferred;  /* freed during a capture, without events yet */
+  weir__event_queues events;   /* that freed blocks wait for */
+  weir__sent_memory sent;      /* to other processes */
+  weir__deferred *deferred;    /* freed during a capture, without events yet */
   size_t deferred_count, deferred_room;
   _Atomic(weir__route *) routes; /* innermost first; changed under the lock */
   atomic_int captures;           /* routes that are captures, plus foreign_captures */
@@ -300,7 +294,7 @@ struct weir_allocator {
   weir__heap *heaps;
   _Atomic(const weir__settings *) settings; /* replaced as a whole; old ones stay until the end */
   weir__mutex configure_lock;
-  weir__page_map *pages;        /* address -> arena */
+  weir__page_map *page_map;     /* address -> arena */
   weir__backend_state *backend; /* NULL for the cache */
   bool streams_may_end;         /* a stream handle that was kept may belong to a stream that was destroyed */
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
@@ -401,7 +395,7 @@ weir__heap *weir__heap_get(const char *caller, weir_allocator *allocator, int de
 weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous);
 void weir__heap_leave(weir__heap *heap, weir_cu_context previous);
 
-/* Whether a driver call succeeded. Keeps the first failure, other than out of memory, as the heap's driver_error. */
+/* Whether a driver call succeeded. The first failure, other than out of memory, is kept as that of heap->pages. */
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
 
 /* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's

@@ -146,20 +146,20 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
     return block;
   if (collects)
     collect(heap, settings);
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
   if (settings->throw_on_oom && weir__pool_moves(settings, arena->pool))
     return NULL; /* is rejected */
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
   if (release_oversize(heap, arena, settings, bytes) &&
-      ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error))
+      ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure))
     return block;
   if (atomic_load(&heap->captures))
     return NULL;
   weir__release_cached(heap, true);
   heap->stats.num_alloc_retries++;
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
   /* Waiting for events may have freed a suitable block, here or in a pool that lends blocks. */
   if ((block = search(arena, settings, bytes, false)))
@@ -207,7 +207,7 @@ static weir__block *refill_with_driver(const char *caller, weir__heap *heap, wei
   if (!moves)
     *status = weir__reject(caller, heap, settings, segment_bytes, requested);
   if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
-    if (heap->driver_error)
+    if (heap->pages.failure)
       *status = weir__unlock_with_driver_error(caller, heap);
     else if (!moves || !(*status = weir__reject(caller, heap, settings, segment_bytes, requested)))
       *status = weir__out_of_memory(caller, heap, arena, size, segment_bytes);

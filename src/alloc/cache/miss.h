@@ -10,7 +10,7 @@
 weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                              uint64_t size, uint64_t requested, uint64_t *address);
 
-/* Returns a held block, not in the index; NULL if out of memory or if heap->driver_error. The heap's lock is held. */
+/* Returns a held block, not in the index; NULL if out of memory or if heap->pages.failure. The heap's lock is held. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
 
 /* Calls the program's free-memory callbacks, without the heap's lock, which is held before and after. False if they

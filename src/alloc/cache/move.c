@@ -61,7 +61,7 @@ typedef struct search {
   uint64_t stuck_bytes;        /* ... of which so many would be movable if all pages were of the smallest size */
 
   place at;
-  weir__piece *pieces;
+  weir__page_change *pieces; /* of the place: pages that are made, move there, or return */
   size_t piece_count, piece_room;
   uint64_t made_bytes;
 } search;
@@ -78,9 +78,9 @@ static void each_page(search *s, weir__block *block, void (*visit)(search *, wei
   uint64_t end = block->address + weir__block_bytes(block);
   if (!segment->is_moving)
     return;
-  for (uint64_t at = segment->base + weir__round_up(block->address - segment->base, s->slot); at < end;) {
-    const weir__mapping *owner = weir__mapping_at(segment, at);
-    at = owner->address + owner->page->bytes;
+  for (uint64_t at = segment->memory.base + weir__round_up(block->address - segment->memory.base, s->slot); at < end;) {
+    const weir__mapping *owner = weir__mapping_at(&segment->memory, at);
+    at = weir__mapping_end(owner);
     if (owner->address >= block->address && at <= end)
       visit(s, block, owner->page);
   }
@@ -95,7 +95,7 @@ static void mark_page(search *s, weir__block *block, weir__page *page) {
   page->in = block;
   s->unmovable_bytes -= page->bytes;
   s->stuck_bytes -= page->bytes;
-  if (page->is_fixed || page->file)
+  if (page->pins)
     stats_of(s)->unmovable_fixed_bytes += (int64_t)page->bytes;
   else {
     page->search = s->number;
@@ -107,8 +107,8 @@ static void mark_page(search *s, weir__block *block, weir__page *page) {
 static void mark_arena(search *s, weir__arena *arena) {
   for (weir__block *b = weir__index_first(&arena->free); b; b = weir__index_next(&arena->free, b)) {
     const weir__segment *segment = weir__segment_of(s->heap, b);
-    uint64_t from = weir__round_up(b->address - segment->base, s->slot);
-    uint64_t to = (b->address + weir__block_bytes(b) - segment->base) / s->slot * s->slot;
+    uint64_t from = weir__round_up(b->address - segment->memory.base, s->slot);
+    uint64_t to = (b->address + weir__block_bytes(b) - segment->memory.base) / s->slot * s->slot;
     if (!segment->is_moving)
       continue;
     s->unmovable_bytes += weir__block_bytes(b);
@@ -141,7 +141,7 @@ static void end_search(search *s) {
 
 /* Whether only pages whose last use is known to have completed may move: the guarantee of the driver about aliases does
  * not cover writes by other devices. */
-static bool is_cautious(const search *s) { return s->settings->moving_pages_completed_only || s->heap->peers; }
+static bool is_cautious(const search *s) { return s->settings->moving_pages_completed_only || s->heap->pages.peers; }
 
 /* Whether pages of a pool may move: a graph writes to its pool whenever it is launched. */
 static bool lets_pages_go(const weir__pool *pool) {
@@ -233,21 +233,22 @@ static void add_other_streams(search *s) {
 
 /* Whether a page lies in a free block of a range, which needs it where it is. */
 static bool is_inside(const weir__page *page, const place *p) {
-  return page->owner->segment == p->segment && page->in->address >= p->start && page->in->address < p->end;
+  return weir__mapping_segment(page->owner) == p->segment && page->in->address >= p->start &&
+         page->in->address < p->end;
 }
 
 /* Whether the page of an alias can be used again where the alias is. It may be mapped twice in the range. */
 static bool can_return(const search *s, const weir__mapping *alias, const place *p, uint64_t block_end) {
   const weir__page *page = alias->page;
-  return !alias->is_stuck && is_movable(s, page) && page->tried != s->tries && !is_inside(page, p) &&
+  return weir__is_alias(alias) && is_movable(s, page) && page->tried != s->tries && !is_inside(page, p) &&
          alias->address + page->bytes <= block_end;
 }
 
 /* The end of the unmapped space from an address on in which nothing is mapped, at most `limit`. */
 static uint64_t clean_end(const weir__segment *segment, uint64_t at, uint64_t limit) {
-  uint64_t known = segment->base + segment->room * segment->page;
-  while (at < limit && at < known && !weir__mapping_at(segment, at))
-    at += segment->page;
+  uint64_t known = segment->memory.base + segment->memory.room * segment->memory.slot;
+  while (at < limit && at < known && !weir__mapping_at(&segment->memory, at))
+    at += segment->memory.slot;
   return at < known && at < limit ? at : limit;
 }
 
@@ -270,7 +271,7 @@ static bool try_place(search *s, weir__segment *segment, const weir__block *bloc
       continue;
     }
     while (at < end && at < block_end) {
-      const weir__mapping *alias = weir__mapping_at(segment, at);
+      const weir__mapping *alias = weir__mapping_at(&segment->memory, at);
       if (!alias) {
         p.unmapped += s->slot;
         at += s->slot;
@@ -278,7 +279,7 @@ static bool try_place(search *s, weir__segment *segment, const weir__block *bloc
         alias->page->tried = s->tries;
         at += alias->page->bytes;
       } else {
-        *next = alias->address + alias->page->bytes;
+        *next = weir__mapping_end(alias);
         return false;
       }
     }
@@ -292,12 +293,13 @@ static bool try_place(search *s, weir__segment *segment, const weir__block *bloc
     uint64_t largest = 0;
     for (size_t i = SIZES - 1; i && !largest; i--)
       largest = s->movable_count[i] ? i * s->slot : 0;
-    uint64_t block_end = block->address + weir__block_bytes(block), last = weir__round_up(at - segment->base, s->slot);
-    if (weir__block_is_mapped(block) || block_end - segment->base < last + largest)
+    uint64_t block_end = block->address + weir__block_bytes(block),
+             last = weir__round_up(at - segment->memory.base, s->slot);
+    if (weir__block_is_mapped(block) || block_end - segment->memory.base < last + largest)
       return false;
-    uint64_t clean = clean_end(segment, segment->base + last, segment->base + last + largest);
-    if (clean < segment->base + last + largest) {
-      *next = clean + weir__mapping_at(segment, clean)->page->bytes;
+    uint64_t clean = clean_end(segment, segment->memory.base + last, segment->memory.base + last + largest);
+    if (clean < segment->memory.base + last + largest) {
+      *next = weir__mapping_end(weir__mapping_at(&segment->memory, clean));
       return false;
     }
   }
@@ -388,7 +390,7 @@ static weir__page *take_movable(search *s, uint64_t left, uint64_t room) {
   return page;
 }
 
-static bool add_piece(search *s, weir__piece piece) {
+static bool add_piece(search *s, weir__page_change piece) {
   if (!WEIR__RESERVE(s->pieces, s->piece_room, s->piece_count + 1))
     return false;
   if (piece.page)
@@ -400,8 +402,8 @@ static bool add_piece(search *s, weir__piece piece) {
 /* Chooses the pages of an unmapped part of the place. False without host memory. */
 static bool fill_hole(search *s, uint64_t at, uint64_t end, uint64_t block_end) {
   while (at < end) {
-    weir__mapping *alias = weir__mapping_at(s->at.segment, at);
-    weir__piece piece = {.address = at};
+    weir__mapping *alias = weir__mapping_at(&s->at.segment->memory, at);
+    weir__page_change piece = {.action = WEIR__PAGE_RETURN, .reservation = &s->at.segment->memory, .address = at};
     if (alias) {
       piece.page = alias->page;
       piece.mapping = alias;
@@ -412,6 +414,7 @@ static bool fill_hole(search *s, uint64_t at, uint64_t end, uint64_t block_end) 
       if (left > clean - at)
         left = clean - at;
       piece.page = take_movable(s, left, clean - at);
+      piece.action = piece.page ? WEIR__PAGE_MOVE : WEIR__PAGE_MAKE;
       if (!piece.page) {
         piece.bytes = new_page_bytes(s, left, clean - at);
         s->made_bytes += piece.bytes;
@@ -444,7 +447,7 @@ static bool each_hole(search *s, bool (*visit)(search *, uint64_t from, uint64_t
 static bool claim_returning(search *s, uint64_t from, uint64_t to, uint64_t block_end) {
   (void)block_end;
   for (uint64_t at = from; at < to;) {
-    const weir__mapping *alias = weir__mapping_at(s->at.segment, at);
+    const weir__mapping *alias = weir__mapping_at(&s->at.segment->memory, at);
     if (alias)
       alias->page->search = 0;
     at += alias ? alias->page->bytes : s->slot;
@@ -504,7 +507,7 @@ static void forget_groups(search *s, size_t count) {
 
 /* Everything that can fail. On failure nothing has changed. */
 static bool prepare(search *s) {
-  uint64_t total = s->at.segment->mapped * s->slot;
+  uint64_t total = s->at.segment->memory.owned * s->slot;
   if (!s->piece_count)
     return true;
   for (size_t i = 0; i < s->piece_count; i++)
@@ -518,25 +521,26 @@ static bool prepare(search *s) {
   size_t known = 0;
   for (size_t end; known < s->piece_count; known = end) {
     end = group_end(s, known);
-    if (!weir__page_map_update(s->heap->allocator->pages, s->pieces[known].address, group_bytes(s, known, end),
+    if (!weir__page_map_update(s->heap->allocator->page_map, s->pieces[known].address, group_bytes(s, known, end),
                                s->arena, true))
       break;
   }
-  if (known == s->piece_count && weir__pages_map(s->heap, s->at.segment, s->pieces, s->piece_count))
+  if (known == s->piece_count && weir__pages_change(&s->heap->pages, s->pieces, s->piece_count))
     return true;
   forget_groups(s, known);
   return false;
 }
 
-/* Takes the pages of pieces out of the free blocks they are in; returns the end of those that were side by side. */
+/* Takes the pages of pieces, which have moved, out of the free blocks they were in; returns the end of those that were side
+ * by side. */
 static size_t leave_block(search *s, size_t i) {
   const weir__page *first = s->pieces[i].page;
-  weir__segment *segment = first->owner->segment;
-  uint64_t address = first->owner->address, bytes = first->bytes;
+  weir__segment *segment = weir__mapping_segment(first->home);
+  uint64_t address = first->home->address, bytes = first->bytes;
   size_t end = i + 1;
   for (; end < s->piece_count; end++) {
     const weir__page *page = s->pieces[end].page;
-    if (page->owner == s->pieces[end].mapping || page->in != first->in || page->owner->address != address + bytes)
+    if (s->pieces[end].action == WEIR__PAGE_MAKE || page->in != first->in || page->home->address != address + bytes)
       break;
     bytes += page->bytes;
   }
@@ -556,15 +560,13 @@ static weir__block *commit(search *s) {
   if (!s->piece_count)
     weir__trace_taken(s->arena, block);
   for (size_t i = 0; i < s->piece_count;)
-    i = s->pieces[i].page->owner == s->pieces[i].mapping ? i + 1 : leave_block(s, i);
-  for (size_t i = 0; i < s->piece_count; i++)
-    weir__page_belong(s->heap, s->pieces[i].mapping);
+    i = s->pieces[i].action == WEIR__PAGE_MAKE ? i + 1 : leave_block(s, i);
   for (size_t i = 0, end; i < s->piece_count; i = end) {
     end = group_end(s, i);
     block = weir__range_map(s->heap, s->at.segment, s->pieces[i].address, group_bytes(s, i, end));
   }
-  if (stats->aliases_peak < (int64_t)s->heap->aliases.count)
-    stats->aliases_peak = (int64_t)s->heap->aliases.count;
+  if (stats->aliases_peak < (int64_t)s->heap->pages.aliases.count)
+    stats->aliases_peak = (int64_t)s->heap->pages.aliases.count;
   if (!block)
     return NULL; /* never: a place without pieces is a free block */
   weir__index_remove(&s->arena->free, block);
@@ -575,11 +577,11 @@ static weir__block *commit(search *s) {
 /* What the pieces are, before they change. */
 static void count_pieces(search *s, weir_moving_stats *moved) {
   for (size_t i = 0; i < s->piece_count; i++) {
-    const weir__piece *p = &s->pieces[i];
-    moved->pages_made += !p->page;
-    moved->pages_returned += p->mapping != NULL;
-    moved->pages_moved += p->page && !p->mapping;
-    moved->moved_bytes += p->page && !p->mapping ? (int64_t)p->bytes : 0;
+    const weir__page_change *p = &s->pieces[i];
+    moved->pages_made += p->action == WEIR__PAGE_MAKE;
+    moved->pages_returned += p->action == WEIR__PAGE_RETURN;
+    moved->pages_moved += p->action == WEIR__PAGE_MOVE;
+    moved->moved_bytes += p->action == WEIR__PAGE_MOVE ? (int64_t)p->bytes : 0;
   }
 }
 
@@ -589,7 +591,7 @@ static void begin_search(search *s, weir__heap *heap, weir__arena *arena, const 
                 .arena = arena,
                 .settings = settings,
                 .bytes = bytes,
-                .slot = weir__round_up(WEIR__SMALL_SEGMENT, heap->granularity),
+                .slot = weir__round_up(WEIR__SMALL_SEGMENT, heap->pages.granularity),
                 .number = ++heap->searches};
   for (size_t i = 0; i < SIZES; i++)
     s->movable[i].last = &s->movable[i].first;
@@ -614,13 +616,28 @@ static weir__block *take_place(search *s) {
   return block;
 }
 
+static bool has_passed(void *heap, weir_cu_stream stream) { /* a stream that may have ended cannot be queried */
+  return !((weir__heap *)heap)->allocator->streams_may_end && weir__stream_is_idle(heap, stream);
+}
+
+static void retire_aliases(weir__heap *heap, weir_cu_stream stream, uint64_t most) {
+  int mode;
+  if (!heap->pages.aliases.retiring && heap->pages.aliases.count <= most)
+    return;
+  if (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream) || !weir__capture_relax(heap, &mode))
+    return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
+  weir__retired_unmap(&heap->pages, &heap->retirement, &heap->events);
+  weir__capture_restore(heap, mode);
+  weir__aliases_retire(&heap->pages, &heap->retirement, &heap->events, stream, most, has_passed, heap);
+}
+
 weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   search s;
   begin_search(&s, heap, arena, settings, bytes);
   bool has_place = add_own_stream(&s) && (find_place(&s) || reserve_place(&s)) && fill_place(&s);
   weir__block *block = has_place ? take_place(&s) : NULL;
   end_search(&s);
-  weir__aliases_retire(heap, arena->stream, settings->moving_pages_max_aliases);
+  retire_aliases(heap, arena->stream, settings->moving_pages_max_aliases);
   return block;
 }
 
@@ -640,10 +657,10 @@ weir__block *weir__return_pages(weir__heap *heap, weir__arena *arena, const weir
 /* Whether a page can go back to where it was before: to an arena of the same stream, whose work is in order. */
 static bool can_go_back(const search *s, const weir__page *page) {
   const weir__mapping *home = page->home;
-  if (!home || home->is_stuck || page->is_fixed || page->file)
+  if (!home || page->pins)
     return false;
   for (size_t i = 0; i < s->locked_count; i++)
-    if (home->segment->arena == s->locked[i])
+    if (weir__mapping_segment(home)->arena == s->locked[i])
       return true;
   return false;
 }
@@ -651,15 +668,15 @@ static bool can_go_back(const search *s, const weir__page *page) {
 /* Sends pages of a free block back, from the one at `at` on, as long as they are side by side here and there, and up to
  * `end`. Returns where they end. *block becomes the free block behind them. */
 static uint64_t go_back(search *s, weir__segment *here, weir__block **block, uint64_t at, uint64_t end) {
-  const weir__page *first = weir__mapping_at(here, at)->page;
+  const weir__page *first = weir__mapping_at(&here->memory, at)->page;
   uint64_t next = at + first->bytes;
   if (!can_go_back(s, first))
     return next;
-  weir__segment *there = first->home->segment;
+  weir__segment *there = weir__mapping_segment(first->home);
   uint64_t home = first->home->address;
   while (next < end) {
-    const weir__page *page = weir__mapping_at(here, next)->page;
-    if (next + page->bytes > end || !can_go_back(s, page) || page->home->segment != there ||
+    const weir__page *page = weir__mapping_at(&here->memory, next)->page;
+    if (next + page->bytes > end || !can_go_back(s, page) || page->home->reservation != &there->memory ||
         page->home->address != home + (next - at))
       break;
     next += page->bytes;
@@ -669,9 +686,9 @@ static uint64_t go_back(search *s, weir__segment *here, weir__block **block, uin
     return next; /* they stay */
   weir__block *hole = weir__range_unmap(s->heap, here, *block, at, next - at), *rest = weir__block_next(hole);
   for (uint64_t a = at; a < next;) {
-    weir__page *page = weir__mapping_at(here, a)->page;
+    const weir__page *page = weir__mapping_at(&here->memory, a)->page;
     a += page->bytes;
-    weir__page_belong(s->heap, page->home);
+    weir__pages_change(&s->heap->pages, &(weir__page_change){.action = WEIR__PAGE_RETURN, .mapping = page->home}, 1);
   }
   weir__block *back = weir__range_map(s->heap, there, home, next - at); /* may absorb the rest */
   *block = back->address <= next && next < back->address + weir__block_bytes(back) ? back : rest;
@@ -689,13 +706,13 @@ bool weir__free_gathered(weir__heap *heap, weir__arena *arena, uint64_t address)
   if (is_freed && !is_cautious(&s) && lets_pages_go(arena->pool)) {
     weir__segment *segment = weir__segment_of(heap, block);
     uint64_t end = block->address + weir__block_bytes(block); /* the last page may reach behind the block */
-    uint64_t at = segment->base + weir__round_up(address - segment->base, segment->page);
-    const weir__mapping *first = at < address + bytes ? weir__mapping_at(segment, at) : NULL;
+    uint64_t at = segment->memory.base + weir__round_up(address - segment->memory.base, segment->memory.slot);
+    const weir__mapping *first = at < address + bytes ? weir__mapping_at(&segment->memory, at) : NULL;
     if (first && first->address < at)
-      at = first->address + first->page->bytes;
-    while (at < address + bytes && at + weir__mapping_at(segment, at)->page->bytes <= end)
+      at = weir__mapping_end(first);
+    while (at < address + bytes && weir__mapping_end(weir__mapping_at(&segment->memory, at)) <= end)
       at = go_back(&s, segment, &block, at,
-                   at + weir__mapping_at(segment, at)->page->bytes > address + bytes ? end : address + bytes);
+                   weir__mapping_end(weir__mapping_at(&segment->memory, at)) > address + bytes ? end : address + bytes);
   }
   end_search(&s);
   weir__mutex_unlock(&heap->lock);

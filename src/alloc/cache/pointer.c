@@ -121,10 +121,10 @@ weir_status weir_allocator_fix_pages(weir_allocator *allocator, void *pointer) {
     return WEIR_OK;
   weir__mutex_lock(&heap->lock);
   weir__segment *segment = weir__segment_at(heap, (uint64_t)pointer); /* a live block keeps it */
-  for (const weir__mapping *m = weir__mapping_at(segment, (uint64_t)pointer); m;) {
-    uint64_t next = m->address + m->page->bytes;
-    m->page->is_fixed = true;
-    m = next < end ? weir__mapping_at(segment, next) : NULL;
+  for (const weir__mapping *m = weir__mapping_at(&segment->memory, (uint64_t)pointer); m;) {
+    uint64_t next = weir__mapping_end(m);
+    m->page->pins |= WEIR__PIN_FIXED;
+    m = next < end ? weir__mapping_at(&segment->memory, next) : NULL;
   }
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
@@ -139,10 +139,11 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
   size_t found = 0;
   weir__mutex_lock(&heap->lock);
   for (const weir__segment *s = heap->segments; s; s = s->next) {
-    if (!s->page)
+    if (!s->memory.slot)
       continue;
     if (found < room)
-      segments[found] = (weir_expandable_segment){s->arena->stream, s->arena->pool->is_small, s->mapped * s->page};
+      segments[found] =
+          (weir_expandable_segment){s->arena->stream, s->arena->pool->is_small, s->memory.owned * s->memory.slot};
     found++;
   }
   weir__mutex_unlock(&heap->lock);
@@ -166,15 +167,15 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
   const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
   if (!segment)
     return weir__no_block(__func__, (uint64_t)pointer);
-  if (segment->page)
+  if (segment->memory.slot)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory of expandable segments has no base that another process could open; turn "
                       "expandable_segments off where memory is shared",
                       __func__);
   if (allocator->backend && (*base = weir__backend_base(allocator, pointer, bytes)))
     return WEIR_OK;
-  *base = (void *)segment->base;
-  *bytes = segment->bytes;
+  *base = (void *)segment->memory.base;
+  *bytes = segment->memory.bytes;
   return WEIR_OK;
 }
 

@@ -72,7 +72,7 @@ static void release_private_pool(weir__heap *heap, weir__private_pool *pool) {
 
 void weir__release_cached(weir__heap *heap, bool default_pool) {
   if (default_pool) {
-    weir__release_orphans(heap);
+    weir__release_orphans(&heap->pages);
     weir__wait_for_events(heap);
     release_pool(heap, &heap->large);
     release_pool(heap, &heap->small);
@@ -95,8 +95,8 @@ void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
 /* ---- Emptying the cache ---- */
 
 weir_status weir__unlock_with_driver_error(const char *caller, weir__heap *heap) {
-  weir_cu_result r = heap->driver_error;
-  const char *call = heap->driver_error_call;
+  weir_cu_result r = heap->pages.failure;
+  const char *call = heap->pages.failed_call;
   weir__mutex_unlock(&heap->lock);
   return weir__driver_status(heap->allocator->driver, r, caller, call);
 }
@@ -107,8 +107,8 @@ static weir_status empty_heap(const char *caller, weir__heap *heap, weir_pool_id
   weir__mutex_lock(&heap->lock);
   bool was_used = heap->cu_context != NULL;
   weir_cu_result r = was_used ? weir__heap_enter(heap, &previous) : WEIR_CU_SUCCESS;
-  heap->driver_error = r;
-  heap->driver_error_call = "cuCtxSetCurrent";
+  heap->pages.failure = r;
+  heap->pages.failed_call = "cuCtxSetCurrent";
   if (!r) {
     weir__private_pool *pool = weir__pool_find(heap, id);
     if (!id.first && !id.second)

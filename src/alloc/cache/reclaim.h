@@ -20,7 +20,7 @@ void weir__release_cached(weir__heap *heap, bool default_pool);
 /* The same for one private pool; does nothing unless the pool is released. */
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
 
-/* Releases the heap's lock, and reports heap->driver_error if there is one. */
+/* Releases the heap's lock, and reports heap->pages.failure if there is one. */
 weir_status weir__unlock_with_driver_error(const char *caller, weir__heap *heap);
 
 #endif

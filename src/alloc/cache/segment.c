@@ -36,24 +36,28 @@ static bool note(weir__heap *heap, weir__segment *segment, uint64_t base, uint64
   return noted;
 }
 
-weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page) {
-  weir__segment *segment = calloc(1, sizeof *segment);
-  if (!segment)
-    return NULL;
-  if (!note(heap, segment, base, bytes)) {
-    free(segment);
-    return NULL;
-  }
-  segment->base = base;
-  segment->bytes = bytes;
-  segment->page = page;
+/* Makes a segment known, whose memory is set. False without host memory, or if it overlaps another one. */
+static bool add_segment(weir__heap *heap, weir__arena *arena, weir__segment *segment) {
+  if (!note(heap, segment, segment->memory.base, segment->memory.bytes))
+    return false;
   segment->arena = arena;
   segment->next = heap->segments;
   if (segment->next)
     segment->next->previous = segment;
   heap->segments = segment;
   count_of_arena(arena, 1);
-  return segment;
+  return true;
+}
+
+weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes) {
+  weir__segment *segment = calloc(1, sizeof *segment);
+  if (!segment)
+    return NULL;
+  segment->memory = (weir__reservation){.base = base, .bytes = bytes};
+  if (add_segment(heap, arena, segment))
+    return segment;
+  free(segment);
+  return NULL;
 }
 
 weir__segment *weir__segment_at(const weir__heap *heap, uint64_t address) {
@@ -73,7 +77,7 @@ weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block) 
 
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
   weir__lock_acquire(&heap->segments_lock);
-  weir__rangemap_remove(&heap->segments_by_address, segment->base);
+  weir__rangemap_remove(&heap->segments_by_address, segment->memory.base);
   weir__lock_release(&heap->segments_lock);
   if (segment->previous)
     segment->previous->next = segment->next;
@@ -85,7 +89,6 @@ void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
 
 void weir__segment_delete(weir__segment *segment) {
   count_of_arena(segment->arena, -1);
-  free(segment->slots);
   free(segment);
 }
 
@@ -110,7 +113,7 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
   weir_allocator_stats *stats = &heap->stats;
   const weir__arena *arena = segment->arena;
   if (segments > 0)
-    segment->oversize = segment->bytes >= weir__settings_of(heap)->max_split_size;
+    segment->oversize = segment->memory.bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
     weir__stat_add(&stats->oversize_segments, segments);
   count_both(stats->segment, arena, segments);
@@ -164,7 +167,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   weir_cu_result r = get_memory(heap, arena, bytes, &base);
   if (settings->release_lock_on_malloc) {
     weir__mutex_lock(&heap->lock);
-    heap->driver_error = WEIR_CU_SUCCESS; /* another thread's calls may have failed meanwhile */
+    heap->pages.failure = WEIR_CU_SUCCESS; /* another thread's calls may have failed meanwhile */
   }
   heap->promised -= bytes;
   if (!weir__heap_ok(heap, r, "cuMemAlloc"))
@@ -176,10 +179,10 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
               heap->device, (void *)base);
     return NULL;
   }
-  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
+  weir__segment *segment = weir__segment_new(heap, arena, base, bytes);
   if (!segment)
     goto free_memory;
-  if (!weir__page_map_update(heap->allocator->pages, base, bytes, arena, true))
+  if (!weir__page_map_update(heap->allocator->page_map, base, bytes, arena, true))
     goto delete_segment;
   weir__arena_lock(arena);
   bool room = weir__index_prepare(&arena->free, bytes);
@@ -196,7 +199,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   return block;
 
 forget_range:
-  weir__page_map_update(heap->allocator->pages, base, bytes, arena, false);
+  weir__page_map_update(heap->allocator->page_map, base, bytes, arena, false);
 delete_segment:
   segment_delete(heap, segment);
 free_memory:
@@ -215,15 +218,15 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   /* The range is removed first: once the driver has the memory, another thread may get the same addresses. */
-  weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, false);
-  if (!give_memory(heap, arena, segment->base, segment->bytes)) {
-    weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, true);
+  weir__page_map_update(heap->allocator->page_map, segment->memory.base, segment->memory.bytes, arena, false);
+  if (!give_memory(heap, arena, segment->memory.base, segment->memory.bytes)) {
+    weir__page_map_update(heap->allocator->page_map, segment->memory.base, segment->memory.bytes, arena, true);
     return false;
   }
   weir__index_remove(&arena->free, block);
   weir__slab_free(&arena->blocks, block, sizeof *block);
-  weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
-  trace_segment(heap, WEIR_TRACE_SEGMENT_FREE, segment, segment->base, segment->bytes);
+  weir__segment_count(heap, segment, -1, -(int64_t)segment->memory.bytes);
+  trace_segment(heap, WEIR_TRACE_SEGMENT_FREE, segment, segment->memory.base, segment->memory.bytes);
   segment_delete(heap, segment);
   return true;
 }
@@ -232,13 +235,15 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
 
 /* Makes pages of the segment's size for an unmapped range. */
 static bool map_pages(weir__heap *heap, weir__segment *segment, uint64_t address, uint64_t bytes) {
-  size_t count = (size_t)(bytes / segment->page);
-  weir__piece *pieces = calloc(count, sizeof *pieces);
-  for (size_t i = 0; pieces && i < count; i++)
-    pieces[i] = (weir__piece){.address = address + i * segment->page, .bytes = segment->page};
-  bool mapped = pieces && weir__pages_clear(heap, segment, address, bytes) && /* a stuck mapping may be in the way */
-                weir__pages_map(heap, segment, pieces, count);
-  free(pieces);
+  uint64_t slot = segment->memory.slot;
+  size_t count = (size_t)(bytes / slot);
+  weir__page_change *changes = calloc(count, sizeof *changes);
+  for (size_t i = 0; changes && i < count; i++)
+    changes[i] = (weir__page_change){WEIR__PAGE_MAKE, &segment->memory, address + i * slot, slot, .page = NULL};
+  bool mapped = changes &&
+                weir__pages_clear(&heap->pages, &segment->memory, address, bytes) && /* a stuck mapping may be there */
+                weir__pages_change(&heap->pages, changes, count);
+  free(changes);
   return mapped;
 }
 
@@ -248,13 +253,13 @@ bool weir__range_prepare(weir__heap *heap, weir__segment *segment, uint64_t addr
   weir__arena *arena = segment->arena;
   /* No block can be larger than all that is mapped. Preparing for the whole reservation would waste memory, as there
    * may be thousands of arenas. */
-  return weir__index_prepare(&arena->free, segment->mapped * segment->page + bytes) &&
+  return weir__index_prepare(&arena->free, segment->memory.owned * segment->memory.slot + bytes) &&
          weir__slab_reserve(&arena->blocks, sizeof(weir__block), 2) &&
-         weir__page_map_update(heap->allocator->pages, address, bytes, arena, true);
+         weir__page_map_update(heap->allocator->page_map, address, bytes, arena, true);
 }
 
 void weir__range_forget(weir__heap *heap, const weir__segment *segment, uint64_t address, uint64_t bytes) {
-  weir__page_map_update(heap->allocator->pages, address, bytes, segment->arena, false);
+  weir__page_map_update(heap->allocator->page_map, address, bytes, segment->arena, false);
 }
 
 /* Cuts an unmapped block at an address inside it; returns the part that begins there. Host memory was prepared. */
@@ -278,7 +283,6 @@ weir__block *weir__range_map(weir__heap *heap, weir__segment *segment, uint64_t 
     cut_unmapped(segment, block, address + bytes);
   weir__tree_remove(&arena->unmapped, block);
   block->state = WEIR__FREE;
-  segment->mapped += (size_t)(bytes / segment->page);
   weir__arena_merge(arena, segment, block, weir__block_previous(block));
   weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
@@ -293,8 +297,7 @@ weir__block *weir__range_unmap(weir__heap *heap, weir__segment *segment, weir__b
                                uint64_t bytes) {
   weir__arena *arena = segment->arena;
   uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
-  weir__page_map_update(heap->allocator->pages, address, bytes, arena, false);
-  segment->mapped -= (size_t)(bytes / segment->page);
+  weir__page_map_update(heap->allocator->page_map, address, bytes, arena, false);
   weir__index_remove(&arena->free, block);
   if (before) {
     weir__block *low = weir__arena_new_block(arena, segment, block->address, before);
@@ -328,7 +331,7 @@ typedef struct mapped_range {
  * them, or NULL with nothing changed. */
 static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
                               mapped_range *range) {
-  uint64_t address = block->address, size = weir__round_up(bytes, segment->page);
+  uint64_t address = block->address, size = weir__round_up(bytes, segment->memory.slot);
   if (!weir__range_prepare(heap, segment, address, size))
     return NULL;
   if (!map_pages(heap, segment, address, size)) {
@@ -344,7 +347,9 @@ static weir__block *map_block(weir__heap *heap, weir__segment *segment, weir__bl
  * unmapped block, or NULL with the blocks unchanged if out of host memory or if the driver fails. */
 static weir__block *carve(weir__heap *heap, weir__segment *segment, weir__block *block, mapped_range pages) {
   if (!weir__slab_reserve(&segment->arena->blocks, sizeof *block, 2) ||
-      !weir__pages_release(heap, segment, pages.address, pages.bytes))
+      !weir__pages_change(
+          &heap->pages,
+          &(weir__page_change){WEIR__PAGE_RELEASE, &segment->memory, pages.address, pages.bytes, .page = NULL}, 1))
     return NULL;
   heap->stats.num_device_free++;
   return weir__range_unmap(heap, segment, block, pages.address, pages.bytes);
@@ -357,12 +362,10 @@ static bool has_no_pages(const weir__segment *segment) {
 /* Deletes a segment without mapped pages, unless the driver refuses to free the reservation; the segment is then used
  * again. With `is_idle`, its stream has passed the last use of the aliases that are left in it. */
 static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_idle) {
-  weir_driver *driver = heap->allocator->driver;
   weir__arena *arena = segment->arena;
   weir__block *block = segment->first;
   if (!has_no_pages(segment) || (segment->is_moving && !is_idle) ||
-      !weir__pages_clear(heap, segment, segment->base, segment->room * segment->page) ||
-      driver->MemAddressFree(driver, segment->base, segment->bytes))
+      weir__reservation_close(&heap->pages, &segment->memory))
     return;
   weir__tree_remove(&arena->unmapped, block);
   weir__slab_free(&arena->blocks, block, sizeof *block);
@@ -371,10 +374,13 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment, bool is_i
 
 /* The pages that a block contains completely. */
 static mapped_range whole_pages(const weir__segment *segment, const weir__block *block) {
-  uint64_t slot = segment->page, start = segment->base + weir__round_up(block->address - segment->base, slot);
-  uint64_t end = segment->base + (block->address + weir__block_bytes(block) - segment->base) / slot * slot;
+  uint64_t slot = segment->memory.slot,
+           start = segment->memory.base + weir__round_up(block->address - segment->memory.base, slot);
+  uint64_t end =
+      segment->memory.base + (block->address + weir__block_bytes(block) - segment->memory.base) / slot * slot;
   if (start < end) { /* a page may have several slots, and begin before the block, or end behind it */
-    const weir__mapping *first = weir__mapping_at(segment, start), *last = weir__mapping_at(segment, end - slot);
+    const weir__mapping *first = weir__mapping_at(&segment->memory, start),
+                        *last = weir__mapping_at(&segment->memory, end - slot);
     if (first->address < start)
       start = first->address + first->page->bytes;
     if (last->address + last->page->bytes > end)
@@ -436,22 +442,26 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 
 weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                                    bool is_moving) {
-  weir_driver *driver = heap->allocator->driver;
   bool has_small_pages = arena->pool->is_small || is_moving;
-  uint64_t page =
-      weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->granularity);
-  uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), page);
-  weir_cu_deviceptr base;
-  if (size < bytes ||
-      !weir__heap_ok(heap, driver->MemAddressReserve(driver, &base, size, 0, 0, 0), "cuMemAddressReserve"))
+  uint64_t slot =
+      weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->pages.granularity);
+  uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), slot);
+  weir__segment *segment = size >= bytes && size / WEIR__UNIT <= weir__most_units ? calloc(1, sizeof *segment) : NULL;
+  if (!segment)
     return NULL;
-  weir__segment *segment =
-      size / WEIR__UNIT <= weir__most_units ? weir__segment_new(heap, arena, base, size, page) : NULL;
-  weir__block *block = segment ? weir__arena_new_block(arena, segment, base, size) : NULL;
+  if (!weir__heap_ok(heap, weir__reservation_open(&heap->pages, &segment->memory, size, slot), "cuMemAddressReserve")) {
+    free(segment);
+    return NULL;
+  }
+  segment->memory.stream = arena->stream;
+  bool is_known = add_segment(heap, arena, segment);
+  weir__block *block = is_known ? weir__arena_new_block(arena, segment, segment->memory.base, size) : NULL;
   if (!block) {
-    if (segment)
+    weir__reservation_end(&heap->pages, &segment->memory);
+    if (is_known)
       segment_delete(heap, segment);
-    driver->MemAddressFree(driver, base, size);
+    else
+      free(segment);
     return NULL;
   }
   atomic_store(&heap->had_expandable, true);
@@ -524,7 +534,7 @@ bool weir__over_limit(const weir__heap *heap, uint64_t bytes) {
 
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes) {
-  heap->driver_error = WEIR_CU_SUCCESS;
+  heap->pages.failure = WEIR_CU_SUCCESS;
   bool own_memory = arena->pool->owner && arena->pool->owner->alloc;
   if (!own_memory && weir__pool_moves(settings, arena->pool))
     return weir__move_pages(heap, arena, settings, bytes);
@@ -535,22 +545,23 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
 }
 
 void weir__heap_free_segments(weir__heap *heap) {
-  weir_driver *driver = heap->allocator->driver;
   while (heap->segments) {
     weir__segment *segment = heap->segments;
-    if (!segment->page) {
-      weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
-      give_memory(heap, segment->arena, segment->base, segment->bytes);
+    if (!segment->memory.slot) {
+      weir__page_map_update(heap->allocator->page_map, segment->memory.base, segment->memory.bytes, segment->arena,
+                            false);
+      give_memory(heap, segment->arena, segment->memory.base, segment->memory.bytes);
     } else {
-      for (uint64_t at = segment->base; at < segment->base + segment->room * segment->page; at += segment->page)
-        if (weir__is_owner(weir__mapping_at(segment, at)))
-          weir__page_map_update(heap->allocator->pages, at, segment->page, segment->arena, false);
-      weir__pages_end(heap, segment);
-      driver->MemAddressFree(driver, segment->base, segment->bytes);
+      for (uint64_t at = segment->memory.base; at < segment->memory.base + segment->memory.room * segment->memory.slot;
+           at += segment->memory.slot)
+        if (weir__is_owner(weir__mapping_at(&segment->memory, at)))
+          weir__page_map_update(heap->allocator->page_map, at, segment->memory.slot, segment->arena, false);
+      weir__reservation_end(&heap->pages, &segment->memory);
     }
     heap->segments = segment->next; /* all segments are deleted, so the other links do not matter */
     weir__segment_delete(segment);
   }
   weir__rangemap_clear(&heap->segments_by_address);
-  weir__pages_finish(heap);
+  weir__retirement_end(&heap->pages, &heap->retirement); /* heap->events is cleared already */
+  weir__pages_end(&heap->pages);
 }

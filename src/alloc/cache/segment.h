@@ -10,7 +10,7 @@
 /* ---- Growing ---- */
 
 /* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
- * limit is reached, the driver is out of memory, or another call failed (heap->driver_error). */
+ * limit is reached, the driver is out of memory, or another call failed (heap->pages.failure). */
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes);
 
@@ -68,7 +68,7 @@ weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block
 weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block); /* whichever locks are held */
 
 /* For memory that does not come from the driver. NULL if out of host memory, or if it overlaps another segment. */
-weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page);
+weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes);
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
 void weir__segment_delete(weir__segment *segment);
 

@@ -46,11 +46,10 @@ static size_t header_bytes(int version) { return version < 3 ? offsetof(pages_he
 /* A handle that is open in this process. */
 typedef struct weir__ipc weir__ipc;
 struct weir__ipc {
+  weir__reservation memory; /* first; its bytes are 0 for a handle of the driver */
   weir__ipc *next;
   int device;
-  int opens;            /* 0 if it was closed during a capture: a collection does the rest, unless it is opened again */
-  bool is_unmapped;     /* its close failed half-way: only the addresses are left */
-  uint64_t base, bytes; /* bytes is 0 for a handle of the driver */
+  int opens; /* 0 if it was closed during a capture: a collection does the rest, unless it is opened again */
   /* That shares the pages; 0 for a handle of the driver. A later process with the same id may have handles with the
    * same bytes. */
   weir__process_identity process;
@@ -73,12 +72,6 @@ weir_status weir__ipc_enter(const char *caller, weir__heap *heap, weir__ipc_scop
 void weir__ipc_leave(weir__heap *heap, const weir__ipc_scope *scope) {
   weir__capture_restore(heap, scope->mode);
   weir__heap_leave(heap, scope->previous);
-}
-
-void weir__ipc_forget_page(weir__page *page) {
-  if (page->file)
-    close(page->file - 1);
-  page->file = 0;
 }
 
 /* ---- Export ---- */
@@ -118,22 +111,6 @@ static bool made_room_for_files(void) {
   return probe >= 0 || errno != EMFILE;
 }
 
-/* The file descriptor of a page, exported on first use. The heap's lock is held. */
-static weir_cu_result file_of(weir__heap *heap, weir__page *page, int *file) {
-  static _Atomic uint32_t exports;
-  weir_driver *driver = heap->allocator->driver;
-  int made;
-  if (!page->file) {
-    weir_cu_result r = driver->MemExportToShareableHandle(driver, &made, page->handle, WEIR_CU_HANDLE_POSIX_FD, 0);
-    if (r)
-      return r;
-    page->file = made + 1;
-    page->export_number = atomic_fetch_add_explicit(&exports, 1, memory_order_relaxed) + 1;
-  }
-  *file = page->file - 1;
-  return WEIR_CU_SUCCESS;
-}
-
 /* Fails with the driver's result, unless the process has too many open files. */
 static weir_status export_failed(const char *caller, const weir__heap *heap, weir_cu_result r, uint64_t pages,
                                  size_t limit) {
@@ -155,12 +132,12 @@ static weir_status name_pages(const char *caller, weir__heap *heap, const weir__
                       "device%s. Consider using expandable_segments:False where memory is shared",
                       caller, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
   /* Pages of a segment whose pages move may differ in size. */
-  const weir__mapping *first = weir__mapping_at(segment, address);
+  const weir__mapping *first = weir__mapping_at(&segment->memory, address);
   uint64_t end = address + bytes, count = 0;
   bool is_varied = false;
-  for (uint64_t at = first->address; at < end; at += weir__mapping_at(segment, at)->page->bytes, count++)
-    is_varied |= weir__mapping_at(segment, at)->page->bytes != first->page->bytes;
-  uint64_t page_bytes = is_varied ? segment->page : first->page->bytes;
+  for (uint64_t at = first->address; at < end; at = weir__mapping_end(weir__mapping_at(&segment->memory, at)), count++)
+    is_varied |= weir__mapping_at(&segment->memory, at)->page->bytes != first->page->bytes;
+  uint64_t page_bytes = is_varied ? segment->memory.slot : first->page->bytes;
   pages_header header = {
       .process = (int32_t)weir__process_id(), .page = page_bytes, .count = count, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
@@ -169,14 +146,15 @@ static weir_status name_pages(const char *caller, weir__heap *heap, const weir__
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
   add_to_name(name, &header, of_header);
   for (uint64_t at = first->address, next; at < end; at = next) {
-    weir__page *page = weir__mapping_at(segment, at)->page;
+    weir__page *page = weir__mapping_at(&segment->memory, at)->page;
     int32_t file, units = (int32_t)(page->bytes / page_bytes);
     size_t limit;
     weir_cu_result r;
     next = at + page->bytes;
     do
       limit = weir__descriptors_limit();
-    while ((r = file_of(heap, page, &file)) && made_room_for_files() && weir__descriptors_limit() > limit);
+    while ((r = weir__page_export(&heap->pages, page, &file)) && made_room_for_files() &&
+           weir__descriptors_limit() > limit);
     if (r) {
       free(name->bytes);
       name->bytes = NULL;
@@ -233,7 +211,7 @@ weir_status weir__ipc_find(const char *caller, weir_allocator *allocator, uint64
     return weir__no_block(caller, address);
   void *start = NULL;
   uint64_t bytes;
-  if (!(segment && segment->page) && weir_allocator_base(allocator, (void *)address, &start, &bytes))
+  if (!(segment && segment->memory.slot) && weir_allocator_base(allocator, (void *)address, &start, &bytes))
     return weir__no_block(caller, address);
   *base = (uint64_t)start;
   return WEIR_OK;
@@ -244,11 +222,11 @@ static void for_each_page(weir__heap *heap, const weir__block *block, void (*cha
                           int by) {
   const weir__segment *segment = weir__segment_lookup(heap, block);
   uint64_t end = block->address + weir__block_bytes(block);
-  if (!segment || !segment->page)
+  if (!segment || !segment->memory.slot)
     return;
-  const weir__mapping *mapping = weir__mapping_at(segment, block->address);
+  const weir__mapping *mapping = weir__mapping_at(&segment->memory, block->address);
   for (uint64_t at = mapping->address; at < end; at += mapping->page->bytes) {
-    mapping = weir__mapping_at(segment, at);
+    mapping = weir__mapping_at(&segment->memory, at);
     change(mapping->page, by);
   }
 }
@@ -261,7 +239,7 @@ static void mark_shared(weir__page *page, int by) {
 static void count_sent(weir__page *page, int by) {
   page->sent_blocks += (uint32_t)by;
   if (!page->sent_blocks && !page->is_shared)
-    weir__ipc_forget_page(page);
+    weir__page_withdraw(page);
 }
 
 void weir__ipc_sent_pages(weir__heap *heap, const weir__block *block, int by) {
@@ -318,21 +296,50 @@ static weir_status cannot_fetch(const char *caller, int32_t process, int error) 
                     caller, (int)process, strerror(error), error == ENOSYS ? "; this needs Linux 5.6" : "");
 }
 
-/* Imports and maps one page. */
-static weir_status map_page(const char *caller, weir_driver *driver, int process_file, int32_t process, int32_t number,
-                            uint64_t address, uint64_t page) {
+/* Imports one page. */
+static weir_status import_page(const char *caller, weir_driver *driver, int process_file, int32_t process,
+                               int32_t number, weir_cu_mem_handle *memory) {
   int file = weir__process_take_descriptor(process_file, number);
   if (file < 0)
     return cannot_fetch(caller, process, errno);
-  weir_cu_mem_handle memory;
   weir_cu_result r =
-      driver->MemImportFromShareableHandle(driver, &memory, (void *)(intptr_t)file, WEIR_CU_HANDLE_POSIX_FD);
+      driver->MemImportFromShareableHandle(driver, memory, (void *)(intptr_t)file, WEIR_CU_HANDLE_POSIX_FD);
   close(file);
-  if (r)
-    return weir__driver_status(driver, r, caller, "cuMemImportFromShareableHandle");
-  r = driver->MemMap(driver, address, page, 0, memory, 0);
-  driver->MemRelease(driver, memory); /* the mapping holds a reference */
-  return r ? weir__driver_status(driver, r, caller, "cuMemMap") : WEIR_OK;
+  return weir__driver_status(driver, r, caller, "cuMemImportFromShareableHandle");
+}
+
+/* Imports the pages of a handle, and maps them side by side in the open memory. */
+static weir_status map_pages(const char *caller, weir__heap *heap, weir__ipc *open, const pages_header *header,
+                             const unsigned char *pages, bool is_varied, int process_file) {
+  weir_driver *driver = heap->allocator->driver;
+  weir__pages *received = &heap->received;
+  size_t of_page = (is_varied ? 2 : 1) * sizeof(int32_t), count = (size_t)header->count, imported = 0;
+  weir__page_change *changes = calloc(count, sizeof *changes);
+  weir_status status = WEIR_OK;
+  uint64_t address = open->memory.base;
+  if (!changes)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
+  for (; imported < count && !status; imported += !status) {
+    weir__page_change *c = &changes[imported];
+    int32_t number_and_units[2] = {0, 1};
+    memcpy(number_and_units, pages + imported * of_page, of_page);
+    *c = (weir__page_change){.action = WEIR__PAGE_IMPORT,
+                             .reservation = &open->memory,
+                             .address = address,
+                             .bytes = (uint64_t)number_and_units[1] * header->page};
+    address += c->bytes;
+    status = import_page(caller, driver, process_file, header->process, number_and_units[0], &c->handle);
+  }
+  received->failure = WEIR_CU_SUCCESS;
+  received->failed_call = NULL;
+  if (!status && !weir__pages_change(received, changes, count))
+    status = received->failed_call
+                 ? weir__driver_status(driver, weir__pages_failure(received), caller, received->failed_call)
+                 : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
+  while (imported--)
+    driver->MemRelease(driver, changes[imported].handle); /* the mapping holds a reference */
+  free(changes);
+  return status;
 }
 
 /* The size of all pages, which fits in 48 bits. False if the handle is damaged. */
@@ -355,7 +362,7 @@ static bool sum_pages(const pages_header *header, const unsigned char *pages, bo
 static weir_status open_pages(const char *caller, weir__heap *heap, weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
   pages_header header = {.form = form_files};
-  weir_cu_deviceptr base;
+  uint64_t bytes;
   size_t length = open->length - prefix, of_header = header_bytes(open->name[0]);
   if (length < of_header)
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated", caller);
@@ -368,7 +375,7 @@ static weir_status open_pages(const char *caller, weir__heap *heap, weir__ipc *o
                       "expandable_segments:False where the memory is shared",
                       caller);
   if (!header.page || !header.count || header.form != form_files || header.count != (length - of_header) / of_page ||
-      (length - of_header) % of_page || !sum_pages(&header, open->name + prefix + of_header, is_varied, &open->bytes))
+      (length - of_header) % of_page || !sum_pages(&header, open->name + prefix + of_header, is_varied, &bytes))
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", caller);
   if (!driver->MemImportFromShareableHandle)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", caller);
@@ -381,30 +388,15 @@ static weir_status open_pages(const char *caller, weir__heap *heap, weir__ipc *o
     status = cannot_fetch(caller, header.process, errno);
     goto close_process;
   }
-  weir_cu_mem_access access[64];
-  size_t accesses = weir__list_access(heap, access);
-  uint64_t mapped = 0;
-  weir_cu_result r = driver->MemAddressReserve(driver, &base, open->bytes, 0, 0, 0);
+  weir_cu_result r = weir__reservation_open(&heap->received, &open->memory, bytes, header.page);
   if (r) {
     status = weir__driver_status(driver, r, caller, "cuMemAddressReserve");
     goto close_process;
   }
-  for (uint64_t i = 0; i < header.count && !status; i++) {
-    int32_t number_and_units[2] = {0, 1};
-    memcpy(number_and_units, open->name + prefix + of_header + i * of_page, of_page);
-    uint64_t bytes = (uint64_t)number_and_units[1] * header.page;
-    status = map_page(caller, driver, process_file, header.process, number_and_units[0], base + mapped, bytes);
-    mapped += status ? 0 : bytes;
-  }
-  if (!status && (r = driver->MemSetAccess(driver, base, open->bytes, access, accesses)))
-    status = weir__driver_status(driver, r, caller, "cuMemSetAccess");
-  if (!status) {
-    open->base = base;
-    goto close_process;
-  }
-  if (mapped)
-    driver->MemUnmap(driver, base, mapped);
-  driver->MemAddressFree(driver, base, open->bytes);
+  open->memory.pins = WEIR__PIN_RECEIVED;
+  status = map_pages(caller, heap, open, &header, open->name + prefix + of_header, is_varied, process_file);
+  if (status)
+    weir__reservation_end(&heap->received, &open->memory);
 close_process:
   close(process_file);
   return status;
@@ -420,7 +412,7 @@ static weir_status open_driver(const char *caller, weir__heap *heap, weir__ipc *
   memcpy(&handle, open->name + skip, sizeof handle);
   weir_cu_result r = driver->IpcOpenMemHandle(driver, &base, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (!r)
-    open->base = base;
+    open->memory.base = base;
   return r ? weir__driver_status(driver, r, caller, "cuIpcOpenMemHandle") : WEIR_OK;
 }
 
@@ -449,20 +441,23 @@ static weir_status open_name(const char *caller, weir__heap *heap, weir__ipc *op
 bool weir__ipc_contains(const weir__heap *heap, const void *base, uint64_t offset, uint64_t bytes) {
   weir_driver *driver = heap->allocator->driver;
   const weir__ipc *open = heap->allocator->ipc;
-  while (open && (open->device != heap->device || (const void *)open->base != base))
+  while (open && (open->device != heap->device || (const void *)open->memory.base != base))
     open = open->next;
   if (!open)
     return false;
-  uint64_t all = open->bytes;
-  weir_cu_deviceptr start = open->base;
+  uint64_t all = open->memory.bytes;
+  weir_cu_deviceptr start = open->memory.base;
   uint64_t range;
   if (!all) { /* memory that the driver has opened */
-    if (driver->MemGetAddressRange(driver, &start, &range, open->base))
+    if (driver->MemGetAddressRange(driver, &start, &range, open->memory.base))
       return false;
-    all = range - (open->base - start);
+    all = range - (open->memory.base - start);
   }
   return offset <= all && bytes <= all - offset;
 }
+
+/* Whether its close failed half-way: only the addresses are left. */
+static bool is_unmapped(const weir__ipc *open) { return open->memory.bytes && !open->memory.owned; }
 
 /* Whether the process has ended that shares the pages, and another one has its id. */
 static bool is_of_another(const weir__ipc *open) {
@@ -474,7 +469,7 @@ weir_status weir__ipc_open_handle(const char *caller, weir__heap *heap, const vo
   weir_allocator *allocator = heap->allocator;
   weir__ipc_scope scope;
   weir__ipc *open = allocator->ipc;
-  while (open && (open->device != heap->device || open->is_unmapped || open->length != length ||
+  while (open && (open->device != heap->device || is_unmapped(open) || open->length != length ||
                   memcmp(open->name, bytes, length) != 0 || is_of_another(open)))
     open = open->next;
   if (!open) {
@@ -497,7 +492,7 @@ weir_status weir__ipc_open_handle(const char *caller, weir__heap *heap, const vo
     allocator->ipc = open;
   }
   open->opens++;
-  *base = (void *)open->base;
+  *base = (void *)open->memory.base;
   return WEIR_OK;
 }
 
@@ -511,36 +506,21 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
   return status;
 }
 
-/* ---- Peers ---- */
-
-weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device) {
-  weir_driver *driver = heap->allocator->driver;
-  weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
-  weir_cu_result r = WEIR_CU_SUCCESS;
-  for (const weir__ipc *open = heap->allocator->ipc; open && !r; open = open->next)
-    if (open->device == heap->device && open->bytes && !open->is_unmapped)
-      r = driver->MemSetAccess(driver, open->base, open->bytes, &access, 1);
-  return r;
-}
-
 /* ---- Close ---- */
 
 /* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. Can be repeated after
  * a failure. */
 static weir_cu_result close_memory(weir__heap *heap, weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
-  if (!open->bytes)
-    return driver->IpcCloseMemHandle(driver, open->base);
-  weir_cu_result r = WEIR_CU_SUCCESS;
-  if (!open->is_unmapped) {
-    r = driver->CtxSynchronize(driver);
-    if (!r)
-      r = driver->MemUnmap(driver, open->base, open->bytes);
-    open->is_unmapped = !r;
-  }
-  if (!r)
-    r = driver->MemAddressFree(driver, open->base, open->bytes);
-  return r;
+  if (!open->memory.bytes)
+    return driver->IpcCloseMemHandle(driver, open->memory.base);
+  weir__page_change all = {WEIR__PAGE_RELEASE, &open->memory, open->memory.base, open->memory.bytes, .page = NULL};
+  weir__pages *received = &heap->received;
+  received->failure = WEIR_CU_SUCCESS;
+  if (!is_unmapped(open) && (!weir__pages_ok(received, driver->CtxSynchronize(driver), "cuCtxSynchronize") ||
+                             !weir__pages_change(received, &all, 1)))
+    return weir__pages_failure(received);
+  return weir__reservation_close(received, &open->memory);
 }
 
 /* Closes the handle at *at, and removes it unless that fails. */
@@ -552,7 +532,7 @@ static weir_status close_at(const char *caller, weir_allocator *allocator, weir_
   if (status)
     return status;
   status = weir__driver_status(allocator->driver, close_memory(heap, open), caller,
-                               open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
+                               open->memory.bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
   weir__ipc_leave(heap, &scope);
   if (!status) {
     *at = open->next;
@@ -568,7 +548,7 @@ static bool is_captured(const weir_allocator *allocator, const weir__ipc *open) 
 
 weir_status weir__ipc_close_handle(const char *caller, weir_allocator *allocator, void *base, bool *captured) {
   weir__ipc **at = &allocator->ipc;
-  while (*at && ((*at)->base != (uint64_t)base || !(*at)->opens))
+  while (*at && ((*at)->memory.base != (uint64_t)base || !(*at)->opens))
     at = &(*at)->next;
   weir__ipc *open = *at;
   if (!open)

@@ -1,11 +1,21 @@
 /*
  * Pages: physical memory of the driver, and the addresses where it is mapped.
  *
- * A page is the memory of one handle, which is mapped and unmapped as a whole. It belongs to one address, that of its
- * owner mapping: there the books count it. It may be mapped at more addresses, as aliases: left behind where a page has
- * moved away from, they let it return without a call of the driver, and let work that is still in flight complete.
+ * A page is the memory of one handle, which is mapped and unmapped as a whole. A reservation is a range of addresses, cut
+ * into slots of one size, into which pages are mapped; a page takes one slot or more. A page belongs to one address, that
+ * of its owner mapping: there the books count it. It may be mapped at more addresses, as aliases: left behind where a
+ * page has moved away from, they let it return without a call of the driver, and let work that is still in flight
+ * complete.
  *
- * The heap's lock is held, and that of the arena of each segment that is named.
+ *   page:     none --make, import--> owned --release--> none
+ *   mapping:  none --make, move, import--> OWNER --the page moves on--> ALIAS --return--> OWNER
+ *             ALIAS --retire--> RETIRING --unmap--> none;  RETIRING --return--> OWNER;  any --release--> none
+ *
+ * All of it changes by weir__pages_change, a transaction, and by weir__mapping_retire, which only marks. A failed call of
+ * the driver undoes the transaction; a mapping that cannot be undone is STUCK, and is used for nothing but to be unmapped.
+ *
+ * This module sees the driver table alone. The caller guards a set of pages and all that is in it by one lock, and has
+ * made the device's context current.
  */
 #ifndef WEIR_ALLOC_MEMORY_PAGES_H
 #define WEIR_ALLOC_MEMORY_PAGES_H
@@ -17,22 +27,41 @@
 #include "base/slab.h"
 #include "weir/driver.h"
 
-struct weir__heap;
-struct weir__segment;
 struct weir__block;
 
 typedef struct weir__page weir__page;
 typedef struct weir__mapping weir__mapping;
+typedef struct weir__reservation weir__reservation;
+
+/* ---- Pins: why a page stays where it is ---- */
+
+enum {
+  WEIR__PIN_FIXED = 1 << 0,    /* of a page: by the program, for hardware that knows its address */
+  WEIR__PIN_EXPORTED = 1 << 1, /* of a page: other processes may have it mapped */
+  WEIR__PIN_RECEIVED = 1 << 2, /* of a reservation: the memory of another process */
+  WEIR__PIN_GRAPH = 1 << 3,    /* of a reservation: graphs write to it whenever they are launched */
+  WEIR__PIN_PEERS = 1 << 4     /* of a set: other devices may write to it, in an order that its streams do not know */
+};
+
+/* ---- Objects ---- */
+
+enum { WEIR__ALIAS_FENCES = 8 };
+
+typedef enum weir__mapping_state {
+  WEIR__MAPPING_OWNER,    /* where its page belongs */
+  WEIR__MAPPING_ALIAS,    /* in the list of aliases */
+  WEIR__MAPPING_RETIRING, /* an alias, in the same list, that will be unmapped when a fence has passed */
+  WEIR__MAPPING_STUCK     /* it could not be unmapped, or is not accessible yet */
+} weir__mapping_state;
 
 struct weir__mapping {
   weir__page *page;
-  struct weir__segment *segment;
+  weir__reservation *reservation;
   uint64_t address;
   weir__mapping *next;          /* of the page */
-  weir__mapping *older, *newer; /* of an alias: in heap->aliases */
-  bool is_alias;
-  uint8_t batch; /* of an alias that will be unmapped: 1 + its number in heap->aliases.batches; 0 if it is in none */
-  bool is_stuck; /* it could not be unmapped after a failure. Nothing may use it */
+  weir__mapping *older, *newer; /* of an alias: in the set's list */
+  uint8_t state;                /* weir__mapping_state */
+  uint8_t fence;                /* of a retiring alias: what the owner of the fences gave to weir__mapping_retire */
 };
 
 struct weir__page {
@@ -41,81 +70,157 @@ struct weir__page {
   weir__mapping *owner;    /* NULL if all of its mappings are stuck */
   weir__mapping *home;     /* the owner before this one, now an alias; NULL if there is none */
   weir__mapping *mappings; /* all of them */
-  int file;                /* exported to other processes: its descriptor plus 1; 0 if it is not */
-  uint32_t export_number;  /* of that export, among all of this process */
-  bool is_shared;          /* by weir_ipc_share: exported until it is released. Otherwise ... */
-  uint32_t sent_blocks;    /* ... while it has blocks that were sent */
-  bool is_fixed;           /* the program has fixed it in place: it never moves */
-  uint64_t search;         /* the search for movable pages that found it (move.c) ... */
-  struct weir__block *in;  /* ... in this free block */
-  weir__page *next;        /* ... in a list of that search */
-  uint64_t tried;          /* the place that it was last tried for */
+  unsigned pins;
+  int file;               /* of an exported page: its descriptor plus 1; otherwise 0 */
+  uint32_t export_number; /* of that export, among all of this process */
+  uint32_t sent_blocks;   /* how many of its blocks were sent, ... */
+  bool is_shared;         /* ... or whether it was shared for as long as it exists (ipc/) */
+  uint64_t search;        /* the search for movable pages that found it ... */
+  struct weir__block *in; /* ... in this free block (cache/move.c) */
+  weir__page *next;       /* ... in a list of that search */
+  uint64_t tried;         /* the place that it was last tried for */
 };
 
-/* Aliases that will be unmapped once a stream has passed a point behind their last use. */
-typedef struct weir__alias_batch {
-  weir_cu_stream stream;
-  weir_cu_event passed; /* NULL if the batch is not in use */
-  size_t count;
-} weir__alias_batch;
+/* The first member of what it belongs to, a segment or memory of another process. */
+struct weir__reservation {
+  uint64_t base, bytes;
+  uint64_t slot;         /* bytes of a slot; 0 if this is not a reservation, but memory without pages */
+  weir__mapping **slots; /* of the first `room` slots: what is mapped there */
+  size_t room;
+  size_t owned; /* slots where pages belong */
+  unsigned pins;
+  weir_cu_stream stream; /* whose work uses the addresses */
+  weir__reservation *previous, *next;
+};
 
-/* Aliases of a heap, the least recently used first. A stream has one batch at a time, so that one that is stalled does
- * not keep the others from retiring aliases. */
-typedef struct weir__aliases {
-  weir__mapping *oldest, *newest;
-  size_t count;
-  size_t retiring; /* how many of them are in batches */
-  weir__alias_batch batches[8];
-} weir__aliases;
+/* The pages of a device. All zero but for what weir__pages_begin sets. */
+typedef struct weir__pages {
+  weir_driver *driver;
+  int device;
+  weir_cu_mem_prop prop; /* of new pages */
+  uint64_t granularity;  /* of their sizes; 0 if the device has no virtual memory */
+  uint64_t peers;        /* bit i: device i may access all pages */
+  weir__reservation *reservations;
+  weir__slab pages, mappings;
+  struct {
+    weir__mapping *oldest, *newest; /* least recently used first */
+    size_t count, retiring;
+    size_t waiting[WEIR__ALIAS_FENCES + 1]; /* retiring aliases, by the number of their fence */
+    int64_t unmapped;                       /* aliases that retired, ever */
+  } aliases;
+  weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
+  size_t orphan_count, orphan_room;
+  weir_cu_result failure;  /* the first failure of a call, other than out of memory, since the user cleared it */
+  const char *failed_call; /* of that failure; without one, the last call for which memory ran out */
+} weir__pages;
 
-/* A page at an address of a segment. */
-typedef struct weir__piece {
-  uint64_t address, bytes;
-  weir__page *page;       /* NULL for a page that has to be made */
-  weir__mapping *mapping; /* of the page at this address; NULL if it has to be mapped */
-} weir__piece;
+/* Asks the driver about the device's pages. `is_shared`: other processes may open them. */
+void weir__pages_begin(weir__pages *pages, weir_driver *driver, int device, bool is_shared);
 
-/* Asks the driver about the device's pages. */
-void weir__pages_prepare(struct weir__heap *heap);
+/* The end of a set whose reservations are closed. */
+void weir__pages_end(weir__pages *pages);
 
-/* Makes and maps what the pieces lack, of which there is one at least; they are in the order of their addresses. Pages that were made belong to their
- * piece's address; those that were there before are mapped as aliases. On failure nothing has changed, and every new
- * mapping is gone or stuck. */
-bool weir__pages_map(struct weir__heap *heap, struct weir__segment *segment, weir__piece *pieces, size_t count);
+/* Notes a failed call of the driver. Returns whether the call succeeded. */
+bool weir__pages_ok(weir__pages *pages, weir_cu_result result, const char *call);
 
-/* Unmaps all mappings of the pages that belong to a range, and releases them. Returns false if the driver fails: the
- * pages are still mapped in the range. */
-bool weir__pages_release(struct weir__heap *heap, struct weir__segment *segment, uint64_t address, uint64_t bytes);
+/* The result of the failure, or of the last call for which memory ran out. */
+weir_cu_result weir__pages_failure(const weir__pages *pages);
 
-/* Unmaps everything in a range that has no owner there: aliases and stuck mappings. False if the driver fails. */
-bool weir__pages_clear(struct weir__heap *heap, struct weir__segment *segment, uint64_t address, uint64_t bytes);
+/* ---- Reservations ---- */
+
+/* Reserves addresses. `bytes` and `slot` are multiples of the granularity, and `bytes` of `slot`. */
+weir_cu_result weir__reservation_open(weir__pages *pages, weir__reservation *reservation, uint64_t bytes,
+                                      uint64_t slot);
+
+/* Unmaps what has no owner in it, and frees the addresses. No page belongs there. On failure the reservation can still be
+ * used. */
+weir_cu_result weir__reservation_close(weir__pages *pages, weir__reservation *reservation);
+
+/* The end, whatever the driver says: also pages that belong there are unmapped and released. */
+void weir__reservation_end(weir__pages *pages, weir__reservation *reservation);
 
 /* The mapping at an address; NULL if there is none. */
-weir__mapping *weir__mapping_at(const struct weir__segment *segment, uint64_t address);
+static inline weir__mapping *weir__mapping_at(const weir__reservation *reservation, uint64_t address) {
+  size_t slot = (size_t)((address - reservation->base) / reservation->slot);
+  return slot < reservation->room ? reservation->slots[slot] : NULL;
+}
 
 /* Whether an address is where a page belongs. */
-bool weir__is_owner(const weir__mapping *mapping);
+static inline bool weir__is_owner(const weir__mapping *mapping) {
+  return mapping && mapping->state == WEIR__MAPPING_OWNER;
+}
 
-/* Makes a mapping of a page its owner; the old one becomes an alias. */
-void weir__page_belong(struct weir__heap *heap, weir__mapping *mapping);
+static inline bool weir__is_alias(const weir__mapping *mapping) {
+  return mapping->state == WEIR__MAPPING_ALIAS || mapping->state == WEIR__MAPPING_RETIRING;
+}
 
-/* Unmaps the aliases beyond `most`, the least recently used first, as far as streams are known to have passed their
- * last use. `stream` is the one of the current request. */
-void weir__aliases_retire(struct weir__heap *heap, weir_cu_stream stream, uint64_t most);
+static inline uint64_t weir__mapping_end(const weir__mapping *mapping) {
+  return mapping->address + mapping->page->bytes;
+}
 
-/* Lets another device access everything that is mapped now. */
-weir_cu_result weir__pages_share(struct weir__heap *heap, int device);
+/* ---- May this page leave? ---- */
+
+typedef enum weir__page_use {
+  WEIR__PAGE_TO_MOVE,  /* to another address of this set */
+  WEIR__PAGE_TO_SLEEP, /* its bytes are copied away, and its address stays */
+  WEIR__PAGE_TO_GUARD  /* its address is unmapped, so that uses of it fault */
+} weir__page_use;
+
+/* What a page's pins permit: WEIR__PAGE_MAY_IF_IDLE needs all work that could use it to have completed. */
+typedef enum weir__page_answer { WEIR__PAGE_MAY_NOT, WEIR__PAGE_MAY_IF_IDLE, WEIR__PAGE_MAY } weir__page_answer;
+
+/* The one place that says so. The pins of a page are its own, those of its reservation, and those of the set. */
+weir__page_answer weir__pins_permit(unsigned pins, weir__page_use use);
+unsigned weir__page_pins(const weir__pages *pages, const weir__page *page);
+
+/* ---- The transaction ---- */
+
+typedef enum weir__page_action {
+  WEIR__PAGE_MAKE,    /* a new page, which belongs to `address` */
+  WEIR__PAGE_IMPORT,  /* the same of a handle that the caller has opened, and keeps */
+  WEIR__PAGE_MOVE,    /* a page is mapped at `address` and belongs there; where it belonged becomes an alias */
+  WEIR__PAGE_RETURN,  /* a page belongs to its alias `mapping` again, without a call of the driver */
+  WEIR__PAGE_RELEASE, /* the pages that belong to a range are unmapped everywhere, and released */
+  WEIR__PAGE_UNMAP    /* `mapping`, which is not an owner, is unmapped */
+} weir__page_action;
+
+typedef struct weir__page_change {
+  weir__page_action action;
+  weir__reservation *reservation; /* of the address */
+  uint64_t address, bytes;
+  weir__page *page;          /* MOVE: which one; MAKE and IMPORT: set to the new one */
+  weir__mapping *mapping;    /* RETURN and UNMAP: which one; MAKE, IMPORT and MOVE: set to the new one */
+  weir_cu_mem_handle handle; /* IMPORT */
+} weir__page_change;
+
+/* Makes all of the changes or none. RELEASE and UNMAP stand alone in their transaction; the others may be mixed, and those
+ * that are side by side come in the order of their addresses, so that one call of the driver serves several. On failure
+ * aliases of pages that were to be released may be gone, which nothing relies on, a new mapping may be STUCK where it was
+ * to be, and the set has the failure. Transactions of RETURN alone call no driver and cannot fail. */
+bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t count);
+
+/* Unmaps all that is mapped in a range and belongs elsewhere, or nowhere. False if the driver fails. */
+bool weir__pages_clear(weir__pages *pages, weir__reservation *reservation, uint64_t address, uint64_t bytes);
+
+/* Marks an alias as one that is unmapped when a fence, whose number is not 0, has passed; and the reverse, with 0. */
+void weir__mapping_retire(weir__pages *pages, weir__mapping *mapping, uint8_t fence);
+
+/* ---- Access ---- */
 
 /* The devices that may access pages: this one and its peers. Returns their number. */
-size_t weir__list_access(const struct weir__heap *heap, weir_cu_mem_access access[64]);
+size_t weir__list_access(const weir__pages *pages, weir_cu_mem_access access[64]);
 
-/* Releases physical memory that the driver refused to release before. Needs no arena's lock. */
-void weir__release_orphans(struct weir__heap *heap);
+/* Lets another device access everything that is mapped now; what will be is for those in `peers`. */
+weir_cu_result weir__pages_share(weir__pages *pages, int device);
 
-/* The end of a segment: unmaps everything in it, whatever the driver says. */
-void weir__pages_end(struct weir__heap *heap, struct weir__segment *segment);
+/* The file descriptor of a page, which is exported on first use, and pinned until it is withdrawn. */
+weir_cu_result weir__page_export(weir__pages *pages, weir__page *page, int *file);
+void weir__page_withdraw(weir__page *page);
 
-/* The end of a heap without segments. */
-void weir__pages_finish(struct weir__heap *heap);
+/* Releases physical memory that the driver refused to release before. */
+void weir__release_orphans(weir__pages *pages);
+
+/* The walker: checks all invariants, and logs what is wrong. */
+bool weir__pages_is_valid(const weir__pages *pages);
 
 #endif

@@ -135,7 +135,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
 /* Lists the mapped blocks of a segment. Returns false if one of them waits for another stream. */
 static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoint) {
   segment_state *state = &checkpoint->segments[checkpoint->segment_count++];
-  *state = (segment_state){.base = segment->base,
+  *state = (segment_state){.base = segment->memory.base,
                            .stream = segment->arena->stream,
                            .is_small = segment->arena->pool->is_small,
                            .first = checkpoint->piece_count};
@@ -279,7 +279,7 @@ static void free_pieces(weir__arena *arena, const piece *pieces, size_t count) {
 
 static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool, const segment_state *state) {
   weir__segment *s = weir__segment_at(heap, state->base);
-  bool is_same = s && s->base == state->base && is_of(s, pool) && s->arena->stream == state->stream &&
+  bool is_same = s && s->memory.base == state->base && is_of(s, pool) && s->arena->stream == state->stream &&
                  s->arena->pool->is_small == state->is_small;
   return is_same ? s : NULL;
 }

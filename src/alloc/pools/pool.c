@@ -120,7 +120,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
-  pool->moves = options->moving_pages && !options->alloc && heap->granularity && /* otherwise it has no pages */
+  pool->moves = options->moving_pages && !options->alloc && heap->pages.granularity && /* otherwise it has no pages */
                 heap->capability >= weir__settings_of(heap)->moving_pages_min_capability;
   atomic_init(&pool->no_split, options->no_split != 0);
   pool->alloc = options->alloc;
