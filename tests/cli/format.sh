@@ -4,6 +4,8 @@ set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
+# shellcheck source-path=SCRIPTDIR source=../support/terminal.sh
+. "$(dirname "$0")/../support/terminal.sh"
 data=$(cd "$(dirname "$0")/../data" && pwd)
 case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
 plain=$data/small_snapshot.pickle
@@ -71,7 +73,7 @@ count 1 .
 is_json
 
 # The width of a terminal is detected, and no line is wider.
-if command -v python3 >/dev/null; then
+if has_terminal; then
   said='on a terminal of 66 columns'
   cat >"$work/terminal.py" <<'END'
 import fcntl, os, pty, struct, sys, termios
@@ -139,4 +141,4 @@ for command in $commands; do
   has out "^  $command  *[a-z]"
 done
 
-exit "$failed"
+finish

@@ -4,12 +4,11 @@ set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
+# shellcheck source-path=SCRIPTDIR source=../support/terminal.sh
+. "$(dirname "$0")/../support/terminal.sh"
 root=$(dirname "$0")/../..
 
-command -v python3 >/dev/null || {
-  echo "waived: no python3 to draw terminals"
-  exit 77
-}
+has_terminal || finish
 [ "$(basename "$weir")" = weir ] || {
   echo "waived: the program has another name"
   exit 77

@@ -5,6 +5,8 @@ set -u
 tested=plot
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
+# shellcheck source-path=SCRIPTDIR source=../support/terminal.sh
+. "$(dirname "$0")/../support/terminal.sh"
 data=$(dirname "$0")/../data
 small=$data/small_snapshot.pickle
 
@@ -16,7 +18,7 @@ run 0 --kind segments --at end --dark --width 800 --height 500 --title 'My <job>
 empty out
 grep -q 'width="800" height="500"' "$work/a.svg" || fail 'not the size that was asked for'
 grep -q 'My &lt;job&gt;' "$work/a.svg" || fail 'not the title that was asked for'
-if command -v python3 >/dev/null; then # a picture is written to a pipe, and to a terminal only with -o -
+if has_terminal; then # a picture is written to a pipe, and to a terminal only with -o -
   cat >"$work/terminal.py" <<'END'
 import os, pty, sys
 pid, leader = pty.fork()
@@ -144,4 +146,4 @@ if ! "$weir" summary "$data/traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'with
 fi
 python3 "$work/read.py" "$weir" "$@" >"$work/out" 2>"$work/err" || fail 'not what was expected'
 
-exit $failed
+finish

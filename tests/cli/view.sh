@@ -4,6 +4,8 @@ set -u
 tested='view'
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
+# shellcheck source-path=SCRIPTDIR source=../support/terminal.sh
+. "$(dirname "$0")/../support/terminal.sh"
 data=$(cd "$(dirname "$0")/../data" && pwd)
 small=$data/small_snapshot.pickle
 
@@ -255,24 +257,24 @@ code=$?
 has err 'cannot wait for connections: Invalid argument'
 
 # ---- A browser, which a process opens that was started before the sandbox ----
-if command -v script >/dev/null 2>&1; then
+if command -v script >/dev/null 2>&1 && has_terminal; then
   mkdir "$work/desktop"
   # shellcheck disable=SC2016 # of the script
   printf '#!/bin/sh\necho "$1" >"%s/opened"\n' "$work" >"$work/desktop/xdg-open"
   chmod +x "$work/desktop/xdg-open"
-  # on_desktop ARGUMENTS: runs the command on a terminal with a display, and waits for the browser.
+  # on_desktop ARGUMENTS TENTHS: runs the command on a terminal with a display, and waits for the browser.
   on_desktop() {
     rm -f "$work/opened"
     DISPLAY=:0 PATH=$work/desktop:$PATH script -qec "'$weir' view --page '$page' $1" /dev/null \
       >"$work/out" 2>&1 </dev/null
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
+    for _ in $(seq "$2"); do
       [ ! -s "$work/opened" ] || break
       sleep 0.1
     done
   }
-  on_desktop "-o '$work/shown.html' '$small'"
+  on_desktop "-o '$work/shown.html' '$small'" 200
   [ "$(cat "$work/opened" 2>/dev/null)" = "$(cd "$work" && pwd -P)/shown.html" ] || fail 'the page was not opened'
-  on_desktop "-o '$work/none.html' '$work/missing.pickle'"
+  on_desktop "-o '$work/none.html' '$work/missing.pickle'" 10
   [ ! -e "$work/opened" ] || fail 'a page that does not exist was opened'
 fi
-exit "$failed"
+finish

@@ -6,6 +6,8 @@ project=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
+# shellcheck source-path=SCRIPTDIR source=../support/terminal.sh
+. "$project/tests/support/terminal.sh"
 
 fail() {
   failed=1
@@ -148,7 +150,7 @@ case $(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$(cat "$work/started")/status" 2>
 esac
 
 # On a terminal: one line that is overwritten.
-if command -v python3 >/dev/null; then
+if has_terminal; then
   said='on a terminal'
   cat >"$work/terminal.py" <<'END'
 import os, pty, sys
@@ -166,4 +168,4 @@ END
   has out 'failed'
   has out hidden
 fi
-exit $failed
+finish
