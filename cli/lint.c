@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/analyse/predict.h" /* weir__settings */
+#include "offline/analyse/versions.h"
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
@@ -210,16 +211,12 @@ static void check_pinned(lint *l) {
 
 /* An older PyTorch that does not know a key rejects the whole text. */
 static void check_versions(lint *l) {
-  static const struct {
-    const char *name, *since;
-  } newer[] = {{"graph_capture_record_stream_reuse", "2.9"}, {"per_process_memory_fraction", "2.10"},
-               {"pinned_reserve_segment_size_mb", "2.10"},   {"large_segment_size_mb", "2.11"},
-               {"throw_on_cudamalloc_oom", "2.12"},          {"pinned_free_catch_all", "2.12"},
-               {"pinned_max_round_threshold_mb", "2.13"},    {"pinned_max_cached_size_mb", "2.13"},
-               {"expandable_segments_reserve", "2.15"},      {"expandable_segments_reserve_by_class", "2.15"}};
-  for (size_t i = 0; i < WEIR_COUNT_OF(newer); i++)
-    if (has_key(l, newer[i].name))
-      add(l, NOTE, "%s: PyTorch before %s does not know it, and rejects the whole text", newer[i].name, newer[i].since);
+  for (size_t i = 0; i < l->piece_count; i++) {
+    weir__pytorch_version since = weir__key_since(l->pieces[i].name);
+    if (weir__version_is_before(WEIR__VERSION_IN_USE, since))
+      add(l, NOTE, "%s: PyTorch before %d.%d does not know it, and rejects the whole text", l->pieces[i].name,
+          since.major, since.minor);
+  }
 }
 
 static void check(lint *l) {

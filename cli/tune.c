@@ -20,6 +20,7 @@ static struct {
   bool fit;
   int threads; /* 0 for all cores */
   const char *save, *load, *pytorch;
+  weir__pytorch_version version; /* the same as a number */
 } options;
 
 typedef struct tuning {
@@ -54,28 +55,43 @@ static void print_row(const tuning *t, size_t candidate) {
          is_best ? weir_cli_plain() : "");
 }
 
+static bool is_in(const size_t *front, size_t count, size_t candidate) {
+  for (size_t i = 0; i < count; i++)
+    if (front[i] == candidate)
+      return true;
+  return false;
+}
+
+static void print_front(const tuning *t, const size_t *front, size_t count) {
+  for (size_t i = 0; i < count && i < MAX_ROWS; i++)
+    print_row(t, front[i]);
+  if (count > MAX_ROWS)
+    printf("%12s and %zu more that need more memory: see --json\n", "", count - MAX_ROWS);
+}
+
 static void print_table(const tuning *t) {
   const weir__tune_result *r = &t->result;
-  bool has_best = false, has_moving = !r->moving, has_recorded = false;
+  size_t shown = r->front_count < MAX_ROWS ? r->front_count : MAX_ROWS;
+  const size_t others[] = {r->best, r->expandable, 0};
   printf("%zu settings tried. The best trade-offs between peak memory, cost and number of keys:\n\n",
          r->candidate_count);
   printf("%12s %8s %10s %8s %8s  %s\n", "reserved", "saved", "cost", "calls", "retries", "settings");
-  for (size_t i = 0; i < r->front_count && i < MAX_ROWS; i++) {
-    print_row(t, r->front[i]);
-    has_best |= r->front[i] == r->best;
-    has_moving |= r->front[i] == r->moving;
-    has_recorded |= r->front[i] == 0;
+  print_front(t, r->front, r->front_count);
+  for (size_t i = 0, printed = 0; i < WEIR_COUNT_OF(others); i++) {
+    bool is_repeated = (others[i] == 0 && i < 2) || (i == 1 && r->expandable == r->best);
+    if (is_repeated || is_in(r->front, shown, others[i]))
+      continue;
+    if (!printed++)
+      putchar('\n');
+    print_row(t, others[i]);
   }
-  if (r->front_count > MAX_ROWS)
-    printf("%12s and %zu more that need more memory: see --json\n", "", r->front_count - MAX_ROWS);
-  if (!has_best || !has_moving || (!has_recorded && r->best != 0))
-    putchar('\n');
-  if (!has_moving)
-    print_row(t, r->moving);
-  if (!has_best)
-    print_row(t, r->best);
-  if (!has_recorded && r->best != 0)
-    print_row(t, 0);
+  if (r->moving) {
+    puts("\nWith Weir's allocator under PyTorch, whose key moving_pages PyTorch itself rejects:\n");
+    print_front(t, r->front_moving, r->front_moving_count);
+  }
+  puts("\nThe best has the fewest failures, and then the least peak memory; within 1 % of that, the lowest cost of "
+       "driver "
+       "calls, of which half a percent of the job's time does not matter, and then the fewest keys.");
 }
 
 static void print_files(const tuning *t) {
@@ -162,8 +178,11 @@ static void print_verdict(const tuning *t) {
            weir_cli_format_ns(before->cost, text[1]));
   if (before->failures && !after->failures)
     puts("Memory no longer runs out.");
-  if (r->candidates[r->best].settings.large_segment_size != 20 << 20)
-    puts("large_segment_size_mb needs PyTorch 2.11 or newer.");
+  const char *key;
+  weir__pytorch_version since = weir__settings_since(&r->candidates[r->best].settings, &key);
+  if (!options.pytorch && weir__version_is_before(WEIR__VERSION_IN_USE, since))
+    printf("%s needs PyTorch %d.%d or newer%s.\n", key, since.major, since.minor,
+           r->best ? ": --pytorch VERSION leaves out what a version does not know" : "");
   if (t->options.history_count > 1)
     print_files(t);
   print_moving(t);
@@ -234,6 +253,13 @@ static void json_candidate(const char *key, const tuning *t, size_t candidate) {
   WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
 }
 
+static void json_front(const char *key, const tuning *t, const size_t *front, size_t count) {
+  WEIR_CLI_JSON(JSON_LIST(key));
+  for (size_t i = 0; i < count; i++)
+    json_candidate(NULL, t, front[i]);
+  WEIR_CLI_JSON(JSON_CLOSE);
+}
+
 static void print_json(const tuning *t) {
   const weir__tune_result *r = &t->result;
   weir_cli_json_begin(0);
@@ -244,10 +270,13 @@ static void print_json(const tuning *t) {
     json_candidate("best_moving", t, r->moving);
   else
     WEIR_CLI_JSON(JSON_NULL("best_moving"));
-  WEIR_CLI_JSON(JSON_LIST("front"));
-  for (size_t i = 0; i < r->front_count; i++)
-    json_candidate(NULL, t, r->front[i]);
-  WEIR_CLI_JSON(JSON_CLOSE);
+  if (r->expandable)
+    json_candidate("expandable", t, r->expandable);
+  else
+    WEIR_CLI_JSON(JSON_NULL("expandable"));
+  json_front("front", t, r->front, r->front_count);
+  json_front("front_moving", t, r->front_moving, r->moving ? r->front_moving_count : 0);
+  WEIR_CLI_JSON(JSON_TEXT("pytorch", options.pytorch));
   if (t->options.fit) {
     weir__json_fit(&weir_cli_json_sink, "fit_recorded", &r->fit_recorded);
     weir__json_fit(&weir_cli_json_sink, "fit_best", &r->fit_best);
@@ -338,6 +367,7 @@ static int tune_files(tuning *t, char **names, int count) {
   t->options.memory = weir_cli_prediction.memory;
   t->options.fraction = weir_cli_prediction.fraction;
   t->options.costs = &weir_cli_prediction.costs;
+  t->options.pytorch = options.version;
   parallel->threads = (unsigned)options.threads;
   weir_cli_progress *progress = weir_cli_progress_begin("tuning");
   parallel->progress = weir_cli_progress_step;
@@ -387,6 +417,11 @@ static void prepare(int count, char **files) {
     weir_cli_tuned_prepare(purpose(files, count).device);
 }
 
+static int read_version(const char *text) {
+  options.pytorch = text;
+  return weir__version_parse(text, &options.version) ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
+}
+
 static const weir_cli_option option_table[] = {
     {"fit", .target = &options.fit,
      .help = "also find the least memory in which the jobs still run, under the recorded and the best settings"},
@@ -396,8 +431,10 @@ static const weir_cli_option option_table[] = {
     {"load", .kind = WEIR_CLI_PATH, .value = "IN", .target = &options.load,
      .help = "do not search: print the settings that --save wrote, to be evaluated by a shell, or fail if the file is "
              "stale. The recordings are compared if they are given"},
-    {"pytorch", .kind = WEIR_CLI_TEXT, .value = "VERSION", .target = &options.pytorch,
-     .help = "the version of PyTorch that the job runs with, for --save and --load"},
+    {"pytorch", .kind = WEIR_CLI_TEXT, .value = "VERSION", .target = &options.pytorch, .read = read_version,
+     .takes = "a version such as 2.5",
+     .help = "the version of PyTorch that the job runs with: keys that it does not know are not tried, and --load "
+             "compares it with that of --save"},
     WEIR_CLI_THREADS_OPTION(&options.threads),
     {0}};
 

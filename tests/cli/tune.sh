@@ -43,6 +43,26 @@ run 0 "$traces/llama_oom.pickle.zst"
 has out 'llama_oom.pickle.zst: under the recorded settings memory runs out 1 time; first at entry 13750: '
 has out '^Memory no longer runs out.$'
 
+# The version of PyTorch: keys that it does not know are in no row. Plain expandable segments always have one.
+file=$traces/llama_varlen.pickle.zst
+run 0 "$file"
+has out ' large_segment_size_mb:[0-9]*'
+has out ' expandable_segments:True  *<- best$'
+has out '^With Weir.s allocator under PyTorch, whose key moving_pages PyTorch itself rejects:$'
+has out '^The best has the fewest failures, and then the least peak memory; within 1 % of that, '
+hasnt out '^ *[0-9.]* [GM]iB *-'
+run 0 --pytorch 2.5 "$file"
+has out ' expandable_segments:True  *<- best$'
+hasnt out 'large_segment_size_mb\|max_non_split_rounding_mb'
+run 0 --json --pytorch 2.5 "$file"
+is_json
+hasnt out 'large_segment_size_mb\|max_non_split_rounding_mb'
+has out '"expandable": {"conf": "expandable_segments:True", '
+has out '"front": \[{"conf": "expandable_segments:True'
+has out '"front_moving": \[{"conf": "[a-z0-9_:,]*moving_pages:True'
+has out '"pytorch": "2.5"}$'
+wrong "(got 'new')" --pytorch new "$file"
+
 # A recording that began late: all lines begin in the same way.
 run 0 --fit "$traces/../late/cuda_graphs_expandable.pickle.zst"
 empty err

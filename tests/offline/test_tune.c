@@ -153,9 +153,19 @@ TEST(random_results) {
 }
 
 static void assert_sound(const weir__tune_result *r) {
-  /* The best has keys of PyTorch only, and so need not be of the front. */
+  /* The best has keys of PyTorch only, and nothing that is listed costs memory. */
+  const weir__tune_score *recorded = &r->candidates[0].score;
+  for (int moving = 0; moving < 2; moving++)
+    for (size_t i = 0; i < (moving ? r->front_moving_count : r->front_count); i++) {
+      const weir__tune_candidate *c = &r->candidates[moving ? r->front_moving[i] : r->front[i]];
+      assert_int_equal(c->settings.moving_pages, moving);
+      assert_true(c->score.failures < recorded->failures || c->score.peak <= recorded->peak);
+      for (size_t k = r->is_mixed; k < r->candidate_count; k++)
+        assert_false(r->candidates[k].settings.moving_pages == moving && weir__tune_beats(&r->candidates[k], c));
+    }
+  assert_true(r->front_count > 0);
   assert_false(r->candidates[r->best].settings.moving_pages);
-  assert_front(r->candidates, r->candidate_count, r->is_mixed, r->front, r->front_count, r->front[0]);
+  assert_ptr_equal(strstr(text_of(r, r->expandable), "expandable_segments:True"), text_of(r, r->expandable));
   for (int moving = 0; moving < 2; moving++) {
     uint64_t failures = UINT64_MAX, least = UINT64_MAX;
     const weir__tune_candidate *best = &r->candidates[moving ? r->moving : r->best];
@@ -267,4 +277,42 @@ TEST(refused) {
   assert_null(r.candidates);
   assert_int_equal(r.candidate_count, 0);
   close_files(&f);
+}
+
+/* The version of PyTorch leaves out the keys that it does not know, in every candidate. */
+TEST(versions_of_pytorch) {
+  static const struct {
+    const char *version;
+    bool has_segment, has_rounding, has_expandable;
+  } cases[] = {{"2.11.0", true, true, true},
+               {"2.10", false, true, true},
+               {"2.5.1+cu124", false, false, true},
+               {"2.0", false, false, false}};
+  files f = {0};
+  add_file(&f, "traces/cuda_graphs");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    weir__tune_options options = options_for(&f);
+    weir__tune_result r;
+    bool has_segment = false, has_rounding = false, has_expandable = false;
+    assert_true(weir__version_parse(cases[i].version, &options.pytorch));
+    tune(&options, &r);
+    for (size_t k = 0; k < r.candidate_count; k++) {
+      const weir__settings *s = &r.candidates[k].settings;
+      has_segment |= s->large_segment_size != 20 << 20;
+      has_rounding |= s->max_non_split_rounding_set;
+      has_expandable |= s->expandable_segments && !s->moving_pages;
+      if (k)
+        assert_false(weir__version_is_before(options.pytorch, weir__settings_since(s, NULL)));
+    }
+    assert_int_equal(has_segment, cases[i].has_segment);
+    assert_int_equal(has_rounding, cases[i].has_rounding);
+    assert_int_equal(has_expandable, cases[i].has_expandable);
+    assert_int_equal(r.expandable != 0, cases[i].has_expandable);
+    weir__tune_clear(&r);
+  }
+  close_files(&f);
+  weir__pytorch_version version;
+  assert_false(weir__version_parse("", &version) || weir__version_parse("2", &version) ||
+               weir__version_parse("2.", &version) || weir__version_parse("two", &version) ||
+               weir__version_parse("2.5x", &version));
 }

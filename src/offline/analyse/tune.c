@@ -39,6 +39,11 @@ static unsigned count_keys(const weir__settings *s) {
                     (s->expandable_segments || s->moving_pages) + has_divisions(s));
 }
 
+static bool is_known(const search *s, const weir__settings *settings) {
+  return !s->options->pytorch.major ||
+         !weir__version_is_before(s->options->pytorch, weir__settings_since(settings, NULL));
+}
+
 static bool is_allowed(const weir__settings *s) {
   if (s->large_segment_size < 12 * MIB || s->large_segment_size > 1024 * MIB)
     return false;
@@ -56,7 +61,7 @@ static bool is_allowed(const weir__settings *s) {
 
 static void add(search *s, weir__settings candidate) {
   weir__tune_result *r = s->result;
-  if (s->status || !is_allowed(&candidate))
+  if (s->status || !is_allowed(&candidate) || !is_known(s, &candidate))
     return;
   if (!candidate.max_non_split_rounding_set)
     candidate.max_non_split_rounding = candidate.large_segment_size;
@@ -349,38 +354,49 @@ static double negligible_cost(const weir__tune_options *o) {
   return 0.005 * seconds * 1e9 > least ? 0.005 * seconds * 1e9 : least;
 }
 
-/* The best candidate with moving_pages, or without; 0 if there is none. */
-static weir_status choose_with(const weir__tune_result *r, bool moving, double negligible, size_t *best) {
+/* Whether a candidate reserves more than the recorded settings, and avoids no failure. */
+static bool costs_memory(const weir__tune_result *r, const weir__tune_candidate *c) {
+  const weir__tune_score *recorded = &r->candidates[0].score;
+  return c->score.failures >= recorded->failures && c->score.peak > recorded->peak;
+}
+
+/* The front of the candidates with moving_pages, or without, and its best candidate; 0 if there is none. The recorded
+ * settings can only be chosen if they are the same for all histories, and the version of PyTorch knows them. */
+static weir_status choose_with(const search *s, bool moving, double negligible, size_t *front, size_t *front_count,
+                               size_t *best) {
+  const weir__tune_result *r = s->result;
   weir__tune_candidate *some = malloc(r->candidate_count * sizeof *some);
-  size_t *front = malloc(2 * r->candidate_count * sizeof *front), *number = front + r->candidate_count, count = 0;
-  for (size_t i = r->is_mixed; some && front && i < r->candidate_count; i++)
-    if (r->candidates[i].settings.moving_pages == moving) {
+  size_t *number = malloc(r->candidate_count * sizeof *number), count = 0;
+  bool has_recorded = !r->is_mixed && is_known(s, &r->candidates[0].settings), ok = some && number;
+  for (size_t i = !has_recorded; ok && i < r->candidate_count; i++)
+    if (r->candidates[i].settings.moving_pages == moving && !costs_memory(r, &r->candidates[i])) {
       some[count] = r->candidates[i];
       number[count++] = i;
     }
-  *best = 0;
-  if (count) {
-    weir__tune_choose(some, count, false, negligible, front, best);
+  *best = *front_count = 0;
+  if (ok && count) {
+    *front_count = weir__tune_choose(some, count, false, negligible, front, best);
     *best = number[*best];
+    for (size_t i = 0; i < *front_count; i++)
+      front[i] = number[front[i]];
   }
   free(some);
-  free(front);
-  return some && front
-             ? WEIR_OK
-             : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu candidates", r->candidate_count);
+  free(number);
+  return ok ? WEIR_OK
+            : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu candidates", r->candidate_count);
 }
 
-/* If the histories had different settings, the first candidate is not one setting that can be chosen. */
-static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
-  size_t *front = realloc(r->front, r->candidate_count * sizeof *front);
+static weir_status choose(const search *s) {
+  weir__tune_result *r = s->result;
+  size_t *front = realloc(r->front, 2 * r->candidate_count * sizeof *front);
   if (!front)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu candidates", r->candidate_count);
   r->front = front;
-  const double negligible = negligible_cost(o);
-  r->front_count = weir__tune_choose(r->candidates, r->candidate_count, r->is_mixed, negligible, front, &r->best);
-  weir_status status = choose_with(r, false, negligible, &r->best);
+  r->front_moving = front + r->candidate_count;
+  const double negligible = negligible_cost(s->options);
+  weir_status status = choose_with(s, false, negligible, r->front, &r->front_count, &r->best);
   if (!status)
-    status = choose_with(r, true, negligible, &r->moving);
+    status = choose_with(s, true, negligible, r->front_moving, &r->front_moving_count, &r->moving);
   const weir__tune_score *plain = &r->candidates[r->best].score, *moving = &r->candidates[r->moving].score;
   if (moving->failures > plain->failures || (moving->failures == plain->failures && moving->peak >= plain->peak))
     r->moving = 0;
@@ -464,17 +480,21 @@ static weir_status search_all(search *s) {
     copy_searched(&r->candidates[0].settings, weir__replayer_settings(s->options->histories[0]));
     r->candidates[0].keys = count_keys(&r->candidates[0].settings);
   }
+  r->expandable = r->candidate_count;
+  add(s, with_expandable(s->base, true));
+  if (r->expandable == r->candidate_count)
+    r->expandable = 0;
   add_grid(s);
   size_t done = 0;
   for (int round = 0; round <= ROUNDS && !s->status && done < r->candidate_count; round++) {
     s->status = predict_all(s, done);
     done = r->candidate_count;
     if (!s->status)
-      s->status = choose(s->options, r);
+      s->status = choose(s);
     double cost = 1e300; /* parents: by peak, each cheaper than the one before */
     for (size_t i = 0, parents = 0; i < r->front_count && parents < MAX_PARENTS && round < ROUNDS && !s->status; i++) {
       const weir__tune_candidate *c = &r->candidates[r->front[i]];
-      if (c->score.cost >= cost || c->settings.moving_pages) /* the grid has all that matters with moving_pages */
+      if (c->score.cost >= cost)
         continue;
       weir__settings parent = c->settings; /* a copy, since the list may move */
       cost = c->score.cost;
@@ -495,6 +515,8 @@ weir_status weir__tune(const weir__tune_options *options, weir__tune_result *res
   s.base = options->base ? *options->base : plain;
   s.base.older = NULL;
   copy_searched(&s.base, &plain);
+  if (!is_known(&s, &s.base))
+    s.base = plain;
   weir_status status = search_all(&s);
   if (status)
     weir__tune_clear(result);

@@ -8,6 +8,7 @@
 
 #include "offline/analyse/parallel.h"
 #include "offline/analyse/predict.h"
+#include "offline/analyse/versions.h"
 
 /* A candidate's figures over all recordings. */
 typedef struct weir__tune_score {
@@ -28,11 +29,12 @@ typedef struct weir__tune_candidate {
 
 typedef struct weir__tune_options {
   const weir__replayer *const *histories;
-  size_t history_count;       /* at least 1 */
-  const weir__settings *base; /* keys that are not searched are as here; NULL for the defaults */
-  uint64_t memory;            /* the device's; 0 as recorded, see weir__replayer_capacity */
-  double fraction;            /* as weir__replayer_capacity_of takes it */
-  bool fit;                   /* find the least memory too */
+  size_t history_count;          /* at least 1 */
+  const weir__settings *base;    /* keys that are not searched are as here; NULL for the defaults */
+  uint64_t memory;               /* the device's; 0 as recorded, see weir__replayer_capacity */
+  double fraction;               /* as weir__replayer_capacity_of takes it */
+  weir__pytorch_version pytorch; /* no candidate has a key that this version does not know; both 0 for any version */
+  bool fit;                      /* find the least memory too */
   const weir__costs *costs;
   weir__parallel parallel;
 } weir__tune_options;
@@ -41,12 +43,15 @@ typedef struct weir__tune_result {
   weir__tune_candidate
       *candidates; /* [0] has the recorded settings; what was there before a recording is allocated anew in it, too */
   size_t candidate_count;
-  size_t *front; /* candidates that no other beats, by peak: see weir__tune_beats */
-  size_t front_count;
-  size_t best;     /* of those whose keys PyTorch has: without moving_pages */
-  size_t moving;   /* of those with moving_pages, if it is better than `best`; otherwise 0 */
-  bool is_mixed;   /* the recordings have different settings, so [0] is not one text */
-  bool is_limited; /* a limit is in force, so garbage_collection_threshold was searched, too */
+  /* Of each kind, the candidates that no other of it beats, by peak: see weir__tune_beats. None reserves more than the
+   * recorded settings, unless it has fewer failures. */
+  size_t *front, *front_moving;
+  size_t front_count, front_moving_count;
+  size_t best;       /* of those whose keys PyTorch has: without moving_pages. 0 if none is better than the recorded */
+  size_t moving;     /* of those with moving_pages, if it is better than `best`; otherwise 0 */
+  size_t expandable; /* expandable_segments:True alone; 0 if the version of PyTorch does not know it */
+  bool is_mixed;     /* the recordings have different settings, so [0] is not one text */
+  bool is_limited;   /* a limit is in force, so garbage_collection_threshold was searched, too */
   /* If asked for: the least memory of the recording that needs most, and the retries of all. */
   weir__fit fit_recorded, fit_best, fit_moving;
 } weir__tune_result;
