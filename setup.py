@@ -29,8 +29,7 @@ import wheel_tag  # noqa: E402
 header = Path("include/weir/runtime.h").read_text()
 version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
 
-# What is built needs libc alone: without libzstd, Weir decodes .zst itself, and parts.py links zlib and SQLite into the
-# program if there are static libraries of them.
+# What is built needs libc alone: parts.py links libzstd, zlib and SQLite in if there are static libraries of them.
 library = sorted(glob("src/**/*.c", recursive=True) + glob("compute/src/*.c"))
 headers = glob("include/weir/*.h") + glob("compute/include/weir/compute/*.h") + glob("compute/src/*.h")
 headers += glob("src/**/*.h", recursive=True) + glob("cli/*.h") + glob("compute/kernels/*")
@@ -42,7 +41,9 @@ class BuildAll(build_ext):
 
     def build_extension(self, extension):
         folder = Path(self.build_temp) / "kernels"
-        extension.extra_objects = kernels.build(folder)
+        linked = parts.static_libraries()
+        extension.define_macros += [(macro, None) for macro in linked]
+        extension.extra_objects = [*kernels.build(folder), *linked.values()]
         extension.include_dirs.append(str(folder))
         parts.compile_in_parallel(self.compiler)
         super().build_extension(extension)
@@ -61,8 +62,8 @@ class TaggedWheel(bdist_wheel):
 
 
 class SdistWithPage(sdist):
-    """Adds the page of `weir view`, so that a build from the archive needs neither esbuild nor clang. Two archives of the
-    same source have the same bytes."""
+    """Adds the page of `weir view`, so that a build from the archive needs neither esbuild nor clang. Two archives of
+    the same source have the same bytes."""
 
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
@@ -90,7 +91,7 @@ setup(
             define_macros=[("_GNU_SOURCE", None)],
             # The library is linked in, with hidden symbols, since the process may contain other copies of it.
             extra_compile_args=[*parts.C_FLAGS, *parts.EXPORTS],
-            extra_link_args=["-Wl,--version-script=python/extension.map", *parts.LINK_FLAGS],
+            extra_link_args=["-Wl,--version-script=python/extension.map", *parts.HIDDEN, *parts.LINK_FLAGS],
             libraries=["pthread", "dl", "m"],
         )
     ],

@@ -13,7 +13,8 @@ endif()
 if(WEIR_BUILD_VIEWER AND WEIR_ESBUILD AND EXISTS ${viewer_dir}/build.sh)
   set(viewer_page ${PROJECT_BINARY_DIR}/viewer/page.html)
   get_filename_component(esbuild_dir ${WEIR_ESBUILD} DIRECTORY)
-  file(GLOB_RECURSE viewer_sources CONFIGURE_DEPENDS ${viewer_dir}/src/* ${viewer_dir}/index.html ${viewer_dir}/build.sh)
+  file(GLOB_RECURSE viewer_sources CONFIGURE_DEPENDS ${viewer_dir}/src/* ${viewer_dir}/index.html ${viewer_dir}/build.sh
+       ${viewer_dir}/node_modules/fzstd/package.json)
   add_custom_command(
     OUTPUT ${viewer_page}
     COMMAND ${CMAKE_COMMAND} -E env "PATH=${esbuild_dir}:$ENV{PATH}" sh ${viewer_dir}/build.sh ${viewer_page}

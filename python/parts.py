@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parent.parent
-C_FLAGS = ["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-fno-tree-slp-vectorize"]
+# What a file does not use is left out: the extension does not compress, and has no SQLite.
+C_FLAGS = ["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-fno-tree-slp-vectorize", "-ffunction-sections"]
 # As CMakeLists.txt compiles libweir.so: public functions are visible. They are not replaceable, though.
 EXPORTS = ["-include", "base/exports.h", "-fno-semantic-interposition"]
 # As cmake/hardening.cmake: code that reads what others have written is compiled with checks of memory errors. The
 # allocator's fast path does without, since they would make it slower.
 HARDENED = ("src/inspect/", "src/offline/", "cli/", "python/", "compute/")
 HARDENING = ("-fstack-protector-strong", "-fstack-clash-protection", "-fcf-protection")
-LINK_FLAGS = ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
+LINK_FLAGS = ["-Wl,--gc-sections", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
+HIDDEN = ["-Wl,--exclude-libs,ALL"]  # the extension exports nothing of the libraries that are linked in
 BUILT_PAGE = "viewer/built"  # in a source archive
 PAGE_BUILD = Path("build/pip/page")
 ADAPTER = (
@@ -146,40 +148,42 @@ def copy_page(target: Path) -> None:
 # ---- Programs and libraries ----
 
 
-def optional_libraries() -> dict[str, str]:
-    """The optional libraries that can be linked statically, by their macros. Their licences ask for no notice."""
+def can_link(compiler: list[str], header: str, function: str, archive: str) -> bool:
+    """Whether the header is there, and the archive can be a part of a shared object."""
+    code = f"#include <{header}>\nvoid *weir_probe(void) {{ return (void *){function}; }}\n"
+    command = [*compiler, "-shared", "-fPIC", *HIDDEN, "-x", "c", "-", "-x", "none", archive, "-o", os.devnull]
+    return subprocess.run(command, input=code, text=True, capture_output=True).returncode == 0
+
+
+def static_libraries() -> dict[str, str]:
+    """The optional libraries that can be linked statically, by their macros. NOTICE has the licence of zstd, which asks
+    for it."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     found = {}
-    for macro, header, library, effect, package in (
-        ("WEIR_HAVE_ZLIB", "zlib.h", "libz.a", "without zlib, `weir` cannot read .gz files", "zlib1g-dev"),
-        ("WEIR_HAVE_SQLITE", "sqlite3.h", "libsqlite3.a", "without SQLite, `weir` cannot export to it", "libsqlite3-dev"),
+    for macro, header, function, library, effect, package in (
+        ("WEIR_HAVE_ZSTD", "zstd.h", "ZSTD_createDCtx", "libzstd.a", "read and write .zst files", "libzstd-dev"),
+        ("WEIR_HAVE_ZLIB", "zlib.h", "inflate", "libz.a", "read .gz files", "zlib1g-dev"),
+        ("WEIR_HAVE_SQLITE", "sqlite3.h", "sqlite3_open", "libsqlite3.a", "export to SQLite", "libsqlite3-dev"),
     ):
-        include = f"#include <{header}>\n"
         ask = subprocess.run([*compiler, f"-print-file-name={library}"], capture_output=True, text=True)
-        probe = subprocess.run([*compiler, "-E", "-"], input=include, capture_output=True, text=True)
-        if probe.returncode == 0 and os.path.isabs(ask.stdout.strip()):
-            found[macro] = ask.stdout.strip()
+        archive = ask.stdout.strip()
+        if os.path.isabs(archive) and can_link(compiler, header, function, archive):
+            found[macro] = archive
         else:
-            say(f"{header} or {library} was not found: {effect} (Debian package: {package})")
+            say(f"{header} or {library} was not found: Weir will not {effect} (Debian package: {package})")
     return found
 
 
 def build_program(build: Any, extension: Any, library: list[str], out: Path) -> None:
     library = [source for source in library if not source.startswith("compute/")]
     temp, compiler = Path(build.build_temp), build.compiler
-    generated = temp / "program"
-    generated.mkdir(parents=True, exist_ok=True)
-    linked = optional_libraries()
-    macros = [*extension.define_macros, *((macro, None) for macro in linked)]
-    macros += [(name, f'"{path}"') for name, path in page().items()]
-    # The extension is without the optional libraries, so what uses them is compiled again.
-    again = [source for source in library if any(macro in Path(source).read_text() for macro in linked)]
+    macros = [*extension.define_macros, *((name, f'"{path}"') for name, path in page().items())]
     own = compiler.compile(
-        sorted(glob("cli/*.c")) + again, str(generated), macros, extension.include_dirs, extra_postargs=C_FLAGS
+        sorted(glob("cli/*.c")), str(temp / "program"), macros, extension.include_dirs, extra_postargs=C_FLAGS
     )
-    same = compiler.object_filenames([source for source in library if source not in again], output_dir=str(temp))
+    archives = [path for path in extension.extra_objects if path.endswith(".a")]
+    objects = [*own, *compiler.object_filenames(library, output_dir=str(temp)), *archives]
     out.parent.mkdir(parents=True, exist_ok=True)
-    objects = [*own, *same, *linked.values()]
     flags = ["-pie", "-Wl,--as-needed", *LINK_FLAGS]
     compiler.link_executable(objects, str(out), libraries=extension.libraries, extra_postargs=flags)
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the page: viewer/build.sh OUT.html. Needs esbuild, and nothing of Node.js.
+# Builds the page: viewer/build.sh OUT.html. Needs esbuild, and fzstd in node_modules (viewer/fetch.sh), without which the
+# page cannot read files that are compressed with zstd. Needs nothing of Node.js.
 #
 # The script and the style are inlined. The Content-Security-Policy of the page names the hash of the script, so the
 # browser runs no other script even if one got into the data.
@@ -9,7 +10,9 @@ case $1 in /*) out=$1 ;; *) out=$OLDPWD/$1 ;; esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-esbuild src/main.ts --bundle --minify --format=iife --target=es2021 --charset=utf8 --log-level=warning \
+without=
+[ -d node_modules/fzstd ] || without=--alias:fzstd=./src/unpack_no_zstd.ts
+esbuild src/main.ts $without --bundle --minify --format=iife --target=es2021 --charset=utf8 --log-level=warning \
   --legal-comments=none --outfile="$work/page.js"
 esbuild src/style.css --bundle --minify --target=chrome100,firefox113,safari16 --log-level=warning --outfile="$work/page.css"
 

@@ -73,7 +73,7 @@ for file in LICENSE NOTICE; do
   cmp "$source/$file" "$(find "$site"/weir-*.dist-info -name $file)" || fail "the wheel has no $file"
   tar -xzOf "$archive" --wildcards --no-wildcards-match-slash "*/$file" 2>/dev/null | cmp "$source/$file" - || fail "the source archive has no $file"
 done
-licences='Apache-2.0 AND LicenseRef-CUDA-libdevice AND MIT AND BSD-2-Clause'
+licences='Apache-2.0 AND LicenseRef-CUDA-libdevice AND MIT AND BSD-2-Clause AND BSD-3-Clause'
 grep -qx "License: $licences" "$site"/weir-*.dist-info/METADATA || fail "the metadata does not name the licences"
 ok "LICENSE and NOTICE"
 version=$("$program" --version)

@@ -1,5 +1,6 @@
 // The engine in WebAssembly: reads recordings and replays them under other settings, in a Worker.
-import { Module, unpack, type LoadedFile, type WhatifAnswer } from "./module";
+import { Module, type LoadedFile, type WhatifAnswer } from "./module";
+import { unpack } from "./unpack";
 
 export type { LoadedFile, WhatifAnswer };
 

@@ -59,7 +59,7 @@ export class Module {
 
   // ---- Calls ----
 
-  // Reads a file: a pickle or a ring file, plain or compressed with zstd. Throws an Error that names the byte.
+  // Reads a file: a pickle or a ring file, unpacked. Throws an Error that names the byte.
   load(name: string, pieces: Uint8Array[], step: Step = () => {}): LoadedFile {
     this.pieces = pieces;
     this.piece = this.offset = this.read = 0;
@@ -216,22 +216,4 @@ export class Module {
       if (from !== "weir") wasi[name] = (system[name] as WebAssembly.ImportValue) ?? (() => NOT_SUPPORTED);
     return { weir, wasi_snapshot_preview1: wasi };
   }
-}
-
-// Unpacks a file that is compressed with gzip; any other file is one piece.
-export async function unpack(bytes: ArrayBuffer): Promise<Uint8Array[]> {
-  const head = new Uint8Array(bytes, 0, Math.min(3, bytes.byteLength));
-  if (head[0] !== 0x1f || head[1] !== 0x8b || head[2] !== 8) return [new Uint8Array(bytes)];
-  const pieces: Uint8Array[] = [];
-  let size = 0;
-  try {
-    const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
-    for (let next = await reader.read(); !next.done; next = await reader.read()) {
-      pieces.push(next.value);
-      size += next.value.length;
-    }
-  } catch (error) {
-    throw new Error(`The gzip file is damaged or ends too early, after ${size} unpacked bytes: ${String(error)}`);
-  }
-  return pieces;
 }

@@ -10,7 +10,8 @@
 // compares two answers.
 import { isDeepStrictEqual } from "node:util";
 import { readFileSync, writeFileSync } from "node:fs";
-import { Module, unpack } from "../src/module";
+import { Module } from "../src/module";
+import { unpack } from "../src/unpack";
 
 async function main(): Promise<void> {
   const [wasm, file, out, ...confs] = process.argv.slice(2) as [string, string, string, ...string[]];

@@ -13,8 +13,6 @@
 #ifdef WEIR_HAVE_ZSTD
 #include <zstd.h>
 #include <zstd_errors.h>
-#else
-#include "offline/read/zstd_decode.h"
 #endif
 #ifdef WEIR_HAVE_ZLIB
 #include <zlib.h>
@@ -22,7 +20,7 @@
 
 enum { INPUT_SIZE = 256 * 1024, MAGIC_SIZE = 4 };
 
-typedef enum packing { PLAIN, ZSTD, GZIP } packing;
+typedef weir_status read_function(weir__input *input, void *to, size_t room, size_t *got);
 
 struct weir__input {
   char *name;
@@ -33,15 +31,13 @@ struct weir__input {
   const unsigned char *input; /* unread bytes of the file */
   size_t input_size;
   uint64_t input_offset; /* of `input` in the file */
-  packing packing;
+  read_function *read;
   bool is_between_frames;                /* of compressed data: at the end of a frame, or of a gzip member */
   uint64_t unpacked;                     /* decompressed bytes */
   unsigned char ahead[WEIR__INPUT_PEEK]; /* bytes that were peeked at */
   size_t ahead_at, ahead_size;
 #ifdef WEIR_HAVE_ZSTD
   ZSTD_DCtx *zstd;
-#else
-  weir__zstd *zstd;
 #endif
 #ifdef WEIR_HAVE_ZLIB
   z_stream gzip;
@@ -94,6 +90,155 @@ static void consume(weir__input *input, size_t size) {
   input->input_offset += size;
 }
 
+static weir_status read_plain(weir__input *input, void *to, size_t room, size_t *got) {
+  if (input->input_size > 0) {
+    size_t n = room < input->input_size ? room : input->input_size;
+    memcpy(to, input->input, n);
+    consume(input, n);
+    *got = n;
+    return WEIR_OK;
+  }
+  *got = 0;
+  return input->buffer ? read_file(input, to, room, got) : WEIR_OK;
+}
+
+/* ---- Compressed ---- */
+
+#if defined(WEIR_HAVE_ZSTD) || defined(WEIR_HAVE_ZLIB)
+static weir_status no_memory(const weir__input *input) {
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", input->name);
+}
+
+static weir_status bad_packing(const weir__input *input, const char *library, const char *why) {
+  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: %s%s%s", input->name,
+                    (unsigned long long)input->input_offset, library, *library ? ": " : "", why);
+}
+
+static weir_status bad_end(const weir__input *input) {
+  return bad_packing(input, "",
+                     "it ends in the middle of the compressed data: the file is incomplete; copy or record it again");
+}
+
+/* Refuses small files that unpack to very much. */
+static weir_status check_ratio(weir__input *input, size_t got) {
+  input->unpacked += got;
+  if (input->unpacked <= WEIR__INPUT_FREE ||
+      (input->unpacked - WEIR__INPUT_FREE) / WEIR__INPUT_RATIO <= input->input_offset)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_BAD_DATA,
+                    "%s: byte %llu of the compressed file: it unpacks to more than %u times its size", input->name,
+                    (unsigned long long)input->input_offset, WEIR__INPUT_RATIO);
+}
+#endif
+
+#if !defined(WEIR_HAVE_ZSTD) || !defined(WEIR_HAVE_ZLIB)
+static weir_status no_library(const weir__input *input, const char *format, const char *library, const char *package) {
+  return weir__fail(
+      WEIR_ERROR_NOT_SUPPORTED,
+      "%s: it is compressed with %s, and this Weir was built without %s; decompress the file first (%s -d), "
+      "or install %s (a Debian package) and build Weir again",
+      input->name, format, library, format, package);
+}
+#endif
+
+#ifdef WEIR_HAVE_ZSTD
+static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *got) {
+  ZSTD_outBuffer out = {to, room, 0};
+  while (out.pos == 0) {
+    if (input->input_size == 0) {
+      weir_status status = fill(input, 1);
+      if (status)
+        return status;
+    }
+    if (input->input_size == 0 && input->is_between_frames)
+      break;
+    ZSTD_inBuffer in = {input->input, input->input_size, 0};
+    size_t left = ZSTD_decompressStream(input->zstd, &out, &in);
+    if (ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation)
+      return no_memory(input);
+    if (ZSTD_isError(left))
+      return bad_packing(input, "zstd", ZSTD_getErrorName(left));
+    input->is_between_frames = left == 0;
+    if (input->input_size == 0 && out.pos == 0 && left > 0)
+      return bad_end(input);
+    consume(input, in.pos);
+  }
+  *got = out.pos;
+  return check_ratio(input, out.pos);
+}
+
+static weir_status begin_zstd(weir__input *input) {
+  input->read = read_zstd;
+  input->zstd = ZSTD_createDCtx();
+  return input->zstd ? WEIR_OK : no_memory(input);
+}
+#else
+static weir_status begin_zstd(weir__input *input) { return no_library(input, "zstd", "libzstd", "libzstd-dev"); }
+#endif
+
+#ifdef WEIR_HAVE_ZLIB
+/* Other members, or padding with zeros, may follow a member. */
+static weir_status begin_member(weir__input *input, bool *is_end) {
+  weir_status status = fill(input, MAGIC_SIZE);
+  if (status)
+    return status;
+  while (input->input_size > 0 && input->input[0] == 0) {
+    consume(input, 1);
+    if (input->input_size == 0)
+      status = fill(input, MAGIC_SIZE);
+    if (status)
+      return status;
+  }
+  *is_end = input->input_size == 0;
+  if (!*is_end && inflateReset(&input->gzip) != Z_OK)
+    return bad_packing(input, "gzip", "it cannot be continued");
+  return WEIR_OK;
+}
+
+static weir_status read_gzip(weir__input *input, void *to, size_t room, size_t *got) {
+  z_stream *z = &input->gzip;
+  uInt most = room < UINT32_MAX ? (uInt)room : UINT32_MAX;
+  z->next_out = to;
+  z->avail_out = most;
+  while (z->avail_out == most) {
+    bool is_end = false;
+    weir_status status = input->is_between_frames ? begin_member(input, &is_end)
+                         : input->input_size == 0 ? fill(input, 1)
+                                                  : WEIR_OK;
+    if (status)
+      return status;
+    if (is_end)
+      break;
+    if (input->input_size == 0)
+      return bad_end(input);
+    input->is_between_frames = false;
+    z->next_in = (z_const Bytef *)input->input;
+    z->avail_in = input->input_size < UINT32_MAX ? (uInt)input->input_size : UINT32_MAX;
+    uInt before = z->avail_in;
+    int result = inflate(z, Z_NO_FLUSH);
+    if (result == Z_MEM_ERROR)
+      return no_memory(input);
+    if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
+      return bad_packing(input, "gzip", z->msg ? z->msg : "the data are damaged");
+    consume(input, before - z->avail_in);
+    input->is_between_frames = result == Z_STREAM_END;
+  }
+  *got = most - z->avail_out;
+  return check_ratio(input, *got);
+}
+
+static weir_status begin_gzip(weir__input *input) {
+  if (inflateInit2(&input->gzip, 15 + 16) != Z_OK) /* the largest window; a gzip header */
+    return no_memory(input);
+  input->read = read_gzip;
+  return WEIR_OK;
+}
+#else
+static weir_status begin_gzip(weir__input *input) { return no_library(input, "gzip", "zlib", "zlib1g-dev"); }
+#endif
+
+/* ---- Opening and closing ---- */
+
 /* A zstd frame, or a skippable frame. */
 static bool begins_zstd(const unsigned char *bytes) {
   static const unsigned char magic[] = {0x28, 0xb5, 0x2f, 0xfd}, skippable[] = {0x2a, 0x4d, 0x18};
@@ -106,47 +251,14 @@ static bool begins_gzip(const unsigned char *bytes) {
   return memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-static weir_status no_memory(const weir__input *input) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", input->name);
-}
-
-static weir_status begin_zstd(weir__input *input) {
-#ifdef WEIR_HAVE_ZSTD
-  input->zstd = ZSTD_createDCtx();
-#else
-  input->zstd = weir__zstd_new();
-#endif
-  return input->zstd ? WEIR_OK : no_memory(input);
-}
-
-static weir_status begin_gzip(weir__input *input) {
-#ifdef WEIR_HAVE_ZLIB
-  if (inflateInit2(&input->gzip, 15 + 16) == Z_OK) /* the largest window; a gzip header */
-    return WEIR_OK;
-  input->packing = PLAIN;
-  return no_memory(input);
-#else
-  return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "%s: it is compressed with gzip, and this build of Weir has no zlib; decompress it first "
-                    "(gzip -d), or install zlib1g-dev and build again",
-                    input->name);
-#endif
-}
-
 static weir_status begin(weir__input *input) {
   weir_status status = fill(input, MAGIC_SIZE);
   if (status || input->input_size < MAGIC_SIZE)
     return status;
   input->is_between_frames = true;
-  if (begins_zstd(input->input)) {
-    input->packing = ZSTD;
+  if (begins_zstd(input->input))
     return begin_zstd(input);
-  }
-  if (begins_gzip(input->input)) {
-    input->packing = GZIP;
-    return begin_gzip(input);
-  }
-  return WEIR_OK;
+  return begins_gzip(input->input) ? begin_gzip(input) : WEIR_OK;
 }
 
 static weir__input *new_source(const char *name) {
@@ -154,6 +266,7 @@ static weir__input *new_source(const char *name) {
   if (!input)
     return NULL;
   input->file = -1;
+  input->read = read_plain;
   input->name = strdup(name);
   if (!input->name) {
     free(input);
@@ -215,11 +328,9 @@ void weir__input_close(weir__input *input) {
     return;
 #ifdef WEIR_HAVE_ZSTD
   ZSTD_freeDCtx(input->zstd);
-#else
-  weir__zstd_delete(input->zstd);
 #endif
 #ifdef WEIR_HAVE_ZLIB
-  if (input->packing == GZIP)
+  if (input->read == read_gzip)
     inflateEnd(&input->gzip);
 #endif
   if (input->file >= 0)
@@ -231,154 +342,10 @@ void weir__input_close(weir__input *input) {
 
 const char *weir__input_name(const weir__input *input) { return input->name; }
 
-static weir_status read_plain(weir__input *input, void *to, size_t room, size_t *got) {
-  if (input->input_size > 0) {
-    size_t n = room < input->input_size ? room : input->input_size;
-    memcpy(to, input->input, n);
-    consume(input, n);
-    *got = n;
-    return WEIR_OK;
-  }
-  *got = 0;
-  return input->buffer ? read_file(input, to, room, got) : WEIR_OK;
-}
-
-/* ---- Compressed ---- */
-
-static weir_status bad_packing(const weir__input *input, const char *caller, const char *why) {
-  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: %s%s%s", input->name,
-                    (unsigned long long)input->input_offset, caller, *caller ? ": " : "", why);
-}
-
-static weir_status bad_end(const weir__input *input) {
-  return bad_packing(input, "",
-                     "it ends in the middle of the compressed data: the file is incomplete; copy or record it again");
-}
-
-/* Refuses small files that unpack to very much. */
-static weir_status check_ratio(weir__input *input, size_t got) {
-  input->unpacked += got;
-  if (input->unpacked <= WEIR__INPUT_FREE ||
-      (input->unpacked - WEIR__INPUT_FREE) / WEIR__INPUT_RATIO <= input->input_offset)
-    return WEIR_OK;
-  return weir__fail(WEIR_ERROR_BAD_DATA,
-                    "%s: byte %llu of the compressed file: it unpacks to more than %u times its size", input->name,
-                    (unsigned long long)input->input_offset, WEIR__INPUT_RATIO);
-}
-
-#ifdef WEIR_HAVE_ZSTD
-static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *got) {
-  ZSTD_outBuffer out = {to, room, 0};
-  while (out.pos == 0) {
-    if (input->input_size == 0) {
-      weir_status status = fill(input, 1);
-      if (status)
-        return status;
-    }
-    if (input->input_size == 0 && input->is_between_frames)
-      break;
-    ZSTD_inBuffer in = {input->input, input->input_size, 0};
-    size_t left = ZSTD_decompressStream(input->zstd, &out, &in);
-    if (ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation)
-      return no_memory(input);
-    if (ZSTD_isError(left))
-      return bad_packing(input, "zstd", ZSTD_getErrorName(left));
-    input->is_between_frames = left == 0;
-    if (input->input_size == 0 && out.pos == 0 && left > 0)
-      return bad_end(input);
-    consume(input, in.pos);
-  }
-  *got = out.pos;
-  return check_ratio(input, out.pos);
-}
-#else
-static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *got) {
-  while (!(*got = weir__zstd_take(input->zstd, to, room))) {
-    size_t wanted = weir__zstd_wanted(input->zstd);
-    weir_status status = input->input_size < wanted ? fill(input, wanted) : WEIR_OK;
-    if (status)
-      return status;
-    if (input->input_size == 0 && weir__zstd_is_between_frames(input->zstd))
-      return WEIR_OK;
-    if (input->input_size < wanted)
-      return bad_end(input);
-    weir__zstd_result result = weir__zstd_feed(input->zstd, input->input);
-    if (result == WEIR__ZSTD_NO_MEMORY)
-      return no_memory(input);
-    if (result)
-      return bad_packing(input, "zstd", weir__zstd_error(input->zstd));
-    consume(input, wanted);
-  }
-  return check_ratio(input, *got);
-}
-#endif
-
-#ifdef WEIR_HAVE_ZLIB
-/* Other members, or padding with zeros, may follow a member. */
-static weir_status begin_member(weir__input *input, bool *is_end) {
-  weir_status status = fill(input, MAGIC_SIZE);
-  if (status)
-    return status;
-  while (input->input_size > 0 && input->input[0] == 0) {
-    consume(input, 1);
-    if (input->input_size == 0)
-      status = fill(input, MAGIC_SIZE);
-    if (status)
-      return status;
-  }
-  *is_end = input->input_size == 0;
-  if (!*is_end && inflateReset(&input->gzip) != Z_OK)
-    return bad_packing(input, "gzip", "it cannot be continued");
-  return WEIR_OK;
-}
-
-static weir_status read_gzip(weir__input *input, void *to, size_t room, size_t *got) {
-  z_stream *z = &input->gzip;
-  uInt most = room < UINT32_MAX ? (uInt)room : UINT32_MAX;
-  z->next_out = to;
-  z->avail_out = most;
-  while (z->avail_out == most) {
-    bool is_end = false;
-    weir_status status = input->is_between_frames ? begin_member(input, &is_end)
-                         : input->input_size == 0 ? fill(input, 1)
-                                                  : WEIR_OK;
-    if (status)
-      return status;
-    if (is_end)
-      break;
-    if (input->input_size == 0)
-      return bad_end(input);
-    input->is_between_frames = false;
-    z->next_in = (z_const Bytef *)input->input;
-    z->avail_in = input->input_size < UINT32_MAX ? (uInt)input->input_size : UINT32_MAX;
-    uInt before = z->avail_in;
-    int result = inflate(z, Z_NO_FLUSH);
-    if (result == Z_MEM_ERROR)
-      return no_memory(input);
-    if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-      return bad_packing(input, "gzip", z->msg ? z->msg : "the data are damaged");
-    consume(input, before - z->avail_in);
-    input->is_between_frames = result == Z_STREAM_END;
-  }
-  *got = most - z->avail_out;
-  return check_ratio(input, *got);
-}
-#endif
-
-static weir_status read_any(weir__input *input, void *to, size_t room, size_t *got) {
-  if (input->packing == ZSTD)
-    return read_zstd(input, to, room, got);
-#ifdef WEIR_HAVE_ZLIB
-  if (input->packing == GZIP)
-    return read_gzip(input, to, room, got);
-#endif
-  return read_plain(input, to, room, got);
-}
-
 weir_status weir__input_peek(weir__input *input, void *to, size_t room, size_t *got) {
   while (input->ahead_size < room) {
     size_t more = 0;
-    weir_status status = read_any(input, input->ahead + input->ahead_size, room - input->ahead_size, &more);
+    weir_status status = input->read(input, input->ahead + input->ahead_size, room - input->ahead_size, &more);
     if (status)
       return status;
     if (more == 0)
@@ -393,7 +360,7 @@ weir_status weir__input_peek(weir__input *input, void *to, size_t room, size_t *
 weir_status weir__input_read(weir__input *input, void *to, size_t room, size_t *got) {
   size_t ahead = input->ahead_size - input->ahead_at;
   if (ahead == 0)
-    return read_any(input, to, room, got);
+    return input->read(input, to, room, got);
   *got = room < ahead ? room : ahead;
   memcpy(to, input->ahead + input->ahead_at, *got);
   input->ahead_at += *got;
