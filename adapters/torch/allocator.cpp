@@ -27,17 +27,6 @@ namespace {
 // A deleter is a plain function, so it gets the allocator from here.
 Allocator *instance = nullptr;
 
-// Weir's description of the calling thread's last failure, for PyTorch's observers.
-struct Shortage {
-  bool is_new = false;
-  size_t bytes, limit, free_bytes;
-};
-thread_local Shortage shortage;
-
-void note_shortage(void *, int, size_t bytes, size_t limit, size_t free_bytes) {
-  shortage = {true, bytes, limit, free_bytes};
-}
-
 // Runs PyTorch's callbacks that free memory when it runs short, such as memory that other processes have returned.
 int run_free_callbacks(void *, int) {
   bool freed = false;
@@ -108,31 +97,11 @@ std::string settings_of_weir(weir_allocator *allocator) {
   return text;
 }
 
-void replace_all(std::string &text, const char *from, const char *to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + std::strlen(to)))
-    text.replace(at, std::strlen(from), to);
-}
-
-// Weir's text has the sentences of PyTorch's, but it names Weir, while users and programs look for PyTorch.
-std::string shortage_text(const std::string &weirs, bool expandable) {
-  static const char last[] = "is reserved by PyTorch but unallocated.";
-  static const char advice[] =
-      " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
-      "avoid"
-      " fragmentation.  See documentation for Memory Management "
-      " (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
-  std::string text = weirs;
-  replace_all(text, "by Weir", "by PyTorch");
-  replace_all(text, "non-Weir", "non-PyTorch");
-  size_t at = text.find(last);
-  if (at != std::string::npos && !expandable) {
-    text.resize(at + sizeof last - 1);
-    text += advice;
-  }
-  if (text.compare(0, 19, "CUDA out of memory.") != 0)
-    text = "CUDA out of memory. " + text;
-  return text;
-}
+// The end of out-of-memory texts, as PyTorch's allocator writes it.
+constexpr char advice[] =
+    " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid"
+    " fragmentation.  See documentation for Memory Management "
+    " (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
 } // namespace
 
@@ -174,9 +143,13 @@ void Allocator::init(int device_count) {
   options.conf = conf.c_str();
   options.devices = device_count;
   options.ipc_version = WEIR_TORCH_2_13 ? 3 : 2;
+  options.owner = "PyTorch";
+  options.advice = advice;
   check(weir_allocator_create(driver, &options, &allocator));
-  check(weir_allocator_attach_oom_observer(allocator, note_shortage, nullptr));
-  check(weir_allocator_attach_free_callback(allocator, run_free_callbacks, nullptr));
+  weir_observer observer;
+  weir_observer_init(&observer);
+  observer.free_memory = run_free_callbacks;
+  check(weir_allocator_attach(allocator, &observer));
   check(weir_allocator_set_caching(allocator, wants_caching_ && !is_bypassed()));
   if (const char *more = std::getenv("WEIR_ALLOC_CONF"))
     check(weir_allocator_configure(allocator, more));
@@ -263,23 +236,20 @@ void Allocator::fail_alloc(weir_status status, DeviceIndex device, size_t bytes)
   TORCH_CHECK(weir_, "Allocator not initialized for device ", static_cast<int>(device), ": did you call init?");
   if (status != WEIR_ERROR_OUT_OF_MEMORY)
     throw_status(status);
-  std::string text = shortage_text(last_error(), uses_expandable_segments());
-  Shortage seen = shortage;
-  shortage.is_new = false;
+  std::string text = last_error();
+  weir_shortage shortage;
+  weir_shortage_init(&shortage);
+  bool is_known = !weir_last_shortage(&shortage);
   if (is_profiled()) {
     DeviceStats stats = getDeviceStats(device);
     c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), static_cast<size_t>(stats.allocated_bytes[0].current),
                                      static_cast<size_t>(stats.reserved_bytes[0].current), device_of(device));
   }
-  if (seen.is_new) {
-    std::vector<cca::OutOfMemoryObserver> observers;
-    {
-      std::lock_guard<std::mutex> lock(observers_mutex_);
-      observers = observers_;
-    }
-    for (const auto &observer : observers)
-      observer(device, seen.bytes, seen.limit, seen.free_bytes);
-  }
+  if (is_known && shortage.is_rejection)
+    notify_of_rejection(shortage);
+  else if (is_known)
+    for (const auto &observer : copy_of(observers_))
+      observer(device, shortage.wanted, shortage.limit, shortage.device_free);
   TORCH_CHECK_WITH(OutOfMemoryError, false, text);
 }
 
@@ -292,21 +262,21 @@ void Allocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) {
 void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
   if (!weir_) // PyTorch's own allocator passes it to the existing devices, of which there are none yet
     return;
-  // Never freed: neither Weir nor PyTorch can detach one.
-  auto kept = std::make_unique<cca::OomRejectionObserver>(std::move(observer));
-  check(weir_allocator_attach_rejection_observer(
-      weir_,
-      [](void *kept, int device, size_t bytes, size_t reserved, size_t total) {
-        try {
-          (*static_cast<cca::OomRejectionObserver *>(kept))(device, bytes, reserved, total);
-        } catch (const std::exception &error) {
-          TORCH_WARN("weir: an observer of rejected allocations failed: ", error.what());
-        }
-      },
-      kept.get()));
-  (void)kept.release();
+  std::lock_guard<std::mutex> lock(observers_mutex_);
+  rejection_observers_.push_back(std::move(observer));
 }
 #endif
+
+void Allocator::notify_of_rejection(const weir_shortage &shortage) {
+#if WEIR_TORCH_2_12
+  for (const auto &observer : copy_of(rejection_observers_))
+    try {
+      observer(static_cast<DeviceIndex>(shortage.device), shortage.wanted, shortage.reserved, shortage.total);
+    } catch (const std::exception &error) {
+      TORCH_WARN("weir: an observer of rejected allocations failed: ", error.what());
+    }
+#endif
+}
 
 // ---- Allocating ----
 

@@ -150,6 +150,11 @@ private:
   void free(void *pointer);
   void free_watched(void *pointer);
   [[noreturn]] void fail_alloc(weir_status status, DeviceIndex device, size_t bytes);
+  void notify_of_rejection(const weir_shortage &shortage);
+  template <typename T> std::vector<T> copy_of(const std::vector<T> &observers) {
+    std::lock_guard<std::mutex> lock(observers_mutex_);
+    return observers;
+  }
   void check(weir_status status) const;
   void fail_free(weir_status status) const;
   void check_device(DeviceIndex device) const;
@@ -182,7 +187,10 @@ private:
   std::mutex sources_mutex_;
   std::map<PoolKey, Source *> sources_; // destroyed with their pools
   std::mutex observers_mutex_;
-  std::vector<cca::OutOfMemoryObserver> observers_;
+  std::vector<cca::OutOfMemoryObserver> observers_; // guarded by observers_mutex_, as the next
+#if WEIR_TORCH_2_12
+  std::vector<cca::OomRejectionObserver> rejection_observers_;
+#endif
 };
 
 // The allocator of the process. It is created at the first call, and never destroyed.

@@ -19,16 +19,18 @@ typedef enum weir_witness_scope {
   WEIR_WITNESS_SEGMENTS /* those of segments, and others that take the slow path anyway */
 } weir_witness_scope;
 
+typedef void (*weir_witness)(void *context, const weir_trace_entry *entry);
+
 /* The witness is called inside each operation, by the thread that performs it and under the allocator's locks, so
  * that entries about one address come in the order in which they happen, whichever threads they come from. It must
- * not call the allocator; a tracker may. There is one witness at a time, and NULL removes it. A call of it in
+ * not call the allocator; an observer may. There is one witness at a time, and NULL removes it. A call of it in
  * another thread may still be running when this returns, so its context must stay valid as long as the allocator. */
-weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
+weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness witness, void *context,
                                        weir_witness_scope scope);
 
 /* weir_allocator_alloc and weir_allocator_free for a caller that holds a lock which another thread may need before it
  * releases one of the allocator's, such as the GIL of Python, which a callback may take. They neither wait for a lock
- * nor call the driver, a tracker or a back end: a request that needs any of these, or is invalid, is
+ * nor call the driver, an observer or a back end: a request that needs any of these, or is invalid, is
  * WEIR_ERROR_NOT_READY, and nothing has changed, not even weir_last_error(). Release the other lock, then make the plain
  * call. */
 weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,

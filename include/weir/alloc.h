@@ -77,6 +77,10 @@ typedef struct weir_allocator_options {
   /* The version of the handles that weir_ipc_share creates: 3 is PyTorch's from 2.13 on; all other values mean 2,
    * the version of earlier releases. */
   int ipc_version;
+
+  /* What out-of-memory texts call the program, up to 31 bytes, and say at the end when fragmentation may be the cause.
+   * Copied. NULL: "Weir", and an advice about WEIR_ALLOC_CONF. */
+  const char *owner, *advice;
 } weir_allocator_options;
 
 /* Sets `size` and the defaults. */
@@ -310,6 +314,7 @@ typedef enum weir_trace_action {
 const char *weir_trace_action_name(weir_trace_action action);
 
 typedef struct weir_trace_entry {
+  size_t size; /* sizeof(weir_trace_entry) */
   weir_trace_action action;
   int device;
   uint64_t address; /* for WEIR_TRACE_OOM, the device's free memory */
@@ -318,32 +323,61 @@ typedef struct weir_trace_entry {
   weir_pool_id pool;
 } weir_trace_entry;
 
-typedef void (*weir_trace_tracker)(void *context, const weir_trace_entry *entry);
+/* Sets `size` and makes the rest zero. */
+static inline void weir_trace_entry_init(weir_trace_entry *entry) { WEIR__INIT(entry); }
 
-/* The tracker is called for every entry, by the thread that caused it, before the call that caused it returns.
- * Entries of one thread come in order; several threads may call at once. No lock is held, so a tracker may call the
- * allocator; it does not get entries for its own calls. */
-weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_tracker tracker, void *context);
+/* Why the device had too little memory for a request. */
+typedef struct weir_shortage {
+  size_t size; /* sizeof(weir_shortage) */
+  int device;
+  int is_rejection; /* throw_on_cudamalloc_oom refused the request before a call of the driver */
+  weir_cu_stream stream;
+  uint64_t requested;   /* by the program, rounded */
+  uint64_t wanted;      /* from the driver, for the request */
+  uint64_t limit;       /* the allowed memory, or `total` if there is no lower limit */
+  uint64_t total;       /* the memory of the device */
+  uint64_t device_free; /* of it, as the driver reports it; 0 for a rejection */
+  uint64_t reserved;    /* held from the driver */
+  /* Of these: in use; cached in private pools, which only their own requests can use; and freed, but still used by
+   * other processes. All 0 for a rejection. */
+  uint64_t allocated, free_in_private_pools, limbo;
+} weir_shortage;
 
-/* bytes is the size of the segment that was wanted, limit the allowed memory or the device's memory, free_bytes the
- * free memory that the driver reports. */
-typedef void (*weir_oom_observer)(void *context, int device, uint64_t bytes, uint64_t limit, uint64_t free_bytes);
+/* Sets `size` and makes the rest zero, for weir_last_shortage. */
+static inline void weir_shortage_init(weir_shortage *shortage) { WEIR__INIT(shortage); }
 
-/* Called before an out-of-memory error is returned, without a lock. */
-weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_oom_observer observer, void *context);
+/* The facts of the calling thread's last error, if that is a WEIR_ERROR_OUT_OF_MEMORY of a request that the device had
+ * too little memory for. Otherwise WEIR_ERROR_BAD_STATE. */
+weir_status weir_last_shortage(weir_shortage *shortage);
 
-/* bytes is the size of the segment that was wanted, reserved the memory held from the driver, total the device's
- * memory. */
-typedef void (*weir_rejection_observer)(void *context, int device, uint64_t bytes, uint64_t reserved, uint64_t total);
+/* Functions that an allocator calls without a lock, so that they may call it. Those that are NULL are left out. */
+typedef struct weir_observer {
+  size_t size;   /* sizeof(weir_observer) */
+  void *context; /* the first argument of every function */
 
-/* Called when throw_on_cudamalloc_oom refuses a request, without a lock. */
-weir_status weir_allocator_attach_rejection_observer(weir_allocator *allocator, weir_rejection_observer observer,
-                                                     void *context);
+  /* For every history entry, by the thread that caused it, before the call that caused it returns. Entries of one
+   * thread come in order; several threads may call at once. It does not get entries for its own calls. */
+  void (*entry)(void *context, const weir_trace_entry *entry);
 
-/* Called when no cached block fits, without a lock: frees what it can, and returns 1 if it freed anything. */
-typedef int (*weir_free_memory_callback)(void *context, int device);
-weir_status weir_allocator_attach_free_callback(weir_allocator *allocator, weir_free_memory_callback callback,
-                                                void *context);
+  /* Before an out-of-memory error is returned: because the driver had no memory, or because throw_on_cudamalloc_oom
+   * refused the request. */
+  void (*out_of_memory)(void *context, const weir_shortage *shortage);
+  void (*rejection)(void *context, const weir_shortage *shortage);
+
+  /* When no cached block fits: frees what it can, and returns 1 if it freed anything. */
+  int (*free_memory)(void *context, int device);
+} weir_observer;
+
+/* Sets `size` and makes the rest zero. */
+static inline void weir_observer_init(weir_observer *observer) { WEIR__INIT(observer); }
+
+/* The struct is copied. WEIR_ERROR_BAD_STATE if 16 are attached. */
+weir_status weir_allocator_attach(weir_allocator *allocator, const weir_observer *observer);
+
+/* Removes the observer with these functions and this context, and waits until calls of it in other threads have
+ * returned: then the context may be freed. WEIR_ERROR_INVALID_ARGUMENT if there is none. The caller must not hold a
+ * lock that a function of the observer takes. */
+weir_status weir_allocator_detach(weir_allocator *allocator, const weir_observer *observer);
 
 #ifdef __cplusplus
 }

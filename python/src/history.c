@@ -532,21 +532,13 @@ static PyObject *tracker_arguments(const void *what) {
 
 static void track(void *context, const weir_trace_entry *entry) { notify_all(context, tracker_arguments, entry); }
 
-typedef struct oom {
-  int device;
-  size_t bytes, limit, free_bytes;
-} oom;
-
 static PyObject *oom_arguments(const void *what) {
-  const oom *o = what;
-  return Py_BuildValue("(iKKK)", o->device, (unsigned long long)o->bytes, (unsigned long long)o->limit,
-                       (unsigned long long)o->free_bytes);
+  const weir_shortage *shortage = what;
+  return Py_BuildValue("(iKKK)", shortage->device, (unsigned long long)shortage->wanted,
+                       (unsigned long long)shortage->limit, (unsigned long long)shortage->device_free);
 }
 
-static void observe(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
-  const oom what = {device, bytes, limit, free_bytes};
-  notify_all(context, oom_arguments, &what);
-}
+static void observe(void *context, const weir_shortage *shortage) { notify_all(context, oom_arguments, shortage); }
 
 static int check_callable(PyObject *object) {
   if (PyCallable_Check(object))
@@ -555,20 +547,25 @@ static int check_callable(PyObject *object) {
   return -1;
 }
 
-static PyObject *attach_tracker(PyObject *module, PyObject *callable) {
-  (void)module;
+static PyObject *attach_listener(listeners *to, const weir_observer *observer, PyObject *callable) {
   if (check_callable(callable) != 0 || !pyweir_need_allocator())
     return NULL;
-  if (!trackers.is_attached) {
+  if (!to->is_attached) {
     weir_status status;
-    PYWEIR_CALL(status, weir_allocator_attach_tracker(pyweir_allocator(), track, &trackers));
+    PYWEIR_CALL(status, weir_allocator_attach(pyweir_allocator(), observer));
     if (pyweir_check(status) != 0)
       return NULL;
-    trackers.is_attached = true;
+    to->is_attached = true;
   }
-  if (add_listener(&trackers, callable) != 0)
+  if (add_listener(to, callable) != 0)
     return NULL;
   Py_RETURN_NONE;
+}
+
+static PyObject *attach_tracker(PyObject *module, PyObject *callable) {
+  const weir_observer observer = {.size = sizeof observer, .context = &trackers, .entry = track};
+  (void)module;
+  return attach_listener(&trackers, &observer, callable);
 }
 
 static PyObject *detach_tracker(PyObject *module, PyObject *callable) {
@@ -579,19 +576,9 @@ static PyObject *detach_tracker(PyObject *module, PyObject *callable) {
 }
 
 static PyObject *attach_observer(PyObject *module, PyObject *callable) {
+  const weir_observer observer = {.size = sizeof observer, .context = &observers, .out_of_memory = observe};
   (void)module;
-  if (check_callable(callable) != 0 || !pyweir_need_allocator())
-    return NULL;
-  if (!observers.is_attached) {
-    weir_status status;
-    PYWEIR_CALL(status, weir_allocator_attach_oom_observer(pyweir_allocator(), observe, &observers));
-    if (pyweir_check(status) != 0)
-      return NULL;
-    observers.is_attached = true;
-  }
-  if (add_listener(&observers, callable) != 0)
-    return NULL;
-  Py_RETURN_NONE;
+  return attach_listener(&observers, &observer, callable);
 }
 
 static PyObject *detach_observer(PyObject *module, PyObject *callable) {

@@ -187,12 +187,14 @@ weir_status weir__allocator_new(const char *caller, weir_driver *driver, const w
     goto free_both;
   }
   weir__biased_prepare();
+  snprintf(a->owner, sizeof a->owner, "%s", options.owner ? options.owner : "Weir");
+  a->advice = options.advice ? strdup(options.advice) : NULL;
   a->driver = driver;
   a->streams_may_end = options.streams_may_end;
   a->ipc_version = options.ipc_version == 3 ? 3 : 2;
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
   a->page_map = weir__page_map_new();
-  if (!a->heaps || !a->page_map) {
+  if (!a->heaps || !a->page_map || (options.advice && !a->advice)) {
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
     goto free_parts;
   }
@@ -233,6 +235,7 @@ free_parts:
   if (a->page_map)
     weir__page_map_delete(a->page_map);
   free(a->heaps);
+  free(a->advice);
 free_both:
   free(settings);
   free(a);
@@ -265,6 +268,7 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   weir__mutex_destroy(&allocator->uncached_lock);
   weir__mutex_destroy(&allocator->configure_lock);
   free(allocator->heaps);
+  free(allocator->advice);
   free(allocator);
 }
 

@@ -27,6 +27,13 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
  * by `caller`, unless `status` is WEIR_OK. Returns `status`. */
 weir_status weir__fail_as(const char *caller, weir_status status);
 
+/* Keeps facts about the failure that this thread has just set, at most WEIR__FACTS_SIZE bytes, until the next one. */
+enum { WEIR__FACTS_SIZE = 256 };
+void weir__keep_facts(const void *facts, size_t size);
+
+/* Those of the last failure; NULL if it has none. */
+const void *weir__last_facts(void);
+
 #ifdef __clang_analyzer__ /* which does not see that the result is the argument, and so not WEIR_OK */
 static inline weir_status weir__fail_as_analyzed(const char *caller, weir_status status) {
   (void)weir__fail_as(caller, status);

@@ -17,8 +17,9 @@
  * thread-local memory. */
 static _Thread_local struct {
   const char *text; /* NULL if nothing has failed yet */
-  char *buffer;     /* WEIR__TEXT_SIZE bytes; NULL until it is needed */
+  char *buffer;     /* WEIR__TEXT_SIZE bytes for the text, and WEIR__FACTS_SIZE; NULL until it is needed */
   int driver_result;
+  bool has_facts; /* behind the text in the buffer */
 } last;
 
 static weir__thread_key buffer_key; /* frees it when the thread ends */
@@ -44,7 +45,7 @@ static char *get_buffer(void) {
   if (last.buffer)
     return last.buffer;
   weir__once(&buffer_once, create_buffer_key);
-  char *buffer = has_buffer_key ? malloc(WEIR__TEXT_SIZE) : NULL;
+  char *buffer = has_buffer_key ? malloc(WEIR__TEXT_SIZE + WEIR__FACTS_SIZE) : NULL;
   if (!buffer)
     return NULL;
   if (weir__thread_key_set(buffer_key, buffer)) {
@@ -78,6 +79,15 @@ const char *weir_status_string(weir_status status) {
 
 const char *weir_last_error(void) { return last.text ? last.text : ""; }
 
+void weir__keep_facts(const void *facts, size_t size) {
+  if (!last.buffer || size > WEIR__FACTS_SIZE)
+    return;
+  memcpy(last.buffer + WEIR__TEXT_SIZE, facts, size);
+  last.has_facts = true;
+}
+
+const void *weir__last_facts(void) { return last.buffer && last.has_facts ? last.buffer + WEIR__TEXT_SIZE : NULL; }
+
 int weir_last_driver_result(void) { return last.driver_result; }
 
 static void fail(weir_status status, int driver_result, const char *format, va_list args) {
@@ -87,6 +97,7 @@ static void fail(weir_status status, int driver_result, const char *format, va_l
   weir__escape_message(text, sizeof text, strchr(format, '\n') != NULL); /* it may quote a file's names */
   last.text = buffer ? memcpy(buffer, text, strlen(text) + 1) : weir_status_string(status);
   last.driver_result = driver_result;
+  last.has_facts = false;
   weir__log(WEIR_LOG_DEBUG, "%s: %s", weir_status_name(status), text);
 }
 

@@ -9,6 +9,8 @@
 
 typedef struct weir__this_thread {
   struct weir__op *op; /* the allocator's current operation (alloc/trace.c); NULL if nothing observes it */
+  struct weir__observer_call
+      *observer_call; /* the innermost observer that it runs (alloc/cache/observers.c), or NULL */
   union {
     struct {
       uint32_t phase, compile; /* texts */

@@ -141,7 +141,7 @@ TEST(try_is_not_for_everything) {
   work(side);
   assert_refused(weir_allocator_try_free(allocator, p));
   put(p);
-  weir_allocator_attach_tracker(allocator, count, &calls);
+  weir_allocator_attach(allocator, OBSERVER(.entry = count, .context = &calls));
   void *r = NULL;
   assert_refused(weir_allocator_try_alloc(allocator, 0, 512, NULL, &r));
   assert_refused(weir_allocator_try_free(allocator, q));

@@ -349,10 +349,9 @@ static int free_a_slot(void *context, int device) {
   return weir_allocator_free(allocator, p) == WEIR_OK && p;
 }
 
-static void look(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
-  (void)bytes, (void)limit, (void)free_bytes;
+static void look(void *context, const weir_shortage *shortage) {
   size_t largest;
-  weir_allocator_largest_block(allocator, device, &largest);
+  weir_allocator_largest_block(allocator, shortage->device, &largest);
   atomic_fetch_add((atomic_int *)context, 1);
 }
 
@@ -365,9 +364,9 @@ TEST(little_memory) {
   open("", 48 * MIB);
   atomic_int seen = 0;
   atomic_int noted = 0;
-  assert_ok(weir_allocator_attach_free_callback(allocator, free_a_slot, NULL));
-  assert_ok(weir_allocator_attach_oom_observer(allocator, look, &seen));
-  assert_ok(weir_allocator_attach_tracker(allocator, note, &noted));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = free_a_slot)));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = look, .context = &seen)));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = note, .context = &noted)));
   steps = 600;
   may_reset = false;
   run_threads(do_everything, streams, THREADS);
@@ -378,6 +377,49 @@ TEST(little_memory) {
   assert_int_equal(atomic_load(&seen), refusals);
   assert_int_equal(atomic_load(&noted), refusals);
   assert_int_equal(stats_of(0).num_ooms, refusals);
+  close_empty();
+}
+
+/* ---- Observers that come and go ---- */
+
+static atomic_bool watched[2];
+static atomic_long seen_entries, seen_too_late;
+
+static void note_if_watched(void *context, const weir_trace_entry *entry) {
+  (void)entry;
+  atomic_fetch_add(&seen_entries, 1);
+  atomic_fetch_add(&seen_too_late, !atomic_load((atomic_bool *)context));
+}
+
+/* Two threads attach and detach, and all cause entries. */
+static void *come_and_go(void *data) {
+  worker *w = data;
+  atomic_bool *mine = w->number < 2 ? &watched[w->number] : NULL;
+  const weir_observer *observer = OBSERVER(.entry = note_if_watched, .context = mine);
+  for (int i = 0; i < steps; i++) {
+    void *p = NULL;
+    if (mine) {
+      atomic_store(mine, true);
+      worker_assert(w, weir_allocator_attach(allocator, observer) == WEIR_OK);
+    }
+    worker_assert(w, weir_allocator_alloc(allocator, 0, 512, w->stream, &p) == WEIR_OK);
+    worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
+    w->allocations++;
+    if (mine) {
+      worker_assert(w, weir_allocator_detach(allocator, observer) == WEIR_OK);
+      atomic_store(mine, false);
+    }
+  }
+  return NULL;
+}
+
+TEST(no_calls_after_detaching) {
+  open("", GIB);
+  steps = 3000;
+  atomic_store(&seen_entries, 0);
+  run_threads(come_and_go, streams, THREADS);
+  assert_true(atomic_load(&seen_entries) > 0);
+  assert_int_equal(atomic_load(&seen_too_late), 0);
   close_empty();
 }
 

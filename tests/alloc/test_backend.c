@@ -148,7 +148,7 @@ TEST(trackers_and_history) {
   weir_backend backend = plug_backend();
   plug_open(&backend, NULL);
   *heard = 0;
-  assert_ok(weir_allocator_attach_tracker(allocator, hear, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = hear)));
   assert_ok(weir_history_record(allocator, NULL));
   weir_cu_stream other = work_stream();
   void *a = get(1000, NULL);
@@ -393,11 +393,9 @@ TEST(pools) {
 /* ---- Out of memory ---- */
 
 static size_t oom_bytes;
-static void on_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+static void on_oom(void *context, const weir_shortage *shortage) {
   (void)context;
-  (void)device;
-  (void)free_bytes;
-  oom_bytes = bytes + limit;
+  oom_bytes = shortage->wanted + shortage->limit;
 }
 
 static void *to_free;
@@ -416,8 +414,8 @@ TEST(out_of_memory) {
   backend.reset = on_reset;
   plug_open(&backend, NULL);
   *heard = 0;
-  assert_ok(weir_allocator_attach_oom_observer(allocator, on_oom, NULL));
-  assert_ok(weir_allocator_attach_tracker(allocator, hear, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = on_oom)));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = hear)));
   void *p = NULL;
   plugged.refuse = -1;
   assert_error_says(OUT_OF_MEMORY, "Tried to allocate 3.00 MiB", weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
@@ -450,7 +448,7 @@ TEST(limits) {
   put(b);
 
   /* A callback frees memory, and so does waiting for a stream. */
-  assert_ok(weir_allocator_attach_free_callback(allocator, free_one, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = free_one)));
   to_free = a;
   b = get(8 * MIB, NULL);
   assert_null(to_free);

@@ -56,9 +56,7 @@ TEST(null) {
   assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_get_stats(allocator, 0, &stats));
   assert_error(INVALID_ARGUMENT, weir_allocator_reset_peak_stats(NULL, 0));
   assert_error(INVALID_ARGUMENT, weir_allocator_reset_accumulated_stats(NULL, 0));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(allocator, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(allocator, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_free_callback(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach(allocator, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_enable_peer_access(NULL, 0, 0));
   assert_error(INVALID_ARGUMENT, weir_allocator_copy_async(NULL, &p, 0, &p, 0, 1, NULL, 0));
   weir_allocator_destroy(NULL);

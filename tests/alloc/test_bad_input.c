@@ -91,6 +91,9 @@ TEST(init_functions) {
   weir_backend_init(NULL);
   weir_pointer_info_init(NULL);
   weir_allocator_stats_init(NULL);
+  weir_observer_init(NULL);
+  weir_shortage_init(NULL);
+  weir_trace_entry_init(NULL);
   weir_pool_options_init(NULL);
   weir_history_options_init(NULL);
   weir_history_info_init(NULL);
@@ -278,14 +281,18 @@ TEST(devices_and_statistics) {
   assert_ok(weir_allocator_get_stats(allocator, 0, &stats));
   assert_int_equal((unsigned char)stats.num_ooms, 0x5a);
 
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(NULL, ignore_trace, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(allocator, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(NULL, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(allocator, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(NULL, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(allocator, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_free_callback(NULL, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_free_callback(allocator, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach(NULL, OBSERVER(.entry = ignore_trace)));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach(allocator, NULL));
+  assert_error_says(INVALID_ARGUMENT, "all functions", weir_allocator_attach(allocator, OBSERVER(.context = &stats)));
+  assert_error_says(INVALID_ARGUMENT, "size",
+                    weir_allocator_attach(allocator, &(weir_observer){.entry = ignore_trace}));
+  assert_error(INVALID_ARGUMENT, weir_allocator_detach(NULL, OBSERVER(.entry = ignore_trace)));
+  assert_error(INVALID_ARGUMENT, weir_allocator_detach(allocator, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_detach(allocator, OBSERVER(.entry = ignore_trace)));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_detach(allocator, &(weir_observer){.context = NULL}));
+  weir_shortage shortage = {.size = 0};
+  assert_error(INVALID_ARGUMENT, weir_last_shortage(NULL));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_last_shortage(&shortage));
   put(live);
   soft_step_all();
   close_all();

@@ -308,7 +308,7 @@ TEST(found_block_and_its_neighbours) {
     void *a = get(9 * MIB, NULL), *b = get(9 * MIB, NULL), *c = get(2 * MIB, NULL);
     assert_layout(a, "9M* 9M* 2M*");
     hoard = b;
-    assert_ok(weir_allocator_attach_free_callback(allocator, free_hoard, NULL));
+    assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = free_hoard)));
     void *p = get_while_neighbour_goes(9 * MIB, which ? a : c);
     assert_ptr_equal(p, b);
     assert_layout(b, which ? "9M 9M* 2M*" : "9M* 9M* 2M");

@@ -96,10 +96,8 @@ static void call_everything(void) {
   assert_bad_fork(weir_allocator_get_stats(allocator, 0, &stats));
   assert_bad_fork(weir_allocator_reset_peak_stats(allocator, 0));
   assert_bad_fork(weir_allocator_reset_accumulated_stats(allocator, 0));
-  assert_bad_fork(weir_allocator_attach_tracker(allocator, ignore_trace, NULL));
-  assert_bad_fork(weir_allocator_attach_oom_observer(allocator, ignore_oom, NULL));
-  assert_bad_fork(weir_allocator_attach_rejection_observer(allocator, ignore_oom, NULL));
-  assert_bad_fork(weir_allocator_attach_free_callback(allocator, free_no_memory, NULL));
+  assert_bad_fork(weir_allocator_attach(allocator, OBSERVER(.entry = ignore_trace)));
+  assert_bad_fork(weir_allocator_detach(allocator, OBSERVER(.entry = ignore_trace)));
   assert_bad_fork(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
 
   assert_bad_fork(weir_pool_create(allocator, 0, some_pool, NULL));
@@ -345,7 +343,7 @@ static int fork_once(void *context, int device) {
 TEST(fork_within_a_callback) {
   alloc_open_on(WEIR_SOFT_STEPPED, 1, GIB, "");
   bool has_forked = false;
-  assert_ok(weir_allocator_attach_free_callback(allocator, fork_once, &has_forked));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = fork_once, .context = &has_forked)));
   void *pointer = NULL;
   weir_status status = weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer);
   if (child_of_callback == 0)

@@ -899,7 +899,7 @@ static void begin_round(uint64_t seed) {
     usual[i] = new_bytes();
   own_memory = mmap(NULL, OWN_SPACE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   assert_ptr_not_equal(own_memory, MAP_FAILED);
-  assert_ok(weir_allocator_attach_tracker(allocator, record, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = record)));
   if (!exact)
     assert_ok(weir_fault_random(faults, seed, 30000, soft_random(2) ? WEIR_CU_OUT_OF_MEMORY : WEIR_CU_UNKNOWN));
 }

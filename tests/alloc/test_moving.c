@@ -26,7 +26,7 @@ TEST(pages_of_holes_move) {
   int64_t before = reserved(), peak = stats_of(0).reserved_bytes[WEIR_STAT_ALL].peak;
   unsigned long made = calls(WEIR_CALL_MemCreate);
   memset(traced_bytes, 0, sizeof traced_bytes);
-  assert_ok(weir_allocator_attach_tracker(allocator, add_entry, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = add_entry)));
   void *p = get(72 * MIB, NULL);
   weir_allocator_stats stats = stats_of(0);
   assert_int_equal(reserved(), before);
@@ -370,8 +370,8 @@ static int free_one(void *context, int device) {
 }
 
 static int ooms;
-static void count_oom(void *context, int device, uint64_t bytes, uint64_t limit, uint64_t free_bytes) {
-  (void)context, (void)device, (void)bytes, (void)limit, (void)free_bytes;
+static void count_oom(void *context, const weir_shortage *shortage) {
+  (void)context, (void)shortage;
   ooms++;
 }
 
@@ -382,14 +382,14 @@ TEST(callbacks_and_observers) {
   void *a = get(40 * MIB, NULL), *kept = get(4 * MIB, NULL), *q;
   to_free = get(40 * MIB, NULL);
   put(a);
-  assert_ok(weir_allocator_attach_free_callback(allocator, free_one, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = free_one)));
   void *p = get(80 * MIB, NULL);
   assert_null(to_free);
   assert_int_equal(reserved(), 84 * (int64_t)MIB);
   put(p);
   to_free = kept;
   ooms = 0;
-  assert_ok(weir_allocator_attach_oom_observer(allocator, count_oom, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = count_oom)));
   assert_status(WEIR_ERROR_OUT_OF_MEMORY, try_get(90 * MIB, NULL, &q));
   assert_int_equal(ooms, 1);
   alloc_close();

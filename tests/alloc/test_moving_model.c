@@ -367,7 +367,7 @@ static void run(uint64_t seed, int steps) {
   soft_seed(seed);
   alloc_open("moving_pages:True", GIB);
   watch_driver();
-  assert_ok(weir_allocator_attach_tracker(allocator, follow_books, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = follow_books)));
   limit = soft_random(2) ? 150 * MIB : 400 * MIB;
   assert_ok(weir_allocator_set_limit(allocator, 0, limit));
   moves = true;

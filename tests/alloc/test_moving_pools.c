@@ -447,7 +447,7 @@ TEST(gathering_during_a_miss) {
   begin();
   holes h = make_holes(NULL);
   end();
-  assert_ok(weir_allocator_attach_free_callback(allocator, gather_once, &gathered));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = gather_once, .context = &gathered)));
   void *p = get(40 * MIB, NULL);
   weir_moving_stats before = moving();
   assert_true(before.pages_moved > 0);

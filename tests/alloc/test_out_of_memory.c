@@ -98,23 +98,23 @@ static struct {
   bool works;
 } seen;
 
-static void observe(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+static void observe(void *context, const weir_shortage *shortage) {
   assert_ptr_equal(context, &seen);
   seen.calls++;
-  seen.device = device;
-  seen.bytes = bytes;
-  seen.limit = limit;
-  seen.free_bytes = free_bytes;
+  seen.device = shortage->device;
+  seen.bytes = shortage->wanted;
+  seen.limit = shortage->limit;
+  seen.free_bytes = shortage->device_free;
   /* The observer may make any call: no lock is held. */
-  seen.ooms = stats_of(device).num_ooms;
+  seen.ooms = stats_of(shortage->device).num_ooms;
   void *p = NULL;
-  seen.works = weir_allocator_alloc(allocator, device, 512, NULL, &p) == WEIR_OK &&
+  seen.works = weir_allocator_alloc(allocator, shortage->device, 512, NULL, &p) == WEIR_OK &&
                weir_allocator_free(allocator, p) == WEIR_OK && weir_allocator_empty_cache(allocator) == WEIR_OK;
 }
 
 TEST(observer_is_called) {
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
-  assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = observe, .context = &seen)));
   memset(&seen, 0, sizeof seen);
   void *kept = get_on(1, 100 * MIB, NULL), *p = NULL;
   /* The error text is not that of the observer. */
@@ -138,7 +138,7 @@ TEST(observer_is_called) {
 /* The limit is rounded, not truncated. */
 TEST(limit_is_rounded) {
   alloc_open(NULL, GIB);
-  assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = observe, .context = &seen)));
   void *p = NULL;
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.3)); /* of 1073741824: 322122547.2 */
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, GIB, NULL, &p));
@@ -149,8 +149,8 @@ TEST(limit_is_rounded) {
   alloc_close();
 }
 
-static void count_call(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
-  (void)device, (void)bytes, (void)limit, (void)free_bytes;
+static void count_call(void *context, const weir_shortage *shortage) {
+  (void)shortage;
   ++*(int *)context;
 }
 
@@ -158,14 +158,81 @@ TEST(all_observers_are_called) {
   alloc_open(NULL, GIB);
   int counts[WEIR__MAX_OBSERVERS] = {0};
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
-    assert_ok(weir_allocator_attach_oom_observer(allocator, count_call, &counts[i]));
-  assert_error(BAD_STATE, weir_allocator_attach_oom_observer(allocator, count_call, &counts[0]));
+    assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = count_call, .context = &counts[i])));
+  assert_error(BAD_STATE,
+               weir_allocator_attach(allocator, OBSERVER(.out_of_memory = count_call, .context = &counts[0])));
   refuse(2 * GIB, "");
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
   refuse(SIZE_MAX, ""); /* larger than any device, so observers are not called */
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
+  alloc_close();
+}
+
+static void detach_itself(void *context, const weir_shortage *shortage) {
+  ++*(int *)context;
+  if (!shortage->is_rejection)
+    assert_ok(weir_allocator_detach(allocator, OBSERVER(.out_of_memory = detach_itself, .context = context)));
+}
+
+TEST(detached_observers_are_not_called) {
+  alloc_open(NULL, GIB);
+  int first = 0, second = 0;
+  const weir_observer *one = OBSERVER(.out_of_memory = count_call, .context = &first);
+  assert_ok(weir_allocator_attach(allocator, one));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = detach_itself, .context = &second)));
+  refuse(2 * GIB, "");
+  assert_ok(weir_allocator_detach(allocator, one));
+  refuse(2 * GIB, "");
+  assert_int_equal(first, 1);
+  assert_int_equal(second, 1);
+  assert_error_says(INVALID_ARGUMENT, "no observer", weir_allocator_detach(allocator, one));
+  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++) /* both places are free again */
+    assert_ok(weir_allocator_attach(allocator, one));
+  alloc_close();
+}
+
+/* ---- The facts ---- */
+
+TEST(last_shortage) {
+  weir_shortage shortage;
+  weir_shortage_init(&shortage);
+  alloc_open(NULL, GIB);
+  assert_ok(weir_allocator_set_limit(allocator, 0, 512 * MIB));
+  void *kept = get(100 * MIB, NULL), *p;
+  put(get(30 * MIB, NULL));
+  refuse(600 * MIB - 5, "");
+  assert_ok(weir_last_shortage(&shortage));
+  assert_int_equal(shortage.device, 0);
+  assert_false(shortage.is_rejection);
+  assert_int_equal(shortage.requested, 600 * MIB);
+  assert_int_equal(shortage.wanted, 600 * MIB);
+  assert_int_equal(shortage.limit, 512 * MIB);
+  assert_int_equal(shortage.total, GIB);
+  assert_int_equal(shortage.allocated, 100 * MIB);
+  assert_int_equal(shortage.reserved, 100 * MIB); /* the rest was released before the request failed */
+  assert_int_equal(shortage.device_free, GIB - 100 * MIB);
+  assert_int_equal(shortage.free_in_private_pools, 0);
+  put(kept);
+  assert_ok(weir_last_shortage(&shortage)); /* calls that succeed do not change it */
+  assert_error(INVALID_DEVICE, weir_allocator_alloc(allocator, 7, 512, NULL, &p));
+  assert_error(BAD_STATE, weir_last_shortage(&shortage));
+  refuse(SIZE_MAX, "");
+  assert_error(BAD_STATE, weir_last_shortage(&shortage)); /* larger than any device: there are no facts */
+  alloc_close();
+}
+
+/* The names in the text are those of the program that uses the allocator. */
+TEST(owner_and_advice) {
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "";
+  options.owner = "Program";
+  options.advice = " Buy a larger device.";
+  alloc_open_with(&options);
+  refuse(2 * GIB, "allocated by Program, and 0 bytes is reserved by Program but unallocated. Buy a larger device.");
+  assert_null(strstr(weir_last_error(), "Weir"));
   alloc_close();
 }
 
@@ -191,7 +258,7 @@ TEST(counts_and_continues) {
 TEST(seed_raises_oom) {
   for (int i = 0; i < 2; i++) {
     alloc_open(i ? "max_split_size_mb:1024" : NULL, GIB);
-    assert_ok(weir_allocator_attach_oom_observer(allocator, observe, &seen));
+    assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = observe, .context = &seen)));
     memset(&seen, 0, sizeof seen);
     empty_cache();
     refuse(4096 * GIB, "Tried to allocate 4096.00 GiB");
@@ -222,7 +289,7 @@ static void expect_entry(int at, weir_trace_action action, const void *address, 
 
 TEST(tracker_sees_all_in_order) {
   alloc_open(NULL, GIB);
-  assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = track)));
   entry_count = 0;
   weir_cu_stream stream = work_stream(), other = work_stream();
   void *p = get(1000, stream);
@@ -255,7 +322,7 @@ TEST(tracker_sees_all_in_order) {
 
 TEST(tracker_of_pages_and_pools) {
   alloc_open("expandable_segments:True", GIB);
-  assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = track)));
   entry_count = 0;
   const weir_pool_id id = {7, 0};
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
@@ -278,8 +345,8 @@ TEST(tracker_of_pages_and_pools) {
 TEST(tracker_limit) {
   alloc_open(NULL, GIB);
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
-    assert_ok(weir_allocator_attach_tracker(allocator, track, NULL));
-  assert_error(BAD_STATE, weir_allocator_attach_tracker(allocator, track, NULL));
+    assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = track)));
+  assert_error(BAD_STATE, weir_allocator_attach(allocator, OBSERVER(.entry = track)));
   entry_count = 0;
   put(get(512, NULL));
   assert_int_equal(entry_count, 4 * WEIR__MAX_OBSERVERS);

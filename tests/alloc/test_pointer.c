@@ -193,7 +193,7 @@ TEST(alloc_at_is_traced) {
   alloc_open(NULL, GIB);
   char *base = get(512, NULL);
   put(base);
-  assert_ok(weir_allocator_attach_tracker(allocator, hear, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = hear)));
   *heard = 0;
   assert_ok(at(base + 2048, 600, NULL));
   assert_string_equal(heard, "0:2048 0:600 1:2048 2:2048");
@@ -321,27 +321,30 @@ TEST(end_of_a_pool) {
 /* ---- Watching ---- */
 
 static size_t rejected[3];
-static void on_rejection(void *context, int device, size_t bytes, size_t reserved_bytes, size_t total) {
+static void on_rejection(void *context, const weir_shortage *shortage) {
   (void)context;
-  (void)device;
-  rejected[0] = bytes;
-  rejected[1] = reserved_bytes;
-  rejected[2] = total;
+  rejected[0] = shortage->wanted;
+  rejected[1] = shortage->reserved;
+  rejected[2] = shortage->total;
   put(get(100, NULL)); /* no lock is held */
 }
 
 TEST(rejections) {
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.25", GIB);
-  assert_ok(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.rejection = on_rejection)));
   void *a = get(30 * MIB, NULL), *s = get(100, NULL), *p = NULL;
   assert_error_says(OUT_OF_MEMORY, "preemptively", weir_allocator_alloc(allocator, 0, 300 * MIB, NULL, &p));
   assert_int_equal(rejected[0], 300 * MIB);
   assert_int_equal(rejected[1], 32 * MIB);
   assert_int_equal(rejected[2], GIB);
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(allocator, NULL, NULL));
+  weir_shortage shortage = {.size = sizeof shortage};
+  assert_ok(weir_last_shortage(&shortage));
+  assert_true(shortage.is_rejection);
+  assert_int_equal(shortage.limit, 256 * MIB);
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach(allocator, OBSERVER(.rejection = NULL)));
   for (int i = 1; i < WEIR__MAX_OBSERVERS; i++)
-    assert_ok(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
-  assert_error(BAD_STATE, weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
+    assert_ok(weir_allocator_attach(allocator, OBSERVER(.rejection = on_rejection)));
+  assert_error(BAD_STATE, weir_allocator_attach(allocator, OBSERVER(.rejection = on_rejection)));
   put(a);
   put(s);
   alloc_close();

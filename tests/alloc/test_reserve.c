@@ -95,8 +95,8 @@ TEST(classes_of_streams) {
 /* ---- throw_on_cudamalloc_oom ---- */
 
 static int observed;
-static void observe(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
-  (void)context, (void)device, (void)bytes, (void)limit, (void)free_bytes;
+static void observe(void *context, const weir_shortage *shortage) {
+  (void)context, (void)shortage;
   observed++;
 }
 
@@ -104,7 +104,7 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
  * an out of memory. */
 TEST(refused_before_the_driver) {
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", GIB);
-  assert_ok(weir_allocator_attach_oom_observer(allocator, observe, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = observe)));
   observed = 0;
   void *cached = get(400 * MIB, NULL), *p = NULL;
   put(cached);

@@ -16,7 +16,7 @@ static void note_release(void *context, const weir_trace_entry *entry) {
 static void open(const char *conf) {
   alloc_open(conf, GIB);
   release_count = 0;
-  assert_ok(weir_allocator_attach_tracker(allocator, note_release, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = note_release)));
 }
 
 /* Whether the segment that began with this block was never released. */
@@ -155,7 +155,7 @@ static int give_up_hoard(void *context, int device) {
 
 TEST(callback_frees_memory) {
   open(NULL);
-  assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = give_up_hoard, .context = &host)));
   host.calls = 0;
   host.answer = 1;
   host.hoard = NULL;
@@ -178,7 +178,7 @@ TEST(callback_that_frees_nothing) {
   open(NULL);
   host.hoard = get(100 * MIB, NULL);
   void *hoard = host.hoard;
-  assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = give_up_hoard, .context = &host)));
   host.calls = host.answer = 0;
   void *p = get(100 * MIB, NULL);
   assert_int_equal(host.calls, 1);
@@ -195,12 +195,12 @@ static int count_call(void *context, int device) {
 
 TEST(all_callbacks_run) {
   open(NULL);
-  int counts[WEIR__MAX_OBSERVERS] = {0}, more = 0;
-  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
-    assert_ok(weir_allocator_attach_free_callback(allocator, count_call, &counts[i]));
-  assert_error(BAD_STATE, weir_allocator_attach_free_callback(allocator, count_call, &more));
+  int counts[WEIR__MAX_OBSERVERS - 1] = {0}, more = 0;
+  for (size_t i = 0; i < WEIR_COUNT_OF(counts); i++)
+    assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = count_call, .context = &counts[i])));
+  assert_error(BAD_STATE, weir_allocator_attach(allocator, OBSERVER(.free_memory = count_call, .context = &more)));
   put(get(512, NULL));
-  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
+  for (size_t i = 0; i < WEIR_COUNT_OF(counts); i++)
     assert_int_equal(counts[i], 1);
   alloc_close();
 }

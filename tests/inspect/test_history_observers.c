@@ -26,7 +26,7 @@ FIXTURE(.teardown = history_teardown)
 
 TEST(tracker_may_allocate) {
   alloc_open(NULL, GIB);
-  assert_ok(weir_allocator_attach_tracker(allocator, allocating_tracker, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = allocating_tracker)));
   seen_count = nested = 0;
   void *p;
   assert_ok(weir_allocator_alloc(allocator, 0, 40 * MIB, NULL, &p));
@@ -51,7 +51,7 @@ static void count_entry(void *context, const weir_trace_entry *entry) {
 TEST(trackers_get_skipped_entries) {
   alloc_open(NULL, GIB);
   int entries = 0;
-  assert_ok(weir_allocator_attach_tracker(allocator, count_entry, &entries));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = count_entry, .context = &entries)));
   weir_history_options options;
   weir_history_options_init(&options);
   options.skip = (1u << WEIR_TRACE_ACTIONS) - 1;
@@ -69,13 +69,13 @@ TEST(trackers_get_skipped_entries) {
 /* PyTorch's test_notifies_oom: the observer is called once, after the entry was recorded, and may read and allocate. */
 static int oom_calls;
 
-static void observe_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+static void observe_oom(void *context, const weir_shortage *shortage) {
   (void)context;
   oom_calls++;
-  assert_int_equal(device, 0);
-  assert_int_equal(bytes, 4 * GIB);
-  assert_int_equal(limit, GIB);
-  assert_true(free_bytes <= GIB);
+  assert_int_equal(shortage->device, 0);
+  assert_int_equal(shortage->wanted, 4 * GIB);
+  assert_int_equal(shortage->limit, GIB);
+  assert_true(shortage->device_free <= GIB);
   read_events(0);
   assert_int_equal(events[event_count - 1].action, WEIR_TRACE_OOM);
   assert_int_equal(seen_actions[seen_count - 1], WEIR_TRACE_OOM);
@@ -94,8 +94,8 @@ static void note_action(void *context, const weir_trace_entry *entry) {
 TEST(notifies_oom) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
-  assert_ok(weir_allocator_attach_oom_observer(allocator, observe_oom, NULL));
-  assert_ok(weir_allocator_attach_tracker(allocator, note_action, NULL));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.out_of_memory = observe_oom)));
+  assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = note_action)));
   oom_calls = seen_count = 0;
   void *p;
   assert_int_equal(try_get(4 * GIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);

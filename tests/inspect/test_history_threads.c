@@ -140,7 +140,7 @@ static void tracker(void *context, const weir_trace_entry *entry) {
 static void track_while(int round) {
   if (round == 0) {
     set(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE);
-    assert_ok(weir_allocator_attach_tracker(allocator, tracker, NULL));
+    assert_ok(weir_allocator_attach(allocator, OBSERVER(.entry = tracker)));
   }
   read_and_check(true);
 }

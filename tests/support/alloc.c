@@ -278,15 +278,6 @@ void sweep_driver_calls(const fault_sweep *sweep) {
 
 void ignore_trace(void *context, const weir_trace_entry *entry) { (void)context, (void)entry; }
 
-void ignore_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
-  (void)context, (void)device, (void)bytes, (void)limit, (void)free_bytes;
-}
-
-int free_no_memory(void *context, int device) {
-  (void)context, (void)device;
-  return 0;
-}
-
 /* ---- Streams ---- */
 
 weir_cu_stream work_stream(void) {

@@ -115,8 +115,6 @@ void sweep_driver_calls(const fault_sweep *sweep);
 /* ---- Callbacks that do nothing ---- */
 
 void ignore_trace(void *context, const weir_trace_entry *entry);
-void ignore_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes);
-int free_no_memory(void *context, int device);
 
 /* ---- Streams ---- */
 

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include "support/test.h"
+#include "weir/alloc.h"
 #include "weir/driver.h"
 
 /* ---- Calls that return a weir_status ---- */
@@ -39,6 +40,11 @@
 #define assert_cu(call) test_check_cu_result((call), WEIR_CU_SUCCESS, #call, __FILE__, __LINE__)
 #define assert_cu_error(name, call) test_check_cu_result((call), WEIR_CU_##name, #call, __FILE__, __LINE__)
 #define assert_cu_result(expected, call) test_check_cu_result((call), (expected), #call, __FILE__, __LINE__)
+
+/* ---- Structs ---- */
+
+/* OBSERVER(.entry = note, .context = &notes) for weir_allocator_attach. */
+#define OBSERVER(...) (&(const weir_observer){.size = sizeof(weir_observer), __VA_ARGS__})
 
 /* ---- Forked children ---- */
 

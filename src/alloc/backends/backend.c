@@ -288,7 +288,7 @@ weir_status weir__backend_alloc(const char *caller, weir__heap *heap, weir__priv
     weir__backend_return_segments(heap);
     weir__mutex_lock(&heap->lock);
   }
-  weir_status status = weir__reject(caller, heap, settings, bytes, bytes);
+  weir_status status = weir__reject(caller, heap, stream, settings, bytes, bytes);
   if (status) {
     weir__heap_leave(heap, previous);
     return status;

@@ -41,6 +41,7 @@
 #include "base/thread.h"
 #include "driver/client.h"
 #include "record/recorder.h"
+#include "weir/adapter.h"
 #include "weir/alloc.h"
 
 #define WEIR__MIB (1024ull * 1024)
@@ -53,7 +54,7 @@ enum {
   WEIR__ROUND_LARGE = 2 * 1024 * 1024,   /* ... rounded up to a multiple of this */
   WEIR__ARENA_BUCKETS_LOG = 6,
   WEIR__ARENA_BUCKETS = 1 << WEIR__ARENA_BUCKETS_LOG,
-  WEIR__MAX_OBSERVERS = 8
+  WEIR__MAX_OBSERVERS = 16
 };
 
 typedef struct weir__heap weir__heap;
@@ -271,21 +272,12 @@ typedef struct weir__recording_hooks {
   void (*end)(weir_allocator *allocator);           /* the allocator is being destroyed */
 } weir__recording_hooks;
 
-typedef struct weir__observer {
-  union {
-    weir_trace_tracker track;
-    weir_oom_observer oom;
-    weir_rejection_observer rejection;
-    weir_free_memory_callback free_memory;
-  } call;
-  void *context;
-} weir__observer;
-
-/* Appended to under configure_lock, read without a lock up to the count. */
-typedef struct weir__observers {
-  weir__observer at[WEIR__MAX_OBSERVERS];
-  atomic_int count;
-} weir__observers;
+/* A place for an observer of the program. */
+typedef struct weir__observer_place {
+  weir_observer functions;
+  atomic_bool is_attached; /* changed under configure_lock */
+  atomic_int calls;        /* under way: the functions are not replaced before they have returned */
+} weir__observer_place;
 
 struct weir_allocator {
   weir_driver *driver;
@@ -296,18 +288,20 @@ struct weir_allocator {
   weir__mutex configure_lock;
   weir__page_map *page_map;     /* address -> arena */
   weir__backend_state *backend; /* NULL for the cache */
+  char owner[32], *advice;      /* for out-of-memory texts; without an advice, the default */
   bool streams_may_end;         /* a stream handle that was kept may belong to a stream that was destroyed */
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;
   weir__mutex uncached_lock;
-  weir__rangemap uncached;             /* memory allocated with caching off -> its heap; guarded by uncached_lock */
-  _Atomic(weir__recorder *) history;   /* NULL until something is recorded; stays until the end */
-  const weir__recording_hooks *hooks;  /* NULL if there is no ring file */
-  _Atomic(weir_trace_tracker) witness; /* called within operations, with all locks held; NULL if there is none */
-  void *witness_context;               /* written before it, under witness_lock */
-  atomic_bool witnesses_segments;      /* the witness is called for segments alone */
-  weir__lock witness_lock;             /* of the witness, and of what is traced */
-  weir__observers trackers, oom_observers, rejection_observers, free_callbacks;
+  weir__rangemap uncached;            /* memory allocated with caching off -> its heap; guarded by uncached_lock */
+  _Atomic(weir__recorder *) history;  /* NULL until something is recorded; stays until the end */
+  const weir__recording_hooks *hooks; /* NULL if there is no ring file */
+  _Atomic(weir_witness) witness;      /* called within operations, with all locks held; NULL if there is none */
+  void *witness_context;              /* written before it, under witness_lock */
+  atomic_bool witnesses_segments;     /* the witness is called for segments alone */
+  weir__lock witness_lock;            /* of the witness, and of what is traced */
+  weir__observer_place observers[WEIR__MAX_OBSERVERS];
+  atomic_int trackers, memory_freers; /* attached observers that have `entry`, and that have `free_memory` */
   _Atomic(void (*)(weir_allocator *)) forget_graphs; /* ends the use by the runtime's graphs; NULL without one */
   struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock, as the next two */
   struct weir__received *received;     /* the part of it that was sent by weir_ipc_send */

@@ -2,6 +2,7 @@
  * A cache miss: everything that is tried, in order, for a request that no free block serves. The heap's lock is held.
  */
 #include "alloc/cache/miss.h"
+#include "alloc/cache/observers.h"
 
 #include <stdlib.h>
 
@@ -94,16 +95,13 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
 
 bool weir__run_callbacks(weir__heap *heap) {
   weir_allocator *allocator = heap->allocator;
-  const weir__observers *callbacks = &allocator->free_callbacks;
-  int count = atomic_load(&callbacks->count), freed = 0;
-  if (!count)
+  if (!atomic_load(&allocator->memory_freers))
     return false;
   weir__mutex_unlock(&heap->lock);
   weir__op_notify(); /* trackers get earlier entries before the callbacks run */
   bool is_for_request = weir__this_thread.is_for_request;
   weir__this_thread.is_for_request = false;
-  for (int i = 0; i < count; i++)
-    freed |= callbacks->at[i].call.free_memory(callbacks->at[i].context, heap->device);
+  bool freed = weir__observe_free_memory(allocator, heap->device);
   weir__this_thread.is_for_request = is_for_request;
   weir__mutex_lock(&heap->lock);
   return freed;
@@ -205,11 +203,11 @@ static weir__block *refill_with_driver(const char *caller, weir__heap *heap, wei
     return NULL;
   }
   if (!moves)
-    *status = weir__reject(caller, heap, settings, segment_bytes, requested);
+    *status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested);
   if (!*status && !(block = weir__refill(heap, arena, settings, size))) {
     if (heap->pages.failure)
       *status = weir__unlock_with_driver_error(caller, heap);
-    else if (!moves || !(*status = weir__reject(caller, heap, settings, segment_bytes, requested)))
+    else if (!moves || !(*status = weir__reject(caller, heap, arena->stream, settings, segment_bytes, requested)))
       *status = weir__out_of_memory(caller, heap, arena, size, segment_bytes);
   }
   weir__heap_leave(heap, previous);

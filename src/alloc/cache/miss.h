@@ -23,7 +23,7 @@ weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__aren
 
 /* throw_on_cudamalloc_oom: rejects a request that would exceed the limit before the driver is asked. The heap's lock is
  * held; it is released if the result is not WEIR_OK. */
-weir_status weir__reject(const char *caller, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
-                         uint64_t requested);
+weir_status weir__reject(const char *caller, weir__heap *heap, weir_cu_stream stream, const weir__settings *settings,
+                         uint64_t segment_bytes, uint64_t requested);
 
 #endif

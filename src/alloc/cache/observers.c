@@ -1,61 +1,157 @@
 /*
- * Trackers, observers, callbacks, and the witness of an adapter.
+ * Observers of the program, and the witness of an adapter.
  */
-#include "alloc/cache/trace.h"
-#include "base/thread.h"
-#include "weir/adapter.h"
+#include "alloc/cache/observers.h"
 
-static weir_status attach(const char *caller, weir_allocator *allocator, weir__observers *observers,
-                          weir__observer observer) {
-  if (!observer.call.track)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: function is NULL", caller);
-  weir__mutex_lock(&allocator->configure_lock);
-  int count = atomic_load(&observers->count);
-  bool has_room = count < WEIR__MAX_OBSERVERS;
-  if (has_room) {
-    observers->at[count] = observer;
-    atomic_store(&observers->count, count + 1);
+#include "alloc/cache/trace.h"
+#include "base/base.h"
+#include "base/thread.h"
+#include "record/this_thread.h"
+
+/* ---- Calling them ---- */
+
+/* A call of an observer by this thread. Calls nest, since an observer may call the allocator. */
+typedef struct weir__observer_call {
+  weir__observer_place *observer;
+  struct weir__observer_call *outer;
+} weir__observer_call;
+
+/* False if the place is empty. */
+static bool begin_call(weir__observer_call *call, weir__observer_place *observer) {
+  if (!atomic_load_explicit(&observer->is_attached, memory_order_relaxed))
+    return false;
+  atomic_fetch_add(&observer->calls, 1);
+  if (!atomic_load(&observer->is_attached)) { /* detached in the meantime, by a thread that waits for no new calls */
+    atomic_fetch_sub(&observer->calls, 1);
+    return false;
   }
-  weir__mutex_unlock(&allocator->configure_lock);
-  return has_room ? WEIR_OK
-                  : weir__fail(WEIR_ERROR_BAD_STATE, "%s: at most %d can be attached", caller, WEIR__MAX_OBSERVERS);
+  *call = (weir__observer_call){observer, weir__this_thread.observer_call};
+  weir__this_thread.observer_call = call;
+  return true;
 }
 
-weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_tracker tracker, void *context) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir_status status =
-      attach(__func__, allocator, &allocator->trackers, (weir__observer){.call.track = tracker, .context = context});
-  weir__update_tracing(allocator);
+static void end_call(weir__observer_call *call) {
+  weir__this_thread.observer_call = call->outer;
+  atomic_fetch_sub(&call->observer->calls, 1);
+}
+
+void weir__observe_entry(weir_allocator *allocator, const weir_trace_entry *entry) {
+  weir__observer_call call;
+  for (weir__observer_place *o = allocator->observers; o < allocator->observers + WEIR__MAX_OBSERVERS; o++)
+    if (begin_call(&call, o)) {
+      if (o->functions.entry)
+        o->functions.entry(o->functions.context, entry);
+      end_call(&call);
+    }
+}
+
+void weir__observe_shortage(weir_allocator *allocator, const weir_shortage *shortage) {
+  weir__observer_call call;
+  for (weir__observer_place *o = allocator->observers; o < allocator->observers + WEIR__MAX_OBSERVERS; o++)
+    if (begin_call(&call, o)) {
+      if (shortage->is_rejection ? o->functions.rejection : o->functions.out_of_memory)
+        (shortage->is_rejection ? o->functions.rejection : o->functions.out_of_memory)(o->functions.context, shortage);
+      end_call(&call);
+    }
+}
+
+bool weir__observe_free_memory(weir_allocator *allocator, int device) {
+  weir__observer_call call;
+  int freed = 0;
+  for (weir__observer_place *o = allocator->observers; o < allocator->observers + WEIR__MAX_OBSERVERS; o++)
+    if (begin_call(&call, o)) {
+      if (o->functions.free_memory)
+        freed |= o->functions.free_memory(o->functions.context, device);
+      end_call(&call);
+    }
+  return freed != 0;
+}
+
+/* ---- Attaching and detaching ---- */
+
+static weir_status read_observer(const char *caller, const weir_observer *given, weir_observer *observer) {
+  weir_observer_init(observer);
+  if (!given)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: observer is NULL", caller);
+  weir_status status = weir__read_options(caller, "observer", observer, sizeof *observer, given);
+  observer->size = sizeof *observer;
   return status;
 }
 
-weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_oom_observer observer, void *context) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  return attach(__func__, allocator, &allocator->oom_observers,
-                (weir__observer){.call.oom = observer, .context = context});
+/* configure_lock is held. */
+static void set_attached(weir_allocator *allocator, weir__observer_place *observer, bool on) {
+  int change = on ? 1 : -1;
+  if (observer->functions.entry)
+    atomic_fetch_add(&allocator->trackers, change);
+  if (observer->functions.free_memory)
+    atomic_fetch_add(&allocator->memory_freers, change);
+  atomic_store(&observer->is_attached, on);
 }
 
-weir_status weir_allocator_attach_rejection_observer(weir_allocator *allocator, weir_rejection_observer observer,
-                                                     void *context) {
+weir_status weir_allocator_attach(weir_allocator *allocator, const weir_observer *given) {
+  weir_observer functions;
   WEIR__CHECK_ALLOCATOR(allocator);
-  return attach(__func__, allocator, &allocator->rejection_observers,
-                (weir__observer){.call.rejection = observer, .context = context});
+  weir_status status = read_observer(__func__, given, &functions);
+  if (status)
+    return status;
+  if (!functions.entry && !functions.out_of_memory && !functions.rejection && !functions.free_memory)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: all functions of the observer are NULL", __func__);
+  weir__observer_place *end = allocator->observers + WEIR__MAX_OBSERVERS, *place = allocator->observers;
+  weir__mutex_lock(&allocator->configure_lock);
+  while (place < end && (atomic_load(&place->is_attached) || atomic_load(&place->calls)))
+    place++;
+  if (place < end) {
+    place->functions = functions;
+    set_attached(allocator, place, true);
+  }
+  weir__mutex_unlock(&allocator->configure_lock);
+  if (place == end)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: at most %d observers can be attached", __func__, WEIR__MAX_OBSERVERS);
+  weir__update_tracing(allocator);
+  return WEIR_OK;
 }
 
-weir_status weir_allocator_attach_free_callback(weir_allocator *allocator, weir_free_memory_callback callback,
-                                                void *context) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  return attach(__func__, allocator, &allocator->free_callbacks,
-                (weir__observer){.call.free_memory = callback, .context = context});
+/* The calls of an observer that this thread is in. */
+static int own_calls(const weir__observer_place *observer) {
+  int count = 0;
+  for (const weir__observer_call *c = weir__this_thread.observer_call; c; c = c->outer)
+    count += c->observer == observer;
+  return count;
 }
 
-weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
+weir_status weir_allocator_detach(weir_allocator *allocator, const weir_observer *given) {
+  weir_observer functions;
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir_status status = read_observer(__func__, given, &functions);
+  if (status)
+    return status;
+  weir__observer_place *end = allocator->observers + WEIR__MAX_OBSERVERS, *place = allocator->observers;
+  weir__mutex_lock(&allocator->configure_lock);
+  while (place < end &&
+         (!atomic_load(&place->is_attached) || memcmp(&place->functions, &functions, sizeof functions) != 0))
+    place++;
+  if (place < end)
+    set_attached(allocator, place, false);
+  weir__mutex_unlock(&allocator->configure_lock);
+  if (place == end)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no observer with these functions and this context is attached",
+                      __func__);
+  weir__update_tracing(allocator);
+  /* Another observer may get the place, but only when all calls of this one have returned. */
+  while (atomic_load(&place->calls) > own_calls(place) && !atomic_load(&place->is_attached))
+    weir__thread_yield();
+  return WEIR_OK;
+}
+
+/* ---- The witness ---- */
+
+weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness witness, void *context,
                                        weir_witness_scope scope) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if ((unsigned)scope > WEIR_WITNESS_SEGMENTS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown scope %d", __func__, (int)scope);
   weir__lock_acquire(&allocator->witness_lock);
-  weir_trace_tracker before = atomic_load(&allocator->witness);
+  weir_witness before = atomic_load(&allocator->witness);
   /* A call of the previous witness may be under way: it must not get another context. */
   bool taken = witness && before && (before != witness || allocator->witness_context != context);
   if (!taken) {

@@ -8,11 +8,24 @@
 #include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
 #include "alloc/cache/miss.h"
+#include "alloc/cache/observers.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "driver/nvml.h"
+
+weir_status weir_last_shortage(weir_shortage *shortage) {
+  const weir_shortage *last = weir__last_facts();
+  if (!shortage || shortage->size < sizeof shortage->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: shortage is NULL, or its size is not set", __func__);
+  if (!last)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the last error of this thread is no lack of device memory", __func__);
+  size_t size = shortage->size;
+  weir__copy_sized(shortage, size, last, sizeof *last);
+  shortage->size = size;
+  return WEIR_OK;
+}
 
 static uint64_t free_bytes_of(const weir__pool *pool) {
   weir__arena **arenas;
@@ -52,7 +65,8 @@ static void list_processes(const weir__heap *heap, char *text, size_t size) {
     length = (size_t)snprintf(text, size, "This process, perhaps under another number, has %s at least. ",
                               weir__format_bytes_as_pytorch(heap->reserved, bytes));
   for (size_t i = 0; i < count && i < MAX_LISTED; i++) {
-    char subject[64] = "Including non-Weir memory, this process";
+    char subject[80];
+    snprintf(subject, sizeof subject, "Including non-%s memory, this process", heap->allocator->owner);
     if (processes[i].pid != (unsigned)weir__process_id())
       snprintf(subject, sizeof subject, "Process %u", processes[i].pid);
     length += (size_t)snprintf(text + length, size - length, "%s has %s memory in use. ", subject,
@@ -72,6 +86,8 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
   uint64_t room = weir__reserve_bytes(heap, settings, stream);
   if (heap->allocator->backend)
     *text = 0;
+  else if (!settings->expandable_segments && heap->allocator->advice)
+    snprintf(text, size, "%s", heap->allocator->advice);
   else if (!settings->expandable_segments)
     snprintf(text, size,
              " If reserved but unallocated memory is large, fragmentation is the cause: try "
@@ -89,86 +105,115 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
              "large: reduce them by expandable_segments_reserve or expandable_segments_reserve_by_class.");
 }
 
+/* The heap's lock is held. */
+static weir_shortage measure(weir__heap *heap, weir_cu_stream stream, uint64_t requested, uint64_t wanted) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_allocator_stats stats;
+  weir_shortage of = {.size = sizeof of,
+                      .device = heap->device,
+                      .stream = stream,
+                      .requested = requested,
+                      .wanted = wanted,
+                      .total = heap->total,
+                      .reserved = heap->reserved,
+                      .limbo = (uint64_t)heap->stats.ipc.limbo_bytes};
+  driver->MemGetInfo(driver, &of.device_free, &of.total);
+  of.limit = heap->has_limit ? heap->limit : of.total;
+  for (weir__private_pool *p = heap->private_pools; p; p = p->next)
+    of.free_in_private_pools += free_bytes_of(&p->small) + free_bytes_of(&p->large);
+  weir__gauges_read(heap, &stats);
+  of.allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current;
+  return of;
+}
+
+/* Programs and tests for PyTorch search for these two texts. PyTorch counts the free memory of private pools as
+ * allocated. */
+static void say_async(const char *caller, const weir_allocator *allocator, const weir_shortage *of) {
+  char text[5][32];
+  weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
+             "%s: Allocation on device %d would exceed allowed memory. (out of memory)\n"
+             "Currently allocated     : %s\n"
+             "Requested               : %s\n"
+             "Device limit            : %s\n"
+             "Free (according to CUDA): %s\n"
+             "%s limit (set by user-supplied memory fraction)\n"
+             "                        : %s",
+             caller, of->device, weir__format_bytes_as_pytorch(of->allocated + of->free_in_private_pools, text[0]),
+             weir__format_bytes_as_pytorch(of->requested, text[1]), weir__format_bytes_as_pytorch(of->total, text[2]),
+             weir__format_bytes_as_pytorch(of->device_free, text[3]), allocator->owner,
+             weir__format_bytes_as_pytorch(of->limit, text[4]));
+}
+
+static void say_cached(const char *caller, weir__heap *heap, const weir_shortage *of, const char *advice) {
+  char text[5][32], processes[800], allowed[64] = "", private_part[96] = "", limbo_part[96] = "";
+  const char *owner = heap->allocator->owner;
+  uint64_t in_use = of->allocated + of->free_in_private_pools;
+  list_processes(heap, processes, sizeof processes);
+  if (of->limit < of->total)
+    snprintf(allowed, sizeof allowed, "%s allowed; ", weir__format_bytes_as_pytorch(of->limit, text[0]));
+  if (of->free_in_private_pools)
+    snprintf(private_part, sizeof private_part, "with %s allocated in private pools (e.g., CUDA Graphs), ",
+             weir__format_bytes_as_pytorch(of->free_in_private_pools, text[0]));
+  if (of->limbo)
+    snprintf(limbo_part, sizeof limbo_part, " Of these, %s was freed, but is used by other processes.",
+             weir__format_bytes_as_pytorch(of->limbo, text[0]));
+  weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
+             "%s: CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. %s%s"
+             "Of the allocated memory %s is allocated by %s, %sand %s is reserved by %s but unallocated.%s%s",
+             caller, weir__format_bytes_as_pytorch(of->wanted, text[0]), of->device,
+             weir__format_bytes_as_pytorch(of->total, text[1]), weir__format_bytes_as_pytorch(of->device_free, text[2]),
+             processes, allowed, weir__format_bytes_as_pytorch(in_use, text[3]), owner, private_part,
+             weir__format_bytes_as_pytorch(of->reserved > in_use ? of->reserved - in_use : 0, text[4]), owner,
+             limbo_part, advice);
+}
+
 /* Releases the heap's lock before the observers run. */
 weir_status weir__out_of_memory(const char *caller, weir__heap *heap, weir__arena *arena, uint64_t bytes,
                                 uint64_t segment_bytes) {
   weir_allocator *allocator = heap->allocator;
-  weir_driver *driver = allocator->driver;
-  const weir__settings *settings = weir__settings_of(heap);
-  uint64_t device_free = 0, device_total = heap->total;
-  driver->MemGetInfo(driver, &device_free, &device_total);
-  uint64_t in_private = 0;
-  for (weir__private_pool *p = heap->private_pools; p; p = p->next)
-    in_private += free_bytes_of(&p->small) + free_bytes_of(&p->large);
+  weir_shortage shortage = measure(heap, arena->stream, bytes, segment_bytes);
+  char advice[512];
   heap->stats.num_ooms++;
-  weir_allocator_stats stats;
-  weir__gauges_read(heap, &stats);
-  uint64_t allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current + in_private;
-  uint64_t reserved = heap->reserved, in_limbo = (uint64_t)heap->stats.ipc.limbo_bytes;
-  uint64_t limit = heap->has_limit ? heap->limit : device_total;
-  bool has_limit = heap->has_limit && heap->limit < device_total;
-  char advice[320], processes[800];
-  advise(heap, settings, arena->stream, segment_bytes, advice, sizeof advice);
+  advise(heap, weir__settings_of(heap), arena->stream, segment_bytes, advice, sizeof advice);
   weir__biased_acquire(&arena->lock);
-  weir__trace(heap, WEIR_TRACE_OOM, arena->pool, device_free, bytes, arena->stream);
+  weir__trace(heap, WEIR_TRACE_OOM, arena->pool, shortage.device_free, bytes, arena->stream);
   weir__biased_release(&arena->lock);
   weir__mutex_unlock(&heap->lock);
   weir__op_notify();
 
-  const weir__observers *observers = &allocator->oom_observers;
-  for (int i = 0, count = atomic_load(&observers->count); i < count; i++)
-    observers->at[i].call.oom(observers->at[i].context, heap->device, segment_bytes, limit, device_free);
+  weir__observe_shortage(allocator, &shortage);
   if (allocator->hooks)
     allocator->hooks->out_of_memory(allocator);
-
-  char text[6][32], allowed[64] = "", private_part[96] = "", limbo_part[96] = "";
-  if (weir__backend_is_async(allocator)) /* programs and tests for PyTorch search for this text */
-    return weir__fail(
-        WEIR_ERROR_OUT_OF_MEMORY,
-        "%s: Allocation on device %d would exceed allowed memory. (out of memory)\n"
-        "Currently allocated     : %s\n"
-        "Requested               : %s\n"
-        "Device limit            : %s\n"
-        "Free (according to CUDA): %s\n"
-        "Weir limit (set by user-supplied memory fraction)\n"
-        "                        : %s",
-        caller, heap->device, weir__format_bytes_as_pytorch(allocated, text[0]),
-        weir__format_bytes_as_pytorch(bytes, text[1]), weir__format_bytes_as_pytorch(device_total, text[2]),
-        weir__format_bytes_as_pytorch(device_free, text[3]), weir__format_bytes_as_pytorch(limit, text[4]));
-  list_processes(heap, processes, sizeof processes);
-  if (has_limit)
-    snprintf(allowed, sizeof allowed, "%s allowed; ", weir__format_bytes_as_pytorch(limit, text[0]));
-  if (in_private)
-    snprintf(private_part, sizeof private_part, "with %s allocated in private pools (e.g., CUDA Graphs), ",
-             weir__format_bytes_as_pytorch(in_private, text[1]));
-  if (in_limbo)
-    snprintf(limbo_part, sizeof limbo_part, " Of these, %s was freed, but is used by other processes.",
-             weir__format_bytes_as_pytorch(in_limbo, text[1]));
-  return weir__fail(
-      WEIR_ERROR_OUT_OF_MEMORY,
-      "%s: CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. %s%sOf the "
-      "allocated memory %s is allocated by Weir, %sand %s is reserved by Weir but unallocated.%s%s",
-      caller, weir__format_bytes_as_pytorch(segment_bytes, text[0]), heap->device,
-      weir__format_bytes_as_pytorch(device_total, text[1]), weir__format_bytes_as_pytorch(device_free, text[2]),
-      processes, allowed, weir__format_bytes_as_pytorch(allocated, text[3]), private_part,
-      weir__format_bytes_as_pytorch(reserved > allocated ? reserved - allocated : 0, text[4]), limbo_part, advice);
+  if (weir__backend_is_async(allocator))
+    say_async(caller, allocator, &shortage);
+  else
+    say_cached(caller, heap, &shortage, advice);
+  weir__keep_facts(&shortage, sizeof shortage);
+  return WEIR_ERROR_OUT_OF_MEMORY;
 }
 
-weir_status weir__reject(const char *caller, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
-                         uint64_t requested) {
+weir_status weir__reject(const char *caller, weir__heap *heap, weir_cu_stream stream, const weir__settings *settings,
+                         uint64_t segment_bytes, uint64_t requested) {
   char text[32];
-  weir_allocator *allocator = heap->allocator;
-  uint64_t reserved = heap->reserved;
-  if (!settings->throw_on_oom ||
-      reserved + segment_bytes <= (uint64_t)(settings->memory_fraction * (double)heap->total))
+  uint64_t limit = (uint64_t)(settings->memory_fraction * (double)heap->total);
+  if (!settings->throw_on_oom || heap->reserved + segment_bytes <= limit)
     return WEIR_OK;
+  const weir_shortage shortage = {.size = sizeof shortage,
+                                  .device = heap->device,
+                                  .is_rejection = 1,
+                                  .stream = stream,
+                                  .requested = requested,
+                                  .wanted = segment_bytes,
+                                  .limit = limit,
+                                  .total = heap->total,
+                                  .reserved = heap->reserved};
   heap->stats.num_oom_rejections++;
   weir__mutex_unlock(&heap->lock);
-  const weir__observers *observers = &allocator->rejection_observers;
-  for (int i = 0, count = atomic_load(&observers->count); i < count; i++)
-    observers->at[i].call.rejection(observers->at[i].context, heap->device, segment_bytes, reserved, heap->total);
-  return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
-                    "%s: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
-                    "per_process_memory_fraction limit. Requested size: %s",
-                    caller, weir__format_bytes_as_pytorch(requested, text));
+  weir__observe_shortage(heap->allocator, &shortage);
+  weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
+             "%s: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+             "per_process_memory_fraction limit. Requested size: %s",
+             caller, weir__format_bytes_as_pytorch(requested, text));
+  weir__keep_facts(&shortage, sizeof shortage);
+  return WEIR_ERROR_OUT_OF_MEMORY;
 }

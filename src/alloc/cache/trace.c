@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "alloc/cache/observers.h"
 #include "record/ring_file.h"
 #include "record/this_thread.h"
 
@@ -49,12 +50,9 @@ static void collect(weir__op *op, const weir_trace_entry *entry) {
 
 /* Actions of a tracker itself are not reported to trackers, which would recurse without end. */
 static void notify_trackers(weir__op *op) {
-  weir_allocator *allocator = op->allocator;
-  int trackers = atomic_load_explicit(&allocator->trackers.count, memory_order_acquire);
   weir__this_thread.is_telling = true;
   for (unsigned i = 0; i < op->count; i++)
-    for (int k = 0; k < trackers; k++)
-      allocator->trackers.at[k].call.track(allocator->trackers.at[k].context, &op->entries[i]);
+    weir__observe_entry(op->allocator, &op->entries[i]);
   weir__this_thread.is_telling = false;
   op->count = 0;
   if (op->lost)
@@ -80,25 +78,26 @@ void weir__op_end(weir__op *op) {
 
 static void report(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes) {
   weir_allocator *allocator = arena->pool->heap->allocator;
-  weir_trace_entry entry = {.action = action,
+  weir_trace_entry entry = {.size = sizeof entry,
+                            .action = action,
                             .device = arena->pool->heap->device,
                             .address = address,
                             .bytes = bytes,
                             .stream = arena->stream,
                             .pool = arena->pool->owner ? arena->pool->owner->id : (weir_pool_id){0, 0}};
-  weir_trace_tracker witness = atomic_load_explicit(&allocator->witness, memory_order_acquire);
+  weir_witness witness = atomic_load_explicit(&allocator->witness, memory_order_acquire);
   if (witness)
     witness(allocator->witness_context, &entry);
   /* Operations that began before tracing was turned on are not reported. */
   weir__op *op = weir__this_thread.op;
   if (op && op->allocator == allocator && !weir__this_thread.is_telling &&
-      atomic_load_explicit(&allocator->trackers.count, memory_order_relaxed))
+      atomic_load_explicit(&allocator->trackers, memory_order_relaxed))
     collect(op, &entry);
 }
 
 static inline bool has_listeners(const weir_allocator *allocator) {
   return atomic_load_explicit(&allocator->witness, memory_order_relaxed) ||
-         atomic_load_explicit(&allocator->trackers.count, memory_order_relaxed);
+         atomic_load_explicit(&allocator->trackers, memory_order_relaxed);
 }
 
 weir__writer *weir__arena_new_writer(weir__arena *arena, weir__recorder *history) {
@@ -141,7 +140,7 @@ void weir__update_tracing(weir_allocator *allocator) {
   bool recorded = history && weir__recorder_is_on(history);
   unsigned context = recorded ? weir__recorder_rules(history).context : WEIR_CONTEXT_NONE;
   bool observed = (atomic_load(&allocator->witness) && !atomic_load(&allocator->witnesses_segments)) ||
-                  atomic_load(&allocator->trackers.count) || context == WEIR_CONTEXT_ALL;
+                  atomic_load(&allocator->trackers) || context == WEIR_CONTEXT_ALL;
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_OBSERVED, observed);
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_STACKS, context != WEIR_CONTEXT_NONE);

@@ -1,0 +1,15 @@
+/*
+ * Calls the observers of the program. No lock is held.
+ */
+#ifndef WEIR_ALLOC_CACHE_OBSERVERS_H
+#define WEIR_ALLOC_CACHE_OBSERVERS_H
+
+#include "alloc/cache/heap.h"
+
+void weir__observe_entry(weir_allocator *allocator, const weir_trace_entry *entry);
+void weir__observe_shortage(weir_allocator *allocator, const weir_shortage *shortage);
+
+/* Whether one of them freed memory. */
+bool weir__observe_free_memory(weir_allocator *allocator, int device);
+
+#endif
