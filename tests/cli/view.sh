@@ -262,15 +262,13 @@ if command -v script >/dev/null 2>&1 && has_terminal; then
   # shellcheck disable=SC2016 # of the script
   printf '#!/bin/sh\necho "$1" >"%s/opened"\n' "$work" >"$work/desktop/xdg-open"
   chmod +x "$work/desktop/xdg-open"
-  # on_desktop ARGUMENTS TENTHS: runs the command on a terminal with a display, and waits for the browser.
+  # on_desktop ARGUMENTS TENTHS: runs the command on a terminal with a display, and waits there for the browser: the end
+  # of the terminal would end the process that opens it.
   on_desktop() {
     rm -f "$work/opened"
-    DISPLAY=:0 PATH=$work/desktop:$PATH script -qec "'$weir' view --page '$page' $1" /dev/null \
+    DISPLAY=:0 PATH=$work/desktop:$PATH script -qec \
+      "'$weir' view --page '$page' $1; for i in \$(seq $2); do [ -s '$work/opened' ] && break; sleep 0.1; done" /dev/null \
       >"$work/out" 2>&1 </dev/null
-    for _ in $(seq "$2"); do
-      [ ! -s "$work/opened" ] || break
-      sleep 0.1
-    done
   }
   on_desktop "-o '$work/shown.html' '$small'" 200
   [ "$(cat "$work/opened" 2>/dev/null)" = "$(cd "$work" && pwd -P)/shown.html" ] || fail 'the page was not opened'
