@@ -434,13 +434,6 @@ void Allocator::recordStream(const c10::DataPtr &pointer, c10::cuda::CUDAStream 
   check(weir_allocator_record_stream(weir_, pointer.get(), stream.stream()));
 }
 
-void Allocator::emptyCache(MempoolId_t pool) {
-  if (!weir_)
-    return;
-  Operation operation(history_.gather(RecordContext::ALL));
-  check(weir_allocator_empty_pool(weir_, {pool.first, pool.second}));
-}
-
 void *Allocator::getBaseAllocation(void *pointer, size_t *bytes) {
   void *base = nullptr;
   size_t size = 0;

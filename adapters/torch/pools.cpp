@@ -165,6 +165,19 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
     check(status);
 }
 
+// The destructor of a MemPool calls this for the pool, also in a forked child, and an exception there would end the
+// process.
+void Allocator::emptyCache(MempoolId_t pool) {
+  if (!weir_)
+    return;
+  Operation operation(history_.gather(RecordContext::ALL));
+  weir_status status = weir_allocator_empty_pool(weir_, id_of(pool));
+  if (!pool.first && !pool.second)
+    check(status);
+  else if (status && status != WEIR_ERROR_BAD_FORK)
+    TORCH_WARN("weir: cached memory of a pool was not released: ", last_error());
+}
+
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
   check_device(device);
   int count = 0;

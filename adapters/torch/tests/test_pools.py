@@ -73,6 +73,30 @@ def test_nested_pools():
     del a, b, c
 
 
+def test_pool_ends_in_a_forked_child():
+    """Its destructor must not throw."""
+    import os
+
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        torch.ones(1000, device="cuda")
+    child = os.fork()
+    if not child:
+        del pool
+        os._exit(0)
+    equal(os.waitpid(child, 0)[1], 0)
+
+
+def test_pool_ends_beside_another():
+    first, second = torch.cuda.MemPool(), torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(first):
+        torch.zeros(MIB, device="cuda")
+    reserved = torch.cuda.memory_reserved()
+    with torch.cuda.use_mem_pool(second):
+        del first
+        assert torch.cuda.memory_reserved() < reserved
+
+
 def test_same_pool_twice():
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
