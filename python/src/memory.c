@@ -535,6 +535,32 @@ static PyObject *set_limit(PyObject *module, PyObject *args) {
   return pyweir_none(status);
 }
 
+/* Whether a value or a bracket is missing at the end, so that another key would change the error. */
+static bool is_incomplete(const char *conf, char last) {
+  const char *open = strrchr(conf, '['), *close = strrchr(conf, ']');
+  return last == ':' || (open && (!close || close < open));
+}
+
+/* As PyTorch 2.11 does it: some settings begin from their defaults in every call, and the others keep their values.
+ * Returns the text with these defaults, to be freed with PyMem_RawFree, or NULL. */
+static char *with_defaults(const char *conf) {
+  static const char *const keys[] = {"max_split_size_mb", "max_non_split_rounding_mb", "garbage_collection_threshold",
+                                     "roundup_power2_divisions"};
+  size_t length = strlen(conf), size = length + 256;
+  char *text = PyMem_RawMalloc(size), last = ',';
+  if (!text)
+    return NULL;
+  memcpy(text, conf, length + 1);
+  for (size_t i = 0; i < length; i++)
+    last = conf[i] == ' ' ? last : conf[i];
+  for (size_t i = 0; i < sizeof keys / sizeof *keys && !is_incomplete(conf, last); i++)
+    if (!strstr(conf, keys[i])) {
+      length += (size_t)snprintf(text + length, size - length, "%s%s:default", last == ',' ? "" : ",", keys[i]);
+      last = 't';
+    }
+  return text;
+}
+
 static weir_status configure_all(const char *conf) {
   weir_status status = weir_allocator_configure(allocator, conf);
   return status == WEIR_OK ? pyweir_host_configure(conf) : status;
@@ -544,11 +570,15 @@ static PyObject *configure(PyObject *module, PyObject *conf) {
   (void)module;
   if (!PyUnicode_Check(conf))
     return pyweir_type_error("settings as a str such as 'expandable_segments:True'", conf);
-  const char *text = PyUnicode_AsUTF8(conf);
-  if (!text || !pyweir_need_allocator())
+  const char *given = PyUnicode_AsUTF8(conf);
+  if (!given || !pyweir_need_allocator())
     return NULL;
+  char *text = with_defaults(given);
+  if (!text)
+    return PyErr_NoMemory();
   weir_status status;
   PYWEIR_CALL(status, configure_all(text));
+  PyMem_RawFree(text);
   return pyweir_none(status);
 }
 

@@ -424,6 +424,23 @@ def test_allocator_settings_refused(text):
     assert weir.get_allocator_settings() == before
 
 
+def test_settings_that_begin_from_their_defaults():
+    lasting = "large_segment_size_mb:30,expandable_segments:True"
+    with settings("max_split_size_mb:200,max_non_split_rounding_mb:40,garbage_collection_threshold:0.5,"
+                  "roundup_power2_divisions:4," + lasting, "large_segment_size_mb:20,expandable_segments:False"):
+        assert "roundup_power2_divisions" in weir.get_allocator_settings()
+        weir.memory._set_allocator_settings("max_split_size_mb:300, ")
+        assert weir.get_allocator_settings() == "max_split_size_mb:300," + lasting
+        weir.memory._set_allocator_settings("")
+        assert weir.get_allocator_settings() == lasting
+        weir.memory._set_allocator_settings("garbage_collection_threshold:0.5, roundup_power2_divisions:[256:1,>:2]")
+        for text in ["max_split_size_mb:", "max_split_size_mb: ", ",", "roundup_power2_divisions:[256:1"]:
+            with pytest.raises(ValueError) as error:
+                weir.memory._set_allocator_settings(text)
+            assert "default" not in str(error.value) and "garbage" not in str(error.value)
+        assert "garbage_collection_threshold:0.5" in weir.get_allocator_settings()
+
+
 def test_settings_are_shown():
     with settings("max_split_size_mb:200", "max_split_size_mb:999999"):
         assert "max_split_size_mb:200" in weir.get_allocator_settings()

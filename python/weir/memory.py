@@ -162,6 +162,9 @@ def get_allocator_settings() -> str:
 
 def _set_allocator_settings(env: str) -> None:
     """Changes settings, such as "max_split_size_mb:200,expandable_segments:True". Raises ValueError if any is invalid.
+
+    As in PyTorch 2.11, max_split_size_mb, max_non_split_rounding_mb, garbage_collection_threshold and
+    roundup_power2_divisions have their defaults again unless `env` names them. All others keep their values.
     """
     _weir._cuda_cudaCachingAllocator_set_allocator_settings(env)
 
