@@ -18,8 +18,6 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import kernels
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -175,7 +173,6 @@ def static_libraries() -> dict[str, str]:
 
 
 def build_program(build: Any, extension: Any, library: list[str], out: Path) -> None:
-    library = [source for source in library if not source.startswith("compute/")]
     temp, compiler = Path(build.build_temp), build.compiler
     macros = [*extension.define_macros, *((name, f'"{path}"') for name, path in page().items())]
     own = compiler.compile(
@@ -248,7 +245,7 @@ def add_all(build: Any, extension: Any, library: list[str], package: Path) -> No
 
     program, shared = package / "bin" / "weir", package / "lib" / "libweir.so.0"
     build_program(build, extension, library, program)
-    core = (source for source in library if not source.startswith(("src/offline/", "compute/src/")))
+    core = (source for source in library if not source.startswith("src/offline/"))
     build_library(build, objects_of(core), shared)
     outputs = [program, shared, *copy_adapter(package / "adapter")]
     outputs += build_adapter(Path(temp), shared, package.parent / "weir_torch")

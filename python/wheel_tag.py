@@ -19,7 +19,7 @@ import zipfile
 from pathlib import Path
 
 GLIBC = re.compile(r"lib(c|m|pthread|dl|rt)\.so\.\d+|ld-linux.*\.so\.\d+")
-OWN = re.compile(r"libweir\w*\.so\.\d+")  # in the wheel itself
+OWN = re.compile(r"libweir\w*\.so\.\d+|_weir\..*\.so")  # in the wheel itself
 
 
 def readelf(option: str, path: Path) -> str:

@@ -12,7 +12,7 @@ import json
 import time
 
 import weir
-from weir import _weir
+from weir.compute import _compute
 from weir.jiterator import _create_jit_fn
 
 LIMIT = 1500  # nanoseconds above a bare launch
@@ -41,7 +41,7 @@ def measure() -> dict[str, float]:
     first = time.perf_counter_ns() - begin
     return {
         "first call": first,
-        "bare launch": _weir._time_launches(BATCH),
+        "bare launch": _compute._time_launches(BATCH),
         "cached call": best(function, x, x),
         "cached call with a scalar": best(function, x, x, alpha=2.0),
         "cached call with broadcasting": best(function, rows, rows[0]),

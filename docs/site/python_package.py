@@ -12,6 +12,7 @@ import types
 from dataclasses import dataclass, field
 from pathlib import Path
 
+EXTENSIONS = ("_weir", "_compute")
 ADAPTER = Path(__file__).resolve().parents[2] / "adapters" / "torch" / "weir_torch" / "__init__.py"
 
 
@@ -81,7 +82,7 @@ def signature_text(value: object) -> str:
 
 def signature_of(value: object, name: str, stubs: dict[str, list[str]]) -> list[str]:
     module = getattr(value, "__module__", None) or ""
-    if name in stubs and (module.endswith("_weir") or isinstance(value, (types.GetSetDescriptorType, types.MemberDescriptorType))
+    if name in stubs and (module.endswith(EXTENSIONS) or isinstance(value, (types.GetSetDescriptorType, types.MemberDescriptorType))
                           or type(value).__name__ in ("builtin_function_or_method", "method_descriptor", "classmethod_descriptor")):
         return stubs[name]
     try:
@@ -94,7 +95,7 @@ def describe_class(kind: type, name: str, stubs: dict[str, list[str]]) -> Item:
     init = stubs.get(f"{kind.__name__}.__init__") or stubs.get(f"{kind.__name__}.__new__")
     if issubclass(kind, BaseException) and "__init__" not in vars(kind):
         signature = ""
-    elif kind.__module__.endswith("_weir") and init:
+    elif kind.__module__.endswith(EXTENSIONS) and init:
         signature = re.sub(r"^\((?:self|cls)(?:, /)?(?:, )?", "(", init[0]).split(" -> ")[0]
     else:
         try:
@@ -178,7 +179,7 @@ def read_package(package: str = "weir") -> list[Module]:
             names.append(found.name)
     stubs: dict[str, list[str]] = {}
     for path in root.__path__:
-        for file in sorted(Path(path).glob("*.pyi")):
+        for file in sorted(Path(path).rglob("*.pyi")):
             stubs.update(read_stubs(file))
     loaded, modules = {}, []
     for name in names:
@@ -216,8 +217,8 @@ def describe(value: object, name: str, module: types.ModuleType, loaded: dict, s
         signatures = signature_of(value, name, stubs)
         return Item(name, "\n".join(signatures), inspect.getdoc(value) or "")
     text = comment_above(module, name) or own_doc(value)
-    # A constant of a private module that the package exports.
+    # A constant of a private module, or of compute, that the package exports.
     for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
-        if not text and found.name.startswith("_") and found.name != "_weir":
+        if not text and (found.name.startswith("_") and found.name != "_weir" or found.name == "compute"):
             text = comment_above(importlib.import_module(f"{module.__name__}.{found.name}"), name)
     return Item(name, f": {type(value).__name__}", text, kind="value")

@@ -121,6 +121,15 @@ int pyweir_buffer_check(pyweir_buffer *buffer) {
   return -1;
 }
 
+int pyweir_buffer_memory(PyObject *object, pyweir_memory *memory) {
+  if (!PYWEIR_IS_BUFFER(object))
+    return 0;
+  pyweir_buffer *buffer = (pyweir_buffer *)object;
+  *memory = (pyweir_memory){buffer->pointer, buffer->bytes, buffer->is_host ? -1 : buffer->stream.device,
+                            buffer->is_readonly};
+  return pyweir_buffer_check(buffer) == 0 ? 1 : -1;
+}
+
 static PyObject *empty_with(PyObject *bytes_object, PyObject *device_object, PyObject *stream_object) {
   size_t bytes;
   int device = -1;

@@ -22,7 +22,7 @@ static int address_of(PyObject *object, void **address) {
 static PyObject *error_string(PyObject *module, PyObject *argument) {
   (void)module;
   int code;
-  return pyweir_int(argument, &code) == 0 ? PyUnicode_FromString(weir_cu_result_string(code)) : NULL;
+  return pyweir_parse_int(argument, &code) == 0 ? PyUnicode_FromString(weir_cu_result_string(code)) : NULL;
 }
 
 static PyObject *error_names(PyObject *module, PyObject *unused) {

@@ -438,7 +438,7 @@ static PyObject *exchange_by(weir_status (*call)(int, int *), PyObject *argument
   int previous = -1;
   weir_status status = WEIR_OK;
   int device;
-  if (pyweir_int(argument, &device) != 0)
+  if (pyweir_parse_int(argument, &device) != 0)
     return NULL;
   if (device >= 0) {
     if (pyweir_ensure_init() != 0)
@@ -512,7 +512,7 @@ static PyObject *has_primary_context(PyObject *module, PyObject *argument) {
 static PyObject *set_sync_debug(PyObject *module, PyObject *argument) {
   (void)module;
   int mode;
-  if (pyweir_int(argument, &mode) != 0)
+  if (pyweir_parse_int(argument, &mode) != 0)
     return NULL;
   return pyweir_none(weir_sync_debug_set((weir_sync_debug)mode));
 }

@@ -5,8 +5,8 @@
  * unversioned one, and one with a version and flags (since version 1.0). The memory of a software device is host memory
  * to other libraries, and is exported as such.
  */
-#include "dlpack.h"
 #include "memory.h"
+#include "pyweir.h"
 
 #include <stdlib.h>
 #include <string.h>

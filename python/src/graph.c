@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "pyweir.h"
-#include "weir/compute/random.h"
 
 /* ---- Pool ids ---- */
 
@@ -155,12 +154,9 @@ static PyObject *graph_debug_dump(PyObject *self, PyObject *args, PyObject *keyw
 }
 
 static PyObject *graph_register_generator_state(PyObject *self, PyObject *object) {
-  weir_generator *generator = pyweir_generator_get(object);
-  weir_status status;
-  if (!generator)
-    return NULL;
-  PYWEIR_CALL(status, weir_graph_register_generator(graph_of(self), generator));
-  return pyweir_none(status);
+  if (!PyObject_HasAttrString(object, "_register_with_graph"))
+    return PyErr_Format(PyExc_TypeError, "expected a Generator, but got %.100s", Py_TYPE(object)->tp_name);
+  return PyObject_CallMethod(object, "_register_with_graph", "O", self);
 }
 
 static PyObject *graph_reduce(PyObject *self, PyObject *unused) {
@@ -206,6 +202,13 @@ static PyTypeObject graph_type = {
     .tp_weaklistoffset = offsetof(graph_object, weak),
     .tp_methods = graph_methods,
 };
+
+weir_graph *pyweir_graph_get(PyObject *object) {
+  if (PyObject_TypeCheck(object, &graph_type))
+    return graph_of(object);
+  pyweir_type_error("a weir.CUDAGraph", object);
+  return NULL;
+}
 
 /* ---- Functions ---- */
 

@@ -1,7 +1,7 @@
 /*
  * Pinned host memory.
  */
-#include "array.h"
+#include "memory.h"
 
 /* Created at the first use, and never destroyed. Written with the GIL. */
 static weir_host_allocator *host;
@@ -12,22 +12,22 @@ static weir_status make_host(weir_host_allocator **made) {
   return status == WEIR_OK ? weir_host_allocator_create(driver, NULL, made) : status;
 }
 
-int pyweir_need_host(void) {
+weir_host_allocator *pyweir_need_host(void) {
   if (pyweir_ensure_init() != 0)
-    return -1;
+    return NULL;
   if (host)
-    return 0;
+    return host;
   weir_host_allocator *made = NULL;
   weir_status status;
   PYWEIR_CALL(status, make_host(&made));
   if (pyweir_check(status) != 0)
-    return -1;
+    return NULL;
   /* Another thread may have created it while the GIL was released. */
   if (host)
     weir_host_allocator_destroy(made);
   else
     host = made;
-  return pyweir_check(weir_array_use_host_allocator(host));
+  return host;
 }
 
 weir_status pyweir_host_free(void *pointer) { return weir_host_free(host, pointer); }
@@ -44,7 +44,7 @@ static PyObject *host_empty(PyObject *module, PyObject *object) {
   (void)module;
   size_t bytes;
   void *pointer = NULL;
-  if (pyweir_parse_bytes(object, &bytes) != 0 || pyweir_need_host() != 0)
+  if (pyweir_parse_bytes(object, &bytes) != 0 || !pyweir_need_host())
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_host_alloc(host, bytes, &pointer));
@@ -76,7 +76,7 @@ static PyObject *host_stats(PyObject *module, PyObject *unused) {
   weir_host_stats stats = {.size = sizeof stats};
   if (!pyweir_started)
     return PyDict_New();
-  if (pyweir_need_host() != 0)
+  if (!pyweir_need_host())
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_host_get_stats(host, &stats));
@@ -90,7 +90,7 @@ static PyObject *host_stats(PyObject *module, PyObject *unused) {
 }
 
 static PyObject *call_host(weir_status (*call)(weir_host_allocator *)) {
-  if (pyweir_need_host() != 0)
+  if (!pyweir_need_host())
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, call(host));
@@ -116,7 +116,7 @@ static PyObject *empty_cache(PyObject *module, PyObject *unused) {
 
 static PyObject *allocator_address(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
-  return pyweir_need_host() == 0 ? PyLong_FromVoidPtr(host) : NULL;
+  return pyweir_need_host() ? PyLong_FromVoidPtr(host) : NULL;
 }
 
 static PyMethodDef functions[] = {

@@ -7,9 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "weir/compute/compute.h"
-#include "weir/compute/nvtx.h"
-
 /* Written once, with the GIL, when the runtime starts. It is never destroyed, since buffers may outlive all else. */
 static weir_allocator *allocator;
 static const weir_driver *memory_driver;
@@ -52,12 +49,6 @@ static weir_status make_allocator(weir_allocator **made) {
   return status;
 }
 
-/* Lets a tool that was started with the program check accesses to memory. */
-static void report_to_tool(weir_allocator *made) {
-  if (getenv("NVTX_INJECTION64_PATH") && weir_nvtx_report_memory(made, NULL) != WEIR_OK)
-    weir_log_message(WEIR_LOG_WARN, weir_last_error());
-}
-
 int pyweir_memory_start(void) {
   if (allocator)
     return 0;
@@ -66,10 +57,6 @@ int pyweir_memory_start(void) {
   if (pyweir_frames_wanted() && pyweir_frames_use(true) != 0)
     return -1;
   PYWEIR_CALL(status, make_allocator(&made));
-  if (status == WEIR_OK)
-    status = weir_compute_use_allocator(made);
-  if (status == WEIR_OK)
-    report_to_tool(made);
   if (status == WEIR_OK)
     allocator = made;
   weir_history_info info = {.size = sizeof info};

@@ -71,6 +71,9 @@ pyweir_buffer *pyweir_buffer_new(void *pointer, size_t bytes, weir_stream stream
 /* Allocates memory on a stream. Returns NULL with an exception set if that fails. */
 pyweir_buffer *pyweir_buffer_allocate(weir_allocator *allocator, weir_stream stream, size_t bytes);
 
+/* The memory of an object. 1 if it is a Buffer, 0 if it is not, -1 with an exception set if it was freed. */
+int pyweir_buffer_memory(PyObject *object, pyweir_memory *memory);
+
 /* The buffer that owns the memory: the buffer itself, or the base of a view. */
 static inline pyweir_buffer *pyweir_buffer_root(pyweir_buffer *buffer) {
   return buffer->owner == PYWEIR_OWNS_VIEW ? buffer->of.base : buffer;
@@ -111,6 +114,9 @@ void *pyweir_functions_alloc(void *functions, size_t bytes, int device, weir_cu_
 void pyweir_functions_free(void *functions, void *pointer, size_t bytes, int device, weir_cu_stream stream);
 
 /* ---- Pinned host memory (host.c) ---- */
+
+/* Creates the allocator of weir.host_empty at its first use. Returns NULL with an exception set if that fails. */
+weir_host_allocator *pyweir_need_host(void);
 
 weir_status pyweir_host_free(void *pointer);
 

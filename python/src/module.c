@@ -1,11 +1,11 @@
 /*
  * The module weir._weir, on which the package `weir` is built. One module object serves the process, like the runtime.
  */
-#include "pyweir.h"
+#include "memory.h"
 
 int pyweir_add_type(PyObject *module, PyTypeObject *type) { return PyModule_AddType(module, type); }
 
-int pyweir_int(PyObject *object, int *value) {
+int pyweir_parse_int(PyObject *object, int *value) {
   int overflow;
   long number = PyLong_AsLongAndOverflow(object, &overflow);
   if (number == -1 && PyErr_Occurred())
@@ -16,6 +16,19 @@ int pyweir_int(PyObject *object, int *value) {
   }
   *value = (int)number;
   return 0;
+}
+
+static int add_api(PyObject *module) {
+  static const pyweir_api api = {.version = PYWEIR_API_VERSION,
+                                 .started = &pyweir_started,
+#define X(type, name, parameters) .name = pyweir_##name,
+                                 PYWEIR_API(X)
+#undef X
+  };
+  PyObject *capsule = PyCapsule_New((void *)&api, PYWEIR_API_NAME, NULL);
+  int result = capsule ? PyModule_AddObjectRef(module, "_C_API", capsule) : -1;
+  Py_XDECREF(capsule);
+  return result;
 }
 
 static struct PyModuleDef definition = {
@@ -37,6 +50,8 @@ PyMODINIT_FUNC PyInit__weir(void) {
     goto release_module;
   PYWEIR_PARTS(X)
 #undef X
+  if (add_api(module) != 0)
+    goto release_module;
   return module;
 
 release_module:

@@ -3,20 +3,12 @@
  *
  * Every file is a part: `int pyweir_add_<part>(PyObject *module)` adds its types and functions to the module. It
  * returns 0, or -1 with an exception set, as do all int functions here unless stated otherwise.
- *
- * The GIL: a call of Weir that can block, run a callback or take an allocator's lock is made without the GIL
- * (PYWEIR_CALL). No thread waits for a lock of Weir while it holds the GIL, so a callback that runs under such a lock
- * can take the GIL.
  */
 #ifndef PYWEIR_H
 #define PYWEIR_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdbool.h>
-#include <structmember.h>
-
-#include "weir/weir.h"
+#define PYWEIR(name) pyweir_##name
+#include "api.h"
 
 /* ---- Parts (module.c calls them in this order) ---- */
 
@@ -27,7 +19,6 @@
   X(cudart)                                                                                                            \
   X(stream)                                                                                                            \
   X(event)                                                                                                             \
-  X(random)                                                                                                            \
   X(graph)                                                                                                             \
   X(memory)                                                                                                            \
   X(buffer)                                                                                                            \
@@ -39,20 +30,7 @@
   X(host)                                                                                                              \
   X(ipc)                                                                                                               \
   X(offline)                                                                                                           \
-  X(kernel)                                                                                                            \
-  X(blas)                                                                                                              \
-  X(dtype)                                                                                                             \
-  X(storage)                                                                                                           \
-  X(array)                                                                                                             \
-  X(array_exchange)                                                                                                    \
-  X(array_random)                                                                                                      \
-  X(array_index)                                                                                                       \
-  X(jiterator)                                                                                                         \
-  X(nvtx)                                                                                                              \
-  X(collectives)                                                                                                       \
-  X(cupy)                                                                                                              \
-  X(amp)                                                                                                               \
-  X(tunable)
+  X(cupy)
 
 #define X(part) int pyweir_add_##part(PyObject *module);
 PYWEIR_PARTS(X)
@@ -61,13 +39,8 @@ PYWEIR_PARTS(X)
 /* Readies a static type of a part, and adds it under the last component of its name. */
 int pyweir_add_type(PyObject *module, PyTypeObject *type);
 
-/* For method tables: functions with keywords have a C type that differs from the table's. */
-#define PYWEIR_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function)), METH_VARARGS | METH_KEYWORDS
-#define PYWEIR_FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL
-#define PYWEIR_FAST_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
-
 /* Converts a Python number to an int. */
-int pyweir_int(PyObject *object, int *value);
+int pyweir_parse_int(PyObject *object, int *value);
 
 /* ---- Errors (errors.c) ---- */
 
@@ -91,18 +64,7 @@ int pyweir_check(weir_status status);
 /* Returns None for WEIR_OK, or else NULL with the exception set. */
 PyObject *pyweir_none(weir_status status);
 
-/* Calls Weir without the GIL, and stores the status:
- *
- *     weir_status status;
- *     PYWEIR_CALL(status, weir_stream_synchronize(stream));
- *     return pyweir_none(status);
- */
-#define PYWEIR_CALL(status, expression)                                                                                \
-  do {                                                                                                                 \
-    PyThreadState *pyweir_saved = pyweir_begin_call();                                                                 \
-    (status) = (expression);                                                                                           \
-    pyweir_end_call(pyweir_saved);                                                                                     \
-  } while (0)
+/* For PYWEIR_CALL: they release and take the GIL, and keep warnings of the call. */
 PyThreadState *pyweir_begin_call(void);
 void pyweir_end_call(PyThreadState *saved);
 
@@ -112,7 +74,7 @@ extern bool pyweir_started; /* including deferred calls; false again in a forked
 
 /* Starts Weir if needed: runtime, allocator, deferred calls. Comes first in every function that needs a device. */
 int pyweir_start(void);
-static inline int pyweir_ensure_init(void) { return pyweir_started ? 0 : pyweir_start(); }
+static inline int pyweir_ensure_init(void) { return PYWEIR_ENSURE_INIT(pyweir_started); }
 
 /* ---- Arguments (device.c, stream.c). The runtime must have started. ---- */
 
@@ -144,9 +106,8 @@ PyObject *pyweir_event_new(void);
 int pyweir_event_record(PyObject *event, weir_stream stream);
 int pyweir_event_wait(PyObject *event, weir_stream stream);
 
-/* Returns the generator of a weir.Generator, or NULL with a TypeError (random.c). */
-typedef struct weir_generator weir_generator;
-weir_generator *pyweir_generator_get(PyObject *object);
+/* Returns the graph of a weir.CUDAGraph, or NULL with a TypeError (graph.c). */
+weir_graph *pyweir_graph_get(PyObject *object);
 
 /* A pool id is a tuple of two integers. */
 int pyweir_parse_pool_id(PyObject *object, weir_pool_id *id);
@@ -160,5 +121,30 @@ int pyweir_memory_start(void);
 
 /* Returns the process's allocator, or NULL before the start. */
 weir_allocator *pyweir_allocator(void);
+
+/* ---- DLPack (dlpack.c) ---- */
+
+/* Destroys a capsule that was not consumed. A consumed one has another name, and its tensor belongs to the consumer. */
+void pyweir_dlpack_destroy_capsule(PyObject *capsule);
+
+/* Whether the consumer understands versioned tensors. -1 with an exception set. */
+int pyweir_dlpack_wants_version(PyObject *max_version);
+
+/* An explicitly requested device must be the one that has the memory. */
+int pyweir_dlpack_check_device(int type, int number, PyObject *requested);
+
+/* The argument `stream` of __dlpack__ for memory on a CUDA device: *is_ordered is false if the consumer synchronizes, and
+ * *raw is the stream that waits. For other memory only None and -1 are allowed. */
+int pyweir_dlpack_parse_stream(PyObject *stream, int type, bool *is_ordered, weir_cu_stream *raw);
+
+/* The capsule of an object: the object itself, or what its __dlpack__ returns. A new reference. */
+PyObject *pyweir_dlpack_capsule(PyObject *object);
+
+/* The tensor in a capsule that was not consumed yet, or NULL with an exception set. */
+const tensor *pyweir_dlpack_tensor(PyObject *capsule, bool *is_readonly);
+
+/* Takes the tensor out of its capsule. The caller has to call pyweir_dlpack_release with *managed. */
+int pyweir_dlpack_consume(PyObject *capsule, void **managed, bool *is_versioned);
+void pyweir_dlpack_release(void *managed, bool is_versioned);
 
 #endif

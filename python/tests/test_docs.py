@@ -80,39 +80,3 @@ def test_everything_explains_itself():
         for member, value in vars(kind).items():
             if not member.startswith("_") and callable(value):
                 assert value.__doc__, f"{name}.{member}"
-
-
-# ---- Coverage ----
-
-
-COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
-
-
-def test_names_of_torch_cuda():
-    """The coverage table lists the names that exist, and the pages state their number."""
-    section = COVERAGE.split("\n## The names of torch.cuda\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (?!about|---)(.*?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)
-    here, elsewhere = [], []
-    for _, names, where in rows:
-        (here if where == "here" else elsewhere).extend(re.findall(r"`(\w+)`", names))
-    assert len(set(here + elsewhere)) == len(here + elsewhere) > 100
-    assert [name for name in here if not hasattr(weir, name)] == []
-    assert [name for name in elsewhere if hasattr(weir, name)] == []
-    count = f"{len(here)} of the {len(here + elsewhere)}"
-    assert section.lstrip().startswith(f"{count} names ")
-    assert f"Python: {count} [names that `torch.cuda` had in mid-2024]" in (ROOT / "docs" / "features.md").read_text()
-    assert f"[{count} names]" in (ROOT / "README.md").read_text()
-
-
-def test_names_of_torch_c():
-    """The same for weir._C."""
-    section = COVERAGE.split("\n## The names of torch._C\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (?!about|---)(.*?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)
-    here, elsewhere = [], []
-    for about, names, where in rows:
-        owner = weir._C._CUDAPluggableAllocator if about.startswith("methods") else weir._C
-        for name in re.findall(r"`(\w+)`", names):
-            assert hasattr(owner, name) is (where == "here"), name
-            (here if where == "here" else elsewhere).append(name)
-    assert len(set(here + elsewhere)) == len(here + elsewhere)
-    assert f"had {len(here + elsewhere)} names. {len(here)} of them" in " ".join(section.split())

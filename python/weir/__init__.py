@@ -19,6 +19,8 @@ lint, replay, view, plot and export. help(weir.tools) has more.
 
 from __future__ import annotations
 
+import os
+
 try:
     from weir import _weir
 except ImportError:
@@ -29,19 +31,13 @@ except ImportError:
         raise
     raise ImportError(text, name="weir._weir") from None
 
-from weir import _array, _device, _lazy, _legacy, _settings, _traceback, graphs, memory, nvtx, profiler, random, streams
-from weir._array import *
-from weir._array import _assert_async
+from weir import _device, _lazy, _traceback, graphs, memory, profiler, streams
 from weir._device import *
 from weir._device import (
-    _check_bf16_tensor_supported,
-    _check_capability,
-    _check_cubins,
     _CudaDeviceProperties,
     _device_count_nvml,
     _DeviceGuard,
     _exchange_device,
-    _extract_arch_version,
     _get_nvml_device_index,
     _get_pynvml_handler,
     _is_compiled,
@@ -53,56 +49,20 @@ from weir._device import (
     _transform_uuid_to_ordinals,
 )
 from weir._lazy import *
-from weir._settings import *
-from weir._storage import TypedStorage, UntypedStorage
 from weir._traceback import *
-from weir._weir import (
-    AcceleratorError,
-    Device,
-    Generator,
-    _amp_foreach_non_finite_check_and_unscale_,
-    _amp_update_scale_,
-    autocast_decrement_nesting,
-    autocast_increment_nesting,
-    clear_autocast_cache,
-    dtype,
-    get_autocast_dtype,
-    is_autocast_cache_enabled,
-    is_autocast_enabled,
-    promote_types,
-    set_autocast_cache_enabled,
-    set_autocast_dtype,
-    set_autocast_enabled,
-)
+from weir._weir import AcceleratorError, Device
 from weir.graphs import *
 from weir.memory import *
-from weir.random import *
-from weir.random import _get_device, _get_generator, _get_rng_state_offset, _set_rng_state_offset
 from weir.streams import *
 from weir.streams import _set_stream_by_id
-
-__version__: str = _weir.__version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import builtins
     from typing import Any
 
-    from weir import (
-        _C as _C,
-        amp as amp,
-        backends as backends,
-        comm as comm,
-        cpu as cpu,
-        jiterator as jiterator,
-        kernel as kernel,
-        nccl as nccl,
-        serialization as serialization,
-        tools as tools,
-        tunable as tunable,
-    )
-    from weir.amp import GradScaler, autocast
-    from weir.serialization import load as load, save as save
+    from weir import tools as tools
+    from weir._names import *
     from weir.tools import (
         diff as diff,
         explain as explain,
@@ -117,120 +77,66 @@ if TYPE_CHECKING:
         whatif as whatif,
     )
 
-    # The classes of _legacy.py, which are made when they are first used.
-    DoubleTensor: Any
-    FloatTensor: Any
-    HalfTensor: Any
-    BFloat16Tensor: Any
-    LongTensor: Any
-    IntTensor: Any
-    ShortTensor: Any
-    CharTensor: Any
-    ByteTensor: Any
-    BoolTensor: Any
-    DoubleStorage: Any
-    FloatStorage: Any
-    HalfStorage: Any
-    BFloat16Storage: Any
-    LongStorage: Any
-    IntStorage: Any
-    ShortStorage: Any
-    CharStorage: Any
-    ByteStorage: Any
-    BoolStorage: Any
-    ComplexDoubleStorage: Any
-    ComplexFloatStorage: Any
+try:
+    from weir import _names
+except ImportError:  # Weir was built without compute
+    _names = None  # type: ignore[assignment]
+
+__version__: str = _weir.__version__
 
 # The commands of the program. They are not in __all__, since their names are common words: `from weir import *`, which
 # serves programs that use the names of torch.cuda, would replace a program's own diff, plot or view.
 _TOOLS = ("diff", "explain", "export", "leaks", "lint", "plot", "replay", "summary", "tune", "view", "whatif")
 
-# The types of elements. They are not in __all__, since some have names of Python's types.
-uint8, int8, int16, int32, int64 = _weir.uint8, _weir.int8, _weir.int16, _weir.int32, _weir.int64
-float16, bfloat16, float32, float64 = _weir.float16, _weir.bfloat16, _weir.float32, _weir.float64
-complex64, complex128, bool = _weir.complex64, _weir.complex128, _weir.bool_
-half, float, double, cfloat, cdouble = float16, float32, float64, complex64, complex128
-short, int, long = int16, int32, int64
-
-# The default generator of each device. Empty until the start.
-default_generators: tuple[Generator, ...] = ()
+# Names that are made when they are first used, and the modules that they are in. Those of compute are a generated list.
+_LATER = {**dict.fromkeys(_TOOLS, "tools"), **(_names.NAMES if _names else {})}
+_MODULES = ("tools", *(_names.MODULES if _names else ()))
 
 __all__ = [
     "AcceleratorError",
     "DeferredCudaCallError",
     "Device",
-    "Generator",
-    "GradScaler",
-    "TypedStorage",
-    "UntypedStorage",
-    "autocast",
-    "autocast_decrement_nesting",
-    "autocast_increment_nesting",
-    "clear_autocast_cache",
-    "default_generators",
-    "dtype",
-    "get_autocast_dtype",
     "init",
-    "is_autocast_cache_enabled",
-    "is_autocast_enabled",
     "is_initialized",
-    "promote_types",
-    "set_autocast_cache_enabled",
-    "set_autocast_dtype",
-    "set_autocast_enabled",
-    *_array.__all__,
-    *_legacy.NAMES,
     *_device.__all__,
-    *_settings.__all__,
     *_traceback.__all__,
     *graphs.__all__,
     *memory.__all__,
-    *random.__all__,
     *streams.__all__,
+    *(_names.PUBLIC if _names else ()),
 ]
 
 
-_SAVING = ("load", "save")
-_AMP = ("GradScaler", "autocast")
-_MODULES = ("_C", "amp", "backends", "comm", "cpu", "jiterator", "kernel", "nccl", "serialization", "tools", "tunable")
-
-
-if not TYPE_CHECKING:  # else every misspelled name would be valid; the block above declares those that there are
+if not TYPE_CHECKING:  # else every misspelled name would be valid
 
     def __getattr__(name: str) -> Any:
-        """Names that are made when they are first used: the classes such as FloatTensor, save, load and modules."""
-        if name in _SAVING:
-            from weir import serialization
+        """Makes a name of _LATER or _MODULES at its first use."""
+        from importlib import import_module
 
-            value = getattr(serialization, name)
-        elif name in _AMP:
-            from weir import amp
-
-            value = getattr(amp, name)
-        elif name in _TOOLS:
-            from weir import tools
-
-            value = getattr(tools, name)
+        if name in _LATER:
+            value = getattr(import_module(f"weir.{_LATER[name]}"), name)
         elif name in _MODULES:
-            from importlib import import_module
-
             value = import_module(f"weir.{name}")
-        elif name in _legacy.NAMES:
-            made = _legacy.classes("weir", "cuda")
-            globals().update(made)
-            return made[name]
         else:
             raise AttributeError(f"module 'weir' has no attribute '{name}'")
-        globals()[name] = value
-        return value
+        # The import of the module may have set it.
+        return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:
     """All names, also those that __getattr__ makes; without what the source text alone needs."""
-    made = {*_AMP, *_MODULES, *_SAVING, *_TOOLS, *_legacy.NAMES}
-    return sorted((globals().keys() | made) - {"TYPE_CHECKING", "annotations"})
+    return sorted((globals().keys() | {*_LATER, *_MODULES}) - {"TYPE_CHECKING", "annotations", "os"})
 
 
 def _sleep(cycles: builtins.int) -> None:
     """Keeps the current stream busy for a number of cycles of the device clock."""
     current_stream()._spin(cycles)
+
+
+def _load_for_tool() -> None:
+    """A tool that was started with the program is told of the memory by compute."""
+    if _names and _names.LOADED_FOR in os.environ:
+        import weir.compute
+
+
+_lazy._at_start(_load_for_tool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from weir import _lazy, _weir
+from weir import _weir
 from weir._lazy import _lazy_init
 from weir._utils import _get_device_index
 
@@ -25,17 +25,13 @@ __all__ = [
     "device_count",
     "device_memory_used",
     "device_of",
-    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
-    "get_gencode_flags",
     "get_sync_debug_mode",
     "has_half",
     "has_magma",
     "is_available",
-    "is_bf16_supported",
-    "is_tf32_supported",
     "memory_usage",
     "power_draw",
     "set_device",
@@ -173,93 +169,10 @@ def synchronize(device: Any = None) -> None:
     _weir._synchronize(None if device is None else _get_device_index(device, optional=True))
 
 
-def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether the current device computes with bfloat16.
-
-    Args:
-        including_emulation: whether it counts if kernels convert to float32, as Weir's do on devices before sm_80.
-    """
-    index = current_device()
-    if get_device_properties(index).major >= 8:
-        return True
-    return including_emulation and _check_bf16_tensor_supported(index)
-
-
-def _check_bf16_tensor_supported(device: Any) -> bool:
-    """Whether bfloat16 can be stored and converted on a device: Weir's kernels do it on every device they run on."""
-    return any(_runs(arch, get_device_capability(device)) for arch in get_arch_list())
-
-
-def is_tf32_supported() -> bool:
-    """Whether the current device has TF32, as all devices that compute with bfloat16 natively."""
-    return is_bf16_supported(including_emulation=False)
-
-
-# ---- Architectures ----
-
-# Of the PTX in compute/ptx.tar.xz.
-_ARCHITECTURES = ("compute_75",)
-
-
-def get_arch_list() -> list[str]:
-    """Returns the architectures of Weir's device code: PTX, which also runs on all later devices."""
-    return list(_ARCHITECTURES) if is_available() else []
-
-
-def get_gencode_flags() -> str:
-    """Returns the architectures of get_arch_list() as flags for nvcc."""
-    pairs = (arch.split("_") for arch in get_arch_list())
-    return " ".join(f"-gencode compute=compute_{number},code={kind}_{number}" for kind, number in pairs)
-
-
-def _extract_arch_version(arch_string: str) -> int:
-    """Returns the number of an architecture: 90 for "sm_90", "sm_90a" and "compute_90"."""
-    return int(arch_string.split("_", maxsplit=2)[1].removesuffix("a").removesuffix("f"))
-
-
-def _runs(arch: str, capability: tuple[int, int]) -> bool:
-    """Whether code of an architecture runs on a device. Binaries run on later devices of the same major number."""
-    number = _extract_arch_version(arch)
-    code = number // 10, number % 10
-    return capability >= code and (arch.startswith("compute_") or capability[0] == code[0])
-
-
-def _check_capability() -> None:
-    """Warns about devices that are too old for Weir's kernels. Runs at the start."""
-    archs = get_arch_list()
-    oldest = min((_extract_arch_version(arch) for arch in archs), default=0)
-    for index in range(device_count()):
-        major, minor = get_device_capability(index)
-        if 10 * major + minor < oldest:
-            _warn(
-                f"Found GPU{index} {get_device_name(index)} which is of cuda capability {major}.{minor}.\n"
-                f"The minimum cuda capability supported by Weir's kernels is {oldest // 10}.{oldest % 10}. "
-                "Memory, streams and graphs work, and so do kernels that are compiled at run time."
-            )
-
-
-def _check_cubins() -> None:
-    """Warns about devices for which there are only binaries of other architectures. Runs at the start."""
-    archs = get_arch_list()
-    if not any(arch.startswith("sm_") for arch in archs):
-        return  # PTX alone: _check_capability says what there is to say
-    for index in range(device_count()):
-        capability = get_device_capability(index)
-        if not any(_runs(arch, capability) for arch in archs):
-            name = get_device_name(index)
-            _warn(
-                f"{name} with CUDA capability sm_{capability[0]}{capability[1]} is not compatible with the current "
-                f"Weir installation.\nThe current Weir install supports CUDA capabilities {' '.join(archs)}."
-            )
-
-
 def _warn(text: str) -> None:
     import warnings
 
     warnings.warn(text, stacklevel=3)
-
-
-_lazy._start_functions.extend((_check_capability, _check_cubins))
 
 
 # ---- Utilization, temperature, power ----

@@ -43,6 +43,16 @@ def init() -> None:
     _lazy_init()
 
 
+def _at_start(function: Callable[[], object]) -> None:
+    """Calls a function at each start, before deferred calls; and now if Weir has started."""
+    if _starting_thread != get_ident():
+        with _lock:
+            if not is_initialized():
+                _start_functions.append(function)
+                return
+    function()
+
+
 def _lazy_call(callable: Callable[[], object], *, seed: bool = False, seed_all: bool = False) -> None:
     """Calls a function now if Weir has started, or else when it starts.
 

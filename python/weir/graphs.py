@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir import _weir
 from weir._device import synchronize
-from weir._weir import Buffer, CUDAGraph, _Array
+from weir._weir import CUDAGraph
 from weir.streams import Stream, StreamContext, current_stream
 
 TYPE_CHECKING = False
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables"]
+
+
+# What make_graphed_callables() calls first: functions that raise an error if nothing may be captured now.
+_checks_of_captures: list[Callable[[], None]] = []
 
 
 def is_current_stream_capturing() -> bool:
@@ -102,10 +106,8 @@ def make_graphed_callables(
 
     `allow_unused_input` is accepted for compatibility: it concerns gradients, which Weir does not have.
     """
-    if _weir.is_autocast_enabled("cuda") and _weir.is_autocast_cache_enabled():
-        raise RuntimeError(
-            "make_graphed_callables does not support the autocast caching. Please set `cache_enabled=False`."
-        )
+    for check in _checks_of_captures:
+        check()
     several = isinstance(callables, tuple)
     functions: Any = callables if several else (callables,)
     samples = sample_args if several else (sample_args,)
@@ -117,7 +119,7 @@ def make_graphed_callables(
         if not isinstance(arguments, tuple):
             raise TypeError(f"expected a tuple of arguments, got {type(arguments).__name__}")
         for argument in arguments:
-            if not isinstance(argument, (Buffer, _Array)):
+            if not hasattr(argument, "copy_"):
                 raise TypeError(
                     "sample_args for each callable must contain only Buffers and Arrays. Other types are not allowed: "
                     f"got {type(argument).__name__}"

@@ -59,13 +59,14 @@ esac
 
 site=$work/site
 "$python" -m pip -q --disable-pip-version-check install --no-index --no-deps --no-compile --target "$site" "$wheel"
-for file in "$site/weir/bin/weir" "$site/weir/lib/libweir.so.0" "$site"/weir/_weir*.so; do
+for file in "$site/weir/bin/weir" "$site/weir/lib/libweir.so.0" "$site"/weir/_weir*.so "$site"/weir/compute/_compute*.so; do
   needs=$(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-    grep -vE '^(lib(c|m|dl|pthread)\.so\.[0-9]+|ld-linux.*)$' || true)
+    grep -vE '^(_weir\..*|lib(c|m|dl|pthread)\.so\.[0-9]+|ld-linux.*)$' || true)
   [ -z "$needs" ] || fail "$file needs $needs"
 done
 ok "libc alone"
-"$source/tests/library/hardening.sh" "$site/weir/bin/weir" "$site/weir/lib/libweir.so.0" "$site"/weir/_weir*.so ||
+"$source/tests/library/hardening.sh" "$site/weir/bin/weir" "$site/weir/lib/libweir.so.0" "$site"/weir/_weir*.so \
+  "$site"/weir/compute/_compute*.so ||
   fail "the files are not hardened"
 ok "hardened"
 # The licences of what is linked in ask for their texts in every copy.
@@ -93,6 +94,7 @@ import json, sys, weir
 report = weir.explain(sys.argv[1])
 assert report.to_dict() == json.loads(sys.argv[2])
 assert weir.empty(16).fill_(1).tobytes() == b"\1" * 16
+assert weir.arange(3, device="cuda").tolist() == [0, 1, 2]
 END
 ok "the calls"
 if "$site/weir/bin/weir" view -o "$work/page.html" --no-open "$trace" >/dev/null 2>"$work/err"; then

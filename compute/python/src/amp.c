@@ -167,7 +167,7 @@ PyObject *pyweir_autocast_cast(PyObject *array, int device_type, weir_dtype to) 
   if (can_cache && device_type == PYWEIR_CUDA) {
     /* A graph would read a cast of the cache after it was freed, and a cast in a graph has no value before a replay. */
     int is_capturing;
-    if (pyweir_check(weir_stream_is_capturing(stream, &is_capturing)) != 0)
+    if (pyweir->check(weir_stream_is_capturing(stream, &is_capturing)) != 0)
       return NULL;
     can_cache = !is_capturing;
   }
@@ -241,7 +241,7 @@ static PyObject *is_enabled(PyObject *module, PyObject *const *args, Py_ssize_t 
   static const char *const names[] = {"device_type"};
   PyObject *values[1] = {NULL};
   int type = PYWEIR_CUDA;
-  if (pyweir_parse_arguments("is_autocast_enabled", names, 1, 1, args, count, keywords, values) != 0 ||
+  if (pyweir->parse_arguments("is_autocast_enabled", names, 1, 1, args, count, keywords, values) != 0 ||
       (values[0] && parse_device_type(values[0], &type) != 0))
     return NULL;
   return PyBool_FromLong(pyweir_autocast.is_enabled[type]);
@@ -338,7 +338,7 @@ static PyObject *cast(PyObject *module, PyObject *args) {
 static PyObject *set_parameter_class(PyObject *module, PyObject *class) {
   (void)module;
   if (!PyType_Check(class) || !PyType_IsSubtype((PyTypeObject *)class, &pyweir_array_type))
-    return pyweir_type_error("a class of arrays", class);
+    return pyweir->type_error("a class of arrays", class);
   Py_XSETREF(parameter_class, (PyTypeObject *)Py_NewRef(class));
   Py_RETURN_NONE;
 }
@@ -350,7 +350,7 @@ static PyObject *alias(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "O!O!:_array_alias", &PyType_Type, &class, &pyweir_array_type, &array))
     return NULL;
   if (!PyType_IsSubtype((PyTypeObject *)class, &pyweir_array_type))
-    return pyweir_type_error("a class of arrays", class);
+    return pyweir->type_error("a class of arrays", class);
   weir_array shared = {0};
   if (pyweir_array_check(weir_array_share(pyweir_array_of(array), &shared)) != 0)
     return NULL;

@@ -22,7 +22,7 @@ static const char *text_of_error(void) {
 }
 
 int pyweir_array_check(weir_status status) {
-  if (pyweir_check(status) == 0)
+  if (pyweir->check(status) == 0)
     return 0;
   const char *text = text_of_error();
   if (status == WEIR_ERROR_INVALID_ARGUMENT && PyErr_ExceptionMatches(PyExc_ValueError)) {
@@ -54,9 +54,9 @@ void pyweir_array_release(weir_array *array) {
   if (array->place.kind == WEIR_PLACE_HOST) {
     weir_array_release(array);
   } else if (!weir_is_in_bad_fork()) { /* in a forked child the memory is the parent's */
-    PyThreadState *saved = pyweir_begin_call();
+    PyThreadState *saved = pyweir->begin_call();
     weir_array_release(array);
-    pyweir_end_call(saved);
+    pyweir->end_call(saved);
   }
 }
 
@@ -98,12 +98,17 @@ static void array_dealloc(PyObject *object) {
 
 /* ---- Arguments ---- */
 
+int pyweir_array_need_host(void) {
+  weir_host_allocator *host = pyweir->need_host();
+  return host ? pyweir->check(weir_array_use_host_allocator(host)) : -1;
+}
+
 int pyweir_place_stream(weir_place place, weir_stream *stream) {
   if (place.kind != WEIR_PLACE_DEVICE) {
     *stream = (weir_stream){0};
     return 0;
   }
-  return pyweir_check(weir_stream_current(place.device, stream));
+  return pyweir->check(weir_stream_current(place.device, stream));
 }
 
 int pyweir_array_stream(const weir_array *array, weir_stream *stream) {
@@ -134,7 +139,7 @@ int pyweir_parse_place(PyObject *object, weir_place *place) {
   if (!PyLong_Check(object) && !PyUnicode_Check(object) && !(number = PyObject_GetAttrString(object, "idx")))
     PyErr_Clear();
   int device;
-  int result = pyweir_need_device(number ? number : object, &device);
+  int result = pyweir->need_device(number ? number : object, &device);
   Py_XDECREF(number);
   if (result == 0)
     *place = weir_place_device(device);
@@ -265,7 +270,7 @@ static PyObject *get_dtype(PyObject *self, void *unused) {
 static PyObject *get_device(PyObject *self, void *unused) {
   (void)unused;
   weir_place place = pyweir_array_of(self)->place;
-  return pyweir_device_wrap(place.kind == WEIR_PLACE_DEVICE ? place.device : -1);
+  return pyweir->device_wrap(place.kind == WEIR_PLACE_DEVICE ? place.device : -1);
 }
 
 static PyObject *get_ndim(PyObject *self, void *unused) {
@@ -301,7 +306,7 @@ static PyObject *numbers_or_one(PyObject *self, const char *function, const int6
   PyObject *value = Py_None;
   int ndim = pyweir_array_of(self)->ndim;
   int64_t dim;
-  if (pyweir_parse_arguments(function, names, 1, 1, args, count, keywords, &value) != 0)
+  if (pyweir->parse_arguments(function, names, 1, 1, args, count, keywords, &value) != 0)
     return NULL;
   if (value == Py_None)
     return numbers == pyweir_array_of(self)->shape ? size_of(numbers, ndim) : tuple_of(numbers, ndim);
@@ -369,10 +374,10 @@ static PyObject *is_pinned(PyObject *self, PyObject *unused) {
   (void)unused;
   const weir_array *a = pyweir_array_of(self);
   bool is_pinned = a->place.kind == WEIR_PLACE_PINNED;
-  if (a->place.kind == WEIR_PLACE_HOST && a->data && pyweir_started) {
-    PyThreadState *saved = pyweir_begin_call();
+  if (a->place.kind == WEIR_PLACE_HOST && a->data && *pyweir->started) {
+    PyThreadState *saved = pyweir->begin_call();
     is_pinned = is_registered(a->data);
-    pyweir_end_call(saved);
+    pyweir->end_call(saved);
   }
   return PyBool_FromLong(is_pinned);
 }
@@ -386,8 +391,8 @@ static PyObject *device_index(PyObject *self, PyObject *unused) {
 static PyObject *record_stream(PyObject *self, PyObject *object) {
   weir_stream stream;
   if (object == Py_None)
-    return pyweir_type_error("a stream", object);
-  if (pyweir_ensure_init() != 0 || pyweir_parse_stream(object, -1, &stream) != 0)
+    return pyweir->type_error("a stream", object);
+  if (pyweir_ensure_init() != 0 || pyweir->parse_stream(object, -1, &stream) != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_array_record_stream(pyweir_array_of(self), stream));
@@ -426,7 +431,7 @@ static PyObject *array_empty(PyObject *module, PyObject *const *args, Py_ssize_t
   if (is_pinned) {
     if (place.kind == WEIR_PLACE_DEVICE)
       return PyErr_Format(PyExc_RuntimeError, "Only dense CPU tensors can be pinned");
-    if (pyweir_need_host() != 0)
+    if (pyweir_array_need_host() != 0)
       return NULL;
     place = weir_place_pinned();
   }
@@ -445,7 +450,7 @@ static PyObject *set_array_class(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "O!O!:_set_array_class", &PyType_Type, &arrays, &PyType_Type, &sizes))
     return NULL;
   if (!PyType_IsSubtype((PyTypeObject *)arrays, &pyweir_array_type))
-    return pyweir_type_error("a class of arrays", arrays);
+    return pyweir->type_error("a class of arrays", arrays);
   array_class = (PyTypeObject *)Py_NewRef(arrays);
   size_class = Py_NewRef(sizes);
   Py_RETURN_NONE;
@@ -469,7 +474,7 @@ static PyObject *result_type(PyObject *module, PyObject *args) {
     }
     int is_scalar = pyweir_parse_scalar(objects[i], &scalars[scalar_count]);
     if (is_scalar < 1)
-      return is_scalar ? NULL : pyweir_type_error("an Array or a number", objects[i]);
+      return is_scalar ? NULL : pyweir->type_error("an Array or a number", objects[i]);
     scalar_count++;
   }
   if (!array_count)

@@ -4,7 +4,7 @@
 #ifndef PYWEIR_ARRAY_H
 #define PYWEIR_ARRAY_H
 
-#include "memory.h"
+#include "core.h"
 #include "weir/compute/array.h"
 
 /* ---- Types of elements (dtype.c) ---- */
@@ -62,8 +62,8 @@ int pyweir_parse_int64(PyObject *object, int64_t *value);
 int pyweir_parse_scalar(PyObject *object, weir_scalar *scalar);
 PyObject *pyweir_scalar_wrap(weir_scalar scalar);
 
-/* Pinned memory for arrays, from the allocator of weir.host_empty (host.c). */
-int pyweir_need_host(void);
+/* Pinned memory for arrays comes from the allocator of weir.host_empty. */
+int pyweir_array_need_host(void);
 
 /* ---- Methods of arrays that are defined in other files ---- */
 

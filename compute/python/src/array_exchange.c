@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dlpack.h"
-
 /* ---- To nested lists ---- */
 
 /* Every type has one of four that Python knows. */
@@ -203,7 +201,7 @@ static PyObject *from_data(PyObject *module, PyObject *args) {
   if (dtype_object != Py_None && pyweir_parse_dtype(dtype_object, &dtype) != 0)
     return NULL;
   if (is_pinned && place.kind == WEIR_PLACE_HOST) {
-    if (pyweir_need_host() != 0)
+    if (pyweir_array_need_host() != 0)
       return NULL;
     place = weir_place_pinned();
   }
@@ -341,7 +339,7 @@ static PyObject *array_borrow(PyObject *module, PyObject *args) {
   weir_array made = {0};
   if (!PyArg_ParseTuple(args, "OOOpOOOp:_array_borrow", &owner, &address_object, &device, &is_pinned, &dtype_object,
                         &shape_object, &stride_object, &is_readonly) ||
-      pyweir_parse_address(address_object, &address) != 0 || pyweir_parse_place(device, &place) != 0 ||
+      pyweir->parse_address(address_object, &address) != 0 || pyweir_parse_place(device, &place) != 0 ||
       pyweir_parse_dtype(dtype_object, &dtype) != 0 ||
       pyweir_parse_sizes("_array_borrow", &shape_object, 1, shape, &ndim) != 0)
     return NULL;
@@ -452,7 +450,7 @@ static void delete_plain(managed_tensor *t) { release_export(t->context); }
 static void delete_versioned(versioned_tensor *t) { release_export(t->context); }
 
 static void dlpack_device_of(const weir_array *a, int *type, int *number) {
-  bool is_cuda = pyweir_driver_can(WEIR_DRIVER_NVIDIA);
+  bool is_cuda = pyweir->driver_can(WEIR_DRIVER_NVIDIA);
   *number = 0;
   if (is_cuda && a->place.kind == WEIR_PLACE_DEVICE) {
     *type = DEVICE_CUDA;
@@ -472,7 +470,7 @@ static PyObject *dlpack_device(PyObject *self, PyObject *unused) {
 static weir_status order_before(const weir_array *a, weir_cu_stream raw) {
   weir_stream current, consumer = {0};
   weir_cu_stream current_raw;
-  weir_status status = pyweir_current_stream(a->place.device, &current, &current_raw);
+  weir_status status = pyweir->current_stream(a->place.device, &current, &current_raw);
   if (status == WEIR_OK)
     status = weir_stream_external(a->place.device, raw, &consumer);
   if (status == WEIR_OK && current_raw != raw)
@@ -486,7 +484,7 @@ static int synchronize_with(const weir_array *a, int type, PyObject *stream) {
   weir_cu_stream raw = NULL;
   weir_stream current;
   weir_status status = WEIR_OK;
-  if (pyweir_dlpack_parse_stream(stream, type, &is_ordered, &raw) != 0)
+  if (pyweir->dlpack_parse_stream(stream, type, &is_ordered, &raw) != 0)
     return -1;
   if (!is_ordered || a->place.kind != WEIR_PLACE_DEVICE)
     return 0;
@@ -524,7 +522,7 @@ static PyObject *export(weir_array *a, int type, int number, bool is_versioned, 
   else
     e->as.plain = (managed_tensor){.of = t, .context = e, .deleter = delete_plain};
   PyObject *capsule =
-      PyCapsule_New(&e->as, is_versioned ? DLPACK_VERSIONED : DLPACK_PLAIN, pyweir_dlpack_destroy_capsule);
+      PyCapsule_New(&e->as, is_versioned ? DLPACK_VERSIONED : DLPACK_PLAIN, pyweir->dlpack_destroy_capsule);
   if (!capsule)
     release_export(e);
   return capsule;
@@ -539,12 +537,12 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count,
   weir_array handed = {0};
   weir_stream stream;
   weir_status status;
-  if (pyweir_parse_arguments("__dlpack__", names, 4, 1, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("__dlpack__", names, 4, 1, args, count, keywords, values) != 0)
     return NULL;
   dlpack_device_of(a, &type, &number);
-  int is_versioned = pyweir_dlpack_wants_version(values[1]);
+  int is_versioned = pyweir->dlpack_wants_version(values[1]);
   int is_copied = values[3] == Py_None ? 0 : PyObject_IsTrue(values[3]);
-  if (is_versioned < 0 || is_copied < 0 || pyweir_dlpack_check_device(type, number, values[2]) != 0 ||
+  if (is_versioned < 0 || is_copied < 0 || pyweir->dlpack_check_device(type, number, values[2]) != 0 ||
       pyweir_array_stream(a, &stream) != 0)
     return NULL;
   if (is_readonly && !is_versioned && !is_copied)
@@ -574,14 +572,14 @@ static void drop_imported(void *context) {
   imported *i = context;
   if (Py_IsInitialized()) {
     PyGILState_STATE gil = PyGILState_Ensure();
-    pyweir_dlpack_release(i->managed, i->is_versioned);
+    pyweir->dlpack_release(i->managed, i->is_versioned);
     PyGILState_Release(gil);
   }
   free(i);
 }
 
 static int layout_of_tensor(const tensor *t, weir_dtype *dtype, weir_place *place) {
-  bool is_cuda = pyweir_driver_can(WEIR_DRIVER_NVIDIA);
+  bool is_cuda = pyweir->driver_can(WEIR_DRIVER_NVIDIA);
   int found = -1;
   for (int i = 0; i < FORMATS; i++)
     if (formats[i].dlpack_code == t->type_code && formats[i].dlpack_bits == t->type_bits && t->type_lanes == 1)
@@ -619,7 +617,7 @@ static PyObject *import(PyObject *capsule) {
   weir_dtype dtype;
   weir_place place;
   weir_array made = {0};
-  const tensor *t = pyweir_dlpack_tensor(capsule, &is_readonly);
+  const tensor *t = pyweir->dlpack_tensor(capsule, &is_readonly);
   if (!t || layout_of_tensor(t, &dtype, &place) != 0)
     return NULL;
   imported *context = calloc(1, sizeof *context);
@@ -634,7 +632,7 @@ static PyObject *import(PyObject *capsule) {
     return NULL;
   }
   /* The capsule was checked, so this cannot fail. */
-  pyweir_dlpack_consume(capsule, &context->managed, &context->is_versioned);
+  pyweir->dlpack_consume(capsule, &context->managed, &context->is_versioned);
   return borrowed(WEIR_OK, &made, is_readonly);
 }
 
@@ -642,7 +640,7 @@ static PyObject *array_from_dlpack(PyObject *module, PyObject *object) {
   (void)module;
   if (pyweir_ensure_init() != 0)
     return NULL;
-  PyObject *capsule = pyweir_dlpack_capsule(object);
+  PyObject *capsule = pyweir->dlpack_capsule(object);
   PyObject *result = capsule ? import(capsule) : NULL;
   Py_XDECREF(capsule);
   return result;
@@ -672,13 +670,13 @@ PyObject *pyweir_array_cuda_interface(PyObject *self, void *unused) {
   weir_cu_stream raw = NULL;
   weir_stream stream;
   weir_status status;
-  if (a->place.kind != WEIR_PLACE_DEVICE || !pyweir_driver_can(WEIR_DRIVER_NVIDIA))
+  if (a->place.kind != WEIR_PLACE_DEVICE || !pyweir->driver_can(WEIR_DRIVER_NVIDIA))
     return PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__ needs an array on a CUDA device, not on %s",
                         a->place.kind != WEIR_PLACE_DEVICE ? "the host" : "a software device");
   if (!typestr)
     return PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__ has no type for %s", weir_dtype_name(a->dtype));
-  PYWEIR_CALL(status, pyweir_current_stream(a->place.device, &stream, &raw));
-  if (pyweir_check(status) != 0)
+  PYWEIR_CALL(status, pyweir->current_stream(a->place.device, &stream, &raw));
+  if (pyweir->check(status) != 0)
     return NULL;
   PyObject *shape = PyObject_GetAttrString(self, "shape"), *strides = byte_strides(a);
   if (!shape || !strides) {

@@ -13,7 +13,7 @@ static int parse_indices(PyObject *tuple, const weir_array **indices, int *count
   for (int i = 0; i < *count; i++) {
     PyObject *index = PyTuple_GET_ITEM(tuple, i);
     if (index != Py_None && !PYWEIR_IS_ARRAY(index)) {
-      pyweir_type_error("an Array or None", index);
+      pyweir->type_error("an Array or None", index);
       return -1;
     }
     indices[i] = index == Py_None ? NULL : pyweir_array_of(index);

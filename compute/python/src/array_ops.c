@@ -136,7 +136,7 @@ static PyObject *binary_method(const char *name, weir_binary_op op, PyObject *se
   PyObject *values[2] = {NULL, NULL};
   PyObject *target = in_place ? self : NULL;
   bool has_alpha = op == WEIR_BINARY_ADD || op == WEIR_BINARY_SUB;
-  if (pyweir_parse_arguments(name, names, has_alpha ? 2 : 1, 1, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments(name, names, has_alpha ? 2 : 1, 1, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0])
     return PyErr_Format(PyExc_TypeError, "%s() missing required argument 'other'", name);
@@ -146,7 +146,7 @@ static PyObject *binary_method(const char *name, weir_binary_op op, PyObject *se
   if (is_scalar < 0)
     return NULL;
   if (values[1] && !is_scalar)
-    return pyweir_type_error("a number for alpha", values[1]);
+    return pyweir->type_error("a number for alpha", values[1]);
   if (values[1] && PYWEIR_IS_ARRAY(values[0])) {
     if (op == WEIR_BINARY_SUB) {
       alpha.integer = -alpha.integer;
@@ -263,7 +263,7 @@ static PyObject *matmul_of(PyObject *a, PyObject *b) {
 static PyObject *device_product(PyObject *a, PyObject *b,
                                 int (*policy)(const weir_array *, const weir_array *, weir_dtype *)) {
   if (!PYWEIR_IS_ARRAY(b))
-    return pyweir_type_error("an Array", b);
+    return pyweir->type_error("an Array", b);
   bool is_cast = pyweir_autocast.is_on && pyweir_autocast_type(pyweir_array_of(a), pyweir_array_of(b)) == PYWEIR_CUDA;
   return is_cast ? autocast_product(a, b, policy) : product_of(a, b);
 }
@@ -438,14 +438,14 @@ static PyObject *reduce(weir_reduce_op op, PyObject *self, PyObject *dim, PyObje
   if (keepdim < 0 || parse_dims(dim, a->ndim, dims, &count) != 0 || pyweir_array_stream(a, &stream) != 0 ||
       (type != Py_None && pyweir_parse_dtype(type, &dtype) != 0))
     return NULL;
-  PyThreadState *saved = pyweir_begin_call();
+  PyThreadState *saved = pyweir->begin_call();
   if (has_type)
     status = empty_result(a, dims, count, keepdim, dtype, stream, &out);
   if (status == WEIR_OK)
     status = weir_array_reduce(op, a, dims, count, keepdim, stream, &out);
   if (status != WEIR_OK)
     weir_array_release(&out);
-  pyweir_end_call(saved);
+  pyweir->end_call(saved);
   return pyweir_array_result(status, &out);
 }
 
@@ -454,7 +454,7 @@ static PyObject *reduce_method(const char *name, weir_reduce_op op, PyObject *se
   static const char *const names[] = {"dim", "keepdim", "dtype"};
   PyObject *values[3] = {Py_None, Py_False, Py_None};
   bool has_dtype = op == WEIR_REDUCE_SUM || op == WEIR_REDUCE_PROD || op == WEIR_REDUCE_MEAN;
-  if (pyweir_parse_arguments(name, names, has_dtype ? 3 : 2, 2, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments(name, names, has_dtype ? 3 : 2, 2, args, count, keywords, values) != 0)
     return NULL;
   return reduce(op, self, values[0], values[1], values[2]);
 }
@@ -473,10 +473,10 @@ static PyObject *copy(PyObject *self, PyObject *const *args, Py_ssize_t count, P
   PyObject *values[2] = {NULL, Py_False};
   weir_stream stream;
   weir_status status;
-  if (pyweir_parse_arguments("copy_", names, 2, 2, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("copy_", names, 2, 2, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0] || !PYWEIR_IS_ARRAY(values[0]))
-    return pyweir_type_error("an Array", values[0] ? values[0] : Py_None);
+    return pyweir->type_error("an Array", values[0] ? values[0] : Py_None);
   int non_blocking = PyObject_IsTrue(values[1]);
   if (non_blocking < 0 || pyweir_array_check_writable(self) != 0 ||
       stream_of(pyweir_array_of(self), pyweir_array_of(values[0]), &stream) != 0)
@@ -500,7 +500,7 @@ static PyObject *fill(PyObject *self, PyObject *value) {
   if (is_scalar < 0)
     return NULL;
   if (!is_scalar)
-    return pyweir_type_error("a number", value);
+    return pyweir->type_error("a number", value);
   if (pyweir_array_check_writable(self) != 0 || pyweir_array_stream(pyweir_array_of(self), &stream) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_array_fill(pyweir_array_of(self), scalar, stream));
@@ -523,7 +523,7 @@ static PyObject *copied_to(PyObject *self, weir_place place, weir_dtype dtype, i
   weir_array made = {0};
   weir_stream stream;
   weir_status status;
-  if (place.kind == WEIR_PLACE_PINNED && pyweir_need_host() != 0)
+  if (place.kind == WEIR_PLACE_PINNED && pyweir_array_need_host() != 0)
     return NULL;
   if (pyweir_place_stream(place.kind == WEIR_PLACE_DEVICE ? place : a->place, &stream) != 0)
     return NULL;
@@ -583,7 +583,7 @@ static PyObject *matmul(PyObject *self, PyObject *other) {
   if (result != Py_NotImplemented)
     return result;
   Py_DECREF(result);
-  return pyweir_type_error("an Array", other);
+  return pyweir->type_error("an Array", other);
 }
 
 static PyObject *index_select(PyObject *self, PyObject *args) {
@@ -606,14 +606,14 @@ static PyObject *gather(PyObject *self, PyObject *const *args, Py_ssize_t count,
   weir_array made = {0};
   weir_stream stream;
   weir_status status;
-  if (pyweir_parse_arguments("gather", names, 2, 2, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("gather", names, 2, 2, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0] || !values[1])
     return PyErr_Format(PyExc_TypeError, "gather() takes a dimension and an Array of indices");
   if (!PYWEIR_IS_ARRAY(values[1]))
-    return pyweir_type_error("an Array", values[1]);
+    return pyweir->type_error("an Array", values[1]);
   const weir_array *index = pyweir_array_of(values[1]);
-  if (pyweir_int(values[0], &dim) != 0 || stream_of(pyweir_array_of(self), index, &stream) != 0)
+  if (pyweir->parse_int(values[0], &dim) != 0 || stream_of(pyweir_array_of(self), index, &stream) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_array_gather(pyweir_array_of(self), dim, index, stream, &made));
   return pyweir_array_result(status, &made);
@@ -626,10 +626,10 @@ static PyObject *bincount(PyObject *self, PyObject *const *args, Py_ssize_t coun
   weir_array made = {0};
   weir_stream stream;
   weir_status status;
-  if (pyweir_parse_arguments("bincount", names, 2, 2, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("bincount", names, 2, 2, args, count, keywords, values) != 0)
     return NULL;
   if (values[0] != Py_None && !PYWEIR_IS_ARRAY(values[0]))
-    return pyweir_type_error("an Array", values[0]);
+    return pyweir->type_error("an Array", values[0]);
   const weir_array *weights = values[0] == Py_None ? NULL : pyweir_array_of(values[0]);
   if ((values[1] && pyweir_parse_int64(values[1], &minlength) != 0) ||
       stream_of(pyweir_array_of(self), weights, &stream) != 0)
@@ -646,7 +646,7 @@ static PyObject *multinomial(PyObject *self, PyObject *const *args, Py_ssize_t c
   weir_array made = {0};
   weir_stream stream;
   weir_status status;
-  if (pyweir_parse_arguments("multinomial", names, 3, 2, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("multinomial", names, 3, 2, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0])
     return PyErr_Format(PyExc_TypeError, "multinomial() missing required argument 'num_samples'");
@@ -680,7 +680,7 @@ static PyObject *arange(PyObject *self, PyObject *args) {
   for (int i = 0; i < 2; i++) {
     int is_scalar = pyweir_parse_scalar(objects[i], &scalars[i]);
     if (is_scalar < 1)
-      return is_scalar ? NULL : pyweir_type_error("a number", objects[i]);
+      return is_scalar ? NULL : pyweir->type_error("a number", objects[i]);
   }
   if (pyweir_array_stream(pyweir_array_of(self), &stream) != 0)
     return NULL;

@@ -16,11 +16,11 @@ static PyObject *transpose(PyObject *self, PyObject *const *args, Py_ssize_t cou
   PyObject *values[2] = {NULL, NULL};
   int dims[2];
   weir_array view = {0};
-  if (pyweir_parse_arguments("transpose", names, 2, 2, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("transpose", names, 2, 2, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0] || !values[1])
     return need_arguments("transpose", 2, count);
-  if (pyweir_int(values[0], &dims[0]) != 0 || pyweir_int(values[1], &dims[1]) != 0)
+  if (pyweir->parse_int(values[0], &dims[0]) != 0 || pyweir->parse_int(values[1], &dims[1]) != 0)
     return NULL;
   return pyweir_array_view_of(self, weir_array_transpose(pyweir_array_of(self), dims[0], dims[1], &view), &view);
 }
@@ -112,7 +112,7 @@ static PyObject *flatten(PyObject *self, PyObject *const *args, Py_ssize_t count
   const weir_array *a = pyweir_array_of(self);
   int64_t bounds[2] = {0, -1}, shape[WEIR_ARRAY_MAX_DIMS];
   int start, end, ndim = 0;
-  if (pyweir_parse_arguments("flatten", names, 2, 2, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("flatten", names, 2, 2, args, count, keywords, values) != 0)
     return NULL;
   for (int i = 0; i < 2; i++)
     if (values[i] && pyweir_parse_int64(values[i], &bounds[i]) != 0)
@@ -159,11 +159,11 @@ static PyObject *squeeze(PyObject *self, PyObject *const *args, Py_ssize_t count
   PyObject *value = Py_None;
   int dim;
   weir_array view = {0};
-  if (pyweir_parse_arguments("squeeze", names, 1, 1, args, count, keywords, &value) != 0)
+  if (pyweir->parse_arguments("squeeze", names, 1, 1, args, count, keywords, &value) != 0)
     return NULL;
   if (value == Py_None)
     return pyweir_array_view_of(self, weir_array_squeeze_all(pyweir_array_of(self), &view), &view);
-  if (pyweir_int(value, &dim) != 0)
+  if (pyweir->parse_int(value, &dim) != 0)
     return NULL;
   return pyweir_array_view_of(self, weir_array_squeeze(pyweir_array_of(self), dim, &view), &view);
 }
@@ -173,11 +173,11 @@ static PyObject *unsqueeze(PyObject *self, PyObject *const *args, Py_ssize_t cou
   PyObject *value = NULL;
   int dim;
   weir_array view = {0};
-  if (pyweir_parse_arguments("unsqueeze", names, 1, 1, args, count, keywords, &value) != 0)
+  if (pyweir->parse_arguments("unsqueeze", names, 1, 1, args, count, keywords, &value) != 0)
     return NULL;
   if (!value)
     return need_arguments("unsqueeze", 1, 0);
-  if (pyweir_int(value, &dim) != 0)
+  if (pyweir->parse_int(value, &dim) != 0)
     return NULL;
   return pyweir_array_view_of(self, weir_array_unsqueeze(pyweir_array_of(self), dim, &view), &view);
 }
@@ -189,7 +189,7 @@ static PyObject *as_strided(PyObject *self, PyObject *const *args, Py_ssize_t co
   int64_t offset = weir_array_offset(pyweir_array_of(self));
   int ndim, stride_count;
   weir_array view = {0};
-  if (pyweir_parse_arguments("as_strided", names, 3, 3, args, count, keywords, values) != 0)
+  if (pyweir->parse_arguments("as_strided", names, 3, 3, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0] || !values[1])
     return need_arguments("as_strided", 2, count);

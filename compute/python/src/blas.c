@@ -4,7 +4,7 @@
  */
 #include "weir/compute/blas.h"
 
-#include "pyweir.h"
+#include "core.h"
 
 static const char *type_name(PyObject *object) { return Py_TYPE(object)->tp_name; }
 
@@ -24,29 +24,29 @@ static PyObject *current_handle(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   weir_stream stream;
   void *handle;
-  if (pyweir_ensure_init() != 0 || pyweir_parse_stream(Py_None, -1, &stream) != 0)
+  if (pyweir_ensure_init() != 0 || pyweir->parse_stream(Py_None, -1, &stream) != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_blas_handle(stream, &handle));
-  return pyweir_check(status) == 0 ? PyLong_FromVoidPtr(handle) : NULL;
+  return pyweir->check(status) == 0 ? PyLong_FromVoidPtr(handle) : NULL;
 }
 
 static PyObject *clear_workspaces(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   weir_status status;
   PYWEIR_CALL(status, weir_blas_clear_workspaces());
-  return pyweir_none(status);
+  return pyweir->none(status);
 }
 
 static PyObject *workspace_size(PyObject *module, PyObject *object) {
   (void)module;
   int device;
   uint64_t bytes;
-  if (pyweir_need_device(object, &device) != 0)
+  if (pyweir->need_device(object, &device) != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_blas_workspace_bytes(device, &bytes));
-  return pyweir_check(status) == 0 ? PyLong_FromUnsignedLongLong(bytes) : NULL;
+  return pyweir->check(status) == 0 ? PyLong_FromUnsignedLongLong(bytes) : NULL;
 }
 
 /* ---- TF32 and the precision of float32 ---- */
@@ -81,7 +81,7 @@ static PyObject *set_precision(PyObject *module, PyObject *object) {
   if (!text)
     return NULL;
   if (weir_matmul_precision_parse(text, &precision) == WEIR_OK)
-    return pyweir_none(weir_blas_set_float32_precision(precision));
+    return pyweir->none(weir_blas_set_float32_precision(precision));
   if (PyErr_WarnFormat(PyExc_UserWarning, 2,
                        "%U is not one of 'highest', 'high', or 'medium'; the current "
                        "setFloat32MatmulPrecision call has no effect.",
@@ -109,9 +109,9 @@ static PyObject *set_reduction(PyObject *args, const char *what_reduction, const
                     "allow_splitk=False is not supported when reduced precision reductions are enabled");
     return NULL;
   }
-  return pyweir_none(set(allow       ? WEIR_REDUCED_PRECISION_ALLOW
-                         : may_split ? WEIR_REDUCED_PRECISION_DISALLOW
-                                     : WEIR_REDUCED_PRECISION_DISALLOW_SPLIT));
+  return pyweir->none(set(allow       ? WEIR_REDUCED_PRECISION_ALLOW
+                          : may_split ? WEIR_REDUCED_PRECISION_DISALLOW
+                                      : WEIR_REDUCED_PRECISION_DISALLOW_SPLIT));
 }
 
 static PyObject *get_fp16_reduction(PyObject *module, PyObject *unused) {
@@ -161,9 +161,9 @@ static PyObject *set_deterministic(PyObject *module, PyObject *args, PyObject *k
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!|$O!:_set_deterministic_algorithms", names, &PyBool_Type, &mode,
                                    &PyBool_Type, &warn_only))
     return NULL;
-  return pyweir_none(weir_blas_set_deterministic(mode != Py_True        ? WEIR_DETERMINISTIC_OFF
-                                                 : warn_only == Py_True ? WEIR_DETERMINISTIC_WARN
-                                                                        : WEIR_DETERMINISTIC_ERROR));
+  return pyweir->none(weir_blas_set_deterministic(mode != Py_True        ? WEIR_DETERMINISTIC_OFF
+                                                  : warn_only == Py_True ? WEIR_DETERMINISTIC_WARN
+                                                                         : WEIR_DETERMINISTIC_ERROR));
 }
 
 static PyObject *get_deterministic(PyObject *module, PyObject *unused) {
@@ -180,7 +180,7 @@ static PyObject *check_deterministic(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   weir_status status;
   PYWEIR_CALL(status, weir_blas_check_deterministic());
-  return pyweir_none(status);
+  return pyweir->none(status);
 }
 
 static PyMethodDef functions[] = {

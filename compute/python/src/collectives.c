@@ -32,7 +32,7 @@ static void init_options(weir_nccl_options *options) {
 }
 
 /* The exception of a signal handler goes before the error of the call that it ended. */
-static PyObject *none_or_error(weir_status status) { return PyErr_Occurred() ? NULL : pyweir_none(status); }
+static PyObject *none_or_error(weir_status status) { return PyErr_Occurred() ? NULL : pyweir->none(status); }
 
 /* ---- Communicators ---- */
 
@@ -47,7 +47,7 @@ static PyTypeObject communicator_type;
 
 static weir_nccl_comm *comm_of(PyObject *object) {
   if (!PyObject_TypeCheck(object, &communicator_type)) {
-    pyweir_type_error("a weir.nccl.Communicator", object);
+    pyweir->type_error("a weir.nccl.Communicator", object);
     return NULL;
   }
   weir_nccl_comm *comm = ((communicator *)object)->it;
@@ -70,21 +70,21 @@ static PyObject *wrap(weir_nccl_comm *comm) {
 
 /* Destroys it: if `waits`, up to the time limit for the work of the rank. */
 static void destroy_comm(weir_nccl_comm *comm, bool waits) {
-  PyThreadState *saved = pyweir_begin_call();
+  PyThreadState *saved = pyweir->begin_call();
   if (waits)
     (void)weir_nccl_finalize(comm); /* an error is no reason not to destroy it */
   weir_nccl_destroy(comm);
-  pyweir_end_call(saved);
+  pyweir->end_call(saved);
 }
 
 static PyThreadState *begin_use(PyObject *object) {
   ((communicator *)object)->calls++;
-  return pyweir_begin_call();
+  return pyweir->begin_call();
 }
 
 static void end_use(PyObject *object, PyThreadState *saved) {
   communicator *self = (communicator *)object;
-  pyweir_end_call(saved);
+  pyweir->end_call(saved);
   weir_nccl_comm *ending = self->ending;
   if (--self->calls || !ending)
     return;
@@ -142,8 +142,8 @@ static PyObject *synchronize(PyObject *self, PyObject *args) {
   weir_stream stream;
   int device;
   weir_status status;
-  if (!comm || !PyArg_ParseTuple(args, "|O:synchronize", &object) || pyweir_check(weir_nccl_device(comm, &device)) ||
-      pyweir_parse_stream(object, device, &stream) || !(comm = comm_of(self)))
+  if (!comm || !PyArg_ParseTuple(args, "|O:synchronize", &object) || pyweir->check(weir_nccl_device(comm, &device)) ||
+      pyweir->parse_stream(object, device, &stream) || !(comm = comm_of(self)))
     return NULL;
   USE(self, status, weir_nccl_synchronize(comm, stream));
   return none_or_error(status);
@@ -158,7 +158,7 @@ static PyObject *memory(PyObject *self, PyObject *unused) {
     return NULL;
   weir_nccl_memory_init(&m);
   USE(self, status, weir_nccl_get_memory(comm, &m));
-  if (pyweir_check(status) != 0)
+  if (pyweir->check(status) != 0)
     return NULL;
   return Py_BuildValue("{s:K,s:K,s:K,s:N,s:N}", "device_bytes", (unsigned long long)m.device_bytes, "host_bytes",
                        (unsigned long long)m.host_bytes, "suspendable_bytes", (unsigned long long)m.suspendable_bytes,
@@ -170,7 +170,7 @@ static PyObject *memory(PyObject *self, PyObject *unused) {
     (void)unused;                                                                                                      \
     weir_nccl_comm *comm = comm_of(self);                                                                              \
     int number;                                                                                                        \
-    return comm && pyweir_check(function(comm, &number)) == 0 ? PyLong_FromLong(number) : NULL;                        \
+    return comm && pyweir->check(function(comm, &number)) == 0 ? PyLong_FromLong(number) : NULL;                       \
   }
 NUMBER(get_ranks, weir_nccl_count)
 NUMBER(get_rank, weir_nccl_rank)
@@ -230,7 +230,7 @@ static PyObject *nccl_version(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_nccl_version(&version));
-  return pyweir_check(status) == 0 ? PyLong_FromLong(version) : NULL;
+  return pyweir->check(status) == 0 ? PyLong_FromLong(version) : NULL;
 }
 
 static PyObject *nccl_unique_id(PyObject *module, PyObject *unused) {
@@ -240,7 +240,7 @@ static PyObject *nccl_unique_id(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_nccl_get_unique_id(&id));
-  return pyweir_check(status) == 0 ? PyBytes_FromStringAndSize(id.bytes, sizeof id.bytes) : NULL;
+  return pyweir->check(status) == 0 ? PyBytes_FromStringAndSize(id.bytes, sizeof id.bytes) : NULL;
 }
 
 static PyObject *nccl_init_rank(PyObject *module, PyObject *args) {
@@ -262,7 +262,7 @@ static PyObject *nccl_init_rank(PyObject *module, PyObject *args) {
   }
   memcpy(&id, bytes, sizeof id);
   PYWEIR_CALL(status, weir_nccl_init_rank(&id, ranks, rank, &options, &comm));
-  return !PyErr_Occurred() && pyweir_check(status) == 0 ? wrap(comm) : NULL;
+  return !PyErr_Occurred() && pyweir->check(status) == 0 ? wrap(comm) : NULL;
 }
 
 static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
@@ -280,10 +280,10 @@ static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
   if (count > WEIR_MAX_DEVICES)
     return PyErr_Format(PyExc_ValueError, "%zd devices; there are at most %d", count, WEIR_MAX_DEVICES);
   for (Py_ssize_t i = 0; i < count; i++)
-    if (pyweir_int(PyList_GET_ITEM(list, i), &devices[i]) != 0)
+    if (pyweir->parse_int(PyList_GET_ITEM(list, i), &devices[i]) != 0)
       return NULL;
   PYWEIR_CALL(status, weir_nccl_init_all((int)count, devices, &options, comms));
-  if (PyErr_Occurred() || pyweir_check(status) != 0)
+  if (PyErr_Occurred() || pyweir->check(status) != 0)
     return NULL;
   PyObject *result = PyList_New(count);
   for (Py_ssize_t i = 0; i < count; i++) {
@@ -298,7 +298,7 @@ static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
 
 static PyObject *nccl_group_start(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
-  return pyweir_none(weir_nccl_group_start());
+  return pyweir->none(weir_nccl_group_start());
 }
 
 /* A group submits nothing if one of its calls has failed, and a call without a communicator does. */
@@ -329,8 +329,8 @@ static PyObject *nccl_call(PyObject *module, PyObject *args) {
                         &stream_object))
     return NULL;
   weir_nccl_comm *comm = comm_of(comm_object);
-  if (!comm || pyweir_parse_dtype(type, &dtype) != 0 || pyweir_check(weir_nccl_device(comm, &device)) != 0 ||
-      pyweir_parse_stream(stream_object, device, &stream) != 0 || !(comm = comm_of(comm_object)))
+  if (!comm || pyweir_parse_dtype(type, &dtype) != 0 || pyweir->check(weir_nccl_device(comm, &device)) != 0 ||
+      pyweir->parse_stream(stream_object, device, &stream) != 0 || !(comm = comm_of(comm_object)))
     return NULL;
   const void *from = (const void *)(uintptr_t)send;
   void *to = (void *)(uintptr_t)recv;
@@ -363,7 +363,7 @@ static PyObject *nccl_call(PyObject *module, PyObject *args) {
 static weir_array *arrays_of(PyObject *list, Py_ssize_t *count) {
   *count = -1;
   if (!PyList_Check(list)) {
-    pyweir_type_error("a list of arrays", list);
+    pyweir->type_error("a list of arrays", list);
     return NULL;
   }
   Py_ssize_t size = PyList_GET_SIZE(list);
@@ -413,7 +413,7 @@ static PyObject *with_flag(PyObject *result, PyObject *source) {
 
 static int *ints_of(PyObject *list, Py_ssize_t *count) {
   if (!PyList_Check(list)) {
-    pyweir_type_error("a list of devices", list);
+    pyweir->type_error("a list of devices", list);
     return NULL;
   }
   *count = PyList_GET_SIZE(list);
@@ -421,7 +421,7 @@ static int *ints_of(PyObject *list, Py_ssize_t *count) {
   if (!numbers)
     PyErr_NoMemory();
   for (Py_ssize_t i = 0; numbers && i < *count; i++)
-    if (pyweir_int(PyList_GET_ITEM(list, i), &numbers[i]) != 0) {
+    if (pyweir->parse_int(PyList_GET_ITEM(list, i), &numbers[i]) != 0) {
       PyMem_Free(numbers);
       return NULL;
     }
@@ -523,7 +523,7 @@ static int streams_of(PyObject *list, Py_ssize_t count, part_streams *parts) {
     PyObject *item = PyList_GET_ITEM(list, i);
     if (item == Py_None)
       continue;
-    if (pyweir_parse_stream(item, -1, &parts->streams[i]) != 0)
+    if (pyweir->parse_stream(item, -1, &parts->streams[i]) != 0)
       return -1;
     parts->pointers[i] = &parts->streams[i];
   }
@@ -678,5 +678,5 @@ static PyMethodDef methods[] = {
 };
 
 int pyweir_add_collectives(PyObject *module) {
-  return pyweir_add_type(module, &communicator_type) != 0 ? -1 : PyModule_AddFunctions(module, methods);
+  return pyweir->add_type(module, &communicator_type) != 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

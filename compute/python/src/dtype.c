@@ -171,7 +171,7 @@ static PyMethodDef functions[] = {
 };
 
 int pyweir_add_dtype(PyObject *module) {
-  if (pyweir_add_type(module, &dtype_type) != 0)
+  if (pyweir->add_type(module, &dtype_type) != 0)
     return -1;
 #define X(number, upper, lower, bytes)                                                                                 \
   {                                                                                                                    \

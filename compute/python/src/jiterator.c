@@ -26,7 +26,7 @@ static int parse_scalar(PyObject *object, weir_jit_scalar *scalar) {
   if (is_scalar < 0)
     return -1;
   if (!is_scalar) {
-    pyweir_type_error("a number", object);
+    pyweir->type_error("a number", object);
     return -1;
   }
   bool is_integer = value.kind <= WEIR_SCALAR_INT;
@@ -104,7 +104,7 @@ static int read_arrays(const function_object *self, PyObject *const *args, Py_ss
   bool is_uniform = true;
   for (Py_ssize_t i = 0; i < count; i++) {
     if (!PYWEIR_IS_ARRAY(args[i])) {
-      pyweir_type_error("an Array", args[i]);
+      pyweir->type_error("an Array", args[i]);
       return -1;
     }
     c->arrays[i] = pyweir_array_of(args[i]);
@@ -217,9 +217,9 @@ static void function_dealloc(PyObject *object) {
   for (int i = 0; i < self->scalar_count; i++)
     Py_XDECREF(self->names[i]);
   if (self->it) {
-    PyThreadState *saved = pyweir_begin_call();
+    PyThreadState *saved = pyweir->begin_call();
     weir_jit_destroy(self->it); /* waits for the device */
-    pyweir_end_call(saved);
+    pyweir->end_call(saved);
   }
   Py_TYPE(object)->tp_free(object);
 }
@@ -301,5 +301,5 @@ static PyMethodDef functions[] = {
 };
 
 int pyweir_add_jiterator(PyObject *module) {
-  return pyweir_add_type(module, &function_type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
+  return pyweir->add_type(module, &function_type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
 }

@@ -1,7 +1,7 @@
 /*
- * weir.kernel: modules and kernels of libweir_compute.
+ * weir.kernel: modules and kernels.
  */
-#include "pyweir.h"
+#include "core.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -42,9 +42,9 @@ static PyObject *wrap_module(weir_module *module) {
 static void module_dealloc(PyObject *self) {
   weir_module *module = ((module_object *)self)->it;
   if (module) {
-    PyThreadState *saved = pyweir_begin_call();
+    PyThreadState *saved = pyweir->begin_call();
     weir_module_destroy(module); /* waits for the device */
-    pyweir_end_call(saved);
+    pyweir->end_call(saved);
   }
   Py_TYPE(self)->tp_free(self);
 }
@@ -75,7 +75,7 @@ static PyObject *compile_source(PyObject *unused, PyObject *args) {
   int target, cache, device, counts[4] = {0};
   if (!PyArg_ParseTuple(args, "sOOOOOsip:_compile", &source, &device_argument, &lists[0], &lists[1], &lists[2],
                         &lists[3], &file_name, &target, &cache) ||
-      pyweir_need_device(device_argument, &device) != 0)
+      pyweir->need_device(device_argument, &device) != 0)
     return NULL;
   const char **texts[4] = {NULL};
   PyObject *result = NULL;
@@ -98,7 +98,7 @@ static PyObject *compile_source(PyObject *unused, PyObject *args) {
     weir_module *made;
     weir_status status;
     PYWEIR_CALL(status, weir_module_compile(device, source, &options, &made));
-    if (pyweir_check(status) == 0)
+    if (pyweir->check(status) == 0)
       result = wrap_module(made);
   }
   for (int i = 0; i < 4; i++) {
@@ -117,11 +117,11 @@ static PyObject *load_module(PyObject *unused, PyObject *args) {
   if (!PyArg_ParseTuple(args, "s*O:_load_module", &image, &device_argument))
     return NULL;
   PyObject *result = NULL;
-  if (pyweir_need_device(device_argument, &device) == 0) {
+  if (pyweir->need_device(device_argument, &device) == 0) {
     weir_module *made;
     weir_status status;
     PYWEIR_CALL(status, weir_module_load(device, image.buf, (size_t)image.len, &made));
-    if (pyweir_check(status) == 0)
+    if (pyweir->check(status) == 0)
       result = wrap_module(made);
   }
   PyBuffer_Release(&image);
@@ -136,12 +136,12 @@ static PyObject *get_function(PyObject *self, PyObject *name) {
     return NULL;
   weir_module *module = ((module_object *)self)->it;
   PYWEIR_CALL(status, weir_module_get_kernel(module, text, &found));
-  if (pyweir_check(status) != 0)
+  if (pyweir->check(status) != 0)
     return NULL;
   weir_kernel_attributes attributes;
   weir_kernel_attributes_init(&attributes);
   PYWEIR_CALL(status, weir_kernel_get_attributes(found, &attributes));
-  if (pyweir_check(status) != 0)
+  if (pyweir->check(status) != 0)
     return NULL;
   kernel_object *kernel = (kernel_object *)kernel_type.tp_alloc(&kernel_type, 0);
   if (kernel) {
@@ -165,7 +165,7 @@ static PyObject *module_is_cached(PyObject *self, void *closure) {
 
 static PyObject *module_device(PyObject *self, void *closure) {
   (void)closure;
-  return pyweir_device_wrap(weir_module_device(((module_object *)self)->it));
+  return pyweir->device_wrap(weir_module_device(((module_object *)self)->it));
 }
 
 static PyMethodDef module_methods[] = {
@@ -297,7 +297,7 @@ static int find_address(PyObject *object, unsigned long long *address) {
 /* Parameters of unknown size: an int and a float have 4 bytes, as in PyTorch. */
 static int add_argument(arguments *a, PyObject *object, int index, const kernel_object *kernel) {
   size_t bytes = 4;
-  if (kernel->param_count >= 0 && pyweir_check(weir_kernel_param_bytes(kernel->it, index, &bytes)) != 0)
+  if (kernel->param_count >= 0 && pyweir->check(weir_kernel_param_bytes(kernel->it, index, &bytes)) != 0)
     return -1;
   if (PyLong_Check(object)) /* bool too */
     return add_integer(a, object, index, bytes);
@@ -369,7 +369,7 @@ static PyObject *kernel_call(PyObject *self, PyObject *args, PyObject *keywords)
   weir_stream stream;
   int device = weir_module_device(((module_object *)kernel->module)->it);
   if (read_dims(grid, "grid", dims.grid) != 0 || read_dims(block, "block", dims.block) != 0 ||
-      pyweir_parse_stream(stream_argument, device, &stream) != 0)
+      pyweir->parse_stream(stream_argument, device, &stream) != 0)
     return NULL;
   arguments a;
   a.count = 0;
@@ -391,7 +391,7 @@ static PyObject *kernel_call(PyObject *self, PyObject *args, PyObject *keywords)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_kernel_launch(kernel->it, dims, stream, a.params, a.count));
-  return pyweir_none(status);
+  return pyweir->none(status);
 }
 
 static PyObject *kernel_name(PyObject *self, void *closure) {
@@ -405,7 +405,7 @@ static PyObject *kernel_attributes(PyObject *self, void *closure) {
   weir_kernel_attributes_init(&a);
   weir_status status;
   PYWEIR_CALL(status, weir_kernel_get_attributes(((kernel_object *)self)->it, &a));
-  if (pyweir_check(status) != 0)
+  if (pyweir->check(status) != 0)
     return NULL;
   return Py_BuildValue("{si,si,si,si,si,si,si,si,si}", "registers", a.registers, "shared_bytes", a.shared_bytes,
                        "local_bytes", a.local_bytes, "constant_bytes", a.constant_bytes, "max_threads", a.max_threads,
@@ -416,10 +416,10 @@ static PyObject *kernel_attributes(PyObject *self, void *closure) {
 static PyObject *set_shared_memory_config(PyObject *self, PyObject *argument) {
   int bytes;
   weir_status status;
-  if (pyweir_int(argument, &bytes) != 0)
+  if (pyweir->parse_int(argument, &bytes) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_kernel_set_max_dynamic_shared(((kernel_object *)self)->it, bytes));
-  return pyweir_none(status);
+  return pyweir->none(status);
 }
 
 static PyObject *max_active_blocks(PyObject *self, PyObject *args) {
@@ -429,7 +429,7 @@ static PyObject *max_active_blocks(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "i|n:max_active_blocks", &threads, &dynamic))
     return NULL;
   PYWEIR_CALL(status, weir_kernel_max_active_blocks(((kernel_object *)self)->it, threads, (size_t)dynamic, &blocks));
-  return pyweir_check(status) == 0 ? PyLong_FromLong(blocks) : NULL;
+  return pyweir->check(status) == 0 ? PyLong_FromLong(blocks) : NULL;
 }
 
 static PyObject *suggest_block(PyObject *self, PyObject *args) {
@@ -439,7 +439,7 @@ static PyObject *suggest_block(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "|ni:suggest_block", &dynamic, &limit))
     return NULL;
   PYWEIR_CALL(status, weir_kernel_suggest_block(((kernel_object *)self)->it, (size_t)dynamic, limit, &grid, &block));
-  return pyweir_check(status) == 0 ? Py_BuildValue("(ii)", grid, block) : NULL;
+  return pyweir->check(status) == 0 ? Py_BuildValue("(ii)", grid, block) : NULL;
 }
 
 static PyMethodDef kernel_methods[] = {
@@ -482,7 +482,7 @@ static PyTypeObject kernel_type = {
 static PyObject *add_library_folder(PyObject *unused, PyObject *folder) {
   (void)unused;
   const char *text = PyUnicode_AsUTF8(folder);
-  return text ? pyweir_none(weir_library_add_folder(text)) : NULL;
+  return text ? pyweir->none(weir_library_add_folder(text)) : NULL;
 }
 
 /* ---- For benchmarks ---- */
@@ -533,10 +533,10 @@ static PyObject *time_launches(PyObject *unused, PyObject *argument) {
   int repeats, device;
   double best = 0;
   weir_status status;
-  if (pyweir_int(argument, &repeats) != 0 || pyweir_need_device(Py_None, &device) != 0)
+  if (pyweir->parse_int(argument, &repeats) != 0 || pyweir->need_device(Py_None, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, time_bare_launches(device, repeats, &best));
-  return pyweir_check(status) == 0 ? PyFloat_FromDouble(best) : NULL;
+  return pyweir->check(status) == 0 ? PyFloat_FromDouble(best) : NULL;
 }
 
 static PyMethodDef methods[] = {

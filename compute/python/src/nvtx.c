@@ -2,11 +2,11 @@
  * Ranges and marks for profilers and recordings: weir.nvtx.
  */
 #include "weir/compute/nvtx.h"
-#include "memory.h"
+#include "core.h"
 
 /* The UTF-8 text of a message, or NULL with a TypeError set. */
 static const char *message_of(PyObject *object) {
-  return PyUnicode_Check(object) ? PyUnicode_AsUTF8(object) : (const char *)pyweir_type_error("a str", object);
+  return PyUnicode_Check(object) ? PyUnicode_AsUTF8(object) : (const char *)pyweir->type_error("a str", object);
 }
 
 static PyObject *range_push(PyObject *module, PyObject *argument) {
@@ -51,9 +51,9 @@ static const char open_name[] = "weir.nvtx range", ended_name[] = "weir.nvtx ran
 static int stream_of(PyObject *raw, weir_stream *stream) {
   void *handle = PyLong_AsVoidPtr(raw);
   int device;
-  if (PyErr_Occurred() || pyweir_ensure_init() != 0 || pyweir_check(weir_device_get(&device)) != 0)
+  if (PyErr_Occurred() || pyweir_ensure_init() != 0 || pyweir->check(weir_device_get(&device)) != 0)
     return -1;
-  return pyweir_check(weir_stream_external(device, handle, stream));
+  return pyweir->check(weir_stream_external(device, handle, stream));
 }
 
 static PyObject *device_range_start(PyObject *module, PyObject *args) {
@@ -66,7 +66,7 @@ static PyObject *device_range_start(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "sO", &message, &raw) || stream_of(raw, &stream) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_nvtx_device_range_start(message, stream, &range));
-  return pyweir_check(status) == 0 ? PyCapsule_New(range, open_name, NULL) : NULL;
+  return pyweir->check(status) == 0 ? PyCapsule_New(range, open_name, NULL) : NULL;
 }
 
 static PyObject *device_range_end(PyObject *module, PyObject *args) {
@@ -84,7 +84,7 @@ static PyObject *device_range_end(PyObject *module, PyObject *args) {
   if (!range || stream_of(raw, &stream) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_nvtx_device_range_end(range, stream));
-  if (pyweir_check(status) != 0 || PyCapsule_SetName(capsule, ended_name) != 0)
+  if (pyweir->check(status) != 0 || PyCapsule_SetName(capsule, ended_name) != 0)
     return NULL;
   Py_RETURN_NONE;
 }

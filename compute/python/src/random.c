@@ -13,9 +13,9 @@ typedef struct generator_object {
 
 static PyTypeObject generator_type;
 
-/* As pyweir_check, but with PyTorch's RuntimeError for values that are refused. */
+/* As pyweir->check, but with PyTorch's RuntimeError for values that are refused. */
 static int check(weir_status status) {
-  if (pyweir_check(status) == 0)
+  if (pyweir->check(status) == 0)
     return 0;
   if (status == WEIR_ERROR_INVALID_ARGUMENT && PyErr_ExceptionMatches(PyExc_ValueError)) {
     PyErr_Clear();
@@ -53,6 +53,15 @@ weir_generator *pyweir_generator_get(PyObject *object) {
   return generator_of(object);
 }
 
+static PyObject *generator_register_with_graph(PyObject *self, PyObject *object) {
+  weir_graph *graph = pyweir->graph_get(object);
+  weir_status status;
+  if (!graph)
+    return NULL;
+  PYWEIR_CALL(status, weir_graph_register_generator(graph, generator_of(self)));
+  return pyweir->none(status);
+}
+
 /* ---- The class ---- */
 
 static PyObject *generator_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -61,7 +70,7 @@ static PyObject *generator_new(PyTypeObject *type, PyObject *args, PyObject *key
   int device;
   weir_generator *generator;
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:Generator", names, &device_object) ||
-      pyweir_need_device(device_object, &device) != 0)
+      pyweir->need_device(device_object, &device) != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_generator_create(device, &generator));
@@ -93,7 +102,7 @@ static PyObject *generator_repr(PyObject *self) {
 static PyObject *get_device(PyObject *self, void *unused) {
   (void)unused;
   int device;
-  return check(weir_generator_device(generator_of(self), &device)) == 0 ? pyweir_device_wrap(device) : NULL;
+  return check(weir_generator_device(generator_of(self), &device)) == 0 ? pyweir->device_wrap(device) : NULL;
 }
 
 /* A seed or an offset: an int of 64 bits, negative or not. */
@@ -171,7 +180,11 @@ static PyObject *generator_get_state(PyObject *self, PyObject *unused) {
 
 static PyObject *generator_set_state(PyObject *self, PyObject *object) {
   Py_buffer view;
-  if (PYWEIR_IS_BUFFER(object) && !((pyweir_buffer *)object)->is_host) {
+  pyweir_memory memory;
+  int is_buffer = pyweir->buffer_memory(object, &memory);
+  if (is_buffer < 0)
+    return NULL;
+  if (is_buffer && memory.device >= 0) {
     PyErr_SetString(PyExc_TypeError, "RNG state must be bytes on the host, got a Buffer on a device");
     return NULL;
   }
@@ -241,6 +254,7 @@ static PyObject *generator_setstate(PyObject *self, PyObject *state) {
 }
 
 static PyMethodDef generator_methods[] = {
+    {"_register_with_graph", generator_register_with_graph, METH_O, "For CUDAGraph.register_generator_state()."},
     {"manual_seed", generator_manual_seed, METH_O,
      "manual_seed($self, seed, /)\n--\n\nSets the seed, and the offset to 0. Returns the generator."},
     {"seed", generator_seed, METH_NOARGS, "seed($self)\n--\n\nSets a random seed, and returns it."},
@@ -294,7 +308,7 @@ static PyObject *default_generator(PyObject *module, PyObject *object) {
   (void)module;
   int device;
   weir_generator *generator;
-  if (pyweir_int(object, &device) != 0)
+  if (pyweir->parse_int(object, &device) != 0)
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_generator_default(device, &generator));
@@ -343,33 +357,35 @@ static weir_status fill_permutation(weir_generator *generator, void *pointer, ui
 /* Fills the buffer on the current stream of its device, and returns it. */
 static PyObject *fill_buffer(PyObject *object, PyObject *dtype_object, PyObject *generator_object, const numbers *n,
                              fill_function function) {
-  pyweir_buffer *buffer = (pyweir_buffer *)object;
+  pyweir_memory memory;
   weir_generator *generator = NULL;
   weir_dtype dtype;
   weir_stream stream;
   if (pyweir_ensure_init() != 0)
     return NULL;
-  if (!PYWEIR_IS_BUFFER(object))
-    return pyweir_type_error("a weir.Buffer", object);
+  int is_buffer = pyweir->buffer_memory(object, &memory);
+  if (is_buffer <= 0)
+    return is_buffer < 0 ? NULL : pyweir->type_error("a weir.Buffer", object);
   if (generator_object != Py_None) {
     generator = pyweir_generator_get(generator_object);
     if (!generator)
       return NULL;
   }
-  if (pyweir_parse_dtype(dtype_object, &dtype) != 0 || pyweir_buffer_check(buffer) != 0)
+  if (pyweir_parse_dtype(dtype_object, &dtype) != 0)
     return NULL;
-  if (buffer->is_host || buffer->is_readonly) {
-    PyErr_SetString(PyExc_RuntimeError, buffer->is_host ? "Expected a 'cuda' device type for the buffer but found 'cpu'"
-                                                        : "the buffer is read-only");
+  if (memory.device < 0 || memory.is_readonly) {
+    PyErr_SetString(PyExc_RuntimeError, memory.device < 0
+                                            ? "Expected a 'cuda' device type for the buffer but found 'cpu'"
+                                            : "the buffer is read-only");
     return NULL;
   }
-  if (buffer->bytes % weir_dtype_size(dtype) != 0)
+  if (memory.bytes % weir_dtype_size(dtype) != 0)
     return PyErr_Format(PyExc_ValueError, "a buffer of %zu bytes has no whole number of elements of type %s",
-                        buffer->bytes, weir_dtype_name(dtype));
-  if (pyweir_parse_stream(Py_None, buffer->stream.device, &stream) != 0)
+                        memory.bytes, weir_dtype_name(dtype));
+  if (pyweir->parse_stream(Py_None, memory.device, &stream) != 0)
     return NULL;
   weir_status status;
-  PYWEIR_CALL(status, function(generator, buffer->pointer, buffer->bytes / weir_dtype_size(dtype), dtype, n, stream));
+  PYWEIR_CALL(status, function(generator, memory.pointer, memory.bytes / weir_dtype_size(dtype), dtype, n, stream));
   return self_or_null(object, status);
 }
 
@@ -437,5 +453,5 @@ static PyMethodDef methods[] = {
 };
 
 int pyweir_add_random(PyObject *module) {
-  return pyweir_add_type(module, &generator_type) != 0 ? -1 : PyModule_AddFunctions(module, methods);
+  return pyweir->add_type(module, &generator_type) != 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

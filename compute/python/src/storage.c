@@ -24,9 +24,9 @@ static void release(weir_storage *storage) {
   if (weir_storage_place(storage).kind == WEIR_PLACE_HOST) {
     weir_storage_release(storage);
   } else if (!weir_is_in_bad_fork()) {
-    PyThreadState *saved = pyweir_begin_call();
+    PyThreadState *saved = pyweir->begin_call();
     weir_storage_release(storage);
-    pyweir_end_call(saved);
+    pyweir->end_call(saved);
   }
 }
 
@@ -93,15 +93,15 @@ static PyObject *is_pinned(PyObject *self, PyObject *unused) {
 static PyObject *get_device(PyObject *self, void *unused) {
   (void)unused;
   weir_place place = weir_storage_place(storage_of(self));
-  return pyweir_device_wrap(place.kind == WEIR_PLACE_DEVICE ? place.device : -1);
+  return pyweir->device_wrap(place.kind == WEIR_PLACE_DEVICE ? place.device : -1);
 }
 
 static PyObject *record_stream(PyObject *self, PyObject *object) {
   weir_stream stream;
   weir_status status;
   if (object == Py_None)
-    return pyweir_type_error("a stream", object);
-  if (pyweir_ensure_init() != 0 || pyweir_parse_stream(object, -1, &stream) != 0)
+    return pyweir->type_error("a stream", object);
+  if (pyweir_ensure_init() != 0 || pyweir->parse_stream(object, -1, &stream) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_storage_record_stream(storage_of(self), stream));
   return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
@@ -113,7 +113,7 @@ static PyObject *resize(PyObject *self, PyObject *object) {
   weir_stream stream;
   weir_status status;
   weir_storage *storage = storage_of(self);
-  if (pyweir_parse_bytes(object, &bytes) != 0 || pyweir_place_stream(weir_storage_place(storage), &stream) != 0)
+  if (pyweir->parse_bytes(object, &bytes) != 0 || pyweir_place_stream(weir_storage_place(storage), &stream) != 0)
     return NULL;
   if (weir_storage_references(storage) > 1)
     return PyErr_Format(PyExc_RuntimeError, "Trying to resize storage that is not resizable: %d arrays use it",
@@ -164,10 +164,10 @@ static PyObject *storage_new(PyObject *module, PyObject *args) {
   weir_storage *made;
   weir_status status;
   if (!PyArg_ParseTuple(args, "OOp:_storage_new", &bytes_object, &device, &is_pinned) ||
-      pyweir_parse_bytes(bytes_object, &bytes) != 0 || pyweir_parse_place(device, &place) != 0)
+      pyweir->parse_bytes(bytes_object, &bytes) != 0 || pyweir_parse_place(device, &place) != 0)
     return NULL;
   if (is_pinned && place.kind == WEIR_PLACE_HOST) {
-    if (pyweir_need_host() != 0)
+    if (pyweir_array_need_host() != 0)
       return NULL;
     place = weir_place_pinned();
   }
@@ -180,7 +180,7 @@ static PyObject *storage_new(PyObject *module, PyObject *args) {
 static PyObject *array_storage(PyObject *module, PyObject *object) {
   (void)module;
   if (!PYWEIR_IS_ARRAY(object))
-    return pyweir_type_error("an Array", object);
+    return pyweir->type_error("an Array", object);
   weir_storage *storage = pyweir_array_of(object)->storage;
   weir_storage_retain(storage);
   return wrap(storage);
@@ -217,7 +217,7 @@ static PyObject *array_in_storage(PyObject *module, PyObject *args) {
 static PyObject *is_foreign(PyObject *module, PyObject *object) {
   (void)module;
   if (!PyObject_TypeCheck(object, &storage_type))
-    return pyweir_type_error("a storage", object);
+    return pyweir->type_error("a storage", object);
   const weir_storage *storage = storage_of(object);
   return PyBool_FromLong(weir_storage_is_borrowed(storage) && !weir_storage_is_received(storage));
 }
@@ -228,7 +228,7 @@ static PyObject *storage_send(PyObject *module, PyObject *object) {
   weir_stream stream;
   weir_status status;
   if (!PyObject_TypeCheck(object, &storage_type))
-    return pyweir_type_error("a storage", object);
+    return pyweir->type_error("a storage", object);
   weir_storage *storage = storage_of(object);
   if (pyweir_place_stream(weir_storage_place(storage), &stream) != 0)
     return NULL;
@@ -242,7 +242,7 @@ static PyObject *storage_send(PyObject *module, PyObject *object) {
     result = Py_BuildValue("iy#K", stream.device, handle->bytes, (Py_ssize_t)handle->length,
                            (unsigned long long)weir_storage_bytes(storage));
   if (!result && status == WEIR_OK)
-    PYWEIR_CALL(status, weir_ipc_cancel(pyweir_allocator(), handle->bytes, handle->length));
+    PYWEIR_CALL(status, weir_ipc_cancel(pyweir->allocator(), handle->bytes, handle->length));
   free(handle);
   return result;
 }
@@ -259,7 +259,7 @@ static PyObject *storage_receive(PyObject *module, PyObject *args) {
   weir_status status;
   if (!PyArg_ParseTuple(args, "iy*O:_storage_receive", &device, &name, &bytes_object))
     return NULL;
-  if (pyweir_parse_bytes(bytes_object, &bytes) == 0 && pyweir_need_allocator() &&
+  if (pyweir->parse_bytes(bytes_object, &bytes) == 0 && pyweir_ensure_init() == 0 &&
       pyweir_place_stream(weir_place_device(device), &stream) == 0) {
     PYWEIR_CALL(status, weir_storage_receive(name.buf, (size_t)name.len, bytes, stream, &made));
     result = pyweir_array_check(status) == 0 ? wrap(made) : NULL;
@@ -271,7 +271,7 @@ static PyObject *storage_receive(PyObject *module, PyObject *args) {
 static PyObject *set_storage_class(PyObject *module, PyObject *object) {
   (void)module;
   if (!PyType_Check(object) || !PyType_IsSubtype((PyTypeObject *)object, &storage_type))
-    return pyweir_type_error("a class of storages", object);
+    return pyweir->type_error("a class of storages", object);
   storage_class = (PyTypeObject *)Py_NewRef(object);
   Py_RETURN_NONE;
 }
@@ -289,5 +289,5 @@ static PyMethodDef functions[] = {
 
 int pyweir_add_storage(PyObject *module) {
   known = PyDict_New();
-  return !known || pyweir_add_type(module, &storage_type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
+  return !known || pyweir->add_type(module, &storage_type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
 }

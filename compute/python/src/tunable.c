@@ -3,7 +3,7 @@
  */
 #include "weir/compute/tunable.h"
 
-#include "pyweir.h"
+#include "core.h"
 
 enum { NAME_SIZE = 4096 };
 
@@ -24,7 +24,7 @@ static int parse_int(const char *function, PyObject *object, int *value) {
     PyErr_Format(PyExc_RuntimeError, "%s expects an int, but got %s", function, type_name(object));
     return -1;
   }
-  return pyweir_int(object, value);
+  return pyweir->parse_int(object, value);
 }
 
 /* The text of a str, or NULL with a RuntimeError. */
@@ -50,10 +50,10 @@ static const char *parse_text(const char *function, PyObject *object) {
     int on;                                                                                                            \
     if (parse_bool(c_name, object, &on) != 0)                                                                          \
       return NULL;                                                                                                     \
-    PyThreadState *saved = pyweir_begin_call();                                                                        \
+    PyThreadState *saved = pyweir->begin_call();                                                                       \
     setter(on);                                                                                                        \
-    pyweir_end_call(saved);                                                                                            \
-    return pyweir_none(WEIR_OK);                                                                                       \
+    pyweir->end_call(saved);                                                                                           \
+    return pyweir->none(WEIR_OK);                                                                                      \
   }
 SWITCH(enable, "cuda_tunableop_enable", weir_tunable_set_enabled)
 SWITCH(tuning_enable, "cuda_tunableop_tuning_enable", weir_tunable_set_tuning)
@@ -103,7 +103,7 @@ static PyObject *get_rotating(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_tunable_get_rotating_buffer_size(-1, &bytes));
-  return pyweir_check(status) == 0 ? PyLong_FromUnsignedLongLong(bytes / 1024) : NULL;
+  return pyweir->check(status) == 0 ? PyLong_FromUnsignedLongLong(bytes / 1024) : NULL;
 }
 
 static PyObject *set_tolerances(PyObject *module, PyObject *args) {
@@ -116,7 +116,7 @@ static PyObject *set_tolerances(PyObject *module, PyObject *args) {
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_tunable_set_numerical_check(on, atol, rtol));
-  return pyweir_none(status);
+  return pyweir->none(status);
 }
 
 /* ---- Files ---- */
@@ -130,7 +130,7 @@ static PyObject *set_filename(PyObject *module, PyObject *args) {
   const char *text = parse_text("cuda_tunableop_set_filename", name);
   if (!text || (ordinal && parse_bool("cuda_tunableop_set_filename", ordinal, &inserts) != 0))
     return NULL;
-  return pyweir_none(weir_tunable_set_filename(text, inserts));
+  return pyweir->none(weir_tunable_set_filename(text, inserts));
 }
 
 static PyObject *get_filename(PyObject *module, PyObject *unused) {
@@ -140,7 +140,7 @@ static PyObject *get_filename(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_tunable_get_filename(-1, text, sizeof text));
-  return pyweir_check(status) == 0 ? PyUnicode_DecodeFSDefault(text) : NULL;
+  return pyweir->check(status) == 0 ? PyUnicode_DecodeFSDefault(text) : NULL;
 }
 
 /* A file that is refused is a warning and False, as in PyTorch; one that does not exist is False. */
@@ -162,7 +162,7 @@ static PyObject *use_file(PyObject *args, const char *function, weir_status (*us
   }
   if (is_refused || status == WEIR_ERROR_SYSTEM)
     Py_RETURN_FALSE;
-  if (pyweir_check(status) != 0)
+  if (pyweir->check(status) != 0)
     return NULL;
   Py_RETURN_TRUE;
 }
@@ -187,7 +187,7 @@ static PyObject *get_results(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_tunable_list_results(-1, &list, &count));
-  if (pyweir_check(status) != 0) { /* also if a warning became an exception */
+  if (pyweir->check(status) != 0) { /* also if a warning became an exception */
     if (status == WEIR_OK)
       weir_tunable_free(list);
     return NULL;
@@ -212,7 +212,7 @@ static PyObject *get_validators(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_tunable_list_validators(-1, &list, &count));
-  if (pyweir_check(status) != 0) {
+  if (pyweir->check(status) != 0) {
     if (status == WEIR_OK)
       weir_tunable_free(list);
     return NULL;
@@ -234,7 +234,7 @@ static PyObject *set_validator(PyObject *module, PyObject *args) {
   const char *key, *value;
   if (!PyArg_ParseTuple(args, "sz:_tunable_set_validator", &key, &value))
     return NULL;
-  return pyweir_none(weir_tunable_set_validator(key, value));
+  return pyweir->none(weir_tunable_set_validator(key, value));
 }
 
 static PyObject *forget(PyObject *module, PyObject *unused) {
@@ -243,7 +243,7 @@ static PyObject *forget(PyObject *module, PyObject *unused) {
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_tunable_forget(-1));
-  return pyweir_none(status);
+  return pyweir->none(status);
 }
 
 static PyMethodDef functions[] = {

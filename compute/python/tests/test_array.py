@@ -272,7 +272,7 @@ def test_factories(device):
 
 @places
 def test_random(device):
-    weir._weir._seed_host(3)
+    weir.compute._compute._seed_host(3)
     weir.manual_seed(3)
     x = weir.rand(1000, device=device)
     assert 0 <= x.amin().item() < 0.1 and 0.9 < x.amax().item() < 1
@@ -613,17 +613,17 @@ def test_dlpack_with_numpy():
 def test_dlpack(device):
     for kind in DTYPES:
         x = weir.arange(6, device=device).view(2, 3).to(kind).t()
-        y = weir._weir._array_from_dlpack(x)
+        y = weir.compute._compute._array_from_dlpack(x)
         assert y.dtype is kind and y.shape == (3, 2) and y.stride() == (1, 3) and y.data_ptr() == x.data_ptr()
         if not is_soft or device == "cpu":
             assert y.device == x.device
         assert y.tolist() == x.tolist()
     capsule = x.__dlpack__(max_version=(1, 0))
     del x
-    y = weir._weir._array_from_dlpack(capsule)
+    y = weir.compute._compute._array_from_dlpack(capsule)
     with pytest.raises(BufferError, match="already consumed"):
-        weir._weir._array_from_dlpack(capsule)
-    copied = weir._weir._array_from_dlpack(y.__dlpack__(copy=True))
+        weir.compute._compute._array_from_dlpack(capsule)
+    copied = weir.compute._compute._array_from_dlpack(y.__dlpack__(copy=True))
     assert copied.data_ptr() != y.data_ptr() and copied.tolist() == y.tolist()
     assert bytes(weir.from_dlpack(weir.zeros(4, dtype=weir.int8))) == bytes(4)  # as a Buffer
     with pytest.raises(BufferError, match="stream must be"):

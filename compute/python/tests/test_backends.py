@@ -240,15 +240,15 @@ def test_workspace_sizes(monkeypatch):
     """The sizes of test_cublas_workspace_explicit_allocation."""
     default = 4096 * 8 * 1024 if weir.get_device_capability()[0] == 9 else 4096 * 2 * 1024 + 16 * 8 * 1024
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    assert weir._weir._blas_workspace_size(0) == default
+    assert weir.compute._compute._blas_workspace_size(0) == default
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":128:8:64:16:32:32")
-    assert weir._weir._blas_workspace_size(0) == 3072 * 1024
+    assert weir.compute._compute._blas_workspace_size(0) == 3072 * 1024
     for config in ("", "-1"):
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one warning per process
-            assert weir._weir._blas_workspace_size(0) == default
-    code = "import weir; weir._weir._blas_workspace_size(0)"
+            assert weir.compute._compute._blas_workspace_size(0) == default
+    code = "import weir; weir.compute._compute._blas_workspace_size(0)"
     result = run_python(code, check=False, CUBLAS_WORKSPACE_CONFIG="-1")
     assert "UserWarning: Could not parse CUBLAS_WORKSPACE_CONFIG, using default workspace size of" in result.stderr
 
@@ -257,10 +257,10 @@ def test_workspaces_are_cleared():
     _C._cuda_clearCublasWorkspaces()
     before = weir.memory_allocated()
     weir.current_blas_handle()
-    assert weir.memory_allocated() - before == weir._weir._blas_workspace_size(0)
+    assert weir.memory_allocated() - before == weir.compute._compute._blas_workspace_size(0)
     with weir.stream(weir.Stream()):
         weir.current_blas_handle()
-    assert weir.memory_allocated() - before == 2 * weir._weir._blas_workspace_size(0)
+    assert weir.memory_allocated() - before == 2 * weir.compute._compute._blas_workspace_size(0)
     _C._cuda_clearCublasWorkspaces()
     assert weir.memory_allocated() == before
 
@@ -295,18 +295,18 @@ def test_cublas_config_alert(monkeypatch, config, is_reproducible):
         monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     else:
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
-    weir._weir._check_deterministic()
+    weir.compute._compute._check_deterministic()
     weir.use_deterministic_algorithms(True)
     if is_reproducible:
-        weir._weir._check_deterministic()
+        weir.compute._compute._check_deterministic()
         return
     text = r"Deterministic behavior was enabled with `torch.use_deterministic_algorithms\(True\)`, but this operation is"
     with pytest.raises(RuntimeError, match=text) as raised:
-        weir._weir._check_deterministic()
+        weir.compute._compute._check_deterministic()
     assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in str(raised.value) and ":16:8" in str(raised.value)
     weir.use_deterministic_algorithms(True, warn_only=True)
     with pytest.warns(UserWarning, match="Deterministic behavior was enabled"):
-        weir._weir._check_deterministic()
+        weir.compute._compute._check_deterministic()
 
 
 def test_operations_that_are_not_deterministic():

@@ -11,7 +11,8 @@ import pytest
 
 import weir
 from memory_tools import sleep_cycles
-from weir import _weir, comm, nccl
+from weir import comm, nccl
+from weir.compute import _compute
 
 needs_two = pytest.mark.skipif(weir.device_count() < 2, reason="needs two devices")
 is_soft = os.environ["WEIR_DRIVER"] == "soft"
@@ -251,7 +252,7 @@ def test_signals_end_waits(alarm):
     with pytest.raises(SignalError), nccl.group():
         nccl.init_rank(2, nccl.unique_id(), 0, timeout=100)
         alarm()
-    first, second = _weir._nccl_init_all([0, 1], 100.0)
+    first, second = _compute._nccl_init_all([0, 1], 100.0)
     nccl.all_reduce([weir.ones(4, device=0)], comms=[first])
     alarm()
     with pytest.raises(SignalError):
@@ -392,7 +393,7 @@ def test_communicator_that_is_destroyed_during_a_call():
 @pytest.mark.skipif(not is_soft, reason="NCCL has a rank for each GPU")
 def test_communicator_that_is_dropped_with_work():
     """It does not wait up to the time limit of 600 s, and the other rank is told."""
-    communicators = _weir._nccl_init_all([0, 1], 0.0)
+    communicators = _compute._nccl_init_all([0, 1], 0.0)
     nccl.all_reduce([weir.ones(4, device=0)], comms=communicators[:1])
     begin = time.monotonic()
     del communicators[0]

@@ -357,8 +357,8 @@ def test_a_producer_in_another_process():
 def test_memory_of_another_library(worker):
     """It is copied: the allocator cannot send it."""
     owner = weir.ones(16, dtype=weir.uint8, device="cuda")
-    a = weir._weir._array_borrow(owner, owner.data_ptr(), "cuda", False, weir.uint8, (16,), None, False)
-    assert weir._weir._storage_is_foreign(a.untyped_storage())
+    a = weir.compute._compute._array_borrow(owner, owner.data_ptr(), "cuda", False, weir.uint8, (16,), None, False)
+    assert weir.compute._compute._storage_is_foreign(a.untyped_storage())
     assert worker.ask("untyped", a.untyped_storage()) == [(16, [1] * 4, False)]
 
 
@@ -386,19 +386,19 @@ def test_pickle_and_copies_still_copy():
 
 
 def test_bad_messages():
-    device, name, nbytes = weir._weir._storage_send(array_of(4).untyped_storage())
+    device, name, nbytes = weir.compute._compute._storage_send(array_of(4).untyped_storage())
     with pytest.raises(RuntimeError, match="was expected; the memory has"):
-        weir._weir._storage_receive(device, name, 1 << 20)
+        weir.compute._compute._storage_receive(device, name, 1 << 20)
     with pytest.raises(RuntimeError, match="received before"):
-        weir._weir._storage_receive(device, name, nbytes)
+        weir.compute._compute._storage_receive(device, name, nbytes)
     for bad in (b"", name[:50], bytes(len(name))):
         with pytest.raises(ValueError, match="handle"):
-            weir._weir._storage_receive(device, bad, nbytes)
+            weir.compute._compute._storage_receive(device, bad, nbytes)
     with pytest.raises(TypeError):
-        weir._weir._storage_send(array_of(4))
+        weir.compute._compute._storage_send(array_of(4))
     for storage in (weir.UntypedStorage(4), weir.UntypedStorage(0, device="cuda")):
         with pytest.raises(NotImplementedError, match="only device memory"):
-            weir._weir._storage_send(storage)
+            weir.compute._compute._storage_send(storage)
     weir.ipc_collect()
     assert all_ended()
 

@@ -23,7 +23,7 @@ def clean_results(tmp_path):
     tunable.set_filename(str(tmp_path / "results%d.csv"), True)
     for device in range(weir.device_count()):
         with weir.device(device):
-            _C._weir._tunable_forget()
+            _C._compute._tunable_forget()
     tunable.set_rotating_buffer_size(0)
     tunable.set_max_tuning_iterations(2)
     yield
@@ -38,7 +38,7 @@ def clean_results(tmp_path):
     tunable.set_filename("")
     for device in range(weir.device_count()):
         with weir.device(device):
-            _C._weir._tunable_forget()
+            _C._compute._tunable_forget()
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_read_and_write(matrices, tmp_path):
     assert tunable.write_file() is True
     assert (tmp_path / "other.csv").read_text() == (tmp_path / "results0.csv").read_text()
     (tmp_path / "results0.csv").unlink()
-    _C._weir._tunable_forget()
+    _C._compute._tunable_forget()
     assert tunable.get_results() == ()
     assert tunable.read_file(other) is True
     assert [result[:3] for result in tunable.get_results()] == [result[:3] for result in results]
@@ -346,7 +346,7 @@ def test_mgpu_tune_gemm_in_file(two_devices, tmp_path):
     assert counts == [3, 3]
     for device in range(2):
         with weir.device(device):
-            _C._weir._tunable_forget()
+            _C._compute._tunable_forget()
             assert tunable.read_file(str(tmp_path / f"results_full{device}.csv"))
             assert len(tunable.get_results()) == 6
 

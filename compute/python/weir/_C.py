@@ -6,9 +6,10 @@ Programs written for torch.cuda sometimes call them directly. The package itself
 from __future__ import annotations
 
 from weir import _lazy, _weir, memory
-from weir._device import get_arch_list
-from weir._settings import _set_allow_tf32 as _set_cublas_allow_tf32
-from weir._settings import set_float32_matmul_precision as _set_float32_matmul_precision
+from weir.compute import _compute
+from weir import get_arch_list
+from weir.compute._settings import _set_allow_tf32 as _set_cublas_allow_tf32
+from weir.compute._settings import set_float32_matmul_precision as _set_float32_matmul_precision
 from weir._weir import *
 from weir._weir import (
     _can_access_peer as _cuda_canDeviceAccessPeer,
@@ -18,7 +19,6 @@ from weir._weir import (
     _cuda_beginAllocateToPool,
     _cuda_changeCurrentAllocator,
     _cuda_checkPoolLiveAllocations,
-    _cuda_clearCublasWorkspaces,
     _cuda_CUDAAllocator,
     _cuda_CUDAAllocator_AllocatorState,
     _cuda_cudaCachingAllocator_enable,
@@ -34,7 +34,6 @@ from weir._weir import (
     _cuda_getAllocatorBackend,
     _cuda_getCheckpointState,
     _cuda_getCompiledVersion,
-    _cuda_getCurrentBlasHandle,
     _cuda_getMemoryFraction,
     _cuda_getMemoryMetadata,
     _cuda_hostMemoryStats,
@@ -43,8 +42,6 @@ from weir._weir import (
     _cuda_memoryStats,
     _cuda_record_memory_history,
     _cuda_record_memory_history_legacy,
-    _cuda_record_untuned_enable,
-    _cuda_record_untuned_is_enabled,
     _cuda_releasePool,
     _cuda_resetAccumulatedHostMemoryStats,
     _cuda_resetAccumulatedMemoryStats,
@@ -53,6 +50,27 @@ from weir._weir import (
     _cuda_setCheckpointPoolState,
     _cuda_setMemoryFraction,
     _cuda_setMemoryMetadata,
+    _CudaDeviceProperties,
+    _current_device as _cuda_getDevice,
+    _CUuuid,
+    _device_count as _cuda_getDeviceCount,
+    _exchange_device as _cuda_exchangeDevice,
+    _free_And_Remove_DeleterFn,
+    _get_device_properties,
+    _get_sync_debug_mode as _cuda_get_sync_debug_mode,
+    _has_primary_context as _cuda_hasPrimaryContext,
+    _has_Standard_Deleter,
+    _is_current_stream_capturing as _cuda_isCurrentStreamCapturing,
+    _is_in_bad_fork as _cuda_isInBadFork,
+    _maybe_exchange_device as _cuda_maybeExchangeDevice,
+    _set_device as _cuda_setDevice,
+    _set_sync_debug_mode as _cuda_set_sync_debug_mode,
+)
+from weir.compute._compute import (
+    _cuda_clearCublasWorkspaces,
+    _cuda_getCurrentBlasHandle,
+    _cuda_record_untuned_enable,
+    _cuda_record_untuned_is_enabled,
     _cuda_tunableop_enable,
     _cuda_tunableop_get_filename,
     _cuda_tunableop_get_max_tuning_duration,
@@ -71,32 +89,17 @@ from weir._weir import (
     _cuda_tunableop_tuning_is_enabled,
     _cuda_tunableop_write_file,
     _cuda_tunableop_write_file_on_exit,
-    _CudaDeviceProperties,
-    _current_device as _cuda_getDevice,
-    _CUuuid,
-    _device_count as _cuda_getDeviceCount,
-    _exchange_device as _cuda_exchangeDevice,
-    _free_And_Remove_DeleterFn,
     _get_cublas_allow_bf16_reduced_precision_reduction,
     _get_cublas_allow_fp16_accumulation,
     _get_cublas_allow_fp16_reduced_precision_reduction,
     _get_cublas_allow_tf32,
     _get_deterministic_algorithms,
     _get_deterministic_algorithms_warn_only,
-    _get_device_properties,
     _get_float32_matmul_precision,
-    _get_sync_debug_mode as _cuda_get_sync_debug_mode,
-    _has_primary_context as _cuda_hasPrimaryContext,
-    _has_Standard_Deleter,
-    _is_current_stream_capturing as _cuda_isCurrentStreamCapturing,
-    _is_in_bad_fork as _cuda_isInBadFork,
-    _maybe_exchange_device as _cuda_maybeExchangeDevice,
     _set_cublas_allow_bf16_reduced_precision_reduction,
     _set_cublas_allow_fp16_accumulation,
     _set_cublas_allow_fp16_reduced_precision_reduction,
     _set_deterministic_algorithms,
-    _set_device as _cuda_setDevice,
-    _set_sync_debug_mode as _cuda_set_sync_debug_mode,
 )
 
 TYPE_CHECKING = False
@@ -210,7 +213,7 @@ def _cuda_jiterator_compile_and_launch_kernel(
     if not isinstance(tensors, tuple):
         raise RuntimeError(f"tensors argument is expected to be a tuple, but got {type(tensors).__name__}")
     for index, tensor in enumerate(tensors):
-        if not isinstance(tensor, _weir._Array):
+        if not isinstance(tensor, _compute._Array):
             raise RuntimeError(f"{index} of input tensors tuple is not a Tensor")
     kwargs = kwargs or {}
     key = code_string, return_by_ref, num_outputs, tuple(kwargs)
@@ -222,14 +225,14 @@ def _cuda_jiterator_compile_and_launch_kernel(
     return function(*tensors, **kwargs)
 
 
-def _storage_Use_Count(storage: _weir._Storage, /) -> int:
+def _storage_Use_Count(storage: _compute._Storage, /) -> int:
     """Returns the number of references to a storage's memory: those of arrays, and that of `storage` itself."""
     return storage._use_count()
 
 
-def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], storage: _weir._Storage, /) -> Any:
+def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], storage: _compute._Storage, /) -> Any:
     """Returns an array in a storage, with the dtype, size, stride and storage_offset of `metadata`."""
-    return _weir._array_in_storage(
+    return _compute._array_in_storage(
         storage, metadata["dtype"], metadata["storage_offset"], tuple(metadata["size"]), tuple(metadata["stride"])
     )
 
@@ -252,12 +255,12 @@ def _nccl_version_suffix() -> bytes:
 
 def _nccl_unique_id() -> bytes:
     """An id for a communicator."""
-    return _weir._nccl_unique_id()
+    return _compute._nccl_unique_id()
 
 
-def _nccl_init_rank(num_ranks: int, uid: bytes, rank: int, /) -> _weir._Communicator:
+def _nccl_init_rank(num_ranks: int, uid: bytes, rank: int, /) -> _compute._Communicator:
     """Creates one rank of a communicator."""
-    return _weir._nccl_init_rank(num_ranks, uid, rank, 0.0)
+    return _compute._nccl_init_rank(num_ranks, uid, rank, 0.0)
 
 
 def _nccl_all_reduce(inputs: Any, outputs: Any, op: int, streams: Any, comms: Any, /) -> None:

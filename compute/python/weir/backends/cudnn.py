@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from weir._settings import _get_fp32_precision, _set_fp32_precision
+from weir.compute._settings import _get_fp32_precision, _set_fp32_precision
 from weir.backends import ContextProp, _Flags, _FP32Precision, _precision_of
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from weir import _weir
+from weir.compute import _compute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,27 +22,27 @@ def range_push(msg: str) -> int:
 
     The result is negative if neither a tool nor a recording gets the range.
     """
-    return _weir._nvtx_range_push(msg)
+    return _compute._nvtx_range_push(msg)
 
 
 def range_pop() -> int:
     """Ends the innermost range of this thread, and returns its depth; negative if no range is open."""
-    return _weir._nvtx_range_pop()
+    return _compute._nvtx_range_pop()
 
 
 def range_start(msg: str) -> int:
     """Begins a range that any thread may end, and returns its number for range_end."""
-    return _weir._nvtx_range_start(msg)
+    return _compute._nvtx_range_start(msg)
 
 
 def range_end(range_id: int) -> None:
     """Ends a range of range_start."""
-    _weir._nvtx_range_end(range_id)
+    _compute._nvtx_range_end(range_id)
 
 
 def mark(msg: str) -> None:
     """Marks a moment."""
-    _weir._nvtx_mark(msg)
+    _compute._nvtx_mark(msg)
 
 
 def _device_range_start(msg: str, stream: int = 0) -> object:
@@ -50,12 +50,12 @@ def _device_range_start(msg: str, stream: int = 0) -> object:
 
     `stream` is the raw handle of a stream of the current device.
     """
-    return _weir._nvtx_device_range_start(msg, stream)
+    return _compute._nvtx_device_range_start(msg, stream)
 
 
 def _device_range_end(range_handle: object, stream: int = 0) -> None:
     """Ends a range of _device_range_start when the work that a stream has now is done."""
-    _weir._nvtx_device_range_end(range_handle, stream)
+    _compute._nvtx_device_range_end(range_handle, stream)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir import _weir
+from weir.compute import _compute
 
 __all__ = [
     "are_deterministic_algorithms_enabled",
@@ -21,12 +21,12 @@ def current_blas_handle() -> int:
 
     cuBLAS is loaded on first use. On the software device the address identifies the thread and the device.
     """
-    return _weir._cuda_getCurrentBlasHandle()
+    return _compute._cuda_getCurrentBlasHandle()
 
 
 def get_float32_matmul_precision() -> str:
     """Returns the precision of float32 in matrix products: "highest", "high" or "medium"."""
-    return _weir._get_float32_matmul_precision()
+    return _compute._get_float32_matmul_precision()
 
 
 def set_float32_matmul_precision(precision: str) -> None:
@@ -37,13 +37,13 @@ def set_float32_matmul_precision(precision: str) -> None:
             device has it. Another text is ignored with a warning.
     """
     global _matmul_is_set
-    _weir._set_float32_matmul_precision(precision)
+    _compute._set_float32_matmul_precision(precision)
     _matmul_is_set = True
 
 
 def _set_allow_tf32(value: bool) -> None:
     global _matmul_is_set
-    _weir._set_cublas_allow_tf32(value)
+    _compute._set_cublas_allow_tf32(value)
     _matmul_is_set = True
 
 
@@ -56,7 +56,7 @@ _matmul_is_set = False  # whether the products have a precision of their own
 
 
 def _matmul_precision() -> str:
-    return "tf32" if _weir._get_cublas_allow_tf32() else "ieee" if _matmul_is_set else "none"
+    return "tf32" if _compute._get_cublas_allow_tf32() else "ieee" if _matmul_is_set else "none"
 
 
 def _inherited(backend: str) -> str:
@@ -84,11 +84,11 @@ def _set_fp32_precision(backend: str, op: str, precision: str) -> str:
         raise RuntimeError("backend 'cuda' does not support precision 'bf16'")
     if (backend, op) == ("cuda", "matmul"):
         _matmul_is_set = precision != "none"
-        _weir._set_cublas_allow_tf32((precision if _matmul_is_set else _inherited("cuda")) == "tf32")
+        _compute._set_cublas_allow_tf32((precision if _matmul_is_set else _inherited("cuda")) == "tf32")
     elif (backend, op) in _precisions:
         _precisions[(backend, op)] = precision
         if op == "all" and not _matmul_is_set:
-            _weir._set_cublas_allow_tf32(_inherited("cuda") == "tf32")
+            _compute._set_cublas_allow_tf32(_inherited("cuda") == "tf32")
     else:
         raise RuntimeError(f"Invalid (backend, op) pair: ({backend}, {op})")
     return precision
@@ -104,17 +104,17 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
     and matrix products on a GPU unless CUBLAS_WORKSPACE_CONFIG is ":4096:8" or ":16:8", with which cuBLAS is reproducible
     across streams. Of several values that are assigned to one element, the last one remains.
     """
-    _weir._set_deterministic_algorithms(mode, warn_only=warn_only)
+    _compute._set_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def are_deterministic_algorithms_enabled() -> bool:
     """Whether use_deterministic_algorithms(True) is set."""
-    return _weir._get_deterministic_algorithms()
+    return _compute._get_deterministic_algorithms()
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
     """Whether use_deterministic_algorithms(True, warn_only=True) is set."""
-    return _weir._get_deterministic_algorithms_warn_only()
+    return _compute._get_deterministic_algorithms_warn_only()
 
 
 _DEBUG_MODES = ("default", "warn", "error")
@@ -132,11 +132,11 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
         debug_mode = _DEBUG_MODES.index(debug_mode)
     if debug_mode not in (0, 1, 2):
         raise RuntimeError(f"invalid value of debug_mode, expected 0, 1, or 2, but got {debug_mode}")
-    _weir._set_deterministic_algorithms(debug_mode > 0, warn_only=debug_mode == 1)
+    _compute._set_deterministic_algorithms(debug_mode > 0, warn_only=debug_mode == 1)
 
 
 def get_deterministic_debug_mode() -> int:
     """Returns the mode of set_deterministic_debug_mode() as a number."""
-    if not _weir._get_deterministic_algorithms():
+    if not _compute._get_deterministic_algorithms():
         return 0
-    return 1 if _weir._get_deterministic_algorithms_warn_only() else 2
+    return 1 if _compute._get_deterministic_algorithms_warn_only() else 2

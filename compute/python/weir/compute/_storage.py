@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import builtins
 
-from weir import _messages, _weir
-from weir._weir import _Storage
+from weir import _messages
+from weir.compute import _compute
+from weir.compute._compute import _Storage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from weir._array import Array
-    from weir._weir import Device, Stream, dtype
+    from weir.compute._array import Array
+    from weir._weir import Device, Stream
+    from weir.compute._compute import dtype
 
 __all__ = ["TypedStorage", "UntypedStorage"]
 
@@ -30,11 +32,11 @@ class UntypedStorage(_Storage):
 
     def __new__(cls, size: Any = 0, *, device: Any = None) -> UntypedStorage:
         if isinstance(size, int):
-            return _weir._storage_new(size, device, False)
-        return _weir._array_from_data(list(size), _weir.uint8, device, False).untyped_storage()
+            return _compute._storage_new(size, device, False)
+        return _compute._array_from_data(list(size), _compute.uint8, device, False).untyped_storage()
 
     def _bytes(self) -> Array:
-        return _weir._array_in_storage(self, _weir.uint8, 0, (self.nbytes(),), None)
+        return _compute._array_in_storage(self, _compute.uint8, 0, (self.nbytes(),), None)
 
     @property
     def is_cuda(self) -> bool:
@@ -118,21 +120,21 @@ class UntypedStorage(_Storage):
 
         Memory of the host is always copied, and so is memory of other libraries.
         """
-        if _messages.is_sending() and self.is_cuda and self.nbytes() and not _weir._storage_is_foreign(self):
-            message = _weir._storage_send(self)
+        if _messages.is_sending() and self.is_cuda and self.nbytes() and not _compute._storage_is_foreign(self):
+            message = _compute._storage_send(self)
             _messages.sent(message[1])
-            return _weir._storage_receive, message
+            return _compute._storage_receive, message
         return _load, self._contents()
 
 
-_weir._set_storage_class(UntypedStorage)
+_compute._set_storage_class(UntypedStorage)
 
 
 def _load(content: bytes, location: str) -> UntypedStorage:
     """A storage with these bytes on a device."""
-    storage = _weir._storage_new(len(content), location, False)
+    storage = _compute._storage_new(len(content), location, False)
     if content:
-        storage._bytes().copy_(_weir._array_from_buffer(content))
+        storage._bytes().copy_(_compute._array_from_buffer(content))
     return storage
 
 
@@ -148,15 +150,15 @@ class TypedStorage:
     __slots__ = {"_untyped_storage": "the memory", "dtype": "The type of the elements."}
 
     def __init__(self, *args: Any, dtype: Any = None, device: Any = None, wrap_storage: Any = None) -> None:
-        kind = _weir.float32 if dtype is None else _weir._as_dtype(dtype)
+        kind = _compute.float32 if dtype is None else _compute._as_dtype(dtype)
         if wrap_storage is None:
             if len(args) > 1:
                 raise TypeError(f"TypedStorage() takes a size or a sequence ({len(args)} arguments given)")
             if args and not isinstance(args[0], int):
-                array = _weir._array_from_data(list(args[0]), kind, device, False)
+                array = _compute._array_from_data(list(args[0]), kind, device, False)
                 wrap_storage = array.untyped_storage()
             else:
-                wrap_storage = _weir._storage_new((args[0] if args else 0) * kind.itemsize, device, False)
+                wrap_storage = _compute._storage_new((args[0] if args else 0) * kind.itemsize, device, False)
         elif args or device is not None:
             raise TypeError("TypedStorage() takes neither a size nor a device with wrap_storage")
         self._untyped_storage: UntypedStorage = wrap_storage
@@ -167,7 +169,7 @@ class TypedStorage:
         return TypedStorage(wrap_storage=storage, dtype=kind)
 
     def _array(self) -> Array:
-        return _weir._array_in_storage(self._untyped_storage, self.dtype, 0, (self.size(),), None)
+        return _compute._array_in_storage(self._untyped_storage, self.dtype, 0, (self.size(),), None)
 
     def untyped(self) -> UntypedStorage:
         """Returns the storage as bytes."""
@@ -218,7 +220,7 @@ class TypedStorage:
 
     def pickle_storage_type(self) -> str:
         """Returns the name of the legacy class, such as "FloatStorage"."""
-        from weir import _legacy
+        from weir.compute import _legacy
 
         return f"{_legacy.TITLES[self.dtype.name]}Storage"
 
@@ -275,51 +277,51 @@ class TypedStorage:
 
     def double(self) -> TypedStorage:
         """Converts to float64."""
-        return self._to(_weir.float64)
+        return self._to(_compute.float64)
 
     def float(self) -> TypedStorage:
         """Converts to float32."""
-        return self._to(_weir.float32)
+        return self._to(_compute.float32)
 
     def half(self) -> TypedStorage:
         """Converts to float16."""
-        return self._to(_weir.float16)
+        return self._to(_compute.float16)
 
     def bfloat16(self) -> TypedStorage:
         """Converts to bfloat16."""
-        return self._to(_weir.bfloat16)
+        return self._to(_compute.bfloat16)
 
     def long(self) -> TypedStorage:
         """Converts to int64."""
-        return self._to(_weir.int64)
+        return self._to(_compute.int64)
 
     def int(self) -> TypedStorage:
         """Converts to int32."""
-        return self._to(_weir.int32)
+        return self._to(_compute.int32)
 
     def short(self) -> TypedStorage:
         """Converts to int16."""
-        return self._to(_weir.int16)
+        return self._to(_compute.int16)
 
     def char(self) -> TypedStorage:
         """Converts to int8."""
-        return self._to(_weir.int8)
+        return self._to(_compute.int8)
 
     def byte(self) -> TypedStorage:
         """Converts to uint8."""
-        return self._to(_weir.uint8)
+        return self._to(_compute.uint8)
 
     def bool(self) -> TypedStorage:
         """Converts to bool."""
-        return self._to(_weir.bool_)
+        return self._to(_compute.bool_)
 
     def complex_float(self) -> TypedStorage:
         """Converts to complex64."""
-        return self._to(_weir.complex64)
+        return self._to(_compute.complex64)
 
     def complex_double(self) -> TypedStorage:
         """Converts to complex128."""
-        return self._to(_weir.complex128)
+        return self._to(_compute.complex128)
 
     def __len__(self) -> builtins.int:
         return self.size()

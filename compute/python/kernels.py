@@ -1,7 +1,7 @@
 """Builds the built-in kernels of compute/ without CMake, for setup.py and scripts/build-python. It does what
 compute/CMakeLists.txt does.
 
-    python3 python/kernels.py FOLDER
+    python3 compute/python/kernels.py FOLDER
 
 writes builtin_files.h to the folder, compiles each kernel for the software device to an object file there, and prints
 the names of the object files. CXX is respected.
@@ -16,7 +16,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "compute" / "kernels"
 FLAGS = (
     "-O2 -std=c++17 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing"

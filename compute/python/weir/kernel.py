@@ -18,18 +18,15 @@ from __future__ import annotations
 import sys
 from os import path as _path
 
-from weir import _weir
+from weir.compute import _compute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-if not hasattr(_weir, "_compile"):
-    raise ImportError("the weir extension was built without kernels (WEIR_BUILD_COMPUTE=OFF)", name="weir.kernel")
-
-from weir._weir import Kernel
-from weir._weir import _Module as Module
+from weir.compute._compute import Kernel
+from weir.compute._compute import _Module as Module
 
 __all__ = ["Kernel", "Module", "compile", "load"]
 
@@ -44,7 +41,7 @@ def _add_folders() -> None:
         _has_folders = True
         for folder in sys.path:
             if folder and _path.isdir(_path.join(folder, "nvidia")):
-                _weir._add_library_folder(folder)
+                _compute._add_library_folder(folder)
 
 
 def compile(
@@ -77,14 +74,14 @@ def compile(
     _add_folders()
     headers = headers or {}
     texts = list(headers.values())
-    return _weir._compile(
+    return _compute._compile(
         source, device, list(names), list(options), list(headers), texts, file_name, _TARGETS[target], cache
     )
 
 
 def load(image: str | bytes, device: Any = None) -> Module:
     """Loads PTX, a cubin or a fatbin. The software device runs only PTX for whose kernels functions are registered."""
-    return _weir._load_module(image, device)
+    return _compute._load_module(image, device)
 
 
 def _compile_kernel(

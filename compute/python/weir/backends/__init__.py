@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from weir._settings import _get_fp32_precision, _precisions, _set_fp32_precision
+from weir.compute._settings import _get_fp32_precision, _precisions, _set_fp32_precision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ compiled for the types when it is first called with them.
 
 from __future__ import annotations
 
-from weir import _weir
+from weir.compute import _compute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from weir._weir import _JittedFunction
+    from weir.compute._compute import _JittedFunction
 
 __all__: list[str] = []
 
@@ -28,7 +28,7 @@ def _create(code_string: str, return_by_ref: bool, num_outputs: int, scalars: di
 
     kernel._add_folders()
     try:
-        return _weir._jit_create(code_string, return_by_ref, num_outputs, scalars)
+        return _compute._jit_create(code_string, return_by_ref, num_outputs, scalars)
     except RuntimeError as error:
         if "Couldn't parse code" in str(error):
             raise Exception(f"Couldn't parse code, please check correctness:\n {code_string}") from None

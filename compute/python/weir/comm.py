@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 
-from weir import _weir
+from weir.compute import _compute
 from weir._utils import _get_device_index
 
 TYPE_CHECKING = False
@@ -37,9 +37,9 @@ def broadcast(
             f"Exactly one of 'devices' and 'out' must be specified, but got devices={devices} and out={out}"
         )
     if devices is not None:
-        return _weir._comm_broadcast(tensor, [_get_device_index(d) for d in devices])
+        return _compute._comm_broadcast(tensor, [_get_device_index(d) for d in devices])
     outs = list(out or ())
-    _weir._comm_broadcast_out(tensor, outs)
+    _compute._comm_broadcast_out(tensor, outs)
     return tuple(outs)
 
 
@@ -50,7 +50,7 @@ def broadcast_coalesced(tensors: Iterable[Any], devices: Iterable[Any], buffer_s
         a tuple for each device.
     """
     arrays, indices = list(tensors), [_get_device_index(d) for d in devices]
-    flat = _weir._comm_broadcast_coalesced(arrays, indices, buffer_size)
+    flat = _compute._comm_broadcast_coalesced(arrays, indices, buffer_size)
     count = len(arrays)
     return tuple(flat[i * count : (i + 1) * count] for i in range(len(indices)))
 
@@ -64,7 +64,7 @@ def reduce_add(inputs: Sequence[Any], destination: Any = None) -> Any:
         if array.shape != arrays[0].shape:
             got, expected = ("x".join(str(size) for size in each.shape) for each in (array, arrays[0]))
             raise ValueError(f"input {i} has invalid size: got {got}, but expected {expected}")
-    return _weir._comm_reduce_add(arrays, _get_device_index(destination, optional=True))
+    return _compute._comm_reduce_add(arrays, _get_device_index(destination, optional=True))
 
 
 def reduce_add_coalesced(
@@ -77,7 +77,7 @@ def reduce_add_coalesced(
             raise ValueError("all inputs must have the same number of arrays")
     flat = [array for arrays in lists for array in arrays]
     index = _get_device_index(destination, optional=True)
-    return _weir._comm_reduce_add_coalesced(flat, len(lists), index, buffer_size)
+    return _compute._comm_reduce_add_coalesced(flat, len(lists), index, buffer_size)
 
 
 def scatter(
@@ -108,7 +108,7 @@ def scatter(
                 "Expected devices and chunk_sizes to be of same length, but got "
                 f"len(devices) = {len(indices)} and len(chunk_sizes) = {len(sizes)}"
             )
-        return _weir._comm_scatter(tensor, indices, sizes, dim, given)
+        return _compute._comm_scatter(tensor, indices, sizes, dim, given)
     if devices is not None:
         raise RuntimeError(f"'devices' must not be specified when 'out' is specified, but got devices={devices}")
     if chunk_sizes is not None:
@@ -116,7 +116,7 @@ def scatter(
             f"'chunk_sizes' must not be specified when 'out' is specified, but got chunk_sizes={chunk_sizes}"
         )
     outs = list(out)
-    _weir._comm_scatter_out(tensor, outs, dim, given)
+    _compute._comm_scatter_out(tensor, outs, dim, given)
     return tuple(outs)
 
 
@@ -131,10 +131,10 @@ def gather(tensors: Iterable[Any], dim: int = 0, destination: Any = None, *, out
                 FutureWarning,
                 stacklevel=2,
             )
-        return _weir._comm_gather(arrays, dim, _get_device_index(destination, allow_cpu=True, optional=True))
+        return _compute._comm_gather(arrays, dim, _get_device_index(destination, allow_cpu=True, optional=True))
     if destination is not None:
         raise RuntimeError(
             f"'destination' must not be specified when 'out' is specified, but got destination={destination}"
         )
-    _weir._comm_gather_out(arrays, dim, out)
+    _compute._comm_gather_out(arrays, dim, out)
     return out

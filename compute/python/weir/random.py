@@ -7,9 +7,11 @@ numbers that PyTorch makes on a GPU.
 from __future__ import annotations
 
 from weir import _lazy, _weir
+from weir.compute import _compute
 from weir._device import current_device, device_count
 from weir._lazy import _lazy_call, _lazy_init
-from weir._weir import Buffer, Device, Generator
+from weir._weir import Buffer, Device
+from weir.compute._compute import Generator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,15 +37,6 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
 ]
-
-
-def _make_default_generators() -> None:
-    import weir
-
-    weir.default_generators = tuple(_weir._default_generator(device) for device in range(device_count()))
-
-
-_lazy._start_functions.append(_make_default_generators)
 
 
 def _default_generator(device: _Device = None) -> Generator:
@@ -148,7 +141,7 @@ def _get_rng_state_offset(device: _Device = "cuda") -> int:
 
 def bits_(buffer: Buffer, *, dtype: object = "int64", generator: Generator | None = None) -> Buffer:
     """Fills with random bits, as integers."""
-    return _weir._random_bits(buffer, dtype, generator)
+    return _compute._random_bits(buffer, dtype, generator)
 
 
 def random_(
@@ -164,7 +157,7 @@ def random_(
         from_, to = 0, from_
     elif from_ is None and to is not None:
         from_ = 0
-    return _weir._random_integers(buffer, dtype, generator, from_, to)
+    return _compute._random_integers(buffer, dtype, generator, from_, to)
 
 
 def uniform_(
@@ -176,7 +169,7 @@ def uniform_(
     generator: Generator | None = None,
 ) -> Buffer:
     """Fills with floats in [from_, to)."""
-    return _weir._random_uniform(buffer, dtype, generator, from_, to)
+    return _compute._random_uniform(buffer, dtype, generator, from_, to)
 
 
 def normal_(
@@ -188,16 +181,16 @@ def normal_(
     generator: Generator | None = None,
 ) -> Buffer:
     """Fills with floats of a normal distribution."""
-    return _weir._random_normal(buffer, dtype, generator, mean, std)
+    return _compute._random_normal(buffer, dtype, generator, mean, std)
 
 
 def bernoulli_(
     buffer: Buffer, p: float = 0.5, *, dtype: object = "float32", generator: Generator | None = None
 ) -> Buffer:
     """Fills with ones, each with probability p, and zeros."""
-    return _weir._random_bernoulli(buffer, dtype, generator, p, 0.0)
+    return _compute._random_bernoulli(buffer, dtype, generator, p, 0.0)
 
 
 def randperm_(buffer: Buffer, *, dtype: object = "int64", generator: Generator | None = None) -> Buffer:
     """Fills with a random permutation of 0 to n - 1, where n is the number of elements."""
-    return _weir._random_permutation(buffer, dtype, generator)
+    return _compute._random_permutation(buffer, dtype, generator)

@@ -27,9 +27,9 @@ from collections import abc, defaultdict
 from enum import Enum
 
 import weir
-from weir import _weir
-from weir._array import Array
-from weir._weir import (
+from weir.compute import _compute
+from weir.compute._array import Array
+from weir.compute._compute import (
     _amp_foreach_non_finite_check_and_unscale_,
     _amp_update_scale_,
     _Array,
@@ -97,14 +97,14 @@ class Parameter(Array):
         if not isinstance(data, _Array):
             raise TypeError(f"expected an Array (got {type(data).__name__})")
         array: Any = data
-        parameter: Parameter = _weir._array_alias(cls, array)
+        parameter: Parameter = _compute._array_alias(cls, array)
         parameter.grad = None
         return parameter
 
     @property
     def data(self) -> Array:
         """The elements as a plain array."""
-        array: Array = _weir._array_alias(Array, self)
+        array: Array = _compute._array_alias(Array, self)
         return array
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -114,7 +114,7 @@ class Parameter(Array):
         return f"Parameter containing:\n{self.data!r}"
 
 
-_weir._set_parameter_class(Parameter)
+_compute._set_parameter_class(Parameter)
 
 
 # ---- Autocast ----
@@ -142,7 +142,7 @@ _outer = _Outer()
 
 
 def _arguments_of_cuda_amp(
-    enabled: bool = True, dtype: Any = _weir.float16, cache_enabled: bool = True
+    enabled: bool = True, dtype: Any = _compute.float16, cache_enabled: bool = True
 ) -> dict[str, Any]:
     return {"device_type": "cuda", "dtype": dtype, "enabled": enabled, "cache_enabled": cache_enabled}
 
@@ -179,12 +179,12 @@ class autocast:
         if not is_autocast_available(device_type):
             raise RuntimeError(f"User specified an unsupported autocast device_type '{device_type}'")
         self.device = device_type
-        self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else _weir._as_dtype(dtype)
+        self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else _compute._as_dtype(dtype)
         self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else bool(cache_enabled)
         self._enabled = bool(enabled) and self._can_be_enabled()
 
     def _can_be_enabled(self) -> bool:
-        supported = [_weir.bfloat16, _weir.float16]
+        supported = [_compute.bfloat16, _compute.float16]
         name = self.device.upper()
         if self.device == "cuda":
             if amp_definitely_not_available():
@@ -192,11 +192,11 @@ class autocast:
                     "CUDA is not available or torch_xla is imported. Disabling autocast.", UserWarning, stacklevel=4
                 )
                 return False
-            if self.fast_dtype is _weir.bfloat16 and not weir.is_bf16_supported():
+            if self.fast_dtype is _compute.bfloat16 and not weir.is_bf16_supported():
                 raise RuntimeError(
                     "Current CUDA Device does not support bfloat16. Please switch dtype to float16."
                 )
-            if self.fast_dtype is _weir.float32:  # PyTorch allows it
+            if self.fast_dtype is _compute.float32:  # PyTorch allows it
                 return True
         if self.fast_dtype not in supported:
             warnings.warn(
@@ -252,7 +252,7 @@ def _cast(value: Any, device_type: str, dtype: Any) -> Any:
     """Casts arrays in nested lists, tuples and dicts, if autocast may."""
     if isinstance(value, _Array):
         array: Any = value
-        return _weir._autocast_cast(array, device_type, dtype)
+        return _compute._autocast_cast(array, device_type, dtype)
     if isinstance(value, dict):
         return {key: _cast(item, device_type, dtype) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -264,10 +264,10 @@ def _widest(arrays: Any, device_type: str) -> Any:
     lower = widest = get_autocast_dtype(device_type)
     for array in arrays:
         kind = array.dtype
-        if array.device.type != device_type or not kind.is_floating_point or kind is _weir.float64:
+        if array.device.type != device_type or not kind.is_floating_point or kind is _compute.float64:
             continue
-        if _weir.float32 in (kind, widest):
-            widest = _weir.float32
+        if _compute.float32 in (kind, widest):
+            widest = _compute.float32
         elif kind is not lower:
             raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
     return widest
@@ -305,7 +305,7 @@ def cast_policy(
             if policy == "promote":
                 dtype = _widest(arrays, device_type)
             else:
-                dtype = _weir.float32 if policy == "fp32" else get_autocast_dtype(device_type)
+                dtype = _compute.float32 if policy == "fp32" else get_autocast_dtype(device_type)
             args, kwargs = _cast(args, device_type, dtype), _cast(kwargs, device_type, dtype)
             set_autocast_enabled(device_type, False)
             try:
@@ -411,8 +411,8 @@ class GradScaler:
     def _lazy_init_scale_growth_tracker(self, dev: Any) -> None:
         if self._growth_tracker is not None:
             raise AssertionError("_growth_tracker initialized before _scale")
-        self._scale = weir.full((), self._init_scale, dtype=_weir.float32, device=dev)
-        self._growth_tracker = weir.full((), self._init_growth_tracker, dtype=_weir.int32, device=dev)
+        self._scale = weir.full((), self._init_scale, dtype=_compute.float32, device=dev)
+        self._growth_tracker = weir.full((), self._init_growth_tracker, dtype=_compute.int32, device=dev)
 
     def scale(self, outputs: Any) -> Any:
         """Multiplies an array, or the arrays of nested lists, tuples and iterables, by the scale.
@@ -454,7 +454,7 @@ class GradScaler:
                 grad = param.grad
                 if grad is None:
                     continue
-                if not allow_fp16 and grad.dtype is _weir.float16:
+                if not allow_fp16 and grad.dtype is _compute.float16:
                     raise ValueError("Attempting to unscale FP16 gradients.")
                 per_device_grads[grad.device].append(grad)
         # All types of a device are done together.
@@ -479,7 +479,7 @@ class GradScaler:
             raise RuntimeError("unscale_() is being called after step().")
         # The reciprocal is computed in float64 and rounded once.
         inv_scale = scale.double().reciprocal().float()
-        found_inf = weir.full((), 0.0, dtype=_weir.float32, device=scale.device)
+        found_inf = weir.full((), 0.0, dtype=_compute.float32, device=scale.device)
         optimizer_state["found_inf_per_device"] = self._unscale_grads_(optimizer, inv_scale, found_inf, False)
         optimizer_state["stage"] = OptState.UNSCALED
 
@@ -675,8 +675,8 @@ class GradScaler:
 
     def _check_inf_per_device(self, optimizer: Any) -> dict[Any, Array]:
         scale, _ = self._check_scale_growth_tracker("_check_inf_per_device")
-        one = weir.full((), 1.0, dtype=_weir.float32, device=scale.device)
-        found_inf = weir.full((), 0.0, dtype=_weir.float32, device=scale.device)
+        one = weir.full((), 1.0, dtype=_compute.float32, device=scale.device)
+        found_inf = weir.full((), 0.0, dtype=_compute.float32, device=scale.device)
         state = self._per_optimizer_states[id(optimizer)]
         found = self._unscale_grads_(optimizer, one, found_inf, True)
         state["found_inf_per_device"] = found

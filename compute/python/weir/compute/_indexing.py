@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from weir import _weir
+from weir.compute import _compute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from weir._array import Array
+    from weir.compute._array import Array
 
-_Array = _weir._Array
-_INTEGERS = (_weir.int64, _weir.int32, _weir.int16, _weir.int8, _weir.uint8)
+_Array = _compute._Array
+_INTEGERS = (_compute.int64, _compute.int32, _compute.int16, _compute.int8, _compute.uint8)
 _ALL = slice(None)
 
 
@@ -24,20 +24,20 @@ def is_advanced(key: Any) -> bool:
 
 def _is_array(part: Any) -> bool:
     if isinstance(part, _Array):
-        return part.ndim > 0 or part.dtype is _weir.bool_
+        return part.ndim > 0 or part.dtype is _compute.bool_
     return part.__class__ in (list, range) or hasattr(part, "__array_interface__") and getattr(part, "ndim", 0) > 0
 
 
 def _to_array(part: Any) -> Array:
     """An array of integers or bools."""
-    from weir._array import asarray, tensor
+    from weir.compute._array import asarray, tensor
 
     if part.__class__ in (list, range):
         part = list(part)
-        part = tensor(part) if part else tensor(part, dtype=_weir.int64)
+        part = tensor(part) if part else tensor(part, dtype=_compute.int64)
     elif not isinstance(part, _Array):
         part = asarray(part)
-    if part.dtype is not _weir.bool_ and part.dtype not in _INTEGERS:
+    if part.dtype is not _compute.bool_ and part.dtype not in _INTEGERS:
         raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     array: Array = part
     return array
@@ -49,13 +49,13 @@ def _move(index: Array, array: Array) -> Array:
         raise RuntimeError(
             f"indices should be either on cpu or on the same device as the indexed tensor ({array.device})"
         )
-    kind = index.dtype if index.dtype in (_weir.int64, _weir.int32) else _weir.int64
+    kind = index.dtype if index.dtype in (_compute.int64, _compute.int32) else _compute.int64
     return index.to(device=array.device, dtype=kind)
 
 
 def _positions(array: Array, mask: Array, dim: int) -> list[Array]:
     """An array of indices for each dimension of a mask. This waits for the device."""
-    from weir._array import tensor
+    from weir.compute._array import tensor
 
     shape = tuple(mask.shape)
     for i, size in enumerate(shape):
@@ -67,7 +67,7 @@ def _positions(array: Array, mask: Array, dim: int) -> list[Array]:
     places = [i for i, value in enumerate(mask.flatten().tolist()) if value]
     result = []
     for size in reversed(shape):
-        result.append(tensor([i % size for i in places], dtype=_weir.int64))
+        result.append(tensor([i % size for i in places], dtype=_compute.int64))
         places = [i // size for i in places]
     return result[::-1]
 
@@ -82,8 +82,8 @@ def split(array: Array, key: Any) -> tuple[Array, tuple[Array | None, ...]]:
         if _is_array(part):
             part = _to_array(part)
             given.append((len(plain), part))
-            plain += [_ALL] * (part.ndim if part.dtype is _weir.bool_ else 1)
-            if part.dtype is _weir.bool_ and not part.ndim:
+            plain += [_ALL] * (part.ndim if part.dtype is _compute.bool_ else 1)
+            if part.dtype is _compute.bool_ and not part.ndim:
                 raise NotImplementedError("a mask without dimensions is not supported")
         else:
             plain.append(part)
@@ -99,7 +99,7 @@ def split(array: Array, key: Any) -> tuple[Array, tuple[Array | None, ...]]:
             dim += 1
     indices: list[Any] = [None] * view.ndim
     for place, part in given:
-        if part.dtype is _weir.bool_:
+        if part.dtype is _compute.bool_:
             for i, index in enumerate(_positions(view, part, dims[place])):
                 indices[dims[place] + i] = _move(index, view)
         else:
@@ -109,11 +109,11 @@ def split(array: Array, key: Any) -> tuple[Array, tuple[Array | None, ...]]:
 
 def get(array: Array, key: Any) -> Array:
     view, indices = split(array, key)
-    return _weir._array_index(view, indices)
+    return _compute._array_index(view, indices)
 
 
 def put(array: Array, key: Any, value: Any) -> None:
-    from weir._array import tensor
+    from weir.compute._array import tensor
 
     view, indices = split(array, key)
     if not isinstance(value, _Array):
@@ -121,10 +121,10 @@ def put(array: Array, key: Any, value: Any) -> None:
     # As in an assignment to a slice, leading dimensions of size 1 do not count.
     while value.ndim and value.shape[0] == 1:
         value = value[0]
-    _weir._array_index_put(view, indices, value.to(device=view.device, dtype=view.dtype), False)
+    _compute._array_index_put(view, indices, value.to(device=view.device, dtype=view.dtype), False)
 
 
 def index_put(array: Array, indices: Any, values: Any, accumulate: bool) -> None:
     """Array.index_put_."""
     view, found = split(array, tuple(_ALL if index is None else index for index in indices))
-    _weir._array_index_put(view, found, values, accumulate)
+    _compute._array_index_put(view, found, values, accumulate)

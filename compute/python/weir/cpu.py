@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir import _legacy
+from weir.compute import _legacy
 
 _classes = _legacy.classes(__name__, "cpu")
 globals().update(_classes)

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from weir._array import Array
+    from weir.compute._array import Array
 
 THRESHOLD = 1000  # elements of an array that is shown whole
 EDGE = 3  # elements at either end of a dimension that is not

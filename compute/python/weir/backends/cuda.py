@@ -6,8 +6,8 @@ and the kernels of scaled dot product attention.
 
 from __future__ import annotations
 
-from weir import _weir
-from weir._settings import _get_fp32_precision, _set_allow_tf32, _set_fp32_precision
+from weir.compute import _compute
+from weir.compute._settings import _get_fp32_precision, _set_allow_tf32, _set_fp32_precision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ class cuBLASModule:
 
     def __getattr__(self, name: str) -> Any:
         if name == "allow_tf32":
-            return _weir._get_cublas_allow_tf32()
+            return _compute._get_cublas_allow_tf32()
         if name == "allow_fp16_reduced_precision_reduction":
-            return _weir._get_cublas_allow_fp16_reduced_precision_reduction()[0]
+            return _compute._get_cublas_allow_fp16_reduced_precision_reduction()[0]
         if name == "allow_fp16_reduced_precision_reduction_split_k":
-            return _weir._get_cublas_allow_fp16_reduced_precision_reduction()[1]
+            return _compute._get_cublas_allow_fp16_reduced_precision_reduction()[1]
         if name == "allow_bf16_reduced_precision_reduction":
-            return _weir._get_cublas_allow_bf16_reduced_precision_reduction()[0]
+            return _compute._get_cublas_allow_bf16_reduced_precision_reduction()[0]
         if name == "allow_bf16_reduced_precision_reduction_split_k":
-            return _weir._get_cublas_allow_bf16_reduced_precision_reduction()[1]
+            return _compute._get_cublas_allow_bf16_reduced_precision_reduction()[1]
         if name == "allow_fp16_accumulation":
-            return _weir._get_cublas_allow_fp16_accumulation()
+            return _compute._get_cublas_allow_fp16_accumulation()
         if name == "fp32_precision":
             return _get_fp32_precision("cuda", "matmul")
         raise AttributeError("Unknown attribute " + name)
@@ -53,11 +53,11 @@ class cuBLASModule:
         if name == "allow_tf32":
             _set_allow_tf32(value)
         elif name == "allow_fp16_reduced_precision_reduction":
-            _weir._set_cublas_allow_fp16_reduced_precision_reduction(*_parse_reduction(value, name))
+            _compute._set_cublas_allow_fp16_reduced_precision_reduction(*_parse_reduction(value, name))
         elif name == "allow_bf16_reduced_precision_reduction":
-            _weir._set_cublas_allow_bf16_reduced_precision_reduction(*_parse_reduction(value, name))
+            _compute._set_cublas_allow_bf16_reduced_precision_reduction(*_parse_reduction(value, name))
         elif name == "allow_fp16_accumulation":
-            _weir._set_cublas_allow_fp16_accumulation(value)
+            _compute._set_cublas_allow_fp16_accumulation(value)
         elif name == "fp32_precision":
             _set_fp32_precision("cuda", "matmul", value)
         else:

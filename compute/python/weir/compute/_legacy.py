@@ -6,8 +6,8 @@ package are on a device, as torch.cuda.FloatTensor; those of weir.cpu are on the
 
 from __future__ import annotations
 
-from weir import _array, _weir
-from weir._storage import TypedStorage
+from weir.compute import _array, _compute
+from weir.compute._storage import TypedStorage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,12 @@ TITLES = {
 }
 
 # There are no classes of complex arrays, as in PyTorch.
-NAMES = [f"{title}Tensor" for title in TITLES.values() if not title.startswith("Complex")]
-NAMES += [f"{title}Storage" for title in TITLES.values()]
+__all__ = [
+    "DoubleTensor", "FloatTensor", "HalfTensor", "BFloat16Tensor", "LongTensor", "IntTensor", "ShortTensor",
+    "CharTensor", "ByteTensor", "BoolTensor", "DoubleStorage", "FloatStorage", "HalfStorage", "BFloat16Storage",
+    "LongStorage", "IntStorage", "ShortStorage", "CharStorage", "ByteStorage", "BoolStorage",
+    "ComplexDoubleStorage", "ComplexFloatStorage",
+]
 
 
 class _TensorType(type):
@@ -44,7 +48,7 @@ class _TensorType(type):
         return _array._legacy(args, cls.dtype, cls._place)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        is_array = isinstance(instance, _weir._Array)
+        is_array = isinstance(instance, _compute._Array)
         return bool(is_array and instance.dtype is cls.dtype and instance.device.type == cls._place)
 
     def __repr__(cls) -> str:
@@ -83,10 +87,10 @@ def classes(module: str, place: str) -> dict[str, type]:
     """The classes of a place, by name."""
     made: dict[str, type] = {}
     for name, title in TITLES.items():
-        facts: dict[str, Any] = {"__module__": module, "__slots__": (), "dtype": _weir._as_dtype(name), "_place": place}
+        facts: dict[str, Any] = {"__module__": module, "__slots__": (), "dtype": _compute._as_dtype(name), "_place": place}
         where = "the current device" if place == "cuda" else "the host"
         text = f"Makes an array of {name} on {where}, from sizes or from a sequence of values."
-        if f"{title}Tensor" in NAMES:
+        if f"{title}Tensor" in __all__:
             made[f"{title}Tensor"] = _TensorType(f"{title}Tensor", (), {**facts, "__doc__": text})
         text = f"Makes a storage of {name} on {where}, from a size or from a sequence of values."
         if place == "cuda":
@@ -102,3 +106,11 @@ def type_name(array: Any) -> str:
     """The name of the class of an array, such as "weir.FloatTensor"."""
     module = "weir" if array.is_cuda else "weir.cpu"
     return f"{module}.{TITLES[array.dtype.name]}Tensor"
+
+
+_made: dict[str, Any] = classes("weir", "cuda")
+(
+    DoubleTensor, FloatTensor, HalfTensor, BFloat16Tensor, LongTensor, IntTensor, ShortTensor, CharTensor,
+    ByteTensor, BoolTensor, DoubleStorage, FloatStorage, HalfStorage, BFloat16Storage, LongStorage, IntStorage,
+    ShortStorage, CharStorage, ByteStorage, BoolStorage, ComplexDoubleStorage, ComplexFloatStorage,
+) = (_made[name] for name in __all__)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import builtins
 import math
 
-from weir import _indexing, _weir
-from weir._storage import TypedStorage, UntypedStorage
-from weir._weir import _Array, _as_dtype, dtype
+from weir import _weir
+from weir.compute import _compute, _indexing
+from weir.compute._storage import TypedStorage, UntypedStorage
+from weir.compute._compute import _Array, _as_dtype, dtype
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from weir._weir import Device, Generator, Stream
+    from weir._weir import Device, Stream
+    from weir.compute._compute import Generator
 
 __all__ = [
     "Array",
@@ -55,7 +57,7 @@ __all__ = [
     "zeros_like",
 ]
 
-_float32, _int64 = _weir.float32, _weir.int64
+_float32, _int64 = _compute.float32, _compute.int64
 
 
 class Size(tuple[int, ...]):
@@ -138,7 +140,7 @@ class Array(_Array):
     def type(self, kind: Any = None, non_blocking: builtins.bool = False) -> Any:
         """Returns the array with another dtype, or without an argument the name of its type."""
         if kind is None:
-            from weir import _legacy as legacy
+            from weir.compute import _legacy as legacy
 
             return legacy.type_name(self)
         if isinstance(kind, builtins.type) and hasattr(kind, "_place"):
@@ -156,31 +158,31 @@ class Array(_Array):
 
     def double(self) -> Array:
         """Converts to float64."""
-        return self._to(None, _weir.float64, False, False)
+        return self._to(None, _compute.float64, False, False)
 
     def half(self) -> Array:
         """Converts to float16."""
-        return self._to(None, _weir.float16, False, False)
+        return self._to(None, _compute.float16, False, False)
 
     def bfloat16(self) -> Array:
         """Converts to bfloat16."""
-        return self._to(None, _weir.bfloat16, False, False)
+        return self._to(None, _compute.bfloat16, False, False)
 
     def byte(self) -> Array:
         """Converts to uint8."""
-        return self._to(None, _weir.uint8, False, False)
+        return self._to(None, _compute.uint8, False, False)
 
     def char(self) -> Array:
         """Converts to int8."""
-        return self._to(None, _weir.int8, False, False)
+        return self._to(None, _compute.int8, False, False)
 
     def short(self) -> Array:
         """Converts to int16."""
-        return self._to(None, _weir.int16, False, False)
+        return self._to(None, _compute.int16, False, False)
 
     def int(self) -> Array:
         """Converts to int32."""
-        return self._to(None, _weir.int32, False, False)
+        return self._to(None, _compute.int32, False, False)
 
     def long(self) -> Array:
         """Converts to int64."""
@@ -188,15 +190,15 @@ class Array(_Array):
 
     def bool(self) -> Array:
         """Converts to bool."""
-        return self._to(None, _weir.bool_, False, False)
+        return self._to(None, _compute.bool_, False, False)
 
     def cfloat(self) -> Array:
         """Converts to complex64."""
-        return self._to(None, _weir.complex64, False, False)
+        return self._to(None, _compute.complex64, False, False)
 
     def cdouble(self) -> Array:
         """Converts to complex128."""
-        return self._to(None, _weir.complex128, False, False)
+        return self._to(None, _compute.complex128, False, False)
 
     def numpy(self) -> Any:
         """Returns a NumPy array that shares the memory. The array must be on the host."""
@@ -205,7 +207,7 @@ class Array(_Array):
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
                 "memory first."
             )
-        if self.dtype is _weir.bfloat16:
+        if self.dtype is _compute.bfloat16:
             raise TypeError("Got unsupported ScalarType BFloat16")
         import numpy
 
@@ -223,11 +225,11 @@ class Array(_Array):
 
     def untyped_storage(self) -> UntypedStorage:
         """Returns the storage, which views share."""
-        return _weir._array_storage(self)
+        return _compute._array_storage(self)
 
     def storage(self) -> TypedStorage:
         """Returns the storage as elements of the array's dtype."""
-        return TypedStorage._wrap(_weir._array_storage(self), self.dtype)
+        return TypedStorage._wrap(_compute._array_storage(self), self.dtype)
 
     def is_shared(self) -> builtins.bool:
         """Whether other processes can open the memory: that of a device, as in PyTorch."""
@@ -340,7 +342,7 @@ class Array(_Array):
     def norm(self, p: Any = 2, dim: Any = None, keepdim: builtins.bool = False, dtype: Any = None) -> Array:
         """Returns the p-norm of all elements or along dimensions. 16-bit floats are computed as float32."""
         kind = self.dtype if dtype is None else _as_dtype(dtype)
-        if dtype is None and _weir._autocast_runs_in_float32(self):
+        if dtype is None and _compute._autocast_runs_in_float32(self):
             kind = _float32
         if not (self.dtype.is_floating_point or self.dtype.is_complex):
             raise RuntimeError(
@@ -362,7 +364,7 @@ class Array(_Array):
         else:
             result = x.abs().pow_(p).sum(dim, keepdim).pow_(1 / p)
         if kind.is_complex:
-            kind = _weir.float32 if kind is _weir.complex64 else _weir.float64
+            kind = _compute.float32 if kind is _compute.complex64 else _compute.float64
         return result._to(None, kind, False, False)
 
     def mm(self, mat2: Array) -> Array:
@@ -413,17 +415,17 @@ class Array(_Array):
 
     def uniform_(self, from_: builtins.float = 0.0, to: builtins.float = 1.0, *, generator: Any = None) -> Array:
         """Sets all elements to random numbers in [from_, to)."""
-        return _weir._array_random(self, "uniform", generator, from_, to)
+        return _compute._array_random(self, "uniform", generator, from_, to)
 
     def normal_(self, mean: builtins.float = 0.0, std: builtins.float = 1.0, *, generator: Any = None) -> Array:
         """Sets all elements to random numbers of a normal distribution."""
-        return _weir._array_random(self, "normal", generator, mean, std)
+        return _compute._array_random(self, "normal", generator, mean, std)
 
     def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> Array:
         """Sets all elements to 1 with probability p, otherwise 0. p is a number or an array."""
         if isinstance(p, _Array):
             return self.copy_(bernoulli(p.expand(self.shape), generator=generator))
-        return _weir._array_random(self, "bernoulli", generator, p, 0.0)
+        return _compute._array_random(self, "bernoulli", generator, p, 0.0)
 
     def random_(self, from_: Any = None, to: Any = None, *, generator: Any = None) -> Array:
         """Sets all elements to integers in [from_, to). One number n means [0, n), none the range of the dtype."""
@@ -431,7 +433,7 @@ class Array(_Array):
             from_, to = 0, from_
         elif from_ is None and to is not None:
             from_ = 0
-        return _weir._array_random(self, "random", generator, from_, to)
+        return _compute._array_random(self, "random", generator, from_, to)
 
     # ---- The rest ----
 
@@ -462,7 +464,7 @@ class Array(_Array):
         return self
 
     def __repr__(self) -> str:
-        from weir import _print
+        from weir.compute import _print
 
         return _print.text_of(self)
 
@@ -470,11 +472,11 @@ class Array(_Array):
         return format(self.item(), spec) if not self.ndim else object.__format__(self, spec)
 
 
-_weir._set_array_class(Array, Size)
+_compute._set_array_class(Array, Size)
 
 
 def _rebuild(storage: UntypedStorage, kind: dtype, offset: int, shape: Any, stride: Any) -> Array:
-    return _weir._array_in_storage(storage, kind, offset, shape, stride)
+    return _compute._array_in_storage(storage, kind, offset, shape, stride)
 
 
 # ---- Factories ----
@@ -485,7 +487,7 @@ def _shape(size: tuple[Any, ...]) -> Any:
 
 
 def _empty(size: tuple[Any, ...], kind: Any, device: Any, pin_memory: builtins.bool = False) -> Array:
-    return _weir._array_empty(_shape(size), _float32 if kind is None else kind, device, pin_memory)
+    return _compute._array_empty(_shape(size), _float32 if kind is None else kind, device, pin_memory)
 
 
 def _empty_array(
@@ -579,7 +581,7 @@ def randperm(
 ) -> Array:
     """Returns a random permutation of 0 to n - 1, of int64 unless a dtype is given."""
     array = _empty((n,), dtype or _int64, device, pin_memory)
-    return _weir._array_random(array, "permutation", generator, None, None)
+    return _compute._array_random(array, "permutation", generator, None, None)
 
 
 def empty_like(other: Array, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
@@ -625,7 +627,7 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, pin_memory: buil
             if pin_memory and not source.is_cuda and device in (None, "cpu"):
                 return source._to(None, dtype, False, False).pin_memory()
             return source._to(device, dtype, False, True)
-    return _weir._array_from_data(data, dtype, device, pin_memory)
+    return _compute._array_from_data(data, dtype, device, pin_memory)
 
 
 def _shared(data: Any) -> Array | None:
@@ -638,22 +640,22 @@ def _shared(data: Any) -> Array | None:
     try:
         view = memoryview(data)
     except (TypeError, BufferError, ValueError):
-        return _weir._array_from_dlpack(data) if hasattr(data, "__dlpack__") else None
+        return _compute._array_from_dlpack(data) if hasattr(data, "__dlpack__") else None
     view.release()
-    return _weir._array_from_buffer(data)
+    return _compute._array_from_buffer(data)
 
 
 def _of_buffer(buffer: _weir.Buffer) -> Array:
     """The bytes of a Buffer, which cannot be freed meanwhile."""
     view = buffer[:]
     device = "cpu" if buffer.is_host else buffer.device
-    return _weir._array_borrow(
-        view, view.data_ptr(), device, buffer.is_pinned, _weir.uint8, (len(buffer),), None, buffer.readonly
+    return _compute._array_borrow(
+        view, view.data_ptr(), device, buffer.is_pinned, _compute.uint8, (len(buffer),), None, buffer.readonly
     )
 
 
 def _of_interface(owner: Any, interface: dict[str, Any]) -> Array:
-    kind = _weir._dtype_of_typestr(interface["typestr"])
+    kind = _compute._dtype_of_typestr(interface["typestr"])
     address, is_readonly = interface["data"]
     if interface.get("mask") is not None:
         raise TypeError("__cuda_array_interface__ with a mask is not supported")
@@ -665,7 +667,7 @@ def _of_interface(owner: Any, interface: dict[str, Any]) -> Array:
     place = getattr(getattr(owner, "device", None), "index", None)
     if place is None:
         place = getattr(getattr(owner, "device", None), "id", None)  # CuPy
-    array = _weir._array_borrow(
+    array = _compute._array_borrow(
         owner, address, "cuda" if place is None else place, False, kind, tuple(interface["shape"]), strides, is_readonly
     )
     stream = interface.get("stream")
@@ -704,7 +706,7 @@ def from_numpy(array: Any) -> Array:
     """Returns an array on the host that shares the memory of a NumPy array."""
     if type(array).__module__.partition(".")[0] != "numpy" or not hasattr(array, "dtype"):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
-    return _weir._array_from_buffer(array)
+    return _compute._array_from_buffer(array)
 
 
 # ---- Functions ----
@@ -754,7 +756,7 @@ def _scalar_type(array: Array, number: Any) -> dtype:
 
 def result_type(first: Any, second: Any) -> dtype:
     """Returns the dtype of an operation on two arrays or numbers."""
-    return _weir._array_result_type(first, second)
+    return _compute._array_result_type(first, second)
 
 
 def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
@@ -764,7 +766,7 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     first = tensors[0]
     kind = first.dtype
     for other in tensors[1:]:
-        kind = _weir.promote_types(kind, other.dtype)
+        kind = _compute.promote_types(kind, other.dtype)
         if other.ndim != first.ndim:
             raise RuntimeError(
                 f"Tensors must have same number of dimensions: got {first.ndim} and {other.ndim}"
@@ -832,5 +834,5 @@ def _legacy(args: tuple[Any, ...], kind: dtype, device: Any) -> Array:
     if len(args) == 1 and isinstance(args[0], _Array):
         return args[0]._to(device, kind, False, False)
     if len(args) == 1 and not isinstance(args[0], (Size, builtins.int)):
-        return _weir._array_from_data(args[0], kind, device, False)
+        return _compute._array_from_data(args[0], kind, device, False)
     return _empty(args, kind, device)

@@ -18,6 +18,7 @@ current device. Environment variables take precedence, as in PyTorch; compute/do
 from __future__ import annotations
 
 from weir import _weir
+from weir.compute import _compute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,52 +52,52 @@ __all__ = [
 
 def enable(val: bool = True) -> None:
     """Turns tunable operations on or off."""
-    _weir._cuda_tunableop_enable(val)
+    _compute._cuda_tunableop_enable(val)
 
 
 def is_enabled() -> bool:
     """Returns whether tunable operations are on."""
-    return _weir._cuda_tunableop_is_enabled()
+    return _compute._cuda_tunableop_is_enabled()
 
 
 def tuning_enable(val: bool = True) -> None:
     """Turns the search for the fastest implementation on or off. Known results are used in any case."""
-    _weir._cuda_tunableop_tuning_enable(val)
+    _compute._cuda_tunableop_tuning_enable(val)
 
 
 def tuning_is_enabled() -> bool:
     """Returns whether operations that have no result are tuned."""
-    return _weir._cuda_tunableop_tuning_is_enabled()
+    return _compute._cuda_tunableop_tuning_is_enabled()
 
 
 def record_untuned_enable(val: bool = True) -> None:
     """While tuning is off, writes operations that have no result to a file, for tune_gemm_in_file."""
-    _weir._cuda_record_untuned_enable(val)
+    _compute._cuda_record_untuned_enable(val)
 
 
 def record_untuned_is_enabled() -> bool:
     """Returns whether operations that have no result are written to a file."""
-    return _weir._cuda_record_untuned_is_enabled()
+    return _compute._cuda_record_untuned_is_enabled()
 
 
 def set_max_tuning_duration(duration: int) -> None:
     """Sets how many milliseconds an implementation is timed. The lower of this and the number of iterations counts."""
-    _weir._cuda_tunableop_set_max_tuning_duration(duration)
+    _compute._cuda_tunableop_set_max_tuning_duration(duration)
 
 
 def get_max_tuning_duration() -> int:
     """Returns how many milliseconds an implementation is timed."""
-    return _weir._cuda_tunableop_get_max_tuning_duration()
+    return _compute._cuda_tunableop_get_max_tuning_duration()
 
 
 def set_max_tuning_iterations(iterations: int) -> None:
     """Sets how often an implementation is timed. It is timed once at least."""
-    _weir._cuda_tunableop_set_max_tuning_iterations(iterations)
+    _compute._cuda_tunableop_set_max_tuning_iterations(iterations)
 
 
 def get_max_tuning_iterations() -> int:
     """Returns how often an implementation is timed."""
-    return _weir._cuda_tunableop_get_max_tuning_iterations()
+    return _compute._cuda_tunableop_get_max_tuning_iterations()
 
 
 def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
@@ -104,27 +105,27 @@ def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
 
     With insert_device_ordinal, the number of the device replaces the first "%d", or stands before the last dot.
     """
-    _weir._cuda_tunableop_set_filename(filename, insert_device_ordinal)
+    _compute._cuda_tunableop_set_filename(filename, insert_device_ordinal)
 
 
 def get_filename() -> str:
     """Returns the name of the file of results."""
-    return _weir._cuda_tunableop_get_filename()
+    return _compute._cuda_tunableop_get_filename()
 
 
 def get_results() -> tuple[tuple[str, str, str, float], ...]:
     """Returns operation, parameters, solution and milliseconds of each result."""
-    return _weir._cuda_tunableop_get_results()
+    return _compute._cuda_tunableop_get_results()
 
 
 def get_validators() -> tuple[tuple[str, str], ...]:
     """Returns under which circumstances results are valid, as pairs of a key and a value."""
-    return _weir._cuda_tunableop_get_validators()
+    return _compute._cuda_tunableop_get_validators()
 
 
 def read_file(filename: str | None = None) -> bool:
     """Adds the results of a file. Returns False if it does not exist, or, with a warning, if it is stale or damaged."""
-    return _weir._cuda_tunableop_read_file(get_filename() if filename is None else filename)
+    return _compute._cuda_tunableop_read_file(get_filename() if filename is None else filename)
 
 
 def write_file(filename: str | None = None) -> bool:
@@ -132,12 +133,12 @@ def write_file(filename: str | None = None) -> bool:
 
     Without a name it is the file of get_filename(), where results of other processes are kept; another file is replaced.
     """
-    return _weir._cuda_tunableop_write_file() if filename is None else _weir._cuda_tunableop_write_file(filename)
+    return _compute._cuda_tunableop_write_file() if filename is None else _compute._cuda_tunableop_write_file(filename)
 
 
 def write_file_on_exit(val: bool) -> None:
     """Sets whether new results are written to the file. They are written at once, so that a crash loses none."""
-    _weir._cuda_tunableop_write_file_on_exit(val)
+    _compute._cuda_tunableop_write_file_on_exit(val)
 
 
 def set_rotating_buffer_size(buffer_size: int) -> None:
@@ -145,17 +146,17 @@ def set_rotating_buffer_size(buffer_size: int) -> None:
 
     It keeps the operands out of the L2 cache, whose size a negative value selects. 0 turns rotation off.
     """
-    _weir._cuda_tunableop_set_rotating_buffer_size(buffer_size)
+    _compute._cuda_tunableop_set_rotating_buffer_size(buffer_size)
 
 
 def get_rotating_buffer_size() -> int:
     """Returns the size in KiB of the memory that an operation rotates over while it is timed."""
-    return _weir._cuda_tunableop_get_rotating_buffer_size()
+    return _compute._cuda_tunableop_get_rotating_buffer_size()
 
 
 def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float = 1e-5) -> None:
     """Sets whether implementations are compared with the default one, and by how much they may differ."""
-    _weir._cuda_tunableop_set_numerical_check_tolerances(enable, atol, rtol)
+    _compute._cuda_tunableop_set_numerical_check_tolerances(enable, atol, rtol)
 
 
 # ---- Recorded operations ----
@@ -165,7 +166,7 @@ class _Skipped(Exception):
     """A line that cannot be tuned."""
 
 
-def _matrix(rows: int, columns: int, leading: int, transposed: bool, batch: int, dtype: _weir.dtype, at: str) -> Array:
+def _matrix(rows: int, columns: int, leading: int, transposed: bool, batch: int, dtype: _compute.dtype, at: str) -> Array:
     """Makes a matrix of random numbers, stored by rows or, if it is transposed, by columns."""
     import weir
 
@@ -244,19 +245,19 @@ def _tune(lines: list[str], devices: list[int]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     problems = []
-    before = _weir._get_cublas_allow_tf32()
+    before = _compute._get_cublas_allow_tf32()
     try:
         for is_tf32 in (False, True):
             some = [line for line in lines if ("_tf32_" in line) is is_tf32]
             if not some:
                 continue
-            _weir._set_cublas_allow_tf32(is_tf32)
+            _compute._set_cublas_allow_tf32(is_tf32)
             shares = [some[i :: len(devices)] for i in range(len(devices))]
             with ThreadPoolExecutor(len(devices)) as pool:
                 for found in pool.map(_tune_lines, shares, devices):
                     problems += found
     finally:
-        _weir._set_cublas_allow_tf32(before)
+        _compute._set_cublas_allow_tf32(before)
     for problem in problems:
         warnings.warn(problem, stacklevel=3)
 

@@ -21,7 +21,7 @@ import threading
 import warnings
 
 import weir
-from weir import _weir
+from weir.compute import _compute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Streams = Sequence[weir.Stream | None] | None
-    Comms = Sequence[_weir._Communicator] | None
+    Comms = Sequence[_compute._Communicator] | None
 
 __all__ = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"]
 
@@ -39,7 +39,7 @@ MAX = 2
 MIN = 3
 AVG = 4
 
-Communicator = _weir._Communicator
+Communicator = _compute._Communicator
 
 # Communicators of one process, by their devices: made when they are first needed, and kept. The lock is held during
 # calls on them, too, since those of different threads must not mix.
@@ -62,14 +62,14 @@ def is_available(tensors: Sequence[Any]) -> bool:
 
 def version() -> tuple[int, int, int]:
     """The version of NCCL; on the software device, that of the NCCL whose calls it has."""
-    number = _weir._nccl_version()
+    number = _compute._nccl_version()
     base = 1000 if number < 2900 else 10000  # before 2.9: 2.7.8 is 2708
     return number // base, number % base // 100, number % 100
 
 
 def unique_id() -> bytes:
     """An id for a communicator that is to be created, to be sent to all of its ranks."""
-    return _weir._nccl_unique_id()
+    return _compute._nccl_unique_id()
 
 
 def init_rank(num_ranks: int, uid: bytes, rank: int, *, timeout: float = 0.0) -> Communicator:
@@ -84,7 +84,7 @@ def init_rank(num_ranks: int, uid: bytes, rank: int, *, timeout: float = 0.0) ->
         rank: the number of this rank.
         timeout: how long to wait for other ranks, in seconds. 0 is WEIR_NCCL_TIMEOUT, whose default is 600.
     """
-    return _weir._nccl_init_rank(num_ranks, uid, rank, timeout)
+    return _compute._nccl_init_rank(num_ranks, uid, rank, timeout)
 
 
 class _Group(threading.local):
@@ -104,7 +104,7 @@ def group() -> Iterator[None]:
     """Enqueues the calls in the block together: those of several ranks of a thread, or several messages.
 
     If the block, or one that is nested in it, raises an exception, none of its calls is made."""
-    _weir._nccl_group_start()
+    _compute._nccl_group_start()
     _group.depth += 1
     try:
         try:
@@ -112,13 +112,13 @@ def group() -> Iterator[None]:
         except BaseException as error:
             if _group.failure is None:
                 _group.failure = error
-            _weir._nccl_group_fail()
+            _compute._nccl_group_fail()
             # The group ends either way. Its error is the one that is raised here already.
             with contextlib.suppress(Exception):
-                _weir._nccl_group_end()
+                _compute._nccl_group_end()
             raise
         try:
-            _weir._nccl_group_end()
+            _compute._nccl_group_end()
         except Exception:
             if _group.failure is None:
                 raise
@@ -141,7 +141,7 @@ def _call(
     if _group.depth:
         _group.kept += (send, recv, stream)
     start = 0 if send is None else send.data_ptr()
-    _weir._nccl_call(kind, start, 0 if recv is None else recv.data_ptr(), count, dtype, op, peer, comm, stream)
+    _compute._nccl_call(kind, start, 0 if recv is None else recv.data_ptr(), count, dtype, op, peer, comm, stream)
 
 
 def _list_of(inputs: Any) -> list[weir.Array]:
@@ -220,7 +220,7 @@ def _run(
     devices = tuple(tensor.get_device() for tensor in inputs)
     with _communicators_lock:
         if devices not in _communicators:
-            _communicators[devices] = _weir._nccl_init_all(list(devices), 0.0)
+            _communicators[devices] = _compute._nccl_init_all(list(devices), 0.0)
         try:
             _enqueue(kind, inputs, outputs, count, op, root, streams, _communicators[devices])
         except BaseException:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 
-from weir import _legacy, _storage
-from weir._storage import TypedStorage, UntypedStorage
+from weir.compute import _legacy, _storage
+from weir.compute._storage import TypedStorage, UntypedStorage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ __all__ = ["load", "save"]
 _MAGIC = "weir 1"
 # What a file may refer to by name, unless weights_only is False.
 _ALLOWED = {
-    ("weir._array", "_rebuild"),
-    ("weir._storage", "TypedStorage._wrap"),
+    ("weir.compute._array", "_rebuild"),
+    ("weir.compute._storage", "TypedStorage._wrap"),
     ("weir", "Device"),
     ("weir", "Size"),
-    ("weir._array", "Size"),
+    ("weir.compute._array", "Size"),
     ("collections", "OrderedDict"),
     ("builtins", "complex"),
     ("builtins", "set"),
