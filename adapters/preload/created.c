@@ -4,7 +4,6 @@
 #include <search.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MAX_DEVICES = 64 };
 
@@ -54,15 +53,11 @@ static mapping *find_mapping(weir_cu_deviceptr address, uint64_t bytes) {
   return found(tfind(&(mapping){.address = address, .bytes = bytes}, &mappings, by_range));
 }
 
-/* Adds a copy to a tree. */
-static bool insert(const void *item, size_t bytes, void **tree, int (*compare)(const void *, const void *)) {
-  void *copy = malloc(bytes);
-  if (!copy)
-    return false;
-  memcpy(copy, item, bytes);
-  if (found(tsearch(copy, tree, compare)) == copy)
+/* Puts an item of malloc, or NULL, into a tree, or frees it. */
+static bool insert(void *item, void **tree, int (*compare)(const void *, const void *)) {
+  if (item && found(tsearch(item, tree, compare)) == item)
     return true;
-  free(copy);
+  free(item);
   return false;
 }
 
@@ -79,13 +74,12 @@ static void drop(memory *m) {
   free(m);
 }
 
-static void name(memory *m, weir_cu_mem_handle handle) {
-  named *known = find_name(handle);
-  if (known)
-    known->count++;
-  else if (!insert(&(named){handle, 1, m}, sizeof(named), &names, by_handle))
-    return;
-  m->uses++;
+static void release(named *known) {
+  drop(known->memory);
+  if (!--known->count) {
+    tdelete(known, &names, by_handle);
+    free(known);
+  }
 }
 
 void preload_created_report(preload_created_fn report) {
@@ -94,14 +88,21 @@ void preload_created_report(preload_created_fn report) {
   pthread_mutex_unlock(&lock);
 }
 
+/* A handle that is known was released in a way that was not seen. */
 void preload_created_add(weir_cu_mem_handle handle, int device, uint64_t bytes) {
-  memory *m = device >= 0 && device < MAX_DEVICES ? malloc(sizeof *m) : NULL;
-  if (!m)
+  memory *m = malloc(sizeof *m);
+  named *made = malloc(sizeof *made), *stale;
+  if (!m || !made || device < 0 || device >= MAX_DEVICES) {
+    free(m);
+    free(made);
     return;
-  *m = (memory){.bytes = bytes, .device = device};
+  }
+  *m = (memory){.bytes = bytes, .device = device, .uses = 1};
+  *made = (named){handle, 1, m};
   pthread_mutex_lock(&lock);
-  name(m, handle);
-  if (m->uses)
+  while ((stale = find_name(handle)))
+    release(stale);
+  if (insert(made, &names, by_handle))
     change(device, bytes);
   else
     free(m);
@@ -111,20 +112,18 @@ void preload_created_add(weir_cu_mem_handle handle, int device, uint64_t bytes) 
 void preload_created_release(weir_cu_mem_handle handle) {
   pthread_mutex_lock(&lock);
   named *known = find_name(handle);
-  if (known) {
-    drop(known->memory);
-    if (!--known->count) {
-      tdelete(known, &names, by_handle);
-      free(known);
-    }
-  }
+  if (known)
+    release(known);
   pthread_mutex_unlock(&lock);
 }
 
 void preload_created_map(weir_cu_deviceptr address, uint64_t bytes, weir_cu_mem_handle handle) {
   pthread_mutex_lock(&lock);
   const named *known = find_name(handle);
-  if (known && bytes && insert(&(mapping){address, bytes, known->memory}, sizeof(mapping), &mappings, by_range))
+  mapping *made = known && bytes ? malloc(sizeof *made) : NULL;
+  if (made)
+    *made = (mapping){address, bytes, known->memory};
+  if (insert(made, &mappings, by_range))
     known->memory->uses++;
   pthread_mutex_unlock(&lock);
 }
@@ -140,11 +139,20 @@ void preload_created_unmap(weir_cu_deviceptr address, uint64_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
+/* The driver may give out the same handle again, or another one. */
 void preload_created_retain(weir_cu_mem_handle handle, weir_cu_deviceptr address) {
   pthread_mutex_lock(&lock);
   const mapping *m = find_mapping(address, 1);
-  if (m)
-    name(m->memory, handle);
+  named *known = m ? find_name(handle) : NULL;
+  if (known && known->memory == m->memory) {
+    known->count++;
+    m->memory->uses++;
+  } else if (m && !known) {
+    known = malloc(sizeof *known);
+    if (known)
+      *known = (named){handle, 1, m->memory};
+    m->memory->uses += insert(known, &names, by_handle);
+  }
   pthread_mutex_unlock(&lock);
 }
 

@@ -83,7 +83,7 @@ static int make_folder(const char *folder, char *path) {
     return 0;
   if (errno != ENOENT)
     return errno;
-  strcpy(path, folder);
+  memcpy(path, folder, strlen(folder) + 1);
   for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
     *slash = '\0';
     if (mkdir(path, 0700) && errno != EEXIST)

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "weir/soft.h"
 #include "support/test.h"
+#include "weir/soft.h"
 
 #define MIB ((uint64_t)1 << 20)
 enum { DEVICES = 2 };
@@ -138,6 +138,15 @@ TEST(retained_handles_count) {
   assert_int_equal(counted[0], MIB);
   preload_created_release(OTHER);
   assert_int_equal(counted[0], 0);
+}
+
+TEST(a_handle_is_given_out_again) {
+  preload_created_add(7, 0, MIB);
+  preload_created_add(7, 1, 2 * MIB); /* a release was not seen */
+  assert_int_equal(counted[0], 0);
+  assert_int_equal(counted[1], 2 * MIB);
+  preload_created_release(7);
+  assert_int_equal(counted[1], 0);
 }
 
 /* Memory of other processes and of unknown devices, and calls that the driver accepts as well. */
