@@ -7,11 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/base.h"
 #include "cli.h"
 #include "explain.h"
+#include "offline/read/input.h"
 #include "offline/render/output_file.h"
 #include "offline/render/view_data.h"
 #include "progress.h"
@@ -23,7 +26,7 @@ static struct {
   const char *to;
   const char *page;
   int port; /* 0 for any */
-  bool data, serve, no_open;
+  bool data, serve, no_open, no_recording;
 } options = {.device = -1};
 
 static const char *base_name(const char *path) {
@@ -87,16 +90,60 @@ static weir_status make_data(int count, char **files, weir__view_data *data) {
   return status;
 }
 
+/* ---- The recording itself, which the page replays under other settings ---- */
+
+/* A larger one is left out: the page asks for it. */
+enum { MAX_RECORDING = 128 << 20, MAX_PACKED = 8 << 20 };
+
+static weir_status read_recording(const char *file, unsigned char **bytes, size_t *size) {
+  weir__input *input;
+  size_t room = 0, got = 1;
+  weir_status status = weir__input_open(file, &input);
+  if (status)
+    return status;
+  while (!status && got && *size <= MAX_RECORDING) {
+    status = WEIR__RESERVE(*bytes, room, *size + (1 << 16))
+                 ? weir__input_read(input, *bytes + *size, room - *size, &got)
+                 : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to read it", file);
+    *size += status ? 0 : got;
+  }
+  weir__input_close(input);
+  return status;
+}
+
+/* A pipe cannot be read twice. */
+static bool is_regular(const char *file) {
+  struct stat about;
+  return stat(file, &about) == 0 && S_ISREG(about.st_mode);
+}
+
+/* Adds no chunk if the page cannot have it. */
+static weir_status pack_recording(int count, char **files, weir__view_data *packed) {
+  unsigned char *bytes = NULL;
+  size_t size = 0;
+  if (count != 1 || options.no_recording || !is_regular(files[0]))
+    return WEIR_OK;
+  weir_status status = read_recording(files[0], &bytes, &size);
+  if (!status && size <= MAX_RECORDING)
+    status = weir__view_pack(packed, "recording", false, bytes, size);
+  if (!status && packed->count && packed->table[0].stored > MAX_PACKED)
+    weir__view_clear(packed);
+  free(bytes);
+  return status;
+}
+
 /* ---- A file ---- */
 
-static weir_status write_file(const weir_cli_page *page, const weir__view_data *data, const char *to) {
+static weir_status write_file(const weir_cli_page *page, const weir__view_data *data, const weir__view_data *recording,
+                              const char *to) {
   weir__output_file target;
   weir_status status = weir__output_file_begin(&target, to, WEIR__OUTFILE_WRITE);
   if (status)
     return status;
   status = weir__output_file_open(&target);
   if (!status)
-    status = options.data ? weir__view_write(data, target.file) : weir_cli_page_write(page, data, target.file);
+    status =
+        options.data ? weir__view_write(data, target.file) : weir_cli_page_write(page, data, recording, target.file);
   status = status ? status : weir__output_file_close(&target);
   status = status ? status : weir__output_file_keep(&target);
   weir__output_file_end(&target);
@@ -205,7 +252,8 @@ static void open_browser(const char *address) {
   browser = -1;
 }
 
-static int write_page(const weir_cli_page *page, const weir__view_data *data, int count, char **files) {
+static int write_page(const weir_cli_page *page, const weir__view_data *data, const weir__view_data *recording,
+                      int count, char **files) {
   char name[256];
   const char *to = options.to;
   if (!to) {
@@ -215,7 +263,7 @@ static int write_page(const weir_cli_page *page, const weir__view_data *data, in
       return weir_cli_fail("%s: there is such a file, and it is no page of weir view; -o names another",
                            weir_cli_escaped(name));
   }
-  if (write_file(page, data, to))
+  if (write_file(page, data, recording, to))
     return weir_cli_fail("%s", weir_last_error());
   if (strcmp(to, "-") == 0)
     return WEIR_EXIT_OK;
@@ -236,11 +284,11 @@ static void print_address(const char *address) {
   open_browser(address);
 }
 
-static weir_status serve(const weir_cli_page *page, const weir__view_data *data) {
+static weir_status serve(const weir_cli_page *page, const weir__view_data *data, const weir__view_data *recording) {
   char *bytes = NULL, *html = NULL;
   size_t size = 0, html_size = 0;
   FILE *file = open_memstream(&html, &html_size);
-  weir_status status = file ? weir_cli_page_write_remote(page, "view.bin", file)
+  weir_status status = file ? weir_cli_page_write_remote(page, "view.bin", recording, file)
                             : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the page");
   if (file && fclose(file) && !status)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for the page");
@@ -261,7 +309,7 @@ static weir_status serve(const weir_cli_page *page, const weir__view_data *data)
 
 static int run(int count, char **files) {
   weir_cli_page page = {0};
-  weir__view_data data = {0};
+  weir__view_data data = {0}, recording = {0};
   if (count > WEIR__VIEW_MAX_SOURCES)
     return weir_cli_usage("takes one file, or two to compare (got '%s' as well)", files[WEIR__VIEW_MAX_SOURCES]);
   if (count == 2 && strcmp(files[0], "-") == 0 && strcmp(files[1], "-") == 0)
@@ -271,13 +319,14 @@ static int run(int count, char **files) {
   if (!options.data && weir_cli_page_open(options.page, &page)) /* before the long work */
     return weir_cli_fail("%s", weir_last_error());
   int code = WEIR_EXIT_OK;
-  if (make_data(count, files, &data))
+  if (make_data(count, files, &data) || (!options.data && pack_recording(count, files, &recording)))
     code = weir_cli_fail("%s", weir_last_error());
   else if (!options.serve)
-    code = write_page(&page, &data, count, files);
-  else if (serve(&page, &data))
+    code = write_page(&page, &data, &recording, count, files);
+  else if (serve(&page, &data, &recording))
     code = weir_cli_fail("%s", weir_last_error());
   weir__view_clear(&data);
+  weir__view_clear(&recording);
   weir_cli_page_close(&page);
   return code;
 }
@@ -304,6 +353,9 @@ static const weir_cli_option option_table[] = {
          "then loads only what it shows. Default: the first free port from 8123 on"},
     {"no-open", .target = &options.no_open,
      .help = "do not open a browser. Without it one is opened if standard output is a terminal on a desktop"},
+    {"no-recording", .target = &options.no_recording,
+     .help = "leave the recording itself out of the page. With it, which is the default for one FILE of up to 128 MiB, "
+             "the page replays it under other settings; without it the page asks for the file"},
     {"data", .target = &options.data,
      .help = "write the data of the page alone, in the format that docs/view.md describes"},
     {"page", .kind = WEIR_CLI_PATH, .value = "HTML", .target = &options.page,

@@ -135,21 +135,28 @@ static void write_chunk(FILE *file, const weir__view_data *data, const weir__vie
   fputs("</script>\n", file);
 }
 
-/* The WebAssembly module, for what-if and for files that are dropped on the page. */
-static weir_status write_wasm(FILE *file) {
+/* Bytes that the page unpacks, in an element of its own. */
+static void write_packed(FILE *file, const char *id, const weir__view_data *packed) {
+  fprintf(file, "<script type=\"text/plain\" id=\"%s\" data-encoding=\"%s\">", id,
+          packed->table[0].is_deflated ? "deflate" : "raw");
+  write_base64(file, packed->chunks, packed->table[0].stored);
+  fputs("</script>\n", file);
+}
+
+/* The WebAssembly module, for what-if and for files that are dropped on the page, and the recording for it. */
+static weir_status write_whatif(const weir__view_data *recording, FILE *file) {
 #ifdef WEIR_WASM_FILE
   weir__view_data packed = {0};
   weir_status status = weir__view_pack(&packed, "wasm", false, weir_embedded_wasm,
                                        (uintptr_t)weir_embedded_wasm_end - (uintptr_t)weir_embedded_wasm);
   if (status)
     return status;
-  fprintf(file, "<script type=\"application/wasm+base64\" id=\"weir-wasm\" data-encoding=\"%s\">",
-          packed.table[0].is_deflated ? "deflate" : "raw");
-  write_base64(file, packed.chunks, packed.table[0].stored);
-  fputs("</script>\n", file);
+  write_packed(file, "weir-wasm", &packed);
   weir__view_clear(&packed);
+  if (recording->count)
+    write_packed(file, "weir-recording", recording);
 #else
-  (void)file;
+  (void)file, (void)recording;
 #endif
   return WEIR_OK;
 }
@@ -160,23 +167,25 @@ static weir_status end(FILE *file, weir_status status) {
   return weir__fail(WEIR_ERROR_SYSTEM, "the page was not written whole: %s", strerror(errno));
 }
 
-weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data *data, FILE *file) {
+weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data *data,
+                                const weir__view_data *recording, FILE *file) {
   const char *body = find_last(page, "</body>");
   fwrite(page->text, 1, (size_t)(body - page->text), file);
   write_index(file, data->index, data->index_size);
   for (size_t i = 0; i < data->count && !ferror(file); i++)
     write_chunk(file, data, &data->table[i]);
-  weir_status status = write_wasm(file);
+  weir_status status = write_whatif(recording, file);
   fwrite(body, 1, page->size - (size_t)(body - page->text), file);
   return end(file, status);
 }
 
-weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *address, FILE *file) {
+weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *address, const weir__view_data *recording,
+                                       FILE *file) {
   const char *head = strstr(page->text, "</head>"), *body = find_last(page, "</body>");
   fwrite(page->text, 1, (size_t)(head - page->text), file);
   fprintf(file, "<meta name=\"weir-data\" content=\"%s\">\n", address);
   fwrite(head, 1, (size_t)(body - head), file);
-  weir_status status = write_wasm(file);
+  weir_status status = write_whatif(recording, file);
   fwrite(body, 1, page->size - (size_t)(body - page->text), file);
   return end(file, status);
 }

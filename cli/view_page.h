@@ -20,10 +20,13 @@ typedef struct weir_cli_page {
 weir_status weir_cli_page_open(const char *path, weir_cli_page *page);
 void weir_cli_page_close(weir_cli_page *page);
 
-/* Writes the page with the data. */
-weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data *data, FILE *file);
+/* Writes the page with the data. `recording` has the recording itself as its only chunk, which the page replays under
+ * other settings, or no chunk. */
+weir_status weir_cli_page_write(const weir_cli_page *page, const weir__view_data *data,
+                                const weir__view_data *recording, FILE *file);
 
 /* Writes the page without data: it fetches them from `address`, relative to its own. */
-weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *address, FILE *file);
+weir_status weir_cli_page_write_remote(const weir_cli_page *page, const char *address, const weir__view_data *recording,
+                                       FILE *file);
 
 #endif

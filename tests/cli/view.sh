@@ -44,10 +44,29 @@ for c in index["chunks"]:
 r = index["recordings"][0]
 assert r["name"] == "small_snapshot.pickle" and r["entries"] == 40, r["entries"]
 assert r["summary"]["devices"][0]["peak_live"] == r["peak"]["allocated"]'
-# On standard output, and from standard input.
+# A build with the WebAssembly module puts the recording beside it, for what-if, unless it was told not to.
+if grep -q 'id="weir-wasm"' "$work/out"; then
+  reads_json '
+import base64, re, zlib
+encoding, text = re.search("id=\"weir-recording\" data-encoding=\"([a-z]*)\">([^<]*)<", sys.stdin.read()).groups()
+stored = base64.b64decode(text, validate=True)
+recording = zlib.decompress(stored) if encoding == "deflate" else stored
+assert recording == open("'"$small"'", "rb").read()'
+fi
+run 0 --page "$page" --no-recording -o "$work/small.html" "$small"
+cp "$work/small.html" "$work/out"
+hasnt out 'id="weir-recording"'
+# On standard output, and from standard input or another pipe, which cannot be read twice.
 "$weir" view --page "$page" -o - - <"$small" >"$work/out" 2>"$work/err" || fail 'standard input'
 empty err
 has out '"name": "standard input"'
+mkfifo "$work/pipe"
+cat "$small" >"$work/pipe" &
+"$weir" view --page "$page" -o - "$work/pipe" >"$work/out" 2>"$work/err" || fail 'a pipe'
+wait
+empty err
+has out '"name": "pipe"'
+hasnt out 'id="weir-recording"'
 # Under its default name in the current folder; a file that is no page is not replaced.
 mkdir "$work/cwd"
 in_cwd() { (cd "$work/cwd" && "$weir" view --page "$page" "$small" >"$work/out" 2>"$work/err"); }

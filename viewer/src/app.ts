@@ -104,7 +104,11 @@ export class App {
   constructor(
     container: HTMLElement,
     readonly data: ViewData,
-    readonly host: { openFile(file: File): void; whatif: import("./whatif").WhatifState },
+    readonly host: {
+      openFile(file: File): void;
+      loadRecording(): void; // that of the page
+      whatif: import("./whatif").WhatifState;
+    },
   ) {
     const state = decodeState(location.hash);
     this.applyTheme(state.theme ?? "");

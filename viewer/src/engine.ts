@@ -24,21 +24,29 @@ interface Reply {
 
 // ---- The page's side ----
 
-const code = (): HTMLElement | null => document.getElementById("weir-wasm");
+const CODE = "weir-wasm";
+const RECORDING = "weir-recording";
+
+// Whether the page contains its recording, beside the picture of it.
+export const hasRecording = (): boolean => document.getElementById(RECORDING) !== null;
+
+export const embeddedRecording = (): Promise<ArrayBuffer> => unpackElement(RECORDING);
 
 // Null if the engine can be used; otherwise the reason why it cannot.
 export function engineReason(): string | null {
-  if (!code()) return "This page was built without WebAssembly, since clang or wasi-libc was not there.";
+  if (!document.getElementById(CODE))
+    return "This page was built without WebAssembly, since clang or wasi-libc was not there.";
   if (typeof WebAssembly !== "object") return "This browser has no WebAssembly.";
   if (typeof Worker !== "function" || typeof DecompressionStream !== "function")
     return "This browser has no Workers, or cannot unpack data (DecompressionStream).";
   return null;
 }
 
-async function unpackCode(): Promise<ArrayBuffer> {
-  const text = atob((code()?.textContent ?? "").trim());
+async function unpackElement(id: string): Promise<ArrayBuffer> {
+  const element = document.getElementById(id);
+  const text = atob((element?.textContent ?? "").trim());
   const packed = Uint8Array.from(text, (character) => character.charCodeAt(0));
-  if (code()?.dataset["encoding"] === "raw") return packed.buffer;
+  if (element?.dataset["encoding"] === "raw") return packed.buffer;
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
 }
 
@@ -61,7 +69,7 @@ export class Engine {
   static async start(): Promise<Engine> {
     const reason = engineReason();
     if (reason) throw new Error(reason);
-    const bytes = await unpackCode();
+    const bytes = await unpackElement(CODE);
     const script = document.getElementById("weir-script")?.textContent ?? "";
     const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
     const engine = new Engine(new Worker(address));

@@ -2,7 +2,7 @@
 import { App } from "./app";
 import { DataError, ViewData } from "./data";
 import { fill, h } from "./dom";
-import { Engine, engineReason, runWorker } from "./engine";
+import { embeddedRecording, Engine, engineReason, hasRecording, runWorker } from "./engine";
 import { WhatifState } from "./whatif";
 
 // Files above this do not fit into the memory of WebAssembly together with their analysis.
@@ -29,7 +29,11 @@ class Page {
     this.app?.destroy();
     delete document.documentElement.dataset.ready;
     delete document.documentElement.dataset.loaded;
-    this.app = new App(this.container, data, { openFile: (file) => void this.open(file), whatif: this.whatif });
+    this.app = new App(this.container, data, {
+      openFile: (file) => void this.open(file),
+      loadRecording: () => void this.loadRecording(),
+      whatif: this.whatif,
+    });
     window.weirViewer = hook(this.app);
     return this.app;
   }
@@ -124,6 +128,25 @@ class Page {
       bar.classList.toggle("unknown", fraction === null);
       (bar.firstElementChild as HTMLElement).style.width = `${Math.round((fraction ?? 0.3) * 100)}%`;
     }
+  }
+
+  // Reads the recording that the page contains, for what-if; it is shown already.
+  private async loadRecording(): Promise<void> {
+    const app = this.app;
+    if (!app || this.whatif.isLoading || !hasRecording()) return;
+    this.whatif.isLoading = true;
+    try {
+      const engine = (this.whatif.engine ??= await Engine.start());
+      const { name, device } = app.recordings[0]!.info;
+      const loaded = await engine.load(name, await embeddedRecording(), (f, what) => app.progress(f, what));
+      await engine.prepare(device);
+      this.whatif.file = { ...loaded, device };
+    } catch (error) {
+      this.whatif.error = error instanceof Error ? error.message : String(error);
+    }
+    this.whatif.isLoading = false;
+    app.progress(1, "");
+    app.side.update();
   }
 
   // Reads a file in the Worker and shows it.

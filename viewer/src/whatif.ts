@@ -3,7 +3,7 @@
 import type { App } from "./app";
 import { ViewData } from "./data";
 import { button, facts, h, type Child } from "./dom";
-import { Engine, engineReason, type LoadedFile } from "./engine";
+import { Engine, engineReason, hasRecording, type LoadedFile } from "./engine";
 import { bytes, count, duration, parseBytes, percent, range } from "./format";
 
 export class WhatifState {
@@ -11,6 +11,7 @@ export class WhatifState {
   file: LoadedFile | null = null;
   result: unknown = null;
   error: string | null = null;
+  isLoading = false;
   isRunning = false;
   // The form.
   expandable = false;
@@ -52,14 +53,17 @@ export function whatifPanel(app: App): Child[] {
         ".",
       ),
     ];
+  if (!state.file && hasRecording() && state.error === null) {
+    app.host.loadRecording();
+    return [h("p", { class: "muted" }, "Reading the recording…")];
+  }
   if (!state.file)
     return [
+      state.error ? h("p", { class: "error", role: "alert" }, state.error) : null,
       h(
         "p",
         {},
-        "What-if replays the recording itself, which a page of ",
-        h("code", {}, "weir view"),
-        " does not contain. Drop the recording on this page, or open it:",
+        "What-if replays the recording itself, which this page does not contain. Drop the recording on this page, or open it:",
       ),
       button("Open a recording…", () => app.openFileDialog()),
       h("p", { class: "muted" }, "It is read by WebAssembly in this page; nothing is sent anywhere."),

@@ -4,7 +4,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { cpuOf, isAvailable, launch, open, processOf } from "./browser.mjs";
-import { hasProgram, json, pageOf, trace, WEIR, work } from "./files.mjs";
+import { hasProgram, json, pageOf, trace, WEIR, weir, work } from "./files.mjs";
 import { changeSetting, openRecording } from "./settings.mjs";
 
 let skip = !isAvailable() ? "there is no Chromium" : !hasProgram() ? `there is no ${WEIR}` : false;
@@ -50,6 +50,29 @@ test("a dropped file is read and shown", { skip }, async () => {
   assert.equal(r.entries, summary.events);
   assert.equal(r.peak.allocated, summary.peak_live);
   assert.equal(r.peak.reserved, summary.peak_reserved);
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+test("a page replays the recording that it contains", { skip }, async () => {
+  const { page, problems } = await open(browser, pageOf("llama_varlen", trace("llama_varlen")));
+  await page.getByRole("tab", { name: "What if" }).click();
+  await page.getByLabel("expandable_segments").check({ timeout: 60000 });
+  await page.waitForFunction(() => window.weirViewer.facts().length === 2, null, { timeout: 120000 });
+  const [recorded, predicted] = await facts(page);
+  const { predictions } = json("whatif", "--json", "--conf", "expandable_segments:True", trace("llama_varlen"));
+  assert.equal(recorded.peak.reserved, predictions[0].peak_reserved);
+  assert.equal(predicted.peak.reserved, predictions.find((p) => p.conf === "expandable_segments:True").peak_reserved);
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+test("a page without its recording asks for it", { skip }, async () => {
+  const file = join(work, "without.html");
+  weir("view", "--no-open", "--no-recording", "-o", file, trace("llama_oom"));
+  const { page, problems } = await open(browser, `file://${file}`);
+  await page.getByRole("tab", { name: "What if" }).click();
+  await page.getByRole("button", { name: "Open a recording…" }).waitFor();
   assert.deepEqual(problems, []);
   await page.context().close();
 });

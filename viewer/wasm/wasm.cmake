@@ -5,18 +5,14 @@ find_program(WEIR_WASM_CLANG NAMES clang clang-19 clang-18 clang-17 clang-16 cla
 mark_as_advanced(WEIR_WASM_CLANG)
 set(wasm_file)
 set(wasm_dir ${PROJECT_BINARY_DIR}/viewer)
-if(WEIR_BUILD_WASM AND WEIR_WASM_CLANG AND NOT DEFINED WEIR_WASM_FOUND)
-  # clang needs its runtime library for wasm32, wasi-libc and wasm-ld.
+set(wasm_result 1)
+if(WEIR_BUILD_WASM AND WEIR_WASM_CLANG)
+  # clang needs its runtime library for wasm32, wasi-libc and wasm-ld, which may be installed later.
   file(WRITE ${wasm_dir}/probe.c "int main(void) { return 0; }\n")
   execute_process(COMMAND ${WEIR_WASM_CLANG} --target=wasm32-wasi -o ${wasm_dir}/probe.wasm ${wasm_dir}/probe.c
                   RESULT_VARIABLE wasm_result OUTPUT_QUIET ERROR_QUIET)
-  if(wasm_result EQUAL 0)
-    set(WEIR_WASM_FOUND ON CACHE INTERNAL "clang can build for WebAssembly")
-  else()
-    set(WEIR_WASM_FOUND OFF CACHE INTERNAL "clang can build for WebAssembly")
-  endif()
 endif()
-if(NOT WEIR_BUILD_WASM OR NOT WEIR_WASM_FOUND)
+if(NOT wasm_result EQUAL 0)
   if(WEIR_BUILD_WASM STREQUAL "ON")
     message(FATAL_ERROR "The WebAssembly module needs clang, lld, wasi-libc and clang's runtime library for wasm32 (Debian: apt-get "
                         "install clang lld wasi-libc libclang-rt-14-dev-wasm32); -DWEIR_BUILD_WASM=OFF builds without it")
