@@ -120,6 +120,31 @@ TEST(processes) {
   check_mib(m->missing, 129.56);
 }
 
+/* Weir lists the largest other processes, and the sum of the rest. */
+TEST(processes_of_weir) {
+  const weir__message *m = find_one(
+      "weir_allocator_alloc: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 139.80 "
+      "GiB "
+      "of which 44.00 MiB is free. Including non-Weir memory, this process has 9.00 GiB memory in use. Process 19 has "
+      "20.00 GiB memory in use. Process 18 has 19.00 GiB memory in use. 12 other processes have 80.00 GiB. 12.00 GiB "
+      "allowed; Of the allocated memory 5.00 GiB is allocated by Weir, and 3.50 GiB is reserved by Weir but "
+      "unallocated.");
+  assert_true(m->is_weirs);
+  check_gib(m->own, 9);
+  assert_int_equal(m->process_count, 2);
+  check_gib(m->processes[1].used, 19);
+  check_gib(m->allowed, 12);
+  check_gib(m->allocated, 5);
+  check_gib(m->unallocated, 3.5);
+  m = find_one("weir_allocator_alloc: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of "
+               "139.80 GiB of which 44.00 MiB is free. This process, perhaps under another number, has 20.00 MiB at "
+               "least. Process 19 has 20.00 GiB memory in use. Of the allocated memory 5.00 MiB is allocated by Weir, "
+               "and 15.00 MiB is reserved by Weir but unallocated.");
+  check_unknown(m->own);
+  assert_int_equal(m->process_count, 1);
+  check_mib(m->allocated, 5);
+}
+
 TEST(other_processes_suffice) {
   const weir__message *m = find_one(
       "CUDA out of memory. Tried to allocate 138.00 MiB. GPU 0 has a total capacity of 15.90 GiB of which 8.44 MiB is "
