@@ -86,8 +86,9 @@ static void print_end(const weir__leaks *l) {
   printf(" %ss", unit(l));
   if (l->step_us > 0) {
     printf(" (%s", weir__describe_span((int64_t)((double)l->steps_least * l->step_us), least));
-    if (l->runs_out == WEIR__RUNS_OUT_RANGE)
-      printf(" to %s", weir__describe_span((int64_t)((double)l->steps_most * l->step_us), most));
+    weir__describe_span((int64_t)((double)l->steps_most * l->step_us), most);
+    if (strcmp(least, most) != 0)
+      printf(" to %s", most);
     putchar(')');
   }
   printf(", at %s of %s\n", l->limit_is_device ? "the device's memory" : "a limit", bytes((double)l->limit, text));

@@ -67,7 +67,8 @@ def test_snapshot_schema():
     trace = snapshot["device_traces"][0]
     assert [e["action"] for e in trace] == ["segment_alloc", "alloc", "oom"]
     common = {"action", "size", "stream", "time_us", "compile_context", "user_metadata", "pool_id", "phase", "frames"}
-    assert set(trace[1]) == common | {"addr"} and set(trace[2]) == common | {"device_free"}
+    assert set(trace[0]) == common | {"addr", "reason"} and trace[0]["reason"] == "request"
+    assert set(trace[1]) == common | {"addr", "phase_begins"} and set(trace[2]) == common | {"device_free"}
     assert trace[1]["compile_context"] == "N/A" and trace[1]["user_metadata"] == "" and trace[1]["phase"] == "a phase"
     assert set(trace[1]["frames"][0]) == {"name", "filename", "line"}
     settings = snapshot["allocator_settings"]
@@ -573,6 +574,19 @@ def test_phases_and_compile_contexts():
     with pytest.raises(TypeError):
         weir.memory._compile_context(None)
     del a, b, c, d
+
+
+def test_the_beginnings_of_phases():
+    with history(context=None):
+        for _ in range(3):
+            with weir.memory_phase("step"):
+                with weir.memory_phase("forward"):
+                    a, b = weir.empty(512), weir.empty(512)
+                c = weir.empty(512)
+        events = [e for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+    assert [e.get("phase_begins", False) for e in events] == [True, False, True] * 3
+    assert [e["phase"] for e in events] == ["forward", "forward", "step"] * 3
+    del a, b, c
 
 
 def test_phases_are_of_a_thread():

@@ -77,6 +77,32 @@ def test_phases(tmp_path: Path) -> None:
     assert [event.get("phase") for event in allocs(events)] == ["forward", None]
 
 
+@pytest.mark.parametrize("form", ["ring", "pickle"])
+def test_steps_that_are_marked_back_to_back(tmp_path: Path, form: str) -> None:
+    program = """
+import weir, random
+kept = []
+weir.memory._record_memory_history()
+for step in range(60):
+    with weir.memory_phase("step"):
+        used = [weir.empty(1000 * (k + 1)) for k in range(random.randint(1, 9))]
+        kept.append(weir.empty(4096))
+        del used
+weir.memory._dump_snapshot("job.pickle")
+"""
+    environment = dict(os.environ, WEIR_DRIVER="soft")
+    if form == "ring":
+        environment |= {"WEIR_RECORD": str(tmp_path), "WEIR_RECORD_MB": "1"}
+        program = program.replace("weir.memory._record_memory_history()\n", "")
+    subprocess.run([sys.executable, "-c", program], env=environment, cwd=tmp_path, check=True, timeout=240)
+    (path,) = tmp_path.glob("*.ring") if form == "ring" else [tmp_path / "job.pickle"]
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run([PROGRAM, "leaks", "--json", str(path)], env=plain, stdout=subprocess.PIPE, timeout=240)
+    found = json.loads(done.stdout)["recordings"][0]
+    assert (found["steps"]["source"], found["steps"]["name"], found["steps"]["count"]) == ("phases", "step", 60)
+    assert (found["blocks"], found["first_step"]) == (60, 0)
+
+
 def test_no_frames_without_stacks(tmp_path: Path) -> None:
     (event,) = allocs(record(tmp_path, "b = weir.empty(512)\n", "none"))
     assert names(event) == []

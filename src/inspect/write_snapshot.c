@@ -48,6 +48,8 @@
   X(USER_METADATA, "user_metadata")                                                                                    \
   X(POOL_ID, "pool_id")                                                                                                \
   X(PHASE, "phase")                                                                                                    \
+  X(PHASE_BEGINS, "phase_begins")                                                                                      \
+  X(REASON, "reason")                                                                                                  \
   X(STAGE, "stage")                                                                                                    \
   X(LARGE, "large")                                                                                                    \
   X(SMALL, "small")
@@ -250,6 +252,14 @@ static void entry(writer *w, const weir__view_entry *e) {
     pool_id(w, KEY_POOL_ID, w->view->pool(w->view->source, e->pool), memo_of(w, &w->pools, e->pool));
   if (*w->view->text(w->view->source, e->phase))
     text(w, KEY_PHASE, e->phase);
+  if (e->phase_begins) {
+    put_key(w, KEY_PHASE_BEGINS);
+    w->to->boolean(w->sink, true);
+  }
+  if (e->reason) {
+    put_key(w, KEY_REASON);
+    w->to->text(w->sink, e->reason, NULL);
+  }
   if (e->stack)
     frames(w, e->stack);
   weir__write_close(w->sink);
@@ -436,7 +446,9 @@ static void live_entry(const void *source, int device, size_t index, weir__view_
                            .phase = context->phase,
                            .action_text = WEIR__VIEW_NONE,
                            .action = e->action,
-                           .has_time = true};
+                           .reason = weir__entry_is_of_segment(e) ? weir__reason_name(weir__entry_reason(e)) : NULL,
+                           .has_time = true,
+                           .phase_begins = (e->thread & WEIR__ENTRY_PHASE_BEGINS) != 0};
 }
 
 static bool live_annotation(const void *source, size_t index, weir__view_annotation *to) {

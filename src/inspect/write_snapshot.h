@@ -23,7 +23,8 @@ typedef struct weir__view_entry {
   uint32_t compile_context, user_metadata, phase; /* texts; an empty phase is not written */
   uint32_t action_text; /* of an action that is not a weir_trace_action; else WEIR__VIEW_NONE */
   unsigned action;
-  bool has_time;
+  const char *reason; /* of a segment; NULL if it is not known */
+  bool has_time, phase_begins;
 } weir__view_entry;
 
 typedef struct weir__text_pair {

@@ -166,7 +166,8 @@ static bool take_kind(finder *f, const weir__step_marks *marks, const uint64_t *
   f->begin_count = 0;
   for (size_t i = 0; i < marks->count; i++) {
     uint32_t next = f->before[marks->items[i].entry];
-    uint32_t entry = next < f->count ? item(f, next)->begin : marks->items[i].entry;
+    bool is_exact = marks->items[i].closes || next >= f->count;
+    uint32_t entry = is_exact ? marks->items[i].entry : item(f, next)->begin;
     if (keys[i] == key && !add_boundary(f, entry))
       return false;
   }

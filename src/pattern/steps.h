@@ -42,9 +42,10 @@ typedef struct weir__step_mark {
   uint32_t entry;
   const char *text;
   bool is_end; /* of a range; else its beginning */
+  bool closes; /* the last step of this text is complete, and ends right here */
 } weir__step_mark;
 
-/* Marks of one kind, by entry. */
+/* Those of one text are in the order of entries. */
 typedef struct weir__step_marks {
   weir__step_mark *items;
   size_t count, room;

@@ -31,15 +31,46 @@ typedef struct weir__entry {
   uint32_t context; /* weir__context_of_number; 0 if there is none */
   uint8_t action;   /* weir_trace_action, or one of the above */
   uint8_t device;
-  uint16_t thread; /* the writer's number, from 1 on, and the bit below */
+  uint16_t thread; /* the writer's number, from 1 on, and the bits below */
 } weir__entry;
 
+/* Why memory was obtained from the driver or released. The first three are on behalf of the thread's next request. */
+typedef enum weir__reason {
+  WEIR__REASON_UNKNOWN,
+  WEIR__REASON_REQUEST,    /* the driver had no memory for it; or a request that the cache did not serve */
+  WEIR__REASON_LIMIT,      /* it would have exceeded a limit */
+  WEIR__REASON_COLLECTION, /* garbage_collection_threshold */
+  WEIR__REASON_PROGRAM,    /* the program emptied the cache or a pool, or restored a checkpoint */
+  WEIR__REASON_MAINTENANCE,
+  WEIR__REASONS
+} weir__reason;
+
 enum {
-  WEIR__ENTRY_MAX_THREADS = 0x7fff, /* the number that all further threads share */
-  WEIR__ENTRY_FOR_REQUEST =
-      0x8000 /* a segment for the thread's next request; or a request that the cache did not serve */
+  WEIR__ENTRY_MAX_THREADS = 0x0fff,  /* the number that all further threads share */
+  WEIR__ENTRY_PHASE_BEGINS = 0x1000, /* the first allocation of the thread since it entered the phase */
+  WEIR__ENTRY_REASON_SHIFT = 13
 };
 
-_Static_assert(sizeof(weir__entry) == 48, "entries are small");
+_Static_assert(sizeof(weir__entry) == 48 && WEIR__REASONS <= 1 << (16 - WEIR__ENTRY_REASON_SHIFT), "entries are small");
+
+static inline weir__reason weir__entry_reason(const weir__entry *entry) {
+  return (weir__reason)(entry->thread >> WEIR__ENTRY_REASON_SHIFT);
+}
+
+/* Whether a segment is for the thread's next request, or the cache did not serve a request. */
+static inline bool weir__entry_is_for_request(const weir__entry *entry) {
+  weir__reason reason = weir__entry_reason(entry);
+  return reason >= WEIR__REASON_REQUEST && reason <= WEIR__REASON_COLLECTION;
+}
+
+static inline bool weir__entry_is_of_segment(const weir__entry *entry) {
+  return entry->action >= WEIR_TRACE_SEGMENT_ALLOC && entry->action <= WEIR_TRACE_SEGMENT_UNMAP;
+}
+
+/* NULL if it is not known. */
+static inline const char *weir__reason_name(weir__reason reason) {
+  static const char *const names[WEIR__REASONS] = {NULL, "request", "limit", "collection", "program", "maintenance"};
+  return reason < WEIR__REASONS ? names[reason] : NULL;
+}
 
 #endif

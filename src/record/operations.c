@@ -81,7 +81,7 @@ static void end_request(joiner *j, doing *d, uint32_t request) {
 
 static void look_at(joiner *j, doing *d, uint32_t i) {
   const weir__entry *e = &j->entries[i];
-  if (!(e->thread & WEIR__ENTRY_FOR_REQUEST) && is_release(e)) {
+  if (!weir__entry_is_for_request(e) && is_release(e)) {
     if (d->from != NONE && same_arena(&j->entries[d->from], e))
       put_beside(j, d->from, i);
     else
@@ -89,7 +89,7 @@ static void look_at(joiner *j, doing *d, uint32_t i) {
     return;
   }
   d->from = NONE;
-  if (e->thread & WEIR__ENTRY_FOR_REQUEST && !is_request(e)) {
+  if (weir__entry_is_for_request(e) && !is_request(e)) {
     j->next[i] = NONE;
     *(d->first == NONE ? &d->first : &j->next[d->last]) = i;
     d->last = i;
@@ -161,7 +161,7 @@ size_t weir__entries_take_early(weir__entry *entries, size_t count, weir__early 
   for (size_t i = 0; i < count; i++) {
     const weir__entry *e = &entries[i];
     unsigned by = e->thread & WEIR__ENTRY_MAX_THREADS;
-    if (is_taken(e) && e->thread & WEIR__ENTRY_FOR_REQUEST && (at == SIZE_MAX || thread != by)) {
+    if (is_taken(e) && weir__entry_is_for_request(e) && (at == SIZE_MAX || thread != by)) {
       at = kept;
       thread = by;
     }

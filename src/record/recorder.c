@@ -164,13 +164,13 @@ void weir_history_share_phase(uint32_t phase) { atomic_store_explicit(&shared_ph
 
 /* The calling thread's phase. A thread whose language has no frames takes the shared phase instead. */
 static inline uint32_t phase_here(void) {
-  uint32_t phase = weir__this_thread.phase;
+  uint32_t phase = weir__this_thread.phase & ~WEIR__PHASE_FRESH;
   return phase || !weir__this_thread.lacks_frames ? phase : atomic_load_explicit(&shared_phase, memory_order_relaxed);
 }
 
 uint32_t weir_history_enter_phase(const char *name) {
-  uint32_t before = weir__this_thread.phase;
-  weir_history_leave_phase(weir__text_number(name));
+  uint32_t before = weir__this_thread.phase, number = weir__text_number(name);
+  weir_history_leave_phase(number ? number | WEIR__PHASE_FRESH : 0);
   return before;
 }
 
@@ -489,8 +489,14 @@ static void append(weir__writer *writer, const moment *moment, unsigned action, 
     entry->pool = (uint32_t)(moment->work->duration_ns >> 32);
   }
   bool is_of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
-  if (has_missed || action == WEIR__ACTION_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
-    chunk->entries[count].thread |= WEIR__ENTRY_FOR_REQUEST;
+  unsigned reason = is_of_segment                                ? weir__this_thread.reason
+                    : has_missed || action == WEIR__ACTION_TAKEN ? WEIR__REASON_REQUEST
+                                                                 : WEIR__REASON_UNKNOWN;
+  chunk->entries[count].thread |= (uint16_t)(reason << WEIR__ENTRY_REASON_SHIFT);
+  if (action == WEIR_TRACE_ALLOC && weir__this_thread.phase & WEIR__PHASE_FRESH) {
+    chunk->entries[count].thread |= WEIR__ENTRY_PHASE_BEGINS;
+    weir__this_thread.phase &= ~WEIR__PHASE_FRESH;
+  }
   atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* counted entries are complete */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;
@@ -546,7 +552,8 @@ static void mark(weir__recorder *history, int number, unsigned action, uint64_t 
   weir__lock_acquire(&device->lock);
   moment moment = begin(&device->marks, weir__clock_ticks());
   if (text)
-    moment.context = context_number((weir__entry_context){weir__this_thread.phase, weir__this_thread.compile, text});
+    moment.context = context_number(
+        (weir__entry_context){weir__this_thread.phase & ~WEIR__PHASE_FRESH, weir__this_thread.compile, text});
   append(&device->marks, &moment, action, address, bytes, stack);
   weir__lock_release(&device->lock);
 }

@@ -7,13 +7,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* In the number of a phase: no allocation since it was entered. */
+#define WEIR__PHASE_FRESH (1u << 31)
+
 typedef struct weir__this_thread {
   struct weir__op *op; /* the allocator's current operation (alloc/trace.c); NULL if nothing observes it */
   struct weir__observer_call
       *observer_call; /* the innermost observer that it runs (alloc/cache/observers.c), or NULL */
   union {
     struct {
-      uint32_t phase, compile; /* texts */
+      uint32_t phase, compile; /* texts; WEIR__PHASE_FRESH may be set in `phase` */
     };
     uint64_t texts; /* both; usually there are none */
   };
@@ -21,7 +24,7 @@ typedef struct weir__this_thread {
   uint32_t metadata;
   uint32_t context_phase; /* the thread's own phase, or the shared one */
   uint16_t thread;        /* its number in entries; 0 if it has recorded nothing yet */
-  bool is_for_request;    /* segments change now for a request that the cache could not serve */
+  uint8_t reason;         /* weir__reason: why segments change now */
   bool has_missed;        /* the cache could not serve the request whose entry comes next */
   bool is_in_hook;        /* a stack hook is running */
   bool lacks_frames;      /* the stack hook found no frames for this thread the last time */

@@ -373,3 +373,58 @@ TEST(ranks) {
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
     unsetenv(names[i]);
 }
+
+/* ---- Reasons ---- */
+
+static void take_and_give(size_t bytes) {
+  void *pointer;
+  assert_ok(weir_allocator_alloc(recorded, 0, bytes, NULL, &pointer));
+  assert_ok(weir_allocator_free(recorded, pointer));
+}
+
+/* The reasons of the releases of a recording, in order, as a text. */
+static void read_reasons(char *text, size_t room) {
+  weir__recording *s = load_recording(find_file(".ring"));
+  size_t used = 0;
+  for (size_t i = 0; i < s->devices[0].event_count; i++) {
+    const weir__recording_entry *e = &s->devices[0].events[i];
+    if (e->action == WEIR_TRACE_SEGMENT_FREE || e->action == WEIR_TRACE_SEGMENT_UNMAP) {
+      const char *name = weir__reason_name((weir__reason)e->reason);
+      used += (size_t)snprintf(text + used, room - used, "%s%s", used ? " " : "", name ? name : "unknown");
+      assert_int_equal(e->is_for_request, e->reason != WEIR__REASON_PROGRAM);
+    } else if (e->action == WEIR_TRACE_SEGMENT_ALLOC || e->action == WEIR_TRACE_SEGMENT_MAP)
+      assert_int_equal(e->reason, WEIR__REASON_REQUEST);
+  }
+  weir__recording_free(s);
+}
+
+TEST(reasons_of_releases) {
+  static const char *const confs[] = {NULL, "expandable_segments:True"};
+  char text[256];
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    open_recording(&(recording){.bytes = 200 * MIB, .folder = folder, .mb = "1", .conf = confs[i]});
+    take_and_give(40 * MIB);
+    assert_ok(weir_allocator_empty_cache(recorded));
+    take_and_give(120 * MIB);
+    take_and_give(180 * MIB); /* the device is full */
+    assert_ok(weir_allocator_set_limit(recorded, 0, 190 * MIB));
+    void *small;
+    assert_ok(weir_allocator_alloc(recorded, 0, 1000, (weir_cu_stream)16, &small));
+    void *large;
+    assert_ok(weir_allocator_alloc(recorded, 0, 20 * MIB, (weir_cu_stream)16, &large)); /* the limit is reached */
+    assert_ok(weir_allocator_free(recorded, large));
+    assert_ok(weir_allocator_free(recorded, small));
+    close_recording();
+    read_reasons(text, sizeof text);
+    assert_string_equal(text, confs[i] ? "program limit" : "program request limit");
+    remove_files();
+  }
+  open_recording(
+      &(recording){.bytes = 200 * MIB, .folder = folder, .mb = "1", .conf = "garbage_collection_threshold:0.5"});
+  assert_ok(weir_allocator_set_limit(recorded, 0, 190 * MIB));
+  take_and_give(100 * MIB);
+  take_and_give(120 * MIB);
+  close_recording();
+  read_reasons(text, sizeof text);
+  assert_string_equal(text, "collection");
+}

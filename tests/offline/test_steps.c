@@ -94,6 +94,48 @@ TEST(phases) {
   }
 }
 
+/* The same phase again and again: the program marked each, however irregular they are, and all are complete. */
+TEST(phases_back_to_back) {
+  enum { STEPS = 60 };
+  static synthetic s;
+  weir__string strings[] = {{"", 0}, {"step", 4}};
+  weir__recording_remark remarks[] = {{0}, {.phase = 1}};
+  job j = {.random = 5};
+  synthetic_begin(&s, &j);
+  take(&s, &j, 1 << 20, 0);
+  for (uint32_t i = 0; i < STEPS; i++) {
+    held held[12] = {{0}};
+    size_t first = j.count, layers = 1 + job_below(&j, 12);
+    job_begin_step(&j);
+    for (size_t k = 0; k < layers; k++)
+      held[k] = take(&s, &j, 512 * (1 + job_below(&j, 4000)), 0);
+    take(&s, &j, 4096, 0);
+    for (size_t k = 0; k < layers; k++)
+      give(&j, &held[k]);
+    for (size_t k = first; k < j.count; k++)
+      j.entries[k].remark = 1;
+    j.entries[first].phase_begins = true;
+  }
+  job_begin_step(&j);
+  for (int i = 0; i < 8; i++) { /* what follows is no step */
+    held after = take(&s, &j, 1 << 20, 0);
+    give(&j, &after);
+  }
+  job_recording(&j);
+  j.recording.strings.items = strings;
+  j.recording.strings.count = 2;
+  j.recording.remarks = remarks;
+  j.recording.remark_count = 2;
+  weir__steps steps = find(&j.recording);
+  assert_int_equal(steps.source, WEIR__STEPS_PHASES);
+  assert_string_equal(steps.name, "step");
+  assert_int_equal(steps.count, STEPS);
+  for (size_t i = 0; i <= STEPS; i++)
+    assert_int_equal(steps.begin[i], j.begin[i]);
+  weir__steps_clear(&steps);
+  job_free(&j);
+}
+
 /* Most synthetic jobs are regular, and then the number of steps is right. */
 TEST(synthetic) {
   size_t right = 0, all = 0;

@@ -99,10 +99,10 @@ bool weir__run_callbacks(weir__heap *heap) {
     return false;
   weir__mutex_unlock(&heap->lock);
   weir__op_notify(); /* trackers get earlier entries before the callbacks run */
-  bool is_for_request = weir__this_thread.is_for_request;
-  weir__this_thread.is_for_request = false;
+  uint8_t reason = weir__this_thread.reason;
+  weir__this_thread.reason = WEIR__REASON_UNKNOWN;
   bool freed = weir__observe_free_memory(allocator, heap->device);
-  weir__this_thread.is_for_request = is_for_request;
+  weir__this_thread.reason = reason;
   weir__mutex_lock(&heap->lock);
   return freed;
 }
@@ -142,20 +142,28 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   if (!weir__pool_moves(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
       (block = search(arena, settings, bytes, collects)))
     return block;
-  if (collects)
+  if (collects) {
+    weir__this_thread.reason = WEIR__REASON_COLLECTION;
     collect(heap, settings);
+    weir__this_thread.reason = WEIR__REASON_REQUEST;
+  }
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
   if (settings->throw_on_oom && weir__pool_moves(settings, arena->pool))
     return NULL; /* is rejected */
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
-  if (release_oversize(heap, arena, settings, bytes) &&
-      ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure))
+  uint8_t reason = weir__over_limit(heap, segment_bytes) ? WEIR__REASON_LIMIT : WEIR__REASON_REQUEST;
+  weir__this_thread.reason = reason;
+  bool has_released = release_oversize(heap, arena, settings, bytes);
+  weir__this_thread.reason = WEIR__REASON_REQUEST;
+  if (has_released && ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure))
     return block;
   if (atomic_load(&heap->captures))
     return NULL;
+  weir__this_thread.reason = reason;
   weir__release_cached(heap, true);
+  weir__this_thread.reason = WEIR__REASON_REQUEST;
   heap->stats.num_alloc_retries++;
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->pages.failure)
     return block;
@@ -167,9 +175,9 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
 
 /* Marks the recorded releases as the allocator's own, apart from those that the program requested. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  weir__this_thread.is_for_request = true;
+  weir__this_thread.reason = WEIR__REASON_REQUEST;
   weir__block *block = refill(heap, arena, settings, bytes);
-  weir__this_thread.is_for_request = false;
+  weir__this_thread.reason = WEIR__REASON_UNKNOWN;
   weir__this_thread.has_missed = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
   return block;
 }
@@ -182,9 +190,9 @@ static weir__block *refill_without_driver(weir__heap *heap, weir__arena *arena, 
     return NULL;
   if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, false)))
     return block;
-  weir__this_thread.is_for_request = true;
+  weir__this_thread.reason = WEIR__REASON_REQUEST;
   block = weir__return_pages(heap, arena, settings, bytes);
-  weir__this_thread.is_for_request = false;
+  weir__this_thread.reason = WEIR__REASON_UNKNOWN;
   return block;
 }
 

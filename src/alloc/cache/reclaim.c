@@ -127,6 +127,7 @@ static weir_status empty(const char *caller, weir_allocator *allocator, weir_poo
   weir_status first = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
+  weir__this_thread.reason = WEIR__REASON_PROGRAM;
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__heap *heap = &allocator->heaps[i];
     weir_status status = allocator->backend ? weir__backend_empty(caller, heap, id) : empty_heap(caller, heap, id);
@@ -135,6 +136,7 @@ static weir_status empty(const char *caller, weir_allocator *allocator, weir_poo
   }
   if (allocator->backend)
     weir__backend_reset(allocator);
+  weir__this_thread.reason = WEIR__REASON_UNKNOWN;
   weir__op_end(&op);
   return first;
 }

@@ -10,10 +10,10 @@ static const char *text_of(const weir__recording *r, uint32_t string) {
   return string < r->strings.count ? r->strings.items[string].text : "";
 }
 
-static bool add(weir__step_marks *marks, const char *text, bool is_end, size_t entry) {
+static bool add(weir__step_marks *marks, weir__step_mark mark) {
   if (!WEIR__RESERVE(marks->items, marks->room, marks->count + 1))
     return false;
-  marks->items[marks->count++] = (weir__step_mark){(uint32_t)entry, text, is_end};
+  marks->items[marks->count++] = mark;
   return true;
 }
 
@@ -28,28 +28,52 @@ static bool mark_annotations(const weir__recording *r, int device, const weir__r
       entry++;
     if (!d->events[entry < d->event_count ? entry : entry - 1].time_us)
       return true; /* entries without times cannot be placed */
-    if (entry > 0 && !add(marks, text_of(r, a->name), strcmp(text_of(r, a->stage), "END") == 0, entry))
+    weir__step_mark mark = {.entry = (uint32_t)entry, .text = text_of(r, a->name)};
+    mark.is_end = strcmp(text_of(r, a->stage), "END") == 0;
+    if (entry > 0 && !add(marks, mark))
       return false;
   }
   return true;
 }
 
-/* A mark where the phase or the metadata of the thread's entries changes. Only texts with numbers that change, such as
- * "step 7", count as metadata. */
+/* The phases, by string, of which the recording has the beginnings: where the last one ends, or 0. Others may be shared
+ * among threads. NULL if the host has no memory. */
+static uint32_t *ends_of_phases(const weir__recording *r, const weir__recording_device *d) {
+  uint32_t *ends = calloc(r->strings.count + 1, sizeof *ends);
+  for (size_t i = 0; i < d->event_count && ends; i++) {
+    const weir__recording_entry *e = &d->events[i];
+    uint32_t phase = r->remarks[e->remark].phase;
+    if (phase < r->strings.count && (e->phase_begins || ends[phase]))
+      ends[phase] = (uint32_t)i + 1;
+  }
+  return ends;
+}
+
+/* A mark where a thread enters a phase, or else where the phase or the metadata of its entries changes. Only texts with
+ * numbers that change, such as "step 7", count as metadata. The last entry of a phase that has beginnings ends it. */
 static bool mark_phases(const weir__recording *r, const weir__recording_device *d, bool is_metadata,
                         weir__step_marks *marks) {
   uint32_t last[WEIR__RECORDING_MANY_THREADS + 1] = {0};
-  for (size_t i = 0; i < d->event_count && r->remark_count; i++) {
+  if (!r->remark_count)
+    return true;
+  uint32_t *ends = ends_of_phases(r, d);
+  bool ok = ends != NULL;
+  for (size_t i = 0; i < d->event_count && ok; i++) {
     const weir__recording_entry *e = &d->events[i];
     const weir__recording_remark *remark = &r->remarks[e->remark];
     uint32_t string = is_metadata ? remark->user_metadata : remark->phase;
-    if (e->action != WEIR_TRACE_ALLOC || string == last[e->thread])
+    bool is_known = !is_metadata && string < r->strings.count && ends[string];
+    if (e->action != WEIR_TRACE_ALLOC || (is_known ? !e->phase_begins : string == last[e->thread]))
       continue;
     last[e->thread] = string;
-    if (*text_of(r, string) && !add(marks, text_of(r, string), false, i))
-      return false;
+    if (*text_of(r, string))
+      ok = add(marks, (weir__step_mark){.entry = (uint32_t)i, .text = text_of(r, string)});
   }
-  return true;
+  for (uint32_t i = 0; i < r->strings.count && !is_metadata && ok; i++)
+    if (ends[i])
+      ok = add(marks, (weir__step_mark){.entry = ends[i], .text = text_of(r, i), .closes = true});
+  free(ends);
+  return ok;
 }
 
 static weir__sequence sequence_of(const weir__lives *lives) {

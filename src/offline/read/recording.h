@@ -34,7 +34,9 @@ typedef struct weir__recording_entry {
   uint32_t remark;  /* 0 for none */
   uint32_t pool;    /* WEIR__RECORDING_NO_POOL if not recorded, as up to PyTorch 2.11 */
   uint16_t stream;
-  uint8_t action;             /* weir_trace_action, or WEIR__ACTION_UNKNOWN with its text in `remark` */
+  uint8_t action : 4;         /* weir_trace_action, or WEIR__ACTION_UNKNOWN with its text in `remark` */
+  uint8_t reason : 3;         /* of a segment: a weir__reason */
+  uint8_t phase_begins : 1;   /* an alloc: the first of the thread since it entered its phase */
   uint8_t thread : 7;         /* from 1 on; 0 if not recorded; WEIR__RECORDING_MANY_THREADS for one of the rest */
   uint8_t is_for_request : 1; /* if has_causes: of a segment, for the next request; of a request, a cache miss */
 } weir__recording_entry;

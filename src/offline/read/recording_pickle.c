@@ -23,6 +23,8 @@
   X(COMPILE_CONTEXT, "compile_context")                                                                                \
   X(USER_METADATA, "user_metadata")                                                                                    \
   X(PHASE, "phase")                                                                                                    \
+  X(PHASE_BEGINS, "phase_begins")                                                                                      \
+  X(REASON, "reason")                                                                                                  \
   X(POOL_ID, "pool_id")                                                                                                \
   X(FRAMES, "frames")                                                                                                  \
   X(NAME, "name")                                                                                                      \
@@ -83,7 +85,7 @@ static const char *const word_texts[] = {"N/A", "", "small"};
 #define EVENT_NEEDS (BIT(ACTION) | BIT(SIZE) | BIT(STREAM))
 #define EVENT_KEYS                                                                                                     \
   (EVENT_NEEDS | BIT(ADDR) | BIT(DEVICE_FREE) | BIT(TIME_US) | BIT(COMPILE_CONTEXT) | BIT(USER_METADATA) |             \
-   BIT(PHASE) | BIT(POOL_ID) | BIT(FRAMES))
+   BIT(PHASE) | BIT(PHASE_BEGINS) | BIT(REASON) | BIT(POOL_ID) | BIT(FRAMES))
 #define FRAME_NEEDS (BIT(NAME) | BIT(FILENAME) | BIT(LINE))
 #define BLOCK_KEYS (BIT(ADDRESS) | BIT(SIZE) | BIT(REQUESTED_SIZE) | BIT(STATE) | BIT(FRAMES))
 #define SEGMENT_KEYS                                                                                                   \
@@ -492,6 +494,18 @@ static weir_status get_remark(loader *l, const fields *f, uint32_t action, weir_
   return intern_remark(l, &entry, &event->remark);
 }
 
+static weir_status get_marks(loader *l, const fields *f, weir__recording_entry *event) {
+  int64_t begins = 0;
+  uint32_t name = WORD_EMPTY;
+  TRY(get_int(l, f, KEY_PHASE_BEGINS, &begins));
+  TRY(get_str(l, f, KEY_REASON, &name));
+  event->phase_begins = begins != 0;
+  for (unsigned i = WEIR__REASON_UNKNOWN + 1; i < WEIR__REASONS && name != WORD_EMPTY; i++)
+    if (strcmp(weir__pickle_strings(l->pickle)->items[name].text, weir__reason_name((weir__reason)i)) == 0)
+      event->reason = i & 7;
+  return WEIR_OK;
+}
+
 static weir_status add_event(loader *l, const fields *f, size_t *index) {
   weir__recording *s = l->s;
   uint32_t action = 0;
@@ -510,6 +524,8 @@ static weir_status add_event(loader *l, const fields *f, size_t *index) {
   TRY(get_int(l, f, KEY_TIME_US, &event.time_us));
   event.time_us = weir__recording_time(event.time_us);
   TRY(get_remark(l, f, action, &event));
+  if (has(f, BIT(PHASE_BEGINS) | BIT(REASON)))
+    TRY(get_marks(l, f, &event));
   TRY(get_pool(l, f, KEY_POOL_ID, &event.pool));
   TRY(get_stack(l, f, &event.stack));
   ROOM_FOR(l, s->events, l->event_count, l->events);

@@ -663,7 +663,9 @@ static weir_status convert(loader *l, const weir__entry *e, weir__recording_entr
                                 .stack = e->stack < l->s->stack_count ? e->stack : 0,
                                 .action = e->action,
                                 .thread = thread_of(l, e->thread) & WEIR__RECORDING_MANY_THREADS,
-                                .is_for_request = (e->thread & WEIR__ENTRY_FOR_REQUEST) != 0};
+                                .reason = weir__entry_reason(e) & 7,
+                                .phase_begins = (e->thread & WEIR__ENTRY_PHASE_BEGINS) != 0,
+                                .is_for_request = weir__entry_is_for_request(e)};
   TRY(remark_of(l, e->context, &to->remark));
   TRY(pool_of(l, e->pool, &to->pool));
   return stream_of(l, e->stream, 0, &to->stream);

@@ -81,7 +81,9 @@ static void entry(const void *source, int device, size_t index, weir__view_entry
                            .phase = remark->phase,
                            .action_text = e->action == WEIR__ACTION_UNKNOWN ? remark->action : WEIR__VIEW_NONE,
                            .action = e->action,
-                           .has_time = e->time_us != 0};
+                           .reason = weir__reason_name((weir__reason)e->reason),
+                           .has_time = e->time_us != 0,
+                           .phase_begins = e->phase_begins};
 }
 
 static bool annotation(const void *source, size_t index, weir__view_annotation *to) {
