@@ -6,7 +6,7 @@ STAGES ?=
 FUZZ_SECONDS ?= 600
 GPU_BUILD ?=
 
-.PHONY: all run test test-all test-gpu fuzz bench docs install wheel deb format lint clean help
+.PHONY: all run test test-all test-gpu fuzz bench docs install wheel deb format lint lint-quick clean help
 
 all:
 	@scripts/setup build
@@ -66,6 +66,9 @@ lint:
 	@scripts/setup lint
 	@scripts/lint
 
+lint-quick:
+	@scripts/lint --quick
+
 clean:
 	rm -rf build
 
@@ -74,7 +77,7 @@ help:
 	@echo 'make run       build, run `weir demo` (with ARGS="..." as arguments), explain a recorded failure,'
 	@echo '               and write a page that shows it (build/llama_oom.html)'
 	@echo 'make test      build and run all tests, about 9 minutes on two cores'
-	@echo '               (STAGES="debug asan tsan strict fuzz" selects stages)'
+	@echo '               (STAGES="lint debug asan tsan strict fuzz" selects stages)'
 	@echo 'make test-all  run the long forms of the tests, fuzz longer, test the page in Chromium, build the'
 	@echo '               Debian packages, and test them, `make run` and `make test` in a fresh Debian; about an hour'
 	@echo 'make test-gpu  run the tests that need a GPU (GPU_BUILD=FOLDER uses test programs built on another machine)'
@@ -87,6 +90,7 @@ help:
 	@echo 'make format    format the code'
 	@echo 'make lint      check the code with clang-format, check-layers, shellcheck, mypy, clang-tidy, cppcheck and a build for'
 	@echo '               WebAssembly'
+	@echo 'make lint-quick  only what takes seconds: format, order of folders, words, paths and functions on pages'
 	@echo 'make clean     remove build/'
 	@echo
 	@echo 'Missing packages are installed first (as root on Debian), or listed.'

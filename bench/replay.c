@@ -1,7 +1,7 @@
 /*
- * The time to open, to draw and to replay recordings of a hundred thousand to ten million events. The recordings are made here by
- * an allocator under the load of a training job: each step keeps its activations until the backward pass, and each step
- * has another length.
+ * The time to open, to draw and to replay recordings of a hundred thousand to ten million events. The recordings are
+ * made here by an allocator under the load of a training job: each step keeps its activations until the backward pass,
+ * and each step has another length.
  *
  *     build/bench/replay [EVENTS...]
  */

@@ -35,8 +35,8 @@ void weir_cli_keep_line(void);
 /* Writes the rest, and ends folding. */
 void weir_cli_fold_end(void);
 
-/* From here to the end, what is printed to standard output goes to a text instead: not folded, not bold. The end returns
- * it, to be freed; NULL if out of host memory. */
+/* From here to the end, what is printed to standard output goes to a text instead: not folded, not bold. The end
+ * returns it, to be freed; NULL if out of host memory. */
 bool weir_cli_capture_begin(void);
 char *weir_cli_capture_end(void);
 

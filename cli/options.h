@@ -86,7 +86,8 @@ int weir_cli_run_topic(const weir_cli_command *command, int argc, char **argv);
 /* NULL if there is no such topic. */
 const weir_cli_command *weir_cli_find_topic(const weir_cli_command *command, const char *name);
 
-/* Reports that there is no such topic, and which one was probably meant, or which there are. Returns WEIR_EXIT_USAGE. */
+/* Reports that there is no such topic, and which one was probably meant, or which there are. Returns
+ * WEIR_EXIT_USAGE. */
 int weir_cli_unknown_topic(const weir_cli_command *command, const char *name);
 
 /* The last word of its name. */

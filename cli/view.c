@@ -104,7 +104,7 @@ static weir_status read_recording(const char *file, unsigned char **bytes, size_
   while (!status && got && *size <= MAX_RECORDING) {
     status = WEIR__RESERVE(*bytes, room, *size + (1 << 16))
                  ? weir__input_read(input, *bytes + *size, room - *size, &got)
-                 : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to read it", file);
+                 : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory to read it", file);
     *size += status ? 0 : got;
   }
   weir__input_close(input);

@@ -15,8 +15,8 @@ typedef struct weir_cli_page {
   char *owned; /* `text`, if it was read from a file */
 } weir_cli_page;
 
-/* The page that is part of the program, or that of a file if `path` is not NULL. WEIR_ERROR_NOT_SUPPORTED if the program
- * has none. */
+/* The page that is part of the program, or that of a file if `path` is not NULL. WEIR_ERROR_NOT_SUPPORTED if the
+ * program has none. */
 weir_status weir_cli_page_open(const char *path, weir_cli_page *page);
 void weir_cli_page_close(weir_cli_page *page);
 

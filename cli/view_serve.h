@@ -1,7 +1,7 @@
 /*
  * A web server for one page and its data, on the loopback interface. It answers GET and HEAD for two paths that contain
- * a random word, so that other users of the machine cannot read them, and refuses requests for other host names, so that
- * a web site cannot read them either (DNS rebinding).
+ * a random word, so that other users of the machine cannot read them, and refuses requests for other host names, so
+ * that a web site cannot read them either (DNS rebinding).
  */
 #ifndef WEIR_CLI_VIEW_SERVE_H
 #define WEIR_CLI_VIEW_SERVE_H

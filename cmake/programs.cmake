@@ -1,5 +1,5 @@
-# weir_add_example(SOURCE LIBRARY...): a program in C or C++. Examples are linked to the shared libraries: they see what a
-# user of them sees.
+# weir_add_example(SOURCE LIBRARY...): a program in C or C++. Examples are linked to the shared libraries: they see what
+# a user of them sees.
 function(weir_add_example source)
   get_filename_component(name ${source} NAME_WE)
   set(flags weir_flags)

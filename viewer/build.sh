@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the page: viewer/build.sh OUT.html. Needs esbuild, and fzstd in node_modules (viewer/fetch.sh), without which the
-# page cannot read files that are compressed with zstd. Needs nothing of Node.js.
+# Builds the page: viewer/build.sh OUT.html. Needs esbuild, and fzstd in node_modules (viewer/fetch.sh), without which
+# the page cannot read files that are compressed with zstd. Needs nothing of Node.js.
 #
 # The script and the style are inlined. The Content-Security-Policy of the page names the hash of the script, so the
 # browser runs no other script even if one got into the data.

@@ -311,8 +311,8 @@ void *PinnedAllocator::alloc_pooled(size_t bytes, bool &is_pooled) {
   return nullptr;
 }
 
-// Returns false for memory that Weir has to free: no pool has it, its pool is gone, or a stream uses it. Weir keeps what
-// a graph uses until the graph is gone.
+// Returns false for memory that Weir has to free: no pool has it, its pool is gone, or a stream uses it. Weir keeps
+// what a graph uses until the graph is gone.
 bool PinnedAllocator::free_pooled(void *pointer) {
   std::lock_guard<std::mutex> lock(pools_mutex_);
   auto found = pooled_.find(pointer);

@@ -1,6 +1,6 @@
-// The contestants of bench/all that are PyTorch's allocator, or Weir in its place. python_player.py compiles this against
-// PyTorch as a shared library, and calls it for each request of bench/all (see player.c). The patterns are those of
-// patterns.h.
+// The contestants of bench/all that are PyTorch's allocator, or Weir in its place. python_player.py compiles this
+// against PyTorch as a shared library, and calls it for each request of bench/all (see player.c). The patterns are
+// those of patterns.h.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>

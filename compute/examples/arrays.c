@@ -1,6 +1,6 @@
 /*
- * Typed arrays: a linear model is fitted to points by gradient descent. There is no autograd, so the program computes the
- * gradient, and then runs one step as a captured graph.
+ * Typed arrays: a linear model is fitted to points by gradient descent. There is no autograd, so the program computes
+ * the gradient, and then runs one step as a captured graph.
  */
 #include <stdio.h>
 #include <stdlib.h>

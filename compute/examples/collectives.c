@@ -1,6 +1,6 @@
 /*
- * Collectives in one process: a batch is split over all devices, each computes the sum of its part, and the averages are
- * combined by an all-reduce. Without a GPU it runs on four software devices.
+ * Collectives in one process: a batch is split over all devices, each computes the sum of its part, and the averages
+ * are combined by an all-reduce. Without a GPU it runs on four software devices.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * Typed arrays: a two-layer perceptron is trained with gradients written by hand. The first step is checked against plain
- * loops on the host.
+ * Typed arrays: a two-layer perceptron is trained with gradients written by hand. The first step is checked against
+ * plain loops on the host.
  */
 #include <math.h>
 #include <stdio.h>

@@ -175,8 +175,8 @@ static bool find_layout(const weir_array *array, const dims *dims, int operand_n
   return next == size && (next_row == 0 || next_row == columns * size) && (uintptr_t)array->data % 16 == 0;
 }
 
-/* Sets the arguments if the operation can be done with vectors: all operands have one type, the output is contiguous, and
- * each input has all its elements, one row or one column of them, or is a single element. */
+/* Sets the arguments if the operation can be done with vectors: all operands have one type, the output is contiguous,
+ * and each input has all its elements, one row or one column of them, or is a single element. */
 static bool make_vectors(int op, const dims *dims, int count, const weir__input *inputs, weir_dtype common,
                          const weir_array *out, weir__vector_args *args) {
   int64_t in_vector = 16 / (int64_t)weir_dtype_size(common);

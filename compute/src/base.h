@@ -1,6 +1,6 @@
 /*
- * What every file uses: errors with a text, log messages, growing arrays and small helpers. They are defined here, since
- * libweir keeps its own to itself, and both may be linked into one program.
+ * What every file uses: errors with a text, log messages, growing arrays and small helpers. They are defined here,
+ * since libweir keeps its own to itself, and both may be linked into one program.
  */
 #ifndef WEIR_COMPUTE_BASE_H
 #define WEIR_COMPUTE_BASE_H

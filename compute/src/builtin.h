@@ -9,8 +9,8 @@
  *
  * A file includes "device.h" first, declares its kernels extern "C" __global__, with names that begin with weir_, and
  * has a line WEIR_KERNEL(name) behind each. It may use what both device.h and compute/docs/kernels.md list.
- * Shared memory is WEIR_DYNAMIC_SHARED: a static __shared__ array is thread-local on the software device, and the static
- * thread-local memory of a library that a running program loads is small.
+ * Shared memory is WEIR_DYNAMIC_SHARED: a static __shared__ array is thread-local on the software device, and the
+ * static thread-local memory of a library that a running program loads is small.
  */
 #ifndef WEIR_COMPUTE_BUILTIN_H
 #define WEIR_COMPUTE_BUILTIN_H

@@ -43,7 +43,8 @@ typedef struct weir__on_device {
 weir_status weir__compute_enter(const char *caller, int device, weir__on_device *on);
 void weir__compute_leave(const weir__on_device *on);
 
-/* Allows this thread the calls that captures of other streams forbid, such as waits; restore takes what relax returned. */
+/* Allows this thread the calls that captures of other streams forbid, such as waits; restore takes what relax
+ * returned. */
 int weir__compute_relax(weir_driver *driver);
 void weir__compute_restore(weir_driver *driver, int mode);
 

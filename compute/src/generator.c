@@ -67,7 +67,7 @@ static bool has_hooks;
 
 /* ---- Errors ---- */
 
-/* Fails if the current stream is capturing. Also the check for a fork: it comes before the lock is taken. */
+/* Fails if the current stream is capturing. Also the check for a fork: it comes before the lock is acquired. */
 static weir_status check_not_capturing(const char *caller, const char *attempt) {
   int capturing;
   weir_status status = weir_current_stream_is_capturing(&capturing);

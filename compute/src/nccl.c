@@ -499,7 +499,8 @@ weir_status weir_nccl_async_error(weir_nccl_comm *comm) {
   return status ? status : comm->backend->async_error(__func__, comm);
 }
 
-/* In stepped time only a call that waits makes progress. Where the driver cannot say, as when it is wrapped, it may be. */
+/* In stepped time only a call that waits makes progress. Where the driver cannot say, as when it is wrapped, it may
+ * be. */
 static bool is_stepped(weir_stream stream) {
   weir_driver *driver;
   weir_cu_stream raw;

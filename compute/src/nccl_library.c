@@ -157,8 +157,8 @@ static void end_call(weir_nccl_comm *comm) {
   pthread_mutex_unlock(&comm->run_lock);
 }
 
-/* Waits for calls that are under way, but not for long: before NCCL 2.23 they may block until other ranks come, and only
- * the abort ends them. */
+/* Waits for calls that are under way, but not for long: before NCCL 2.23 they may block until other ranks come, and
+ * only the abort ends them. */
 static void wait_for_calls(weir_nccl_comm *comm) {
   uint64_t deadline = weir__monotonic_ns() + 500000000;
   for (;;) {

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* After a call has failed with EMFILE: doubles the process's limit of open files, up to the hard limit. False, with errno
- * as before, if that is not possible. */
+/* After a call has failed with EMFILE: doubles the process's limit of open files, up to the hard limit. False, with
+ * errno as before, if that is not possible. */
 static bool raise_limit(void) {
   int error = errno;
   struct rlimit limit;

@@ -1,8 +1,8 @@
 /*
  * Fills of device memory with random numbers. The kernels are in kernels/random.cu.
  *
- * What has to be as in PyTorch for equal numbers: the grid, the numbers per thread by which the generator advances, which
- * fills use 64-bit numbers, and the parts into which fills of 2 GiB and more are divided.
+ * What has to be as in PyTorch for equal numbers: the grid, the numbers per thread by which the generator advances,
+ * which fills use 64-bit numbers, and the parts into which fills of 2 GiB and more are divided.
  */
 #include <float.h>
 #include <inttypes.h>
@@ -253,8 +253,8 @@ static int64_t through(weir_dtype dtype, int64_t value) {
   return fabs(stored) < 0x1p63 ? (int64_t)stored : INT64_MIN;
 }
 
-/* An integer that a float type cannot represent may round to a value outside of [low, high). PyTorch therefore moves the
- * bounds to the next values inside. */
+/* An integer that a float type cannot represent may round to a value outside of [low, high). PyTorch therefore moves
+ * the bounds to the next values inside. */
 static void narrow_bounds(weir_dtype dtype, int64_t *low, int64_t *high) {
   int digits = digits_of(dtype);
   int64_t after = *low == INT64_MAX ? *low : through(dtype, *low + 1);

@@ -1,6 +1,6 @@
 /*
- * Permutations, as torch.randperm makes them on a GPU: indices are sorted by random keys, and where keys are equal their
- * indices are shuffled. The sort is stable, and so is PyTorch's, so the result does not depend on how it is done.
+ * Permutations, as torch.randperm makes them on a GPU: indices are sorted by random keys, and where keys are equal
+ * their indices are shuffled. The sort is stable, and so is PyTorch's, so the result does not depend on how it is done.
  */
 #include <math.h>
 

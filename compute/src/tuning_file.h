@@ -57,9 +57,9 @@ weir_status weir__tuning_file_read(const char *caller, const char *path, weir__t
 weir_status weir__tuning_file_write(const char *caller, const char *path, const weir__tuning_file *file);
 
 /* Excludes other processes and threads that lock the same file, so that it can be read, added to and replaced. It uses
- * the file `path`.weir-lock, which exists only meanwhile, because `path` itself is replaced. Where that cannot be locked, or
- * is for longer than ten seconds, the caller goes on without: concurrent updates may then be lost. `path` itself need
- * not exist. */
+ * the file `path`.weir-lock, which exists only meanwhile, because `path` itself is replaced. Where that cannot be
+ * locked, or is for longer than ten seconds, the caller goes on without: concurrent updates may then be lost. `path`
+ * itself need not exist. */
 typedef struct weir__tuning_lock {
   char *path; /* of the lock's file */
   int file;   /* -1 if it is not locked */

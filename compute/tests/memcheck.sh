@@ -1,6 +1,6 @@
 #!/bin/sh
-# memcheck.sh SANITIZER OVERRUN: compute-sanitizer sees inside of the allocator's segments. SANITIZER is its program, and
-# OVERRUN that of overrun.c. Needs a GPU.
+# memcheck.sh SANITIZER OVERRUN: compute-sanitizer sees inside of the allocator's segments. SANITIZER is its program,
+# and OVERRUN that of overrun.c. Needs a GPU.
 set -u
 sanitizer=$1 overrun=$2
 passed=0 failed=0

@@ -1,6 +1,7 @@
 /*
- * overrun CASE: writes a byte of device memory with a kernel, for a tool that checks accesses (compute/tests/memcheck.sh).
- * Two blocks of 1000 bytes lie in one segment, 1024 bytes apart. The case is where the byte is:
+ * overrun CASE: writes a byte of device memory with a kernel, for a tool that checks accesses
+ * (compute/tests/memcheck.sh). Two blocks of 1000 bytes lie in one segment, 1024 bytes apart. The case is where the
+ * byte is:
  *
  *   inside    the last byte of the first block
  *   between   behind the first block, before the second

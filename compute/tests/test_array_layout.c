@@ -161,8 +161,8 @@ TEST(reductions) {
       }
 }
 
-/* Few elements of a large array. Only the pages that they are on have memory; malloc of the address sanitizer would write
- * an eighth of that to its own. */
+/* Few elements of a large array. Only the pages that they are on have memory; malloc of the address sanitizer would
+ * write an eighth of that to its own. */
 TEST(large_offsets) {
   weir_array whole = {0}, part = {0}, out = {0};
   int64_t shape[] = {3, (int64_t)5 << 29};

@@ -272,8 +272,7 @@ TEST(bad_arguments) {
                     weir_jit_launch(fn, s, WEIR_FLOAT32, 1, shape, o, 2, o, 2, &by, 1));
   assert_error_says(INVALID_ARGUMENT, "has 1 scalars (got 0)",
                     weir_jit_launch(fn, s, WEIR_FLOAT32, 1, shape, o, 1, o, 2, NULL, 0));
-  assert_error_says(INVALID_ARGUMENT, "type is 8",
-                    weir_jit_launch(fn, s, (weir_dtype)8, 1, shape, o, 1, o, 2, &by, 1));
+  assert_error_says(INVALID_ARGUMENT, "type is 8", weir_jit_launch(fn, s, (weir_dtype)8, 1, shape, o, 1, o, 2, &by, 1));
   assert_error_says(INVALID_ARGUMENT, "shape[0] is -1",
                     weir_jit_launch(fn, s, WEIR_FLOAT32, 1, negative, o, 1, o, 2, &by, 1));
   o[1].strides = NULL;

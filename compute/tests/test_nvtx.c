@@ -1,6 +1,6 @@
 /*
- * Ranges, marks and the memory of an allocator, for a tool (fake_nvtx.c, in a child process) and for recordings; and the
- * work of a profiled software device.
+ * Ranges, marks and the memory of an allocator, for a tool (fake_nvtx.c, in a child process) and for recordings; and
+ * the work of a profiled software device.
  */
 #include <limits.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 #!/bin/sh
-# timeline.sh PROGRAM VERSION: the timeline of a profiled run on the software device. TIMELINE_JOB is a program that makes
-# recordings of one.
+# timeline.sh PROGRAM VERSION: the timeline of a profiled run on the software device. TIMELINE_JOB is a program that
+# makes recordings of one.
 set -u
 tested=
 # shellcheck source-path=SCRIPTDIR source=../../tests/support/cli.sh

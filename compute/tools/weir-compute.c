@@ -1,6 +1,6 @@
 /*
- * weir-compute: the libraries of NVIDIA that libweir_compute loads, and where they were found; with --nccl, the memory of
- * an NCCL communicator on each device.
+ * weir-compute: the libraries of NVIDIA that libweir_compute loads, and where they were found; with --nccl, the memory
+ * of an NCCL communicator on each device.
  */
 #include <stdio.h>
 #include <string.h>

@@ -31,8 +31,8 @@ weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_witness w
 /* weir_allocator_alloc and weir_allocator_free for a caller that holds a lock which another thread may need before it
  * releases one of the allocator's, such as the GIL of Python, which a callback may take. They neither wait for a lock
  * nor call the driver, an observer or a back end: a request that needs any of these, or is invalid, is
- * WEIR_ERROR_NOT_READY, and nothing has changed, not even weir_last_error(). Release the other lock, then make the plain
- * call. */
+ * WEIR_ERROR_NOT_READY, and nothing has changed, not even weir_last_error(). Release the other lock, then make the
+ * plain call. */
 weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                      void **pointer);
 weir_status weir_allocator_try_free(weir_allocator *allocator, void *pointer);

@@ -158,9 +158,9 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
 weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                     void *address);
 
-/* Fixes the pages of an allocated pointer in place until they are returned to the driver: with moving_pages, they do not
- * move even when the memory is free. For memory that is registered with NCCL or a network card beyond its free. Without
- * effect on memory that never moves. */
+/* Fixes the pages of an allocated pointer in place until they are returned to the driver: with moving_pages, they do
+ * not move even when the memory is free. For memory that is registered with NCCL or a network card beyond its free.
+ * Without effect on memory that never moves. */
 weir_status weir_allocator_fix_pages(weir_allocator *allocator, void *pointer);
 
 /* The mapped size of an expandable segment. */

@@ -82,7 +82,8 @@ typedef struct weir_cu_mem_access {
   int flags;
 } weir_cu_mem_access;
 
-/* What MemPoolCreate creates. The fields mean the same as in weir_cu_mem_prop; max_size 0 is the default of the driver. */
+/* What MemPoolCreate creates. The fields mean the same as in weir_cu_mem_prop; max_size 0 is the default of the
+ * driver. */
 typedef struct weir_cu_mempool_props {
   int type;
   int handle_types;

@@ -36,8 +36,8 @@ typedef struct weir_host_allocator weir_host_allocator;
  * WEIR_ALLOC_CONF or PyTorch's variables. Devices are used from the first allocation on. */
 weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host);
 
-/* Returns all memory to the driver, including memory that is still allocated; if memory is allocated, or was freed while
- * a stream or a graph uses it, waits for the devices first. NULL is allowed. */
+/* Returns all memory to the driver, including memory that is still allocated; if memory is allocated, or was freed
+ * while a stream or a graph uses it, waits for the devices first. NULL is allowed. */
 void weir_host_allocator_destroy(weir_host_allocator *host);
 
 /* 0 bytes give NULL. WEIR_ERROR_HOST_OUT_OF_MEMORY if the driver has no more: weir_last_error() says how much is
@@ -58,8 +58,8 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer);
  * memory free again. */
 weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream);
 
-/* Returns unused memory to the driver. Waits for a device if a stream that was destroyed used memory which has been freed
- * since; then no stream of that device may capture. */
+/* Returns unused memory to the driver. Waits for a device if a stream that was destroyed used memory which has been
+ * freed since; then no stream of that device may capture. */
 weir_status weir_host_empty_cache(weir_host_allocator *host);
 
 /* Changes settings; keys that are not named keep their values. On an error nothing changes. */

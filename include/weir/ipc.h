@@ -71,9 +71,9 @@ weir_status weir_ipc_send(weir_allocator *allocator, void *pointer, weir_cu_stre
                           const weir_ipc_send_options *options, weir_ipc_handle *handle);
 
 /* Receives the memory of a handle of weir_ipc_send, for use on a stream of a device. `size`, unless NULL, receives the
- * size of its block. WEIR_ERROR_BAD_STATE if the handle was received before or has expired, and while the stream is being
- * captured; WEIR_ERROR_SYSTEM if the sender has ended. A process can receive from itself with the allocator
- * that has sent the memory, and gets its own pointer, but not during a capture. */
+ * size of its block. WEIR_ERROR_BAD_STATE if the handle was received before or has expired, and while the stream is
+ * being captured; WEIR_ERROR_SYSTEM if the sender has ended. A process can receive from itself with the allocator that
+ * has sent the memory, and gets its own pointer, but not during a capture. */
 weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *bytes, size_t length,
                              weir_cu_stream stream, void **pointer, uint64_t *size);
 
@@ -82,16 +82,17 @@ weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *
  * released in any case. Memory that was received several times is released as often. */
 weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
 
-/* Says which process is to receive a handle of weir_ipc_send, if that was not known then: when it ends, the message ends
- * with it. If it has ended already, the message is taken back. WEIR_ERROR_BAD_STATE if the message has been received. */
+/* Says which process is to receive a handle of weir_ipc_send, if that was not known then: when it ends, the message
+ * ends with it. If it has ended already, the message is taken back. WEIR_ERROR_BAD_STATE if the message has been
+ * received. */
 weir_status weir_ipc_set_receiver(weir_allocator *allocator, const void *bytes, size_t length, int receiver);
 
 /* Takes a handle of weir_ipc_send back that could not be delivered. WEIR_ERROR_BAD_STATE if it has been received. */
 weir_status weir_ipc_cancel(weir_allocator *allocator, const void *bytes, size_t length);
 
 /* Frees memory in limbo that no other process needs any more, because it was released or because the process has ended.
- * The allocator does the same before it obtains more memory from the driver, and in weir_allocator_empty_cache. `freed`,
- * unless NULL, receives the number of blocks that left limbo. */
+ * The allocator does the same before it obtains more memory from the driver, and in weir_allocator_empty_cache.
+ * `freed`, unless NULL, receives the number of blocks that left limbo. */
 weir_status weir_ipc_collect(weir_allocator *allocator, size_t *freed);
 
 /* ---- Not counted ---- */
@@ -107,8 +108,8 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
  * that are shared by fabric handles. Peers of the device can access the pages like pages of the device itself. */
 weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base);
 
-/* Closes what open returned. The last close unmaps the memory, after the device has done the work that uses it. During a
- * capture it does not wait; weir_ipc_collect unmaps the memory later. */
+/* Closes what open returned. The last close unmaps the memory, after the device has done the work that uses it. During
+ * a capture it does not wait; weir_ipc_collect unmaps the memory later. */
 weir_status weir_ipc_close(weir_allocator *allocator, void *base);
 
 #ifdef __cplusplus

@@ -194,8 +194,8 @@ weir_status weir_outside_memory_add(weir_outside_memory_fn fn, void *context);
 /* What all functions report for a device now. *count may be larger than `room`. */
 weir_status weir_outside_memory_list(int device, weir_outside_memory *list, size_t room, size_t *count);
 
-/* Writes to the recording of WEIR_RECORD how many bytes of a device the process has outside of allocators now; their peak
- * is kept. Does nothing without such a recording. */
+/* Writes to the recording of WEIR_RECORD how many bytes of a device the process has outside of allocators now; their
+ * peak is kept. Does nothing without such a recording. */
 weir_status weir_outside_memory_record(weir_allocator *allocator, int device, uint64_t bytes);
 
 /* ---- Summaries ---- */

@@ -1,15 +1,16 @@
 /*
  * Weir: a GPU memory and device runtime.
  *
- * This header includes those of libweir. The headers of libweir_compute (weir/compute/kernel.h, weir/compute/array.h and others) and of
- * libweir_offline (weir/offline.h) are included one by one. Conventions:
+ * This header includes those of libweir. The headers of libweir_compute (weir/compute/kernel.h, weir/compute/array.h
+ * and others) and of libweir_offline (weir/offline.h) are included one by one. Conventions:
  * - weir_<object>_<verb>. Calls return a weir_status; outputs come last and are written only on WEIR_OK.
  * - On any other status weir_last_error() says which call, on what, and why.
  * - Every call is thread-safe. The first call that needs a device starts the runtime.
  * - A struct with a `size` field is initialized by its _init function, so that fields can be added later: options get
  *   their defaults, and structs that a call fills in become zero. For the latter it is enough to set `size` to the
  *   sizeof of the struct and the rest to zero. The _init functions accept NULL.
- * - Streams: calls of the runtime take a weir_stream. Calls on an object that was created on a driver (allocators, pinned
+ * - Streams: calls of the runtime take a weir_stream. Calls on an object that was created on a driver (allocators,
+ *   pinned
  * memory, pools, memory of other processes, the software device) take the driver's stream, a weir_cu_stream, and its
  * device, because that driver need not be the runtime's. No call has two forms: weir_stream_raw and
  * weir_stream_external convert one into the other.

@@ -1,6 +1,6 @@
 /*
- * The C API of the extension weir._weir, for other extensions of the package: a capsule, _C_API, with a table of functions.
- * The public calls of libweir are symbols of the extension, which the other extension is linked to.
+ * The C API of the extension weir._weir, for other extensions of the package: a capsule, _C_API, with a table of
+ * functions. The public calls of libweir are symbols of the extension, which the other extension is linked to.
  *
  * The GIL: a call of Weir that can block, run a callback or take an allocator's lock is made without the GIL
  * (PYWEIR_CALL). No thread waits for a lock of Weir while it holds the GIL, so a callback that runs under such a lock

@@ -133,8 +133,8 @@ int pyweir_dlpack_wants_version(PyObject *max_version);
 /* An explicitly requested device must be the one that has the memory. */
 int pyweir_dlpack_check_device(int type, int number, PyObject *requested);
 
-/* The argument `stream` of __dlpack__ for memory on a CUDA device: *is_ordered is false if the consumer synchronizes, and
- * *raw is the stream that waits. For other memory only None and -1 are allowed. */
+/* The argument `stream` of __dlpack__ for memory on a CUDA device: *is_ordered is false if the consumer synchronizes,
+ * and *raw is the stream that waits. For other memory only None and -1 are allowed. */
 int pyweir_dlpack_parse_stream(PyObject *stream, int type, bool *is_ordered, weir_cu_stream *raw);
 
 /* The capsule of an object: the object itself, or what its __dlpack__ returns. A new reference. */

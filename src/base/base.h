@@ -73,8 +73,8 @@ static inline uint64_t weir__monotonic_ns(void) {
 /* Copies a struct of a caller that may have another version: fields that the caller does not have stay as they are. */
 void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_size);
 
-/* The same for options that a caller gave to the public call `caller`; NULL keeps the defaults. A size of 0 was forgotten:
- * then the rest of the struct is not known to be set either, and this fails. `from` begins with its size. */
+/* The same for options that a caller gave to the public call `caller`; NULL keeps the defaults. A size of 0 was
+ * forgotten: then the rest of the struct is not known to be set either, and this fails. `from` begins with its size. */
 weir_status weir__read_options(const char *caller, const char *name, void *to, size_t to_size, const void *from);
 
 #endif

@@ -3,7 +3,7 @@
  * locks that one thread takes most of the time, and others seldom. Not recursive.
  *
  * An atomic instruction costs as much as the rest of a short operation. So a lock that one thread took many times in a
- * row becomes biased towards it: to take the lock, the owner notes in its own record that it holds the lock, then
+ * row becomes biased towards it: to acquire the lock, the owner notes in its own record that it holds the lock, then
  * checks that the lock is still biased towards it. Any other thread takes the word, which all non-owners need, revokes
  * the bias and makes the kernel execute a memory barrier in every running thread. After that, either the revoking
  * thread sees the owner's note and waits, or the owner sees that the bias is gone. A revocation costs microseconds, so
@@ -53,7 +53,7 @@ static inline void weir__biased_forget(weir__biased_lock *lock) {
   atomic_store_explicit(&lock->biased_to, NULL, memory_order_relaxed);
 }
 
-/* Takes the lock unless any thread, the calling one included, holds it. */
+/* Acquires the lock unless any thread, the calling one included, holds it. */
 bool weir__biased_try(weir__biased_lock *lock);
 
 /* A thread that revokes the bias is sure to see the note in the record, or this thread to see the revocation, so a
@@ -77,7 +77,7 @@ static inline void weir__biased_acquire(weir__biased_lock *lock) {
     weir__biased_acquire_word(lock);
 }
 
-/* Gives back a lock that weir__biased_acquire_fast took. */
+/* Releases a lock that weir__biased_acquire_fast acquired. */
 static inline void weir__biased_release_fast(weir__lock_owner *mine) {
   atomic_store_explicit(&mine->holds, NULL, memory_order_release);
 }

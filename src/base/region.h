@@ -3,8 +3,8 @@
  * as large, and twice as many of them fit into the processor's caches.
  *
  * The range is reserved once for the process and gets memory piece by piece. It lies between two multiples of 4 GiB and
- * is as large as that, unless address space is limited. Each piece has a cold part of half its size in another place, for
- * data that is rarely read. Thread-safe.
+ * is as large as that, unless address space is limited. Each piece has a cold part of half its size in another place,
+ * for data that is rarely read. Thread-safe.
  */
 #ifndef WEIR_REGION_H
 #define WEIR_REGION_H
@@ -32,8 +32,8 @@ void *weir__region_alloc(size_t bytes);
 /* Gives a piece back with its cold part. `bytes` is what it was taken with. */
 void weir__region_free(void *piece, size_t bytes);
 
-/* Neither of these accepts NULL. Numbers are added, not pointers: where pointers have 32 bits, the base is address 0, and
- * compilers assume that a null pointer plus an offset is never used. */
+/* Neither of these accepts NULL. Numbers are added, not pointers: where pointers have 32 bits, the base is address 0,
+ * and compilers assume that a null pointer plus an offset is never used. */
 static inline void *weir__at(weir__ref ref) { return (void *)((uintptr_t)weir__region_base + ref); }
 static inline weir__ref weir__ref_of(const void *place) { return (weir__ref)(uintptr_t)place; }
 

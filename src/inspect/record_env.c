@@ -290,7 +290,7 @@ static void lock_members(void) { weir__mutex_lock(&members_lock); }
 static void unlock_members(void) { weir__mutex_unlock(&members_lock); }
 
 /* A fork waits until the service thread holds no lock. This handler is registered last, so it waits before any other
- * lock is taken for the fork. */
+ * lock is held for the fork. */
 WEIR__AT_LOAD(WEIR__LOAD_SERVICE) void watch_forks(void) {
   weir__at_fork(lock_members, unlock_members, unlock_members);
 }

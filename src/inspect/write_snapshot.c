@@ -387,7 +387,7 @@ weir_status weir__write_view(const char *caller, const weir__snapshot_view *view
   free(w.pools.memos);
   free(sink);
   return status == WEIR_ERROR_HOST_OUT_OF_MEMORY
-             ? weir__fail(status, "%s%sno host memory for writing", caller ? caller : "", caller ? ": " : "")
+             ? weir__fail(status, "%s%sout of host memory while writing", caller ? caller : "", caller ? ": " : "")
              : status;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Call stacks, gathered with libunwind, which is loaded at run time, or glibc's backtrace, and by the hook of a language
- * runtime. Each stack is stored once.
+ * Call stacks, gathered with libunwind, which is loaded at run time, or glibc's backtrace, and by the hook of a
+ * language runtime. Each stack is stored once.
  */
 #ifndef WEIR_RECORD_STACKS_H
 #define WEIR_RECORD_STACKS_H

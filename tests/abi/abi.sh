@@ -1,7 +1,7 @@
 #!/bin/sh
-# abi.sh SOURCE_DIR BUILD_DIR: scripts/check-abi records the ABI of this build, finds the build compatible with it, allows
-# additions, and rejects incompatible changes with a sentence for each. With WEIR_TEST_LONG set, libabigail compares the
-# libraries too. Once a release has recorded its ABI, the build must be compatible with that.
+# abi.sh SOURCE_DIR BUILD_DIR: scripts/check-abi records the ABI of this build, finds the build compatible with it,
+# allows additions, and rejects incompatible changes with a sentence for each. With WEIR_TEST_LONG set, libabigail
+# compares the libraries too. Once a release has recorded its ABI, the build must be compatible with that.
 set -eu
 source=$1 build=$2
 work=$(mktemp -d)

@@ -1,6 +1,6 @@
 /*
- * count_pair CASE PAIRS: warms up, then makes PAIRS pairs of an allocation and a free on the cached path, in the function
- * counted_pairs, whose instructions instructions.sh counts; this program only checks that the calls succeed.
+ * count_pair CASE PAIRS: warms up, then makes PAIRS pairs of an allocation and a free on the cached path, in the
+ * function counted_pairs, whose instructions instructions.sh counts; this program only checks that the calls succeed.
  */
 #include <stdio.h>
 #include <stdlib.h>

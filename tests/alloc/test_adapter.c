@@ -178,7 +178,7 @@ TEST(try_does_not_wait) {
     sched_yield();
   void *r = NULL;
   assert_refused(weir_allocator_try_alloc(allocator, 0, 512, NULL, &r)); /* the witness alone rules it out */
-  assert_refused(weir_allocator_try_free(allocator, q));                 /* takes the lock first */
+  assert_refused(weir_allocator_try_free(allocator, q));                 /* acquires the lock first */
   assert_int_equal(atomic_load(&phase), 1);
   assert_ok(weir_allocator_set_witness(allocator, NULL, NULL, WEIR_WITNESS_ALL));
   assert_refused(weir_allocator_try_alloc(allocator, 0, 512, NULL, &r));

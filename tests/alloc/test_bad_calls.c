@@ -318,7 +318,7 @@ TEST(bad_pool_calls) {
                     weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
   assert_ok(weir_pool_end(allocator, 0, some_pool));
   assert_ok(weir_pool_release(allocator, 0, some_pool));
-  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool)); /* nobody holds it */
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool)); /* it has no holder */
   weir_checkpoint_destroy(NULL);
   weir_checkpoint_delta_clear(NULL);
   alloc_close();

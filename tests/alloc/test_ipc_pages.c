@@ -240,9 +240,9 @@ static weir_ipc_handle *share_memory(void *pointer) {
   return &handle;
 }
 
-/* Sends random blocks, each with contents of its own, which the other process holds while they are freed and their pages
- * would move. Whatever the sizes and the order of the pages and wherever a block begins in the first one, the other
- * process finds the same bytes until it releases them. */
+/* Sends random blocks, each with contents of its own, which the other process holds while they are freed and their
+ * pages would move. Whatever the sizes and the order of the pages and wherever a block begins in the first one, the
+ * other process finds the same bytes until it releases them. */
 static void send_all_shapes(const char *conf, int version, int seen[shapes]) {
   enum { BLOCKS = 12, STEPS = 300, SHARES = 20 };
   held blocks[BLOCKS] = {{0}};

@@ -1,7 +1,7 @@
 /*
- * Data in pages that move. Kernels fill each block with a pattern, and kernels check it later, on the block's stream and
- * on others. Little memory is allowed, so that most requests need pages of other places. In stepped time the streams
- * are anywhere behind the host; in real time they run as they like.
+ * Data in pages that move. Kernels fill each block with a pattern, and kernels check it later, on the block's stream
+ * and on others. Little memory is allowed, so that most requests need pages of other places. In stepped time the
+ * streams are anywhere behind the host; in real time they run as they like.
  */
 #include <stdatomic.h>
 #include <stdio.h>

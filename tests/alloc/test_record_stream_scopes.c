@@ -1,6 +1,6 @@
 /*
- * Memory that another stream uses while some scope of a pool or a capture is open somewhere on the device: the use counts
- * as always. PyTorch 2.11 files such a use under the capture or pool, and may drop it.
+ * Memory that another stream uses while some scope of a pool or a capture is open somewhere on the device: the use
+ * counts as always. PyTorch 2.11 files such a use under the capture or pool, and may drop it.
  */
 #include <string.h>
 
@@ -47,8 +47,8 @@ static void leave(place where) {
   assert_ok(weir_pool_release(allocator, 0, pool));
 }
 
-/* Whether the block is handed out again once all work is done. After a capture a request records the event, and the next
- * one polls it. */
+/* Whether the block is handed out again once all work is done. After a capture a request records the event, and the
+ * next one polls it. */
 static void check_reused(void *p, weir_cu_stream stream) {
   soft_step_all();
   for (int i = 0; i < 3; i++) {
@@ -59,7 +59,8 @@ static void check_reused(void *p, weir_cu_stream stream) {
   fail_msg("the block is not used again");
 }
 
-/* A use in `where`, and the free there, or after it. Until the other stream has passed the use, the block is not reused. */
+/* A use in `where`, and the free there, or after it. Until the other stream has passed the use, the block is not
+ * reused. */
 static void check(const char *conf, place where, part last) {
   alloc_open(conf, GIB);
   weir_cu_stream mine = work_stream(), other = work_stream();

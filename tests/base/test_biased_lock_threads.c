@@ -48,7 +48,7 @@ static void *in_thread(void *(*what)(void *), void *argument) {
   return result;
 }
 
-/* A thread that takes the lock many times in a row becomes its owner, until another thread takes it. If that happens
+/* A thread that acquires the lock many times in a row becomes its owner, until another thread takes it. If that happens
  * soon, the next bias takes longer. */
 TEST(bias) {
   weir__biased_lock lock = {.streak = 0};
@@ -71,7 +71,7 @@ TEST(bias) {
   assert_true(is_biased_to_us(&lock));
 }
 
-/* An owner record holds one lock without atomics; a second lock is taken through its word and stays biased. */
+/* An owner record holds one lock without atomics; a second lock is acquired through its word and stays biased. */
 TEST(two) {
   weir__biased_lock a = {.streak = 0}, b = {.streak = 0};
   take_turns(&a, TURNS);
@@ -176,7 +176,7 @@ static struct {
   long count, biases; /* guarded only by the lock */
 } shared;
 
-/* Takes the lock in bursts about as long as a bias needs, so that biases begin and end as often as possible. */
+/* Acquires the lock in bursts about as long as a bias needs, so that biases begin and end as often as possible. */
 static void *work(void *of) {
   unsigned seed = (unsigned)(uintptr_t)of + 1;
   for (int burst = 0; burst < BURSTS; burst++) {

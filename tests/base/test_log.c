@@ -43,10 +43,7 @@ static void one_of_each(void) {
   weir__log(WEIR_LOG_DEBUG, "d%d", 4);
 }
 
-static void prepare(void) { /* The first test needs a process that has not read the environment yet. */ }
-
-FIXTURE(.prepare = prepare)
-
+/* First: it needs a process that has not read the environment yet. */
 TEST(the_environment_sets_the_level) {
   static const struct {
     const char *weir_log, *text;

@@ -242,7 +242,8 @@ done
 run 0 --to perfetto --device 2 -o "$work/trace.json" "$work/odd.pickle"
 python3 "$rules" "$work/trace.json" >"$work/out" 2>"$work/err" || fail 'against the rules of the format'
 
-# Flame graphs have the bytes of the summary at the peak, and the stacks of the file; a speedscope file follows its schema.
+# Flame graphs have the bytes of the summary at the peak, and the stacks of the file; a speedscope file follows its
+# schema.
 cat >"$work/flame.py" <<'END'
 import json, subprocess, sys
 weir, *files = sys.argv[1:]

@@ -18,8 +18,8 @@
 #include "weir/offline.h"
 #include "weir/weir.hpp"
 
-// The C++ library has no memory after this number of allocations. Not inlined, because GCC warns about a mismatch when it
-// inlines one of a pair.
+// The C++ library has no memory after this number of allocations. Not inlined, because GCC warns about a mismatch when
+// it inlines one of a pair.
 namespace test {
 inline std::size_t allocations_left = SIZE_MAX;
 }
@@ -241,8 +241,8 @@ void test_errors() {
   CHECK(thrown([] { weir::device(8).make_current(); }).what() != text && kept.what() == text);
 }
 
-// Calls a function that is noexcept and allocates, with memory for 0, 1, 2... allocations, until it succeeds. Returns how
-// often it failed.
+// Calls a function that is noexcept and allocates, with memory for 0, 1, 2... allocations, until it succeeds. Returns
+// how often it failed.
 template <class Call> int failures_without_memory(Call call) {
   for (std::size_t n = 0;; n++) {
     test::allocations_left = n;

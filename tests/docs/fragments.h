@@ -1,6 +1,6 @@
 /*
- * Runs fragments of the documentation. Each one runs on a thread of its own, because the error text belongs to a thread:
- * the fragments do not check what calls return, so a text at the end means that a call has failed.
+ * Runs fragments of the documentation. Each one runs on a thread of its own, because the error text belongs to a
+ * thread: the fragments do not check what calls return, so a text at the end means that a call has failed.
  */
 #ifndef WEIR_TEST_FRAGMENTS_H
 #define WEIR_TEST_FRAGMENTS_H

@@ -337,18 +337,18 @@ TEST(elapsed_time) {
 struct notes {
   pthread_mutex_t lock;
   int count;
-  int who[64];
+  int numbers[64];
 };
 
 struct note {
   struct notes *notes;
-  int who;
+  int number;
 };
 
 static void take_note(void *data) {
   struct note *note = data;
   pthread_mutex_lock(&note->notes->lock);
-  note->notes->who[note->notes->count++] = note->who;
+  note->notes->numbers[note->notes->count++] = note->number;
   pthread_mutex_unlock(&note->notes->lock);
 }
 
@@ -368,7 +368,7 @@ TEST(host_functions_in_order) {
   assert_cu(d->StreamSynchronize(d, second));
   assert_int_equal(notes.count, 40);
   for (int i = 0; i < 40; i++)
-    assert_int_equal(notes.who[i], i);
+    assert_int_equal(notes.numbers[i], i);
   assert_cu(d->EventDestroy(d, event));
   assert_cu(d->StreamDestroy(d, first));
   assert_cu(d->StreamDestroy(d, second));

@@ -437,8 +437,8 @@ TEST(the_other_process_leaves) {
       assert_cu(d->MemcpyAsync(d, own, p, 100, s));
       m.number = abruptly;
       say(&m);
-      /* No wait for a process that has exited hangs, even if its parent has not reaped it. Without the work that it was to
-       * do, the memory has other contents than the stream waited for. */
+      /* No wait for a process that has exited hangs, even if its parent has not reaped it. Without the work that it was
+       * to do, the memory has other contents than the stream waited for. */
       if (abruptly) {
         assert_cu_error(EXTERNAL_DEVICE, waits_first ? d->EventSynchronize(d, e) : d->StreamSynchronize(d, s));
         assert_cu_error(EXTERNAL_DEVICE, d->EventQuery(d, e));

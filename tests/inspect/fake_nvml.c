@@ -1,8 +1,7 @@
 /*
- * A stand-in for NVIDIA's management library. WEIR_FAKE_NVML selects the processes: "none", "two", "many", with this one
- * among the last, "container", without it, or "broken". Metrics
- * have values unless it is "broken"; "plain" lacks the newer call for the temperature. Compiled with FAKE_NVML_OLD, the
- * library has no metrics at all.
+ * A stand-in for NVIDIA's management library. WEIR_FAKE_NVML selects the processes: "none", "two", "many", with this
+ * one among the last, "container", without it, or "broken". Metrics have values unless it is "broken"; "plain" lacks
+ * the newer call for the temperature. Compiled with FAKE_NVML_OLD, the library has no metrics at all.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #!/bin/sh
-# changelog.sh FOLDER: the first entries of CHANGELOG.md and debian/changelog have the version of include/weir/runtime.h.
-# FOLDER is the project.
+# changelog.sh FOLDER: the first entries of CHANGELOG.md and debian/changelog have the version of
+# include/weir/runtime.h. FOLDER is the project.
 set -eu
 cd "$1"
 header=include/weir/runtime.h

@@ -1,6 +1,7 @@
 #!/bin/sh
-# wheel.sh SOURCE_DIR PYTHON PROGRAM: the wheel: its name, what it needs, its licences, an installation without a network,
-# the command and the calls, the source archive, and the adapter for PyTorch, with a stand-in for PyTorch and its compiler.
+# wheel.sh SOURCE_DIR PYTHON PROGRAM: the wheel: its name, what it needs, its licences, an installation without a
+# network, the command and the calls, the source archive, and the adapter for PyTorch, with a stand-in for PyTorch and
+# its compiler.
 #
 # WEIR_TEST_WHEELS=FOLDER tests the files that scripts/wheel left there, and builds none.
 # shellcheck disable=SC2015 # fail() exits

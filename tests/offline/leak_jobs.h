@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "offline/analyse/lives.h"
 #include "offline/analyse/job_steps.h"
+#include "offline/analyse/lives.h"
 #include "support/random.h"
 
 /* Entries that are put together, with the annotations of a recording. */

@@ -289,8 +289,8 @@ TEST(synthetic) {
    * All steps are inferred here, and traits are combined at random. A leak of 0.1 % of the peak may be missed among
    * blocks of random size and life, of which more come and go than leak ("churns"), and its size is uncertain where
    * several steps are taken for one. In seven ranges of 4000 jobs each, some of them run before the last changes of the
-   * detector and of this generator, at most 1.5 % of the leaks were missed, 1.9 % were missed or had the wrong size, and
-   * 0.1 % of the clean jobs raised an alarm. The usual form allows none of these.
+   * detector and of this generator, at most 1.5 % of the leaks were missed, 1.9 % were missed or had the wrong size,
+   * and 0.1 % of the clean jobs raised an alarm. The usual form allows none of these.
    */
   assert_true(1000 * (planted - found) <= 15 * planted);
   assert_true(1000 * (planted - exact) <= 25 * planted);

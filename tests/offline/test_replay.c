@@ -224,7 +224,7 @@ TEST(settings_in_the_text) {
   assert_int_equal(report.differences, 0);
   assert_false(report.limit_is_inferred);
   assert_int_equal(report.limit, 1ull << 29);
-  options.fraction = 0.25; /* who says it knows better */
+  options.fraction = 0.25; /* an option wins over the recording */
   replay_events(events, 2, &recording, &options, &report);
   assert_int_equal(report.limit, 1ull << 28);
 }

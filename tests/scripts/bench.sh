@@ -1,5 +1,6 @@
 #!/bin/sh
-# bench.sh ALLOC VERSION OBSERVE: the benchmarks of one allocation measure, name a missing allocator, and reject unknown arguments.
+# bench.sh ALLOC VERSION OBSERVE: the benchmarks of one allocation measure, name a missing allocator, and reject unknown
+# arguments.
 set -u
 observe=$3
 tested=

@@ -492,7 +492,7 @@ static void poll(model *m, const unsigned long *done) {
   for (model_segment *s = m->segments; s && m->waiting; s = s->next)
     for (const model_block *b = s->first; b; b = b->next)
       if (is_over(b, done))
-        model_wrong(m, "nobody uses %llx any more, and the allocator keeps it", (unsigned long long)b->address);
+        model_wrong(m, "nothing uses %llx any more, and the allocator keeps it", (unsigned long long)b->address);
 }
 
 static void wait_for_events(model *m) {

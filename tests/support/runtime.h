@@ -121,8 +121,8 @@ int succeeds_in_process(void (*fn)(void *), void *data);
 
 /* ---- Failing driver calls ---- */
 
-/* Runs `scenario` with its nth driver call failing, on a runtime with a fault table. An error that it returns must have a
- * text. Returns whether it made that many calls; if not, it must have succeeded. */
+/* Runs `scenario` with its nth driver call failing, on a runtime with a fault table. An error that it returns must have
+ * a text. Returns whether it made that many calls; if not, it must have succeeded. */
 bool fails_at(unsigned long n, weir_status (*scenario)(void));
 
 /* Runs `scenario`, which uses the runtime and releases everything, once for every driver call that it makes, and makes

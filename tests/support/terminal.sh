@@ -1,6 +1,5 @@
-# Sourced by tests of what is printed on a terminal: without pseudo-terminals, as in a chroot without devpts, these parts
-# are left out, and a test whose other parts have passed is waived.
-# shellcheck shell=sh
+# Sourced by tests of what is printed on a terminal: without pseudo-terminals, as in a chroot without devpts, these
+# parts are left out, and a test whose other parts have passed is waived. shellcheck shell=sh
 
 waived=
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# pools.sh ADAPTERS LIBRARY INCLUDE: the end of a MemPool, as its destructor calls the adapter: beside another pool that is
-# in use, beside a capture, after a fork, and on a device that has failed. A stand-in for PyTorch has what the adapter calls.
+# pools.sh ADAPTERS LIBRARY INCLUDE: the end of a MemPool, as its destructor calls the adapter: beside another pool that
+# is in use, beside a capture, after a fork, and on a device that has failed. A stand-in for PyTorch has what the
+# adapter calls.
 set -eu
 adapters=$1 library=$2 include=$3
 if ! command -v g++ >/dev/null; then

@@ -89,7 +89,7 @@ static void one_thread(bool short_way) {
     CHECK(!is_profiled());
   CHECK(short_way ? c10::asked == before : c10::asked == before + 1000);
   ThreadLocalDebugInfo::_push(DebugInfoKind::PARAM_COMMS_INFO, std::make_shared<c10::DebugInfoBase>());
-  CHECK(!is_profiled()); // somebody else's
+  CHECK(!is_profiled()); // of another kind
   ThreadLocalDebugInfo::_push(DebugInfoKind::PROFILER_STATE, std::make_shared<c10::DebugInfoBase>());
   CHECK(is_profiled());
   std::thread([] { CHECK(!weir_torch::is_profiled()); }).join(); // not of this thread

@@ -1,7 +1,7 @@
 #!/bin/sh
-# wasm.sh PROGRAM MODULE: the page's WebAssembly module predicts what the program predicts, entry for entry, for the shipped
-# histories: the predicted history as a pickle has the same bytes, and the answer the same numbers. By default one history
-# of each job is replayed under one of the settings, with WEIR_TEST_LONG=1 every history under all of them.
+# wasm.sh PROGRAM MODULE: the page's WebAssembly module predicts what the program predicts, entry for entry, for the
+# shipped histories: the predicted history as a pickle has the same bytes, and the answer the same numbers. By default
+# one history of each job is replayed under one of the settings, with WEIR_TEST_LONG=1 every history under all of them.
 set -u
 weir=$1 module=$2
 here=$(cd "$(dirname "$0")" && pwd)

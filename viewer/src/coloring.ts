@@ -1,5 +1,5 @@
-// Which colour a block and a band has: by stack, size, stream, pool, phase or class. The names come from the groups of the
-// recordings; a name has the same colour in both of two recordings.
+// Which colour a block and a band has: by stack, size, stream, pool, phase or class. The names come from the groups of
+// the recordings; a name has the same colour in both of two recordings.
 import { NO_POOL } from "./blocks";
 import { groupColors, OTHER, sizeColor, type Theme } from "./colors";
 import type { Recording } from "./recording";

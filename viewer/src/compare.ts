@@ -1,4 +1,5 @@
-// Two recordings side by side: the figures, and the difference by stack, size, stream and phase as `weir diff` finds it.
+// Two recordings side by side: the figures, and the difference by stack, size, stream and phase as `weir diff` finds
+// it.
 import type { App } from "./app";
 import type { Align } from "./axis";
 import type { RecordingInfo } from "./data";

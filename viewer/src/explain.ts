@@ -161,7 +161,8 @@ const ELSEWHERE: Record<string, string> = {
   free_pool: "of another pool",
 };
 
-// The free pieces of reserved memory at an entry, largest first. They are exact only if every block is stored and loaded.
+// The free pieces of reserved memory at an entry, largest first. They are exact only if every block is stored and
+// loaded.
 export function holesAt(r: Recording, entry: number): { list: Hole[]; isExact: boolean } {
   const s = r.segments;
   if (!s) return { list: [], isExact: false };
@@ -197,7 +198,8 @@ export function holesAt(r: Recording, entry: number): { list: Hole[]; isExact: b
 
 const holes = new WeakMap<Recording, { loaded: number; result: { list: Hole[]; isExact: boolean } }>();
 
-// The holes of the explained moment: those that `weir explain` names, else those of the stored blocks if all are stored.
+// The holes of the explained moment: those that `weir explain` names, else those of the stored blocks if all are
+// stored.
 export function describeHoles(r: Recording, x: Explained): { list: Hole[]; isExact: boolean } {
   const known = holes.get(r);
   if (known && known.loaded === r.blocks.loaded) return known.result;

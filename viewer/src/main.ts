@@ -6,7 +6,7 @@ import { embeddedRecording, Engine, engineReason, hasRecording, runWorker } from
 import { WhatifState } from "./whatif";
 
 // Files above this do not fit into the memory of WebAssembly together with their analysis.
-const MOST_BYTES = 1024 ** 3;
+const MAX_BYTES = 1024 ** 3;
 
 class Page {
   private app: App | null = null;
@@ -160,7 +160,7 @@ class Page {
       complain(`${reason} Run "weir view ${file.name}" to make a page of this file.`);
       return;
     }
-    if (file.size > MOST_BYTES) {
+    if (file.size > MAX_BYTES) {
       complain(
         `${file.name} has ${(file.size / 1024 ** 3).toFixed(2)} GiB; the page reads up to 1 GiB. Run "weir view ${file.name}" instead.`,
       );

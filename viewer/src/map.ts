@@ -12,8 +12,8 @@ import { Raster } from "./raster";
 
 // Rectangles in one frame, to begin with. While the window moves, the number follows the time that frames take.
 const FRAME = 60000;
-const FRAME_LEAST = 16384;
-const FRAME_MOST = 500000;
+const FRAME_MIN = 16384;
+const FRAME_MAX = 500000;
 
 // The blocks [from, to) of a tile.
 interface Part {
@@ -187,8 +187,8 @@ export class MapView {
 
   // Adapts the number of rectangles in a frame to the time since the last one, in ms.
   adapt(time: number): void {
-    if (time > 26) this.budget = Math.max(FRAME_LEAST, Math.round(this.budget * 0.85));
-    else if (time < 18) this.budget = Math.min(FRAME_MOST, Math.round(this.budget * 1.03));
+    if (time > 26) this.budget = Math.max(FRAME_MIN, Math.round(this.budget * 0.85));
+    else if (time < 18) this.budget = Math.min(FRAME_MAX, Math.round(this.budget * 1.03));
   }
 
   // A tile was loaded in the background: it refines the picture that is there.

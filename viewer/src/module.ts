@@ -1,5 +1,5 @@
-// The WebAssembly module (viewer/wasm/module.c): its imports, and its calls. It runs in the page's Worker, and in Node.js
-// for the tests.
+// The WebAssembly module (viewer/wasm/module.c): its imports, and its calls. It runs in the page's Worker, and in
+// Node.js for the tests.
 export interface LoadedFile {
   name: string;
   device: number;

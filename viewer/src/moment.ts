@@ -1,5 +1,5 @@
-// The third view: the segments at the moment of the cursor, with their blocks, holes, pins and pending frees. Segments are
-// bars in the order of their addresses, wrapped into rows; a byte has the same width everywhere.
+// The third view: the segments at the moment of the cursor, with their blocks, holes, pins and pending frees. Segments
+// are bars in the order of their addresses, wrapped into rows; a byte has the same width everywhere.
 import type { App, Track } from "./app";
 import { UNIT, WORDS, type Tile } from "./blocks";
 import { h } from "./dom";

@@ -1,7 +1,7 @@
 // Sorts the rectangles of a window: large ones go to the GPU as a list of indices, small ones are blended into an image
-// right here. At low zoom nearly all of a million rectangles are smaller than a few pixels, and a loop over typed arrays
-// draws such a rectangle in some 10 ns. Without a GPU the whole picture is drawn here, which is several times faster than
-// WebGL in software.
+// right here. At low zoom nearly all of a million rectangles are smaller than a few pixels, and a loop over typed
+// arrays draws such a rectangle in some 10 ns. Without a GPU the whole picture is drawn here, which is several times
+// faster than WebGL in software.
 import { WORDS, type Tile } from "./blocks";
 import { OTHER, rgb } from "./colors";
 import type { Coloring } from "./coloring";

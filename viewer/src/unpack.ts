@@ -4,7 +4,7 @@ import { Decompress } from "fzstd";
 // A file may unpack to RATIO times its size, and to FREE bytes in any case, as for the program (offline/read/input.h).
 const RATIO = 1024;
 const FREE = 64 * 1024 ** 2;
-const MOST_WINDOW = 128 * 1024 ** 2; // of zstd, as for libzstd
+const MAX_WINDOW = 128 * 1024 ** 2; // of zstd, as for libzstd
 
 const GZIP = 0x88b1f;
 const ZSTD = 0xfd2fb528;
@@ -51,7 +51,7 @@ function checkFrame(view: DataView, at: number): number {
   const sizeBytes = [isSingle ? 1 : 0, 2, 4, 8][flags >> 6]!;
   let window = isSingle ? 0 : (8 + (descriptor & 7)) * 2 ** (7 + (descriptor >> 3));
   for (let i = sizeBytes; isSingle && i-- > 0; ) window = window * 256 + view.getUint8(sizeAt + i);
-  if (window > MOST_WINDOW) throw damaged(at, `a window of ${window} bytes is too large`);
+  if (window > MAX_WINDOW) throw damaged(at, `a window of ${window} bytes is too large`);
   for (let i = idAt; i < sizeAt; i++)
     if (view.getUint8(i)) throw damaged(i, "it needs a dictionary");
   let next = sizeAt + sizeBytes;

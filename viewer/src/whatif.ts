@@ -259,8 +259,8 @@ interface Prediction {
   is_recording?: boolean;
 }
 
-// The rows of `weir whatif` for the setting. Where the outcome depends on how far streams were, which is not recorded, it
-// is a range.
+// The rows of `weir whatif` for the setting. Where the outcome depends on how far streams were, which is not recorded,
+// it is a range.
 function predictions(result: unknown): [string, Child][] {
   const object = result as { predictions?: Prediction[] } & Prediction;
   const all = object.predictions;

@@ -2,7 +2,7 @@
 //
 //   first picture  from the navigation to the first complete picture
 //   heap           JavaScript objects and array buffers once everything is loaded
-//   frame          the time to draw one picture while zooming and panning, until the GPU has finished it. The CPU time of
+//   frame the time to draw one picture while zooming and panning, until the GPU has finished it. The CPU time of
 //                  all processes of the browser is given too, since a busy machine makes the time longer, but not that.
 import { readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";

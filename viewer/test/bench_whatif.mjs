@@ -1,7 +1,7 @@
-// Measures what-if in the page: node test/bench_whatif.mjs RECORDING [TIMES]. Opens the recording in Chromium and changes
-// one setting after the other. Prints the time from the change of a control to the new picture, the best of TIMES (5), and
-// of these the answer of the Worker (the replay and its view data), and the CPU time of the browser until everything is
-// drawn, since a busy machine makes times longer.
+// Measures what-if in the page: node test/bench_whatif.mjs RECORDING [TIMES]. Opens the recording in Chromium and
+// changes one setting after the other. Prints the time from the change of a control to the new picture, the best of
+// TIMES (5), and of these the answer of the Worker (the replay and its view data), and the CPU time of the browser
+// until everything is drawn, since a busy machine makes times longer.
 import { resolve } from "node:path";
 import { cpuOf, launch, open, processOf } from "./browser.mjs";
 import { pageOf, trace } from "./files.mjs";

@@ -1,5 +1,5 @@
-// Writes view data (the format of docs/view.md) from plain lives of blocks and segments. The tests use it to make data of
-// a known content, damaged data and large data without the `weir` program, which is tested against the same page in
+// Writes view data (the format of docs/view.md) from plain lives of blocks and segments. The tests use it to make data
+// of a known content, damaged data and large data without the `weir` program, which is tested against the same page in
 // recordings.test.mjs.
 import { deflateSync } from "node:zlib";
 
@@ -52,7 +52,8 @@ function levelsOf(entries, most, least) {
   }
 }
 
-// Writes one recording: r.blocks and r.segments are objects of columns (typed arrays or plain arrays), see synthetic.mjs.
+// Writes one recording: r.blocks and r.segments are objects of columns (typed arrays or plain arrays), see
+// synthetic.mjs.
 function encodeRecording(r, number, chunks) {
   const p = `r${number}`;
   const n = r.blocks.x0.length;

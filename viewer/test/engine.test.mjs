@@ -1,4 +1,5 @@
-// What if, in the page: files that are dropped on it are read by the WebAssembly module, and replayed under other settings.
+// What if, in the page: files that are dropped on it are read by the WebAssembly module, and replayed under other
+// settings.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";

@@ -3,7 +3,8 @@
 //   node replay.js WASM FILE OUT [CONF...]
 //
 // For each CONF, which may end in @BYTES of the device's memory, OUT.N.json gets the answer, and OUT.N.pickle the
-// predicted history. With --time in place of OUT, it prints how long the answers take: on the clock, and of a processor.
+// predicted history. With --time in place of OUT, it prints how long the answers take: on the clock, and of a
+// processor.
 //
 //   node replay.js --same A.json B.json
 //

@@ -24,7 +24,7 @@ IMPORT(read) extern size_t page_read(void *to, size_t room);
 /* `done` of `count` is done. */
 IMPORT(progress) extern void page_progress(size_t done, size_t count);
 
-enum { MOST_PARTS = 4 };
+enum { MAX_PARTS = 4 };
 
 static struct {
   weir__recording *recording;
@@ -44,7 +44,7 @@ static struct {
   struct {
     const void *at;
     size_t size;
-  } parts[MOST_PARTS];
+  } parts[MAX_PARTS];
   int part_count;
 } page;
 

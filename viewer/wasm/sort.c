@@ -1,6 +1,6 @@
 /*
- * qsort in place of wasi-libc's, which is slow (smoothsort) and not stable. This is a merge sort, as glibc's is: the module
- * and the program put equal items into the same order.
+ * qsort in place of wasi-libc's, which is slow (smoothsort) and not stable. This is a merge sort, as glibc's is: the
+ * module and the program put equal items into the same order.
  */
 #include <stdlib.h>
 #include <string.h>

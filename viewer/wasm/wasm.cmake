@@ -1,5 +1,5 @@
-# The WebAssembly module of the page: offline/, alloc/ and the ledger driver, compiled by clang with wasi-libc. Sets wasm_file
-# to the module, or to nothing where it cannot be built. cmake/viewer.cmake includes this file.
+# The WebAssembly module of the page: offline/, alloc/ and the ledger driver, compiled by clang with wasi-libc. Sets
+# wasm_file to the module, or to nothing where it cannot be built. cmake/viewer.cmake includes this file.
 set(WEIR_BUILD_WASM AUTO CACHE STRING "Build the page's WebAssembly module: ON, OFF, or AUTO for where clang and wasi-libc are found")
 find_program(WEIR_WASM_CLANG NAMES clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14)
 mark_as_advanced(WEIR_WASM_CLANG)

@@ -1,6 +1,6 @@
 /*
- * The parts of CuPy that weir.cupy uses from C, for tests without CuPy: classes with the layout of cupy/cuda/memory.pxd,
- * and the functions that CuPy exports to Cython code.
+ * The parts of CuPy that weir.cupy uses from C, for tests without CuPy: classes with the layout of
+ * cupy/cuda/memory.pxd, and the functions that CuPy exports to Cython code.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh LIBRARY [WEIR]: builds program.c against NVIDIA's runtime and runs it on the GPU, by itself and served by
-# LIBRARY (libweir_preload.so). WEIR, the program `weir`, reads the recording. CUDA is the folder of the toolkit (default:
-# /usr/local/cuda). Without it or a GPU, the exit code is 77 (waived).
+# LIBRARY (libweir_preload.so). WEIR, the program `weir`, reads the recording. CUDA is the folder of the toolkit
+# (default: /usr/local/cuda). Without it or a GPU, the exit code is 77 (waived).
 set -eu
 library=$(realpath "$1")
 weir=${2:-}

@@ -12,7 +12,8 @@ os.environ.setdefault("WEIR_DRIVER_TIMING", "1")
 torch = harness.install()
 MIB = 1 << 20
 BLOCKS, BLOCK = 16, 40 * MIB
-# The stress test ends after this many moves, or allocations and frees. scripts/test-gpu sets fewer for compute-sanitizer.
+# The stress test ends after this many moves, or allocations and frees. scripts/test-gpu sets fewer for
+# compute-sanitizer.
 MOVES = int(os.environ.get("WEIR_STRESS_MOVES", 5000))
 OPERATIONS = int(os.environ.get("WEIR_STRESS_OPERATIONS", 10 * MOVES))
 

@@ -77,7 +77,8 @@ static PyObject *update_scale(PyObject *module, PyObject *args) {
 
 static PyTypeObject *parameter_class; /* weir.amp.Parameter; NULL before that is imported */
 
-/* A cast is found by its array, its type, and the stream that made it: work of another stream is not ordered after it. */
+/* A cast is found by its array, its type, and the stream that made it: work of another stream is not ordered after
+ * it. */
 typedef struct cache_key {
   const void *array;
   int64_t stream;

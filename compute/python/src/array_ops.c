@@ -19,8 +19,8 @@ static bool binary_runs_in_float32(weir_binary_op op, PyObject *a) {
 /* a op b in float32, where autocast is on. */
 static PyObject *autocast_binary(weir_binary_op op, PyObject *a, PyObject *b);
 
-/* a op b, of which at least one is an array. In place, the result goes to a, which is returned. Py_NotImplemented if the
- * other one is no number. */
+/* a op b, of which at least one is an array. In place, the result goes to a, which is returned. Py_NotImplemented if
+ * the other one is no number. */
 static PyObject *binary(weir_binary_op op, PyObject *a, PyObject *b, bool in_place) {
   weir_array made = {0}, *out = in_place ? pyweir_array_of(a) : &made;
   weir_stream stream;

@@ -1,6 +1,6 @@
 /*
- * Random numbers in arrays. On a device they are those of weir/compute/random.h. On the host they come from a generator of this
- * file (xoshiro256++), which is seeded by the operating system.
+ * Random numbers in arrays. On a device they are those of weir/compute/random.h. On the host they come from a generator
+ * of this file (xoshiro256++), which is seeded by the operating system.
  */
 #include "array.h"
 

@@ -1,5 +1,6 @@
 /*
- * Collectives: communicators of NCCL, and arrays of several devices. weir.nccl and weir.comm are built on these functions.
+ * Collectives: communicators of NCCL, and arrays of several devices. weir.nccl and weir.comm are built on these
+ * functions.
  */
 #include "array.h"
 #include "weir/compute/comm.h"

@@ -135,8 +135,8 @@ def _get_rng_state_offset(device: _Device = "cuda") -> int:
 
 # ---- Fills ----
 #
-# Each fills a Buffer as an array of `dtype`, on the current stream of the buffer's device, and returns it. The generator
-# is the default one of that device unless another is given.
+# Each fills a Buffer as an array of `dtype`, on the current stream of the buffer's device, and returns it. The
+# generator is the default one of that device unless another is given.
 
 
 def bits_(buffer: Buffer, *, dtype: object = "int64", generator: Generator | None = None) -> Buffer:

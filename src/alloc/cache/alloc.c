@@ -548,7 +548,7 @@ static __attribute__((noinline)) weir_status alloc_miss(weir__heap *heap, weir__
 
 /* ---- The fast path with recording ---- */
 
-/* Records the allocation with a stack, which is captured before the lock is taken because unwinding may block. */
+/* Records the allocation with a stack, which is captured before the lock is acquired because unwinding may block. */
 static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
                                                               const weir__settings *settings, uint64_t size,
                                                               uint64_t bytes, void **pointer) {

@@ -40,8 +40,8 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
 
 /* ---- The two steps of a free, in a flushed arena ---- */
 
-/* Both at once, for a block that no other stream uses. Returns the resulting free block, and the size of the one that was
- * freed; NULL if no such block is allocated at the address. */
+/* Both at once, for a block that no other stream uses. Returns the resulting free block, and the size of the one that
+ * was freed; NULL if no such block is allocated at the address. */
 weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes);
 
 /* Marks a block as freed by its owner. It stays active while other streams use it. */

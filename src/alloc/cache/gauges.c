@@ -116,7 +116,7 @@ static int revoke_quotas(weir__gauge_sums *sums, const weir__arena *except) {
 
 /* ---- Operations of an arena ---- */
 
-/* Freezes the gauges until the sums' lock is taken, so that its holder need not wait for the arena's lock. */
+/* Freezes the gauges until the sums' lock is held, so that its holder need not wait for the arena's lock. */
 static void lock_sums(weir__gauge_sums *sums, weir__gauges *gauges) {
   atomic_store_explicit(&gauges->is_frozen, true, memory_order_release);
   weir__lock_acquire(&sums->lock);

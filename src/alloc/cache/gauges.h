@@ -13,8 +13,8 @@
  * An arena that exhausts its quota claims a share of the remaining headroom, initially half. If no headroom is left, it
  * revokes the quotas of all other arenas, which makes the sums exact; a sum that exceeds its peak is the new peak. An
  * arena without a quota claims one at its next operation. If no sum exceeds its peak, the headroom was sufficient but
- * went to too few arenas, so shares become smaller; otherwise many arenas would revoke each other's quotas forever. They
- * become larger again when one arena claims many times in a row.
+ * went to too few arenas, so shares become smaller; otherwise many arenas would revoke each other's quotas forever.
+ * They become larger again when one arena claims many times in a row.
  *
  * Peaks are exact while one arena at a time is in an operation. If others are, a peak is raised by up to 1 MiB extra
  * for each stream, so that they do not all exceed their quotas again at once. A peak is never too low.
@@ -76,8 +76,8 @@ typedef struct weir__gauge_sums {
 void weir__gauges_claim_quota(struct weir__arena *arena);
 
 /* Freezes the gauges of an arena while a thread holds the locks of several, or waits for a stream. Otherwise it could
- * deadlock with the holder of the sums' lock, which waits for arenas, or make it wait for the stream. The arena's lock is
- * held. */
+ * deadlock with the holder of the sums' lock, which waits for arenas, or make it wait for the stream. The arena's lock
+ * is held. */
 void weir__gauges_freeze(struct weir__arena *arena);
 void weir__gauges_unfreeze(struct weir__arena *arena);
 

@@ -13,7 +13,7 @@
  * the heap's lock first.
  *
  * Lock order: configure_lock, ipc_lock, heap, arena, gauges. segments_lock (of the map of segments) and the back end's
- * lock are leaves: no other lock is taken while they are held.
+ * lock are leaves: no other lock is acquired while they are held.
  */
 #ifndef WEIR_ALLOC_CACHE_HEAP_H
 #define WEIR_ALLOC_CACHE_HEAP_H
@@ -392,9 +392,9 @@ void weir__heap_leave(weir__heap *heap, weir_cu_context previous);
 /* Whether a driver call succeeded. The first failure, other than out of memory, is kept as that of heap->pages. */
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
 
-/* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's
- * capture mode is relaxed around such calls. False if that failed; the call would then end the capture. restore takes
- * the mode that came out. */
+/* A capture, of whatever device, forbids calls like cuMemAlloc, although the graph does not depend on them: the
+ * thread's capture mode is relaxed around such calls. False if that failed; the call would then end the capture.
+ * restore takes the mode that came out. */
 bool weir__capture_relax(weir__heap *heap, int *mode);
 void weir__capture_restore(weir__heap *heap, int mode);
 

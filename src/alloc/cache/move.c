@@ -10,8 +10,8 @@
  * A page can move if all of it lies in one free block. It is a transaction: everything that can fail, host memory and
  * calls of the driver, comes before the books change. Nothing waits for a stream.
  *
- * A large block that was made of moved pages alone is undone when it is freed: its pages go back to where they were, and
- * leave aliases behind. So a program that repeats its requests finds the same free blocks each time, and the same
+ * A large block that was made of moved pages alone is undone when it is freed: its pages go back to where they were,
+ * and leave aliases behind. So a program that repeats its requests finds the same free blocks each time, and the same
  * aliases, and makes no driver call.
  *
  * The heap's lock is held. The functions lock all arenas from which pages may come.
@@ -192,9 +192,9 @@ static bool join_stream(const search *s, weir_cu_stream other) {
   return joined;
 }
 
-/* Adds an arena of another stream if that has passed the last use of its free blocks. The arena is locked first: nothing
- * is freed there between the question and the move. A private pool takes pages of the default pool too, but not the
- * reverse. */
+/* Adds an arena of another stream if that has passed the last use of its free blocks. The arena is locked first:
+ * nothing is freed there between the question and the move. A private pool takes pages of the default pool too, but not
+ * the reverse. */
 static void add_other(search *s, weir__arena *arena) {
   const weir__private_pool *owner = arena->pool->owner;
   if (!arena->segments || !lock_arena(s, arena))
@@ -531,8 +531,8 @@ static bool prepare(search *s) {
   return false;
 }
 
-/* Takes the pages of pieces, which have moved, out of the free blocks they were in; returns the end of those that were side
- * by side. */
+/* Takes the pages of pieces, which have moved, out of the free blocks they were in; returns the end of those that were
+ * side by side. */
 static size_t leave_block(search *s, size_t i) {
   const weir__page *first = s->pieces[i].page;
   weir__segment *segment = weir__mapping_segment(first->home);

@@ -36,7 +36,7 @@ static void describe_place(weir__heap *heap, uint64_t address, char *text, size_
   weir__arena_unlock(segment->arena);
 }
 
-/* A heap whose lock is taken is skipped, because this may be a call from within one of its callbacks. */
+/* A heap whose lock is held is skipped, because this may be a call from within one of its callbacks. */
 weir_status weir__no_block_because(const char *caller, weir_allocator *allocator, uint64_t address) {
   char text[160] = "";
   bool asked_all = true;

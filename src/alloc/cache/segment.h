@@ -20,8 +20,8 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 /* Whether that many more bytes would exceed the heap's limit. */
 bool weir__over_limit(const weir__heap *heap, uint64_t bytes);
 
-/* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`. NULL
- * if that fails. */
+/* Reserves address space for a new segment of an arena, whose lock is held: one unmapped block of at least `bytes`.
+ * NULL if that fails. */
 weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                                    bool is_moving);
 

@@ -81,7 +81,8 @@ static inline void count_up(weir__host_count *count, int64_t by) {
   count->allocated += by;
   count->headroom -= by;
   if (__builtin_expect(count->headroom < 0, 0)) {
-    /* Loaded again: otherwise gcc keeps the value in a register for this rare case, which takes two instructions more. */
+    /* Loaded again: otherwise gcc keeps the value in a register for this rare case, which takes two instructions
+     * more. */
     count->peak -= *(volatile int64_t *)&count->headroom;
     count->headroom = 0;
   }

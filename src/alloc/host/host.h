@@ -7,7 +7,8 @@
  *   memory.c  memory of the driver and of the system
  *
  * `lock` guards the cache and is held for list operations only. `events_lock` guards blocks that wait for events, and
- * is held during driver calls. Lock order: events_lock, lock. Memory is obtained with neither held, and returned without
+ * is held during driver calls. Lock order: events_lock, lock. Memory is obtained with neither held, and returned
+ * without
  * `lock`; blocks that waited for events are returned with events_lock held.
  */
 #ifndef WEIR_ALLOC_HOST_HOST_H

@@ -52,8 +52,8 @@ static bool insert_event(weir_host_allocator *host, weir__host_block *block, con
   return true;
 }
 
-/* Makes the block wait for a stream with an event or, if that fails, synchronizes the stream. Returns false if neither is
- * possible now: the stream, or another one on which the legacy stream depends, may be capturing. */
+/* Makes the block wait for a stream with an event or, if that fails, synchronizes the stream. Returns false if neither
+ * is possible now: the stream, or another one on which the legacy stream depends, may be capturing. */
 static bool wait_for_use(weir_host_allocator *host, weir__host_block *block, weir__host_use *use) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
@@ -68,7 +68,8 @@ static bool wait_for_use(weir_host_allocator *host, weir__host_block *block, wei
   return done;
 }
 
-/* Removes the uses for which `is_done` is true. Returns whether all that are left are of streams that were destroyed. */
+/* Removes the uses for which `is_done` is true. Returns whether all that are left are of streams that were
+ * destroyed. */
 static bool remove_uses(weir_host_allocator *host, weir__host_block *block,
                         bool (*is_done)(weir_host_allocator *host, weir__host_block *block, weir__host_use *use)) {
   bool are_destroyed = true;

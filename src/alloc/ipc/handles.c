@@ -508,8 +508,8 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
 
 /* ---- Close ---- */
 
-/* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. Can be repeated after
- * a failure. */
+/* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. Can be repeated
+ * after a failure. */
 static weir_cu_result close_memory(weir__heap *heap, weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
   if (!open->memory.bytes)

@@ -21,8 +21,8 @@ typedef struct weir__ipc_scope {
   int mode;
 } weir__ipc_scope;
 
-/* Makes the device's context current, and allows this thread the calls that captures of other streams forbid. The heap's
- * lock is not held. */
+/* Makes the device's context current, and allows this thread the calls that captures of other streams forbid. The
+ * heap's lock is not held. */
 weir_status weir__ipc_enter(const char *caller, weir__heap *heap, weir__ipc_scope *scope);
 void weir__ipc_leave(weir__heap *heap, const weir__ipc_scope *scope);
 

@@ -228,8 +228,8 @@ weir_status weir_ipc_receive(weir_allocator *allocator, int device, const void *
 
 /* ---- Release ---- */
 
-/* Waits for the work of a stream, which may use the memory, or of all streams if `stream` is NULL. *captured is set if it
- * cannot, because of a capture. No lock is held, since this may take long. */
+/* Waits for the work of a stream, which may use the memory, or of all streams if `stream` is NULL. *captured is set if
+ * it cannot, because of a capture. No lock is held, since this may take long. */
 static weir_status wait_for_work(const char *caller, weir__heap *heap, const weir_cu_stream *stream, bool *captured) {
   weir_driver *driver = heap->allocator->driver;
   weir__ipc_scope scope;
@@ -270,8 +270,8 @@ static weir_status end_received(const char *caller, weir_allocator *allocator, w
 }
 
 /* Messages of one address differ only in the stream that waits for the sender's event, which may be destroyed once the
- * reference has ended: one of the stream that is waited for is preferred. Apart from that it does not matter which one is
- * released, nor that the lock is released meanwhile. */
+ * reference has ended: one of the stream that is waited for is preferred. Apart from that it does not matter which one
+ * is released, nor that the lock is released meanwhile. */
 weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
   static _Atomic uint64_t releases;
   WEIR__CHECK_ALLOCATOR(allocator);
@@ -295,8 +295,8 @@ weir_status weir_ipc_release(weir_allocator *allocator, void *pointer, weir_cu_s
   return status;
 }
 
-/* Waits for all streams of a device, because the stream of a release may have been destroyed. Messages that are released
- * meanwhile are left to the next collection. No lock is held. */
+/* Waits for all streams of a device, because the stream of a release may have been destroyed. Messages that are
+ * released meanwhile are left to the next collection. No lock is held. */
 static weir_status collect_device(const char *caller, weir__heap *heap) {
   weir_allocator *allocator = heap->allocator;
   uint64_t newest = 0;

@@ -1,18 +1,19 @@
 /*
  * Pages: physical memory of the driver, and the addresses where it is mapped.
  *
- * A page is the memory of one handle, which is mapped and unmapped as a whole. A reservation is a range of addresses, cut
- * into slots of one size, into which pages are mapped; a page takes one slot or more. A page belongs to one address, that
- * of its owner mapping: there the books count it. It may be mapped at more addresses, as aliases: left behind where a
- * page has moved away from, they let it return without a call of the driver, and let work that is still in flight
- * complete.
+ * A page is the memory of one handle, which is mapped and unmapped as a whole. A reservation is a range of addresses,
+ * cut into slots of one size, into which pages are mapped; a page takes one slot or more. A page belongs to one
+ * address, that of its owner mapping: there the books count it. It may be mapped at more addresses, as aliases: left
+ * behind where a page has moved away from, they let it return without a call of the driver, and let work that is still
+ * in flight complete.
  *
  *   page:     none --make, import--> owned --release--> none
  *   mapping:  none --make, move, import--> OWNER --the page moves on--> ALIAS --return--> OWNER
  *             ALIAS --retire--> RETIRING --unmap--> none;  RETIRING --return--> OWNER;  any --release--> none
  *
- * All of it changes by weir__pages_change, a transaction, and by weir__mapping_retire, which only marks. A failed call of
- * the driver undoes the transaction; a mapping that cannot be undone is STUCK, and is used for nothing but to be unmapped.
+ * All of it changes by weir__pages_change, a transaction, and by weir__mapping_retire, which only marks. A failed call
+ * of the driver undoes the transaction; a mapping that cannot be undone is STUCK, and is used for nothing but to be
+ * unmapped.
  *
  * This module sees the driver table alone. The caller guards a set of pages and all that is in it by one lock, and has
  * made the device's context current.
@@ -132,8 +133,8 @@ weir_cu_result weir__pages_failure(const weir__pages *pages);
 weir_cu_result weir__reservation_open(weir__pages *pages, weir__reservation *reservation, uint64_t bytes,
                                       uint64_t slot);
 
-/* Unmaps what has no owner in it, and frees the addresses. No page belongs there. On failure the reservation can still be
- * used. */
+/* Unmaps what has no owner in it, and frees the addresses. No page belongs there. On failure the reservation can still
+ * be used. */
 weir_cu_result weir__reservation_close(weir__pages *pages, weir__reservation *reservation);
 
 /* The end, whatever the driver says: also pages that belong there are unmapped and released. */
@@ -193,10 +194,10 @@ typedef struct weir__page_change {
   weir_cu_mem_handle handle; /* IMPORT */
 } weir__page_change;
 
-/* Makes all of the changes or none. RELEASE and UNMAP stand alone in their transaction; the others may be mixed, and those
- * that are side by side come in the order of their addresses, so that one call of the driver serves several. On failure
- * aliases of pages that were to be released may be gone, which nothing relies on, a new mapping may be STUCK where it was
- * to be, and the set has the failure. Transactions of RETURN alone call no driver and cannot fail. */
+/* Makes all of the changes or none. RELEASE and UNMAP stand alone in their transaction; the others may be mixed, and
+ * those that are side by side come in the order of their addresses, so that one call of the driver serves several. On
+ * failure aliases of pages that were to be released may be gone, which nothing relies on, a new mapping may be STUCK
+ * where it was to be, and the set has the failure. Transactions of RETURN alone call no driver and cannot fail. */
 bool weir__pages_change(weir__pages *pages, weir__page_change *changes, size_t count);
 
 /* Unmaps all that is mapped in a range and belongs elsewhere, or nowhere. False if the driver fails. */

@@ -52,7 +52,7 @@ static weir_cu_result new_range(model *m, const model_request *request, model_ra
   return r;
 }
 
-/* What a pool holds, it gives back itself. */
+/* A pool frees what it holds itself. */
 static void end_range(model *m, model_range *range) {
   (void)m;
   if (range->kind == MODEL_RANGE_PLAIN || (range->kind == MODEL_RANGE_POOLED && !range->pool))

@@ -337,7 +337,7 @@ weir_cu_result weir__model_CtxGetStreamPriorityRange(model *m, int *least, int *
   if (r)
     return r;
   if (least)
-    *least = MODEL_LEAST_PRIORITY;
+    *least = MODEL_LOWEST_PRIORITY;
   if (greatest)
     *greatest = MODEL_GREATEST_PRIORITY;
   return WEIR_CU_SUCCESS;

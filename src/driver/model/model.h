@@ -31,7 +31,7 @@ enum {
   MODEL_PAGES_IN_TABLE = 512,
   MODEL_MAX_THREADS = 1024, /* of a block */
   MODEL_MAX_PARAMS = 64,    /* of a kernel */
-  MODEL_LEAST_PRIORITY = 0,
+  MODEL_LOWEST_PRIORITY = 0,
   MODEL_GREATEST_PRIORITY = -5
 };
 
@@ -567,7 +567,7 @@ void weir__model_drop_memory(model *m, model_memory *memory);
 
 /* ---- pool.c ---- */
 
-/* The device's pools give back what they hold above their thresholds: work was waited for. NULL stands for all
+/* The device's pools return what they hold above their thresholds: work was waited for. NULL stands for all
  * devices. */
 void weir__model_settle_pools(model *m, const model_device *device);
 

@@ -47,7 +47,7 @@ model_stream *weir__model_new_stream(model *m, model_device *device, unsigned fl
   stream->device = device;
   stream->flags = flags;
   stream->priority = priority < MODEL_GREATEST_PRIORITY ? MODEL_GREATEST_PRIORITY
-                     : priority > MODEL_LEAST_PRIORITY  ? MODEL_LEAST_PRIORITY
+                     : priority > MODEL_LOWEST_PRIORITY ? MODEL_LOWEST_PRIORITY
                                                         : priority;
   if (m->hooks->new_stream)
     m->hooks->new_stream(m, stream);

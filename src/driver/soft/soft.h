@@ -175,8 +175,8 @@ struct soft_shared_event {
 struct soft_shared_event *weir__soft_shared_event_new(void); /* NULL if the system refuses */
 void weir__soft_shared_event_unref(struct soft_shared_event *shared);
 
-/* WEIR_CU_SUCCESS if the record with this number was reached, WEIR_CU_NOT_READY if not yet, and WEIR_CU_EXTERNAL_DEVICE if
- * it never will be because its process has exited: then what it was to announce is not valid. */
+/* WEIR_CU_SUCCESS if the record with this number was reached, WEIR_CU_NOT_READY if not yet, and WEIR_CU_EXTERNAL_DEVICE
+ * if it never will be because its process has exited: then what it was to announce is not valid. */
 weir_cu_result weir__soft_shared_event_query(const struct soft_shared_event *shared, uint64_t count);
 
 /* Visits every live object of a handle table: FOR_EACH_HANDLE(model_graph, graph, &m->graphs) { ... }. */

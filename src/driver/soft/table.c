@@ -58,7 +58,7 @@ bool weir__soft_enter_thread(struct soft *soft) {
 
 /* ---- Entries ---- */
 
-/* Takes the lock. The state of the thread is created here, so that no code below needs memory to find it. */
+/* Acquires the lock. The state of the thread is created here, so that no code below needs memory to find it. */
 static weir_cu_result enter(struct soft *soft, weir_driver_call call) {
   weir__mutex_lock(&soft->lock);
   if (weir__model_needs_init(call) && !soft->m.ready)

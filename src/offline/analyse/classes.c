@@ -291,8 +291,8 @@ static int by_begin(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Marks the gradients that entries of a range free, and ends the step. With `like`, the first of each size are meant, as
- * many as it counts: what the optimizer allocates later may be freed with them. */
+/* Marks the gradients that entries of a range free, and ends the step. With `like`, the first of each size are meant,
+ * as many as it counts: what the optimizer allocates later may be freed with them. */
 static bool end_step_with(finder *f, range r, const weir__hash_map *like) {
   uint32_t first = r.end, last = 0, *young = malloc((r.end - r.begin + 1) * sizeof *young);
   size_t count = 0;
@@ -432,7 +432,8 @@ static bool steps_of_rows(finder *f) {
 }
 
 /* What follows the last step may be a step that failed. Its gradients have the sizes of others and stay to the end;
- * without any, what is in use when memory runs out, or at the last allocation, stands for what the backward pass needs. */
+ * without any, what is in use when memory runs out, or at the last allocation, stands for what the backward pass
+ * needs. */
 static bool end_steps(finder *f) {
   const weir__recording_device *d = f->device;
   uint32_t begin = f->steps.items[f->steps.count - 1].end, end = (uint32_t)d->event_count, moment = begin;
@@ -506,8 +507,8 @@ static const step *step_of(const finder *f, uint32_t entry) {
 
 /* A backward pass begins with the gradient of the loss: a scalar that is allocated before the gradients of parameters,
  * when what the forward pass keeps is in use. Later ones belong to what the backward pass computes again, so it is the
- * last one with at least half of the memory in use that there is at any of them. A step that failed may not have come to
- * its backward pass: there it must lie in the second half. */
+ * last one with at least half of the memory in use that there is at any of them. A step that failed may not have come
+ * to its backward pass: there it must lie in the second half. */
 static void find_turns(finder *f) {
   const weir__recording_device *d = f->device;
   for (size_t k = 0; k < f->steps.count; k++) {

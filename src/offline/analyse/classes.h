@@ -1,25 +1,26 @@
 /*
  * What blocks are for: weights, gradients, optimizer state, activations, temporary memory. The class of a block follows
- * from its life, from phases (annotated ranges such as Optimizer.step and Optimizer.zero_grad, which PyTorch records, and
- * memory_phase()) and from the functions on its stack. It is "unknown" where these do not tell classes apart.
+ * from its life, from phases (annotated ranges such as Optimizer.step and Optimizer.zero_grad, which PyTorch records,
+ * and memory_phase()) and from the functions on its stack. It is "unknown" where these do not tell classes apart.
  *
  * The rule, for training:
  *
- *  - A step ends where gradients are freed together: in a range of Optimizer.zero_grad, or else in a row of frees without
- *    an allocation in between, of blocks that have the sizes of blocks which live through the whole recording. There must
- *    be two steps at least.
+ *  - A step ends where gradients are freed together: in a range of Optimizer.zero_grad, or else in a row of frees
+ *    without an allocation in between, of blocks that have the sizes of blocks which live through the whole recording.
+ *    There must be two steps at least.
  *  - Gradients are what is freed there, and was allocated in that step.
  *  - Weights were allocated before the first activation, and live through the last step. If the recording begins late,
  *    weights and optimizer state cannot be told apart by their life.
  *  - Optimizer state was allocated during Optimizer.step (or else between the last gradient of a step and its end, with
  *    the size of a gradient), and outlives the step.
- *  - The backward pass of a step begins with the gradient of the loss: a block of up to 8 bytes before the first gradient.
+ *  - The backward pass of a step begins with the gradient of the loss: a block of up to 8 bytes before the first
+ *    gradient.
  *  - Activations were allocated in a step before its backward pass and are in use when that begins.
  *  - Temporary is what a step allocates and frees again before its backward pass, or during it within an eighth of the
  *    step: the gradients of activations, workspaces, and activations that are computed again.
  *
- * Where stacks are recorded, they come first: a function of an optimizer, of the backward pass, of a module's forward or of
- * a module's conversion says where a block comes from, and its life whether it is kept.
+ * Where stacks are recorded, they come first: a function of an optimizer, of the backward pass, of a module's forward
+ * or of a module's conversion says where a block comes from, and its life whether it is kept.
  */
 #ifndef WEIR_OFFLINE_ANALYSE_CLASSES_H
 #define WEIR_OFFLINE_ANALYSE_CLASSES_H

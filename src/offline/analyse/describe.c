@@ -151,7 +151,7 @@ const char *weir__describe_blocks(const weir__recording *recording, uint32_t sta
 }
 
 uint64_t weir__size_class(uint64_t size) {
-  uint64_t class = WEIR__SIZE_CLASS_LEAST;
+  uint64_t class = WEIR__SIZE_CLASS_MIN;
   while (class < size && class < 1ull << 62)
     class *= 2;
   return class;
@@ -159,7 +159,7 @@ uint64_t weir__size_class(uint64_t size) {
 
 const char *weir__describe_size_class(uint64_t class, char text[WEIR__DESCRIBE_TEXT]) {
   char from[32], to[32];
-  if (class <= WEIR__SIZE_CLASS_LEAST)
+  if (class <= WEIR__SIZE_CLASS_MIN)
     snprintf(text, WEIR__DESCRIBE_TEXT, "up to %s", weir__format_bytes(class, to));
   else
     snprintf(text, WEIR__DESCRIBE_TEXT, "%s to %s", weir__format_bytes(class / 2, from), weir__format_bytes(class, to));

@@ -10,7 +10,7 @@
 
 #include "offline/read/recording.h"
 
-enum { WEIR__DESCRIBE_TEXT = 160, WEIR__SIZE_CLASS_LEAST = 512 };
+enum { WEIR__DESCRIBE_TEXT = 160, WEIR__SIZE_CLASS_MIN = 512 };
 
 /* The frames that stand for a stack (offline/analyse/sites.h): "forward (resnet.py:147), from main (train.py:41)". ""
  * for stack 0. Returns `text`. */

@@ -1,13 +1,14 @@
 /*
  * Compares two recordings: which bytes grew, shrank, appeared or disappeared, by stack, size, stream, phase and class.
  *
- * Three moments are compared: the peak of the bytes in use, the end of the history, and the peaks of steps, of which the
- * mean is taken, so that the number of steps does not matter. Warm-up is left out of it. Addresses do not matter
+ * Three moments are compared: the peak of the bytes in use, the end of the history, and the peaks of steps, of which
+ * the mean is taken, so that the number of steps does not matter. Warm-up is left out of it. Addresses do not matter
  * either.
  *
  * Stacks are the same if the function, the name of the file without its folder, and the line are the same for the
- * frames that describe them (offline/analyse/describe.h). The others are matched by functions and files alone, in the order
- * of their lines: these have moved. Streams other than the default one are matched in the order of their first use.
+ * frames that describe them (offline/analyse/describe.h). The others are matched by functions and files alone, in the
+ * order of their lines: these have moved. Streams other than the default one are matched in the order of their first
+ * use.
  */
 #ifndef WEIR_OFFLINE_ANALYSE_DIFF_H
 #define WEIR_OFFLINE_ANALYSE_DIFF_H

@@ -2,8 +2,8 @@
  * Explains why a job ran out of memory, and what would have helped.
  *
  * The state at an event is that of the real allocator, replayed up to there with every decision compared
- * (offline/replay/replay.h). Remedies were replayed too, within the same limit. For a history that cannot be replayed exactly
- * nothing is predicted, and only what the recording itself says is shown.
+ * (offline/replay/replay.h). Remedies were replayed too, within the same limit. For a history that cannot be replayed
+ * exactly nothing is predicted, and only what the recording itself says is shown.
  *
  * Two words of the reports: a pin is a live block that keeps a segment from serving the request or from being released;
  * a trial is a remedy that was tried by replay.

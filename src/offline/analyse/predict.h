@@ -27,8 +27,8 @@ typedef struct weir__prediction {
   double cost; /* of the calls, in nanoseconds */
   weir__replay_begin begin;
   weir_moving_stats moving;
-  /* All of the above are figures of a run in which every stream was idle when it was asked. In another run none was, and
-   * that came out differently: the truth lies between the two. */
+  /* All of the above are figures of a run in which every stream was idle when it was asked. In another run none was,
+   * and that came out differently: the truth lies between the two. */
   bool is_range;
   weir__prediction_busy busy; /* of the other run if is_range, otherwise the same figures */
 } weir__prediction;

@@ -12,8 +12,8 @@
 
 enum { WEIR__SUMMARY_HOLDERS = 5 };
 
-/* A holder of memory: the allocations of stacks that are described alike (offline/analyse/describe.h), or, without stacks,
- * those of one size. */
+/* A holder of memory: the allocations of stacks that are described alike (offline/analyse/describe.h), or, without
+ * stacks, those of one size. */
 typedef struct weir__holder {
   uint32_t stack; /* one of them */
   uint64_t size;  /* of each allocation; 0 for a holder by stack */

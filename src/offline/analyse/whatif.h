@@ -1,9 +1,9 @@
 /*
  * What a recorded job would have done under several settings, one row for each.
  *
- * The recorded settings have the first two rows: the recording itself, as the checked replay reproduced it, and a replay
- * like those of all other rows. In these, segments get ascending addresses instead of the recorded ones. Since the
- * lowest of several free blocks of one size is used, the figures can differ slightly. Races between threads are not
+ * The recorded settings have the first two rows: the recording itself, as the checked replay reproduced it, and a
+ * replay like those of all other rows. In these, segments get ascending addresses instead of the recorded ones. Since
+ * the lowest of several free blocks of one size is used, the figures can differ slightly. Races between threads are not
  * repeated either. If the recording began late, the state before it is allocated again.
  */
 #ifndef WEIR_OFFLINE_ANALYSE_WHATIF_H

@@ -490,8 +490,8 @@ static bool is_failure(const finder *f, const anchor *phrase, const char *end, o
   return is_digit(body[0]) && !strstr(body, "isnotafailure");
 }
 
-/* Whether an assertion about NVML is the allocator's, which calls it only to describe that memory ran out: "NVML_SUCCESS
- * == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":830". */
+/* Whether an assertion about NVML is the allocator's, which calls it only to describe that memory ran out:
+ * "NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":830". */
 static bool is_allocators(const finder *f, const char *end, origin from) {
   enum { LOOKED_AT = 320, EXPRESSION = 100 };
   static const char failed[] = "INTERNALASSERTFAILEDat";
@@ -501,8 +501,8 @@ static bool is_allocators(const finder *f, const char *end, origin from) {
   return file && at - body <= EXPRESSION;
 }
 
-/* Whether the name of an error is in the advice that PyTorch adds to its message: "Search for `cudaErrorMemoryAllocation'
- * in https://docs.nvidia.com/ ...". */
+/* Whether the name of an error is in the advice that PyTorch adds to its message: "Search for
+ * `cudaErrorMemoryAllocation' in https://docs.nvidia.com/ ...". */
 static bool is_advice(const finder *f, const char *end, origin from) {
   static const char reference[] = "'inhttp";
   char body[sizeof reference];
@@ -679,8 +679,8 @@ static weir_status keep(finder *f, const weir__message *m) {
   return WEIR_OK;
 }
 
-/* "Stats:Limit:7266126234InUse:7259951104MaxInUse:7265472256NumAllocs:2041...": the state of XLA's allocator, at the end of
- * the list of its chunks. It belongs to the last failure of the same process. */
+/* "Stats:Limit:7266126234InUse:7259951104MaxInUse:7265472256NumAllocs:2041...": the state of XLA's allocator, at the
+ * end of the list of its chunks. It belongs to the last failure of the same process. */
 static void add_statistics(finder *f, origin from, const char *body) {
   for (size_t i = f->out->count; i-- > 0;) {
     weir__message *m = &f->out->items[i];

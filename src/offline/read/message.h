@@ -152,8 +152,8 @@ typedef struct weir__messages {
   size_t lines; /* of the file */
 } weir__messages;
 
-/* Reads a text and finds the failures in it, of which weir__messages_derive() computes the rest. There may be none. The input must not be longer than WEIR__MESSAGE_INPUT:
- * WEIR_ERROR_BAD_DATA otherwise. */
+/* Reads a text and finds the failures in it, of which weir__messages_derive() computes the rest. There may be none. The
+ * input must not be longer than WEIR__MESSAGE_INPUT: WEIR_ERROR_BAD_DATA otherwise. */
 weir_status weir__messages_read(weir__input *input, weir__messages *messages);
 void weir__messages_free(weir__messages *messages);
 

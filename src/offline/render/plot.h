@@ -29,8 +29,8 @@ typedef enum weir__plot_kind {
       WEIR__PLOT_KINDS
 } weir__plot_kind;
 
-/* How blocks are grouped, and coloured. AUTO: by stack if stacks were recorded, else by class if classes are known, else
- * by size. */
+/* How blocks are grouped, and coloured. AUTO: by stack if stacks were recorded, else by class if classes are known,
+ * else by size. */
 #define WEIR__PLOT_BY_MAP(X)                                                                                           \
   X(AUTO, "auto")                                                                                                      \
   X(STACK, "stack")                                                                                                    \

@@ -5,8 +5,8 @@
 #include "base/base.h"
 #include "offline/render/plot_parts.h"
 
-/* Blocks that are drawn as rectangles of their own: the largest ones. The others are drawn as cells of a grid, which has
- * at most so many rectangles after cells of one colour are merged. */
+/* Blocks that are drawn as rectangles of their own: the largest ones. The others are drawn as cells of a grid, which
+ * has at most so many rectangles after cells of one colour are merged. */
 enum { MAX_RECTANGLES = 2500, MAX_BOXES = 7000, UNIT = 512 };
 enum { RESERVED = WEIR__PLOT_GROUPS, NOTHING = 255, COVERED = 254 };
 

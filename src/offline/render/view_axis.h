@@ -35,7 +35,7 @@ void weir__view_axis_clear(weir__view_axis *axis);
 bool weir__view_axis_find(weir__view_axis *axis, uint64_t address, uint64_t size, uint32_t *y, uint32_t *units);
 
 /* The places of all blocks as they are drawn: their size is what was requested, rounded as under the settings, and less
- * if the next block of that moment begins before. units[i] is 0 for what is not on the axis. false if there is no host
+ * if the next block of that moment begins before. units[i] is 0 for what is not on the axis. false if out of host
  * memory. */
 bool weir__view_axis_place(weir__view_axis *axis, const weir__lives *lives, const weir__settings *settings, uint32_t *y,
                            uint32_t *units);

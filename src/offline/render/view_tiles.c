@@ -4,8 +4,9 @@
 #include "base/base.h"
 #include "offline/render/view_parts.h"
 
-/* The rectangles of blocks: the largest ones are stored, in levels by the rank of their area, and each level in tiles by
- * dyadic intervals of time. What is not stored is in the coverage: how much of each cell of a coarse grid it fills. */
+/* The rectangles of blocks: the largest ones are stored, in levels by the rank of their area, and each level in tiles
+ * by dyadic intervals of time. What is not stored is in the coverage: how much of each cell of a coarse grid it
+ * fills. */
 
 enum {
   LEVEL_0 = 16384, /* rectangles of level 0; level l > 0 has LEVEL_0 << (l - 1) */
@@ -43,8 +44,8 @@ static size_t bucket_of(uint64_t area) {
   return (size_t)(high - 9) << 10 | (size_t)(area >> (high - 10) & 1023);
 }
 
-/* Finds the `most` largest of `count` areas; those of 0 are left out. Sorted, the largest first. NULL if there is no host
- * memory. */
+/* Finds the `most` largest of `count` areas; those of 0 are left out. Sorted, the largest first. NULL if out of
+ * host memory. */
 static ranked *find_largest(size_t count, uint64_t (*area)(const weir__view *view, size_t number),
                             const weir__view *view, size_t most, size_t *found) {
   size_t *buckets = calloc(BUCKETS, sizeof *buckets), taken = 0, bucket = BUCKETS;

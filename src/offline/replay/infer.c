@@ -229,9 +229,9 @@ static void add_collecting(const weir__plan *plan, const evidence *found, uint64
   }
 }
 
-/* Limits that could explain the recording, the likeliest first. There is at least one. A recorded limit is the only one.
- * Memory that was released before a request may have been released by the program, so that a limit is inferred from it
- * only if nothing else explains the recording. */
+/* Limits that could explain the recording, the likeliest first. There is at least one. A recorded limit is the only
+ * one. Memory that was released before a request may have been released by the program, so that a limit is inferred
+ * from it only if nothing else explains the recording. */
 static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MAX_LIMITS]) {
   evidence found;
   size_t count = 0;

@@ -407,9 +407,9 @@ static bool has_streams(const weir__plan *plan) {
 
 /* ---- Bounds ---- */
 
-/* A replay takes host memory in proportion to the addresses that are reserved, and time in proportion to the bytes, so a
- * file of a few kilobytes could occupy the host for minutes. The bounds, 64 TiB of addresses in regions of 32 GiB, and
- * 1 PiB of bytes, are far above what jobs reserve. */
+/* A replay takes host memory in proportion to the addresses that are reserved, and time in proportion to the bytes, so
+ * a file of a few kilobytes could occupy the host for minutes. The bounds, 64 TiB of addresses in regions of 32 GiB,
+ * and 1 PiB of bytes, are far above what jobs reserve. */
 enum { REGION_BITS = 35, REGIONS = 1 << (53 - REGION_BITS), MAX_REGIONS = 2048 };
 #define MAX_RESERVED (1ull << 50)
 

@@ -141,8 +141,8 @@ static int is_done(void *context, weir_cu_stream stream) {
   return value < HELD_BASE || value - HELD_BASE >= r->plan->block_count || !r->held[value - HELD_BASE];
 }
 
-/* Whether a stream has done its work, so that its pages may move. A recording shows it where they did: the request under
- * way unmapped some of them. */
+/* Whether a stream has done its work, so that its pages may move. A recording shows it where they did: the request
+ * under way unmapped some of them. */
 static bool is_idle(void *context, weir_cu_stream stream) {
   const replay *r = context;
   if (!r->check)

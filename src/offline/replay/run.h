@@ -25,8 +25,8 @@ typedef enum weir__run_kind {
  * `start` is called again, and what was told before is void. The functions are called inside the allocator's operations
  * and must not use it, except for `begin` and `end`. */
 typedef struct weir__replay_recorder {
-  /* Where the active blocks of the plan's start are; 0 for one that got no memory. Those that wait for other streams are
-   * not freed yet. With `is_checked`, addresses are those of the recording. */
+  /* Where the active blocks of the plan's start are; 0 for one that got no memory. Those that wait for other streams
+   * are not freed yet. With `is_checked`, addresses are those of the recording. */
   void (*start)(void *context, const uint64_t *blocks, bool is_checked);
   void (*begin)(void *context, weir_allocator *allocator); /* before the first event */
   /* An entry of the allocator while `event` is under way. `recorded` is the segment entry that it matches, or NULL. */

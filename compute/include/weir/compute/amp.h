@@ -16,8 +16,8 @@
  *     }
  *
  * Small gradients become 0 in float16. So a loss is multiplied by a scale before its gradients are computed, and the
- * gradients are divided by it in float32. If one of them is infinite or NaN, the scale was too large: the step is skipped
- * and the scale is reduced. After some steps without such a gradient the scale grows.
+ * gradients are divided by it in float32. If one of them is infinite or NaN, the scale was too large: the step is
+ * skipped and the scale is reduced. After some steps without such a gradient the scale grows.
  *
  * The scale, the count of steps and the flag are in device memory. Only calls that return one of them to the host wait
  * for the stream; all others are enqueued, allocate nothing but a result, and can be captured in a graph.
@@ -37,14 +37,14 @@ extern "C" {
 
 /* ---- On arrays of the caller ---- */
 
-/* Multiplies all elements of the gradients by inv_scale, in place, and sets found_inf to 1 if one of them is infinite or
- * NaN; otherwise found_inf keeps its value, so the caller sets it to 0 first. As
+/* Multiplies all elements of the gradients by inv_scale, in place, and sets found_inf to 1 if one of them is infinite
+ * or NaN; otherwise found_inf keeps its value, so the caller sets it to 0 first. As
  * torch._amp_foreach_non_finite_check_and_unscale_, for any number of arrays: one launch handles up to 192 of them, of
  * all types together. If inv_scale is 1, the elements are checked and not written.
  *
- * The gradients are float16, bfloat16, float32 or float64, on one device or on the host, with any strides under which no
- * two elements share memory; arrays with holes need a launch each. found_inf and inv_scale have one element of float32 in
- * the same place. If the call fails, no gradient has been changed, unless a launch failed. */
+ * The gradients are float16, bfloat16, float32 or float64, on one device or on the host, with any strides under which
+ * no two elements share memory; arrays with holes need a launch each. found_inf and inv_scale have one element of
+ * float32 in the same place. If the call fails, no gradient has been changed, unless a launch failed. */
 weir_status weir_amp_unscale(const weir_array *gradients, int count, const weir_array *found_inf,
                              const weir_array *inv_scale, weir_stream stream);
 
@@ -85,8 +85,8 @@ void weir_grad_scaler_destroy(weir_grad_scaler *scaler);
 weir_status weir_grad_scaler_scale(weir_grad_scaler *scaler, const weir_array *array, weir_stream stream,
                                    weir_array *out);
 
-/* Divides gradients by the scale as weir_amp_unscale does. May be called several times between two updates, for different
- * arrays: what is found is remembered until the update. */
+/* Divides gradients by the scale as weir_amp_unscale does. May be called several times between two updates, for
+ * different arrays: what is found is remembered until the update. */
 weir_status weir_grad_scaler_unscale(weir_grad_scaler *scaler, const weir_array *gradients, int count,
                                      weir_stream stream);
 

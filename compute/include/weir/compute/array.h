@@ -31,9 +31,9 @@
 #include <stdint.h>
 
 #include "weir/compute/dtype.h"
+#include "weir/compute/random.h"
 #include "weir/host.h"
 #include "weir/ipc.h"
-#include "weir/compute/random.h"
 #include "weir/status.h"
 #include "weir/stream.h"
 
@@ -77,9 +77,9 @@ typedef struct weir_storage weir_storage;
 /* Called once, when the last reference to borrowed memory is released; on any thread. */
 typedef void (*weir_storage_deleter)(void *context);
 
-/* Allocates memory, which is not initialized. Device memory comes from the allocator of weir/compute/compute.h, for use on the
- * stream, which must be a stream of that device; device -1 is the stream's. Pinned memory comes from the allocator of
- * weir_array_use_host_allocator. The stream is ignored for host memory. 0 bytes are allowed. */
+/* Allocates memory, which is not initialized. Device memory comes from the allocator of weir/compute/compute.h, for use
+ * on the stream, which must be a stream of that device; device -1 is the stream's. Pinned memory comes from the
+ * allocator of weir_array_use_host_allocator. The stream is ignored for host memory. 0 bytes are allowed. */
 weir_status weir_storage_create(weir_place place, uint64_t bytes, weir_stream stream, weir_storage **storage);
 
 /* A storage over memory that belongs to the caller, until `deleter`, which may be NULL, is called with the context. If
@@ -125,9 +125,9 @@ weir_status weir_storage_receive(const void *bytes, size_t length, uint64_t size
 int weir_storage_is_received(const weir_storage *storage);
 
 /* Takes pinned memory from this allocator (weir/host.h), which must be on the runtime's driver and outlive its use.
- * NULL, the default, is an allocator that exists only while an array has some of its memory, and so does not keep memory
- * for reuse: graphs that use pinned arrays must not be launched after the last one was released, unless the program
- * gives an allocator of its own. */
+ * NULL, the default, is an allocator that exists only while an array has some of its memory, and so does not keep
+ * memory for reuse: graphs that use pinned arrays must not be launched after the last one was released, unless the
+ * program gives an allocator of its own. */
 weir_status weir_array_use_host_allocator(weir_host_allocator *host);
 
 /* ---- Arrays ---- */
@@ -411,8 +411,8 @@ weir_status weir_array_reduce(weir_reduce_op op, const weir_array *a, const int 
                               weir_stream stream, weir_array *out);
 
 /* Matrix product as torch.matmul: vectors, matrices, and batches of them with broadcasting. Both have one type. On a
- * GPU cuBLAS is used (weir/compute/blas.h has its settings), and the types are floats and complex numbers; on the software
- * device and on the host a plain kernel, on the host with integers too. */
+ * GPU cuBLAS is used (weir/compute/blas.h has its settings), and the types are floats and complex numbers; on the
+ * software device and on the host a plain kernel, on the host with integers too. */
 weir_status weir_array_matmul(const weir_array *a, const weir_array *b, weir_stream stream, weir_array *out);
 
 /* The elements at the indices, an int64 or int32 array of one dimension, along a dimension. An index out of range is a
@@ -420,16 +420,16 @@ weir_status weir_array_matmul(const weir_array *a, const weir_array *b, weir_str
 weir_status weir_array_index_select(const weir_array *a, int dim, const weir_array *indices, weir_stream stream,
                                     weir_array *out);
 
-/* The elements at several arrays of indices, as a[i, j, ...] in Python: indices[d] belongs to dimension d, and is an int64
- * or int32 array, or NULL for all of that dimension; dimensions from `count` on are taken whole. The indices are broadcast
- * to one shape, which replaces their dimensions if these are next to each other, and else comes first. Negative indices
- * count from the end. An index out of range is a device-side assertion, and on the host an error. */
+/* The elements at several arrays of indices, as a[i, j, ...] in Python: indices[d] belongs to dimension d, and is an
+ * int64 or int32 array, or NULL for all of that dimension; dimensions from `count` on are taken whole. The indices are
+ * broadcast to one shape, which replaces their dimensions if these are next to each other, and else comes first.
+ * Negative indices count from the end. An index out of range is a device-side assertion, and on the host an error. */
 weir_status weir_array_index(const weir_array *a, const weir_array *const *indices, int count, weir_stream stream,
                              weir_array *out);
 
-/* Writes `values`, which are broadcast and have the type of `a`, to those elements, or adds them. Of several values for one
- * element the last one remains if use of deterministic algorithms is set (weir/compute/blas.h), otherwise any. Sums of several
- * values are always added in the order of the indices. */
+/* Writes `values`, which are broadcast and have the type of `a`, to those elements, or adds them. Of several values for
+ * one element the last one remains if use of deterministic algorithms is set (weir/compute/blas.h), otherwise any. Sums
+ * of several values are always added in the order of the indices. */
 weir_status weir_array_index_put(const weir_array *a, const weir_array *const *indices, int count,
                                  const weir_array *values, int accumulate, weir_stream stream);
 

@@ -72,10 +72,10 @@ weir_reduced_precision weir_blas_get_bf16_reduced_precision(void);
 void weir_blas_set_allow_fp16_accumulation(int allow);
 int weir_blas_get_allow_fp16_accumulation(void);
 
-/* What operations do whose results may differ from one run to the next: nothing, a warning (weir/log.h), or an error with
- * PyTorch's text (torch.use_deterministic_algorithms). Such are matrix products on a GPU if CUBLAS_WORKSPACE_CONFIG is
- * not :4096:8 or :16:8, with which cuBLAS is reproducible across streams, and counts with weights (weir_array_bincount).
- * weir_array_index_put then keeps the last of several values for an element. */
+/* What operations do whose results may differ from one run to the next: nothing, a warning (weir/log.h), or an error
+ * with PyTorch's text (torch.use_deterministic_algorithms). Such are matrix products on a GPU if
+ * CUBLAS_WORKSPACE_CONFIG is not :4096:8 or :16:8, with which cuBLAS is reproducible across streams, and counts with
+ * weights (weir_array_bincount). weir_array_index_put then keeps the last of several values for an element. */
 typedef enum weir_deterministic {
   WEIR_DETERMINISTIC_OFF,
   WEIR_DETERMINISTIC_WARN,

@@ -44,13 +44,15 @@ typedef struct weir_jit_scalar {
 
 typedef struct weir_jit_fn weir_jit_fn;
 
-/* `code` is a function template; of several, the last one is called. Its parameters are the inputs, then those named in scalar_names; with one output the
- * function returns the result, with several it returns nothing and its last parameters are references to the results.
- * WEIR_ERROR_INVALID_ARGUMENT if it is no function template. Nothing is compiled yet. */
+/* `code` is a function template; of several, the last one is called. Its parameters are the inputs, then those named in
+ * scalar_names; with one output the function returns the result, with several it returns nothing and its last
+ * parameters are references to the results. WEIR_ERROR_INVALID_ARGUMENT if it is no function template. Nothing is
+ * compiled yet. */
 weir_status weir_jit_create(const char *code, int output_count, const char *const *scalar_names, int scalar_count,
                             weir_jit_fn **fn);
 
-/* As weir_jit_create for a function that returns nothing and has references to its results, of which there may be one. */
+/* As weir_jit_create for a function that returns nothing and has references to its results, of which there may be
+ * one. */
 weir_status weir_jit_create_by_reference(const char *code, int output_count, const char *const *scalar_names,
                                          int scalar_count, weir_jit_fn **fn);
 

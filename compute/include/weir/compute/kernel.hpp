@@ -1,6 +1,6 @@
 /*
- * weir/compute/kernel.h for C++17 and later: modules of device code, and launches with typed arguments. Header-only, for
- * libweir_compute.
+ * weir/compute/kernel.h for C++17 and later: modules of device code, and launches with typed arguments. Header-only,
+ * for libweir_compute.
  *
  *     weir::kernel_module code = weir::kernel_module::compile(source);
  *     weir::kernel saxpy = code.kernel("saxpy");

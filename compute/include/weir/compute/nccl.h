@@ -75,9 +75,9 @@ typedef struct weir_nccl_options {
   double timeout_s;
   /* How long weir_nccl_destroy waits for other ranks, if that is less. 0 is the time limit. */
   double destroy_timeout_s;
-  /* If not NULL, called about every 100 ms, with `interrupt_context`, while a call of the program waits for other ranks;
-   * on the software device in the creation and in weir_nccl_synchronize. If it returns non-zero, the communicator is
-   * aborted, and the call returns its error. Not called by weir_nccl_synchronize in stepped time. */
+  /* If not NULL, called about every 100 ms, with `interrupt_context`, while a call of the program waits for other
+   * ranks; on the software device in the creation and in weir_nccl_synchronize. If it returns non-zero, the
+   * communicator is aborted, and the call returns its error. Not called by weir_nccl_synchronize in stepped time. */
   int (*interrupt)(void *context);
   void *interrupt_context;
 } weir_nccl_options;
@@ -102,8 +102,9 @@ weir_status weir_nccl_init_all(int count, const int *devices, const weir_nccl_op
 weir_status weir_nccl_finalize(weir_nccl_comm *comm);
 
 /* Finalizes it if need be, and frees it: in a group that creates or uses it, when the group ends. If its work waits for
- * other ranks for longer than destroy_timeout_s, the communicator fails on all ranks. NULL is allowed. Graphs with its collectives must not be launched any more; on the software device such a launch logs an error and
- * leaves the results as they were. */
+ * other ranks for longer than destroy_timeout_s, the communicator fails on all ranks. NULL is allowed. Graphs with its
+ * collectives must not be launched any more; on the software device such a launch logs an error and leaves the results
+ * as they were. */
 void weir_nccl_destroy(weir_nccl_comm *comm);
 
 /* Ends work that is under way, without waiting for other ranks, whose communicators fail: their text says that this

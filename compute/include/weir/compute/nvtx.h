@@ -38,8 +38,8 @@ void weir_nvtx_range_end(uint64_t range);
 void weir_nvtx_mark(const char *message);
 
 /* A range that begins and ends in the order of the work of a stream, like weir_nvtx_range_start and _end in host
- * functions (weir_stream_host_function). The range is freed when its end is reached. If a graph captures them, it must be
- * launched exactly once. */
+ * functions (weir_stream_host_function). The range is freed when its end is reached. If a graph captures them, it must
+ * be launched exactly once. */
 typedef struct weir_nvtx_device_range weir_nvtx_device_range;
 weir_status weir_nvtx_device_range_start(const char *message, weir_stream stream, weir_nvtx_device_range **range);
 weir_status weir_nvtx_device_range_end(weir_nvtx_device_range *range, weir_stream stream);
@@ -50,9 +50,10 @@ int weir_nvtx_is_listening(void);
 
 /* Reports the segments and blocks of an allocator through NVTX's memory extension from now on, so that
  * `compute-sanitizer --nvtx yes` detects accesses outside of blocks. *listens is 0 if no tool wants that, or
- * WEIR_NVTX_MEMORY=0 is set, and then nothing changes; `listens` may be NULL. Allocations take the slow path while they are reported. Blocks in use are
- * reported at once; no other thread may use the allocator during the call. Expandable segments are not reported.
- * WEIR_ERROR_BAD_STATE if an adapter observes the allocator already (weir_allocator_set_witness). */
+ * WEIR_NVTX_MEMORY=0 is set, and then nothing changes; `listens` may be NULL. Allocations take the slow path while they
+ * are reported. Blocks in use are reported at once; no other thread may use the allocator during the call. Expandable
+ * segments are not reported. WEIR_ERROR_BAD_STATE if an adapter observes the allocator already
+ * (weir_allocator_set_witness). */
 weir_status weir_nvtx_report_memory(weir_allocator *allocator, int *listens);
 
 #ifdef __cplusplus

@@ -108,8 +108,8 @@ void weir_tunable_set_max_warmup_iterations(int iterations);
 int weir_tunable_get_max_warmup_iterations(void);
 
 /* The operands are copied until the copies fill this many MiB, and each run uses the next copy, so that it does not
- * find its operands in the L2 cache. 0: all runs use the same memory. Negative, the default: the size of the device's L2
- * cache. */
+ * find its operands in the L2 cache. 0: all runs use the same memory. Negative, the default: the size of the device's
+ * L2 cache. */
 void weir_tunable_set_rotating_buffer_size(int mebibytes);
 weir_status weir_tunable_get_rotating_buffer_size(int device, uint64_t *bytes);
 
@@ -163,8 +163,8 @@ weir_status weir_tunable_get_filename(int device, char *name, size_t size);
  * that cannot be read are skipped with a warning. */
 weir_status weir_tunable_read_file(int device, const char *name);
 
-/* Writes the results of a device. A NULL name is the device's file, where results of other processes are kept; a file of
- * another name is replaced. */
+/* Writes the results of a device. A NULL name is the device's file, where results of other processes are kept; a file
+ * of another name is replaced. */
 weir_status weir_tunable_write_file(int device, const char *name);
 
 /* Whether new results are written to the device's file: at once, so that a crash loses none. What could not be written
