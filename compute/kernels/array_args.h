@@ -9,7 +9,8 @@ enum {
   WEIR__BLOCK = 256,        /* threads of an elementwise kernel */
   WEIR__REDUCE_BLOCK = 256, /* the most threads that reduce one output */
   WEIR__REDUCE_BATCH = 16,  /* elements that such a thread loads at once */
-  WEIR__MATMUL_COLUMNS = 8  /* columns of the result that a thread computes */
+  WEIR__MATMUL_COLUMNS = 8, /* columns of the result that a thread computes */
+  WEIR__MATMUL_SLAB = 192   /* rows of it, in tiles */
 };
 
 /* Operations of the elementwise kernels: binary ones have the numbers of weir_binary_op, unary ones those of weir_unary_op

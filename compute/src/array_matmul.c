@@ -103,17 +103,23 @@ static weir_status make_factors(const char *caller, const weir_array *a, const w
 
 /* ---- A plain product ---- */
 
-/* Blocks of the result that a thread computes. The first is used unless another one was found to be faster. */
-enum { BLOCK_SHAPES = 3 };
+/* Blocks of the result that a thread computes. The first is used unless another one was found to be faster, or tiles are:
+ * those are rows of the result, for which the thread needs memory for a part of both factors. */
+enum { TILED = 3, BLOCK_SHAPES, MIN_TILED_ROWS = 4, MIN_TILED_COLUMNS = 16, MAX_TILED_DEPTH = 1 << 17 };
 static const struct block_shape {
   unsigned rows, columns;
-} block_shapes[BLOCK_SHAPES] = {{1, WEIR__MATMUL_COLUMNS}, {1, 32}, {4, 8}};
+} block_shapes[TILED] = {{1, WEIR__MATMUL_COLUMNS}, {1, 32}, {4, 8}};
+
+static bool has_tiles(const weir__matmul_args *args) {
+  return weir_dtype_is_float((weir_dtype)args->dtype) && args->m >= MIN_TILED_ROWS && args->n >= MIN_TILED_COLUMNS &&
+         args->k <= MAX_TILED_DEPTH;
+}
 
 static weir__builtin *plain_kernel(weir_dtype dtype, int shape) {
 #define KERNELS(name)                                                                                                  \
   {                                                                                                                    \
     WEIR__BUILTIN("matmul", "weir_matmul_" name), WEIR__BUILTIN("matmul", "weir_matmul_" name "_1x32"),                \
-        WEIR__BUILTIN("matmul", "weir_matmul_" name "_4x8")                                                            \
+        WEIR__BUILTIN("matmul", "weir_matmul_" name "_4x8"), WEIR__BUILTIN("matmul", "weir_matmul_" name "_tiled")     \
   }
   static weir__builtin kernels[][BLOCK_SHAPES] = {KERNELS("float16"),
                                                   KERNELS("bfloat16"),
@@ -135,14 +141,15 @@ static weir__builtin *plain_kernel(weir_dtype dtype, int shape) {
 static weir_status launch_plainly(const char *caller, const weir__matmul_args *given, bool on_host, int shape,
                                   weir_stream stream) {
   weir__matmul_args args = *given;
-  unsigned rows = ROWS_OF_A_BLOCK * block_shapes[shape].rows;
+  shape = shape == 0 && has_tiles(&args) ? TILED : shape;
+  unsigned rows = shape == TILED ? WEIR__MATMUL_SLAB : ROWS_OF_A_BLOCK * block_shapes[shape].rows;
   uint64_t blocks = (args.m + rows - 1) / rows;
-  uint64_t columns = (args.n + block_shapes[shape].columns - 1) / block_shapes[shape].columns;
+  uint64_t columns = shape == TILED ? 1 : (args.n + block_shapes[shape].columns - 1) / block_shapes[shape].columns;
   if (blocks > INT32_MAX || columns > MAX_IN_GRID_Y)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the matrices are too large for the plain product", caller);
   weir_launch_dims dims = {.grid = {(unsigned)blocks, (unsigned)columns,
                                     (unsigned)(args.batch < MAX_BATCHES_IN_GRID ? args.batch : MAX_BATCHES_IN_GRID)},
-                           .block = {ROWS_OF_A_BLOCK}};
+                           .block = {shape == TILED ? 1 : ROWS_OF_A_BLOCK}};
   void *params[] = {&args}, *handle;
   weir_status status = on_host ? WEIR_OK : weir__fail_as(caller, weir_blas_handle(stream, &handle));
   return status ? status

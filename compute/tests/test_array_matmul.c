@@ -146,6 +146,47 @@ TEST(matmul) {
   check_matmul(WEIR_FLOAT32, weir_place_device(0), 0, 70, 130, 65);
 }
 
+/* Products of some size are computed in tiles, from slabs of rows. */
+TEST(large_matmul) {
+  if (needs_cublas())
+    WAIVE_TEST("needs cuBLAS");
+  for (int t = 0; t < DTYPES; t++)
+    for (int round = 0; round < usual_or_long(3, 40) && weir_dtype_is_float(all_dtypes[t]); round++) {
+      weir_place place = chance(5) == 0 ? weir_place_host() : weir_place_device(0);
+      check_matmul(all_dtypes[t], place, chance(3) ? 0 : 1 + chance(3), 4 + chance(400), chance(60), 16 + chance(80));
+    }
+}
+
+/* An element is the sum of the products in their order, to the last bit, whatever the layout and the processor. */
+TEST(order_of_sums) {
+  enum { M = 200, K = 300, N = 70 };
+  if (!is_soft())
+    WAIVE_TEST("cuBLAS has an order of its own");
+  weir_array host_a = random_host(WEIR_FLOAT32, 2, (int64_t[]){M, K});
+  weir_array host_b = random_host(WEIR_FLOAT32, 2, (int64_t[]){K, N});
+  for (int i = 0; i < M * K; i++)
+    ((float *)host_a.data)[i] /= 7;
+  for (int way = 0; way < 8; way++) {
+    weir_array a = stored(&host_a, weir_place_device(0)), b = stored(&host_b, weir_place_device(0)), out = {0},
+               host = {0};
+    assert_ok(weir_array_matmul(&a, &b, stream, &out));
+    assert_ok(weir_array_to(&out, weir_place_host(), WEIR_FLOAT32, stream, 0, &host));
+    for (int i = 0; i < M; i++)
+      for (int j = 0; j < N; j++) {
+        float sum = 0;
+        for (int k = 0; k < K; k++)
+          sum += ((float *)host_a.data)[i * K + k] * ((float *)host_b.data)[k * N + j];
+        if (sum != ((float *)host.data)[i * N + j])
+          fail_msg("element (%d, %d) is %a, expected %a", i, j, (double)((float *)host.data)[i * N + j], (double)sum);
+      }
+    weir_array *all[] = {&a, &b, &out, &host};
+    for (size_t i = 0; i < 4; i++)
+      weir_array_release(all[i]);
+  }
+  weir_array_release(&host_a);
+  weir_array_release(&host_b);
+}
+
 TEST(vectors) {
   if (needs_cublas())
     WAIVE_TEST("needs cuBLAS");
