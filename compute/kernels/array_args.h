@@ -109,6 +109,7 @@ typedef struct weir__reduce_args {
   int has_batches;         /* there is one reduced dimension, and the class has all values of in_dtype as they are */
   int is_aligned;          /* the elements of each output and segment are contiguous from a multiple of 16 bytes on */
   unsigned run;            /* neighbouring elements that a lane takes: those in 16 bytes if they are contiguous, or 1 */
+  unsigned threads;        /* of a block; where there is only one, it does the work of so many */
 } weir__reduce_args;
 
 /* out[i, j] = sum over k of a[i, k] * b[k, j], for each of a number of matrices. Strides are in elements. */

@@ -27,7 +27,11 @@ template <> struct group_of<cdouble> {
   enum { size = WEIR__GROUP_COMPLEX };
 };
 
+#ifdef WEIR_SOFT_CUDA /* groups longer than the alignment that was checked */
+template <class T, int N> struct pack_of { T at[N]; };
+#else
 template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack_of { T at[N]; };
+#endif
 
 struct boolean {
   unsigned char x;
@@ -77,22 +81,28 @@ template <int N>
 __device__ static inline places<N> locate(const weir__map_args &args, const weir__operand &operand, const group &which,
                                           bool is_packed) {
   places<N> found = {};
+  char *previous = nullptr;
   WEIR_NO_UNROLL
   for (int i = 0; i < N; i++) {
     char *at;
     if (i > 0 && args.is_grouped)
-      at = found.at[N - 1] + operand.strides[0];
+      at = previous + operand.strides[0];
     else {
       u64 index = which.index + u64(i) * which.step;
       at = static_cast<char *>(operand.data);
       if (index < args.count)
         at += offset_of(args, operand.strides, index);
     }
+#ifdef WEIR_SOFT_CUDA
+    found.at[is_packed ? N - 1 : i] = at;
+#else
     for (int j = 0; j + 1 < N; j++)
       found.at[j] = found.at[j + 1];
     found.at[N - 1] = at;
+#endif
     if (is_packed)
       break;
+    previous = at;
   }
   return found;
 }
@@ -265,6 +275,10 @@ template <class C, int N> __device__ static inline void compute(int op, C *a, C 
     }
   }
 #undef CASE
+#ifdef WEIR_SOFT_CUDA
+  for (int i = 0; i < N; i++)
+    a[i] = op >= WEIR__UNARY ? unary(op, a[i]) : binary(op, a[i], b[i]);
+#else
   /* The other operations are in the code once: the loop rotates the elements instead of being unrolled. */
   WEIR_NO_UNROLL
   for (int i = 0; i < N; i++) {
@@ -275,6 +289,7 @@ template <class C, int N> __device__ static inline void compute(int op, C *a, C 
     }
     a[N - 1] = result;
   }
+#endif
 }
 
 template <class C, int N> __device__ static inline void map_group(const weir__map_args &args, const group &which) {
@@ -308,6 +323,23 @@ template <class C> __device__ static inline void map(const weir__map_args &args)
   group which;
   which.step = args.is_grouped ? 1 : blockDim.x;
   which.index = u64(blockIdx.x) * blockDim.x * N + (args.is_grouped ? threadIdx.x * N : threadIdx.x);
+#ifdef WEIR_SOFT_CUDA
+  /* One thread goes through all elements: as long as they lie side by side, in longer groups. */
+  enum { RUN = 64 };
+  if constexpr (N > 1)
+    while (args.is_grouped && which.index + RUN <= args.count) {
+      u64 row = args.ndim < 2 ? args.count : args.shape[0];
+      which.is_whole = true;
+      if (row - which.index % row >= RUN) {
+        which.valid = RUN;
+        map_group<C, RUN>(args, which);
+      } else {
+        which.valid = N;
+        map_group<C, N>(args, which);
+      }
+      which.index += static_cast<unsigned>(which.valid);
+    }
+#endif
   WEIR_NO_UNROLL
   for (; which.index < args.count; which.index += u64(gridDim.x) * blockDim.x * N) {
     u64 left = args.count - which.index;

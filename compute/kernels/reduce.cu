@@ -231,6 +231,67 @@ __device__ static inline C reduce_batches(const weir__reduce_args &args, const c
   return sums[0];
 }
 
+/* What a lane makes of its elements. */
+template <class C, bool I>
+__device__ static inline found<C, I> reduce_lane(const weir__reduce_args &args, u64 output, unsigned lane, u64 begin,
+                                                 u64 end) {
+  typedef found<C, I> F;
+  F result = {};
+  unsigned lanes = args.lanes;
+  const char *base =
+      static_cast<const char *>(args.in) + offset_of(output, args.out_ndim, args.out_shape, args.out_in_strides);
+  u64 at = begin + lane;
+  bool is_empty = true;
+  if constexpr (!I && !representation<C>::is_complex)
+    if (args.has_batches) {
+      result.value = reduce_batches<C>(args, base, begin, end, lane);
+      at = end;
+    }
+  /* Floats are frequent: several loads at once hide their latency. */
+  enum { UNROLL = sizeof(F) == 4 ? 4 : 1 };
+  WEIR_NO_UNROLL
+  for (; at < end; at += UNROLL * u64(lanes)) {
+    F next[UNROLL] = {};
+    for (int i = 0; i < UNROLL; i++)
+      if (i == 0 || at + i * u64(lanes) < end)
+        next[i] = element<C, I>(args, base, output, at + i * u64(lanes));
+    for (int i = 0; i < UNROLL; i++)
+      if (i == 0 && is_empty)
+        result = next[0];
+      else if (i == 0 || at + i * u64(lanes) < end)
+        combine(args.combine, &result, next[i]);
+    is_empty = false;
+  }
+  return result;
+}
+
+#ifdef WEIR_SOFT_CUDA
+
+/* The only thread of a block does what its threads do on a GPU, in the same order of operations: threads that wait for each
+ * other would cost more than the reduction. */
+template <class C, bool I> static inline void reduce(const weir__reduce_args &args) {
+  WEIR_DYNAMIC_SHARED(unsigned char, memory);
+  typedef found<C, I> F;
+  unsigned lanes = args.lanes, outputs = args.threads / lanes;
+  F single = {}, *results = lanes > 1 ? reinterpret_cast<F *>(memory) : &single;
+  u64 first = u64(blockIdx.x) * outputs, begin = blockIdx.y * args.segment, end = begin + args.segment;
+  if (end > args.reduced)
+    end = args.reduced;
+  for (u64 output = first; output < first + outputs && output < args.outputs; output++) {
+    unsigned used = end - begin < lanes ? static_cast<unsigned>(end - begin) : lanes;
+    for (unsigned lane = 0; lane < used; lane++)
+      results[lane] = reduce_lane<C, I>(args, output, lane, begin, end);
+    for (unsigned half = lanes / 2; half; half /= 2) {
+      for (unsigned lane = 0; lane < half && lane + half < used; lane++)
+        combine(args.combine, &results[lane], results[lane + half]);
+      used = used < half ? used : half;
+    }
+    finish<C, I>(args, output, results[0]);
+  }
+}
+
+#else
+
 template <class C, bool I> __device__ static inline void reduce(const weir__reduce_args &args) {
   WEIR_DYNAMIC_SHARED(unsigned char, memory);
   typedef found<C, I> F;
@@ -241,32 +302,8 @@ template <class C, bool I> __device__ static inline void reduce(const weir__redu
   if (end > args.reduced)
     end = args.reduced;
   F result = {};
-  if (output < args.outputs) {
-    const char *base =
-        static_cast<const char *>(args.in) + offset_of(output, args.out_ndim, args.out_shape, args.out_in_strides);
-    u64 at = begin + lane;
-    bool is_empty = true;
-    if constexpr (!I && !representation<C>::is_complex)
-      if (args.has_batches) {
-        result.value = reduce_batches<C>(args, base, begin, end, lane);
-        at = end;
-      }
-    /* Floats are frequent: several loads at once hide their latency. */
-    enum { UNROLL = sizeof(F) == 4 ? 4 : 1 };
-    WEIR_NO_UNROLL
-    for (; at < end; at += UNROLL * u64(lanes)) {
-      F next[UNROLL] = {};
-      for (int i = 0; i < UNROLL; i++)
-        if (i == 0 || at + i * u64(lanes) < end)
-          next[i] = element<C, I>(args, base, output, at + i * u64(lanes));
-      for (int i = 0; i < UNROLL; i++)
-        if (i == 0 && is_empty)
-          result = next[0];
-        else if (i == 0 || at + i * u64(lanes) < end)
-          combine(args.combine, &result, next[i]);
-      is_empty = false;
-    }
-  }
+  if (output < args.outputs)
+    result = reduce_lane<C, I>(args, output, lane, begin, end);
   if (lanes > 1) {
     /* Lanes without an element are the last ones. */
     unsigned used = end - begin < lanes ? static_cast<unsigned>(end - begin) : lanes;
@@ -285,6 +322,8 @@ template <class C, bool I> __device__ static inline void reduce(const weir__redu
   if (lane == 0 && output < args.outputs)
     finish<C, I>(args, output, result);
 }
+
+#endif
 
 #define REDUCE(name, C, I)                                                                                             \
   extern "C" __global__ void __launch_bounds__(WEIR__REDUCE_BLOCK, sizeof(C) == 4 ? 4 : 3)                             \

@@ -70,9 +70,13 @@ weir_status weir__array_run(const char *caller, weir__builtin *kernel, bool on_h
   return weir__builtin_launch(caller, kernel, stream.device, raw, dims, params);
 }
 
-weir_launch_dims weir__array_grid(bool on_host, uint64_t elements) {
+bool weir__array_is_serial(bool on_host) {
   weir_driver *driver;
-  if (on_host || (!weir_get_driver(&driver) && weir__driver_can(driver, WEIR_DRIVER_HOST_KERNELS)))
+  return on_host || (!weir_get_driver(&driver) && weir__driver_can(driver, WEIR_DRIVER_HOST_KERNELS));
+}
+
+weir_launch_dims weir__array_grid(bool on_host, uint64_t elements) {
+  if (weir__array_is_serial(on_host))
     return (weir_launch_dims){.grid = {1}, .block = {1}};
   uint64_t blocks = (elements + WEIR__BLOCK - 1) / WEIR__BLOCK;
   return (weir_launch_dims){.grid = {(unsigned)(blocks > INT32_MAX ? INT32_MAX : blocks)}, .block = {WEIR__BLOCK}};

@@ -37,6 +37,9 @@ weir_status weir__not_implemented(const char *caller, const char *operation, wei
 weir_status weir__array_run(const char *caller, weir__builtin *kernel, bool on_host, weir_stream stream,
                             weir_launch_dims dims, void **params);
 
+/* Whether the threads of a kernel run one after the other: on the software device and on the host. */
+bool weir__array_is_serial(bool on_host);
+
 /* A launch of a kernel that strides over its elements by the size of the grid: a thread for each element on a GPU, and
  * one thread in all where threads run one after the other. */
 weir_launch_dims weir__array_grid(bool on_host, uint64_t elements);

@@ -121,8 +121,9 @@ static weir_status launch(const char *caller, int class, const weir__reduce_args
       threads *= 2;
     blocks = 1;
   }
+  args.threads = threads;
   weir_launch_dims dims = {.grid = {(unsigned)blocks, (unsigned)segments},
-                           .block = {threads},
+                           .block = {weir__array_is_serial(on_host) ? 1 : threads},
                            .shared_bytes = args.lanes > 1 ? threads * (with_index ? 16 : bytes[class]) : 0};
   void *params[] = {&args};
   return weir__array_run(caller, with_index ? &index_kernels[class] : &kernels[class], on_host, stream, dims, params);
