@@ -93,4 +93,4 @@ help:
 	@echo 'make lint-quick  only what takes seconds: format, order of folders, words, paths and functions on pages'
 	@echo 'make clean     remove build/'
 	@echo
-	@echo 'Missing packages are installed first (as root on Debian), or listed.'
+	@echo 'Missing packages are installed first (as root on Debian, unless WEIR_SETUP=no is set), or listed.'

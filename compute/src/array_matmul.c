@@ -103,8 +103,8 @@ static weir_status make_factors(const char *caller, const weir_array *a, const w
 
 /* ---- A plain product ---- */
 
-/* Blocks of the result that a thread computes. The first is used unless another one was found to be faster, or tiles are:
- * those are rows of the result, for which the thread needs memory for a part of both factors. */
+/* Blocks of the result that a thread computes. The first is used unless another one was found to be faster, or tiles
+ * are: those are rows of the result, for which the thread needs memory for a part of both factors. */
 enum { TILED = 3, BLOCK_SHAPES, MIN_TILED_ROWS = 4, MIN_TILED_COLUMNS = 16, MAX_TILED_DEPTH = 1 << 17 };
 static const struct block_shape {
   unsigned rows, columns;

@@ -27,6 +27,7 @@ has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
 hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
 lines() { [ "$(wc -l <"$work/$2")" -le "$1" ] || fail "more than $1 lines on $2"; }
 
+APT_GET=$work/apt-get
 # A machine with only the basic commands, and a verbose apt-get.
 mkdir "$work/bin"
 for name in sh mktemp sleep cat rm sed date dirname setsid env; do
@@ -35,6 +36,7 @@ done
 printf '#!/bin/sh\necho 0\n' >"$work/bin/id"
 cat >"$work/bin/apt-get" <<'END'
 #!/bin/sh
+echo "$@" >>"$APT_GET"
 n=0
 while [ $n -lt 400 ]; do echo "Setting up package $n"; n=$((n + 1)); done
 for word in "$@"; do [ "$word" != "${REFUSED:-}" ] || { echo "E: Unable to locate package $word"; exit 100; }; done
@@ -42,21 +44,28 @@ END
 chmod +x "$work/bin/id" "$work/bin/apt-get"
 
 said='scripts/setup'
-expect 0 env -i PATH="$work/bin" "$project/scripts/setup" build
+expect 0 env -i PATH="$work/bin" APT_GET="$APT_GET" "$project/scripts/setup" build
 lines 1 out
 lines 0 err
-has out '^Installing .*gcc .*cmake .* [0-9]* s$'
+has out '^Installing Debian packages.*(WEIR_SETUP=no prevents it): .*gcc .*cmake .* [0-9]* s$'
+[ -s "$work/apt-get" ] || fail 'apt-get did not run'
+: >"$work/apt-get"
+said='scripts/setup, WEIR_SETUP=no'
+expect 1 env -i PATH="$work/bin" APT_GET="$APT_GET" WEIR_SETUP=no "$project/scripts/setup" build
+lines 0 out
+has err '^  apt-get update && apt-get install .*gcc .*cmake'
+[ ! -s "$work/apt-get" ] || fail 'apt-get ran'
 said='scripts/setup, a package that is not needed is missing'
-expect 0 env -i PATH="$work/bin" REFUSED=systemtap-sdt-dev "$project/scripts/setup" build
+expect 0 env -i PATH="$work/bin" APT_GET="$APT_GET" REFUSED=systemtap-sdt-dev "$project/scripts/setup" build
 lines 1 out
 has err '^Continuing without optional packages: .*systemtap-sdt-dev'
 said='scripts/setup, a package that is needed is missing'
-expect 1 env -i PATH="$work/bin" REFUSED=cmake "$project/scripts/setup" build
+expect 1 env -i PATH="$work/bin" APT_GET="$APT_GET" REFUSED=cmake "$project/scripts/setup" build
 has err '^Setting up package 399$'
 has err '^E: Unable to locate package cmake$'
 has err '^These packages could not be installed: .*cmake'
 said='scripts/setup deb'
-expect 0 env -i PATH="$work/bin" REFUSED=esbuild "$project/scripts/setup" deb
+expect 0 env -i PATH="$work/bin" APT_GET="$APT_GET" REFUSED=esbuild "$project/scripts/setup" deb
 has out '^Installing .*dpkg-dev .*debhelper .*python3-dev .*esbuild .* [0-9]* s$'
 has err '^Continuing without optional packages: .*esbuild'
 hasnt err 'debhelper'
