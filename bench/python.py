@@ -34,12 +34,12 @@ def best(function, repeats: int, rounds: int = 9) -> float:
 
 def pair(size: int) -> float:
     """Times an allocation and its release in a loop of plain statements."""
-    empty = weir.empty
+    buffer = weir.buffer
     times = []
     for _ in range(9):
         begin = time.perf_counter_ns()
         for _ in range(100_000):
-            empty(size)
+            buffer(size)
         spent = time.perf_counter_ns() - begin
         begin = time.perf_counter_ns()
         for _ in range(100_000):
@@ -63,7 +63,7 @@ def best(n):
     times = deep(n)
     return min(times)
 import weir
-weir.empty(512)
+weir.buffer(512)
 print(best(10 - _weir._gather_frames() - 3))  # without the module, best, the list, and with the rest in deep
 """
 
@@ -92,10 +92,10 @@ def import_time() -> float:
 
 def measure() -> dict[str, tuple[float, float | None]]:
     """Returns, by name, the time of each measurement and its upper bound."""
-    weir.empty(4096)
+    weir.buffer(4096)
     results: dict[str, tuple[float, float | None]] = {
-        "empty(4096) and its release": (pair(4096), 400),
-        "empty(4 MiB) and its release": (pair(4 << 20), None),
+        "buffer(4096) and its release": (pair(4096), 400),
+        "buffer(4 MiB) and its release": (pair(4 << 20), None),
         "memory_stats()": (best(weir.memory_stats, 2000), 20_000),
         "memory_stats_as_nested_dict()": (best(weir.memory_stats_as_nested_dict, 2000), None),
         "memory_allocated()": (best(weir.memory_allocated, 5000), None),
@@ -103,7 +103,7 @@ def measure() -> dict[str, tuple[float, float | None]]:
         "a stack of 50 frames": (stack(50), None),
     }
     weir.memory._record_memory_history(context=None, max_entries=10_000)
-    results["empty(4096) and its release, history recorded"] = (pair(4096), None)
+    results["buffer(4096) and its release, history recorded"] = (pair(4096), None)
     weir.memory._record_memory_history(context="alloc", stacks="python", max_entries=10_000)
     results["the same with Python stacks"] = (pair(4096), None)
     weir.memory._record_memory_history(None)

@@ -222,8 +222,8 @@ class Weir(Contestant):
         import weir
 
         weir.init()
-        self.weir, self.version, self.empty = weir, weir.__version__, weir.empty
-        weir.empty(4096)
+        self.weir, self.version, self.empty = weir, weir.__version__, weir.buffer
+        weir.buffer(4096)
 
     def record(self, kind):
         record = self.weir.memory._record_memory_history

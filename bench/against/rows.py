@@ -26,7 +26,7 @@ GROUPS = {
                 "Pairs of 4 KiB in several threads: the wall time, divided by the number of pairs of all threads."),
     "history": ("While the history is recorded", "ns", "A pair while each allocation and free is recorded."),
     "python": ("From Python", "ns",
-               "An array of bytes is created and deleted, such as by `torch.empty`, `cupy.empty` or `weir.empty`."),
+               "An array of bytes is created and deleted, such as by `torch.empty`, `cupy.empty` or `weir.buffer`."),
     "calls": ("Calls from Python", "ns", "One call: of `torch.cuda`, of Weir's package, and the nearest one of CuPy."),
     "pinned": ("Pinned memory, from C or C++", "ns", "Pairs of pinned host memory."),
     "start": ("Start", "ms", "The time from the start of the process, with that of Python where it is used."),
@@ -78,7 +78,7 @@ FIRST = {  # the import and the first allocation, by package
     "torch": ("import torch", 'torch.empty(4096, dtype=torch.uint8, device="cuda")'),
     "cupy": ("import cupy", "cupy.empty(4096, dtype=cupy.uint8)"),
     "rmm": ("import rmm", "rmm.DeviceBuffer(size=4096)"),
-    "weir": ("import weir", "weir.empty(4096)"),
+    "weir": ("import weir", "weir.buffer(4096)"),
 }
 
 

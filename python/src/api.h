@@ -37,6 +37,7 @@ typedef struct pyweir_memory {
   X(PyThreadState *, begin_call, (void))                                                                               \
   X(void, end_call, (PyThreadState * saved))                                                                           \
   X(int, check, (weir_status status))                                                                                  \
+  X(void, change_type, (PyObject * type))                                                                              \
   X(PyObject *, none, (weir_status status))                                                                            \
   X(PyObject *, type_error, (const char *what, PyObject *object))                                                      \
   X(int, add_type, (PyObject * module, PyTypeObject * type))                                                           \

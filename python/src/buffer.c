@@ -130,7 +130,7 @@ int pyweir_buffer_memory(PyObject *object, pyweir_memory *memory) {
   return pyweir_buffer_check(buffer) == 0 ? 1 : -1;
 }
 
-static PyObject *empty_with(PyObject *bytes_object, PyObject *device_object, PyObject *stream_object) {
+static PyObject *buffer_with(PyObject *bytes_object, PyObject *device_object, PyObject *stream_object) {
   size_t bytes;
   int device = -1;
   weir_stream stream;
@@ -170,28 +170,7 @@ int pyweir_parse_arguments(const char *function, const char *const *names, int n
   return 0;
 }
 
-/* Makes an array in place of a buffer; NULL until the package is imported. */
-static PyObject *array_factory;
-
-static PyObject *set_array_factory(PyObject *module, PyObject *function) {
-  (void)module;
-  Py_XSETREF(array_factory, Py_NewRef(function));
-  Py_RETURN_NONE;
-}
-
-/* One int is a number of bytes, unless a dtype is given. A shape is a sequence, or several ints. */
-static bool makes_array(PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  bool is_array = count > 1 || (count == 1 && !PyIndex_Check(args[0]) && PySequence_Check(args[0]));
-  for (Py_ssize_t i = 0; keywords && i < PyTuple_GET_SIZE(keywords); i++) {
-    PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
-    if (PyUnicode_CompareWithASCIIString(keyword, "dtype") == 0 ||
-        PyUnicode_CompareWithASCIIString(keyword, "pin_memory") == 0)
-      is_array = true;
-  }
-  return is_array;
-}
-
-static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject *allocate_buffer(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   (void)module;
   if (count == 1 && !keywords && pyweir_started && PyLong_CheckExact(args[0])) {
     size_t bytes = PyLong_AsSize_t(args[0]);
@@ -205,17 +184,15 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
     }
     PyErr_Clear(); /* the error below is clearer */
   }
-  if (array_factory && makes_array(args, count, keywords))
-    return PyObject_Vectorcall(array_factory, args, (size_t)count, keywords);
   static const char *const names[] = {"nbytes", "device", "stream"};
   PyObject *values[] = {NULL, Py_None, Py_None};
-  if (pyweir_parse_arguments("empty", names, 3, 1, args, count, keywords, values) != 0)
+  if (pyweir_parse_arguments("buffer", names, 3, 1, args, count, keywords, values) != 0)
     return NULL;
   if (!values[0]) {
-    PyErr_SetString(PyExc_TypeError, "empty() missing required argument 'nbytes'");
+    PyErr_SetString(PyExc_TypeError, "buffer() missing required argument 'nbytes'");
     return NULL;
   }
-  return empty_with(values[0], values[1], values[2]);
+  return buffer_with(values[0], values[1], values[2]);
 }
 
 /* Wraps memory that is owned elsewhere. */
@@ -722,7 +699,7 @@ static PyBufferProcs buffer_protocol = {.bf_getbuffer = get_buffer, .bf_releaseb
 PyTypeObject pyweir_buffer_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Buffer",
     .tp_doc = "Device memory or pinned host memory, which is freed when the object is destroyed.\n\n"
-              "Created by empty(), host_empty(), from_dlpack() and open_shared().",
+              "Created by buffer(), host_empty(), from_dlpack() and open_shared().",
     .tp_basicsize = sizeof(pyweir_buffer),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = buffer_dealloc,
@@ -735,14 +712,11 @@ PyTypeObject pyweir_buffer_type = {
 };
 
 static PyMethodDef functions[] = {
-    {"empty", PYWEIR_FAST_KEYWORDS(empty),
-     "empty(nbytes, *, device=None, stream=None)\n--\n\n"
+    {"buffer", PYWEIR_FAST_KEYWORDS(allocate_buffer),
+     "buffer(nbytes, *, device=None, stream=None)\n--\n\n"
      "Allocates device memory, with undefined contents, and returns a Buffer.\n\n"
-     "empty(*size, dtype=None, device=None, pin_memory=False) with several sizes, a sequence or a dtype\n"
-     "returns an uninitialized Array.\n\n"
-     "device: the device; None for the current one, or for the host in case of an Array.\n"
+     "device: the device; None for the current one.\n"
      "stream: the stream that uses the memory; None for the current stream of the device."},
-    {"_set_array_factory", set_array_factory, METH_O, NULL},
     {"_buffer_from_data_pointer", from_pointer, METH_VARARGS,
      "(address, device, nbytes): wraps memory that is owned elsewhere in a Buffer."},
     {NULL, NULL, 0, NULL},

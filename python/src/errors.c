@@ -10,6 +10,43 @@
 PyObject *pyweir_OutOfMemoryError;
 PyObject *pyweir_AcceleratorError;
 
+/* ---- Texts ---- */
+
+/* The names in Weir's texts that Python has other names for. Longer ones come first. */
+static const char *const names[][2] = {
+    {"with the flag WEIR_EVENT_TIMING", "with argument 'enable_timing=True'"},
+    {"without WEIR_EVENT_INTERPROCESS", "without interprocess=True"},
+    {"WEIR_EVENT_INTERPROCESS", "interprocess"},
+    {"WEIR_EVENT_TIMING", "enable_timing"},
+    {"This weir_graph instance", "This CUDAGraph instance"},
+    {"call weir_graph_enable_debug before", "call enable_debug_mode() before"},
+    {"weir_graph_", "CUDAGraph."},
+    {"weir_ipc_open opens those of weir_ipc_share", "open_shared() opens those of share()"},
+    {"weir_ipc_share", "share()"},
+    {"weir_ipc_send", "multiprocessing"},
+};
+
+/* The text of an error without the name of the C function before it, and with Python's names in it. */
+static PyObject *message_of(const char *text) {
+  for (;;) {
+    size_t length = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    if (strncmp(text, "weir_", 5) != 0 || strncmp(text + length, ": ", 2) != 0)
+      break;
+    text += length + 2;
+  }
+  PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+  for (size_t i = 0; message && i < sizeof names / sizeof *names; i++) {
+    if (!strstr(text, names[i][0]))
+      continue;
+    PyObject *from = PyUnicode_FromString(names[i][0]), *to = PyUnicode_FromString(names[i][1]);
+    PyObject *replaced = from && to ? PyUnicode_Replace(message, from, to, -1) : NULL;
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    Py_SETREF(message, replaced);
+  }
+  return message;
+}
+
 /* ---- Warnings ---- */
 
 /* Weir writes warnings where Python code must not run: in calls that hold locks, on any thread. Warnings of a call from
@@ -57,8 +94,10 @@ static int issue_warnings(void) {
   while (kept) {
     kept_warning *warning = kept;
     kept = warning->next;
+    PyObject *message = result == 0 ? message_of(warning->text) : NULL;
     if (result == 0)
-      result = PyErr_WarnEx(PyExc_UserWarning, warning->text, 1);
+      result = message ? PyErr_WarnFormat(PyExc_UserWarning, 1, "%U", message) : -1;
+    Py_XDECREF(message);
     free(warning);
   }
   return result;
@@ -107,7 +146,7 @@ static int code_of(weir_status status, int result) {
 }
 
 static void set_exception(PyObject *type, weir_status status, int result, const char *text) {
-  PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+  PyObject *message = message_of(text);
   PyObject *exception = message ? PyObject_CallOneArg(type, message) : NULL;
   Py_XDECREF(message);
   if (!exception)
@@ -154,6 +193,18 @@ int pyweir_check(weir_status status) {
     return kept ? issue_warnings() : 0;
   pyweir_raise(status);
   return -1;
+}
+
+void pyweir_change_type(PyObject *type) {
+  PyObject *old, *value, *trace, *text;
+  PyErr_Fetch(&old, &value, &trace);
+  text = value ? PyObject_Str(value) : NULL;
+  if (text)
+    PyErr_SetObject(type, text);
+  Py_XDECREF(text);
+  Py_XDECREF(old);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
 }
 
 PyObject *pyweir_none(weir_status status) {

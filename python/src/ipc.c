@@ -15,7 +15,7 @@ static pyweir_buffer *shareable(pyweir_buffer *buffer) {
   PyErr_SetString(PyExc_ValueError, root->owner == PYWEIR_OWNS_SHARED
                                         ? "memory that was received from another process cannot be sent to a third "
                                           "one; copy it first"
-                                        : "only memory of empty() can be shared");
+                                        : "only memory of buffer() can be shared");
   return NULL;
 }
 

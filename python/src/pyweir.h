@@ -54,7 +54,10 @@ PyObject *pyweir_type_error(const char *what, PyObject *object);
 /* Reports a failed status where no exception can be raised, such as in a destructor. */
 void pyweir_write_unraisable(weir_status status);
 
-/* Sets the exception for a status, with the text of weir_last_error(), and returns NULL. */
+/* Gives the exception that is set another type. */
+void pyweir_change_type(PyObject *type);
+
+/* Sets the exception for a status, with the text of weir_last_error() in Python's names, and returns NULL. */
 PyObject *pyweir_raise(weir_status status);
 
 /* Returns 0 for WEIR_OK, or else -1 with the exception set. Warnings that Weir wrote during the call (PYWEIR_CALL) are

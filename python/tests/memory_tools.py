@@ -70,7 +70,7 @@ def sleep_cycles(milliseconds: float) -> int:
 
 
 def filled(size: int, value: int = 1) -> weir.Buffer:
-    return weir.empty(size).fill_(value)
+    return weir.buffer(size).fill_(value)
 
 
 def blocks(snapshot: dict[str, Any] | list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

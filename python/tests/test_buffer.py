@@ -23,7 +23,7 @@ needs_cuda = pytest.mark.skipif(is_soft, reason="needs a CUDA device")
 
 
 def test_attributes():
-    buffer = weir.empty(1000)
+    buffer = weir.buffer(1000)
     assert isinstance(buffer, weir.Buffer)
     assert buffer.nbytes == buffer.size == len(buffer) == 1000
     assert buffer.pointer == buffer.data_ptr() != 0
@@ -39,23 +39,23 @@ def test_attributes():
 
 def test_device_and_stream(two_devices):
     stream = weir.Stream(device=1)
-    assert weir.empty(8, device=1).device == 1
-    assert weir.empty(8, device="cuda:1").stream == weir.current_stream(1)
-    on_stream = weir.empty(8, stream=stream)
+    assert weir.buffer(8, device=1).device == 1
+    assert weir.buffer(8, device="cuda:1").stream == weir.current_stream(1)
+    on_stream = weir.buffer(8, stream=stream)
     assert on_stream.stream == stream and on_stream.device == 1
-    assert weir.empty(8, device=1, stream=stream).stream == stream
+    assert weir.buffer(8, device=1, stream=stream).stream == stream
     with weir.device(1):
-        assert weir.empty(8).device == 1
+        assert weir.buffer(8).device == 1
     with weir.stream(stream):
-        here = weir.empty(8)
+        here = weir.buffer(8)
         assert here.device == 1 and here.stream == stream
     with pytest.raises(ValueError):
-        weir.empty(8, device=0, stream=stream)
+        weir.buffer(8, device=0, stream=stream)
 
 
 def test_free_on_del():
     before = weir.memory_allocated()
-    buffer = weir.empty(4 * KIB)
+    buffer = weir.buffer(4 * KIB)
     other = buffer
     del buffer
     assert weir.memory_allocated() == before + 4 * KIB
@@ -65,11 +65,11 @@ def test_free_on_del():
 
 def test_free_by_hand():
     before = weir.memory_allocated()
-    buffer = weir.empty(4 * KIB)
+    buffer = weir.buffer(4 * KIB)
     buffer.free()
     assert weir.memory_allocated() == before
     assert buffer.pointer == 0 and not buffer.owns_memory and "freed" in repr(buffer)
-    other = weir.empty(4 * KIB)
+    other = weir.buffer(4 * KIB)
     for use in [buffer.tobytes, buffer.zero_, buffer.__dlpack__, lambda: buffer[1:2], lambda: other.copy_(buffer)]:
         with pytest.raises(ValueError, match="the buffer was freed"):
             use()
@@ -79,26 +79,26 @@ def test_free_by_hand():
 
 
 def test_weak_references_and_cycles():
-    buffer = weir.empty(512)
+    buffer = weir.buffer(512)
     gone = []
     reference = weakref.ref(buffer, gone.append)
     assert reference() is buffer
     del buffer
     assert reference() is None and len(gone) == 1
-    assert not gc.is_tracked(weir.empty(8))
+    assert not gc.is_tracked(weir.buffer(8))
 
 
 def test_it_cannot_be_made_or_pickled():
     with pytest.raises(TypeError):
         weir.Buffer()
     with pytest.raises(TypeError):
-        pickle.dumps(weir.empty(8))
+        pickle.dumps(weir.buffer(8))
     with pytest.raises(TypeError):
         type("Mine", (weir.Buffer,), {})
 
 
 def test_fill():
-    buffer = weir.empty(16)
+    buffer = weir.buffer(16)
     assert buffer.fill_(7) is buffer
     assert buffer.tobytes() == b"\7" * 16
     assert buffer.fill_(0x01020304, width=4).tobytes() == bytes([4, 3, 2, 1]) * 4
@@ -109,27 +109,27 @@ def test_fill():
     with pytest.raises(ValueError, match="width must be 1, or 4"):
         buffer.fill_(1, width=2)
     with pytest.raises(ValueError, match="multiple of 4"):
-        weir.empty(6).fill_(1, width=4)
+        weir.buffer(6).fill_(1, width=4)
 
 
 def test_copy_between_buffers():
     source = filled(4 * KIB, 5)
-    target = weir.empty(4 * KIB)
+    target = weir.buffer(4 * KIB)
     assert target.copy_(source) is target
     assert target.tobytes() == b"\5" * (4 * KIB)
     with pytest.raises(ValueError, match="the source has 10 bytes, but the buffer has 4096"):
-        target.copy_(weir.empty(10))
+        target.copy_(weir.buffer(10))
 
 
 def test_copy_between_devices(two_devices):
     source = filled(MIB, 77)
-    there = weir.empty(MIB, device=1).copy_(source)
-    back = weir.empty(MIB).copy_(there)
+    there = weir.buffer(MIB, device=1).copy_(source)
+    back = weir.buffer(MIB).copy_(there)
     assert there.tobytes() == back.tobytes() == b"M" * MIB
 
 
 def test_copy_with_python():
-    buffer = weir.empty(8)
+    buffer = weir.buffer(8)
     buffer.copy_(b"abcdefgh")
     assert buffer.tobytes() == b"abcdefgh"
     buffer.copy_(memoryview(bytearray(b"12345678")))
@@ -145,12 +145,12 @@ def test_copy_with_python():
     with pytest.raises(TypeError):
         buffer.copy_(12)
     with pytest.raises(TypeError, match="destination.copy_"):
-        buffer.copy_to(weir.empty(8))
+        buffer.copy_to(weir.buffer(8))
 
 
 def test_copy_non_blocking():
     host = weir.host_empty(4 * KIB).fill_(9)
-    device = weir.empty(4 * KIB)
+    device = weir.buffer(4 * KIB)
     stream = weir.Stream()
     with weir.stream(stream):
         weir._sleep(sleep_cycles(30))
@@ -174,7 +174,7 @@ def test_to_cpu_blocking_by_default():
 
 
 def test_views():
-    buffer = weir.empty(1024).copy_(bytes(range(256)) * 4)
+    buffer = weir.buffer(1024).copy_(bytes(range(256)) * 4)
     view = buffer[256:512]
     assert len(view) == 256 and view.pointer == buffer.pointer + 256 and not view.owns_memory
     assert view.tobytes() == bytes(range(256))
@@ -192,9 +192,9 @@ def test_views():
     del inner
     assert weir.memory_allocated() < before
     with pytest.raises(TypeError, match="a slice"):
-        weir.empty(8)[0]
+        weir.buffer(8)[0]
     with pytest.raises(ValueError, match="contiguous"):
-        weir.empty(8)[::2]
+        weir.buffer(8)[::2]
 
 
 # ---- The buffer protocol ----
@@ -234,7 +234,7 @@ def test_buffer_protocol_waits_for_the_device():
 @needs_soft
 @needs_numpy
 def test_numpy_sees_the_memory():
-    buffer = weir.empty(4096).zero_()
+    buffer = weir.buffer(4096).zero_()
     array = numpy.frombuffer(buffer, dtype=numpy.float32)
     array[:] = numpy.arange(1024)
     assert array.ctypes.data == buffer.pointer
@@ -244,7 +244,7 @@ def test_numpy_sees_the_memory():
 @needs_cuda
 def test_no_buffer_protocol_on_a_gpu():
     with pytest.raises(BufferError, match="the host cannot access the memory of this device"):
-        memoryview(weir.empty(64))
+        memoryview(weir.buffer(64))
 
 
 # ---- DLPack ----
@@ -282,7 +282,7 @@ get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def test_dlpack_device():
-    kind, number = weir.empty(8).__dlpack_device__()
+    kind, number = weir.buffer(8).__dlpack_device__()
     assert (kind, number) == ((1, 0) if is_soft else (2, 0))
     assert weir.host_empty(8).__dlpack_device__() == ((1, 0) if is_soft else (3, 0))
 
@@ -331,7 +331,7 @@ def test_dlpack_round_trip():
 
 
 def test_dlpack_arguments():
-    buffer = weir.empty(8)
+    buffer = weir.buffer(8)
     with pytest.raises(TypeError, match="max_version"):
         buffer.__dlpack__(max_version=1)
     with pytest.raises(TypeError, match="unexpected argument 'streams'"):
@@ -353,7 +353,7 @@ def test_dlpack_arguments():
 
 
 def test_dlpack_once():
-    capsule = weir.empty(8).__dlpack__()
+    capsule = weir.buffer(8).__dlpack__()
     weir.from_dlpack(capsule)
     with pytest.raises(BufferError, match="already consumed"):
         weir.from_dlpack(capsule)
@@ -381,7 +381,7 @@ def test_dlpack_from_numpy():
     buffer = weir.from_dlpack(array)
     assert buffer.pointer == array.ctypes.data and len(buffer) == 64 and buffer.is_host and buffer.device == -1
     assert bytes(memoryview(buffer)) == array.tobytes()
-    device = weir.empty(64).copy_(buffer)
+    device = weir.buffer(64).copy_(buffer)
     assert device.tobytes() == array.tobytes()
     if not buffer.readonly:
         buffer.fill_(0)
@@ -405,7 +405,7 @@ def test_numpy_from_dlpack():
 
 
 def test_cuda_array_interface():
-    buffer = weir.empty(100)
+    buffer = weir.buffer(100)
     if is_soft:
         assert not hasattr(buffer, "__cuda_array_interface__")
         with pytest.raises(AttributeError, match="a software device"):

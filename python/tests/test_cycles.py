@@ -38,7 +38,7 @@ def cycle_with(thing):
 
 def test_cycles(pages):
     def create():
-        x = weir.empty(3 * 4 * 4)
+        x = weir.buffer(3 * 4 * 4)
 
         def foo(p):
             if p:
@@ -65,7 +65,7 @@ def test_cycles(pages):
 def test_no_report_without_device_memory(pages):
     cycle_with([1, 2, 3])
     cycle_with(weir.host_empty(64))
-    kept = cycle_with(weir.empty(512))
+    kept = cycle_with(weir.buffer(512))
     gc.collect()
     noop()
     assert pages == []
@@ -82,7 +82,7 @@ class Holder:
 
 def test_references_have_names(pages):
     holder = Holder()
-    holder.itself, holder.values = holder, {"weight": [weir.empty(1024)]}
+    holder.itself, holder.values = holder, {"weight": [weir.buffer(1024)]}
     del holder
     gc.collect()
     noop()
@@ -96,7 +96,7 @@ def test_references_have_names(pages):
 def test_stacks_of_the_history(pages):
     weir.memory._record_memory_history("state", stacks="python")
     try:
-        cycle_with(weir.empty(2048))
+        cycle_with(weir.buffer(2048))
         gc.collect()
         noop()
     finally:
@@ -105,7 +105,7 @@ def test_stacks_of_the_history(pages):
 
 
 def test_young_generations(pages):
-    cycle_with(weir.empty(512))
+    cycle_with(weir.buffer(512))
     before = weir.memory_allocated()
     gc.collect(0)
     noop()
@@ -116,7 +116,7 @@ def test_warn_tensor_cycles():
     gc.collect()
     stop = warn_tensor_cycles()
     try:
-        cycle_with(weir.empty(512))
+        cycle_with(weir.buffer(512))
         with pytest.warns(UserWarning, match="Reference cycle includes device memory") as caught:
             gc.collect()
             noop()

@@ -206,7 +206,7 @@ def test_device_context(two_devices):
 
 
 def test_device_of(two_devices):
-    for thing in (weir.Stream(1), weir.empty(16, device=1), SimpleNamespace(__dlpack_device__=lambda: (2, 1))):
+    for thing in (weir.Stream(1), weir.buffer(16, device=1), SimpleNamespace(__dlpack_device__=lambda: (2, 1))):
         with weir.device_of(thing):
             assert weir.current_device() == 1
     for thing in (
@@ -276,7 +276,7 @@ def test_mem_get_info():
     assert 0 < free <= total
     assert weir.mem_get_info(0)[1] == weir.mem_get_info("cuda:0")[1] == total
     assert weir.cudart().cudaMemGetInfo(0)[1] == total
-    held = weir.empty(64 << 20)
+    held = weir.buffer(64 << 20)
     assert weir.device_memory_used() >= 64 << 20
     assert weir.mem_get_info()[0] <= total - (64 << 20)
     del held

@@ -32,7 +32,7 @@ JOB = """
 def train():
     kept = []
     while True:
-        kept.append(weir.empty(200 << 20))
+        kept.append(weir.buffer(200 << 20))
 """
 
 

@@ -29,14 +29,14 @@ def only_native(frames):
 
 def test_memory_snapshot():
     with history("state", stacks="python"):
-        buffer = weir.empty(311 * 411 * 4)
+        buffer = weir.buffer(311 * 411 * 4)
         snapshot = weir.memory._snapshot()
         (block,) = [b for b in blocks(snapshot) if b["requested_size"] == 311 * 411 * 4]
         assert block["frames"][0]["name"] == "test_memory_snapshot"
         assert block["address"] == buffer.pointer
         del buffer
         weir.memory._record_memory_history("all")
-        buffer = weir.empty(SMALL_BUFFER)
+        buffer = weir.buffer(SMALL_BUFFER)
         del buffer
         weir.empty_cache()
         (trace, *_) = weir.memory._snapshot()["device_traces"]
@@ -45,11 +45,11 @@ def test_memory_snapshot():
 
 def test_snapshot_schema():
     with history(stacks="python"), weir.memory_phase("a phase"):
-        buffer = weir.empty(3 * MIB)
+        buffer = weir.buffer(3 * MIB)
         stream = weir.Stream()
         buffer.record_stream(stream)
         with pytest.raises(weir.OutOfMemoryError):
-            weir.empty(1 << 45)
+            weir.buffer(1 << 45)
         snapshot = weir.memory._snapshot()
     parts = "segments device_traces allocator_settings external_annotations host_segments host_traces"
     assert list(snapshot) == parts.split()
@@ -82,7 +82,7 @@ def test_snapshot_of_what_waits_for_a_stream():
     stream = weir.Stream()
     with weir.stream(stream):
         weir._sleep(10**8)
-    buffer = weir.empty(3 * MIB)
+    buffer = weir.buffer(3 * MIB)
     buffer.record_stream(stream)
     del buffer
     states = [b["state"] for b in blocks(weir.memory_snapshot())]
@@ -95,7 +95,7 @@ def test_snapshot_of_what_waits_for_a_stream():
 
 def test_dump_snapshot(tmp_path):
     with history(stacks="python"):
-        buffer = weir.empty(1234)
+        buffer = weir.buffer(1234)
         before = weir.memory._snapshot()
         weir.memory._dump_snapshot(tmp_path / "a.pickle")
         weir.memory._dump_snapshot(str(tmp_path / "a.json"), as_json=True)
@@ -140,7 +140,7 @@ def test_dump_snapshot_default_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize("context", [False, pytest.param(True, marks=needs_native)])
 def test_pickled_snapshot(context):
     def run():
-        buffer = weir.empty(311 * 411 * 4)
+        buffer = weir.buffer(311 * 411 * 4)
         return buffer, pickle.loads(_weir._memory_snapshot_pickled())
 
     with history(True, context, 10, trace_alloc_record_context=context, record_context_cpp=context):
@@ -176,8 +176,8 @@ def test_memory_plots(context, stacks):
     with history("all", context=context, stacks=stacks):
 
         def run():
-            x = weir.empty(128 * 128 * 4)
-            y = weir.empty(128 * 128 * 4).copy_(x)
+            x = weir.buffer(128 * 128 * 4)
+            y = weir.buffer(128 * 128 * 4).copy_(x)
             return y
 
         run()
@@ -191,13 +191,13 @@ def test_memory_plots(context, stacks):
 
 @pytest.mark.parametrize("context", ["alloc", "all", "state"])
 def test_memory_plots_free_stack(context):
-    segment = weir.empty(512)  # a segment has its own stack, so it must exist already
+    segment = weir.buffer(512)  # a segment has its own stack, so it must exist already
     with history(context=context, stacks="python"):
         x = None
 
         def thealloc():
             nonlocal x
-            x = weir.empty(3 * 4 * 4)
+            x = weir.buffer(3 * 4 * 4)
 
         def thefree():
             nonlocal x
@@ -216,15 +216,15 @@ def test_memory_plots_history_context():
 
     def should_capture1():
         nonlocal x
-        x = weir.empty(4 * 4 * 4)
+        x = weir.buffer(4 * 4 * 4)
 
     def should_not_capture():
         nonlocal x
-        x = weir.empty(3 * 4 * 4)
+        x = weir.buffer(3 * 4 * 4)
 
     def should_capture2():
         nonlocal x
-        x = weir.empty(4 * 4 * 4)
+        x = weir.buffer(4 * 4 * 4)
 
     with history(context="all", stacks="python"):
         should_capture1()
@@ -241,7 +241,7 @@ def test_memory_plots_history_context():
 @pytest.mark.parametrize("context", ["alloc", "all", "state"])
 def test_memory_plots_free_segment_stack(context):
     with history(context=context, stacks="python"):
-        x = weir.empty(3 * 4 * 4)
+        x = weir.buffer(3 * 4 * 4)
         del x
         weir.empty_cache()
         text = json.dumps(weir.memory._snapshot())
@@ -252,9 +252,9 @@ def test_memory_plots_metadata():
     with history(context="all", stacks="python"):
         weir.memory._set_memory_metadata("metadata test")
         assert weir.memory._get_memory_metadata() == "metadata test"
-        x = weir.empty(3 * 4 * 4)
+        x = weir.buffer(3 * 4 * 4)
         weir.memory._set_memory_metadata("")
-        y = weir.empty(3 * 4 * 4)
+        y = weir.buffer(3 * 4 * 4)
         allocs = [e["user_metadata"] for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
     assert allocs == ["metadata test", ""]
     del x, y
@@ -263,7 +263,7 @@ def test_memory_plots_metadata():
 @needs_native
 def test_memory_snapshot_with_cpp():
     with history("state", stacks="all"):
-        x = weir.empty(311 * 411 * 4)
+        x = weir.buffer(311 * 411 * 4)
         frames = block_of(x)["frames"]
     assert frames[0]["name"] == "test_memory_snapshot_with_cpp"
     assert len(only_native(frames)) > 3 and only_native(frames)[-1]["name"] == "_start"
@@ -272,7 +272,7 @@ def test_memory_snapshot_with_cpp():
 def test_memory_snapshot_skip_actions():
     def actions(**keywords):
         with history(stacks="python", **keywords):
-            weir.empty(512)
+            weir.buffer(512)
             return {e["action"] for e in weir.memory._snapshot()["device_traces"][0]}
 
     assert actions() >= {"alloc", "free_requested", "free_completed"}
@@ -295,7 +295,7 @@ def test_max_entries_and_clear():
 
     with history(context=None, max_entries=10):
         for _ in range(20):
-            weir.empty(512)
+            weir.buffer(512)
         assert kept() == 10  # the snapshot's own entry is added after the ring was read
         assert weir.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot" and kept() == 10
         info = _weir._history_info(0)
@@ -333,11 +333,11 @@ def test_legacy_arguments():
     with history(True, True, trace_alloc_max_entries=5, trace_alloc_record_context=True):
         assert _weir._cuda_isHistoryEnabled()
         for _ in range(10):
-            weir.empty(512)
+            weir.buffer(512)
         (trace, *_) = weir.memory._snapshot()["device_traces"]
         assert len(trace) == 5 and trace[-1]["frames"][0]["name"] == "test_legacy_arguments"
     with history(True, False):
-        x = weir.empty(512)
+        x = weir.buffer(512)
         (trace, *_) = weir.memory._snapshot()["device_traces"]  # the default is one entry
         assert [entry["action"] for entry in trace] == ["alloc"] and trace[0]["size"] == 512
         assert block_of(x)["frames"] == []
@@ -359,7 +359,7 @@ def line():
 
 def test_file_line_and_function():
     def inner():
-        return weir.empty(512), line()
+        return weir.buffer(512), line()
 
     def outer():
         return (
@@ -378,7 +378,7 @@ def test_file_line_and_function():
 def test_memory_snapshot_script():
     """A function that was compiled at run time, without a file, is the innermost frame of its allocations."""
     script = {"weir": weir}
-    exec(compile("def foo():\n    return weir.empty(311 * 411 * 4)\n", "<script>", "exec"), script)
+    exec(compile("def foo():\n    return weir.buffer(311 * 411 * 4)\n", "<script>", "exec"), script)
     with history("state", stacks="python"):
         x = script["foo"]()
         found = [b for b in blocks(weir.memory._snapshot()) if b["requested_size"] == 311 * 411 * 4]
@@ -409,9 +409,9 @@ def test_memory_profiler_viz():
     """Memory over time as JSON: the place and the category of each allocation. Phases are the categories."""
     with history(stacks="python"):
         with weir.memory_phase("activation"):
-            x = weir.empty(128 * 128 * 4)
+            x = weir.buffer(128 * 128 * 4)
         with weir.memory_phase("gradient"):
-            y = weir.empty(128 * 128 * 4).copy_(x)
+            y = weir.buffer(128 * 128 * 4).copy_(x)
             del x
         text = json.dumps(weir.memory._snapshot())
     events = [e for e in json.loads(text)["device_traces"][0] if e["action"] in ("alloc", "free_completed")]
@@ -427,8 +427,8 @@ def test_memory_profiler_viz():
 
 def test_same_code_at_two_lines():
     def make():
-        first = weir.empty(512)
-        second = weir.empty(512)
+        first = weir.buffer(512)
+        second = weir.buffer(512)
         return first, second
 
     with history("state", stacks="python"):
@@ -439,17 +439,17 @@ def test_same_code_at_two_lines():
 
 def test_generators_and_lambdas():
     def generate():
-        yield weir.empty(512), line()
-        yield from [(weir.empty(512), line())]
+        yield weir.buffer(512), line()
+        yield from [(weir.buffer(512), line())]
 
     with history("state", stacks="python"):
         for buffer, at in generate():
             frames = frames_of(buffer)
             assert frames[0] == ("test_history.py", at, "generate")
             assert frames[1][2] == "test_generators_and_lambdas"
-        buffers = list(map(lambda size: weir.empty(size), [512, 600]))
+        buffers = list(map(lambda size: weir.buffer(size), [512, 600]))
         assert [frames_of(b)[0][2] for b in buffers] == ["<lambda>"] * 2
-        (listed,) = [weir.empty(512) for _ in range(1)]
+        (listed,) = [weir.buffer(512) for _ in range(1)]
         assert frames_of(listed)[0][2] in ("<listcomp>", "test_generators_and_lambdas")
 
 
@@ -458,7 +458,7 @@ def test_coroutines():
 
     async def inner():
         await asyncio.sleep(0)
-        return weir.empty(512)
+        return weir.buffer(512)
 
     async def outer():
         return await inner()
@@ -472,7 +472,7 @@ def test_code_that_is_made_at_run_time():
     with history("state", stacks="python"):
         for i in range(50):
             scope = {"weir": weir}
-            exec(compile("\n" * i + "def made():\n  return weir.empty(512)\n", f"made-{i}.py", "exec"), scope)
+            exec(compile("\n" * i + "def made():\n  return weir.buffer(512)\n", f"made-{i}.py", "exec"), scope)
             buffer = scope["made"]()
             assert frames_of(buffer)[0] == (f"made-{i}.py", i + 2, "made")
             del scope
@@ -481,17 +481,17 @@ def test_code_that_is_made_at_run_time():
 def test_names_that_are_not_ascii():
     with history("state", stacks="python"):
         scope = {"weir": weir}
-        exec(compile("def größe():\n  return weir.empty(512)\n", "Ümläut.py", "exec"), scope)
+        exec(compile("def größe():\n  return weir.buffer(512)\n", "Ümläut.py", "exec"), scope)
         assert frames_of(scope["größe"]())[0] == ("Ümläut.py", 2, "größe")
 
 
 def test_methods_callbacks_and_c_functions():
     class Thing:
         def __init__(self):
-            self.buffer = weir.empty(512)
+            self.buffer = weir.buffer(512)
 
         def __del__(self):
-            kept.append(weir.empty(700))
+            kept.append(weir.buffer(700))
 
     kept = []
     with history("state", stacks="python"):
@@ -499,14 +499,14 @@ def test_methods_callbacks_and_c_functions():
         assert [f[2] for f in frames_of(thing.buffer)][:2] == ["__init__", "test_methods_callbacks_and_c_functions"]
         del thing
         assert frames_of(kept[0])[0][2] == "__del__"
-        ordered = sorted([3, 1, 2], key=lambda n: (kept.append(weir.empty(512)), n)[1])
+        ordered = sorted([3, 1, 2], key=lambda n: (kept.append(weir.buffer(512)), n)[1])
         assert ordered == [1, 2, 3]
         assert [f[2] for f in frames_of(kept[-1])][:2] == ["<lambda>", "test_methods_callbacks_and_c_functions"]
 
 
 def test_deep_recursion():
     def deep(n):
-        return weir.empty(512) if n == 0 else deep(n - 1)
+        return weir.buffer(512) if n == 0 else deep(n - 1)
 
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(3000)
@@ -524,7 +524,7 @@ def test_threads_have_their_own_stacks():
 
     def work(n):
         def one():
-            return weir.empty(512 * (n + 1))
+            return weir.buffer(512 * (n + 1))
 
         barrier.wait(20)
         for _ in range(200):
@@ -544,7 +544,7 @@ def test_threads_have_their_own_stacks():
 def test_code_is_let_go_of():
     def make():
         scope = {"weir": weir}
-        exec("def once():\n  return weir.empty(512)\n", scope)
+        exec("def once():\n  return weir.buffer(512)\n", scope)
         scope["once"]()
         return weakref.ref(scope["once"].__code__)
 
@@ -561,11 +561,11 @@ def test_code_is_let_go_of():
 def test_phases_and_compile_contexts():
     with history(context=None):
         with weir.memory_phase("forward"):
-            a = weir.empty(512)
+            a = weir.buffer(512)
             with weir.memory_phase("attention"), weir.memory._compile_context("0/1"):
-                b = weir.empty(512)
-            c = weir.empty(512)
-        d = weir.empty(512)
+                b = weir.buffer(512)
+            c = weir.buffer(512)
+        d = weir.buffer(512)
         events = [e for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
     assert [e.get("phase", "") for e in events] == ["forward", "attention", "forward", ""]
     assert [e["compile_context"] for e in events] == ["N/A", "0/1", "N/A", "N/A"]
@@ -581,8 +581,8 @@ def test_the_beginnings_of_phases():
         for _ in range(3):
             with weir.memory_phase("step"):
                 with weir.memory_phase("forward"):
-                    a, b = weir.empty(512), weir.empty(512)
-                c = weir.empty(512)
+                    a, b = weir.buffer(512), weir.buffer(512)
+                c = weir.buffer(512)
         events = [e for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
     assert [e.get("phase_begins", False) for e in events] == [True, False, True] * 3
     assert [e["phase"] for e in events] == ["forward", "forward", "step"] * 3
@@ -591,14 +591,14 @@ def test_the_beginnings_of_phases():
 
 def test_phases_are_of_a_thread():
     def other():
-        weir.empty(700)
+        weir.buffer(700)
 
     with history(context=None):
         with weir.memory_phase("mine"):
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
-            weir.empty(512)
+            weir.buffer(512)
         events = [e for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
     assert [(e["size"], e.get("phase", "")) for e in events] == [(700, ""), (512, "mine")]
 
@@ -606,7 +606,7 @@ def test_phases_are_of_a_thread():
 def test_annotations():
     with history(context=None, global_record_annotations=True):
         with weir.memory_annotation("step", number="3"):
-            weir.empty(512)
+            weir.buffer(512)
         notes = weir.memory._snapshot()["external_annotations"]
     assert [(n["name"], n["number"], n["stage"], n["device"]) for n in notes] == [
         ("step", "3", "START", 0),
@@ -615,7 +615,7 @@ def test_annotations():
     assert notes[0]["time_us"] <= notes[1]["time_us"]
     with history(context=None):
         with weir.memory_annotation("step"):
-            weir.empty(512)
+            weir.buffer(512)
         assert weir.memory._snapshot()["external_annotations"] == []
     with pytest.raises(TypeError):
         weir.memory_annotation(3)
@@ -643,7 +643,7 @@ def test_tracker():
 
     weir.attach_memory_tracker(tracker)
     try:
-        buffer = weir.empty(1000)
+        buffer = weir.buffer(1000)
         pointer = buffer.pointer
         del buffer
         weir.empty_cache()
@@ -657,7 +657,7 @@ def test_tracker():
         ("segment_free", 2 * MIB),
     ]
     assert {entry[2] for entry in seen} == {pointer} and {entry[5] for entry in seen} == {(0, 0)}
-    weir.empty(1000)
+    weir.buffer(1000)
     assert len(seen) == 5
     with pytest.raises(ValueError, match="not attached"):
         weir.detach_memory_tracker(tracker)
@@ -670,7 +670,7 @@ def test_tracker_may_allocate_and_fail(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", lambda what: raised.append(what.exc_type))
 
     def allocates(*entry):
-        seen.append(weir.empty(512))
+        seen.append(weir.buffer(512))
 
     def fails(*entry):
         raise ValueError("a tracker's own")
@@ -678,7 +678,7 @@ def test_tracker_may_allocate_and_fail(monkeypatch):
     weir.attach_memory_tracker(allocates)
     weir.attach_memory_tracker(fails)
     try:
-        kept = weir.empty(3 * MIB)
+        kept = weir.buffer(3 * MIB)
     finally:
         weir.detach_memory_tracker(allocates)
         weir.detach_memory_tracker(fails)
@@ -696,7 +696,7 @@ def test_tracker_and_an_exception_under_way():
             pass
 
     def fails():
-        buffer = weir.empty(512)
+        buffer = weir.buffer(512)
         assert buffer
         raise ZeroDivisionError("mine")
 
@@ -710,7 +710,7 @@ def test_tracker_and_an_exception_under_way():
 
 def test_expandable_segments_are_recorded():
     with settings("expandable_segments:True", "expandable_segments:False"), history(stacks="python"):
-        weir.empty(3 * MIB)
+        weir.buffer(3 * MIB)
         weir.empty_cache()
         actions = [e["action"] for e in weir.memory._snapshot()["device_traces"][0]]
     assert actions == ["segment_map", "alloc", "free_requested", "free_completed", "segment_unmap"]

@@ -37,7 +37,7 @@ def test_caching_pinned_memory():
     t = weir.host_empty(4)
     assert t.pointer == pointer, "allocation not re-used"
     t.copy_(b"\1\0\0\0")
-    device = weir.empty(4).zero_()
+    device = weir.buffer(4).zero_()
     weir._sleep(sleep_cycles(100))
     device.copy_(t, non_blocking=True)
     del t
@@ -113,7 +113,7 @@ def use_registered_memory(value):
         assert _weir._is_pinned(pinned.pointer) and _weir._is_pinned(pinned.pointer + nbytes - 1)
         pinned[:100].fill_(value)
         pinned[nbytes - 100 :].fill_(value)
-        device = weir.empty(200)
+        device = weir.buffer(200)
         device[:100].copy_(pinned[:100], non_blocking=True)
         device[100:].copy_(pinned[nbytes - 100 :], non_blocking=True)
         assert device.tobytes() == bytes([value]) * 200

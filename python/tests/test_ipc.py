@@ -95,11 +95,11 @@ def test_share_expandable():
 
 
 def test_what_cannot_be_shared():
-    with pytest.raises(ValueError, match="only memory of empty"):
+    with pytest.raises(ValueError, match="only memory of buffer"):
         weir.host_empty(8).share()
-    with pytest.raises(ValueError, match="only memory of empty"):
-        weir.empty(0).share()
-    buffer = weir.empty(8)
+    with pytest.raises(ValueError, match="only memory of buffer"):
+        weir.buffer(0).share()
+    buffer = weir.buffer(8)
     buffer.free()
     with pytest.raises(ValueError, match="was freed"):
         buffer.share()
@@ -239,7 +239,7 @@ def test_message_that_is_never_taken():
             raise AssertionError(weir.memory_stats())
 
         queue = multiprocessing.get_context("spawn").SimpleQueue()
-        queue.put(weir.empty(1 << 20))
+        queue.put(weir.buffer(1 << 20))
         assert ipc("references") == ipc("limbo_blocks") == 1
         wait_for("references", 0)
         assert ipc("limbo_blocks") == 0 and ipc("lost_references") == 1 and weir.memory_allocated() == 0
@@ -268,7 +268,7 @@ def test_many_consumers():
 
 
 def produce(outbox, done):
-    buffer = weir.empty(LARGE_BUFFER).fill_(5)
+    buffer = weir.buffer(LARGE_BUFFER).fill_(5)
     outbox.put(buffer)
     del buffer
     done.wait(60)
@@ -302,7 +302,7 @@ def test_producer_in_the_other_process(killed):
 def test_argument_of_a_process():
     """The arguments of a process are pickled by the thread that starts it."""
     buffer = filled(MIB, 1)
-    assert in_child(first_bytes, buffer, buffer[16:24], weir.empty(16, device=0).fill_(9)) == [b"\1", b"\1", b"\x09"]
+    assert in_child(first_bytes, buffer, buffer[16:24], weir.buffer(16, device=0).fill_(9)) == [b"\1", b"\1", b"\x09"]
 
 
 def first_bytes(*buffers):
@@ -315,7 +315,7 @@ def test_order_of_work():
         consumer.ask("drop")
         stream = weir.Stream()
         with weir.stream(stream):
-            buffer = weir.empty(MIB)
+            buffer = weir.buffer(MIB)
             weir._sleep(200_000_000)
             buffer.fill_(6)
             connection = consumer.inbox
@@ -409,7 +409,7 @@ def test_captures(on_its_stream):
 
 
 def test_plain_pickle_and_copies():
-    buffer = weir.empty(8)
+    buffer = weir.buffer(8)
     for action in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="pickle"):
             action(buffer)
@@ -417,10 +417,10 @@ def test_plain_pickle_and_copies():
 
 def test_what_cannot_be_sent():
     reduce = reduction.ForkingPickler.dumps
-    for memory, text in ((weir.host_empty(8), "only memory of empty"), (weir.empty(0), "only memory of empty")):
+    for memory, text in ((weir.host_empty(8), "only memory of buffer"), (weir.buffer(0), "only memory of buffer")):
         with pytest.raises(ValueError, match=text):
             reduce(memory)
-    arguments = weir._weir._send_buffer(weir.empty(8))
+    arguments = weir._weir._send_buffer(weir.buffer(8))
     with pytest.raises(ValueError, match="smaller than the Buffer"):
         weir._weir._receive_buffer(arguments[0], arguments[1], 4096, 0, False)
     with pytest.raises(RuntimeError, match="received before"):

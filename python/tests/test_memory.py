@@ -39,7 +39,7 @@ def test_allocation_on_device_and_stream(two_devices):
 def test_allocation_of_nothing():
     assert weir.caching_allocator_alloc(0) == 0
     weir.caching_allocator_delete(0)
-    buffer = weir.empty(0)
+    buffer = weir.buffer(0)
     assert (buffer.pointer, len(buffer)) == (0, 0)
     assert buffer.fill_(1).tobytes() == b""
 
@@ -48,7 +48,7 @@ def test_caching_allocator_alloc_negative_size():
     with pytest.raises(ValueError, match="Invalid memory size: -1"):
         weir.caching_allocator_alloc(-1)
     with pytest.raises(ValueError, match="Invalid memory size: -5"):
-        weir.empty(-5)
+        weir.buffer(-5)
 
 
 def test_caching_allocator_alloc_wrong_stream():
@@ -64,27 +64,27 @@ def test_delete_of_what_is_not_there():
 
 
 def test_caching_allocator_enable():
-    kept = weir.empty(3 * MIB)
+    kept = weir.buffer(3 * MIB)
     weir.caching_allocator_enable(False)
     try:
         requested = weir.memory_stats()["requested_bytes.all.allocated"]
-        uncached = weir.empty(5 * MIB)
+        uncached = weir.buffer(5 * MIB)
         uncached.fill_(3)
         assert uncached.tobytes() == b"\3" * (5 * MIB)
         assert weir.memory_stats()["requested_bytes.all.allocated"] == requested
         del uncached
     finally:
         weir.caching_allocator_enable(True)
-    again = weir.empty(3 * MIB)
+    again = weir.buffer(3 * MIB)
     assert weir.memory_stats()["requested_bytes.all.allocated"] == requested + 3 * MIB
     del kept, again
 
 
 def test_reuse_of_freed_memory():
-    first = weir.empty(3 * MIB)
+    first = weir.buffer(3 * MIB)
     pointer = first.pointer
     del first
-    assert weir.empty(3 * MIB).pointer == pointer
+    assert weir.buffer(3 * MIB).pointer == pointer
 
 
 # ---- Statistics ----
@@ -110,10 +110,10 @@ def test_memory_stats_keys():
 
 
 def test_memory_stats_nested():
-    buffer = weir.empty(3 * MIB)
+    buffer = weir.buffer(3 * MIB)
     pool = weir.MemPool()
     with weir.use_mem_pool(pool):
-        inside = weir.empty(MIB)
+        inside = weir.buffer(MIB)
     flat = weir.memory_stats()
     nested = weir.memory_stats_as_nested_dict()
     assert nested["reserved_bytes_by_private_pools"][pool.id]["all"]["current"] == 2 * MIB
@@ -142,7 +142,7 @@ def test_memory_stats_move():
         else:
             size = rng.choice([1, 511, 512, 513, 4 * KIB, 700 * KIB, MIB, MIB + 1, 3 * MIB])
             requested += size
-            live.append(weir.empty(size))
+            live.append(weir.buffer(size))
     now = weir.memory_stats()
     moved = {key: now[key] - before[key] for key in now if key in before}
     assert moved["allocation.all.current"] == len(live)
@@ -164,7 +164,7 @@ def test_peaks_and_sums():
     weir.reset_peak_memory_stats()
     weir.reset_accumulated_memory_stats()
     low = weir.max_memory_allocated()
-    buffer = weir.empty(8 * MIB)
+    buffer = weir.buffer(8 * MIB)
     reserved = weir.memory_reserved()
     del buffer
     assert weir.max_memory_allocated() == low + 8 * MIB
@@ -182,7 +182,7 @@ def test_peaks_and_sums():
 
 
 def test_counters_of_another_device(two_devices):
-    buffer = weir.empty(2 * MIB, device=1)
+    buffer = weir.buffer(2 * MIB, device=1)
     assert weir.memory_allocated(1) == weir.memory_allocated("cuda:1") == 2 * MIB
     assert weir.memory_stats(weir.Device("cuda", 1))["allocation.all.current"] == 1
     with weir.device(1):
@@ -192,7 +192,7 @@ def test_counters_of_another_device(two_devices):
 
 
 def test_deprecated_names_warn():
-    weir.empty(4 * MIB)
+    weir.buffer(4 * MIB)
     with pytest.warns(FutureWarning, match="reset_max_memory_allocated now calls weir.reset_peak_memory_stats"):
         weir.reset_max_memory_allocated()
     with pytest.warns(FutureWarning, match="reset_max_memory_cached now calls weir.reset_peak_memory_stats"):
@@ -209,7 +209,7 @@ def test_deprecated_names_warn():
 
 
 def test_summary():
-    buffer = weir.empty(3 * MIB)
+    buffer = weir.buffer(3 * MIB)
     full, short = weir.memory_summary(), weir.memory_summary(abbreviated=True)
     assert "memory summary, device ID 0" in full
     for name in ["Allocated memory", "Active allocs", "GPU reserved segments", "Oversize allocations"]:
@@ -227,7 +227,7 @@ def test_memory_info_and_processes():
     assert text.startswith("GPU:0") or "NVML" in text
     if weir.memory._weir._driver_name() == "soft":
         assert "software device" in text
-        buffer = weir.empty(64 * MIB)
+        buffer = weir.buffer(64 * MIB)
         assert weir.mem_get_info()[0] == free - 64 * MIB
         assert weir.mem_get_info("cuda:0") == weir.mem_get_info(0)
         del buffer
@@ -237,12 +237,12 @@ def test_memory_info_and_processes():
 
 
 def test_out_of_memory():
-    buffer = weir.empty(4 * KIB)
+    buffer = weir.buffer(4 * KIB)
     text = r"Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of"
     with pytest.raises(weir.OutOfMemoryError, match=text):
-        weir.empty(1024 * 1024 * 1024 * 800000000)
+        weir.buffer(1024 * 1024 * 1024 * 800000000)
     with pytest.raises(RuntimeError, match="Tried to allocate more than 1EB memory"):
-        weir.empty(1024 * 1024 * 1024 * 8000000000)
+        weir.buffer(1024 * 1024 * 1024 * 8000000000)
     # later requests work
     assert buffer.fill_(1).tobytes() == b"\1" * (4 * KIB)
 
@@ -250,13 +250,13 @@ def test_out_of_memory():
 def test_out_of_memory_retry():
     free, _ = weir.mem_get_info()
     size = int(free * 0.51)
-    a = weir.empty(size)
+    a = weir.buffer(size)
     ooms = weir.memory_stats()["num_ooms"]
     with pytest.raises(weir.OutOfMemoryError, match="Tried to allocate"):
-        weir.empty(size)
+        weir.buffer(size)
     assert weir.memory_stats()["num_ooms"] == ooms + 1
     del a
-    b = weir.empty(size)
+    b = weir.buffer(size)
     del b
 
 
@@ -267,7 +267,7 @@ def test_raises_oom(max_split_size_mb):
         weir.empty_cache()
     try:
         with pytest.raises(weir.OutOfMemoryError):
-            weir.empty(1024 * 1024 * 1024 * 1024)
+            weir.buffer(1024 * 1024 * 1024 * 1024)
     finally:
         weir.memory._set_allocator_settings("max_split_size_mb:999999")
 
@@ -281,14 +281,14 @@ def test_notifies_oom():
     weir.attach_oom_observer(observer)
     try:
         with pytest.raises(weir.OutOfMemoryError):
-            weir.empty(1024 * 1024 * 1024 * 1024)
+            weir.buffer(1024 * 1024 * 1024 * 1024)
     finally:
         weir.detach_oom_observer(observer)
     ((device, wanted, limit, free),) = seen
     assert (device, wanted) == (0, 1 << 40)
     assert limit == weir.mem_get_info()[1] and 0 < free <= limit
     with pytest.raises(weir.OutOfMemoryError):
-        weir.empty(1024 * 1024 * 1024 * 1024)
+        weir.buffer(1024 * 1024 * 1024 * 1024)
     assert len(seen) == 1
 
 
@@ -296,7 +296,7 @@ def test_observer_may_fail_and_may_allocate(monkeypatch):
     got = []
 
     def observer(*args):
-        got.append(weir.empty(512))
+        got.append(weir.buffer(512))
         raise ZeroDivisionError("an observer's own")
 
     unraised = []
@@ -304,7 +304,7 @@ def test_observer_may_fail_and_may_allocate(monkeypatch):
     weir.attach_oom_observer(observer)
     try:
         with pytest.raises(weir.OutOfMemoryError):
-            weir.empty(1 << 45)
+            weir.buffer(1 << 45)
     finally:
         weir.detach_oom_observer(observer)
     assert len(got) == 1 and unraised == [ZeroDivisionError]
@@ -318,11 +318,11 @@ def test_set_per_process_memory_fraction():
     weir.set_per_process_memory_fraction(0.5)
     part = int(total * 0.499) - reserved
     part -= part % (2 * MIB)
-    buffer = weir.empty(part)
+    buffer = weir.buffer(part)
     del buffer
     weir.empty_cache()
     with pytest.raises(weir.OutOfMemoryError, match="out of memory"):
-        weir.empty(int(total * 0.5) + 2 * MIB)
+        weir.buffer(int(total * 0.5) + 2 * MIB)
     # the program continues
     assert filled(MIB, 9).tobytes() == b"\t" * MIB
 
@@ -348,9 +348,9 @@ def test_memory_fraction_refusals():
 def test_memory_limit():
     weir.set_per_process_memory_limit(64 * MIB)
     with pytest.raises(weir.OutOfMemoryError, match="64.00 MiB allowed"):
-        weir.empty(70 * MIB)
+        weir.buffer(70 * MIB)
     weir.set_per_process_memory_limit(None)
-    weir.empty(70 * MIB)
+    weir.buffer(70 * MIB)
 
 
 def test_caching_allocator_record_stream_oom():
@@ -376,7 +376,7 @@ def test_throw_on_cudamalloc_oom():
         before = weir.memory_stats()
         total = weir.get_device_properties(0).total_memory
         with pytest.raises(weir.OutOfMemoryError, match="preemptively rejected"):
-            weir.empty(total // 4)
+            weir.buffer(total // 4)
         now = weir.memory_stats()
     assert now["num_oom_rejections"] == before["num_oom_rejections"] + 1
     assert now["num_ooms"] == before["num_ooms"]
@@ -388,7 +388,7 @@ def test_throw_on_cudamalloc_oom():
 def test_allocator_settings():
     def grown(size):
         before = weir.memory_stats()
-        buffer = weir.empty(size)
+        buffer = weir.buffer(size)
         now = weir.memory_stats()
         keys = ["allocated_bytes.all.current", "requested_bytes.all.current"]
         assert buffer.nbytes == size
@@ -451,7 +451,7 @@ def test_settings_are_shown():
 def test_expandable_segments():
     with settings("expandable_segments:True", "expandable_segments:False"):
         segments = weir.memory_stats()["segment.all.current"]
-        small = weir.empty(MIB // 2)
+        small = weir.buffer(MIB // 2)
         buffers = [filled(LARGE_BUFFER, i) for i in range(4)]
         large = [s for s in weir.memory_snapshot() if s["segment_type"] == "large"]
         assert len(large) == 1 and large[0]["is_expandable"] and large[0]["total_size"] == 4 * LARGE_BUFFER
@@ -476,14 +476,14 @@ def test_backend_name():
 def test_record_stream():
     source = bytes([1, 2, 3, 4])
     host = weir.host_empty(4).copy_(source)
-    result = weir.empty(4)
+    result = weir.buffer(4)
     stream = weir.Stream()
     pointer = None
 
     def perform_copy():
         nonlocal pointer
         with weir.stream(stream):
-            tmp = weir.empty(4).copy_(host, non_blocking=True)
+            tmp = weir.buffer(4).copy_(host, non_blocking=True)
             pointer = tmp.pointer
         weir.current_stream().wait_stream(stream)
         tmp.record_stream(weir.current_stream())
@@ -492,19 +492,19 @@ def test_record_stream():
 
     perform_copy()
     with weir.stream(stream):
-        tmp2 = weir.empty(4).zero_()
+        tmp2 = weir.buffer(4).zero_()
         assert tmp2.pointer != pointer, "allocation re-used to soon"
     assert result.tobytes() == source
     weir.current_stream().synchronize()
     with weir.stream(stream):
-        tmp3 = weir.empty(4)
+        tmp3 = weir.buffer(4)
         assert tmp3.pointer == pointer, "allocation not re-used"
 
 
 def test_record_stream_on_shifted_view():
     stream_alloc, stream_record = weir.Stream(), weir.Stream()
     with weir.stream(stream_alloc):
-        base = weir.empty(400)
+        base = weir.buffer(400)
     view = base[200:]
     assert view.pointer == base.pointer + 200
     with weir.stream(stream_record):
@@ -514,7 +514,7 @@ def test_record_stream_on_shifted_view():
     del base, view
     stream_alloc.synchronize()
     with weir.stream(stream_alloc):
-        again = weir.empty(400)
+        again = weir.buffer(400)
     assert again.pointer != pointer
 
 
@@ -525,10 +525,10 @@ def test_record_stream_by_address():
         weir._sleep(sleep_cycles(50))
     weir.memory._weir._record_stream(address, stream)
     weir.caching_allocator_delete(address)
-    assert weir.empty(3 * MIB).pointer != address
+    assert weir.buffer(3 * MIB).pointer != address
     weir.synchronize()
-    weir.empty(1)
-    assert weir.empty(3 * MIB).pointer == address
+    weir.buffer(1)
+    assert weir.buffer(3 * MIB).pointer == address
 
 
 # ---- Everything together ----
@@ -544,7 +544,7 @@ def test_allocator_fuzz():
         (action,) = rng.choices(["alloc", "free", "empty"], weights=[1, 1 if mem else 0, 0.1])
         if action == "alloc":
             size = 4 * rng.randrange(1 * KIB, 1 * MIB)
-            mem.append((c, weir.empty(size).fill_(c, width=4)))
+            mem.append((c, weir.buffer(size).fill_(c, width=4)))
             c += 1
             total += size
         elif action == "free":

@@ -12,7 +12,7 @@ STRANGE = [object(), 1.5, [], {}, b"x", "no such thing", (1, 2, 3), -1, 1 << 70,
 
 FUNCTIONS = [name for name in dir(_weir) if name.startswith("_cuda_") and callable(getattr(_weir, name))]
 FUNCTIONS += [
-    "empty", "host_empty", "from_dlpack", "_memory_stats_flat", "_memory_stat", "_memory_summary", "_gpu_processes",
+    "buffer", "host_empty", "from_dlpack", "_memory_stats_flat", "_memory_stat", "_memory_summary", "_gpu_processes",
     "_mem_get_info", "_set_memory_limit", "_record_stream", "_fix_pages", "_base_allocation", "_largest_block",
     "_buffer_from_data_pointer", "_history_info", "_dump_snapshot", "_mark_memory_history", "_record_annotation",
     "_enter_phase", "_leave_phase",
@@ -43,12 +43,12 @@ def test_strange_arguments(name, tmp_path, monkeypatch):
     except TypeError:
         refused += 1
     assert refused > 0
-    assert weir.empty(512).fill_(1).tobytes() == b"\1" * 512
+    assert weir.buffer(512).fill_(1).tobytes() == b"\1" * 512
 
 
 @pytest.mark.parametrize("name", ["copy_", "copy_to", "fill_", "record_stream", "__dlpack__", "__getitem__"])
 def test_strange_arguments_of_buffers(name):
-    buffer = weir.empty(64)
+    buffer = weir.buffer(64)
     for strange in STRANGE:
         if name == "__dlpack__" and strange in (None, -1):
             continue
@@ -59,31 +59,31 @@ def test_strange_arguments_of_buffers(name):
     assert buffer.zero_().tobytes() == bytes(64)
 
 
-def test_empty_arguments():
+def test_buffer_arguments():
     with pytest.raises(TypeError, match="missing required argument 'nbytes'"):
-        weir.empty()
+        weir.buffer()
     with pytest.raises(TypeError, match="unexpected argument 'size'"):
-        weir.empty(size=8)
+        weir.buffer(size=8)
     with pytest.raises(TypeError, match="multiple values for argument 'nbytes'"):
-        weir.empty(8, nbytes=8)
+        weir.buffer(8, nbytes=8)
     with pytest.raises(TypeError):
-        weir.empty("8")
+        weir.buffer("8")
     with pytest.raises(TypeError):
-        weir.empty(8.0)
+        weir.buffer(8.0)
     with pytest.raises(ValueError, match="Invalid memory size"):
-        weir.empty(1 << 65)
-    assert len(weir.empty(nbytes=8)) == 8
+        weir.buffer(1 << 65)
+    assert len(weir.buffer(nbytes=8)) == 8
 
     class Eight:
         def __index__(self):
             return 8
 
-    assert len(weir.empty(Eight())) == 8
+    assert len(weir.buffer(Eight())) == 8
 
 
 def test_no_such_device():
     for call in [
-        lambda: weir.empty(8, device=99),
+        lambda: weir.buffer(8, device=99),
         lambda: weir.memory_stats(99),
         lambda: weir.memory_allocated(99),
         lambda: weir.reset_peak_memory_stats(99),
@@ -98,7 +98,7 @@ def test_no_such_device():
         with pytest.raises(RuntimeError, match="99"):
             call()
     with pytest.raises((ValueError, RuntimeError, TypeError)):
-        weir.empty(8, device="cpu")
+        weir.buffer(8, device="cpu")
 
 
 def test_every_name_of_the_interface_is_there():

@@ -27,7 +27,7 @@ def fails(call):
 
 def shared_pool():
     with weir.use_mem_pool(POOL):
-        weir.empty(512)
+        weir.buffer(512)
 
 
 KEPT = POOL = None
@@ -36,16 +36,16 @@ KEPT = POOL = None
 @pytest.fixture(scope="module", autouse=True)
 def kept_objects():
     global KEPT, POOL
-    KEPT, POOL = weir.empty(4096), weir.MemPool()
+    KEPT, POOL = weir.buffer(4096), weir.MemPool()
     yield
     KEPT = POOL = None
 
 
 CASES = {
-    "empty": lambda: weir.empty(4096),
-    "empty with names": lambda: weir.empty(4096, device=0, stream=None),
+    "buffer": lambda: weir.buffer(4096),
+    "buffer with names": lambda: weir.buffer(4096, device=0, stream=None),
     "host_empty": lambda: weir.host_empty(64),
-    "free": lambda: weir.empty(64).free(),
+    "free": lambda: weir.buffer(64).free(),
     "view": lambda: KEPT[16:64][4:8],
     "memoryview": lambda: bytes(memoryview(KEPT)[:4]) if _weir._driver_name() == "soft" else None,
     "dlpack": lambda: KEPT.__dlpack__(),
@@ -58,9 +58,9 @@ CASES = {
     "fix_pages": lambda: (weir.fix_pages(KEPT), weir.fix_pages(KEPT.pointer)),
     "use_mem_pool": shared_pool,
     "phase": lambda: _weir._leave_phase(_weir._enter_phase("a phase")),
-    "refused": lambda: fails(lambda: weir.empty(-1)),
+    "refused": lambda: fails(lambda: weir.buffer(-1)),
     "freed": lambda: fails(lambda: weir.caching_allocator_delete(12345)),
-    "wrong keyword": lambda: fails(lambda: weir.empty(8, wrong=1)),
+    "wrong keyword": lambda: fails(lambda: weir.buffer(8, wrong=1)),
     "wrong capsule": lambda: fails(lambda: weir.from_dlpack(3)),
 }
 
@@ -68,7 +68,7 @@ CASES = {
 SLOW_CASES = {
     "memory_stats": lambda: weir.memory_stats(),
     "memory_stats_as_nested_dict": lambda: weir.memory_stats_as_nested_dict(),
-    "out of memory": lambda: fails(lambda: weir.empty(1 << 45)),
+    "out of memory": lambda: fails(lambda: weir.buffer(1 << 45)),
     "fill and tobytes": lambda: KEPT.fill_(1).tobytes(),
     "MemPool": lambda: weir.MemPool(),
     "memory_snapshot": lambda: weir.memory_snapshot(),
@@ -111,7 +111,7 @@ def test_reference_counts():
     source = bytearray(64)
 
     def use():
-        buffer = weir.empty(64, device=device, stream=stream)
+        buffer = weir.buffer(64, device=device, stream=stream)
         buffer.copy_(source)
         buffer.copy_to(source)
         buffer.record_stream(stream)
@@ -131,7 +131,7 @@ def test_reference_counts():
 def test_tracemalloc():
     def use():
         with history(context="all", stacks="python", max_entries=10):
-            weir.empty(512)
+            weir.buffer(512)
             weir.memory._snapshot()
             weir.memory_stats()
 
@@ -154,7 +154,7 @@ def test_tracemalloc():
 
 def test_recorded_stacks_do_not_keep_code():
     def use(i):
-        exec(compile(f"weir.empty({512 + i})", f"<made {i}>", "exec"), {"weir": weir})
+        exec(compile(f"weir.buffer({512 + i})", f"<made {i}>", "exec"), {"weir": weir})
 
     with history(context="all", stacks="python", max_entries=10):
         for i in range(2000):

@@ -46,7 +46,7 @@ def test_free_in_one_thread_while_another_gathers_a_stack():
 
     def gives():
         def fresh():
-            handed.append(weir.empty(4096))
+            handed.append(weir.buffer(4096))
 
         exec(compile("fresh()", f"<{time.monotonic_ns()}>", "exec"), {"fresh": fresh})  # a stack never seen before
 
@@ -67,7 +67,7 @@ def test_trackers_and_threads():
 
     weir.attach_memory_tracker(tracker)
     try:
-        run_threads([lambda: weir.empty(512), lambda: weir.empty(3 * MIB), weir.empty_cache, weir.memory._snapshot])
+        run_threads([lambda: weir.buffer(512), lambda: weir.buffer(3 * MIB), weir.empty_cache, weir.memory._snapshot])
     finally:
         weir.detach_memory_tracker(tracker)
     assert count > 0
@@ -76,11 +76,11 @@ def test_trackers_and_threads():
 def test_recording_is_switched_while_threads_allocate():
     def switch():
         weir.memory._record_memory_history(context="all", stacks="python", max_entries=100)
-        weir.empty(512)
+        weir.buffer(512)
         weir.memory._snapshot()
         weir.memory._record_memory_history(None)
 
-    run_threads([switch, lambda: weir.empty(512), lambda: weir.empty(MIB), gc.collect])
+    run_threads([switch, lambda: weir.buffer(512), lambda: weir.buffer(MIB), gc.collect])
 
 
 def test_functions_of_python_under_the_allocator():
@@ -107,13 +107,13 @@ def test_functions_of_python_under_the_allocator():
     def uses_a_pool():
         pool = weir.MemPool(allocator)
         with weir.use_mem_pool(pool):
-            weir.empty(512), weir.empty(3 * MIB)
+            weir.buffer(512), weir.buffer(3 * MIB)
 
-    run_threads([uses_a_pool, uses_a_pool, lambda: weir.empty(512), lambda: weir.empty(3 * MIB)])
+    run_threads([uses_a_pool, uses_a_pool, lambda: weir.buffer(512), lambda: weir.buffer(3 * MIB)])
 
 
 def test_buffers_cross_threads():
-    buffers = [weir.empty(512) for _ in range(1000)]
+    buffers = [weir.buffer(512) for _ in range(1000)]
     before = weir.memory_allocated()
 
     def drop():
@@ -142,7 +142,7 @@ def test_other_threads_run_during_a_wait():
             count += 1
 
     thread = threading.Thread(target=counts)
-    buffer = weir.empty(512)
+    buffer = weir.buffer(512)
     weir._sleep(int(weir.get_device_properties(0).clock_rate * 100))
     buffer.fill_(1)
     thread.start()
@@ -157,23 +157,23 @@ def test_other_threads_run_during_a_wait():
 
 
 @pytest.mark.parametrize("code", [
-    "buffer = weir.empty(4096)",
-    "import builtins; builtins.kept = weir.empty(4096)",
-    "class A: pass\na = A(); a.me = a; a.buffer = weir.empty(4096)",
-    "import sys; sys.kept = [weir.empty(4096), weir.host_empty(64), weir.MemPool()]",
-    "view = weir.empty(4096)[10:20]",
-    "capsule = weir.empty(4096).__dlpack__()",
-    "weir.memory._record_memory_history(stacks='python'); buffer = weir.empty(4096)",
-    "weir.attach_memory_tracker(print); buffer = weir.empty(8)",
-    "weir.attach_memory_tracker(lambda *e: weir.empty(8)); import builtins; builtins.kept = weir.empty(8)",
+    "buffer = weir.buffer(4096)",
+    "import builtins; builtins.kept = weir.buffer(4096)",
+    "class A: pass\na = A(); a.me = a; a.buffer = weir.buffer(4096)",
+    "import sys; sys.kept = [weir.buffer(4096), weir.host_empty(64), weir.MemPool()]",
+    "view = weir.buffer(4096)[10:20]",
+    "capsule = weir.buffer(4096).__dlpack__()",
+    "weir.memory._record_memory_history(stacks='python'); buffer = weir.buffer(4096)",
+    "weir.attach_memory_tracker(print); buffer = weir.buffer(8)",
+    "weir.attach_memory_tracker(lambda *e: weir.buffer(8)); import builtins; builtins.kept = weir.buffer(8)",
     "import threading, time\n"
-    "threading.Thread(target=lambda: [weir.empty(8) for _ in iter(int, 1)], daemon=True).start(); time.sleep(0.2)",
+    "threading.Thread(target=lambda: [weir.buffer(8) for _ in iter(int, 1)], daemon=True).start(); time.sleep(0.2)",
     "weir.memory._record_memory_history(stacks='python')\nimport threading, time\n"
-    "threading.Thread(target=lambda: [weir.empty(8) for _ in iter(int, 1)], daemon=True).start(); time.sleep(0.2)",
-    "weir.empty(8); raise SystemExit(0)",
-    "import atexit; atexit.register(lambda: weir.empty(16).fill_(1).tobytes()); weir.empty(8)",
-    "def f():\n  yield weir.empty(64)\ng = f(); next(g)",
-    "pool = weir.MemPool()\nwith weir.use_mem_pool(pool): kept = weir.empty(8)\ndel pool",
+    "threading.Thread(target=lambda: [weir.buffer(8) for _ in iter(int, 1)], daemon=True).start(); time.sleep(0.2)",
+    "weir.buffer(8); raise SystemExit(0)",
+    "import atexit; atexit.register(lambda: weir.buffer(16).fill_(1).tobytes()); weir.buffer(8)",
+    "def f():\n  yield weir.buffer(64)\ng = f(); next(g)",
+    "pool = weir.MemPool()\nwith weir.use_mem_pool(pool): kept = weir.buffer(8)\ndel pool",
 ])  # fmt: skip
 def test_exit_with_memory_in_hand(code):
     result = run_python("import weir\n" + code)
@@ -181,7 +181,7 @@ def test_exit_with_memory_in_hand(code):
 
 
 def test_exit_by_an_exception():
-    result = run_python("import weir\nbuffer = weir.empty(64)\n1 / 0", check=False)
+    result = run_python("import weir\nbuffer = weir.buffer(64)\n1 / 0", check=False)
     assert result.returncode == 1 and result.stderr.count("Traceback") == 1 and "ZeroDivisionError" in result.stderr
 
 
@@ -193,10 +193,10 @@ def test_fork_before_the_start():
         import os, weir
         child = os.fork()
         if child == 0:
-            buffer = weir.empty(512).fill_(3)
+            buffer = weir.buffer(512).fill_(3)
             os._exit(0 if buffer.tobytes() == b"\\3" * 512 else 1)
         assert os.waitpid(child, 0)[1] == 0
-        weir.empty(8)
+        weir.buffer(8)
     """)
 
 
@@ -206,13 +206,13 @@ def test_fork_after_the_start():
         import gc, os, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
         import weir
-        buffer, host, pool = weir.empty(512), weir.host_empty(64), weir.MemPool()
+        buffer, host, pool = weir.buffer(512), weir.host_empty(64), weir.MemPool()
         shown = weir.memory_allocated()
         child = os.fork()
         if child == 0:
             del buffer, host, pool
             gc.collect()
-            for call in [lambda: weir.empty(8), lambda: weir.empty(8, device=0), lambda: weir.host_empty(8),
+            for call in [lambda: weir.buffer(8), lambda: weir.buffer(8, device=0), lambda: weir.host_empty(8),
                          weir.MemPool, lambda: weir.caching_allocator_alloc(8), weir.memory._snapshot]:
                 try:
                     call()
@@ -235,11 +235,11 @@ def test_fork_while_threads_allocate():
         import os, threading, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
         import weir
-        buffer = weir.empty(512)
+        buffer = weir.buffer(512)
         stop = threading.Event()
         def work():
             while not stop.is_set():
-                weir.empty(3 << 20)
+                weir.buffer(3 << 20)
         threads = [threading.Thread(target=work) for _ in range(3)]
         [t.start() for t in threads]
         for _ in range(20):
@@ -256,7 +256,7 @@ def test_fork_while_threads_allocate():
 def test_multiprocessing_spawn():
     run_python("""
         import multiprocessing, weir
-        weir.empty(8)
+        weir.buffer(8)
         if __name__ == "__main__":
             with multiprocessing.get_context("spawn").Pool(2) as pool:
                 assert pool.map(len, [[1], [1, 2]]) == [1, 2]
@@ -278,7 +278,7 @@ def test_import_touches_no_device():
         assert not weir.is_initialized()
         for heavy in ["ctypes", "typing", "inspect", "pickle", "asyncio"]:
             assert heavy not in sys.modules or heavy in BEFORE, heavy
-        weir.empty(8)
+        weir.buffer(8)
         assert weir.is_initialized()
     """.replace("import sys, weir", "import sys; BEFORE = set(sys.modules); import weir"))
 
@@ -287,13 +287,13 @@ def test_settings_of_the_environment():
     run_python(
         """
         import weir
-        weir.empty(8)
+        weir.buffer(8)
         assert "max_split_size_mb:100" in weir.get_allocator_settings()
         assert abs(weir.get_per_process_memory_fraction() - 0.5) < 1e-9
         """,
         WEIR_ALLOC_CONF="max_split_size_mb:100,per_process_memory_fraction:0.5",
     )
-    result = run_python("import weir; weir.empty(8)", check=False, WEIR_ALLOC_CONF="no_such_key:1")
+    result = run_python("import weir; weir.buffer(8)", check=False, WEIR_ALLOC_CONF="no_such_key:1")
     assert result.returncode == 1 and "no_such_key" in result.stderr
 
 
@@ -301,7 +301,7 @@ def test_no_caching_of_the_environment():
     run_python(
         """
         import weir
-        weir.empty(8 << 20)
+        weir.buffer(8 << 20)
         assert weir.memory_stats()["allocation.all.allocated"] == 0
         """,
         WEIR_NO_MEMORY_CACHING="1",

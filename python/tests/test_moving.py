@@ -22,7 +22,7 @@ def moved():
 
 def holes():
     """Returns the blocks that lie between free ones."""
-    blocks = [weir.empty(BLOCK) for _ in range(BLOCKS)]
+    blocks = [weir.buffer(BLOCK) for _ in range(BLOCKS)]
     del blocks[::2]
     return blocks
 
@@ -33,7 +33,7 @@ def test_free_pages_serve_a_large_block(moving):
     for number, block in enumerate(kept):
         block.fill_(number)
     reserved, before = weir.memory_reserved(), moved()
-    large = weir.empty(BLOCKS // 2 * BLOCK).fill_(77)
+    large = weir.buffer(BLOCKS // 2 * BLOCK).fill_(77)
     assert weir.memory_reserved() == reserved
     assert moved() > before
     for number, block in enumerate(kept):
@@ -45,7 +45,7 @@ def test_without_moving_pages():
     with settings("expandable_segments:True", "expandable_segments:False"):
         kept = holes()
         reserved, before = weir.memory_reserved(), moved()
-        large = weir.empty(BLOCKS // 2 * BLOCK)
+        large = weir.buffer(BLOCKS // 2 * BLOCK)
         assert weir.memory_reserved() > reserved
         assert moved() == before
         del kept, large
@@ -58,7 +58,7 @@ def test_statistics(moving):
     flat = weir.memory_stats()
     assert [key for key in flat if key.startswith("moving.")] == sorted(f"moving.{name}" for name in names)
     kept = holes()
-    large = weir.empty(BLOCKS // 2 * BLOCK)
+    large = weir.buffer(BLOCKS // 2 * BLOCK)
     flat, nested = weir.memory_stats(), weir.memory_stats_as_nested_dict()
     assert nested["moving"] == {name: flat[f"moving.{name}"] for name in names}
     assert flat["moving.moved_bytes"] >= MIB * flat["moving.pages_moved"] > 0
@@ -68,7 +68,7 @@ def test_statistics(moving):
 
 def test_summary(moving):
     kept = holes()
-    large = weir.empty(BLOCKS // 2 * BLOCK)
+    large = weir.buffer(BLOCKS // 2 * BLOCK)
     lines = weir.memory_summary().splitlines()
     stats = weir.memory_stats()
     assert lines[-3].startswith(f"| Pages: {stats['moving.pages_made']} made, {stats['moving.pages_moved']} moved (")
@@ -79,12 +79,12 @@ def test_summary(moving):
 
 @pytest.mark.parametrize("by_address", [False, True])
 def test_fixed_pages_stay(moving, by_address):
-    blocks = [weir.empty(BLOCK) for _ in range(BLOCKS)]
+    blocks = [weir.buffer(BLOCK) for _ in range(BLOCKS)]
     for block in blocks[::2]:
         weir.fix_pages(block.pointer if by_address else block[8:16])
     del block, blocks[::2]
     reserved, before = weir.memory_reserved(), moved()
-    large = weir.empty(BLOCKS // 2 * BLOCK)
+    large = weir.buffer(BLOCKS // 2 * BLOCK)
     assert moved() == before
     assert weir.memory_reserved() > reserved
     assert weir.memory_stats()["moving.unmovable_fixed_bytes"] > 0
@@ -98,7 +98,7 @@ def test_what_cannot_be_fixed():
         weir.fix_pages(12345)
     with pytest.raises(TypeError):
         weir.fix_pages("memory")
-    weir.fix_pages(weir.empty(64))  # memory that never moves
+    weir.fix_pages(weir.buffer(64))  # memory that never moves
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -108,7 +108,7 @@ def test_pages_of_a_pool(moving, moves):
     with weir.use_mem_pool(pool):
         kept = holes()
         reserved = weir.memory_reserved()
-        large = weir.empty(BLOCKS // 2 * BLOCK)
+        large = weir.buffer(BLOCKS // 2 * BLOCK)
     assert (moved() > before) == moves
     assert (weir.memory_reserved() == reserved) == moves
     del kept, large, pool

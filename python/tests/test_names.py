@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 
 import pytest
@@ -127,7 +128,7 @@ def test_free_mutex():
         thread.start()
         thread.join(0.05)
         order.append("this")
-        buffer = weir.empty(512)
+        buffer = weir.buffer(512)
         del buffer  # allocation and free work while it is held
     thread.join()
     assert order == ["this", "other"]
@@ -193,3 +194,47 @@ def test_tracebacks_need_no_start():
 def test_wrong_tracebacks():
     with pytest.raises(TypeError, match="expected a list of CapturedTraceback, got int"):
         weir.symbolize_tracebacks([3])
+
+
+# ---- Errors ----
+
+
+def failing_calls():
+    graph, event = weir.CUDAGraph(), weir.Event()
+    return {
+        "device": lambda: weir.set_device(99),
+        "stream": lambda: weir.Stream(device=99),
+        "elapsed time": lambda: weir.Event().elapsed_time(event),
+        "buffer": lambda: weir.buffer(1 << 50),
+        "delete": lambda: weir.caching_allocator_delete(12345),
+        "replay": graph.replay,
+        "capture": graph.capture_begin,
+        "end of a capture": graph.capture_end,
+        "dump": lambda: graph.debug_dump("graph.dot"),
+        "handle": event.ipc_handle,
+        "settings": lambda: weir.memory._set_allocator_settings("nonsense:1"),
+        "statistics": lambda: weir.memory_stats(99),
+        "host memory": lambda: weir.host_empty(1 << 60),
+        "external stream": lambda: weir.ExternalStream(3).synchronize(),
+    }
+
+
+@pytest.mark.parametrize("name", failing_calls())
+def test_errors_have_names_of_python(name):
+    with pytest.raises((RuntimeError, ValueError, NotImplementedError, MemoryError)) as caught:
+        failing_calls()[name]()
+    assert not re.search(r"\bweir_\w+|\bWEIR_E", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "name, suggested", [("memory_alocated", "memory_allocated"), ("explian", "explain"), ("_slep", "_sleep"), ("Stram", "Stream")]
+)
+def test_a_misspelt_name_gets_a_suggestion(name, suggested):
+    with pytest.raises(AttributeError, match=f"module 'weir' has no attribute '{name}'. Did you mean: '{suggested}'\\?"):
+        getattr(weir, name)
+
+
+def test_a_name_like_none_gets_no_suggestion():
+    with pytest.raises(AttributeError, match="module 'weir' has no attribute 'nonsense'$"):
+        weir.nonsense
+    assert not hasattr(weir, "__nonsense__")

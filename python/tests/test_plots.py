@@ -20,8 +20,8 @@ def snapshot():
     weir.memory.empty_cache()
     weir.memory._record_memory_history(stacks="python")
     try:
-        first = weir.empty(3 << 20)
-        second = weir.empty(5 << 20)
+        first = weir.buffer(3 << 20)
+        second = weir.buffer(5 << 20)
         del first
         yield weir.memory._snapshot()
         del second
@@ -57,7 +57,7 @@ def test_save_segment_usage(snapshot, tmp_path):
 def test_save_now(tmp_path, monkeypatch):
     """The default is a snapshot of this moment, and output.svg. Without a history there is still a map."""
     monkeypatch.chdir(tmp_path)
-    block = weir.empty(1 << 20)
+    block = weir.buffer(1 << 20)
     weir.memory._save_segment_usage()
     weir.memory._save_memory_usage("memory.svg")
     assert xml.parse("output.svg").getroot().get("data-kind") == "segments"

@@ -78,7 +78,7 @@ mine = weir.CUDAPluggableAllocator(PATH, "my_alloc", "my_free")
 weir.change_current_allocator(mine)
 assert weir.memory._get_current_allocator().allocator() is mine.allocator()
 assert not weir.is_initialized()
-buffer = weir.empty(1000)
+buffer = weir.buffer(1000)
 assert weir.get_allocator_backend() == "pluggable" == mine.allocator().name()
 assert said() == ["alloc 1000 0"], said()
 assert weir.memory_allocated() > 0
@@ -86,7 +86,7 @@ pointer = buffer.pointer
 del buffer
 assert said() == ["free 1000 0"]
 assert weir.memory_allocated() == 0
-weir.empty(0)
+weir.buffer(0)
 assert said() == []
 """)
 
@@ -98,7 +98,7 @@ weir.memory._record_memory_history(stacks="python")
 seen = []
 weir.attach_memory_tracker(lambda *entry: seen.append(entry[0]))
 def allocates():
-    return weir.empty(5000)
+    return weir.buffer(5000)
 buffer = allocates()
 stats = weir.memory_stats()
 assert stats["allocation.all.current"] == 1 and stats["requested_bytes.all.current"] == 5000, stats
@@ -129,7 +129,7 @@ a.set_begin_allocate_to_pool(address("my_begin"))
 a.set_end_allocate_to_pool_fn(address("my_end"))
 a.set_release_pool(address("my_release"))
 weir.change_current_allocator(mine)
-buffer = weir.empty(1000)
+buffer = weir.buffer(1000)
 assert said() == [f"init {weir.device_count()}", "alloc 1000 0"]
 weir.set_per_process_memory_fraction(0.5)
 assert said() == ["fraction 0.50 0"]
@@ -161,11 +161,11 @@ mine = weir.CUDAPluggableAllocator(PATH, "my_alloc", "my_free")
 mine.allocator().set_reset_fn(address("my_reset"))
 weir.change_current_allocator(mine)
 library.set_room(ctypes.c_size_t(100000))
-buffer = weir.empty(1000)
+buffer = weir.buffer(1000)
 told = []
 weir.attach_oom_observer(lambda *what: told.append(what))
 try:
-    weir.empty(200000)
+    weir.buffer(200000)
 except weir.OutOfMemoryError as error:
     assert "out of memory" in str(error), error
 else:
@@ -179,7 +179,7 @@ del buffer
 def test_refused_once_initialised(library):
     run(library, """
 mine = weir.CUDAPluggableAllocator(PATH, "my_alloc", "my_free")
-weir.empty(8)
+weir.buffer(8)
 try:
     weir.change_current_allocator(mine)
 except RuntimeError as error:
@@ -198,7 +198,7 @@ native = weir.memory._CUDAAllocator(_weir._cuda_getAllocator())
 second = weir.CUDAPluggableAllocator(PATH, "my_alloc", "my_free")
 weir.change_current_allocator(second)
 del first, native
-weir.empty(77)
+weir.buffer(77)
 assert said() == ["alloc 77 0", "free 77 0"]
 """)
 
@@ -208,7 +208,7 @@ def test_the_object_may_go(library):
 import gc
 weir.change_current_allocator(weir.CUDAPluggableAllocator(PATH, "my_alloc", "my_free"))
 gc.collect()
-buffer = weir.empty(77)
+buffer = weir.buffer(77)
 del buffer
 assert said() == ["alloc 77 0", "free 77 0"]
 """)
@@ -220,7 +220,7 @@ import threading
 weir.change_current_allocator(weir.CUDAPluggableAllocator(PATH, "my_alloc", "my_free"))
 def work():
     for i in range(200):
-        weir.empty(100 + i)
+        weir.buffer(100 + i)
 threads = [threading.Thread(target=work) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
@@ -233,7 +233,7 @@ def test_backend_of_the_settings():
     run_python(
         """
         import weir
-        a = weir.empty(1 << 20)
+        a = weir.buffer(1 << 20)
         assert weir.get_allocator_backend() == "cudaMallocAsync"
         a.fill_(3)
         assert a.tobytes() == b"\\3" * (1 << 20)

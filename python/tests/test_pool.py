@@ -57,9 +57,9 @@ def test_mempool_attributes(two_devices):
 
 def test_pool_id_in_snapshot():
     pool = weir.MemPool()
-    outside = weir.empty(MIB)
+    outside = weir.buffer(MIB)
     with weir.use_mem_pool(pool):
-        inside = weir.empty(MIB)
+        inside = weir.buffer(MIB)
     (segment,) = pool.snapshot()
     assert segment["segment_pool_id"] == pool.id and segment["blocks"][0]["address"] == inside.pointer
     (default,) = pool_segments((0, 0))
@@ -70,7 +70,7 @@ def test_pool_id_in_snapshot():
 def test_mempool_empty_cache():
     pool = weir.MemPool()
     with weir.use_mem_pool(pool):
-        inside = weir.empty(MIB)
+        inside = weir.buffer(MIB)
     del inside
     assert len(pool.snapshot()) == 1
     weir.empty_cache()
@@ -97,19 +97,19 @@ def test_mempool_memory_outlives_the_pool():
 def test_mempool_is_used_again():
     pool = weir.MemPool()
     with weir.use_mem_pool(pool):
-        pointer = weir.empty(MIB).pointer
-    assert weir.empty(MIB).pointer != pointer
+        pointer = weir.buffer(MIB).pointer
+    assert weir.buffer(MIB).pointer != pointer
     with weir.use_mem_pool(pool):
-        assert weir.empty(MIB).pointer == pointer
+        assert weir.buffer(MIB).pointer == pointer
 
 
 def test_nested_mempool():
     outer, inner = weir.MemPool(), weir.MemPool()
     with weir.use_mem_pool(outer):
-        a = weir.empty(MIB)
+        a = weir.buffer(MIB)
         with weir.use_mem_pool(inner):
-            b = weir.empty(MIB)
-        c = weir.empty(MIB)
+            b = weir.buffer(MIB)
+        c = weir.buffer(MIB)
     assert live_blocks(outer.id) == 2 and live_blocks(inner.id) == 1
     del a, b, c
 
@@ -119,7 +119,7 @@ def test_use_mem_pool_ends_with_an_exception():
     with pytest.raises(ZeroDivisionError):
         with weir.use_mem_pool(pool):
             raise ZeroDivisionError
-    outside = weir.empty(MIB)
+    outside = weir.buffer(MIB)
     assert pool.snapshot() == [] and pool.use_count() == 1
     del outside
 
@@ -145,13 +145,13 @@ def test_mempool_ctx_multithread():
 
     def allocate():
         inside.wait(20)
-        other.append(weir.empty(3 * MIB))
+        other.append(weir.buffer(3 * MIB))
         done.set()
 
     thread = threading.Thread(target=allocate)
     thread.start()
     with weir.use_mem_pool(pool):
-        mine = weir.empty(3 * MIB)
+        mine = weir.buffer(3 * MIB)
         inside.set()
         assert done.wait(20)
     thread.join()
@@ -188,7 +188,7 @@ def test_mempool_emptycache_multithread():
             for _ in range(20):
                 pool = weir.MemPool()
                 with weir.use_mem_pool(pool):
-                    buffer = weir.empty(3 * MIB)
+                    buffer = weir.buffer(3 * MIB)
                 weir.empty_cache()
                 del buffer, pool
                 weir.empty_cache()
@@ -206,11 +206,11 @@ def test_mempool_emptycache_multithread():
 def test_mempool_no_split():
     pool = weir.MemPool(no_split=True)
     with weir.use_mem_pool(pool):
-        kept = [weir.empty(MIB) for _ in range(3)]
+        kept = [weir.buffer(MIB) for _ in range(3)]
     assert [len(s["blocks"]) for s in pool.snapshot()] == [1, 1, 1]
     split = weir.MemPool()
     with weir.use_mem_pool(split):
-        more = [weir.empty(MIB) for _ in range(2)]
+        more = [weir.buffer(MIB) for _ in range(2)]
     assert [len(s["blocks"]) for s in split.snapshot()] == [2]
     del kept, more
 
@@ -219,34 +219,34 @@ def test_mempool_use_on_oom():
     """Free memory of the pool serves requests outside of it before they fail."""
     lends, keeps = weir.MemPool(use_on_oom=True), weir.MemPool()
     with weir.use_mem_pool(keeps):
-        weir.empty(40 * MIB)
+        weir.buffer(40 * MIB)
     with weir.use_mem_pool(lends):
-        pointer = weir.empty(40 * MIB).pointer
+        pointer = weir.buffer(40 * MIB).pointer
     weir.set_per_process_memory_limit(weir.memory_reserved())
-    lent = weir.empty(40 * MIB)
+    lent = weir.buffer(40 * MIB)
     assert lent.pointer == pointer
     with pytest.raises(weir.OutOfMemoryError):
-        weir.empty(40 * MIB)
+        weir.buffer(40 * MIB)
     del lent
 
 
 def test_deleted_mempool_not_used_on_oom():
     pool = weir.MemPool(use_on_oom=True)
     with weir.use_mem_pool(pool):
-        buffer = weir.empty(40 * MIB)
+        buffer = weir.buffer(40 * MIB)
     del pool
     weir.set_per_process_memory_limit(weir.memory_reserved())
     with pytest.raises(weir.OutOfMemoryError):
-        weir.empty(40 * MIB)
+        weir.buffer(40 * MIB)
     del buffer
 
 
 def test_mempool_oom_recovery_releases_cached_blocks():
     weir.set_per_process_memory_limit(100 * MIB)
-    weir.empty(80 * MIB)  # is now cached
+    weir.buffer(80 * MIB)  # is now cached
     pool = weir.MemPool()
     with weir.use_mem_pool(pool):
-        inside = weir.empty(80 * MIB)
+        inside = weir.buffer(80 * MIB)
     assert live_blocks(pool.id) == 1
     del inside
 
@@ -255,7 +255,7 @@ def test_reserved_bytes_by_private_pools():
     pool = weir.MemPool()
     key = f"reserved_bytes_by_private_pools.0_{pool.id[1]}"
     with weir.use_mem_pool(pool):
-        small, large = weir.empty(512), weir.empty(3 * MIB)
+        small, large = weir.buffer(512), weir.buffer(3 * MIB)
     stats = weir.memory_stats()
     assert stats[f"{key}.small_pool.current"] == 2 * MIB
     assert stats[f"{key}.large_pool.current"] == 20 * MIB
@@ -268,7 +268,7 @@ def test_dead_pools_are_not_in_memory_stats():
     for _ in range(200):
         pool = weir.MemPool()
         with weir.use_mem_pool(pool):
-            weir.empty(512)
+            weir.buffer(512)
         del pool
         weir.empty_cache()
     assert set(weir.memory_stats()) <= before
@@ -278,7 +278,7 @@ def test_mempool_expandable():
     with settings("expandable_segments:True", "expandable_segments:False"):
         pool = weir.MemPool()
         with weir.use_mem_pool(pool):
-            buffers = [weir.empty(LARGE_BUFFER) for _ in range(3)]
+            buffers = [weir.buffer(LARGE_BUFFER) for _ in range(3)]
         (segment,) = pool.snapshot()
         assert segment["is_expandable"] and segment["total_size"] == 3 * LARGE_BUFFER
         del buffers, pool
@@ -288,7 +288,7 @@ def test_snapshot_include_traces():
     weir.memory._record_memory_history(stacks="python")
     pool = weir.MemPool()
     with weir.use_mem_pool(pool):
-        buffer = weir.empty(MIB)
+        buffer = weir.buffer(MIB)
     (with_traces,) = pool.snapshot()
     (without,) = pool.snapshot(include_traces=False)
     for key in ["address", "total_size", "allocated_size", "segment_pool_id", "stream"]:
@@ -324,10 +324,10 @@ def test_mempool_with_functions():
     assert pool.allocator is allocator
     del allocator
     with weir.use_mem_pool(pool):
-        a, b = weir.empty(MIB), weir.empty(3 * MIB)
+        a, b = weir.buffer(MIB), weir.buffer(3 * MIB)
     assert sorted(calls) == [("alloc", 2 * MIB, 0), ("alloc", 20 * MIB, 0)]
     assert live_blocks(pool.id) == 2
-    weir.empty(MIB)
+    weir.buffer(MIB)
     assert len(calls) == 2
     del a, b, pool
     gc.collect()
@@ -347,8 +347,8 @@ def test_mempool_functions_out_of_memory():
     pool = weir.MemPool(_weir._cuda_customAllocator(*address))
     with weir.use_mem_pool(pool):
         with pytest.raises(weir.OutOfMemoryError):
-            weir.empty(MIB)
-    outside = weir.empty(MIB)
+            weir.buffer(MIB)
+    outside = weir.buffer(MIB)
     del outside
 
 
@@ -372,7 +372,7 @@ def cudagraphify(fn, pool=None):
 
 def plus(a, b):
     """Imitates a sum: returns a new buffer of the size of its inputs."""
-    return weir.empty(len(a)).copy_(b)
+    return weir.buffer(len(a)).copy_(b)
 
 
 def check_state(before, after):
@@ -484,7 +484,7 @@ def test_assigning_back_deleter_fns_to_tensor():
     input = filled(1)
 
     def foo():
-        outputs = weir.empty(SMALL_BUFFER), weir.empty(SMALL_BUFFER), weir.empty(LARGE_BUFFER)
+        outputs = weir.buffer(SMALL_BUFFER), weir.buffer(SMALL_BUFFER), weir.buffer(LARGE_BUFFER)
         for output in outputs:
             output[:1].copy_(input)
         return outputs
@@ -529,7 +529,7 @@ def test_resnet():
             for block in range(blocks):
                 y = filled(width * side * side * 4)  # 1 x 1, 3 x 3, 1 x 1, each with its normalization
                 y = plus(y, y)
-                workspace = weir.empty(width * 9 * side * side)
+                workspace = weir.buffer(width * 9 * side * side)
                 y = plus(y, filled(width * side * side * 4))
                 del workspace
                 y = filled(out * side * side * 4)
@@ -548,7 +548,7 @@ def test_checkpoint_refusals():
         _weir._cuda_setCheckpointPoolState(0, "state", [], [])
     pool = weir.MemPool()
     with weir.use_mem_pool(pool):
-        owner = weir.empty(512)
+        owner = weir.buffer(512)
     state = _weir._cuda_getCheckpointState(0, pool.id)
     with pytest.raises(TypeError, match="expected a weir.Buffer"):
         _weir._cuda_setCheckpointPoolState(0, state, [1], [])
@@ -576,7 +576,7 @@ def test_check_pool_live_allocations():
 
 def test_allocate_in_thread_to_pool():
     pool = weir.graph_pool_handle()
-    graph, outputs = cudagraphify(lambda: weir.empty(16).fill_(1), pool=pool)
+    graph, outputs = cudagraphify(lambda: weir.buffer(16).fill_(1), pool=pool)
     device = outputs.device
     del outputs
 
@@ -596,8 +596,8 @@ def test_allocate_in_thread_to_pool():
     assert len(pool_segments(pool)) == 1
 
     def alloc_three():
-        a, b = weir.empty(LARGE_BUFFER), weir.empty(LARGE_BUFFER)
-        c = weir.empty(LARGE_BUFFER)
+        a, b = weir.buffer(LARGE_BUFFER), weir.buffer(LARGE_BUFFER)
+        c = weir.buffer(LARGE_BUFFER)
         del a, b, c
 
     def use_pool():
@@ -608,7 +608,7 @@ def test_allocate_in_thread_to_pool():
 
     def no_pool():
         for _ in range(10):
-            a, b = weir.empty(LARGE_BUFFER), weir.empty(LARGE_BUFFER)
+            a, b = weir.buffer(LARGE_BUFFER), weir.buffer(LARGE_BUFFER)
             del a, b
 
     threads = [threading.Thread(target=use_pool), threading.Thread(target=no_pool)]
@@ -625,7 +625,7 @@ def test_allocate_in_thread_to_pool():
 
 
 def test_buffers_without_an_owner():
-    buffer = weir.empty(512)
+    buffer = weir.buffer(512)
     assert _weir._has_Standard_Deleter(buffer)
     before = weir.memory_allocated()
     pointer = buffer.pointer

@@ -46,7 +46,7 @@ def names(event: Event) -> list[str]:
 
 
 def test_file_function_and_line(tmp_path: Path) -> None:
-    program = "def inner():\n    return weir.empty(512)\n\n\ndef outer():\n    return inner()\n\n\nouter()\n"
+    program = "def inner():\n    return weir.buffer(512)\n\n\ndef outer():\n    return inner()\n\n\nouter()\n"
     events = record(tmp_path, program)
     (event,) = allocs(events)
     assert names(event) == ["inner", "outer", "<module>"]
@@ -57,7 +57,7 @@ def test_file_function_and_line(tmp_path: Path) -> None:
 
 
 def test_frees_have_their_own(tmp_path: Path) -> None:
-    events = record(tmp_path, "def give(b):\n    b.free()\n\n\ngive(weir.empty(512))\n", "all")
+    events = record(tmp_path, "def give(b):\n    b.free()\n\n\ngive(weir.buffer(512))\n", "all")
     (freed,) = [event for event in events if event["action"] == "free_completed"]
     assert names(freed)[:2] == ["give", "<module>"]
 
@@ -65,7 +65,7 @@ def test_frees_have_their_own(tmp_path: Path) -> None:
 def test_native_frames_begin_at_the_caller(tmp_path: Path) -> None:
     if not has_native_stacks:
         pytest.skip("libunwind is not installed")
-    (event,) = allocs(record(tmp_path, "b = weir.empty(512)\n", "alloc,native"))
+    (event,) = allocs(record(tmp_path, "b = weir.buffer(512)\n", "alloc,native"))
     assert names(event)[0] == "<module>"
     native = event["frames"][1:]
     assert len(native) > 3
@@ -73,7 +73,7 @@ def test_native_frames_begin_at_the_caller(tmp_path: Path) -> None:
 
 
 def test_phases(tmp_path: Path) -> None:
-    events = record(tmp_path, 'with weir.memory_phase("forward"):\n    a = weir.empty(512)\nb = weir.empty(512)\n')
+    events = record(tmp_path, 'with weir.memory_phase("forward"):\n    a = weir.buffer(512)\nb = weir.buffer(512)\n')
     assert [event.get("phase") for event in allocs(events)] == ["forward", None]
 
 
@@ -85,8 +85,8 @@ kept = []
 weir.memory._record_memory_history()
 for step in range(60):
     with weir.memory_phase("step"):
-        used = [weir.empty(1000 * (k + 1)) for k in range(random.randint(1, 9))]
-        kept.append(weir.empty(4096))
+        used = [weir.buffer(1000 * (k + 1)) for k in range(random.randint(1, 9))]
+        kept.append(weir.buffer(4096))
         del used
 weir.memory._dump_snapshot("job.pickle")
 """
@@ -104,7 +104,7 @@ weir.memory._dump_snapshot("job.pickle")
 
 
 def test_no_frames_without_stacks(tmp_path: Path) -> None:
-    (event,) = allocs(record(tmp_path, "b = weir.empty(512)\n", "none"))
+    (event,) = allocs(record(tmp_path, "b = weir.buffer(512)\n", "none"))
     assert names(event) == []
 
 
@@ -114,7 +114,7 @@ def test_eight_threads(tmp_path: Path) -> None:
 def work(n):
     space = {"weir": weir}
     for i in range(4500):
-        exec(f"def work_{n}():\\n    return weir.empty(512 * ({n} + 1))", space)
+        exec(f"def work_{n}():\\n    return weir.buffer(512 * ({n} + 1))", space)
         space[f"work_{n}"]()
 
 
@@ -134,7 +134,7 @@ for t in threads:
 def test_threads_that_end(tmp_path: Path) -> None:
     program = """
 def work(n):
-    weir.empty(512 * (n + 1)).free()
+    weir.buffer(512 * (n + 1)).free()
 
 
 for n in range(100):
@@ -159,7 +159,7 @@ def work():
         n += 1
         done += 1
         space = {"weir": weir}
-        exec(f"def made_{n % 50}():\\n    weir.empty(512).free()", space)
+        exec(f"def made_{n % 50}():\\n    weir.buffer(512).free()", space)
         space[f"made_{n % 50}"]()
 
 
@@ -179,7 +179,7 @@ names = []
 for n in range(300):
     weir.memory._record_memory_history(stacks="python", context="alloc")
     space = {"weir": weir}
-    exec(f"def made_{n}():\\n    return weir.empty(512)", space)
+    exec(f"def made_{n}():\\n    return weir.buffer(512)", space)
     block = space[f"made_{n}"]()
     entries = [e for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
     names.append(entries[-1]["frames"][0]["name"])
@@ -197,7 +197,7 @@ import gc, weakref
 
 weir.memory._record_memory_history(None)
 space = {"weir": weir}
-exec("def first():\\n    return weir.empty(512)", space)
+exec("def first():\\n    return weir.buffer(512)", space)
 code = weakref.ref(space["first"].__code__)
 space["first"]()
 del space
@@ -207,7 +207,7 @@ weir.memory._record_memory_history(stacks="python", context="alloc")
 
 
 def second():
-    return weir.empty(1024)
+    return weir.buffer(1024)
 
 
 second()

@@ -64,7 +64,7 @@ def test_no_triton_on_import(tmp_path):
     result = run_python(
         """
         import sys, weir
-        assert weir.empty(8).fill_(1).tobytes() == bytes([1]) * 8
+        assert weir.buffer(8).fill_(1).tobytes() == bytes([1]) * 8
         with weir.stream(weir.Stream()):
             weir.synchronize()
         weir.memory_summary(), weir.get_device_properties(), weir.list_gpu_processes()
@@ -246,7 +246,7 @@ def test_questions_start_nothing():
 def test_no_device():
     result = run_python("import weir; weir.init()", check=False, CUDA_VISIBLE_DEVICES="32")
     assert result.returncode == 1
-    assert "RuntimeError: weir_init:" in result.stderr
+    assert 'RuntimeError: the driver "soft" has no device' in result.stderr
     assert 'CUDA_VISIBLE_DEVICES="32"' in result.stderr
 
 
@@ -462,7 +462,7 @@ def test_device_numbers_mean_the_same_everywhere(text):
         weir.memory._record_memory_history()
         before, _ = weir.mem_get_info(device)
         others = [weir.mem_get_info(other) for other in range(device)]
-        buffer = weir.empty(10 << 20, device=device)
+        buffer = weir.buffer(10 << 20, device=device)
         assert before - weir.mem_get_info(device)[0] >= 10 << 20
         assert weir.memory_reserved(device) >= 10 << 20
         assert [weir.mem_get_info(other) for other in range(device)] == others

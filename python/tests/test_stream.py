@@ -32,7 +32,7 @@ def test_streams():
         assert weir.current_stream() == user
     assert weir.current_stream() == default
     assert user.query()
-    memory = weir.empty(5)
+    memory = weir.buffer(5)
     memory.fill_(1)
     default.synchronize()
     assert default.query()
@@ -58,7 +58,7 @@ def test_generic_stream_event():
     first, second = weir.Event(enable_timing=True), weir.Event(enable_timing=True)
     assert first.cuda_event == 0
     with weir.stream(same):
-        weir.empty(1000).fill_(1)
+        weir.buffer(1000).fill_(1)
         assert weir.current_stream().stream_id == stream.stream_id
     first.record(stream)
     first.synchronize()
@@ -126,7 +126,7 @@ def test_query_and_synchronize():
 
 def test_wait_stream():
     first, second = weir.Stream(), weir.Stream()
-    memory = weir.empty(1 << 16)
+    memory = weir.buffer(1 << 16)
     busy(first)
     with weir.stream(first):
         memory.fill_(1)
@@ -233,7 +233,7 @@ def test_external_streams():
     assert external == weir.get_stream_from_external(pointer.value, 0) == weir.Stream(stream_ptr=pointer.value)
     assert external == weir.ExternalStream(pointer.value, device="cuda:0")
     assert external != weir.Stream()
-    memory = weir.empty(64)
+    memory = weir.buffer(64)
     with weir.stream(external):
         assert weir.current_stream() == external
         memory.fill_(9)
@@ -322,7 +322,7 @@ def test_subclass():
 def test_streaming_order():
     """The streaming backwards tests rely on this: streams that wait for each other see each other's memory."""
     default, side, ambient = weir.current_stream(), weir.Stream(), weir.Stream()
-    memory, copy = weir.empty(1 << 12), weir.empty(1 << 12)
+    memory, copy = weir.buffer(1 << 12), weir.buffer(1 << 12)
     for _ in range(20):
         memory.fill_(0)
         side.wait_stream(default)

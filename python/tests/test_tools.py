@@ -94,7 +94,7 @@ def test_the_text_of_a_message():
     assert report.to_dict() == {**of_file.to_dict(), "file": "-"}
     assert str(report).split() == str(of_file).replace(MESSAGE, "standard input", 1).split()
     try:
-        weir.empty(1 << 60)
+        weir.buffer(1 << 60)
     except weir.OutOfMemoryError as error:
         assert weir.explain(message=str(error))["messages"][0]["cause"] == "too large"
     assert "messages" in weir.explain(message=text + "\udc80\ud800")
@@ -343,7 +343,7 @@ def test_without_standard_input():
 
 def test_snapshot(tmp_path):
     weir.memory._record_memory_history()
-    kept = weir.empty(3 << 20)
+    kept = weir.buffer(3 << 20)
     snapshot, path = weir.memory._snapshot(), str(tmp_path / "snapshot.pickle")
     weir.memory._record_memory_history(enabled=None)
     with open(path, "wb") as file:

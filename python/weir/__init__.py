@@ -5,7 +5,7 @@ uses a software device (set WEIR_DRIVER=soft to select it explicitly).
 
     import weir
 
-    buffer = weir.empty(1 << 20)
+    buffer = weir.buffer(1 << 20)
     with weir.stream(weir.Stream()):
         buffer.fill_(0)
     weir.synchronize()
@@ -118,9 +118,20 @@ if not TYPE_CHECKING:  # else every misspelled name would be valid
         elif name in _MODULES:
             value = import_module(f"weir.{name}")
         else:
-            raise AttributeError(f"module 'weir' has no attribute '{name}'")
+            raise AttributeError(f"module 'weir' has no attribute '{name}'{_suggestion(name)}")
         # The import of the module may have set it.
         return globals().setdefault(name, value)
+
+
+def _suggestion(name: str) -> str:
+    """What an error says of a name that is close to one that exists."""
+    if name.startswith("__"):  # the language asks for these
+        return ""
+    from difflib import get_close_matches
+
+    known = [other for other in __dir__() if name.startswith("_") or not other.startswith("_")]
+    close = get_close_matches(name, known, 1, 0.7)
+    return f". Did you mean: '{close[0]}'?" if close else ""
 
 
 def __dir__() -> list[str]:

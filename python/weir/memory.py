@@ -13,7 +13,7 @@ from _thread import allocate_lock
 from weir import _messages, _weir
 from weir._lazy import _lazy_init, is_initialized
 from weir._utils import _get_device_index
-from weir._weir import Buffer, OutOfMemoryError, empty, from_dlpack, host_empty
+from weir._weir import Buffer, OutOfMemoryError, buffer, from_dlpack, host_empty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ __all__ = [
     "OutOfMemoryError",
     "attach_memory_tracker",
     "attach_oom_observer",
+    "buffer",
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "caching_allocator_enable",
     "change_current_allocator",
     "detach_memory_tracker",
     "detach_oom_observer",
-    "empty",
     "empty_cache",
     "fix_pages",
     "from_dlpack",
@@ -90,7 +90,7 @@ def _index(device: DeviceLike) -> int:
 def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: Stream | int | None = None) -> int:
     """Allocates device memory, and returns its address. Free it with caching_allocator_delete().
 
-    This is for programs that work with addresses. A Buffer (see empty()) frees its memory automatically.
+    This is for programs that work with addresses. A Buffer (see buffer()) frees its memory automatically.
 
     Args:
         size: the number of bytes.

@@ -94,7 +94,7 @@ WEIR_DRIVER=soft "$python" - "$trace" "$("$program" explain --json "$trace")" <<
 import json, sys, weir
 report = weir.explain(sys.argv[1])
 assert report.to_dict() == json.loads(sys.argv[2])
-assert weir.empty(16).fill_(1).tobytes() == b"\1" * 16
+assert weir.buffer(16).fill_(1).tobytes() == b"\1" * 16
 assert weir.arange(3, device="cuda").tolist() == [0, 1, 2]
 END
 ok "the calls"

@@ -15,26 +15,15 @@ static PyObject *size_class; /* of shapes, a class of tuples; NULL before */
 
 /* ---- Errors ---- */
 
-/* The text without the name of the C function, which is PyTorch's text. */
-static const char *text_of_error(void) {
-  const char *text = weir_last_error(), *colon = strstr(text, ": ");
-  return strncmp(text, "weir_", 5) == 0 && colon && !memchr(text, ' ', (size_t)(colon - text)) ? colon + 2 : text;
-}
-
 int pyweir_array_check(weir_status status) {
   if (pyweir->check(status) == 0)
     return 0;
-  const char *text = text_of_error();
   if (status == WEIR_ERROR_INVALID_ARGUMENT && PyErr_ExceptionMatches(PyExc_ValueError)) {
+    const char *text = weir_last_error();
     bool is_index = strstr(text, "Dimension out of range") || strstr(text, "out of bounds for dimension") ||
                     strstr(text, "out of range in self") || strstr(text, "too many indices for tensor") ||
                     strstr(text, "indexing tensors could not be broadcast");
-    PyErr_Clear();
-    PyErr_SetString(is_index ? PyExc_IndexError : PyExc_RuntimeError, text);
-  } else if ((status == WEIR_ERROR_NOT_SUPPORTED && PyErr_ExceptionMatches(PyExc_NotImplementedError)) ||
-             (status == WEIR_ERROR_BAD_STATE && PyErr_ExceptionMatches(PyExc_RuntimeError))) {
-    PyErr_Clear();
-    PyErr_SetString(status == WEIR_ERROR_BAD_STATE ? PyExc_RuntimeError : PyExc_NotImplementedError, text);
+    pyweir->change_type(is_index ? PyExc_IndexError : PyExc_RuntimeError);
   }
   return -1;
 }

@@ -17,10 +17,8 @@ static PyTypeObject generator_type;
 static int check(weir_status status) {
   if (pyweir->check(status) == 0)
     return 0;
-  if (status == WEIR_ERROR_INVALID_ARGUMENT && PyErr_ExceptionMatches(PyExc_ValueError)) {
-    PyErr_Clear();
-    PyErr_SetString(PyExc_RuntimeError, weir_last_error());
-  }
+  if (status == WEIR_ERROR_INVALID_ARGUMENT && PyErr_ExceptionMatches(PyExc_ValueError))
+    pyweir->change_type(PyExc_RuntimeError);
   return -1;
 }
 

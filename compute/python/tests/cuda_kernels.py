@@ -67,7 +67,7 @@ NAMES = [f"assert_async<{t}>" for t in ("long long", "float", "bool")]
 
 def to_device(array):
     array = numpy.ascontiguousarray(array)
-    return weir.empty(array.nbytes).copy_(array)
+    return weir.buffer(array.nbytes).copy_(array)
 
 
 def to_host(buffer, dtype):

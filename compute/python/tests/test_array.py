@@ -84,9 +84,12 @@ def test_two_devices(two_devices):
         x + y
 
 
-def test_empty_is_a_buffer_or_an_array():
-    assert isinstance(weir.empty(16), weir.Buffer) and isinstance(weir.empty(nbytes=16), weir.Buffer)
-    assert isinstance(weir.empty(16, device="cuda"), weir.Buffer)
+def test_empty():
+    """The sizes, the dtype and the device mean what they mean in torch.empty."""
+    x = weir.empty(10)
+    assert isinstance(x, weir.Array) and x.shape == (10,) and x.dtype is weir.float32 and x.device.type == "cpu"
+    assert weir.empty(10, device="cuda").nbytes == 40
+    assert weir.empty(10, pin_memory=True).is_pinned()
     assert weir.empty((2, 3)).shape == (2, 3) and weir.empty(2, 3).shape == (2, 3) and weir.empty(()).shape == ()
     assert weir.empty(4, dtype=weir.int8, device="cuda").dtype is weir.int8
 
@@ -631,7 +634,7 @@ def test_dlpack(device):
 
 
 def test_buffers():
-    buffer = weir.empty(16).fill_(1)
+    buffer = weir.buffer(16).fill_(1)
     x = weir.asarray(buffer)
     assert x.is_cuda and x.dtype is weir.uint8 and x.data_ptr() == buffer.data_ptr()
     assert x.view(weir.int64).tolist() == [0x0101010101010101] * 2

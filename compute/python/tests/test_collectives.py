@@ -117,9 +117,9 @@ def test_checks():
 def test_types_of_inputs():
     inputs = arrays([[1, 2], [3, 4]])
     with pytest.raises(TypeError, match=r"expected Tensor at 1 \(got Buffer\)"):
-        nccl.all_reduce([inputs[0], weir.empty(8)])
+        nccl.all_reduce([inputs[0], weir.buffer(8)])
     with pytest.raises(TypeError, match=r"expected Tensor \(got Buffer\)"):
-        nccl.reduce(inputs, weir.empty(8))
+        nccl.reduce(inputs, weir.buffer(8))
     nccl.all_reduce(tuple(inputs))
     assert lists(inputs) == [[4, 6]] * 2
 

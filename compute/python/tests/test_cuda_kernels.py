@@ -55,7 +55,7 @@ def in_another_process(code, **environment):
 
 LOOP = """
 count, tail = {count}, {tail} or {count}
-x, y = weir.empty(count * 2), weir.empty(count * 2)
+x, y = weir.buffer(count * 2), weir.buffer(count * 2)
 from_, last = (count - tail) * 2, count * 2 - 2
 x[from_:].fill_(0xAB)
 x[last:].fill_(0x12)
@@ -87,7 +87,7 @@ def test_cuda_kernel_loop_overflow(count):
 
 def test_batch_norm_gather_stats(run):
     ones = to_device(numpy.ones((2, 3), dtype=numpy.float32))
-    mean, invstd = weir.empty(12), weir.empty(12)
+    mean, invstd = weir.buffer(12), weir.buffer(12)
     run("batch_norm_gather_stats", 3, mean, invstd, ones, ones, 2, 3, 1e-5, 2.0)
     assert numpy.allclose(to_host(mean, numpy.float32), 1) and numpy.allclose(to_host(invstd, numpy.float32), 1)
 
@@ -131,7 +131,7 @@ def test_cudnn_multiple_threads_same_device(run):
 
     def work(number):
         for side in range(size, size - iterations, -1):
-            out = weir.empty((side - 1) ** 2 * 4)
+            out = weir.buffer((side - 1) ** 2 * 4)
             run("convolve", (side - 1) ** 2, out, results[number], side)
             run("divide", (side - 1) ** 2, out, 4.0, (side - 1) ** 2)
             results[number] = out
@@ -155,7 +155,7 @@ def test_cusparse_multiple_threads_same_device(run):
 
     def work(number):
         for _ in range(iterations):
-            out = weir.empty(size * size * 4)
+            out = weir.buffer(size * size * 4)
             run("sparse_mm", size * size, out, starts, columns, values, results[number], size)
             run("divide", size * size, out, float(size), size * size)
             results[number] = out

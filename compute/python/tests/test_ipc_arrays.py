@@ -312,7 +312,7 @@ class Deadly:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_process_that_dies_before_it_has_its_arguments(method):
-    a, b = array_of(1000), weir.empty(1000)
+    a, b = array_of(1000), weir.buffer(1000)
     process = multiprocessing.get_context(method).Process(target=print, args=(Deadly(), a, b))
     process.start()
     process.join(TIMEOUT)
@@ -323,7 +323,7 @@ def test_a_process_that_dies_before_it_has_its_arguments(method):
 
 
 def test_a_process_that_cannot_be_started():
-    a, b = array_of(1000), weir.empty(1000)
+    a, b = array_of(1000), weir.buffer(1000)
     process = multiprocessing.get_context("spawn").Process(target=print, args=(a, b, lambda: None))
     with pytest.raises((pickle.PicklingError, AttributeError)):
         process.start()

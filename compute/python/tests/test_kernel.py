@@ -43,7 +43,7 @@ def module():
 
 
 def floats(*values):
-    buffer = weir.empty(4 * len(values))
+    buffer = weir.buffer(4 * len(values))
     buffer.copy_(struct.pack(f"{len(values)}f", *values))
     return buffer
 
@@ -79,7 +79,7 @@ def test_streams(module):
 
 def test_argument_types(module):
     store = module.get_function("store")
-    out = weir.empty(48)
+    out = weir.buffer(48)
     store(1, 1, [out, -5, 65535, -(1 << 31), (1 << 63) - 1, 1.5, True])
     assert read(out, "6q") == [-5, 65535, -(1 << 31), (1 << 63) - 1, 1500, 1]
     store(1, 1, [out.data_ptr(), ctypes.c_int8(7), b"\x01\x00", 4294967295, ctypes.c_uint64(9), 0.25, False])
@@ -115,7 +115,7 @@ def test_arguments_are_checked(module):
 
 
 def test_templates_and_unknown_names(module):
-    memory = weir.empty(16)
+    memory = weir.buffer(16)
     memory.copy_(struct.pack("4i", 1, 2, 3, 4))
     module.get_function("twice<int>")(1, 4, [memory])
     assert read(memory, "4i") == [2, 4, 6, 8]
@@ -125,7 +125,7 @@ def test_templates_and_unknown_names(module):
 
 def test_shared_memory_and_occupancy(module):
     shared = module.get_function("shared")
-    out = weir.empty(64 * 4)
+    out = weir.buffer(64 * 4)
     shared(1, 64, [out], shared_mem=256)
     assert read(out, "64i") == list(range(63, -1, -1))
     with pytest.raises(ValueError, match="set_max_dynamic_shared"):

@@ -46,12 +46,12 @@ def test_names():
 
 def test_ranges_are_phases(history):
     assert nvtx.range_push("outer") == 0
-    weir.empty(512)
+    weir.buffer(512)
     with nvtx.range("inner {} {word}", 1, word="two"):
-        weir.empty(512)
+        weir.buffer(512)
     nvtx.mark("a moment")
     assert nvtx.range_pop() == 0
-    weir.empty(512)
+    weir.buffer(512)
     assert phases() == ["outer", "inner 1 two", ""]
     assert annotations() == [("outer", "START"), ("inner 1 two", "START"), ("inner 1 two", "END"), ("outer", "END")]
     marks = [e for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "user_defined"]
@@ -61,7 +61,7 @@ def test_ranges_are_phases(history):
 def test_range_as_decorator(history):
     @nvtx.range("a call")
     def call(fails):
-        weir.empty(512)
+        weir.buffer(512)
         if fails:
             raise KeyError("x")
         return 7
@@ -69,7 +69,7 @@ def test_range_as_decorator(history):
     assert call(False) == 7
     with pytest.raises(KeyError):
         call(True)
-    weir.empty(512)
+    weir.buffer(512)
     assert phases() == ["a call", "a call", ""]
     assert annotations() == 2 * [("a call", "START"), ("a call", "END")]
 
@@ -124,7 +124,7 @@ def test_profiler():
 
 @pytest.mark.skipif(not is_soft, reason="a GPU reports its work to its own tools")
 def test_profiled_work(history):
-    a, b = weir.empty(4096), weir.empty(4096)
+    a, b = weir.buffer(4096), weir.buffer(4096)
     a.fill_(1)
     weir.synchronize()
     with profiler.profile():
@@ -144,7 +144,7 @@ def test_profiled_work(history):
 def test_profile_stops_after_an_error(history):
     with pytest.raises(KeyError), profiler.profile():
         raise KeyError("x")
-    weir.empty(512).fill_(1)
+    weir.buffer(512).fill_(1)
     weir.synchronize()
     assert annotations() == []
 
@@ -161,7 +161,7 @@ def test_tool(tmp_path):
         with weir.nvtx.range("allocates"):
             assert weir.nvtx.range_push("inner") == 1 and weir.nvtx.range_pop() == 1
             weir.nvtx.mark("now")
-            a = weir.empty(100)
+            a = weir.buffer(100)
         del a
         """,
         NVTX_INJECTION64_PATH=tool,

@@ -34,14 +34,14 @@ def values(buffer, code):
 
 
 def test_manual_seed():
-    x = weir.empty(64)
+    x = weir.buffer(64)
     weir.manual_seed(2)
     assert weir.initial_seed() == 2
     uniform_(x)
-    a = bernoulli_(weir.empty(64), 0.5)
+    a = bernoulli_(weir.buffer(64), 0.5)
     weir.manual_seed(2)
-    y = uniform_(weir.empty(64))
-    b = bernoulli_(weir.empty(64), 0.5)
+    y = uniform_(weir.buffer(64))
+    b = bernoulli_(weir.buffer(64), 0.5)
     assert x.tobytes() == y.tobytes()
     assert a.tobytes() == b.tobytes()
     assert a.tobytes() != x.tobytes()
@@ -52,9 +52,9 @@ def test_torch_manual_seed_seeds_cuda_devices():
     # torch.manual_seed seeds all devices; manual_seed_all is its part on devices.
     weir.manual_seed_all(2)
     assert weir.initial_seed() == 2
-    x = uniform_(weir.empty(64))
+    x = uniform_(weir.buffer(64))
     weir.manual_seed_all(2)
-    y = uniform_(weir.empty(64))
+    y = uniform_(weir.buffer(64))
     assert x.tobytes() == y.tobytes()
     assert weir.initial_seed() == 2
     assert all(generator.initial_seed() == 2 for generator in weir.default_generators)
@@ -69,7 +69,7 @@ def test_memory_stats_of_multiple_generators_and_graphs():
         s = weir.Stream()
         with weir.stream(s):
             graph.capture_begin()
-            uniform_(weir.empty(4))
+            uniform_(weir.buffer(4))
             graph.capture_end()
         weir.current_stream().wait_stream(s)
         graph.replay()
@@ -109,15 +109,15 @@ def test_memory_stats_of_multiple_generators_and_graphs():
 
 def test_graphsafe_set_get_rng_state():
     def create_states(generator):
-        uniform_(weir.empty(4))
+        uniform_(weir.buffer(4))
         generator.manual_seed(0)
         return generator, generator.graphsafe_get_state(), generator.clone_state()
 
     def perform_random_generation_steps(generator, old_state, new_state):
         generator.graphsafe_set_state(new_state)
-        values = [uniform_(weir.empty(5 * 4), generator=generator)]
+        values = [uniform_(weir.buffer(5 * 4), generator=generator)]
         generator.graphsafe_set_state(old_state)
-        return values + [uniform_(weir.empty(5 * 4), generator=generator) for _ in range(2)]
+        return values + [uniform_(weir.buffer(5 * 4), generator=generator) for _ in range(2)]
 
     state = create_states(weir.Generator(device="cuda"))
     graph, stream = weir.CUDAGraph(), weir.Stream()
@@ -142,7 +142,7 @@ def test_graph_rng_functional(fill):
     size = 10000 * 4
 
     def op():
-        return weir.empty(size).copy_(fill(weir.empty(size)))
+        return weir.buffer(size).copy_(fill(weir.buffer(size)))
 
     weir.manual_seed(5)
     eager = [op().tobytes() for _ in range(6)]
@@ -177,10 +177,10 @@ def test_rng_state():
     weir.manual_seed(7)
     state = weir.get_rng_state()
     assert state == struct.pack("=QQ", 7, 0)
-    first = uniform_(weir.empty(4000))
+    first = uniform_(weir.buffer(4000))
     assert weir.get_rng_state() != state
     weir.set_rng_state(bytearray(state))
-    assert uniform_(weir.empty(4000)).tobytes() == first.tobytes()
+    assert uniform_(weir.buffer(4000)).tobytes() == first.tobytes()
     weir.set_rng_state(state, "cuda:0")
     weir.set_rng_state(memoryview(state), 0)
     assert weir.get_rng_state(0) == weir.get_rng_state("cuda") == state
@@ -295,7 +295,7 @@ def test_errors_of_generators():
     with pytest.raises(TypeError, match="bytes-like"):
         generator.set_state(5)
     with pytest.raises(TypeError):
-        generator.set_state(weir.empty(16))
+        generator.set_state(weir.buffer(16))
     with pytest.raises(RuntimeError, match="manual_seed expected a long, but got float"):
         generator.manual_seed(1.5)
     with pytest.raises(RuntimeError, match="Overflow"):
@@ -311,7 +311,7 @@ def test_errors_of_generators():
 def test_generators_in_a_capture():
     stream, graph, other = weir.Stream(), weir.CUDAGraph(), weir.Generator()
     default = weir.default_generators[0].manual_seed(4)
-    buffer = weir.empty(400)
+    buffer = weir.buffer(400)
     with weir.stream(stream):
         graph.capture_begin()
         with pytest.raises(RuntimeError, match="Cannot call CUDAGeneratorImpl::get_offset"):
@@ -339,7 +339,7 @@ def test_generators_in_a_capture():
 def test_registered_generator():
     generator, graph, stream = weir.Generator().manual_seed(6), weir.CUDAGraph(), weir.Stream()
     graph.register_generator_state(generator)
-    buffer = weir.empty(4096)
+    buffer = weir.buffer(4096)
     with weir.graph(graph, stream=stream):
         normal_(buffer, generator=generator)
     weir.current_stream().wait_stream(stream)
@@ -385,28 +385,28 @@ def test_fills_are_those_of_the_model(count):
         return generator.manual_seed(1234).set_offset(8)
 
     numbers = words(1234, 8, count, geometry)
-    assert values(bits_(weir.empty(4 * count), dtype="int32", generator=rewind()), "I") == numbers
+    assert values(bits_(weir.buffer(4 * count), dtype="int32", generator=rewind()), "I") == numbers
     # In random_, integers have no sign bit.
-    signless = values(random_(weir.empty(4 * count), dtype="int32", generator=rewind()), "i")
+    signless = values(random_(weir.buffer(4 * count), dtype="int32", generator=rewind()), "i")
     assert signless == [n & 0x7FFFFFFF for n in numbers]
-    dice = values(random_(weir.empty(4 * count), 1, 7, dtype="int32", generator=rewind()), "i")
+    dice = values(random_(weir.buffer(4 * count), 1, 7, dtype="int32", generator=rewind()), "i")
     assert dice == [1 + n % 6 for n in numbers]
     single = [struct.unpack("f", struct.pack("f", n))[0] for n in numbers]
-    uniform = values(uniform_(weir.empty(4 * count), dtype="float32", generator=rewind()), "f")
+    uniform = values(uniform_(weir.buffer(4 * count), dtype="float32", generator=rewind()), "f")
     expected = [struct.unpack("f", struct.pack("f", (n + 0.5) / 2**32))[0] for n in single]
     assert uniform == [0.0 if n == 1.0 else n for n in expected]
-    coins = values(bernoulli_(weir.empty(count), 0.25, dtype="bool", generator=rewind()), "B")
+    coins = values(bernoulli_(weir.buffer(count), 0.25, dtype="bool", generator=rewind()), "B")
     assert coins == [int(n < 0.25) for n in expected]
 
 
 def test_permutation():
     for count in (1, 100, 5000):
-        seen = values(randperm_(weir.empty(8 * count), generator=weir.Generator()), "q")
+        seen = values(randperm_(weir.buffer(8 * count), generator=weir.Generator()), "q")
         assert sorted(seen) == list(range(count)) and (count == 1 or seen != sorted(seen))
 
 
 def test_normal():
-    numbers = values(normal_(weir.empty(40000), 5.0, 2.0, generator=weir.Generator()), "f")
+    numbers = values(normal_(weir.buffer(40000), 5.0, 2.0, generator=weir.Generator()), "f")
     mean = sum(numbers) / len(numbers)
     assert abs(mean - 5) < 0.1
     assert abs(sum((n - mean) ** 2 for n in numbers) / len(numbers) - 4) < 0.3
@@ -414,7 +414,7 @@ def test_normal():
 
 def test_fills_are_on_the_current_stream(two_devices):
     stream = weir.Stream()
-    buffer = weir.empty(400)
+    buffer = weir.buffer(400)
     weir.manual_seed(1)
     with weir.stream(stream):
         weir._sleep(1)
@@ -423,7 +423,7 @@ def test_fills_are_on_the_current_stream(two_devices):
     first = buffer.tobytes()
     weir.manual_seed_all(1)
     with weir.device(1):
-        other = uniform_(weir.empty(400))
+        other = uniform_(weir.buffer(400))
     assert other.device == 1 and other.tobytes() == first
     # The generator is that of the buffer's device, whichever is current.
     offset = weir.default_generators[1].get_offset()
@@ -432,7 +432,7 @@ def test_fills_are_on_the_current_stream(two_devices):
 
 
 def test_ranges():
-    buffer = weir.empty(8000)
+    buffer = weir.buffer(8000)
     assert set(values(random_(buffer, 3), "q")) == {0, 1, 2}
     assert set(values(random_(buffer, -1, 1), "q")) == {-1, 0}
     assert min(values(random_(buffer), "q")) >= 0
@@ -443,7 +443,7 @@ def test_ranges():
 
 
 def test_errors_of_fills():
-    buffer = weir.empty(16)
+    buffer = weir.buffer(16)
     with pytest.raises(NotImplementedError, match="not implemented for 'Int'"):
         uniform_(buffer, dtype="int32")
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
@@ -463,12 +463,12 @@ def test_errors_of_fills():
     with pytest.raises(TypeError, match="expected a Generator, but got int"):
         uniform_(buffer, generator=5)
     with pytest.raises(ValueError, match="no whole number of elements"):
-        uniform_(weir.empty(6))
+        uniform_(weir.buffer(6))
     with pytest.raises(RuntimeError, match="'cpu'"):
         uniform_(weir.host_empty(16))
-    assert uniform_(weir.empty(0)).nbytes == 0
+    assert uniform_(weir.buffer(0)).nbytes == 0
 
 
 def test_generator_of_another_device(two_devices):
     with pytest.raises(RuntimeError, match="Expected a 'cuda:0' generator device but found 'cuda:1'"):
-        uniform_(weir.empty(16), generator=weir.Generator(device=1))
+        uniform_(weir.buffer(16), generator=weir.Generator(device=1))

@@ -145,7 +145,7 @@ def test_calls_of_c():
     assert _C._cuda_synchronize() is None and weir.current_stream().query()
     assert _C._cuda_hasPrimaryContext(0) is True and _C._cuda_isCurrentStreamCapturing() is False
     assert _C.default_generators is weir.default_generators
-    a, b = weir.empty(512), weir.empty(512)
+    a, b = weir.buffer(512), weir.buffer(512)
     pointers = [a.data_ptr(), b.data_ptr() + 1]
     assert _C._tensors_data_ptrs_at_indices_equal([a, b], pointers, [0])
     assert not _C._tensors_data_ptrs_at_indices_equal([a, b], pointers, [0, 1])

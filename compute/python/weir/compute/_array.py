@@ -32,6 +32,7 @@ __all__ = [
     "bernoulli",
     "bmm",
     "cat",
+    "empty",
     "empty_like",
     "equal",
     "from_numpy",
@@ -490,14 +491,9 @@ def _empty(size: tuple[Any, ...], kind: Any, device: Any, pin_memory: builtins.b
     return _compute._array_empty(_shape(size), _float32 if kind is None else kind, device, pin_memory)
 
 
-def _empty_array(
-    *size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, out: Any = None
-) -> Array:
-    """weir.empty() for arrays."""
+def empty(*size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+    """Returns an uninitialized array. The dtype is float32 and the device the host, unless others are given."""
     return _empty(size, dtype, device, pin_memory)
-
-
-_weir._set_array_factory(_empty_array)
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
