@@ -153,7 +153,8 @@ void weir__mapping_retire(weir__pages *pages, weir__mapping *mapping, uint8_t fe
 static void alias_remove(weir__pages *pages, weir__mapping *mapping) {
   if (!weir__is_alias(mapping))
     return;
-  weir__mapping_retire(pages, mapping, 0);
+  if (!WEIR__PLANTED(keeps_fence))
+    weir__mapping_retire(pages, mapping, 0);
   *(mapping->older ? &mapping->older->newer : &pages->aliases.oldest) = mapping->newer;
   *(mapping->newer ? &mapping->newer->older : &pages->aliases.newest) = mapping->older;
   pages->aliases.count--;
@@ -408,7 +409,7 @@ static void undo(weir__pages *pages, weir__page_change *changes, size_t count, s
     if (!makes_mapping(&changes[i]))
       continue;
     end = run_end(changes, mapped, i);
-    if (!driver->MemUnmap(driver, changes[i].address, run_bytes(changes, i, end)))
+    if (WEIR__PLANTED(skips_undo) || !driver->MemUnmap(driver, changes[i].address, run_bytes(changes, i, end)))
       continue;
     for (size_t k = i; k < end; k++) {
       if (WEIR__PLANTED(forgets_stuck))
