@@ -135,6 +135,8 @@ static void write_chunk(FILE *file, const weir__view_data *data, const weir__vie
   fputs("</script>\n", file);
 }
 
+#ifdef WEIR_WASM_FILE
+
 /* Bytes that the page unpacks, in an element of its own. */
 static void write_packed(FILE *file, const char *id, const weir__view_data *packed) {
   fprintf(file, "<script type=\"text/plain\" id=\"%s\" data-encoding=\"%s\">", id,
@@ -145,7 +147,6 @@ static void write_packed(FILE *file, const char *id, const weir__view_data *pack
 
 /* The WebAssembly module, for what-if and for files that are dropped on the page, and the recording for it. */
 static weir_status write_whatif(const weir__view_data *recording, FILE *file) {
-#ifdef WEIR_WASM_FILE
   weir__view_data packed = {0};
   weir_status status = weir__view_pack(&packed, "wasm", false, weir_embedded_wasm,
                                        (uintptr_t)weir_embedded_wasm_end - (uintptr_t)weir_embedded_wasm);
@@ -155,11 +156,17 @@ static weir_status write_whatif(const weir__view_data *recording, FILE *file) {
   weir__view_clear(&packed);
   if (recording->count)
     write_packed(file, "weir-recording", recording);
-#else
-  (void)file, (void)recording;
-#endif
   return WEIR_OK;
 }
+
+#else
+
+static weir_status write_whatif(const weir__view_data *recording, FILE *file) {
+  (void)file, (void)recording;
+  return WEIR_OK;
+}
+
+#endif
 
 static weir_status end(FILE *file, weir_status status) {
   if (status || !ferror(file))
