@@ -595,4 +595,6 @@ void weir__ipc_clear(weir_allocator *allocator) {
     }
     free(open);
   }
+  for (int i = 0; i < allocator->heap_count; i++)
+    weir__pages_end(&allocator->heaps[i].received);
 }
