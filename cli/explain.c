@@ -346,60 +346,107 @@ static void print_growth(const report *f) {
   weir_cli_print_command("leaks", "", f->name);
 }
 
+/* Neither yes nor no: it depends on something that the recording does not have. */
+static bool is_open(const weir__trial *t) {
+  return !t->works && (t->depends || t->depends_on_limit || t->orders_served);
+}
+
+/* Only the limit decides, which is not known exactly. Such settings are listed together. */
+static bool is_of_limit(const weir__trial *t) {
+  return t->remedy == WEIR__REMEDY_SETTING && is_open(t) && !t->orders_served && !t->depends;
+}
+
+static bool is_failed_setting(const weir__trial *t) {
+  return t->remedy == WEIR__REMEDY_SETTING && !t->works && !is_open(t);
+}
+
+/* "    no          max_split_size_mb:64, max_split_size_mb:128"; returns whether there are any. */
+static bool print_list(const weir__explanation *x, const char *answer, bool (*wants)(const weir__trial *)) {
+  size_t shown = 0;
+  for (size_t i = 0; i < x->trial_count; i++) {
+    if (!wants(&x->trials[i]))
+      continue;
+    printf("%s%s", shown ? ", " : answer, x->trials[i].change);
+    shown++;
+  }
+  return shown > 0;
+}
+
 /* The settings that were tried and do not help. */
 static void print_failed_settings(const weir__explanation *x) {
-  size_t count = 0, shown = 0;
+  size_t count = 0;
+  char text[32];
+  if (print_list(x, "    perhaps     ", is_of_limit))
+    printf(": yes with the highest limit that the recording allows, %s\n", bytes(x->limit_most + 1, text));
   for (size_t i = 0; i < x->trial_count; i++)
-    count += x->trials[i].remedy == WEIR__REMEDY_SETTING && !x->trials[i].works && !x->trials[i].depends;
-  if (count && x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED) {
+    count += is_failed_setting(&x->trials[i]);
+  if (count && x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
     printf("    no          none of the %zu settings that were tried\n", count);
-    return;
-  }
-  for (size_t i = 0; i < x->trial_count; i++) {
-    const weir__trial *t = &x->trials[i];
-    if (t->remedy != WEIR__REMEDY_SETTING || t->works || t->depends)
-      continue;
-    printf("%s%s", shown++ ? ", " : "    no          ", t->change);
-  }
-  if (shown)
+  else if (print_list(x, "    no          ", is_failed_setting))
     putchar('\n');
+}
+
+/* "17.20 GiB", or "17.20 to 18.31 GiB". */
+static void print_range(uint64_t least, uint64_t most) {
+  char text[2][32];
+  const char *unit = strchr(bytes(least, text[0]), ' '), *same = strchr(bytes(most, text[1]), ' ');
+  if (strcmp(text[0], text[1]) == 0)
+    printf("%s", text[0]);
+  else
+    printf("%.*s to %s", unit && same && strcmp(unit, same) == 0 ? (int)(unit - text[0]) : (int)strlen(text[0]),
+           text[0], text[1]);
+}
+
+/* What an open answer depends on, and the end of the line. */
+static void print_open(const report *f, const weir__trial *t) {
+  char text[32];
+  if (t->orders_served) {
+    printf(": in %u of %u orders of the addresses that the driver may give, with ", t->orders_served, t->orders);
+    print_range(t->reserved, t->reserved_most);
+    puts(" reserved");
+  } else if (t->depends)
+    puts(": yes if other streams have done their work in time, which is not recorded");
+  else
+    printf(": yes with the highest limit that the recording allows, %s\n", bytes(f->x->limit_most + 1, text));
 }
 
 static void print_trial(const report *f, const weir__trial *t) {
   const weir__explanation *x = f->x;
-  char text[3][32], age[32];
-  const char *answer = t->works ? "yes" : "no ";
+  char text[32], age[32];
+  const char *answer = t->works ? "yes    " : is_open(t) ? "perhaps" : "no     ";
   switch (t->remedy) {
   case WEIR__REMEDY_WAIT:
     if (t->works)
       printf("    yes         waiting for the other streams, and repeating the request\n");
     else if (x->bytes[WEIR__USE_WAITING] && !x->is_capture)
       printf("    no          waiting for other streams: the allocator waited for all of them\n");
-    break;
+    return;
   case WEIR__REMEDY_EMPTY:
-    if (!t->is_early) {
-      printf("    %s         empty_cache() right before the request%s\n", answer,
-             t->works || x->is_capture ? "" : ": the allocator had released all that it could");
-      break;
+    printf("    %s     empty_cache() ", answer);
+    if (!t->is_early)
+      printf("right before the request%s",
+             t->works || is_open(t) || x->is_capture ? "" : ": the allocator had released all that it could");
+    else {
+      printf("after entry %zu, when the least memory was in use", t->event);
+      if (x->time_us && f->device->events[t->event].time_us)
+        printf(", %s before", weir__describe_span(span(f->device->events[t->event].time_us, x->time_us), age));
     }
-    printf("    %s         empty_cache() after entry %zu, when the least memory was in use", answer, t->event);
-    if (x->time_us && f->device->events[t->event].time_us)
-      printf(", %s before", weir__describe_span(span(f->device->events[t->event].time_us, x->time_us), age));
-    putchar('\n');
     break;
   case WEIR__REMEDY_SETTING:
-    if (!t->works) {
-      printf("    perhaps     %s: yes if other streams have done their work in time, which is not recorded\n",
-             t->change);
+    printf("    %s     %s%s", answer, t->change, t->is_weir_only ? ", with Weir's allocator" : "");
+    if (!t->works)
       break;
-    }
-    printf("    yes         %s%s: %s reserved", t->change, t->is_weir_only ? ", with Weir's allocator" : "",
-           bytes(t->reserved, text[0]));
-    if (x->limit != UINT64_MAX && x->limit >= t->reserved)
-      printf(", %s below the limit", bytes(x->limit - t->reserved, text[1]));
-    putchar('\n');
+    printf(": ");
+    print_range(t->reserved, t->reserved_most);
+    printf(" reserved");
+    if (x->limit != UINT64_MAX && x->limit >= t->reserved_most)
+      printf(", %s below the limit", bytes(x->limit - t->reserved_most, text));
     break;
   }
+  if (is_open(t))
+    print_open(f, t);
+  else
+    putchar('\n');
 }
 
 /* The first that works, NULL if none does. They are ordered as one would try them. */
@@ -419,7 +466,7 @@ static void print_trials(const report *f) {
          weir_cli_plain(), x->limit_is_inferred ? "the lowest possible limit" : "the same limit");
   for (size_t i = 0; i < x->trial_count; i++) {
     const weir__trial *t = &x->trials[i];
-    if (t->remedy == WEIR__REMEDY_SETTING && !t->works && !t->depends)
+    if (is_failed_setting(t) || is_of_limit(t))
       continue;
     /* Pages that move are a remedy of another kind, which is always shown. */
     if (t->remedy == WEIR__REMEDY_SETTING && !t->is_weir_only && settings++ >= 4)
@@ -507,6 +554,11 @@ static void print_notes(const report *f) {
     printf(
         "  note        a yes applies to this failure only: what the job would have requested had it not failed is not "
         "in the file\n");
+  if (x->orders_served)
+    printf(
+        "  note        with other addresses from the driver, the recorded settings serve the request too, in %u of %u "
+        "orders: it fails because of where its segments lie\n",
+        x->orders_served, x->orders);
   if (x->trial_count && x->rebuilt_segments)
     printf("  note        under other settings, the state before the recording is allocated again, in order of "
            "address: %s\n",

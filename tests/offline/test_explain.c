@@ -42,7 +42,8 @@ static void check_sums(const weir__recording *recording, const weir__explanation
   }
 }
 
-/* A setting that works, replayed without the explanation's help: nothing fails up to the request. */
+/* A setting that works, replayed without the explanation's help: nothing fails up to the request. What works in some
+ * orders of addresses only may do either. */
 static void check_trials(const weir__recording *recording, const weir__explanation *x) {
   for (size_t i = 0; i < x->trial_count; i++) {
     const weir__trial *t = &x->trials[i];
@@ -53,7 +54,9 @@ static void check_trials(const weir__recording *recording, const weir__explanati
     if (weir__replay(recording, &options, &report) != WEIR_OK)
       fail_msg("%s", weir_last_error());
     bool is_served = !report.failures || report.first_failure > x->event;
-    if (is_served != t->works)
+    assert_true(t->orders == 1 || t->orders == WEIR__TRIAL_ORDERS);
+    assert_int_equal(t->works, t->orders_served == t->orders);
+    if (is_served != t->works && (!t->orders_served || t->works))
       fail_msg("%s: works %d, replayed %d", t->conf, t->works, is_served);
     if (t->works)
       assert_true(t->reserved <= x->limit);
@@ -574,6 +577,20 @@ static void explain_job(const job *j, bool is_expandable, const weir__explain_op
   assert_true(x->has_missing);
 }
 
+/* A no without the limit is a no with it, and a yes is a yes. Roundings of the limit may decide. */
+static void check_answers(const weir__explanation *inferred, const weir__explanation *known) {
+  assert_int_equal(inferred->trial_count, known->trial_count);
+  for (size_t i = 0; i < known->trial_count; i++) {
+    const weir__trial *a = &inferred->trials[i], *b = &known->trials[i];
+    assert_string_equal(a->change, b->change);
+    bool is_open = a->orders_served || a->depends_on_limit;
+    if (b->works && !a->works && !is_open)
+      fail_msg("%s: no without the limit, yes with it", *a->change ? a->change : "empty_cache");
+    if (a->works && !b->orders_served && b->remedy == WEIR__REMEDY_SETTING)
+      fail_msg("%s: yes without the limit, no with it", a->change);
+  }
+}
+
 /* The truth is asked of the job's own allocator. With a limit that is known, what is said is exact; without, it is a
  * range in which the truth lies. */
 TEST(missing_of_limit) {
@@ -591,6 +608,7 @@ TEST(missing_of_limit) {
     assert_true(inferred.limit_is_inferred && !inferred.limit_is_device);
     assert_true(inferred.limit <= limit && limit <= inferred.limit_most);
     assert_true(inferred.missing_least <= known.missing_most && known.missing_most <= inferred.missing_most);
+    check_answers(&inferred, &known);
     /* It is the same whichever limit there was. */
     assert_int_equal(known.fit_request, inferred.fit_request);
     assert_true(known.fit_request > limit && known.fit_recording >= known.fit_request);
@@ -652,4 +670,116 @@ TEST(no_history) {
   assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 8 * MIB);
   assert_int_equal(weir__explain(&recording, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "nothing of device 1"));
+}
+
+/* ---- Orders of addresses ---- */
+
+/* A server with many live blocks of similar sizes. The driver gives addresses in an order of its own, which decides which
+ * of several free blocks is taken. */
+typedef struct server {
+  job job;
+  uint64_t random;
+  struct range {
+    uint64_t begin, end;
+  } taken[512];
+  size_t taken_count;
+} server;
+
+static uint64_t next_number(uint64_t *state, uint64_t below) {
+  *state = *state * 6364136223846793005 + 1442695040888963407;
+  return (*state >> 33) % below;
+}
+
+static weir_cu_deviceptr place_anywhere(void *context, weir_driver_call call, unsigned long long bytes) {
+  server *s = context;
+  if (call != WEIR_CALL_MemAlloc)
+    return 0;
+  for (;;) {
+    uint64_t begin = 0x700000000000 + next_number(&s->random, 1 << 16) * 2 * MIB;
+    size_t i = 0;
+    while (i < s->taken_count && (begin >= s->taken[i].end || begin + bytes <= s->taken[i].begin))
+      i++;
+    if (i < s->taken_count)
+      continue;
+    assert_true(s->taken_count < sizeof s->taken / sizeof *s->taken);
+    s->taken[s->taken_count++] = (struct range){begin, begin + bytes};
+    return begin;
+  }
+}
+
+/* Serves requests up to one that fails, or to `last`. Returns the number of the last one, and what was reserved. */
+static size_t serve(server *s, unsigned order, const char *conf, uint64_t limit, size_t last, uint64_t *reserved) {
+  enum { LIVE = 96 };
+  void *slots[LIVE] = {0};
+  weir_ledger_options ledger;
+  weir_allocator_options options;
+  uint64_t random = 3;
+  weir_ledger_options_init(&ledger);
+  weir_allocator_options_init(&options);
+  *s = (server){.random = 1000 + order, .job.events = s->job.events};
+  ledger.bytes = 16ull << 30;
+  ledger.place = place_anywhere;
+  ledger.place_context = s;
+  options.conf = conf;
+  assert_int_equal(weir_driver_open_ledger(&ledger, &s->job.driver), WEIR_OK);
+  s->job.driver->Init(s->job.driver, 0);
+  assert_int_equal(weir_allocator_create(s->job.driver, &options, &s->job.allocator), WEIR_OK);
+  assert_int_equal(weir_allocator_set_limit(s->job.allocator, 0, limit), WEIR_OK);
+  if (s->job.events)
+    assert_int_equal(weir_allocator_set_witness(s->job.allocator, note, &s->job, WEIR_WITNESS_ALL), WEIR_OK);
+  size_t request = 0;
+  for (weir_status status = WEIR_OK; !status && request < last;) {
+    size_t slot = (size_t)next_number(&random, LIVE);
+    uint64_t bytes = (12 + 4 * next_number(&random, 6)) * MIB;
+    if (slots[slot]) {
+      weir_allocator_free(s->job.allocator, slots[slot]);
+      slots[slot] = NULL;
+    }
+    if (next_number(&random, 16) == 0) /* a longer one now and then, and ever longer */
+      bytes += 24ull * MIB + request * 4096;
+    status = weir_allocator_alloc(s->job.allocator, 0, bytes, NULL, &slots[slot]);
+    request += !status;
+    assert_true(request < 20000);
+  }
+  weir_allocator_stats stats = {.size = sizeof stats};
+  weir_allocator_get_stats(s->job.allocator, 0, &stats);
+  *reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
+  weir_allocator_set_witness(s->job.allocator, NULL, NULL, WEIR_WITNESS_ALL);
+  end_job(&s->job);
+  return request;
+}
+
+/* The recorded addresses fail, and others may not: there is a prediction in any case, exact for settings that do not
+ * depend on addresses. */
+TEST(orders_of_addresses) {
+  const uint64_t limit = 2800ull * MIB;
+  size_t dependent = 0, predicted = 0;
+  for (unsigned order = 0; order < (unsigned)usual_or_long(3, 24); order++) {
+    server s = {.job.events = calloc(MAX_EVENTS, sizeof *s.job.events)}, again = {0};
+    weir__explanation x;
+    uint64_t reserved;
+    size_t failed = serve(&s, order, "", limit, SIZE_MAX, &reserved);
+    weir__explain_options options = {.memory = 16ull << 30, .fraction = (double)limit / (double)(16ull << 30)};
+    explain_job(&s.job, false, &options, &x);
+    assert_int_equal(x.orders, WEIR__TRIAL_ORDERS);
+    assert_true(x.orders_served <= x.orders);
+    dependent += x.orders_served > 0;
+    for (size_t i = 0; i < x.trial_count; i++) {
+      const weir__trial *t = &x.trials[i];
+      if (t->remedy != WEIR__REMEDY_SETTING)
+        continue;
+      bool is_exact = strstr(t->conf, "expandable_segments:True") || t->is_weir_only;
+      assert_int_equal(t->orders, is_exact ? 1 : t->works || x.orders_served ? WEIR__TRIAL_ORDERS : t->orders);
+      if (!is_exact)
+        continue;
+      bool is_served = serve(&again, 777 + order, t->conf, limit, failed + 1, &reserved) == failed + 1;
+      assert_int_equal(t->works, is_served);
+      if (is_served)
+        assert_int_equal(t->reserved, reserved);
+      predicted += is_served;
+      assert_int_equal(t->reserved, t->reserved_most);
+    }
+    free(s.job.events);
+  }
+  assert_true(dependent > 0 && predicted > 0);
 }

@@ -63,7 +63,6 @@ set(wasm_unused
     inspect/stat_names
     inspect/summary
     offline/analyse/behaviour
-    offline/analyse/parallel
     offline/analyse/redact
     offline/analyse/sha256
     offline/analyse/tune

@@ -74,7 +74,11 @@ typedef struct weir__pin {
 
 typedef enum weir__remedy { WEIR__REMEDY_WAIT, WEIR__REMEDY_EMPTY, WEIR__REMEDY_SETTING } weir__remedy;
 
-/* A remedy that was tried by replay. */
+/* How many orders of the addresses of segments are tried where they matter: those of the ledger, and seeded ones. */
+enum { WEIR__TRIAL_ORDERS = 33 };
+
+/* A remedy that was tried by replay. It works if the request is served, and no more requests before it fail than in the
+ * recording. */
 typedef struct weir__trial {
   weir__remedy remedy;
   char conf[WEIR__TRIAL_TEXT];   /* SETTING: the whole text */
@@ -82,10 +86,13 @@ typedef struct weir__trial {
   size_t event;                  /* EMPTY: after which the cache is emptied */
   bool is_early;                 /* EMPTY: when least was in use, not right before the request */
   bool is_weir_only;             /* SETTING: it has a key that PyTorch does not know */
-  bool depends;         /* SETTING: it works if other streams have done their work in time, and not otherwise */
-  bool works;           /* the request is served, and no more requests before it fail than in the recording */
-  size_t failed_before; /* requests before it that fail */
-  uint64_t reserved;    /* bytes in all when it is served */
+  bool depends;          /* SETTING: it works if other streams have done their work in time, and not otherwise */
+  bool depends_on_limit; /* it does not work in all orders with the lowest limit that the recording allows, but with the
+                          * highest */
+  bool works;            /* in all orders that were tried */
+  unsigned orders, orders_served;   /* that were tried, and in which it works */
+  size_t failed_before;             /* requests before it that fail, in the order of the ledger */
+  uint64_t reserved, reserved_most; /* bytes in all when it is served: the least and the most of all orders */
 } weir__trial;
 
 /* Memory that grew from step to step until the request failed: see offline/analyse/leaks.h. */
@@ -150,6 +157,8 @@ typedef struct weir__explanation {
   size_t holder_count;
   weir__trial trials[WEIR__TRIALS];
   size_t trial_count;
+  unsigned orders,
+      orders_served; /* of addresses under the recorded settings, and those in which the request is served */
   weir__growth growth;
 
   uint32_t stack; /* of the request, as all down to is_capture */
@@ -170,7 +179,7 @@ typedef struct weir__explanation {
   bool has_missing;
   bool has_stacks;
   bool pins_serve;     /* each pin alone makes a large enough hole; if not, all together make room */
-  bool is_proven;      /* the replay under the recorded settings fails as recorded, so trials are meaningful */
+  bool is_proven;      /* the replay with the recorded addresses fails as recorded, so trials are meaningful */
   bool is_served_anew; /* it does not fail if what was there before is allocated anew: settings are less certain */
 } weir__explanation;
 

@@ -6,11 +6,14 @@
 #include <string.h>
 
 #include "alloc/replay_port.h"
+#include "base/base.h"
 #include "offline/analyse/explain_parts.h"
+#include "offline/analyse/parallel.h"
 #include "offline/analyse/predict.h"
 
 typedef struct watch {
   size_t target, empty_after; /* events; WEIR__NO_ENTRY if the cache is not emptied */
+  size_t allowed;             /* failures before the target: with more, the run ends */
   bool has_begun, is_emptied, is_seen;
   size_t failures;      /* so far */
   size_t failed_before; /* the target */
@@ -33,6 +36,10 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
     return false;
   }
   w->failures = report->failures;
+  if (w->failures > w->allowed) {
+    w->failed_before = w->failures;
+    return false;
+  }
   if (!w->is_emptied && event >= w->empty_after) {
     w->is_emptied = true;
     weir_allocator_empty_cache(allocator);
@@ -51,10 +58,10 @@ static weir_status capacity_for(const weir__trial_options *o, const weir__settin
 
 /* Of a range, the worse end counts; *differs, which may be NULL, becomes whether the other end serves the request. */
 static weir_status run_in(const weir__trial_options *o, const weir__settings *settings, const weir__capacity *capacity,
-                          size_t empty_after, watch *w, bool *differs) {
+                          size_t empty_after, size_t allowed, watch *w, bool *differs) {
   weir__replay_report report;
   weir__capacity busy = *capacity;
-  watch other = {.target = o->event, .empty_after = empty_after};
+  watch other = {.target = o->event, .empty_after = empty_after, .allowed = allowed};
   *w = other;
   busy.is_busy = true;
   weir_status status = weir__replayer_run(o->replayer, settings, capacity, &(weir__replay_callback){look, w}, &report);
@@ -69,11 +76,75 @@ static weir_status run_in(const weir__trial_options *o, const weir__settings *se
   return status;
 }
 
-static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w,
-                       bool *differs) {
+/* One trial in all orders of addresses. */
+typedef struct trial_run {
+  const weir__trial_options *options;
+  const weir__settings *settings; /* NULL for the recorded ones */
   weir__capacity capacity;
-  weir_status status = capacity_for(o, settings, &capacity);
-  return status ? status : run_in(o, settings, &capacity, empty_after, w, differs);
+  size_t empty_after, recorded; /* failures before the request in the recording */
+  unsigned first;               /* order */
+} trial_run;
+
+typedef struct outcome {
+  weir_status status;
+  bool works, differs;
+  watch seen;
+} outcome;
+
+static void run_order(void *context, size_t index, void *result) {
+  const trial_run *t = context;
+  weir__capacity capacity = t->capacity;
+  outcome *to = result;
+  capacity.order = t->first + (unsigned)index;
+  to->status = run_in(t->options, t->settings, &capacity, t->empty_after, capacity.order ? t->recorded : SIZE_MAX,
+                      &to->seen, &to->differs);
+  to->works = !to->status && to->seen.is_seen && to->seen.served && to->seen.failed_before <= t->recorded;
+}
+
+/* Runs the orders that were not tried yet, up to `count`. */
+static weir_status run_orders(trial_run *t, unsigned count, weir__trial *trial) {
+  outcome outcomes[WEIR__TRIAL_ORDERS];
+  t->first = trial->orders;
+  weir__parallel_run(&(weir__parallel){0}, count - t->first, run_order, t, outcomes, sizeof *outcomes);
+  for (unsigned i = 0; i < count - t->first; i++) {
+    const outcome *one = &outcomes[i];
+    const uint64_t reserved = one->seen.reserved;
+    if (one->status)
+      return weir__fail(one->status, "a replay failed: %s", weir_status_string(one->status));
+    if (!trial->orders++) {
+      trial->depends = one->differs;
+      trial->failed_before = one->seen.failed_before;
+      trial->reserved = trial->reserved_most = reserved;
+    }
+    if (!one->works)
+      continue;
+    bool is_first = !trial->orders_served++;
+    trial->reserved = is_first || reserved < trial->reserved ? reserved : trial->reserved;
+    trial->reserved_most = is_first || reserved > trial->reserved_most ? reserved : trial->reserved_most;
+  }
+  trial->works = trial->orders_served == trial->orders;
+  return WEIR_OK;
+}
+
+/* Tries a remedy: with the addresses of the ledger, and then in other orders if it works there, or if the recorded
+ * settings fail in some orders and not in others. What fails is tried with the highest limit that the recording allows,
+ * too. */
+static weir_status try(const weir__trial_options *o, const weir__settings *settings, size_t empty_after,
+                       size_t recorded, const weir__explanation *x, weir__trial *trial) {
+  trial_run t = {.options = o, .settings = settings, .empty_after = empty_after, .recorded = recorded};
+  weir__trial higher = {.remedy = trial->remedy};
+  weir_status status = capacity_for(o, settings, &t.capacity);
+  if (!status)
+    status = run_orders(&t, 1, trial);
+  if (!status && weir__replayer_depends_on_order(o->replayer, settings) && (trial->works || x->orders_served))
+    status = run_orders(&t, WEIR__TRIAL_ORDERS, trial);
+  bool is_open = x->limit_is_inferred && !x->limit_is_device && x->limit_most != UINT64_MAX && x->limit_most > x->limit;
+  if (status || trial->orders_served || !is_open)
+    return status;
+  t.capacity.limit = x->limit_most;
+  status = run_orders(&t, 1, &higher);
+  trial->depends_on_limit = higher.works;
+  return status;
 }
 
 static const weir__recording_entry *events_of(const weir__trial_options *o) {
@@ -157,10 +228,7 @@ static const char *const changes[] = {
 
 enum { CHANGES = sizeof changes / sizeof *changes };
 
-static void keep(weir__trial *trial, const watch *w, size_t recorded, weir__explanation *x) {
-  trial->failed_before = w->failed_before;
-  trial->works = w->is_seen && w->served && w->failed_before <= recorded;
-  trial->reserved = w->reserved;
+static void keep(const weir__trial *trial, weir__explanation *x) {
   if (x->trial_count < WEIR__TRIALS)
     x->trials[x->trial_count++] = *trial;
 }
@@ -173,14 +241,13 @@ static void progress(const weir__trial_options *o, size_t done) {
 static weir_status try_emptying(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
   const size_t when[] = {before_request(o), quiet_event(o)};
   for (size_t i = 0; i < 2; i++) {
-    watch w;
     weir__trial trial = {.remedy = WEIR__REMEDY_EMPTY, .event = when[i], .is_early = i == 1};
     if (when[i] == WEIR__NO_ENTRY)
       continue;
-    weir_status status = run(o, NULL, when[i], &w, NULL);
+    weir_status status = try(o, NULL, when[i], recorded, x, &trial);
     if (status)
       return status;
-    keep(&trial, &w, recorded, x);
+    keep(&trial, x);
     progress(o, 2 + i);
   }
   return WEIR_OK;
@@ -196,14 +263,13 @@ static bool is_known(const weir__explanation *x, const char *conf) {
 static weir_status try_settings(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
   const weir__settings *known = weir__replayer_settings(o->replayer);
   if (weir__replayer_start(o->replayer)->segment_count) {
-    watch w;
-    weir_status status = run(o, known, WEIR__NO_ENTRY, &w, NULL);
+    weir__trial anew = {.remedy = WEIR__REMEDY_SETTING};
+    weir_status status = try(o, known, WEIR__NO_ENTRY, recorded, x, &anew);
     if (status)
       return status;
-    x->is_served_anew = w.is_seen && w.served && w.failed_before <= recorded;
+    x->is_served_anew = anew.orders_served > 0;
   }
   for (size_t i = 0; i < CHANGES; i++) {
-    watch w;
     weir__settings settings;
     weir__trial trial = {.remedy = WEIR__REMEDY_SETTING};
     progress(o, 3 + i);
@@ -213,10 +279,10 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
     trial.is_weir_only = settings.moving_pages;
-    weir_status status = run(o, &settings, WEIR__NO_ENTRY, &w, &trial.depends);
+    weir_status status = try(o, &settings, WEIR__NO_ENTRY, recorded, x, &trial);
     if (status)
       return status;
-    keep(&trial, &w, recorded, x);
+    keep(&trial, x);
   }
   return WEIR_OK;
 }
@@ -234,7 +300,7 @@ static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64
     return status;
   }
   watch w;
-  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_ENTRY, &w, NULL);
+  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_ENTRY, SIZE_MAX, &w, NULL);
   *works = !status && w.is_seen && w.served && w.failed_before <= recorded;
   return status;
 }
@@ -284,24 +350,30 @@ static weir_status find_fits(const weir__trial_options *o, size_t recorded, weir
 }
 
 weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *x) {
-  watch w;
   size_t recorded = failures_before(o);
+  weir__trial same = {.remedy = WEIR__REMEDY_WAIT};
+  trial_run t = {.options = o, .empty_after = WEIR__NO_ENTRY, .recorded = SIZE_MAX};
   progress(o, 1);
-  if (o->was_rescued) {
-    x->is_proven = true;
-    x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved};
-  } else {
-    weir_status status = run(o, NULL, WEIR__NO_ENTRY, &w, NULL);
+  if (o->was_rescued)
+    same = (weir__trial){.remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved};
+  else {
+    weir_status status = capacity_for(o, NULL, &t.capacity);
+    if (!status)
+      status = run_orders(&t, weir__replayer_depends_on_order(o->replayer, NULL) ? WEIR__TRIAL_ORDERS : 1, &same);
     if (status)
       return status;
-    x->is_proven = w.is_seen && !w.served;
-    if (!x->is_proven)
+    x->orders = same.orders;
+    x->orders_served = same.orders_served;
+    /* With the recorded addresses it fails, as a checked replay has shown. */
+    if (same.works && !weir__replayer_depends_on_order(o->replayer, NULL))
       return WEIR_OK;
     /* The allocator waits for all streams and searches again before it fails, so waiting does not help. */
-    x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT};
+    same = (weir__trial){.remedy = WEIR__REMEDY_WAIT};
   }
+  x->is_proven = true;
+  keep(&same, x);
   weir_status status = try_emptying(o, recorded, x);
   if (!status)
     status = try_settings(o, recorded, x);
-  return status || o->was_rescued ? status : find_fits(o, recorded, x);
+  return status || o->was_rescued || x->orders_served ? status : find_fits(o, recorded, x);
 }

@@ -84,7 +84,9 @@ static void json_trials(const report *f) {
   for (size_t i = 0; i < x->trial_count; i++) {
     const weir__trial *t = &x->trials[i];
     WEIR__JSON(f->sink, JSON_OBJECT(NULL), JSON_TEXT("remedy", remedies[t->remedy]), JSON_BOOL("works", t->works),
-               JSON_NATURAL("reserved", t->reserved), JSON_NATURAL("failed_before", t->failed_before));
+               JSON_NATURAL("reserved", t->reserved), JSON_NATURAL("reserved_most", t->reserved_most),
+               JSON_NATURAL("failed_before", t->failed_before), JSON_NATURAL("orders", t->orders),
+               JSON_NATURAL("orders_served", t->orders_served), JSON_BOOL("depends_on_limit", t->depends_on_limit));
     if (t->remedy == WEIR__REMEDY_SETTING) {
       WEIR__JSON(f->sink, JSON_TEXT("change", t->change), JSON_TEXT("conf", t->conf),
                  JSON_BOOL("weir_only", t->is_weir_only), JSON_BOOL("depends_on_streams", t->depends));
@@ -103,7 +105,8 @@ static void json_unknown(const report *f) {
              JSON_NULL("memory"), JSON_NULL("missing"), JSON_NULL("enough_for_request"),
              JSON_NULL("enough_for_recording"), JSON_NULL("reserved"), JSON_NULL("bytes"), JSON_NULL("largest_hole"),
              JSON_NULL("largest_elsewhere"), JSON_NULL("holes"), JSON_NULL("cause"), JSON_NULL("pins"),
-             JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_LIST("trials"), JSON_CLOSE);
+             JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_NATURAL("orders", 0),
+             JSON_NATURAL("orders_served", 0), JSON_LIST("trials"), JSON_CLOSE);
 }
 
 static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
@@ -147,7 +150,8 @@ static void json_cause(const report *f) {
     json_stack(f, x->holders[i].stack);
     WEIR__JSON(f->sink, JSON_CLOSE);
   }
-  WEIR__JSON(f->sink, JSON_CLOSE, JSON_BOOL("proven", x->is_proven));
+  WEIR__JSON(f->sink, JSON_CLOSE, JSON_BOOL("proven", x->is_proven), JSON_NATURAL("orders", x->orders),
+             JSON_NATURAL("orders_served", x->orders_served));
   json_trials(f);
 }
 

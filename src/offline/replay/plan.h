@@ -97,6 +97,7 @@ typedef struct weir__plan_limit {
   uint64_t others; /* what other processes hold beside that: address space is reserved in proportion to both */
   bool is_busy;    /* as these in weir__capacity */
   bool is_recorded;
+  unsigned order;
 } weir__plan_limit;
 
 static inline bool weir__is_segment_event(const weir__recording_entry *event) {

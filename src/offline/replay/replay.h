@@ -27,12 +27,13 @@
 #define WEIR__REPLAY_MAX_MEMORY (1ull << 46)
 #define WEIR__REPLAY_ENOUGH_MEMORY (1ull << 41)
 
-/* What an allocator may take from the driver, and what the driver says about streams. */
+/* What an allocator may take from the driver, and what the driver says about streams and addresses. */
 typedef struct weir__capacity {
   uint64_t memory;  /* the device's, in bytes, up to the largest; 0 for enough */
   uint64_t limit;   /* bytes of it that may be reserved; UINT64_MAX for all */
   bool is_busy;     /* no stream has done its work when the allocator asks, to move its pages; otherwise all have */
   bool is_recorded; /* the limit is that of the recording, with the changes of it that the program made on its way */
+  unsigned order;   /* a seed for the addresses of new segments, in any order; 0 for those of the ledger */
 } weir__capacity;
 
 typedef struct weir__replay_options {
@@ -125,6 +126,10 @@ weir_status weir__replayer_run(const weir__replayer *replayer, const weir__setti
  * from one stream to another, or to a private pool, only when the first has done its work. The truth then lies between
  * two runs, one with a capacity that is_busy. NULL stands for the recorded settings. */
 bool weir__replayer_is_range(const weir__replayer *replayer, const weir__settings *settings);
+
+/* Whether the outcome under some settings depends on the addresses of segments: of free blocks of one size the lowest is
+ * taken. An expandable segment is the only one of its stream and pool. NULL stands for the recorded settings. */
+bool weir__replayer_depends_on_order(const weir__replayer *replayer, const weir__settings *settings);
 
 /* The capacity of a device of `memory` bytes (0: as weir__replayer_capacity) of which `fraction` may be used (0: what
  * the settings say). WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and the device's memory is not known.

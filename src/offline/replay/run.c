@@ -19,6 +19,14 @@
 /* The replay's own streams, one for each block that waits. No driver has a stream at these addresses. */
 #define HELD_BASE (sizeof(void *) < 8 ? 1ull << 31 : 1ull << 60)
 
+enum { SLOT_CLASSES = 16 };
+
+/* Addresses for segments of up to so many bytes. */
+typedef struct slots {
+  uint64_t base, taken;
+  unsigned bits; /* log2 of how many there are */
+} slots;
+
 /* One run. */
 typedef struct replay {
   const weir__plan *plan;
@@ -47,6 +55,8 @@ typedef struct replay {
   size_t change;                         /* the next of the plan's changes */
   bool follows_settings, follows_limits; /* changes of them are applied, since they begin as the recorded ones */
   bool is_busy;                          /* unchecked: as in weir__capacity */
+  unsigned order;                        /* likewise */
+  slots slots[SLOT_CLASSES];             /* with an order: by size */
   bool grew;                             /* checked: the request under way got memory from the driver */
   weir_status host_failure;              /* of a request: this process is out of memory, and the replay ends */
   weir__replay_report *report;
@@ -93,6 +103,57 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
       break;
   }
   return 0;
+}
+
+/* Addresses in any order begin here, above those that CUDA gives and below those of the ledger. */
+#define ORDER_BASE (1ull << 47)
+
+/* Each step is a bijection of the numbers below 2^bits. */
+static uint64_t permute(uint64_t number, unsigned bits, uint64_t seed) {
+  const uint64_t mask = (1ull << bits) - 1;
+  for (int round = 0; round < 3; round++) {
+    number = (number * (2 * (seed >> 40) + 1) + (seed & 0xffff)) & mask;
+    number ^= number >> (bits + 1) / 2;
+    seed = seed * 0xbf58476d1ce4e5b9 + 1;
+  }
+  return number;
+}
+
+/* log2 of the slot for a segment. */
+static unsigned class_of(uint64_t bytes) {
+  unsigned class = 0;
+  while (class < SLOT_CLASSES - 1 && (uint64_t)WEIR__PORT_SMALL_SEGMENT << class < bytes)
+    class ++;
+  return class;
+}
+
+/* Each size of slots has a region, and a few times as many slots as the recording needed: little more than what it
+ * reserved, since the allocator's tables take memory in proportion to the addresses that are used. The seed decides the
+ * order of regions, too. */
+static void make_slots(replay *r) {
+  uint64_t count[SLOT_CLASSES] = {0}, at = ORDER_BASE;
+  for (size_t i = 0; i < r->count; i++)
+    if (weir__is_growth(&r->events[i]))
+      count[class_of(r->events[i].size)]++;
+  for (unsigned i = 0; i < SLOT_CLASSES; i++) {
+    unsigned class = (unsigned)permute(i, 4, r->order);
+    slots *s = &r->slots[class];
+    *s = (slots){.base = at, .bits = 3};
+    while (1ull << s->bits < 3 * count[class] && s->bits < 24)
+      s->bits++;
+    at += (uint64_t)WEIR__PORT_SMALL_SEGMENT << (class + s->bits);
+  }
+}
+
+/* Places each new segment in a slot of its own; the slots are taken in an order that the seed decides. */
+static weir_cu_deviceptr place_in_order(void *context, weir_driver_call call, unsigned long long bytes) {
+  replay *r = context;
+  const unsigned class = class_of(bytes);
+  const uint64_t slot_bytes = (uint64_t)WEIR__PORT_SMALL_SEGMENT << class;
+  slots *s = &r->slots[class];
+  if (call != WEIR_CALL_MemAlloc || bytes > slot_bytes || s->taken >> s->bits)
+    return 0;
+  return s->base + slot_bytes * permute(s->taken++, s->bits, r->order * 0x9e3779b97f4a7c15);
 }
 
 static void record(void *context, const weir_trace_entry *entry) {
@@ -499,7 +560,7 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   weir_ledger_options ledger;
   weir_ledger_options_init(&ledger);
   ledger.bytes = limit->memory + limit->others + (r->holds ? weir__port_install_spare(&r->plan->start) : 0);
-  ledger.place = r->check ? place : NULL;
+  ledger.place = r->check ? place : r->order ? place_in_order : NULL;
   ledger.place_context = r;
   ledger.is_done = is_done;
   ledger.is_done_context = r;
@@ -547,6 +608,9 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   r->taken_for = r->count;
   r->host_failure = WEIR_OK;
   r->is_busy = limit->is_busy;
+  r->order = r->check ? 0 : limit->order;
+  if (r->order)
+    make_slots(r);
   bool is_recorded = r->settings == &r->plan->settings && limit->limit == r->plan->limit;
   r->follows_settings = is_recorded;
   r->follows_limits = is_recorded || limit->is_recorded;
@@ -650,6 +714,10 @@ bool weir__replayer_is_range(const weir__replayer *replayer, const weir__setting
   return settings->moving_pages && (plan->has_streams || settings->moving_pages_completed_only);
 }
 
+bool weir__replayer_depends_on_order(const weir__replayer *replayer, const weir__settings *settings) {
+  return !(settings ? settings : &replayer->plan.settings)->expandable_segments;
+}
+
 weir_status weir__replayer_capacity_of(const weir__replayer *replayer, const weir__settings *settings, uint64_t memory,
                                        double fraction, weir__capacity *capacity) {
   bool is_recorded = !settings || settings == &replayer->plan.settings;
@@ -690,7 +758,8 @@ weir_status weir__replayer_run_recorded(const weir__replayer *replayer, const we
   weir__plan_limit limit = {.limit = capacity->limit,
                             .memory = capacity->memory ? capacity->memory : probably_enough(plan),
                             .is_busy = capacity->is_busy,
-                            .is_recorded = capacity->is_recorded};
+                            .is_recorded = capacity->is_recorded,
+                            .order = capacity->order};
   weir_status status = weir__replay_check_memory(capacity->memory);
   if (status)
     return status;
