@@ -2,6 +2,7 @@
  * A CUDA runtime program without any code for Weir, for a machine with a GPU. It checks its results with any allocator;
  * with LD_PRELOAD=libweir_preload.so it also checks that Weir serves it. run.sh builds and runs it.
  */
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -279,6 +280,42 @@ static void graphs(void) {
   assert_cuda(cudaStreamDestroy(stream));
 }
 
+/* Memory that the program creates itself: 6 MiB, and none in the end. The recording counts it. */
+static void pages_of_its_own(void) {
+  enum { PAGES = 3 };
+  CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+  CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+  CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+  CUresult (*retain)(CUmemGenericAllocationHandle *, void *);
+  CUresult (*release)(CUmemGenericAllocationHandle);
+  CUresult (*unmap)(CUdeviceptr, size_t);
+  CUresult (*leave)(CUdeviceptr, size_t);
+  static const char *const names[] = {
+      "cuMemCreate",  "cuMemAddressReserve", "cuMemMap",        "cuMemRetainAllocationHandle",
+      "cuMemRelease", "cuMemUnmap",          "cuMemAddressFree"};
+  void *found[7];
+  for (int i = 0; i < 7; i++)
+    assert_that((found[i] = entry(names[i])) != NULL);
+  memcpy(&create, &found[0], sizeof create);
+  memcpy(&reserve, &found[1], sizeof reserve);
+  memcpy(&map, &found[2], sizeof map);
+  memcpy(&retain, &found[3], sizeof retain);
+  memcpy(&release, &found[4], sizeof release);
+  memcpy(&unmap, &found[5], sizeof unmap);
+  memcpy(&leave, &found[6], sizeof leave);
+  const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+  CUmemGenericAllocationHandle handle, again;
+  CUdeviceptr base;
+  assert_that(reserve(&base, PAGES * 2 * MIB, 0, 0, 0) == 0);
+  for (int i = 0; i < PAGES; i++)
+    assert_that(create(&handle, 2 * MIB, &prop, 0) == 0 &&
+                map(base + (size_t)i * 2 * MIB, 2 * MIB, 0, handle, 0) == 0 && release(handle) == 0);
+  assert_that(retain(&again, (void *)(uintptr_t)base) == 0); /* the first page lives on without a mapping */
+  assert_that(unmap(base, PAGES * 2 * MIB) == 0 && leave(base, PAGES * 2 * MIB) == 0);
+  assert_that(release(again) == 0);
+}
+
 static void *post_later(void *semaphore) {
   usleep(300000);
   sem_post(semaphore);
@@ -537,6 +574,7 @@ int main(void) {
       {"streams_that_are_gone", streams_that_are_gone},
       {"pools", pools},
       {"other_contexts", other_contexts},
+      {"pages_of_its_own", pages_of_its_own},
       {"shared_with_processes", shared_with_processes},
       {"threads", threads},
       {"forks", forks},

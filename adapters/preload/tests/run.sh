@@ -72,6 +72,14 @@ if [ -n "$weir" ]; then
       failed=$((failed + 1))
     fi
   done
+  # The program's own pages, in the file of the time before the device was reset.
+  if "$weir" summary "$work"/record/*.ring 2>&1 |
+    grep -qE '^ +beside +0 bytes at the end.* and 6\.00 MiB at most'; then
+    passed=$((passed + 1))
+  else
+    echo "FAILED: memory of cuMemCreate is not counted"
+    failed=$((failed + 1))
+  fi
 fi
 
 echo "preload: $passed passed, $failed failed"
