@@ -93,6 +93,26 @@ typedef struct pyweir_api {
     PYWEIR(end_call)(pyweir_saved);                                                                                    \
   } while (0)
 
+/* Whole functions of tables: getters, functions without arguments that return a value, and those that make one call of Weir
+ * and return None. The expression may use `self`. */
+#define PYWEIR_GETTER(name, expression)                                                                                \
+  static PyObject *name(PyObject *self, void *unused) {                                                                \
+    (void)self, (void)unused;                                                                                          \
+    return expression;                                                                                                 \
+  }
+#define PYWEIR_NO_ARGUMENTS(name, expression)                                                                          \
+  static PyObject *name(PyObject *self, PyObject *unused) {                                                            \
+    (void)self, (void)unused;                                                                                          \
+    return expression;                                                                                                 \
+  }
+#define PYWEIR_CALL_ONLY(name, call)                                                                                   \
+  static PyObject *name(PyObject *self, PyObject *unused) {                                                            \
+    weir_status status;                                                                                                \
+    (void)self, (void)unused;                                                                                          \
+    PYWEIR_CALL(status, call);                                                                                         \
+    return PYWEIR(none)(status);                                                                                       \
+  }
+
 /* Starts Weir if needed. Comes first in every function that needs a device. */
 #define PYWEIR_ENSURE_INIT(started) ((started) ? 0 : PYWEIR(start)())
 

@@ -215,20 +215,9 @@ static PyObject *from_pointer(PyObject *module, PyObject *args) {
 
 /* ---- Attributes ---- */
 
-static PyObject *get_pointer(PyObject *self, void *unused) {
-  (void)unused;
-  return PyLong_FromVoidPtr(((pyweir_buffer *)self)->pointer);
-}
-
-static PyObject *data_ptr(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return get_pointer(self, NULL);
-}
-
-static PyObject *get_bytes(PyObject *self, void *unused) {
-  (void)unused;
-  return PyLong_FromSize_t(((pyweir_buffer *)self)->bytes);
-}
+PYWEIR_GETTER(get_pointer, PyLong_FromVoidPtr(((pyweir_buffer *)self)->pointer))
+PYWEIR_NO_ARGUMENTS(data_ptr, get_pointer(self, NULL))
+PYWEIR_GETTER(get_bytes, PyLong_FromSize_t(((pyweir_buffer *)self)->bytes))
 
 static PyObject *get_device(PyObject *self, void *unused) {
   (void)unused;
@@ -244,20 +233,9 @@ static PyObject *get_stream(PyObject *self, void *unused) {
   return pyweir_stream_wrap(buffer->stream);
 }
 
-static PyObject *get_is_host(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(((pyweir_buffer *)self)->is_host);
-}
-
-static PyObject *get_is_pinned(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(pyweir_buffer_root((pyweir_buffer *)self)->owner == PYWEIR_OWNS_HOST);
-}
-
-static PyObject *get_readonly(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(((pyweir_buffer *)self)->is_readonly);
-}
+PYWEIR_GETTER(get_is_host, PyBool_FromLong(((pyweir_buffer *)self)->is_host))
+PYWEIR_GETTER(get_is_pinned, PyBool_FromLong(pyweir_buffer_root((pyweir_buffer *)self)->owner == PYWEIR_OWNS_HOST))
+PYWEIR_GETTER(get_readonly, PyBool_FromLong(((pyweir_buffer *)self)->is_readonly))
 
 static PyObject *get_owns(PyObject *self, void *unused) {
   (void)unused;
@@ -436,10 +414,7 @@ static PyObject *buffer_fill(PyObject *self, PyObject *const *args, Py_ssize_t c
   return fill_with(buffer, (unsigned long)value, (int)width);
 }
 
-static PyObject *buffer_zero(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return fill_with((pyweir_buffer *)self, 0, 1);
-}
+PYWEIR_NO_ARGUMENTS(buffer_zero, fill_with((pyweir_buffer *)self, 0, 1))
 
 /* Copies between two devices. The streams of both wait for each other. Called without the GIL. */
 static weir_status copy_between(const pyweir_buffer *to, const pyweir_buffer *from, size_t bytes, weir_stream stream) {

@@ -423,10 +423,7 @@ static PyObject *make_allocator(PyObject *module, PyObject *args) {
   return difference ? PyUnicode_FromString(difference) : NULL;
 }
 
-static PyObject *slow_calls(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return Py_BuildValue("KK", slow_allocs, slow_frees);
-}
+PYWEIR_NO_ARGUMENTS(slow_calls, Py_BuildValue("KK", slow_allocs, slow_frees))
 
 static PyMethodDef functions[] = {
     {"_cupy_allocator", make_allocator, METH_VARARGS, "Returns an allocator for CuPy, or the reason why it cannot."},

@@ -517,10 +517,7 @@ static PyObject *set_sync_debug(PyObject *module, PyObject *argument) {
   return pyweir_none(weir_sync_debug_set((weir_sync_debug)mode));
 }
 
-static PyObject *get_sync_debug(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyLong_FromLong(weir_sync_debug_get());
-}
+PYWEIR_NO_ARGUMENTS(get_sync_debug, PyLong_FromLong(weir_sync_debug_get()))
 
 /* ---- Metrics ---- */
 

@@ -116,12 +116,7 @@ static PyObject *event_query(PyObject *self, PyObject *unused) {
   return pyweir_check(status) == 0 ? Py_NewRef(Py_True) : NULL;
 }
 
-static PyObject *event_synchronize(PyObject *self, PyObject *unused) {
-  (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_event_synchronize(((event_object *)self)->it));
-  return pyweir_none(status);
-}
+PYWEIR_CALL_ONLY(event_synchronize, weir_event_synchronize(((event_object *)self)->it))
 
 static PyObject *event_elapsed(PyObject *self, PyObject *other) {
   double milliseconds;

@@ -98,26 +98,9 @@ static PyObject *graph_capture_begin(PyObject *self, PyObject *args, PyObject *k
   return pyweir_none(status);
 }
 
-static PyObject *graph_capture_end(PyObject *self, PyObject *unused) {
-  (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_graph_capture_end(graph_of(self)));
-  return pyweir_none(status);
-}
-
-static PyObject *graph_replay(PyObject *self, PyObject *unused) {
-  (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_graph_replay(graph_of(self)));
-  return pyweir_none(status);
-}
-
-static PyObject *graph_reset(PyObject *self, PyObject *unused) {
-  (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_graph_reset(graph_of(self)));
-  return pyweir_none(status);
-}
+PYWEIR_CALL_ONLY(graph_capture_end, weir_graph_capture_end(graph_of(self)))
+PYWEIR_CALL_ONLY(graph_replay, weir_graph_replay(graph_of(self)))
+PYWEIR_CALL_ONLY(graph_reset, weir_graph_reset(graph_of(self)))
 
 static PyObject *graph_pool(PyObject *self, PyObject *unused) {
   (void)unused;
@@ -135,12 +118,7 @@ static PyObject *graph_node_count(PyObject *self, PyObject *unused) {
   return pyweir_check(status) == 0 ? PyLong_FromSize_t(count) : NULL;
 }
 
-static PyObject *graph_enable_debug_mode(PyObject *self, PyObject *unused) {
-  (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_graph_enable_debug(graph_of(self)));
-  return pyweir_none(status);
-}
+PYWEIR_CALL_ONLY(graph_enable_debug_mode, weir_graph_enable_debug(graph_of(self)))
 
 static PyObject *graph_debug_dump(PyObject *self, PyObject *args, PyObject *keywords) {
   static char *names[] = {"debug_path", NULL};
@@ -159,11 +137,9 @@ static PyObject *graph_register_generator_state(PyObject *self, PyObject *object
   return PyObject_CallMethod(object, "_register_with_graph", "O", self);
 }
 
-static PyObject *graph_reduce(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s: a graph belongs to its process",
-                      Py_TYPE(self)->tp_name);
-}
+PYWEIR_NO_ARGUMENTS(graph_reduce,
+                    PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s: a graph belongs to its process",
+                                 Py_TYPE(self)->tp_name))
 
 static PyMethodDef graph_methods[] = {
     {"capture_begin", PYWEIR_KEYWORDS(graph_capture_begin),
@@ -212,10 +188,7 @@ weir_graph *pyweir_graph_get(PyObject *object) {
 
 /* ---- Functions ---- */
 
-static PyObject *pool_handle(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return pyweir_pool_id_wrap(weir_graph_pool_handle());
-}
+PYWEIR_NO_ARGUMENTS(pool_handle, pyweir_pool_id_wrap(weir_graph_pool_handle()))
 
 static PyObject *is_capturing(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;

@@ -146,10 +146,7 @@ static PyObject *record_history_legacy(PyObject *module, PyObject *args, PyObjec
   return record(&options, annotations);
 }
 
-static PyObject *is_history_enabled(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(pyweir_started && weir_history_is_on(pyweir_allocator()));
-}
+PYWEIR_NO_ARGUMENTS(is_history_enabled, PyBool_FromLong(pyweir_started ? weir_history_is_on(pyweir_allocator()) : false))
 
 static PyObject *history_info(PyObject *module, PyObject *device) {
   (void)module;
@@ -332,10 +329,7 @@ static PyObject *set_metadata(PyObject *module, PyObject *text) {
   return pyweir_none(status);
 }
 
-static PyObject *get_metadata(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyUnicode_FromString(metadata ? metadata : "");
-}
+PYWEIR_NO_ARGUMENTS(get_metadata, PyUnicode_FromString(metadata ? metadata : ""))
 
 static PyObject *mark(PyObject *module, PyObject *args) {
   (void)module;
@@ -404,10 +398,7 @@ static PyObject *annotate(PyObject *module, PyObject *args) {
   return pyweir_none(status);
 }
 
-static PyObject *wants_annotations(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(record_annotations);
-}
+PYWEIR_NO_ARGUMENTS(wants_annotations, PyBool_FromLong(record_annotations))
 
 static PyObject *enter_text(PyObject *name, uint32_t (*enter)(const char *)) {
   if (!PyUnicode_Check(name))

@@ -97,15 +97,8 @@ static PyObject *call_host(weir_status (*call)(weir_host_allocator *)) {
   return pyweir_none(status);
 }
 
-static PyObject *reset_peak(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return call_host(weir_host_reset_peak_stats);
-}
-
-static PyObject *reset_accumulated(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return call_host(weir_host_reset_accumulated_stats);
-}
+PYWEIR_NO_ARGUMENTS(reset_peak, call_host(weir_host_reset_peak_stats))
+PYWEIR_NO_ARGUMENTS(reset_accumulated, call_host(weir_host_reset_accumulated_stats))
 
 static PyObject *empty_cache(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
@@ -114,10 +107,7 @@ static PyObject *empty_cache(PyObject *module, PyObject *unused) {
   return call_host(weir_host_empty_cache);
 }
 
-static PyObject *allocator_address(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return pyweir_need_host() ? PyLong_FromVoidPtr(host) : NULL;
-}
+PYWEIR_NO_ARGUMENTS(allocator_address, pyweir_need_host() ? PyLong_FromVoidPtr(host) : NULL)
 
 static PyMethodDef functions[] = {
     {"host_empty", host_empty, METH_O,

@@ -46,15 +46,8 @@ static PyObject *set_started(PyObject *module, PyObject *unused) {
   Py_RETURN_NONE;
 }
 
-static PyObject *is_started(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(pyweir_started);
-}
-
-static PyObject *is_in_bad_fork(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(weir_is_in_bad_fork());
-}
+PYWEIR_NO_ARGUMENTS(is_started, PyBool_FromLong(pyweir_started))
+PYWEIR_NO_ARGUMENTS(is_in_bad_fork, PyBool_FromLong(weir_is_in_bad_fork()))
 
 static PyMethodDef methods[] = {
     {"_set_lazy_init", set_lazy_init, METH_O, "Sets the function that starts Weir when a call needs it."},

@@ -575,15 +575,9 @@ static weir_status settings_text(int device, int form, char *text, size_t size, 
   return WEIR_OK;
 }
 
-static PyObject *settings(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return pyweir_need_allocator() ? text_of(settings_text, 0, 0) : NULL;
-}
-
-static PyObject *backend_name(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return pyweir_need_allocator() ? PyUnicode_FromString(weir_allocator_backend(allocator)) : NULL;
-}
+PYWEIR_NO_ARGUMENTS(settings, pyweir_need_allocator() ? text_of(settings_text, 0, 0) : NULL)
+PYWEIR_NO_ARGUMENTS(backend_name,
+                    pyweir_need_allocator() ? PyUnicode_FromString(weir_allocator_backend(allocator)) : NULL)
 
 static PyObject *empty_cache(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
@@ -604,10 +598,7 @@ static PyObject *enable_caching(PyObject *module, PyObject *on) {
   return pyweir_none(status);
 }
 
-static PyObject *is_caching(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return pyweir_need_allocator() ? PyBool_FromLong(weir_allocator_is_caching(allocator)) : NULL;
-}
+PYWEIR_NO_ARGUMENTS(is_caching, pyweir_need_allocator() ? PyBool_FromLong(weir_allocator_is_caching(allocator)) : NULL)
 
 static PyObject *largest_block(PyObject *module, PyObject *device) {
   (void)module;
@@ -709,10 +700,7 @@ static PyObject *base_allocation(PyObject *module, PyObject *object) {
                                    : NULL;
 }
 
-static PyObject *driver(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return pyweir_ensure_init() == 0 ? PyUnicode_FromString(memory_driver->name) : NULL;
-}
+PYWEIR_NO_ARGUMENTS(driver, pyweir_ensure_init() == 0 ? PyUnicode_FromString(memory_driver->name) : NULL)
 
 static PyMethodDef functions[] = {
     {"_memory_stats_flat", PYWEIR_FAST(memory_stats_flat), "(device): the statistics by flat name, sorted."},

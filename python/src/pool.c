@@ -95,15 +95,8 @@ static void pool_dealloc(PyObject *object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-static PyObject *pool_id(PyObject *self, void *unused) {
-  (void)unused;
-  return pyweir_pool_id_wrap(((pool_object *)self)->id);
-}
-
-static PyObject *pool_device(PyObject *self, void *unused) {
-  (void)unused;
-  return PyLong_FromLong(((pool_object *)self)->device);
-}
+PYWEIR_GETTER(pool_id, pyweir_pool_id_wrap(((pool_object *)self)->id))
+PYWEIR_GETTER(pool_device, PyLong_FromLong(((pool_object *)self)->device))
 
 static PyObject *pool_allocator(PyObject *self, void *unused) {
   (void)unused;
@@ -121,10 +114,7 @@ static PyObject *use_count_of(int device, weir_pool_id id) {
   return pyweir_check(status) == 0 ? PyLong_FromLong(count) : NULL;
 }
 
-static PyObject *pool_use_count(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return use_count_of(((pool_object *)self)->device, ((pool_object *)self)->id);
-}
+PYWEIR_NO_ARGUMENTS(pool_use_count, use_count_of(((pool_object *)self)->device, ((pool_object *)self)->id))
 
 static PyMethodDef pool_methods[] = {
     {"use_count", pool_use_count, METH_NOARGS, "use_count($self, /)\n--\n\nReturns the number of uses of the pool."},

@@ -167,12 +167,7 @@ static PyObject *stream_query(PyObject *self, PyObject *unused) {
   return pyweir_check(status) == 0 ? Py_NewRef(Py_True) : NULL;
 }
 
-static PyObject *stream_synchronize(PyObject *self, PyObject *unused) {
-  (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_stream_synchronize(pyweir_stream_get(self)));
-  return pyweir_none(status);
-}
+PYWEIR_CALL_ONLY(stream_synchronize, weir_stream_synchronize(pyweir_stream_get(self)))
 
 static PyObject *stream_wait_event(PyObject *self, PyObject *event) {
   if (pyweir_event_wait(event, pyweir_stream_get(self)) != 0)
@@ -334,14 +329,12 @@ static PyObject *stream_exit(PyObject *self, PyObject *args) {
 }
 
 /* A stream is a queue of this process, and means nothing to another one. */
-static PyObject *stream_reduce(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyErr_Format(
-      PyExc_TypeError,
-      "cannot pickle a %.100s: a stream belongs to its process. An Event created with interprocess=True "
-      "can be sent to another",
-      Py_TYPE(self)->tp_name);
-}
+PYWEIR_NO_ARGUMENTS(
+    stream_reduce,
+    PyErr_Format(PyExc_TypeError,
+                 "cannot pickle a %.100s: a stream belongs to its process. An Event created with interprocess=True "
+                 "can be sent to another",
+                 Py_TYPE(self)->tp_name))
 
 static PyObject *stream_repr(PyObject *self) {
   weir_cu_stream raw;

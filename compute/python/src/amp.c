@@ -282,10 +282,7 @@ static PyObject *set_dtype(PyObject *module, PyObject *args) {
   Py_RETURN_NONE;
 }
 
-static PyObject *is_cache_enabled(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(!pyweir_autocast.has_no_cache);
-}
+PYWEIR_NO_ARGUMENTS(is_cache_enabled, PyBool_FromLong(!pyweir_autocast.has_no_cache))
 
 static PyObject *set_cache_enabled(PyObject *module, PyObject *enabled) {
   (void)module;
@@ -295,15 +292,8 @@ static PyObject *set_cache_enabled(PyObject *module, PyObject *enabled) {
   Py_RETURN_NONE;
 }
 
-static PyObject *increment_nesting(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyLong_FromLong(++pyweir_autocast.nesting);
-}
-
-static PyObject *decrement_nesting(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyLong_FromLong(--pyweir_autocast.nesting);
-}
+PYWEIR_NO_ARGUMENTS(increment_nesting, PyLong_FromLong(++pyweir_autocast.nesting))
+PYWEIR_NO_ARGUMENTS(decrement_nesting, PyLong_FromLong(--pyweir_autocast.nesting))
 
 static PyObject *clear_cache(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;

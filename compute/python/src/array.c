@@ -246,15 +246,8 @@ static PyObject *size_of(const int64_t *numbers, int count) {
   return size;
 }
 
-static PyObject *get_shape(PyObject *self, void *unused) {
-  (void)unused;
-  return size_of(pyweir_array_of(self)->shape, pyweir_array_of(self)->ndim);
-}
-
-static PyObject *get_dtype(PyObject *self, void *unused) {
-  (void)unused;
-  return pyweir_dtype_wrap(pyweir_array_of(self)->dtype);
-}
+PYWEIR_GETTER(get_shape, size_of(pyweir_array_of(self)->shape, pyweir_array_of(self)->ndim))
+PYWEIR_GETTER(get_dtype, pyweir_dtype_wrap(pyweir_array_of(self)->dtype))
 
 static PyObject *get_device(PyObject *self, void *unused) {
   (void)unused;
@@ -262,20 +255,9 @@ static PyObject *get_device(PyObject *self, void *unused) {
   return pyweir->device_wrap(place.kind == WEIR_PLACE_DEVICE ? place.device : -1);
 }
 
-static PyObject *get_ndim(PyObject *self, void *unused) {
-  (void)unused;
-  return PyLong_FromLong(pyweir_array_of(self)->ndim);
-}
-
-static PyObject *get_is_cuda(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(pyweir_array_of(self)->place.kind == WEIR_PLACE_DEVICE);
-}
-
-static PyObject *get_itemsize(PyObject *self, void *unused) {
-  (void)unused;
-  return PyLong_FromSize_t(weir_dtype_size(pyweir_array_of(self)->dtype));
-}
+PYWEIR_GETTER(get_ndim, PyLong_FromLong(pyweir_array_of(self)->ndim))
+PYWEIR_GETTER(get_is_cuda, PyBool_FromLong(pyweir_array_of(self)->place.kind == WEIR_PLACE_DEVICE))
+PYWEIR_GETTER(get_itemsize, PyLong_FromSize_t(weir_dtype_size(pyweir_array_of(self)->dtype)))
 
 static PyObject *get_nbytes(PyObject *self, void *unused) {
   (void)unused;
@@ -283,10 +265,7 @@ static PyObject *get_nbytes(PyObject *self, void *unused) {
   return PyLong_FromLongLong(weir_array_count(a) * (long long)weir_dtype_size(a->dtype));
 }
 
-static PyObject *get_readonly(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(((pyweir_array *)self)->is_readonly);
-}
+PYWEIR_GETTER(get_readonly, PyBool_FromLong(((pyweir_array *)self)->is_readonly))
 
 /* All of them as a tuple, or that of one dimension. */
 static PyObject *numbers_or_one(PyObject *self, const char *function, const int64_t *numbers, PyObject *const *args,
@@ -319,35 +298,12 @@ static PyObject *stride(PyObject *self, PyObject *const *args, Py_ssize_t count,
   return numbers_or_one(self, "stride", pyweir_array_of(self)->strides, args, count, keywords);
 }
 
-static PyObject *dim(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return get_ndim(self, NULL);
-}
-
-static PyObject *numel(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyLong_FromLongLong(weir_array_count(pyweir_array_of(self)));
-}
-
-static PyObject *element_size(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return get_itemsize(self, NULL);
-}
-
-static PyObject *data_ptr(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyLong_FromVoidPtr(pyweir_array_of(self)->data);
-}
-
-static PyObject *storage_offset(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyLong_FromLongLong(weir_array_offset(pyweir_array_of(self)));
-}
-
-static PyObject *is_contiguous(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyBool_FromLong(weir_array_is_contiguous(pyweir_array_of(self)));
-}
+PYWEIR_NO_ARGUMENTS(dim, get_ndim(self, NULL))
+PYWEIR_NO_ARGUMENTS(numel, PyLong_FromLongLong(weir_array_count(pyweir_array_of(self))))
+PYWEIR_NO_ARGUMENTS(element_size, get_itemsize(self, NULL))
+PYWEIR_NO_ARGUMENTS(data_ptr, PyLong_FromVoidPtr(pyweir_array_of(self)->data))
+PYWEIR_NO_ARGUMENTS(storage_offset, PyLong_FromLongLong(weir_array_offset(pyweir_array_of(self))))
+PYWEIR_NO_ARGUMENTS(is_contiguous, PyBool_FromLong(weir_array_is_contiguous(pyweir_array_of(self))))
 
 /* Whether the program registered pageable memory with the driver. Without the GIL. */
 static bool is_registered(const void *pointer) {

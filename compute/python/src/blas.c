@@ -31,12 +31,7 @@ static PyObject *current_handle(PyObject *module, PyObject *unused) {
   return pyweir->check(status) == 0 ? PyLong_FromVoidPtr(handle) : NULL;
 }
 
-static PyObject *clear_workspaces(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_blas_clear_workspaces());
-  return pyweir->none(status);
-}
+PYWEIR_CALL_ONLY(clear_workspaces, weir_blas_clear_workspaces())
 
 static PyObject *workspace_size(PyObject *module, PyObject *object) {
   (void)module;
@@ -51,10 +46,7 @@ static PyObject *workspace_size(PyObject *module, PyObject *object) {
 
 /* ---- TF32 and the precision of float32 ---- */
 
-static PyObject *get_allow_tf32(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(weir_blas_get_allow_tf32());
-}
+PYWEIR_NO_ARGUMENTS(get_allow_tf32, PyBool_FromLong(weir_blas_get_allow_tf32()))
 
 static PyObject *set_allow_tf32(PyObject *module, PyObject *object) {
   (void)module;
@@ -65,10 +57,7 @@ static PyObject *set_allow_tf32(PyObject *module, PyObject *object) {
   Py_RETURN_NONE;
 }
 
-static PyObject *get_precision(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyUnicode_FromString(weir_matmul_precision_name(weir_blas_get_float32_precision()));
-}
+PYWEIR_NO_ARGUMENTS(get_precision, PyUnicode_FromString(weir_matmul_precision_name(weir_blas_get_float32_precision())))
 
 static PyObject *set_precision(PyObject *module, PyObject *object) {
   (void)module;
@@ -114,10 +103,7 @@ static PyObject *set_reduction(PyObject *args, const char *what_reduction, const
                                       : WEIR_REDUCED_PRECISION_DISALLOW_SPLIT));
 }
 
-static PyObject *get_fp16_reduction(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return wrap_reduction(weir_blas_get_fp16_reduced_precision());
-}
+PYWEIR_NO_ARGUMENTS(get_fp16_reduction, wrap_reduction(weir_blas_get_fp16_reduced_precision()))
 
 static PyObject *set_fp16_reduction(PyObject *module, PyObject *args) {
   (void)module;
@@ -126,10 +112,7 @@ static PyObject *set_fp16_reduction(PyObject *module, PyObject *args) {
                        weir_blas_set_fp16_reduced_precision);
 }
 
-static PyObject *get_bf16_reduction(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return wrap_reduction(weir_blas_get_bf16_reduced_precision());
-}
+PYWEIR_NO_ARGUMENTS(get_bf16_reduction, wrap_reduction(weir_blas_get_bf16_reduced_precision()))
 
 static PyObject *set_bf16_reduction(PyObject *module, PyObject *args) {
   (void)module;
@@ -138,10 +121,7 @@ static PyObject *set_bf16_reduction(PyObject *module, PyObject *args) {
                        weir_blas_set_bf16_reduced_precision);
 }
 
-static PyObject *get_fp16_accumulation(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(weir_blas_get_allow_fp16_accumulation());
-}
+PYWEIR_NO_ARGUMENTS(get_fp16_accumulation, PyBool_FromLong(weir_blas_get_allow_fp16_accumulation()))
 
 static PyObject *set_fp16_accumulation(PyObject *module, PyObject *object) {
   (void)module;
@@ -166,22 +146,9 @@ static PyObject *set_deterministic(PyObject *module, PyObject *args, PyObject *k
                                                                          : WEIR_DETERMINISTIC_ERROR));
 }
 
-static PyObject *get_deterministic(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(weir_blas_get_deterministic() != WEIR_DETERMINISTIC_OFF);
-}
-
-static PyObject *get_warn_only(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyBool_FromLong(weir_blas_get_deterministic() == WEIR_DETERMINISTIC_WARN);
-}
-
-static PyObject *check_deterministic(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, weir_blas_check_deterministic());
-  return pyweir->none(status);
-}
+PYWEIR_NO_ARGUMENTS(get_deterministic, PyBool_FromLong(weir_blas_get_deterministic() != WEIR_DETERMINISTIC_OFF))
+PYWEIR_NO_ARGUMENTS(get_warn_only, PyBool_FromLong(weir_blas_get_deterministic() == WEIR_DETERMINISTIC_WARN))
+PYWEIR_CALL_ONLY(check_deterministic, weir_blas_check_deterministic())
 
 static PyMethodDef functions[] = {
     {"_cuda_getCurrentBlasHandle", current_handle, METH_NOARGS, "The cublasHandle_t of the thread and its stream."},

@@ -297,10 +297,7 @@ static PyObject *nccl_init_all(PyObject *module, PyObject *args) {
   return result;
 }
 
-static PyObject *nccl_group_start(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return pyweir->none(weir_nccl_group_start());
-}
+PYWEIR_NO_ARGUMENTS(nccl_group_start, pyweir->none(weir_nccl_group_start()))
 
 /* A group submits nothing if one of its calls has failed, and a call without a communicator does. */
 static PyObject *nccl_group_fail(PyObject *module, PyObject *unused) {

@@ -83,42 +83,17 @@ bool pyweir_dtype_check(PyObject *object) { return Py_IS_TYPE(object, &dtype_typ
 
 static PyObject *dtype_repr(PyObject *self) { return PyUnicode_FromFormat("weir.%s", weir_dtype_name(dtype_of(self))); }
 
-static PyObject *get_name(PyObject *self, void *unused) {
-  (void)unused;
-  return PyUnicode_FromString(weir_dtype_name(dtype_of(self)));
-}
+PYWEIR_GETTER(get_name, PyUnicode_FromString(weir_dtype_name(dtype_of(self))))
 
 /* Where pickle finds the object. */
-static PyObject *get_module(PyObject *self, void *unused) {
-  (void)self, (void)unused;
-  return PyUnicode_FromString("weir");
-}
-
-static PyObject *get_itemsize(PyObject *self, void *unused) {
-  (void)unused;
-  return PyLong_FromSize_t(weir_dtype_size(dtype_of(self)));
-}
-
-static PyObject *get_is_floating_point(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(weir_dtype_is_float(dtype_of(self)));
-}
-
-static PyObject *get_is_complex(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(weir_dtype_is_complex(dtype_of(self)));
-}
-
-static PyObject *get_is_signed(PyObject *self, void *unused) {
-  (void)unused;
-  return PyBool_FromLong(dtype_of(self) != WEIR_UINT8 && dtype_of(self) != WEIR_BOOL);
-}
+PYWEIR_GETTER(get_module, PyUnicode_FromString("weir"))
+PYWEIR_GETTER(get_itemsize, PyLong_FromSize_t(weir_dtype_size(dtype_of(self))))
+PYWEIR_GETTER(get_is_floating_point, PyBool_FromLong(weir_dtype_is_float(dtype_of(self))))
+PYWEIR_GETTER(get_is_complex, PyBool_FromLong(weir_dtype_is_complex(dtype_of(self))))
+PYWEIR_GETTER(get_is_signed, PyBool_FromLong(dtype_of(self) != WEIR_UINT8 && dtype_of(self) != WEIR_BOOL))
 
 /* A global of the package by its name. */
-static PyObject *dtype_reduce(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return get_name(self, NULL);
-}
+PYWEIR_NO_ARGUMENTS(dtype_reduce, get_name(self, NULL))
 
 static PyGetSetDef dtype_attributes[] = {
     {"name", get_name, NULL, "The name, such as \"float32\".", NULL},

@@ -224,10 +224,7 @@ static void function_dealloc(PyObject *object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-static PyObject *get_name(PyObject *self, void *unused) {
-  (void)unused;
-  return PyUnicode_FromString(weir_jit_name(((function_object *)self)->it));
-}
+PYWEIR_GETTER(get_name, PyUnicode_FromString(weir_jit_name(((function_object *)self)->it)))
 
 static PyObject *function_repr(PyObject *self) {
   return PyUnicode_FromFormat("<weir jiterator function %s>", weir_jit_name(((function_object *)self)->it));

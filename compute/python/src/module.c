@@ -18,12 +18,7 @@ static weir_status use_allocator(weir_allocator *allocator) {
   return status;
 }
 
-static PyObject *use_process_allocator(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  weir_status status;
-  PYWEIR_CALL(status, use_allocator(pyweir->allocator()));
-  return pyweir->none(status);
-}
+PYWEIR_CALL_ONLY(use_process_allocator, use_allocator(pyweir->allocator()))
 
 static PyMethodDef methods[] = {
     {"_use_allocator", use_process_allocator, METH_NOARGS,

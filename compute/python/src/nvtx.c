@@ -15,10 +15,7 @@ static PyObject *range_push(PyObject *module, PyObject *argument) {
   return message ? PyLong_FromLong(weir_nvtx_range_push(message)) : NULL;
 }
 
-static PyObject *range_pop(PyObject *module, PyObject *unused) {
-  (void)module, (void)unused;
-  return PyLong_FromLong(weir_nvtx_range_pop());
-}
+PYWEIR_NO_ARGUMENTS(range_pop, PyLong_FromLong(weir_nvtx_range_pop()))
 
 static PyObject *range_start(PyObject *module, PyObject *argument) {
   (void)module;

@@ -70,25 +70,10 @@ static void storage_dealloc(PyObject *object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-static PyObject *data_ptr(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyLong_FromVoidPtr(weir_storage_data(storage_of(self)));
-}
-
-static PyObject *nbytes(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyLong_FromUnsignedLongLong(weir_storage_bytes(storage_of(self)));
-}
-
-static PyObject *use_count(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyLong_FromLong(weir_storage_references(storage_of(self)));
-}
-
-static PyObject *is_pinned(PyObject *self, PyObject *unused) {
-  (void)unused;
-  return PyBool_FromLong(weir_storage_place(storage_of(self)).kind == WEIR_PLACE_PINNED);
-}
+PYWEIR_NO_ARGUMENTS(data_ptr, PyLong_FromVoidPtr(weir_storage_data(storage_of(self))))
+PYWEIR_NO_ARGUMENTS(nbytes, PyLong_FromUnsignedLongLong(weir_storage_bytes(storage_of(self))))
+PYWEIR_NO_ARGUMENTS(use_count, PyLong_FromLong(weir_storage_references(storage_of(self))))
+PYWEIR_NO_ARGUMENTS(is_pinned, PyBool_FromLong(weir_storage_place(storage_of(self)).kind == WEIR_PLACE_PINNED))
 
 static PyObject *get_device(PyObject *self, void *unused) {
   (void)unused;
