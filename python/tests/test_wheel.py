@@ -131,10 +131,11 @@ def test_a_build_without_libraries_says_so(monkeypatch, tmp_path, capsys):
     compiler.write_text("#!/bin/sh\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
-    assert parts.optional_libraries() == {}
+    assert parts.static_libraries() == {}
     assert capsys.readouterr().err.splitlines() == [
-        "weir: zlib.h or libz.a was not found: without zlib, `weir` cannot read .gz files (Debian package: zlib1g-dev)",
-        "weir: sqlite3.h or libsqlite3.a was not found: without SQLite, `weir` cannot export to it (Debian package: libsqlite3-dev)",
+        "weir: zstd.h or libzstd.a was not found: Weir will not read and write .zst files (Debian package: libzstd-dev)",
+        "weir: zlib.h or libz.a was not found: Weir will not read .gz files (Debian package: zlib1g-dev)",
+        "weir: sqlite3.h or libsqlite3.a was not found: Weir will not export to SQLite (Debian package: libsqlite3-dev)",
     ]
 
 
@@ -144,7 +145,7 @@ def test_notice_has_all_terms():
     terms = copyright.split("\nLicense: CUDA-libdevice\n")[1].replace("\n .\n", "\n\n").replace("\n ", "\n")[1:]
     assert "1.1.2. Distribution Requirements\n" in terms and terms in notice
     (named,) = re.findall(r'^license = { text = "(.*)" }$', (parts.ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert named.split(" AND ") == ["Apache-2.0", "LicenseRef-CUDA-libdevice", "MIT", "BSD-2-Clause"]
+    assert named.split(" AND ") == ["Apache-2.0", "LicenseRef-CUDA-libdevice", "MIT", "BSD-2-Clause", "BSD-3-Clause"]
     assert "\nMIT licence (" in notice and "\nBSD licence (" in notice and "Apache License 2.0" in notice
 
 
