@@ -265,7 +265,8 @@ static void check_life(const fixture *f, const weir__life *life, const drawn_blo
   assert_int_equal(b->pending, is_waiting(life) ? end_of(f, life->end) - life->freed : 0);
   assert_int_equal(b->stream, life->stream);
   assert_int_equal(b->pool, life->pool == WEIR__LIFE_NO_POOL ? 0xffff : life->pool);
-  assert_int_equal(b->flags, life->is_before | (life->end == WEIR__LIFE_OPEN) << 1);
+  bool is_closing = life->freed != WEIR__LIFE_OPEN && life->end == life->freed + 1;
+  assert_int_equal(b->flags, life->is_before | (life->end == WEIR__LIFE_OPEN) << 1 | is_closing << 2);
 }
 
 typedef struct place {

@@ -1,5 +1,6 @@
 // The page around the views: what is shown, what is selected, and how input changes it.
 import { Axis, type Align } from "./axis";
+import { columnOf } from "./bands";
 import { NO_POOL, UNIT, keyOf, type Block, type Tile } from "./blocks";
 import { makeColoring, type Coloring } from "./coloring";
 import { DARK, LIGHT, type Theme } from "./colors";
@@ -286,8 +287,10 @@ export class App {
     this.invalidate();
   }
 
-  // The window moved: draw now, and refine when it stands still.
+  // The window moved: draw now, and refine when it stands still. What the pointer is on is another thing then, and is
+  // described when the pointer moves.
   moved(): void {
+    this.leave();
     this.touch();
     this.invalidate();
     this.saveLink();
@@ -797,19 +800,19 @@ export class App {
     );
     const band = track.memory.bandAt(axis, y);
     const group = track.recording.groups.get(this.by);
-    const level = group?.levels.level(this.axis.width / this.plotWidth);
+    const bands = track.memory.bands();
     const rows: Child[] = [];
-    if (band >= 0 && group && level) {
-      const column = Math.floor(entry / level.span);
-      const value = level.values[band * level.columns + column] ?? 0;
+    if (band >= 0 && group && bands) {
+      const column = columnOf(bands, entry);
+      const value = bands.values[band * bands.columns + column] ?? 0;
       rows.push(
         h("b", {}, h("i", { class: "swatch", style: `background:${track.coloring.colors[band]}` }), ` ${bytes(value)}`),
         h("div", { class: "clip" }, group.info.names[band] || "(none)"),
-        level.span > 1
+        bands.span > 1
           ? h(
               "div",
               { class: "muted" },
-              `when the most was allocated among entries ${count(column * level.span)} to ${count(Math.min(track.recording.info.entries, (column + 1) * level.span) - 1)}`,
+              `when the most was allocated among entries ${count(column * bands.span)} to ${count(Math.min(track.recording.info.entries, (column + 1) * bands.span) - 1)}`,
             )
           : null,
       );

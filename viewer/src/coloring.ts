@@ -36,7 +36,7 @@ export function makeColoring(recordings: Recording[], by: string, theme: Theme):
       const key = keys[i];
       if (key === null || key === undefined) return palette[OTHER]!;
       if (by === "size") {
-        const color = sizeColor(key);
+        const color = sizeColor(key, theme);
         palette.push(color);
         places[key] = palette.length - 1;
         return color;
@@ -61,7 +61,7 @@ export function makeColoring(recordings: Recording[], by: string, theme: Theme):
     if (by === "size")
       for (let log = 9; log < 48; log++)
         if (places[log] === undefined) {
-          palette.push(sizeColor(log));
+          palette.push(sizeColor(log, theme));
           table[log] = palette.length - 1;
         }
     palette.push(base[OTHER]!);

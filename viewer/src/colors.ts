@@ -54,60 +54,77 @@ export const DARK: Theme = {
   pending: "#b392f0",
 };
 
-// Sixteen colours for groups, then the one of "other". Neighbours differ in hue; all have about the same weight.
+// Sixteen colours for groups, then the one of "other". Dark and light ones take turns, so that neighbours differ for people
+// who see fewer colours, too. The test of the colours says by how much.
 const GROUPS_LIGHT = [
-  "#4c78a8",
-  "#f2a154",
-  "#59a89c",
-  "#d9717d",
-  "#8f76b5",
-  "#7fb069",
-  "#c99a5b",
-  "#5fa8d3",
-  "#b5658a",
-  "#9aa63f",
-  "#6c8ebf",
-  "#e58e73",
-  "#47998a",
-  "#a58bc9",
-  "#c7b24a",
-  "#7d94a8",
+  "#656107",
+  "#d298be",
+  "#505199",
+  "#a191f8",
+  "#a1345f",
+  "#56bca2",
+  "#066b9f",
+  "#b9a05a",
+  "#91282a",
+  "#06b3cf",
+  "#4f62c0",
+  "#f28f91",
+  "#747541",
+  "#b3b83e",
+  "#82307f",
+  "#de7039",
 ];
 const GROUPS_DARK = [
-  "#5b8fc7",
-  "#d98f45",
-  "#4fa396",
-  "#cf6974",
-  "#9179bf",
-  "#75a35f",
-  "#b98b4e",
-  "#559bc4",
-  "#b0618a",
-  "#929e3c",
-  "#6384b5",
-  "#d17f66",
-  "#3f8c7e",
-  "#9a80bd",
-  "#b8a443",
-  "#718799",
+  "#726793",
+  "#fd9583",
+  "#964039",
+  "#4ad0db",
+  "#176f8d",
+  "#e9ab4d",
+  "#706707",
+  "#c5c1fe",
+  "#476bc3",
+  "#54e7ab",
+  "#b75c0f",
+  "#80abfb",
+  "#7844a7",
+  "#dccd46",
+  "#1d8946",
+  "#f189d9",
 ];
 const OTHER_LIGHT = "#b3bac2";
 const OTHER_DARK = "#4d565f";
 
-// From small to large: a scale whose lightness rises or falls evenly.
-const SIZES = [
-  "#3b4a8c",
-  "#3a5f9e",
-  "#35759f",
-  "#2f8a98",
-  "#369e88",
-  "#58b071",
-  "#86bf5a",
-  "#b8c94a",
-  "#e2c94b",
-  "#f0b04c",
-  "#ea8a4e",
-  "#da6352",
+// From small to large: the lightness falls or rises evenly, away from the background; the hues take turns.
+const SIZES_LIGHT = [
+  "#f1b870",
+  "#01d1e1",
+  "#f48c85",
+  "#9c98e8",
+  "#c18f0c",
+  "#08a2a4",
+  "#cc5c4b",
+  "#5d71c8",
+  "#ae3f7e",
+  "#6e670d",
+  "#4050ac",
+  "#872162",
+  "#554700",
+];
+const SIZES_DARK = [
+  "#a12b4a",
+  "#605ab0",
+  "#8b6d2b",
+  "#128d8e",
+  "#9c66dc",
+  "#d3724d",
+  "#7d9bd7",
+  "#d39c13",
+  "#5ac8a9",
+  "#c7aaff",
+  "#ffb91d",
+  "#1feff1",
+  "#d4e99d",
 ];
 
 export const OTHER = 16;
@@ -117,8 +134,9 @@ export function groupColors(theme: Theme): string[] {
 }
 
 // The colour of a size class, 2^9 to 2^32 bytes and above.
-export function sizeColor(log: number): string {
-  return SIZES[Math.max(0, Math.min(SIZES.length - 1, Math.floor((log - 9) / 2)))]!;
+export function sizeColor(log: number, theme: Theme): string {
+  const sizes = theme.isDark ? SIZES_DARK : SIZES_LIGHT;
+  return sizes[Math.max(0, Math.min(sizes.length - 1, Math.floor((log - 9) / 2)))]!;
 }
 
 export function rgb(hex: string): [number, number, number] {

@@ -22,6 +22,8 @@ export function legend(app: App, row: HTMLElement): void {
     app.pickedBand?.band,
     app.colorVersion,
     entry,
+    row.clientWidth,
+    row.classList.contains("open"),
     COUNTERS.map((name) => app.counterAt(track, name, entry)),
   ]);
   if (last.get(row) === key) return;
@@ -33,7 +35,7 @@ export function legend(app: App, row: HTMLElement): void {
     row,
     h(
       "div",
-      { class: "chips" },
+      { class: "chips groups" },
       (group?.info.names ?? []).map((name, k) => {
         const value = values[k] ?? null;
         const isDim = app.dimBand(track, k);
@@ -44,11 +46,11 @@ export function legend(app: App, row: HTMLElement): void {
             class: `chip${isDim ? " dim" : ""}`,
             "data-key": `band${k}`,
             "aria-pressed": app.pickedBand?.band === k ? "true" : "false",
-            title: `${name || "(none)"}\n${value === null ? "" : `${bytes(value)} at the cursor`}\nClick: only these`,
+            title: `${shortName(name)}\n${value === null ? "" : `${bytes(value)} at the cursor`}\nClick: only these`,
             onclick: () => app.pickBand(track, k),
           },
           h("i", { class: "swatch", style: `background:${track.coloring.colors[k] ?? ""}` }),
-          h("span", { class: "clip" }, name || "(none)"),
+          h("span", { class: "clip" }, shortName(name)),
           value !== null && value > 0 ? h("span", { class: "muted" }, bytes(value)) : null,
         );
       }),
@@ -74,5 +76,37 @@ export function legend(app: App, row: HTMLElement): void {
       }),
     ),
   );
+  hideRest(app, row);
   if (focused) row.querySelector<HTMLElement>(`[data-key="${focused}"]`)?.focus();
+}
+
+// "64.00 MiB to 128.00 MiB" is longer than it needs to be.
+function shortName(name: string): string {
+  return name.replaceAll(".00 ", " ") || "(none)";
+}
+
+// One row of groups, without those that would not fit, and a button that shows them.
+function hideRest(app: App, row: HTMLElement): void {
+  const groups = row.querySelector<HTMLElement>(".chips.groups")!;
+  const chips = [...groups.children] as HTMLElement[];
+  const isOpen = row.classList.contains("open");
+  const below = chips.filter((chip) => chip.offsetTop > (chips[0]?.offsetTop ?? 0));
+  if (!isOpen) for (const chip of below) chip.style.visibility = "hidden";
+  if (below.length === 0) return;
+  const toggle = h(
+    "button",
+    {
+      type: "button",
+      class: "chip more",
+      "data-key": "more",
+      "aria-expanded": isOpen ? "true" : "false",
+      title: isOpen ? "Show the largest groups only" : "Show all groups",
+      onclick: () => {
+        row.classList.toggle("open");
+        app.resized();
+      },
+    },
+    isOpen ? "fewer" : `${below.length} more`,
+  );
+  groups.after(toggle);
 }

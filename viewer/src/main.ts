@@ -1,5 +1,6 @@
 // Starts the page, or the Worker: the same script runs in both.
 import { App } from "./app";
+import { columnOf } from "./bands";
 import { DataError, ViewData } from "./data";
 import { fill, h } from "./dom";
 import { embeddedRecording, Engine, engineReason, hasRecording, runWorker } from "./engine";
@@ -231,6 +232,16 @@ function hook(app: App): Hook {
         list.push({ ...block, address: r.addressOf(block.y), title: r.title(block.stack) });
       });
       return list;
+    },
+    // The bands of memory over time in the window, added up, and the counter, after an entry.
+    bandsAt: (entry: number, track = 0) => {
+      const t = app.tracks[track]!;
+      const bands = t.memory.bands();
+      const column = bands ? columnOf(bands, entry) : -1;
+      if (!bands || column < 0) return null;
+      let sum = 0;
+      for (let row = 0; row < bands.rows; row++) sum += bands.values[row * bands.columns + column]!;
+      return { sum, allocated: app.counterAt(t, "allocated", entry) };
     },
     pixelOf: (entry: number, address: number, track = 0) => app.pixelOf(entry, address, track),
     show: (x0: number, x1: number) => {

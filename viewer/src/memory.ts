@@ -1,6 +1,7 @@
 // The second view: memory over time, stacked by the same groups that colour the map, and the counters as lines.
 import type { App, Track } from "./app";
 import { step } from "./axis";
+import { bandsIn, columnOf, type Bands } from "./bands";
 import { rgb } from "./colors";
 import { h } from "./dom";
 import { explained } from "./explain";
@@ -71,18 +72,22 @@ export class MemoryView {
     }
   }
 
+  // The bands of the window.
+  bands(): Bands | null {
+    const { x0, x1 } = this.app.axis.window(this.track.recording);
+    return bandsIn(this.app, this.track, x0, x1, Math.max(1, Math.round(this.app.plotWidth * this.density)));
+  }
+
   // The band under a point: the number in the group, or -1.
   bandAt(axis: number, py: number): number {
     const r = this.track.recording;
-    const group = r.groups.get(this.app.by);
-    const level = group?.levels.level(this.app.axis.width / this.app.plotWidth);
-    if (!group || !level) return -1;
-    const column = Math.floor(this.app.axis.toOwn(r, axis) / level.span);
-    if (column < 0 || column >= level.columns) return -1;
+    const bands = this.bands();
+    const column = bands ? columnOf(bands, this.app.axis.toOwn(r, axis)) : -1;
+    if (!bands || column < 0) return -1;
     const value = (1 - py / this.area.clientHeight) * this.app.memoryTop;
     let sum = 0;
-    for (let k = 0; k < group.info.names.length; k++) {
-      sum += level.values[k * level.columns + column]!;
+    for (let k = 0; k < (r.groups.get(this.app.by)?.info.names.length ?? 0); k++) {
+      sum += bands.values[k * bands.columns + column]!;
       if (value <= sum) return k;
     }
     return -1;
@@ -168,8 +173,8 @@ export class MemoryView {
     const group = r.groups.get(this.app.by);
     const w = Math.max(1, Math.round(width * this.density));
     const tall = Math.max(1, Math.round(height * this.density));
-    const level = group?.levels.level((x1 - x0) / w);
-    if (!group || !level) return;
+    const bands = this.bands();
+    if (!group || !bands) return;
     if (!this.image || this.image.width !== w || this.image.height !== tall) this.image = new ImageData(w, tall);
     const words = new Uint32Array(this.image.data.buffer);
     const word = (hex: string, isDim: boolean): number => {
@@ -182,20 +187,21 @@ export class MemoryView {
       return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
     };
     words.fill(word(this.app.theme.background, false));
-    const names = group.info.names.length;
     const colors = group.info.names.map((_, k) =>
       word(this.track.coloring.colors[k] ?? this.app.theme.hidden, this.app.dimBand(this.track, k)),
     );
+    colors.push(word(this.app.theme.hidden, false));
     const scale = tall / top;
     const entries = r.info.entries;
     for (let x = 0; x < w; x++) {
       const entry = x0 + ((x + 0.5) / w) * (x1 - x0);
       if (entry < 0 || entry >= entries) continue;
-      const column = Math.min(level.columns - 1, Math.floor(entry / level.span));
+      const column = columnOf(bands, entry);
+      if (column < 0) continue;
       let sum = 0;
       let from = tall;
-      for (let k = 0; k < names; k++) {
-        sum += level.values[k * level.columns + column]!;
+      for (let k = 0; k < bands.rows; k++) {
+        sum += bands.values[k * bands.columns + column]!;
         const to = Math.max(0, Math.round(tall - sum * scale));
         const color = colors[k]!;
         for (let y = to, p = to * w + x; y < from; y++, p += w) words[p] = color;

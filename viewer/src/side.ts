@@ -614,11 +614,13 @@ export class Side {
     ];
   }
 
-  // Shows the segments in the way, from the allocation of what pins them to a little after the failure.
+  // Shows the segments in the way, from the allocation of what pins them to a little after the failure. What was allocated
+  // long before, such as weights, does not count: with it, the window would be the whole history.
   private zoomToCause(track: Track, x: Explained): void {
     const app = this.app;
     const r = track.recording;
-    const begins = x.pins.flatMap((p) => p.blocks.flatMap((b) => (b.event === null ? [] : [b.event])));
+    const earliest = x.entry - Math.max(40, r.info.entries / 50);
+    const begins = x.pins.flatMap((p) => p.blocks.map((b) => b.event ?? 0)).filter((entry) => entry > earliest);
     const from = Math.min(x.entry - 20, ...begins);
     const room = (x.entry - from) * 0.25;
     app.axis.show(app.axis.fromOwn(r, from - room), app.axis.fromOwn(r, x.entry + room));

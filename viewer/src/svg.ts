@@ -1,6 +1,7 @@
 // Writes the visible part as SVG: memory over time, and the map of each recording. Rectangles that are smaller than a
 // quarter of a pixel are left out, and counted in a note.
 import type { App, Track } from "./app";
+import { bandsIn, columnOf } from "./bands";
 import { step } from "./axis";
 import { UNIT } from "./blocks";
 import { count, shortBytes } from "./format";
@@ -79,7 +80,7 @@ function writeMemory(
   const r = track.recording;
   const { x0, x1 } = app.axis.window(r);
   const group = r.groups.get(app.by);
-  const level = group?.levels.level((x1 - x0) / width);
+  const bands = bandsIn(app, track, x0, x1, width);
   const most = app.memoryTop;
   const py = (v: number): number => top + height - (v / most) * height;
   const px = (x: number): number => left + ((Math.max(x0, Math.min(x1, x)) - x0) / (x1 - x0)) * width;
@@ -88,24 +89,26 @@ function writeMemory(
     out.push(
       `<path d="M${left} ${f(py(v))}h${width}" stroke="${app.theme.line}"/><text x="${left - 6}" y="${f(py(v) + 4)}" text-anchor="end">${shortBytes(v)}</text>`,
     );
-  if (group && level) {
-    const first = Math.max(0, Math.floor(x0 / level.span));
-    const last = Math.min(level.columns - 1, Math.floor(x1 / level.span));
+  if (group && bands) {
+    const first = Math.max(0, columnOf(bands, x0));
+    const end = columnOf(bands, x1);
+    const last = end < 0 ? bands.columns - 1 : end;
     const low = new Float64Array(Math.max(0, last - first + 1));
-    group.info.names.forEach((_, k) => {
+    for (let k = 0; k < bands.rows; k++) {
       let upper = "";
       let lower = "";
       for (let i = first; i <= last; i++) {
-        const a = f(px(i * level.span));
-        const b = f(px((i + 1) * level.span));
+        const a = f(px(bands.first + i * bands.span));
+        const b = f(px(bands.first + (i + 1) * bands.span));
         const from = low[i - first]!;
-        const to = from + level.values[k * level.columns + i]!;
+        const to = from + bands.values[k * bands.columns + i]!;
         upper += `L${a} ${f(py(to))}H${b}`;
         lower = `L${b} ${f(py(from))}H${a}${lower}`;
         low[i - first] = to;
       }
-      if (upper) out.push(`<path d="M${upper.slice(1)}${lower}z" fill="${track.coloring.colors[k]}"/>`);
-    });
+      const color = track.coloring.colors[k] ?? app.theme.hidden;
+      if (upper) out.push(`<path d="M${upper.slice(1)}${lower}z" fill="${color}"/>`);
+    }
   }
   const counters = r.counters.level((x1 - x0) / width);
   if (counters)

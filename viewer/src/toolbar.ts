@@ -52,7 +52,7 @@ export function toolbar(app: App): { root: HTMLElement; update(): void } {
   const search = h("input", {
     type: "search",
     class: "search",
-    placeholder: "Search: frame, size>1MiB, stream:1 …",
+    placeholder: "Search: frame, size>1MiB",
     "aria-label": "Search and filter blocks",
     title: "Search and filter (/)",
     spellcheck: "false",

@@ -387,3 +387,75 @@ test("the empty page asks for a file", { skip }, async () => {
   assert.match(text, /Drop a recording here|weir view FILE/);
   assert.deepEqual(problems, []);
 });
+
+// What `weir explain` found: a block of the first entry and one of ten entries before the failure pin a segment.
+function withPins(data) {
+  const entry = Math.floor(data.entries * 0.8);
+  const segment = { address: 0x7f0000000000, size: 1 << 20, free: 1 << 19, pinned: 1 << 19, count: 2 };
+  const block = { address: segment.address, size: 512, requested: 512, age_us: 1 };
+  segment.blocks = [0, entry - 10].map((event) => ({ ...block, event }));
+  data.explain = { event: entry, moment: "oom", request: { bytes: 1 << 20 }, pins: { segments: [segment] } };
+  return { data, entry };
+}
+
+test("the cause is zoomed to in time, whenever what pins it was allocated", { skip }, async () => {
+  const { data, entry } = withPins(synthetic(5000));
+  const { page, problems } = await open(browser, put("zoom", encode([data])));
+  await page.getByRole("button", { name: "Zoom to it" }).click();
+  const { x0, x1 } = await state(page);
+  assert.ok(x0 < entry - 10 && x1 > entry, `${x0} ${x1}`);
+  assert.ok(x1 - x0 < data.entries / 10, `${x0} ${x1}`);
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+test("a tooltip does not stay over what has moved", { skip }, async () => {
+  const { page, problems } = await open(browser, put("tip", encode([synthetic(5000)])));
+  await page.evaluate(() => window.weirViewer.show(0, 1000));
+  const area = await page.locator(".map-lane .canvas").first().boundingBox();
+  await page.mouse.move(area.x + area.width / 2, area.y + area.height / 2);
+  const tip = page.locator(".tip");
+  await tip.waitFor({ state: "visible" });
+  await page.keyboard.press("o"); // far outside of the window
+  await tip.waitFor({ state: "hidden", timeout: 5000 });
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});
+
+for (const width of [1440, 1024, 420])
+  test(`nothing is cut off in the bar and the legend at ${width} pixels`, { skip }, async () => {
+    const { data } = withPins(synthetic(2000));
+    const { page, problems } = await open(browser, put("cut", encode([data])), { width, height: 900 });
+    const seen = () =>
+      page.evaluate(() => {
+        const search = document.querySelector(".search");
+        const style = window.getComputedStyle(search);
+        const pen = document.createElement("canvas").getContext("2d");
+        pen.font = style.font;
+        const room = search.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+        const end = (e) => e.getBoundingClientRect().right;
+        const chips = [...document.querySelectorAll(".chips.groups .chip")];
+        return {
+          room: room - pen.measureText(search.placeholder).width,
+          bar: window.innerWidth - Math.max(...[...document.querySelectorAll(".bar button")].map(end)),
+          figures: [...document.querySelectorAll(".figures")].every((f) => f.scrollWidth <= f.clientWidth),
+          shown: chips.filter((c) => c.style.visibility !== "hidden").length,
+          cut: chips.filter((c) => c.style.visibility !== "hidden" && end(c) > end(c.parentElement) + 0.5).length,
+          all: chips.length,
+          more: document.querySelector(".chip.more")?.textContent ?? "",
+        };
+      });
+    const first = await seen();
+    assert.ok(first.room >= 0 && first.bar >= 0 && first.cut === 0, JSON.stringify(first));
+    assert.ok(first.figures || width === 420, "figures are cut");
+    assert.ok(first.shown > 0);
+    if (first.shown < first.all) {
+      assert.equal(first.more, `${first.all - first.shown} more`);
+      await page.locator(".chip.more").click();
+      await page.waitForFunction(() => document.querySelector(".chip.more")?.textContent === "fewer");
+      const open = await seen();
+      assert.equal(open.shown, open.all);
+    }
+    assert.deepEqual(problems, []);
+    await page.context().close();
+  });

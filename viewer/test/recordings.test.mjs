@@ -254,3 +254,19 @@ test("the page is served on loopback", { skip }, async () => {
     if (server.exitCode === null) await once(server, "exit");
   }
 });
+
+// A column of the groups spans several entries, with the moment of it at which most was allocated.
+test("the areas of a zoomed window end at the line of allocated memory", { skip }, async () => {
+  const { page, problems } = await open(browser, pageOf("llama_oom", trace("llama_oom")));
+  for (const by of ["size", "class"]) {
+    await page.getByLabel("Colour and group by").selectOption(by);
+    await page.evaluate(() => window.weirViewer.show(13600, 13800));
+    await page.waitForFunction(() => window.weirViewer.bandsAt(13700) !== null);
+    const all = await page.evaluate(() =>
+      Array.from({ length: 200 }, (_, i) => window.weirViewer.bandsAt(13600 + i)),
+    );
+    for (const { sum, allocated } of all) assert.deepEqual([sum, sum], allocated);
+  }
+  assert.deepEqual(problems, []);
+  await page.context().close();
+});

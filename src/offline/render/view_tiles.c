@@ -19,7 +19,7 @@ enum {
   NOT_STORED = 255
 };
 
-enum { FLAG_BEFORE = 1, FLAG_ALIVE = 2, FLAG_EXPANDABLE = 4 };
+enum { FLAG_BEFORE = 1, FLAG_ALIVE = 2, FLAG_CLOSING = 4, FLAG_EXPANDABLE = 4 };
 
 /* ---- The largest ---- */
 
@@ -89,8 +89,12 @@ static void put(packer *p, uint64_t value, size_t size) {
 
 enum { BLOCK_BYTES = 7 * 4 + 3 * 2 + 2 };
 
+/* A free that the next entry completes is no wait, but the memory is not allocated after the first of the two. */
+static bool is_closing(const weir__life *b) { return b->freed != WEIR__LIFE_OPEN && b->end - b->freed == 1; }
+
 static uint8_t block_flags(const weir__life *b) {
-  return (uint8_t)((b->is_before ? FLAG_BEFORE : 0) | (b->end == WEIR__LIFE_OPEN ? FLAG_ALIVE : 0));
+  return (uint8_t)((b->is_before ? FLAG_BEFORE : 0) | (b->end == WEIR__LIFE_OPEN ? FLAG_ALIVE : 0) |
+                   (is_closing(b) ? FLAG_CLOSING : 0));
 }
 
 static uint32_t duration_of(uint32_t begin, uint32_t end) { return end == WEIR__LIFE_OPEN ? UINT32_MAX : end - begin; }
