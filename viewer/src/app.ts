@@ -12,7 +12,7 @@ import { handleKey, helpOverlay } from "./keys";
 import { legend } from "./legend";
 import { decodeState, encodeState, fileName, type ViewState } from "./link";
 import { MapView } from "./map";
-import { COUNTERS, MemoryView } from "./memory";
+import { COUNTER_NAMES, COUNTERS, MemoryView } from "./memory";
 import { MomentView } from "./moment";
 import { Recording } from "./recording";
 import { Ruler } from "./ruler";
@@ -513,7 +513,7 @@ export class App {
     const r = this.counterAt(track, "reserved", entry);
     this.say(
       `After entry ${count(entry)} (${this.timeText(track, entry)}): ` +
-        (a && r ? `${range(a[0], a[1], bytes)} allocated, ${range(r[0], r[1], bytes)} reserved` : "loading"),
+        (a && r ? `${range(a[0], a[1], bytes)} in use, ${range(r[0], r[1], bytes)} reserved` : "loading"),
     );
   }
 
@@ -812,7 +812,7 @@ export class App {
           ? h(
               "div",
               { class: "muted" },
-              `when the most was allocated among entries ${count(column * bands.span)} to ${count(Math.min(track.recording.info.entries, (column + 1) * bands.span) - 1)}`,
+              `when the most was in use among entries ${count(column * bands.span)} to ${count(Math.min(track.recording.info.entries, (column + 1) * bands.span) - 1)}`,
             )
           : null,
       );
@@ -820,7 +820,7 @@ export class App {
     for (const name of COUNTERS) {
       const v = this.counterAt(track, name, entry);
       if (v && (this.counters.has(name) || v[1] > 0))
-        rows.push(h("div", {}, `${range(v[0], v[1], bytes)} ${name.replace("_", " ")}`));
+        rows.push(h("div", {}, `${range(v[0], v[1], bytes)} ${COUNTER_NAMES[name]}`));
     }
     rows.push(h("div", { class: "muted" }, `entry ${count(entry)} · ${this.timeText(track, entry)}`));
     this.showTip(track.memory.area, x, y, ...rows);

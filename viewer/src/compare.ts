@@ -137,7 +137,7 @@ function totals(t: DiffTotals): Total[] {
 
 function peaks(a: RecordingInfo, b: RecordingInfo): Total[] {
   return [
-    { name: "peak allocated", a: a.peak.allocated, b: b.peak.allocated, isMemory: true },
+    { name: "peak in use", a: a.peak.allocated, b: b.peak.allocated, isMemory: true },
     { name: "peak reserved", a: a.peak.reserved, b: b.peak.reserved, isMemory: true },
   ];
 }

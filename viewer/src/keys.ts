@@ -20,7 +20,7 @@ const HELP: [string, [string, string][]][] = [
     "Go to",
     [
       [", .", "previous, next entry (with Shift: 100)"],
-      ["P", "peak of allocated memory"],
+      ["P", "peak of memory in use"],
       ["O, Shift + O", "next, previous out of memory"],
       ["H, Shift + H", "next, previous phase"],
     ],

@@ -10,8 +10,9 @@ import { attach } from "./gestures";
 import type { Level } from "./recording";
 
 export const COUNTERS = ["allocated", "reserved", "largest_hole", "pending"];
+// "allocated" counts what the program requested, which the other reports call "in use"; rounding is not in it.
 export const COUNTER_NAMES: Record<string, string> = {
-  allocated: "allocated",
+  allocated: "in use",
   reserved: "reserved",
   largest_hole: "largest hole",
   pending: "freed, waiting",

@@ -164,7 +164,7 @@ export class Side {
           ? ["dropped", `${plural(info.dropped, "older entry", "older entries")}: the recording had no room for them`]
           : null,
         [
-          "peak allocated",
+          "peak in use, as requested",
           allocated === null
             ? "not known"
             : h("span", {}, bytesWithExact(allocated), " ", this.jump(track, info.peak.allocated_entry ?? 0)),
@@ -194,7 +194,7 @@ export class Side {
       h("h3", {}, `After entry ${count(entry)}`),
       facts([
         ["time", app.timeText(track, entry)],
-        ["allocated", at("allocated")],
+        ["in use", at("allocated")],
         ["reserved", at("reserved")],
         ["largest hole", at("largest_hole")],
         ["freed, waiting", at("pending")],
@@ -247,7 +247,7 @@ export class Side {
         ? h(
             "p",
             { class: "muted" },
-            `When the most was allocated among entries ${count(column * level.span)} to ${count(last)}`,
+            `When the most was in use among entries ${count(column * level.span)} to ${count(last)}`,
           )
         : null,
       this.bars(rows),

@@ -100,9 +100,9 @@ export function toolbar(app: App): { root: HTMLElement; update(): void } {
       "div",
       { class: "figures" },
       figure(
-        "peak allocated",
+        "peak in use",
         allocated === null ? "not known" : bytes(allocated),
-        "Go to the peak of allocated memory (P)",
+        "Go to the peak of memory in use, as requested (P)",
         () => app.jump(first, info.peak.allocated_entry ?? 0),
       ),
       figure(
@@ -113,7 +113,7 @@ export function toolbar(app: App): { root: HTMLElement; update(): void } {
       ),
       fragmentation === null
         ? null
-        : figure("fragmentation", percent(fragmentation), "1 − peak allocated / peak reserved", null),
+        : figure("fragmentation", percent(fragmentation), "1 − peak in use / peak reserved", null),
       app.tracks.length > 1
         ? null
         : figure("entries", count(info.entries), "History entries of this device", null, "wide"),

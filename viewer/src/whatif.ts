@@ -239,15 +239,23 @@ function resultTable(app: App, result: unknown): Child {
     h("h3", {}, after.setting_label ?? "Predicted"),
     facts([
       row("peak reserved", before.peak.reserved, after.peak.reserved),
-      row("peak allocated", before.peak.allocated, after.peak.allocated),
+      row("peak in use", before.peak.allocated, after.peak.allocated),
+      row("peak allocated", allocated(result, true), allocated(result, false)),
       ["out of memory", `${count(after.ooms)} (recorded: ${count(before.ooms)})`],
       ...rows,
     ]),
   ];
 }
 
+// With rounding, as `weir whatif` says it.
+function allocated(result: unknown, isRecorded: boolean): number | null {
+  const all = (result as { predictions?: Prediction[] }).predictions ?? [];
+  return all.find((p) => (p.recorded === true) === isRecorded)?.peak_allocated ?? null;
+}
+
 interface Prediction {
   conf: string;
+  peak_allocated?: number;
   retries?: number;
   failures?: number;
   fragmentation?: number;

@@ -339,7 +339,7 @@ test("two recordings lie on one axis", { skip }, async () => {
   );
   await page.getByRole("tab", { name: "Compare" }).click();
   const panel = await page.locator(".panel").innerText();
-  assert.match(panel, /peak allocated/);
+  assert.match(panel, /peak in use/);
   await page.getByLabel("Align the recordings by").selectOption("progress");
   assert.equal((await state(page)).align, "progress");
   await page.getByLabel("Align the recordings by").selectOption("time");

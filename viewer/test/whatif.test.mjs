@@ -91,7 +91,12 @@ test("a setting changed gives the bytes of weir whatif", { skip }, async () => {
   assert.equal(both[1].peak.reserved, prediction.peak_reserved);
   assert.equal(both[1].peak.allocated, prediction.peak_requested);
   assert.notEqual(both[0].peak.reserved, both[1].peak.reserved);
-  assert.match(await page.locator(".panel").innerText(), /peak reserved/);
+  const panel = await page.locator(".panel").innerText();
+  assert.match(panel, /peak reserved/);
+  // With rounding, as in weir whatif, and without, as in weir summary.
+  const size = (bytes) => `${(bytes / 1024 ** 3).toFixed(2)} GiB`;
+  assert.ok(panel.includes(`peak allocated\n${size(prediction.peak_allocated)}`), panel);
+  assert.ok(panel.includes(`peak in use\n${size(prediction.peak_requested)}`), panel);
   // Back to the defaults.
   await page.getByLabel("expandable_segments").uncheck();
   await page.waitForFunction((n) => window.weirViewer.facts()[1]?.peak.reserved === n, both[0].peak.reserved, {
