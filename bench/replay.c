@@ -83,12 +83,17 @@ static void make(uint64_t events, FILE *file) {
     take(allocator, 1 + next_random(&random) % (32 << 20));
   for (uint64_t i = 0; i < events / EVENTS_PER_STEP; i++)
     run_step(allocator, 256 + next_random(&random) % 4096);
-  if (weir_snapshot_take(allocator, NULL, &snapshot) || weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file) ||
-      fflush(file))
+  if (weir_snapshot_take(allocator, NULL, &snapshot) ||
+      weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, weir_write_file, file) || fflush(file))
     die("snapshot");
   weir_snapshot_destroy(snapshot);
   weir_allocator_destroy(allocator);
   weir_driver_close(driver);
+}
+
+static int discard(void *context, const void *bytes, size_t length) {
+  (void)context, (void)bytes, (void)length;
+  return 0;
 }
 
 /* The seconds that the slowest picture takes. */
@@ -96,16 +101,13 @@ static double draw(const weir_offline_recording *recording) {
   double slowest = 0;
   for (int kind = 0; kind < WEIR_OFFLINE_PLOTS; kind++) {
     weir_offline_plot_options options;
-    char *svg;
-    size_t length;
     weir_offline_plot_options_init(&options);
     options.kind = (weir_offline_plot)kind;
     double begin = now();
-    if (weir_offline_recording_plot(recording, &options, &svg, &length))
+    if (weir_offline_recording_plot(recording, &options, discard, NULL))
       die("draw");
     double seconds = now() - begin;
     slowest = seconds > slowest ? seconds : slowest;
-    weir_offline_text_free(svg);
   }
   return slowest;
 }

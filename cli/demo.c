@@ -43,7 +43,7 @@ typedef struct demo {
   void *batch, *next_batch;                     /* allocated on the loader's stream, read on the other */
   void *graph_result;                           /* in the graph's pool */
   uint32_t *in[2], *out, *graph_in, *graph_out; /* page-locked, one allocation that begins at in[0] */
-  bool is_cached;                               /* if not, the graph is left out, since a capture cannot allocate */
+  int is_cached;                                /* if not, the graph is left out, since a capture cannot allocate */
   size_t graph_nodes;
   int replays;
   double device_ms; /* of all steps, measured with two events */
@@ -103,8 +103,9 @@ static bool set_up(demo *demo) {
       !ok(demo, weir_allocator_create(demo->driver, NULL, &demo->allocator)) ||
       !ok(demo, weir_graph_use_allocator(demo->allocator)) || !ok(demo, weir_graph_create(&demo->graph)))
     return false;
-  weir_allocator_settings(demo->allocator, demo->settings, sizeof demo->settings);
-  demo->is_cached = weir_allocator_is_caching(demo->allocator);
+  if (!ok(demo, weir_allocator_settings(demo->allocator, demo->settings, sizeof demo->settings, NULL)) ||
+      !ok(demo, weir_allocator_is_caching(demo->allocator, &demo->is_cached)))
+    return false;
   d = demo->driver;
   if (!driver_ok(demo, "cuMemHostAlloc", d->MemHostAlloc(d, &host, host_words * 4, WEIR_CU_MEMHOSTALLOC_PORTABLE)))
     return false;

@@ -132,7 +132,7 @@ static void print_text(const weir__diff *d) {
 }
 
 static void print_json(const weir__diff *d) {
-  weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_cli_json_file());
+  weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_write_file, weir_cli_json_file());
   weir__diff_json(&weir_cli_json_sink, NULL, d);
   weir__sink_end(&weir_cli_json_sink, NULL);
 }

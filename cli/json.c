@@ -29,7 +29,7 @@ bool weir_cli_json_is_separate(void) { return separate_stream; }
 FILE *weir_cli_json_file(void) { return separate_stream ? separate_stream : stdout; }
 
 void weir_cli_json_begin(int line_depth) {
-  weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_cli_json_file());
+  weir__sink_begin(&weir_cli_json_sink, &weir__json_format, weir_write_file, weir_cli_json_file());
   weir_cli_json_sink.line_depth = line_depth;
   weir__write_open_dict(&weir_cli_json_sink);
 }

@@ -299,7 +299,8 @@ static served *served_context(weir_cu_context context) {
   if (!at && context)
     at = begin_context(context);
   /* With caching off everything goes to the driver. */
-  if (at && weir_allocator_is_caching(atomic_load(&at->allocator)))
+  int is_caching = 0;
+  if (at && !weir_allocator_is_caching(atomic_load(&at->allocator), &is_caching) && is_caching)
     return at;
   leave();
   return NULL;
@@ -319,7 +320,8 @@ static served *owner_of(weir_cu_deviceptr pointer) {
   int count = atomic_load_explicit(&device_count, memory_order_acquire);
   for (int i = 0; i < count; i++) {
     weir_allocator *allocator = atomic_load_explicit(&devices[i].allocator, memory_order_acquire);
-    if (allocator && weir_allocator_owns(allocator, (const void *)(uintptr_t)pointer))
+    int owns = 0;
+    if (allocator && !weir_allocator_owns(allocator, (const void *)(uintptr_t)pointer, &owns) && owns)
       return &devices[i];
   }
   leave();

@@ -89,12 +89,9 @@ weir_cu_result runtime_context(weir_driver *driver, weir_cu_context *context) {
   return driver_context(driver, context);
 }
 
-// The settings that differ from their defaults.
-std::string settings_of_weir(weir_allocator *allocator) {
-  std::string text(weir_allocator_settings(allocator, nullptr, 0) + 1, '\0');
-  weir_allocator_settings(allocator, text.data(), text.size());
-  text.resize(std::strlen(text.c_str()));
-  return text;
+bool is_set(weir_allocator *allocator, const char *key) {
+  char value[8] = "";
+  return !weir_allocator_setting(allocator, key, value, sizeof value, nullptr) && !std::strcmp(value, "True");
 }
 
 // The end of out-of-memory texts, as PyTorch's allocator writes it.
@@ -156,11 +153,13 @@ void Allocator::init(int device_count) {
   {
     std::lock_guard<std::mutex> settings(settings_mutex_);
     settings_ = seen_settings_ = conf;
-    moves_pages_ = has_setting(settings_of_weir(allocator), "moving_pages:True");
+    moves_pages_ = is_set(allocator, "moving_pages");
   }
   max_split_size_ = static_cast<int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
   history_.init(allocator, device_count);
-  if (weir_history_is_on(allocator)) // WEIR_RECORD
+  int is_recorded = 0;
+  check(weir_history_is_on(allocator, &is_recorded));
+  if (is_recorded) // WEIR_RECORD
     follow_ranges();
   driver_ = driver;
   device_count_ = device_count;
@@ -190,7 +189,7 @@ void Allocator::apply_settings() {
 }
 
 bool Allocator::uses_expandable_segments() const {
-  return weir_ ? has_setting(settings_of_weir(weir_), "expandable_segments:True")
+  return weir_ ? is_set(weir_, "expandable_segments")
                : c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
 }
 
@@ -214,7 +213,10 @@ void Allocator::enable(bool value) {
 }
 
 bool Allocator::isEnabled() const {
-  return weir_ ? weir_allocator_is_caching(weir_) != 0 : wants_caching_ && !is_bypassed();
+  int is_caching = wants_caching_ && !is_bypassed();
+  if (weir_)
+    check(weir_allocator_is_caching(weir_, &is_caching));
+  return is_caching != 0;
 }
 
 // Much of PyTorch checks this name to know what an allocator supports. This one supports what the native one does.

@@ -14,7 +14,7 @@ std::string settings_of_torch();
 // moving_pages:True, which implies expandable segments, PyTorch's own expandable_segments is still False.
 std::string changed_settings(const std::string &before, const std::string &now);
 
-// Whether such a text, or one of weir_allocator_settings, contains this setting.
+// Whether such a text contains this setting.
 bool has_setting(const std::string &text, const std::string &setting);
 
 // Calls `changed` whenever PyTorch has received new settings, even if it rejected some of them.

@@ -125,10 +125,10 @@ weir_status weir_allocator_empty_pool(weir_allocator *allocator, weir_pool_id po
 /* The size of the largest free block, or the driver's free memory if that is larger and nothing is cached. */
 weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, uint64_t *bytes);
 
-/* 1 if the address lies in memory that the allocator holds from the driver, allocated or cached; otherwise 0. With
- * another back end, or with caching off, there is no cached memory: it is 1 only for pointers that are allocated
+/* *owns is 1 if the address lies in memory that the allocator holds from the driver, allocated or cached; otherwise 0.
+ * With another back end, or with caching off, there is no cached memory: it is 1 only for pointers that are allocated
  * here. */
-int weir_allocator_owns(weir_allocator *allocator, const void *pointer);
+weir_status weir_allocator_owns(weir_allocator *allocator, const void *pointer, int *owns);
 
 /* The segment of an allocated pointer. WEIR_ERROR_NOT_SUPPORTED for expandable segments. */
 weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, uint64_t *bytes);
@@ -188,9 +188,11 @@ weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, d
  * key, its position and the allowed values. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf);
 
-/* Writes all settings that differ from their defaults, in the syntax of configure. Returns the length of the whole
- * text. text may be NULL to get only the length. */
-size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t size);
+/* All settings that differ from their defaults, in the syntax of configure. */
+weir_status weir_allocator_settings(weir_allocator *allocator, char *text, size_t size, size_t *length);
+
+/* The value of one setting, such as "True" for "expandable_segments". WEIR_ERROR_INVALID_ARGUMENT for an unknown key. */
+weir_status weir_allocator_setting(weir_allocator *allocator, const char *key, char *text, size_t size, size_t *length);
 
 /* New expandable segments of a stream reserve as much address space as expandable_segments_reserve_by_class has for
  * this class. NULL or "" removes the stream from its class. */
@@ -201,7 +203,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
  * at the start unless WEIR_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING is 1. Memory may be freed after a
  * change. With another back end there is no cache, and the call has no effect. */
 weir_status weir_allocator_set_caching(weir_allocator *allocator, int on);
-int weir_allocator_is_caching(const weir_allocator *allocator);
+weir_status weir_allocator_is_caching(const weir_allocator *allocator, int *is_caching);
 
 /* ---- Other devices ---- */
 

@@ -45,10 +45,10 @@ weir_status weir_event_synchronize(const weir_event *event);
 weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, double *milliseconds);
 
 /* The device of the event, or -1 until the CUDA event exists. */
-int weir_event_device(const weir_event *event);
+weir_status weir_event_device(const weir_event *event, int *device);
 
 /* The CUevent, or NULL until it exists. */
-weir_cu_event weir_event_raw(const weir_event *event);
+weir_status weir_event_raw(const weir_event *event, weir_cu_event *raw);
 
 /* A handle for another process. Creates the CUDA event on the current device if there is none yet. */
 weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle);

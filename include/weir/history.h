@@ -62,8 +62,8 @@ static inline void weir_history_options_init(weir_history_options *options) {
  * other options keeps what was recorded. NULL options are the defaults. */
 weir_status weir_history_record(weir_allocator *allocator, const weir_history_options *options);
 
-/* 1 while recording is on. */
-int weir_history_is_on(const weir_allocator *allocator);
+/* *is_on is 1 while recording is on. */
+weir_status weir_history_is_on(const weir_allocator *allocator, int *is_on);
 
 /* 1 while an allocator of the process records. */
 int weir_history_is_on_anywhere(void);

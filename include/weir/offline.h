@@ -31,6 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "weir/output.h"
 #include "weir/status.h"
 
 #ifdef __cplusplus
@@ -296,12 +297,10 @@ static inline void weir_offline_plot_options_init(weir_offline_plot_options *opt
   options->device = -1;
 }
 
-/* Draws a recording as an SVG document: UTF-8, `length` bytes and a NUL. weir_offline_text_free() it. `options` may be
- * NULL. WEIR_ERROR_INVALID_ARGUMENT if the recording does not have what is to be drawn. */
+/* Draws a recording as an SVG document in UTF-8. `options` may be NULL. WEIR_ERROR_INVALID_ARGUMENT if the recording
+ * does not have what is to be drawn. */
 weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
-                                        const weir_offline_plot_options *options, char **svg, size_t *length);
-
-void weir_offline_text_free(char *text); /* NULL is allowed */
+                                        const weir_offline_plot_options *options, weir_write_fn write, void *context);
 
 #ifdef __cplusplus
 }

@@ -127,15 +127,22 @@ public:
     return try_plot(options).value();
   }
   result<std::string> try_plot(const weir_offline_plot_options &options = plot_options()) const noexcept {
-    char *svg = nullptr;
-    std::size_t length = 0;
-    if (weir_status status = weir_offline_recording_plot(get(), &options, &svg, &length))
-      return detail::failure(status);
-    const std::unique_ptr<char, void (*)(char *)> owner(svg, weir_offline_text_free);
-    return weir::detail::allocating([&]() -> result<std::string> { return std::string(svg, length); });
+    return weir::detail::allocating([&]() -> result<std::string> {
+      std::string svg;
+      if (weir_status status = weir_offline_recording_plot(get(), &options, append, &svg))
+        return detail::failure(status);
+      return svg;
+    });
   }
 
 private:
+  static int append(void *svg, const void *bytes, std::size_t length) noexcept {
+    auto attempt = [&]() -> result<void> {
+      static_cast<std::string *>(svg)->append(static_cast<const char *>(bytes), length);
+      return {};
+    };
+    return weir::detail::allocating(attempt) ? 0 : ENOMEM; // no exception may pass through C
+  }
   friend class replayer;
   recording(weir_offline_recording *owned, int) : recording_(owned, weir_offline_recording_destroy) {}
   static result<recording> owner_of(weir_offline_recording *owned) noexcept { // destroys it if it fails

@@ -9,10 +9,10 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "weir/alloc.h"
-#include "weir/graph.h"
+#include "weir/output.h"
+#include "weir/pool.h"
 #include "weir/status.h"
 
 #ifdef __cplusplus
@@ -139,7 +139,8 @@ typedef enum weir_snapshot_format {
 
 /* Writes the snapshot in one pass, with memory that does not depend on the number of entries. Addresses of native
  * frames become names here. WEIR_ERROR_SYSTEM if writing fails. */
-weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file);
+weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_format format, weir_write_fn write,
+                                void *context);
 
 /* Writes it to a path. A regular file is replaced when the new one is complete, and keeps its permissions. Symbolic
  * links are followed. Devices, FIFOs and descriptors (/dev/stdout) are written directly. */
@@ -173,7 +174,8 @@ typedef enum weir_stats_form {
 } weir_stats_form;
 
 /* Writes all counters as JSON, including those of private pools. */
-weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, FILE *file);
+weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, weir_write_fn write,
+                                       void *context);
 
 /* ---- Memory outside of allocators ---- */
 
@@ -206,13 +208,12 @@ typedef enum weir_summary_form {
   WEIR_SUMMARY_LINE         /* one line for a log, without a newline */
 } weir_summary_form;
 
-/* Like snprintf: writes at most `size` bytes with the NUL, and returns the length of the whole text. text may be
- * NULL if size is 0. */
-size_t weir_stats_summary(const weir_allocator_stats *stats, int device, weir_summary_form form, char *text,
-                          size_t size);
+/* *length may be more than fits into the text (weir/weir.h). */
+weir_status weir_stats_summary(const weir_allocator_stats *stats, int device, weir_summary_form form, char *text,
+                               size_t size, size_t *length);
 
 /* The same for the present state of a device. Memory outside of allocators has a line for each owner, except in the
- * form of one line. length may be NULL. */
+ * form of one line. */
 weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_summary_form form, char *text,
                                    size_t size, size_t *length);
 

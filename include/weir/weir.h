@@ -9,11 +9,15 @@
  * - A struct with a `size` field is initialized by its _init function, so that fields can be added later: options get
  *   their defaults, and structs that a call fills in become zero. For the latter it is enough to set `size` to the
  *   sizeof of the struct and the rest to zero. The _init functions accept NULL.
+ * - A call that returns text writes at most `size` bytes of it with a NUL, and the length of the whole text to *length,
+ *   which may be NULL. `text` may be NULL if size is 0. Names that never change are returned as they are.
+ * - Output of any length goes to a function of the program (weir/output.h).
+ * - What a call tells about an object is an output, also a yes (1) or no (0). Calls that need no object and cannot fail
+ *   return their answer.
  * - Streams: calls of the runtime take a weir_stream. Calls on an object that was created on a driver (allocators,
- *   pinned
- * memory, pools, memory of other processes, the software device) take the driver's stream, a weir_cu_stream, and its
- * device, because that driver need not be the runtime's. No call has two forms: weir_stream_raw and
- * weir_stream_external convert one into the other.
+ *   pinned memory, pools, memory of other processes, the software device) take the driver's stream, a weir_cu_stream,
+ *   and its device, because that driver need not be the runtime's. No call has two forms: weir_stream_raw and
+ *   weir_stream_external convert one into the other.
  * - In a child that was forked after the start of the runtime, calls return WEIR_ERROR_BAD_FORK. weir_device_count and
  *   weir_device_is_available report the parent's devices. Allocators belong to the parent, and destroying one in the
  *   child does nothing.
@@ -33,6 +37,7 @@
 #include "weir/ipc.h"
 #include "weir/log.h"
 #include "weir/memory.h"
+#include "weir/output.h"
 #include "weir/pool.h"
 #include "weir/runtime.h"
 #include "weir/snapshot.h"

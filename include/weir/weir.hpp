@@ -314,7 +314,11 @@ public:
   static event adopt(weir_event *owned) noexcept { return event(owned); }
   weir_event *get() const noexcept { return event_.get(); }
   weir_event *release() noexcept { return event_.release(); }
-  weir_cu_event raw() const noexcept { return weir_event_raw(get()); } // NULL until the first record
+  weir_cu_event raw() const noexcept { // NULL until the first record
+    weir_cu_event raw = nullptr;
+    weir_event_raw(get(), &raw);
+    return raw;
+  }
 
   void record(stream stream) { detail::check(weir_event_record(get(), stream)); }
   result<void> try_record(stream stream) noexcept { return detail::attempt(weir_event_record(get(), stream)); }
@@ -459,8 +463,10 @@ public:
   }
   // The settings that differ from their defaults.
   std::string settings() const {
-    std::string text(weir_allocator_settings(allocator_, nullptr, 0), '\0');
-    weir_allocator_settings(allocator_, text.data(), text.size() + 1);
+    std::size_t length = 0;
+    detail::check(weir_allocator_settings(allocator_, nullptr, 0, &length));
+    std::string text(length, '\0');
+    detail::check(weir_allocator_settings(allocator_, text.data(), length + 1, nullptr));
     return text;
   }
 

@@ -163,15 +163,22 @@ static PyObject *event_from_ipc_handle(PyObject *type, PyObject *args, PyObject 
 
 static PyObject *event_get_device(PyObject *self, void *closure) {
   (void)closure;
-  int device = weir_event_device(((event_object *)self)->it);
+  int device = -1;
+  weir_event_device(((event_object *)self)->it, &device);
   if (device < 0)
     Py_RETURN_NONE;
   return pyweir_device_wrap(device);
 }
 
+static weir_cu_event raw_of(PyObject *event) {
+  weir_cu_event raw = NULL;
+  weir_event_raw(((event_object *)event)->it, &raw);
+  return raw;
+}
+
 static PyObject *event_get_raw(PyObject *self, void *closure) {
   (void)closure;
-  return PyLong_FromVoidPtr(weir_event_raw(((event_object *)self)->it));
+  return PyLong_FromVoidPtr(raw_of(self));
 }
 
 static PyObject *event_as_parameter(PyObject *self, void *closure) {
@@ -195,15 +202,17 @@ static PyObject *event_reduce(PyObject *self, PyObject *unused) {
     Py_XDECREF(handle);
     return NULL;
   }
-  return Py_BuildValue("N(iN)", rebuild, weir_event_device(((event_object *)self)->it), handle);
+  int device = -1;
+  weir_event_device(((event_object *)self)->it, &device);
+  return Py_BuildValue("N(iN)", rebuild, device, handle);
 }
 
 static PyObject *event_repr(PyObject *self) {
-  weir_event *event = ((event_object *)self)->it;
-  if (!weir_event_raw(event))
+  weir_cu_event raw = raw_of(self);
+  if (!raw)
     return PyUnicode_FromString("<weir.Event uninitialized>");
   char text[40];
-  snprintf(text, sizeof text, "<weir.Event 0x%zx>", (size_t)weir_event_raw(event));
+  snprintf(text, sizeof text, "<weir.Event 0x%zx>", (size_t)raw);
   return PyUnicode_FromString(text);
 }
 

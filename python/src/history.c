@@ -146,7 +146,13 @@ static PyObject *record_history_legacy(PyObject *module, PyObject *args, PyObjec
   return record(&options, annotations);
 }
 
-PYWEIR_NO_ARGUMENTS(is_history_enabled, PyBool_FromLong(pyweir_started ? weir_history_is_on(pyweir_allocator()) : false))
+static PyObject *is_history_enabled(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  int is_on = 0;
+  if (pyweir_started)
+    weir_history_is_on(pyweir_allocator(), &is_on);
+  return PyBool_FromLong(is_on);
+}
 
 static PyObject *history_info(PyObject *module, PyObject *device) {
   (void)module;
@@ -177,7 +183,7 @@ static weir_status pickle_snapshot(const weir_snapshot_options *options, char **
     status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
     goto destroy_snapshot;
   }
-  status = weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file);
+  status = weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, weir_write_file, file);
   if (fclose(file) != 0 && status == WEIR_OK)
     status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   if (status != WEIR_OK) {

@@ -571,8 +571,7 @@ static PyObject *configure(PyObject *module, PyObject *conf) {
 
 static weir_status settings_text(int device, int form, char *text, size_t size, size_t *length) {
   (void)device, (void)form;
-  *length = weir_allocator_settings(allocator, text, size);
-  return WEIR_OK;
+  return weir_allocator_settings(allocator, text, size, length);
 }
 
 PYWEIR_NO_ARGUMENTS(settings, pyweir_need_allocator() ? text_of(settings_text, 0, 0) : NULL)
@@ -598,7 +597,13 @@ static PyObject *enable_caching(PyObject *module, PyObject *on) {
   return pyweir_none(status);
 }
 
-PYWEIR_NO_ARGUMENTS(is_caching, pyweir_need_allocator() ? PyBool_FromLong(weir_allocator_is_caching(allocator)) : NULL)
+static PyObject *is_caching(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  int is_caching = 0;
+  if (!pyweir_need_allocator() || pyweir_check(weir_allocator_is_caching(allocator, &is_caching)) != 0)
+    return NULL;
+  return PyBool_FromLong(is_caching);
+}
 
 static PyObject *largest_block(PyObject *module, PyObject *device) {
   (void)module;

@@ -35,7 +35,11 @@ static weir_status draw(const Py_buffer *pickle, const weir_offline_plot_options
   weir_status status = weir_offline_recording_load_memory(pickle->buf, (size_t)pickle->len, &load, &recording);
   if (status)
     return status;
-  status = weir_offline_recording_plot(recording, options, &picture->svg, &picture->length);
+  FILE *file = open_memstream(&picture->svg, &picture->length);
+  status =
+      file ? weir_offline_recording_plot(recording, options, weir_write_file, file) : WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  if (file && fclose(file) != 0 && !status)
+    status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   weir_offline_recording_destroy(recording);
   return status;
 }
@@ -70,7 +74,7 @@ static PyObject *plot(PyObject *module, PyObject *args, PyObject *keywords) {
     PYWEIR_CALL(status, draw(&pickle, &options, &picture));
     if (pyweir_check(status) == 0)
       result = PyUnicode_DecodeUTF8(picture.svg, (Py_ssize_t)picture.length, NULL);
-    weir_offline_text_free(picture.svg);
+    free(picture.svg);
   }
   PyBuffer_Release(&pickle);
   return result;

@@ -90,8 +90,28 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
   return status;
 }
 
-size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t size) {
-  return allocator ? weir__settings_format(atomic_load(&allocator->settings), text, text ? size : 0) : 0;
+weir_status weir_allocator_settings(weir_allocator *allocator, char *text, size_t size, size_t *length) {
+  WEIR__CHECK_ARGUMENT(allocator);
+  if (size && !text)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
+  size_t whole = weir__settings_format(atomic_load(&allocator->settings), text, size);
+  if (length)
+    *length = whole;
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_setting(weir_allocator *allocator, const char *key, char *text, size_t size,
+                                   size_t *length) {
+  size_t whole;
+  WEIR__CHECK_ARGUMENT(allocator);
+  WEIR__CHECK_ARGUMENT(key);
+  if (size && !text)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
+  if (!weir__setting_format(atomic_load(&allocator->settings), key, text, size, &whole))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown key '%s'", __func__, key);
+  if (length)
+    *length = whole;
+  return WEIR_OK;
 }
 
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,

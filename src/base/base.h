@@ -27,6 +27,9 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
  * by `caller`, unless `status` is WEIR_OK. Returns `status`. */
 weir_status weir__fail_as(const char *caller, weir_status status);
 
+/* The failure of a call whose output a weir_write_fn has refused with a number of errno. `caller` may be NULL. */
+weir_status weir__fail_output(const char *caller, int error);
+
 /* Keeps facts about the failure that this thread has just set, at most WEIR__FACTS_SIZE bytes, until the next one. */
 enum { WEIR__FACTS_SIZE = 256 };
 void weir__keep_facts(const void *facts, size_t size);

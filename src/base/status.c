@@ -1,5 +1,6 @@
 #include "weir/status.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +79,12 @@ const char *weir_status_string(weir_status status) {
 }
 
 const char *weir_last_error(void) { return last.text ? last.text : ""; }
+
+weir_status weir__fail_output(const char *caller, int error) {
+  return weir__fail(error == ENOMEM ? WEIR_ERROR_HOST_OUT_OF_MEMORY : WEIR_ERROR_SYSTEM,
+                    "%s%sthe output could not be written completely: %s", caller ? caller : "", caller ? ": " : "",
+                    strerror(error));
+}
 
 void weir__keep_facts(const void *facts, size_t size) {
   if (!last.buffer || size > WEIR__FACTS_SIZE)

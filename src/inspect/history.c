@@ -79,9 +79,12 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
 
 int weir_history_is_on_anywhere(void) { return atomic_load_explicit(&weir__recorders_on, memory_order_relaxed) != 0; }
 
-int weir_history_is_on(const weir_allocator *allocator) {
-  const weir__recorder *history = allocator ? atomic_load_explicit(&allocator->history, memory_order_acquire) : NULL;
-  return history && weir__recorder_is_on(history);
+weir_status weir_history_is_on(const weir_allocator *allocator, int *is_on) {
+  WEIR__CHECK_ARGUMENT(allocator);
+  WEIR__CHECK_ARGUMENT(is_on);
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  *is_on = history && weir__recorder_is_on(history);
+  return WEIR_OK;
 }
 
 weir_status weir_history_clear(weir_allocator *allocator) {

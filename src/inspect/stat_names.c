@@ -373,9 +373,10 @@ static void write_all(stats_writer *w, const weir_allocator_stats *stats, const 
   write_pools(w, pools, count);
 }
 
-weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, FILE *file) {
+weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, weir_write_fn write,
+                                       void *context) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  WEIR__CHECK_ARGUMENT(file);
+  WEIR__CHECK_ARGUMENT(write);
   if (form != WEIR_STATS_NESTED && form != WEIR_STATS_FLAT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d: expected WEIR_STATS_NESTED or _FLAT", __func__,
                       (int)form);
@@ -393,7 +394,7 @@ weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, we
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   }
   stats_writer w = {.sink = sink, .is_flat = form == WEIR_STATS_FLAT};
-  weir__sink_begin(sink, &weir__json_format, file);
+  weir__sink_begin(sink, &weir__json_format, write, context);
   weir__write_open_dict(sink);
   write_all(&w, &stats, pools, count);
   weir__write_close(sink);

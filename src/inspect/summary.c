@@ -194,45 +194,53 @@ static void print_line(output *out, const weir_allocator_stats *stats, int devic
 
 /* ---- The calls ---- */
 
-static bool is_form(weir_summary_form form) {
-  return form == WEIR_SUMMARY_FULL || form == WEIR_SUMMARY_ABBREVIATED || form == WEIR_SUMMARY_LINE;
+static weir_status check_call(const char *caller, weir_summary_form form, const char *text, size_t size) {
+  if (size && !text)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", caller);
+  if (form == WEIR_SUMMARY_FULL || form == WEIR_SUMMARY_ABBREVIATED || form == WEIR_SUMMARY_LINE)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d: expected WEIR_SUMMARY_FULL, _ABBREVIATED or _LINE",
+                    caller, (int)form);
 }
 
-size_t weir_stats_summary(const weir_allocator_stats *given, int device, weir_summary_form form, char *text,
-                          size_t size) {
-  weir_allocator_stats stats = {.size = sizeof stats};
-  output out = {.text = text, .size = text ? size : 0};
-  if (!given || !is_form(form))
-    return 0;
-  weir__copy_sized(&stats, sizeof stats, given, given->size); /* fields that the caller does not know are 0 */
+static void print_stats(output *out, const weir_allocator_stats *stats, int device, weir_summary_form form) {
   if (form == WEIR_SUMMARY_LINE)
-    print_line(&out, &stats, device);
+    print_line(out, stats, device);
   else
-    print_table(&out, &stats, device, form == WEIR_SUMMARY_ABBREVIATED);
-  return out.length;
+    print_table(out, stats, device, form == WEIR_SUMMARY_ABBREVIATED);
+}
+
+weir_status weir_stats_summary(const weir_allocator_stats *given, int device, weir_summary_form form, char *text,
+                               size_t size, size_t *length) {
+  weir_allocator_stats stats = {.size = sizeof stats};
+  output out = {.text = text, .size = size};
+  WEIR__CHECK_ARGUMENT(given);
+  weir_status status = check_call(__func__, form, text, size);
+  if (status)
+    return status;
+  weir__copy_sized(&stats, sizeof stats, given, given->size); /* fields that the caller does not know are 0 */
+  print_stats(&out, &stats, device, form);
+  if (length)
+    *length = out.length;
+  return WEIR_OK;
 }
 
 weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_summary_form form, char *text,
                                    size_t size, size_t *length) {
   weir_allocator_stats stats = {.size = sizeof stats};
+  output out = {.text = text, .size = size};
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (size && !text)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
-  if (!is_form(form))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d: expected WEIR_SUMMARY_FULL, _ABBREVIATED or _LINE",
-                      __func__, (int)form);
-  if (!weir__heap_get(__func__, allocator, device))
-    return WEIR_ERROR_INVALID_DEVICE;
-  weir_status status = weir_allocator_get_stats(allocator, device, &stats);
+  weir_status status = check_call(__func__, form, text, size);
   if (status)
     return status;
-  output out = {.text = text, .size = text ? size : 0};
-  if (form == WEIR_SUMMARY_LINE) {
-    print_line(&out, &stats, device);
-  } else {
-    print_table(&out, &stats, device, form == WEIR_SUMMARY_ABBREVIATED);
+  if (!weir__heap_get(__func__, allocator, device))
+    return WEIR_ERROR_INVALID_DEVICE;
+  status = weir_allocator_get_stats(allocator, device, &stats);
+  if (status)
+    return status;
+  print_stats(&out, &stats, device, form);
+  if (form != WEIR_SUMMARY_LINE)
     print_outside(&out, device);
-  }
   if (length)
     *length = out.length;
   return WEIR_OK;

@@ -1,12 +1,11 @@
 #include "inspect/write_sink.h"
 
-#include <errno.h>
-
 #include "base/base.h"
 
-void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *file) {
+void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, weir_write_fn write, void *context) {
   sink->format = format;
-  sink->file = file;
+  sink->write = write;
+  sink->context = context;
   sink->error = 0;
   sink->used = 0;
   sink->line_depth = sink->depth = 0;
@@ -15,9 +14,8 @@ void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *f
 }
 
 void weir__sink_flush(weir__sink *sink) {
-  errno = 0;
-  if (!sink->error && sink->used && fwrite(sink->buffer, 1, sink->used, sink->file) != sink->used)
-    sink->error = errno ? errno : EIO;
+  if (!sink->error && sink->used)
+    sink->error = sink->write(sink->context, sink->buffer, sink->used);
   sink->used = 0;
 }
 
@@ -36,11 +34,5 @@ void weir__sink_put_long(weir__sink *sink, const void *bytes, size_t length) {
 weir_status weir__sink_end(weir__sink *sink, const char *caller) {
   sink->format->end(sink);
   weir__sink_flush(sink);
-  errno = 0;
-  if (!sink->error && fflush(sink->file) != 0)
-    sink->error = errno ? errno : EIO;
-  if (!sink->error)
-    return WEIR_OK;
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s%sthe file could not be written completely: %s", caller ? caller : "",
-                    caller ? ": " : "", strerror(sink->error));
+  return sink->error ? weir__fail_output(caller, sink->error) : WEIR_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * The emitter of pickles and JSON: values are written piece by piece to a buffered file. The first error is kept, and
+ * The emitter of pickles and JSON: values are written piece by piece, through a buffer. The first error is kept, and
  * output after it is dropped.
  */
 #ifndef WEIR_INSPECT_WRITE_SINK_H
@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "weir/output.h"
 #include "weir/status.h"
 
 typedef struct weir__sink weir__sink;
@@ -43,7 +43,8 @@ enum { WEIR__SINK_DEPTH = 16, WEIR__SINK_BUFFER = 64 * 1024 };
 
 struct weir__sink {
   const weir__sink_format *format;
-  FILE *file;
+  weir_write_fn write;
+  void *context;
   int error;      /* an errno, or 0 */
   size_t used;    /* bytes of the buffer */
   int line_depth; /* JSON: up to this depth, items of lists and of the outermost dict go on lines of their own */
@@ -56,7 +57,8 @@ struct weir__sink {
   unsigned char buffer[WEIR__SINK_BUFFER];
 };
 
-void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *file);
+/* `write` gets the bytes with its context. */
+void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, weir_write_fn write, void *context);
 
 /* Fails with WEIR_ERROR_SYSTEM if anything was not written. `caller` is the public call for the error text, or NULL. */
 weir_status weir__sink_end(weir__sink *sink, const char *caller);

@@ -370,12 +370,12 @@ static void everything(writer *w) {
 }
 
 weir_status weir__write_view(const char *caller, const weir__snapshot_view *view, const weir__sink_format *format,
-                             FILE *file) {
+                             weir_write_fn write, void *context) {
   weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   weir__sink *sink = malloc(sizeof *sink);
   writer w = {.view = view, .sink = sink, .to = format};
   if (sink) {
-    weir__sink_begin(sink, format, file);
+    weir__sink_begin(sink, format, write, context);
     everything(&w);
     status = weir__sink_end(sink, caller);
     if (!status && w.is_out_of_memory)
@@ -485,7 +485,7 @@ static bool live_frames(void *source, uint32_t stack, writer *w) {
 }
 
 static weir_status write_to(const char *caller, const weir_snapshot *snapshot, weir_snapshot_format format,
-                            FILE *file) {
+                            weir_write_fn write, void *context) {
   if (format != WEIR_SNAPSHOT_PICKLE && format != WEIR_SNAPSHOT_JSON)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d: expected WEIR_SNAPSHOT_PICKLE or _JSON", caller,
                       (int)format);
@@ -509,17 +509,19 @@ static weir_status write_to(const char *caller, const weir_snapshot *snapshot, w
                                     .frames = live_frames};
   weir__setting_list_make(&snapshot->settings, snapshot->texts.at[snapshot->conf], all_settings);
   weir_status status =
-      live.symbols ? weir__write_view(caller, &view,
-                                      format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file)
-                   : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for writing", caller);
+      live.symbols
+          ? weir__write_view(caller, &view, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format,
+                             write, context)
+          : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for writing", caller);
   weir__symbols_delete(live.symbols);
   return status;
 }
 
-weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {
+weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_format format, weir_write_fn write,
+                                void *context) {
   WEIR__CHECK_ARGUMENT(snapshot);
-  WEIR__CHECK_ARGUMENT(file);
-  return write_to(__func__, snapshot, format, file);
+  WEIR__CHECK_ARGUMENT(write);
+  return write_to(__func__, snapshot, format, write, context);
 }
 
 weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_format format, const char *path) {
@@ -537,7 +539,7 @@ weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_form
     if (descriptor >= 0)
       close(descriptor);
   } else {
-    status = write_to(__func__, snapshot, format, file);
+    status = write_to(__func__, snapshot, format, weir_write_file, file);
     if (fclose(file) != 0)
       error = errno;
   }

@@ -81,6 +81,6 @@ void weir__write_frame(weir__snapshot_writer *writer, uint32_t number, uint32_t 
 
 /* Writes a snapshot in PyTorch's schema. `caller` is the public call for error texts, or NULL. */
 weir_status weir__write_view(const char *caller, const weir__snapshot_view *view, const weir__sink_format *format,
-                             FILE *file);
+                             weir_write_fn write, void *context);
 
 #endif

@@ -294,10 +294,10 @@ static weir_status check_plot(const char *caller, const weir_offline_plot_option
 }
 
 weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
-                                        const weir_offline_plot_options *options, char **svg, size_t *length) {
+                                        const weir_offline_plot_options *options, weir_write_fn write, void *context) {
   weir_offline_plot_options o;
   weir_offline_plot_options_init(&o);
-  if (!recording || !svg || !length)
+  if (!recording || !write)
     return null(__func__);
   weir_status status = weir__read_options(__func__, "options", &o, sizeof o, options);
   if (!status)
@@ -327,13 +327,9 @@ weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
   is_full |= fclose(file) != 0;
   if (!status && is_full)
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the picture", __func__);
-  if (status) {
-    free(text);
-    return status;
-  }
-  *svg = text;
-  *length = size;
-  return WEIR_OK;
+  int error = status ? 0 : write(context, text, size);
+  if (error)
+    status = weir__fail_output(__func__, error);
+  free(text);
+  return status;
 }
-
-void weir_offline_text_free(char *text) { free(text); }

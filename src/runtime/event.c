@@ -224,9 +224,19 @@ weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, d
   return status;
 }
 
-int weir_event_device(const weir_event *event) { return event && event->raw ? event->device : -1; }
+weir_status weir_event_device(const weir_event *event, int *device) {
+  WEIR__CHECK_ARGUMENT(event);
+  WEIR__CHECK_ARGUMENT(device);
+  *device = event->raw ? event->device : -1;
+  return WEIR_OK;
+}
 
-weir_cu_event weir_event_raw(const weir_event *event) { return event ? event->raw : NULL; }
+weir_status weir_event_raw(const weir_event *event, weir_cu_event *raw) {
+  WEIR__CHECK_ARGUMENT(event);
+  WEIR__CHECK_ARGUMENT(raw);
+  *raw = event->raw;
+  return WEIR_OK;
+}
 
 /* ---- IPC ---- */
 

@@ -158,7 +158,7 @@ static void look_around(worker *w) {
     weir_checkpoint_destroy(checkpoint);
     break;
   case 4:
-    worker_assert(w, weir_allocator_settings(allocator, text, sizeof text) < sizeof text);
+    worker_assert(w, weir_allocator_settings(allocator, text, sizeof text, NULL) < sizeof text);
     break;
   case 5:
     worker_assert(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);

@@ -19,7 +19,7 @@ TEST(pairs) {
   open_async(NULL);
   assert_string_equal(weir_allocator_backend(allocator), "cudaMallocAsync");
   char text[64];
-  weir_allocator_settings(allocator, text, sizeof text);
+  weir_allocator_settings(allocator, text, sizeof text, NULL);
   assert_string_equal(text, "backend:cudaMallocAsync");
   assert_error_says(NOT_SUPPORTED, "cudaMallocAsync", weir_allocator_configure(allocator, "backend:native"));
   weir_cu_stream stream = work_stream();
@@ -98,7 +98,7 @@ TEST(several_streams) {
 TEST(history) {
   open_async(NULL);
   assert_ok(weir_history_record(allocator, NULL));
-  assert_int_equal(weir_history_is_on(allocator), 1);
+  assert_int_equal(is_recording(allocator), 1);
   void *a = get(1000, NULL), *b = get(5 * MIB, NULL);
   put(a);
   weir_snapshot *snapshot = NULL;

@@ -42,7 +42,7 @@ TEST(names_and_options) {
   plug_open(&backend, "backend:native");
   assert_string_equal(weir_allocator_backend(allocator), "mine");
   assert_ok(weir_allocator_set_caching(allocator, 0)); /* there is no cache to turn off */
-  assert_int_equal(weir_allocator_is_caching(allocator), 1);
+  assert_int_equal(is_caching(allocator), 1);
   put(get(512, NULL));
   assert_int_equal(plugged.allocs, 1);
   assert_error_says(NOT_SUPPORTED, "mine", weir_allocator_configure(allocator, "backend:cudaMallocAsync"));

@@ -227,12 +227,19 @@ TEST(limits_and_settings) {
   assert_error(INVALID_ARGUMENT, weir_allocator_configure(NULL, ""));
   assert_error(INVALID_ARGUMENT, weir_allocator_configure(allocator, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_configure(allocator, "no_such_key:1"));
-  assert_int_equal(weir_allocator_settings(NULL, name, sizeof name), 0);
-  assert_int_equal(weir_allocator_settings(allocator, NULL, 100), weir_allocator_settings(allocator, NULL, 0));
+  assert_error(INVALID_ARGUMENT, weir_allocator_settings(NULL, name, sizeof name, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_settings(allocator, NULL, 100, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_setting(NULL, "moving_pages", name, sizeof name, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_setting(allocator, NULL, name, sizeof name, &count));
+  assert_error(INVALID_ARGUMENT, weir_allocator_setting(allocator, "moving_pages", NULL, 100, &count));
+  assert_error_says(INVALID_ARGUMENT, "moving", weir_allocator_setting(allocator, "moving", name, sizeof name, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_set_reserve_class(NULL, 0, NULL, "a"));
   assert_error(INVALID_ARGUMENT, weir_allocator_set_reserve_class(allocator, 0, NULL, name));
   assert_error(INVALID_ARGUMENT, weir_allocator_set_caching(NULL, 1));
-  assert_int_equal(weir_allocator_is_caching(NULL), 0);
+  int answer = 77;
+  assert_error(INVALID_ARGUMENT, weir_allocator_is_caching(NULL, &answer));
+  assert_error(INVALID_ARGUMENT, weir_allocator_is_caching(allocator, NULL));
+  assert_int_equal(answer, 77);
   FOR_EACH_BAD_DEVICE(device) {
     assert_error(INVALID_DEVICE, weir_allocator_largest_block(allocator, device, &bytes));
     assert_error(INVALID_DEVICE, weir_allocator_expandable_segments(allocator, device, &segment, 1, &count));
@@ -247,7 +254,7 @@ TEST(limits_and_settings) {
   assert_true(fraction == 77);
   assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 1);
-  assert_int_equal(weir_allocator_is_caching(allocator), 1);
+  assert_int_equal(is_caching(allocator), 1);
   put(get(900 * MIB, NULL));
   close_all();
 }
@@ -310,7 +317,10 @@ TEST(adapter) {
   assert_int_equal(bytes, 77);
   assert_ok(weir_bytes_parse("8GiB", &bytes));
   assert_int_equal(bytes, 8 * GIB);
-  assert_int_equal(weir_allocator_owns(NULL, &bytes), 0);
+  int owns = 77;
+  assert_error(INVALID_ARGUMENT, weir_allocator_owns(NULL, &bytes, &owns));
+  assert_error(INVALID_ARGUMENT, weir_allocator_owns(allocator, &bytes, NULL));
+  assert_int_equal(owns, 77);
   size_t count = 77;
   weir_pool_id ids[2] = {{7, 7}, {7, 7}};
   assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(NULL, ignore_trace, NULL, WEIR_WITNESS_ALL));
@@ -436,8 +446,10 @@ TEST(history) {
   assert_bad_option(stacks, (weir_history_stacks)3);
   assert_bad_option(skip, 1u << WEIR_TRACE_ACTIONS);
   assert_bad_option(skip, 1u << 31);
-  assert_int_equal(weir_history_is_on(allocator), 0);
-  assert_int_equal(weir_history_is_on(NULL), 0);
+  assert_int_equal(is_recording(allocator), 0);
+  int is_on = 77;
+  assert_error(INVALID_ARGUMENT, weir_history_is_on(NULL, &is_on));
+  assert_error(INVALID_ARGUMENT, weir_history_is_on(allocator, NULL));
   assert_error(INVALID_ARGUMENT, weir_history_action(NULL, &bit));
   assert_error(INVALID_ARGUMENT, weir_history_action("alloc", NULL));
   assert_error(INVALID_ARGUMENT, weir_history_action("", &bit));
@@ -685,19 +697,20 @@ TEST(snapshots) {
   assert_int_equal(write(file_number, "before", 6), 6);
   FILE *file = fdopen(file_number, "r+");
   assert_non_null(file);
-  assert_error(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, file));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, (weir_snapshot_format)2, file));
+  assert_int_equal(weir_write_file(NULL, "", 1), EINVAL);
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, weir_write_file, file));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL, stdout));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, (weir_snapshot_format)2, weir_write_file, file));
   assert_error(INVALID_ARGUMENT, weir_snapshot_save(NULL, WEIR_SNAPSHOT_JSON, path));
   assert_error(INVALID_ARGUMENT, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, NULL));
   assert_error(INVALID_ARGUMENT, weir_snapshot_save(snapshot, (weir_snapshot_format)-1, path));
   assert_error(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, "/nowhere/at/all"));
   assert_error(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, ""));
-  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, file));
-  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)2, file));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, weir_write_file, file));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL, stdout));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)2, weir_write_file, file));
   FOR_EACH_BAD_DEVICE(device)
-  assert_error(INVALID_DEVICE, weir_allocator_write_stats(allocator, device, WEIR_STATS_FLAT, file));
+  assert_error(INVALID_DEVICE, weir_allocator_write_stats(allocator, device, WEIR_STATS_FLAT, weir_write_file, file));
   assert_int_equal(fseek(file, 0, SEEK_END), 0);
   assert_int_equal(ftell(file), 6);
   fclose(file);
@@ -737,9 +750,9 @@ TEST(counters) {
   assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, NULL, &value));
   assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "num_ooms", NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_get_stat(allocator, 0, "none", &value));
-  assert_int_equal(weir_stats_summary(NULL, 0, WEIR_SUMMARY_FULL, text, sizeof text), 0);
-  assert_int_equal(weir_stats_summary(&stats, 0, (weir_summary_form)3, text, sizeof text), 0);
-  assert_true(weir_stats_summary(&stats, 0, WEIR_SUMMARY_LINE, NULL, 100) > 0);
+  assert_error(INVALID_ARGUMENT, weir_stats_summary(NULL, 0, WEIR_SUMMARY_FULL, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT, weir_stats_summary(&stats, 0, (weir_summary_form)3, text, sizeof text, &count));
+  assert_error(INVALID_ARGUMENT, weir_stats_summary(&stats, 0, WEIR_SUMMARY_LINE, NULL, 100, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_summary(NULL, 0, WEIR_SUMMARY_LINE, text, sizeof text, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, NULL, 100, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_summary(allocator, 0, (weir_summary_form)3, text, sizeof text, &count));

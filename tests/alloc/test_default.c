@@ -101,20 +101,20 @@ TEST(memory_waits_for_another_stream) {
 TEST(owns) {
   weir_allocator *allocator = get_default();
   char *pointer = take(4096, default_stream(0));
-  assert_int_equal(weir_allocator_owns(allocator, pointer), 1);
-  assert_int_equal(weir_allocator_owns(allocator, pointer + 100), 1);
-  assert_int_equal(weir_allocator_owns(allocator, &pointer), 0);
-  assert_int_equal(weir_allocator_owns(allocator, NULL), 0);
+  assert_int_equal(is_owned(allocator, pointer), 1);
+  assert_int_equal(is_owned(allocator, pointer + 100), 1);
+  assert_int_equal(is_owned(allocator, &pointer), 0);
+  assert_int_equal(is_owned(allocator, NULL), 0);
   assert_ok(weir_free(pointer));
-  assert_int_equal(weir_allocator_owns(allocator, pointer), 1); /* cached */
+  assert_int_equal(is_owned(allocator, pointer), 1); /* cached */
   assert_ok(weir_memory_empty_cache());
-  assert_int_equal(weir_allocator_owns(allocator, pointer), 0);
+  assert_int_equal(is_owned(allocator, pointer), 0);
 
   assert_ok(weir_allocator_set_caching(allocator, 0));
   pointer = take(4096, default_stream(0));
-  assert_int_equal(weir_allocator_owns(allocator, pointer), 1);
+  assert_int_equal(is_owned(allocator, pointer), 1);
   assert_ok(weir_free(pointer));
-  assert_int_equal(weir_allocator_owns(allocator, pointer), 0);
+  assert_int_equal(is_owned(allocator, pointer), 0);
 }
 
 /* ---- First use ---- */
@@ -166,7 +166,7 @@ TEST(settings_of_the_environment) {
   assert_ok(weir_malloc(512, stream, &pointer));
   unsetenv("WEIR_ALLOC_CONF");
   char text[64];
-  weir_allocator_settings(get_default(), text, sizeof text);
+  weir_allocator_settings(get_default(), text, sizeof text, NULL);
   assert_string_equal(text, "max_split_size_mb:99");
   assert_ok(weir_free(pointer));
 }

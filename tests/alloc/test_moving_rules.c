@@ -110,7 +110,7 @@ TEST(no_virtual_memory) {
   faults->MemAddressReserve = NULL;
   allocator = alloc_create("moving_pages:True");
   assert_int_equal(messages_with(WEIR_LOG_WARN, "expandable_segments not supported on this platform"), 1);
-  assert_int_equal(weir_allocator_settings(allocator, text, sizeof text), 0); /* all defaults */
+  assert_int_equal(weir_allocator_settings(allocator, text, sizeof text, NULL), 0); /* all defaults */
   void *a = get(20 * MIB, NULL);
   assert_layout(a, "20M*");
   put(a);
@@ -134,7 +134,7 @@ static void assert_moves(const char *conf, bool moves) {
   collect_messages();
   alloc_open(conf, GIB);
   assert_int_equal(messages_with(WEIR_LOG_WARN, "device 0 has compute capability 9.0"), !moves);
-  weir_allocator_settings(allocator, text, sizeof text);
+  weir_allocator_settings(allocator, text, sizeof text, NULL);
   assert_int_equal(strstr(text, "moving_pages:True") != NULL, moves);
   assert_non_null(strstr(text, "expandable_segments:True"));
   for (int pool = 0; pool < 2; pool++) {

@@ -64,9 +64,9 @@ TEST(contexts_of_a_runtime) {
   weir_history_options_init(&options);
   options.stacks = WEIR_STACKS_LANGUAGE;
   options.context = WEIR_CONTEXT_ALLOC;
-  assert_int_equal(weir_history_is_on(allocator), 0);
+  assert_int_equal(is_recording(allocator), 0);
   assert_ok(weir_history_record(allocator, &options));
-  assert_int_equal(weir_history_is_on(allocator), 1);
+  assert_int_equal(is_recording(allocator), 1);
   weir_set_stack_hook(hook, NULL);
   hook_id = 41;
   void *a = get(1000, NULL), *c = get(1000, NULL);

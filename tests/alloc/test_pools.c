@@ -195,9 +195,9 @@ TEST(listed_pools) {
   FILE *file = open_memstream(&text, &size);
   assert_non_null(file);
   put(p);
-  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, weir_write_file, file));
   empty_cache();
-  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, weir_write_file, file));
   assert_int_equal(fclose(file), 0);
   char *first = strstr(text, "by_private_pools");
   char *second = strchr(strchr(text, '}'), '{');

@@ -9,9 +9,9 @@ FIXTURE(.teardown = alloc_teardown)
 
 TEST(every_call_is_the_drivers) {
   alloc_open(NULL, GIB);
-  assert_int_equal(weir_allocator_is_caching(allocator), 1);
+  assert_int_equal(is_caching(allocator), 1);
   assert_ok(weir_allocator_set_caching(allocator, 0));
-  assert_int_equal(weir_allocator_is_caching(allocator), 0);
+  assert_int_equal(is_caching(allocator), 0);
   void *p = get(1000, NULL);
   assert_int_equal(soft_census().allocations, 1);
   assert_int_equal(stats_of(0).allocation[WEIR_STAT_ALL].allocated, 0);
@@ -77,7 +77,7 @@ TEST(refused_free) {
 static void check_environment(const char *name, const char *value, int expected) {
   setenv(name, value, 1);
   alloc_open(NULL, GIB);
-  assert_int_equal(weir_allocator_is_caching(allocator), expected);
+  assert_int_equal(is_caching(allocator), expected);
   alloc_close();
   unsetenv(name);
 }

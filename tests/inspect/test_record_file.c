@@ -455,7 +455,7 @@ TEST(folders_above_are_created) {
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     snprintf(under, sizeof under, "%s/%s", folder, names[i]);
     open_recorded(under, "1", "none");
-    assert_true(weir_history_is_on(recorded));
+    assert_true(is_recording(recorded));
     close_recording();
     assert_int_equal(stat(under, &info), 0);
     assert_int_equal(info.st_mode, S_IFDIR | 0700);

@@ -31,7 +31,7 @@ static weir__recording *through_a_file(void) {
   weir_snapshot *snapshot;
   weir__recording *read;
   assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
-  assert_ok(weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file));
+  assert_ok(weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, weir_write_file, file));
   assert_int_equal(fclose(file), 0);
   weir_snapshot_destroy(snapshot);
   assert_ok(weir__recording_load(path, NULL, &read));

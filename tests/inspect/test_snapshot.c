@@ -394,9 +394,10 @@ TEST(bad_calls) {
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));
   assert_error(INVALID_DEVICE, weir_snapshot_events(snapshot, 1, &events, &dropped));
   assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, NULL, &dropped));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL));
-  assert_error(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, stdout));
-  assert_error_says(INVALID_ARGUMENT, "format 5", weir_snapshot_write(snapshot, (weir_snapshot_format)5, stdout));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL, stdout));
+  assert_error(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, weir_write_file, stdout));
+  assert_error_says(INVALID_ARGUMENT, "format 5",
+                    weir_snapshot_write(snapshot, (weir_snapshot_format)5, weir_write_file, stdout));
   assert_error(INVALID_ARGUMENT, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, NULL));
   weir_snapshot_destroy(snapshot);
   weir_snapshot_destroy(NULL);

@@ -35,13 +35,13 @@ static weir_status script(FILE *file) {
   weir_snapshot *snapshot = NULL;
   weir_status status = weir__snapshot_collect("test", allocator, NULL, &source, &snapshot);
   if (!status) {
-    status = weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file);
+    status = weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, weir_write_file, file);
     if (!status)
       status = weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, "/dev/null/none");
     if (status == WEIR_ERROR_SYSTEM)
       status = WEIR_OK; /* expected for such a name */
     if (!status)
-      status = weir_allocator_write_stats(allocator, 0, WEIR_STATS_NESTED, file);
+      status = weir_allocator_write_stats(allocator, 0, WEIR_STATS_NESTED, weir_write_file, file);
   }
   weir_snapshot_destroy(snapshot);
   return status;

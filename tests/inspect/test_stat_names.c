@@ -205,7 +205,7 @@ static char *json_of(weir_stats_form form) {
   size_t size;
   FILE *file = open_memstream(&text, &size);
   assert_non_null(file);
-  assert_ok(weir_allocator_write_stats(allocator, 0, form, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, form, weir_write_file, file));
   fclose(file);
   return text;
 }
@@ -251,10 +251,10 @@ TEST_SETUP(as_json, NULL, alloc_teardown) {
   check_same(nested, flat);
   free(nested);
   free(flat);
-  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, stdout));
-  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)7, stdout));
-  assert_error(INVALID_DEVICE, weir_allocator_write_stats(allocator, 3, WEIR_STATS_FLAT, stdout));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, NULL, stdout));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(NULL, 0, WEIR_STATS_FLAT, weir_write_file, stdout));
+  assert_error(INVALID_ARGUMENT, weir_allocator_write_stats(allocator, 0, (weir_stats_form)7, weir_write_file, stdout));
+  assert_error(INVALID_DEVICE, weir_allocator_write_stats(allocator, 3, WEIR_STATS_FLAT, weir_write_file, stdout));
   put(p);
   assert_ok(weir_pool_release(allocator, 0, (weir_pool_id){0, 1}));
   alloc_close();

@@ -422,7 +422,7 @@ TEST(a_million_events) {
     reset_peak_memory();
     long before = status_of("VmRSS:");
     double start = soft_milliseconds();
-    assert_ok(weir_snapshot_write(snapshot, (weir_snapshot_format)format, file));
+    assert_ok(weir_snapshot_write(snapshot, (weir_snapshot_format)format, weir_write_file, file));
     double took = (soft_milliseconds() - start) / 1e3;
     long more = status_of("VmHWM:") - before;
     fclose(file);
@@ -483,7 +483,8 @@ TEST(a_full_disk) {
   open_with_blocks(NULL);
   weir_snapshot *snapshot = NULL;
   assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
-  assert_error_says(SYSTEM, "No space left", weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, full));
+  assert_error_says(SYSTEM, "No space left",
+                    weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, weir_write_file, full));
   fclose(full);
   weir_snapshot_destroy(snapshot);
   close_with_blocks();

@@ -15,7 +15,7 @@ static size_t written_bytes;
 static void begin(const weir__sink_format *format) {
   file = open_memstream(&written, &written_bytes);
   assert_non_null(file);
-  weir__sink_begin(&sink, format, file);
+  weir__sink_begin(&sink, format, weir_write_file, file);
 }
 
 static void end(void) {

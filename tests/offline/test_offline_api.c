@@ -4,6 +4,7 @@
 #include "weir/offline.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -360,42 +361,59 @@ TEST(like_program) {
 }
 #endif
 
+typedef struct text {
+  char *bytes;
+  size_t length;
+} text;
+
+static int add_text(void *context, const void *bytes, size_t length) {
+  text *to = context;
+  to->bytes = realloc(to->bytes, to->length + length);
+  memcpy(to->bytes + to->length, bytes, length);
+  to->length += length;
+  return 0;
+}
+
+static int fail_to_write(void *context, const void *bytes, size_t length) {
+  (void)context, (void)bytes, (void)length;
+  return ENOSPC;
+}
+
 TEST(plot) {
+  text svg = {0};
   weir_offline_recording *recording = load_recording(failing);
   weir_offline_plot_options options;
-  char *svg = (void *)1;
-  size_t length = 77;
   weir_offline_plot_options_init(NULL);
   weir_offline_plot_options_init(&options);
-  weir_offline_text_free(NULL);
-  INVALID(weir_offline_recording_plot(NULL, NULL, &svg, &length));
-  INVALID(weir_offline_recording_plot(recording, NULL, NULL, &length));
-  INVALID(weir_offline_recording_plot(recording, NULL, &svg, NULL));
-  INVALID(weir_offline_recording_plot(recording, &(weir_offline_plot_options){0}, &svg, &length));
+  INVALID(weir_offline_recording_plot(NULL, NULL, add_text, &svg));
+  INVALID(weir_offline_recording_plot(recording, NULL, NULL, &svg));
+  INVALID(weir_offline_recording_plot(recording, &(weir_offline_plot_options){0}, add_text, &svg));
   options.kind = WEIR_OFFLINE_PLOTS;
-  INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
+  INVALID(weir_offline_recording_plot(recording, &options, add_text, &svg));
   options.kind = WEIR_OFFLINE_PLOT_SEGMENTS;
   options.width = 479;
-  INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
+  INVALID(weir_offline_recording_plot(recording, &options, add_text, &svg));
   options.width = 0;
   options.at = WEIR_OFFLINE_AT_EVENT;
   options.event = UINT64_MAX;
-  INVALID(weir_offline_recording_plot(recording, &options, &svg, &length));
+  INVALID(weir_offline_recording_plot(recording, &options, add_text, &svg));
   options.at = WEIR_OFFLINE_AT_OOM;
   options.device = 9;
-  assert_int_equal(weir_offline_recording_plot(recording, &options, &svg, &length), WEIR_ERROR_INVALID_DEVICE);
-  assert_ptr_equal(svg, (void *)1);
-  assert_int_equal(length, 77);
+  assert_int_equal(weir_offline_recording_plot(recording, &options, add_text, &svg), WEIR_ERROR_INVALID_DEVICE);
+  assert_int_equal(svg.length, 0);
   options.device = -1;
   for (int kind = 0; kind < WEIR_OFFLINE_PLOTS; kind++) {
     options.kind = (weir_offline_plot)kind;
     options.at = kind == WEIR_OFFLINE_PLOT_SEGMENTS ? WEIR_OFFLINE_AT_OOM : WEIR_OFFLINE_AT_AUTO;
-    assert_int_equal(weir_offline_recording_plot(recording, &options, &svg, &length), WEIR_OK);
-    assert_int_equal(strlen(svg), length);
-    assert_int_equal(strncmp(svg, "<svg ", 5), 0);
-    assert_string_equal(svg + length - 7, "</svg>\n");
-    weir_offline_text_free(svg);
+    assert_int_equal(weir_offline_recording_plot(recording, &options, add_text, &svg), WEIR_OK);
+    assert_int_equal(strncmp(svg.bytes, "<svg ", 5), 0);
+    assert_memory_equal(svg.bytes + svg.length - 7, "</svg>\n", 7);
+    svg.length = 0;
   }
+  options.kind = WEIR_OFFLINE_PLOT_MEMORY;
+  assert_int_equal(weir_offline_recording_plot(recording, &options, fail_to_write, NULL), WEIR_ERROR_SYSTEM);
+  assert_non_null(strstr(weir_offline_last_error(), "No space left"));
+  free(svg.bytes);
   weir_offline_recording_destroy(recording);
 }
 

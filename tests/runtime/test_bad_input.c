@@ -155,9 +155,14 @@ TEST(null_in_event_h) {
   assert_error(INVALID_ARGUMENT, weir_event_ipc_handle(event, NULL));
   assert_error(INVALID_ARGUMENT, weir_event_from_ipc_handle(0, NULL, &out));
   assert_error(INVALID_ARGUMENT, weir_event_from_ipc_handle(0, &handle, NULL));
-  assert_null(weir_event_raw(NULL));
-  assert_int_equal(weir_event_device(NULL), -1);
-  assert_null(weir_event_raw(NULL));
+  weir_cu_event raw = (weir_cu_event)&raw;
+  assert_error(INVALID_ARGUMENT, weir_event_raw(NULL, &raw));
+  assert_error(INVALID_ARGUMENT, weir_event_raw(event, NULL));
+  int device = -7;
+  assert_error(INVALID_ARGUMENT, weir_event_device(NULL, &device));
+  assert_error(INVALID_ARGUMENT, weir_event_device(event, NULL));
+  assert_ptr_equal(raw, &raw);
+  assert_int_equal(device, -7);
   assert_ptr_equal(out, event);
   assert_true(milliseconds == -7);
   weir_event_destroy(event);
@@ -310,7 +315,7 @@ TEST(wrong_streams) {
     assert_int_equal(weir_stream_equal(stream, good), 0);
     weir_stream_hash(stream);
   }
-  assert_null(weir_event_raw(event));
+  assert_null(event_raw(event));
   assert_int_equal(number, -7);
   assert_ptr_equal(raw, state);
   assert_memory_equal(&scope, &scope_before, sizeof scope);
@@ -335,7 +340,7 @@ TEST(invalid_external_streams) {
   assert_error(INVALID_HANDLE, weir_stream_wait_stream(stream, default_stream(0)));
   assert_error(INVALID_HANDLE, weir_stream_wait_stream(default_stream(0), stream));
   assert_error(INVALID_HANDLE, weir_event_record(event, stream));
-  assert_null(weir_event_raw(event));
+  assert_null(event_raw(event));
   assert_int_equal(number, -7);
 
   /* Nor is a destroyed stream. */

@@ -50,7 +50,7 @@ TEST(generic_stream_event) {
   assert_int_not_equal(stream.id, current_stream(-1).id);
 
   weir_event *first = new_event(WEIR_EVENT_TIMING), *second = new_event(WEIR_EVENT_TIMING);
-  assert_null(weir_event_raw(first));
+  assert_null(event_raw(first));
   load_add(0);
   uint32_t *host = pinned_memory(WORDS * 4), *a = device_memory(0, WORDS * 4), *c = device_memory(0, WORDS * 4);
   for (uint32_t i = 0; i < WORDS; i++)
@@ -67,7 +67,7 @@ TEST(generic_stream_event) {
   assert_ok(weir_event_record(second, current_stream(-1)));
   assert_ok(weir_event_synchronize(second));
   assert_ok(weir_event_query(second));
-  assert_ptr_not_equal(weir_event_raw(first), weir_event_raw(second));
+  assert_ptr_not_equal(event_raw(first), event_raw(second));
   assert_ok(weir_copy(host, c, WORDS * 4, current_stream(-1)));
   for (uint32_t i = 0; i < WORDS; i++)
     assert_int_equal(host[i], i + 7);
@@ -86,16 +86,16 @@ TEST(generic_stream_event) {
 TEST(created_by_first_record) {
   int last = devices() - 1;
   weir_event *event = new_event(0);
-  assert_null(weir_event_raw(event));
-  assert_int_equal(weir_event_device(event), -1);
-  assert_null(weir_event_raw(event));
+  assert_null(event_raw(event));
+  assert_int_equal(event_device(event), -1);
+  assert_null(event_raw(event));
   assert_ok(weir_event_record(event, new_stream(last)));
-  assert_non_null(weir_event_raw(event));
-  assert_int_equal(weir_event_device(event), last);
-  weir_cu_event raw = weir_event_raw(event);
+  assert_non_null(event_raw(event));
+  assert_int_equal(event_device(event), last);
+  weir_cu_event raw = event_raw(event);
   assert_non_null(raw);
   assert_ok(weir_event_record(event, default_stream(last)));
-  assert_ptr_equal(weir_event_raw(event), raw);
+  assert_ptr_equal(event_raw(event), raw);
   weir_event_destroy(event);
 }
 
@@ -141,7 +141,7 @@ TEST(never_recorded_is_done) {
   mark(stream, 1);
   assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
-  assert_null(weir_event_raw(event));
+  assert_null(event_raw(event));
   weir_event_destroy(event);
 }
 
@@ -185,7 +185,7 @@ TEST(record_on_another_device) {
   assert_ok(weir_event_record(event, zero));
   assert_error(INVALID_ARGUMENT, weir_event_record(event, one));
   assert_non_null(strstr(weir_last_error(), "Event device 0 does not match recording stream's device 1."));
-  assert_int_equal(weir_event_device(event), 0);
+  assert_int_equal(event_device(event), 0);
   assert_ok(weir_event_record(event, zero));
   assert_ok(weir_event_synchronize(event));
   weir_event_destroy(event);
@@ -354,9 +354,9 @@ static int other_process(void) {
   choose_driver_by_environment();
   child_assert(read(0, &handle, sizeof handle) == (ssize_t)sizeof handle);
   child_assert(weir_event_from_ipc_handle(0, &handle, &event) == WEIR_OK);
-  child_assert(weir_event_raw(event) != NULL);
-  child_assert(weir_event_device(event) == 0);
-  child_assert(weir_event_raw(event) != NULL);
+  child_assert(event_raw(event) != NULL);
+  child_assert(event_device(event) == 0);
+  child_assert(event_raw(event) != NULL);
   child_assert(weir_stream_create(0, 0, &stream) == WEIR_OK);
   char order;
   while (read(0, &order, 1) == 1) {
@@ -475,8 +475,8 @@ TEST(a_handle_makes_the_event) {
   weir_cu_ipc_event_handle first, second;
   assert_ok(weir_device_set(last));
   assert_ok(weir_event_ipc_handle(event, &first));
-  assert_non_null(weir_event_raw(event));
-  assert_int_equal(weir_event_device(event), last);
+  assert_non_null(event_raw(event));
+  assert_int_equal(event_device(event), last);
   assert_ok(weir_event_ipc_handle(event, &second));
   assert_ok(weir_event_query(event)); /* not recorded yet */
   assert_ok(weir_event_record(event, new_stream(last)));
@@ -491,7 +491,7 @@ TEST(handles_that_are_refused) {
   before = handle;
   assert_error(INVALID_ARGUMENT, weir_event_ipc_handle(plain, &handle));
   assert_memory_equal(&handle, &before, sizeof handle);
-  assert_null(weir_event_raw(plain));
+  assert_null(event_raw(plain));
   /* An invalid handle, and a handle of this process. */
   clear_last_error();
   assert_int_not_equal(weir_event_from_ipc_handle(0, &handle, &out), WEIR_OK);
@@ -562,12 +562,12 @@ TEST_SETUP(failed_first_record_creates_nothing, runtime_setup_fault, runtime_tea
   for (int i = 0; i < 2; i++) {
     assert_ok(weir_fault_nth(fault, calls[i], 1, WEIR_CU_OUT_OF_MEMORY, 0));
     assert_error(OUT_OF_MEMORY, weir_event_record(event, stream));
-    assert_null(weir_event_raw(event));
-    assert_int_equal(weir_event_device(event), -1);
+    assert_null(event_raw(event));
+    assert_int_equal(event_device(event), -1);
     assert_ok(weir_event_query(event));
   }
   assert_ok(weir_event_record(event, stream));
-  assert_non_null(weir_event_raw(event));
+  assert_non_null(event_raw(event));
   assert_ok(weir_event_synchronize(event));
   weir_event_destroy(event);
 }

@@ -40,7 +40,7 @@ TEST_SETUP(loading_calls_no_driver, runtime_setup_fault, runtime_teardown) {
   assert_int_equal(weir_is_initialized(), 0);
   assert_int_equal(weir_is_in_bad_fork(), 0);
   assert_ok(weir_event_create(WEIR_EVENT_TIMING, &event));
-  assert_null(weir_event_raw(event));
+  assert_null(event_raw(event));
   weir_event_destroy(event);
   assert_ok(weir_graph_create(&graph));
   weir_graph_destroy(graph);
@@ -434,9 +434,9 @@ TEST(objects_outlive_the_runtime) {
     assert_error(INVALID_HANDLE, weir_graph_replay(graph));
     assert_error(INVALID_HANDLE, weir_graph_node_count(graph, &nodes));
     assert_error(INVALID_HANDLE, weir_graph_pool(graph, &pool));
-    assert_null(weir_event_raw(event));
-    assert_null(weir_event_raw(event));
-    assert_int_equal(weir_event_device(event), -1);
+    assert_null(event_raw(event));
+    assert_null(event_raw(event));
+    assert_int_equal(event_device(event), -1);
     /* The same after a new start. */
     assert_ok(weir_init());
     assert_error(INVALID_HANDLE, weir_event_record(event, default_stream(0)));

@@ -225,8 +225,8 @@ static void record_shared_event(struct worker *worker) {
     thread_check(worker->status == WEIR_OK || worker->status == WEIR_ERROR_NOT_READY);
     thread_ok(weir_event_wait(event, stream));
     thread_ok(weir_event_synchronize(event));
-    thread_check(weir_event_raw(event) != NULL);
-    thread_check(weir_event_device(event) == 0);
+    thread_check(event_raw(event) != NULL);
+    thread_check(event_device(event) == 0);
   }
 }
 

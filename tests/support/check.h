@@ -16,8 +16,7 @@
 #include <sys/types.h>
 
 #include "support/test.h"
-#include "weir/alloc.h"
-#include "weir/driver.h"
+#include "weir/weir.h"
 
 /* ---- Calls that return a weir_status ---- */
 
@@ -66,5 +65,44 @@ void test_check_error(weir_status status, weir_status expected, const char *word
 void test_check_not_ready(weir_status status, const char *call, const char *file, int line);
 void test_check_cu_result(weir_cu_result result, weir_cu_result expected, const char *call, const char *file, int line);
 _Noreturn void test_child_failed(const char *condition, const char *file, int line);
+
+/* ---- Answers of calls that do not fail here ---- */
+
+static inline weir_cu_event event_raw(const weir_event *event) {
+  weir_cu_event raw = NULL;
+  assert_ok(weir_event_raw(event, &raw));
+  return raw;
+}
+
+static inline int event_device(const weir_event *event) {
+  int device = -2;
+  assert_ok(weir_event_device(event, &device));
+  return device;
+}
+
+static inline int is_owned(weir_allocator *by, const void *pointer) {
+  int owns = -1;
+  assert_ok(weir_allocator_owns(by, pointer, &owns));
+  return owns;
+}
+
+static inline int is_caching(const weir_allocator *it) {
+  int on = -1;
+  assert_ok(weir_allocator_is_caching(it, &on));
+  return on;
+}
+
+static inline int is_recording(const weir_allocator *it) {
+  int on = -1;
+  assert_ok(weir_history_is_on(it, &on));
+  return on;
+}
+
+static inline size_t length_of_summary(const weir_allocator_stats *stats, int device, weir_summary_form form,
+                                       char *text, size_t size) {
+  size_t length = 0;
+  assert_ok(weir_stats_summary(stats, device, form, text, size, &length));
+  return length;
+}
 
 #endif

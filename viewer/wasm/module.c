@@ -101,7 +101,7 @@ static bool add_json(write_function *write, const void *context) {
     weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no memory for the answer");
     return false;
   }
-  weir__sink_begin(sink, &weir__json_format, file);
+  weir__sink_begin(sink, &weir__json_format, weir_write_file, file);
   WEIR__JSON(sink, JSON_OBJECT(NULL));
   write(sink, context);
   WEIR__JSON(sink, JSON_CLOSE);

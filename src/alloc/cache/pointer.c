@@ -76,9 +76,12 @@ weir__block *weir__block_lock(weir_allocator *allocator, uint64_t address, weir_
   return NULL;
 }
 
-int weir_allocator_owns(weir_allocator *allocator, const void *pointer) {
-  return allocator && !allocator->is_forked &&
-         (weir__arena_of(allocator, (uint64_t)pointer) || weir__uncached_find(allocator, (uint64_t)pointer, NULL));
+weir_status weir_allocator_owns(weir_allocator *allocator, const void *pointer, int *owns) {
+  WEIR__CHECK_ARGUMENT(allocator);
+  WEIR__CHECK_ARGUMENT(owns);
+  *owns = !allocator->is_forked &&
+          (weir__arena_of(allocator, (uint64_t)pointer) || weir__uncached_find(allocator, (uint64_t)pointer, NULL));
+  return WEIR_OK;
 }
 
 weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info) {

@@ -29,7 +29,12 @@ weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
   return WEIR_OK;
 }
 
-int weir_allocator_is_caching(const weir_allocator *allocator) { return allocator && atomic_load(&allocator->caching); }
+weir_status weir_allocator_is_caching(const weir_allocator *allocator, int *is_caching) {
+  WEIR__CHECK_ARGUMENT(allocator);
+  WEIR__CHECK_ARGUMENT(is_caching);
+  *is_caching = atomic_load(&allocator->caching);
+  return WEIR_OK;
+}
 
 weir_status weir__uncached_alloc(const char *caller, weir__heap *heap, uint64_t bytes, uint64_t *address) {
   weir_allocator *allocator = heap->allocator;

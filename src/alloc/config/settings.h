@@ -84,6 +84,9 @@ weir_status weir__settings_from_env(weir__settings *out, const char **source);
  * writes at most `size` bytes including the NUL, and returns the length of the whole text. */
 size_t weir__settings_format(const weir__settings *settings, char *text, size_t size);
 
+/* The value of one setting. False if there is no such key. */
+bool weir__setting_format(const weir__settings *settings, const char *key, char *text, size_t size, size_t *length);
+
 /* Ignores `older`. */
 bool weir__settings_equal(const weir__settings *a, const weir__settings *b);
 

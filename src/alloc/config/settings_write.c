@@ -102,6 +102,18 @@ static void put_value(struct weir__writer *writer, const struct weir__option *op
   }
 }
 
+bool weir__setting_format(const weir__settings *settings, const char *key, char *text, size_t size, size_t *length) {
+  struct weir__writer writer = {.text = text, .size = size};
+  const struct weir__option *option = weir__options;
+  while (option < weir__options + OPTIONS && strcmp(option->name, key))
+    option++;
+  if (option == weir__options + OPTIONS)
+    return false;
+  put_value(&writer, option, settings);
+  *length = writer.length;
+  return true;
+}
+
 size_t weir__settings_format(const weir__settings *settings, char *text, size_t size) {
   struct weir__writer writer = {.text = text, .size = size};
   weir__settings defaults;

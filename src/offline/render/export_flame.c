@@ -246,7 +246,7 @@ weir_status weir__export_speedscope(const weir__recording *snapshot, int device,
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory");
   }
   snprintf(exporter, sizeof exporter, "weir %d.%d.%d", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH);
-  weir__sink_begin(sink, &weir__json_format, file);
+  weir__sink_begin(sink, &weir__json_format, weir_write_file, file);
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("$schema", "https://www.speedscope.app/file-format-schema.json"),
              JSON_TEXT("exporter", exporter), JSON_NATURAL("activeProfileIndex", 0), JSON_OBJECT("shared"),
              JSON_LIST("frames"));

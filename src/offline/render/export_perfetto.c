@@ -388,7 +388,7 @@ weir_status weir__export_perfetto(const weir__recording *snapshot, int device, w
   }
   tracer t = {.s = snapshot, .sink = sink, .step = step, .step_context = step_context};
   weir_status status = WEIR_OK;
-  weir__sink_begin(sink, &weir__json_format, file);
+  weir__sink_begin(sink, &weir__json_format, weir_write_file, file);
   WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("displayTimeUnit", "ms"), JSON_LIST("traceEvents"));
   for (size_t d = 0; d < snapshot->device_count && !status; d++) {
     if ((device >= 0 && (size_t)device != d) || !snapshot->devices[d].event_count)

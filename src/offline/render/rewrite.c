@@ -128,5 +128,5 @@ weir_status weir__rewrite(const weir__recording *snapshot, int device, const wei
                                     .step = step,
                                     .step_context = step_context,
                                     .step_count = snapshot->event_count};
-  return weir__write_view(NULL, &view, format, file);
+  return weir__write_view(NULL, &view, format, weir_write_file, file);
 }

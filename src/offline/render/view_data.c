@@ -310,7 +310,7 @@ weir_status weir__view_make(const weir__view_source *sources, size_t count, cons
   char producer[64];
   weir_status status = WEIR_OK;
   snprintf(producer, sizeof producer, "weir %s", weir_version());
-  weir__sink_begin(index, &weir__json_format, file);
+  weir__sink_begin(index, &weir__json_format, weir_write_file, file);
   WEIR__JSON(index, JSON_OBJECT(NULL), JSON_INTEGER("version", WEIR__VIEW_VERSION), JSON_TEXT("producer", producer),
              JSON_LIST("recordings"));
   for (size_t i = 0; i < count && !status; i++)

@@ -74,7 +74,7 @@ weir_status weir__view_write_stacks(weir__view *view) {
   FILE *file = number && frames && out ? open_memstream(&text, &size) : NULL;
   weir_status status = file ? WEIR_OK : weir__view_no_memory();
   if (file) {
-    weir__sink_begin(out, &weir__json_format, file);
+    weir__sink_begin(out, &weir__json_format, weir_write_file, file);
     WEIR__JSON(out, JSON_OBJECT(NULL));
     write_lists(view, out, number, frames, &frame_count);
     write_frames(view, out, frames, frame_count);
