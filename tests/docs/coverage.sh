@@ -36,10 +36,8 @@ check() {
   case $file in
     *.py) grep -q "^def $2(" "$file" || complain "\`$1: $2\`: no such test in $file" ;;
     *)
-      # Once in its definition, and once in the list of tests.
-      if ! grep -q "^static void $2(" "$file" || [ "$(grep -cw "$2" "$file")" -lt 2 ]; then
-        complain "\`$1: $2\`: no such test in the list of $file"
-      fi
+      # TEST(name), or a macro of the file that ends in one.
+      grep -qE "^[A-Z_]+\(${2#test_}[,)]" "$file" || complain "\`$1: $2\`: no such test in $file"
       ;;
   esac
 }
