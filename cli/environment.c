@@ -41,6 +41,8 @@ const weir_cli_variable weir_cli_environment[] = {
 
     {"Software device", "WEIR_SOFT_DEVICES", "1 to 64", "1", "how many software devices there are"},
     {NULL, "WEIR_SOFT_MEMORY", "2MiB to 16TiB", "16GiB", "the memory of each"},
+    {NULL, "WEIR_SOFT_CONTEXT", "a size such as 512MiB", "1/64 of the memory, at most 256MiB",
+     "the memory that a context takes of a device"},
     {NULL, "WEIR_SOFT_CLOCK", "threads or stepped", "threads", "real time, or time that advances only when stepped"},
     {NULL, "WEIR_SOFT_CLOCK_KHZ", "1 to 100000000", "1000000", "the clock rate in cycles per millisecond"},
     {NULL, "WEIR_SOFT_CAPABILITY", "two numbers such as 9.0", "9.0", "the compute capability"},

@@ -26,9 +26,13 @@ typedef struct weir_soft_options {
   int clock_khz;            /* cycles of the spin kernel per millisecond, 1000000 */
   /* The speed of copies and fills. 0, the default, is the speed of the host, or 100 GB/s in stepped time. */
   unsigned long long copy_bytes_per_second;
+  unsigned long long context_bytes; /* memory that a context takes while it exists; 0, or WEIR_SOFT_CONTEXT_AUTO */
 } weir_soft_options;
 
 enum { WEIR_SOFT_MAX_DEVICES = 64 };
+
+/* For context_bytes: 1/64 of the memory, at most 256 MiB. It is the default of weir_driver_open. */
+#define WEIR_SOFT_CONTEXT_AUTO (~0ull)
 
 /* Sets `size` and the defaults. */
 static inline void weir_soft_options_init(weir_soft_options *options) {
@@ -43,7 +47,8 @@ static inline void weir_soft_options_init(weir_soft_options *options) {
 }
 
 /* Overrides options from WEIR_SOFT_CLOCK=threads|stepped, WEIR_SOFT_DEVICES, WEIR_SOFT_MEMORY (as "80GiB"),
- * WEIR_SOFT_CAPABILITY (as "9.0"), WEIR_SOFT_CLOCK_KHZ and WEIR_SOFT_COPY_SPEED (bytes a second, as "50GB"). */
+ * WEIR_SOFT_CAPABILITY (as "9.0"), WEIR_SOFT_CLOCK_KHZ, WEIR_SOFT_COPY_SPEED (bytes a second, as "50GB") and
+ * WEIR_SOFT_CONTEXT (as "512MiB"). */
 weir_status weir_soft_options_from_env(weir_soft_options *options);
 
 /* NULL options are the defaults. */

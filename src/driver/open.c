@@ -11,6 +11,7 @@
 static weir_status open_soft(weir_driver **driver) {
   weir_soft_options options;
   weir_soft_options_init(&options);
+  options.context_bytes = WEIR_SOFT_CONTEXT_AUTO;
   weir_status status = weir_soft_options_from_env(&options);
   return status ? status : weir_driver_open_soft(&options, driver);
 }

@@ -8,7 +8,8 @@
 #include "support/soft.h"
 
 static const char *const variables[] = {"WEIR_SOFT_CLOCK",      "WEIR_SOFT_DEVICES",   "WEIR_SOFT_MEMORY",
-                                        "WEIR_SOFT_CAPABILITY", "WEIR_SOFT_CLOCK_KHZ", "WEIR_SOFT_COPY_SPEED"};
+                                        "WEIR_SOFT_CAPABILITY", "WEIR_SOFT_CLOCK_KHZ", "WEIR_SOFT_COPY_SPEED",
+                                        "WEIR_SOFT_CONTEXT"};
 
 static int clear_environment(void **state) {
   (void)state;
@@ -33,6 +34,7 @@ static void check_options(const weir_soft_options *a, const weir_soft_options *b
   assert_int_equal(a->capability_minor, b->capability_minor);
   assert_int_equal(a->clock_khz, b->clock_khz);
   assert_int_equal(a->copy_bytes_per_second, b->copy_bytes_per_second);
+  assert_int_equal(a->context_bytes, b->context_bytes);
 }
 
 static const weir_soft_options defaults = {.size = sizeof(weir_soft_options),
@@ -65,13 +67,15 @@ TEST(from_the_environment) {
                                          .capability_major = 7,
                                          .capability_minor = 5,
                                          .clock_khz = 1410000,
-                                         .copy_bytes_per_second = 50000000000};
+                                         .copy_bytes_per_second = 50000000000,
+                                         .context_bytes = 512 << 20};
   setenv("WEIR_SOFT_CLOCK", "stepped", 1);
   setenv("WEIR_SOFT_DEVICES", "3", 1);
   setenv("WEIR_SOFT_MEMORY", "80GiB", 1);
   setenv("WEIR_SOFT_CAPABILITY", "7.5", 1);
   setenv("WEIR_SOFT_CLOCK_KHZ", "1410000", 1);
   setenv("WEIR_SOFT_COPY_SPEED", "50GB", 1);
+  setenv("WEIR_SOFT_CONTEXT", "512MiB", 1);
   weir_soft_options_init(&options);
   assert_ok(weir_soft_options_from_env(&options));
   check_options(&options, &expected);
@@ -157,6 +161,8 @@ TEST(bad_values) {
       {"WEIR_SOFT_COPY_SPEED", "fast"},
       {"WEIR_SOFT_COPY_SPEED", "-5"},
       {"WEIR_SOFT_COPY_SPEED", "5GB/s"},
+      {"WEIR_SOFT_CONTEXT", "some"},
+      {"WEIR_SOFT_CONTEXT", "17GiB"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     weir_soft_options options;
@@ -180,6 +186,85 @@ TEST(bad_values) {
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_options_from_env(NULL));
 }
 
+/* The free memory of device 0 while the driver has a context on it, and that nothing is left of it afterwards. */
+static uint64_t free_in_context(weir_driver *driver) {
+  weir_cu_context context;
+  uint64_t free_bytes, total;
+  assert_cu(driver->Init(driver, 0));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0)); /* counted once */
+  assert_cu(driver->CtxSetCurrent(driver, context));
+  assert_cu(driver->MemGetInfo(driver, &free_bytes, &total));
+  weir_cu_deviceptr pointer;
+  assert_cu_error(OUT_OF_MEMORY, driver->MemAlloc(driver, &pointer, free_bytes + 1));
+  assert_cu(driver->MemAlloc(driver, &pointer, free_bytes));
+  assert_cu(driver->MemFree(driver, pointer));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  weir_soft_census census;
+  weir_soft_census_init(&census);
+  assert_ok(weir_soft_take_census(driver, &census));
+  assert_int_equal(census.device_bytes, 0);
+  return free_bytes;
+}
+
+TEST(contexts) {
+  static const struct {
+    const char *memory, *context;
+    uint64_t free_bytes;
+  } cases[] = {{"", "", (16ull << 30) - (256 << 20)}, {"1GiB", "", (1ull << 30) - (16 << 20)},
+               {"127MiB", "", 127ull << 20},          {"", "0", 16ull << 30},
+               {"1GiB", "300MiB", 724ull << 20},      {"1GiB", "5000", (1ull << 30) - 8192}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    weir_driver *driver;
+    setenv("WEIR_SOFT_MEMORY", cases[i].memory, 1);
+    setenv("WEIR_SOFT_CONTEXT", cases[i].context, 1);
+    assert_ok(weir_driver_open("soft", &driver));
+    assert_int_equal(free_in_context(driver), cases[i].free_bytes);
+    weir_driver_close(driver);
+  }
+  weir_driver *driver;
+  weir_soft_options o = defaults;
+  assert_ok(weir_driver_open_soft(&o, &driver));
+  assert_int_equal(free_in_context(driver), o.bytes);
+  weir_driver_close(driver);
+  o.context_bytes = o.bytes; /* there is a context, and no memory */
+  weir_cu_context context;
+  assert_ok(weir_driver_open_soft(&o, &driver));
+  assert_cu(driver->Init(driver, 0));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  weir_driver_close(driver);
+}
+
+/* Memory of MemCreate outlives contexts, so that there may be none left for the next one. */
+TEST(context_without_memory) {
+  weir_driver *driver;
+  weir_cu_context context;
+  weir_cu_mem_handle handle;
+  weir_soft_options o = defaults;
+  o.bytes = 64 << 20;
+  o.context_bytes = 32 << 20;
+  assert_ok(weir_driver_open_soft(&o, &driver));
+  assert_cu(driver->Init(driver, 0));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu(driver->CtxSetCurrent(driver, context));
+  weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = 0}};
+  assert_cu_error(OUT_OF_MEMORY, driver->MemCreate(driver, &handle, 34 << 20, &prop, 0));
+  assert_cu(driver->MemCreate(driver, &handle, 32 << 20, &prop, 0));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  weir_cu_mem_handle other;
+  assert_cu(driver->MemCreate(driver, &other, 2 << 20, &prop, 0));
+  assert_cu_error(OUT_OF_MEMORY, driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu(driver->MemRelease(driver, other));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu(driver->MemRelease(driver, handle));
+  weir_driver_close(driver);
+}
+
 TEST(bad_options) {
   weir_driver *driver = NULL;
   weir_soft_options o = defaults;
@@ -193,6 +278,9 @@ TEST(bad_options) {
   o = defaults;
   o.bytes = 0;
   assert_error_says(INVALID_ARGUMENT, "bytes is 0", weir_driver_open_soft(&o, &driver));
+  o = defaults;
+  o.context_bytes = o.bytes + 1;
+  assert_error_says(INVALID_ARGUMENT, "context_bytes is 17179869185", weir_driver_open_soft(&o, &driver));
   o.bytes = (1ull << 44) + 1;
   assert_error_says(INVALID_ARGUMENT, "16 TiB", weir_driver_open_soft(&o, &driver));
   o = defaults;

@@ -215,9 +215,13 @@ weir_cu_result weir__model_DevicePrimaryCtxRetain(model *m, weir_cu_context *con
     return r;
   model_device *device = m->devices[number];
   if (!device->retains) {
-    device->legacy = weir__model_new_stream(m, device, WEIR_CU_STREAM_DEFAULT, 0);
-    if (!device->legacy)
+    if (!weir__model_take_bytes(m, device, m->context_bytes))
       return WEIR_CU_OUT_OF_MEMORY;
+    device->legacy = weir__model_new_stream(m, device, WEIR_CU_STREAM_DEFAULT, 0);
+    if (!device->legacy) {
+      device->used -= m->context_bytes;
+      return WEIR_CU_OUT_OF_MEMORY;
+    }
     device->legacy->is_default = device->legacy->is_legacy = true;
     device->error = WEIR_CU_SUCCESS;
     device->generation++;
@@ -257,6 +261,7 @@ static void end_context(model *m, model_device *device) {
   DROP_ALL(model_module, modules, weir__model_drop_module);
   weir__model_end_pools(m, device);
   weir__model_each_range(m, end_of_context, device);
+  device->used -= m->context_bytes;
   device->peers = 0;
   for (int i = 0; i < m->device_count; i++)
     m->devices[i]->peers &= ~weir__model_bit(device);

@@ -437,7 +437,8 @@ struct model {
   bool takes_foreign; /* a stream that was not made here stands for the legacy one */
   bool is_profiled;   /* between ProfilerStart and ProfilerStop */
   int device_count;
-  uint64_t bytes; /* memory of each device */
+  uint64_t bytes;         /* memory of each device */
+  uint64_t context_bytes; /* what a context takes of it */
   model_device *devices[MODEL_MAX_DEVICES];
   model_thread *thread; /* that is inside the model. A hook that lets other threads in restores it. */
   uint64_t last_id;     /* of ranges and mappings */

@@ -151,11 +151,24 @@ static weir_status check_options(const weir_soft_options *o) {
   if (o->bytes < least_bytes || o->bytes > most_bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: bytes is %llu; allowed are 2 MiB to 16 TiB",
                       o->bytes);
+  if (o->context_bytes > o->bytes && o->context_bytes != WEIR_SOFT_CONTEXT_AUTO)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "weir_driver_open_soft: context_bytes is %llu; a device has %llu bytes", o->context_bytes,
+                      o->bytes);
   if (o->capability_major < 1 || o->capability_minor < 0 || o->clock_khz < 1)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "weir_driver_open_soft: capability %d.%d and clock_khz %d must be positive", o->capability_major,
                       o->capability_minor, o->clock_khz);
   return WEIR_OK;
+}
+
+/* As on a GPU, the memory of a device cannot be had to the last byte; of a small one, a context takes a small part. */
+static uint64_t context_bytes(const weir_soft_options *o) {
+  enum { SHARE = 64, MAX = 256 << 20 };
+  if (o->context_bytes != WEIR_SOFT_CONTEXT_AUTO)
+    return weir__round_up(o->context_bytes, SOFT_PAGE);
+  uint64_t part = o->bytes / SHARE < MAX ? o->bytes / SHARE : MAX;
+  return part - part % MODEL_GRANULARITY;
 }
 
 weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver **driver) {
@@ -194,6 +207,7 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
   weir__soft_add_event_hooks(&soft->hooks);
   weir__soft_add_ipc_hooks(&soft->hooks);
   weir__model_init(&soft->m, &soft->hooks, o.bytes);
+  soft->m.context_bytes = context_bytes(&o);
   for (int i = 0; i < o.devices; i++) {
     soft->devices[i] = (struct soft_device){.d = {.ordinal = i, .physical = i}, .fd = -1};
     soft->m.devices[i] = &soft->devices[i].d;
@@ -279,6 +293,9 @@ weir_status weir_soft_options_from_env(weir_soft_options *options) {
                         &o.copy_bytes_per_second);
   if (!status)
     status = read_capability(&o.capability_major, &o.capability_minor);
+  if (!status)
+    status = read_bytes("WEIR_SOFT_CONTEXT", 0, o.bytes, "expected a size up to that of the memory, such as 512MiB",
+                        &o.context_bytes);
   if (!status)
     *options = o;
   return status;

@@ -116,6 +116,7 @@ static void check_memory(model *m) {
     sums.used[memory->m.device->ordinal] += memory->m.imported ? 0 : memory->m.bytes;
   }
   for (int i = 0; i < m->device_count; i++) {
+    sums.used[i] += m->devices[i]->retains ? m->context_bytes : 0;
     CHECK_EQUAL(sums.used[i], m->devices[i]->used, "memory: bytes used on a device");
     CHECK(sums.used[i] <= m->bytes, "memory: more bytes are used than the device has");
     CHECK_EQUAL(sums.graphs[i], m->devices[i]->graph_used, "memory: bytes used by graphs");
