@@ -295,7 +295,19 @@ WEIR__AT_LOAD(WEIR__LOAD_SERVICE) void watch_forks(void) {
   weir__at_fork(lock_members, unlock_members, unlock_members);
 }
 
+/* A program may end without destroying its allocators. */
+static void note_exit(void) {
+  lock_members();
+  for (const member *m = owner == weir__process_id() ? members : NULL; m; m = m->next) {
+    weir__recorder *history = atomic_load_explicit(&m->allocator->history, memory_order_acquire);
+    if (history && history->file)
+      weir__ring_file_note_exit(history->file);
+  }
+  unlock_members();
+}
+
 static void join(weir_allocator *allocator) {
+  static bool has_handler; /* guarded by members_lock */
   member *made = malloc(sizeof *made);
   if (!made)
     return;
@@ -303,6 +315,7 @@ static void join(weir_allocator *allocator) {
   lock_members();
   if (owner != weir__process_id())
     start_service();
+  has_handler = has_handler || atexit(note_exit) == 0;
   made->next = members;
   members = made;
   unlock_members();

@@ -90,13 +90,18 @@ void weir__ring_file_close(weir__ring_file *file) {
   if (!file)
     return;
   note_clock(file);
-  atomic_store(&file->header->is_closed, 1);
+  atomic_store(&file->header->ended, WEIR__RING_CLOSED);
   weir__unmap(file->map, file->bytes);
   weir__hash_map_clear(&file->modules);
   weir__mutex_destroy(&file->checkpoint_lock);
   free(file->draft);
   free(file->path);
   free(file);
+}
+
+void weir__ring_file_note_exit(weir__ring_file *file) {
+  note_clock(file);
+  atomic_store(&file->header->ended, WEIR__RING_EXITED);
 }
 
 bool weir__ring_file_detach(weir__ring_file *file) { return weir__map_replace(file->map, file->bytes); }

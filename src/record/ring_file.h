@@ -61,7 +61,7 @@ typedef struct weir__ring_file_header {
   weir__clock_point first;
   weir__clock_point last[2]; /* written in turn, so that one of them is complete */
   atomic_uint newest;        /* the index of the later one */
-  atomic_uint is_closed;     /* the recording ended regularly */
+  atomic_uint ended;         /* weir__ring_file_end */
   _Atomic uint64_t log_used;
   _Atomic uint64_t lost;     /* entries for which there was no chunk */
   _Atomic uint64_t log_lost; /* records of the log for which there was no room */
@@ -201,8 +201,15 @@ typedef struct weir__ring_file {
 weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
                                         int *why);
 
+/* How a recording ended. Other threads may be recording at the exit of a process, so their last operations may be
+ * incomplete, as they may be if it was killed. */
+typedef enum weir__ring_file_end { WEIR__RING_KILLED, WEIR__RING_CLOSED, WEIR__RING_EXITED } weir__ring_file_end;
+
 /* Closes the recording; the file stays. `file` may be NULL. */
 void weir__ring_file_close(weir__ring_file *file);
+
+/* Notes that the process exits. */
+void weir__ring_file_note_exit(weir__ring_file *file);
 
 /* In the child of a fork: puts private memory in the place of the file, so that the child cannot write to it. */
 bool weir__ring_file_detach(weir__ring_file *file);

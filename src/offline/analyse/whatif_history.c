@@ -367,7 +367,7 @@ static void finish(weir__whatif_history *h, const weir__plan *plan, int device) 
   d->peak_reserved = plan->recording->devices[device].peak_reserved;
   r->has_history = true;
   r->is_events_only = false;
-  r->is_cut_off = false;
+  r->is_cut_off = r->was_killed = false;
 }
 
 /* The recorded free_completed of each block that waited for other streams. */

@@ -147,7 +147,8 @@ typedef struct weir__recording {
   bool has_host;               /* the file has host_segments or host_traces, even if they are empty */
   bool has_history;            /* the file has device_traces, even if they are empty */
   bool is_events_only;         /* without a list of segments: a recording of WEIR_RECORD */
-  bool is_cut_off;             /* the process was killed: the last operation of each thread may be incomplete */
+  bool is_cut_off;             /* the process did not close it: the last operation of each thread may be incomplete */
+  bool was_killed;             /* that, and the process did not exit by itself */
   bool has_causes;             /* segment events say whether they were for a request, and all events have a thread */
 
   weir__recording_setting *settings;

@@ -356,7 +356,8 @@ static weir_status begin_recording(loader *l) {
   if (!s->devices)
     return no_memory(l);
   s->has_history = s->has_host = s->is_events_only = s->has_causes = true;
-  s->is_cut_off = !l->header->is_closed;
+  s->is_cut_off = l->header->ended != WEIR__RING_CLOSED;
+  s->was_killed = l->header->ended == WEIR__RING_KILLED;
   s->strings.seed = weir__hash_seed();
   TRY(add_string(l, "", 0, &empty));
   TRY(add_string(l, "N/A", strlen("N/A"), &none));
