@@ -344,9 +344,9 @@ static void print_text(const demo *demo, double total_ms) {
   print_bytes("reserved", &s->reserved_bytes[WEIR_STAT_ALL]);
   printf("  %-11s%12lld now, %12lld at the peak\n", "segments", (long long)s->segment[WEIR_STAT_ALL].current,
          (long long)s->segment[WEIR_STAT_ALL].peak);
-  printf("  %-11s%12lld, with %lld driver calls; %lld retries\n", "requests",
-         (long long)s->allocation[WEIR_STAT_ALL].allocated,
-         (long long)s->num_device_alloc + (long long)s->num_device_free, (long long)s->num_alloc_retries);
+  printf("  %-11s%12lld, with %lld driver calls; %s\n", "requests", (long long)s->allocation[WEIR_STAT_ALL].allocated,
+         (long long)s->num_device_alloc + (long long)s->num_device_free,
+         weir_cli_count((uint64_t)s->num_alloc_retries, "retry"));
   printf("\nAll results are right, and all memory was released. Done in %.1f ms.\n", total_ms);
 }
 

@@ -29,18 +29,17 @@ static int read_percent(const char *text) {
 
 /* ---- Text ---- */
 
-static const char *bytes(double n, char text[32]) { return weir__format_bytes((uint64_t)(n > 0 ? n + 0.5 : 0), text); }
+static const char *bytes(double n) { return weir_cli_bytes((uint64_t)(n > 0 ? n + 0.5 : 0)); }
 
 /* "+1.20 GiB", "-3.00 MiB", "0 B". Returns `text`. */
 static const char *change(double n, char text[40]) {
-  char size[32];
-  snprintf(text, 40, "%s%s", n >= 0.5 ? "+" : n <= -0.5 ? "-" : "", bytes(n < 0 ? -n : n, size));
+  snprintf(text, 40, "%s%s", n >= 0.5 ? "+" : n <= -0.5 ? "-" : "", bytes(n < 0 ? -n : n));
   return text;
 }
 
 static void print_total(const char *label, double a, double b) {
-  char text[2][32], by[40];
-  printf("    %-22s %11s -> %11s  %11s", label, bytes(a, text[0]), bytes(b, text[1]), change(b - a, by));
+  char by[40];
+  printf("    %-22s %11s -> %11s  %11s", label, bytes(a), bytes(b), change(b - a, by));
   if (a > 0)
     printf("  %+.1f %%", 100 * (b - a) / a);
   putchar('\n');
@@ -65,8 +64,8 @@ static void print_totals(const weir__diff *d) {
 
 static void print_side(const char *name, const weir__diff_side *s) {
   char text[192];
-  printf("  %s  %s%s%s, device %d: %zu entr%s; steps: %s", name, weir_cli_bold(), weir_cli_input_name(s->file),
-         weir_cli_plain(), s->device, s->entries, s->entries == 1 ? "y" : "ies", weir__steps_describe(&s->steps, text));
+  printf("  %s  %s%s%s, device %d: %s; steps: %s", name, weir_cli_bold(), weir_cli_input_name(s->file),
+         weir_cli_plain(), s->device, weir_cli_count(s->entries, "entry"), weir__steps_describe(&s->steps, text));
   if (s->settings && *s->settings)
     printf("; %s", weir_cli_escaped(s->settings));
   putchar('\n');
@@ -91,7 +90,7 @@ static void print_rows(const weir__diff *d, weir__diff_key key) {
   static const char *const at[] = {"at the peak", "at the end", "in a step"};
   const weir__diff_rows *rows = &d->by[key];
   size_t shown = 0, changed = 0;
-  char text[2][32], by[40];
+  char by[40];
   for (size_t i = 0; i < rows->count; i++)
     changed += rows->items[i].change != WEIR__DIFF_SAME;
   printf("  by %s\n", weir__diff_key_name(key));
@@ -102,7 +101,7 @@ static void print_rows(const weir__diff *d, weir__diff_key key) {
     int moment = moment_of(r);
     shown++;
     printf("    %12s  %-11s %s -> %s %s  %s%s\n", change(r->difference, by), weir__diff_change_name(r->change),
-           bytes(r->of[0].bytes[moment], text[0]), bytes(r->of[1].bytes[moment], text[1]), at[moment], r->name,
+           bytes(r->of[0].bytes[moment]), bytes(r->of[1].bytes[moment]), at[moment], r->name,
            r->has_moved ? " (moved)" : "");
   }
   if (!changed)

@@ -27,19 +27,17 @@ typedef struct report {
   const weir__explanation *x;
 } report;
 
-static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
+static const char *bytes(uint64_t n) { return weir_cli_bytes(n); }
 
 /* The time between two entries. A file may contain any values, so the difference may not overflow. */
 static int64_t span(int64_t from, int64_t to) { return (int64_t)((uint64_t)to - (uint64_t)from); }
-
-static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
 /* ---- Text ---- */
 
 /* "82.18 MiB, from forward (model.py:41), 1.20 s old (entry 17)". */
 static void print_block(const report *f, const weir__explained_block *b) {
-  char text[32], stack[WEIR__DESCRIBE_TEXT], phase[WEIR__DESCRIBE_TEXT], age[32];
-  printf("%s", bytes(b->requested, text));
+  char stack[WEIR__DESCRIBE_TEXT], phase[WEIR__DESCRIBE_TEXT], age[32];
+  printf("%s", bytes(b->requested));
   if (b->stack)
     printf(", %s", weir__describe_stack(f->snapshot, b->stack, stack));
   if (b->event == SIZE_MAX) {
@@ -72,7 +70,7 @@ static void print_head(const report *f) {
   putchar('\n');
   if (!x->has_request)
     return;
-  printf("  request     %s on %s%s", bytes(x->request, text), weir__describe_stream(f->snapshot, x->stream, stream),
+  printf("  request     %s on %s%s", bytes(x->request), weir__describe_stream(f->snapshot, x->stream, stream),
          x->is_private ? ", in a private pool" : "");
   if (*weir__describe_phase(f->snapshot, x->device, x->time_us, phase))
     printf(", %s", phase);
@@ -81,32 +79,21 @@ static void print_head(const report *f) {
     printf("  from        %s\n", weir__describe_stack(f->snapshot, x->stack, stack));
 }
 
-/* "between 12.15 and 13.64 GiB": at least `least`, and below `above`. */
-static void print_between(uint64_t least, uint64_t above) {
-  char text[2][32];
-  const char *unit = strchr(bytes(least, text[0]), ' '), *same = strchr(bytes(above, text[1]), ' ');
-  int length = unit && same && strcmp(unit, same) == 0 ? (int)(unit - text[0]) : (int)strlen(text[0]);
-  if (strcmp(text[0], text[1]) == 0)
-    printf("  limit       %s", text[0]);
-  else
-    printf("  limit       between %.*s and %s", length, text[0], text[1]);
-  puts(", inferred from requests that succeeded and failed");
-}
-
 /* How much may be reserved, as far as the recording shows it. */
 static void print_limit(const report *f) {
   const weir__explanation *x = f->x;
-  char text[32];
   if (x->limit == UINT64_MAX) {
     if (x->moment == WEIR__AT_OOM)
       puts("  limit       not known");
     return;
   }
   if (!x->limit_is_device && x->limit_is_inferred && x->limit_most != UINT64_MAX && x->limit_most > x->limit) {
-    print_between(x->limit, x->limit_most + 1);
+    printf("  limit       %s%s, inferred from requests that succeeded and failed\n",
+           strcmp(bytes(x->limit), bytes(x->limit_most + 1)) ? "between " : "",
+           weir_cli_range(bytes(x->limit), " and ", bytes(x->limit_most + 1)));
     return;
   }
-  printf("  limit       %s", bytes(x->limit, text));
+  printf("  limit       %s", bytes(x->limit));
   if (x->limit_is_device && x->limit_is_inferred)
     printf(" or more: the device was full at that point");
   else if (x->limit_is_device && x->limit == x->memory)
@@ -124,10 +111,9 @@ static void print_limit(const report *f) {
 
 static void print_device(const report *f) {
   const weir__explanation *x = f->x;
-  char text[2][32];
   if (!x->has_device_free)
     return;
-  printf("  device      had %s%s free", x->device_free < x->mapped ? "only " : "", bytes(x->device_free, text[0]));
+  printf("  device      had %s%s free", x->device_free < x->mapped ? "only " : "", bytes(x->device_free));
   if (x->device_free < x->mapped)
     putchar('\n');
   else if (x->limit_is_device)
@@ -140,44 +126,41 @@ static void print_device(const report *f) {
   if (x->memory > x->device_free && x->memory - x->device_free > x->reserved)
     printf("  outside     %s of the device's %s is held outside the allocator: by other processes, the context, or "
            "libraries such as NCCL\n",
-           bytes(x->memory - x->device_free - x->reserved, text[0]), bytes(x->memory, text[1]));
+           bytes(x->memory - x->device_free - x->reserved), bytes(x->memory));
 }
 
 static void print_created(const report *f) {
-  char text[2][32];
   if (f->device->peak_outside)
     printf(
         "  beside      %s at the end of the recording and %s at most are in no figure here: the program created them "
         "itself (cuMemCreate)\n",
-        bytes(f->device->outside, text[0]), bytes(f->device->peak_outside, text[1]));
+        bytes(f->device->outside), bytes(f->device->peak_outside));
 }
 
 /* How much more memory would have served the request: at that moment, and if it had been available from the start. */
 static void print_missing(const report *f) {
   const weir__explanation *x = f->x;
   uint64_t taken = x->limit_is_device ? x->mapped : x->wanted;
-  char text[3][32];
   if (x->was_rescued)
     return;
   if (!x->has_missing)
     puts("  missing     not known, since the limit is not known");
   else if (x->missing_least == x->missing_most)
-    printf("  missing     %s: the request needs %s of %s, and %s was left\n", bytes(x->missing_most, text[0]),
-           taken == x->wanted ? "a new segment" : "new pages", bytes(taken, text[1]),
-           bytes(taken - x->missing_most, text[2]));
+    printf("  missing     %s: the request needs %s of %s, and %s was left\n", bytes(x->missing_most),
+           taken == x->wanted ? "a new segment" : "new pages", bytes(taken), bytes(taken - x->missing_most));
   else if (x->missing_least <= 1)
-    printf("  missing     at most %s; --memory and --fraction make it exact\n", bytes(x->missing_most, text[0]));
+    printf("  missing     at most %s; --memory and --fraction make it exact\n", bytes(x->missing_most));
   else
-    printf("  missing     %s if the program had set no limit of its own, else at most %s\n",
-           bytes(x->missing_least, text[0]), bytes(x->missing_most, text[1]));
+    printf("  missing     %s if the program had set no limit of its own, else at most %s\n", bytes(x->missing_least),
+           bytes(x->missing_most));
   if (!x->fit_request)
     return;
   printf("  sufficient  a %s %s from the start: replayed in steps of 2 MiB. ",
-         x->limit_is_device ? "device with" : "limit of", bytes(x->fit_request, text[0]));
+         x->limit_is_device ? "device with" : "limit of", bytes(x->fit_request));
   if (x->fit_recording == x->fit_request)
     puts("The recorded requests after the failure need no more");
   else if (x->fit_recording)
-    printf("The recorded requests after the failure need %s\n", bytes(x->fit_recording, text[1]));
+    printf("The recorded requests after the failure need %s\n", bytes(x->fit_recording));
   else
     puts("The recorded requests after the failure need more");
 }
@@ -195,48 +178,42 @@ static void print_uses(const report *f) {
       [WEIR__USE_FREE_CLASS] = {"free: in segments for the other size class", NULL},
       [WEIR__USE_FREE_STREAM] = {"free: belongs to other streams", NULL},
       [WEIR__USE_FREE_POOL] = {"free: in other pools", "free: in private pools, such as those of graphs"}};
-  char text[32];
-  printf("  %s%s reserved%s\n", weir_cli_bold(), bytes(x->reserved, text), weir_cli_plain());
+  printf("  %s%s reserved%s\n", weir_cli_bold(), bytes(x->reserved), weir_cli_plain());
   for (int i = 0; i < WEIR__USES; i++) {
     if (!x->blocks[i])
       continue;
     const char *name = !x->has_request && names[i].without ? names[i].without : names[i].with;
-    printf("    %11s  %s, %zu block%s\n", bytes(x->bytes[i], text), name, x->blocks[i], plural(x->blocks[i]));
+    printf("    %11s  %s, %s\n", bytes(x->bytes[i]), name, weir_cli_count(x->blocks[i], "block"));
   }
   if (x->has_request) {
-    printf("    largest free block that it could get: %s", x->largest_hole ? bytes(x->largest_hole, text) : "none");
+    printf("    largest free block that it could get: %s", x->largest_hole ? bytes(x->largest_hole) : "none");
     if (x->largest_elsewhere)
-      printf("; elsewhere: %s", bytes(x->largest_elsewhere, text));
+      printf("; elsewhere: %s", bytes(x->largest_elsewhere));
     putchar('\n');
   }
 }
 
 static void print_holders(const report *f) {
   const weir__explanation *x = f->x;
-  char text[2][32], stack[WEIR__DESCRIBE_TEXT];
+  char stack[WEIR__DESCRIBE_TEXT];
   size_t shown = x->has_request && x->cause != WEIR_OFFLINE_CAUSE_EXHAUSTED ? 3 : WEIR__SUMMARY_HOLDERS;
   if (x->holder_count)
     printf("  %slargest users%s\n", weir_cli_bold(), weir_cli_plain());
   for (size_t i = 0; i < x->holder_count && i < shown; i++) {
     const weir__holder *h = &x->holders[i];
-    printf("    %11s  %zu block%s %s%s\n", bytes(h->bytes, text[0]), h->count, plural(h->count), h->size ? "of " : "",
-           h->size ? bytes(h->size, text[1])
+    printf("    %11s  %s %s%s\n", bytes(h->bytes), weir_cli_count(h->count, "block"), h->size ? "of " : "",
+           h->size ? bytes(h->size)
                    : (h->stack ? weir__describe_stack(f->snapshot, h->stack, stack) : "without a stack"));
   }
 }
 
 /* "5 blocks, 410.89 MiB in total", or "1 block of 82.18 MiB". */
 static void print_amount(size_t n, const char *what, uint64_t total) {
-  char text[32];
-  if (n == 1)
-    printf("1 %s of %s", what, bytes(total, text));
-  else
-    printf("%zu %ss, %s in total", n, what, bytes(total, text));
+  printf(n == 1 ? "%s of %s" : "%s, %s in total", weir_cli_count(n, what), bytes(total));
 }
 
 static void print_pins(const report *f) {
   const weir__explanation *x = f->x;
-  char text[2][32];
   if (!x->pin_count || x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
     return;
   if (x->pins_serve)
@@ -252,7 +229,7 @@ static void print_pins(const report *f) {
   size_t lines = x->pin_count > 2 ? 1 : 3; /* for each segment, so that the report fits on a screen */
   for (size_t i = 0; i < x->pin_count && i < 4; i++) {
     const weir__pin *p = &x->pins[i];
-    printf("    %11s  %s free, held by ", bytes(p->bytes, text[0]), bytes(p->free, text[1]));
+    printf("    %11s  %s free, held by ", bytes(p->bytes), bytes(p->free));
     print_amount(p->count, "block", p->pinned);
     putchar('\n');
     for (size_t k = 0; k < p->block_count && k < lines; k++) {
@@ -266,22 +243,20 @@ static void print_pins(const report *f) {
 }
 
 static void print_exhausted(const weir__explanation *x) {
-  char text[4][32];
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
   uint64_t sum = active + x->rounded, most = sum - x->limit;
   bool is_certain = sum > x->limit_most;
-  printf("%sot enough memory: %s in use plus %s requested is ", is_certain ? "N" : "Probably n", bytes(active, text[0]),
-         bytes(x->rounded, text[1]));
+  printf("%sot enough memory: %s in use plus %s requested is ", is_certain ? "N" : "Probably n", bytes(active),
+         bytes(x->rounded));
   if (x->limit == x->limit_most)
-    printf("%s above the limit.\n", bytes(most, text[2]));
+    printf("%s above the limit.\n", bytes(most));
   else if (is_certain)
-    printf("%s to %s above the limit.\n", bytes(sum - x->limit_most, text[2]), bytes(most, text[3]));
+    printf("%s to %s above the limit.\n", bytes(sum - x->limit_most), bytes(most));
   else
-    printf("up to %s above the limit, which is not known exactly.\n", bytes(most, text[2]));
+    printf("up to %s above the limit, which is not known exactly.\n", bytes(most));
 }
 
 static void print_cause(const weir__explanation *x) {
-  char text[2][32];
   uint64_t free_bytes = x->bytes[WEIR__USE_FREE_WHOLE] + x->bytes[WEIR__USE_FREE_SPLIT];
   printf("  %swhy%s         ", weir_cli_bold(), weir_cli_plain());
   switch (x->cause) {
@@ -291,29 +266,28 @@ static void print_cause(const weir__explanation *x) {
   case WEIR_OFFLINE_CAUSE_FRAGMENTED:
     printf("Fragmentation: %s is free, but in blocks of at most %s, and live blocks keep their segments from being "
            "released.\n",
-           bytes(free_bytes, text[0]), bytes(x->largest_hole, text[1]));
+           bytes(free_bytes), bytes(x->largest_hole));
     break;
   case WEIR_OFFLINE_CAUSE_STREAMS:
     printf("Other streams: %s is free, but belongs to other streams, and a block is only reused on its stream.\n",
-           bytes(x->bytes[WEIR__USE_FREE_STREAM], text[0]));
+           bytes(x->bytes[WEIR__USE_FREE_STREAM]));
     break;
   case WEIR_OFFLINE_CAUSE_POOLS:
     printf("Pools: %s is free, but not in the pool of the request (%s), and a block never changes its pool.\n",
-           bytes(x->bytes[WEIR__USE_FREE_POOL], text[0]),
-           x->is_private ? "which is private" : "graphs have pools of their own");
+           bytes(x->bytes[WEIR__USE_FREE_POOL]), x->is_private ? "which is private" : "graphs have pools of their own");
     break;
   case WEIR_OFFLINE_CAUSE_CLASS:
     printf(
         "Size classes: %s is free in segments of the other size class, which live blocks keep from being released.\n",
-        bytes(x->bytes[WEIR__USE_FREE_CLASS], text[0]));
+        bytes(x->bytes[WEIR__USE_FREE_CLASS]));
     break;
   case WEIR_OFFLINE_CAUSE_WAITING:
     if (x->was_rescued)
       printf("Waiting: suitable blocks were freed, but still in use by another stream. PyTorch waits for it, but does "
              "not search again: repeating the request would have succeeded.\n");
     else
-      printf("Waiting: %s was freed, but still in use by another stream%s.\n",
-             bytes(x->bytes[WEIR__USE_WAITING], text[0]), x->is_capture ? ", and a capture does not wait" : "");
+      printf("Waiting: %s was freed, but still in use by another stream%s.\n", bytes(x->bytes[WEIR__USE_WAITING]),
+             x->is_capture ? ", and a capture does not wait" : "");
     break;
   case WEIR_OFFLINE_CAUSE_MIXED:
   default:
@@ -330,18 +304,17 @@ static void print_cause(const weir__explanation *x) {
 static void print_growth(const report *f) {
   const weir__growth *g = &f->x->growth;
   const char *unit = g->is_step_window ? "window" : "step";
-  char text[2][32], title[192];
+  char title[192];
   if (!g->is_found)
     return;
-  printf("  %sgrowth%s      %s: %s in %" PRIu64
-         " block%s was allocated since %s %lld of %zu and not freed, %s a %s, most "
+  printf("  %sgrowth%s      %s: %s in %s was allocated since %s %lld of %zu and not freed, %s a %s, most "
          "by %s%s.\n",
          weir_cli_bold(), weir_cli_plain(),
          g->is_cause ? "A leak is the cause, since without it the request would have been served"
                      : "There is a leak, which alone does not explain the failure",
-         bytes(g->bytes, text[0]), g->count, g->count == 1 ? "" : "s", unit, (long long)g->first_step, g->steps,
-         bytes((uint64_t)g->bytes_per_step, text[1]), unit,
-         weir__describe_blocks(f->snapshot, g->stack, g->size, title), g->stacks > 1 ? " and others" : "");
+         bytes(g->bytes), weir_cli_count(g->count, "block"), unit, (long long)g->first_step, g->steps,
+         bytes((uint64_t)g->bytes_per_step), unit, weir__describe_blocks(f->snapshot, g->stack, g->size, title),
+         g->stacks > 1 ? " and others" : "");
   printf("              ");
   weir_cli_print_command("leaks", "", f->name);
 }
@@ -375,9 +348,8 @@ static bool print_list(const weir__explanation *x, const char *answer, bool (*wa
 /* The settings that were tried and do not help. */
 static void print_failed_settings(const weir__explanation *x) {
   size_t count = 0;
-  char text[32];
   if (print_list(x, "    perhaps     ", is_of_limit))
-    printf(": yes with the highest limit that the recording allows, %s\n", bytes(x->limit_most + 1, text));
+    printf(": yes with the highest limit that the recording allows, %s\n", bytes(x->limit_most + 1));
   for (size_t i = 0; i < x->trial_count; i++)
     count += is_failed_setting(&x->trials[i]);
   if (count && x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
@@ -386,33 +358,20 @@ static void print_failed_settings(const weir__explanation *x) {
     putchar('\n');
 }
 
-/* "17.20 GiB", or "17.20 to 18.31 GiB". */
-static void print_range(uint64_t least, uint64_t most) {
-  char text[2][32];
-  const char *unit = strchr(bytes(least, text[0]), ' '), *same = strchr(bytes(most, text[1]), ' ');
-  if (strcmp(text[0], text[1]) == 0)
-    printf("%s", text[0]);
-  else
-    printf("%.*s to %s", unit && same && strcmp(unit, same) == 0 ? (int)(unit - text[0]) : (int)strlen(text[0]),
-           text[0], text[1]);
-}
-
 /* What an open answer depends on, and the end of the line. */
 static void print_open(const report *f, const weir__trial *t) {
-  char text[32];
   if (t->orders_served) {
-    printf(": in %u of %u orders of the addresses that the driver may give, with ", t->orders_served, t->orders);
-    print_range(t->reserved, t->reserved_most);
-    puts(" reserved");
+    printf(": in %u of %u orders of the addresses that the driver may give, with %s reserved\n", t->orders_served,
+           t->orders, weir_cli_range(bytes(t->reserved), " to ", bytes(t->reserved_most)));
   } else if (t->depends)
     puts(": yes if other streams have done their work in time, which is not recorded");
   else
-    printf(": yes with the highest limit that the recording allows, %s\n", bytes(f->x->limit_most + 1, text));
+    printf(": yes with the highest limit that the recording allows, %s\n", bytes(f->x->limit_most + 1));
 }
 
 static void print_trial(const report *f, const weir__trial *t) {
   const weir__explanation *x = f->x;
-  char text[32], age[32];
+  char age[32];
   const char *answer = t->works ? "yes    " : is_open(t) ? "perhaps" : "no     ";
   switch (t->remedy) {
   case WEIR__REMEDY_WAIT:
@@ -436,11 +395,9 @@ static void print_trial(const report *f, const weir__trial *t) {
     printf("    %s     %s%s", answer, t->change, t->is_weir_only ? ", with Weir's allocator" : "");
     if (!t->works)
       break;
-    printf(": ");
-    print_range(t->reserved, t->reserved_most);
-    printf(" reserved");
+    printf(": %s reserved", weir_cli_range(bytes(t->reserved), " to ", bytes(t->reserved_most)));
     if (x->limit != UINT64_MAX && x->limit >= t->reserved_most)
-      printf(", %s below the limit", bytes(x->limit - t->reserved_most, text));
+      printf(", %s below the limit", bytes(x->limit - t->reserved_most));
     break;
   }
   if (is_open(t))
@@ -474,35 +431,32 @@ static void print_trials(const report *f) {
     print_trial(f, &x->trials[i]);
   }
   if (settings > 4)
-    printf("                and %zu more setting%s\n", settings - 4, plural(settings - 4));
+    printf("                and %s\n", weir_cli_count(settings - 4, "more setting"));
   print_failed_settings(x);
 }
 
 /* For a moment without a failure: whether other settings could save memory. */
 static void print_short(const weir__explanation *x) {
-  char text[32];
   uint64_t used = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
   if (!x->reserved || used > x->reserved)
     return;
   int percent = (int)(100 * (double)(x->reserved - used) / (double)x->reserved + 0.5);
-  printf("  in short    %s of the reserved memory, %d %%, is not in use: %s\n", bytes(x->reserved - used, text),
-         percent, percent < 10 ? "other settings can save little" : "other settings may need less");
+  printf("  in short    %s of the reserved memory, %d %%, is not in use: %s\n", bytes(x->reserved - used), percent,
+         percent < 10 ? "other settings can save little" : "other settings may need less");
 }
 
 /* For a moment without a failure: whether memory ran out at another. */
 static void print_outcome(const report *f) {
   const weir__explanation *x = f->x;
-  char text[32];
   if (x->completeness == WEIR__HISTORY_NONE)
     puts("  history     none: whether memory ran out, and its peak, are not known");
   else if (x->oom_count && x->moment == WEIR__AT_END && x->differences)
-    printf(
-        "  failed      memory ran out %zu time%s, first at entry %zu: a request of %s. The state at that moment is not "
-        "known, and so the cause is not known\n",
-        x->oom_count, plural(x->oom_count), x->first_oom, bytes(f->device->events[x->first_oom].size, text));
+    printf("  failed      memory ran out %s, first at entry %zu: a request of %s. The state at that moment is not "
+           "known, and so the cause is not known\n",
+           weir_cli_count(x->oom_count, "time"), x->first_oom, bytes(f->device->events[x->first_oom].size));
   else if (x->oom_count)
-    printf("  failed      memory ran out %zu time%s, first at entry %zu: --at oom explains it\n", x->oom_count,
-           plural(x->oom_count), x->first_oom);
+    printf("  failed      memory ran out %s, first at entry %zu: --at oom explains it\n",
+           weir_cli_count(x->oom_count, "time"), x->first_oom);
   else
     printf("  failed      nothing ran out of memory%s\n",
            x->completeness == WEIR__HISTORY_COMPLETE ? "" : " during the recording");
@@ -531,16 +485,14 @@ static void print_moving_note(const report *f) {
 static void print_notes(const report *f) {
   const weir__explanation *x = f->x;
   if (x->has_checkpoint && (x->rebuilt_segments || x->rebuilt_blocks)) {
-    char text[32];
     printf("  note        the file has only the last entries: the state before them, %zu blocks (%s) in %zu segments, "
            "is from a checkpoint in it%s\n",
-           x->rebuilt_blocks, weir__format_bytes(x->rebuilt_bytes, text), x->rebuilt_segments,
+           x->rebuilt_blocks, weir_cli_bytes(x->rebuilt_bytes), x->rebuilt_segments,
            x->differences ? "" : ", and the replay from there reproduces the file");
   } else if (x->rebuilt_segments || x->rebuilt_blocks) {
-    char text[32];
     printf("  note        the recording began late: %zu blocks (%s) and %zu segments from before it were inferred "
            "backwards from the end, and the replay from there reproduces the file\n",
-           x->rebuilt_blocks, weir__format_bytes(x->rebuilt_bytes, text), x->rebuilt_segments);
+           x->rebuilt_blocks, weir_cli_bytes(x->rebuilt_bytes), x->rebuilt_segments);
   }
   if (x->differences)
     printf("  note        nothing is predicted: the replay differs from the file (%s)\n", x->difference);

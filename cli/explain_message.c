@@ -16,47 +16,19 @@
 #include "offline/read/recording.h"
 #include "offline/render/message_json.h"
 
-typedef struct text {
-  char text[72];
-} text;
-
 /* A figure of the text itself, which is in the middle of its range. */
-static text given(weir__figure f) {
-  text t;
-  char bytes[32];
-  uint64_t middle = f.least + (f.most - f.least) / 2;
-  snprintf(t.text, sizeof t.text, "%s", f.is_known ? weir__format_bytes(middle, bytes) : "not known");
-  return t;
+static const char *given(weir__figure f) {
+  return f.is_known ? weir_cli_bytes(f.least + (f.most - f.least) / 2) : "not known";
 }
+
+static const char *bytes(uint64_t n) { return weir_cli_bytes(n); }
 
 /* A figure that follows from others: a range, unless both ends are printed alike. */
-static text range(weir__figure f) {
-  text t;
-  char least[32], most[32];
-  weir__format_bytes(f.least, least);
-  weir__format_bytes(f.most, most);
-  const char *unit = strchr(least, ' '), *same = strchr(most, ' ');
-  if (!f.is_known)
-    snprintf(t.text, sizeof t.text, "not known");
-  else if (strcmp(least, most) == 0)
-    snprintf(t.text, sizeof t.text, "%s", least);
-  else if (f.least <= 1)
-    snprintf(t.text, sizeof t.text, "up to %s", most);
-  else if (unit && same && strcmp(unit, same) == 0)
-    snprintf(t.text, sizeof t.text, "%.*s to %s", (int)(unit - least), least, most);
-  else
-    snprintf(t.text, sizeof t.text, "%s to %s", least, most);
-  return t;
+static const char *range(weir__figure f) {
+  const char *least = bytes(f.least), *most = bytes(f.most);
+  bool is_open = f.least <= 1 && strcmp(least, most) != 0;
+  return !f.is_known ? "not known" : weir_cli_range(is_open ? "up" : least, " to ", most);
 }
-
-static text bytes(uint64_t n) {
-  text t;
-  char formatted[32];
-  snprintf(t.text, sizeof t.text, "%s", weir__format_bytes(n, formatted));
-  return t;
-}
-
-static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
 static void label(const char *name) { printf("  %s%-10s%s  ", weir_cli_bold(), name, weir_cli_plain()); }
 
@@ -87,9 +59,9 @@ static void print_request(const weir__message *m) {
   if (m->tokens)
     snprintf(longest, sizeof longest, " of %llu tokens", (unsigned long long)m->tokens);
   if (m->kind == WEIR__MESSAGE_VLLM) {
-    printf("  request     the KV cache of one request%s: %s\n", longest, given(m->tried).text);
+    printf("  request     the KV cache of one request%s: %s\n", longest, given(m->tried));
     if (m->allowed.is_known)
-      printf("  available   %s for the KV cache\n", given(m->allowed).text);
+      printf("  available   %s for the KV cache\n", given(m->allowed));
     return;
   }
   if (!m->tried.is_known) {
@@ -97,38 +69,38 @@ static void print_request(const weir__message *m) {
     return;
   }
   if (m->kind == WEIR__MESSAGE_VLLM_START) {
-    printf("  request     %s, which is gpu_memory_utilization of the device\n", given(m->tried).text);
+    printf("  request     %s, which is gpu_memory_utilization of the device\n", given(m->tried));
     return;
   }
   if (*m->tensor) {
-    printf("  request     %s: a tensor %s\n", given(m->tried).text, m->tensor);
+    printf("  request     %s: a tensor %s\n", given(m->tried), m->tensor);
     return;
   }
   if (!has_segments(m)) {
-    printf("  request     %s\n", given(m->tried).text);
+    printf("  request     %s\n", given(m->tried));
     return;
   }
-  const text segment = given(m->tried);
+  const char *segment = given(m->tried);
   if (m->request.least <= 1) {
-    printf("  request     %s or less (%s prints the segment size, %s, not the request)\n", bytes(m->request.most).text,
-           allocator_of(m), segment.text);
+    printf("  request     %s or less (%s prints the segment size, %s, not the request)\n", bytes(m->request.most),
+           allocator_of(m), segment);
     return;
   }
   if (m->request.least == (1u << 20) + 1)
-    printf("  request     above 1 MiB, up to %s", segment.text);
+    printf("  request     above 1 MiB, up to %s", segment);
   else
-    printf("  request     %s, or up to %d MiB less", segment.text, m->has_old_rules ? 1 : 2);
+    printf("  request     %s, or up to %d MiB less", segment, m->has_old_rules ? 1 : 2);
   printf(" (%s prints the segment size, not the request)\n", allocator_of(m));
 }
 
 static void print_device(const weir__message *m) {
   if (m->total.is_known && m->free.is_known)
-    printf("  device      %s, of which %s was free\n", given(m->total).text, given(m->free).text);
+    printf("  device      %s, of which %s was free\n", given(m->total), given(m->free));
   else if (m->total.is_known)
-    printf("  device      %s\n", given(m->total).text);
+    printf("  device      %s\n", given(m->total));
   if (!m->allowed.is_known || m->kind == WEIR__MESSAGE_VLLM)
     return;
-  printf("  limit       %s", given(m->allowed).text);
+  printf("  limit       %s", given(m->allowed));
   if (m->kind == WEIR__MESSAGE_CUPY)
     printf(", set by the program (MemoryPool.set_limit)");
   else if (is_xla(m))
@@ -146,18 +118,18 @@ static void print_uses(const weir__message *m) {
   if (m->kind == WEIR__MESSAGE_ASYNC || m->kind == WEIR__MESSAGE_CUPY) {
     weir__figure held = m->reserved.is_known ? m->reserved : m->allocated;
     if (held.is_known)
-      printf("  %s%s %s%s\n", weir_cli_bold(), given(held).text, m->reserved.is_known ? "reserved" : "allocated",
+      printf("  %s%s %s%s\n", weir_cli_bold(), given(held), m->reserved.is_known ? "reserved" : "allocated",
              weir_cli_plain());
     return;
   }
   if (!m->reserved.is_known)
     return;
-  printf("  %s%s reserved by %s%s\n", weir_cli_bold(), range(m->reserved).text, allocator_of(m), weir_cli_plain());
-  printf("    %11s  allocated\n", given(m->allocated).text);
+  printf("  %s%s reserved by %s%s\n", weir_cli_bold(), range(m->reserved), allocator_of(m), weir_cli_plain());
+  printf("    %11s  allocated\n", given(m->allocated));
   if (m->pools.is_known)
-    printf("    %11s  of these: free, but kept for %s and other private pools\n", given(m->pools).text, graphs_of(m));
+    printf("    %11s  of these: free, but kept for %s and other private pools\n", given(m->pools), graphs_of(m));
   printf("    %11s  unallocated: free, but not returned to the driver\n",
-         m->kind == WEIR__MESSAGE_NATIVE || m->has_old_rules ? given(m->unallocated).text : range(m->unallocated).text);
+         m->kind == WEIR__MESSAGE_NATIVE || m->has_old_rules ? given(m->unallocated) : range(m->unallocated));
 }
 
 /* What a program that XLA compiled needs. */
@@ -165,11 +137,9 @@ static void print_program(const weir__message *m) {
   if (!m->program.is_known)
     return;
   printf("  program     %s for the compiled program: %s arguments, %s results, %s temporary, %s constants\n",
-         given(m->program).text, given(m->arguments).text, given(m->results).text, given(m->temporaries).text,
-         given(m->constants).text);
+         given(m->program), given(m->arguments), given(m->results), given(m->temporaries), given(m->constants));
   if (m->largest.is_known)
-    printf("  largest     %s in one buffer%s%s\n", given(m->largest).text, *m->largest_name ? ": " : "",
-           m->largest_name);
+    printf("  largest     %s in one buffer%s%s\n", given(m->largest), *m->largest_name ? ": " : "", m->largest_name);
 }
 
 /* The only process in the text that uses enough memory to be this one. NULL if no process does, or several do. */
@@ -188,12 +158,11 @@ static const weir__message_process *find_self(const weir__message *m) {
 static void print_outside(const weir__message *m) {
   if (m->non_pytorch.is_known)
     printf("  outside     %s of this process is not the allocator's: the context, kernels, %s and other libraries\n",
-           range(m->non_pytorch).text, m->is_hip ? "RCCL, rocBLAS" : "NCCL, cuBLAS");
+           range(m->non_pytorch), m->is_hip ? "RCCL, rocBLAS" : "NCCL, cuBLAS");
   if (m->others.is_known && m->process_count) {
-    printf("  others      %s in %zu other process%s:", range(m->others).text, m->process_count,
-           m->process_count == 1 ? "" : "es");
+    printf("  others      %s in %s:", range(m->others), weir_cli_count(m->process_count, "other process"));
     for (size_t i = 0; i < m->process_count; i++)
-      printf("%s %llu (%s)", i ? "," : "", (unsigned long long)m->processes[i].pid, given(m->processes[i].used).text);
+      printf("%s %llu (%s)", i ? "," : "", (unsigned long long)m->processes[i].pid, given(m->processes[i].used));
     putchar('\n');
   }
   /* A little is the driver's own. */
@@ -201,16 +170,16 @@ static void print_outside(const weir__message *m) {
     printf(
         "  unlisted    %s of the device is in use, but by no process that the text lists: by other containers, or by "
         "the driver\n",
-        range(m->unlisted).text);
+        range(m->unlisted));
   if (!m->own.is_known && m->outside.is_known) {
     printf("  outside     %s of the device is not reserved by this process: its context and libraries, and other "
            "processes\n",
-           range(m->outside).text);
+           range(m->outside));
     const weir__message_process *self = find_self(m);
     if (self)
       printf("  note        process %llu, with %s, is probably this one: in a container the driver's process numbers "
              "are not those of the program\n",
-             (unsigned long long)self->pid, given(self->used).text);
+             (unsigned long long)self->pid, given(self->used));
   }
 }
 
@@ -219,8 +188,7 @@ static void print_outside(const weir__message *m) {
 static void print_exhausted(const weir__message *m) {
   printf("Not enough memory: %s allocated and the request make at least %s, and no more than %s could be reserved. "
          "Fragmentation is excluded.\n",
-         given(m->allocated).text, bytes(m->allocated.least + m->request.least).text,
-         bytes(m->reserved.most + m->headroom.most).text);
+         given(m->allocated), bytes(m->allocated.least + m->request.least), bytes(m->reserved.most + m->headroom.most));
 }
 
 static void print_cause(const weir__message *m) {
@@ -231,9 +199,9 @@ static void print_cause(const weir__message *m) {
     if (m->kind == WEIR__MESSAGE_HUGE)
       puts("Wrong size: no device has that much. The size was computed from a negative or overflowing number.");
     else if (m->total.is_known && m->request.least > m->total.most)
-      printf("Too large: the request alone needs more than the device has, %s.\n", given(m->total).text);
+      printf("Too large: the request alone needs more than the device has, %s.\n", given(m->total));
     else
-      printf("Too large: the request alone exceeds the limit of %s.\n", given(m->allowed).text);
+      printf("Too large: the request alone exceeds the limit of %s.\n", given(m->allowed));
     break;
   case WEIR__MESSAGE_EXHAUSTED:
     print_exhausted(m);
@@ -241,17 +209,17 @@ static void print_cause(const weir__message *m) {
   case WEIR__MESSAGE_FRAGMENTED:
     printf("Probably fragmentation: %s is unallocated, which is enough for the request, but not in a form that it "
            "can use: in pieces between live blocks, or belonging to other streams or pools.\n",
-           range(m->unallocated).text);
+           range(m->unallocated));
     break;
   case WEIR__MESSAGE_UNDECIDED:
     if (is_within(m->request, m->usable))
       printf("Perhaps fragmentation: %s unallocated and %s left %s would together be enough, if they were in one "
              "piece.\n",
-             range(m->unallocated).text, range(m->headroom).text, where);
+             range(m->unallocated), range(m->headroom), where);
     else
       printf("Not decided by the rounded figures: %s unallocated and %s left %s may just have been enough, if they "
              "had been in one piece.\n",
-             range(m->unallocated).text, range(m->headroom).text, where);
+             range(m->unallocated), range(m->headroom), where);
     break;
   case WEIR__MESSAGE_OUTSIDE:
     if (m->kind == WEIR__MESSAGE_LIBRARY)
@@ -273,7 +241,7 @@ static void print_cause(const weir__message *m) {
   case WEIR__MESSAGE_ADDRESS_SPACE:
     printf("The request exceeds the addresses that an expandable segment reserves, %s. Memory itself may have been "
            "enough.\n",
-           given(m->reserve).text);
+           given(m->reserve));
     break;
   case WEIR__MESSAGE_NO_CACHE:
     puts("No room for the KV cache: the weights, the activations of the largest batch and the CUDA graphs take what "
@@ -301,7 +269,7 @@ static void print_cause(const weir__message *m) {
            "on Jetson, or in a container without NVML. The text has no figures.");
     else if (m->program.is_known)
       printf("Not known: the compiled program needs %s at once, but the text does not say how much was free.\n",
-             given(m->program).text);
+             given(m->program));
     else
       puts("Not known: the text has too few figures.");
     break;
@@ -314,13 +282,13 @@ static void print_missing(const weir__message *m) {
       puts("  missing     not known");
     return;
   }
-  printf("  missing     %s%s", range(m->missing).text,
+  printf("  missing     %s%s", range(m->missing),
          m->library == WEIR__LIBRARY_VLLM ? ""
          : m->bound == WEIR__BOUND_LIMIT  ? ": the limit is that much too low"
          : m->bound == WEIR__BOUND_DEVICE ? ": that much more free memory was needed on the device"
                                           : "");
   if (m->cause == WEIR__MESSAGE_EXHAUSTED)
-    printf("; %s if nothing were fragmented", range(m->short_by).text);
+    printf("; %s if nothing were fragmented", range(m->short_by));
   putchar('\n');
 }
 
@@ -332,7 +300,7 @@ static void print_margin(const weir__message *m) {
   double part = m->reserved.most ? 100 * (double)left / (double)(m->reserved.most + m->headroom.most) : 0;
   printf("  at best     %s would have been left after the request without any fragmentation: %.1f %% of what could be "
          "reserved%s\n",
-         bytes(left).text, part, part < 5 ? ". The job is near its limit in any case" : "");
+         bytes(left), part, part < 5 ? ". The job is near its limit in any case" : "");
 }
 
 static bool has_row; /* of the remedies */
@@ -378,14 +346,14 @@ static void print_limit_remedy(const weir__message *m) {
   }
   uint64_t needed = m->allowed.most + m->missing.most;
   if (is_xla(m))
-    row("    possible    a limit of %s, if the device has it\n", bytes(needed).text);
+    row("    possible    a limit of %s, if the device has it\n", bytes(needed));
   else if (m->free.is_known && m->tried.least > m->free.most)
-    row("    no          a higher limit: the device had only %s free\n", given(m->free).text);
+    row("    no          a higher limit: the device had only %s free\n", given(m->free));
   else if (m->total.is_known && needed <= m->total.least)
-    row("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed).text,
+    row("    yes         a limit of %s, which is set_per_process_memory_fraction(%.3f)\n", bytes(needed),
         (double)needed / (double)m->total.least + 0.0005);
   else
-    row("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed).text);
+    row("    %s         a limit of %s\n", m->total.is_known ? "no " : "yes", bytes(needed));
 }
 
 /* gpu_memory_utilization is a part of the device with two decimals, as vLLM's users write it. */
@@ -395,7 +363,7 @@ static void print_vllm_remedies(const weir__message *m) {
       row("    yes         gpu_memory_utilization of %.2f or less, if nothing else takes memory meanwhile\n",
           (double)(100 * m->free.least / m->total.most) / 100);
     if (m->missing.is_known)
-      row("    yes         %s less in use by other programs on the device\n", bytes(m->missing.most).text);
+      row("    yes         %s less in use by other programs on the device\n", bytes(m->missing.most));
     return;
   }
   if (m->tokens_fit)
@@ -404,7 +372,7 @@ static void print_vllm_remedies(const weir__message *m) {
     row("    possible    a smaller max_model_len\n");
   if (m->missing.is_known)
     row("    possible    a higher gpu_memory_utilization, if the device has %s more that no other program uses\n",
-        range(m->missing).text);
+        range(m->missing));
   else
     row("    possible    a higher gpu_memory_utilization, if the device has more that no other program uses\n");
   row("    possible    a smaller KV cache (kv_cache_dtype=fp8), or weights that take less: quantized, or of several "
@@ -426,17 +394,17 @@ static void print_remedies(const weir__message *m) {
     print_settings(m);
   print_limit_remedy(m);
   if (m->others_suffice)
-    row("    yes         the device without the other processes, which hold %s\n", range(m->others).text);
+    row("    yes         the device without the other processes, which hold %s\n", range(m->others));
   else if (m->process_count && m->others.is_known && m->bound == WEIR__BOUND_DEVICE)
     row("    %s    the device without the other processes, which hold %s\n",
-        m->others.most < m->missing.least ? "no      " : "possible", range(m->others).text);
+        m->others.most < m->missing.least ? "no      " : "possible", range(m->others));
   if (m->pools_suffice)
     row("    possible    %s that share a pool, or fewer of them: %s is free in private pools\n", graphs_of(m),
-        given(m->pools).text);
+        given(m->pools));
   if (m->cause == WEIR__MESSAGE_EXHAUSTED && m->short_by.is_known)
     row("    yes         %s less in use: a smaller batch, activation checkpointing, sharding, or freeing what "
         "is no longer needed\n",
-        bytes(m->short_by.most).text);
+        bytes(m->short_by.most));
 }
 
 static void code(const char *line) {
@@ -608,8 +576,8 @@ static void print_table(const weir__messages *all) {
     if (i >= SHOWN)
       continue;
     weir__message_source_text(m, source);
-    printf("  %-13s %-7zu %11s %23s %11s  %s\n", *source ? source : "-", m->line, given(m->tried).text,
-           range(m->missing).text, given(m->unallocated).text, short_cause(m));
+    printf("  %-13s %-7zu %11s %23s %11s  %s\n", *source ? source : "-", m->line, given(m->tried), range(m->missing),
+           given(m->unallocated), short_cause(m));
   }
   if (all->count > SHOWN)
     printf("  and %zu more\n", all->count - SHOWN);
@@ -636,7 +604,7 @@ static void print_text(const char *name, const weir__messages *all) {
   weir_cli_fold_begin();
   printf("%s%s: out of memory%s", weir_cli_bold(), weir_cli_input_name(name), weir_cli_plain());
   if (all->count > 1) {
-    printf(" at %zu places, %zu message%s\n", all->count, all->found, plural(all->found));
+    printf(" at %zu places, %s\n", all->count, weir_cli_count(all->found, "message"));
     print_table(all);
   } else {
     weir__message_source_text(m, source);

@@ -52,6 +52,43 @@ const char *weir_cli_input_name(const char *path) {
   return strcmp(path, "-") == 0 ? "standard input" : weir_cli_escaped(path);
 }
 
+/* ---- Numbers ---- */
+
+enum { NUMBERS = 16, NUMBER_TEXT = 80 };
+
+static char *number_text(void) {
+  static char texts[NUMBERS][NUMBER_TEXT];
+  static unsigned next;
+  return texts[next++ % NUMBERS];
+}
+
+const char *weir_cli_bytes(uint64_t bytes) { return weir__format_bytes(bytes, number_text()); }
+
+const char *weir_cli_range(const char *least, const char *to, const char *most) {
+  char *text = number_text();
+  const char *unit = strrchr(least, ' '), *same = strrchr(most, ' ');
+  bool has_same_unit = unit && same && strcmp(unit, same) == 0;
+  if (strcmp(least, most) == 0)
+    snprintf(text, NUMBER_TEXT, "%s", least);
+  else
+    snprintf(text, NUMBER_TEXT, "%.*s%s%s", has_same_unit ? (int)(unit - least) : (int)strlen(least), least, to, most);
+  return text;
+}
+
+const char *weir_cli_count(uint64_t count, const char *noun) {
+  char *text = number_text();
+  const size_t length = strlen(noun);
+  bool ends_in_y = length && noun[length - 1] == 'y', ends_in_s = length && noun[length - 1] == 's';
+  if (count == 1)
+    snprintf(text, NUMBER_TEXT, "1 %s", noun);
+  else
+    snprintf(text, NUMBER_TEXT, "%llu %.*s%s", (unsigned long long)count, (int)(length - ends_in_y), noun,
+             ends_in_y   ? "ies"
+             : ends_in_s ? "es"
+                         : "s");
+  return text;
+}
+
 /* Output that goes to a text. */
 static struct capture {
   FILE *out; /* the real standard output; NULL while nothing is captured */

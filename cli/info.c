@@ -57,13 +57,11 @@ static void explain_choice(report *report) {
 }
 
 static void print_device(int device, const weir_device_properties *p, size_t free_bytes) {
-  char text[2][32];
   printf("\nDevice %d: %s\n", device, p->name);
   printf("  uuid             %s\n", p->uuid);
   printf("  PCI              %s\n", p->pci_bus_id);
   printf("  capability       %d.%d\n", p->major, p->minor);
-  printf("  memory           %s free of %s\n", weir__format_bytes(free_bytes, text[0]),
-         weir__format_bytes(p->total_memory, text[1]));
+  printf("  memory           %s free of %s\n", weir_cli_bytes(free_bytes), weir_cli_bytes(p->total_memory));
   printf("  multiprocessors  %d at %d MHz\n", p->multiprocessor_count, p->clock_khz / 1000);
   printf("  virtual memory   %s\n", p->virtual_memory ? "yes" : "no");
   printf("  memory pools     %s\n", p->memory_pools ? "yes" : "no");

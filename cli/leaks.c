@@ -22,9 +22,7 @@ static struct {
   bool json;
 } options = {.device = -1, .list = 10};
 
-static const char *bytes(double n, char text[32]) { return weir__format_bytes((uint64_t)(n > 0 ? n + 0.5 : 0), text); }
-
-static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
+static const char *bytes(double n) { return weir_cli_bytes((uint64_t)(n > 0 ? n + 0.5 : 0)); }
 
 /* "step", or "window" if there are no steps. */
 static const char *unit(const weir__leaks *l) { return l->steps.source == WEIR__STEPS_WINDOWS ? "window" : "step"; }
@@ -32,19 +30,18 @@ static const char *unit(const weir__leaks *l) { return l->steps.source == WEIR__
 /* ---- Text ---- */
 
 static void print_blocks(const weir__leak *leak) {
-  char text[32];
   for (size_t i = 0; i < leak->example_count && i < 2; i++)
     printf("                  0x%" PRIx64 ", %s, since entry %u\n", leak->examples[i].address,
-           bytes((double)leak->examples[i].size, text), leak->examples[i].entry);
+           bytes((double)leak->examples[i].size), leak->examples[i].entry);
   if (leak->count > 2 && leak->example_count)
     printf("                  and %" PRIu64 " more\n", leak->count - 2);
 }
 
 static void print_leak(const weir__recording *recording, const weir__leaks *l, const weir__leak *leak) {
-  char rate[32], all[32], title[192], stream[48];
-  printf("      %11s a %s  %s: %" PRIu64 " block%s, %s", bytes(leak->bytes_per_step, rate), unit(l),
-         weir__describe_blocks(recording, leak->stack, leak->size, title), leak->count, plural(leak->count),
-         bytes((double)leak->bytes, all));
+  char title[192], stream[48];
+  printf("      %11s a %s  %s: %s, %s", bytes(leak->bytes_per_step), unit(l),
+         weir__describe_blocks(recording, leak->stack, leak->size, title), weir_cli_count(leak->count, "block"),
+         bytes((double)leak->bytes));
   if (leak->every > 1.5 && !leak->is_joint)
     printf(", every %.1f %ss", leak->every, unit(l));
   printf(", from %s %lld to %lld", unit(l), (long long)leak->first_step, (long long)leak->last_step);
@@ -58,20 +55,20 @@ static void print_growing(const weir__recording *recording, const weir__leaks *l
   static const char *const why[] = {"", "", "stopped growing, as a cache that is full",
                                     "slows down, as a cache that fills",
                                     "grows because each block is replaced by a larger one, as a key/value cache does"};
-  char text[32], title[192];
+  char title[192];
   if (!l->growing_count)
     return;
-  printf("    no leak   %zu other%s grew:\n", l->growing_count, plural(l->growing_count));
+  printf("    no leak   %s grew:\n", weir_cli_count(l->growing_count, "other"));
   for (size_t i = 0; i < l->growing_count && i < (size_t)options.list; i++) {
     const weir__leak *g = &l->growing[i];
-    printf("      %11s  %s: %s (%s %lld to %lld)\n", bytes((double)g->bytes, text),
+    printf("      %11s  %s: %s (%s %lld to %lld)\n", bytes((double)g->bytes),
            weir__describe_blocks(recording, g->stack, g->size, title), why[g->kind], unit(l), (long long)g->first_step,
            (long long)g->last_step);
   }
 }
 
 static void print_end(const weir__leaks *l) {
-  char text[32], least[32], most[32];
+  char least[32], most[32];
   if (l->verdict != WEIR__LEAKS_FOUND)
     return;
   if (l->runs_out == WEIR__RUNS_OUT_NOT_KNOWN) {
@@ -91,30 +88,30 @@ static void print_end(const weir__leaks *l) {
       printf(" to %s", most);
     putchar(')');
   }
-  printf(", at %s of %s\n", l->limit_is_device ? "the device's memory" : "a limit", bytes((double)l->limit, text));
+  printf(", at %s of %s\n", l->limit_is_device ? "the device's memory" : "a limit", bytes((double)l->limit));
 }
 
 static void print_rest(const weir__recording *recording, const weir__leaks *l) {
-  char text[3][32], title[192], stream[48];
+  char title[192], stream[48];
   for (size_t i = 0; i < l->outliving_count && i < (size_t)options.list; i++) {
     const weir__outliving *o = &l->outliving[i];
-    printf("    %s %s in %" PRIu64 " block%s of phase '%s' outlived it by up to %lld %ss: %s\n",
-           i ? "         " : "phases   ", bytes((double)o->bytes, text[0]), o->count, plural(o->count),
+    printf("    %s %s in %s of phase '%s' outlived it by up to %lld %ss: %s\n", i ? "         " : "phases   ",
+           bytes((double)o->bytes), weir_cli_count(o->count, "block"),
            weir_cli_escaped(recording->strings.items[o->phase].text), (long long)o->steps, unit(l),
            weir__describe_blocks(recording, o->stack, o->size, title));
   }
   for (size_t i = 0; i < l->idle_count && i < (size_t)options.list; i++) {
     const weir__idle_stream *s = &l->idle[i];
     printf("    %s %s holds %s, %s of it free, and was last used at entry %u\n", i ? "         " : "streams  ",
-           weir__describe_stream(recording, s->stream, stream), bytes((double)s->reserved, text[0]),
-           bytes((double)(s->reserved - s->in_use), text[1]), s->last_entry);
+           weir__describe_stream(recording, s->stream, stream), bytes((double)s->reserved),
+           bytes((double)(s->reserved - s->in_use)), s->last_entry);
   }
   if (l->idle_count > (size_t)options.list)
     printf("              and %zu more idle streams\n", l->idle_count - (size_t)options.list);
 }
 
 static void print_device(const weir__recording *recording, const weir__leaks *l) {
-  char text[192], rate[32], all[32];
+  char text[192];
   printf("  %sdevice %d%s\n", weir_cli_bold(), l->device, weir_cli_plain());
   printf("    steps     %s", weir__steps_describe(&l->steps, text));
   if (l->steps.warm_up == 1)
@@ -127,9 +124,9 @@ static void print_device(const weir__recording *recording, const weir__leaks *l)
   else if (l->verdict == WEIR__LEAKS_NONE)
     puts("    leaks     none found");
   else {
-    printf("    %sleaks%s     %s a %s since %s %lld: %s in %" PRIu64 " block%s that were not freed\n", weir_cli_bold(),
-           weir_cli_plain(), bytes(l->bytes_per_step, rate), unit(l), unit(l), (long long)l->first_step,
-           bytes((double)l->bytes, all), l->count, plural(l->count));
+    printf("    %sleaks%s     %s a %s since %s %lld: %s in %s that were not freed\n", weir_cli_bold(), weir_cli_plain(),
+           bytes(l->bytes_per_step), unit(l), unit(l), (long long)l->first_step, bytes((double)l->bytes),
+           weir_cli_count(l->count, "block"));
     for (size_t i = 0; i < l->leak_count && i < (size_t)options.list; i++)
       print_leak(recording, l, &l->leaks[i]);
     if (l->leak_count > (size_t)options.list)

@@ -164,17 +164,14 @@ void weir_cli_print_calls(const weir__meter_counts *calls) {
 }
 
 void weir_cli_print_failure(const weir__prediction *prediction) {
-  char text[3][32];
   printf("entry %llu: a request of %s, with %s reserved and %s of it allocated",
-         (unsigned long long)prediction->first_failure, weir__format_bytes(prediction->failed_bytes, text[0]),
-         weir__format_bytes(prediction->failed_reserved, text[1]),
-         weir__format_bytes(prediction->failed_allocated, text[2]));
+         (unsigned long long)prediction->first_failure, weir_cli_bytes(prediction->failed_bytes),
+         weir_cli_bytes(prediction->failed_reserved), weir_cli_bytes(prediction->failed_allocated));
 }
 
 void weir_cli_print_start(const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
   const weir__start_use sum = weir__start_use_of(history);
-  char text[2][32];
-  printf("%zu blocks (%s) in %zu segments (%s) existed before it", sum.blocks, weir__format_bytes(sum.bytes, text[0]),
-         state->segment_count, weir__format_bytes(state->reserved, text[1]));
+  printf("%s (%s) in %s (%s) existed before it", weir_cli_count(sum.blocks, "block"), weir_cli_bytes(sum.bytes),
+         weir_cli_count(state->segment_count, "segment"), weir_cli_bytes(state->reserved));
 }

@@ -23,16 +23,16 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
   const weir_allocator_stats *s = &report->stats;
   weir_cli_fold_begin();
   if (options.check)
-    printf("%s: %zu allocations compared, %zu differ\n", file, report->allocations, report->differences);
+    printf("%s: %s compared, %zu differ\n", file, weir_cli_count(report->allocations, "allocation"),
+           report->differences);
   else
-    printf("%s: %zu allocations replayed, %zu failed\n", file, report->allocations, report->failures);
+    printf("%s: %s replayed, %zu failed\n", file, weir_cli_count(report->allocations, "allocation"), report->failures);
   if (report->limit_is_inferred)
-    printf("  limit       %s, inferred from the recording\n", weir__format_bytes(report->limit, text[0]));
-  printf("  peak        %s allocated, %s reserved: %.1f %% fragmentation\n",
-         weir__format_bytes(p.peak_allocated, text[0]), weir__format_bytes(p.peak_reserved, text[1]),
-         100 * weir__prediction_fragmentation(&p));
-  printf("  driver      %lld allocations, %lld frees; %lld retries, %lld out of memory\n",
-         (long long)s->num_device_alloc, (long long)s->num_device_free, (long long)s->num_alloc_retries,
+    printf("  limit       %s, inferred from the recording\n", weir_cli_bytes(report->limit));
+  printf("  peak        %s allocated, %s reserved: %.1f %% fragmentation\n", weir_cli_bytes(p.peak_allocated),
+         weir_cli_bytes(p.peak_reserved), 100 * weir__prediction_fragmentation(&p));
+  printf("  driver      %s, %s; %s, %lld out of memory\n", weir_cli_count((uint64_t)s->num_device_alloc, "allocation"),
+         weir_cli_count((uint64_t)s->num_device_free, "free"), weir_cli_count((uint64_t)s->num_alloc_retries, "retry"),
          (long long)s->num_ooms);
   fputs("  calls       ", stdout);
   weir_cli_print_calls(&p.calls);
@@ -42,12 +42,11 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
     weir_cli_print_failure(&p);
     putchar('\n');
   }
-  printf("  speed       %zu entries in %.1f ms, %.1f million per second\n", report->events, report->seconds * 1e3,
-         report->seconds > 0 ? (double)report->events / report->seconds / 1e6 : 0);
+  printf("  speed       %s in %.1f ms, %.1f million per second\n", weir_cli_count(report->events, "entry"),
+         report->seconds * 1e3, report->seconds > 0 ? (double)report->events / report->seconds / 1e6 : 0);
   if (report->rescued)
-    printf(
-        "  served      %zu requests that failed in the file: suitable blocks became free while the allocator waited\n",
-        report->rescued);
+    printf("  served      %s that failed in the file: suitable blocks became free while the allocator waited\n",
+           weir_cli_count(report->rescued, "request"));
   if (report->begin != WEIR__BEGINS_EMPTY) {
     bool has_checkpoint = h->snapshot->devices[h->device].start != NULL;
     fputs("  began late  ", stdout);
@@ -58,14 +57,14 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
              : ": allocated again in order of address, since their order is not known. Take the rest as an estimate");
   }
   if (report->raced)
-    printf(
-        "  raced       %zu requests that came just before another thread freed a block that would have served them\n",
-        report->raced);
+    printf("  raced       %s that came just before another thread freed a block that would have served them\n",
+           weir_cli_count(report->raced, "request"));
   if (report->dropped)
     printf("  window      the last entries: the ring was full, and %llu older ones were overwritten\n",
            (unsigned long long)report->dropped);
   if (report->unknown_frees)
-    printf("  incomplete  %zu frees of memory that was allocated before the recording began\n", report->unknown_frees);
+    printf("  incomplete  %s of memory that was allocated before the recording began\n",
+           weir_cli_count(report->unknown_frees, "free"));
   for (size_t i = 0; i < report->differences && i < WEIR__REPLAY_SHOWN; i++)
     printf("  %s\n", report->shown[i]);
   if (report->differences > WEIR__REPLAY_SHOWN)

@@ -19,7 +19,7 @@
 
 static bool json, graph;
 
-static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
+static const char *bytes(uint64_t n) { return weir_cli_bytes(n); }
 
 /* ---- Text ---- */
 
@@ -34,13 +34,12 @@ static void print_settings(const weir__recording *s) {
   for (size_t i = 0; i < s->change_count; i++)
     changes += s->changes[i].event > 0;
   if (changes)
-    printf("              these are the last: settings or limits changed %zu time%s during the recording\n", changes,
-           changes == 1 ? "" : "s");
+    printf("              these are the last: settings or limits changed %s during the recording\n",
+           weir_cli_count(changes, "time"));
 }
 
 /* The ring has overwritten the oldest entries. A checkpoint, if there is one, has the state that they left. */
 static void print_dropped(const weir__recording_device *device, const weir__summary *s) {
-  char text[4][32];
   if (device->dropped)
     printf("    history   the last entries: the ring was full, and %" PRIu64
            " older ones were overwritten; WEIR_RECORD_MB "
@@ -53,12 +52,11 @@ static void print_dropped(const weir__recording_device *device, const weir__summ
   else
     printf("              before them %s was in use and %s reserved; the peaks until then were %s allocated and %s "
            "reserved\n",
-           bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), bytes(device->peak_allocated, text[2]),
-           bytes(device->peak_reserved, text[3]));
+           bytes(s->live_before), bytes(s->reserved_before), bytes(device->peak_allocated),
+           bytes(device->peak_reserved));
 }
 
 static void print_completeness(const weir__recording_device *device, const weir__summary *s) {
-  char text[2][32];
   if (s->is_unknown || (device->start && s->completeness > WEIR__HISTORY_COMPLETE)) {
     print_dropped(device, s);
     return;
@@ -80,16 +78,16 @@ static void print_completeness(const weir__recording_device *device, const weir_
     break;
   }
   printf("              before it %s was in use and %s reserved; %zu frees are of memory from before\n",
-         bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), s->unknown_frees);
+         bytes(s->live_before), bytes(s->reserved_before), s->unknown_frees);
 }
 
 static void print_holders(const weir__recording *snapshot, const weir__holder *holders, size_t count) {
-  char text[32], size[32], stack[WEIR__DESCRIBE_TEXT];
+  char stack[WEIR__DESCRIBE_TEXT];
   for (size_t i = 0; i < count; i++) {
     const weir__holder *h = &holders[i];
-    printf("      %11s  %zu block%s ", bytes(h->bytes, text), h->count, h->count == 1 ? "" : "s");
+    printf("      %11s  %s ", bytes(h->bytes), weir_cli_count(h->count, "block"));
     if (h->size)
-      printf("of %s\n", bytes(h->size, size));
+      printf("of %s\n", bytes(h->size));
     else
       printf("%s\n", h->stack ? weir__describe_stack(snapshot, h->stack, stack) : "without a stack");
   }
@@ -107,8 +105,7 @@ static void print_when(const weir__recording *snapshot, int device, const weir__
 
 static void print_peak(const weir__recording *snapshot, int device, const weir__summary *s, const char *name,
                        const weir__summary_peak *peak) {
-  char text[32];
-  printf("    peak      %s %s: ", bytes(peak->bytes, text), name);
+  printf("    peak      %s %s: ", bytes(peak->bytes), name);
   print_when(snapshot, device, s, peak->event);
   putchar('\n');
 }
@@ -116,7 +113,6 @@ static void print_peak(const weir__recording *snapshot, int device, const weir__
 /* The largest first; "unknown" last. */
 static void print_classes(const weir__summary_classes *m) {
   bool is_done[WEIR__CLASSES] = {[WEIR__CLASS_UNKNOWN] = true};
-  char text[32];
   const char *separator = "";
   printf("    of these  ");
   for (int i = 0; i < WEIR__CLASSES; i++) {
@@ -126,18 +122,17 @@ static void print_classes(const weir__summary_classes *m) {
         next = k;
     is_done[next] = true;
     if (m->classes[next])
-      printf("%s%s %s", separator, bytes(m->classes[next], text), weir__class_name((weir__class)next));
+      printf("%s%s %s", separator, bytes(m->classes[next]), weir__class_name((weir__class)next));
     separator = m->classes[next] ? ", " : separator;
   }
   putchar('\n');
 }
 
 static void print_outside(const weir__recording_device *device) {
-  char text[2][32];
   if (device->peak_outside)
     printf("    beside    %s at the end and %s at most are in no figure here: the program created them itself "
            "(cuMemCreate)\n",
-           bytes(device->outside, text[0]), bytes(device->peak_outside, text[1]));
+           bytes(device->outside), bytes(device->peak_outside));
 }
 
 static bool is_used(const weir__recording_device *device) {
@@ -147,15 +142,14 @@ static bool is_used(const weir__recording_device *device) {
 static void print_device(const weir__recording *snapshot, int number, const weir__summary *s,
                          const weir__summary_classes *m) {
   const weir__recording_device *device = &snapshot->devices[number];
-  char text[4][32], span[32];
+  char span[32];
   size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
-    printf("    entries   %zu in %s: %zu allocations, %zu frees, %zu segment%s allocated and %zu released",
-           device->event_count,
+    printf("    entries   %zu in %s: %zu allocations, %zu frees, %s allocated and %zu released", device->event_count,
            s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
                        : "a time that was not recorded",
-           s->actions[WEIR_TRACE_ALLOC], s->actions[WEIR_TRACE_FREE_REQUESTED], made, made == 1 ? "" : "s",
+           s->actions[WEIR_TRACE_ALLOC], s->actions[WEIR_TRACE_FREE_REQUESTED], weir_cli_count(made, "segment"),
            s->actions[WEIR_TRACE_SEGMENT_FREE] + s->actions[WEIR_TRACE_SEGMENT_UNMAP]);
     if (s->streams > 1)
       printf(", on %zu streams", s->streams);
@@ -164,10 +158,10 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   print_completeness(device, s);
   print_outside(device);
   if (s->actions[WEIR_TRACE_OOM]) {
-    printf("    %sout of memory%s  %zu time%s, the first at ", weir_cli_bold(), weir_cli_plain(),
-           s->actions[WEIR_TRACE_OOM], s->actions[WEIR_TRACE_OOM] == 1 ? "" : "s");
+    printf("    %sout of memory%s  %s, the first at ", weir_cli_bold(), weir_cli_plain(),
+           weir_cli_count(s->actions[WEIR_TRACE_OOM], "time"));
     print_when(snapshot, number, s, s->first_oom);
-    printf(": a request of %s\n", bytes(device->events[s->first_oom].size, text[0]));
+    printf(": a request of %s\n", bytes(device->events[s->first_oom].size));
   }
   if (s->is_unknown) {
     puts("    peak      not known");
@@ -185,8 +179,8 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   }
   if (s->is_end_told) {
     printf("    at end    %s in use, as requested, of %s reserved: computed from the entries%s\n",
-           bytes(s->end_requested, text[0]), bytes(s->end_reserved, text[1]),
-           snapshot->is_cut_off ? "; the process did not close the recording" : "");
+           bytes(s->end_requested), bytes(s->end_reserved),
+           snapshot->was_killed ? "; the process was killed, or still runs" : "");
     print_holders(snapshot, s->at_end, s->at_end_count);
     return;
   }
@@ -194,21 +188,18 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     puts("    at end    not known: the file has no list of segments");
     return;
   }
-  printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n",
-         bytes(s->end_active, text[0]), bytes(s->end_reserved, text[1]), s->large_segments, s->small_segments,
-         s->private ? ", some in private pools" : "");
+  printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n", bytes(s->end_active),
+         bytes(s->end_reserved), s->large_segments, s->small_segments, s->private ? ", some in private pools" : "");
   print_holders(snapshot, s->at_end, s->at_end_count);
 }
 
 /* Pinned host memory, if the file has any. */
 static void print_host(const weir__recording_device *host) {
-  char text[2][32];
   const weir__summary_host sums = weir__summarize_host(host);
   if (!host->segment_count && !host->event_count)
     return;
-  printf("  pinned host memory  %s in use of %s, in %zu segment%s; %zu entr%s\n", bytes(sums.active, text[0]),
-         bytes(sums.reserved, text[1]), host->segment_count, host->segment_count == 1 ? "" : "s", host->event_count,
-         host->event_count == 1 ? "y" : "ies");
+  printf("  pinned host memory  %s in use of %s, in %s; %s\n", bytes(sums.active), bytes(sums.reserved),
+         weir_cli_count(host->segment_count, "segment"), weir_cli_count(host->event_count, "entry"));
 }
 
 static void print_text(const char *file, const weir__recording *snapshot, const weir__summary *devices,
@@ -219,12 +210,12 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     events += snapshot->devices[i].event_count;
     used += is_used(&snapshot->devices[i]);
   }
-  printf("%s%s%s: %zu device%s, %zu entr%s", weir_cli_bold(), weir_cli_input_name(file), weir_cli_plain(), used,
-         used == 1 ? "" : "s", events, events == 1 ? "y" : "ies");
+  printf("%s%s%s: %s, %s", weir_cli_bold(), weir_cli_input_name(file), weir_cli_plain(), weir_cli_count(used, "device"),
+         weir_cli_count(events, "entry"));
   if (snapshot->is_events_only)
     puts(", recorded with WEIR_RECORD");
   else
-    printf(", %zu segment%s\n", snapshot->segment_count, snapshot->segment_count == 1 ? "" : "s");
+    printf(", %s\n", weir_cli_count(snapshot->segment_count, "segment"));
   print_settings(snapshot);
   bool has_stacks = false;
   print_host(&snapshot->host);
@@ -238,8 +229,8 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     printf("  no stacks were recorded, so allocations are grouped by size: %s records them\n",
            snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
-    printf("  unknown key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_escaped(snapshot->ignored[i].key),
-           snapshot->ignored[i].where, snapshot->ignored[i].count, snapshot->ignored[i].count == 1 ? "" : "s");
+    printf("  unknown key '%s' of %s, %s\n", weir_cli_escaped(snapshot->ignored[i].key), snapshot->ignored[i].where,
+           weir_cli_count(snapshot->ignored[i].count, "time"));
   if (events) {
     fputs("  next: ", stdout);
     weir_cli_print_command("explain", "", file);

@@ -45,10 +45,10 @@ static void print_row(const tuning *t, size_t candidate) {
   bool is_moving = r->moving && candidate == r->moving, is_best = candidate == r->best || is_moving;
   if (candidate == 0 && r->is_mixed)
     name = "those of each file";
-  printf("%s%12s %6.1f %% %10s %8llu %8llu  %s%s%s%s\n", is_best ? weir_cli_bold() : "",
-         weir__format_bytes(c->score.peak, text[0]), saved_percent(r->candidates[0].score.peak, c->score.peak),
-         weir_cli_format_ns(c->score.cost, text[1]), (unsigned long long)c->score.calls,
-         (unsigned long long)c->score.retries, candidate ? "" : "recorded: ", *name ? name : "(defaults)",
+  printf("%s%12s %6.1f %% %10s %8llu %8llu  %s%s%s%s\n", is_best ? weir_cli_bold() : "", weir_cli_bytes(c->score.peak),
+         saved_percent(r->candidates[0].score.peak, c->score.peak), weir_cli_format_ns(c->score.cost, text[1]),
+         (unsigned long long)c->score.calls, (unsigned long long)c->score.retries,
+         candidate ? "" : "recorded: ", *name ? name : "(defaults)",
          is_moving ? "   <- best with Weir's allocator"
          : is_best ? "   <- best"
                    : "",
@@ -96,11 +96,10 @@ static void print_table(const tuning *t) {
 
 static void print_files(const tuning *t) {
   const weir__tune_result *r = &t->result;
-  char text[2][32];
   for (size_t i = 0; i < t->options.history_count; i++) {
     uint64_t before = r->candidates[0].of[i].peak_reserved, after = r->candidates[r->best].of[i].peak_reserved;
-    printf("  %s: %s instead of %s%s\n", t->files[i].name, weir__format_bytes(after, text[0]),
-           weir__format_bytes(before, text[1]), after > before ? ", which is more" : "");
+    printf("  %s: %s instead of %s%s\n", t->files[i].name, weir_cli_bytes(after), weir_cli_bytes(before),
+           after > before ? ", which is more" : "");
   }
 }
 
@@ -111,8 +110,8 @@ static void print_failures(const tuning *t) {
     for (size_t i = 0; i < t->options.history_count; i++) {
       if (!c->of[i].failures || (is_best && r->best == 0))
         continue;
-      printf("%s: under the %s settings memory runs out %llu time%s; first at ", t->files[i].name,
-             is_best ? "best" : "recorded", (unsigned long long)c->of[i].failures, c->of[i].failures > 1 ? "s" : "");
+      printf("%s: under the %s settings memory runs out %s; first at ", t->files[i].name, is_best ? "best" : "recorded",
+             weir_cli_count(c->of[i].failures, "time"));
       weir_cli_print_failure(&c->of[i]);
       fputs(".\n", stdout);
     }
@@ -120,15 +119,13 @@ static void print_failures(const tuning *t) {
 }
 
 static void print_fit(const char *which, const weir__fit *fit) {
-  char text[2][32];
   if (!fit->bytes) {
     printf("  none %s\n", which);
     return;
   }
-  printf("  %s %s, with %llu %s", weir__format_bytes(fit->bytes, text[0]), which, (unsigned long long)fit->retries,
-         fit->retries == 1 ? "retry" : "retries");
-  if (strcmp(weir__format_bytes(fit->least, text[1]), text[0]) != 0)
-    printf("; %s if streams have always done their work when they are asked", text[1]);
+  printf("  %s %s, with %s", weir_cli_bytes(fit->bytes), which, weir_cli_count(fit->retries, "retry"));
+  if (strcmp(weir_cli_bytes(fit->least), weir_cli_bytes(fit->bytes)) != 0)
+    printf("; %s if streams have always done their work when they are asked", weir_cli_bytes(fit->least));
   putchar('\n');
 }
 
@@ -144,9 +141,8 @@ static void print_moving(const tuning *t) {
          weir_cli_bold(), weir_cli_plain());
   weir_cli_keep_line();
   printf("  export WEIR_ALLOC_CONF='%s'\n", weir__conf_text(&r->candidates[r->moving].settings, conf));
-  printf("Peak reserved memory is %s, %.1f %% less than recorded. Driver calls cost %s.\n",
-         weir__format_bytes(after->peak, text[0]), saved_percent(before->peak, after->peak),
-         weir_cli_format_ns(after->cost, text[1]));
+  printf("Peak reserved memory is %s, %.1f %% less than recorded. Driver calls cost %s.\n", weir_cli_bytes(after->peak),
+         saved_percent(before->peak, after->peak), weir_cli_format_ns(after->cost, text[1]));
   if (before->failures && !after->failures)
     puts("Memory no longer runs out.");
 }
@@ -167,12 +163,12 @@ static void print_verdict(const tuning *t) {
   } else
     printf("%sThe best are the defaults:%s\n  unset PYTORCH_CUDA_ALLOC_CONF\n", weir_cli_bold(), weir_cli_plain());
   if (r->best && after->peak <= before->peak)
-    printf("Peak reserved memory is %s instead of %s: %s less, %.1f %%.", weir__format_bytes(after->peak, text[0]),
-           weir__format_bytes(before->peak, text[1]), weir__format_bytes(before->peak - after->peak, text[2]),
+    printf("Peak reserved memory is %s instead of %s: %s less, %.1f %%.", weir_cli_bytes(after->peak),
+           weir_cli_bytes(before->peak), weir_cli_bytes(before->peak - after->peak),
            saved_percent(before->peak, after->peak));
   else if (r->best)
-    printf("Peak reserved memory is %s; under the recorded settings it was %s.",
-           weir__format_bytes(after->peak, text[0]), weir__format_bytes(before->peak, text[1]));
+    printf("Peak reserved memory is %s; under the recorded settings it was %s.", weir_cli_bytes(after->peak),
+           weir_cli_bytes(before->peak));
   if (r->best)
     printf(" Driver calls cost %s instead of %s.\n", weir_cli_format_ns(after->cost, text[0]),
            weir_cli_format_ns(before->cost, text[1]));
@@ -197,36 +193,32 @@ static void print_verdict(const tuning *t) {
 }
 
 static void print_start(const weir__replayer *history) {
-  char text[32];
   fputs("  began late: ", stdout);
   weir_cli_print_start(history);
   printf(".\n  Their order is not known, so they are allocated again in order of address in every row below: compare "
          "these with each other. The recording itself reserved %s at its peak.\n",
-         weir__format_bytes((uint64_t)weir__replayer_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
+         weir_cli_bytes((uint64_t)weir__replayer_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak));
 }
 
 /* Replays use other addresses than the recording, and do not repeat races between threads. */
 static void print_recorded_peak(const tuning *t, size_t file) {
   const weir__replay_report *check = weir__replayer_check(t->files[file].history);
   uint64_t recorded = (uint64_t)check->stats.reserved_bytes[WEIR_STAT_ALL].peak;
-  char text[2][32];
   if (weir_cli_prediction.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
     return;
   printf("  The recording itself reserved %s at its peak. Its settings, replayed like all others, reserve %s: %s\n",
-         weir__format_bytes(recorded, text[0]),
-         weir__format_bytes(t->result.candidates[0].of[file].peak_reserved, text[1]),
+         weir_cli_bytes(recorded), weir_cli_bytes(t->result.candidates[0].of[file].peak_reserved),
          check->raced ? "races between threads are not repeated." : "segments have other addresses.");
 }
 
 static void print_text(const tuning *t) {
-  char text[32];
   weir_cli_fold_begin();
   for (size_t i = 0; i < t->options.history_count; i++) {
     const weir__replay_report *check = weir__replayer_check(t->files[i].history);
-    printf("%s: %zu entries, %s under the recorded settings\n", t->files[i].name, check->events,
+    printf("%s: %s, %s under the recorded settings\n", t->files[i].name, weir_cli_count(check->events, "entry"),
            check->differences ? "not reproduced" : "reproduced");
     if (check->limit_is_inferred && !weir_cli_prediction.memory)
-      printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, text));
+      printf("  limit: %s, inferred from the recording\n", weir_cli_bytes(check->limit));
     if (weir__replayer_start(t->files[i].history)->segment_count)
       print_start(t->files[i].history);
     else

@@ -52,43 +52,27 @@ typedef struct cells {
   char of[COLUMNS][CELL_TEXT];
 } cells;
 
-/* "3.10 to 3.13 GiB": two figures with their units; one if they read the same. */
-static void join(char low[32], const char *high, char cell[CELL_TEXT]) {
-  char *low_unit = strrchr(low, ' ');
-  const char *high_unit = strrchr(high, ' ');
-  if (strcmp(low, high) == 0)
-    snprintf(cell, CELL_TEXT, "%s", low);
-  else {
-    if (low_unit && high_unit && strcmp(low_unit, high_unit) == 0)
-      *low_unit = 0;
-    snprintf(cell, CELL_TEXT, "%s to %s", low, high);
-  }
-}
-
+/* "3.10 to 3.13 GiB": two figures with their units. */
 static void join_bytes(uint64_t a, uint64_t b, char cell[CELL_TEXT]) {
-  char text[2][32];
-  weir__format_bytes(a < b ? a : b, text[0]);
-  join(text[0], weir__format_bytes(a < b ? b : a, text[1]), cell);
+  snprintf(cell, CELL_TEXT, "%s", weir_cli_range(weir_cli_bytes(a < b ? a : b), " to ", weir_cli_bytes(a < b ? b : a)));
 }
 
 static void join_numbers(uint64_t a, uint64_t b, char cell[CELL_TEXT]) {
-  char text[2][32];
-  snprintf(text[0], sizeof text[0], "%llu", (unsigned long long)(a < b ? a : b));
-  snprintf(text[1], sizeof text[1], "%llu", (unsigned long long)(a < b ? b : a));
-  join(text[0], text[1], cell);
+  const unsigned long long low = a < b ? a : b, high = a < b ? b : a;
+  snprintf(cell, CELL_TEXT, low == high ? "%llu" : "%llu to %llu", low, high);
 }
 
 static void join_shares(double a, double b, char cell[CELL_TEXT]) {
   char text[2][32];
   snprintf(text[0], sizeof text[0], "%.1f %%", 100 * (a < b ? a : b));
   snprintf(text[1], sizeof text[1], "%.1f %%", 100 * (a < b ? b : a));
-  join(text[0], text[1], cell);
+  snprintf(cell, CELL_TEXT, "%s", weir_cli_range(text[0], " to ", text[1]));
 }
 
 static void join_times(double a, double b, char cell[CELL_TEXT]) {
   char text[2][32];
-  weir_cli_format_ns(a < b ? a : b, text[0]);
-  join(text[0], weir_cli_format_ns(a < b ? b : a, text[1]), cell);
+  weir_cli_format_ns(a < b ? b : a, text[1]);
+  snprintf(cell, CELL_TEXT, "%s", weir_cli_range(weir_cli_format_ns(a < b ? a : b, text[0]), " to ", text[1]));
 }
 
 static void fill_cells(const weir__whatif_row *row, cells *c) {
@@ -131,7 +115,6 @@ static const char *name_of(size_t row) {
 
 /* Explains the first two rows, if there are two. */
 static void explain_own_rows(const weir__replayer *history) {
-  char text[32];
   size_t raced = weir__replayer_check(history)->raced;
   if (!has_replayed_row())
     return;
@@ -143,12 +126,12 @@ static void explain_own_rows(const weir__replayer *history) {
   } else if (weir_cli_prediction.memory)
     printf("  The first row is the recording. The others were replayed with %s of memory: compare them with the second "
            "row, which has the recorded settings.\n",
-           weir__format_bytes(weir_cli_prediction.memory, text));
+           weir_cli_bytes(weir_cli_prediction.memory));
   else if (raced)
-    printf("  The first row is the recording. In it, %zu request%s just missed a block that another thread freed, and "
+    printf("  The first row is the recording. In it, %s just missed a block that another thread freed, and "
            "took new memory instead. The others do not repeat that: compare them with the second row, which has the "
            "recorded settings.\n",
-           raced, raced == 1 ? "" : "s");
+           weir_cli_count(raced, "request"));
   else
     puts("  The first row is the recording. In the others, segments have other addresses, which changes the figures "
          "slightly: compare them with the second row, which has the recorded settings.");
@@ -225,14 +208,14 @@ static void explain_ranges(void) {
 
 static void print_rows(const weir_cli_history *h) {
   const weir__replayer *history = h->history;
-  char limit[32], recorded[WEIR__CONF_TEXT];
+  char recorded[WEIR__CONF_TEXT];
   weir_cli_fold_begin();
   const weir__replay_report *check = weir__replayer_check(history);
   weir__conf_text(weir__replayer_settings(history), recorded);
-  printf("%s: %zu entries, %s under the recorded settings\n", h->name, check->events,
+  printf("%s: %s, %s under the recorded settings\n", h->name, weir_cli_count(check->events, "entry"),
          check->differences ? "not reproduced" : "reproduced");
   if (check->limit_is_inferred && !weir_cli_prediction.memory)
-    printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, limit));
+    printf("  limit: %s, inferred from the recording\n", weir_cli_bytes(check->limit));
   explain_own_rows(history);
   print_table(recorded);
   print_moving();

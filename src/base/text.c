@@ -100,7 +100,7 @@ void weir__escape_message(char *text, size_t size, bool keeps_lines) {
 const char *weir__format_bytes(unsigned long long bytes, char text[32]) {
   static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) {
-    snprintf(text, 32, "%llu bytes", bytes);
+    snprintf(text, 32, bytes == 1 ? "%llu byte" : "%llu bytes", bytes);
     return text;
   }
   double number = (double)bytes / 1024;

@@ -47,7 +47,16 @@ said="the file of a killed process"
 [ -f "$1" ] || fail "there is none"
 run 0 summary "$1"
 empty err
-has out ' in use, as requested, of .* reserved: computed from the entries; the process did not close the recording$'
+has out ' in use, as requested, of .* reserved: computed from the entries; the process was killed, or still runs$'
+run 0 replay --check "$1"
+has out ' 0 differ$'
+
+# A program that ends without destroying its allocator has closed nothing, and was not killed.
+mkdir "$work/exits"
+WEIR_RECORD=$work/exits "$WEIR_TEST_JOB" 2000 >"$work/job" 2>"$work/err"
+set -- "$work"/exits/*.ring
+run 0 summary "$1"
+has out ' in use, as requested, of .* reserved: computed from the entries$'
 run 0 replay --check "$1"
 has out ' 0 differ$'
 
@@ -75,7 +84,7 @@ cmp -s "$work/explained1" "$work/explained16" || fail "$(diff "$work/explained1"
 set -- "$work"/ring1/*.ring
 run 0 summary "$1"
 has out '^    history   the last entries: the ring was full, and [0-9]* older ones were overwritten; '
-has out '^    at end    .* in use, as requested, of .* reserved: computed from the entries; '
+has out '^    at end    .* in use, as requested, of .* reserved: computed from the entries$'
 run 0 replay --check "$1"
 has out '^  window      the last entries: '
 has out ': placed as a checkpoint of the file has them$'

@@ -92,7 +92,7 @@ for conf in '' expandable_segments:True; do
 done
 run 1 --check "$work/late.pickle"
 run 0 --force --conf expandable_segments:True "$work/late.pickle"
-has out ': 1 allocations replayed, 0 failed$'
+has out ': 1 allocation replayed, 0 failed$'
 has err 'take the result as a guess'
 
 run 0 --check --json "$traces/cuda_graphs.pickle.zst" "$traces/llama_oom.pickle.zst"
