@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import sysconfig
 import time
@@ -50,12 +51,20 @@ class BuildAll(build_ext):
             extension.define_macros += [(macro, None) for macro in linked]
             extension.extra_objects = list(linked.values())
             super().build_extension(extension)
+            self.weir_outputs = [self.make_stubs("python/src/types.txt", core)]
             parts.add_all(self, extension, library, Path(self.get_ext_fullpath(extension.name)).parent)
             return
         folder = Path(self.build_temp) / "kernels"
         extension.extra_objects = [*kernels.build(folder), self.get_ext_fullpath(core.name)]
         extension.include_dirs.append(str(folder))
         super().build_extension(extension)
+        self.weir_outputs.append(self.make_stubs("compute/python/src/types.txt", core, compute))
+
+    def make_stubs(self, table, *extensions):
+        package, last = Path(self.get_ext_fullpath(core.name)).parent, Path(self.get_ext_fullpath(extensions[-1].name))
+        command = [sys.executable, "python/stubs.py", str(package), table, *(extension.name for extension in extensions)]
+        subprocess.run(command, check=True)
+        return str(last.with_name(extensions[-1].name.rpartition(".")[2] + ".pyi"))
 
     def get_outputs(self):
         return super().get_outputs() + getattr(self, "weir_outputs", [])

@@ -249,4 +249,4 @@ def add_all(build: Any, extension: Any, library: list[str], package: Path) -> No
     build_library(build, objects_of(core), shared)
     outputs = [program, shared, *copy_adapter(package / "adapter")]
     outputs += build_adapter(Path(temp), shared, package.parent / "weir_torch")
-    build.weir_outputs = [str(path) for path in outputs]
+    build.weir_outputs += [str(path) for path in outputs]

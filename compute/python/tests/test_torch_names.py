@@ -271,3 +271,12 @@ def test_generators_after_the_start():
         assert len(weir.default_generators) == weir.device_count()
         assert weir.default_generators is weir.compute.default_generators
         """)
+
+
+@pytest.mark.parametrize("name", [name for name, value in vars(weir.compute._compute).items() if isinstance(value, type)])
+def test_everything_explains_itself(name):
+    kind = getattr(weir.compute._compute, name)
+    assert kind.__doc__, name
+    for member, value in vars(kind).items():
+        if not member.startswith("_") and callable(value):
+            assert value.__doc__, f"{name}.{member}"
