@@ -30,7 +30,7 @@ const weir_cli_variable weir_cli_environment[] = {
 
     {"Recording", "WEIR_RECORD", "a folder", "no recording",
      "where every allocator records its history, in a file that stays readable however the process ends"},
-    {NULL, "WEIR_RECORD_MB", "1 to 1048576", "256", "the size of that file in MiB; the oldest entries are overwritten"},
+    {NULL, "WEIR_RECORD_MB", "1 to 1048576", "256", "the size in MiB to which that file may grow; then the oldest entries are overwritten"},
     {NULL, "WEIR_RECORD_STACKS", "none, state, alloc or all, optionally followed by ,native", "none",
      "which history entries have stacks; with ,native, native frames follow those of Python"},
     {NULL, "WEIR_RECORD_SIGNAL", "SIGUSR1, SIGUSR2 or SIGHUP", "no signal",

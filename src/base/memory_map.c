@@ -80,13 +80,13 @@ const void *weir__map_file(int descriptor, size_t bytes) {
 }
 
 /* A file larger than the process may write would end it with a signal. */
-int weir__map_allocate_file(int descriptor, uint64_t bytes) {
+int weir__map_allocate_file(int descriptor, uint64_t from, uint64_t bytes) {
   struct rlimit most;
-  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && bytes > most.rlim_cur)
+  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && from + bytes > most.rlim_cur)
     return EFBIG;
   int error;
   do
-    error = posix_fallocate(descriptor, 0, (off_t)bytes);
+    error = posix_fallocate(descriptor, (off_t)from, (off_t)bytes);
   while (error == EINTR);
   return error;
 }
@@ -185,8 +185,9 @@ const void *weir__map_file(int descriptor, size_t bytes) {
   return memory;
 }
 
-int weir__map_allocate_file(int descriptor, uint64_t bytes) {
+int weir__map_allocate_file(int descriptor, uint64_t from, uint64_t bytes) {
   (void)descriptor;
+  (void)from;
   (void)bytes;
   return ENOSYS;
 }

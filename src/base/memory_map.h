@@ -41,11 +41,12 @@ bool weir__map_populate(void *at, size_t bytes);
 /* A file's first bytes, to be read. */
 const void *weir__map_file(int descriptor, size_t bytes);
 
-/* Gives a new file its size and all of its disk space, so that no later write to its mapping can fail. Returns 0 or an
- * errno value. */
-int weir__map_allocate_file(int descriptor, uint64_t bytes);
+/* Gives a part of a file disk space, and the file at least this size, so that no later write to its mapping can fail.
+ * Returns 0 or an errno value. */
+int weir__map_allocate_file(int descriptor, uint64_t from, uint64_t bytes);
 
-/* A file's first bytes, to be read and written; other processes see the changes. */
+/* A file's first bytes, to be read and written; other processes see the changes. What lies beyond the file's end can be
+ * used once the file has it. */
 void *weir__map_shared_file(int descriptor, size_t bytes);
 
 /* Maps a part of a file over reserved pages, without access; sets the access of pages; and makes them reserved again.

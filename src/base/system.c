@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef __wasi__
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -60,6 +62,11 @@ bool weir__process_start_time(int process, uint64_t *ticks) {
   }
   *ticks = started;
   return true;
+}
+
+uint64_t weir__process_namespace(void) {
+  struct stat about;
+  return stat("/proc/self/ns/pid", &about) == 0 ? (uint64_t)about.st_ino : 0;
 }
 
 bool weir__opened_process_has_ended(int process_descriptor) {
@@ -194,6 +201,8 @@ bool weir__process_start_time(int process, uint64_t *ticks) {
   return weir__descriptor_copy(process) >= 0;
 }
 
+uint64_t weir__process_namespace(void) { return 0; }
+
 bool weir__process_has_ended(int process) {
   (void)process;
   return false;
@@ -234,3 +243,9 @@ void weir__sort(void *items, size_t count, size_t size, int (*compare)(const voi
 }
 
 #endif
+
+weir__file_id weir__file_identity(int descriptor) {
+  struct stat about;
+  bool is_open = descriptor >= 0 && fstat(descriptor, &about) == 0;
+  return is_open ? (weir__file_id){(uint64_t)about.st_dev, (uint64_t)about.st_ino} : (weir__file_id){0, 0};
+}

@@ -21,6 +21,15 @@ int weir__process_take_descriptor(int process_descriptor, int number);
 /* When a process started, in clock ticks since boot; false, with errno set, if it does not exist or is hidden. */
 bool weir__process_start_time(int process, uint64_t *ticks);
 
+/* The number of the namespace in which the process has its id; 0 if it is not known. */
+uint64_t weir__process_namespace(void);
+
+/* The open file of a descriptor; zero if there is none. */
+typedef struct weir__file_id {
+  uint64_t device, file;
+} weir__file_id;
+weir__file_id weir__file_identity(int descriptor);
+
 /* Whether a process has ended. True for a zombie too: its memory and its devices are gone. */
 bool weir__process_has_ended(int process);
 /* The same by a descriptor of weir__process_open. */

@@ -120,9 +120,7 @@ static weir__ring_file *create_file(const char *folder, int devices) {
     file = weir__ring_file_create(path, bytes, devices, host, rank, &why);
   }
   if (!file)
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD=%s: not recording: cannot create a file of %llu MiB there: %s%s", folder,
-              (unsigned long long)(bytes >> 20), strerror(why),
-              why == ENOSPC || why == EFBIG || why == EDQUOT ? "; set WEIR_RECORD_MB to make it smaller" : "");
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD=%s: not recording: cannot create a file there: %s", folder, strerror(why));
   free(path);
   return file;
 }
@@ -198,6 +196,8 @@ static void *serve(void *unused) {
     weir__mutex_lock(&members_lock);
     for (member *m = members; m; m = m->next) {
       const weir__recorder *history = atomic_load(&m->allocator->history);
+      if (history->devices[0].ring.file)
+        weir__ring_file_warn(history->file);
       if (is_signal && history->devices[0].ring.file) /* not the file of the parent process */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
       weir__checkpoints_take(m->allocator, false);
@@ -217,6 +217,8 @@ static void on_due(void *context, int device, bool is_urgent) {
   weir__ring_file *file = weir__checkpoint_file(&allocator->heaps[device], &history);
   if (!file)
     return;
+  if (atomic_load(&file->warns_of_failure) || atomic_load(&file->warns_of_log))
+    weir__semaphore_post(&asked);
   atomic_store(&file->is_due[device], true);
   if (is_urgent || file->blocks[device] < few_blocks || !atomic_load(&has_thread))
     weir__slow_reason_set(&allocator->heaps[device], WEIR__SLOW_CHECKPOINT, true);

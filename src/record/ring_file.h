@@ -1,17 +1,21 @@
 /*
  * A recording in a file that survives the process, however it ends.
  *
- * The file is mapped and has a fixed size: a header, a log, checkpoints, and chunks of entries, which belong to rings
- * (record/ring.h). An entry is in the file as soon as its chunk counts it: nothing has to be written when the process
- * dies. The log has the meaning of the numbers in entries, and the settings. A record of the log is written before the
- * first entry that needs it.
+ * The file is mapped: a header, which stands alone, and behind it areas of three kinds: a log, checkpoints, and chunks of
+ * entries, which belong to rings (record/ring.h). It grows by an area where one is needed, and each has all of its disk
+ * space before it is used. A full disk stops the growth, and from there on the oldest entries make room. Readers skip
+ * areas of a kind that they do not know, and what lies behind `file_bytes`.
+ *
+ * An entry is in the file as soon as its chunk counts it: nothing has to be written when the process dies. The log has
+ * the meaning of the numbers in entries, and the settings. A record of the log is written before the first entry that
+ * needs it.
  *
  * Chunks are reused. What is left of an old chunk's entries is not later than `dropped_until` of its device, and
  * readers skip it.
  *
  * Checkpoints keep what the dropped entries left behind: all segments and blocks of a device at one moment between two
  * entries. A device has a few of them, spread over the ring. A reader starts from the oldest checkpoint that is not
- * earlier than `dropped_until` and ignores the entries before it. Checkpoints share one area of the file, and a new one
+ * earlier than `dropped_until` and ignores the entries before it. Devices share the areas of checkpoints, and a new one
  * never overwrites the newest valid one of its device, so a process that is killed meanwhile leaves a usable file.
  */
 #ifndef WEIR_RECORD_RING_FILE_H
@@ -26,17 +30,19 @@
 #include "base/clock.h"
 #include "base/hash_map.h"
 #include "base/lock.h"
+#include "base/system.h"
 #include "base/thread.h"
 #include "record/ring.h"
 
 #define WEIR__RING_MAGIC "WEIRRING"
 
 enum {
-  WEIR__RING_VERSION = 3,
-  WEIR__RING_OLDEST_VERSION = 2, /* that can be read; it has no checkpoints */
+  WEIR__RING_VERSION = 4,
+  WEIR__RING_OLDEST_VERSION = 3, /* that can be read: see offline/read/ring_v3.h */
   WEIR__RING_HEADER = 4096,
   WEIR__RING_DEVICES = 64,
-  WEIR__RING_CHECKPOINTS = 5 /* the most of a device: one more than usually lie in the ring */
+  WEIR__RING_CHECKPOINTS = 5, /* the most of a device: one more than usually lie in the ring */
+  WEIR__RING_ROOMS = 16       /* the most areas of checkpoints */
 };
 
 typedef struct weir__ring_file_device {
@@ -46,27 +52,30 @@ typedef struct weir__ring_file_device {
   uint64_t memory; /* of the device, in bytes */
 } weir__ring_file_device;
 
-/* The first page. Fields that are not atomic do not change once the magic is written. */
+/* The first page. Fields that are not atomic do not change once the magic is written, but those of the clock. It says
+ * which process it is about without any area: a process id is used again, so there is the time of its start. */
 typedef struct weir__ring_file_header {
   char magic[8];
   uint32_t version;
+  uint32_t header_bytes; /* the first area begins behind it */
   uint32_t event_bytes, chunk_bytes;
   int32_t device_count;
-  uint64_t file_bytes;
-  uint64_t log_at, log_bytes; /* behind the header */
-  uint64_t chunks_at, chunk_count;
+  atomic_uint failure; /* the errno value with which the file could not grow; 0 if it always could */
   int64_t pid;
-  int64_t rank; /* -1 if there is none */
+  uint64_t process_start; /* clock ticks since boot, as in /proc/PID/stat; 0 if not known */
+  uint64_t pid_namespace; /* the inode of /proc/PID/ns/pid: elsewhere the process has another id; 0 if not known */
+  int64_t rank;           /* -1 if there is none */
   char host[64];
   weir__clock_point first;
-  weir__clock_point last[2]; /* written in turn, so that one of them is complete */
-  atomic_uint newest;        /* the index of the later one */
-  atomic_uint ended;         /* weir__ring_file_end */
-  _Atomic uint64_t log_used;
-  _Atomic uint64_t lost;     /* entries for which there was no chunk */
-  _Atomic uint64_t log_lost; /* records of the log for which there was no room */
+  weir__clock_point last[2];   /* written in turn, so that one of them is complete */
+  atomic_uint newest;          /* the index of the later one */
+  atomic_uint ended;           /* weir__ring_file_end */
+  uint64_t most_bytes;         /* to which the file may grow */
+  _Atomic uint64_t file_bytes; /* of the header and the complete areas */
+  _Atomic uint64_t slots_at;   /* of the checkpoints, in the first of their areas; 0 if there is none */
+  _Atomic uint64_t lost;       /* entries for which there was no chunk */
+  _Atomic uint64_t log_lost;   /* records of the log for which there was no room */
   weir__ring_file_device devices[WEIR__RING_DEVICES];
-  uint64_t checkpoints_at, checkpoint_bytes; /* behind the log; from version 3 on */
   struct {
     _Atomic uint64_t bytes, peak;
   } outside[WEIR__RING_DEVICES]; /* memory that no allocator has; see weir_outside_memory_record */
@@ -74,6 +83,25 @@ typedef struct weir__ring_file_header {
 
 _Static_assert(sizeof(weir__ring_file_header) <= WEIR__RING_HEADER, "the header is one page");
 
+/* How an area begins. */
+typedef struct weir__ring_file_area {
+  uint32_t kind; /* weir__ring_file_area_kind */
+  uint32_t reserved;
+  uint64_t bytes;        /* with this; a multiple of 64 */
+  _Atomic uint64_t used; /* of a log: bytes of its records */
+  uint64_t padding[5];
+} weir__ring_file_area;
+
+_Static_assert(sizeof(weir__ring_file_area) == 64, "chunks are aligned to cache lines");
+
+typedef enum weir__ring_file_area_kind {
+  WEIR__RING_LOG = 1,
+  WEIR__RING_STATES, /* checkpoints */
+  WEIR__RING_CHUNKS, /* as many as fit */
+  WEIR__RING_AREAS
+} weir__ring_file_area_kind;
+
+/* Records of other kinds are skipped. Number 6 stands for the names of pools. */
 typedef enum weir__ring_file_kind {
   WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
   WEIR__RING_STACK,    /* of weir__stacks */
@@ -101,11 +129,12 @@ typedef struct weir__ring_file_limit {
   uint64_t time;  /* from which on it holds */
   uint64_t bytes; /* that may be reserved; UINT64_MAX if there is no limit */
   int64_t device;
+  double fraction; /* of the device's memory as which it was set; 0 if it was set in bytes. From version 4 on */
 } weir__ring_file_limit;
 
 /* ---- Checkpoints ---- */
 
-/* The area of checkpoints begins with WEIR__RING_CHECKPOINTS of these for each device. */
+/* The first area of checkpoints begins with WEIR__RING_CHECKPOINTS of these for each device. */
 typedef struct weir__ring_file_slot {
   _Atomic uint64_t sequence; /* higher for later checkpoints; 0 if there is none, or it is being written */
   uint64_t at, bytes;        /* in the file; multiples of 8 */
@@ -169,13 +198,21 @@ typedef void (*weir__ring_file_due)(void *context, int device, bool is_urgent);
 
 typedef struct weir__ring_file {
   char *path;
-  char *map; /* the whole file */
-  size_t bytes;
+  char *map;                               /* the file, and address space up to the most bytes that it may have */
+  size_t bytes;                            /* of these */
   weir__ring_file_header *header;          /* in the map */
   atomic_uint texts_logged, stacks_logged; /* numbers up to these are in the log, or the log is full */
   weir__lock lock;                         /* guards what follows, and the log */
-  uint64_t fresh;                          /* the first chunk that was never used */
-  uint64_t taken[WEIR__RING_DEVICES];      /* chunks of each device */
+  int descriptor;                          /* to grow the file; -1 in the child of a fork */
+  weir__file_id identity;
+  struct {
+    uint64_t bytes, most;       /* of all areas of the kind */
+    weir__ring_file_area *last; /* NULL if there is none yet */
+  } areas[WEIR__RING_AREAS];
+  uint64_t chunks_most;               /* chunks that the file may have */
+  uint64_t fresh;                     /* chunks that were given out */
+  uint64_t fresh_in_last;             /* of these, in the last area */
+  uint64_t taken[WEIR__RING_DEVICES]; /* chunks of each device */
   uint64_t next_sequence;
   weir__hash_map modules;              /* the hashes of those that are in the log */
   uint64_t clock_at;                   /* ticks: when the clock is to be read again */
@@ -192,12 +229,18 @@ typedef struct weir__ring_file {
     uint64_t time;                /* of the state */
   } places[WEIR__RING_DEVICES][WEIR__RING_CHECKPOINTS];
   uint64_t next_checkpoint; /* its sequence */
-  char *draft;              /* where a checkpoint is assembled */
+  struct {
+    uint64_t at, end;
+  } rooms[WEIR__RING_ROOMS]; /* where checkpoints may lie */
+  size_t room_count;
+  char *draft; /* where a checkpoint is assembled */
   size_t draft_room;
-  bool has_warned; /* that a checkpoint did not fit */
+  bool has_warned;                            /* that a checkpoint did not fit */
+  atomic_bool warns_of_failure, warns_of_log; /* weir__ring_file_warn has something to say */
 } weir__ring_file;
 
-/* Creates `path`, which must not exist, with all of its bytes. On failure returns NULL, with an errno value in *why. */
+/* Creates `path`, which must not exist, as a header that may grow to so many bytes. On failure returns NULL, with an
+ * errno value in *why. */
 weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
                                         int *why);
 
@@ -214,7 +257,10 @@ void weir__ring_file_note_exit(weir__ring_file *file);
 /* In the child of a fork: puts private memory in the place of the file, so that the child cannot write to it. */
 bool weir__ring_file_detach(weir__ring_file *file);
 
-/* How many entries there is room for. */
+/* Logs what went wrong since the last call: a file that cannot grow, a log that is full. Called without locks. */
+void weir__ring_file_warn(weir__ring_file *file);
+
+/* How many entries there is room for, if the file can grow. */
 uint64_t weir__ring_file_capacity(const weir__ring_file *file);
 
 /* A chunk that was never used, for a device; NULL if there is none left for it. */
@@ -229,7 +275,7 @@ void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk);
 
 /* Logs settings, or the limit of a device, that hold from now on. Changes are recorded as long as the log has room. */
 void weir__ring_file_log_settings(weir__ring_file *file, const char *conf);
-void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes);
+void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes, double fraction);
 
 /* Logs all texts and stacks that existed before the call and are not in the log yet. */
 void weir__ring_file_sync(weir__ring_file *file);

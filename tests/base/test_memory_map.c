@@ -55,7 +55,7 @@ TEST(file) {
   size_t page = weir__map_page_size(), bytes = 4 * page;
   int descriptor = weir__map_memory_file("weir-test", bytes);
   assert_true(descriptor >= 0);
-  assert_int_equal(weir__map_allocate_file(descriptor, bytes), 0);
+  assert_int_equal(weir__map_allocate_file(descriptor, 0, bytes), 0);
   char *shared = weir__map_shared_file(descriptor, bytes);
   const char *read_only = weir__map_file(descriptor, bytes);
   char *space = weir__map_reserve(bytes, page);
@@ -84,7 +84,7 @@ TEST(file_limit) {
   limit = before;
   limit.rlim_cur = MIB;
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  assert_int_equal(weir__map_allocate_file(-1, MIB + 1), EFBIG);
+  assert_int_equal(weir__map_allocate_file(-1, 1, MIB), EFBIG);
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-  assert_int_equal(weir__map_allocate_file(-1, MIB), EBADF);
+  assert_int_equal(weir__map_allocate_file(-1, 0, MIB), EBADF);
 }

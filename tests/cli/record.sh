@@ -13,7 +13,7 @@ RANK=5 run 0 demo
 empty err
 set -- "$work"/files/weir-*-rank5-*.ring
 { [ $# -eq 1 ] && [ -f "$1" ]; } || fail "no file of rank 5, or several"
-[ "$(wc -c <"$1")" -eq 8388608 ] || fail "not of 8 MiB"
+[ "$(wc -c <"$1")" -le 2097152 ] || fail "larger than it needs to be"
 file=$1
 
 # Programs that read are not recorded.
@@ -96,7 +96,7 @@ has out "^  began late: "
 
 # Without its checkpoints the state is unknown, which is reported.
 cp "$1" "$work/without"
-dd if=/dev/zero of="$work/without" bs=4096 seek=33 count=1 conv=notrunc 2>/dev/null
+dd if=/dev/zero of="$work/without" bs=1 seek=224 count=8 conv=notrunc 2>/dev/null # where checkpoints are
 run 0 summary "$work/without"
 has out 'the state before them is not known'
 has out '^    peak      not known$'
@@ -121,13 +121,13 @@ done
 # Not a folder: one message, and the program continues.
 : >"$work/plain"
 WEIR_RECORD="$work/plain" run 0 demo
-has err '^weir: warning: WEIR_RECORD=.*: not recording: cannot create a file of 8 MiB there: '
+has err '^weir: warning: WEIR_RECORD=.*: not recording: cannot create a file there: '
 [ "$(wc -l <"$work/err")" -eq 1 ] || fail "more than one message"
 
 # A truncated file.
 set -- "$work"/files/*.ring
 head -c 100000 "$1" >"$work/cut"
 run 1 summary "$work/cut"
-has err 'byte 100000: the file ends here, the recording has 8388608 bytes'
+has err 'byte 100000: the file ends here, the recording has [0-9]* bytes'
 
 exit $failed

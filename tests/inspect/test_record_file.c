@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "offline/read/ring_reader.h"
 #include "offline/replay/replay.h"
 #include "record/ring_file.h"
@@ -389,7 +390,7 @@ TEST(one_chunk) {
   weir__recorder *history = weir__recorder_new(1);
   weir__ring_file *file = weir__ring_file_create(path, 4096 + 2048 + 4096, 1, "host", -1, &why);
   assert_non_null(file);
-  assert_int_equal(file->header->chunk_count, 1);
+  assert_int_equal(file->chunks_most, 1);
   weir__ring_file_log_settings(file, "");
   weir__recorder_set_file(history, file);
   weir_history_options options;
@@ -476,18 +477,108 @@ TEST(read_only_folder) {
   assert_int_equal(code, 0);
 }
 
-/* Less space than requested, similar to a full disk. */
-TEST(no_room) {
+/* Files may not have the size that the recording would have: it keeps the last entries. */
+static int records_within_limit(void) {
+  struct rlimit little = {1 << 20, 1 << 20};
+  if (setrlimit(RLIMIT_FSIZE, &little) != 0)
+    return 2;
+  weir_log_set_sink(count_warning, NULL);
+  warnings = 0;
+  open_recorded(folder, "64", "none");
+  record_pairs(60000);
+  for (int i = 0; i < 1000 && !warnings; i++) /* another thread warns */
+    usleep(10000);
+  bool ok = warnings == 1 && strstr(warning, "cannot grow beyond") && strstr(warning, strerror(EFBIG));
+  struct stat about;
+  weir__recording *s = load_recording(find_file(".ring"));
+  ok = ok && s->devices[0].dropped > 100000 && s->event_count > 1000 && s->devices[0].start &&
+       stat(find_file(".ring"), &about) == 0 && about.st_size <= 1 << 20;
+  weir__recording_free(s);
+  close_recording();
+  if (!ok)
+    fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
+  return ok ? 0 : 3;
+}
+
+TEST(files_limited) {
   pid_t child = fork();
   assert_true(child >= 0);
-  if (!child) {
-    struct rlimit little = {1 << 20, 1 << 20};
-    if (setrlimit(RLIMIT_FSIZE, &little) != 0)
-      _exit(2);
-    _exit(continues_without_file(folder, "64", "set WEIR_RECORD_MB to make it smaller"));
-  }
+  if (!child)
+    _exit(records_within_limit());
   assert_int_equal(child_outcome(child), 0);
-  assert_null(find_file(".ring"));
+}
+
+/* ---- Growth ---- */
+
+static struct stat about_file(void) {
+  struct stat about;
+  assert_int_equal(stat(find_file(".ring"), &about), 0);
+  return about;
+}
+
+/* The file has what is needed, and all of its disk space. */
+TEST(grows) {
+  open_recorded(folder, "16", "none");
+  off_t before = about_file().st_size;
+  assert_true(before < 512 << 10);
+  for (int i = 0; i < 6; i++) {
+    record_pairs(20000);
+    struct stat about = about_file();
+    assert_true(about.st_size > before || i >= 3);
+    assert_true(about.st_size <= 16 << 20);
+    assert_true((about.st_blocks + 8) * 512 >= about.st_size); /* a file system may keep a small tail elsewhere */
+    before = about.st_size;
+  }
+  weir__recording *s = load_recording(find_file(".ring"));
+  assert_in_range(s->event_count, 200000, 400000);
+  check_replay(s);
+  weir__recording_free(s);
+}
+
+/* The header alone says which process it is about. */
+TEST(header_alone) {
+  int why;
+  char path[512];
+  uint64_t started = 0;
+  snprintf(path, sizeof path, "%s", path_in("alone.ring"));
+  weir__ring_file *file = weir__ring_file_create(path, 1 << 20, 2, "host", 7, &why);
+  assert_non_null(file);
+  assert_int_equal(about_file().st_size, WEIR__RING_HEADER);
+  assert_true(weir__process_start_time((int)getpid(), &started));
+  assert_int_equal(file->header->pid, getpid());
+  assert_int_equal(file->header->process_start, started);
+  assert_true(file->header->pid_namespace != 0);
+  assert_int_equal(file->header->rank, 7);
+  assert_string_equal(file->header->host, "host");
+  weir__recording *s = load_recording(path);
+  assert_int_equal(s->event_count, 0);
+  assert_int_equal(s->device_count, 2);
+  assert_true(s->is_cut_off);
+  weir__recording_free(s);
+  weir__ring_file_close(file);
+  assert_int_equal(about_file().st_size, WEIR__RING_HEADER);
+}
+
+/* A daemon closes all descriptors, and opens other files under their numbers: these must stay as they are. */
+TEST(descriptors_closed) {
+  open_recorded(folder, "8", "none");
+  record_pairs(100);
+  int number = atomic_load(&recorded->history)->file->descriptor;
+  FILE *other = tmpfile();
+  assert_non_null(other);
+  assert_int_equal(dup2(fileno(other), number), number);
+  record_pairs(50000);
+  struct stat about;
+  assert_int_equal(fstat(number, &about), 0);
+  assert_int_equal(about.st_size, 0);
+  assert_true(about_file().st_size > 4 << 20);
+  close_recording();
+  assert_int_equal(fstat(number, &about), 0); /* it was not the recording's to close */
+  weir__recording *s = load_recording(find_file(".ring"));
+  assert_true(s->event_count > 50000);
+  weir__recording_free(s);
+  close(number);
+  fclose(other);
 }
 
 /* ---- Forks ---- */
@@ -591,15 +682,15 @@ TEST(broken) {
   weir_history_set_metadata(recorded, 0, "text");
   record_pairs(300);
   close_recording();
-  enum { SIZE = 1 << 20 };
-  unsigned char *good = malloc(SIZE), *bad = malloc(SIZE);
+  const size_t size = (size_t)about_file().st_size;
+  unsigned char *good = malloc(size), *bad = malloc(size);
   char path[512];
   FILE *f = fopen(find_file(".ring"), "r");
-  assert_int_equal(fread(good, 1, SIZE, f), SIZE);
+  assert_int_equal(fread(good, 1, size, f), size);
   fclose(f);
   snprintf(path, sizeof path, "%s", path_in("broken"));
   weir__recording *s = NULL;
-  static const size_t sizes[] = {9, 100, 4095, 4096, 5000, SIZE / 2, SIZE - 1};
+  const size_t sizes[] = {9, 100, 4095, 4096, 5000, size / 2, size - 1};
   for (size_t i = 0; i < WEIR_COUNT_OF(sizes); i++) {
     write_file(path, good, sizes[i]);
     assert_int_equal(weir__recording_load(path, NULL, &s), WEIR_ERROR_BAD_DATA);
@@ -611,13 +702,14 @@ TEST(broken) {
   int errors = 0;
   weir_log_set_sink(count_warning, NULL);
   for (int i = 0; i < 400; i++) {
-    memcpy(bad, good, SIZE);
+    memcpy(bad, good, size);
     for (uint64_t flips = 1 + soft_random(8); flips > 0; flips--) {
-      /* The header, and the start of the log, of the checkpoints and of the chunks. */
-      size_t base = (size_t[]){8, 4096, 4096 + SIZE / 8, 4096 + SIZE / 4}[soft_random(4)];
+      /* The header, and the starts of areas: of the log, of the checkpoints and of the chunks. */
+      const size_t log = 64 << 10, states = 128 << 10;
+      size_t base = (size_t[]){8, 4096, 4096 + log, 4096 + log + states}[soft_random(4)];
       bad[base + soft_random(base == 8 ? 400 : 4000)] ^= (unsigned char)(1u << soft_random(8));
     }
-    write_file(path, bad, SIZE);
+    write_file(path, bad, size);
     weir_status status = weir__recording_load(path, NULL, &s);
     if (!status) {
       weir__recording_free(s);

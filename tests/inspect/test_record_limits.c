@@ -58,16 +58,20 @@ static bool mount_disk(const char *options) {
   return mount("tmpfs", folder, "tmpfs", 0, options) == 0;
 }
 
-static int disk_full_at_first(void) {
+/* The ring has what fits onto the disk, and says so. */
+static int disk_too_small(void) {
   if (!mount_disk("size=1m"))
     return WAIVED;
   weir_log_set_sink(count_warning, NULL);
   open_recorded("8", "none", GIB);
-  record_pairs(1000);
-  weir_history_info info = {.size = sizeof info};
-  bool ok = warnings == 1 && strstr(warning, strerror(ENOSPC)) &&
-            strstr(warning, "set WEIR_RECORD_MB to make it smaller") && !find_file(".ring") &&
-            weir_history_get_info(recorded, 0, &info) == WEIR_OK && info.mode == WEIR_HISTORY_OFF;
+  record_pairs(60000);
+  for (int i = 0; i < 1000 && !warnings; i++) /* another thread warns */
+    usleep(10000);
+  bool ok = warnings == 1 && strstr(warning, "cannot grow beyond") && strstr(warning, strerror(ENOSPC));
+  weir__recording *s = load_recording(find_file(".ring"));
+  ok = ok && s->event_count > 1000 && s->devices[0].dropped > 100000 && s->devices[0].start;
+  weir__recording_free(s);
+  close_recording();
   if (!ok)
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
   return !ok;
@@ -86,27 +90,32 @@ static bool fill_disk(void) {
   return statvfs(folder, &about) == 0 && about.f_bavail * about.f_bsize < 65536;
 }
 
-/* The file has all of its space from the beginning, so the ring keeps wrapping on a full disk. A snapshot next to it
- * fails with a warning. */
+/* What the file has is its own, so the ring keeps wrapping on a full disk. A snapshot next to it fails with a
+ * warning. */
 static int disk_full_later(void) {
   if (!mount_disk("size=4m"))
     return WAIVED;
   weir_log_set_sink(count_warning, NULL);
   open_recorded("2", "all", GIB);
+  record_pairs(1000);
   if (warnings || !fill_disk())
     return 2;
   record_pairs(60000);
+  for (int i = 0; i < 1000 && !warnings; i++) /* another thread warns */
+    usleep(10000);
+  if (warnings != 1 || !strstr(warning, "cannot grow beyond") || !strstr(warning, strerror(ENOSPC)))
+    return 6;
   void *none;
   if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
     return 3;
-  if (warnings != 1 || !strstr(warning, "cannot write a snapshot") || !strstr(warning, strerror(ENOSPC)) ||
+  if (warnings != 2 || !strstr(warning, "cannot write a snapshot") || !strstr(warning, strerror(ENOSPC)) ||
       find_file(".pickle")) {
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
     return 4;
   }
   record_pairs(1000);
   weir__recording *s = load_recording(find_file(".ring"));
-  bool ok = s->event_count > 30000 && s->devices[0].dropped > 100000;
+  bool ok = s->event_count > 1000 && s->devices[0].dropped > 100000 && s->devices[0].start;
   weir__recording_free(s);
   close_recording();
   return ok ? 0 : 5;
@@ -124,7 +133,7 @@ static int read_only_disk(void) {
 FIXTURE(.begin = make_folder, .end = remove_folder, .teardown = recording_teardown)
 
 TEST(disks) {
-  int (*const disks[])(void) = {disk_full_at_first, disk_full_later, read_only_disk};
+  int (*const disks[])(void) = {disk_too_small, disk_full_later, read_only_disk};
   for (size_t i = 0; i < WEIR_COUNT_OF(disks); i++) {
     int code = in_child(disks[i]);
     if (code == WAIVED) {
@@ -286,7 +295,7 @@ TEST(many_pools_alive) {
   weir_history_info info = {.size = sizeof info};
   assert_ok(weir_history_get_info(recorded, 0, &info));
   weir__recorder *history = atomic_load(&recorded->history);
-  uint64_t chunks = history->file->header->chunk_count;
+  uint64_t chunks = history->file->chunks_most;
   assert_int_equal(info.kept, 2 * chunks);
   assert_int_equal(info.lost, 2 * (ALIVE - chunks));
   assert_int_equal(atomic_load(&history->file->header->lost), info.lost);
@@ -427,4 +436,34 @@ TEST(reasons_of_releases) {
   close_recording();
   read_reasons(text, sizeof text);
   assert_string_equal(text, "collection");
+}
+
+/* The fraction as which a limit was set is in the file, also when a checkpoint has taken the place of the change. */
+TEST(fractions) {
+  open_recorded("1", "none", GIB);
+  assert_ok(weir_allocator_set_fraction(recorded, 0, 0.25));
+  record_pairs(10);
+  weir__recording *s = load_recording(find_file(".ring"));
+  const weir__recording_change *c = &s->changes[s->change_count - 1];
+  assert_int_equal(c->limit, GIB / 4);
+  assert_true(c->fraction > 0.2499 && c->fraction < 0.2501);
+  weir__recording_free(s);
+  record_pairs(30000);
+  s = load_recording(find_file(".ring"));
+  assert_true(s->devices[0].dropped > 0);
+  size_t limits = 0;
+  for (size_t i = 0; i < s->change_count; i++)
+    if (!s->changes[i].conf) {
+      assert_true(s->changes[i].fraction > 0.2499 && s->changes[i].fraction < 0.2501);
+      limits++;
+    }
+  assert_int_equal(limits, 1);
+  weir__recording_free(s);
+  assert_ok(weir_allocator_set_limit(recorded, 0, 100 * MIB));
+  record_pairs(10);
+  s = load_recording(find_file(".ring"));
+  c = &s->changes[s->change_count - 1];
+  assert_int_equal(c->limit, 100 * MIB);
+  assert_true(c->fraction == 0);
+  weir__recording_free(s);
 }

@@ -428,18 +428,6 @@ static const char *write_whole(const char *name, const void *data, size_t size) 
   return path;
 }
 
-/* The layout of version 2: without room for checkpoints. */
-static size_t make_older(unsigned char *data, size_t size) {
-  weir__ring_file_header *h = (weir__ring_file_header *)(void *)data;
-  memmove(data + h->checkpoints_at, data + h->chunks_at, size - h->chunks_at);
-  size -= h->checkpoint_bytes;
-  h->version = 2;
-  h->chunks_at = h->checkpoints_at;
-  h->checkpoints_at = h->checkpoint_bytes = 0;
-  h->file_bytes = size;
-  return size;
-}
-
 static void expect_unknown(const char *path) {
   weir__recording *s = load_recording(path);
   weir__replayer *history = NULL;
@@ -460,24 +448,45 @@ static void expect_unknown(const char *path) {
   weir__recording_free(s);
 }
 
-TEST(older_version) {
-  const job j = {.largest = 30 * MIB};
-  size_t size;
-  open_job(&j, "1");
-  churn(&j, 2000);
-  unsigned char *data = read_whole(find_file(".ring"), &size);
-  size = make_older(data, size);
-  check_window(write_whole("complete", data, size), 0, recorded);
-  free(data);
-  churn(&j, 60000);
-  data = read_whole(find_file(".ring"), &size);
-  size = make_older(data, size);
-  expect_unknown(write_whole("wrapped", data, size));
-  free(data);
+/* Recordings that an earlier version of this program wrote. */
+TEST(version_3) {
+#ifndef WEIR_HAVE_ZSTD
+  skip();
+#endif
+  static const struct {
+    const char *name;
+    size_t entries, allocs;
+    bool is_cut_off, has_wrapped, has_stacks;
+  } files[] = {{"closed", 1502, 532, false, false, true},
+               {"killed", 1096, 365, true, false, false},
+               {"wrapped", 14100, 4676, true, true, false}};
+  for (size_t i = 0; i < WEIR_COUNT_OF(files); i++) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/rings/v3_%s.ring.zst", WEIR_TEST_DATA, files[i].name);
+    weir__recording *s = load_recording(path);
+    size_t allocs = 0, releases = 0, unknown = 0;
+    for (size_t k = 0; k < s->event_count; k++) {
+      const weir__recording_entry *e = &s->events[k];
+      allocs += e->action == WEIR_TRACE_ALLOC;
+      releases += e->action == WEIR_TRACE_SEGMENT_FREE;
+      unknown += e->action == WEIR_TRACE_SEGMENT_FREE && e->reason == WEIR__REASON_UNKNOWN;
+      assert_int_equal(e->thread, 1);
+      assert_false(e->phase_begins);
+    }
+    assert_int_equal(s->event_count, files[i].entries);
+    assert_int_equal(allocs, files[i].allocs);
+    assert_int_equal(unknown, releases); /* all were the program's, and version 3 did not say so */
+    assert_int_equal(s->is_cut_off, files[i].is_cut_off);
+    assert_false(s->devices[0].lacks_start);
+    assert_int_equal(s->devices[0].dropped > 0, files[i].has_wrapped);
+    assert_int_equal(s->stack_count > 1, files[i].has_stacks);
+    weir__recording_free(s);
+    check_window(path, 0, NULL);
+  }
 }
 
 static weir__ring_file_slot *slots_of(unsigned char *data) {
-  return (weir__ring_file_slot *)(void *)(data + ((weir__ring_file_header *)(void *)data)->checkpoints_at);
+  return (weir__ring_file_slot *)(void *)(data + ((weir__ring_file_header *)(void *)data)->slots_at);
 }
 
 /* Either checkpoint is sufficient if it is complete. */

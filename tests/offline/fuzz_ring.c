@@ -14,44 +14,71 @@
 #include "offline/analyse/explain.h"
 #include "offline/analyse/summary.h"
 #include "offline/read/ring_reader.h"
+#include "offline/read/ring_v3.h"
 #include "offline/replay/replay.h"
 #include "record/ring_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum {
-  LOG = 128,
-  CHECKPOINTS = 4096,
-  CHUNKS_AT = WEIR__RING_HEADER + LOG + CHECKPOINTS,
-  BYTES = CHUNKS_AT + (int)sizeof(weir__chunk)
+  HEAD = sizeof(weir__ring_file_area),
+  LOG_AT = WEIR__RING_HEADER,
+  LOG = HEAD + 128,
+  STATES_AT = LOG_AT + LOG,
+  STATES = HEAD + 4096,
+  CHUNKS_AT = STATES_AT + STATES,
+  CHUNKS = HEAD + (int)sizeof(weir__chunk),
+  BYTES = CHUNKS_AT + CHUNKS
 };
 
+static void set_area(uint8_t *file, uint64_t at, uint32_t kind, uint64_t bytes) {
+  weir__ring_file_area *area = (weir__ring_file_area *)(void *)(file + at);
+  area->kind = kind;
+  area->bytes = bytes;
+  area->used = area->used % 2 ? 0 : area->used % (bytes - HEAD + 1) / 8 * 8;
+}
+
 /* Devices, a clock, and whether events were dropped may be anything; where the parts lie may not. */
-static void set_header(weir__ring_file_header *h) {
-  memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
-  h->version = h->version % 2 ? 2 : 3;
+static void set_header(uint8_t *file) {
+  weir__ring_file_header *h = (weir__ring_file_header *)(void *)file;
+  h->version = WEIR__RING_VERSION;
+  h->header_bytes = WEIR__RING_HEADER;
   h->event_bytes = sizeof(weir__entry);
   h->chunk_bytes = sizeof(weir__chunk);
   h->device_count = 1 + (h->device_count & 1);
   h->file_bytes = BYTES;
-  h->log_at = WEIR__RING_HEADER;
-  h->log_bytes = h->version > 2 ? LOG : LOG + CHECKPOINTS;
+  h->slots_at = STATES_AT + HEAD;
+  h->first = (weir__clock_point){0, 0, 0};
+  h->last[0] = h->last[1] = (weir__clock_point){1 << 20, 1 << 20, 1 << 20};
+  set_area(file, LOG_AT, WEIR__RING_LOG, LOG);
+  set_area(file, STATES_AT, WEIR__RING_STATES, STATES);
+  set_area(file, CHUNKS_AT, WEIR__RING_CHUNKS, CHUNKS);
+}
+
+/* The same parts, of which version 3 had no heads. */
+static void set_old_header(uint8_t *file) {
+  weir__ring_v3_header *h = (weir__ring_v3_header *)(void *)file;
+  h->version = 3;
+  h->event_bytes = sizeof(weir__entry);
+  h->chunk_bytes = sizeof(weir__chunk);
+  h->device_count = 1 + (h->device_count & 1);
+  h->file_bytes = BYTES;
+  h->log_at = LOG_AT;
+  h->log_bytes = LOG;
   h->log_used = h->log_used % 2 ? 0 : h->log_used % (LOG + 1) / 8 * 8;
-  h->checkpoints_at = h->log_at + LOG;
-  h->checkpoint_bytes = CHECKPOINTS;
+  h->checkpoints_at = STATES_AT;
+  h->checkpoint_bytes = STATES;
   h->chunks_at = CHUNKS_AT;
   h->chunk_count = 1;
   h->first = (weir__clock_point){0, 0, 0};
   h->last[0] = h->last[1] = (weir__clock_point){1 << 20, 1 << 20, 1 << 20};
 }
 
-static void set_checkpoints(uint8_t *file) {
-  const weir__ring_file_header *h = (const weir__ring_file_header *)(const void *)file;
-  weir__ring_file_slot *slots = (weir__ring_file_slot *)(void *)(file + h->checkpoints_at);
-  for (int i = 0; i < h->device_count * WEIR__RING_CHECKPOINTS; i++) {
-    uint64_t begin = h->checkpoints_at, end = begin + CHECKPOINTS;
+static void set_checkpoints(uint8_t *file, int devices, uint64_t slots_at) {
+  weir__ring_file_slot *slots = (weir__ring_file_slot *)(void *)(file + slots_at);
+  for (int i = 0; i < devices * WEIR__RING_CHECKPOINTS; i++) {
     weir__ring_file_slot *s = &slots[i];
-    if (s->at < begin || s->at > end || s->bytes > end - s->at)
+    if (s->at < STATES_AT || s->at > CHUNKS_AT || s->bytes > CHUNKS_AT - s->at)
       continue;
     s->checksum = weir__ring_file_checksum(s->sequence, s->at, file + s->at, s->bytes);
   }
@@ -80,9 +107,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     abort();
   memset(bytes, 0, sizeof bytes);
   memcpy(bytes, data, size < sizeof bytes ? size : sizeof bytes);
-  set_header((weir__ring_file_header *)(void *)bytes);
-  if (((const weir__ring_file_header *)(const void *)bytes)->version > 2)
-    set_checkpoints(bytes);
+  memcpy(bytes, WEIR__RING_MAGIC, sizeof WEIR__RING_MAGIC - 1);
+  if (size && data[size - 1] % 8 == 7) {
+    set_old_header(bytes);
+    set_checkpoints(bytes, ((const weir__ring_v3_header *)(const void *)bytes)->device_count, STATES_AT);
+  } else {
+    set_header(bytes);
+    set_checkpoints(bytes, ((const weir__ring_file_header *)(const void *)bytes)->device_count, STATES_AT + HEAD);
+  }
   if (pwrite(file, bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
     abort();
   snprintf(path, sizeof path, "/proc/self/fd/%d", file);

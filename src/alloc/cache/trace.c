@@ -178,8 +178,10 @@ void weir__trace_settings(weir_allocator *allocator) {
 
 void weir__trace_limit(const weir__heap *heap) {
   weir__ring_file *file = file_of(heap->allocator);
+  bool is_fraction = heap->limit == (uint64_t)(heap->fraction * (double)heap->total + 0.5);
+  double fraction = is_fraction && heap->fraction < 1 ? heap->fraction : 0;
   if (file)
-    weir__ring_file_log_limit(file, heap->device, heap->limit);
+    weir__ring_file_log_limit(file, heap->device, heap->limit, fraction);
 }
 
 void weir__trace_taken(weir__arena *arena, const weir__block *block) {

@@ -123,6 +123,7 @@ typedef struct weir__recording_change {
   size_t event;     /* of the device, from which on it is in force */
   const char *conf; /* all settings, in the syntax of WEIR_ALLOC_CONF; NULL for a limit */
   uint64_t limit;   /* bytes that may be reserved; UINT64_MAX for all */
+  double fraction;  /* of the device's memory as which the limit was set; 0 if in bytes, or not known */
 } weir__recording_change;
 
 /* A request whose block was taken before other threads did something: see record/operations.h. */

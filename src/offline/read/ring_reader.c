@@ -13,6 +13,7 @@
 #include "offline/read/byte_reader.h"
 #include "offline/read/code.h"
 #include "offline/read/ring_state.h"
+#include "offline/read/ring_v3.h"
 #include "record/operations.h"
 #include "record/recorder.h"
 #include "record/ring_file.h"
@@ -49,7 +50,14 @@ typedef struct change {
   int device;    /* -1 for all */
   uint32_t conf; /* a string; for settings only */
   uint64_t limit;
+  double fraction;
 } change;
+
+/* What lies behind the head of an area. */
+typedef struct area {
+  uint32_t kind;
+  uint64_t at, bytes; /* of a log: those that are used */
+} area;
 
 typedef struct loader {
   const char *path;
@@ -57,6 +65,9 @@ typedef struct loader {
   unsigned char *data; /* the file */
   uint64_t size;
   const weir__ring_file_header *header;
+  weir__ring_file_header converted; /* the header of an older version as one of this one */
+  area *areas;
+  size_t area_count, area_room;
   weir__budget budget;
   weir__recording *s;
   entry *texts, *stacks; /* [0] is unused */
@@ -149,33 +160,43 @@ static weir_status read_source(loader *l) {
     TRY(weir__input_read(l->source, l->data + l->size, room - (size_t)l->size, &got));
     l->size += got;
   } while (got);
-  l->header = (const weir__ring_file_header *)(const void *)l->data;
   if (l->size < WEIR__RING_HEADER)
     return bad(l, l->size, "the data end in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
   return WEIR_OK;
 }
 
-/* The header is read last: it says what a running process has dropped meanwhile. */
-static weir_status read_all(loader *l) {
+/* The header is read twice: a running process makes the file longer, and what it says last is what it has dropped
+ * meanwhile. */
+static weir_status read_open(loader *l, int descriptor) {
   struct stat about;
+  weir__ring_file_header first;
+  if (fstat(descriptor, &about) != 0)
+    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
+  l->size = (uint64_t)about.st_size;
+  if (l->size < WEIR__RING_HEADER)
+    return bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
+  size_t room = 0;
+  l->data = l->size > SIZE_MAX ? NULL : weir__grow(&l->budget, NULL, &room, (size_t)l->size, 1);
+  if (!l->data)
+    return no_memory(l);
+  TRY(read_part(l, descriptor, 0, WEIR__RING_HEADER));
+  memcpy(&first, l->data, sizeof first);
+  uint64_t bytes = first.version == WEIR__RING_VERSION ? atomic_load(&first.file_bytes) : l->size;
+  if (bytes < l->size)
+    l->size = bytes > WEIR__RING_HEADER ? bytes : WEIR__RING_HEADER;
+  TRY(read_part(l, descriptor, WEIR__RING_HEADER, l->size));
+  TRY(read_part(l, descriptor, 0, WEIR__RING_HEADER));
+  if (bytes == l->size && first.version == WEIR__RING_VERSION)
+    memcpy(l->data + offsetof(weir__ring_file_header, file_bytes), &bytes, sizeof bytes);
+  return WEIR_OK;
+}
+
+static weir_status read_all(loader *l) {
   int descriptor = open(l->path, O_RDONLY | O_CLOEXEC);
   if (descriptor < 0)
     return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
-  weir_status status = WEIR_OK;
-  if (fstat(descriptor, &about) != 0)
-    status = weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
-  l->size = status ? 0 : (uint64_t)about.st_size;
-  if (!status && l->size < WEIR__RING_HEADER)
-    status = bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
-  if (!status) {
-    size_t room = 0;
-    l->data = l->size > SIZE_MAX ? NULL : weir__grow(&l->budget, NULL, &room, (size_t)l->size, 1);
-    status = l->data ? read_part(l, descriptor, WEIR__RING_HEADER, l->size) : no_memory(l);
-  }
-  if (!status)
-    status = read_part(l, descriptor, 0, WEIR__RING_HEADER);
+  weir_status status = read_open(l, descriptor);
   close(descriptor);
-  l->header = (const weir__ring_file_header *)(const void *)l->data;
   return status;
 }
 
@@ -186,30 +207,93 @@ static bool is_time(int64_t ns) { return ns >= 0 && ns <= MAX_NS; }
 
 #define AT(field) offsetof(weir__ring_file_header, field)
 
-static weir_status check_header(const loader *l) {
+static weir_status add_area(loader *l, const area *made) {
+  ROOM(l, l->areas, l->area_count, l->area_room, 1);
+  l->areas[l->area_count++] = *made;
+  return WEIR_OK;
+}
+
+/* Version 3 has three areas without heads. */
+static weir_status convert_header(loader *l) {
+  const weir__ring_v3_header *old = (const weir__ring_v3_header *)(const void *)l->data;
+  weir__ring_file_header *h = &l->converted;
+  uint64_t after_log = old->log_at + old->log_bytes;
+  if (old->file_bytes != l->size)
+    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)old->file_bytes);
+  if (old->log_at != WEIR__RING_HEADER || old->log_bytes > l->size - old->log_at || old->log_bytes % 64)
+    return bad(l, offsetof(weir__ring_v3_header, log_at), "the log is not in the file");
+  if (old->checkpoints_at != after_log || old->checkpoint_bytes > l->size - after_log || old->checkpoint_bytes % 64)
+    return bad(l, offsetof(weir__ring_v3_header, checkpoints_at), "the checkpoints are not in the file");
+  if (old->chunks_at != after_log + old->checkpoint_bytes ||
+      old->chunk_count > (l->size - old->chunks_at) / sizeof(weir__chunk))
+    return bad(l, offsetof(weir__ring_v3_header, chunks_at), "the entries are not in the file");
+  if (old->log_used > old->log_bytes)
+    return bad(l, offsetof(weir__ring_v3_header, log_used), "the log has more bytes than there is room for");
+  *h = (weir__ring_file_header){.version = old->version,
+                                .header_bytes = WEIR__RING_HEADER,
+                                .event_bytes = old->event_bytes,
+                                .chunk_bytes = old->chunk_bytes,
+                                .device_count = old->device_count,
+                                .pid = old->pid,
+                                .rank = old->rank,
+                                .first = old->first,
+                                .last = {old->last[0], old->last[1]},
+                                .newest = old->newest,
+                                .ended = old->is_closed,
+                                .most_bytes = old->file_bytes,
+                                .file_bytes = old->file_bytes,
+                                .lost = old->lost,
+                                .log_lost = old->log_lost};
+  if (old->checkpoint_bytes)
+    h->slots_at = old->checkpoints_at;
+  memcpy(h->host, old->host, sizeof h->host);
+  memcpy(h->devices, old->devices, sizeof h->devices);
+  memcpy(h->outside, old->outside, sizeof h->outside);
+  l->header = h;
+  TRY(add_area(l, &(area){WEIR__RING_LOG, old->log_at, old->log_used}));
+  TRY(add_area(l, &(area){WEIR__RING_STATES, old->checkpoints_at, old->checkpoint_bytes}));
+  return add_area(l, &(area){WEIR__RING_CHUNKS, old->chunks_at, old->chunk_count * sizeof(weir__chunk)});
+}
+
+static weir_status find_areas(loader *l) {
   const weir__ring_file_header *h = l->header;
+  const uint64_t head = sizeof(weir__ring_file_area), end = h->file_bytes;
+  if (end > l->size)
+    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)end);
+  if (h->header_bytes < sizeof *h || h->header_bytes > end || h->header_bytes % 64)
+    return bad(l, AT(header_bytes), "a header of %u bytes", h->header_bytes);
+  for (uint64_t at = h->header_bytes; at < end;) {
+    weir__ring_file_area a;
+    if (end - at < head)
+      return bad(l, at, "the file ends in the head of an area");
+    memcpy(&a, l->data + at, sizeof a);
+    if (a.bytes < head || a.bytes > end - at || a.bytes % 64)
+      return bad(l, at, "an area of %llu bytes, the file has %llu more", (unsigned long long)a.bytes,
+                 (unsigned long long)(end - at));
+    if (a.kind == WEIR__RING_LOG && a.used > a.bytes - head)
+      return bad(l, at, "a log of %llu bytes, there is room for %llu", (unsigned long long)a.used,
+                 (unsigned long long)(a.bytes - head));
+    TRY(add_area(l, &(area){a.kind, at + head, a.kind == WEIR__RING_LOG ? a.used : a.bytes - head}));
+    at += a.bytes;
+  }
+  return WEIR_OK;
+}
+
+static weir_status check_header(loader *l) {
+  const weir__ring_file_header *h = l->header = (const weir__ring_file_header *)(const void *)l->data;
   if (memcmp(h->magic, WEIR__RING_MAGIC, sizeof h->magic) != 0)
     return bad(l, 0, "this is no recording");
   if (h->version < WEIR__RING_OLDEST_VERSION || h->version > WEIR__RING_VERSION)
     return bad(l, AT(version), "a recording of version %u, this program reads %d to %d", h->version,
                (int)WEIR__RING_OLDEST_VERSION, (int)WEIR__RING_VERSION);
+  TRY(h->version == WEIR__RING_VERSION ? find_areas(l) : convert_header(l));
+  h = l->header;
   if (h->event_bytes != sizeof(weir__entry))
     return bad(l, AT(event_bytes), "entries of %u bytes, expected %zu", h->event_bytes, sizeof(weir__entry));
   if (h->chunk_bytes != sizeof(weir__chunk))
     return bad(l, AT(chunk_bytes), "chunks of %u bytes, expected %zu", h->chunk_bytes, sizeof(weir__chunk));
   if (h->device_count < 1 || h->device_count > WEIR__RING_DEVICES)
     return bad(l, AT(device_count), "%d devices, expected 1 to %d", h->device_count, (int)WEIR__RING_DEVICES);
-  if (h->file_bytes != l->size)
-    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)h->file_bytes);
-  if (h->log_at != WEIR__RING_HEADER || h->log_bytes > l->size - h->log_at || h->log_bytes % 64)
-    return bad(l, AT(log_at), "the log is not in the file");
-  uint64_t checkpoints = h->version > 2 ? h->checkpoint_bytes : 0, after_log = h->log_at + h->log_bytes;
-  if (h->version > 2 && (h->checkpoints_at != after_log || checkpoints > l->size - after_log || checkpoints % 64))
-    return bad(l, AT(checkpoints_at), "the checkpoints are not in the file");
-  if (h->chunks_at != after_log + checkpoints || h->chunk_count > (l->size - h->chunks_at) / sizeof(weir__chunk))
-    return bad(l, AT(chunks_at), "the entries are not in the file");
-  if (h->log_used > h->log_bytes)
-    return bad(l, AT(log_used), "the log has more bytes than there is room for");
   const weir__clock_point *last = &h->last[h->newest & 1];
   if (!is_time(h->first.monotonic_ns) || !is_time(h->first.unix_ns))
     return bad(l, AT(first), "the clock's first point is none");
@@ -276,18 +360,17 @@ static weir_status add_settings(loader *l, const weir__ring_file_record *e, uint
 }
 
 static weir_status add_limit(loader *l, const weir__ring_file_record *e, uint64_t at) {
-  weir__ring_file_limit limit;
-  if (e->length != sizeof limit)
+  weir__ring_file_limit limit = {0};
+  size_t bytes = l->header->version < 4 ? offsetof(weir__ring_file_limit, fraction) : sizeof limit;
+  if (e->length != bytes)
     return bad(l, at, "a limit of %u bytes", e->length);
-  memcpy(&limit, l->data + at + sizeof *e, sizeof limit);
+  memcpy(&limit, l->data + at + sizeof *e, bytes);
   if (limit.device < 0 || limit.device >= l->header->device_count)
     return bad(l, at, "a limit of device %lld, there are %d", (long long)limit.device, l->header->device_count);
-  return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes}) : WEIR_OK;
+  return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes, limit.fraction}) : WEIR_OK;
 }
 
-/* Two passes: the first finds the settings, with which a recording begins. */
-static weir_status read_log(loader *l) {
-  uint64_t at = l->header->log_at, end = at + l->header->log_used;
+static weir_status read_log_area(loader *l, uint64_t at, uint64_t end) {
   while (at < end) {
     weir__ring_file_record e;
     if (end - at < sizeof e)
@@ -315,14 +398,23 @@ static weir_status read_log(loader *l) {
     case WEIR__RING_LIMIT:
       TRY(add_limit(l, &e, at));
       break;
-    default:
-      return bad(l, at, "an entry of kind %u, which is not known", e.kind);
+    default: /* of a newer program */
+      if (l->header->version < 4)
+        return bad(l, at, "an entry of kind %u, which is not known", e.kind);
     }
     uint64_t whole = weir__round_up(sizeof e + e.length, 8);
     if (whole > end - at)
       return bad(l, at, "the log ends in an entry");
     at += whole;
   }
+  return WEIR_OK;
+}
+
+/* Two passes: the first finds the settings, with which a recording begins. */
+static weir_status read_log(loader *l) {
+  for (size_t i = 0; i < l->area_count; i++)
+    if (l->areas[i].kind == WEIR__RING_LOG)
+      TRY(read_log_area(l, l->areas[i].at, l->areas[i].at + l->areas[i].bytes));
   return WEIR_OK;
 }
 
@@ -591,21 +683,29 @@ static unsigned count_at(const loader *l, uint64_t at) {
 }
 
 /* Finds the chunks that have entries, in the order of their sequence numbers. */
-static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
-  size_t room = 0;
-  *events = 0;
-  for (uint64_t i = 0; i < l->header->chunk_count; i++) {
-    place p = {0, l->header->chunks_at + i * sizeof(weir__chunk)};
+static weir_status find_chunks_in(loader *l, const area *in, place **places, size_t *count, size_t *room,
+                                  size_t *events) {
+  for (uint64_t i = 0; i < in->bytes / sizeof(weir__chunk); i++) {
+    place p = {0, in->at + i * sizeof(weir__chunk)};
     unsigned has = count_at(l, p.at);
     if (has > WEIR__CHUNK_ENTRIES)
       return bad(l, p.at, "a chunk of %u entries, there is room for %d", has, (int)WEIR__CHUNK_ENTRIES);
     if (!has)
       continue;
     memcpy(&p.sequence, l->data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
-    ROOM(l, *places, *count, room, 1);
+    ROOM(l, *places, *count, *room, 1);
     (*places)[(*count)++] = p;
     *events += has;
   }
+  return WEIR_OK;
+}
+
+static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
+  size_t room = 0;
+  *events = 0;
+  for (size_t i = 0; i < l->area_count; i++)
+    if (l->areas[i].kind == WEIR__RING_CHUNKS)
+      TRY(find_chunks_in(l, &l->areas[i], places, count, &room, events));
   if (*count)
     qsort(*places, *count, sizeof **places, by_sequence);
   return WEIR_OK;
@@ -622,6 +722,8 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
       uint64_t at = places[i].at + offsetof(weir__chunk, entries) + k * sizeof(weir__entry);
       weir__entry e;
       memcpy(&e, l->data + at, sizeof e);
+      if (l->header->version < 4)
+        e.thread = weir__ring_v3_thread(e.thread);
       if (e.device >= l->header->device_count || e.action >= WEIR_TRACE_ACTIONS)
         return bad(l, at, "an entry of device %u with action %u, which is not known", e.device, e.action);
       if (e.device != device || e.time <= after)
@@ -678,6 +780,15 @@ static weir_status add_placed(loader *l, const weir__recording_change *made) {
   return WEIR_OK;
 }
 
+/* The fraction as which the limit at a checkpoint was set. */
+static double fraction_of(const loader *l, int device, const weir__ring_file_start *start) {
+  double fraction = 0;
+  for (size_t i = 0; i < l->change_count; i++)
+    if (l->changes[i].device == device && l->changes[i].time <= start->of.settings_time)
+      fraction = l->changes[i].limit == start->of.limit ? l->changes[i].fraction : 0;
+  return fraction;
+}
+
 /* Finds between which events of a device its settings and its limit changed. A checkpoint, where there is one, has the
  * first of each, whatever the log had room for before it. */
 static weir_status place_changes(loader *l, int device, const weir__ring_file_start *start, const weir__entry *events,
@@ -687,8 +798,8 @@ static weir_status place_changes(loader *l, int device, const weir__ring_file_st
   if (start->is_known) {
     uint32_t conf;
     TRY(add_string(l, start->conf, start->of.conf_bytes, &conf));
-    TRY(add_placed(l, &(weir__recording_change){device, 0, s->strings.items[conf].text, 0}));
-    TRY(add_placed(l, &(weir__recording_change){device, 0, NULL, start->of.limit}));
+    TRY(add_placed(l, &(weir__recording_change){device, 0, s->strings.items[conf].text, 0, 0}));
+    TRY(add_placed(l, &(weir__recording_change){device, 0, NULL, start->of.limit, fraction_of(l, device, start)}));
   }
   for (size_t i = 0; i < l->change_count; i++) {
     const change *c = &l->changes[i];
@@ -696,7 +807,8 @@ static weir_status place_changes(loader *l, int device, const weir__ring_file_st
       continue;
     while (read < count && events[read].time <= c->time) /* taking a block is no event of a recording */
       at += events[read++].action != WEIR__ACTION_TAKEN;
-    weir__recording_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
+    weir__recording_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit,
+                                   c->fraction};
     size_t same = first;
     while (same < s->change_count && (at || !s->changes[same].conf != !made.conf))
       same++;
@@ -733,7 +845,7 @@ static weir_status read_start(loader *l, int device, weir__ring_file_start *star
   weir__recording_device *d = &l->s->devices[device];
   uint64_t at;
   const char *why;
-  weir_status status = weir__ring_file_start_read(l->data, device, &l->budget, start, &at, &why);
+  weir_status status = weir__ring_file_start_read(l->data, l->size, l->header, device, &l->budget, start, &at, &why);
   if (status)
     return why ? bad(l, at, "%s", why) : no_memory(l);
   d->lacks_start = !start->is_known && (d->dropped || start->is_missing);
@@ -890,11 +1002,15 @@ static weir_status load_from(const char *path, weir__input *source, const weir__
   loader l = {
       .path = path, .source = source, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
   weir_status status = load(&l);
+  if (!status && l.header->failure)
+    weir__log(WEIR_LOG_WARN, "%s: the recording could not grow beyond %llu KiB: %s", path,
+              (unsigned long long)l.header->file_bytes >> 10, strerror((int)l.header->failure));
   if (!status && l.header->lost)
     weir__log(WEIR_LOG_WARN,
               "%s: %llu entries are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
               (unsigned long long)l.header->lost);
   weir__drop(l.data);
+  weir__drop(l.areas);
   weir__drop(l.texts);
   weir__drop(l.stacks);
   for (size_t i = 0; i < l.module_count; i++)

@@ -180,28 +180,28 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
 /* ---- The choice of a checkpoint ---- */
 
 /* Whether a slot has a complete checkpoint: its checksum matches. */
-static bool is_whole(const unsigned char *data, const weir__ring_file_header *h, const weir__ring_file_slot *slot) {
-  uint64_t begin = h->checkpoints_at, end = begin + h->checkpoint_bytes;
-  return slot->sequence && slot->at >= begin && slot->at <= end && slot->bytes <= end - slot->at &&
+static bool is_whole(const unsigned char *data, uint64_t size, const weir__ring_file_slot *slot) {
+  return slot->sequence && slot->at >= WEIR__RING_HEADER && slot->at <= size && slot->bytes <= size - slot->at &&
          slot->bytes >= sizeof(weir__ring_file_state) && slot->at % 8 == 0 && slot->bytes % 8 == 0 &&
          slot->checksum == weir__ring_file_checksum(slot->sequence, slot->at, data + slot->at, slot->bytes);
 }
 
-weir_status weir__ring_file_start_read(const unsigned char *data, int device, weir__budget *budget,
-                                       weir__ring_file_start *start, uint64_t *bad, const char **why) {
-  const weir__ring_file_header *h = (const weir__ring_file_header *)(const void *)data;
+weir_status weir__ring_file_start_read(const unsigned char *data, uint64_t size, const weir__ring_file_header *h,
+                                       int device, weir__budget *budget, weir__ring_file_start *start, uint64_t *bad,
+                                       const char **why) {
   const weir__ring_file_device *d = &h->devices[device];
   uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until, oldest = UINT64_MAX;
   weir__ring_file_slot slots[WEIR__RING_CHECKPOINTS], *found = NULL;
   *start = (weir__ring_file_start){.is_known = false};
   *bad = 0;
   *why = NULL;
-  if (h->version < 3 || h->checkpoint_bytes < (uint64_t)h->device_count * sizeof slots)
+  uint64_t slots_at = h->slots_at, slot_bytes = (uint64_t)h->device_count * sizeof slots;
+  if (!slots_at || slots_at > size || slot_bytes > size - slots_at) /* or it has grown by them since it was read */
     return WEIR_OK;
-  memcpy(slots, data + h->checkpoints_at + (size_t)device * sizeof slots, sizeof slots);
+  memcpy(slots, data + slots_at + (size_t)device * sizeof slots, sizeof slots);
   for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++) {
     start->is_missing |= slots[i].bytes != 0;
-    if (slots[i].sequence >= oldest || !is_whole(data, h, &slots[i]))
+    if (slots[i].sequence >= oldest || !is_whole(data, size, &slots[i]))
       continue;
     weir__ring_file_state of;
     memcpy(&of, data + slots[i].at, sizeof of);
