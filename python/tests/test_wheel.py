@@ -153,3 +153,21 @@ def test_the_adapter_is_complete(tmp_path):
     copies = {str(path.relative_to(tmp_path)) for path in parts.copy_adapter(tmp_path)}
     for needed in ("adapters/torch/build.py", "adapters/torch/allocator.cpp", "include/weir/weir.h", "python/frames/walk.c"):
         assert needed in copies
+
+
+def test_build_without_network(monkeypatch):
+    """In the environment that pip makes, setuptools cannot be imported; it is found where it is installed."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import build_backend as b;"
+        "print(b.get_requires_for_build_wheel(), b.build_wheel.__name__, hasattr(b, 'prepare_metadata_for_build_wheel'))"
+    )
+    folder = str(Path(__file__).parents[1])
+    pytest.importorskip("wheel")
+    bare = subprocess.run([sys.executable, "-S", "-c", "import setuptools"], capture_output=True)
+    assert bare.returncode != 0
+    done = subprocess.run([sys.executable, "-S", "-c", code, folder], capture_output=True, text=True)
+    assert done.stdout == "[] build_wheel True\n", done.stderr
+    import build_backend
+
+    monkeypatch.setattr(build_backend, "installed", list)
+    assert build_backend.get_requires_for_build_wheel() == ["setuptools>=61", "wheel"]

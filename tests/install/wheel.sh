@@ -202,10 +202,11 @@ mkdir "$work/bin"
 for tool in cc c++ gcc g++ as ld readelf sh ccache x86_64-linux-gnu-gcc x86_64-linux-gnu-g++ "$(basename "$python")"; do
   path=$(command -v "$tool") && ln -sf "$path" "$work/bin/$tool"
 done
-(cd "$work/source" && PATH=$work/bin WEIR_BUILD_TORCH=0 "$python" -c '
-import sys
-from setuptools import build_meta
-build_meta.build_wheel(sys.argv[1])' "$work/again" >"$work/log" 2>&1) || fail "$(tail -n 20 "$work/log")"
+# By pip, which isolates the build, and in a virtual environment without packages, as without a network.
+"$python" -m venv "$work/venv"
+"$work/venv/bin/python3" -m pip -q --disable-pip-version-check uninstall -y setuptools >"$work/log" 2>&1
+(cd "$work/source" && PATH=$work/bin WEIR_BUILD_TORCH=0 "$work/venv/bin/python3" -m pip --disable-pip-version-check wheel \
+  --no-index --no-deps --wheel-dir "$work/again" . >"$work/log" 2>&1) || fail "$(tail -n 20 "$work/log")"
 "$python" - "$wheel" "$work/again/$(basename "$wheel")" <<'END'
 import sys, zipfile
 one, two = ({item.filename: item.CRC for item in zipfile.ZipFile(path).infolist()} for path in sys.argv[1:])
