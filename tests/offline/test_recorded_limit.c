@@ -116,8 +116,8 @@ TEST(empty_cache) {
   weir__recording_free(r);
 }
 
-/* A pickle does not say why memory was released: no limit follows from it. */
-TEST_SETUP(empty_cache_in_a_pickle, NULL, NULL) {
+/* A pickle of PyTorch does not say why memory was released, and no limit follows from it. One of Weir has the reason. */
+TEST_SETUP(reasons_in_a_pickle, NULL, NULL) {
   static const struct {
     uint64_t address, bytes;
     weir_trace_action action;
@@ -145,7 +145,14 @@ TEST_SETUP(empty_cache_in_a_pickle, NULL, NULL) {
                        .stacks = stacks,
                        .stack_count = 1};
   weir__explanation x;
-  explain(&r, &x);
-  assert_int_equal(x.limit, UINT64_MAX);
-  assert_int_equal(capacity_of(&r).limit, UINT64_MAX);
+  for (weir__reason reason = WEIR__REASON_UNKNOWN; reason <= WEIR__REASON_PROGRAM; reason++) {
+    if (reason == WEIR__REASON_REQUEST || reason == WEIR__REASON_COLLECTION) /* not without such a device or setting */
+      continue;
+    for (size_t i = 0; i < WEIR_COUNT_OF(entries); i++)
+      if (events[i].action == WEIR_TRACE_SEGMENT_FREE)
+        events[i].reason = reason & 7;
+    explain(&r, &x);
+    assert_int_equal(x.limit_is_inferred, reason == WEIR__REASON_LIMIT);
+    assert_int_equal(x.limit, reason == WEIR__REASON_LIMIT ? 70 * MIB : UINT64_MAX);
+  }
 }

@@ -40,8 +40,9 @@ static void guess_causes(weir__plan *plan, uint64_t limit) {
   for (size_t i = 0; i < plan->release_count; i++) {
     weir__plan_release *r = &plan->releases[i];
     bool is_over = false, is_aged = false;
-    if (plan->recording->has_causes) {
-      bool by_program = r->request == plan->count;
+    const weir__reason reason = (weir__reason)plan->events[r->first].reason;
+    if (plan->recording->has_causes || reason != WEIR__REASON_UNKNOWN) {
+      bool by_program = r->request == plan->count || reason == WEIR__REASON_PROGRAM;
       r->cause = by_program ? WEIR__RELEASED_BY_PROGRAM : WEIR__RELEASED_BY_POLICY;
       r->tried = (uint8_t)(1u << WEIR__RELEASED_BY_PROGRAM | 1u << r->cause);
       continue;
@@ -65,7 +66,7 @@ typedef struct evidence {
   uint64_t served;      /* the most with which a request was served after a release, without new memory */
   uint64_t not_allowed; /* the least with which a request failed */
   uint64_t device;      /* what the device had for this process when a request failed for want of it; 0 if none did */
-  bool has_failed;      /* a request did */
+  bool is_certain;      /* a request failed, or memory was released because of a limit, as recorded */
   bool is_limited;      /* that, or memory was released, perhaps for a request that would have exceeded `allowed` */
 } evidence;
 
@@ -84,7 +85,7 @@ static void gather(const weir__plan *plan, evidence *found) {
     } else if (weir__is_request(e)) {
       uint64_t wanted = (grew ? from : reserved) + segment_bytes(plan, i);
       if (e->action == WEIR_TRACE_OOM) {
-        found->is_limited = found->has_failed = true;
+        found->is_limited = found->is_certain = true;
         found->not_allowed = wanted < found->not_allowed ? wanted : found->not_allowed;
         /* The event has the device's free memory where others have an address. If the device had more at another time,
          * other processes took it, and no single size of the device explains the recording. */
@@ -104,6 +105,11 @@ static void gather(const weir__plan *plan, evidence *found) {
     return;
   for (size_t i = 0; i < plan->release_count && !found->is_limited; i++) {
     const weir__plan_release *r = &plan->releases[i];
+    const weir__reason reason = (weir__reason)plan->events[r->first].reason;
+    if (reason != WEIR__REASON_UNKNOWN) {
+      found->is_limited = found->is_certain = reason == WEIR__REASON_LIMIT;
+      continue;
+    }
     uint64_t bytes = is_for_request(plan, r) ? segment_bytes(plan, r->request) : 0;
     found->is_limited = bytes && (bytes > found->allowed || r->reserved > found->allowed - bytes);
   }
@@ -251,7 +257,7 @@ static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MAX_LI
                              .memory = found.device,
                              .others = (total - found.device) / WEIR__PORT_SMALL_SEGMENT * WEIR__PORT_SMALL_SEGMENT};
   }
-  if (!found.has_failed) {
+  if (!found.is_certain) {
     add_limit(known, memory, limits, &count);
     add_limit(known, roomy, limits, &count);
   }
