@@ -89,14 +89,20 @@ static int moment_of(const weir__diff_row *r) {
 static void print_rows(const weir__diff *d, weir__diff_key key) {
   static const char *const at[] = {"at the peak", "at the end", "in a step"};
   const weir__diff_rows *rows = &d->by[key];
-  size_t shown = 0, changed = 0;
+  size_t shown = 0, changed = 0, noise = 0;
   char by[40];
-  for (size_t i = 0; i < rows->count; i++)
-    changed += rows->items[i].change != WEIR__DIFF_SAME;
-  printf("  by %s\n", weir__diff_key_name(key));
+  for (size_t i = 0; i < rows->count; i++) {
+    bool is_same = rows->items[i].change == WEIR__DIFF_SAME;
+    changed += !is_same && !rows->items[i].is_noise;
+    noise += !is_same && rows->items[i].is_noise;
+  }
+  printf("  by %s", weir__diff_key_name(key));
+  if (key == WEIR__DIFF_SIZE && d->sizes > WEIR__DIFF_SIZES)
+    printf(": powers of two, since there are %zu", d->sizes);
+  putchar('\n');
   for (size_t i = 0; i < rows->count && shown < (size_t)options.list; i++) {
     const weir__diff_row *r = &rows->items[i];
-    if (r->change == WEIR__DIFF_SAME)
+    if (r->change == WEIR__DIFF_SAME || r->is_noise)
       continue;
     int moment = moment_of(r);
     shown++;
@@ -108,6 +114,8 @@ static void print_rows(const weir__diff *d, weir__diff_key key) {
     puts("    no difference");
   else if (changed > shown)
     printf("    and %zu more; --list N shows more\n", changed - shown);
+  if (noise)
+    printf("    noise: %s of less than %s\n", weir_cli_count(noise, "difference"), bytes(d->noise));
 }
 
 static void print_text(const weir__diff *d) {

@@ -226,3 +226,86 @@ TEST(real) {
   weir__recording_free(a);
   weir__recording_free(b);
 }
+
+/* ---- What other moments have, and noise ---- */
+
+static void make(job *j, uint64_t bytes, bool is_freed) {
+  const uint64_t address = 0x1000000 * (j->count + 1);
+  job_add(j, &(weir__recording_entry){.action = WEIR_TRACE_ALLOC, .address = address, .size = bytes});
+  for (int i = 0; i < 2 && is_freed; i++)
+    job_add(j, &(weir__recording_entry){.action = i ? WEIR_TRACE_FREE_COMPLETED : WEIR_TRACE_FREE_REQUESTED,
+                                        .address = address,
+                                        .size = bytes});
+}
+
+static void complete(job *j) {
+  static int64_t streams[1];
+  static weir__recording_stack stacks[1];
+  static weir__recording_remark remarks[1];
+  static weir__string strings[] = {{"", 0}};
+  job_recording(j);
+  j->recording.streams = streams;
+  j->recording.stream_count = 1;
+  j->recording.stacks = stacks;
+  j->recording.stack_count = 1;
+  j->recording.remarks = remarks;
+  j->recording.remark_count = 1;
+  j->recording.strings.items = strings;
+  j->recording.strings.count = 1;
+}
+
+static const weir__diff_row *row_named(const weir__diff *d, const char *name) {
+  for (size_t i = 0; i < d->by[WEIR__DIFF_SIZE].count; i++)
+    if (strcmp(d->by[WEIR__DIFF_SIZE].items[i].name, name) == 0)
+      return &d->by[WEIR__DIFF_SIZE].items[i];
+  fail_msg("no row for %s", name);
+  return NULL;
+}
+
+/* A size that the other recording allocates, be it at none of the moments, neither appears nor disappears. */
+TEST(made_at_other_moments) {
+  job a = {0}, b = {0};
+  make(&a, 1 << 20, true);
+  make(&a, 8 << 20, false);
+  make(&a, 3 << 20, false);
+  make(&b, 8 << 20, true);
+  make(&b, 1 << 20, false);
+  complete(&a);
+  complete(&b);
+  weir__diff d = compare(&a.recording, &b.recording, -1);
+  assert_int_equal(row_named(&d, "1.00 MiB")->change, WEIR__DIFF_GREW);
+  assert_int_equal(row_named(&d, "8.00 MiB")->change, WEIR__DIFF_SHRANK);
+  assert_int_equal(row_named(&d, "3.00 MiB")->change, WEIR__DIFF_DISAPPEARED);
+  weir__diff_clear(&d);
+  job_free(&a);
+  job_free(&b);
+}
+
+/* Sequences of any length: sizes are put together, and what differs by chance is noise. */
+TEST(many_sizes) {
+  job jobs[2] = {{.random = 1}, {.random = 2}};
+  for (int i = 0; i < 2; i++) {
+    for (int k = 0; k < 4000; k++) {
+      make(&jobs[i], 512 * (1 + job_below(&jobs[i], 4000)), true);
+      if (k % 10 == 0)
+        make(&jobs[i], 300000 + 512 * job_below(&jobs[i], 64), false);
+    }
+    if (i)
+      make(&jobs[i], 64 << 20, false);
+    complete(&jobs[i]);
+  }
+  weir__diff d = compare(&jobs[0].recording, &jobs[1].recording, -1);
+  assert_true(d.sizes > 2000);
+  assert_true(d.by[WEIR__DIFF_SIZE].count < 20);
+  assert_true(d.noise > 0);
+  const weir__diff_row *grown = row_named(&d, "32.00 MiB to 64.00 MiB");
+  assert_int_equal(grown->change, WEIR__DIFF_APPEARED);
+  assert_false(grown->is_noise);
+  for (size_t i = 0; i < d.by[WEIR__DIFF_SIZE].count; i++) {
+    const weir__diff_row *r = &d.by[WEIR__DIFF_SIZE].items[i];
+    assert_int_equal(r->is_noise, r->difference < d.noise && r->difference > -d.noise);
+  }
+  weir__diff_clear(&d);
+  job_free(&jobs[0]);
+  job_free(&jobs[1]);
+}

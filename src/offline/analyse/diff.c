@@ -209,49 +209,47 @@ static void without_lines(const char *text, char out[WEIR__DESCRIBE_TEXT]) {
   out[n] = 0;
 }
 
-/* Adds a block to the rows of a key. */
-static bool add_to(weir__diff *diff, weir__hash_map *map, weir__diff_key by, const side *s, int which,
-                   const weir__life *b, weir__class class, const weir__diff_sums *sums) {
-  char text[WEIR__DESCRIBE_TEXT], bytes[32];
-  uint32_t stack = b->stack < s->recording->stack_count ? s->alike[b->stack] : 0;
-  uint64_t key = 0;
+/* The key of a block, other than its stack, and its name. */
+static uint64_t key_of(const weir__diff *diff, weir__diff_key by, const side *s, size_t block,
+                       char text[WEIR__DESCRIBE_TEXT]) {
+  const weir__life *b = &s->lives.blocks[block];
+  uint64_t number;
   switch (by) {
-  case WEIR__DIFF_STACK:
-    weir__describe_stack(s->recording, stack, text);
-    if (!*text)
-      snprintf(text, sizeof text, "without a stack");
-    key = text_key(text);
-    break;
   case WEIR__DIFF_SIZE:
-    key = b->size + 1;
-    snprintf(text, sizeof text, "%s", weir__format_bytes(b->size, bytes));
-    break;
+    if (diff->sizes > WEIR__DIFF_SIZES) {
+      number = weir__size_class(b->size);
+      weir__describe_size_class(number, text);
+      return number;
+    }
+    weir__format_bytes(b->size, text);
+    return b->size + 1;
   case WEIR__DIFF_STREAM:
-    key = s->stream_rank[b->stream] + 1u;
-    if (key == 1)
-      snprintf(text, sizeof text, "the default stream");
+    number = s->stream_rank[b->stream];
+    if (!number)
+      snprintf(text, WEIR__DESCRIBE_TEXT, "the default stream");
     else
-      snprintf(text, sizeof text, "side stream %llu", (unsigned long long)key - 1);
-    break;
+      snprintf(text, WEIR__DESCRIBE_TEXT, "side stream %llu", (unsigned long long)number);
+    return number + 1;
   case WEIR__DIFF_CLASS:
-    key = class + 1u;
-    snprintf(text, sizeof text, "%s", weir__class_name(class));
-    diff->has_classes |= class != WEIR__CLASS_UNKNOWN;
-    break;
+    snprintf(text, WEIR__DESCRIBE_TEXT, "%s", weir__class_name((weir__class)s->classes.of[block]));
+    return s->classes.of[block] + 1u;
   default:
-    if (!*phase_of(s, (size_t)(b - s->lives.blocks), text))
-      snprintf(text, sizeof text, "outside of phases");
-    else
-      diff->has_phases = true;
-    key = text_key(text);
+    if (!*phase_of(s, block, text))
+      snprintf(text, WEIR__DESCRIBE_TEXT, "outside of phases");
+    return text_key(text);
   }
+}
+
+/* Adds to the row of a key. `stack` is 0 for other keys. */
+static bool add_to(weir__diff_rows *rows, weir__hash_map *map, uint64_t key, const char *text, uint32_t stack,
+                   int which, const weir__diff_sums *sums) {
   bool is_new;
-  weir__diff_row *row = row_of(&diff->by[by], map, key, &is_new);
+  weir__diff_row *row = row_of(rows, map, key, &is_new);
   if (!row)
     return false;
   if (is_new)
-    memcpy(row->name, text, sizeof text);
-  if (by == WEIR__DIFF_STACK && !row->stack[which])
+    snprintf(row->name, sizeof row->name, "%s", text);
+  if (!row->stack[which])
     row->stack[which] = stack;
   add(&row->of[which], sums);
   return true;
@@ -262,6 +260,7 @@ static bool collect(weir__diff *diff, weir__hash_map maps[WEIR__DIFF_KEYS], cons
   const size_t stacks = s->recording->stack_count + 1;
   weir__diff_sums *by_stack = calloc(stacks, sizeof *by_stack);
   bool *is_seen = calloc(stacks, sizeof *is_seen), ok = by_stack && is_seen;
+  char text[WEIR__DESCRIBE_TEXT];
   for (size_t i = 0; i < s->lives.block_count && ok; i++) {
     const weir__life *b = &s->lives.blocks[i];
     weir__diff_sums sums = {0};
@@ -270,15 +269,56 @@ static bool collect(weir__diff *diff, weir__hash_map maps[WEIR__DIFF_KEYS], cons
     uint32_t stack = b->stack < s->recording->stack_count ? s->alike[b->stack] : 0;
     add(&by_stack[stack], &sums);
     is_seen[stack] = true;
-    for (int k = WEIR__DIFF_SIZE; k < WEIR__DIFF_KEYS && ok; k++)
-      ok = add_to(diff, &maps[k], (weir__diff_key)k, s, which, b, (weir__class)s->classes.of[i], &sums);
+    diff->has_classes |= s->classes.of[i] != WEIR__CLASS_UNKNOWN;
+    diff->has_phases |= *phase_of(s, i, text) != 0;
+    for (int k = WEIR__DIFF_SIZE; k < WEIR__DIFF_KEYS && ok; k++) {
+      uint64_t key = key_of(diff, (weir__diff_key)k, s, i, text);
+      ok = add_to(&diff->by[k], &maps[k], key, text, 0, which, &sums);
+    }
   }
   for (size_t i = 0; i + 1 < stacks + (stacks == 1) && ok; i++)
-    if (is_seen[i])
-      ok = add_to(diff, &maps[WEIR__DIFF_STACK], WEIR__DIFF_STACK, s, which, &(weir__life){.stack = (uint32_t)i},
-                  WEIR__CLASS_UNKNOWN, &by_stack[i]);
+    if (is_seen[i]) {
+      if (!*weir__describe_stack(s->recording, (uint32_t)i, text))
+        snprintf(text, sizeof text, "without a stack");
+      ok = add_to(&diff->by[WEIR__DIFF_STACK], &maps[WEIR__DIFF_STACK], text_key(text), text, (uint32_t)i, which,
+                  &by_stack[i]);
+    }
   free(by_stack);
   free(is_seen);
+  return ok;
+}
+
+/* ---- What the other recording has at other moments ---- */
+
+/* The rows whose blocks a recording allocates, be it at none of the moments. Stacks are known by their texts. */
+static void note_made(weir__diff *diff, weir__hash_map maps[WEIR__DIFF_KEYS], const side *s, int which) {
+  for (size_t i = 0; i < s->lives.block_count; i++)
+    for (int k = WEIR__DIFF_SIZE; k < WEIR__DIFF_KEYS; k++) {
+      char text[WEIR__DESCRIBE_TEXT];
+      uint64_t key = key_of(diff, (weir__diff_key)k, s, i, text);
+      const row_slot *slot = weir__hash_map_find(&maps[k], sizeof *slot, key ? key : 1);
+      if (slot)
+        diff->by[k].items[slot->row - 1].is_made[which] = true;
+    }
+  for (size_t i = 0; i < s->recording->stack_count; i++) {
+    char text[WEIR__DESCRIBE_TEXT];
+    if (s->alike[i] != i)
+      continue;
+    weir__describe_stack(s->recording, (uint32_t)i, text);
+    const row_slot *slot = *text ? weir__hash_map_find(&maps[WEIR__DIFF_STACK], sizeof *slot, text_key(text)) : NULL;
+    if (slot)
+      diff->by[WEIR__DIFF_STACK].items[slot->row - 1].is_made[which] = true;
+  }
+}
+
+static bool count_sizes(weir__diff *diff, const side sides[2]) {
+  weir__hash_map seen = {0};
+  bool ok = true;
+  for (int which = 0; which < 2 && ok; which++)
+    for (size_t i = 0; i < sides[which].lives.block_count && ok; i++)
+      ok = weir__hash_map_put(&seen, sizeof(row_slot), sides[which].lives.blocks[i].size + 1);
+  diff->sizes = seen.count;
+  weir__hash_map_clear(&seen);
   return ok;
 }
 
@@ -341,6 +381,7 @@ static bool join_moved(weir__diff *diff) {
       weir__diff_row *to = &rows->items[list[b].row], *from = &rows->items[list[a].row];
       to->of[0] = from->of[0];
       to->stack[0] = from->stack[0];
+      to->is_made[0] |= from->is_made[0];
       to->has_moved = true;
       from->name[0] = 0; /* to be removed */
     }
@@ -357,8 +398,13 @@ static bool join_moved(weir__diff *diff) {
 
 static double magnitude(double x) { return x < 0 ? -x : x; }
 
-static void judge(weir__diff_row *row) {
-  bool has[2] = {false, false};
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void judge(weir__diff_row *row, double noise) {
+  bool has[2] = {row->is_made[0], row->is_made[1]};
   for (int i = 0; i < WEIR__DIFF_MOMENTS; i++) {
     double difference = row->of[1].bytes[i] - row->of[0].bytes[i];
     has[0] |= row->of[0].bytes[i] > 0;
@@ -371,6 +417,31 @@ static void judge(weir__diff_row *row) {
                 : row->difference > 0 ? WEIR__DIFF_GREW
                 : row->difference < 0 ? WEIR__DIFF_SHRANK
                                       : WEIR__DIFF_SAME;
+  row->is_noise = magnitude(row->difference) < noise;
+}
+
+/* How much the peaks of steps of a recording differ, half of them at least. */
+static double spread_of(const side *s) {
+  const size_t count = s->out->steps.count - s->first_step;
+  double *peaks = count > 1 ? malloc(count * sizeof *peaks) : NULL, spread = 0;
+  if (peaks) {
+    memcpy(peaks, s->out->step_peaks + s->first_step, count * sizeof *peaks);
+    qsort(peaks, count, sizeof *peaks, by_value);
+    spread = peaks[3 * count / 4] - peaks[count / 4];
+  }
+  free(peaks);
+  return spread;
+}
+
+static double noise_of(const side sides[2]) {
+  double noise = 0;
+  for (int i = 0; i < 2; i++) {
+    double spread = sides[i].out->steps.count ? spread_of(&sides[i]) : 0;
+    double least = 1e-3 * sides[i].out->allocated[WEIR__DIFF_PEAK];
+    noise = spread > noise ? spread : noise;
+    noise = least > noise ? least : noise;
+  }
+  return noise;
 }
 
 static int by_difference(const void *a, const void *b) {
@@ -386,7 +457,7 @@ static void finish(weir__diff *diff) {
   for (int k = 0; k < WEIR__DIFF_KEYS; k++) {
     weir__diff_rows *rows = &diff->by[k];
     for (size_t i = 0; i < rows->count; i++)
-      judge(&rows->items[i]);
+      judge(&rows->items[i], diff->noise);
     if (rows->count)
       qsort(rows->items, rows->count, sizeof *rows->items, by_difference);
   }
@@ -441,8 +512,12 @@ weir_status weir__diff_make(const weir__recording *a, const weir__recording *b, 
   }
   if (!status) {
     made.has_steps = made.side[0].steps.count && made.side[1].steps.count;
-    bool ok = collect(&made, maps, &sides[0], 0) && collect(&made, maps, &sides[1], 1) && join_moved(&made);
+    bool ok = count_sizes(&made, sides) && collect(&made, maps, &sides[0], 0) && collect(&made, maps, &sides[1], 1);
+    for (int i = 0; i < 2 && ok; i++)
+      note_made(&made, maps, &sides[i], i);
+    ok = ok && join_moved(&made);
     if (ok) {
+      made.noise = noise_of(sides);
       finish(&made);
       check_growth(&made);
     } else

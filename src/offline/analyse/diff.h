@@ -45,6 +45,8 @@ typedef enum weir__diff_change {
   WEIR__DIFF_DISAPPEARED
 } weir__diff_change;
 
+enum { WEIR__DIFF_SIZES = 256 };
+
 /* Bytes in use of one recording or row. */
 typedef struct weir__diff_sums {
   double bytes[WEIR__DIFF_MOMENTS];
@@ -58,6 +60,8 @@ typedef struct weir__diff_row {
   weir__diff_change change;
   double difference; /* the largest of the moments', with its sign */
   bool has_moved;    /* a stack whose lines differ */
+  bool is_noise;
+  bool is_made[2]; /* a block of it is allocated in the recording, at one of the moments or not */
 } weir__diff_row;
 
 typedef struct weir__diff_rows {
@@ -81,6 +85,8 @@ typedef struct weir__diff {
   weir__diff_side side[2];
   weir__diff_rows by[WEIR__DIFF_KEYS];
   bool has_steps;               /* in both */
+  size_t sizes;                 /* different ones in both; above WEIR__DIFF_SIZES their rows are powers of two */
+  double noise;                 /* bytes: a smaller difference means nothing */
   bool has_phases, has_classes; /* in either */
   size_t stacks_same, stacks_moved, stacks_only[2];
   double fail_above; /* percent; below 0 if not given */

@@ -51,7 +51,8 @@ static void write_rows(weir__sink *sink, const weir__diff *d, weir__diff_key key
     WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("name", r->name),
                JSON_TEXT("change", weir__diff_change_name(r->change)), JSON_REAL("difference", r->difference, 0),
                JSON_NATURAL_IF(r->stack[0] != 0, "stack_a", r->stack[0]),
-               JSON_NATURAL_IF(r->stack[1] != 0, "stack_b", r->stack[1]), JSON_BOOL("moved", r->has_moved));
+               JSON_NATURAL_IF(r->stack[1] != 0, "stack_b", r->stack[1]), JSON_BOOL("moved", r->has_moved),
+               JSON_BOOL("noise", r->is_noise));
     write_sums(sink, d, r->of);
     WEIR__JSON(sink, JSON_CLOSE);
   }
@@ -82,7 +83,7 @@ void weir__diff_json(weir__sink *sink, const char *key, const weir__diff *d) {
              JSON_NATURAL("b", d->stacks_same + d->stacks_moved + d->stacks_only[1]),
              JSON_NATURAL("same", d->stacks_same), JSON_NATURAL("moved", d->stacks_moved),
              JSON_NATURAL("only_a", d->stacks_only[0]), JSON_NATURAL("only_b", d->stacks_only[1]), JSON_CLOSE,
-             JSON_LIST("by"));
+             JSON_NATURAL("sizes", d->sizes), JSON_REAL("noise", d->noise, 0), JSON_LIST("by"));
   for (int i = 0; i < WEIR__DIFF_KEYS; i++)
     if ((i != WEIR__DIFF_PHASE || d->has_phases) && (i != WEIR__DIFF_CLASS || d->has_classes))
       write_rows(sink, d, (weir__diff_key)i);
