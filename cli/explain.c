@@ -361,8 +361,8 @@ static void print_failed_settings(const weir__explanation *x) {
 /* What an open answer depends on, and the end of the line. */
 static void print_open(const report *f, const weir__trial *t) {
   if (t->orders_served) {
-    printf(": in %u of %u orders of the addresses that the driver may give, with %s reserved\n", t->orders_served,
-           t->orders, weir_cli_range(bytes(t->reserved), " to ", bytes(t->reserved_most)));
+    printf(": in %u of %u orders of the addresses that the driver may give, with %s reserved at the peak\n",
+           t->orders_served, t->orders, weir_cli_range(bytes(t->reserved), " to ", bytes(t->reserved_most)));
   } else if (t->depends)
     puts(": yes if other streams have done their work in time, which is not recorded");
   else
@@ -395,7 +395,7 @@ static void print_trial(const report *f, const weir__trial *t) {
     printf("    %s     %s%s", answer, t->change, t->is_weir_only ? ", with Weir's allocator" : "");
     if (!t->works)
       break;
-    printf(": %s reserved", weir_cli_range(bytes(t->reserved), " to ", bytes(t->reserved_most)));
+    printf(": %s reserved at the peak", weir_cli_range(bytes(t->reserved), " to ", bytes(t->reserved_most)));
     if (x->limit != UINT64_MAX && x->limit >= t->reserved_most)
       printf(", %s below the limit", bytes(x->limit - t->reserved_most));
     break;

@@ -56,7 +56,7 @@ has out '      9.87 GiB  in use, as requested, 392 blocks$'
 has out 'in the way: 5 blocks, 410.89 MiB in total; without them 1 segment of 1.51 GiB could be released$'
 has out '^       1.51 GiB  1.11 GiB free, held by 5 blocks, 410.89 MiB in total$'
 has out '82.18 MiB, allocated after .*, 18.6 ms old (entry 13568)$'
-has out '^    yes         expandable_segments:True: 11.86 GiB reserved, '
+has out '^    yes         expandable_segments:True: 11.86 GiB reserved at the peak, '
 has out '^    no          empty_cache() right before the request'
 has out "^  to paste    export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\$"
 hasnt out "$(printf '\033')"

@@ -707,7 +707,8 @@ static weir_cu_deviceptr place_anywhere(void *context, weir_driver_call call, un
   }
 }
 
-/* Serves requests up to one that fails, or to `last`. Returns the number of the last one, and what was reserved. */
+/* Serves requests up to one that fails, or to `last`. Returns the number of the last one, and the peak of what was
+ * reserved. */
 static size_t serve(server *s, unsigned order, const char *conf, uint64_t limit, size_t last, uint64_t *reserved) {
   enum { LIVE = 96 };
   void *slots[LIVE] = {0};
@@ -743,7 +744,7 @@ static size_t serve(server *s, unsigned order, const char *conf, uint64_t limit,
   }
   weir_allocator_stats stats = {.size = sizeof stats};
   weir_allocator_get_stats(s->job.allocator, 0, &stats);
-  *reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
+  *reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].peak;
   weir_allocator_set_witness(s->job.allocator, NULL, NULL, WEIR_WITNESS_ALL);
   end_job(&s->job);
   return request;

@@ -92,7 +92,7 @@ typedef struct weir__trial {
   bool works;            /* in all orders that were tried */
   unsigned orders, orders_served;   /* that were tried, and in which it works */
   size_t failed_before;             /* requests before it that fail, in the order of the ledger */
-  uint64_t reserved, reserved_most; /* bytes in all when it is served: the least and the most of all orders */
+  uint64_t reserved, reserved_most; /* the peak until it is served: the least and the most of all orders */
 } weir__trial;
 
 /* Memory that grew from step to step until the request failed: see offline/analyse/leaks.h. */

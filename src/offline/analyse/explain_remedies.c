@@ -32,7 +32,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
     w->served = report->failures == w->failures;
     weir_allocator_stats stats = {.size = sizeof stats};
     weir_allocator_get_stats(allocator, 0, &stats);
-    w->reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
+    w->reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].peak;
     return false;
   }
   w->failures = report->failures;
@@ -355,7 +355,8 @@ weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *
   trial_run t = {.options = o, .empty_after = WEIR__NO_ENTRY, .recorded = SIZE_MAX};
   progress(o, 1);
   if (o->was_rescued)
-    same = (weir__trial){.remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved};
+    same = (weir__trial){
+        .remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved, .reserved_most = x->reserved};
   else {
     weir_status status = capacity_for(o, NULL, &t.capacity);
     if (!status)
