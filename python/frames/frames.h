@@ -17,6 +17,10 @@
  * version of Python that it was built for. */
 bool weir_frames_begin(void);
 
+/* Leaves out the innermost frames of a stack whose files are in this folder: a stack begins with their caller. NULL,
+ * the default, leaves out none. The text is kept. Called with the GIL, before code of the folder allocates. */
+void weir_frames_leave_out(const char *folder);
+
 /* Stops adding Python frames. When it returns, no thread reads a frame any more. Called with the GIL before the
  * interpreter ends, since Python then frees its thread states. May be called twice. */
 void weir_frames_end(void);

@@ -5,6 +5,7 @@
  */
 #include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "frames.h"
 #include "weir/log.h"
@@ -37,6 +38,18 @@ static uint32_t text_of(void *code, const char *attribute) {
   return number;
 }
 
+static const char *left_out; /* the folder of weir_frames_leave_out */
+
+void weir_frames_leave_out(const char *folder) { left_out = folder; }
+
+static int is_left_out(void *code) {
+  void *string = left_out ? PyObject_GetAttrString(code, "co_filename") : NULL;
+  const char *text = string ? PyUnicode_AsUTF8AndSize(string, NULL) : NULL;
+  int found = text && strncmp(text, left_out, strlen(left_out)) == 0;
+  Py_DecRef(string);
+  return found;
+}
+
 static size_t walk(void *thread, weir_stack_frame *frames, size_t room) {
   void *type, *value, *trace;
   size_t count = 0;
@@ -44,8 +57,9 @@ static size_t walk(void *thread, weir_stack_frame *frames, size_t room) {
   void *frame = PyThreadState_GetFrame(thread);
   while (frame && count < room) {
     void *code = PyFrame_GetCode(frame);
-    frames[count++] =
-        (weir_stack_frame){text_of(code, "co_filename"), text_of(code, "co_name"), PyFrame_GetLineNumber(frame)};
+    if (count || !is_left_out(code))
+      frames[count++] =
+          (weir_stack_frame){text_of(code, "co_filename"), text_of(code, "co_name"), PyFrame_GetLineNumber(frame)};
     Py_DecRef(code);
     void *next = PyFrame_GetBack(frame);
     Py_DecRef(frame);

@@ -121,6 +121,7 @@ static void wait_for_walks(void) {
 typedef struct place {
   _Atomic(PyCodeObject *) code; /* a strong reference, written last; NULL if the slot is free */
   int instruction;              /* its index in the code */
+  bool is_left_out;             /* where it is innermost */
   weir_stack_frame frame;
 } place;
 
@@ -155,12 +156,14 @@ static inline place *find(place_table *table, const PyCodeObject *code, int inst
   }
 }
 
-static void put(place_table *table, PyCodeObject *code, int instruction, const weir_stack_frame *frame) {
+static void put(place_table *table, PyCodeObject *code, int instruction, const weir_stack_frame *frame,
+                bool leave_out) {
   place *p = find(table, code, instruction);
   if (atomic_load_explicit(&p->code, memory_order_relaxed))
     return;
   p->instruction = instruction;
   p->frame = *frame;
+  p->is_left_out = leave_out;
   table->used++;
   Py_INCREF(code);
   atomic_store_explicit(&p->code, code, memory_order_release);
@@ -193,13 +196,22 @@ static place_table *table_with_room(place_table **old) {
     const place *p = &table->places[i];
     PyCodeObject *code = atomic_load_explicit(&p->code, memory_order_relaxed);
     if (code)
-      put(larger, code, p->instruction, &p->frame);
+      put(larger, code, p->instruction, &p->frame, p->is_left_out);
   }
   if (begins_anew)
     atomic_fetch_add(&generation, 1);
   *old = table;
   atomic_store(&current, larger);
   return larger;
+}
+
+static const char *left_out; /* the folder of weir_frames_leave_out */
+
+void weir_frames_leave_out(const char *folder) { left_out = folder; }
+
+static bool is_left_out(PyObject *file) {
+  const char *text = left_out ? PyUnicode_AsUTF8(file) : NULL;
+  return text && strncmp(text, left_out, strlen(left_out)) == 0;
 }
 
 /* Text that Python cannot encode as UTF-8 becomes a question mark. */
@@ -211,31 +223,33 @@ static uint32_t text_of(PyObject *string) {
   return weir_history_text("?");
 }
 
-static void learn_with_gil(PyCodeObject *code, int instruction, weir_stack_frame *frame) {
+static bool learn_with_gil(PyCodeObject *code, int instruction, weir_stack_frame *frame) {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   *frame = (weir_stack_frame){text_of(code->co_filename), text_of(code->co_name),
                               PyCode_Addr2Line(code, instruction * UNIT)};
+  bool leave_out = is_left_out(code->co_filename);
   place_table *old, *table = table_with_room(&old);
   if (table)
-    put(table, code, instruction, frame);
+    put(table, code, instruction, frame, leave_out);
   else
     atomic_fetch_add(&generation, 1);
   drop_table(old);
   PyErr_Restore(type, value, trace);
+  return leave_out;
 }
 
 /* Adds an instruction to the table. The thread must not be walking. Returns false if the interpreter is ending: a
  * thread that waits for the GIL then would wait forever. */
-static bool learn(PyCodeObject *code, int instruction, weir_stack_frame *frame) {
+static bool learn(PyCodeObject *code, int instruction, weir_stack_frame *frame, bool *leave_out) {
   if (PyGILState_Check()) {
-    learn_with_gil(code, instruction, frame);
+    *leave_out = learn_with_gil(code, instruction, frame);
     return true;
   }
   if (!atomic_load(&is_on))
     return false;
   PyGILState_STATE gil = PyGILState_Ensure();
-  learn_with_gil(code, instruction, frame);
+  *leave_out = learn_with_gil(code, instruction, frame);
   PyGILState_Release(gil);
   return true;
 }
@@ -313,11 +327,13 @@ static size_t walk(walker *w, weir_stack_frame *frames, size_t room) {
       continue;
     const place *p = table ? find(table, code, instruction) : NULL;
     if (p && atomic_load_explicit(&p->code, memory_order_relaxed)) {
-      frames[count++] = p->frame;
+      if (count || !p->is_left_out)
+        frames[count++] = p->frame;
       continue;
     }
+    bool leave_out;
     end_walk(w);
-    if (learn(code, instruction, &frames[count]))
+    if (learn(code, instruction, &frames[count], &leave_out) && (count || !leave_out))
       count++;
     if (!begin_walk(w))
       return count;

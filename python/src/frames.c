@@ -165,7 +165,22 @@ static PyObject *resolve_stack(PyObject *module, PyObject *args) {
   return out.frames;
 }
 
+/* A folder whose frames stacks do not begin with. */
+static PyObject *leave_out_folder(PyObject *module, PyObject *folder) {
+  (void)module;
+  static char *kept;
+  const char *text = PyUnicode_AsUTF8(folder);
+  char *copy = text ? strdup(text) : NULL;
+  if (!copy)
+    return text ? PyErr_NoMemory() : NULL;
+  weir_frames_leave_out(copy);
+  free(kept);
+  kept = copy;
+  Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_leave_out_folder", leave_out_folder, METH_O, "Leaves out innermost frames of files in a folder."},
     {"_capture_stack", capture_stack, METH_VARARGS, "(python, native): the number of the calling thread's stack."},
     {"_resolve_stack", resolve_stack, METH_VARARGS,
      "(stack, python, native): the frames of a stack as dicts with name, filename and line, innermost first."},

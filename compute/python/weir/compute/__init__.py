@@ -6,8 +6,10 @@ first used.
 
 from __future__ import annotations
 
+import os
+
 import weir
-from weir import _lazy
+from weir import _lazy, _weir
 from weir.compute import _compute
 from weir.compute._architectures import *
 from weir.compute._architectures import (
@@ -84,4 +86,6 @@ def _check_capture() -> None:
 
 
 _lazy._at_start(_start)
+# Recorded stacks begin with the caller of a function on arrays, as if it were one of C.
+_weir._leave_out_folder(os.path.join(__path__[0], ""))
 weir.graphs._checks_of_captures.append(_check_capture)
