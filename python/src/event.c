@@ -10,6 +10,7 @@
 typedef struct event_object {
   PyObject_HEAD weir_event *it;
   unsigned flags; /* WEIR_EVENT_* */
+  int device;     /* that was given, or -1: of `device` until the event is recorded */
   PyObject *weak; /* weak references */
 } event_object;
 
@@ -31,6 +32,7 @@ static PyObject *make(PyTypeObject *type, weir_event *event, unsigned flags) {
   }
   self->it = event;
   self->flags = flags;
+  self->device = -1;
   return (PyObject *)self;
 }
 
@@ -61,15 +63,25 @@ int pyweir_event_wait(PyObject *object, weir_stream stream) {
   return pyweir_check(status);
 }
 
+/* As torch.cuda.Event(enable_timing, blocking, interprocess), and as torch.Event(device, *, enable_timing, ...). */
 static PyObject *event_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   static char *names[] = {"enable_timing", "blocking", "interprocess", NULL};
-  int timing = 0, blocking = 0, interprocess = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|ppp:Event", names, &timing, &blocking, &interprocess))
+  static char *names_of_device[] = {"device", "enable_timing", "blocking", "interprocess", NULL};
+  int timing = 0, blocking = 0, interprocess = 0, index = -1;
+  PyObject *device = NULL, *first = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : NULL;
+  bool has_device =
+      first ? !PyBool_Check(first) && !PyLong_Check(first) : keywords && PyMapping_HasKeyString(keywords, "device");
+  if (has_device ? !PyArg_ParseTupleAndKeywords(args, keywords, "O|$ppp:Event", names_of_device, &device, &timing,
+                                                &blocking, &interprocess)
+                 : !PyArg_ParseTupleAndKeywords(args, keywords, "|ppp:Event", names, &timing, &blocking, &interprocess))
     return NULL;
-  if (pyweir_ensure_init() != 0)
+  if (device ? pyweir_need_device(device, &index) != 0 : pyweir_ensure_init() != 0)
     return NULL;
-  return create(type, (timing ? WEIR_EVENT_TIMING : 0u) | (blocking ? WEIR_EVENT_BLOCKING : 0u) |
-                          (interprocess ? WEIR_EVENT_INTERPROCESS : 0u));
+  PyObject *event = create(type, (timing ? WEIR_EVENT_TIMING : 0u) | (blocking ? WEIR_EVENT_BLOCKING : 0u) |
+                                     (interprocess ? WEIR_EVENT_INTERPROCESS : 0u));
+  if (event)
+    ((event_object *)event)->device = index;
+  return event;
 }
 
 static void event_dealloc(PyObject *object) {
@@ -161,10 +173,13 @@ static PyObject *event_from_ipc_handle(PyObject *type, PyObject *args, PyObject 
   return make((PyTypeObject *)type, event, WEIR_EVENT_INTERPROCESS);
 }
 
-static PyObject *event_get_device(PyObject *self, void *closure) {
+static PyObject *event_get_device(PyObject *object, void *closure) {
   (void)closure;
+  event_object *self = (event_object *)object;
   int device = -1;
-  weir_event_device(((event_object *)self)->it, &device);
+  weir_event_device(self->it, &device);
+  if (device < 0)
+    device = self->device;
   if (device < 0)
     Py_RETURN_NONE;
   return pyweir_device_wrap(device);
@@ -217,8 +232,10 @@ static PyObject *event_repr(PyObject *self) {
 }
 
 static PyGetSetDef event_getters[] = {
-    {"device", event_get_device, NULL, "The device of the event; None until it is first recorded.", NULL},
+    {"device", event_get_device, NULL, "The device of the event; None until it is first recorded, unless it was given.",
+     NULL},
     {"cuda_event", event_get_raw, NULL, "The address of the CUevent; 0 until it is first recorded.", NULL},
+    {"event_id", event_get_raw, NULL, "The same.", NULL},
     {"_as_parameter_", event_as_parameter, NULL, "The value that ctypes passes.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

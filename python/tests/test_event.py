@@ -201,3 +201,21 @@ def test_waiting_lets_other_threads_go_on():
         steps += 1
     thread.join()
     assert steps > 100
+
+
+def test_a_device_in_place_of_the_flags():
+    """torch.Event takes a device first, torch.cuda.Event whether it measures time."""
+    event = weir.Event("cuda:0", enable_timing=True)
+    assert event.device == weir.Device("cuda", 0) == weir.Event(device="cuda").device
+    assert event.event_id == event.cuda_event == 0
+    event.record()
+    assert event.event_id == event.cuda_event != 0 and weir.Event().device is None
+    end = weir.Event(weir.Device("cuda", 0), enable_timing=True)
+    end.record()
+    end.synchronize()
+    assert event.elapsed_time(end) >= 0
+    with pytest.raises(ValueError, match="Both events must be created with argument 'enable_timing=True'"):
+        event.elapsed_time(weir.Event("cuda"))
+    for wrong in ("cpu", "nonsense", 1.5):
+        with pytest.raises((TypeError, ValueError, RuntimeError)):
+            weir.Event(wrong)
