@@ -502,7 +502,8 @@ weir_status weir_array_slice(const weir_array *array, int dim, int64_t start, in
   if (stop < start)
     stop = start;
   made.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
-  if (made.shape[dim])
+  int64_t offset; /* the view of nothing begins there too; its stride may be any number */
+  if (made.data && !__builtin_mul_overflow(array->strides[dim], start, &offset))
     made.data = element_at(array, dim, start);
   if (__builtin_mul_overflow(array->strides[dim], step, &made.strides[dim]))
     made.strides[dim] = 0; /* there is one element */

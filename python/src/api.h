@@ -93,8 +93,8 @@ typedef struct pyweir_api {
     PYWEIR(end_call)(pyweir_saved);                                                                                    \
   } while (0)
 
-/* Whole functions of tables: getters, functions without arguments that return a value, and those that make one call of Weir
- * and return None. The expression may use `self`. */
+/* Whole functions of tables: getters, functions without arguments that return a value, and those that make one call of
+ * Weir and return None. The expression may use `self`. */
 #define PYWEIR_GETTER(name, expression)                                                                                \
   static PyObject *name(PyObject *self, void *unused) {                                                                \
     (void)self, (void)unused;                                                                                          \

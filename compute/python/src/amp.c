@@ -355,10 +355,26 @@ static PyObject *alias(PyObject *module, PyObject *args) {
   return (PyObject *)made;
 }
 
+/* _array_set(array, source): lets an array refer to the elements of another. */
+static PyObject *set(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *array, *source;
+  weir_array shared = {0};
+  if (!PyArg_ParseTuple(args, "O!O!:_array_set", &pyweir_array_type, &array, &pyweir_array_type, &source) ||
+      pyweir_array_check(weir_array_share(pyweir_array_of(source), &shared)) != 0)
+    return NULL;
+  weir_array old = *pyweir_array_of(array);
+  *pyweir_array_of(array) = shared;
+  ((pyweir_array *)array)->is_readonly = ((pyweir_array *)source)->is_readonly;
+  pyweir_array_release(&old);
+  return Py_NewRef(array);
+}
+
 static PyMethodDef methods[] = {
     {"_amp_foreach_non_finite_check_and_unscale_", unscale, METH_VARARGS, NULL},
     {"_amp_update_scale_", update_scale, METH_VARARGS, NULL},
     {"_array_alias", alias, METH_VARARGS, NULL},
+    {"_array_set", set, METH_VARARGS, NULL},
     {"_autocast_cast", cast, METH_VARARGS, NULL},
     {"_autocast_runs_in_float32", runs_in_float32, METH_O, NULL},
     {"_is_autocast_available", is_available, METH_O, NULL},

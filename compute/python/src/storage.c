@@ -1,5 +1,5 @@
 /*
- * weir._weir._Storage, the base class of weir.UntypedStorage: memory that arrays share.
+ * weir.compute._compute._Storage, the base class of weir.UntypedStorage: memory that arrays share.
  */
 #include "array.h"
 
@@ -120,13 +120,16 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+PYWEIR_GETTER(get_cdata, PyLong_FromVoidPtr(storage_of(self)))
+
 static PyGetSetDef attributes[] = {
+    {"_cdata", get_cdata, NULL, "The address by which functions of weir._C know the storage.", NULL},
     {"device", get_device, NULL, "The device; Device('cpu') on the host.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject storage_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._Storage",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.compute._compute._Storage",
     .tp_doc = PyDoc_STR("The base class of weir.UntypedStorage."),
     .tp_basicsize = sizeof(storage_object),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
@@ -137,6 +140,14 @@ static PyTypeObject storage_type = {
 };
 
 /* ---- Functions ---- */
+
+static PyObject *storage_at(PyObject *module, PyObject *address) {
+  (void)module;
+  PyObject *found = PyLong_Check(address) ? PyDict_GetItemWithError(known, address) : NULL;
+  if (!found && !PyErr_Occurred())
+    PyErr_Format(PyExc_ValueError, "%S is not the _cdata of a storage", address);
+  return found ? Py_NewRef((PyObject *)PyLong_AsVoidPtr(found)) : NULL;
+}
 
 /* _storage_new(nbytes, device, pin_memory) */
 static PyObject *storage_new(PyObject *module, PyObject *args) {
@@ -262,6 +273,7 @@ static PyObject *set_storage_class(PyObject *module, PyObject *object) {
 }
 
 static PyMethodDef functions[] = {
+    {"_storage_at", storage_at, METH_O, "(address): the storage with this _cdata."},
     {"_storage_new", storage_new, METH_VARARGS, NULL},
     {"_array_storage", array_storage, METH_O, NULL},
     {"_array_in_storage", array_in_storage, METH_VARARGS, NULL},

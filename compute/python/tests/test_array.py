@@ -857,3 +857,61 @@ def test_random_operations(device, seed):
         assert z.tolist() == (a + (b if fits else 1)).astype(kind).tolist()
         flat = x.reshape(-1)
         assert flat.tolist() == a.reshape(-1).tolist()
+
+
+def test_offset_of_a_view_of_nothing():
+    x = weir.cpu.FloatTensor([10, 10])
+    assert x[5:].storage_offset() == 2 and x[1:1].storage_offset() == 1 and x[5:].shape == (0,)
+    assert weir.empty(0)[5:].storage_offset() == 0
+    y = weir.zeros(2, 3)[2:]
+    assert y.storage_offset() == 6 and y.shape == (0, 3)
+
+
+def test_stacks_begin_with_the_caller():
+    weir.memory._record_memory_history()
+    try:
+        kept = weir.zeros(1000, device="cuda"), weir.randn(10, device="cuda").cpu().cuda()
+        traces = [entry for entry in weir.memory._snapshot()["device_traces"][0] if entry["action"] == "alloc"]
+    finally:
+        weir.memory._record_memory_history(None)
+    assert len(traces) >= 3 and len(kept) == 2
+    assert {entry["frames"][0]["name"] for entry in traces} == {"test_stacks_begin_with_the_caller"}
+
+
+def test_requires_grad():
+    """Programs write requires_grad=False; there is no autograd for True."""
+    for made in (
+        weir.zeros(2, requires_grad=False),
+        weir.tensor([1.0, 2.0], requires_grad=False),
+        weir.randn(2, requires_grad=False),
+        weir.ones_like(weir.zeros(2), requires_grad=False),
+        weir.arange(2, requires_grad=False),
+    ):
+        assert made.shape == (2,)
+    with pytest.raises(NotImplementedError, match="Weir has no autograd"):
+        weir.rand(2, requires_grad=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_addmm(device):
+    a, b = weir.arange(6.0, device=device).view(2, 3), weir.arange(6.0, device=device).view(3, 2)
+    c = weir.ones(2, 2, device=device)
+    assert weir.addmm(c, a, b).tolist() == [[11, 14], [29, 41]]
+    assert weir.addmm(c, a, b, beta=3, alpha=2).tolist() == [[23, 29], [59, 83]]
+    assert c.addmm(a, b, beta=0).tolist() == [[10, 13], [28, 40]]
+    nan = weir.full((2, 2), float("nan"), device=device)
+    assert nan.addmm(a, b, beta=0).tolist() == [[10, 13], [28, 40]]
+    assert weir.addmm(weir.tensor([1.0, 2.0], device=device), a, b).tolist() == [[11, 15], [29, 42]]
+    with pytest.raises(RuntimeError, match="self must be a matrix"):
+        weir.addmm(c, a[0], b)
+
+
+def test_normal():
+    x = weir.normal(10.0, 2.0, (10000,), device="cuda")
+    assert abs(x.mean().item() - 10) < 0.2 and x.shape == (10000,) and x.is_cuda
+    means = weir.arange(4.0, device="cuda") * 100
+    y = weir.normal(means, 0.001)
+    assert y.shape == (4,) and (y - means).abs().max().item() < 0.1
+    assert weir.normal(means, weir.zeros(4, device="cuda")).tolist() == means.tolist()
+    with pytest.raises(TypeError, match="missing required argument 'size'"):
+        weir.normal(0.0, 1.0)

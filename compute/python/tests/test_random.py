@@ -472,3 +472,21 @@ def test_errors_of_fills():
 def test_generator_of_another_device(two_devices):
     with pytest.raises(RuntimeError, match="Expected a 'cuda:0' generator device but found 'cuda:1'"):
         uniform_(weir.buffer(16), generator=weir.Generator(device=1))
+
+
+def test_fork_rng():
+    weir.manual_seed(5)
+    before = weir.random.get_rng_state()
+    with weir.random.fork_rng():
+        weir.rand(100, device="cuda")
+        assert weir.random.get_rng_state() != before
+    assert weir.random.get_rng_state() == before
+    with pytest.raises(ZeroDivisionError), weir.random.fork_rng(devices=[0]):
+        weir.manual_seed(6)
+        1 / 0
+    assert weir.random.get_rng_state() == before
+    with weir.random.fork_rng(enabled=False):
+        weir.rand(100, device="cuda")
+    assert weir.random.get_rng_state() != before
+    with pytest.raises(RuntimeError, match="expected 'cuda'"), weir.random.fork_rng(device_type="xpu"):
+        pass

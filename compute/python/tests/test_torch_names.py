@@ -173,13 +173,45 @@ def test_arrays_of_c():
         _C._cuda_jiterator_compile_and_launch_kernel(code, "add", False, 1, (x, 3), {"alpha": 1})
 
     storage = x.storage()._untyped_storage
-    count = _C._storage_Use_Count(storage)
+    count = _C._storage_Use_Count(storage._cdata)
     metadata = {"dtype": x.dtype, "size": (2, 2), "stride": (3, 1), "storage_offset": 1}
     view = _C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
     assert view.tolist() == [[1, 2], [4, 5]] and view.data_ptr() == x.data_ptr() + 8
-    assert _C._storage_Use_Count(storage) == count + 1
+    assert _C._storage_Use_Count(storage._cdata) == count + 1
     del view
-    assert _C._storage_Use_Count(storage) == count
+    assert _C._storage_Use_Count(storage._cdata) == count
+
+
+def test_storages_by_address():
+    x = weir.arange(4, device="cuda", dtype=weir.uint8)
+    storage = x.untyped_storage()
+    assert storage._cdata == x.untyped_storage()._cdata != weir.empty(1).untyped_storage()._cdata
+    view = _C._construct_storage_from_data_pointer(x.data_ptr(), x.device, 2)
+    assert view.tolist() == [0, 1] and view.data_ptr() == x.data_ptr()
+    with pytest.raises(ValueError, match="3 is not the _cdata of a storage"):
+        _C._storage_Use_Count(3)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_set(device):
+    x, y = weir.arange(6.0, device=device), weir.zeros(3, device=device)
+    held = y.untyped_storage()
+    assert y.set_(x.untyped_storage(), 2, (2, 2), (1, 1)) is y
+    assert y.tolist() == [[2, 3], [3, 4]] and y.data_ptr() == x.data_ptr() + 8 and held.nbytes() == 12
+    assert y.set_(x.untyped_storage()).tolist() == x.tolist() and y.set_(x).shape == (6,)
+    assert y.set_().shape == (0,) and x.tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(RuntimeError, match="the source must have the dtype"):
+        y.set_(weir.zeros(2, dtype=weir.int32, device=device))
+
+
+def test_snapshot_and_reductions():
+    assert set(_C._cuda_memorySnapshot()) == set(weir.memory._snapshot())
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        kept = weir.buffer(512)
+    assert len(_C._cuda_memorySnapshot(pool.id)["segments"]) == 1 and kept
+    for kind in ("fp16", "bf16"):
+        assert getattr(_C, f"_get_cublas_allow_{kind}_reduced_precision_reduction")() is True
 
 
 # ---- Coverage ----

@@ -38,7 +38,6 @@ from weir._weir import (
     _cuda_getMemoryMetadata,
     _cuda_hostMemoryStats,
     _cuda_isHistoryEnabled,
-    _cuda_memorySnapshot,
     _cuda_memoryStats,
     _cuda_record_memory_history,
     _cuda_record_memory_history_legacy,
@@ -89,9 +88,7 @@ from weir.compute._compute import (
     _cuda_tunableop_tuning_is_enabled,
     _cuda_tunableop_write_file,
     _cuda_tunableop_write_file_on_exit,
-    _get_cublas_allow_bf16_reduced_precision_reduction,
     _get_cublas_allow_fp16_accumulation,
-    _get_cublas_allow_fp16_reduced_precision_reduction,
     _get_cublas_allow_tf32,
     _get_deterministic_algorithms,
     _get_deterministic_algorithms_warn_only,
@@ -106,6 +103,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+    from weir.compute._storage import UntypedStorage
 
 _CUDAPluggableAllocator = _cuda_CUDAAllocator
 _has_cuda: bool = True
@@ -225,9 +224,31 @@ def _cuda_jiterator_compile_and_launch_kernel(
     return function(*tensors, **kwargs)
 
 
-def _storage_Use_Count(storage: _compute._Storage, /) -> int:
-    """Returns the number of references to a storage's memory: those of arrays, and that of `storage` itself."""
-    return storage._use_count()
+def _get_cublas_allow_fp16_reduced_precision_reduction() -> bool:
+    """Whether partial sums of float16 may be added in 16 bits."""
+    return _compute._get_cublas_allow_fp16_reduced_precision_reduction()[0]
+
+
+def _get_cublas_allow_bf16_reduced_precision_reduction() -> bool:
+    """Whether partial sums of bfloat16 may be added in 16 bits."""
+    return _compute._get_cublas_allow_bf16_reduced_precision_reduction()[0]
+
+
+def _cuda_memorySnapshot(mempool_id: tuple[int, int] | None = None, /) -> dict[str, Any]:
+    """Returns a snapshot as a dict: of all memory, or of one pool without its history."""
+    return _weir._cuda_memorySnapshot(None if mempool_id is None else (*mempool_id, False))
+
+
+def _storage_Use_Count(storage_impl_ptr: int, /) -> int:
+    """Returns the number of references to the memory of a storage, which is given as its `_cdata`: those of arrays, and
+    that of the storage itself."""
+    return _compute._storage_at(storage_impl_ptr)._use_count()
+
+
+def _construct_storage_from_data_pointer(data_ptr: int, device: Any, size: int, /) -> UntypedStorage:
+    """Returns a storage over memory that is owned elsewhere."""
+    array = _compute._array_borrow(None, data_ptr, device, False, _compute.uint8, (size,), None, False)
+    return array.untyped_storage()
 
 
 def _construct_CUDA_Tensor_From_Storage_And_Metadata(metadata: dict[str, Any], storage: _compute._Storage, /) -> Any:

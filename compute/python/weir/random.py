@@ -6,6 +6,8 @@ numbers that PyTorch makes on a GPU.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from weir import _lazy, _weir
 from weir.compute import _compute
 from weir._device import current_device, device_count
@@ -16,7 +18,7 @@ from weir.compute._compute import Generator
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sys
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from weir._weir import _Device
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         BytesLike = Any
 
 __all__ = [
+    "fork_rng",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",
@@ -110,6 +113,28 @@ def initial_seed() -> int:
     """Returns the seed of the current device's default generator. Starts Weir."""
     _lazy_init()
     return _default_generator().initial_seed()
+
+
+@contextmanager
+def fork_rng(
+    devices: Iterable[_Device] | None = None, enabled: bool = True, device_type: str = "cuda"
+) -> Iterator[None]:
+    """A context manager after which the default generators have the state that they had before it.
+
+    Args:
+        devices: the devices whose generators that is; None for all.
+        enabled: False does nothing.
+        device_type: "cuda".
+    """
+    if device_type != "cuda":
+        raise RuntimeError(f"fork_rng: device_type is {device_type!r}; expected 'cuda'")
+    forked = (range(device_count()) if devices is None else list(devices)) if enabled else []
+    states = [get_rng_state(device) for device in forked]
+    try:
+        yield
+    finally:
+        for device, state in zip(forked, states):
+            set_rng_state(state, device)
 
 
 def _get_device(device: _Device) -> Device:

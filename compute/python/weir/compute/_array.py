@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Array",
     "Size",
+    "addmm",
     "allclose",
     "arange",
     "as_tensor",
@@ -42,6 +43,7 @@ __all__ = [
     "matmul",
     "mm",
     "multinomial",
+    "normal",
     "ones",
     "ones_like",
     "rand",
@@ -232,6 +234,24 @@ class Array(_Array):
         """Returns the storage as elements of the array's dtype."""
         return TypedStorage._wrap(_compute._array_storage(self), self.dtype)
 
+    def set_(
+        self, source: Any = None, storage_offset: builtins.int = 0, size: Any = None, stride: Any = None
+    ) -> Array:
+        """Lets the array refer to another memory: that of an array with its shape, or of a storage. Without a source, the
+        array is empty then."""
+        if isinstance(source, TypedStorage):
+            source = source._untyped_storage
+        if source is None:
+            source = _empty((0,), self.dtype, self.device)
+        elif isinstance(source, UntypedStorage):
+            size = (source.nbytes() // self.dtype.itemsize - storage_offset,) if size is None else size
+            source = _compute._array_in_storage(source, self.dtype, storage_offset, size, stride)
+        elif size is not None:
+            source = _compute._array_in_storage(source.untyped_storage(), source.dtype, storage_offset, size, stride)
+        if source.dtype is not self.dtype or source.is_cuda != self.is_cuda:
+            raise RuntimeError("set_(): the source must have the dtype and the type of device of the array")
+        return _compute._array_set(self, source)
+
     def is_shared(self) -> builtins.bool:
         """Whether other processes can open the memory: that of a device, as in PyTorch."""
         return self.is_cuda
@@ -387,6 +407,15 @@ class Array(_Array):
             )
         return self.matmul(mat2)
 
+    def addmm(self, mat1: Array, mat2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+        """Returns beta * self + alpha * (mat1 @ mat2). With a beta of 0, the elements of the array are not read."""
+        product = mat1.mm(mat2)
+        if alpha != 1:
+            product *= alpha
+        if beta == 0:
+            return product
+        return product.add(self if beta == 1 else self * beta)
+
     def mv(self, vec: Array) -> Array:
         """Returns the product of a matrix and a vector."""
         if self.ndim != 2 or vec.ndim != 1:
@@ -491,25 +520,58 @@ def _empty(size: tuple[Any, ...], kind: Any, device: Any, pin_memory: builtins.b
     return _compute._array_empty(_shape(size), _float32 if kind is None else kind, device, pin_memory)
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+def _no_grad(requires_grad: builtins.bool) -> None:
+    if requires_grad:
+        raise NotImplementedError("requires_grad=True is not supported: Weir has no autograd")
+
+
+def empty(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
+) -> Array:
     """Returns an uninitialized array. The dtype is float32 and the device the host, unless others are given."""
+    _no_grad(requires_grad)
     return _empty(size, dtype, device, pin_memory)
 
 
-def zeros(*size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+def zeros(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
+) -> Array:
     """Returns an array of zeros. The dtype is float32 and the device the host, unless others are given."""
+    _no_grad(requires_grad)
     return _empty(size, dtype, device, pin_memory).zero_()
 
 
-def ones(*size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+def ones(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
+) -> Array:
     """Returns an array of ones."""
+    _no_grad(requires_grad)
     return _empty(size, dtype, device, pin_memory).fill_(1)
 
 
 def full(
-    size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
 ) -> Array:
     """Returns an array of one value, whose dtype follows from the value unless it is given."""
+    _no_grad(requires_grad)
     if dtype is None:
         dtype = tensor(fill_value).dtype if not isinstance(fill_value, _Array) else fill_value.dtype
     return _empty((size,), dtype, device, pin_memory).fill_(fill_value)
@@ -523,8 +585,10 @@ def arange(
     dtype: Any = None,
     device: Any = None,
     pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
 ) -> Array:
     """Returns start, start + step, ... below end. arange(end) starts at 0. Integers give int64, floats float32."""
+    _no_grad(requires_grad)
     if end is None:
         start, end = 0, start
     if step == 0:
@@ -539,17 +603,43 @@ def arange(
 
 
 def rand(
-    *size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, generator: Any = None
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    generator: Any = None,
+    requires_grad: builtins.bool = False,
 ) -> Array:
     """Returns random numbers in [0, 1). On a device they are those that PyTorch makes with the same seed."""
+    _no_grad(requires_grad)
     return _empty(size, dtype, device, pin_memory).uniform_(generator=generator)
 
 
 def randn(
-    *size: Any, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, generator: Any = None
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    generator: Any = None,
+    requires_grad: builtins.bool = False,
 ) -> Array:
     """Returns random numbers of a normal distribution with mean 0 and deviation 1."""
+    _no_grad(requires_grad)
     return _empty(size, dtype, device, pin_memory).normal_(generator=generator)
+
+
+def normal(
+    mean: Any, std: Any, size: Any = None, *, dtype: Any = None, device: Any = None, generator: Any = None
+) -> Array:
+    """Returns random numbers of normal distributions, whose means and deviations are numbers or arrays."""
+    if size is not None:
+        return _empty((size,), dtype, device).normal_(mean, std, generator=generator)
+    arrays = [value for value in (mean, std) if isinstance(value, _Array)]
+    if not arrays:
+        raise TypeError("normal() missing required argument 'size'")
+    shape = (arrays[0] + arrays[-1]).shape if arrays[0].shape != arrays[-1].shape else arrays[0].shape
+    result: Array = _empty((shape,), arrays[0].dtype, arrays[0].device).normal_(generator=generator) * std + mean
+    return result
 
 
 def randint(
@@ -561,8 +651,10 @@ def randint(
     device: Any = None,
     pin_memory: builtins.bool = False,
     generator: Any = None,
+    requires_grad: builtins.bool = False,
 ) -> Array:
     """Returns random integers in [low, high), of int64 unless a dtype is given. randint(high, size) starts at 0."""
+    _no_grad(requires_grad)
     if size is None:
         low, high, size = 0, low, high
     elif high is None:
@@ -573,50 +665,102 @@ def randint(
 
 
 def randperm(
-    n: int, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False, generator: Any = None
+    n: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    generator: Any = None,
+    requires_grad: builtins.bool = False,
 ) -> Array:
     """Returns a random permutation of 0 to n - 1, of int64 unless a dtype is given."""
+    _no_grad(requires_grad)
     array = _empty((n,), dtype or _int64, device, pin_memory)
     return _compute._array_random(array, "permutation", generator, None, None)
 
 
-def empty_like(other: Array, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+def empty_like(
+    other: Array,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
+) -> Array:
     """Returns an uninitialized array with the shape of another, and its dtype and device unless others are given."""
+    _no_grad(requires_grad)
     return _empty((other.shape,), dtype or other.dtype, other.device if device is None else device, pin_memory)
 
 
-def zeros_like(other: Array, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+def zeros_like(
+    other: Array,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
+) -> Array:
     """Returns zeros with the shape of another array."""
+    _no_grad(requires_grad)
     return empty_like(other, dtype=dtype, device=device, pin_memory=pin_memory).zero_()
 
 
-def ones_like(other: Array, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+def ones_like(
+    other: Array,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
+) -> Array:
     """Returns ones with the shape of another array."""
+    _no_grad(requires_grad)
     return empty_like(other, dtype=dtype, device=device, pin_memory=pin_memory).fill_(1)
 
 
 def full_like(
-    other: Array, fill_value: Any, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False
+    other: Array,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
 ) -> Array:
     """Returns an array of one value with the shape of another."""
+    _no_grad(requires_grad)
     return empty_like(other, dtype=dtype, device=device, pin_memory=pin_memory).fill_(fill_value)
 
 
-def rand_like(other: Array, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Array:
+def rand_like(
+    other: Array, *, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: builtins.bool = False
+) -> Array:
     """Returns random numbers in [0, 1) with the shape of another array."""
+    _no_grad(requires_grad)
     return empty_like(other, dtype=dtype, device=device).uniform_(generator=generator)
 
 
-def randn_like(other: Array, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Array:
+def randn_like(
+    other: Array, *, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: builtins.bool = False
+) -> Array:
     """Returns random numbers of a normal distribution with the shape of another array."""
+    _no_grad(requires_grad)
     return empty_like(other, dtype=dtype, device=device).normal_(generator=generator)
 
 
-def tensor(data: Any, *, dtype: Any = None, device: Any = None, pin_memory: builtins.bool = False) -> Array:
+def tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    pin_memory: builtins.bool = False,
+    requires_grad: builtins.bool = False,
+) -> Array:
     """Returns an array of given values: numbers, nested sequences of them, or another library's array. Always copies.
 
     Without a dtype, bool gives bool, int int64, float float32 and complex complex64.
     """
+    _no_grad(requires_grad)
     if not isinstance(data, (list, tuple, int, builtins.float, complex)):
         source = data if isinstance(data, Array) else _shared(data)
         if source is not None:
@@ -723,14 +867,17 @@ def bmm(input: Array, mat2: Array) -> Array:
     return input.bmm(mat2)
 
 
+def addmm(input: Array, mat1: Array, mat2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+    """Returns beta * input + alpha * (mat1 @ mat2). With a beta of 0, `input` is not read."""
+    return input.addmm(mat1, mat2, beta=beta, alpha=alpha)
+
+
 def gather(input: Array, dim: int, index: Array) -> Array:
     """Returns elements whose position along a dimension is given by an array of indices."""
     return input.gather(dim, index)
 
 
-def multinomial(
-    input: Array, num_samples: int, replacement: builtins.bool = False, *, generator: Any = None
-) -> Array:
+def multinomial(input: Array, num_samples: int, replacement: builtins.bool = False, *, generator: Any = None) -> Array:
     """Returns random indices, with the elements of each row as probabilities up to a factor. Needs a device."""
     return input.multinomial(num_samples, replacement, generator=generator)
 
