@@ -70,8 +70,9 @@ TEST(nothing) {
   weir__recording_free(recording);
 }
 
-/* A hole of more than half of what 64 bits hold is not taken for a negative one. */
-TEST(huge_hole) {
+/* A segment of more than half of what 64 bits hold is not taken for a negative one. No device has its addresses, so it is
+ * not on their axis, and has no hole. */
+TEST(huge_segment) {
   weir__plot_options options = {.kind = WEIR__PLOT_FRAGMENTATION, .name = "huge"};
   size_t size;
   weir__recording *recording = load("histories/pools");
@@ -82,7 +83,8 @@ TEST(huge_hole) {
   recording->events[0].size = (1ull << 63) + (1ull << 62);
   char *text = draw(recording, &options, &size);
   assert_non_null(strstr(text, ">12582912.00 TiB<"));
-  assert_non_null(strstr(text, "<path class=\"hole\" d=\"M78 78H1096\"")); /* along the top of the axis */
+  assert_non_null(strstr(text, "<path class=\"reserved\" d=\"M78 78H1096\"")); /* along the top of the axis */
+  assert_non_null(strstr(text, "<path class=\"hole\" d=\"M78 422.1H1096\""));  /* and along the bottom */
   free(text);
   weir__recording_free(recording);
 }

@@ -4,89 +4,12 @@
 #include "base/array.h"
 #include "base/base.h"
 #include "offline/render/plot_parts.h"
+#include "offline/render/view_axis.h"
 
 /* Blocks that are drawn as rectangles of their own: the largest ones. The others are drawn as cells of a grid, which
  * has at most so many rectangles after cells of one colour are merged. */
-enum { MAX_RECTANGLES = 2500, MAX_BOXES = 7000, UNIT = 512 };
+enum { MAX_RECTANGLES = 2500, MAX_BOXES = 7000 };
 enum { RESERVED = WEIR__PLOT_GROUPS, NOTHING = 255, COVERED = 254 };
-
-/* Addresses that were ever reserved or in use, packed: gaps between them are left out. */
-typedef struct span {
-  uint64_t begin, end, at;
-} span;
-
-typedef struct spans {
-  span *items;
-  size_t count, room;
-  uint64_t bytes;
-} spans;
-
-static int by_begin(const void *a, const void *b) {
-  uint64_t x = ((const span *)a)->begin, y = ((const span *)b)->begin;
-  return (x > y) - (x < y);
-}
-
-static bool add_span(spans *s, uint64_t address, uint64_t size) {
-  if (address + size < address)
-    return true;
-  if (!WEIR__RESERVE(s->items, s->room, s->count + 1))
-    return false;
-  s->items[s->count++] = (span){.begin = address, .end = address + size};
-  return true;
-}
-
-static void merge_spans(spans *s) {
-  size_t kept = 0;
-  if (s->count)
-    qsort(s->items, s->count, sizeof *s->items, by_begin);
-  for (size_t i = 0; i < s->count; i++) {
-    if (kept && s->items[i].begin <= s->items[kept - 1].end) {
-      if (s->items[i].end > s->items[kept - 1].end)
-        s->items[kept - 1].end = s->items[i].end;
-    } else
-      s->items[kept++] = s->items[i];
-  }
-  s->count = kept;
-  s->bytes = 0;
-  for (size_t i = 0; i < s->count; i++) {
-    s->items[i].at = s->bytes;
-    s->bytes += s->items[i].end - s->items[i].begin;
-  }
-}
-
-/* The span with an address; NULL if there is none. */
-static const span *find_span(const spans *s, uint64_t address) {
-  size_t low = 0, high = s->count;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (s->items[middle].end <= address)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < s->count && s->items[low].begin <= address ? &s->items[low] : NULL;
-}
-
-static bool make_spans(const weir__lives *lives, spans *s) {
-  for (size_t i = 0; i < lives->segment_count; i++)
-    if (!add_span(s, lives->segments[i].address, lives->segments[i].size))
-      return false;
-  merge_spans(s);
-  size_t reserved = s->count; /* blocks outside of segments are those of which the segment is not known */
-  spans more = {0};
-  bool ok = true;
-  for (size_t i = 0; i < lives->block_count && ok; i++) {
-    const weir__life *life = &lives->blocks[i];
-    if (!reserved || !find_span(s, life->address))
-      ok = add_span(&more, life->address, weir__round_up(life->size ? life->size : 1, UNIT));
-  }
-  for (size_t i = 0; i < more.count && ok; i++)
-    ok = add_span(s, more.items[i].begin, more.items[i].end - more.items[i].begin);
-  free(more.items);
-  if (ok)
-    merge_spans(s);
-  return ok;
-}
 
 /* A rectangle in pixels, from the top left corner of the drawing. */
 typedef struct box {
@@ -95,7 +18,7 @@ typedef struct box {
 
 typedef struct drawing {
   weir__plot *plot;
-  spans spans;
+  weir__view_axis axis;
   double width, height;
   float least; /* the area from which on blocks are drawn as rectangles of their own */
   uint8_t *cells;
@@ -104,26 +27,21 @@ typedef struct drawing {
   double cell; /* pixels */
 } drawing;
 
-static bool find_box(const drawing *d, uint64_t address, uint64_t size, size_t begin, size_t end, box *b) {
-  const span *s = find_span(&d->spans, address);
-  if (!s)
+static bool find_box(drawing *d, uint64_t address, uint64_t size, size_t begin, size_t end, box *b) {
+  uint32_t low, units;
+  if (!weir__view_axis_find(&d->axis, address, size, &low, &units))
     return false;
-  double scale = d->height / (double)d->spans.bytes;
-  double low = (double)(s->at + (address - s->begin)), x = weir__plot_x(d->plot, begin) * d->width;
+  double scale = d->height / (double)d->axis.height, x = weir__plot_x(d->plot, begin) * d->width;
   *b = (box){.x = (float)x,
              .width = (float)(weir__plot_x(d->plot, end) * d->width - x),
-             .height = (float)((double)size * scale),
-             .y = (float)(d->height - (low + (double)size) * scale)};
-  if (b->y < 0) { /* it reaches beyond what is reserved, as in a damaged recording */
-    b->height += b->y;
-    b->y = 0;
-  }
+             .height = (float)(units * scale),
+             .y = (float)(d->height - ((double)low + units) * scale)};
   return b->height > 0 && b->width >= 0;
 }
 
-static bool find_block(const drawing *d, size_t number, box *b) {
+static bool find_block(drawing *d, size_t number, box *b) {
   const weir__life *l = &d->plot->lives.blocks[number];
-  return find_box(d, l->address, weir__round_up(l->size ? l->size : 1, UNIT), l->is_before ? 0 : l->begin,
+  return find_box(d, l->address, weir__round_up(l->size ? l->size : 1, WEIR__VIEW_UNIT), l->is_before ? 0 : l->begin,
                   l->end == WEIR__LIFE_OPEN ? d->plot->device->event_count : l->end, b);
 }
 
@@ -296,9 +214,9 @@ static void draw_rectangles(drawing *d) {
 }
 
 static bool draw(drawing *d) {
-  if (!make_spans(&d->plot->lives, &d->spans))
+  if (!weir__view_axis_make(&d->plot->lives, &d->axis))
     return false;
-  if (!d->spans.bytes)
+  if (!d->axis.height)
     return true;
   choose_rectangles(d);
   runs found = {0};
@@ -318,7 +236,7 @@ static bool draw(drawing *d) {
     d->cell *= 1.5;
   }
   if (ok) {
-    weir__plot_byte_axis(d->plot, d->plot->top, d->plot->bottom, d->spans.bytes);
+    weir__plot_byte_axis(d->plot, d->plot->top, d->plot->bottom, (uint64_t)d->axis.height * WEIR__VIEW_UNIT);
     draw_runs(d, &found);
     draw_rectangles(d);
   }
@@ -332,7 +250,7 @@ weir_status weir__plot_trace(weir__plot *plot) {
   plot->right = plot->width - 24;
   drawing d = {.plot = plot, .width = plot->right - plot->left, .height = plot->bottom - plot->top};
   bool ok = draw(&d);
-  free(d.spans.items);
+  weir__view_axis_clear(&d.axis);
   free(d.cells);
   free(d.shares);
   if (!ok)

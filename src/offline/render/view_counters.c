@@ -17,8 +17,6 @@ typedef struct sweep {
   uint64_t now[WEIR__VIEW_COUNTERS];
 } sweep;
 
-enum { ALLOCATED, RESERVED, LARGEST_HOLE, PENDING };
-
 static void mark_holes(void *context, weir__holes *holes) {
   weir__view *v = context;
   uint32_t y, units;
@@ -65,7 +63,7 @@ static bool sort_segment_ends(sweep *s) {
 static void change_segment(sweep *s, size_t segment, bool is_begin) {
   const weir__segment_life *g = &s->view->lives.segments[segment];
   uint32_t y, units;
-  s->now[RESERVED] += is_begin ? g->size : 0 - g->size;
+  s->now[WEIR__VIEW_RESERVED] += is_begin ? g->size : 0 - g->size;
   if (weir__view_axis_find(&s->view->axis, g->address, g->size, &y, &units))
     weir__holes_reserve(&s->holes, weir__holes_find(&s->holes, y, units), is_begin, !g->is_expandable);
 }
@@ -83,7 +81,7 @@ static bool waits_first(const weir__life *life) { return life->is_before && life
 
 static void begin_life(sweep *s, size_t life) {
   const weir__life *b = &s->view->lives.blocks[life];
-  s->now[waits_first(b) ? PENDING : ALLOCATED] += b->size;
+  s->now[waits_first(b) ? WEIR__VIEW_PENDING : WEIR__VIEW_ALLOCATED] += b->size;
   cover(s, life, true);
 }
 
@@ -92,11 +90,11 @@ static void end_life(sweep *s, size_t life, uint32_t entry) {
   const weir__life *b = &s->view->lives.blocks[life];
   bool waits = waits_first(b) || weir__view_waits(b);
   if (b->freed == entry && !waits_first(b)) {
-    s->now[ALLOCATED] -= b->size;
-    s->now[PENDING] += waits ? b->size : 0;
+    s->now[WEIR__VIEW_ALLOCATED] -= b->size;
+    s->now[WEIR__VIEW_PENDING] += waits ? b->size : 0;
   }
   if (b->end == entry) {
-    s->now[PENDING] -= waits ? b->size : 0;
+    s->now[WEIR__VIEW_PENDING] -= waits ? b->size : 0;
     cover(s, life, false);
   }
 }
@@ -115,25 +113,12 @@ static bool find_ends(sweep *s) {
   return s->at != NULL;
 }
 
-static void note(weir__view_columns *c, size_t column, const uint64_t now[WEIR__VIEW_COUNTERS], size_t entry,
-                 bool is_first) {
-  if (is_first || now[ALLOCATED] > c->most[ALLOCATED][column])
-    c->peak_entry[column] = (uint32_t)entry;
-  for (int k = 0; k < WEIR__VIEW_COUNTERS; k++) {
-    if (is_first || now[k] < c->least[k][column])
-      c->least[k][column] = now[k];
-    if (is_first || now[k] > c->most[k][column])
-      c->most[k][column] = now[k];
-  }
-}
-
-static void go(sweep *s) {
+static void go(sweep *s, weir__view_visit *visit, void *context) {
   weir__view *v = s->view;
   for (size_t i = 0; i < v->axis.count; i++) /* spans lie side by side on the axis, but not in memory */
     weir__holes_wall(&s->holes, v->axis.spans[i].y);
   const weir__lives *l = &v->lives;
-  weir__view_columns *c = &v->columns;
-  size_t block = 0, segment = 0, segment_end = 0, column = 0, in_column = 0;
+  size_t block = 0, segment = 0, segment_end = 0;
   for (; segment < l->segment_count && l->segments[segment].is_before; segment++)
     change_segment(s, segment, true);
   for (; block < l->block_count && l->blocks[block].is_before; block++)
@@ -151,17 +136,25 @@ static void go(sweep *s) {
     for (; block < l->block_count && l->blocks[block].begin == i; changed = true)
       begin_life(s, block++);
     if (changed)
-      s->now[LARGEST_HOLE] = weir__holes_largest(&s->holes);
-    if (changed || !in_column)
-      note(c, column, s->now, i, !in_column);
-    if (++in_column == c->span) {
-      in_column = 0;
-      column++;
-    }
-    if (i % (1 << 20) == 0)
-      weir__view_step(v, 20 + 30 * i / v->width);
+      s->now[WEIR__VIEW_LARGEST_HOLE] = weir__holes_largest(&s->holes);
+    visit(context, i, s->now, changed);
   }
 }
+
+weir_status weir__view_visit_counters(weir__view *view, weir__view_visit *visit, void *context) {
+  sweep s = {.view = view};
+  s.ranges = calloc(view->lives.block_count + 1, sizeof *s.ranges);
+  bool ok = s.ranges && find_ends(&s) && sort_segment_ends(&s) && weir__holes_make(&s.holes, mark_holes, view);
+  if (ok)
+    go(&s, visit, context);
+  weir__holes_clear(&s.holes);
+  free(s.ranges);
+  free(s.segment_ends);
+  free(s.at);
+  return ok ? WEIR_OK : weir__view_no_memory();
+}
+
+/* ---- Columns ---- */
 
 static bool make_columns(weir__view *view) {
   weir__view_columns *c = &view->columns;
@@ -178,18 +171,27 @@ static bool make_columns(weir__view *view) {
   return ok;
 }
 
+static void note(void *context, size_t entry, const uint64_t now[WEIR__VIEW_COUNTERS], bool changed) {
+  weir__view *view = context;
+  weir__view_columns *c = &view->columns;
+  size_t column = entry / c->span;
+  bool is_first = entry % c->span == 0;
+  if (entry % (1 << 20) == 0)
+    weir__view_step(view, 20 + 30 * entry / view->width);
+  if (!changed && !is_first)
+    return;
+  if (is_first || now[WEIR__VIEW_ALLOCATED] > c->most[WEIR__VIEW_ALLOCATED][column])
+    c->peak_entry[column] = (uint32_t)entry;
+  for (int k = 0; k < WEIR__VIEW_COUNTERS; k++) {
+    if (is_first || now[k] < c->least[k][column])
+      c->least[k][column] = now[k];
+    if (is_first || now[k] > c->most[k][column])
+      c->most[k][column] = now[k];
+  }
+}
+
 weir_status weir__view_sweep(weir__view *view) {
-  sweep s = {.view = view};
-  s.ranges = calloc(view->lives.block_count + 1, sizeof *s.ranges);
-  bool ok = s.ranges && make_columns(view) && find_ends(&s) && sort_segment_ends(&s) &&
-            weir__holes_make(&s.holes, mark_holes, view);
-  if (ok)
-    go(&s);
-  weir__holes_clear(&s.holes);
-  free(s.ranges);
-  free(s.segment_ends);
-  free(s.at);
-  return ok ? WEIR_OK : weir__view_no_memory();
+  return make_columns(view) ? weir__view_visit_counters(view, note, view) : weir__view_no_memory();
 }
 
 void weir__view_columns_clear(weir__view_columns *columns) {

@@ -12,13 +12,14 @@
 #include "offline/render/view_data.h"
 
 enum {
-  WEIR__VIEW_COUNTERS = 4,            /* allocated, reserved, largest hole, pending */
   WEIR__VIEW_COUNTER_COLUMNS = 65536, /* at most, of the finest level */
   WEIR__VIEW_GROUP_COLUMNS = 4096,
   WEIR__VIEW_MIN_COLUMNS = 512, /* of the coarsest level: at most */
   WEIR__VIEW_NAMES = 16,        /* in a group */
   WEIR__VIEW_MARKS = 2000
 };
+
+enum { WEIR__VIEW_ALLOCATED, WEIR__VIEW_RESERVED, WEIR__VIEW_LARGEST_HOLE, WEIR__VIEW_PENDING, WEIR__VIEW_COUNTERS };
 
 /* Memory over time, by columns of `span` entries. */
 typedef struct weir__view_columns {
@@ -77,6 +78,12 @@ weir_status weir__view_no_memory(void);
 
 weir_status weir__view_find_phases(weir__view *view); /* needed by the others */
 weir_status weir__view_sweep(weir__view *view);       /* makes `columns` */
+
+/* Calls `visit` with the counters after each entry; `changed` is false if they are as before it. Needs of the view the
+ * lives, `width`, `axis`, `y` and `units`. */
+typedef void weir__view_visit(void *context, size_t entry, const uint64_t now[WEIR__VIEW_COUNTERS], bool changed);
+weir_status weir__view_visit_counters(weir__view *view, weir__view_visit *visit, void *context);
+
 weir_status weir__view_write_counters(weir__view *view);
 weir_status weir__view_write_groups(weir__view *view);
 weir_status weir__view_write_blocks(weir__view *view);
