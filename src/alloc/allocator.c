@@ -1,5 +1,5 @@
 /*
- * Creating and destroying an allocator, and what its driver calls have in common.
+ * Creating and destroying an allocator.
  */
 #include "alloc/allocator.h"
 
@@ -14,46 +14,12 @@
 #include "alloc/cache/uncached.h"
 #include "alloc/cache/uses.h"
 #include "alloc/ipc/ipc.h"
+#include "alloc/ipc/sent.h"
 #include "alloc/pools/pool.h"
 #include "base/region.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "driver/context.h"
-
-/* ---- Calls of the driver ---- */
-
-weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous) {
-  weir_driver *driver = heap->allocator->driver;
-  weir_cu_result r = weir__context_retain(driver, heap->device, &heap->cu_context);
-  return r ? r : weir__context_enter(driver, heap->cu_context, previous);
-}
-
-void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
-  weir__context_switch(heap->allocator->driver, heap->cu_context, previous);
-}
-
-bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
-  return weir__pages_ok(&heap->pages, result, call);
-}
-
-static bool has_captures(const weir_allocator *allocator) {
-  for (int i = 0; i < allocator->heap_count; i++)
-    if (atomic_load(&allocator->heaps[i].captures))
-      return true;
-  return false;
-}
-
-bool weir__capture_relax(weir__heap *heap, int *mode) {
-  weir_driver *driver = heap->allocator->driver;
-  *mode = WEIR_CU_CAPTURE_RELAXED; /* nothing to restore */
-  return !has_captures(heap->allocator) || !driver->ThreadExchangeStreamCaptureMode(driver, mode);
-}
-
-void weir__capture_restore(weir__heap *heap, int mode) {
-  weir_driver *driver = heap->allocator->driver;
-  if (mode != WEIR_CU_CAPTURE_RELAXED)
-    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
-}
 
 /* ---- Creation and destruction ---- */
 
@@ -144,12 +110,6 @@ static void invalidate(weir__client *client) {
   allocator->is_forked = true;
   allocator->heap_count = 0;
   allocator->page_map = &weir__page_map_empty;
-}
-
-weir_status weir__allocator_check(const char *caller, const weir_allocator *allocator) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: allocator is NULL", caller);
-  return allocator->is_forked ? weir__bad_fork(caller) : WEIR_OK;
 }
 
 weir_status weir__allocator_new(const char *caller, weir_driver *driver, const weir_allocator_options *given,
@@ -257,7 +217,7 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
   weir__references_delete(allocator->references, allocator->references_file);
-  weir__backend_delete(allocator->backend);
+  weir__backend_delete(allocator);
   weir__recorder_delete(atomic_load(&allocator->history));
   weir__page_map_delete(allocator->page_map);
   for (const weir__settings *s = atomic_load(&allocator->settings), *older; s; s = older) {
@@ -270,11 +230,4 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   free(allocator->heaps);
   free(allocator->advice);
   free(allocator);
-}
-
-weir__heap *weir__heap_get(const char *caller, weir_allocator *allocator, int device) {
-  if (device >= 0 && device < allocator->heap_count)
-    return &allocator->heaps[device];
-  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", caller, device, allocator->heap_count);
-  return NULL;
 }

@@ -7,11 +7,11 @@
 #include "alloc/cache/alloc.h"
 #include "alloc/cache/arena.h"
 #include "alloc/cache/miss.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/reclaim.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/sizes.h"
 #include "alloc/cache/uses.h"
-#include "alloc/pools/pool.h"
 #include "weir/pool.h"
 
 /* NOLINTBEGIN(misc-redundant-expression): the same values by different names are the point */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/pools/pool.h"
+#include "alloc/cache/private_pool.h"
 #include "base/thread.h"
 #include "inspect/write_sink.h"
 

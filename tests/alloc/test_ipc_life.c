@@ -7,6 +7,7 @@
 
 #include "alloc/ipc/ipc.h"
 #include "alloc/ipc/references.h"
+#include "alloc/ipc/sent.h"
 #include "alloc/ipc_fixture.h"
 #include "alloc/plug_fixture.h"
 

@@ -1,10 +1,10 @@
 /*
  * All states of pages and mappings: an explorer on the software device in stepped time.
  *
- * It enumerates sequences of operations breadth first, up to a depth, and visits each state once. From each state it tries
- * every operation, without a failure, with each of the operation's driver calls failing, and with a failure that cannot
- * be undone. Work that is pending, the order in which streams run it, and the fences that have passed are part of the
- * state. After every operation these must hold:
+ * It enumerates sequences of operations breadth first, up to a depth, and visits each state once. From each state it
+ * tries every operation, without a failure, with each of the operation's driver calls failing, and with a failure that
+ * cannot be undone. Work that is pending, the order in which streams run it, and the fences that have passed are part of
+ * the state. After every operation these must hold:
  *
  *   - the walker of pages finds nothing;
  *   - an operation without a failure succeeds, and one that fails changes nothing but what its contract says;
@@ -442,7 +442,7 @@ static void print_path(const path *p, op last) {
   }
 }
 
-/* Runs a path and then `last`; false if the world broke. *failed: its fault happened; *hash: the state that it leads to. */
+/* Runs a path and then `last`; false if the world broke. *failed: its fault happened; *hash: the state it leads to. */
 static bool run_path(const path *p, op last, bool *failed, uint64_t *hash, op ops[MAX_OPS], int *op_count) {
   uint64_t baseline = used_bytes();
   begin_world();
@@ -500,8 +500,8 @@ typedef struct exploration {
   bool has_faults;
 } exploration;
 
-/* Runs a path and one operation more, and queues the state that it leads to if that is new. *happened: the operation has
- * no fault, or its fault happened. */
+/* Runs a path and one operation more, and queues the state that it leads to if that is new. *happened: the operation
+ * has no fault, or its fault happened. */
 static bool try_op(exploration *e, path p, op o, bool *happened) {
   uint64_t hash = 0;
   bool failed = false;

@@ -6,22 +6,22 @@
 #include "alloc/cache/arena.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/pointer.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/reclaim.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
-#include "alloc/pools/pool.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
 
-static bool is_async(const weir__backend_state *backend) { return !backend->calls.alloc; }
+static const weir__backend_calls port_calls;
 
 /* The functions of a private pool take precedence over those of the back end. */
 static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
 
 static bool is_stream_ordered(const weir__arena *arena) {
-  return is_async(arena->pool->heap->allocator->backend) && !has_functions(arena);
+  return arena->pool->heap->allocator->backend->is_async && !has_functions(arena);
 }
 
 /* ---- Creation and destruction ---- */
@@ -50,8 +50,10 @@ weir_status weir__backend_new(const char *caller, weir_allocator *allocator, con
   state->calls = calls;
   state->name = name;
   state->devices = devices;
-  weir__mutex_init(&state->lock);
-  allocator->backend = state;
+  state->port.calls = &port_calls;
+  state->port.is_async = !backend;
+  weir__mutex_init(&state->port.lock);
+  allocator->backend = &state->port;
   for (int i = 0; i < allocator->heap_count; i++)
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_BACKEND, true);
   if (calls.init)
@@ -59,38 +61,26 @@ weir_status weir__backend_new(const char *caller, weir_allocator *allocator, con
   return WEIR_OK;
 }
 
-void weir__backend_delete(weir__backend_state *backend) {
+void weir__backend_delete(weir_allocator *allocator) {
+  weir__backend_state *backend = weir__backend_of(allocator);
   if (!backend)
     return;
-  weir__rangemap_clear(&backend->pointers);
-  weir__mutex_destroy(&backend->lock);
+  weir__rangemap_clear(&backend->port.pointers);
+  weir__mutex_destroy(&backend->port.lock);
   free(backend->devices);
   free(backend->name);
   free(backend);
 }
 
-bool weir__backend_is_async(const weir_allocator *allocator) {
-  return allocator->backend && is_async(allocator->backend);
-}
-
 const char *weir_allocator_backend(const weir_allocator *allocator) {
-  return allocator && allocator->backend ? allocator->backend->name : "native";
+  return allocator && allocator->backend ? weir__backend_of(allocator)->name : "native";
 }
 
 /* ---- Bookkeeping. The heap's lock is held ---- */
 
-weir__arena *weir__backend_arena(weir_allocator *allocator, uint64_t address) {
-  weir__backend_state *backend = allocator->backend;
-  uint64_t base;
-  weir__mutex_lock(&backend->lock);
-  weir__arena *arena = weir__rangemap_find(&backend->pointers, address, &base, NULL);
-  weir__mutex_unlock(&backend->lock);
-  return arena && base == address ? arena : NULL;
-}
-
 /* Registers memory of the back end. Returns false if it overlaps registered memory, which *overlaps says, or if out of
  * host memory. */
-static bool note(weir__backend_state *backend, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
+static bool note(weir__backend_port *backend, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
   weir__mutex_lock(&backend->lock);
   *overlaps = weir__rangemap_overlap(&backend->pointers, base, bytes, NULL, NULL) != NULL;
   bool noted = weir__rangemap_insert(&backend->pointers, base, bytes, arena);
@@ -98,7 +88,7 @@ static bool note(weir__backend_state *backend, uint64_t base, uint64_t bytes, we
   return noted;
 }
 
-static void forget(weir__backend_state *backend, uint64_t base) {
+static void forget(weir__backend_port *backend, uint64_t base) {
   weir__mutex_lock(&backend->lock);
   weir__rangemap_remove(&backend->pointers, base);
   weir__mutex_unlock(&backend->lock);
@@ -107,7 +97,7 @@ static void forget(weir__backend_state *backend, uint64_t base) {
 /* Registers memory of the back end as a segment with one allocated block. */
 static weir_status add_segment(const char *caller, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
                                bool captured) {
-  weir__backend_state *backend = heap->allocator->backend;
+  weir__backend_port *backend = heap->allocator->backend;
   const weir__settings *settings = weir__settings_of(heap);
   bool overlaps = false;
   if (!note(backend, base, bytes, arena, &overlaps))
@@ -137,7 +127,7 @@ forget_memory:
 no_memory:
   if (overlaps)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s returned memory at %p that is already in use", caller,
-                      backend->name, (void *)base);
+                      weir__backend_of(heap->allocator)->name, (void *)base);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", caller);
 }
 
@@ -179,14 +169,14 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
 
 static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
-  const weir_backend *calls = &heap->allocator->backend->calls;
+  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
   return has_functions(arena) ? owner->alloc(owner->context, bytes, heap->device, arena->stream)
                               : calls->alloc(calls->context, bytes, heap->device, arena->stream);
 }
 
 static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
-  const weir_backend *calls = &heap->allocator->backend->calls;
+  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
   if (has_functions(arena))
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
   else
@@ -194,7 +184,7 @@ static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base,
 }
 
 /* Returns the segments on heap->returning to their owner, with the device's context current where possible. */
-void weir__backend_return_segments(weir__heap *heap) {
+static void backend_return_segments(weir__heap *heap) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   bool entered = heap->returning && !weir__heap_enter(heap, &previous);
@@ -254,20 +244,20 @@ static weir_status obtain(const char *caller, weir__heap *heap, weir__arena *are
 
 /* Waits for freed blocks, and returns all memory that the back end can spare. */
 static void release_spare(weir__heap *heap, const weir__arena *arena) {
-  const weir_backend *calls = &heap->allocator->backend->calls;
+  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
   weir__wait_for_events(heap);
   if (is_stream_ordered(arena))
     weir__async_trim(heap, arena->stream, false);
   weir__mutex_unlock(&heap->lock);
-  weir__backend_return_segments(heap);
+  backend_return_segments(heap);
   if (calls->reset)
     calls->reset(calls->context);
   weir__mutex_lock(&heap->lock);
   heap->stats.num_alloc_retries++;
 }
 
-weir_status weir__backend_alloc(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                                weir_cu_stream stream, uint64_t *address) {
+static weir_status backend_alloc(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                                 weir_cu_stream stream, uint64_t *address) {
   const weir__settings *settings = weir__settings_of(heap);
   weir__pool *pool = weir__pool_for(heap, owner, bytes);
   weir__arena *arena = weir__arena_get(pool, stream);
@@ -285,7 +275,7 @@ weir_status weir__backend_alloc(const char *caller, weir__heap *heap, weir__priv
     weir__poll_events(heap, stream);
   if (heap->returning) {
     weir__mutex_unlock(&heap->lock);
-    weir__backend_return_segments(heap);
+    backend_return_segments(heap);
     weir__mutex_lock(&heap->lock);
   }
   weir_status status = weir__reject(caller, heap, stream, settings, bytes, bytes);
@@ -338,7 +328,7 @@ static weir_status free_in_stream_order(const char *caller, weir__heap *heap, we
   return r ? weir__driver_status(heap->allocator->driver, r, caller, "cuMemFreeAsync") : WEIR_OK;
 }
 
-weir_status weir__backend_free(const char *caller, weir_allocator *allocator, uint64_t address) {
+static weir_status backend_free(const char *caller, weir_allocator *allocator, uint64_t address) {
   weir__arena *arena = weir__backend_arena(allocator, address);
   if (!arena)
     return weir__no_block_because(caller, allocator, address);
@@ -368,13 +358,15 @@ weir_status weir__backend_free(const char *caller, weir_allocator *allocator, ui
     weir__arena_unlock(arena);
   }
   weir__mutex_unlock(&heap->lock);
-  weir__backend_return_segments(heap);
+  backend_return_segments(heap);
   return WEIR_OK;
 }
 
-void weir__backend_block_done(weir__heap *heap, weir__block *block) { queue_return(heap, remove_segment(heap, block)); }
+static void backend_block_done(weir__heap *heap, weir__block *block) {
+  queue_return(heap, remove_segment(heap, block));
+}
 
-bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done) {
+static bool backend_join_streams(weir__heap *heap, weir__block *block, bool *done) {
   weir__arena *arena = weir__block_arena(heap, block);
   if (!is_stream_ordered(arena))
     return false;
@@ -388,8 +380,8 @@ bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done
 
 /* ---- Other operations ---- */
 
-bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
-  const weir_backend *calls = &allocator->backend->calls;
+static bool backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  const weir_backend *calls = &weir__backend_of(allocator)->calls;
   const weir__arena *arena = calls->record_stream ? weir__backend_arena(allocator, (uint64_t)pointer) : NULL;
   if (!arena || has_functions(arena))
     return false;
@@ -397,12 +389,12 @@ bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_
   return true;
 }
 
-void *weir__backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes) {
-  const weir_backend *calls = &allocator->backend->calls;
+static void *backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes) {
+  const weir_backend *calls = &weir__backend_of(allocator)->calls;
   return calls->base ? calls->base(calls->context, pointer, bytes) : NULL;
 }
 
-weir_status weir__backend_empty(const char *caller, weir__heap *heap, weir_pool_id id) {
+static weir_status backend_empty(const char *caller, weir__heap *heap, weir_pool_id id) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
@@ -415,14 +407,14 @@ weir_status weir__backend_empty(const char *caller, weir__heap *heap, weir_pool_
       weir__wait_for_events(heap);
   }
   weir__mutex_unlock(&heap->lock);
-  weir__backend_return_segments(heap);
+  backend_return_segments(heap);
   weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!id.first && !id.second)
     weir__release_cached(heap, false);
   else if (pool)
     weir__release_pool(heap, pool);
-  if (entered && is_async(heap->allocator->backend))
+  if (entered && heap->allocator->backend->is_async)
     r = weir__async_trim(heap, NULL, true);
   if (entered)
     weir__heap_leave(heap, previous);
@@ -431,8 +423,8 @@ weir_status weir__backend_empty(const char *caller, weir__heap *heap, weir_pool_
   return r ? weir__driver_status(driver, r, caller, "cuMemPoolTrimTo") : WEIR_OK;
 }
 
-void weir__backend_reset(weir_allocator *allocator) {
-  const weir_backend *calls = &allocator->backend->calls;
+static void backend_reset(weir_allocator *allocator) {
+  const weir_backend *calls = &weir__backend_of(allocator)->calls;
   if (calls->reset)
     calls->reset(calls->context);
 }
@@ -444,7 +436,7 @@ void weir__backend_clear(weir__heap *heap) {
   bool entered = heap->cu_context && !weir__heap_enter(heap, &previous);
   if (entered)
     driver->CtxSynchronize(driver);
-  weir__backend_return_segments(heap);
+  backend_return_segments(heap);
   while (heap->segments) {
     weir__segment *segment = heap->segments;
     if (is_stream_ordered(segment->arena))
@@ -456,51 +448,66 @@ void weir__backend_clear(weir__heap *heap) {
     weir__segment_unlink(heap, segment);
     weir__segment_delete(segment);
   }
-  if (is_async(heap->allocator->backend))
+  if (heap->allocator->backend->is_async)
     weir__async_close(heap);
   if (entered)
     weir__heap_leave(heap, previous);
 }
 
 void weir__backend_read_stats(weir__heap *heap, weir_allocator_stats *stats) {
-  if (is_async(heap->allocator->backend))
+  if (heap->allocator->backend->is_async)
     weir__async_read_stats(heap, stats);
 }
 
 void weir__backend_reset_peaks(weir__heap *heap) {
-  if (is_async(heap->allocator->backend))
+  if (heap->allocator->backend->is_async)
     weir__async_reset_peaks(heap);
 }
 
 uint64_t weir__backend_spare(weir__heap *heap) {
-  return is_async(heap->allocator->backend) ? weir__async_spare(heap) : 0;
+  return heap->allocator->backend->is_async ? weir__async_spare(heap) : 0;
 }
 
 weir_cu_result weir__backend_share(weir__heap *heap, int device) {
-  return is_async(heap->allocator->backend) ? weir__async_share(heap, device) : WEIR_CU_SUCCESS;
+  return heap->allocator->backend->is_async ? weir__async_share(heap, device) : WEIR_CU_SUCCESS;
 }
 
 void weir__backend_set_fraction(weir__heap *heap, double fraction) {
-  const weir_backend *calls = &heap->allocator->backend->calls;
+  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
   if (calls->set_fraction)
     calls->set_fraction(calls->context, fraction, heap->device);
 }
 
-void weir__backend_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
-                              void *context) {
-  const weir_backend *calls = &heap->allocator->backend->calls;
+static void backend_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
+                               void *context) {
+  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
   if (calls->begin_pool)
     calls->begin_pool(calls->context, heap->device, id, filter, context);
 }
 
-void weir__backend_end_pool(weir__heap *heap, weir_pool_id id) {
-  const weir_backend *calls = &heap->allocator->backend->calls;
+static void backend_end_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
   if (calls->end_pool)
     calls->end_pool(calls->context, heap->device, id);
 }
 
-void weir__backend_release_pool(weir__heap *heap, weir_pool_id id) {
-  const weir_backend *calls = &heap->allocator->backend->calls;
+static void backend_release_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &weir__backend_of(heap->allocator)->calls;
   if (calls->release_pool)
     calls->release_pool(calls->context, heap->device, id);
 }
+
+static const weir__backend_calls port_calls = {
+    .alloc = backend_alloc,
+    .free = backend_free,
+    .return_segments = backend_return_segments,
+    .record_stream = backend_record_stream,
+    .base = backend_base,
+    .block_done = backend_block_done,
+    .join_streams = backend_join_streams,
+    .empty = backend_empty,
+    .reset = backend_reset,
+    .begin_pool = backend_begin_pool,
+    .end_pool = backend_end_pool,
+    .release_pool = backend_release_pool,
+};

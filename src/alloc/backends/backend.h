@@ -15,9 +15,7 @@
 
 #include <stdbool.h>
 
-#include "alloc/cache/heap.h"
-#include "base/rangemap.h"
-#include "base/thread.h"
+#include "alloc/cache/backend_port.h"
 #include "weir/alloc.h"
 
 /* Stream-ordered memory of one device. Guarded by the heap's lock. */
@@ -27,55 +25,22 @@ typedef struct weir__async_device {
   bool has_warned;        /* about memory of a graph that was freed outside of the capture */
 } weir__async_device;
 
-struct weir__backend_state {
-  weir_backend calls; /* alloc is NULL for the driver's stream-ordered memory */
+typedef struct weir__backend_state {
+  weir__backend_port port; /* first */
+  weir_backend calls;      /* alloc is NULL for the driver's stream-ordered memory */
   char *name;
-  weir__mutex lock;
-  weir__rangemap pointers; /* live memory -> its arena; guarded by the lock, which is a leaf */
   weir__async_device *devices;
-};
+} weir__backend_state;
 
-/* ---- The back end (backend.c). No lock is held, unless a comment says otherwise ---- */
+static inline weir__backend_state *weir__backend_of(const weir_allocator *allocator) {
+  return (weir__backend_state *)allocator->backend;
+}
+
+/* ---- The back end (backend.c): what is not in the port. No lock is held, unless a comment says otherwise ---- */
 
 /* `backend` is that of the options; NULL selects the driver's stream-ordered memory. */
 weir_status weir__backend_new(const char *caller, weir_allocator *allocator, const weir_backend *backend);
-void weir__backend_delete(weir__backend_state *backend);
-weir_status weir__backend_alloc(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                                weir_cu_stream stream, uint64_t *address);
-weir_status weir__backend_free(const char *caller, weir_allocator *allocator, uint64_t address);
-
-/* Returns memory whose last use has ended to its owner. */
-void weir__backend_return_segments(weir__heap *heap);
-
-/* The arena of a live pointer of the back end; NULL if it is not live. */
-weir__arena *weir__backend_arena(weir_allocator *allocator, uint64_t address);
-
-/* The arena of a pointer, with the cache or with a back end. */
-static inline weir__arena *weir__arena_of(weir_allocator *allocator, uint64_t address) {
-  return allocator->backend ? weir__backend_arena(allocator, address)
-                            : weir__page_map_find(allocator->page_map, address);
-}
-static inline weir__arena *weir__block_arena(const weir__heap *heap, const weir__block *block) {
-  return weir__arena_of(heap->allocator, block->address);
-}
-
-/* Whether the back end is the driver's stream-ordered memory. */
-bool weir__backend_is_async(const weir_allocator *allocator);
-
-/* Forwards to a back end that tracks streams itself. Returns false if it does not. */
-bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
-void *weir__backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes);
-
-/* Completes the free of a block whose streams have all finished. The heap's lock and the arena's are held. */
-void weir__backend_block_done(weir__heap *heap, weir__block *block);
-
-/* Frees a block in stream order, after all streams that use it; *done says whether that succeeded. Returns false if the
- * back end is not stream-ordered. The heap's lock is held. */
-bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done);
-
-/* Releases cached memory of one pool, or of all if the id is {0, 0}. */
-weir_status weir__backend_empty(const char *caller, weir__heap *heap, weir_pool_id id);
-void weir__backend_reset(weir_allocator *allocator);
+void weir__backend_delete(weir_allocator *allocator);
 
 /* Returns all memory of a heap that is being destroyed. */
 void weir__backend_clear(weir__heap *heap);
@@ -83,12 +48,8 @@ void weir__backend_read_stats(weir__heap *heap, weir_allocator_stats *stats);
 void weir__backend_reset_peaks(weir__heap *heap);
 uint64_t weir__backend_spare(weir__heap *heap);
 
-/* Forward limits and the scopes of private pools to the back end. */
+/* Forward limits to the back end. */
 void weir__backend_set_fraction(weir__heap *heap, double fraction);
-void weir__backend_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
-                              void *context);
-void weir__backend_end_pool(weir__heap *heap, weir_pool_id id);
-void weir__backend_release_pool(weir__heap *heap, weir_pool_id id);
 weir_cu_result weir__backend_share(weir__heap *heap, int device);
 
 /* ---- The driver's stream-ordered memory (async.c). The heap's lock is held, and its context is current ---- */

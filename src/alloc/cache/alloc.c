@@ -7,15 +7,15 @@
  */
 #include "alloc/cache/alloc.h"
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/move.h"
 #include "alloc/cache/pointer.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uncached.h"
 #include "alloc/cache/uses.h"
-#include "alloc/pools/pool.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
@@ -383,7 +383,7 @@ static weir_status alloc_from(const char *caller, weir__heap *heap, weir__privat
                               weir_cu_stream stream, unsigned reasons, uint64_t *address) {
   const weir__settings *settings = weir__settings_of(heap);
   if (reasons & WEIR__SLOW_BACKEND)
-    return weir__backend_alloc(caller, heap, owner, bytes, stream, address);
+    return heap->allocator->backend->calls->alloc(caller, heap, owner, bytes, stream, address);
   if (reasons & WEIR__SLOW_PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
@@ -467,7 +467,7 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
 
 static weir_status free_block(const char *caller, weir_allocator *allocator, uint64_t address) {
   if (allocator->backend)
-    return weir__backend_free(caller, allocator, address);
+    return allocator->backend->calls->free(caller, allocator, address);
   weir__arena *arena = weir__page_map_find(allocator->page_map, address);
   weir__block *block = NULL;
   weir__live_place place;

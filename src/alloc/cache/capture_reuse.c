@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/uses.h"
 #include "base/array.h"
 #include "base/hash_map.h"

@@ -29,7 +29,6 @@
 #include "alloc/cache/index.h"
 #include "alloc/cache/pagemap.h"
 #include "alloc/config/settings.h"
-#include "alloc/ipc/sent.h"
 #include "alloc/memory/fences.h"
 #include "alloc/memory/pages.h"
 #include "alloc/memory/retire.h"
@@ -62,7 +61,7 @@ typedef struct weir__pool weir__pool;
 typedef struct weir__arena weir__arena;
 typedef struct weir__segment weir__segment;
 typedef struct weir__private_pool weir__private_pool;
-typedef struct weir__backend_state weir__backend_state;
+typedef struct weir__backend_port weir__backend_port;
 
 /* A stream, other than its own, that uses a block. */
 typedef struct weir__use weir__use;
@@ -192,6 +191,22 @@ struct weir__route {
   weir__route *next;     /* the scope around this one */
 };
 
+/* Memory that was sent to other processes (ipc/sent.h). */
+typedef struct weir__sent_memory {
+  weir__hash_map blocks; /* that were sent, by address */
+  size_t references;     /* of all of them */
+  size_t limbo;          /* how many of them were freed */
+  size_t events;         /* of all references */
+  size_t sends_to_skip;  /* before a send that lacks an event collects again */
+
+  /* NULL until memory is sent. `freed`: a block that was sent is freed; returns 1 if it is in limbo, for
+   * weir__block_collected to end that, and 0 if it has no references. The arena's lock is held. `collect`: ends
+   * references that are done, that belong to processes that have ended, or that have expired; returns the number of
+   * blocks that left limbo. The device's context is current. */
+  unsigned (*freed)(weir__heap *heap, weir__block *block);
+  size_t (*collect)(weir__heap *heap);
+} weir__sent_memory;
+
 struct weir__heap {
   weir_allocator *allocator;
   int device;
@@ -286,10 +301,10 @@ struct weir_allocator {
   weir__heap *heaps;
   _Atomic(const weir__settings *) settings; /* replaced as a whole; old ones stay until the end */
   weir__mutex configure_lock;
-  weir__page_map *page_map;     /* address -> arena */
-  weir__backend_state *backend; /* NULL for the cache */
-  char owner[32], *advice;      /* for out-of-memory texts; without an advice, the default */
-  bool streams_may_end;         /* a stream handle that was kept may belong to a stream that was destroyed */
+  weir__page_map *page_map;    /* address -> arena */
+  weir__backend_port *backend; /* NULL for the cache */
+  char owner[32], *advice;     /* for out-of-memory texts; without an advice, the default */
+  bool streams_may_end;        /* a stream handle that was kept may belong to a stream that was destroyed */
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;
   weir__mutex uncached_lock;

@@ -6,14 +6,14 @@
 
 #include <stdlib.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/move.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/reclaim.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/sizes.h"
 #include "alloc/cache/trace.h"
-#include "alloc/pools/pool.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
@@ -137,7 +137,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
   bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
   weir__block *block = NULL;
-  if (heap->sent.limbo && weir__sent_collect(heap) && (block = search(arena, settings, bytes, collects)))
+  if (heap->sent.limbo && heap->sent.collect(heap) && (block = search(arena, settings, bytes, collects)))
     return block;
   if (!weir__pool_moves(settings, arena->pool) && weir__run_callbacks(heap) && /* else they have run */
       (block = search(arena, settings, bytes, collects)))

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/miss.h"
 #include "alloc/cache/observers.h"
 #include "alloc/cache/segment.h"

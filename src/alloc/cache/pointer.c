@@ -5,12 +5,12 @@
 
 #include <stdio.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uncached.h"
-#include "alloc/pools/pool.h"
 #include "base/thread.h"
 
 /* ---- Pointers that are not live ---- */
@@ -175,7 +175,7 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
                       "%s: memory of expandable segments has no base that another process could open; turn "
                       "expandable_segments off where memory is shared",
                       __func__);
-  if (allocator->backend && (*base = weir__backend_base(allocator, pointer, bytes)))
+  if (allocator->backend && (*base = allocator->backend->calls->base(allocator, pointer, bytes)))
     return WEIR_OK;
   *base = (void *)segment->memory.base;
   *bytes = segment->memory.bytes;

@@ -5,12 +5,12 @@
 
 #include <stdlib.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
+#include "alloc/cache/private_pool.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
-#include "alloc/pools/pool.h"
 #include "base/array.h"
 #include "base/thread.h"
 #include "driver/call.h"
@@ -130,12 +130,13 @@ static weir_status empty(const char *caller, weir_allocator *allocator, weir_poo
   weir__this_thread.reason = WEIR__REASON_PROGRAM;
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__heap *heap = &allocator->heaps[i];
-    weir_status status = allocator->backend ? weir__backend_empty(caller, heap, id) : empty_heap(caller, heap, id);
+    weir_status status =
+        allocator->backend ? allocator->backend->calls->empty(caller, heap, id) : empty_heap(caller, heap, id);
     if (!first)
       first = status;
   }
   if (allocator->backend)
-    weir__backend_reset(allocator);
+    allocator->backend->calls->reset(allocator);
   weir__this_thread.reason = WEIR__REASON_UNKNOWN;
   weir__op_end(&op);
   return first;

@@ -17,7 +17,6 @@
 #include "alloc/cache/trace.h"
 #include "alloc/memory/pages.h"
 #include "alloc/memory/stat.h"
-#include "alloc/pools/pool.h"
 #include "base/array.h"
 #include "base/thread.h"
 

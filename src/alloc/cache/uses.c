@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/uncached.h"
 #include "base/array.h"
@@ -53,7 +53,7 @@ bool weir__stream_is_idle(weir__heap *heap, weir_cu_stream stream) {
 /* Releases a block that no stream uses any more. The arena's lock is held. */
 static void block_done(weir__heap *heap, weir__block *block) {
   if (heap->allocator->backend)
-    weir__backend_block_done(heap, block);
+    heap->allocator->backend->calls->block_done(heap, block);
   else
     weir__arena_release(weir__block_arena(heap, block), block);
 }
@@ -115,7 +115,7 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__block_cold *cold = weir__block_cold_of(block);
   bool done;
-  if (heap->allocator->backend && weir__backend_join_streams(heap, block, &done)) {
+  if (heap->allocator->backend && heap->allocator->backend->calls->join_streams(heap, block, &done)) {
     if (!done)
       defer(heap, block);
     return;
@@ -125,7 +125,7 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   cold->events++; /* keeps the block waiting until all events are in their queues */
   if (block->marks.sent) {
     block->marks.sent = false;
-    cold->events += weir__sent_freed(heap, block); /* until other processes are done */
+    cold->events += heap->sent.freed(heap, block); /* until other processes are done */
   }
   weir__arena_unlock(arena);
   for (weir__use *use = uses, *next; use; use = next) {
@@ -188,7 +188,8 @@ void weir__wait_for_events(weir__heap *heap) {
   int mode;
   if (!atomic_load(&heap->captures))
     insert_deferred(heap);
-  weir__sent_collect(heap);
+  if (heap->sent.collect)
+    heap->sent.collect(heap);
   heap->stats.num_sync_all_streams++;
   if (!weir__capture_relax(heap, &mode))
     return;
@@ -210,7 +211,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   if (!pointer)
     return WEIR_OK;
   weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
-  if (status || (allocator->backend && weir__backend_record_stream(allocator, pointer, stream)))
+  if (status || (allocator->backend && allocator->backend->calls->record_stream(allocator, pointer, stream)))
     return status;
   return weir__record_stream(__func__, allocator, (uint64_t)pointer, stream);
 }

@@ -19,8 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/uncached.h"

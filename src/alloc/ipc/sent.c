@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/backends/backend.h"
 #include "alloc/cache/arena.h"
+#include "alloc/cache/backend_port.h"
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
@@ -155,7 +155,7 @@ static void delete_sent(weir__heap *heap, sent *memory) {
   free(memory);
 }
 
-unsigned weir__sent_freed(weir__heap *heap, weir__block *block) {
+static unsigned freed(weir__heap *heap, weir__block *block) {
   sent *memory = find_sent(heap, block->address);
   if (!memory)
     return 0;
@@ -194,7 +194,7 @@ static sent **find_ended(weir__heap *heap, size_t *count) {
   return ended;
 }
 
-size_t weir__sent_collect(weir__heap *heap) {
+static size_t collect(weir__heap *heap) {
   size_t count, left = 0;
   if (!heap->sent.references)
     return 0;
@@ -279,6 +279,8 @@ static sent *add_sent(weir__heap *heap, weir__block *block) {
     free(memory);
     return NULL;
   }
+  heap->sent.freed = freed;
+  heap->sent.collect = collect;
   memory->block = block;
   entry->sent = memory;
   weir__ipc_sent_pages(heap, block, 1);
@@ -300,10 +302,10 @@ static weir_status take_word(const char *caller, weir__heap *heap, weir__process
   if (heap->sent.sends_to_skip)
     heap->sent.sends_to_skip--;
   else if (heap->sent.events >= WEIR__SENT_EVENTS_MAX)
-    weir__sent_collect(heap);
+    collect(heap);
   if (weir__reference_take(references, receiver, &r->slot, &r->generation))
     return WEIR_OK;
-  weir__sent_collect(heap);
+  collect(heap);
   if (weir__reference_take(references, receiver, &r->slot, &r->generation))
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
@@ -504,12 +506,12 @@ weir_status weir_ipc_collect(weir_allocator *allocator, size_t *freed) {
     weir__mutex_lock(&heap->lock);
     weir_cu_result r = heap->sent.references ? weir__heap_enter(heap, &previous) : WEIR_CU_SUCCESS;
     if (!r && heap->sent.references) {
-      count += weir__sent_collect(heap);
+      count += collect(heap);
       weir__heap_leave(heap, previous);
     }
     weir__mutex_unlock(&heap->lock);
     if (allocator->backend)
-      weir__backend_return_segments(heap);
+      allocator->backend->calls->return_segments(heap);
     if (r && !status)
       status = weir__driver_status(allocator->driver, r, __func__, "cuCtxSetCurrent");
   }

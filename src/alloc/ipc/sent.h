@@ -14,7 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/hash_map.h"
 #include "weir/driver.h"
 #include "weir/status.h"
 
@@ -25,22 +24,6 @@ struct weir__ipc_message;
 
 /* Events of messages, beyond which the sender waits for its stream instead: NVIDIA's driver has a limited number. */
 enum { WEIR__SENT_EVENTS_MAX = 1000 };
-
-typedef struct weir__sent_memory {
-  weir__hash_map blocks; /* that were sent, by address */
-  size_t references;     /* of all of them */
-  size_t limbo;          /* how many of them were freed */
-  size_t events;         /* of all references */
-  size_t sends_to_skip;  /* before a send that lacks an event collects again */
-} weir__sent_memory;
-
-/* The block was freed. Returns 1 if it is in limbo, for weir__block_collected to end that, and 0 if it has no
- * references. The arena's lock is held. */
-unsigned weir__sent_freed(struct weir__heap *heap, struct weir__block *block);
-
-/* Ends references that are done, that belong to processes that have ended, or that have expired. Returns the number of
- * blocks that left limbo. The device's context is current. */
-size_t weir__sent_collect(struct weir__heap *heap);
 
 /* Whether a message is one that this allocator has sent, about the memory that it names. Only ipc_lock is held. */
 bool weir__sent_is_known(struct weir_allocator *allocator, const struct weir__ipc_message *message);
