@@ -2,6 +2,7 @@
  * weir replay: a recorded history, replayed through Weir's own allocator without a GPU.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/base.h"
 #include "cli.h"
@@ -29,8 +30,12 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
     printf("%s: %s replayed, %zu failed\n", file, weir_cli_count(report->allocations, "allocation"), report->failures);
   if (report->limit_is_inferred)
     printf("  limit       %s, inferred from the recording\n", weir_cli_bytes(report->limit));
-  printf("  peak        %s allocated, %s reserved: %.1f %% fragmentation\n", weir_cli_bytes(p.peak_allocated),
-         weir_cli_bytes(p.peak_reserved), 100 * weir__prediction_fragmentation(&p));
+  const char *allocated = weir_cli_bytes(p.peak_allocated), *requested = weir_cli_bytes(p.peak_requested);
+  printf("  peak        %s allocated", allocated);
+  if (strcmp(allocated, requested) != 0) /* what explain and summary call in use */
+    printf(" (%s as requested)", requested);
+  printf(", %s reserved: %.1f %% fragmentation\n", weir_cli_bytes(p.peak_reserved),
+         100 * weir__prediction_fragmentation(&p));
   printf("  driver      %s, %s; %s, %lld out of memory\n", weir_cli_count((uint64_t)s->num_device_alloc, "allocation"),
          weir_cli_count((uint64_t)s->num_device_free, "free"), weir_cli_count((uint64_t)s->num_alloc_retries, "retry"),
          (long long)s->num_ooms);
