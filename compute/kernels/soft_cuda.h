@@ -250,12 +250,17 @@ struct state {
   unsigned char *dynamic;
   block *b;
 };
-/* One for all kernels of a library: space for thread-local variables is scarce in a library that is loaded late. */
-inline thread_local state current_state __attribute__((visibility("hidden")));
+/* One for all kernels of a library: space for thread-local variables is scarce in a library that is loaded late. With
+ * `thread_local` each access would check whether it has been initialized. */
+inline __thread state current_state __attribute__((visibility("hidden"))) = {};
 static inline state &current() { return current_state; }
 
 static inline void set_thread(unsigned index) {
   state &s = current();
+  if (index < s.block_dim.x) {
+    s.thread = {index, 0, 0};
+    return;
+  }
   s.thread.x = index % s.block_dim.x;
   s.thread.y = index / s.block_dim.x % s.block_dim.y;
   s.thread.z = index / s.block_dim.x / s.block_dim.y;
