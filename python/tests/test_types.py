@@ -18,6 +18,7 @@ PACKAGE = Path(weir.__path__[0]).resolve()
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("mypy") is None, reason="there is no mypy"),
+    pytest.mark.skipif(not (PACKAGE / "_weir.pyi").exists(), reason="a build with a sanitizer has no stubs"),
     pytest.mark.skipif(not is_long, reason="takes 20 s: WEIR_TEST_LONG=1 selects it"),
 ]
 

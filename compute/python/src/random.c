@@ -168,12 +168,25 @@ static PyObject *generator_set_offset(PyObject *self, PyObject *object) {
   return self_or_null(self, status);
 }
 
-static PyObject *generator_get_state(PyObject *self, PyObject *unused) {
-  (void)unused;
+static PyObject *state_bytes(PyObject *self) {
   unsigned char state[WEIR_GENERATOR_STATE_BYTES];
   weir_status status;
   PYWEIR_CALL(status, weir_generator_get_state(generator_of(self), state));
   return check(status) == 0 ? PyBytes_FromStringAndSize((const char *)state, sizeof state) : NULL;
+}
+
+static PyObject *generator_get_state(PyObject *self, PyObject *unused) {
+  (void)unused;
+  int64_t count = WEIR_GENERATOR_STATE_BYTES;
+  weir_array made = {0};
+  PyObject *state = state_bytes(self), *result = NULL;
+  if (state)
+    result =
+        pyweir_array_result(weir_array_empty(weir_place_host(), WEIR_UINT8, 1, &count, (weir_stream){0}, &made), &made);
+  if (result)
+    memcpy(pyweir_array_of(result)->data, PyBytes_AS_STRING(state), WEIR_GENERATOR_STATE_BYTES);
+  Py_XDECREF(state);
+  return result;
 }
 
 static PyObject *generator_set_state(PyObject *self, PyObject *object) {
@@ -234,7 +247,8 @@ static PyObject *generator_set_geometry(PyObject *self, PyObject *args, PyObject
 
 /* A pickled generator is a new one with the same device and state. */
 static PyObject *generator_reduce(PyObject *self, PyObject *unused) {
-  PyObject *state = generator_get_state(self, unused), *device = get_device(self, NULL);
+  (void)unused;
+  PyObject *state = state_bytes(self), *device = get_device(self, NULL);
   if (!state || !device) {
     Py_XDECREF(state);
     Py_XDECREF(device);
@@ -262,7 +276,7 @@ static PyMethodDef generator_methods[] = {
     {"set_offset", generator_set_offset, METH_O,
      "set_offset($self, offset, /)\n--\n\nSets the offset, a multiple of 4. Returns the generator."},
     {"get_state", generator_get_state, METH_NOARGS,
-     "get_state($self)\n--\n\nReturns the state as 16 bytes: the seed and the offset."},
+     "get_state($self)\n--\n\nReturns the state as an array of 16 bytes on the host: the seed and the offset."},
     {"set_state", generator_set_state, METH_O,
      "set_state($self, new_state, /)\n--\n\nSets a state of get_state(). Returns the generator."},
     {"clone_state", generator_clone_state, METH_NOARGS,

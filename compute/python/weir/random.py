@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from weir._weir import _Device
+    from weir.compute._array import Array
 
     if sys.version_info >= (3, 12):
         from collections.abc import Buffer as BytesLike
@@ -52,13 +53,14 @@ def _default_generator(device: _Device = None) -> Generator:
 # ---- The default generators ----
 
 
-def get_rng_state(device: _Device = "cuda") -> bytes:
-    """Returns the state of a device's default generator: 16 bytes, the seed and the offset. Starts Weir."""
+def get_rng_state(device: _Device = "cuda") -> Array:
+    """Returns the state of a device's default generator: an array of 16 bytes on the host, the seed and the
+    offset. Starts Weir."""
     _lazy_init()
     return _default_generator(device).get_state()
 
 
-def get_rng_state_all() -> list[bytes]:
+def get_rng_state_all() -> list[Array]:
     """Returns the states of the default generators of all devices."""
     return [get_rng_state(device) for device in range(device_count())]
 
