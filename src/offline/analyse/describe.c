@@ -139,6 +139,17 @@ const char *weir__describe_stream(const weir__recording *recording, uint16_t str
   return text;
 }
 
+const char *weir__describe_pool(const weir__recording *recording, uint32_t pool, char text[64]) {
+  const int64_t *id = pool < recording->pool_count ? recording->pools[pool].id : NULL;
+  if (!id)
+    snprintf(text, 64, "pool not known");
+  else if (id[0] || id[1])
+    snprintf(text, 64, "private pool (%lld, %lld)", (long long)id[0], (long long)id[1]);
+  else
+    snprintf(text, 64, "default pool");
+  return text;
+}
+
 const char *weir__describe_blocks(const weir__recording *recording, uint32_t stack, uint64_t size, char text[192]) {
   char part[WEIR__DESCRIBE_TEXT], bytes[32];
   if (stack)

@@ -30,6 +30,9 @@ const char *weir__describe_span(int64_t microseconds, char text[32]);
 /* "the default stream", "stream 0x55d0c8". Returns `text`. */
 const char *weir__describe_stream(const weir__recording *recording, uint16_t stream, char text[48]);
 
+/* "default pool", "private pool (0, 1)". Returns `text`. */
+const char *weir__describe_pool(const weir__recording *recording, uint32_t pool, char text[64]);
+
 /* A stack as above, or else "blocks of 2.00 MiB". Returns `text`. */
 const char *weir__describe_blocks(const weir__recording *recording, uint32_t stack, uint64_t size, char text[192]);
 

@@ -50,13 +50,13 @@ static uint64_t key_of(const weir__plot *p, const uint32_t *alike, size_t life) 
     return l->pool;
   default:
     if (p->has_ranges)
-      return l->size > 1 ? 64 - (uint64_t)__builtin_clzll(l->size - 1) : 0; /* up to 2 to the power of it */
+      return weir__size_class(l->size);
     return l->size == UINT64_MAX ? 0 : l->size;
   }
 }
 
 static void name_group(const weir__plot *p, uint64_t key, weir__plot_group *group) {
-  char text[WEIR__DESCRIBE_TEXT], more[32];
+  char text[WEIR__DESCRIBE_TEXT];
   switch (p->by) {
   case WEIR__PLOT_BY_STACK:
     snprintf(group->name, sizeof group->name, "%s",
@@ -69,19 +69,11 @@ static void name_group(const weir__plot *p, uint64_t key, weir__plot_group *grou
     snprintf(group->name, sizeof group->name, "%s", weir__describe_stream(p->recording, (uint16_t)key, text));
     break;
   case WEIR__PLOT_BY_POOL:
-    if (key == WEIR__LIFE_NO_POOL || key >= p->recording->pool_count)
-      snprintf(group->name, sizeof group->name, "pool not known");
-    else if (key)
-      snprintf(group->name, sizeof group->name, "private pool (%lld, %lld)", (long long)p->recording->pools[key].id[0],
-               (long long)p->recording->pools[key].id[1]);
-    else
-      snprintf(group->name, sizeof group->name, "default pool");
+    snprintf(group->name, sizeof group->name, "%s", weir__describe_pool(p->recording, (uint32_t)key, text));
     break;
   default:
     if (p->has_ranges)
-      snprintf(group->name, sizeof group->name, "blocks of %s to %s",
-               weir__format_bytes(key ? 1ull << (key - 1) : 0, text),
-               weir__format_bytes(key < 64 ? 1ull << key : UINT64_MAX, more));
+      snprintf(group->name, sizeof group->name, "blocks of %s", weir__describe_size_class(key, text));
     else
       snprintf(group->name, sizeof group->name, "blocks of %s", weir__format_bytes(key, text));
     break;

@@ -320,13 +320,9 @@ static void draw_headings(map *m) {
   for (size_t i = 0; i < m->arena_count && m->has_headings; i++) {
     const arena *a = &m->arenas[i];
     const weir__segment_life *s = m->segments[a->first].life;
-    char text[320], pool[64] = "default pool", stream[48], bytes[4][32];
-    if (s->pool >= m->plot->recording->pool_count)
-      snprintf(pool, sizeof pool, "pool not known");
-    else if (s->pool)
-      snprintf(pool, sizeof pool, "private pool (%lld, %lld)", (long long)m->plot->recording->pools[s->pool].id[0],
-               (long long)m->plot->recording->pools[s->pool].id[1]);
-    snprintf(text, sizeof text, "%s, %s: %s in %zu segment%s, %s in use, %s free in it, the largest hole %s", pool,
+    char text[320], pool[64], stream[48], bytes[4][32];
+    snprintf(text, sizeof text, "%s, %s: %s in %zu segment%s, %s in use, %s free in it, the largest hole %s",
+             weir__describe_pool(m->plot->recording, s->pool, pool),
              weir__describe_stream(m->plot->recording, s->stream, stream), weir__format_bytes(a->bytes, bytes[0]),
              a->count, a->count == 1 ? "" : "s", weir__format_bytes(a->used, bytes[1]),
              weir__format_bytes(a->bytes > a->used ? a->bytes - a->used : 0, bytes[2]),

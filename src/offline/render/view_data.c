@@ -17,17 +17,6 @@
 
 /* ---- Names ---- */
 
-void weir__view_pool_name(const weir__view *view, uint32_t pool, char *text, size_t size) {
-  const weir__recording *recording = view->recording;
-  if (pool >= recording->pool_count)
-    snprintf(text, size, "unknown pool");
-  else if (!recording->pools[pool].id[0] && !recording->pools[pool].id[1])
-    snprintf(text, size, "default pool");
-  else
-    snprintf(text, size, "pool (%lld, %lld)", (long long)recording->pools[pool].id[0],
-             (long long)recording->pools[pool].id[1]);
-}
-
 static void write_names(weir__view *view) {
   const weir__recording *recording = view->recording;
   char text[64], handle[32];
@@ -39,10 +28,9 @@ static void write_names(weir__view *view) {
   }
   WEIR__JSON(view->index, JSON_CLOSE, JSON_LIST("pools"));
   for (size_t i = 0; i < recording->pool_count && i < WEIR__LIFE_NO_POOL; i++) {
-    weir__view_pool_name(view, (uint32_t)i, text, sizeof text);
-    WEIR__JSON(view->index, JSON_OBJECT(NULL), JSON_TEXT("name", text), JSON_LIST("id"),
-               JSON_INTEGER(NULL, recording->pools[i].id[0]), JSON_INTEGER(NULL, recording->pools[i].id[1]), JSON_CLOSE,
-               JSON_CLOSE);
+    WEIR__JSON(view->index, JSON_OBJECT(NULL), JSON_TEXT("name", weir__describe_pool(recording, (uint32_t)i, text)),
+               JSON_LIST("id"), JSON_INTEGER(NULL, recording->pools[i].id[0]),
+               JSON_INTEGER(NULL, recording->pools[i].id[1]), JSON_CLOSE, JSON_CLOSE);
   }
   WEIR__JSON(view->index, JSON_CLOSE, JSON_LIST("phases"), JSON_TEXT(NULL, ""));
   for (size_t i = 1; i < view->phase_count; i++)

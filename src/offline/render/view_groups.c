@@ -72,7 +72,8 @@ static void describe_phase(const group *g, uint64_t key, char *text, size_t size
 static uint64_t pool_of(const group *g, size_t life) { return g->view->lives.blocks[life].pool; }
 
 static void describe_pool(const group *g, uint64_t key, char *text, size_t size) {
-  weir__view_pool_name(g->view, (uint32_t)key, text, size);
+  char description[64];
+  snprintf(text, size, "%s", weir__describe_pool(g->view->recording, (uint32_t)key, description));
 }
 
 static uint64_t class_of(const group *g, size_t life) { return g->view->classes.of[life]; }

@@ -94,7 +94,4 @@ weir_status weir__view_write_stacks(weir__view *view); /* after all that refer t
 
 void weir__view_columns_clear(weir__view_columns *columns);
 
-/* Names for people. */
-void weir__view_pool_name(const weir__view *view, uint32_t pool, char *text, size_t size);
-
 #endif
