@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "fuzz_history.h"
-#include "offline/analyse/whatif.h"
+#include "offline/analyse/predict.h"
 #include "offline/render/diff_json.h"
 #include "offline/render/export.h"
 #include "offline/render/leaks_json.h"
@@ -26,7 +26,7 @@ static void find_leaks(const weir__recording *r, int device) {
   if (weir__leaks_find(r, device, &(weir__leaks_options){.memory = 1ull << 32}, &leaks))
     return;
   static weir__sink sink;
-  weir__sink_begin(&sink, &weir__json_format, out);
+  weir__sink_begin(&sink, &weir__json_format, weir_write_file, out);
   weir__leaks_json(&sink, NULL, r, "fuzz", &leaks);
   weir__sink_end(&sink, NULL);
   weir__leaks_clear(&leaks);
@@ -38,7 +38,7 @@ static void compare(const weir__recording *r, int device) {
   if (weir__diff_make(r, r, &options, &diff))
     return;
   static weir__sink sink;
-  weir__sink_begin(&sink, &weir__json_format, out);
+  weir__sink_begin(&sink, &weir__json_format, weir_write_file, out);
   weir__diff_json(&sink, NULL, &diff);
   weir__sink_end(&sink, NULL);
   weir__diff_clear(&diff);

@@ -674,8 +674,8 @@ TEST(no_history) {
 
 /* ---- Orders of addresses ---- */
 
-/* A server with many live blocks of similar sizes. The driver gives addresses in an order of its own, which decides which
- * of several free blocks is taken. */
+/* A server with many live blocks of similar sizes. The driver gives addresses in an order of its own, which decides
+ * which of several free blocks is taken. */
 typedef struct server {
   job job;
   uint64_t random;

@@ -116,7 +116,8 @@ TEST(empty_cache) {
   weir__recording_free(r);
 }
 
-/* A pickle of PyTorch does not say why memory was released, and no limit follows from it. One of Weir has the reason. */
+/* A pickle of PyTorch does not say why memory was released, and no limit follows from it. One of Weir has the reason.
+ */
 TEST_SETUP(reasons_in_a_pickle, NULL, NULL) {
   static const struct {
     uint64_t address, bytes;

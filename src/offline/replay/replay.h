@@ -127,8 +127,8 @@ weir_status weir__replayer_run(const weir__replayer *replayer, const weir__setti
  * two runs, one with a capacity that is_busy. NULL stands for the recorded settings. */
 bool weir__replayer_is_range(const weir__replayer *replayer, const weir__settings *settings);
 
-/* Whether the outcome under some settings depends on the addresses of segments: of free blocks of one size the lowest is
- * taken. An expandable segment is the only one of its stream and pool. NULL stands for the recorded settings. */
+/* Whether the outcome under some settings depends on the addresses of segments: of free blocks of one size the lowest
+ * is taken. An expandable segment is the only one of its stream and pool. NULL stands for the recorded settings. */
 bool weir__replayer_depends_on_order(const weir__replayer *replayer, const weir__settings *settings);
 
 /* The capacity of a device of `memory` bytes (0: as weir__replayer_capacity) of which `fraction` may be used (0: what
