@@ -8,7 +8,7 @@
 #include "cli.h"
 #include "json.h"
 #include "offline/analyse/parallel.h"
-#include "offline/analyse/whatif.h"
+#include "offline/analyse/predict.h"
 #include "offline/render/output_file.h"
 #include "offline/render/predict_json.h"
 #include "offline/render/rewrite.h"

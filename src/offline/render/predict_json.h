@@ -5,7 +5,7 @@
 #define WEIR_OFFLINE_RENDER_PREDICT_JSON_H
 
 #include "inspect/json.h"
-#include "offline/analyse/whatif.h"
+#include "offline/analyse/predict.h"
 
 /* "before": what was there before the recording began; null if nothing was. */
 void weir__json_start(weir__sink *sink, const weir__replayer *history);
