@@ -51,10 +51,11 @@ static const char *find(const validators *in, const char *key) {
 
 /* Commas and control characters become spaces. False if it does not fit. */
 static bool add(validators *to, const char *key, const char *value) {
-  if (to->count == MAX_VALIDATORS || strlen(key) >= sizeof to->all[0].key || strlen(value) >= VALUE_SIZE)
+  size_t key_size = strlen(key) + 1, value_size = strlen(value) + 1;
+  if (to->count == MAX_VALIDATORS || key_size > sizeof to->all[0].key || value_size > VALUE_SIZE)
     return false;
-  strcpy(to->all[to->count].key, key);
-  char *at = strcpy(to->all[to->count++].value, value);
+  memcpy(to->all[to->count].key, key, key_size);
+  char *at = memcpy(to->all[to->count++].value, value, value_size);
   for (; *at; at++)
     if (*at == ',' || *at < ' ' || *at > '~')
       *at = ' ';
@@ -356,7 +357,9 @@ int weir_cli_tuned_load(const char *path, const weir_cli_tuned_for *purpose, wei
   format_params(purpose, params);
   *tuned = (weir_cli_tuned){0};
   result_file *file = calloc(1, sizeof *file);
-  int code = file ? read_file(path, file) : weir_cli_fail("out of host memory");
+  if (!file)
+    return weir_cli_fail("out of host memory");
+  int code = read_file(path, file);
   if (!code)
     code = find_validators(purpose, &here);
   if (!code)
