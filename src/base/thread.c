@@ -4,6 +4,10 @@
 #include "base/clock.h"
 
 #ifndef WEIR_SINGLE_THREADED
+#include <signal.h>
+#endif
+
+#ifndef WEIR_SINGLE_THREADED
 
 static struct timespec timespec_of(uint64_t ns) {
   return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
@@ -31,6 +35,15 @@ bool weir__cond_wait_until(weir__cond *cond, weir__mutex *mutex, uint64_t deadli
     return pthread_cond_wait(cond, mutex) == 0;
   const struct timespec at = timespec_of(deadline_ns);
   return pthread_cond_timedwait(cond, mutex, &at) != ETIMEDOUT;
+}
+
+int weir__thread_start_quiet(weir__thread_id *thread, void *(*run)(void *), void *argument) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = weir__thread_start(thread, run, argument);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return error;
 }
 
 #endif

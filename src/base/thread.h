@@ -90,6 +90,8 @@ typedef pthread_t weir__thread_id;
 static inline int weir__thread_start(weir__thread_id *thread, void *(*run)(void *), void *argument) {
   return pthread_create(thread, NULL, run, argument);
 }
+/* The same for a thread that gets no signals, which are for the program's own. */
+int weir__thread_start_quiet(weir__thread_id *thread, void *(*run)(void *), void *argument);
 static inline void weir__thread_join(weir__thread_id thread) { pthread_join(thread, NULL); }
 static inline void weir__thread_detach(weir__thread_id thread) { pthread_detach(thread); }
 static inline weir__thread_id weir__thread_self(void) { return pthread_self(); }
@@ -191,6 +193,9 @@ static inline int weir__thread_start(weir__thread_id *thread, void *(*run)(void 
   (void)run;
   (void)argument;
   return ENOSYS;
+}
+static inline int weir__thread_start_quiet(weir__thread_id *thread, void *(*run)(void *), void *argument) {
+  return weir__thread_start(thread, run, argument);
 }
 static inline void weir__thread_join(weir__thread_id thread) { (void)thread; }
 static inline void weir__thread_detach(weir__thread_id thread) { (void)thread; }

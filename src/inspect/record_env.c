@@ -172,6 +172,9 @@ static void dump_out_of_memory(weir_allocator *allocator) {
 
 /* ---- Signals: a handler may do very little, so a service thread writes the snapshots ---- */
 
+/* It is not the worker of base/maintain.h: a thread that aborts in the middle of an operation keeps its locks, for which
+ * a task of the worker may be waiting, and the snapshot would be lost. */
+
 typedef struct member {
   struct member *next;
   weir_allocator *allocator;
@@ -262,14 +265,10 @@ static int signal_from_env(void) {
 
 static void start_service(void) {
   weir__thread_id thread;
-  sigset_t all, before;
   weir__semaphore_init(&asked);
   owner = weir__process_id();
   atomic_store(&served_count, atomic_load(&asked_count));
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = weir__thread_start(&thread, serve, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = weir__thread_start_quiet(&thread, serve, NULL);
   atomic_store(&has_thread, !error);
   if (error) {
     weir__log(WEIR_LOG_WARN, "WEIR_RECORD: no snapshots at an abort or a signal: cannot start a thread: %s",

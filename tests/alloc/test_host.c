@@ -380,6 +380,28 @@ TEST(background_thread) {
   close_host();
 }
 
+/* The same without a thread: the program calls what is due. */
+TEST(background_stepped) {
+  weir__maintain_with_worker(false);
+  open_host("pinned_use_background_threads:True");
+  weir_cu_stream stream = work_stream();
+  void *a = take(4096);
+  work(stream);
+  assert_ok(weir_host_record_stream(host, a, 0, stream));
+  give(a);
+  uint64_t next = weir__maintain(1000);
+  assert_in_range(next, 1001, 1000000); /* there is something to poll */
+  assert_int_equal(host_stats().active_requests.current, 1);
+  soft_step_all();
+  assert_int_equal(weir__maintain(next - 1), next);
+  assert_int_equal(host_stats().active_requests.current, 1);
+  assert_int_equal(weir__maintain(next), WEIR__NO_DEADLINE);
+  assert_int_equal(host_stats().active_requests.current, 0);
+  assert_ptr_equal(take(4096), a);
+  close_host();
+  weir__maintain_with_worker(true);
+}
+
 TEST(settings_of_the_environment) {
   setenv("WEIR_ALLOC_CONF", "pinned_use_cuda_host_register:True", 1);
   open_host(NULL);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/maintain.h"
 #include "base/system.h"
 #include "offline/read/ring_reader.h"
 #include "offline/replay/replay.h"
@@ -666,6 +667,38 @@ TEST(abort_and_signal) {
   assert_true(last->event_count > first->event_count);
   weir__recording_free(first);
   weir__recording_free(last);
+}
+
+static uint64_t never_returns(void *context, uint64_t now) {
+  atomic_bool *is_stuck = context;
+  atomic_store(is_stuck, true);
+  while (atomic_load(is_stuck))
+    pause();
+  return now;
+}
+
+/* The snapshot does not wait for work that can wait, which may need a lock of the thread that aborts. */
+TEST(abort_while_the_worker_is_stuck) {
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    static atomic_bool is_stuck;
+    weir__task task = {.run = never_returns, .context = &is_stuck};
+    signal(SIGABRT, SIG_DFL);
+    weir_log_set_sink(count_warning, NULL);
+    open_recorded(folder, "1", "none");
+    record_pairs(100);
+    if (!weir__task_add(&task))
+      _exit(2);
+    weir__task_wake(&task);
+    while (!atomic_load(&is_stuck))
+      usleep(1000);
+    abort();
+  }
+  assert_int_equal(child_outcome(child), -SIGABRT);
+  weir__recording *s = load_recording(find_file("-abort-1.pickle"));
+  assert_true(s->event_count >= 300);
+  weir__recording_free(s);
 }
 
 /* ---- Invalid files ---- */

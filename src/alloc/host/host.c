@@ -396,9 +396,9 @@ static __attribute__((noinline)) weir_status alloc_generic(const char *caller, w
   }
   if (bytes > MAX_BYTES)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: tried to allocate more than 1EB of host memory", caller);
-  /* The end of a graph does not wake the polling thread. */
+  /* The end of a graph does not wake the polling task. */
   if (atomic_load_explicit(&host->pending, memory_order_relaxed) &&
-      (!atomic_load(&host->has_thread) || atomic_load(&host->ended)))
+      (!atomic_load(&host->has_task) || atomic_load(&host->ended)))
     weir__host_poll(host, false);
   weir__biased_acquire(&host->lock);
   uint64_t size = round_up(&host->settings, bytes);
@@ -631,7 +631,6 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
   weir__mutex_init(&made->context_lock);
   weir__mutex_init(&made->reserve_lock);
   weir__mutex_init(&made->events_lock);
-  weir__cond_init(&made->thread_wakeup);
   made->client = (weir__client){.driver = driver, .object = made, .describe = describe, .invalidate = invalidate};
   weir__client_add(&made->client);
   *host = made;
@@ -681,7 +680,6 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   weir__rangemap_clear(&host->blocks);
   weir__slab_clear(&host->block_slab);
   weir__slab_clear(&host->use_slab);
-  weir__cond_destroy(&host->thread_wakeup);
   weir__mutex_destroy(&host->events_lock);
   weir__mutex_destroy(&host->reserve_lock);
   weir__mutex_destroy(&host->context_lock);

@@ -21,6 +21,7 @@
 #include "alloc/config/settings.h"
 #include "alloc/memory/fences.h"
 #include "base/biased_lock.h"
+#include "base/maintain.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
 #include "base/thread.h"
@@ -125,10 +126,8 @@ struct weir_host_allocator {
   weir__mutex events_lock;    /* guards the following */
   weir__host_block *deferred; /* freed, but without an event for each use */
   weir__host_block *orphaned; /* freed, and the streams of all uses that are left were destroyed; not in `pending` */
-  weir__thread_id thread;     /* polls events; started on first use */
-  atomic_bool has_thread;     /* allocations then do not poll; also read without the lock */
-  bool thread_ends;
-  weir__cond thread_wakeup;
+  weir__task task;            /* polls events; added on first use */
+  atomic_bool has_task;       /* allocations then do not poll; also read without the lock */
   _Atomic(weir__host_graph *) ended; /* uses of graphs that have ended; destructors add to this list without a lock */
   atomic_size_t references;          /* to this struct: the allocator, and each weir__host_graph */
   weir__client client;

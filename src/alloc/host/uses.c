@@ -2,43 +2,39 @@
  * Pinned memory that was freed while streams use it. It becomes free when an event in each of these streams has
  * completed (fences.h).
  */
-#include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "alloc/host/host.h"
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/thread.h"
 
-/* ---- The polling thread ---- */
+/* ---- The polling task ---- */
 
-static void *poller(void *argument) {
-  weir_host_allocator *host = argument;
-  weir__mutex_lock(&host->events_lock);
-  while (!host->thread_ends) {
-    if (!atomic_load(&host->pending)) {
-      weir__cond_wait(&host->thread_wakeup, &host->events_lock);
-      continue;
-    }
-    weir__mutex_unlock(&host->events_lock);
-    weir__sleep_ns(100000);
-    weir__host_poll(host, true);
+static void poll(weir_host_allocator *host);
+
+static uint64_t run_poller(void *context, uint64_t now) {
+  enum { interval_ns = 100000 };
+  weir_host_allocator *host = context;
+  if (atomic_load(&host->pending)) {
     weir__mutex_lock(&host->events_lock);
+    poll(host);
+    weir__mutex_unlock(&host->events_lock);
   }
-  weir__mutex_unlock(&host->events_lock);
-  return NULL;
+  return atomic_load(&host->pending) ? now + interval_ns : WEIR__NO_DEADLINE;
 }
 
-/* Wakes the thread, or starts it. If it cannot be started, allocations poll. */
+/* Wakes the task, or adds it. If it has no worker, allocations poll. */
 static void wake_poller(weir_host_allocator *host) {
   weir__biased_acquire(&host->lock);
   bool wanted = host->settings.pinned_use_background_threads;
   weir__biased_release(&host->lock);
-  if (atomic_load(&host->has_thread))
-    weir__cond_signal(&host->thread_wakeup);
-  else if (wanted)
-    atomic_store(&host->has_thread, !weir__thread_start(&host->thread, poller, host));
+  if (wanted && !atomic_load(&host->has_task)) {
+    host->task = (weir__task){.run = run_poller, .context = host};
+    atomic_store(&host->has_task, weir__task_add(&host->task));
+  }
+  if (atomic_load(&host->has_task))
+    weir__task_wake(&host->task);
 }
 
 /* ---- Waiting ---- */
@@ -189,29 +185,29 @@ static void poll_device(weir_host_allocator *host, int device) {
   weir__host_leave(host, &visit);
 }
 
+/* The events_lock is held. */
+static void poll(weir_host_allocator *host) {
+  free_ended(host);
+  insert_deferred(host);
+  for (int i = 0; i < host->device_count; i++)
+    poll_device(host, i);
+}
+
 void weir__host_poll(weir_host_allocator *host, bool wait) {
   if (wait)
     weir__mutex_lock(&host->events_lock);
   else if (!weir__mutex_trylock(&host->events_lock))
     return;
-  free_ended(host);
-  insert_deferred(host);
-  for (int i = 0; i < host->device_count; i++)
-    poll_device(host, i);
-  /* Blocks of graphs that have ended may wait for their streams now, and the thread may be asleep. */
-  if (atomic_load(&host->pending) && atomic_load(&host->has_thread))
-    weir__cond_signal(&host->thread_wakeup);
+  poll(host);
+  /* Blocks of graphs that have ended may wait for their streams now, and the task may be asleep. */
+  if (atomic_load(&host->pending) && atomic_load(&host->has_task))
+    weir__task_wake(&host->task);
   weir__mutex_unlock(&host->events_lock);
 }
 
 void weir__host_events_end(weir_host_allocator *host) {
-  if (atomic_load(&host->has_thread)) {
-    weir__mutex_lock(&host->events_lock);
-    host->thread_ends = true;
-    weir__cond_signal(&host->thread_wakeup);
-    weir__mutex_unlock(&host->events_lock);
-    weir__thread_join(host->thread);
-  }
+  if (atomic_load(&host->has_task))
+    weir__task_remove(&host->task);
   for (int i = 0; i < host->device_count; i++)
     weir__event_queues_clear(&host->devices[i].events, host->driver);
 }
