@@ -303,9 +303,9 @@ static void check_pools(walk *w) {
 static void check_events(walk *w) {
   const weir__heap *heap = w->heap;
   size_t pending = 0;
-  for (const weir__event_queue *queue = heap->events.first; queue; queue = queue->next)
-    for (const weir__pending *p = queue->first; p; p = p->next) {
-      const weir__block *block = p->block;
+  for (const weir__fence_queue *queue = heap->fences.first; queue; queue = queue->next)
+    for (const weir__fence *p = queue->first; p; p = p->next) {
+      const weir__block *block = p->waiter;
       pending++;
       if (block->state != WEIR__WAITING || !weir__block_cold_of(block)->events)
         wrong(w, "block %llx has an event but does not wait", (unsigned long long)block->address);

@@ -79,7 +79,7 @@ static struct world {
   weir__pages pages;
   weir__reservation reservations[RESERVATIONS];
   weir__retirement retirement;
-  weir__event_queues events;
+  weir__fences fences;
   struct {
     weir__page *page; /* NULL if the entry is not in use */
     uint8_t value;    /* of its first byte */
@@ -269,14 +269,14 @@ static bool run(op o) {
     return weir__pages_clear(&w.pages, m->reservation, m->address, m->page->bytes);
   case RETIRE: {
     unsigned long pending = 0; /* with an event, if one was recorded */
-    weir__aliases_retire(&w.pages, &w.retirement, &w.events, w.streams[to], 0, has_passed, NULL);
+    weir__aliases_retire(&w.pages, &w.retirement, &w.fences, w.streams[to], 0, has_passed, NULL);
     assert_ok(weir_soft_pending(d, w.streams[to], &pending));
     while (w.pending_count[to] < (int)pending)
       w.pending[to][w.pending_count[to]++] = (write_work){0};
     return true;
   }
   case POLL:
-    weir__retired_unmap(&w.pages, &w.retirement, &w.events);
+    weir__retired_unmap(&w.pages, &w.retirement, &w.fences);
     return !w.pages.failure;
   case WORK:
     w.pending[stream_of(m->reservation)][w.pending_count[stream_of(m->reservation)]++] =
@@ -393,7 +393,7 @@ static void end_world(uint64_t baseline) {
     return; /* the work that is pending may fault */
   weir_soft_step_all(d, NULL);
   weir__retirement_end(&w.pages, &w.retirement);
-  weir__event_queues_clear(&w.events, faults);
+  weir__fences_clear(&w.fences, faults);
   for (int i = 0; i < RESERVATIONS; i++)
     weir__reservation_end(&w.pages, &w.reservations[i]);
   weir__pages_end(&w.pages);

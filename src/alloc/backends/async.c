@@ -79,13 +79,13 @@ bool weir__async_can_free(weir__heap *heap, const weir__segment *segment) {
 static weir_cu_result wait_for(weir__heap *heap, weir_cu_stream stream, weir_cu_stream other) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_event event;
-  weir_cu_result r = weir__event_acquire(&heap->events, driver, &event);
+  weir_cu_result r = weir__event_acquire(&heap->fences, driver, &event);
   if (r)
     return r;
   r = driver->EventRecord(driver, event, other);
   if (!r)
     r = driver->StreamWaitEvent(driver, stream, event, 0);
-  weir__event_release(&heap->events, driver, event);
+  weir__event_release(&heap->fences, driver, event);
   return r;
 }
 

@@ -239,7 +239,7 @@ struct weir__heap {
   weir__segment *returning;    /* of a back end: segments to return to it once no lock is held */
   weir__retirement retirement; /* of aliases */
   uint64_t searches;           /* for movable pages */
-  weir__event_queues events;   /* that freed blocks wait for */
+  weir__fences fences;         /* that freed blocks wait for */
   weir__sent_memory sent;      /* to other processes */
   weir__deferred *deferred;    /* freed during a capture, without events yet */
   size_t deferred_count, deferred_room;

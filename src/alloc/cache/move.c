@@ -181,14 +181,14 @@ static int64_t free_bytes(const search *s, weir__arena *arena) {
 /* Makes the request's stream wait, on the device, for the work that another stream has now. */
 static bool join_stream(const search *s, weir_cu_stream other) {
   weir_driver *driver = s->heap->allocator->driver;
-  weir__event_queues *events = &s->heap->events;
+  weir__fences *fences = &s->heap->fences;
   weir_cu_event event;
   if (atomic_load(&s->heap->captures) || weir__is_in_capture(s->heap, other) ||
-      weir__is_in_capture(s->heap, s->arena->stream) || weir__event_acquire(events, driver, &event))
+      weir__is_in_capture(s->heap, s->arena->stream) || weir__event_acquire(fences, driver, &event))
     return false;
   bool joined =
       !driver->EventRecord(driver, event, other) && !driver->StreamWaitEvent(driver, s->arena->stream, event, 0);
-  weir__event_release(events, driver, event); /* a wait keeps what the event was, whatever it becomes */
+  weir__event_release(fences, driver, event); /* a wait keeps what the event was, whatever it becomes */
   return joined;
 }
 
@@ -626,9 +626,9 @@ static void retire_aliases(weir__heap *heap, weir_cu_stream stream, uint64_t mos
     return;
   if (atomic_load(&heap->captures) || weir__is_in_capture(heap, stream) || !weir__capture_relax(heap, &mode))
     return; /* querying an event would invalidate a capture, and an event recorded in one would never complete */
-  weir__retired_unmap(&heap->pages, &heap->retirement, &heap->events);
+  weir__retired_unmap(&heap->pages, &heap->retirement, &heap->fences);
   weir__capture_restore(heap, mode);
-  weir__aliases_retire(&heap->pages, &heap->retirement, &heap->events, stream, most, has_passed, heap);
+  weir__aliases_retire(&heap->pages, &heap->retirement, &heap->fences, stream, most, has_passed, heap);
 }
 
 weir__block *weir__move_pages(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {

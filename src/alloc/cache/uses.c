@@ -73,7 +73,7 @@ static void event_done(void *context, void *block) {
 
 /* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
 static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream stream) {
-  if (!weir__event_queues_add(&heap->events, heap->allocator->driver, stream, block))
+  if (!weir__fences_add(&heap->fences, heap->allocator->driver, stream, block))
     return false;
   weir__pending_add(heap, 1);
   weir__arena *arena = weir__block_arena(heap, block);
@@ -179,7 +179,7 @@ void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
       !weir__capture_relax(heap, &mode)) /* another device may be in a capture */
     return;
   insert_deferred(heap);
-  weir__event_queues_poll(&heap->events, driver, false, event_done, heap);
+  weir__fences_poll(&heap->fences, driver, false, event_done, heap);
   weir__capture_restore(heap, mode);
 }
 
@@ -193,12 +193,12 @@ void weir__wait_for_events(weir__heap *heap) {
   heap->stats.num_sync_all_streams++;
   if (!weir__capture_relax(heap, &mode))
     return;
-  weir__heap_ok(heap, weir__event_queues_poll(&heap->events, driver, true, event_done, heap), "cuEventSynchronize");
+  weir__heap_ok(heap, weir__fences_poll(&heap->fences, driver, true, event_done, heap), "cuEventSynchronize");
   weir__capture_restore(heap, mode);
 }
 
 void weir__events_clear(weir__heap *heap) {
-  weir__event_queues_clear(&heap->events, heap->allocator->driver);
+  weir__fences_clear(&heap->fences, heap->allocator->driver);
   for (size_t i = 0; i < heap->deferred_count; i++)
     free(heap->deferred[i].positions);
   free(heap->deferred);

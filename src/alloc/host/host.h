@@ -94,8 +94,8 @@ struct weir__host_graph {
 };
 
 typedef struct weir__host_device {
-  weir_cu_context context;   /* NULL until it is retained; guarded by context_lock */
-  weir__event_queues events; /* that freed blocks wait for; guarded by events_lock */
+  weir_cu_context context; /* NULL until it is retained; guarded by context_lock */
+  weir__fences events;     /* that freed blocks wait for; guarded by events_lock */
 } weir__host_device;
 
 struct weir_host_allocator {

@@ -41,7 +41,7 @@ static void wake_poller(weir_host_allocator *host) {
 
 /* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
 static bool insert_event(weir_host_allocator *host, weir__host_block *block, const weir__host_use *use) {
-  if (!weir__event_queues_add(&host->devices[use->device].events, host->driver, use->stream, block))
+  if (!weir__fences_add(&host->devices[use->device].events, host->driver, use->stream, block))
     return false;
   block->events++;
   atomic_fetch_add(&host->pending, 1);
@@ -177,11 +177,11 @@ static void event_done(void *context, void *waiting) {
 }
 
 static void poll_device(weir_host_allocator *host, int device) {
-  weir__event_queues *events = &host->devices[device].events;
+  weir__fences *events = &host->devices[device].events;
   weir__host_visit visit;
   if (!events->first || weir__host_enter(host, device, &visit))
     return;
-  weir__event_queues_poll(events, host->driver, false, event_done, host);
+  weir__fences_poll(events, host->driver, false, event_done, host);
   weir__host_leave(host, &visit);
 }
 
@@ -209,5 +209,5 @@ void weir__host_events_end(weir_host_allocator *host) {
   if (atomic_load(&host->has_task))
     weir__task_remove(&host->task);
   for (int i = 0; i < host->device_count; i++)
-    weir__event_queues_clear(&host->devices[i].events, host->driver);
+    weir__fences_clear(&host->devices[i].events, host->driver);
 }

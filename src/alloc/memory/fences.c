@@ -6,7 +6,7 @@
 
 typedef struct entry {
   uint64_t key;
-  weir__event_queue *queue;
+  weir__fence_queue *queue;
 } entry;
 
 /* The null stream is 0, which is not a key. */
@@ -14,16 +14,16 @@ static uint64_t key_of(weir_cu_stream stream) { return (uint64_t)(uintptr_t)stre
 
 /* ---- Events ---- */
 
-weir_cu_result weir__event_acquire(weir__event_queues *queues, weir_driver *driver, weir_cu_event *event) {
-  if (!queues->idle_count)
+weir_cu_result weir__event_acquire(weir__fences *fences, weir_driver *driver, weir_cu_event *event) {
+  if (!fences->idle_count)
     return driver->EventCreate(driver, event, WEIR_CU_EVENT_DISABLE_TIMING);
-  *event = queues->idle[--queues->idle_count];
+  *event = fences->idle[--fences->idle_count];
   return WEIR_CU_SUCCESS;
 }
 
-void weir__event_release(weir__event_queues *queues, weir_driver *driver, weir_cu_event event) {
-  if (WEIR__RESERVE(queues->idle, queues->idle_room, queues->idle_count + 1))
-    queues->idle[queues->idle_count++] = event;
+void weir__event_release(weir__fences *fences, weir_driver *driver, weir_cu_event event) {
+  if (WEIR__RESERVE(fences->idle, fences->idle_room, fences->idle_count + 1))
+    fences->idle[fences->idle_count++] = event;
   else
     driver->EventDestroy(driver, event);
 }
@@ -31,110 +31,110 @@ void weir__event_release(weir__event_queues *queues, weir_driver *driver, weir_c
 /* ---- Queues ---- */
 
 /* The queue of a stream, created if there is none. NULL if out of host memory. */
-static weir__event_queue *get_queue(weir__event_queues *queues, weir_cu_stream stream) {
-  entry *known = weir__hash_map_put(&queues->by_stream, sizeof *known, key_of(stream));
+static weir__fence_queue *get_queue(weir__fences *fences, weir_cu_stream stream) {
+  entry *known = weir__hash_map_put(&fences->by_stream, sizeof *known, key_of(stream));
   if (!known || known->queue)
     return known ? known->queue : NULL;
-  weir__event_queue *queue = weir__slab_alloc(&queues->queues, sizeof *queue);
+  weir__fence_queue *queue = weir__slab_alloc(&fences->queues, sizeof *queue);
   if (!queue) {
-    weir__hash_map_remove(&queues->by_stream, sizeof *known, known);
+    weir__hash_map_remove(&fences->by_stream, sizeof *known, known);
     return NULL;
   }
-  *queue = (weir__event_queue){.stream = stream};
+  *queue = (weir__fence_queue){.stream = stream};
   queue->last = &queue->first;
-  if (queues->last)
-    queues->last->next = queue;
+  if (fences->last)
+    fences->last->next = queue;
   else
-    queues->first = queue;
-  queues->last = queue;
+    fences->first = queue;
+  fences->last = queue;
   known->queue = queue;
   return queue;
 }
 
 /* Removes an empty queue, which follows `previous`; NULL if it is the first. */
-static void remove_queue(weir__event_queues *queues, weir__event_queue *queue, weir__event_queue *previous) {
+static void remove_queue(weir__fences *fences, weir__fence_queue *queue, weir__fence_queue *previous) {
   if (previous)
     previous->next = queue->next;
   else
-    queues->first = queue->next;
-  if (queues->last == queue)
-    queues->last = previous;
-  entry *known = weir__hash_map_find(&queues->by_stream, sizeof *known, key_of(queue->stream));
-  weir__hash_map_remove(&queues->by_stream, sizeof *known, known);
-  weir__slab_free(&queues->queues, queue, sizeof *queue);
+    fences->first = queue->next;
+  if (fences->last == queue)
+    fences->last = previous;
+  entry *known = weir__hash_map_find(&fences->by_stream, sizeof *known, key_of(queue->stream));
+  weir__hash_map_remove(&fences->by_stream, sizeof *known, known);
+  weir__slab_free(&fences->queues, queue, sizeof *queue);
 }
 
 /* A new queue is the last one. Its predecessor is searched for, since this happens only after a failure. */
-static void remove_if_empty(weir__event_queues *queues, weir__event_queue *queue) {
-  weir__event_queue *previous = queues->first;
+static void remove_if_empty(weir__fences *fences, weir__fence_queue *queue) {
+  weir__fence_queue *previous = fences->first;
   if (queue->first)
     return;
   while (previous != queue && previous->next != queue)
     previous = previous->next;
-  remove_queue(queues, queue, previous == queue ? NULL : previous);
+  remove_queue(fences, queue, previous == queue ? NULL : previous);
 }
 
-bool weir__event_queues_add(weir__event_queues *queues, weir_driver *driver, weir_cu_stream stream, void *block) {
-  weir__event_queue *queue = get_queue(queues, stream);
+bool weir__fences_add(weir__fences *fences, weir_driver *driver, weir_cu_stream stream, void *waiter) {
+  weir__fence_queue *queue = get_queue(fences, stream);
   if (!queue)
     return false;
-  weir__pending *pending = weir__slab_alloc(&queues->pendings, sizeof *pending);
-  if (!pending)
+  weir__fence *fence = weir__slab_alloc(&fences->slab, sizeof *fence);
+  if (!fence)
     goto remove_queue;
-  *pending = (weir__pending){.block = block};
-  if (weir__event_acquire(queues, driver, &pending->event))
+  *fence = (weir__fence){.waiter = waiter};
+  if (weir__event_acquire(fences, driver, &fence->event))
     goto give_pending;
-  if (driver->EventRecord(driver, pending->event, stream))
-    goto give_event;
-  *queue->last = pending;
-  queue->last = &pending->next;
+  if (driver->EventRecord(driver, fence->event, stream))
+    goto release_event;
+  *queue->last = fence;
+  queue->last = &fence->next;
   return true;
 
-give_event:
-  weir__event_release(queues, driver, pending->event);
+release_event:
+  weir__event_release(fences, driver, fence->event);
 give_pending:
-  weir__slab_free(&queues->pendings, pending, sizeof *pending);
+  weir__slab_free(&fences->slab, fence, sizeof *fence);
 remove_queue:
-  remove_if_empty(queues, queue);
+  remove_if_empty(fences, queue);
   return false;
 }
 
 /* ---- Polling ---- */
 
-weir_cu_result weir__event_queues_poll(weir__event_queues *queues, weir_driver *driver, bool wait,
-                                       void (*done)(void *context, void *block), void *context) {
+weir_cu_result weir__fences_poll(weir__fences *fences, weir_driver *driver, bool wait,
+                                 void (*passed)(void *context, void *waiter), void *context) {
   weir_cu_result (*ask)(weir_driver *, weir_cu_event) = wait ? driver->EventSynchronize : driver->EventQuery;
   weir_cu_result first_failure = WEIR_CU_SUCCESS;
-  for (weir__event_queue *queue = queues->first, *previous = NULL, *next; queue; queue = next) {
+  for (weir__fence_queue *queue = fences->first, *previous = NULL, *next; queue; queue = next) {
     weir_cu_result r = WEIR_CU_SUCCESS;
     next = queue->next;
     while (queue->first && !(r = ask(driver, queue->first->event))) {
-      weir__pending *pending = queue->first;
-      void *block = pending->block;
-      queue->first = pending->next;
-      weir__event_release(queues, driver, pending->event);
-      weir__slab_free(&queues->pendings, pending, sizeof *pending);
-      done(context, block);
+      weir__fence *fence = queue->first;
+      void *waiter = fence->waiter;
+      queue->first = fence->next;
+      weir__event_release(fences, driver, fence->event);
+      weir__slab_free(&fences->slab, fence, sizeof *fence);
+      passed(context, waiter);
     }
     if (r && r != WEIR_CU_NOT_READY && !first_failure)
       first_failure = r;
     if (queue->first)
       previous = queue;
     else
-      remove_queue(queues, queue, previous);
+      remove_queue(fences, queue, previous);
   }
   return first_failure;
 }
 
-void weir__event_queues_clear(weir__event_queues *queues, weir_driver *driver) {
-  for (const weir__event_queue *queue = queues->first; queue; queue = queue->next)
-    for (const weir__pending *pending = queue->first; pending; pending = pending->next)
-      driver->EventDestroy(driver, pending->event);
-  while (queues->idle_count)
-    driver->EventDestroy(driver, queues->idle[--queues->idle_count]);
-  free(queues->idle);
-  weir__slab_clear(&queues->queues);
-  weir__slab_clear(&queues->pendings);
-  weir__hash_map_clear(&queues->by_stream);
-  *queues = (weir__event_queues){0};
+void weir__fences_clear(weir__fences *fences, weir_driver *driver) {
+  for (const weir__fence_queue *queue = fences->first; queue; queue = queue->next)
+    for (const weir__fence *fence = queue->first; fence; fence = fence->next)
+      driver->EventDestroy(driver, fence->event);
+  while (fences->idle_count)
+    driver->EventDestroy(driver, fences->idle[--fences->idle_count]);
+  free(fences->idle);
+  weir__slab_clear(&fences->queues);
+  weir__slab_clear(&fences->slab);
+  weir__hash_map_clear(&fences->by_stream);
+  *fences = (weir__fences){0};
 }

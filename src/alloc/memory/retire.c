@@ -6,12 +6,12 @@ enum { UNMAPS_AT_ONCE = 64 }; /* a request waits for them */
 #define WEIR__PLANTED(fault) false
 #endif
 
-static void batch_end(weir__pages *pages, weir__event_queues *events, weir__alias_batch *batch) {
-  weir__event_release(events, pages->driver, batch->passed);
+static void batch_end(weir__pages *pages, weir__fences *fences, weir__alias_batch *batch) {
+  weir__event_release(fences, pages->driver, batch->passed);
   *batch = (weir__alias_batch){0};
 }
 
-void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir__event_queues *events) {
+void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir__fences *fences) {
   weir_driver *driver = pages->driver;
   int left = UNMAPS_AT_ONCE;
   for (uint8_t fence = 1; fence <= WEIR__ALIAS_FENCES; fence++) {
@@ -28,13 +28,13 @@ void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir_
       left--;
     }
     if (!pages->aliases.waiting[fence])
-      batch_end(pages, events, batch);
+      batch_end(pages, fences, batch);
   }
 }
 
 /* The fence of a batch for a stream that has none yet, behind its work of now. 0 if there is no room, or if the driver
  * fails. */
-static uint8_t batch_begin(weir__pages *pages, weir__retirement *retirement, weir__event_queues *events,
+static uint8_t batch_begin(weir__pages *pages, weir__retirement *retirement, weir__fences *fences,
                            weir_cu_stream stream) {
   weir_driver *driver = pages->driver;
   weir__alias_batch *made = NULL;
@@ -45,21 +45,20 @@ static uint8_t batch_begin(weir__pages *pages, weir__retirement *retirement, wei
     if (!batch->passed && !made)
       made = batch;
   }
-  if (!made || weir__event_acquire(events, driver, &made->passed))
+  if (!made || weir__event_acquire(fences, driver, &made->passed))
     return 0;
   if (driver->EventRecord(driver, made->passed, stream)) {
-    batch_end(pages, events, made);
+    batch_end(pages, fences, made);
     return 0;
   }
   made->stream = stream;
   return (uint8_t)(made - retirement->batches + 1);
 }
 
-void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir__event_queues *events,
-                          weir_cu_stream stream, uint64_t most,
-                          bool (*has_passed)(void *context, weir_cu_stream stream), void *context) {
+void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir__fences *fences, weir_cu_stream stream,
+                          uint64_t most, bool (*has_passed)(void *context, weir_cu_stream stream), void *context) {
   size_t waiting = pages->aliases.count - pages->aliases.retiring;
-  uint8_t fence = waiting > most ? batch_begin(pages, retirement, events, stream) : 0;
+  uint8_t fence = waiting > most ? batch_begin(pages, retirement, fences, stream) : 0;
   if (!fence)
     return;
   /* An alias was last used by the stream of its reservation, before it became one: a request of another stream took its
@@ -80,7 +79,7 @@ void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir
     excess--;
   }
   if (!pages->aliases.waiting[fence])
-    batch_end(pages, events, &retirement->batches[fence - 1]);
+    batch_end(pages, fences, &retirement->batches[fence - 1]);
 }
 
 void weir__retirement_end(weir__pages *pages, weir__retirement *retirement) {

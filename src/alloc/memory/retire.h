@@ -21,14 +21,13 @@ typedef struct weir__retirement {
 
 /* Unmaps the aliases of batches whose streams have passed. No stream of this thread may be captured, as a query would
  * invalidate the capture. */
-void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir__event_queues *events);
+void weir__retired_unmap(weir__pages *pages, weir__retirement *retirement, weir__fences *fences);
 
 /* Begins a batch for the aliases beyond `most`, the least recently used first, unless `stream`, which is that of the
  * current request, has one. Those that another stream used join it if `has_passed` says that it has completed its
  * work. */
-void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir__event_queues *events,
-                          weir_cu_stream stream, uint64_t most,
-                          bool (*has_passed)(void *context, weir_cu_stream stream), void *context);
+void weir__aliases_retire(weir__pages *pages, weir__retirement *retirement, weir__fences *fences, weir_cu_stream stream,
+                          uint64_t most, bool (*has_passed)(void *context, weir_cu_stream stream), void *context);
 
 void weir__retirement_end(weir__pages *pages, weir__retirement *retirement);
 
