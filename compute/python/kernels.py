@@ -32,49 +32,30 @@ def arrays_of(paths: list[Path]) -> list[str]:
     return [array_of(path.name, path.read_bytes()) for path in paths]
 
 
-def write_table(folder: Path, sources: list[Path]) -> None:
+def macro(name: str, rows: list[str]) -> str:
+    return f"#define {name}(X)" + "".join(f" \\\n  X({row})" for row in rows) + "\n"
+
+
+def write_lists(folder: Path, sources: list[Path]) -> None:
     with tarfile.open(ROOT / "compute" / "ptx.tar.xz") as archive:
-        ptx_texts = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+        archive.extractall(folder / "ptx")  # noqa: S202
     headers = sorted(path for path in KERNELS.glob("*.h") if not path.name.startswith("soft_"))
-    texts, declarations, rows = arrays_of(headers), [], []
+    files = []
     for source in sources:
-        name, ptx = source.stem, f"{source.stem}.ptx"
-        texts.append(array_of(source.name, source.read_bytes()))
-        if ptx in ptx_texts:
-            texts.append(array_of(ptx, ptx_texts[ptx]))
-        declarations.append(f"extern const weir_soft_image weir__builtin_image_{name};\n")
-        text = f"{name}_ptx, sizeof {name}_ptx" if ptx in ptx_texts else "NULL, 0"
-        rows.append(f'    {{"{name}", {name}_cu, sizeof {name}_cu, {text}, &weir__builtin_image_{name}}},\n')
-    folder.joinpath("builtin_texts.h").write_text("".join(texts))
+        ptx = folder.resolve() / "ptx" / f"{source.stem}.ptx"
+        files.append(f'{source.stem}, "{source}", "{ptx if ptx.exists() else "/dev/null"}"')
+    folder.joinpath("builtin_files.h").write_text(
+        macro("BUILTIN_HEADERS", [f'{path.stem}, "{path}"' for path in headers]) + macro("BUILTIN_FILES", files)
+    )
     folder.joinpath("jit_texts.h").write_text("".join(arrays_of([KERNELS / "device.h", KERNELS / "complex.h"])))
     soft = [KERNELS / "soft_cuda.h", KERNELS / "soft_cuda_functions.h"]
     folder.joinpath("soft_texts.h").write_text("".join(arrays_of(soft)))
-    named = "".join(f'    {{"{path.name}", {path.stem}_h, sizeof {path.stem}_h}},\n' for path in headers)
-    folder.joinpath("builtin_files.h").write_text(
-        '#include "builtin_texts.h"\n#include "weir/soft.h"\n'
-        + "".join(declarations)
-        + "typedef struct builtin_header {\n"
-        "  const char *name;\n"
-        "  const unsigned char *text;\n"
-        "  size_t bytes;\n"
-        "} builtin_header;\n"
-        "static const builtin_header builtin_headers[] = {\n" + named + "};\n"
-        "typedef struct builtin_file {\n"
-        "  const char *name;\n"
-        "  const unsigned char *source;\n"
-        "  size_t source_bytes;\n"
-        "  const unsigned char *ptx;\n"
-        "  size_t ptx_bytes;\n"
-        "  const weir_soft_image *image;\n"
-        "} builtin_file;\n"
-        "static const builtin_file builtin_files[] = {\n" + "".join(rows) + "};\n"
-    )
 
 
 def build(folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     sources = sorted(KERNELS.glob("*.cu"))
-    write_table(folder, sources)
+    write_lists(folder, sources)
     objects = []
     place = KERNELS.relative_to(ROOT)  # an assertion contains the name of its file: not that of the folder
     for source in sources:

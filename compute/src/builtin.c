@@ -6,26 +6,64 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "builtin_files.h" /* generated: `builtin_files`, and the texts that it points to */
+#include "builtin_files.h" /* generated: the paths of all kernels, of their PTX, and of the headers */
 #include "src/compile.h"
+#include "weir/soft.h"
 
-enum {
-  file_count = sizeof builtin_files / sizeof builtin_files[0],
-  header_count = sizeof builtin_headers / sizeof builtin_headers[0]
+typedef struct text {
+  const unsigned char *begin, *end;
+} text;
+
+/* The bytes of a file of the source tree, as a text. */
+#define EMBED(name, path)                                                                                              \
+  __asm__(".pushsection .rodata,\"a\"\n" #name ":\n.incbin \"" path "\"\n" #name "_end:\n.byte 0\n.popsection\n");     \
+  extern const unsigned char name[] __attribute__((visibility("hidden")));                                             \
+  extern const unsigned char name##_end[] __attribute__((visibility("hidden")));
+#define X(name, path) EMBED(weir__header_##name, path)
+BUILTIN_HEADERS(X)
+#undef X
+#define X(name, source, ptx)                                                                                           \
+  EMBED(weir__source_##name, source)                                                                                   \
+  EMBED(weir__ptx_##name, ptx)                                                                                         \
+  extern const weir_soft_image weir__builtin_image_##name;
+BUILTIN_FILES(X)
+#undef X
+
+static const struct builtin_header {
+  const char *name;
+  text text;
+} builtin_headers[] = {
+#define X(name, path) {#name ".h", {weir__header_##name, weir__header_##name##_end}},
+    BUILTIN_HEADERS(X)
+#undef X
 };
+
+typedef struct builtin_file {
+  const char *name;
+  text source, ptx;
+  const weir_soft_image *image;
+} builtin_file;
+static const builtin_file builtin_files[] = {
+#define X(name, source, ptx)                                                                                           \
+  {#name,                                                                                                              \
+   {weir__source_##name, weir__source_##name##_end},                                                                   \
+   {weir__ptx_##name, weir__ptx_##name##_end},                                                                         \
+   &weir__builtin_image_##name},
+    BUILTIN_FILES(X)
+#undef X
+};
+
+enum { file_count = WEIR_COUNT_OF(builtin_files), header_count = WEIR_COUNT_OF(builtin_headers) };
 
 /* The module of each file on each device; NULL until it is used there. */
 static weir_cu_module modules[file_count][WEIR_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards modules */
 
 /* A copy with a NUL behind it; NULL if the host has no memory. */
-static char *copy_text(const unsigned char *text, size_t bytes) {
-  char *copy = malloc(bytes + 1);
-  if (!copy)
-    return NULL;
-  memcpy(copy, text, bytes);
-  copy[bytes] = 0;
-  return copy;
+static char *copy_text(text of) { return strndup((const char *)of.begin, (size_t)(of.end - of.begin)); }
+
+static uint64_t hash_text(uint64_t hash, text of) {
+  return weir__hash_bytes(hash, of.begin, (size_t)(of.end - of.begin));
 }
 
 /* Whether a file has PTX that was made from its present source: compute/make-ptx writes a hash of the source to the
@@ -33,18 +71,18 @@ static char *copy_text(const unsigned char *text, size_t bytes) {
 static bool has_current_ptx(const builtin_file *file) {
   uint64_t hash = 0;
   for (size_t i = 0; i < header_count; i++)
-    hash = weir__hash_bytes(hash, builtin_headers[i].text, builtin_headers[i].bytes);
-  hash = weir__hash_bytes(hash, file->source, file->source_bytes);
+    hash = hash_text(hash, builtin_headers[i].text);
+  hash = hash_text(hash, file->source);
   char line[64];
   size_t length = (size_t)snprintf(line, sizeof line, "// source %016" PRIx64 "\n", hash);
-  return file->ptx_bytes > length && !memcmp(file->ptx, line, length);
+  return (size_t)(file->ptx.end - file->ptx.begin) > length && !memcmp(file->ptx.begin, line, length);
 }
 
 /* The driver of an older CUDA refuses PTX of a newer one: *is_too_new. */
 static weir_status load_ptx(const char *caller, const builtin_file *file, const weir__on_device *on, bool *is_too_new,
                             weir_cu_module *module) {
   weir_driver *driver = on->driver;
-  char *ptx = copy_text(file->ptx, file->ptx_bytes);
+  char *ptx = copy_text(file->ptx);
   if (!ptx)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the PTX of %s.cu", caller, file->name);
   weir_cu_result result = driver->ModuleLoadData(driver, module, ptx);
@@ -55,12 +93,12 @@ static weir_status load_ptx(const char *caller, const builtin_file *file, const 
 
 static weir_status compile(const char *caller, const builtin_file *file, const weir__on_device *on,
                            weir_cu_module *module) {
-  char *source = copy_text(file->source, file->source_bytes), *headers[header_count], name[64];
+  char *source = copy_text(file->source), *headers[header_count], name[64];
   const char *header_names[header_count];
   bool has_all = source != NULL;
   for (size_t i = 0; i < header_count; i++) {
     header_names[i] = builtin_headers[i].name;
-    headers[i] = copy_text(builtin_headers[i].text, builtin_headers[i].bytes);
+    headers[i] = copy_text(builtin_headers[i].text);
     has_all = has_all && headers[i];
   }
   weir_status status = WEIR_OK;
