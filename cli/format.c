@@ -8,24 +8,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/environment.h"
 #include "base/text.h"
 
-enum { DEFAULT_WIDTH = 120, MIN_WIDTH = 40 };
+enum { DEFAULT_WIDTH = 120, MIN_WIDTH = 40, MAX_WIDTH = 10000 };
 
 /* Marks a line that is not folded. */
 enum { KEEP_LINE = '\001' };
 
 int weir_cli_width(void) {
-  const char *columns = getenv("COLUMNS");
   struct winsize size;
   long width = DEFAULT_WIDTH;
-  char *end;
-  if (columns && *columns) {
-    errno = 0;
-    long number = strtol(columns, &end, 10);
-    if (!*end && !errno && number > 0)
-      return number < MIN_WIDTH ? MIN_WIDTH : number > 10000 ? 10000 : (int)number;
-  }
+  int64_t columns = 0;
+  if (weir__env_integer(WEIR__ENV_COLUMNS, &columns) && columns)
+    return columns < MIN_WIDTH ? MIN_WIDTH : columns > MAX_WIDTH ? MAX_WIDTH : (int)columns;
   if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     width = size.ws_col;
   return width < MIN_WIDTH ? MIN_WIDTH : (int)width;
@@ -97,8 +93,9 @@ static struct capture {
 } capture;
 
 static bool wants_bold(void) {
-  const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
-  return !capture.out && isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+  const char *term = weir__env_text(WEIR__ENV_TERMINAL);
+  return !capture.out && isatty(STDOUT_FILENO) && !weir__env_value(WEIR__ENV_NO_COLOR) && term &&
+         strcmp(term, "dumb") != 0;
 }
 
 const char *weir_cli_bold(void) { return wants_bold() ? "\033[1m" : ""; }
@@ -348,7 +345,7 @@ void weir_cli_set_program(const char *argv0) {
 /* Whether a shell finds the file at `path` under `name` alone. */
 static bool is_on_path(const char *name, const char *path) {
   struct stat here, there;
-  const char *folders = getenv("PATH");
+  const char *folders = weir__env_text(WEIR__ENV_PATH);
   if (!folders || stat(path, &here) != 0)
     return false;
   for (size_t length; *folders; folders += length + (folders[length] == ':')) {

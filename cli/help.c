@@ -111,10 +111,13 @@ void weir_cli_print_help(const weir_cli_command *command) {
 static void print_environment(void) {
   weir_cli_fold_begin();
   puts(weir_cli_environment_text);
-  for (const weir_cli_variable *v = weir_cli_environment; v->names; v++) {
-    if (v->group)
+  for (const weir_cli_variable *v = weir_cli_environment; v->group || v->names; v++) {
+    char names[WEIR_CLI_NAMES_SIZE];
+    if (v->group) {
       printf("\n%s:\n", v->group);
-    printf("  %s\n      %s\n      Values: %s.", v->names, v->help, v->values);
+      continue;
+    }
+    printf("  %s\n      %s\n      Values: %s.", weir_cli_variable_names(v, names, sizeof names), v->help, v->values);
     printf(v->preset ? " Default: %s.\n" : "\n", v->preset);
   }
 }

@@ -35,16 +35,20 @@ bool weir_cli_has_described_choices(const weir_cli_option *option);
 bool weir_cli_takes_recordings(const weir_cli_command *command);
 extern const char weir_cli_recording_text[];
 
-/* An environment variable. A table of them ends with one that has no names. */
+/* An environment variable, or a heading. The table ends with an item that is neither. */
 typedef struct weir_cli_variable {
-  const char *group;  /* its heading, NULL for that of the one before */
-  const char *names;  /* separated by ", " */
-  const char *values; /* what it may be set to */
-  const char *preset; /* what it is if not set, NULL if it then has no effect */
+  const char *group;        /* a heading, and then nothing else */
+  const char *const *names; /* up to NULL */
+  const char *values;       /* what it may be set to */
+  const char *preset;       /* what it is if not set, NULL if it then has no effect */
   const char *help;
 } weir_cli_variable;
 
 extern const weir_cli_variable weir_cli_environment[];
+
+/* The names with ", " between. Returns `text`. */
+enum { WEIR_CLI_NAMES_SIZE = 256 };
+const char *weir_cli_variable_names(const weir_cli_variable *variable, char *text, size_t size);
 extern const char weir_cli_environment_text[];
 
 #endif

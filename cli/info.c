@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/environment.h"
 #include "cli.h"
 #include "json.h"
 #include "weir/weir.h"
@@ -95,7 +96,7 @@ static weir_status print_devices(int count, bool json) {
 
 static weir_status print_report(const report *report, bool json) {
   if (!json) {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *visible = weir__env_text(WEIR__ENV_VISIBLE_DEVICES);
     weir_cli_fold_begin();
     printf("Weir      %s\n", weir_version());
     printf("Driver    %s", report->driver->name);
@@ -130,8 +131,8 @@ static bool json;
 
 static int run(int count, char **arguments) {
   (void)count, (void)arguments;
-  report report = {.choice = getenv("WEIR_DRIVER")};
-  if (!report.choice || !*report.choice)
+  report report = {.choice = weir__env_value(WEIR__ENV_DRIVER)};
+  if (!report.choice)
     report.choice = "auto";
   weir_driver *opened = NULL;
   weir_status status = weir_get_driver(&report.driver);

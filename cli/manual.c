@@ -116,10 +116,13 @@ void weir_cli_print_environment_page(FILE *out) {
   print_title(out, "weir-environment", 7, "environment variables that Weir reads");
   fputs(".SH DESCRIPTION\n", out);
   print_roff(out, weir_cli_environment_text);
-  for (const weir_cli_variable *v = weir_cli_environment; v->names; v++) {
-    if (v->group)
+  for (const weir_cli_variable *v = weir_cli_environment; v->group || v->names; v++) {
+    char names[WEIR_CLI_NAMES_SIZE];
+    if (v->group) {
       fprintf(out, ".SH \"%s\"\n", v->group);
-    print_term(out, v->names, v->help);
+      continue;
+    }
+    print_term(out, weir_cli_variable_names(v, names, sizeof names), v->help);
     fputs(".br\nValues: ", out);
     print_roff(out, v->values);
     fputs(v->preset ? ".br\nDefault: " : "", out);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/environment.h"
 #include "help.h"
 #include "record/ring_file.h"
 
@@ -119,7 +120,7 @@ static void allow_libraries(int ruleset, uint64_t handled) {
   for (size_t i = 0; i < WEIR_COUNT_OF(folders); i++)
     allow(ruleset, handled, folders[i], FS_READ);
   allow_installation(ruleset, handled);
-  const char *at = getenv("LD_LIBRARY_PATH");
+  const char *at = weir__env_text(WEIR__ENV_LIBRARY_PATH);
   for (size_t n; at && *at; at += n + (at[n] == ':')) {
     n = strcspn(at, ":");
     if (n && (size_t)snprintf(path, sizeof path, "%.*s", (int)n, at) < sizeof path)
@@ -152,9 +153,9 @@ static bool restrict_files(const weir_cli_access *access) {
   for (size_t i = 0; i < access->write_count; i++)
     allow_output(ruleset, handled, access->writes[i]);
   if (access->write_count) { /* for contents that are sorted, or copied when they are complete */
-    const char *folder = getenv("TMPDIR");
-    allow(ruleset, handled, folder && *folder ? folder : "/tmp", FS_WRITE);
-    if (!folder || !*folder)
+    const char *folder = weir__env_value(WEIR__ENV_TEMPORARY);
+    allow(ruleset, handled, folder ? folder : "/tmp", FS_WRITE);
+    if (!folder)
       allow(ruleset, handled, "/var/tmp", FS_WRITE);
   }
   bool is_restricted = syscall(RESTRICT_SELF, ruleset, 0) == 0;
@@ -474,13 +475,13 @@ static bool needs_symbols(const char *path) {
 }
 
 static bool is_off(void) {
-  const char *choice = getenv("WEIR_SANDBOX");
+  const char *choice = weir__env_text(WEIR__ENV_SANDBOX);
   return choice && (strcmp(choice, "off") == 0 || strcmp(choice, "0") == 0);
 }
 
 /* Valgrind does not know Landlock, and makes system calls of its own in this process. */
 static bool is_under_valgrind(void) {
-  const char *preloaded = getenv("LD_PRELOAD");
+  const char *preloaded = weir__env_text(WEIR__ENV_PRELOAD);
   return preloaded && strstr(preloaded, "/vgpreload_");
 }
 

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/environment.h"
 #include "base/outfile.h"
 #include "base/text.h"
 #include "cli.h"
@@ -197,11 +198,11 @@ static struct {
 
 static void look_at_machine(int device) {
   weir_driver *driver;
-  const char *choice = getenv("WEIR_DRIVER");
+  const char *choice = weir__env_value(WEIR__ENV_DRIVER);
   int version;
   if (weir_get_driver(&driver))
     return;
-  bool counts = (driver->capabilities & WEIR_DRIVER_NVIDIA) || (choice && *choice && strcmp(choice, "auto") != 0);
+  bool counts = (driver->capabilities & WEIR_DRIVER_NVIDIA) || (choice && strcmp(choice, "auto") != 0);
   if (counts && !weir_device_name(device < 0 ? 0 : device, machine.name, sizeof machine.name) &&
       !driver->DriverGetVersion(driver, &version)) {
     snprintf(machine.driver, sizeof machine.driver, "%s %d.%d", driver->name, version / 1000, version % 1000 / 10);

@@ -12,6 +12,7 @@
 
 #include "base/array.h"
 #include "base/base.h"
+#include "base/environment.h"
 #include "cli.h"
 #include "explain.h"
 #include "offline/read/input.h"
@@ -219,7 +220,7 @@ static void wait_and_open(int from, const char *path) {
 static void prepare(int count, char **files) {
   int ends[2];
   char name[256];
-  if (options.no_open || options.data || !isatty(STDOUT_FILENO) || (!getenv("DISPLAY") && !getenv("WAYLAND_DISPLAY")) ||
+  if (options.no_open || options.data || !isatty(STDOUT_FILENO) || !weir__env_text(WEIR__ENV_DISPLAY) ||
       (options.to && strcmp(options.to, "-") == 0) || pipe2(ends, O_CLOEXEC) != 0)
     return;
   name_output(count, files, name, sizeof name);

@@ -191,7 +191,8 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
 /* All settings that differ from their defaults, in the syntax of configure. */
 weir_status weir_allocator_settings(weir_allocator *allocator, char *text, size_t size, size_t *length);
 
-/* The value of one setting, such as "True" for "expandable_segments". WEIR_ERROR_INVALID_ARGUMENT for an unknown key. */
+/* The value of one setting, such as "True" for "expandable_segments". WEIR_ERROR_INVALID_ARGUMENT for an unknown
+ * key. */
 weir_status weir_allocator_setting(weir_allocator *allocator, const char *key, char *text, size_t size, size_t *length);
 
 /* New expandable segments of a stream reserve as much address space as expandable_segments_reserve_by_class has for

@@ -7,17 +7,15 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/environment.h"
 #include "base/text.h"
 #include "base/thread.h"
 
-static const struct {
-  const char *name; /* in WEIR_LOG */
-  const char *word; /* in messages */
-} levels[] = {
-    [WEIR_LOG_ERROR] = {"error", "error"},
-    [WEIR_LOG_WARN] = {"warn", "warning"},
-    [WEIR_LOG_INFO] = {"info", "info"},
-    [WEIR_LOG_DEBUG] = {"debug", "debug"},
+static const char *const words[] = {
+    [WEIR_LOG_ERROR] = "error",
+    [WEIR_LOG_WARN] = "warning",
+    [WEIR_LOG_INFO] = "info",
+    [WEIR_LOG_DEBUG] = "debug",
 };
 
 enum { LEVEL_UNREAD = -1 };
@@ -51,21 +49,8 @@ static void emit(weir_log_level level, const char *message) {
   if (current_sink)
     current_sink(current_context, level, message);
   else
-    fprintf(stderr, "weir: %s: %s\n", levels[level].word, message);
+    fprintf(stderr, "weir: %s: %s\n", words[level], message);
   weir__mutex_unlock(&sink_lock);
-}
-
-static int level_from_environment(bool *wrong) {
-  const char *text = getenv("WEIR_LOG");
-  *wrong = false;
-  if (!text || *text == '\0')
-    return WEIR_LOG_WARN;
-  for (int level = 0; level < (int)WEIR_COUNT_OF(levels); level++) {
-    if (strcmp(text, levels[level].name) == 0)
-      return level;
-  }
-  *wrong = true;
-  return WEIR_LOG_WARN;
 }
 
 weir_log_level weir_log_get_level(void) {
@@ -73,12 +58,12 @@ weir_log_level weir_log_get_level(void) {
   if (level != LEVEL_UNREAD)
     return (weir_log_level)level;
 
-  bool wrong;
-  int read = level_from_environment(&wrong);
+  int read = WEIR_LOG_WARN;
+  bool is_valid = weir__env_choice(WEIR__ENV_LOG, &read);
   /* The first thread to set it wins, and only that one complains. */
   if (!atomic_compare_exchange_strong(&current_level, &level, read))
     return (weir_log_level)level;
-  if (wrong)
+  if (!is_valid)
     emit(WEIR_LOG_WARN, "WEIR_LOG is none of error, warn, info and debug; taking warn");
   return (weir_log_level)read;
 }

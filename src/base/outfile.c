@@ -1,4 +1,5 @@
 #include "base/outfile.h"
+#include "base/environment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -209,8 +210,8 @@ static int make_part(weir__outfile *out, const char *directory, weir__outfile_us
 
 /* For contents that are copied to their target when they are complete. */
 static int make_spool(weir__outfile *out, weir__outfile_use use) {
-  const char *directory = weir__secure_getenv("TMPDIR");
-  return make_part(out, directory && *directory ? directory : "/tmp", use);
+  const char *directory = weir__env_value(WEIR__ENV_TEMPORARY);
+  return make_part(out, directory ? directory : "/tmp", use);
 }
 
 static int make_contents(weir__outfile *out, weir__outfile_use use) {

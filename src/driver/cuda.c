@@ -5,6 +5,7 @@
  * drops the table from the arguments, and into the assignments that fill the table.
  */
 #include "driver/cuda.h"
+#include "base/environment.h"
 #include "base/library.h"
 #include "base/system.h"
 
@@ -161,20 +162,14 @@ weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char 
   return WEIR_OK;
 }
 
-/* NULL if the variable is not set. It is ignored in programs that run with elevated privileges. */
-static const char *named_library(void) {
-  const char *name = weir__secure_getenv("WEIR_CUDA_LIBRARY");
-  return name && *name ? name : NULL;
-}
-
 void weir__cuda_log_fallback(const char *caller, const char *reason) {
-  bool is_named = named_library();
+  bool is_named = weir__env_value(WEIR__ENV_CUDA_LIBRARY);
   weir__log(is_named ? WEIR_LOG_WARN : WEIR_LOG_INFO, "%s: auto selects the software device%s: %s", caller,
             is_named ? ", although WEIR_CUDA_LIBRARY is set" : "", reason);
 }
 
 weir_status weir__cuda_open(char reason[WEIR__CUDA_REASON], weir_driver **driver) {
-  const char *name = named_library();
+  const char *name = weir__env_value(WEIR__ENV_CUDA_LIBRARY);
   if (!name)
     name = "libcuda.so.1";
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/environment.h"
 #include "base/library.h"
 #include "base/system.h"
 #include "driver/call.h"
@@ -33,8 +34,8 @@ static const struct symbol {
 };
 
 static const char *library_name(void) {
-  const char *name = weir__secure_getenv("WEIR_NVML_LIBRARY");
-  return name && *name ? name : "libnvidia-ml.so.1";
+  const char *name = weir__env_value(WEIR__ENV_NVML_LIBRARY);
+  return name ? name : "libnvidia-ml.so.1";
 }
 
 bool weir__nvml_open(weir__nvml *nvml) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/environment.h"
 #include "driver/cuda.h"
 #include "weir/soft.h"
 
@@ -35,8 +36,8 @@ weir_status weir_driver_open(const char *choice, weir_driver **driver) {
   const char *source = "choice";
   if (!choice) {
     source = "WEIR_DRIVER";
-    choice = getenv("WEIR_DRIVER");
-    if (!choice || !*choice)
+    choice = weir__env_value(WEIR__ENV_DRIVER);
+    if (!choice)
       choice = "auto";
   }
   if (strcmp(choice, "auto") == 0)

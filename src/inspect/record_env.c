@@ -14,26 +14,21 @@
 #include "alloc/cache/trace.h"
 #include "base/base.h"
 #include "base/clock.h"
+#include "base/environment.h"
 #include "base/system.h"
 #include "base/thread.h"
 #include "inspect/checkpoint.h"
 #include "record/ring_file.h"
 #include "weir/snapshot.h"
 
-enum { DEFAULT_MB = 256, MAX_MB = 1 << 20, MAX_FILES = 1000, MAX_DUMPS = 3 };
+enum { DEFAULT_MB = 256, MAX_FILES = 1000, MAX_DUMPS = 3 };
 
-/* Reads WEIR_RECORD_MB. An invalid value is logged, and the default is used. */
+/* An invalid value is logged, and the default is used. */
 static uint64_t bytes_from_env(void) {
-  const char *text = getenv("WEIR_RECORD_MB");
-  if (!text || !*text)
-    return (uint64_t)DEFAULT_MB << 20;
-  char *end;
-  unsigned long long mb = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
-  if (mb >= 1 && mb <= MAX_MB && !*end)
-    return (uint64_t)mb << 20;
-  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_MB=%s is not a size: expected 1 to %d; using %d", text, (int)MAX_MB,
-            (int)DEFAULT_MB);
-  return (uint64_t)DEFAULT_MB << 20;
+  int64_t mb = DEFAULT_MB;
+  if (!weir__env_integer(WEIR__ENV_RECORD_MB, &mb))
+    weir__env_ignore(WEIR__ENV_RECORD_MB, "the file may grow to 256 MiB");
+  return (uint64_t)mb << 20;
 }
 
 /* Reads WEIR_RECORD_STACKS: which entries have stacks; ",native" adds native frames to those of a language runtime. */
@@ -42,9 +37,9 @@ static weir_history_context context_from_env(weir_history_stacks *stacks) {
                                       [WEIR_CONTEXT_STATE] = "state",
                                       [WEIR_CONTEXT_ALLOC] = "alloc",
                                       [WEIR_CONTEXT_ALL] = "all"};
-  const char *text = getenv("WEIR_RECORD_STACKS");
+  const char *text = weir__env_value(WEIR__ENV_RECORD_STACKS);
   *stacks = WEIR_STACKS_EITHER;
-  if (!text || !*text)
+  if (!text)
     return WEIR_CONTEXT_NONE;
   const char *comma = strchr(text, ',');
   size_t length = comma ? (size_t)(comma - text) : strlen(text);
@@ -53,19 +48,15 @@ static weir_history_context context_from_env(weir_history_stacks *stacks) {
       *stacks = comma ? WEIR_STACKS_ALL : WEIR_STACKS_EITHER;
       return (weir_history_context)i;
     }
-  weir__log(WEIR_LOG_WARN,
-            "WEIR_RECORD_STACKS=%s is not a value: expected none, state, alloc or all, with or without \",native\"; "
-            "using none",
-            text);
+  weir__env_ignore(WEIR__ENV_RECORD_STACKS, "there are none");
   return WEIR_CONTEXT_NONE;
 }
 
 /* The rank of this process as set by the launcher, or -1. */
 static int64_t rank_from_env(void) {
-  static const char *const names[] = {"RANK",      "SLURM_PROCID",        "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-                                      "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    const char *text = getenv(names[i]);
+  const char *name = "";
+  for (size_t i = 0; name; i++) {
+    const char *text = weir__env_named(WEIR__ENV_RANK, i, &name);
     char *end;
     if (!text || !isdigit((unsigned char)*text))
       continue;
@@ -248,19 +239,11 @@ static void on_signal(int number) {
 }
 
 static int signal_from_env(void) {
-  static const struct {
-    const char *name;
-    int number;
-  } signals[] = {{"SIGUSR1", SIGUSR1}, {"SIGUSR2", SIGUSR2}, {"SIGHUP", SIGHUP}};
-  const char *text = getenv("WEIR_RECORD_SIGNAL");
-  if (!text || !*text)
-    return 0;
-  for (size_t i = 0; i < WEIR_COUNT_OF(signals); i++)
-    if (strcmp(text, signals[i].name) == 0)
-      return signals[i].number;
-  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_SIGNAL=%s is not a value: expected SIGUSR1, SIGUSR2 or SIGHUP; using none",
-            text);
-  return 0;
+  static const int signals[] = {SIGUSR1, SIGUSR2, SIGHUP}; /* as in the table of variables */
+  int choice = -1;
+  if (!weir__env_choice(WEIR__ENV_RECORD_SIGNAL, &choice))
+    weir__env_ignore(WEIR__ENV_RECORD_SIGNAL, "there is none");
+  return choice < 0 ? 0 : signals[choice];
 }
 
 static void start_service(void) {
@@ -337,8 +320,8 @@ static void leave(weir_allocator *allocator) {
 /* ---- The beginning ---- */
 
 static void record_from_env(weir_allocator *allocator) {
-  const char *folder = weir__secure_getenv("WEIR_RECORD"); /* it writes files with the rights of the program */
-  if (!folder || !*folder)
+  const char *folder = weir__env_value(WEIR__ENV_RECORD);
+  if (!folder)
     return;
   if (allocator->heap_count < 1 || allocator->heap_count > WEIR__RING_DEVICES) {
     weir__log(WEIR_LOG_WARN, "WEIR_RECORD: not recording: %d devices, and a file has room for 1 to %d",

@@ -1,10 +1,10 @@
 /*
  * A recording in a file that survives the process, however it ends.
  *
- * The file is mapped: a header, which stands alone, and behind it areas of three kinds: a log, checkpoints, and chunks of
- * entries, which belong to rings (record/ring.h). It grows by an area where one is needed, and each has all of its disk
- * space before it is used. A full disk stops the growth, and from there on the oldest entries make room. Readers skip
- * areas of a kind that they do not know, and what lies behind `file_bytes`.
+ * The file is mapped: a header, which stands alone, and behind it areas of three kinds: a log, checkpoints, and chunks
+ * of entries, which belong to rings (record/ring.h). It grows by an area where one is needed, and each has all of its
+ * disk space before it is used. A full disk stops the growth, and from there on the oldest entries make room. Readers
+ * skip areas of a kind that they do not know, and what lies behind `file_bytes`.
  *
  * An entry is in the file as soon as its chunk counts it: nothing has to be written when the process dies. The log has
  * the meaning of the numbers in entries, and the settings. A record of the log is written before the first entry that

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "driver/client.h"
@@ -222,7 +223,8 @@ static weir_status start(const char *caller) {
   if (status)
     goto close_driver;
   if (count == 0) {
-    const char *visible = weir__driver_can(driver, WEIR_DRIVER_FILTERS_VISIBLE) ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
+    const char *visible =
+        weir__driver_can(driver, WEIR_DRIVER_FILTERS_VISIBLE) ? weir__env_text(WEIR__ENV_VISIBLE_DEVICES) : NULL;
     status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", caller, driver->name,
                         visible ? " that CUDA_VISIBLE_DEVICES=\"" : "", visible ? visible : "",
                         visible ? "\" makes visible" : "");

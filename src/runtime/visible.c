@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "driver/cuda.h"
 #include "driver/nvml.h"
 #include "runtime/runtime.h"
@@ -40,7 +41,7 @@ static int count_cuda(weir_driver *cuda) {
     if (known) {
       for (int i = 0; i < count; i++)
         uuids[i] = texts[i];
-      count = weir__visible_ordinals(getenv("CUDA_VISIBLE_DEVICES"), uuids, count, ordinals);
+      count = weir__visible_ordinals(weir__env_text(WEIR__ENV_VISIBLE_DEVICES), uuids, count, ordinals);
       if (count != WEIR__VISIBLE_MIG)
         return count;
     }
@@ -55,7 +56,7 @@ static int count_cuda(weir_driver *cuda) {
   return count < WEIR_MAX_DEVICES ? count : WEIR_MAX_DEVICES;
 }
 
-static bool is_automatic(const char *choice) { return !choice || !*choice || strcmp(choice, "auto") == 0; }
+static bool is_automatic(const char *choice) { return !choice || strcmp(choice, "auto") == 0; }
 
 weir_status weir__count_devices(const char *caller, weir_driver *chosen, int *count) {
   if (chosen)
@@ -63,7 +64,7 @@ weir_status weir__count_devices(const char *caller, weir_driver *chosen, int *co
 
   /* Chooses as weir_driver_open does. That function cannot be used here, because it initializes NVIDIA's driver to
    * choose. */
-  const char *choice = getenv("WEIR_DRIVER");
+  const char *choice = weir__env_value(WEIR__ENV_DRIVER);
   bool automatic = is_automatic(choice);
   if (automatic || strcmp(choice, "cuda") == 0) {
     char reason[WEIR__CUDA_REASON];
@@ -104,7 +105,7 @@ weir_status weir__has_primary_context(const char *caller, weir_driver *chosen, i
   *has = false;
   weir_driver *driver = chosen;
   if (!chosen) {
-    const char *choice = getenv("WEIR_DRIVER");
+    const char *choice = weir__env_value(WEIR__ENV_DRIVER);
     char reason[WEIR__CUDA_REASON];
     if (!is_automatic(choice) && strcmp(choice, "cuda") != 0)
       return WEIR_OK; /* no other code can have a context on a driver that is not open */

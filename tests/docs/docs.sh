@@ -62,18 +62,15 @@ missing() {
     }
   done
 }
-# docs/environment.md explains the variables of Weir, and `weir help environment` all variables that any code reads: the
-# arguments of getenv(), and names with an underscore in files that call it, where they may be in a list.
 # shellcheck disable=SC2046 # words are meant
-missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
-  grep -vE '_ERROR_|"WEIR_VERSION"' | tr -d '"' | sort -u)
-# shellcheck disable=SC2046
 missing compute/docs/README.md $(grep -hoE 'getenv\("[A-Z0-9_]+"|"WEIR_[A-Z_]+_LIBRARY"|"_[A-Z_]+"' compute/src/*.c |
   grep -oE '"[A-Z0-9_]+"' | tr -d '"' | grep -vxE '_VERSION|_Z.*|PATH' | sort -u)
-readers=$(grep -rlE 'getenv\(|os\.environ' src cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
+# The table of environment variables, which `weir help environment` and docs/environment.md print, has all that any code
+# reads: the arguments of getenv(), and names with an underscore in files that call it, where they may be in a list.
+readers=$(grep -rlE 'getenv\(|os\.environ' cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
   grep -vE '/tests/|/build.py$|^python/parts.py$')
 # shellcheck disable=SC2046,SC2086
-missing cli/environment.c $(grep -hoE 'getenv\("[A-Z_]+"|environ.*"[A-Z_]+"|"[A-Z]+(_[A-Z]+)+"' $readers |
-  grep -oE '"[A-Z_]+"' | tr -d '"' | grep -vxE 'LAZY|CUDA_SUCCESS|CUBLAS_STATUS_[A-Z_]+|[A-Z]+_VERSION' | sort -u)
+missing src/base/environment_table.h $(grep -hoE 'getenv\("[A-Z_]+"|environ.*"[A-Z_]+"|"[A-Z]+(_[A-Z]+)+"' $readers |
+  grep -oE '"[A-Z_]+"' | tr -d '"' | grep -vxE 'LAZY|TYPE_CHECKING|CUDA_SUCCESS|CUBLAS_STATUS_[A-Z_]+|[A-Z]+_VERSION' | sort -u)
 
 exit $failed

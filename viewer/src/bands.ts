@@ -1,6 +1,6 @@
-// Memory by group in a window: from the levels of the view data, or, where a column of the finest level is wider than a pixel,
-// added up from the blocks. A level has the moment of each column at which most was allocated, which is more than what was
-// allocated at its other entries.
+// Memory by group in a window: from the levels of the view data, or, where a column of the finest level is wider than a
+// pixel, added up from the blocks. A level has the moment of each column at which most was allocated, which is more
+// than what was allocated at its other entries.
 import type { App, Track } from "./app";
 import { keyOf, WORDS } from "./blocks";
 

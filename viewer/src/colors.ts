@@ -54,8 +54,8 @@ export const DARK: Theme = {
   pending: "#b392f0",
 };
 
-// Sixteen colours for groups, then the one of "other". Dark and light ones take turns, so that neighbours differ for people
-// who see fewer colours, too. The test of the colours says by how much.
+// Sixteen colours for groups, then the one of "other". Dark and light ones take turns, so that neighbours differ for
+// people that see fewer colours, too. The test of the colours says by how much.
 const GROUPS_LIGHT = [
   "#656107",
   "#d298be",

@@ -614,8 +614,8 @@ export class Side {
     ];
   }
 
-  // Shows the segments in the way, from the allocation of what pins them to a little after the failure. What was allocated
-  // long before, such as weights, does not count: with it, the window would be the whole history.
+  // Shows the segments in the way, from the allocation of what pins them to a little after the failure. What was
+  // allocated long before, such as weights, does not count: with it, the window would be the whole history.
   private zoomToCause(track: Track, x: Explained): void {
     const app = this.app;
     const r = track.recording;

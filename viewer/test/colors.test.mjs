@@ -1,5 +1,5 @@
-// The colours of groups and sizes: neighbours differ, for people who see fewer colours too, and all stand out from what is
-// behind them. Distances are those of OKLab, in which black and white are 1 apart; 0.1 is seen at a glance.
+// The colours of groups and sizes: neighbours differ, for people that see fewer colours too, and all stand out from
+// what is behind them. Distances are those of OKLab, in which black and white are 1 apart; 0.1 is seen at a glance.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { join } from "node:path";

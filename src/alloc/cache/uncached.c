@@ -6,16 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
 /* As in PyTorch, every value of its variable other than 1 is silently ignored. */
 bool weir__caching_from_env(void) {
-  const char *own = getenv("WEIR_NO_MEMORY_CACHING"), *pytorchs = getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
-  bool is_off = (own && !strcmp(own, "1")) || (pytorchs && !strcmp(pytorchs, "1"));
-  if (own && *own && strcmp(own, "0") != 0 && strcmp(own, "1") != 0)
-    weir__log(WEIR_LOG_WARN, "invalid WEIR_NO_MEMORY_CACHING=%s: expected 0 or 1; memory is %s", own,
-              is_off ? "not cached, because of PYTORCH_NO_CUDA_MEMORY_CACHING=1" : "cached");
+  const char *pytorchs = weir__env_text(WEIR__ENV_PYTORCH_NO_CACHING);
+  int own = 0;
+  bool is_valid = weir__env_choice(WEIR__ENV_NO_MEMORY_CACHING, &own),
+       is_off = own || (pytorchs && !strcmp(pytorchs, "1"));
+  if (!is_valid)
+    weir__env_ignore(WEIR__ENV_NO_MEMORY_CACHING,
+                     is_off ? "memory is not cached, because of PYTORCH_NO_CUDA_MEMORY_CACHING=1" : "memory is cached");
   return !is_off;
 }
 

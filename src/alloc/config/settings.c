@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/environment.h"
 #include "base/text.h"
 
 #define OPTION(id, key, type, field, ...)                                                                              \
@@ -687,14 +688,10 @@ weir_status weir__settings_parse(const weir__settings *base, const char *text, w
 }
 
 weir_status weir__settings_from_env(weir__settings *out, const char **source) {
-  static const char *const names[] = {"WEIR_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
-                                      "PYTORCH_ALLOC_CONF"};
-  const char *name = NULL, *text = NULL;
-  for (size_t i = 0; i < WEIR_COUNT_OF(names) && text == NULL; i++) {
-    name = names[i];
-    text = getenv(name);
-  }
-  weir_status status = parse(name, NULL, text != NULL ? text : "", out);
+  const char *name, *text = weir__env_named(WEIR__ENV_ALLOC_CONF, 0, &name);
+  for (size_t i = 0; text == NULL && (i == 0 || name != NULL); i++)
+    text = weir__env_named(WEIR__ENV_PYTORCH_ALLOC_CONF, i, &name);
+  weir_status status = parse(text != NULL ? name : "settings", NULL, text != NULL ? text : "", out);
   if (status == WEIR_OK && source != NULL)
     *source = text != NULL ? name : NULL;
   return status;

@@ -24,6 +24,7 @@
 #include "alloc/cache/pointer.h"
 #include "alloc/cache/segment.h"
 #include "alloc/cache/uncached.h"
+#include "base/environment.h"
 #include "base/system.h"
 #include "base/thread.h"
 #include "driver/call.h"
@@ -78,7 +79,7 @@ void weir__ipc_leave(weir__heap *heap, const weir__ipc_scope *scope) {
 
 void weir__ipc_prepare(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
-  const char *wanted = getenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
+  const char *wanted = weir__env_text(WEIR__ENV_SHARED_SEGMENTS);
   int can = 0;
   if (!driver->MemExportToShareableHandle ||
       driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_HANDLE_POSIX_FD_SUPPORTED, heap->device))

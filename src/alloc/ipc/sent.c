@@ -10,26 +10,21 @@
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uses.h"
 #include "alloc/ipc/ipc.h"
+#include "base/environment.h"
 #include "base/system.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
+enum { DEFAULT_TIMEOUT = 600 };
+
 /* Seconds after which a message that has not been received expires, once its memory is in limbo; infinite if
  * negative. */
 static double timeout_from_env(void) {
-  const double usual = 600;
-  const char *text = getenv("WEIR_IPC_TIMEOUT");
-  if (!text || !*text)
-    return usual;
-  char *end;
-  double seconds = strtod(text, &end);
-  if (!*end && end > text && (seconds > 0 || seconds < 0))
+  double seconds = DEFAULT_TIMEOUT;
+  if (weir__env_number(WEIR__ENV_IPC_TIMEOUT, &seconds) && seconds)
     return seconds;
-  weir__log(WEIR_LOG_WARN,
-            "invalid WEIR_IPC_TIMEOUT=%s: expected a number of seconds above 0, or a negative number for no limit; "
-            "messages expire after %g seconds",
-            text, usual);
-  return usual;
+  weir__env_ignore(WEIR__ENV_IPC_TIMEOUT, "messages expire after 600 seconds");
+  return DEFAULT_TIMEOUT;
 }
 
 typedef struct reference reference;

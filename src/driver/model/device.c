@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "driver/call.h"
 #include "driver/visible.h"
 
@@ -26,7 +27,7 @@ static void number_devices(model *m, int all) {
     weir__format_uuid(&uuid, texts[i]);
     uuids[i] = texts[i];
   }
-  int count = weir__visible_ordinals(getenv("CUDA_VISIBLE_DEVICES"), uuids, all, ordinals);
+  int count = weir__visible_ordinals(weir__env_text(WEIR__ENV_VISIBLE_DEVICES), uuids, all, ordinals);
   m->device_count = count == WEIR__VISIBLE_MIG ? 0 : count;
   for (int i = 0; i < m->device_count && i < all; i++)
     m->devices[i]->physical = ordinals[i];

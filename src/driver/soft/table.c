@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/environment.h"
 #include "base/thread.h"
 #include "driver/metrics.h"
 #include "driver/soft/soft.h"
@@ -228,46 +229,26 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
 
 /* ---- Options from the environment ---- */
 
-static weir_status bad_variable(const char *name, const char *value, const char *allowed) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s=%s: %s", name, value, allowed);
-}
-
-static weir_status read_count(const char *name, long least, long most, int *value) {
-  const char *text = getenv(name);
-  if (!text || !*text)
-    return WEIR_OK;
-  char *end;
-  errno = 0;
-  long n = strtol(text, &end, 10);
-  if (*end || errno || n < least || n > most) {
-    char allowed[80];
-    snprintf(allowed, sizeof allowed, "expected a number from %ld to %ld", least, most);
-    return bad_variable(name, text, allowed);
-  }
-  *value = (int)n;
+static weir_status read_count(weir__variable variable, int *value) {
+  int64_t number = *value;
+  if (!weir__env_integer(variable, &number))
+    return weir__env_refuse(variable);
+  *value = (int)number;
   return WEIR_OK;
 }
 
-static weir_status read_bytes(const char *name, unsigned long long least, unsigned long long most, const char *allowed,
-                              unsigned long long *value) {
-  const char *text = getenv(name);
-  unsigned long long n;
-  if (!text || !*text)
-    return WEIR_OK;
-  if (!weir__parse_bytes(text, &n) || n < least || n > most)
-    return bad_variable(name, text, allowed);
-  *value = n;
-  return WEIR_OK;
+static weir_status read_bytes(weir__variable variable, unsigned long long *value) {
+  return weir__env_bytes(variable, value) ? WEIR_OK : weir__env_refuse(variable);
 }
 
 static weir_status read_capability(int *major, int *minor) {
-  const char *text = getenv("WEIR_SOFT_CAPABILITY");
-  if (!text || !*text)
+  const char *text = weir__env_value(WEIR__ENV_SOFT_CAPABILITY);
+  if (!text)
     return WEIR_OK;
   int ends = 0;
   char first[4], second[4]; /* a longer number leaves characters after the match */
   if (sscanf(text, "%3[0-9].%3[0-9]%n", first, second, &ends) != 2 || text[ends] || !atoi(first))
-    return bad_variable("WEIR_SOFT_CAPABILITY", text, "expected two numbers, such as 9.0");
+    return weir__env_refuse(WEIR__ENV_SOFT_CAPABILITY);
   *major = atoi(first);
   *minor = atoi(second);
   return WEIR_OK;
@@ -276,26 +257,23 @@ static weir_status read_capability(int *major, int *minor) {
 weir_status weir_soft_options_from_env(weir_soft_options *options) {
   WEIR__CHECK_ARGUMENT(options);
   weir_soft_options o = *options;
-  const char *clock = getenv("WEIR_SOFT_CLOCK");
-  if (clock && *clock) {
-    if (strcmp(clock, "threads") && strcmp(clock, "stepped"))
-      return bad_variable("WEIR_SOFT_CLOCK", clock, "expected threads or stepped");
-    o.clock = strcmp(clock, "threads") ? WEIR_SOFT_STEPPED : WEIR_SOFT_THREADS;
-  }
-  weir_status status = read_count("WEIR_SOFT_DEVICES", 1, WEIR_SOFT_MAX_DEVICES, &o.devices);
+  int clock = o.clock == WEIR_SOFT_STEPPED;
+  if (!weir__env_choice(WEIR__ENV_SOFT_CLOCK, &clock))
+    return weir__env_refuse(WEIR__ENV_SOFT_CLOCK);
+  o.clock = clock ? WEIR_SOFT_STEPPED : WEIR_SOFT_THREADS;
+  weir_status status = read_count(WEIR__ENV_SOFT_DEVICES, &o.devices);
   if (!status)
-    status = read_bytes("WEIR_SOFT_MEMORY", least_bytes, most_bytes,
-                        "expected a size from 2MiB to 16TiB, such as 80GiB or 500MB", &o.bytes);
+    status = read_bytes(WEIR__ENV_SOFT_MEMORY, &o.bytes);
   if (!status)
-    status = read_count("WEIR_SOFT_CLOCK_KHZ", 1, 100000000, &o.clock_khz);
+    status = read_count(WEIR__ENV_SOFT_CLOCK_KHZ, &o.clock_khz);
   if (!status)
-    status = read_bytes("WEIR_SOFT_COPY_SPEED", 0, ULLONG_MAX, "expected bytes per second, such as 50GB or 500MB",
-                        &o.copy_bytes_per_second);
+    status = read_bytes(WEIR__ENV_SOFT_COPY_SPEED, &o.copy_bytes_per_second);
   if (!status)
     status = read_capability(&o.capability_major, &o.capability_minor);
   if (!status)
-    status = read_bytes("WEIR_SOFT_CONTEXT", 0, o.bytes, "expected a size up to that of the memory, such as 512MiB",
-                        &o.context_bytes);
+    status = read_bytes(WEIR__ENV_SOFT_CONTEXT, &o.context_bytes);
+  if (!status && o.context_bytes > o.bytes && o.context_bytes != WEIR_SOFT_CONTEXT_AUTO)
+    status = weir__env_refuse(WEIR__ENV_SOFT_CONTEXT);
   if (!status)
     *options = o;
   return status;

@@ -17,8 +17,8 @@ typedef struct weir__ring_file_start {
   bool is_missing;          /* there are or were checkpoints, and all are too late */
 } weir__ring_file_start;
 
-/* `data` is the whole file, and `header` its own or, of an older version, a converted one. Incomplete checkpoints are ignored. A complete one that is
- * inconsistent is WEIR_ERROR_BAD_DATA: *bad is the byte, and *why the reason. */
+/* `data` is the whole file, and `header` its own or, of an older version, a converted one. Incomplete checkpoints are
+ * ignored. A complete one that is inconsistent is WEIR_ERROR_BAD_DATA: *bad is the byte, and *why the reason. */
 weir_status weir__ring_file_start_read(const unsigned char *data, uint64_t size, const weir__ring_file_header *header,
                                        int device, weir__budget *budget, weir__ring_file_start *start, uint64_t *bad,
                                        const char **why);
