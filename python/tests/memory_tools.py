@@ -88,3 +88,55 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not become true in time"
         time.sleep(0.001)
+
+
+# Of PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph: the size of a result, what a capture takes
+# from the driver, what its result keeps, and the pool.
+graph_sizes = pytest.mark.parametrize(
+    "size, mallocs, malloc_bytes, kept_bytes, pool",
+    [
+        (512, 1, 2 * MIB, 2 * MIB, "small_pool"),
+        (MIB, 2, 4 * MIB, 2 * MIB, "small_pool"),
+        (MIB + 512, 1, 20 * MIB, 20 * MIB, "large_pool"),
+        (10 * MIB - 512, 2, 40 * MIB, 20 * MIB, "large_pool"),
+        (10 * MIB + 512, 3, 36 * MIB, 12 * MIB, "large_pool"),
+    ],
+)
+
+
+def check_graph_memory(
+    make: Callable[[], Any], clone: Callable[[Any], Any], is_same: Callable[[Any], bool], captured: list[int], kept: list[int], pool: str
+) -> None:
+    """Captures copies of what `make` returns, and checks the segments, their bytes, the active blocks and their bytes in a pool: after the
+    capture, and once the graph is gone and its result is left."""
+    stats = ("segment", "reserved_bytes", "active", "active_bytes")
+    stream, graph = weir.Stream(), weir.CUDAGraph()
+
+    def deltas() -> list[int]:
+        now = weir.memory_stats()
+        return [now[f"{stat}.{pool}.current"] - before[f"{stat}.{pool}.current"] for stat in stats]
+
+    gc.collect()
+    weir.empty_cache()
+    stream.wait_stream(weir.current_stream())
+    with weir.stream(stream):
+        a = make()
+        before = weir.memory_stats()
+        graph.capture_begin()
+        b = clone(a)
+        for _ in range(5):
+            b = clone(clone(b))  # a copy, and a result of it
+        graph.capture_end()
+    weir.current_stream().wait_stream(stream)
+    gc.collect()
+    for is_again in (False, True):
+        assert deltas() == captured, deltas()
+        graph.replay()
+        assert is_same(b)
+        if not is_again:
+            weir.empty_cache()
+    del graph
+    gc.collect()
+    weir.empty_cache()
+    assert is_same(b)
+    assert deltas() == kept

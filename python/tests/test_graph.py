@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 from conftest import is_soft, run_python
+from memory_tools import check_graph_memory, graph_sizes
 
 import weir
 
@@ -252,55 +253,16 @@ def test_graph_three_successive():
         assert [bytes_of(result) for result in values] == [value] * 4
 
 
-MIB = 1 << 20
-
-
-@pytest.mark.parametrize(
-    "size, mallocs, malloc_bytes, kept_bytes, pool",
-    [
-        (512, 1, 2 * MIB, 2 * MIB, "small_pool"),
-        (MIB, 2, 4 * MIB, 2 * MIB, "small_pool"),
-        (MIB + 512, 1, 20 * MIB, 20 * MIB, "large_pool"),
-        (10 * MIB - 512, 2, 40 * MIB, 20 * MIB, "large_pool"),
-        (10 * MIB + 512, 3, 36 * MIB, 12 * MIB, "large_pool"),
-    ],
-)
+@graph_sizes
 def test_graph_memory_stats_and_use_result_after_destroy_graph(size, mallocs, malloc_bytes, kept_bytes, pool):
-    gc.collect()
-    weir.empty_cache()
-    stream, graph = weir.Stream(), weir.CUDAGraph()
+    def make():
+        return weir.buffer(size).fill_(6)
 
     def clone(buffer):
         return weir.buffer(size).copy_(buffer)
 
-    def deltas():
-        now = weir.memory_stats()
-        return [now[f"{stat}.{pool}.current"] - before[f"{stat}.{pool}.current"] for stat in stats]
-
-    stats = ("segment", "reserved_bytes", "active", "active_bytes")
-    stream.wait_stream(weir.current_stream())
-    with weir.stream(stream):
-        a = weir.buffer(size).fill_(6)
-        before = weir.memory_stats()
-        graph.capture_begin()
-        b = clone(a)
-        for _ in range(5):
-            b = clone(clone(b))  # a copy, and a result of it
-        graph.capture_end()
-    weir.current_stream().wait_stream(stream)
-    gc.collect()
-    for is_again in (False, True):
-        assert deltas() == [mallocs, malloc_bytes, 1, size]
-        graph.replay()
-        assert bytes_of(b) == 6
-        if not is_again:
-            weir.empty_cache()
-    del graph
-    gc.collect()
-    weir.empty_cache()
-    assert bytes_of(b) == 6
-    # b is all that is left of the graph's pool.
-    assert deltas() == [1, kept_bytes, 1, size]
+    captured, kept = [mallocs, malloc_bytes, 1, size], [1, kept_bytes, 1, size]
+    check_graph_memory(make, clone, lambda buffer: bytes_of(buffer) == 6, captured, kept, pool)
 
 
 def test_graph_record_stream():

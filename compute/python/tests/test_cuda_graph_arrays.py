@@ -12,13 +12,12 @@ import warnings
 
 import pytest
 from conftest import is_soft
-from memory_tools import cleaned  # noqa: F401
+from memory_tools import check_graph_memory, cleaned, graph_sizes  # noqa: F401
 
 import weir
 from weir import _C
 
 SMALL_BUFFER = 2097152
-MIB = 1048576
 SHARING = ("Don't share", "via pool()", "via graph_pool_handle()")
 
 
@@ -314,51 +313,15 @@ def test_memory_stats_of_multiple_generators_and_graphs():
     test(10, 20)
 
 
-@pytest.mark.parametrize(
-    "size, mallocs, malloc_bytes, kept_bytes, pool",
-    [
-        (512, 1, 2 * MIB, 2 * MIB, "small_pool"),
-        (MIB, 2, 4 * MIB, 2 * MIB, "small_pool"),
-        (MIB + 512, 1, 20 * MIB, 20 * MIB, "large_pool"),
-        (10 * MIB - 512, 2, 40 * MIB, 20 * MIB, "large_pool"),
-        (10 * MIB + 512, 3, 36 * MIB, 12 * MIB, "large_pool"),
-    ],
-)
+@graph_sizes
 def test_graph_memory_stats_and_use_result_after_destroy_graph(size, mallocs, malloc_bytes, kept_bytes, pool):
-    gc.collect()
-    weir.empty_cache()
-    stream, graph = weir.Stream(), weir.CUDAGraph()
+    def make():
+        return weir.full((size,), 6, dtype=weir.uint8, device="cuda")
 
-    def deltas():
-        now = weir.memory_stats()
-        return [now[f"{stat}.{pool}.current"] - before[f"{stat}.{pool}.current"] for stat in stats]
-
-    stats = ("segment", "reserved_bytes", "active", "active_bytes")
-    stream.wait_stream(weir.current_stream())
-    with weir.stream(stream):
-        a = weir.full((size,), 6, dtype=weir.uint8, device="cuda")
-        before = weir.memory_stats()
-        graph.capture_begin()
-        b = a.clone()
-        for _ in range(5):
-            b = b.clone().clone()  # a copy, and a result of it
-        graph.capture_end()
-    weir.current_stream().wait_stream(stream)
-    gc.collect()
     # The seed and the offset of the default generator take a block of 512 bytes each.
     blocks, extra = (3, 1024) if pool == "small_pool" else (1, 0)
-    for is_again in (False, True):
-        assert deltas() == [mallocs, malloc_bytes, blocks, size + extra]
-        graph.replay()
-        assert bool((b.cpu() == 6).all())
-        if not is_again:
-            weir.empty_cache()
-    del graph
-    gc.collect()
-    weir.empty_cache()
-    assert bool((b.cpu() == 6).all())
-    # b is all that is left of the graph's pool.
-    assert deltas() == [1, kept_bytes, 1, size]
+    captured, kept = [mallocs, malloc_bytes, blocks, size + extra], [1, kept_bytes, 1, size]
+    check_graph_memory(make, lambda x: x.clone(), lambda x: bool((x.cpu() == 6).all()), captured, kept, pool)
 
 
 # ---- Matrix products ----
