@@ -196,7 +196,7 @@ WHATIF = "expandable_segments:True", "", "max_split_size_mb:200"
 TABLES = {
     "whatif": (lambda: weir.whatif(OTHER, *WHATIF), "recorded", 4),
     "whatif of what is not reproduced": (lambda: weir.whatif(OOM, *WHATIF, memory="13GiB"), "recorded, replayed", 5),
-    "tune": (lambda: weir.tune(OTHER), "best, recorded", 10),
+    "tune": (lambda: weir.tune(OTHER), "best, recorded", 6),
 }
 
 

@@ -27,6 +27,9 @@ export interface Trial {
   conf: string | null;
   isWeirOnly: boolean;
   dependsOnStreams: boolean;
+  dependsOnLimit: boolean;
+  orders: number;
+  ordersServed: number;
   after: number | null;
 }
 
@@ -120,6 +123,9 @@ function read(x: Json | null): Explained | null {
       conf: text(t["conf"]),
       isWeirOnly: t["weir_only"] === true,
       dependsOnStreams: t["depends_on_streams"] === true,
+      dependsOnLimit: t["depends_on_limit"] === true,
+      orders: number(t["orders"]) ?? 0,
+      ordersServed: number(t["orders_served"]) ?? 0,
       after: number(t["after_event"]),
     })),
     unknown: text(x["unknown"]),

@@ -695,9 +695,17 @@ export class Side {
   }
 
   private trials(x: Explained): Child {
+    const condition = (t: Explained["trials"][number]): string =>
+      t.ordersServed && t.ordersServed < t.orders
+        ? `, in ${t.ordersServed} of ${t.orders} orders of addresses`
+        : t.dependsOnStreams
+          ? ", depending on streams"
+          : t.dependsOnLimit
+            ? ", with the highest limit that is possible"
+            : "";
     const describe = (t: Explained["trials"][number]): string =>
       t.remedy === "setting"
-        ? `${t.change ?? t.conf ?? ""}${t.isWeirOnly ? ", with Weir’s allocator" : ""}${t.dependsOnStreams ? ", depending on streams" : ""}`
+        ? `${t.change ?? t.conf ?? ""}${t.isWeirOnly ? ", with Weir’s allocator" : ""}${condition(t)}`
         : t.remedy === "wait"
           ? "waiting for other streams"
           : `empty_cache()${t.after === null ? "" : ` after entry ${count(t.after)}`}`;
@@ -710,7 +718,7 @@ export class Side {
           h(
             "li",
             {},
-            h("span", { class: t.works ? "badge good" : "badge" }, t.works ? "yes" : "no"),
+            h("span", { class: t.works ? "badge good" : "badge" }, t.works ? "yes" : condition(t) ? "perhaps" : "no"),
             h(
               "span",
               {},
