@@ -37,7 +37,8 @@ version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)
 library = sorted(glob("src/**/*.c", recursive=True))
 headers = glob("include/weir/*.h") + glob("python/src/*.h")
 core_headers = headers + glob("src/**/*.h", recursive=True) + glob("cli/*.h") + glob("python/frames/*.[ch]")
-compute_headers = headers + glob("compute/include/weir/compute/*.h") + glob("compute/*/*.h") + glob("compute/kernels/*") + ["compute/ptx.tar.xz"]
+compute_headers = headers + glob("compute/include/weir/compute/*.h") + glob("compute/*/*.h")
+compute_headers += [*glob("compute/kernels/*"), "compute/ptx.tar.xz"]
 core_name = "_weir" + sysconfig.get_config_var("EXT_SUFFIX")
 
 
