@@ -99,6 +99,10 @@ assert weir.arange(3, device="cuda").tolist() == [0, 1, 2]
 END
 ok "the calls"
 if "$site/weir/bin/weir" view -o "$work/page.html" --no-open "$trace" >/dev/null 2>"$work/err"; then
+  if echo 'int main(void) { return 0; }' | clang --target=wasm32-wasi -x c -o /dev/null - 2>/dev/null; then
+    grep -q 'id="weir-wasm"' "$work/page.html" && grep -q 'id="weir-recording"' "$work/page.html" ||
+      fail "the page has no what-if"
+  fi
   ok "weir view has its page"
 else
   grep -q 'this build of Weir has no page' "$work/err" || fail "$(cat "$work/err")"

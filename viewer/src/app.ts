@@ -139,6 +139,7 @@ export class App {
     this.build();
     this.observer = new ResizeObserver(() => this.resized());
     this.observer.observe(this.stage);
+    this.observer.observe(this.legendRow);
     this.systemTheme.addEventListener("change", this.onSystemTheme);
     document.addEventListener("keydown", this.onKey);
     window.addEventListener("hashchange", this.onHash);

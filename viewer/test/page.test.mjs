@@ -443,18 +443,23 @@ for (const width of [1440, 1024, 420])
           cut: chips.filter((c) => c.style.visibility !== "hidden" && end(c) > end(c.parentElement) + 0.5).length,
           all: chips.length,
           more: document.querySelector(".chip.more")?.textContent ?? "",
+          // The row of the legend takes its height from the views, which fit into what is left.
+          fits: [...document.querySelectorAll(".map-area")].every((area) =>
+            [...area.querySelectorAll("canvas")].every((canvas) => canvas.height === area.clientHeight),
+          ),
         };
       });
     const first = await seen();
     assert.ok(first.room >= 0 && first.bar >= 0 && first.cut === 0, JSON.stringify(first));
     assert.ok(first.figures || width === 420, "figures are cut");
-    assert.ok(first.shown > 0);
+    assert.ok(first.shown > 0 && first.fits, JSON.stringify(first));
     if (first.shown < first.all) {
       assert.equal(first.more, `${first.all - first.shown} more`);
       await page.locator(".chip.more").click();
       await page.waitForFunction(() => document.querySelector(".chip.more")?.textContent === "fewer");
       const open = await seen();
       assert.equal(open.shown, open.all);
+      assert.ok(open.fits);
     }
     assert.deepEqual(problems, []);
     await page.context().close();

@@ -3,7 +3,6 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { launch, open } from "./browser.mjs";
 import { pageOf, trace } from "./files.mjs";
-import { openRecording } from "./settings.mjs";
 
 const folder = process.argv[2];
 const browser = await launch(["--font-render-hinting=none", "--force-color-profile=srgb"]);
@@ -53,7 +52,6 @@ async function selectBlock(page) {
 }
 
 async function tryExpandable(page) {
-  await openRecording(page, trace("llama_varlen"));
   await page.getByRole("tab", { name: "What if" }).click();
   await page.getByLabel("expandable_segments").check();
   await page.waitForFunction(() => window.weirViewer.facts().length === 2, null, { timeout: 120000 });
