@@ -70,8 +70,8 @@ TEST(nothing) {
   weir__recording_free(recording);
 }
 
-/* A segment of more than half of what 64 bits hold is not taken for a negative one. No device has its addresses, so it is
- * not on their axis, and has no hole. */
+/* A segment of more than half of what 64 bits hold is not taken for a negative one. No device has its addresses, so it
+ * is not on their axis, and has no hole. */
 TEST(huge_segment) {
   weir__plot_options options = {.kind = WEIR__PLOT_FRAGMENTATION, .name = "huge"};
   size_t size;
