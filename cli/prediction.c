@@ -150,6 +150,22 @@ const char *weir_cli_format_ns(double ns, char text[32]) {
   return text;
 }
 
+static const char *value_text(weir__unit unit, double value, char text[32]) {
+  if (unit == WEIR__UNIT_BYTES)
+    return weir__format_bytes((uint64_t)value, text);
+  if (unit == WEIR__UNIT_NS)
+    return weir_cli_format_ns(value, text);
+  snprintf(text, 32, unit == WEIR__UNIT_SHARE ? "%.1f %%" : "%.0f", unit == WEIR__UNIT_SHARE ? 100 * value : value);
+  return text;
+}
+
+const char *weir_cli_row_value(const weir__row *row) {
+  bool is_rising = row->value < row->other;
+  char least[32], most[32];
+  value_text(row->unit, is_rising ? row->value : row->other, least);
+  return weir_cli_range(least, " to ", value_text(row->unit, is_rising ? row->other : row->value, most));
+}
+
 void weir_cli_print_calls(const weir__meter_counts *calls) {
   bool is_first = true;
   for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {

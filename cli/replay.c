@@ -98,6 +98,7 @@ static void print_json(const weir_cli_history *h, const weir__replay_report *rep
                 JSON_INTEGER("num_device_alloc", s->num_device_alloc),
                 JSON_INTEGER("num_device_free", s->num_device_free),
                 JSON_INTEGER("num_alloc_retries", s->num_alloc_retries), JSON_INTEGER("num_ooms", s->num_ooms),
+                JSON_REAL("fragmentation", weir__prediction_fragmentation(&p), 6), JSON_REAL("cost_ns", p.cost, 0),
                 JSON_REAL("seconds", report->seconds, 6));
   weir__json_start(&weir_cli_json_sink, h->history);
   weir__json_calls(&weir_cli_json_sink, &p);

@@ -37,57 +37,21 @@ static void predict(void *context, size_t row, void *result) {
 
 /* ---- The table ---- */
 
-typedef enum column { RESERVED, ALLOCATED, UNUSED, CALLS, COST, RETRIES, FAILED, FITS, COLUMNS } column;
-
-static const struct {
-  const char *name;
-  int width; /* at least */
-} columns[COLUMNS] = {
-    [RESERVED] = {"reserved", 12}, [ALLOCATED] = {"allocated", 12}, [UNUSED] = {"unused", 8}, [CALLS] = {"calls", 9},
-    [COST] = {"cost", 10},         [RETRIES] = {"retries", 8},      [FAILED] = {"failed", 7}, [FITS] = {"fits in", 12}};
-
-enum { CELL_TEXT = 72 };
+enum { FITS = WEIR__PREDICTION_ROWS, COLUMNS, CELL_TEXT = 72 };
 
 typedef struct cells {
+  const char *names[COLUMNS];
   char of[COLUMNS][CELL_TEXT];
 } cells;
 
-/* "3.10 to 3.13 GiB": two figures with their units. */
-static void join_bytes(uint64_t a, uint64_t b, char cell[CELL_TEXT]) {
-  snprintf(cell, CELL_TEXT, "%s", weir_cli_range(weir_cli_bytes(a < b ? a : b), " to ", weir_cli_bytes(a < b ? b : a)));
-}
-
-static void join_numbers(uint64_t a, uint64_t b, char cell[CELL_TEXT]) {
-  const unsigned long long low = a < b ? a : b, high = a < b ? b : a;
-  snprintf(cell, CELL_TEXT, low == high ? "%llu" : "%llu to %llu", low, high);
-}
-
-static void join_shares(double a, double b, char cell[CELL_TEXT]) {
-  char text[2][32];
-  snprintf(text[0], sizeof text[0], "%.1f %%", 100 * (a < b ? a : b));
-  snprintf(text[1], sizeof text[1], "%.1f %%", 100 * (a < b ? b : a));
-  snprintf(cell, CELL_TEXT, "%s", weir_cli_range(text[0], " to ", text[1]));
-}
-
-static void join_times(double a, double b, char cell[CELL_TEXT]) {
-  char text[2][32];
-  weir_cli_format_ns(a < b ? b : a, text[1]);
-  snprintf(cell, CELL_TEXT, "%s", weir_cli_range(weir_cli_format_ns(a < b ? a : b, text[0]), " to ", text[1]));
-}
-
 static void fill_cells(const weir__whatif_row *row, cells *c) {
-  const weir__prediction *p = &row->p;
-  const weir__prediction_busy *busy = &p->busy;
-  join_bytes(p->peak_reserved, busy->peak_reserved, c->of[RESERVED]);
-  join_bytes(p->peak_allocated, busy->peak_allocated, c->of[ALLOCATED]);
-  join_shares(weir__prediction_fragmentation(p), weir__prediction_busy_fragmentation(p), c->of[UNUSED]);
-  join_numbers(weir__prediction_calls(p), busy->calls, c->of[CALLS]);
-  join_times(p->cost, busy->cost, c->of[COST]);
-  join_numbers(p->retries, busy->retries, c->of[RETRIES]);
-  join_numbers(p->failures, busy->failures, c->of[FAILED]);
-  join_bytes(row->fit.least, row->fit.bytes, c->of[FITS]);
-  if (!row->fit.bytes)
-    snprintf(c->of[FITS], CELL_TEXT, "none");
+  weir__row rows[COLUMNS];
+  weir__prediction_rows(&row->p, rows);
+  rows[FITS] = (weir__row){"fits in", NULL, WEIR__UNIT_BYTES, (double)row->fit.least, (double)row->fit.bytes};
+  for (int k = 0; k < COLUMNS; k++) {
+    c->names[k] = rows[k].label;
+    snprintf(c->of[k], CELL_TEXT, "%s", k == FITS && !row->fit.bytes ? "none" : weir_cli_row_value(&rows[k]));
+  }
 }
 
 /* Whether the second row differs from the first as they are printed. */
@@ -138,25 +102,23 @@ static void explain_own_rows(const weir__replayer *history) {
 }
 
 static void print_table(const char *recorded) {
-  int widths[COLUMNS] = {0};
+  int widths[COLUMNS] = {12, 12, 8, 9, 10, 8, 7, whatif.fit ? 12 : 0}; /* at least */
   cells c;
-  for (column k = 0; k < COLUMNS; k++)
-    widths[k] = k != FITS || whatif.fit ? columns[k].width : 0;
   for (size_t i = 0; i < row_count(); i++) {
     fill_cells(&whatif.rows[i], &c);
-    for (column k = 0; k < COLUMNS && is_shown(i); k++)
+    for (int k = 0; k < COLUMNS && is_shown(i); k++)
       if (widths[k] && (int)strlen(c.of[k]) > widths[k])
         widths[k] = (int)strlen(c.of[k]);
   }
-  for (column k = 0; k < COLUMNS; k++)
+  for (int k = 0; k < COLUMNS; k++)
     if (widths[k])
-      printf("%*s ", widths[k], columns[k].name);
+      printf("%*s ", widths[k], c.names[k]);
   puts(" settings");
   for (size_t i = 0; i < row_count(); i++) {
     if (!is_shown(i))
       continue;
     fill_cells(&whatif.rows[i], &c);
-    for (column k = 0; k < COLUMNS; k++)
+    for (int k = 0; k < COLUMNS; k++)
       if (widths[k])
         printf("%*s ", widths[k], c.of[k]);
     if (i >= WEIR__WHATIF_OWN_ROWS)
@@ -166,18 +128,19 @@ static void print_table(const char *recorded) {
   }
 }
 
+static const char *count_range(int64_t a, int64_t b) {
+  return weir_cli_row_value(&(weir__row){.unit = WEIR__UNIT_COUNT, .value = (double)a, .other = (double)b});
+}
+
 /* What moved, for each row in which something could. */
 static void print_moving(void) {
   for (size_t i = 0; i < row_count(); i++) {
     const weir_moving_stats *idle = &whatif.rows[i].p.moving, *busy = &whatif.rows[i].p.busy.moving;
-    char moved[CELL_TEXT], made[CELL_TEXT], returned[CELL_TEXT];
     if (!is_shown(i) || (!idle->pages_made && !busy->pages_made))
       continue;
-    join_numbers((uint64_t)idle->pages_moved, (uint64_t)busy->pages_moved, moved);
-    join_numbers((uint64_t)idle->pages_made, (uint64_t)busy->pages_made, made);
-    join_numbers((uint64_t)idle->pages_returned, (uint64_t)busy->pages_returned, returned);
     printf("  %s: %s pages made, %s moved, %s returned to an address where they were still mapped\n",
-           weir_cli_escaped(name_of(i)), made, moved, returned);
+           weir_cli_escaped(name_of(i)), count_range(idle->pages_made, busy->pages_made),
+           count_range(idle->pages_moved, busy->pages_moved), count_range(idle->pages_returned, busy->pages_returned));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "offline/analyse/predict.h"
 
+#include <string.h>
+
 #include "base/base.h"
 
 static weir__prediction_busy busy_figures(const weir__prediction *of) {
@@ -75,8 +77,18 @@ double weir__prediction_fragmentation(const weir__prediction *p) {
   return fragmentation(p->peak_allocated, p->peak_reserved);
 }
 
-double weir__prediction_busy_fragmentation(const weir__prediction *p) {
-  return fragmentation(p->busy.peak_allocated, p->busy.peak_reserved);
+void weir__prediction_rows(const weir__prediction *p, weir__row rows[WEIR__PREDICTION_ROWS]) {
+  const weir__prediction_busy *b = &p->busy;
+  const weir__row all[WEIR__PREDICTION_ROWS] = {
+      {"reserved", "peak_reserved", WEIR__UNIT_BYTES, (double)p->peak_reserved, (double)b->peak_reserved},
+      {"allocated", "peak_allocated", WEIR__UNIT_BYTES, (double)p->peak_allocated, (double)b->peak_allocated},
+      {"unused", "fragmentation", WEIR__UNIT_SHARE, weir__prediction_fragmentation(p),
+       fragmentation(b->peak_allocated, b->peak_reserved)},
+      {"calls", "calls", WEIR__UNIT_COUNT, (double)weir__prediction_calls(p), (double)b->calls},
+      {"cost", "cost_ns", WEIR__UNIT_NS, p->cost, b->cost},
+      {"retries", "retries", WEIR__UNIT_COUNT, (double)p->retries, (double)b->retries},
+      {"failed", "failures", WEIR__UNIT_COUNT, (double)p->failures, (double)b->failures}};
+  memcpy(rows, all, sizeof all);
 }
 
 uint64_t weir__prediction_calls(const weir__prediction *prediction) {

@@ -5,6 +5,7 @@
 #define WEIR_OFFLINE_ANALYSE_PREDICT_H
 
 #include "offline/analyse/cost.h"
+#include "offline/analyse/rows.h"
 #include "offline/analyse/whatif_history.h"
 #include "offline/replay/replay.h"
 
@@ -47,7 +48,10 @@ weir_status weir__predict_history(const weir__replayer *replayer, const weir__se
 
 /* The part of the reserved memory that is not allocated, at the peaks of both: 0 to 1. */
 double weir__prediction_fragmentation(const weir__prediction *prediction);
-double weir__prediction_busy_fragmentation(const weir__prediction *prediction);
+
+/* The figures of a prediction; the other end is that of streams that are busy. */
+enum { WEIR__PREDICTION_ROWS = 7 };
+void weir__prediction_rows(const weir__prediction *prediction, weir__row rows[WEIR__PREDICTION_ROWS]);
 
 uint64_t weir__prediction_calls(const weir__prediction *prediction);
 

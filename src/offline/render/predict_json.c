@@ -1,5 +1,7 @@
 #include "offline/render/predict_json.h"
 
+#include <string.h>
+
 void weir__json_start(weir__sink *sink, const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
   const weir__start_use sum = weir__start_use_of(history);
@@ -14,9 +16,7 @@ void weir__json_start(weir__sink *sink, const weir__replayer *history) {
 void weir__json_calls(weir__sink *sink, const weir__prediction *prediction) {
   static const char *const begins[] = {
       [WEIR__BEGINS_EMPTY] = "empty", [WEIR__BEGINS_HELD] = "held", [WEIR__BEGINS_ANEW] = "anew"};
-  WEIR__JSON(sink, JSON_TEXT("begins", begins[prediction->begin]),
-             JSON_REAL("fragmentation", weir__prediction_fragmentation(prediction), 6),
-             JSON_REAL("cost_ns", prediction->cost, 0), JSON_OBJECT("calls"));
+  WEIR__JSON(sink, JSON_TEXT("begins", begins[prediction->begin]), JSON_OBJECT("calls"));
   for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {
     const weir__meter_count *c = &prediction->calls.of[kind];
     WEIR__JSON(sink, JSON_OBJECT(weir__meter_name((weir__meter_kind)kind)), JSON_NATURAL("calls", c->calls),
@@ -40,19 +40,29 @@ static void json_moving(weir__sink *sink, const weir_moving_stats *m) {
              JSON_INTEGER("aliases_unmapped", m->aliases_unmapped), JSON_CLOSE);
 }
 
+/* The rows of a prediction, or their other ends. Calls are an object of their own. */
+static void json_rows(weir__sink *sink, const weir__prediction *p, bool is_other) {
+  weir__row rows[WEIR__PREDICTION_ROWS];
+  weir__prediction_rows(p, rows);
+  for (size_t i = 0; i < WEIR__PREDICTION_ROWS; i++) {
+    const weir__row *r = &rows[i];
+    const double value = is_other ? r->other : r->value;
+    if (r->unit == WEIR__UNIT_SHARE || r->unit == WEIR__UNIT_NS)
+      WEIR__JSON(sink, JSON_REAL(r->key, value, r->unit == WEIR__UNIT_SHARE ? 6 : 0));
+    else if (is_other || strcmp(r->key, "calls") != 0)
+      WEIR__JSON(sink, JSON_NATURAL(r->key, value));
+  }
+}
+
 /* The other end of a range: null if there is none. */
 static void json_busy(weir__sink *sink, const weir__prediction *p) {
-  const weir__prediction_busy *busy = &p->busy;
   if (!p->is_range) {
     WEIR__JSON(sink, JSON_NULL("streams_busy"));
     return;
   }
-  WEIR__JSON(sink, JSON_OBJECT("streams_busy"), JSON_NATURAL("peak_reserved", busy->peak_reserved),
-             JSON_NATURAL("peak_allocated", busy->peak_allocated), JSON_NATURAL("retries", busy->retries),
-             JSON_NATURAL("failures", busy->failures),
-             JSON_REAL("fragmentation", weir__prediction_busy_fragmentation(p), 6), JSON_REAL("cost_ns", busy->cost, 0),
-             JSON_NATURAL("calls", busy->calls));
-  json_moving(sink, &busy->moving);
+  WEIR__JSON(sink, JSON_OBJECT("streams_busy"));
+  json_rows(sink, p, true);
+  json_moving(sink, &p->busy.moving);
   WEIR__JSON(sink, JSON_CLOSE);
 }
 
@@ -66,10 +76,8 @@ void weir__json_fit(weir__sink *sink, const char *key, const weir__fit *fit) {
 }
 
 void weir__json_prediction(weir__sink *sink, const weir__prediction *prediction) {
-  WEIR__JSON(sink, JSON_NATURAL("peak_reserved", prediction->peak_reserved),
-             JSON_NATURAL("peak_allocated", prediction->peak_allocated),
-             JSON_NATURAL("peak_requested", prediction->peak_requested), JSON_NATURAL("retries", prediction->retries),
-             JSON_NATURAL("failures", prediction->failures));
+  json_rows(sink, prediction, false);
+  WEIR__JSON(sink, JSON_NATURAL("peak_requested", prediction->peak_requested));
   weir__json_calls(sink, prediction);
   json_moving(sink, &prediction->moving);
   json_busy(sink, prediction);

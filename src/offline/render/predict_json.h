@@ -10,7 +10,7 @@
 /* "before": what was there before the recording began; null if nothing was. */
 void weir__json_start(weir__sink *sink, const weir__replayer *history);
 
-/* How it begins, its fragmentation, its calls and its first failure. */
+/* How it begins, its calls and its first failure. */
 void weir__json_calls(weir__sink *sink, const weir__prediction *prediction);
 
 /* All of a prediction. */
