@@ -536,6 +536,33 @@ TEST(grows) {
   weir__recording_free(s);
 }
 
+static void *record_more(void *finished) {
+  record_pairs(100000);
+  atomic_store((atomic_bool *)finished, true);
+  return NULL;
+}
+
+/* What is read at any moment is complete up to there. */
+TEST(read_while_it_grows) {
+  atomic_bool finished = false;
+  pthread_t thread;
+  size_t before = 0, reads = 0;
+  open_recorded(folder, "64", "none");
+  record_pairs(1);
+  assert_int_equal(pthread_create(&thread, NULL, record_more, &finished), 0);
+  for (bool is_last = false; !is_last; reads++) {
+    is_last = atomic_load(&finished);
+    weir__recording *s = load_recording(find_file(".ring"));
+    assert_true(s->event_count >= before);
+    assert_int_equal(s->devices[0].dropped, 0);
+    before = s->event_count;
+    weir__recording_free(s);
+  }
+  pthread_join(thread, NULL);
+  assert_int_equal(before, 3 * 100001 + 1);
+  assert_true(reads > 3);
+}
+
 /* The header alone says which process it is about. */
 TEST(header_alone) {
   int why;

@@ -1,6 +1,5 @@
 #include "offline/read/ring_reader.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,19 +11,13 @@
 #include "inspect/setting_list.h"
 #include "offline/read/byte_reader.h"
 #include "offline/read/code.h"
+#include "offline/read/ring_areas.h"
 #include "offline/read/ring_state.h"
 #include "offline/read/ring_v3.h"
 #include "record/operations.h"
 #include "record/recorder.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
-
-#define TRY(call)                                                                                                      \
-  do {                                                                                                                 \
-    weir_status status_ = (call);                                                                                      \
-    if (status_)                                                                                                       \
-      return status_;                                                                                                  \
-  } while (0)
 
 /* All modules are logged again when one is loaded; older ones are of no use, and would be searched for every frame. */
 enum { MAX_MODULES = 4096 };
@@ -53,22 +46,8 @@ typedef struct change {
   double fraction;
 } change;
 
-/* What lies behind the head of an area. */
-typedef struct area {
-  uint32_t kind;
-  uint64_t at, bytes; /* of a log: those that are used */
-} area;
-
 typedef struct loader {
-  const char *path;
-  weir__input *source; /* NULL for the file at `path` */
-  unsigned char *data; /* the file */
-  uint64_t size;
-  const weir__ring_file_header *header;
-  weir__ring_file_header converted; /* the header of an older version as one of this one */
-  area *areas;
-  size_t area_count, area_room;
-  weir__budget budget;
+  weir__ring_areas file;
   weir__recording *s;
   entry *texts, *stacks; /* [0] is unused */
   size_t text_count, text_room, stack_count, stack_room;
@@ -90,27 +69,12 @@ typedef struct loader {
   weir__clock_line clock;
 } loader;
 
-static weir_status bad(const loader *l, uint64_t at, const char *format, ...) WEIR_PRINTF(3, 4);
-static weir_status bad(const loader *l, uint64_t at, const char *format, ...) {
-  char text[256];
-  va_list arguments;
-  va_start(arguments, format);
-  weir__format_text(text, sizeof text, format, arguments);
-  va_end(arguments);
-  return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", l->path, (unsigned long long)at, text));
-}
-
-static weir_status no_memory(const loader *l) {
-  if (l->budget.is_over)
-    return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: reading it would take more than %llu bytes", l->path,
-                                   (unsigned long long)l->budget.limit));
-  return weir__not_ok(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", l->path));
-}
+static weir_status no_memory(const loader *l) { return weir__ring_no_memory(&l->file); }
 
 /* Makes room for `more` items in an array. */
 #define ROOM(l, array, count, room, more)                                                                              \
   do {                                                                                                                 \
-    void *grown_ = weir__grow(&(l)->budget, (array), &(room), (count) + (more), sizeof *(array));                      \
+    void *grown_ = weir__grow(&(l)->file.budget, (array), &(room), (count) + (more), sizeof *(array));                 \
     if (!grown_)                                                                                                       \
       return no_memory(l);                                                                                             \
     (array) = grown_;                                                                                                  \
@@ -135,173 +99,6 @@ bool weir__ring_file_begins(const void *bytes, size_t size) {
   return size >= 8 && memcmp(bytes, WEIR__RING_MAGIC, 8) == 0;
 }
 
-static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
-  while (from < to) {
-    ssize_t got = pread(descriptor, l->data + from, (size_t)(to - from), (off_t)from);
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot be read: %s", l->path, strerror(errno)));
-    if (got == 0)
-      return bad(l, from, "the file ends here");
-    from += (uint64_t)got;
-  }
-  return WEIR_OK;
-}
-
-/* Memory grows with the bytes that arrive, not with what the header promises. */
-static weir_status read_source(loader *l) {
-  size_t room = 0, got = 0;
-  do {
-    unsigned char *grown = weir__grow(&l->budget, l->data, &room, (size_t)l->size + WEIR__RING_HEADER, 1);
-    if (!grown)
-      return no_memory(l);
-    l->data = grown;
-    TRY(weir__input_read(l->source, l->data + l->size, room - (size_t)l->size, &got));
-    l->size += got;
-  } while (got);
-  if (l->size < WEIR__RING_HEADER)
-    return bad(l, l->size, "the data end in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
-  return WEIR_OK;
-}
-
-/* The header is read twice: a running process makes the file longer, and what it says last is what it has dropped
- * meanwhile. */
-static weir_status read_open(loader *l, int descriptor) {
-  struct stat about;
-  weir__ring_file_header first;
-  if (fstat(descriptor, &about) != 0)
-    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
-  l->size = (uint64_t)about.st_size;
-  if (l->size < WEIR__RING_HEADER)
-    return bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
-  size_t room = 0;
-  l->data = l->size > SIZE_MAX ? NULL : weir__grow(&l->budget, NULL, &room, (size_t)l->size, 1);
-  if (!l->data)
-    return no_memory(l);
-  TRY(read_part(l, descriptor, 0, WEIR__RING_HEADER));
-  memcpy(&first, l->data, sizeof first);
-  uint64_t bytes = first.version == WEIR__RING_VERSION ? atomic_load(&first.file_bytes) : l->size;
-  if (bytes < l->size)
-    l->size = bytes > WEIR__RING_HEADER ? bytes : WEIR__RING_HEADER;
-  TRY(read_part(l, descriptor, WEIR__RING_HEADER, l->size));
-  TRY(read_part(l, descriptor, 0, WEIR__RING_HEADER));
-  if (bytes == l->size && first.version == WEIR__RING_VERSION)
-    memcpy(l->data + offsetof(weir__ring_file_header, file_bytes), &bytes, sizeof bytes);
-  return WEIR_OK;
-}
-
-static weir_status read_all(loader *l) {
-  int descriptor = open(l->path, O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0)
-    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
-  weir_status status = read_open(l, descriptor);
-  close(descriptor);
-  return status;
-}
-
-/* A century from 1970 on, so that sums do not overflow. */
-#define MAX_NS 4000000000000000000
-
-static bool is_time(int64_t ns) { return ns >= 0 && ns <= MAX_NS; }
-
-#define AT(field) offsetof(weir__ring_file_header, field)
-
-static weir_status add_area(loader *l, const area *made) {
-  ROOM(l, l->areas, l->area_count, l->area_room, 1);
-  l->areas[l->area_count++] = *made;
-  return WEIR_OK;
-}
-
-/* Version 3 has three areas without heads. */
-static weir_status convert_header(loader *l) {
-  const weir__ring_v3_header *old = (const weir__ring_v3_header *)(const void *)l->data;
-  weir__ring_file_header *h = &l->converted;
-  uint64_t after_log = old->log_at + old->log_bytes;
-  if (old->file_bytes != l->size)
-    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)old->file_bytes);
-  if (old->log_at != WEIR__RING_HEADER || old->log_bytes > l->size - old->log_at || old->log_bytes % 64)
-    return bad(l, offsetof(weir__ring_v3_header, log_at), "the log is not in the file");
-  if (old->checkpoints_at != after_log || old->checkpoint_bytes > l->size - after_log || old->checkpoint_bytes % 64)
-    return bad(l, offsetof(weir__ring_v3_header, checkpoints_at), "the checkpoints are not in the file");
-  if (old->chunks_at != after_log + old->checkpoint_bytes ||
-      old->chunk_count > (l->size - old->chunks_at) / sizeof(weir__chunk))
-    return bad(l, offsetof(weir__ring_v3_header, chunks_at), "the entries are not in the file");
-  if (old->log_used > old->log_bytes)
-    return bad(l, offsetof(weir__ring_v3_header, log_used), "the log has more bytes than there is room for");
-  *h = (weir__ring_file_header){.version = old->version,
-                                .header_bytes = WEIR__RING_HEADER,
-                                .event_bytes = old->event_bytes,
-                                .chunk_bytes = old->chunk_bytes,
-                                .device_count = old->device_count,
-                                .pid = old->pid,
-                                .rank = old->rank,
-                                .first = old->first,
-                                .last = {old->last[0], old->last[1]},
-                                .newest = old->newest,
-                                .ended = old->is_closed,
-                                .most_bytes = old->file_bytes,
-                                .file_bytes = old->file_bytes,
-                                .lost = old->lost,
-                                .log_lost = old->log_lost};
-  if (old->checkpoint_bytes)
-    h->slots_at = old->checkpoints_at;
-  memcpy(h->host, old->host, sizeof h->host);
-  memcpy(h->devices, old->devices, sizeof h->devices);
-  memcpy(h->outside, old->outside, sizeof h->outside);
-  l->header = h;
-  TRY(add_area(l, &(area){WEIR__RING_LOG, old->log_at, old->log_used}));
-  TRY(add_area(l, &(area){WEIR__RING_STATES, old->checkpoints_at, old->checkpoint_bytes}));
-  return add_area(l, &(area){WEIR__RING_CHUNKS, old->chunks_at, old->chunk_count * sizeof(weir__chunk)});
-}
-
-static weir_status find_areas(loader *l) {
-  const weir__ring_file_header *h = l->header;
-  const uint64_t head = sizeof(weir__ring_file_area), end = h->file_bytes;
-  if (end > l->size)
-    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)end);
-  if (h->header_bytes < sizeof *h || h->header_bytes > end || h->header_bytes % 64)
-    return bad(l, AT(header_bytes), "a header of %u bytes", h->header_bytes);
-  for (uint64_t at = h->header_bytes; at < end;) {
-    weir__ring_file_area a;
-    if (end - at < head)
-      return bad(l, at, "the file ends in the head of an area");
-    memcpy(&a, l->data + at, sizeof a);
-    if (a.bytes < head || a.bytes > end - at || a.bytes % 64)
-      return bad(l, at, "an area of %llu bytes, the file has %llu more", (unsigned long long)a.bytes,
-                 (unsigned long long)(end - at));
-    if (a.kind == WEIR__RING_LOG && a.used > a.bytes - head)
-      return bad(l, at, "a log of %llu bytes, there is room for %llu", (unsigned long long)a.used,
-                 (unsigned long long)(a.bytes - head));
-    TRY(add_area(l, &(area){a.kind, at + head, a.kind == WEIR__RING_LOG ? a.used : a.bytes - head}));
-    at += a.bytes;
-  }
-  return WEIR_OK;
-}
-
-static weir_status check_header(loader *l) {
-  const weir__ring_file_header *h = l->header = (const weir__ring_file_header *)(const void *)l->data;
-  if (memcmp(h->magic, WEIR__RING_MAGIC, sizeof h->magic) != 0)
-    return bad(l, 0, "this is no recording");
-  if (h->version < WEIR__RING_OLDEST_VERSION || h->version > WEIR__RING_VERSION)
-    return bad(l, AT(version), "a recording of version %u, this program reads %d to %d", h->version,
-               (int)WEIR__RING_OLDEST_VERSION, (int)WEIR__RING_VERSION);
-  TRY(h->version == WEIR__RING_VERSION ? find_areas(l) : convert_header(l));
-  h = l->header;
-  if (h->event_bytes != sizeof(weir__entry))
-    return bad(l, AT(event_bytes), "entries of %u bytes, expected %zu", h->event_bytes, sizeof(weir__entry));
-  if (h->chunk_bytes != sizeof(weir__chunk))
-    return bad(l, AT(chunk_bytes), "chunks of %u bytes, expected %zu", h->chunk_bytes, sizeof(weir__chunk));
-  if (h->device_count < 1 || h->device_count > WEIR__RING_DEVICES)
-    return bad(l, AT(device_count), "%d devices, expected 1 to %d", h->device_count, (int)WEIR__RING_DEVICES);
-  const weir__clock_point *last = &h->last[h->newest & 1];
-  if (!is_time(h->first.monotonic_ns) || !is_time(h->first.unix_ns))
-    return bad(l, AT(first), "the clock's first point is none");
-  if (!is_time(last->monotonic_ns) || !is_time(last->unix_ns))
-    return bad(l, AT(last), "the clock's last point is none");
-  return WEIR_OK;
-}
-
 /* ---- The log ---- */
 
 static weir_status add_string(loader *l, const char *text, size_t length, uint32_t *number) {
@@ -309,14 +106,14 @@ static weir_status add_string(loader *l, const char *text, size_t length, uint32
   uint32_t hash = weir__strings_hash(strings, text, length);
   *number = weir__strings_find(strings, hash, text, length);
   if (*number == WEIR__TABLE_END)
-    *number = weir__strings_add(strings, &l->budget, hash, text, length, true);
+    *number = weir__strings_add(strings, &l->file.budget, hash, text, length, true);
   return *number == WEIR__TABLE_END ? no_memory(l) : WEIR_OK;
 }
 
 static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *room, const weir__ring_file_record *e,
                                 uint64_t at) {
   if (e->number != *count)
-    return bad(l, at, "entry of number %u, expected %zu", e->number, *count);
+    return weir__ring_bad(&l->file, at, "entry of number %u, expected %zu", e->number, *count);
   ROOM(l, *list, *count, *room, 1);
   (*list)[(*count)++] = (entry){at + sizeof *e, e->length};
   return WEIR_OK;
@@ -325,11 +122,11 @@ static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *
 static weir_status add_module(loader *l, const weir__ring_file_record *e, uint64_t at) {
   module made = {.is_open = false};
   if (e->length < sizeof made.where)
-    return bad(l, at, "a module of %u bytes", e->length);
-  memcpy(&made.where, l->data + at + sizeof *e, sizeof made.where);
+    return weir__ring_bad(&l->file, at, "a module of %u bytes", e->length);
+  memcpy(&made.where, l->file.data + at + sizeof *e, sizeof made.where);
   uint64_t path_at = at + sizeof *e + sizeof made.where;
-  size_t room = e->length - sizeof made.where, length = strnlen((const char *)l->data + path_at, room);
-  TRY(add_string(l, (const char *)l->data + path_at, length, &made.path));
+  size_t room = e->length - sizeof made.where, length = strnlen((const char *)l->file.data + path_at, room);
+  TRY(add_string(l, (const char *)l->file.data + path_at, length, &made.path));
   if (length + 1 < room) {
     made.id_at = path_at + length + 1;
     made.id_bytes = (uint32_t)(room - length - 1);
@@ -349,24 +146,25 @@ static weir_status add_change(loader *l, const change *made) {
 static weir_status add_settings(loader *l, const weir__ring_file_record *e, uint64_t at) {
   change made = {.device = -1};
   if (e->length < sizeof made.time)
-    return bad(l, at, "settings of %u bytes", e->length);
-  memcpy(&made.time, l->data + at + sizeof *e, sizeof made.time);
+    return weir__ring_bad(&l->file, at, "settings of %u bytes", e->length);
+  memcpy(&made.time, l->file.data + at + sizeof *e, sizeof made.time);
   l->settings_at = at + sizeof *e + sizeof made.time;
   l->settings_length = e->length - (uint32_t)sizeof made.time;
   if (!l->s)
     return WEIR_OK;
-  TRY(add_string(l, (const char *)l->data + l->settings_at, l->settings_length, &made.conf));
+  TRY(add_string(l, (const char *)l->file.data + l->settings_at, l->settings_length, &made.conf));
   return add_change(l, &made);
 }
 
 static weir_status add_limit(loader *l, const weir__ring_file_record *e, uint64_t at) {
   weir__ring_file_limit limit = {0};
-  size_t bytes = l->header->version < 4 ? offsetof(weir__ring_file_limit, fraction) : sizeof limit;
+  size_t bytes = l->file.header->version < 4 ? offsetof(weir__ring_file_limit, fraction) : sizeof limit;
   if (e->length != bytes)
-    return bad(l, at, "a limit of %u bytes", e->length);
-  memcpy(&limit, l->data + at + sizeof *e, bytes);
-  if (limit.device < 0 || limit.device >= l->header->device_count)
-    return bad(l, at, "a limit of device %lld, there are %d", (long long)limit.device, l->header->device_count);
+    return weir__ring_bad(&l->file, at, "a limit of %u bytes", e->length);
+  memcpy(&limit, l->file.data + at + sizeof *e, bytes);
+  if (limit.device < 0 || limit.device >= l->file.header->device_count)
+    return weir__ring_bad(&l->file, at, "a limit of device %lld, there are %d", (long long)limit.device,
+                          l->file.header->device_count);
   return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes, limit.fraction}) : WEIR_OK;
 }
 
@@ -374,11 +172,11 @@ static weir_status read_log_area(loader *l, uint64_t at, uint64_t end) {
   while (at < end) {
     weir__ring_file_record e;
     if (end - at < sizeof e)
-      return bad(l, at, "the log ends in an entry");
-    memcpy(&e, l->data + at, sizeof e);
+      return weir__ring_bad(&l->file, at, "the log ends in an entry");
+    memcpy(&e, l->file.data + at, sizeof e);
     if (e.length > end - at - sizeof e)
-      return bad(l, at, "an entry of %u bytes, the log has %llu more", e.length,
-                 (unsigned long long)(end - at - sizeof e));
+      return weir__ring_bad(&l->file, at, "an entry of %u bytes, the log has %llu more", e.length,
+                            (unsigned long long)(end - at - sizeof e));
     switch (e.kind) {
     case WEIR__RING_TEXT:
       if (l->s)
@@ -399,12 +197,12 @@ static weir_status read_log_area(loader *l, uint64_t at, uint64_t end) {
       TRY(add_limit(l, &e, at));
       break;
     default: /* of a newer program */
-      if (l->header->version < 4)
-        return bad(l, at, "an entry of kind %u, which is not known", e.kind);
+      if (l->file.header->version < 4)
+        return weir__ring_bad(&l->file, at, "an entry of kind %u, which is not known", e.kind);
     }
     uint64_t whole = weir__round_up(sizeof e + e.length, 8);
     if (whole > end - at)
-      return bad(l, at, "the log ends in an entry");
+      return weir__ring_bad(&l->file, at, "the log ends in an entry");
     at += whole;
   }
   return WEIR_OK;
@@ -412,9 +210,9 @@ static weir_status read_log_area(loader *l, uint64_t at, uint64_t end) {
 
 /* Two passes: the first finds the settings, with which a recording begins. */
 static weir_status read_log(loader *l) {
-  for (size_t i = 0; i < l->area_count; i++)
-    if (l->areas[i].kind == WEIR__RING_LOG)
-      TRY(read_log_area(l, l->areas[i].at, l->areas[i].at + l->areas[i].bytes));
+  for (size_t i = 0; i < l->file.count; i++)
+    if (l->file.areas[i].kind == WEIR__RING_LOG)
+      TRY(read_log_area(l, l->file.areas[i].at, l->file.areas[i].at + l->file.areas[i].bytes));
   return WEIR_OK;
 }
 
@@ -423,11 +221,11 @@ static weir_status add_settings_list(loader *l) {
   weir__recording_setting list[WEIR__SETTING_LIST];
   size_t room = 0;
   uint32_t conf;
-  const char *text = (const char *)l->data + l->settings_at;
+  const char *text = (const char *)l->file.data + l->settings_at;
   TRY(add_string(l, text, strnlen(text, l->settings_length), &conf));
   s->conf = s->strings.items[conf].text;
   if (weir__setting_list_parse(s->conf, list))
-    return bad(l, l->settings_at, "the settings: %s", weir_last_error());
+    return weir__ring_bad(&l->file, l->settings_at, "the settings: %s", weir_last_error());
   ROOM(l, s->settings, 0, room, WEIR__SETTING_LIST);
   for (; s->setting_count < WEIR__SETTING_LIST; s->setting_count++) {
     s->settings[s->setting_count] = list[s->setting_count];
@@ -443,13 +241,13 @@ static weir_status begin_recording(loader *l) {
   uint32_t empty, none;
   if (!s)
     return no_memory(l);
-  s->device_count = (size_t)l->header->device_count;
+  s->device_count = (size_t)l->file.header->device_count;
   s->devices = calloc(s->device_count, sizeof *s->devices);
   if (!s->devices)
     return no_memory(l);
   s->has_history = s->has_host = s->is_events_only = s->has_causes = true;
-  s->is_cut_off = l->header->ended != WEIR__RING_CLOSED;
-  s->was_killed = l->header->ended == WEIR__RING_KILLED;
+  s->is_cut_off = l->file.header->ended != WEIR__RING_CLOSED;
+  s->was_killed = l->file.header->ended == WEIR__RING_KILLED;
   s->strings.seed = weir__hash_seed();
   TRY(add_string(l, "", 0, &empty));
   TRY(add_string(l, "N/A", strlen("N/A"), &none));
@@ -470,7 +268,7 @@ static weir_status begin_recording(loader *l) {
 /* Finds `entry` in an array of the recording, or appends it. */
 #define INTERN(l, index, array, count, room, entry, id)                                                                \
   do {                                                                                                                 \
-    void *grown_ = weir__table_intern(&(index), &(l)->budget, (l)->s->strings.seed, (array), &(count), &(room),        \
+    void *grown_ = weir__table_intern(&(index), &(l)->file.budget, (l)->s->strings.seed, (array), &(count), &(room),   \
                                       &(entry), sizeof(entry), &(id));                                                 \
     if (!grown_)                                                                                                       \
       return no_memory(l);                                                                                             \
@@ -480,7 +278,7 @@ static weir_status begin_recording(loader *l) {
 /* The text of a number. false if there is none. */
 static bool text_of(const loader *l, uint32_t number, const char **text, size_t *length) {
   bool known = number && number < l->text_count;
-  *text = known ? (const char *)l->data + l->texts[number].at : "";
+  *text = known ? (const char *)l->file.data + l->texts[number].at : "";
   *length = known ? strnlen(*text, l->texts[number].length) : 0;
   return known;
 }
@@ -519,14 +317,14 @@ static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, 
 /* The file of a module, if it is still the recorded one. */
 static weir__code *code_of(const loader *l, module *in) {
   if (!in->is_open) {
-    char host[sizeof l->header->host] = "";
+    char host[sizeof l->file.header->host] = "";
     weir__host_name(host, sizeof host);
     weir__code_origin origin = {.path = l->s->strings.items[in->path].text,
                                 .base = in->where.base,
-                                .build_id = l->data + in->id_at,
+                                .build_id = l->file.data + in->id_at,
                                 .build_id_bytes = in->id_bytes,
-                                .recorded_ns = l->header->first.unix_ns,
-                                .is_this_host = strncmp(host, l->header->host, sizeof host) == 0};
+                                .recorded_ns = l->file.header->first.unix_ns,
+                                .is_this_host = strncmp(host, l->file.header->host, sizeof host) == 0};
     in->is_open = true;
     in->code = weir__code_open(&origin);
   }
@@ -590,7 +388,7 @@ static weir_status read_stacks(loader *l) {
   size_t used = 0;
   for (size_t i = 1; i < l->stack_count; i++) {
     size_t words = l->stacks[i].length / sizeof(uint64_t), first = used;
-    const unsigned char *at = l->data + l->stacks[i].at;
+    const unsigned char *at = l->file.data + l->stacks[i].at;
     size_t native = SIZE_MAX; /* where native frames begin */
     for (size_t k = 0; k < words;) {
       uint64_t pair[2] = {0, 0};
@@ -620,7 +418,7 @@ static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
     return WEIR_OK;
   *remark = l->remark_of[context];
   weir__entry_context of;
-  if (*remark || !weir__context_of_bytes(l->data + l->texts[context].at, l->texts[context].length, &of))
+  if (*remark || !weir__context_of_bytes(l->file.data + l->texts[context].at, l->texts[context].length, &of))
     return WEIR_OK;
   weir__recording_remark made = s->remarks[0];
   if (of.compile)
@@ -639,9 +437,9 @@ static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
   weir__recording *s = l->s;
   *pool = 0;
   weir_pool_id id;
-  if (!number ||
-      (!weir__pool_is_direct(number, &id) &&
-       (number >= l->text_count || !weir__pool_of_bytes(l->data + l->texts[number].at, l->texts[number].length, &id))))
+  if (!number || (!weir__pool_is_direct(number, &id) &&
+                  (number >= l->text_count ||
+                   !weir__pool_of_bytes(l->file.data + l->texts[number].at, l->texts[number].length, &id))))
     return WEIR_OK;
   weir__recording_pool made = {{(int64_t)id.first, (int64_t)id.second}};
   if (memcmp(&s->pools[l->last_pool], &made, sizeof made) == 0) {
@@ -660,7 +458,7 @@ static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *str
   if (raw)
     INTERN(l, l->stream_table, s->streams, s->stream_count, l->stream_room, made, id);
   if (id >= UINT16_MAX)
-    return bad(l, at, "there are more than %d streams", UINT16_MAX);
+    return weir__ring_bad(&l->file, at, "there are more than %d streams", UINT16_MAX);
   *stream = (uint16_t)id;
   return WEIR_OK;
 }
@@ -678,21 +476,22 @@ static int by_sequence(const void *a, const void *b) {
 
 static unsigned count_at(const loader *l, uint64_t at) {
   unsigned count;
-  memcpy(&count, l->data + at + offsetof(weir__chunk, count), sizeof count);
+  memcpy(&count, l->file.data + at + offsetof(weir__chunk, count), sizeof count);
   return count;
 }
 
 /* Finds the chunks that have entries, in the order of their sequence numbers. */
-static weir_status find_chunks_in(loader *l, const area *in, place **places, size_t *count, size_t *room,
+static weir_status find_chunks_in(loader *l, const weir__ring_area *in, place **places, size_t *count, size_t *room,
                                   size_t *events) {
   for (uint64_t i = 0; i < in->bytes / sizeof(weir__chunk); i++) {
     place p = {0, in->at + i * sizeof(weir__chunk)};
     unsigned has = count_at(l, p.at);
     if (has > WEIR__CHUNK_ENTRIES)
-      return bad(l, p.at, "a chunk of %u entries, there is room for %d", has, (int)WEIR__CHUNK_ENTRIES);
+      return weir__ring_bad(&l->file, p.at, "a chunk of %u entries, there is room for %d", has,
+                            (int)WEIR__CHUNK_ENTRIES);
     if (!has)
       continue;
-    memcpy(&p.sequence, l->data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
+    memcpy(&p.sequence, l->file.data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
     ROOM(l, *places, *count, *room, 1);
     (*places)[(*count)++] = p;
     *events += has;
@@ -703,9 +502,9 @@ static weir_status find_chunks_in(loader *l, const area *in, place **places, siz
 static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
   size_t room = 0;
   *events = 0;
-  for (size_t i = 0; i < l->area_count; i++)
-    if (l->areas[i].kind == WEIR__RING_CHUNKS)
-      TRY(find_chunks_in(l, &l->areas[i], places, count, &room, events));
+  for (size_t i = 0; i < l->file.count; i++)
+    if (l->file.areas[i].kind == WEIR__RING_CHUNKS)
+      TRY(find_chunks_in(l, &l->file.areas[i], places, count, &room, events));
   if (*count)
     qsort(*places, *count, sizeof **places, by_sequence);
   return WEIR_OK;
@@ -714,18 +513,19 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
 /* Gathers the entries of a device from all chunks, in order. Those before the checkpoint count as dropped. */
 static weir_status gather(loader *l, int device, const weir__ring_file_start *start, const place *places, size_t count,
                           weir__entry *to, weir__entry *spare, size_t *found) {
-  const weir__ring_file_device *d = &l->header->devices[device];
+  const weir__ring_file_device *d = &l->file.header->devices[device];
   uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
   *found = 0;
   for (size_t i = 0; i < count; i++)
     for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
       uint64_t at = places[i].at + offsetof(weir__chunk, entries) + k * sizeof(weir__entry);
       weir__entry e;
-      memcpy(&e, l->data + at, sizeof e);
-      if (l->header->version < 4)
+      memcpy(&e, l->file.data + at, sizeof e);
+      if (l->file.header->version < 4)
         e.thread = weir__ring_v3_thread(e.thread);
-      if (e.device >= l->header->device_count || e.action >= WEIR_TRACE_ACTIONS)
-        return bad(l, at, "an entry of device %u with action %u, which is not known", e.device, e.action);
+      if (e.device >= l->file.header->device_count || e.action >= WEIR_TRACE_ACTIONS)
+        return weir__ring_bad(&l->file, at, "an entry of device %u with action %u, which is not known", e.device,
+                              e.action);
       if (e.device != device || e.time <= after)
         continue;
       if (e.action != WEIR__ACTION_PAIRS) {
@@ -745,8 +545,9 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
 /* Microseconds since 1970; 0, which is "not recorded", for ticks that are out of range. */
 static int64_t time_of(const loader *l, uint64_t ticks) {
   double ns = (double)(int64_t)(ticks - l->clock.ticks) * l->clock.ns_per_tick;
-  return ns > -(double)MAX_NS && ns < (double)MAX_NS ? weir__recording_time((l->clock.unix_ns + (int64_t)ns) / 1000)
-                                                     : 0;
+  return ns > -(double)WEIR__RING_MAX_NS && ns < (double)WEIR__RING_MAX_NS
+             ? weir__recording_time((l->clock.unix_ns + (int64_t)ns) / 1000)
+             : 0;
 }
 
 /* Renumbers threads from 1 on. */
@@ -825,12 +626,12 @@ static weir_status find_early(loader *l, int device, weir__entry *events, size_t
   size_t most = 0, found = 0, room = 0;
   for (size_t i = 0; i < *count; i++)
     most += events[i].action == WEIR__ACTION_TAKEN || events[i].action == WEIR_TRACE_SEGMENT_MAP;
-  weir__early *early = weir__grow(&l->budget, NULL, &room, most + 1, sizeof *early);
+  weir__early *early = weir__grow(&l->file.budget, NULL, &room, most + 1, sizeof *early);
   if (!early)
     return no_memory(l);
   *count = weir__entries_take_early(events, *count, early, &found);
   weir__recording_early *grown =
-      weir__grow(&l->budget, s->early, &l->early_room, s->early_count + found + 1, sizeof *grown);
+      weir__grow(&l->file.budget, s->early, &l->early_room, s->early_count + found + 1, sizeof *grown);
   if (grown) {
     s->early = grown;
     for (size_t i = 0; i < found; i++)
@@ -845,9 +646,10 @@ static weir_status read_start(loader *l, int device, weir__ring_file_start *star
   weir__recording_device *d = &l->s->devices[device];
   uint64_t at;
   const char *why;
-  weir_status status = weir__ring_file_start_read(l->data, l->size, l->header, device, &l->budget, start, &at, &why);
+  weir_status status =
+      weir__ring_file_start_read(l->file.data, l->file.size, l->file.header, device, &l->file.budget, start, &at, &why);
   if (status)
-    return why ? bad(l, at, "%s", why) : no_memory(l);
+    return why ? weir__ring_bad(&l->file, at, "%s", why) : no_memory(l);
   d->lacks_start = !start->is_known && (d->dropped || start->is_missing);
   if (!start->is_known)
     return WEIR_OK;
@@ -868,16 +670,16 @@ static weir_status read_events(loader *l) {
   size_t count = 0, total = 0, found = 0, room = 0, spare = 0;
   weir_status status = find_chunks(l, &places, &count, &total);
   if (!status) {
-    all = weir__grow(&l->budget, NULL, &spare, 2 * total + 1, sizeof *all);
-    s->events = weir__grow(&l->budget, NULL, &room, total + 1, sizeof *s->events);
+    all = weir__grow(&l->file.budget, NULL, &spare, 2 * total + 1, sizeof *all);
+    s->events = weir__grow(&l->file.budget, NULL, &room, total + 1, sizeof *s->events);
     status = all && s->events ? WEIR_OK : no_memory(l);
   }
-  for (int d = 0; d < l->header->device_count && !status; d++) {
+  for (int d = 0; d < l->file.header->device_count && !status; d++) {
     s->devices[d].events = s->events + s->event_count;
-    s->devices[d].dropped = l->header->devices[d].dropped;
-    s->devices[d].memory = l->header->devices[d].memory;
-    s->devices[d].outside = l->header->outside[d].bytes;
-    s->devices[d].peak_outside = l->header->outside[d].peak;
+    s->devices[d].dropped = l->file.header->devices[d].dropped;
+    s->devices[d].memory = l->file.header->devices[d].memory;
+    s->devices[d].outside = l->file.header->outside[d].bytes;
+    s->devices[d].peak_outside = l->file.header->outside[d].peak;
     found = 0;
     status = read_start(l, d, &start);
     if (!status)
@@ -925,7 +727,7 @@ static weir_status add_work_numbers(loader *l, const weir__entry *e) {
 static weir_status read_annotations(loader *l) {
   weir__recording *s = l->s;
   size_t room = 0;
-  weir__entry *spare = weir__grow(&l->budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
+  weir__entry *spare = weir__grow(&l->file.budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
   if (!spare)
     return no_memory(l);
   weir__entries_sort(l->annotations, spare, l->annotation_count);
@@ -935,7 +737,7 @@ static weir_status read_annotations(loader *l) {
     const char *text = NULL;
     size_t count = 0;
     if (e->context >= l->text_count ||
-        !weir__pairs_of_bytes(l->data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
+        !weir__pairs_of_bytes(l->file.data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
       continue; /* the log had no room for it */
     weir__recording_annotation made = {
         .device = e->device, .time_us = time_of(l, e->time), .first_pair = s->pair_count};
@@ -970,8 +772,8 @@ static weir_status read_annotations(loader *l) {
 
 static weir_status begin_numbers(loader *l) {
   size_t remarks = 0, threads = 0;
-  l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
-  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__ENTRY_MAX_THREADS + 1, sizeof *l->threads);
+  l->remark_of = weir__grow(&l->file.budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
+  l->threads = weir__grow(&l->file.budget, NULL, &threads, WEIR__ENTRY_MAX_THREADS + 1, sizeof *l->threads);
   if (!l->remark_of || !l->threads)
     return no_memory(l);
   memset(l->threads, 0, WEIR__ENTRY_MAX_THREADS + 1);
@@ -980,8 +782,7 @@ static weir_status begin_numbers(loader *l) {
 }
 
 static weir_status load(loader *l) {
-  TRY(l->source ? read_source(l) : read_all(l));
-  TRY(check_header(l));
+  TRY(weir__ring_areas_read(&l->file));
   TRY(read_log(l));
   TRY(begin_recording(l));
   ROOM(l, l->texts, 0, l->text_room, 1);
@@ -991,26 +792,26 @@ static weir_status load(loader *l) {
   TRY(read_log(l));
   TRY(begin_numbers(l));
   TRY(read_stacks(l));
-  l->clock = weir__clock_through(&l->header->first, &l->header->last[l->header->newest & 1]);
+  l->clock = weir__clock_through(&l->file.header->first, &l->file.header->last[l->file.header->newest & 1]);
   TRY(read_events(l));
   TRY(read_annotations(l));
-  return weir__recording_check_size(l->s, l->path, l->size);
+  return weir__recording_check_size(l->s, l->file.path, l->file.size);
 }
 
 static weir_status load_from(const char *path, weir__input *source, const weir__recording_limits *limits,
                              weir__recording **out) {
-  loader l = {
-      .path = path, .source = source, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
+  loader l = {.file = {.path = path,
+                       .source = source,
+                       .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}}};
   weir_status status = load(&l);
-  if (!status && l.header->failure)
+  if (!status && l.file.header->failure)
     weir__log(WEIR_LOG_WARN, "%s: the recording could not grow beyond %llu KiB: %s", path,
-              (unsigned long long)l.header->file_bytes >> 10, strerror((int)l.header->failure));
-  if (!status && l.header->lost)
+              (unsigned long long)l.file.header->file_bytes >> 10, strerror((int)l.file.header->failure));
+  if (!status && l.file.header->lost)
     weir__log(WEIR_LOG_WARN,
               "%s: %llu entries are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
-              (unsigned long long)l.header->lost);
-  weir__drop(l.data);
-  weir__drop(l.areas);
+              (unsigned long long)l.file.header->lost);
+  weir__ring_areas_clear(&l.file);
   weir__drop(l.texts);
   weir__drop(l.stacks);
   for (size_t i = 0; i < l.module_count; i++)
