@@ -737,6 +737,36 @@ static void write_file(const char *path, const void *data, size_t size) {
   assert_int_equal(fclose(f), 0);
 }
 
+/* Areas and records of the log that a newer program may write. */
+TEST(unknown_parts) {
+  open_recorded(folder, "1", "none");
+  record_pairs(300);
+  close_recording();
+  const size_t size = (size_t)about_file().st_size, more = 192;
+  unsigned char *data = calloc(1, size + more);
+  char path[512];
+  FILE *f = fopen(find_file(".ring"), "r");
+  assert_int_equal(fread(data, 1, size, f), size);
+  fclose(f);
+  weir__ring_file_header *h = (weir__ring_file_header *)(void *)data;
+  weir__ring_file_area *added = (weir__ring_file_area *)(void *)(data + size);
+  assert_int_equal(h->file_bytes, size);
+  *added = (weir__ring_file_area){.kind = 77, .bytes = more};
+  h->file_bytes += more;
+  weir__ring_file_area *log = (weir__ring_file_area *)(void *)(data + h->header_bytes);
+  assert_int_equal(log->kind, WEIR__RING_LOG);
+  weir__ring_file_record record = {.kind = 78, .length = 24};
+  memcpy((unsigned char *)(log + 1) + log->used, &record, sizeof record);
+  log->used += sizeof record + 24;
+  snprintf(path, sizeof path, "%s", path_in("newer"));
+  write_file(path, data, size + more);
+  weir__recording *s = load_recording(path);
+  assert_int_equal(s->event_count, 3 * 300 + 1);
+  check_replay(s);
+  weir__recording_free(s);
+  free(data);
+}
+
 TEST(broken) {
   open_recorded(folder, "1", "all");
   weir_history_set_metadata(recorded, 0, "text");
