@@ -201,6 +201,7 @@ ok "failures are warnings"
 unset WEIR_TORCH CXX CUDA_HOME PYTHONPATH XDG_CACHE_HOME
 mkdir "$work/source" "$work/again"
 tar -xzf "$archive" -C "$work/source" --strip-components=1
+[ ! -e "$work/source/viewer/node_modules" ] || fail "the source archive has packages of npm"
 # Without the tools that built the page.
 mkdir "$work/bin"
 for tool in cc c++ gcc g++ as ld readelf sh ccache x86_64-linux-gnu-gcc x86_64-linux-gnu-g++ "$(basename "$python")"; do

@@ -109,7 +109,8 @@ weir_status weir__output_file_open(weir__output_file *output) {
   if (is_compressed(output))
     return weir__fail(
         WEIR_ERROR_NOT_SUPPORTED,
-        "%s: this build of Weir has no zstd; leave .zst out of the name, and compress the file afterwards",
+        "%s: this Weir was built without zstd; leave .zst out of the name and compress the file afterwards, or install "
+        "libzstd-dev (a Debian package) and build Weir again",
         output->path);
 #endif
   int descriptor = weir__descriptor_copy(output->out.fd); /* closing the file leaves the output's own open */
