@@ -129,8 +129,8 @@ static weir_status run_orders(trial_run *t, unsigned count, weir__trial *trial) 
 /* Tries a remedy: with the addresses of the ledger, and then in other orders if it works there, or if the recorded
  * settings fail in some orders and not in others. What fails is tried with the highest limit that the recording allows,
  * too. */
-static weir_status try(const weir__trial_options *o, const weir__settings *settings, size_t empty_after,
-                       size_t recorded, const weir__explanation *x, weir__trial *trial) {
+static weir_status try_remedy(const weir__trial_options *o, const weir__settings *settings, size_t empty_after,
+                              size_t recorded, const weir__explanation *x, weir__trial *trial) {
   trial_run t = {.options = o, .settings = settings, .empty_after = empty_after, .recorded = recorded};
   weir__trial higher = {.remedy = trial->remedy};
   weir_status status = capacity_for(o, settings, &t.capacity);
@@ -244,7 +244,7 @@ static weir_status try_emptying(const weir__trial_options *o, size_t recorded, w
     weir__trial trial = {.remedy = WEIR__REMEDY_EMPTY, .event = when[i], .is_early = i == 1};
     if (when[i] == WEIR__NO_ENTRY)
       continue;
-    weir_status status = try(o, NULL, when[i], recorded, x, &trial);
+    weir_status status = try_remedy(o, NULL, when[i], recorded, x, &trial);
     if (status)
       return status;
     keep(&trial, x);
@@ -264,7 +264,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
   const weir__settings *known = weir__replayer_settings(o->replayer);
   if (weir__replayer_start(o->replayer)->segment_count) {
     weir__trial anew = {.remedy = WEIR__REMEDY_SETTING};
-    weir_status status = try(o, known, WEIR__NO_ENTRY, recorded, x, &anew);
+    weir_status status = try_remedy(o, known, WEIR__NO_ENTRY, recorded, x, &anew);
     if (status)
       return status;
     x->is_served_anew = anew.orders_served > 0;
@@ -279,7 +279,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
     trial.is_weir_only = settings.moving_pages;
-    weir_status status = try(o, &settings, WEIR__NO_ENTRY, recorded, x, &trial);
+    weir_status status = try_remedy(o, &settings, WEIR__NO_ENTRY, recorded, x, &trial);
     if (status)
       return status;
     keep(&trial, x);
