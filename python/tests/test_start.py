@@ -230,7 +230,7 @@ def test_questions_start_nothing():
     run_python(
         """
         import weir
-        weir.is_available(), weir.device_count(), weir.get_arch_list(), weir.graph_pool_handle()
+        weir.is_available(), weir.device_count(), weir.graph_pool_handle()
         weir._parse_visible_devices()
         weir.Device(1), weir.device(None), weir.device(-1), weir.device(1), weir.stream(None)
         with weir.device(None), weir.device(-1), weir.stream(None):

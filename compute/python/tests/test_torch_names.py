@@ -295,6 +295,10 @@ def test_a_start_before_the_first_use():
         """)
 
 
+def test_questions_start_nothing():
+    run_python("import weir; weir.get_arch_list(), weir.get_gencode_flags(); assert not weir.is_initialized()")
+
+
 def test_generators_after_the_start():
     run_python("""
         import weir
