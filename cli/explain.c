@@ -539,7 +539,7 @@ static void print_next(const report *f) {
     char options[sizeof setting->conf + sizeof device + 16];
     snprintf(options, sizeof options, "--conf '%s'%s", setting->conf, device);
     printf("to see the effect%s, run:\n              ",
-           setting->is_weir_only ? " (PyTorch needs Weir's allocator for this key: docs/torch.md)" : "");
+           setting->is_weir_only ? " (PyTorch needs Weir's allocator for this key: docs/python/torch.md)" : "");
     weir_cli_print_command("replay", options, f->name);
     printf("  %sto paste%s    ", weir_cli_bold(), weir_cli_plain());
     weir_cli_keep_line();

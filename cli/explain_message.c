@@ -444,7 +444,7 @@ static void print_reserve(const weir__message *m) {
 static const char *without_history(const weir__message *m) {
   switch (m->library) {
   case WEIR__LIBRARY_CUPY:
-    return "serve CuPy's memory from Weir, whose history can be explained: weir.cupy.install() (docs/cupy.md)";
+    return "serve CuPy's memory from Weir, whose history can be explained: weir.cupy.install() (docs/python/cupy.md)";
   case WEIR__LIBRARY_JAX:
     return "XLA_PYTHON_CLIENT_MEM_FRACTION in the environment sets how much of the device JAX takes, 0.75 by default; "
            "jax.local_devices()[0].memory_stats() has what it uses. Its history cannot be explained here";
@@ -455,7 +455,7 @@ static const char *without_history(const weir__message *m) {
            "explained here";
   case WEIR__LIBRARY_VLLM:
     return "vLLM's log says where the memory went: \"Model loading took\", \"Available KV cache memory\", \"Graph "
-           "capturing finished\"; its model runs in PyTorch, whose history can be explained (docs/guide-oom.md)";
+           "capturing finished\"; its model runs in PyTorch, whose history can be explained (docs/tools/guide-oom.md)";
   case WEIR__LIBRARY_RMM:
     return "ask the allocator for its statistics; only the history of PyTorch and Weir can be explained here";
   case WEIR__LIBRARY_TORCH_OTHER:

@@ -137,7 +137,7 @@ static void print_moving(const tuning *t) {
   if (!r->moving)
     return;
   printf("%sThe best with Weir's allocator under PyTorch%s (moving_pages is a key that PyTorch does not know: see "
-         "docs/torch.md):\n",
+         "docs/python/torch.md):\n",
          weir_cli_bold(), weir_cli_plain());
   weir_cli_keep_line();
   printf("  export WEIR_ALLOC_CONF='%s'\n", weir__conf_text(&r->candidates[r->moving].settings, conf));

@@ -358,7 +358,7 @@ static const weir_cli_option option_table[] = {
      .help = "leave the recording itself out of the page. With it, which is the default for one FILE of up to 128 MiB, "
              "the page replays it under other settings; without it the page asks for the file"},
     {"data", .target = &options.data,
-     .help = "write the data of the page alone, in the format that docs/view.md describes"},
+     .help = "write the data of the page alone, in the format that docs/tools/view.md describes"},
     {"page", .kind = WEIR_CLI_PATH, .value = "HTML", .target = &options.page,
      .help = "put the data into this page instead of the built-in one, for work on the page"},
     {0}};

@@ -1,6 +1,6 @@
 /*
  * A driver table of the program's own: it wraps another one, gives the program a budget of memory, and logs the calls
- * that allocate. docs/guide-driver.md explains it step by step.
+ * that allocate. docs/inside/guide-driver.md explains it step by step.
  */
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
  * A tour of the C++ interface: errors as exceptions and as results, streams and events, pinned memory in a container of
- * the standard library, a graph, and an allocator with a private pool. docs/cpp.md shows these functions.
+ * the standard library, a graph, and an allocator with a private pool. docs/c/cpp.md shows these functions.
  */
 #include <cstdio>
 #include <memory_resource>

@@ -1,4 +1,4 @@
-"""The tables, the picture and the section of docs/benchmarks.md that bench/all makes from its JSON file."""
+"""The tables, the picture and the section of docs/evidence/benchmarks.md that bench/all makes from its JSON file."""
 import html
 import math
 import os

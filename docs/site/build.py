@@ -1,6 +1,6 @@
 """Builds the documentation as a static site: build.py OUT --program WEIR --python FOLDER
 
-The site needs no network and no server. `make docs` runs this; docs/building.md says what it is made of.
+The site needs no network and no server. `make docs` runs this; docs/c/building.md says what it is made of.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The code of docs/guide-oom.md, and of `weir explain --message`, records a failure that can be explained.
+"""The code of docs/tools/guide-oom.md, and of `weir explain --message`, records a failure that can be explained.
 
 It is written for PyTorch. The names that it uses are those of Weir's package too, so it runs here with that in the
 place of `torch`, on the software device.

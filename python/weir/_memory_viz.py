@@ -132,7 +132,7 @@ def profile_plot(profile: Snapshot, device: int | None = None) -> str:
     """Returns a page with memory over time by class: weights, gradients, optimizer state, activations, temporary.
 
     PyTorch's function of this name takes a profile, whose categories it draws. Here the classes follow from the history
-    of a snapshot; see docs/explain.md.
+    of a snapshot; see docs/tools/explain.md.
     """
     return _page("Memory over time by class", [plot(profile, "memory", by="class", device=device)])
 

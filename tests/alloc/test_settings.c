@@ -782,9 +782,9 @@ TEST(help_as_text) {
   free(text);
 }
 
-/* docs/settings.md contains the table as the program prints it. */
+/* docs/tools/settings.md contains the table as the program prints it. */
 TEST(the_page_has_the_table) {
-  FILE *file = fopen(WEIR_TEST_DATA "/../../docs/settings.md", "r");
+  FILE *file = fopen(WEIR_TEST_DATA "/../../docs/tools/settings.md", "r");
   assert_non_null(file);
   static char page[1 << 16];
   size_t length = fread(page, 1, sizeof page - 1, file);
@@ -792,6 +792,6 @@ TEST(the_page_has_the_table) {
   page[length] = '\0';
   char *table = help(WEIR__HELP_MARKDOWN);
   if (strstr(page, table) == NULL)
-    fail_msg("the table in docs/settings.md is not this:\n%s", table);
+    fail_msg("the table in docs/tools/settings.md is not this:\n%s", table);
   free(table);
 }

@@ -133,10 +133,10 @@ count 1 '^ *3.79 GiB  155 blocks batch_norm (functional.py:[0-9]*), from w_resne
 count 1 'blocks _conv_forward (conv.py:'
 
 # The guide shows the actual output.
-said='docs/guide-oom.md'
+said='docs/tools/guide-oom.md'
 root=$(dirname "$0")/../..
 case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
-sed -n '/^\$ weir explain /,/^```$/p' "$root/docs/guide-oom.md" | sed '1d;$d' >"$work/err"
+sed -n '/^\$ weir explain /,/^```$/p' "$root/docs/tools/guide-oom.md" | sed '1d;$d' >"$work/err"
 (cd "$root" && COLUMNS=120 "$weir" explain tests/data/traces/llama_oom.pickle.zst) >"$work/out"
 cmp -s "$work/out" "$work/err" || fail "it shows another output (err) than there is (out)"
 # The output fits a screen.

@@ -36,7 +36,7 @@ has out '"streams_busy": {"peak_reserved": [0-9]*, '
 run 0 tune --fit "$traces/cuda_graphs.pickle.zst"
 has out "^  export PYTORCH_CUDA_ALLOC_CONF='"
 hasnt out 'PYTORCH_CUDA_ALLOC_CONF=.*moving_pages'
-has out "^The best with Weir's allocator under PyTorch (moving_pages is a key that PyTorch does not know: see docs/torch.md):$"
+has out "^The best with Weir's allocator under PyTorch (moving_pages is a key that PyTorch does not know: see docs/python/torch.md):$"
 has out "^  export WEIR_ALLOC_CONF='moving_pages:True'$"
 has out " under the best settings with Weir's allocator, with [0-9]* retries"
 run 0 tune --json "$traces/cuda_graphs.pickle.zst"
@@ -55,7 +55,7 @@ for conf in '' expandable_segments:True; do
   run 0 explain "$work/holes.pickle"
   has out ': out of memory, entry '
   has out "^    yes         moving_pages:True, with Weir's allocator: "
-  has out "^  next        to see the effect (PyTorch needs Weir's allocator for this key: docs/torch.md), run:$"
+  has out "^  next        to see the effect (PyTorch needs Weir's allocator for this key: docs/python/torch.md), run:$"
   [ "$(tail -n 1 "$work/out")" = "  to paste    export WEIR_ALLOC_CONF='moving_pages:True'" ] || fail 'another last line'
   run 0 explain --json "$work/holes.pickle"
   is_json

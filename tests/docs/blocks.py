@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Block:
-    page: str  # "docs/allocator.md"
+    page: str  # "docs/c/allocator.md"
     number: int  # of the blocks in this language on the page, from 1
     line: int
     language: str  # "c", "python", "sh", "console" for commands with their output, or "text"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# coverage.sh SOURCE_DIR: every test that docs/coverage.md names exists, and its program runs it.
+# coverage.sh SOURCE_DIR: every test that docs/evidence/coverage.md names exists, and its program runs it.
 # shellcheck disable=SC2016 # the backticks are those of the page
 set -eu
 cd "$1"
-page=docs/coverage.md
+page=docs/evidence/coverage.md
 failed=0
 
 # file_of PROGRAM: `stream` is tests/runtime/test_stream.c, `alloc/pools` tests/alloc/test_pools.c, `python/graph`

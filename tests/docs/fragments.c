@@ -49,7 +49,7 @@ static void backends(void) {
   void *memory;
   weir_driver *driver = current_driver();
   weir_allocator *allocator;
-#include "backends_1.inc"
+#include "allocator_3.inc"
   MUST(weir_allocator_alloc(allocator, 0, BYTES, NULL, &memory) == WEIR_OK && state == 1);
   MUST(weir_allocator_free(allocator, memory) == WEIR_OK && state == 0);
   weir_allocator_destroy(allocator);
@@ -59,7 +59,7 @@ static void my_function(void *context, weir_log_level level, const char *message
 
 static void base(void) {
   int count = 0, *my_context = &count;
-#include "base_1.inc"
+#include "runtime_5.inc"
   weir_log_set_sink(NULL, NULL);
 }
 
@@ -87,9 +87,9 @@ static void check_that_nothing_is_lost(void) {}
 static void fault(void) {
   weir_driver *soft;
   MUST(weir_driver_open_soft(NULL, &soft) == WEIR_OK);
-#include "fault_1.inc"
+#include "driver_2.inc"
   weir_fault_clear(faulty);
-#include "fault_2.inc"
+#include "driver_3.inc"
   unsigned long calls, faults;
   MUST(weir_fault_counts(faulty, WEIR_CALL_COUNT, &calls, &faults) == WEIR_OK && faults > 0);
   weir_driver_close(faulty);
@@ -145,7 +145,7 @@ void ipc_open(weir_allocator *allocator, const void *bytes, size_t length) {
 }
 
 static void ledger(void) {
-#include "ledger_1.inc"
+#include "driver_4.inc"
   weir_driver_close(ledger);
 }
 

@@ -364,7 +364,7 @@ TEST(a_hundred_thousand_blocks) {
     weir_snapshot_destroy(snapshot);
   }
   printf("a snapshot of %d blocks: %.2f ms\n", BLOCKS, best * 1e3);
-  /* Detects a defect, not a slow machine; the limit for optimised builds is in docs/snapshots.md. */
+  /* Detects a defect, not a slow machine; the limit for optimised builds is in docs/c/snapshots.md. */
   assert_true(best < 1);
   for (size_t i = 1; i < BLOCKS; i += 2)
     assert_ok(weir_allocator_free(allocator, live[i]));

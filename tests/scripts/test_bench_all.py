@@ -161,7 +161,7 @@ def test_docs(turns):
     new = report.replace_section(page, report.section({"some": data_of(turns)}))
     assert new.startswith("before\n") and new.endswith("\nafter\n") and "old" not in new and "404 (402 to 406)" in new
     assert report.replace_section(new, report.section({"some": data_of(turns)})) == new
-    run("--check-docs")  # docs/benchmarks.md has what bench/results says
+    run("--check-docs")  # docs/evidence/benchmarks.md has what bench/results says
 
 
 def main():

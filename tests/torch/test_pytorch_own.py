@@ -192,7 +192,7 @@ def test_docs(setup):
     assert missing in page, page
     several = {**summary, "files": {**summary["files"], "test_cuda_multigpu.py": {"native": {"passed": 1}}}}
     assert missing not in report.section(several), report.section(several)
-    setup.run("--check-docs", source=False, code=0)  # docs/torch-tests.md has what pytorch_results.json says
+    setup.run("--check-docs", source=False, code=0)  # docs/evidence/torch-tests.md has what pytorch_results.json says
 
 
 def main(root):

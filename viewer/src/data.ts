@@ -1,5 +1,5 @@
 // View data: the index, and the chunks behind it. It comes out of the page itself, from a byte string that the
-// WebAssembly module made, or from `weir view --serve` by range requests. docs/view.md has the format.
+// WebAssembly module made, or from `weir view --serve` by range requests. docs/tools/view.md has the format.
 
 export interface ChunkInfo {
   name: string;

@@ -391,7 +391,7 @@ def write_docs(check):
     new = report.replace_section(old, summary)
     if check:
         if old != new:
-            print("pytorch_own.py: docs/torch-tests.md differs from pytorch_results.json; run pytorch_own.py --docs",
+            print("pytorch_own.py: docs/evidence/torch-tests.md differs from pytorch_results.json; run pytorch_own.py --docs",
                   file=sys.stderr)
         return old == new
     with open(report.PAGE, "w", encoding="utf-8") as file:
@@ -414,9 +414,9 @@ def arguments_of_command():
     parser.add_argument("--any-version", action="store_true", help="accept sources of another version")
     parser.add_argument("--json", metavar="FILE", help="write the results of every test, or continue them")
     parser.add_argument("--merge", nargs="+", metavar="FILE", help="join results and report them")
-    parser.add_argument("--save", action="store_true", help="write pytorch_results.json and docs/torch-tests.md")
-    parser.add_argument("--docs", action="store_true", help="update docs/torch-tests.md from pytorch_results.json")
-    parser.add_argument("--check-docs", action="store_true", help="fail unless docs/torch-tests.md is up to date")
+    parser.add_argument("--save", action="store_true", help="write pytorch_results.json and docs/evidence/torch-tests.md")
+    parser.add_argument("--docs", action="store_true", help="update docs/evidence/torch-tests.md from pytorch_results.json")
+    parser.add_argument("--check-docs", action="store_true", help="fail unless docs/evidence/torch-tests.md is up to date")
     arguments = parser.parse_args()
     if not (arguments.source or arguments.merge or arguments.docs or arguments.check_docs):
         parser.error("expected a source tree of PyTorch, --merge, --docs or --check-docs")

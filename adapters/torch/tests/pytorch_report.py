@@ -1,4 +1,4 @@
-"""What pytorch_own.py makes of its results: differences, stated reasons, a summary, the table in docs/torch-tests.md.
+"""What pytorch_own.py makes of its results: differences, stated reasons, a summary, the table in docs/evidence/torch-tests.md.
 
 Results are {file: {mode: {test: {"result", "why", "seconds", "alone"}}}}. The repository keeps a summary of them.
 """

@@ -345,7 +345,7 @@ def test_pytorch_refuses_the_key():
     environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF="moving_pages:True")
     done = subprocess.run([sys.executable, "-c", "import torch; torch.empty(1, device='cuda')"], env=environment,
                           capture_output=True, text=True, timeout=200)
-    assert done.returncode, "PyTorch accepts the key: docs/torch.md says that it does not"
+    assert done.returncode, "PyTorch accepts the key: docs/python/torch.md says that it does not"
     assert "moving_pages" in done.stderr, done.stderr[-2000:]
 
 

@@ -2,8 +2,8 @@
  * Fences: points in streams, and what waits until they have been passed. Freed memory waits for them, of the device and
  * pinned memory alike.
  *
- * A stream reaches its fences in order, so each stream has a queue and only the first fence of a queue is polled: a slow
- * stream delays no other. Only streams with fences have a queue, so a poll costs one query for each of these. The owner
+ * A stream reaches its fences in order, so each stream has a queue and only the first fence of a queue is polled: a
+ * slow stream delays no other. Only streams with fences have a queue, so a poll costs one query for each of these. The owner
  * guards the fences, and the device's context is current.
  */
 #ifndef WEIR_ALLOC_MEMORY_FENCES_H
@@ -46,8 +46,8 @@ void weir__event_release(weir__fences *fences, weir_driver *driver, weir_cu_even
 /* Adds a fence behind the work that a stream has now. False without host memory, or if the driver fails. */
 bool weir__fences_add(weir__fences *fences, weir_driver *driver, weir_cu_stream stream, void *waiter);
 
-/* Calls `passed` for the waiter of each fence that has been passed; with `wait`, waits for all of them. Returns the first
- * failure of the driver; the fences behind it in its queue stay. */
+/* Calls `passed` for the waiter of each fence that has been passed; with `wait`, waits for all of them. Returns the
+ * first failure of the driver; the fences behind it in its queue stay. */
 weir_cu_result weir__fences_poll(weir__fences *fences, weir_driver *driver, bool wait,
                                  void (*passed)(void *context, void *waiter), void *context);
 
