@@ -257,11 +257,11 @@ def svg(data):
 def section(results):
     """The generated section for {name: data}."""
     if not results:
-        return "\nThere are no results in [bench/results](../bench/results).\n"
+        return "\nThere are no results in [bench/results](../../bench/results).\n"
     parts = []
     for name, data in results.items():
         heading = data["machine"]["gpu"] or "Without a GPU"
-        link = f"[bench/results/{name}.json](../bench/results/{name}.json)"
+        link = f"[bench/results/{name}.json](../../bench/results/{name}.json)"
         runs = " and ".join(dict.fromkeys(f"{run['date']} at commit {run['commit'] or 'unknown'}" for run in data["runs"]))
         parts.append(f"### {heading}\n\nMeasured on {runs}, in {len(data['runs'])} run{'s'[:len(data['runs']) > 1]}; all rounds are"
                      f" in {link}.\n\n" + markdown(data, f"pictures/bench-{name}.svg"))
@@ -305,7 +305,7 @@ def replace_section(page, content):
 
 def documents(root, results):
     """{path: content} of the files that the results determine."""
-    page = os.path.join(root, "docs", "benchmarks.md")
+    page = os.path.join(root, "docs", "evidence", "benchmarks.md")
     with open(page, encoding="utf-8") as file:
         files = {page: replace_section(file.read(), section(results))}
     if "h200" in results:

@@ -17,7 +17,7 @@ from conftest import is_soft, run_python
 import weir
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide-oom.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tools" / "guide-oom.md").read_text(), re.DOTALL)
 PROGRAM = Path(weir.__file__).parents[2] / "weir"
 
 pytestmark = pytest.mark.skipif(not is_soft, reason="needs a small device")

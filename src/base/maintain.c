@@ -5,7 +5,7 @@
 
 typedef enum worker_state { NO_WORKER, WORKS, ENDS } worker_state;
 
-static weir__mutex lock = WEIR__MUTEX_INIT; /* guards what follows; no other lock is taken under it */
+static weir__mutex lock = WEIR__MUTEX_INIT; /* guards what follows; no other lock is acquired under it */
 static weir__cond changed;                  /* a task became due or returned, or the worker's state changed */
 static bool has_cond;
 static weir__task *tasks;

@@ -163,8 +163,8 @@ static void dump_out_of_memory(weir_allocator *allocator) {
 
 /* ---- Signals: a handler may do very little, so a service thread writes the snapshots ---- */
 
-/* It is not the worker of base/maintain.h: a thread that aborts in the middle of an operation keeps its locks, for which
- * a task of the worker may be waiting, and the snapshot would be lost. */
+/* It is not the worker of base/maintain.h: a thread that aborts in the middle of an operation keeps its locks, for
+ * which a task of the worker may be waiting, and the snapshot would be lost. */
 
 typedef struct member {
   struct member *next;

@@ -3,8 +3,8 @@
  *
  * It enumerates sequences of operations breadth first, up to a depth, and visits each state once. From each state it
  * tries every operation, without a failure, with each of the operation's driver calls failing, and with a failure that
- * cannot be undone. Work that is pending, the order in which streams run it, and the fences that have passed are part of
- * the state. After every operation these must hold:
+ * cannot be undone. Work that is pending, the order in which streams run it, and the fences that have passed are part
+ * of the state. After every operation these must hold:
  *
  *   - the walker of pages finds nothing;
  *   - an operation without a failure succeeds, and one that fails changes nothing but what its contract says;

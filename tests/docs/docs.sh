@@ -66,7 +66,8 @@ missing() {
 missing compute/docs/README.md $(grep -hoE 'getenv\("[A-Z0-9_]+"|"WEIR_[A-Z_]+_LIBRARY"|"_[A-Z_]+"' compute/src/*.c |
   grep -oE '"[A-Z0-9_]+"' | tr -d '"' | grep -vxE '_VERSION|_Z.*|PATH' | sort -u)
 # The table of environment variables, which `weir help environment` and docs/tools/environment.md print, has all that
-# any code reads: the arguments of getenv(), and names with an underscore in files that call it, where they may be in a list.
+# any code reads: the arguments of getenv(), and names with an underscore in files that call it, where they may be in a
+# list.
 readers=$(grep -rlE 'getenv\(|os\.environ' cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
   grep -vE '/tests/|/build.py$|^python/parts.py$')
 # shellcheck disable=SC2046,SC2086

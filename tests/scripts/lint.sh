@@ -46,7 +46,7 @@ text src/base/base.h '/* The caller takes the lock. */' 'base.h:.*`takes the loc
 text src/base/base.h 'enum { WEIR__MOST_BYTES = 1 };' 'base.h:.*`MOST_`'
 text docs/inside/architecture.md '| `src/nothing` | `base.c` |' 'there is no src/nothing$'
 text docs/inside/architecture.md '| `src/base` | `nothing.c` |' 'there is no src/base/nothing.c$'
-text docs/inside/guide-source.md '[x](../src/nothing.c), `weir__no_function`' 'there is no src/nothing.c$'
+text docs/inside/guide-source.md '[x](../../src/nothing.c), `weir__no_function`' 'there is no src/nothing.c$'
 text docs/inside/guide-source.md '`weir__no_such_function`' 'no linked file has weir__no_such_function$'
 text docs/inside/guide-source.md '## Wrong order' 'Wrong order: refill_with_driver calls weir__refill, which is named before it$'
 text docs/inside/guide-source.md '`weir_allocator_alloc`, `weir__refill`, `refill_with_driver`, `weir__arena_find`, `weir__round_bytes`' \

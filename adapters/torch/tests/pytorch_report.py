@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 REASONS = os.path.join(HERE, "pytorch_reasons.txt")
 SUMMARY = os.path.join(HERE, "pytorch_results.json")
-PAGE = os.path.join(ROOT, "docs", "torch-tests.md")
+PAGE = os.path.join(ROOT, "docs", "evidence", "torch-tests.md")
 BEGIN, END = "<!-- pytorch_own.py: begin -->", "<!-- pytorch_own.py: end -->"
 
 MODES = ("native", "exact", "moving")

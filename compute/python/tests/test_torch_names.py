@@ -217,7 +217,7 @@ def test_snapshot_and_reductions():
 # ---- Coverage ----
 
 
-COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
+COVERAGE = (ROOT / "docs" / "evidence" / "coverage.md").read_text()
 
 
 def test_names_of_torch_cuda():
@@ -232,7 +232,7 @@ def test_names_of_torch_cuda():
     assert [name for name in elsewhere if hasattr(weir, name)] == []
     count = f"{len(here)} of the {len(here + elsewhere)}"
     assert section.lstrip().startswith(f"{count} names ")
-    assert f"Python: {count} [names that `torch.cuda` had in mid-2024]" in (ROOT / "docs" / "features.md").read_text()
+    assert f"Python: {count} [names that `torch.cuda` had in mid-2024]" in (ROOT / "docs" / "evidence" / "features.md").read_text()
     assert f"[{count} names]" in (ROOT / "README.md").read_text()
 
 

@@ -3,8 +3,8 @@
  * pinned memory alike.
  *
  * A stream reaches its fences in order, so each stream has a queue and only the first fence of a queue is polled: a
- * slow stream delays no other. Only streams with fences have a queue, so a poll costs one query for each of these. The owner
- * guards the fences, and the device's context is current.
+ * slow stream delays no other. Only streams with fences have a queue, so a poll costs one query for each of these. The
+ * owner guards the fences, and the device's context is current.
  */
 #ifndef WEIR_ALLOC_MEMORY_FENCES_H
 #define WEIR_ALLOC_MEMORY_FENCES_H

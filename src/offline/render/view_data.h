@@ -1,6 +1,6 @@
 /*
  * View data: what the page of `weir view` draws, at a level of detail that depends on pixels and not on the number of
- * entries. docs/tools/view.md describes the format. The WebAssembly module of the page makes it with the same functions.
+ * entries. docs/tools/view.md describes the format. The WebAssembly module of the page makes it with the same code.
  *
  * It is an index in JSON and chunks of binary arrays, each compressed by itself (zlib format), so that a page unpacks
  * what it shows. The parts are made by view_axis.c (addresses), view_counters.c (memory over time), view_groups.c (the
