@@ -1,6 +1,6 @@
-// Writes view data (the format of docs/tools/view.md) from plain lives of blocks and segments. The tests use it to make data
-// of a known content, damaged data and large data without the `weir` program, which is tested against the same page in
-// recordings.test.mjs.
+// Writes view data (the format of docs/tools/view.md) from plain lives of blocks and segments. The tests use it to make
+// data of a known content, damaged data and large data without the `weir` program, which is tested against the same
+// page in recordings.test.mjs.
 import { deflateSync } from "node:zlib";
 
 const OPEN = 0xffffffff;
