@@ -215,6 +215,7 @@ struct weir__heap {
       cu_context;        /* the primary context, once retained; guarded by the lock, as everything down to the pools */
   uint64_t total;        /* the device's memory */
   uint64_t reserved;     /* obtained from the driver */
+  bool met_limit;        /* what refused the last growth was the limit, not the driver */
   uint64_t promised;     /* being obtained by threads that have released the lock */
   uint64_t limit;        /* of reserved bytes; UINT64_MAX if there is none */
   atomic_bool has_limit; /* also read without the lock */

@@ -153,7 +153,7 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
     return NULL; /* is rejected */
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
-  uint8_t reason = weir__over_limit(heap, segment_bytes) ? WEIR__REASON_LIMIT : WEIR__REASON_REQUEST;
+  uint8_t reason = heap->met_limit ? WEIR__REASON_LIMIT : WEIR__REASON_REQUEST;
   weir__this_thread.reason = reason;
   bool has_released = release_oversize(heap, arena, settings, bytes);
   weir__this_thread.reason = WEIR__REASON_REQUEST;

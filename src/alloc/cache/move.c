@@ -603,7 +603,10 @@ static weir__block *take_place(search *s) {
   count_pieces(s, &moved);
   if (moved.pages_made)
     stats->unmovable_partial_bytes = (int64_t)s->unmovable_bytes;
-  if ((s->made_bytes && weir__over_limit(s->heap, s->made_bytes)) || !prepare(s))
+  if (s->made_bytes && weir__over_limit(s->heap, s->made_bytes))
+    return NULL;
+  s->heap->met_limit = false;
+  if (!prepare(s))
     return NULL;
   s->heap->stats.num_device_alloc += moved.pages_made > 0;
   stats->pages_made += moved.pages_made;

@@ -535,10 +535,12 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
                              uint64_t segment_bytes) {
   heap->pages.failure = WEIR_CU_SUCCESS;
   bool own_memory = arena->pool->owner && arena->pool->owner->alloc;
+  heap->met_limit = heap->has_limit;
   if (!own_memory && weir__pool_moves(settings, arena->pool))
     return weir__move_pages(heap, arena, settings, bytes);
   if (weir__over_limit(heap, segment_bytes))
     return NULL;
+  heap->met_limit = false;
   return settings->expandable_segments && !own_memory ? grow_expandable(heap, arena, settings, bytes)
                                                       : grow_fixed(heap, arena, settings, segment_bytes);
 }
