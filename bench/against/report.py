@@ -264,7 +264,7 @@ def section(results):
         link = f"[bench/results/{name}.json](../../bench/results/{name}.json)"
         runs = " and ".join(dict.fromkeys(f"{run['date']} at commit {run['commit'] or 'unknown'}" for run in data["runs"]))
         parts.append(f"### {heading}\n\nMeasured on {runs}, in {len(data['runs'])} run{'s'[:len(data['runs']) > 1]}; all rounds are"
-                     f" in {link}.\n\n" + markdown(data, f"pictures/bench-{name}.svg"))
+                     f" in {link}.\n\n" + markdown(data, f"../pictures/bench-{name}.svg"))
     return "\n" + "\n".join(parts)
 
 
