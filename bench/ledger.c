@@ -113,7 +113,7 @@ typedef struct places {
   int count;
 } places;
 
-static weir_cu_deviceptr next_place(void *context, weir_driver_call call, unsigned long long bytes) {
+static weir_cu_deviceptr next_place(void *context, weir_driver_call call, uint64_t bytes) {
   places *p = context;
   (void)bytes;
   return call == WEIR_CALL_MemAlloc && p->count > 0 ? p->free[--p->count] : 0;

@@ -97,7 +97,8 @@ static void *run(void *argument) {
 
 static weir_host_allocator *make_host(const char *conf) {
   weir_host_allocator *host;
-  CHECK(weir_host_allocator_create(driver, conf, &host));
+  CHECK(weir_host_allocator_create(
+      driver, &(const weir_host_allocator_options){.size = sizeof(weir_host_allocator_options), .conf = conf}, &host));
   return host;
 }
 

@@ -205,7 +205,7 @@ static uint64_t limit_of(weir_allocator *allocator, int device, uint64_t total) 
     limit = least(limit, (uint64_t)(fraction * (double)total));
 
   const char *text = getenv("WEIR_MEMORY_LIMIT");
-  unsigned long long bytes;
+  uint64_t bytes;
   if (text && *text && !weir_bytes_parse(text, &bytes))
     limit = least(limit, bytes);
   else if (text && *text)

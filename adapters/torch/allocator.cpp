@@ -63,7 +63,6 @@ StatArray stats_of(const weir_stat (&from)[WEIR_STAT_KINDS]) {
 // After a call of the CUDA runtime, the thread has a current context: that of its device. Libraries such as cuBLAS rely
 // on this, and with PyTorch's own allocator every thread that gets memory from the driver has a context. Weir calls the
 // driver directly, which would leave a thread without one. So before Weir queries the context, the runtime sets it.
-weir_cu_result (*driver_context)(weir_driver *, weir_cu_context *) = nullptr;
 bool has_one_device = false;
 thread_local int device_of_thread = -1; // the device of its last allocation if there are several; -1 if there was none
 
@@ -73,20 +72,15 @@ bool may_have_context(DeviceIndex device) {
   return has_one_device || device == device_of_thread || c10::cuda::hasPrimaryContext(device);
 }
 
-weir_cu_result runtime_context(weir_driver *driver, weir_cu_context *context) {
-  weir_cu_result r = driver_context(driver, context);
-  if (r || *context)
-    return r;
+int set_context(void *) {
   try { // Weir is C: no exception may pass through it
     DeviceIndex device = 0;
-    if (c10::cuda::GetDevice(&device) || !may_have_context(device) || cudaSetDevice(device)) {
-      (void)cudaGetLastError(); // Weir's call fails then, and reports the error
-      return r;
-    }
+    if (!c10::cuda::GetDevice(&device) && may_have_context(device) && !cudaSetDevice(device))
+      return 1;
+    (void)cudaGetLastError(); // Weir's call fails then, and reports the error
   } catch (const std::exception &) {
-    return r;
   }
-  return driver_context(driver, context);
+  return 0;
 }
 
 bool is_set(weir_allocator *allocator, const char *key) {
@@ -130,9 +124,8 @@ void Allocator::init(int device_count) {
     check(weir_driver_open_timing(driver, &timing_));
     driver = timing_;
   }
-  driver_context = driver->CtxGetCurrent;
   has_one_device = device_count == 1;
-  driver->CtxGetCurrent = runtime_context;
+  check(weir_driver_open_contexts(driver, set_context, nullptr, &driver));
 
   weir_allocator_options options;
   weir_allocator_options_init(&options);
@@ -480,9 +473,9 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 #endif
 #if WEIR_TORCH_2_13
   size_t count = 0;
-  check(weir_allocator_pools_ever(weir_, device, nullptr, 0, &count));
+  check(weir_allocator_pools(weir_, device, 1, nullptr, 0, &count));
   std::vector<weir_pool_id> pools(count);
-  check(weir_allocator_pools_ever(weir_, device, pools.data(), pools.size(), &count));
+  check(weir_allocator_pools(weir_, device, 1, pools.data(), pools.size(), &count));
   pools.resize(std::min(count, pools.size()));
   for (const weir_pool_id &pool : pools) {
     weir_stat reserved[WEIR_STAT_KINDS];

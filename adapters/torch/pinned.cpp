@@ -136,7 +136,10 @@ weir_host_allocator *PinnedAllocator::create() {
     weir_cu_result r = driver->Init(driver, 0);
     TORCH_CHECK(r == WEIR_CU_SUCCESS, "weir: cuInit: ", weir_cu_result_string(r));
     settings_ = pinned_settings_of_torch();
-    check(weir_host_allocator_create(driver, settings_.c_str(), &host));
+    weir_host_allocator_options options;
+    weir_host_allocator_options_init(&options);
+    options.conf = settings_.c_str();
+    check(weir_host_allocator_create(driver, &options, &host));
     if (const char *more = std::getenv("WEIR_ALLOC_CONF"))
       check(weir_host_configure(host, more));
     check(weir_host_configure(host, one_registration));

@@ -149,7 +149,9 @@ static bool open_allocator(contestant *c, const char *mode, int streams) {
       return false;
   if (strcmp(mode, "pinned") == 0) {
     c->player = &pinned_player;
-    return weir_host_allocator_create(d, "", &c->host) == WEIR_OK;
+    return weir_host_allocator_create(
+               d, &(const weir_host_allocator_options){.size = sizeof(weir_host_allocator_options), .conf = ""},
+               &c->host) == WEIR_OK;
   }
   weir_allocator_options options;
   weir_allocator_options_init(&options);

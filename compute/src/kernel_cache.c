@@ -191,7 +191,7 @@ static int by_use(const void *a, const void *b) {
 
 static uint64_t size_limit(void) {
   const char *text = getenv("WEIR_CACHE_SIZE");
-  unsigned long long bytes = 1ull << 30;
+  uint64_t bytes = 1ull << 30;
   if (text && *text && weir_bytes_parse(text, &bytes))
     weir__log(WEIR_LOG_WARN, "WEIR_CACHE_SIZE=%s is not a size; the limit is 1 GiB", text);
   return bytes;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "weir/graph.h"
 #include "weir/snapshot.h"
 #include "weir/soft.h"
 

@@ -37,16 +37,6 @@ weir_status weir_allocator_try_alloc(weir_allocator *allocator, int device, uint
                                      void **pointer);
 weir_status weir_allocator_try_free(weir_allocator *allocator, void *pointer);
 
-/* Parses a size in the syntax of Weir's environment variables: "1024", "512 MB" (1000 * 1000), "80GiB" (1024 * 1024
- * * 1024). Anything else is WEIR_ERROR_INVALID_ARGUMENT. */
-weir_status weir_bytes_parse(const char *text, unsigned long long *bytes);
-
-/* The ids of a device's private pools whose statistics are known (weir_pool_get_stats): those of
- * weir_allocator_pools, and the most recent 128 pools that had memory and are gone. PyTorch's statistics by pool
- * include those too. */
-weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
-                                      size_t *count);
-
 /* ---- For libraries beside libweir, whose errors are reported as Weir's own ---- */
 
 /* Sets the last error of the calling thread and returns `status`. The text is "call: why". */

@@ -176,6 +176,10 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
 
 /* ---- Limits and settings ---- */
 
+/* Parses a size in the syntax of Weir's environment variables: "1024", "512 MB" (1000 * 1000), "80GiB" (1024 * 1024
+ * * 1024). Anything else is WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_bytes_parse(const char *text, uint64_t *bytes);
+
 /* Limits the memory held from the driver to a fraction of the device's memory, from 0 to 1. 1 means no limit. */
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction);
 

@@ -15,13 +15,16 @@ extern "C" {
 
 enum { WEIR_MAX_DEVICES = 64 };
 
-/* 1 if there is a device. Never fails, and creates no context. */
-int weir_device_is_available(void);
-
 /* The number of visible devices, 0 without a driver. Creates no context and does not start the runtime. It follows
  * changes of CUDA_VISIBLE_DEVICES until the runtime starts, and is fixed then. In a child that was forked after the
  * start it is the parent's number. */
 weir_status weir_device_count(int *count);
+
+/* 1 if there is a device. Never fails, and creates no context. */
+static inline int weir_device_is_available(void) {
+  int count;
+  return !weir_device_count(&count) && count > 0;
+}
 
 /* The calling thread's current device; 0 until the thread sets another. */
 weir_status weir_device_get(int *device);
@@ -41,7 +44,7 @@ typedef struct weir_device_properties {
   char uuid[48];       /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
   char pci_bus_id[32]; /* "0000:17:00.0" */
   int major, minor;    /* compute capability */
-  unsigned long long total_memory;
+  uint64_t total_memory;
   int multiprocessor_count;
   int clock_khz;
   int warp_size;
@@ -90,13 +93,15 @@ weir_status weir_device_has_primary_context(int device, int *has);
  * WEIR_ERROR_NOT_SUPPORTED, never 0, and the text says why. The software device reports its clock, and 100 or 0 percent
  * for whether it works at this moment; it has no temperature and no power draw. */
 
-/* The share of the last sample period, a second or less, in which kernels ran, and in which memory was read or
- * written. */
-weir_status weir_device_utilization(int device, int *percent);
-weir_status weir_device_memory_usage(int device, int *percent);
-weir_status weir_device_temperature(int device, int *celsius);
-weir_status weir_device_power_draw(int device, int *milliwatts);
-weir_status weir_device_clock_rate(int device, int *megahertz);
+typedef enum weir_metric {
+  WEIR_METRIC_UTILIZATION,  /* percent of the last sample period, a second or less, in which kernels ran */
+  WEIR_METRIC_MEMORY_USAGE, /* percent of it in which memory was read or written */
+  WEIR_METRIC_TEMPERATURE,  /* degrees Celsius */
+  WEIR_METRIC_POWER_DRAW,   /* milliwatts */
+  WEIR_METRIC_CLOCK_RATE    /* megahertz */
+} weir_metric;
+
+weir_status weir_device_metric(int device, weir_metric metric, int *value);
 
 /* The devices that a value of CUDA_VISIBLE_DEVICES leaves visible, out of `count` devices with the UUIDs
  * uuids[0..count). NULL stands for an unset variable: all. Entries are numbers, or unique prefixes of GPU- names.

@@ -345,12 +345,12 @@ void weir_driver_close(weir_driver *driver);
 /* ---- The ledger: counts memory and has none, for replay ---- */
 
 typedef struct weir_ledger_options {
-  size_t size;              /* sizeof(weir_ledger_options) */
-  int devices;              /* 1 */
-  unsigned long long bytes; /* memory of each device, 80 GiB */
+  size_t size;    /* sizeof(weir_ledger_options) */
+  int devices;    /* 1 */
+  uint64_t bytes; /* memory of each device, 80 GiB */
   /* If set, chooses the address of each new allocation (MemAlloc) or reservation (MemAddressReserve). 0 leaves the
    * choice to the ledger. */
-  weir_cu_deviceptr (*place)(void *context, weir_driver_call call, unsigned long long bytes);
+  weir_cu_deviceptr (*place)(void *context, weir_driver_call call, uint64_t bytes);
   void *place_context;
   /* If set, the ledger accepts stream handles that it did not create: a recording has the handles of its own
    * streams. An event that was recorded in such a stream has completed if this returns 1. */
@@ -393,6 +393,16 @@ weir_status weir_fault_clear(weir_driver *fault);
 
 /* The number of calls of an entry, and of those that were made to fail. WEIR_CALL_COUNT means all entries. */
 weir_status weir_fault_counts(weir_driver *fault, weir_driver_call call, unsigned long *calls, unsigned long *faults);
+
+/* ---- Contexts: a table that asks the program for a context ---- */
+
+/* Makes a context current for the calling thread, which has none. Returns 1, or 0 if there is to be none. */
+typedef int (*weir_context_provider)(void *context);
+
+/* Wraps `inner`, which the caller keeps. CtxGetCurrent of the table calls the provider in a thread without a context, so
+ * that a library which shares the device, such as the CUDA runtime, can choose it. */
+weir_status weir_driver_open_contexts(weir_driver *inner, weir_context_provider provide, void *context,
+                                      weir_driver **driver);
 
 /* ---- Timing: a table that counts and times the calls of another ---- */
 

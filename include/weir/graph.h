@@ -85,6 +85,10 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *hooks);
 /* The current hooks; all functions are NULL if there are none. Initialize hooks with weir_graph_memory_hooks_init. */
 weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *hooks);
 
+/* Lets the allocator serve the runtime's graphs: allocations during a capture come from the graph's pool. NULL ends
+ * this. */
+weir_status weir_graph_use_allocator(weir_allocator *allocator);
+
 /* Functions of a library above the runtime that prepares captures and replays, as random generators do
  * (weir/compute/random.h). They run under the lock of the graph, so they must not call it; any of them may be NULL. */
 typedef struct weir_graph_hooks {

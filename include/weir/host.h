@@ -31,10 +31,19 @@ extern "C" {
 
 typedef struct weir_host_allocator weir_host_allocator;
 
+typedef struct weir_host_allocator_options {
+  size_t size;      /* sizeof(weir_host_allocator_options) */
+  const char *conf; /* settings of a weir_allocator, of which the pinned_... ones apply; NULL reads WEIR_ALLOC_CONF or
+                     * PyTorch's variables */
+} weir_host_allocator_options;
+
+/* Sets `size` and the defaults. */
+static inline void weir_host_allocator_options_init(weir_host_allocator_options *options) { WEIR__INIT(options); }
+
 /* Creates an allocator on a driver whose Init has been called. The caller keeps the driver, which must outlive the
- * allocator. conf has the settings of a weir_allocator, of which the pinned_... ones apply; NULL reads
- * WEIR_ALLOC_CONF or PyTorch's variables. Devices are used from the first allocation on. */
-weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host);
+ * allocator. NULL options are the defaults. Devices are used from the first allocation on. */
+weir_status weir_host_allocator_create(weir_driver *driver, const weir_host_allocator_options *options,
+                                       weir_host_allocator **host);
 
 /* Returns all memory to the driver, including memory that is still allocated; if memory is allocated, or was freed
  * while a stream or a graph uses it, waits for the devices first. NULL is allowed. */

@@ -51,6 +51,12 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
 weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_id id);
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count);
 
+/* The ids of a device's private pools that are in use, or released and still have memory; with_gone 1: of all whose
+ * statistics are known (weir_pool_get_stats), which are also the most recent 128 that had memory and are gone. PyTorch's
+ * statistics by pool include those too. *count is their number, even if `room` is smaller. */
+weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with_gone, weir_pool_id *pools, size_t room,
+                                 size_t *count);
+
 /* The bytes that the pool holds from the driver, by kind: reserved_bytes has room for WEIR_STAT_KINDS values. The
  * counts of the most recent 128 pools that had memory are kept when the pool is gone, and continue if a pool of the
  * same id is created. */
@@ -96,10 +102,6 @@ typedef struct weir_checkpoint_delta {
 weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,
                               weir_checkpoint_delta *delta);
 void weir_checkpoint_delta_clear(weir_checkpoint_delta *delta);
-
-/* Lets the allocator serve the runtime's graphs: allocations during a capture come from the graph's pool. NULL ends
- * this. */
-weir_status weir_graph_use_allocator(weir_allocator *allocator);
 
 #ifdef __cplusplus
 }

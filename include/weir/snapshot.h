@@ -150,19 +150,10 @@ weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_form
 
 /* The names are those of torch.cuda.memory_stats(): "num_ooms", "oversize_segments.peak",
  * "allocated_bytes.all.current". weir_stats_name returns them in order, and NULL past the end. */
-size_t weir_stats_count(void);
 const char *weir_stats_name(size_t index);
 
 /* WEIR_ERROR_INVALID_ARGUMENT for an unknown name, or one that the caller's version of weir_allocator_stats lacks. */
 weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, int64_t *value);
-
-/* The four values of one group: "oversize_segments", "allocated_bytes.all". */
-weir_status weir_stats_get_group(const weir_allocator_stats *stats, const char *name, weir_stat *stat);
-
-/* The ids of a device's private pools that are in use, or released and still have memory. *count is their number,
- * even if `room` is smaller. */
-weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
-                                 size_t *count);
 
 /* One value of a device. Private pools have names too: "reserved_bytes_by_private_pools.0_1.all.current" is of pool
  * {0, 1}. To read several, call weir_allocator_get_stats once and weir_stats_get for each. */

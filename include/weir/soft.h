@@ -17,16 +17,16 @@ typedef enum weir_soft_clock {
 } weir_soft_clock;
 
 typedef struct weir_soft_options {
-  size_t size;              /* sizeof(weir_soft_options) */
-  weir_soft_clock clock;    /* WEIR_SOFT_THREADS */
-  int devices;              /* 1; up to WEIR_SOFT_MAX_DEVICES */
-  unsigned long long bytes; /* memory of each device, 16 GiB; host memory is used where it is touched */
-  int capability_major;     /* 9 */
-  int capability_minor;     /* 0 */
-  int clock_khz;            /* cycles of the spin kernel per millisecond, 1000000 */
+  size_t size;           /* sizeof(weir_soft_options) */
+  weir_soft_clock clock; /* WEIR_SOFT_THREADS */
+  int devices;           /* 1; up to WEIR_SOFT_MAX_DEVICES */
+  uint64_t bytes;        /* memory of each device, 16 GiB; host memory is used where it is touched */
+  int capability_major;  /* 9 */
+  int capability_minor;  /* 0 */
+  int clock_khz;         /* cycles of the spin kernel per millisecond, 1000000 */
   /* The speed of copies and fills. 0, the default, is the speed of the host, or 100 GB/s in stepped time. */
-  unsigned long long copy_bytes_per_second;
-  unsigned long long context_bytes; /* memory that a context takes while it exists; 0, or WEIR_SOFT_CONTEXT_AUTO */
+  uint64_t copy_bytes_per_second;
+  uint64_t context_bytes; /* memory that a context takes while it exists; 0, or WEIR_SOFT_CONTEXT_AUTO */
 } weir_soft_options;
 
 enum { WEIR_SOFT_MAX_DEVICES = 64 };
@@ -114,7 +114,7 @@ typedef struct weir_soft_census {
   size_t size; /* sizeof(weir_soft_census) */
   unsigned long contexts, streams, events, graphs, graph_execs, modules, pools;
   unsigned long allocations, host_allocations, registrations, reservations, mappings, handles, ipc_mappings;
-  unsigned long long device_bytes; /* physical memory in use */
+  uint64_t device_bytes; /* physical memory in use */
   /* Calls of MemUnmap, so far, for memory that a copy, a fill or a kernel in a stream accesses: it would fault. */
   unsigned long unmaps_in_use;
 } weir_soft_census;

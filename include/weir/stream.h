@@ -50,9 +50,19 @@ weir_status weir_stream_priority(weir_stream stream, int *priority);
 /* Makes a stream from the numbers of its fields. An invalid id, device or type is WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, weir_stream *stream);
 
-/* Whether two values are the same stream, and a hash that is equal for equal streams. */
-int weir_stream_equal(weir_stream a, weir_stream b);
-uint64_t weir_stream_hash(weir_stream stream);
+/* Whether two values are the same stream. */
+static inline int weir_stream_equal(weir_stream a, weir_stream b) {
+  return a.id == b.id && a.device == b.device && a.device_type == b.device_type;
+}
+
+/* Equal for equal streams. Spreads the few bits in which streams differ over the whole word, as the end of splitmix64. */
+static inline uint64_t weir_stream_hash(weir_stream stream) {
+  uint64_t h =
+      (uint64_t)stream.id ^ (uint64_t)(uint32_t)stream.device << 48 ^ (uint64_t)(uint32_t)stream.device_type << 56;
+  h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ h >> 27) * 0x94d049bb133111ebu;
+  return h ^ h >> 31;
+}
 
 /* The calling thread's current stream on a device; the default stream until set. */
 weir_status weir_stream_current(int device, weir_stream *stream);

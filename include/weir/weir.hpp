@@ -761,14 +761,14 @@ public:
   // On the driver of the runtime, with settings as "key:value,key:value"; NULL reads them from the environment.
   explicit pinned_allocator(const char *conf = nullptr) : pinned_allocator(detail::runtime_driver(), conf) {}
   pinned_allocator(weir_driver *driver, const char *conf) : pinned_allocator_ref(nullptr) {
-    detail::check(weir_host_allocator_create(driver, conf, &host_));
+    detail::check(create(driver, conf, &host_));
   }
   static result<pinned_allocator> try_create(const char *conf = nullptr) noexcept {
     weir_driver *driver = nullptr;
     weir_host_allocator *made = nullptr;
     weir_status status = weir_get_driver(&driver);
     if (status == WEIR_OK)
-      status = weir_host_allocator_create(driver, conf, &made);
+      status = create(driver, conf, &made);
     if (status != WEIR_OK)
       return detail::failure(status);
     return adopt(made);
@@ -784,6 +784,12 @@ public:
   ~pinned_allocator() { weir_host_allocator_destroy(host_); }
 
 private:
+  static weir_status create(weir_driver *driver, const char *conf, weir_host_allocator **host) noexcept {
+    weir_host_allocator_options options;
+    weir_host_allocator_options_init(&options);
+    options.conf = conf;
+    return weir_host_allocator_create(driver, &options, host);
+  }
   pinned_allocator(weir_host_allocator *owned, int) noexcept : pinned_allocator_ref(owned) {}
 };
 

@@ -521,25 +521,25 @@ PYWEIR_NO_ARGUMENTS(get_sync_debug, PyLong_FromLong(weir_sync_debug_get()))
 
 /* ---- Metrics ---- */
 
-static PyObject *measure(weir_status (*call)(int, int *), PyObject *argument) {
+static PyObject *measure(weir_metric metric, PyObject *argument) {
   int device, value;
   weir_status status;
   if (pyweir_need_device(argument, &device) != 0)
     return NULL;
-  PYWEIR_CALL(status, call(device, &value));
+  PYWEIR_CALL(status, weir_device_metric(device, metric, &value));
   return pyweir_check(status) == 0 ? PyLong_FromLong(value) : NULL;
 }
 
-#define METRIC(name)                                                                                                   \
+#define METRIC(name, metric)                                                                                           \
   static PyObject *name(PyObject *module, PyObject *argument) {                                                        \
     (void)module;                                                                                                      \
-    return measure(weir_device_##name, argument);                                                                      \
+    return measure(WEIR_METRIC_##metric, argument);                                                                    \
   }
-METRIC(utilization)
-METRIC(memory_usage)
-METRIC(temperature)
-METRIC(power_draw)
-METRIC(clock_rate)
+METRIC(utilization, UTILIZATION)
+METRIC(memory_usage, MEMORY_USAGE)
+METRIC(temperature, TEMPERATURE)
+METRIC(power_draw, POWER_DRAW)
+METRIC(clock_rate, CLOCK_RATE)
 #undef METRIC
 
 /* The CUDA version of the newest entry of the driver table. */

@@ -145,7 +145,8 @@ static int find_counters(void) {
   size_t count = (sizeof stats - sizeof stats.size) / sizeof *places;
   for (size_t i = 0; i < count; i++)
     places[i] = (int64_t)(sizeof stats.size + i * sizeof *places);
-  counter_count = weir_stats_count();
+  while (weir_stats_name(counter_count))
+    counter_count++;
   counters = calloc(counter_count, sizeof *counters);
   flat_shape = PyDict_New();
   if (!counters || !flat_shape)
@@ -192,14 +193,14 @@ typedef struct device_stats {
 /* Without the GIL. */
 static weir_status read_pools(int device, device_stats *stats) {
   size_t count = 0;
-  weir_status status = weir_allocator_pools(allocator, device, NULL, 0, &count);
+  weir_status status = weir_allocator_pools(allocator, device, 0, NULL, 0, &count);
   if (status != WEIR_OK || !count)
     return status;
   weir_pool_id *ids = malloc(count * sizeof *ids);
   size_t room = count;
   stats->pools = calloc(count, sizeof *stats->pools);
-  status =
-      ids && stats->pools ? weir_allocator_pools(allocator, device, ids, room, &count) : WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  status = ids && stats->pools ? weir_allocator_pools(allocator, device, 0, ids, room, &count)
+                               : WEIR_ERROR_HOST_OUT_OF_MEMORY;
   for (size_t i = 0; status == WEIR_OK && i < count && i < room; i++) {
     pool_stats *pool = &stats->pools[stats->pool_count];
     pool->id = ids[i];

@@ -204,12 +204,14 @@ weir_status weir__read_options(const char *caller, const char *name, void *to, s
   return WEIR_OK;
 }
 
-weir_status weir_bytes_parse(const char *text, unsigned long long *bytes) {
+weir_status weir_bytes_parse(const char *text, uint64_t *bytes) {
   WEIR__CHECK_ARGUMENT(text);
   WEIR__CHECK_ARGUMENT(bytes);
-  if (!weir__parse_bytes(text, bytes))
+  unsigned long long parsed;
+  if (!weir__parse_bytes(text, &parsed))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is not a size: expected bytes, such as 1024 or 8GiB",
                       __func__, text);
+  *bytes = parsed;
   return WEIR_OK;
 }
 

@@ -2,7 +2,7 @@
 
 #include "driver/call.h"
 
-weir_status weir__driver_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
+weir_status weir__driver_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir_metric metric,
                                  int *value) {
   if (weir__driver_can(driver, WEIR_DRIVER_NVIDIA))
     return weir__nvml_measure(caller, driver, device, metric, value);

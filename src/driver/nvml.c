@@ -134,25 +134,25 @@ static int temperature_of(const weir__nvml *nvml, weir__nvml_handle device, int 
   return result;
 }
 
-static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir__metric metric, int *value) {
+static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir_metric metric, int *value) {
   weir__nvml_rates rates;
   unsigned number;
   int result = MISSING_FUNCTION;
   switch (metric) {
-  case WEIR__METRIC_UTILIZATION:
-  case WEIR__METRIC_MEMORY_USAGE:
+  case WEIR_METRIC_UTILIZATION:
+  case WEIR_METRIC_MEMORY_USAGE:
     if (nvml->DeviceGetUtilizationRates)
       result = nvml->DeviceGetUtilizationRates(device, &rates);
     if (result == 0)
-      *value = (int)(metric == WEIR__METRIC_UTILIZATION ? rates.gpu : rates.memory);
+      *value = (int)(metric == WEIR_METRIC_UTILIZATION ? rates.gpu : rates.memory);
     return result;
-  case WEIR__METRIC_TEMPERATURE:
+  case WEIR_METRIC_TEMPERATURE:
     return temperature_of(nvml, device, value);
-  case WEIR__METRIC_POWER_DRAW:
+  case WEIR_METRIC_POWER_DRAW:
     if (nvml->DeviceGetPowerUsage)
       result = nvml->DeviceGetPowerUsage(device, &number);
     break;
-  case WEIR__METRIC_CLOCK_RATE:
+  case WEIR_METRIC_CLOCK_RATE:
     if (nvml->DeviceGetClockInfo)
       result = nvml->DeviceGetClockInfo(device, WEIR__NVML_CLOCK_SM, &number);
     break;
@@ -162,7 +162,7 @@ static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir__metri
   return result;
 }
 
-weir_status weir__nvml_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
+weir_status weir__nvml_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir_metric metric,
                                int *value) {
   char bus[32];
   weir_status status = WEIR__CALL_FOR(caller, driver, DeviceGetPCIBusId(driver, bus, sizeof bus, device));

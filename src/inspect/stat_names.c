@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/cache/private_pool.h"
+#include "alloc/pools/pool.h"
 #include "base/thread.h"
 #include "inspect/write_sink.h"
 
@@ -87,8 +87,6 @@ static void make_names(void) {
   }
   qsort(all_names, NAMES, NAME_SIZE, by_text);
 }
-
-size_t weir_stats_count(void) { return NAMES; }
 
 const char *weir_stats_name(size_t index) {
   weir__once(&all_names_once, make_names);
@@ -174,18 +172,6 @@ weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, 
   return find_value(stats, name, value) ? WEIR_OK : no_name(__func__, name);
 }
 
-weir_status weir_stats_get_group(const weir_allocator_stats *stats, const char *name, weir_stat *stat) {
-  WEIR__CHECK_ARGUMENT(stats);
-  WEIR__CHECK_ARGUMENT(name);
-  WEIR__CHECK_ARGUMENT(stat);
-  const char *rest = name;
-  const weir_stat *found = find_stat(stats, &rest);
-  if (!found || *rest)
-    return no_name(__func__, name);
-  *stat = *found;
-  return WEIR_OK;
-}
-
 /* ---- Private pools ---- */
 
 enum { ID_SIZE = 48 };
@@ -202,27 +188,6 @@ static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
     return false;
   *id = (weir_pool_id){first, second};
   return take_word(name, id_text(*id, text));
-}
-
-/* A released pool stays until the cache is emptied; it is listed as long as it has memory. */
-static bool is_listed(const weir__private_pool *pool) { return !pool->is_released || pool->segments; }
-
-weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
-                                 size_t *count) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!count || (room && !pools))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
-  size_t n = 0;
-  weir__mutex_lock(&heap->lock);
-  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
-    if (is_listed(p) && n++ < room)
-      pools[n - 1] = p->id;
-  weir__mutex_unlock(&heap->lock);
-  *count = n;
-  return WEIR_OK;
 }
 
 weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const char *name, int64_t *value) {
@@ -277,7 +242,7 @@ static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
     room++;
   pool_stats *list = malloc((room + 1) * sizeof *list);
   for (const weir__private_pool *p = heap->private_pools; list && p; p = p->next)
-    if (is_listed(p)) {
+    if (weir__pool_is_listed(p)) {
       list[n].id = p->id;
       memcpy(list[n++].reserved, p->record->reserved_bytes, sizeof list->reserved);
     }

@@ -219,11 +219,6 @@ weir_status weir_device_count(int *count) {
   return WEIR_OK;
 }
 
-int weir_device_is_available(void) {
-  int count;
-  return !weir_device_count(&count) && count > 0;
-}
-
 weir_status weir_device_has_primary_context(int device, int *has) {
   WEIR__CHECK_ARGUMENT(has);
   weir_status status = weir__check_fork(__func__);

@@ -254,19 +254,6 @@ weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, 
   return status;
 }
 
-int weir_stream_equal(weir_stream a, weir_stream b) {
-  return a.id == b.id && a.device == b.device && a.device_type == b.device_type;
-}
-
-/* Spreads the few bits in which streams differ over the whole word (the finalizer of splitmix64). */
-uint64_t weir_stream_hash(weir_stream stream) {
-  uint64_t h =
-      (uint64_t)stream.id ^ (uint64_t)(uint32_t)stream.device << 48 ^ (uint64_t)(uint32_t)stream.device_type << 56;
-  h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
-  h = (h ^ h >> 27) * 0x94d049bb133111ebu;
-  return h ^ h >> 31;
-}
-
 /* ---- The current stream ---- */
 
 weir_status weir_stream_current(int device, weir_stream *stream) {

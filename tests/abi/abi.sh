@@ -68,7 +68,7 @@ check 0 --no-abidiff --include "$work/include" --include "$source/compute/includ
 says 'compatible with the recorded ABI; 5 additions'
 
 # Incompatible changes, of the headers and of the libraries.
-edit stream.h '/^  int32_t device_type;/d'
+edit history.h '/^  int line;/d'
 edit pool.h 's/^  int use_on_oom;/  int inserted;\n&/'
 edit event.h 's/WEIR_EVENT_BLOCKING = 2/WEIR_EVENT_BLOCKING = 8/'
 edit memory.h 's/weir_malloc(uint64_t bytes/weir_malloc(int bytes/'
@@ -77,7 +77,7 @@ edit host.h 's/^  int64_t total, max, min, count;/  int64_t total, max, min, cou
 cp -R "$work/recorded" "$work/baseline"
 echo 'symbol weir_gone@WEIR_1.0 libweir' >>"$work/baseline/abi.txt"
 check 1 --no-abidiff --include "$work/include" --include "$source/compute/include" --baseline "$work/baseline"
-says 'weir_stream: the field device_type was removed (it was at offset 12, int32_t)'
+says 'weir_stack_frame: the field line was removed (it was at offset 8, int)'
 says 'weir_pool_options: the field use_on_oom moved from offset 8 to 12'
 says 'weir_pool_options: the new field inserted is at offset 8, within'
 says 'WEIR_EVENT_BLOCKING: the constant was 2 and is 8'

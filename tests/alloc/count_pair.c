@@ -72,7 +72,8 @@ static int run_pinned(long pairs) {
   weir_driver *driver;
   weir_host_allocator *host;
   if (weir_driver_open_ledger(NULL, &driver) || driver->Init(driver, 0) ||
-      weir_host_allocator_create(driver, "", &host))
+      weir_host_allocator_create(
+          driver, &(const weir_host_allocator_options){.size = sizeof(weir_host_allocator_options), .conf = ""}, &host))
     return failed("no allocator of pinned memory");
   bench_work work = {.pattern = &pattern, .context = host, .streams = streams, .blocks = blocks};
   counted = &pinned_player;

@@ -112,7 +112,7 @@ static void script_host(void) {
   enum { MANY = 40 };
   weir_host_allocator *host = NULL;
   void *p[MANY] = {0};
-  assert_ok_or_no_memory(weir_host_allocator_create(ledger, "pinned_reserve_segment_size_mb:1", &host));
+  assert_ok_or_no_memory(weir_host_allocator_create(ledger, HOST_CONF("pinned_reserve_segment_size_mb:1"), &host));
   if (!host)
     return;
   for (int i = 0; i < MANY; i++)

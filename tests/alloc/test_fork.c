@@ -125,8 +125,8 @@ static void call_everything(void) {
   assert_bad_fork(weir_history_mark_pointer(allocator, memory, "text"));
   assert_bad_fork(weir_history_set_metadata(allocator, 0, "text"));
   assert_bad_fork(weir_snapshot_take(allocator, NULL, &snapshot));
-  assert_bad_fork(weir_allocator_pools(allocator, 0, NULL, 0, &size));
-  assert_bad_fork(weir_allocator_pools_ever(allocator, 0, NULL, 0, &size));
+  assert_bad_fork(weir_allocator_pools(allocator, 0, 0, NULL, 0, &size));
+  assert_bad_fork(weir_allocator_pools(allocator, 0, 1, NULL, 0, &size));
   assert_int_equal(weir_allocator_try_alloc(allocator, 0, 512, NULL, (void *[]){NULL}), WEIR_ERROR_NOT_READY);
   assert_int_equal(weir_allocator_try_free(allocator, memory), WEIR_ERROR_NOT_READY);
   assert_bad_fork(weir_allocator_get_stat(allocator, 0, "num_ooms", &value));

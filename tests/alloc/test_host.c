@@ -12,7 +12,7 @@ static weir_host_allocator *host;
 
 static void open_host(const char *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
-  assert_ok(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(conf), &host));
 }
 
 static void close_host(void) {
@@ -103,9 +103,9 @@ TEST(wrong_calls) {
   assert_error(INVALID_ARGUMENT, weir_host_get_stats(host, NULL));
   assert_error(INVALID_ARGUMENT, weir_host_owns(host, a, NULL));
   weir_host_allocator *other = NULL;
-  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(NULL, "", &other));
-  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(faults, "", NULL));
-  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(faults, "x", &other));
+  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(NULL, HOST_CONF(""), &other));
+  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(faults, HOST_CONF(""), NULL));
+  assert_error(INVALID_ARGUMENT, weir_host_allocator_create(faults, HOST_CONF("x"), &other));
   weir_host_allocator_destroy(NULL);
   close_host();
 }

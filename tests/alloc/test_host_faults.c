@@ -58,7 +58,7 @@ static void act(void) {
 
 static void open(const void *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  assert_ok(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(conf), &host));
   stream = work_stream();
 }
 

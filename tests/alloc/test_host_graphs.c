@@ -15,7 +15,7 @@ static weir_cu_deviceptr to;
 
 static void open_host(const char *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
-  assert_ok(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(conf), &host));
   stream = work_stream();
   to = soft_alloc(MIB);
 }
@@ -295,7 +295,7 @@ TEST(polling_thread_after_graph) {
 TEST(driver_without_objects) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
   faults->GraphRetainUserObject = NULL;
-  assert_ok(weir_host_allocator_create(faults, "", &host));
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(""), &host));
   stream = work_stream();
   to = soft_alloc(MIB);
   void *p = take(4096);

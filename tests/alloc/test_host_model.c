@@ -197,7 +197,7 @@ static void random_call(uint64_t *seed) {
 TEST(random_calls) {
   uint64_t seed = 1;
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  assert_ok(weir_host_allocator_create(faults, "", &host));
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(""), &host));
   model = (host_model){.max_cached = UINT64_MAX, .max_rounded = UINT64_MAX};
   stream = work_stream();
   int steps = repetitions(20000, 400000);

@@ -13,7 +13,7 @@ static weir_host_allocator *host;
 
 static void open_host(const char *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  assert_ok(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(conf), &host));
 }
 
 static int host_teardown(void **state) {

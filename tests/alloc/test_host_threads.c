@@ -62,7 +62,7 @@ static void check_kind(const char *conf) {
 
 static void run_all(const char *conf) {
   alloc_open_devices(WEIR_SOFT_THREADS, 1, GIB);
-  assert_ok(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, HOST_CONF(conf), &host));
   check_kind(conf);
   worker workers[THREADS] = {0};
   for (int i = 0; i < THREADS; i++) {

@@ -182,12 +182,12 @@ TEST(listed_pools) {
   void *p = get(30 * MIB, NULL);
   end(pool_a);
   assert_ok(weir_pool_create(allocator, 0, pool_b, NULL));
-  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, 0, NULL, 0, &count));
   assert_int_equal(count, 2);
   release(pool_b);
   release(pool_a);
   weir_pool_id known;
-  assert_ok(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, 0, &known, 1, &count));
   assert_int_equal(count, 1);
   assert_int_equal(known.second, pool_a.second);
   char *text = NULL;
@@ -204,7 +204,7 @@ TEST(listed_pools) {
   assert_true(first && first < second);
   assert_null(strstr(second, "by_private_pools"));
   free(text);
-  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, 0, NULL, 0, &count));
   assert_int_equal(count, 0);
   alloc_close();
 }
@@ -228,9 +228,9 @@ TEST(statistics_outlive_the_pool) {
   }
   size_t count;
   weir_pool_id known;
-  assert_ok(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, 0, &known, 1, &count));
   assert_int_equal(count, 0); /* only available by its id */
-  assert_ok(weir_allocator_pools_ever(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, 1, &known, 1, &count));
   assert_int_equal(count, 1);
   assert_int_equal(known.second, pool_a.second);
   alloc_close();
@@ -253,9 +253,9 @@ TEST(statistics_of_many_pools) {
     if (i % 3)
       empty_cache();
   }
-  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, 0, NULL, 0, &count));
   assert_int_equal(count, 1); /* destroyed pools do not slow down reading all statistics */
-  assert_ok(weir_allocator_pools_ever(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, 1, NULL, 0, &count));
   assert_in_range(count, 101, 600);
   assert_ok(weir_pool_get_stats(allocator, 0, pool_a, stats));
   for (uint64_t i = COUNT - 100; i < COUNT; i++)

@@ -22,7 +22,7 @@ static weir_host_allocator *new_host(void) {
   weir_driver *driver;
   weir_host_allocator *made = NULL;
   assert_ok(weir_get_driver(&driver));
-  assert_ok(weir_host_allocator_create(driver, "", &made));
+  assert_ok(weir_host_allocator_create(driver, HOST_CONF(""), &made));
   return made;
 }
 

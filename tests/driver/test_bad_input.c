@@ -15,6 +15,11 @@ static weir_cu_result kernel(const weir_soft_launch *launch) {
   return WEIR_CU_SUCCESS;
 }
 
+static int no_context(void *context) {
+  (void)context;
+  return 0;
+}
+
 TEST(opening) {
   weir_driver *driver = (weir_driver *)state;
   weir_soft_options soft;
@@ -25,6 +30,9 @@ TEST(opening) {
   assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_cuda(NULL));
   assert_error_says(INVALID_ARGUMENT, ": inner is NULL", weir_driver_open_fault(NULL, &driver));
   assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_fault(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": inner is NULL", weir_driver_open_contexts(NULL, no_context, NULL, &driver));
+  assert_error_says(INVALID_ARGUMENT, ": provide is NULL", weir_driver_open_contexts(d, NULL, NULL, &driver));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_contexts(d, no_context, NULL, NULL));
 #define REFUSED_SOFT(field, value)                                                                                     \
   do {                                                                                                                 \
     weir_soft_options_init(&soft);                                                                                     \

@@ -475,7 +475,7 @@ typedef struct placement {
   int asked;
 } placement;
 
-static weir_cu_deviceptr place_next(void *context, weir_driver_call call, unsigned long long bytes) {
+static weir_cu_deviceptr place_next(void *context, weir_driver_call call, uint64_t bytes) {
   placement *p = context;
   p->call = call;
   p->bytes = bytes;

@@ -450,7 +450,7 @@ static void op_look(model *m) {
   require(m, got_base == base && got_bytes == bytes, "another range was found");
 }
 
-static weir_cu_deviceptr answer_place(void *context, weir_driver_call call, unsigned long long bytes) {
+static weir_cu_deviceptr answer_place(void *context, weir_driver_call call, uint64_t bytes) {
   (void)call, (void)bytes;
   return ((model *)context)->place;
 }

@@ -13,7 +13,7 @@
 
 #ifndef NO_MEMORY_WAIVED
 
-static weir_cu_deviceptr place_far(void *context, weir_driver_call call, unsigned long long bytes) {
+static weir_cu_deviceptr place_far(void *context, weir_driver_call call, uint64_t bytes) {
   (void)bytes;
   weir_cu_deviceptr *next = context;
   return call == WEIR_CALL_MemAlloc && *next != 0 ? (*next += 64 * PAGE) : 0;

@@ -690,7 +690,7 @@ static uint64_t next_number(uint64_t *state, uint64_t below) {
   return (*state >> 33) % below;
 }
 
-static weir_cu_deviceptr place_anywhere(void *context, weir_driver_call call, unsigned long long bytes) {
+static weir_cu_deviceptr place_anywhere(void *context, weir_driver_call call, uint64_t bytes) {
   server *s = context;
   if (call != WEIR_CALL_MemAlloc)
     return 0;

@@ -401,17 +401,11 @@ TEST(more_of_device_h) {
   static const char *const uuids[] = {"GPU-1"};
   static const int wrong[] = {1000, -2};
   for (int i = 0; i < 2; i++) {
-    assert_error(INVALID_DEVICE, weir_device_utilization(wrong[i], &number));
-    assert_error(INVALID_DEVICE, weir_device_memory_usage(wrong[i], &number));
-    assert_error(INVALID_DEVICE, weir_device_temperature(wrong[i], &number));
-    assert_error(INVALID_DEVICE, weir_device_power_draw(wrong[i], &number));
-    assert_error(INVALID_DEVICE, weir_device_clock_rate(wrong[i], &number));
+    assert_error(INVALID_DEVICE, weir_device_metric(wrong[i], WEIR_METRIC_UTILIZATION, &number));
   }
-  assert_error(INVALID_ARGUMENT, weir_device_utilization(0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_device_memory_usage(0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_device_temperature(0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_device_power_draw(0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_device_clock_rate(0, NULL));
+  assert_error(INVALID_ARGUMENT, weir_device_metric(0, WEIR_METRIC_UTILIZATION, NULL));
+  assert_error(INVALID_ARGUMENT, weir_device_metric(0, (weir_metric)(WEIR_METRIC_CLOCK_RATE + 1), &number));
+  assert_error(INVALID_ARGUMENT, weir_device_metric(0, (weir_metric)-1, &number));
   assert_error(INVALID_ARGUMENT, weir_visible_devices("0", uuids, -1, ordinals, &visible));
   assert_error(INVALID_ARGUMENT, weir_visible_devices("0", NULL, 1, ordinals, &visible));
   assert_error(INVALID_ARGUMENT, weir_visible_devices("0", uuids, 1, NULL, &visible));

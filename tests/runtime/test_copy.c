@@ -505,7 +505,8 @@ TEST(memory_registered_in_pieces) {
   weir_host_allocator *host;
   uint8_t *pinned = NULL;
   assert_ok(weir_get_driver(&driver));
-  assert_ok(weir_host_allocator_create(driver, "pinned_register_min_mb:2,pinned_register_piece_mb:2", &host));
+  assert_ok(
+      weir_host_allocator_create(driver, HOST_CONF("pinned_register_min_mb:2,pinned_register_piece_mb:2"), &host));
   assert_ok(weir_host_alloc(host, BYTES, (void **)&pinned));
   weir_stream stream = default_stream(0);
   uint8_t *there = device_memory(0, BYTES);

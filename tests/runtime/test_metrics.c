@@ -5,20 +5,9 @@
 
 #include "support/runtime.h"
 
-typedef weir_status (*metric)(int device, int *value);
-static const struct {
-  const char *name;
-  metric call;
-} metrics[] = {
-    {"weir_device_utilization", weir_device_utilization}, {"weir_device_memory_usage", weir_device_memory_usage},
-    {"weir_device_temperature", weir_device_temperature}, {"weir_device_power_draw", weir_device_power_draw},
-    {"weir_device_clock_rate", weir_device_clock_rate},
-};
-enum { METRICS = sizeof metrics / sizeof *metrics };
-
-static int value_of(metric call, int device) {
+static int value_of(weir_metric metric, int device) {
   int value = -1;
-  assert_ok(call(device, &value));
+  assert_ok(weir_device_metric(device, metric, &value));
   return value;
 }
 
@@ -30,9 +19,11 @@ TEST(the_software_device) {
   weir_device_properties properties;
   weir_device_properties_init(&properties);
   assert_ok(weir_device_get_properties(0, &properties));
-  assert_int_equal(value_of(weir_device_clock_rate, 0), properties.clock_khz / 1000);
-  assert_error_says(NOT_SUPPORTED, "the software device has no temperature", weir_device_temperature(0, &value));
-  assert_error_says(NOT_SUPPORTED, "the software device draws no power", weir_device_power_draw(0, &value));
+  assert_int_equal(value_of(WEIR_METRIC_CLOCK_RATE, 0), properties.clock_khz / 1000);
+  assert_error_says(NOT_SUPPORTED, "the software device has no temperature",
+                    weir_device_metric(0, WEIR_METRIC_TEMPERATURE, &value));
+  assert_error_says(NOT_SUPPORTED, "the software device draws no power",
+                    weir_device_metric(0, WEIR_METRIC_POWER_DRAW, &value));
   assert_int_equal(value, -1);
 }
 
@@ -41,22 +32,22 @@ TEST(busy_software_device) {
   weir_stream stream = new_stream(0);
   void *memory = device_memory(0, 4096);
   assert_ok(weir_stream_synchronize(stream));
-  assert_int_equal(value_of(weir_device_utilization, 0), 0);
-  assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
+  assert_int_equal(value_of(WEIR_METRIC_UTILIZATION, 0), 0);
+  assert_int_equal(value_of(WEIR_METRIC_MEMORY_USAGE, 0), 0);
 
   struct held *held = hold(stream);
-  assert_int_equal(value_of(weir_device_utilization, 0), 100);
-  assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
-  assert_int_equal(value_of(weir_device_utilization, 1), 0);
+  assert_int_equal(value_of(WEIR_METRIC_UTILIZATION, 0), 100);
+  assert_int_equal(value_of(WEIR_METRIC_MEMORY_USAGE, 0), 0);
+  assert_int_equal(value_of(WEIR_METRIC_UTILIZATION, 1), 0);
   unblock(held);
   assert_ok(weir_stream_synchronize(stream));
-  assert_int_equal(value_of(weir_device_utilization, 0), 0);
+  assert_int_equal(value_of(WEIR_METRIC_UTILIZATION, 0), 0);
 
   if (is_stepped()) { /* the pending fill is the current work of the stream */
     assert_ok(weir_fill_async(memory, 1, 4096, stream));
-    assert_int_equal(value_of(weir_device_memory_usage, 0), 100);
+    assert_int_equal(value_of(WEIR_METRIC_MEMORY_USAGE, 0), 100);
     assert_ok(weir_stream_synchronize(stream));
-    assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
+    assert_int_equal(value_of(WEIR_METRIC_MEMORY_USAGE, 0), 0);
   }
   free_device_memory(0, memory);
 }
@@ -64,11 +55,11 @@ TEST(busy_software_device) {
 TEST(nvidia) {
   if (is_soft())
     WAIVE_TEST("it is about NVIDIA's management library");
-  assert_in_range(value_of(weir_device_utilization, 0), 0, 100);
-  assert_in_range(value_of(weir_device_memory_usage, 0), 0, 100);
-  assert_in_range(value_of(weir_device_temperature, 0), 1, 150);
-  assert_in_range(value_of(weir_device_power_draw, 0), 1, 10000000);
-  assert_in_range(value_of(weir_device_clock_rate, 0), 1, 100000);
+  assert_in_range(value_of(WEIR_METRIC_UTILIZATION, 0), 0, 100);
+  assert_in_range(value_of(WEIR_METRIC_MEMORY_USAGE, 0), 0, 100);
+  assert_in_range(value_of(WEIR_METRIC_TEMPERATURE, 0), 1, 150);
+  assert_in_range(value_of(WEIR_METRIC_POWER_DRAW, 0), 1, 10000000);
+  assert_in_range(value_of(WEIR_METRIC_CLOCK_RATE, 0), 1, 100000);
 }
 
 /* The software device, marked as an NVIDIA device so that NVML is used. */
@@ -84,21 +75,20 @@ static void as_nvidia(const char *library, const char *mode, void (*test)(void))
 }
 
 static void all_there(void) {
-  assert_int_equal(value_of(weir_device_utilization, 0), 87);
-  assert_int_equal(value_of(weir_device_memory_usage, 0), 12);
-  assert_int_equal(value_of(weir_device_temperature, 0), 41);
-  assert_int_equal(value_of(weir_device_power_draw, 0), 123456);
-  assert_int_equal(value_of(weir_device_clock_rate, 0), 1980);
-  assert_int_equal(value_of(weir_device_clock_rate, -1), 1980);
+  assert_int_equal(value_of(WEIR_METRIC_UTILIZATION, 0), 87);
+  assert_int_equal(value_of(WEIR_METRIC_MEMORY_USAGE, 0), 12);
+  assert_int_equal(value_of(WEIR_METRIC_TEMPERATURE, 0), 41);
+  assert_int_equal(value_of(WEIR_METRIC_POWER_DRAW, 0), 123456);
+  assert_int_equal(value_of(WEIR_METRIC_CLOCK_RATE, 0), 1980);
+  assert_int_equal(value_of(WEIR_METRIC_CLOCK_RATE, -1), 1980);
 }
 
-static void old_temperature(void) { assert_int_equal(value_of(weir_device_temperature, 0), 40); }
+static void old_temperature(void) { assert_int_equal(value_of(WEIR_METRIC_TEMPERATURE, 0), 40); }
 
 static void assert_all_fail(const char *words) {
-  for (int i = 0; i < METRICS; i++) {
+  for (int i = 0; i <= WEIR_METRIC_CLOCK_RATE; i++) {
     int value = -1;
-    clear_last_error();
-    test_check_error(metrics[i].call(0, &value), WEIR_ERROR_NOT_SUPPORTED, words, metrics[i].name, __FILE__, __LINE__);
+    assert_error_says(NOT_SUPPORTED, words, weir_device_metric(0, (weir_metric)i, &value));
     assert_int_equal(value, -1);
   }
 }
@@ -122,7 +112,7 @@ TEST(renamed_driver) {
   assert_ok(weir_init());
   const char *name = d->name;
   d->name = "another";
-  assert_int_equal(value_of(weir_device_utilization, 0), 0);
+  assert_int_equal(value_of(WEIR_METRIC_UTILIZATION, 0), 0);
   d->name = name;
 }
 
@@ -132,11 +122,11 @@ TEST_SETUP(wrapped_driver, runtime_setup_fault, runtime_teardown) {
 }
 
 TEST(wrong_arguments) {
-  for (int i = 0; i < METRICS; i++) {
+  for (int i = 0; i <= WEIR_METRIC_CLOCK_RATE; i++) {
     int value = -1;
-    assert_int_equal(metrics[i].call(0, NULL), WEIR_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(metrics[i].call(1000, &value), WEIR_ERROR_INVALID_DEVICE);
-    assert_int_equal(metrics[i].call(-2, &value), WEIR_ERROR_INVALID_DEVICE);
+    assert_error(INVALID_ARGUMENT, weir_device_metric(0, (weir_metric)i, NULL));
+    assert_error(INVALID_DEVICE, weir_device_metric(1000, (weir_metric)i, &value));
+    assert_error(INVALID_DEVICE, weir_device_metric(-2, (weir_metric)i, &value));
     assert_int_equal(value, -1);
   }
 }

@@ -42,6 +42,10 @@
 
 /* ---- Structs ---- */
 
+/* HOST_CONF("pinned_use_cuda_host_register:True") for weir_host_allocator_create. */
+#define HOST_CONF(text)                                                                                                \
+  (&(const weir_host_allocator_options){.size = sizeof(weir_host_allocator_options), .conf = (text)})
+
 /* OBSERVER(.entry = note, .context = &notes) for weir_allocator_attach. */
 #define OBSERVER(...) (&(const weir_observer){.size = sizeof(weir_observer), __VA_ARGS__})
 

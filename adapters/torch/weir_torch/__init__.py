@@ -172,10 +172,9 @@ def memory_stats(device=None):
     import torch
 
     number, weir, stats = torch.cuda._utils._get_device_index(device, optional=True), _weir(), {}
-    weir.weir_stats_count.restype, weir.weir_stats_name.restype = ctypes.c_size_t, ctypes.c_char_p
-    weir.weir_stats_name.argtypes = [ctypes.c_size_t]
-    for i in range(weir.weir_stats_count()):
-        name, value = weir.weir_stats_name(i), ctypes.c_int64()
+    weir.weir_stats_name.restype, weir.weir_stats_name.argtypes = ctypes.c_char_p, [ctypes.c_size_t]
+    while name := weir.weir_stats_name(len(stats)):
+        value = ctypes.c_int64()
         _call("weir_allocator_get_stat", number, name, ctypes.byref(value))
         stats[name.decode()] = value.value
     return stats

@@ -602,15 +602,21 @@ static void invalidate(weir__client *client) {
   weir__biased_forget(&host->lock);
 }
 
-weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host) {
+weir_status weir_host_allocator_create(weir_driver *driver, const weir_host_allocator_options *given,
+                                       weir_host_allocator **host) {
+  weir_host_allocator_options options;
   WEIR__CHECK_ARGUMENT(driver);
   WEIR__CHECK_ARGUMENT(host);
+  weir_host_allocator_options_init(&options);
+  weir_status status = weir__read_options(__func__, "options", &options, sizeof options, given);
+  if (status)
+    return status;
   weir_host_allocator *made = calloc(1, sizeof *made);
   if (!made)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__settings_default(&made->settings);
-  weir_status status =
-      conf ? weir__settings_parse(NULL, conf, &made->settings) : weir__settings_from_env(&made->settings, NULL);
+  status = options.conf ? weir__settings_parse(NULL, options.conf, &made->settings)
+                        : weir__settings_from_env(&made->settings, NULL);
   if (status) {
     weir__fail(status, "%s: %s", __func__, weir_last_error());
     goto free_made;

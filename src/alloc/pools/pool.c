@@ -227,17 +227,20 @@ void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id) {
   end("weir_graph_capture_end", allocator, device, id, true);
 }
 
-weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
-                                      size_t *count) {
+weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with_gone, weir_pool_id *pools, size_t room,
+                                 size_t *count) {
   WEIR__CHECK_HEAP(heap, allocator, device);
   WEIR__CHECK_ARGUMENT(count);
   if (room && !pools)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pools is NULL and room is %zu", __func__, room);
   size_t n = 0;
   weir__mutex_lock(&heap->lock);
-  for (const weir__pool_record *record = heap->pool_records; record; record = record->next, n++)
-    if (n < room)
-      pools[n] = record->id;
+  for (const weir__pool_record *record = heap->pool_records; with_gone && record; record = record->next)
+    if (n++ < room)
+      pools[n - 1] = record->id;
+  for (const weir__private_pool *p = heap->private_pools; !with_gone && p; p = p->next)
+    if (weir__pool_is_listed(p) && n++ < room)
+      pools[n - 1] = p->id;
   weir__mutex_unlock(&heap->lock);
   *count = n;
   return WEIR_OK;

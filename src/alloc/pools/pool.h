@@ -6,6 +6,9 @@
 
 #include "alloc/cache/private_pool.h"
 
+/* A released pool stays until the cache is emptied; it is listed as long as it has memory. */
+static inline bool weir__pool_is_listed(const weir__private_pool *pool) { return !pool->is_released || pool->segments; }
+
 /* Deletes the scopes and the pool records of a heap that is being destroyed. */
 void weir__routes_clear(weir__heap *heap);
 

@@ -11,14 +11,14 @@ static bool moves_memory(const struct soft_stream *stream) {
   return work && (work->w.kind == MODEL_WORK_COPY || work->w.kind == MODEL_WORK_FILL);
 }
 
-weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
+weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir_metric metric,
                                int *value) {
   struct soft *soft = (struct soft *)driver;
-  if (metric == WEIR__METRIC_TEMPERATURE)
+  if (metric == WEIR_METRIC_TEMPERATURE)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device has no temperature", caller);
-  if (metric == WEIR__METRIC_POWER_DRAW)
+  if (metric == WEIR_METRIC_POWER_DRAW)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device draws no power", caller);
-  if (metric == WEIR__METRIC_CLOCK_RATE) {
+  if (metric == WEIR_METRIC_CLOCK_RATE) {
     *value = soft->options.clock_khz / 1000;
     return WEIR_OK;
   }
@@ -29,6 +29,6 @@ weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_
     moves = moves || moves_memory(stream);
   }
   weir__mutex_unlock(&soft->lock);
-  *value = (metric == WEIR__METRIC_UTILIZATION ? works : moves) ? 100 : 0;
+  *value = (metric == WEIR_METRIC_UTILIZATION ? works : moves) ? 100 : 0;
   return WEIR_OK;
 }

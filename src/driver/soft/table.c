@@ -151,11 +151,11 @@ static weir_status check_options(const weir_soft_options *o) {
                       o->devices, WEIR_SOFT_MAX_DEVICES);
   if (o->bytes < least_bytes || o->bytes > most_bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: bytes is %llu; allowed are 2 MiB to 16 TiB",
-                      o->bytes);
+                      (unsigned long long)o->bytes);
   if (o->context_bytes > o->bytes && o->context_bytes != WEIR_SOFT_CONTEXT_AUTO)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "weir_driver_open_soft: context_bytes is %llu; a device has %llu bytes", o->context_bytes,
-                      o->bytes);
+                      "weir_driver_open_soft: context_bytes is %llu; a device has %llu bytes",
+                      (unsigned long long)o->context_bytes, (unsigned long long)o->bytes);
   if (o->capability_major < 1 || o->capability_minor < 0 || o->clock_khz < 1)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "weir_driver_open_soft: capability %d.%d and clock_khz %d must be positive", o->capability_major,
@@ -237,8 +237,12 @@ static weir_status read_count(weir__variable variable, int *value) {
   return WEIR_OK;
 }
 
-static weir_status read_bytes(weir__variable variable, unsigned long long *value) {
-  return weir__env_bytes(variable, value) ? WEIR_OK : weir__env_refuse(variable);
+static weir_status read_bytes(weir__variable variable, uint64_t *value) {
+  unsigned long long bytes = *value;
+  if (!weir__env_bytes(variable, &bytes))
+    return weir__env_refuse(variable);
+  *value = bytes;
+  return WEIR_OK;
 }
 
 static weir_status read_capability(int *major, int *minor) {

@@ -90,7 +90,7 @@ static const weir__recording_entry *next_segment(replay *r) {
 }
 
 /* Places a new segment at the recorded address. */
-static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned long long bytes) {
+static weir_cu_deviceptr place(void *context, weir_driver_call call, uint64_t bytes) {
   (void)call;
   (void)bytes;
   replay *r = context;
@@ -146,7 +146,7 @@ static void make_slots(replay *r) {
 }
 
 /* Places each new segment in a slot of its own; the slots are taken in an order that the seed decides. */
-static weir_cu_deviceptr place_in_order(void *context, weir_driver_call call, unsigned long long bytes) {
+static weir_cu_deviceptr place_in_order(void *context, weir_driver_call call, uint64_t bytes) {
   replay *r = context;
   const unsigned class = class_of(bytes);
   const uint64_t slot_bytes = (uint64_t)WEIR__PORT_SMALL_SEGMENT << class;
