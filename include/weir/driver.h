@@ -399,8 +399,8 @@ weir_status weir_fault_counts(weir_driver *fault, weir_driver_call call, unsigne
 /* Makes a context current for the calling thread, which has none. Returns 1, or 0 if there is to be none. */
 typedef int (*weir_context_provider)(void *context);
 
-/* Wraps `inner`, which the caller keeps. CtxGetCurrent of the table calls the provider in a thread without a context, so
- * that a library which shares the device, such as the CUDA runtime, can choose it. */
+/* Wraps `inner`, which the caller keeps. CtxGetCurrent of the table calls the provider in a thread without a context,
+ * so that a library which shares the device, such as the CUDA runtime, can choose it. */
 weir_status weir_driver_open_contexts(weir_driver *inner, weir_context_provider provide, void *context,
                                       weir_driver **driver);
 

@@ -52,8 +52,8 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count);
 
 /* The ids of a device's private pools that are in use, or released and still have memory; with_gone 1: of all whose
- * statistics are known (weir_pool_get_stats), which are also the most recent 128 that had memory and are gone. PyTorch's
- * statistics by pool include those too. *count is their number, even if `room` is smaller. */
+ * statistics are known (weir_pool_get_stats), which are also the most recent 128 that had memory and are gone.
+ * PyTorch's statistics by pool include those too. *count is their number, even if `room` is smaller. */
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, int with_gone, weir_pool_id *pools, size_t room,
                                  size_t *count);
 

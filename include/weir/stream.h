@@ -55,7 +55,8 @@ static inline int weir_stream_equal(weir_stream a, weir_stream b) {
   return a.id == b.id && a.device == b.device && a.device_type == b.device_type;
 }
 
-/* Equal for equal streams. Spreads the few bits in which streams differ over the whole word, as the end of splitmix64. */
+/* Equal for equal streams. Spreads the few bits in which streams differ over the whole word, as the end of
+ * splitmix64. */
 static inline uint64_t weir_stream_hash(weir_stream stream) {
   uint64_t h =
       (uint64_t)stream.id ^ (uint64_t)(uint32_t)stream.device << 48 ^ (uint64_t)(uint32_t)stream.device_type << 56;
