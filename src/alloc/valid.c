@@ -119,7 +119,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
   uint32_t events = waits ? weir__block_cold_of(b)->events : 0;
-  if (waits && !events && !uses && !b->marks.sent &&
+  if (waits && !events && !uses && !(b->marks & WEIR__MARK_SENT) &&
       !allocator->backend) /* stream-ordered memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = uses; use; use = use->next)
@@ -134,7 +134,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     return;
   count(&w->allocation, is_small, 1);
   count(&w->allocated_bytes, is_small, (int64_t)weir__block_bytes(b));
-  w->oversize_allocations += b->marks.oversize;
+  w->oversize_allocations += (b->marks & WEIR__MARK_OVERSIZE);
 }
 
 /* ---- Pages ---- */

@@ -86,7 +86,7 @@ TEST(unmerged) {
   weir__index_remove(&arena->free, second);
   second->state = WEIR__ALLOCATED;
   second->requested = 4096;
-  second->marks = (weir__block_marks){0};
+  second->marks = 0;
   weir__live_insert(&arena->live, second, weir__live_hash(second->address));
   put(b);
   put(c);

@@ -115,7 +115,7 @@ weir_cu_result weir__async_free(weir__heap *heap, const weir__block *block) {
   weir_cu_stream stream = segment->arena->stream;
   bool in_capture = false;
   weir_cu_result r = captured ? is_capturing(driver, stream, &in_capture) : WEIR_CU_SUCCESS;
-  if (!r && block->marks.has_uses)
+  if (!r && (block->marks & WEIR__MARK_USES))
     r = join(heap, block, in_capture, &stream);
   if (!r)
     r = driver->MemFreeAsync(driver, block->address, stream);

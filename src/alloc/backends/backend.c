@@ -142,7 +142,7 @@ static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
   if (block->state == WEIR__ALLOCATED) {
     change.allocations = -1;
     change.allocated_bytes = -bytes;
-    change.oversize = -block->marks.oversize;
+    change.oversize = -(block->marks & WEIR__MARK_OVERSIZE);
     if (watched)
       weir__trace_freed(arena, block);
   } else {
@@ -345,7 +345,7 @@ static weir_status backend_free(const char *caller, weir_allocator *allocator, u
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
   if (is_stream_ordered(arena))
     return free_in_stream_order(caller, heap, block);
-  if (block->marks.has_uses || block->marks.sent) {
+  if (block->marks & WEIR__MARKS_SHARED) {
     weir_cu_context previous;
     weir__arena_begin_free(arena, block);
     weir__arena_unlock(arena);

@@ -68,7 +68,7 @@ void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
     next = use->next;
     weir__slab_free(&arena->uses, use, sizeof *use);
   }
-  block->marks.has_uses = false;
+  weir__block_mark(block, WEIR__MARK_USES, false);
 }
 
 /* Counts an allocation of a block, or with sign -1 a free that completes at once. Oversize blocks and frozen gauges are
@@ -218,7 +218,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   block->requested = requested;
   uint64_t given = weir__block_bytes(block);
   bool oversize = given >= settings->max_split_size;
-  block->marks = (weir__block_marks){.oversize = oversize};
+  block->marks = oversize ? WEIR__MARK_OVERSIZE : 0;
   weir__live_insert(&arena->live, block, hash);
   if (last)
     *last = (weir__last_alloc){block, settings, bytes, change, false};
@@ -250,7 +250,7 @@ static inline weir__block *reuse_last(weir__arena *arena, uint64_t requested) {
   last->is_free = false;
   block->state = WEIR__ALLOCATED;
   block->requested = requested;
-  count(arena, 1, (uint64_t)whole_bytes(block), requested, block->marks.oversize, last->change);
+  count(arena, 1, (uint64_t)whole_bytes(block), requested, (block->marks & WEIR__MARK_OVERSIZE), last->change);
   return block;
 }
 
@@ -293,7 +293,7 @@ static inline void free_last(weir__arena *arena, weir__block *block) {
   weir__last_alloc *last = &arena->last_alloc;
   block->state = WEIR__FREE;
   last->is_free = true;
-  count(arena, -1, (uint64_t)whole_bytes(block), block->requested, block->marks.oversize,
+  count(arena, -1, (uint64_t)whole_bytes(block), block->requested, (block->marks & WEIR__MARK_OVERSIZE),
         (weir__split_change){-last->change.splits, -last->change.bytes});
 }
 
@@ -305,7 +305,7 @@ static inline __attribute__((always_inline)) void free_cached(weir__arena *arena
     weir__arena_flush(arena);
   last->block = NULL;
   uint64_t bytes = (uint64_t)whole_bytes(block);
-  bool oversize = block->marks.oversize;
+  bool oversize = block->marks & WEIR__MARK_OVERSIZE;
   weir__split_change change = release(arena, block, place, &block);
   count(arena, -1, bytes, requested, oversize, change);
 }
@@ -313,10 +313,10 @@ static inline __attribute__((always_inline)) void free_cached(weir__arena *arena
 weir__block *weir__arena_free(weir__arena *arena, uint64_t address, uint64_t *bytes) {
   weir__live_place place;
   weir__block *block = weir__live_find(&arena->live, address, &place);
-  if (!block || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.sent)
+  if (!block || block->state != WEIR__ALLOCATED || block->marks & WEIR__MARKS_SHARED)
     return NULL;
   uint64_t requested = block->requested;
-  bool oversize = block->marks.oversize;
+  bool oversize = block->marks & WEIR__MARK_OVERSIZE;
   *bytes = (uint64_t)whole_bytes(block);
   if (weir__slow_reasons(arena->pool->heap) & WEIR__SLOW_TRACED)
     weir__trace_freed(arena, block);
@@ -333,7 +333,7 @@ void weir__arena_begin_free(weir__arena *arena, weir__block *block) {
                                            .allocated_bytes = -bytes,
                                            .waiting = 1,
                                            .waiting_bytes = bytes,
-                                           .oversize = -block->marks.oversize});
+                                           .oversize = -(block->marks & WEIR__MARK_OVERSIZE)});
   weir__trace(arena->pool->heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested,
               arena->stream);
 }
@@ -490,8 +490,8 @@ static weir_status free_block(const char *caller, weir_allocator *allocator, uin
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(address, heap->device, block->requested, arena->stream);
-  bool later = block->marks.has_uses || block->marks.sent;
-  if (block->marks.gathered && !later) {
+  bool later = block->marks & WEIR__MARKS_SHARED;
+  if ((block->marks & WEIR__MARK_GATHERED) && !later) {
     weir__arena_unlock(arena);
     return weir__free_gathered(heap, arena, address) ? WEIR_OK : weir__no_block_because(caller, allocator, address);
   }
@@ -576,12 +576,10 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   return WEIR_OK;
 }
 
-/* Some reason rules out the fast path. If recording is the only one, the arena's lock is sufficient. */
+/* Records the allocation without a stack. */
 static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, weir__arena *arena,
                                                             const weir__settings *settings, uint64_t size,
                                                             uint64_t bytes, void **pointer) {
-  if (weir__slow_reasons(heap) == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
-    return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
   uint64_t ticks = weir__clock_ticks();
   weir__biased_acquire(&arena->lock);
   if (weir__slow_reasons(heap) != WEIR__SLOW_TRACED || !arena->writer) {
@@ -599,26 +597,43 @@ static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, we
   return WEIR_OK;
 }
 
-/* Called with the arena locked when the fast path does not apply to the block. If recording is the only reason, the
- * arena's lock is sufficient. */
-static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, weir__block *block,
-                                                           weir__live_place place) {
-  weir__writer *writer = arena->writer;
-  if (weir__slow_reasons(arena->pool->heap) & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT) ||
-      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses || block->marks.gathered ||
-      block->marks.sent) {
-    void *pointer = (void *)block->address;
-    weir__heap *heap = arena->pool->heap;
-    weir__biased_release(&arena->lock);
-    if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
-      heap->allocator->hooks->checkpoint(heap);
-    return free_generic(heap->allocator, pointer);
+/* Some reason rules out the fast path. If recording is the only one, the arena's lock is sufficient. */
+static __attribute__((noinline)) weir_status alloc_by_reason(weir__heap *heap, weir__arena *arena,
+                                                             const weir__settings *settings, uint64_t size,
+                                                             uint64_t bytes, void **pointer) {
+  switch (weir__slow_reasons(heap)) {
+  case WEIR__SLOW_TRACED:
+    return alloc_recorded(heap, arena, settings, size, bytes, pointer);
+  case WEIR__SLOW_TRACED | WEIR__SLOW_STACKS:
+    return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
+  default:
+    return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
+}
+
+/* Records the free of a block. The arena's lock is held. */
+static inline void free_recorded(weir__arena *arena, weir__block *block, weir__live_place place) {
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
-  weir__recorder_freed(writer, block->address, block->requested, weir__clock_ticks());
+  weir__recorder_freed(arena->writer, block->address, block->requested, weir__clock_ticks());
   free_in(arena, block, place);
+}
+
+/* The same for a free, with the arena locked. */
+static __attribute__((noinline)) weir_status free_by_reason(weir__arena *arena, weir__block *block,
+                                                            weir__live_place place) {
+  weir__heap *heap = arena->pool->heap;
+  void *pointer = (void *)block->address;
+  unsigned reasons = weir__slow_reasons(heap);
+  bool is_enough = !(reasons & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT)) && arena->writer &&
+                   block->state == WEIR__ALLOCATED && !(block->marks & WEIR__MARKS_SLOW);
+  if (is_enough)
+    free_recorded(arena, block, place);
   weir__biased_release(&arena->lock);
-  return WEIR_OK;
+  if (is_enough)
+    return WEIR_OK;
+  if (reasons & WEIR__SLOW_CHECKPOINT)
+    heap->allocator->hooks->checkpoint(heap);
+  return free_generic(heap->allocator, pointer);
 }
 
 /* ---- The fast path ---- */
@@ -628,8 +643,7 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
 static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   if (block->state != WEIR__ALLOCATED)
     return false;
-  return !block->marks.has_uses && !block->marks.gathered && !block->marks.sent &&
-         !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
+  return !(block->marks & WEIR__MARKS_SLOW) && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
@@ -643,7 +657,7 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t
   if (!arena)
     return alloc_generic(allocator, device, bytes, stream, pointer);
   if (weir__slow_reasons(heap))
-    return alloc_recorded(heap, arena, settings, size, bytes, pointer);
+    return alloc_by_reason(heap, arena, settings, size, bytes, pointer);
 
   weir__biased_acquire(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);
@@ -675,7 +689,7 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
     return free_generic(allocator, pointer);
   }
   if (!is_plain(heap, block))
-    return free_recorded(arena, block, place);
+    return free_by_reason(arena, block, place);
   WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);
   weir__biased_release(&arena->lock);

@@ -25,12 +25,15 @@ typedef enum weir__block_status {
   WEIR__WAITING    /* freed by the program, but still in use by other streams */
 } weir__block_status;
 
-typedef struct weir__block_marks {
-  uint8_t oversize : 1; /* counted as oversize; max_split_size may change before the free */
-  uint8_t has_uses : 1; /* other streams use it */
-  uint8_t gathered : 1; /* its pages have moved there, and go back when it is freed (move.c) */
-  uint8_t sent : 1;     /* other processes may use it (sent.h) */
-} weir__block_marks;
+/* Marks of an active block. */
+enum {
+  WEIR__MARK_OVERSIZE = 1 << 0, /* counted as oversize; max_split_size may change before the free */
+  WEIR__MARK_USES = 1 << 1,     /* other streams use it */
+  WEIR__MARK_GATHERED = 1 << 2, /* its pages have moved there, and go back when it is freed (move.c) */
+  WEIR__MARK_SENT = 1 << 3,     /* other processes may use it (sent.h) */
+  WEIR__MARKS_SHARED = WEIR__MARK_USES | WEIR__MARK_SENT,     /* it has to wait for others after its free */
+  WEIR__MARKS_SLOW = WEIR__MARKS_SHARED | WEIR__MARK_GATHERED /* its free needs more than the arena's lock */
+};
 
 /* A piece of a segment, guarded by the arena's lock. Two blocks fit in a cache line: links have 32 bits, fields of free
  * blocks and of active blocks share their storage, and rarely used fields are in weir__block_cold. The segment and the
@@ -43,8 +46,8 @@ typedef struct weir__block {
   bool is_ordered;    /* free: this block and all after it in the index list are in address order */
   uint8_t expandable; /* whether its segment is */
   union {
-    weir__block_marks marks; /* active */
-    uint8_t has_age;         /* free: idle_since is valid */
+    uint8_t marks;   /* active */
+    uint8_t has_age; /* free: idle_since is valid */
   };
   weir__ref previous, next; /* neighbours in the segment */
   union {
@@ -83,14 +86,18 @@ static inline weir__ref weir__block_ref(const weir__block *block) { return block
 static inline weir__block *weir__block_previous(const weir__block *block) { return weir__block_at(block->previous); }
 static inline weir__block *weir__block_next(const weir__block *block) { return weir__block_at(block->next); }
 
+static inline void weir__block_mark(weir__block *block, uint8_t mark, bool on) {
+  block->marks = (uint8_t)(on ? block->marks | mark : block->marks & ~mark);
+}
+
 /* The other streams that use an active block. */
 static inline struct weir__use *weir__block_uses(const weir__block *block) {
-  return block->marks.has_uses ? weir__block_cold_of(block)->uses : NULL;
+  return block->marks & WEIR__MARK_USES ? weir__block_cold_of(block)->uses : NULL;
 }
 
 static inline void weir__block_set_uses(weir__block *block, struct weir__use *uses) {
   weir__block_cold_of(block)->uses = uses;
-  block->marks.has_uses = uses != NULL;
+  weir__block_mark(block, WEIR__MARK_USES, uses != NULL);
 }
 
 /* Raises the age of a free block by a number of searches. */
@@ -104,7 +111,7 @@ static inline void weir__block_make_older(weir__block *block, uint32_t by) {
  * */
 static inline void weir__block_hold(weir__block *block) {
   block->state = WEIR__ALLOCATED;
-  block->marks = (weir__block_marks){0};
+  block->marks = 0;
   block->requested = 0;
 }
 

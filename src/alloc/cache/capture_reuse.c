@@ -56,7 +56,8 @@ unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream) {
 void weir__capture_position_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred) {
   weir_driver *driver = heap->allocator->driver;
   *deferred = (weir__deferred){.block = (weir__block *)block};
-  if (!weir__settings_of(heap)->graph_capture_record_stream_reuse || heap->allocator->backend || block->marks.sent)
+  if (!weir__settings_of(heap)->graph_capture_record_stream_reuse || heap->allocator->backend ||
+      (block->marks & WEIR__MARK_SENT))
     return;
   weir_cu_stream stream = weir__block_arena(heap, block)->stream;
   unsigned long long capture = 0;

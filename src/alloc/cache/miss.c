@@ -237,10 +237,10 @@ weir_status weir__alloc_miss(const char *caller, weir__heap *heap, weir__arena *
   }
   arena = weir__block_arena(heap, block); /* another pool may have lent it */
   weir__arena_lock(arena);
-  bool is_gathered = block->marks.gathered;
+  bool is_gathered = block->marks & WEIR__MARK_GATHERED;
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   if (block)
-    block->marks.gathered = is_gathered;
+    weir__block_mark(block, WEIR__MARK_GATHERED, is_gathered);
   weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);

@@ -615,7 +615,7 @@ static weir__block *take_place(search *s) {
   stats->pages_returned += moved.pages_returned;
   weir__block *block = commit(s);
   if (block)
-    block->marks.gathered = !moved.pages_made && s->piece_count && s->bytes >= GATHERED_MIN;
+    weir__block_mark(block, WEIR__MARK_GATHERED, !moved.pages_made && s->piece_count && s->bytes >= GATHERED_MIN);
   return block;
 }
 

@@ -61,7 +61,7 @@ static void block_done(weir__heap *heap, weir__block *block) {
 void weir__block_collected(weir__heap *heap, weir__block *block) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
-  if (--weir__block_cold_of(block)->events == 0 && !block->marks.has_uses)
+  if (--weir__block_cold_of(block)->events == 0 && !(block->marks & WEIR__MARK_USES))
     block_done(heap, block);
   weir__arena_unlock(arena);
 }
@@ -123,8 +123,8 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena_lock(arena);
   weir__use *uses = weir__block_uses(block), *left = NULL;
   cold->events++; /* keeps the block waiting until all events are in their queues */
-  if (block->marks.sent) {
-    block->marks.sent = false;
+  if (block->marks & WEIR__MARK_SENT) {
+    weir__block_mark(block, WEIR__MARK_SENT, false);
     cold->events += heap->sent.freed(heap, block); /* until other processes are done */
   }
   weir__arena_unlock(arena);

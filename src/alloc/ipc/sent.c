@@ -170,7 +170,7 @@ static unsigned freed(weir__heap *heap, weir__block *block) {
 static void set_mark(const weir__heap *heap, weir__block *block, bool is_sent) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
-  block->marks.sent = is_sent;
+  weir__block_mark(block, WEIR__MARK_SENT, is_sent);
   weir__arena_unlock(arena);
 }
 

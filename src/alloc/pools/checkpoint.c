@@ -90,7 +90,7 @@ static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool)
   weir_driver *driver = heap->allocator->driver;
   for (weir__segment *s = heap->segments; s; s = s->next)
     for (weir__block *b = is_of(s, pool) ? s->first : NULL; b; b = weir__block_next(b))
-      while (b->state == WEIR__ALLOCATED && b->marks.has_uses) {
+      while (b->state == WEIR__ALLOCATED && (b->marks & WEIR__MARK_USES)) {
         weir__use *use = weir__block_uses(b);
         weir_cu_result r = driver->StreamSynchronize(driver, use->stream);
         if (r)
@@ -207,7 +207,7 @@ unlock:
 /* Counts the live blocks of a segment. Returns false if another stream or process still uses any of them. */
 static bool count_live(const weir__segment *segment, size_t *live) {
   for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
-    if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->marks.has_uses || b->marks.sent))
+    if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->marks & WEIR__MARKS_SHARED))
       return false;
     *live += b->state == WEIR__ALLOCATED;
   }
