@@ -651,7 +651,7 @@ static void write_if_dirty(int device) {
     weir__log(WEIR_LOG_WARN, "tuning results are not saved: %s", weir__last_reason());
 }
 
-void weir_tunable_set_write_on_exit(int on) {
+void weir_tunable_set_write_results(int on) {
   atomic_store(&writes, on != 0);
   for (int i = 0; i < WEIR_MAX_DEVICES && on; i++)
     write_if_dirty(i);

@@ -105,7 +105,7 @@ static void tunable(void) {
   call.operand_count = 1;
   call.arguments = &value;
   call.stream = stream;
-  weir_tunable_set_write_on_exit(0);
+  weir_tunable_set_write_results(0);
 #include "tunable_1.inc"
   weir_tunable_set_enabled(0);
   weir_tunable_op_destroy(op);

@@ -31,7 +31,7 @@ static void reset_settings(void) {
   weir_tunable_set_max_warmup_duration(0);
   weir_tunable_set_max_warmup_iterations(0);
   weir_tunable_set_rotating_buffer_size(0);
-  weir_tunable_set_write_on_exit(1);
+  weir_tunable_set_write_results(1);
   assert_ok(weir_tunable_set_numerical_check(0, 1e-5, 1e-5));
 }
 
@@ -495,11 +495,11 @@ TEST(file_is_written_and_read) {
   assert_error(SYSTEM, weir_tunable_read_file(0, folder));
 
   /* Without writing, a new result stays in memory. */
-  weir_tunable_set_write_on_exit(0);
+  weir_tunable_set_write_results(0);
   o.call.params = "n_65";
   assert_ok(run_operation(&o));
   assert_string_equal(read_text(path), kept);
-  weir_tunable_set_write_on_exit(1);
+  weir_tunable_set_write_results(1);
   end_operation(&o);
   assert_ok(weir_shutdown());
   assert_non_null(strstr(read_text(path), "Spin,n_65,Spin_1,"));

@@ -58,7 +58,7 @@ static const char *parse_text(const char *function, PyObject *object) {
 SWITCH(enable, "cuda_tunableop_enable", weir_tunable_set_enabled)
 SWITCH(tuning_enable, "cuda_tunableop_tuning_enable", weir_tunable_set_tuning)
 SWITCH(record_untuned_enable, "cuda_record_untuned_enable", weir_tunable_set_record_untuned)
-SWITCH(write_file_on_exit, "cuda_tunableop_write_file_on_exit", weir_tunable_set_write_on_exit)
+SWITCH(write_file_on_exit, "cuda_tunableop_write_file_on_exit", weir_tunable_set_write_results)
 
 #define IS(name, getter)                                                                                               \
   static PyObject *name(PyObject *module, PyObject *unused) {                                                          \

@@ -169,7 +169,7 @@ weir_status weir_tunable_write_file(int device, const char *name);
 
 /* Whether new results are written to the device's file: at once, so that a crash loses none. What could not be written
  * then is written with the next result or at weir_shutdown. Turning it on writes the results that it missed. On. */
-void weir_tunable_set_write_on_exit(int on);
+void weir_tunable_set_write_results(int on);
 
 #ifdef __cplusplus
 }
