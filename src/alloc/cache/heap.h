@@ -133,7 +133,7 @@ struct weir__private_pool {
   int segments;     /* an expandable segment counts once, however much of it is mapped */
   bool is_released; /* it has no uses: its free memory may be released */
   bool use_on_oom;
-  bool is_graph;        /* memory was allocated there during a capture: its pages stay where they are */
+  unsigned pins;        /* of its reservations: WEIR__PIN_GRAPH once memory was allocated there during a capture */
   bool moves;           /* its pages may move; set at creation, and read without the lock */
   atomic_bool no_split; /* also read with an arena's lock alone */
   atomic_int in_flight; /* allocations that a scope has sent here and that have not returned; raised under the lock */

@@ -95,7 +95,7 @@ static void mark_page(search *s, weir__block *block, weir__page *page) {
   page->in = block;
   s->unmovable_bytes -= page->bytes;
   s->stuck_bytes -= page->bytes;
-  if (page->pins)
+  if (weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_NOT)
     stats_of(s)->unmovable_fixed_bytes += (int64_t)page->bytes;
   else {
     page->search = s->number;
@@ -141,11 +141,16 @@ static void end_search(search *s) {
 
 /* Whether only pages whose last use is known to have completed may move: the guarantee of the driver about aliases does
  * not cover writes by other devices. */
-static bool is_cautious(const search *s) { return s->settings->moving_pages_completed_only || s->heap->pages.peers; }
+static bool is_cautious(const search *s) {
+  unsigned pins = s->heap->pages.peers ? WEIR__PIN_PEERS : 0;
+  return s->settings->moving_pages_completed_only ||
+         weir__pins_permit(pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_IF_IDLE;
+}
 
-/* Whether pages of a pool may move: a graph writes to its pool whenever it is launched. */
+/* Whether pages of a pool may move: it grows by moving pages, and nothing pins all that it has. */
 static bool lets_pages_go(const weir__pool *pool) {
-  return !pool->owner || (pool->owner->moves && !pool->owner->is_graph);
+  const weir__private_pool *owner = pool->owner;
+  return !owner || (owner->moves && weir__pins_permit(owner->pins, WEIR__PAGE_TO_MOVE) != WEIR__PAGE_MAY_NOT);
 }
 
 /* Locks the arenas of the request's stream, of small and of large blocks. */
@@ -660,7 +665,7 @@ weir__block *weir__return_pages(weir__heap *heap, weir__arena *arena, const weir
 /* Whether a page can go back to where it was before: to an arena of the same stream, whose work is in order. */
 static bool can_go_back(const search *s, const weir__page *page) {
   const weir__mapping *home = page->home;
-  if (!home || page->pins)
+  if (!home || weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_NOT)
     return false;
   for (size_t i = 0; i < s->locked_count; i++)
     if (weir__mapping_segment(home)->arena == s->locked[i])

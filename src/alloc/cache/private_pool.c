@@ -221,6 +221,16 @@ bool weir__stream_joined(weir_driver *driver, weir_cu_stream origin, weir_cu_str
          status == WEIR_CU_CAPTURE_STATUS_ACTIVE && mine == theirs;
 }
 
+/* Graphs write to the pool from now on, whenever they are launched. */
+static void pin_to_graph(weir__heap *heap, weir__private_pool *pool) {
+  if (pool->pins & WEIR__PIN_GRAPH)
+    return;
+  pool->pins |= WEIR__PIN_GRAPH;
+  for (weir__segment *segment = heap->segments; segment; segment = segment->next)
+    if (segment->arena->pool->owner == pool)
+      segment->memory.pins |= WEIR__PIN_GRAPH;
+}
+
 static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
   if (route->is_capture)
     return weir__stream_joined(heap->allocator->driver, route->origin, stream);
@@ -235,7 +245,8 @@ weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream) {
       pool = r->pool;
   if (pool) {
     atomic_fetch_add_explicit(&pool->in_flight, 1, memory_order_relaxed);
-    pool->is_graph |= atomic_load(&heap->captures) != 0;
+    if (atomic_load(&heap->captures))
+      pin_to_graph(heap, pool);
   }
   weir__mutex_unlock(&heap->lock);
   return pool;

@@ -453,6 +453,7 @@ weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const w
     return NULL;
   }
   segment->memory.stream = arena->stream;
+  segment->memory.pins = arena->pool->owner ? arena->pool->owner->pins : 0;
   bool is_known = add_segment(heap, arena, segment);
   weir__block *block = is_known ? weir__arena_new_block(arena, segment, segment->memory.base, size) : NULL;
   if (!block) {
