@@ -1,0 +1,1 @@
+"""What a test file needs of torch.testing."""

@@ -1,0 +1,1 @@
+"""The parts of torch.testing._internal that a test file imports, for Weir."""

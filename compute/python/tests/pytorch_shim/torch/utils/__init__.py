@@ -1,0 +1,1 @@
+"""Parts of PyTorch that have a counterpart of another name in Weir."""
