@@ -101,6 +101,7 @@ typedef enum weir_metric {
   WEIR_METRIC_CLOCK_RATE    /* megahertz */
 } weir_metric;
 
+/* The value of a metric at this moment, in the unit named above. */
 weir_status weir_device_metric(int device, weir_metric metric, int *value);
 
 /* The devices that a value of CUDA_VISIBLE_DEVICES leaves visible, out of `count` devices with the UUIDs

@@ -72,7 +72,9 @@ static void equal(const std::string &got, const std::string &wanted, int line) {
 #define EQUAL(got, wanted) equal(got, wanted, __LINE__)
 static std::string now() {
   char text[4096];
-  weir_allocator_settings(allocator, text, sizeof text);
+  size_t length;
+  if (weir_allocator_settings(allocator, text, sizeof text, &length))
+    std::printf("%s\n", weir_last_error());
   return text;
 }
 static void configure(const std::string &text) {

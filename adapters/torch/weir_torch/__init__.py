@@ -145,10 +145,11 @@ def settings():
     address = allocator()
     if not address:
         return ""
-    call = _weir().weir_allocator_settings
-    call.argtypes, call.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t], ctypes.c_size_t
-    text = ctypes.create_string_buffer(call(address, None, 0) + 1)
-    call(address, text, len(text))
+    call, length = _weir().weir_allocator_settings, ctypes.c_size_t()
+    call.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
+    call(address, None, 0, ctypes.byref(length))
+    text = ctypes.create_string_buffer(length.value + 1)
+    call(address, text, len(text), ctypes.byref(length))
     return text.value.decode()
 
 
