@@ -345,6 +345,13 @@ static weir_status check_not_empty(const char *caller, int op, const weir_array 
   return WEIR_OK;
 }
 
+/* The kernels read elements in the common type, which loses those of a wider kind: they are converted before. */
+static bool is_narrowed(weir_dtype in, weir_dtype common) {
+  if (weir_dtype_is_complex(in))
+    return !weir_dtype_is_complex(common);
+  return weir_dtype_is_float(in) && !weir_dtype_is_float(common) && !weir_dtype_is_complex(common);
+}
+
 weir_status weir_array_reduce(weir_reduce_op op, const weir_array *a, const int *dims, int dim_count, int keepdim,
                               weir_stream stream, weir_array *out) {
   WEIR__CHECK_ARRAY(a);
@@ -365,6 +372,14 @@ weir_status weir_array_reduce(weir_reduce_op op, const weir_array *a, const int 
     status = check_not_empty(__func__, number, a, dim_count, reduced);
   if (status)
     return status;
+  if (is_narrowed(a->dtype, common)) {
+    weir_array converted = {0};
+    status = weir_array_to(a, a->place, common, stream, 0, &converted);
+    if (!status)
+      status = weir_array_reduce(op, &converted, dims, dim_count, keepdim, stream, out);
+    weir_array_release(&converted);
+    return weir__fail_as(__func__, status);
+  }
 
   int64_t shape[WEIR_ARRAY_MAX_DIMS];
   int kept[WEIR_ARRAY_MAX_DIMS] = {0}, ndim = 0;
