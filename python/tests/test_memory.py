@@ -424,6 +424,11 @@ def test_allocator_settings_refused(text):
     assert weir.get_allocator_settings() == before
 
 
+def test_invalid_settings_are_a_runtime_error_too():
+    with pytest.raises(RuntimeError, match="there is no key 'foo'"):
+        weir.memory._set_allocator_settings("foo:1,bar:2")
+
+
 def test_settings_that_begin_from_their_defaults():
     lasting = "large_segment_size_mb:30,expandable_segments:True"
     with settings("max_split_size_mb:200,max_non_split_rounding_mb:40,garbage_collection_threshold:0.5,"

@@ -160,13 +160,20 @@ def get_allocator_settings() -> str:
     return _weir._allocator_settings()
 
 
+class _InvalidSettings(ValueError, RuntimeError):
+    """Settings that are invalid. PyTorch 2.4 raises RuntimeError for them, and 2.11 ValueError."""
+
+
 def _set_allocator_settings(env: str) -> None:
     """Changes settings, such as "max_split_size_mb:200,expandable_segments:True". Raises ValueError if any is invalid.
 
     As in PyTorch 2.11, max_split_size_mb, max_non_split_rounding_mb, garbage_collection_threshold and
     roundup_power2_divisions have their defaults again unless `env` names them. All others keep their values.
     """
-    _weir._cuda_cudaCachingAllocator_set_allocator_settings(env)
+    try:
+        _weir._cuda_cudaCachingAllocator_set_allocator_settings(env)
+    except ValueError as error:
+        raise _InvalidSettings(*error.args) from None
 
 
 def empty_cache() -> None:

@@ -28,9 +28,9 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.environ.get("WEIR_PYTHON_PACKAGE") or os.path.join(HERE, *[".."] * 3, "build", "python")
 KINDS = ("passed", "skipped", "failed", "error", "timed out")
-# What Weir is not, and how the errors of its absence end.
+# What Weir is not, and how the traceback of its absence ends.
 NEEDS = {
-    "nn": r"attribute '(nn|_nn)'|No module named 'torch\.nn",
+    "nn": r"attribute '(nn|_nn|batch_norm_gather_stats)'|No module named 'torch\.nn",
     "optimizers": r"attribute 'optim'|No module named 'torch\.optim",
     "autograd": r"autograd|requires_grad|attribute '(no_grad|enable_grad|backward|grad)'|argument 'requires_grad'",
     "TorchScript": r"attribute 'jit'|No module named 'torch\.jit",
@@ -40,13 +40,17 @@ NEEDS = {
     "linear algebra": r"attribute '_?linalg'",
     "sparse arrays": r"attribute '(sparse_coo_tensor|cartesian_prod)'",
     "NVIDIA's driver": r"libcuda\.so|cuda driver can't be loaded|the software device (draws no power|has no temperature)",
+    "the word torch in texts": r"assertTrue\(\"torch\.|`torch\..* does not match \"`weir\.",
+    "names of PyTorch's C++ functions": r"\(\"::",
 }
 
 
 def need_of(why):
-    """The part of PyTorch whose absence the last line of an error names, or None."""
-    lines = [line for line in why.strip().splitlines() if line.strip()]
-    return next((need for need, text in NEEDS.items() if lines and re.search(text, lines[-1])), None)
+    """The part of PyTorch whose absence the end of a traceback shows, or None: its message, and the failing assertion."""
+    lines = [line for line in why.strip().splitlines() if line.strip(" ^")]
+    calls = [line for line in lines if line.startswith("    ")]
+    end = "\n".join(calls[-1:] + lines[-1:])
+    return next((need for need, text in NEEDS.items() if re.search(text, end)), None)
 
 
 # ---- In the process of a test ----
@@ -153,7 +157,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="a source tree of PyTorch 2.4")
     parser.add_argument("--only", default="", metavar="TEXT", help="only tests with this text in their name")
-    parser.add_argument("--seconds", type=float, default=60, help="the time limit of a test (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120, help="the time limit of a test (%(default)s)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
                         help="tests at the same time (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the result of every test")

@@ -915,3 +915,28 @@ def test_normal():
     assert weir.normal(means, weir.zeros(4, device="cuda")).tolist() == means.tolist()
     with pytest.raises(TypeError, match="missing required argument 'size'"):
         weir.normal(0.0, 1.0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_functions_with_names_of_python(device):
+    x = weir.tensor([[3.0, 4.0], [0.0, 2.0]], device=device)
+    assert weir.sum(x).item() == 9 and weir.sum(x, 0).tolist() == [3, 6]
+    assert weir.sum(x, 1, True, dtype=weir.int64).tolist() == [[7], [2]]
+    assert not weir.all(x) and weir.all(x, 1).tolist() == [True, False] and weir.all(x[:1])
+    assert weir.pow(x, 2).tolist() == [[9, 16], [0, 4]]
+    assert weir.norm(x[0]).item() == 5 and weir.norm(x, 1, 0).tolist() == [3, 6]
+    run_python("from weir import *; assert sum([1, 2]) == 3 and all([]) and pow(2, 3) == 8")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_allclose_of_bools(device):
+    x = weir.tensor([True, False], device=device)
+    assert weir.allclose(x, x.clone()) and not weir.allclose(x, ~x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", [weir.float16, weir.float32, weir.float64, weir.complex64])
+def test_a_reduction_to_integers(device, kind):
+    x = weir.tensor([[3.0, 4.0], [1.0, 2.0]], device=device).to(kind)
+    assert x.sum(1, True, dtype=weir.int64).tolist() == [[7], [3]]
+    assert x.sum(dtype=weir.uint8).item() == 10 and x.prod(0, dtype=weir.int32).tolist() == [3, 8]

@@ -951,6 +951,8 @@ def allclose(
     equal_nan: builtins.bool = False,
 ) -> builtins.bool:
     """Whether all elements satisfy |input - other| <= atol + rtol * |other|."""
+    if input.dtype is other.dtype is _compute.bool_:  # has no subtraction
+        input, other = input.to(_float32), other.to(_float32)
     close = ((input - other).abs() <= atol + rtol * other.abs()) | (input == other)
     if equal_nan:
         close = close | (input.isnan() & other.isnan())
