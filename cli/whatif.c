@@ -135,7 +135,7 @@ static const char *count_range(int64_t a, int64_t b) {
 /* What moved, for each row in which something could. */
 static void print_moving(void) {
   for (size_t i = 0; i < row_count(); i++) {
-    const weir_moving_stats *idle = &whatif.rows[i].p.moving, *busy = &whatif.rows[i].p.busy.moving;
+    const weir__moving_counts *idle = &whatif.rows[i].p.moving, *busy = &whatif.rows[i].p.busy.moving;
     if (!is_shown(i) || (!idle->pages_made && !busy->pages_made))
       continue;
     printf("  %s: %s pages made, %s moved, %s returned to an address where they were still mapped\n",

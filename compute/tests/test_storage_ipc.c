@@ -31,18 +31,18 @@ static weir_storage *receive(uint64_t bytes, weir_stream on) {
   return storage;
 }
 
-static weir_ipc_stats stats(void) {
+static weir_allocator_stats stats(void) {
   weir_allocator *allocator;
   weir_allocator_stats all = {.size = sizeof all};
   assert_ok(weir_default_allocator(&allocator));
   assert_ok(weir_ipc_collect(allocator, NULL));
   assert_ok(weir_allocator_get_stats(allocator, 0, &all));
-  return all.ipc;
+  return all;
 }
 
 static void assert_nothing_left(void) {
-  assert_int_equal(stats().references, 0);
-  assert_int_equal(stats().limbo_blocks, 0);
+  assert_int_equal(stats().ipc_references, 0);
+  assert_int_equal(stats().ipc_limbo_blocks, 0);
 }
 
 TEST(the_storage_that_is_there) {
@@ -69,7 +69,7 @@ TEST(memory_in_limbo) {
   assert_ok(weir_storage_send(sent, stream, NULL, &handle));
   assert_ok(weir_storage_send(sent, other, NULL, &second));
   weir_storage_release(sent);
-  assert_int_equal(stats().limbo_blocks, 1);
+  assert_int_equal(stats().ipc_limbo_blocks, 1);
   weir_storage *received = receive(1000, stream);
   assert_ptr_equal(weir_storage_data(received), address);
   assert_true(weir_storage_is_received(received) && weir_storage_is_borrowed(received));
@@ -81,7 +81,7 @@ TEST(memory_in_limbo) {
     assert_ok(weir_storage_record_stream(received, new_stream(0)));
   assert_ok(weir_storage_record_stream(received, other));
   weir_storage_release(received);
-  assert_int_equal(stats().references, 2);
+  assert_int_equal(stats().ipc_references, 2);
   weir_storage_release(again);
   assert_nothing_left();
 }

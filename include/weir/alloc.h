@@ -237,29 +237,6 @@ typedef enum weir_stat_kind {
   WEIR_STAT_KINDS
 } weir_stat_kind;
 
-/* Moving pages (the setting moving_pages). */
-typedef struct weir_moving_stats {
-  int64_t pages_made;       /* created by the driver */
-  int64_t pages_moved;      /* mapped at another address ... */
-  int64_t moved_bytes;      /* ... and their bytes */
-  int64_t pages_returned;   /* used again where they were mapped before, without a call of the driver */
-  int64_t aliases;          /* mappings that pages have left behind: now, ... */
-  int64_t aliases_peak;     /* ... at most, ... */
-  int64_t aliases_unmapped; /* ... and how many have been unmapped */
-  /* Free bytes that could not move when pages had to be made, the last time: in pages that are partly in use, fixed in
-   * place or shared with other processes, of streams that were busy, and of private pools whose pages stay. */
-  int64_t unmovable_partial_bytes, unmovable_fixed_bytes, unmovable_busy_bytes, unmovable_pool_bytes;
-} weir_moving_stats;
-
-/* Memory that was sent to other processes (weir/ipc.h). */
-typedef struct weir_ipc_stats {
-  int64_t references;       /* messages that other processes may still receive, or that they hold */
-  int64_t limbo_blocks;     /* blocks that were freed while other processes have references: now, ... */
-  int64_t limbo_bytes;      /* ... their bytes, ... */
-  int64_t limbo_bytes_peak; /* ... and those at most. They are active, and not allocated */
-  int64_t lost_references;  /* that ended because a process had ended, or because a message expired */
-} weir_ipc_stats;
-
 typedef struct weir_allocator_stats {
   size_t size; /* sizeof(weir_allocator_stats) */
   weir_stat allocation[WEIR_STAT_KINDS];
@@ -280,8 +257,26 @@ typedef struct weir_allocator_stats {
   weir_stat oversize_allocations;
   weir_stat oversize_segments;
   int64_t num_oom_rejections; /* requests that throw_on_cudamalloc_oom refused before a call of the driver */
-  weir_moving_stats moving;
-  weir_ipc_stats ipc;
+
+  /* Moving pages (the setting moving_pages). */
+  int64_t moving_pages_made;       /* created by the driver */
+  int64_t moving_pages_moved;      /* mapped at another address ... */
+  int64_t moving_moved_bytes;      /* ... and their bytes */
+  int64_t moving_pages_returned;   /* used again where they were mapped before, without a call of the driver */
+  int64_t moving_aliases;          /* mappings that pages have left behind: now, ... */
+  int64_t moving_aliases_peak;     /* ... at most, ... */
+  int64_t moving_aliases_unmapped; /* ... and how many have been unmapped */
+  /* Free bytes that could not move when pages had to be made, the last time: in pages that are partly in use, fixed in
+   * place or shared with other processes, of streams that were busy, and of private pools whose pages stay. */
+  int64_t moving_unmovable_partial_bytes, moving_unmovable_fixed_bytes;
+  int64_t moving_unmovable_busy_bytes, moving_unmovable_pool_bytes;
+
+  /* Memory that was sent to other processes (weir/ipc.h). */
+  int64_t ipc_references;       /* messages that other processes may still receive, or that they hold */
+  int64_t ipc_limbo_blocks;     /* blocks that were freed while other processes have references: now, ... */
+  int64_t ipc_limbo_bytes;      /* ... their bytes, ... */
+  int64_t ipc_limbo_bytes_peak; /* ... and those at most. They are active, and not allocated */
+  int64_t ipc_lost_references;  /* that ended because a process had ended, or because a message expired */
 } weir_allocator_stats;
 
 /* Sets `size` and makes the rest zero, for weir_allocator_get_stats. */

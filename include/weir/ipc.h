@@ -63,7 +63,7 @@ static inline void weir_ipc_send_options_init(weir_ipc_send_options *options) { 
 
 /* Creates a handle that one process can receive, once. The receiver's stream waits for the work that `stream` has now.
  * Until the receiver releases the memory or ends, it is not reused: if it is freed, it is in limbo, where statistics
- * count it as active and not as allocated (weir_ipc_stats). NULL options are the defaults.
+ * count it as active and not as allocated (weir_allocator_stats). NULL options are the defaults.
  *
  * WEIR_ERROR_NOT_SUPPORTED for memory that the driver cannot share and for memory that was allocated with caching off,
  * WEIR_ERROR_BAD_STATE while the stream is being captured. */

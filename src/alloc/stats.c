@@ -16,8 +16,8 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   uint64_t split = weir__settings_of(heap)->max_split_size;
   weir__mutex_lock(&heap->lock);
   weir_allocator_stats now = heap->stats;
-  now.moving.aliases = (int64_t)heap->pages.aliases.count;
-  now.moving.aliases_unmapped = heap->pages.aliases.unmapped;
+  now.moving_aliases = (int64_t)heap->pages.aliases.count;
+  now.moving_aliases_unmapped = heap->pages.aliases.unmapped;
   if (allocator->backend)
     weir__backend_read_stats(heap, &now);
   weir__gauges_read(heap, &now); /* under the lock, so that allocated never exceeds reserved */
@@ -44,8 +44,8 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
   WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   for_each_stat(heap, weir__stat_reset_peak);
-  heap->stats.moving.aliases_peak = (int64_t)heap->pages.aliases.count;
-  heap->stats.ipc.limbo_bytes_peak = heap->stats.ipc.limbo_bytes;
+  heap->stats.moving_aliases_peak = (int64_t)heap->pages.aliases.count;
+  heap->stats.ipc_limbo_bytes_peak = heap->stats.ipc_limbo_bytes;
   if (allocator->backend)
     weir__backend_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
@@ -60,9 +60,9 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   for_each_stat(heap, weir__stat_reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
-  stats->moving.pages_made = stats->moving.pages_moved = stats->moving.moved_bytes = 0;
-  stats->moving.pages_returned = heap->pages.aliases.unmapped = 0;
-  stats->ipc.lost_references = 0;
+  stats->moving_pages_made = stats->moving_pages_moved = stats->moving_moved_bytes = 0;
+  stats->moving_pages_returned = heap->pages.aliases.unmapped = 0;
+  stats->ipc_lost_references = 0;
   weir__gauges_reset_added(heap);
   weir__mutex_unlock(&heap->lock);
   return WEIR_OK;

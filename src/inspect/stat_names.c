@@ -20,7 +20,7 @@ const weir__stat_count weir__stat_counts[WEIR__STAT_COUNTS] = {
 static const char moving[] = "moving";
 
 #define MOVING(name)                                                                                                   \
-  { #name, offsetof(weir_allocator_stats, moving.name) }
+  { #name, offsetof(weir_allocator_stats, moving_##name) }
 static const weir__stat_count moving_counts[] = {MOVING(pages_made),
                                                  MOVING(pages_moved),
                                                  MOVING(moved_bytes),
@@ -36,7 +36,7 @@ static const weir__stat_count moving_counts[] = {MOVING(pages_made),
 static const char ipc[] = "ipc";
 
 #define IPC(name)                                                                                                      \
-  { #name, offsetof(weir_allocator_stats, ipc.name) }
+  { #name, offsetof(weir_allocator_stats, ipc_##name) }
 static const weir__stat_count ipc_counts[] = {IPC(references), IPC(limbo_blocks), IPC(limbo_bytes),
                                               IPC(limbo_bytes_peak), IPC(lost_references)};
 

@@ -114,29 +114,29 @@ static void print_metric(output *out, const metric *m, const weir_allocator_stat
 }
 
 /* Present only if pages have moved, so that the table of a program without moving pages is PyTorch's. */
-static void print_moving(output *out, const weir_moving_stats *moving) {
+static void print_moving(output *out, const weir_allocator_stats *stats) {
   char line[192], bytes[32];
-  if (!moving->pages_moved && !moving->pages_returned)
+  if (!stats->moving_pages_moved && !stats->moving_pages_returned)
     return;
-  snprintf(line, sizeof line, "Pages: %lld made, %lld moved (%s), %lld returned", (long long)moving->pages_made,
-           (long long)moving->pages_moved,
-           weir__format_bytes_as_pytorch((unsigned long long)moving->moved_bytes, bytes),
-           (long long)moving->pages_returned);
+  snprintf(line, sizeof line, "Pages: %lld made, %lld moved (%s), %lld returned", (long long)stats->moving_pages_made,
+           (long long)stats->moving_pages_moved,
+           weir__format_bytes_as_pytorch((unsigned long long)stats->moving_moved_bytes, bytes),
+           (long long)stats->moving_pages_returned);
   print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
-  snprintf(line, sizeof line, "Old mappings: %lld kept (at most %lld), %lld unmapped", (long long)moving->aliases,
-           (long long)moving->aliases_peak, (long long)moving->aliases_unmapped);
+  snprintf(line, sizeof line, "Old mappings: %lld kept (at most %lld), %lld unmapped", (long long)stats->moving_aliases,
+           (long long)stats->moving_aliases_peak, (long long)stats->moving_aliases_unmapped);
   print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
   rule(out, '=');
 }
 
 /* Present only if other processes have memory of this one. */
-static void print_ipc(output *out, const weir_ipc_stats *ipc) {
+static void print_ipc(output *out, const weir_allocator_stats *stats) {
   char line[192], bytes[32];
-  if (!ipc->references)
+  if (!stats->ipc_references)
     return;
   snprintf(line, sizeof line, "Sent to other processes: %lld references, %lld blocks (%s) in limbo",
-           (long long)ipc->references, (long long)ipc->limbo_blocks,
-           weir__format_bytes_as_pytorch((unsigned long long)ipc->limbo_bytes, bytes));
+           (long long)stats->ipc_references, (long long)stats->ipc_limbo_blocks,
+           weir__format_bytes_as_pytorch((unsigned long long)stats->ipc_limbo_bytes, bytes));
   print(out, "| %-*.*s |\n", WIDTH - 2, WIDTH - 2, line);
   rule(out, '=');
 }
@@ -152,8 +152,8 @@ static void print_table(output *out, const weir_allocator_stats *stats, int devi
   for (size_t i = 0; i < WEIR_COUNT_OF(metrics); i++)
     print_metric(out, &metrics[i], stats, abbreviated);
   rule(out, '=');
-  print_moving(out, &stats->moving);
-  print_ipc(out, &stats->ipc);
+  print_moving(out, stats);
+  print_ipc(out, stats);
 }
 
 /* Present only if there is any, for the same reason. */

@@ -31,8 +31,6 @@ static inline void end_holes(const holes *h) {
   put(h->kept[1]);
 }
 
-static inline weir_moving_stats moving(void) { return stats_of(0).moving; }
-
 /* The number of aliases; they are counted as the walker finds them. */
 static inline size_t alias_count(void) { return allocator->heaps[0].pages.aliases.count; }
 

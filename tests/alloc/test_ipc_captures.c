@@ -27,12 +27,12 @@ TEST(capture) {
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
   assert_error_says(BAD_STATE, "captured", weir_ipc_send(allocator, a, stream, NULL, &handle));
   put(a);
-  assert_int_equal(ipc_stats().limbo_blocks, 0);
+  assert_int_equal(stats_of(0).ipc_limbo_blocks, 0);
   assert_cu(d->StreamEndCapture(d, stream, &graph));
   assert_ok(weir_allocator_end_capture(allocator, 0));
   assert_cu(d->GraphDestroy(d, graph));
   put(get(1000, NULL)); /* polls */
-  assert_int_equal(ipc_stats().limbo_blocks, 1);
+  assert_int_equal(stats_of(0).ipc_limbo_blocks, 1);
   b = receive(sent);
   assert_ok(weir_allocator_begin_capture(allocator, 0));
   release(b);
@@ -106,7 +106,7 @@ TEST(collect_after_a_capture) {
   assert_cu(d->StreamDestroy(d, stream));
   assert_ok(weir_fault_nth(faults, WEIR_CALL_IpcCloseMemHandle, 1, WEIR_CU_UNKNOWN, 0));
   assert_error(DRIVER, weir_ipc_collect(allocator, NULL));
-  assert_int_equal(ipc_stats().references, 0);
+  assert_int_equal(stats_of(0).ipc_references, 0);
   collect();
   assert_null(allocator->received);
   say('q');

@@ -60,13 +60,13 @@ TEST(limbo) {
     char *a = get(30 * MIB, NULL);
     a[0] = 'a';
     assert_int_equal(order('r', send_memory(a)), 'a');
-    assert_int_equal(ipc_stats().references, 1);
-    assert_int_equal(ipc_stats().limbo_blocks, 0);
+    assert_int_equal(stats_of(0).ipc_references, 1);
+    assert_int_equal(stats_of(0).ipc_limbo_blocks, 0);
     put(a);
     assert_int_equal(allocated(), 0);
     assert_true(active() >= (int64_t)(30 * MIB));
-    assert_int_equal(ipc_stats().limbo_blocks, 1);
-    assert_int_equal(ipc_stats().limbo_bytes, active());
+    assert_int_equal(stats_of(0).ipc_limbo_blocks, 1);
+    assert_int_equal(stats_of(0).ipc_limbo_bytes, active());
     assert_int_equal(collect(), 0);
     char *b = get(30 * MIB, NULL);
     assert_ptr_not_equal(b, a);
@@ -78,8 +78,8 @@ TEST(limbo) {
     assert_int_equal(order('d', NULL), 'd');
     assert_int_equal(collect(), 1);
     assert_int_equal(active(), 0);
-    assert_int_equal(ipc_stats().limbo_bytes_peak > 0, 1);
-    assert_int_equal(ipc_stats().lost_references, 0);
+    assert_int_equal(stats_of(0).ipc_limbo_bytes_peak > 0, 1);
+    assert_int_equal(stats_of(0).ipc_lost_references, 0);
     assert_ptr_equal(get(30 * MIB, NULL), a);
     put(a);
     say('q');
@@ -117,9 +117,9 @@ TEST(released_first) {
     assert_int_equal(order('r', send_memory(a)), 'a');
     assert_int_equal(order('d', NULL), 'd');
   }
-  assert_int_equal(ipc_stats().references, 3);
+  assert_int_equal(stats_of(0).ipc_references, 3);
   assert_int_equal(collect(), 0);
-  assert_int_equal(ipc_stats().references, 0);
+  assert_int_equal(stats_of(0).ipc_references, 0);
   order('r', send_memory(a));
   order('d', NULL);
   put(a); /* finds that the reference is done */
@@ -146,7 +146,7 @@ TEST(received_once) {
   say('q');
   peer_end();
   assert_int_equal(collect(), 0); /* the last message is under way */
-  assert_int_equal(ipc_stats().references, 1);
+  assert_int_equal(stats_of(0).ipc_references, 1);
   weir_allocator_destroy(allocator);
   allocator = NULL;
   alloc_close();
@@ -295,7 +295,7 @@ TEST(killed_receiver) {
       }
       assert_int_equal(collect(), 1);
       assert_int_equal(active(), 0);
-      assert_int_equal(ipc_stats().lost_references, !alive);
+      assert_int_equal(stats_of(0).ipc_lost_references, !alive);
       close_all();
     }
     assert_true(alive && nth > 4);
@@ -323,7 +323,7 @@ TEST(killed_before) {
   assert_int_equal(collect(), 2);
   nanosleep(&(struct timespec){0, 60000000}, NULL);
   assert_int_equal(collect(), 1);
-  assert_int_equal(ipc_stats().lost_references, 3);
+  assert_int_equal(stats_of(0).ipc_lost_references, 3);
   assert_ok(weir_ipc_set_receiver(allocator, late.bytes, late.length, (int)process)); /* which is gone */
   assert_int_equal(collect(), 1);
   assert_error(BAD_STATE, weir_ipc_set_receiver(allocator, late.bytes, late.length, (int)process));
@@ -541,7 +541,7 @@ TEST(left_open) {
   say('q');
   peer_end(); /* destroys its allocator */
   assert_int_equal(collect(), 1);
-  assert_int_equal(ipc_stats().lost_references, 0);
+  assert_int_equal(stats_of(0).ipc_lost_references, 0);
   close_all();
 }
 
@@ -624,7 +624,7 @@ TEST(many) {
   for (int i = 0; i < MANY; i++)
     small[i] = *send_memory(a);
   put(a);
-  assert_int_equal(ipc_stats().references, MANY);
+  assert_int_equal(stats_of(0).ipc_references, MANY);
   assert_int_equal(allocator->heaps[0].sent.events, 1000);
   for (int i = 0; i < MANY; i++) {
     assert_int_equal(collect(), 0);
@@ -646,7 +646,7 @@ TEST(collecting_for_events) {
   for (int i = 0; i < MANY; i++)
     assert_ok(weir_ipc_cancel(allocator, sent[i].bytes, sent[i].length));
   int skipped = 0;
-  while (ipc_stats().references > MANY) {
+  while (stats_of(0).ipc_references > MANY) {
     weir_ipc_handle handle = *send_memory(a);
     assert_ok(weir_ipc_cancel(allocator, handle.bytes, handle.length));
     skipped++;

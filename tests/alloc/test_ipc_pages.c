@@ -143,7 +143,7 @@ static void child_has_few_files(void) {
   assert_error_says(SYSTEM, "a file descriptor is needed for each of 60 pages",
                     weir_ipc_send(allocator, a, NULL, NULL, &handle));
   assert_int_equal(open_files(), before + 1); /* that of the references */
-  assert_int_equal(ipc_stats().references, 0);
+  assert_int_equal(stats_of(0).ipc_references, 0);
   assert_error_says(SYSTEM, "ulimit -Hn", weir_ipc_share(allocator, a, &handle));
   put(a);
   empty_cache();
@@ -184,7 +184,7 @@ TEST(sizes_of_handles) {
   assert_error_says(NOT_SUPPORTED, "takes 426 bytes, and there is room for 300",
                     weir_ipc_share(allocator, a, &large.handle));
   assert_error_says(NOT_SUPPORTED, "takes 562 bytes", weir_ipc_send(allocator, a, NULL, NULL, &large.handle));
-  assert_int_equal(ipc_stats().references, 0);
+  assert_int_equal(stats_of(0).ipc_references, 0);
   assert_ok(weir_ipc_share(allocator, b, &large.handle));
   large.handle.size = sizeof large;
   assert_ok(weir_ipc_share(allocator, a, &large.handle));
@@ -324,14 +324,14 @@ TEST(pages_that_stay) {
     put(h.first);
     put(h.second);
     void *a = get(60 * MIB, NULL);
-    assert_int_equal(moving().pages_moved > 0, !sent);
+    assert_int_equal(stats_of(0).moving_pages_moved > 0, !sent);
     if (sent) {
       release(received[0]);
       release(received[1]);
       assert_int_equal(collect(), 2);
       assert_false(is_exported(h.first));
       void *b = get(70 * MIB, NULL);
-      assert_true(moving().pages_moved > 0);
+      assert_true(stats_of(0).moving_pages_moved > 0);
       put(b);
     }
     put(a);

@@ -88,9 +88,9 @@ static void exchange(const char *conf) {
   peer_end();
   assert_int_equal(atomic_load(&errors), 0);
   collect();
-  assert_int_equal(ipc_stats().references, 0);
-  assert_int_equal(ipc_stats().limbo_blocks, 0);
-  assert_int_equal(ipc_stats().lost_references, 0);
+  assert_int_equal(stats_of(0).ipc_references, 0);
+  assert_int_equal(stats_of(0).ipc_limbo_blocks, 0);
+  assert_int_equal(stats_of(0).ipc_lost_references, 0);
   assert_int_equal(active(), 0);
   empty_cache();
   alloc_close();

@@ -133,8 +133,8 @@ static void use(block *b) {
 /* Whether pages have moved, and aliases were then used again or unmapped. How many operations that takes in real time
  * depends on how far the streams are behind. */
 static bool has_moved(int64_t moves) {
-  weir_moving_stats stats = moving();
-  return stats.pages_moved >= moves && stats.aliases_unmapped + stats.pages_returned > 0;
+  weir_allocator_stats stats = stats_of(0);
+  return stats.moving_pages_moved >= moves && stats.moving_aliases_unmapped + stats.moving_pages_returned > 0;
 }
 
 static void run(const char *conf, weir_soft_clock clock, int64_t moves) {

@@ -32,8 +32,8 @@ TEST(passed_over) {
     assert_ptr_equal(other, large);
     weir_allocator_get_stats(allocator, 0, &after);
     assert_int_equal(after.reserved_bytes[WEIR_STAT_ALL].current, before.reserved_bytes[WEIR_STAT_ALL].current);
-    assert_int_equal(after.moving.pages_made, before.moving.pages_made);
-    assert_int_equal(after.moving.pages_moved, 0);
+    assert_int_equal(after.moving_pages_made, before.moving_pages_made);
+    assert_int_equal(after.moving_pages_moved, 0);
     assert_int_equal(weir_allocator_free(allocator, other), WEIR_OK);
     weir_allocator_destroy(allocator);
     weir_driver_close(driver);
@@ -76,7 +76,7 @@ TEST(ends_while_retiring) {
     assert_int_equal(weir_allocator_free(allocator, blocks[i]), WEIR_OK);
   assert_int_equal(weir_allocator_alloc(allocator, 0, 12 * MIB, NULL, &large), WEIR_OK);
   weir_allocator_get_stats(allocator, 0, &stats);
-  assert_true(stats.moving.pages_moved > 0);
+  assert_true(stats.moving_pages_moved > 0);
   assert_true(events > 0);
   weir_allocator_destroy(allocator);
   assert_int_equal(events, 0);

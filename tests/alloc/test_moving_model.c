@@ -181,7 +181,7 @@ static void compare(void) {
   }
   if (made != (uint64_t)reserved() || owned_count * (uint64_t)SLOT != made)
     wrong("reserved bytes are not those of the pages");
-  if ((int64_t)aliases != moving().aliases)
+  if ((int64_t)aliases != stats_of(0).moving_aliases)
     wrong("the aliases are not as many as counted");
   for (int i = 0; i < live_count; i++) {
     uint64_t first = (uint64_t)live[i].memory / SLOT * SLOT, end = (uint64_t)live[i].memory + live[i].bytes;
@@ -316,14 +316,14 @@ static void op_settle(void) {
   moves = true;
   configure("moving_pages:True,moving_pages_max_aliases:6");
   assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
-  int64_t before = moving().aliases;
+  int64_t before = stats_of(0).moving_aliases;
   void *p[12] = {0};
   int count = 0;
-  for (; count < 12 && moving().aliases > 6 + UNMAPS_AT_ONCE; count++) {
+  for (; count < 12 && stats_of(0).moving_aliases > 6 + UNMAPS_AT_ONCE; count++) {
     assert_ok(weir_allocator_alloc(allocator, 0, (size_t)(52 + count) * MIB, streams[0], &p[count]));
     soft_step_all();
   }
-  if (count == 12 && moving().aliases > before)
+  if (count == 12 && stats_of(0).moving_aliases > before)
     wrong("aliases are not unmapped");
   while (count-- > 0)
     assert_ok(weir_allocator_free(allocator, p[count]));
@@ -392,7 +392,7 @@ static void run(uint64_t seed, int steps) {
     op_free();
   soft_step_all();
   used_count = 0;
-  assert_true(moving().pages_moved > 0);
+  assert_true(stats_of(0).moving_pages_moved > 0);
   empty_cache();
   compare();
   assert_int_equal(page_count, 0);

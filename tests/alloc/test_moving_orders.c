@@ -89,7 +89,7 @@ static void run(const char *conf, const int sequence[ACTS]) {
   give(a); /* what writes to it has not begun */
   give(b);
   moved = take(72 * MIB, raw);
-  assert_true(moving().pages_moved > 0);
+  assert_true(stats_of(0).moving_pages_moved > 0);
 
   for (int i = 0; i < ACTS; i++) {
     acts[sequence[i]]();

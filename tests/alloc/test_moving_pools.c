@@ -42,7 +42,7 @@ TEST(pool_takes_and_does_not_lend) {
   int64_t before = reserved();
   void *q = get(40 * MIB, NULL); /* nothing of the pool's holes */
   assert_int_equal(reserved(), before + 40 * (int64_t)MIB);
-  assert_true(moving().unmovable_pool_bytes >= 80 * (int64_t)MIB);
+  assert_true(stats_of(0).moving_unmovable_pool_bytes >= 80 * (int64_t)MIB);
   begin();
   void *r = get(60 * MIB, NULL); /* and not within the pool */
   assert_true(reserved() >= before + 100 * (int64_t)MIB);
@@ -208,9 +208,9 @@ TEST_SETUP(capture_takes_idle_pages, NULL, alloc_teardown_runtime) {
   assert_int_equal(calls(WEIR_CALL_StreamWaitEvent), waits);
   assert_int_equal(waiting_calls(), syncs);
   put(q);
-  int64_t moved = moving().pages_moved;
+  int64_t moved = stats_of(0).moving_pages_moved;
   void *r = get(60 * MIB, raw_of(stream)), *s = get(60 * MIB, raw_of(other));
-  assert_int_equal(moving().pages_moved, moved); /* the graph writes there whenever it is launched */
+  assert_int_equal(stats_of(0).moving_pages_moved, moved); /* the graph writes there whenever it is launched */
   assert_ok(weir_fill_async(r, 1, 60 * MIB, stream));
   assert_ok(weir_fill_async(s, 2, 60 * MIB, other));
   assert_ok(weir_graph_replay(graph));
@@ -237,7 +237,7 @@ TEST_SETUP(capture_does_not_take_busy_pages, NULL, alloc_teardown_runtime) {
   void *p = get(40 * MIB, raw_of(stream));
   assert_ok(weir_fill_async(p, 5, 40 * MIB, stream));
   assert_int_equal(reserved(), 120 * (int64_t)MIB);
-  assert_int_equal(moving().pages_moved, 0);
+  assert_int_equal(stats_of(0).moving_pages_moved, 0);
   end_capture(graph);
   soft_step_all();
   put(p);
@@ -261,12 +261,12 @@ TEST_SETUP(pool_stays_after_a_capture, NULL, alloc_teardown_runtime) {
   assert_ok(weir_fill_async(p, 5, 30 * MIB, stream));
   end_capture(graph);
   put(p);
-  int64_t before = reserved(), moved = moving().pages_moved;
+  int64_t before = reserved(), moved = stats_of(0).moving_pages_moved;
   begin();
   p = get(72 * MIB, raw_of(stream));
   end();
   assert_true(reserved() > before);
-  assert_int_equal(moving().pages_moved, moved);
+  assert_int_equal(stats_of(0).moving_pages_moved, moved);
   put(p);
   end_holes(&h);
   weir_graph_destroy(graph);
@@ -305,7 +305,7 @@ TEST_SETUP(retiring_is_postponed_in_a_capture, NULL, alloc_teardown_runtime) {
   void *v = get(120 * MIB, raw_of(stream));
   soft_step_all();
   void *w = get(130 * MIB, raw_of(stream));
-  assert_true(moving().aliases_unmapped > 0);
+  assert_true(stats_of(0).moving_aliases_unmapped > 0);
   void *all[] = {p, q, r, s, t, u, v, w};
   for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
     put(all[i]);
@@ -327,7 +327,7 @@ TEST_SETUP(moving_beside_a_capture, NULL, alloc_teardown_runtime) {
     weir_graph *graph = begin_capture(stream);
     work(raw_of(third));
     void *p = get(72 * MIB, raw_of(other)), *q = get(100 * MIB, raw_of(other));
-    assert_true(moving().pages_moved > 0);
+    assert_true(stats_of(0).moving_pages_moved > 0);
     fill(p, 1, 72 * MIB, raw_of(other));
     void *in = get(20 * MIB, raw_of(stream));
     assert_ok(weir_fill_async(in, 5, 20 * MIB, stream));
@@ -356,8 +356,8 @@ TEST(fixed_pages_stay) {
   int64_t before = reserved();
   void *p = get(60 * MIB, NULL);
   assert_int_equal(reserved(), before + 60 * (int64_t)MIB);
-  assert_int_equal(moving().pages_moved, 0);
-  assert_int_equal(moving().unmovable_fixed_bytes, 40 * (int64_t)MIB);
+  assert_int_equal(stats_of(0).moving_pages_moved, 0);
+  assert_int_equal(stats_of(0).moving_unmovable_fixed_bytes, 40 * (int64_t)MIB);
   assert_ptr_equal(get(40 * MIB, NULL), a); /* it still serves requests in its place */
   put(a);
   put(p);
@@ -394,8 +394,8 @@ TEST(exported_pages_stay) {
   int64_t before = reserved();
   void *p = get(8 * MIB, NULL);
   assert_true(reserved() >= before + 8 * (int64_t)MIB);
-  assert_int_equal(moving().pages_moved, 0);
-  assert_int_equal(moving().unmovable_fixed_bytes, 2 * (int64_t)MIB);
+  assert_int_equal(stats_of(0).moving_pages_moved, 0);
+  assert_int_equal(stats_of(0).moving_unmovable_fixed_bytes, 2 * (int64_t)MIB);
   put(p);
   put(kept);
   empty_cache();
@@ -449,14 +449,14 @@ TEST(gathering_during_a_miss) {
   end();
   assert_ok(weir_allocator_attach(allocator, OBSERVER(.free_memory = gather_once, .context = &gathered)));
   void *p = get(40 * MIB, NULL);
-  weir_moving_stats before = moving();
-  assert_true(before.pages_moved > 0);
+  weir_allocator_stats before = stats_of(0);
+  assert_true(before.moving_pages_moved > 0);
   put(p);
   put(gathered); /* its pages go back, leaving aliases */
   begin();
   put(get(72 * MIB, NULL));
   end();
-  assert_int_equal(moving().pages_returned, before.pages_returned + before.pages_moved);
+  assert_int_equal(stats_of(0).moving_pages_returned, before.moving_pages_returned + before.moving_pages_moved);
   end_holes(&h);
   release();
   alloc_close();

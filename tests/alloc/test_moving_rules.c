@@ -14,9 +14,9 @@ static void *move_into(weir_cu_stream stream, void *kept[2]) {
   }
   put(holes[0]);
   put(holes[1]);
-  int64_t before = stats_of(0).moving.pages_moved;
+  int64_t before = stats_of(0).moving_pages_moved;
   void *large = get(40 * MIB, stream);
-  assert_true(stats_of(0).moving.pages_moved > before);
+  assert_true(stats_of(0).moving_pages_moved > before);
   return large;
 }
 
@@ -29,7 +29,7 @@ TEST_SETUP(retiring_waits_for_captures, NULL, alloc_teardown_runtime) {
   alloc_open_runtime("moving_pages:True,moving_pages_max_aliases:0");
   weir_stream stream = new_stream(0), captured = new_stream(0);
   void *kept[2], *large = move_into(raw_of(stream), kept);
-  assert_true(stats_of(0).moving.aliases > 0);
+  assert_true(stats_of(0).moving_aliases > 0);
   weir_graph *graph = NULL;
   assert_ok(weir_graph_create(&graph));
   assert_ok(weir_stream_set_current(captured));
@@ -42,7 +42,7 @@ TEST_SETUP(retiring_waits_for_captures, NULL, alloc_teardown_runtime) {
   void *later = get(300 * MIB, raw_of(stream)); /* a miss, in which the aliases are unmapped */
   assert_ok(weir_stream_synchronize(stream));
   put(get(400 * MIB, raw_of(stream)));
-  assert_true(stats_of(0).moving.aliases_unmapped > 0);
+  assert_true(stats_of(0).moving_aliases_unmapped > 0);
   put(later);
   put(large);
   put(kept[0]);
@@ -81,7 +81,7 @@ TEST(checkpoints) {
     assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
     put(hole);
     void *large = get(60 * MIB, NULL);
-    assert_int_equal(stats_of(0).moving.pages_moved > 0, moving);
+    assert_int_equal(stats_of(0).moving_pages_moved > 0, moving);
     int64_t before = allocated();
     weir_status status = weir_pool_restore(allocator, checkpoint, &delta);
     if (moving) {
@@ -141,11 +141,11 @@ static void assert_moves(const char *conf, bool moves) {
     weir_pool_id id = {0, 0};
     if (pool)
       id = begin_pool(1);
-    int64_t before = stats_of(0).moving.pages_moved;
+    int64_t before = stats_of(0).moving_pages_moved;
     void *hole = get(24 * MIB, NULL), *kept = get(24 * MIB, NULL);
     put(hole);
     void *large = get(40 * MIB, NULL);
-    assert_int_equal(stats_of(0).moving.pages_moved > before, moves);
+    assert_int_equal(stats_of(0).moving_pages_moved > before, moves);
     put(large);
     put(kept);
     if (pool)

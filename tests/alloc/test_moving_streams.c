@@ -35,8 +35,8 @@ TEST(busy_stream_does_not) {
   put(p);
   void *q = get(40 * MIB, other);
   assert_int_equal(reserved(), 80 * (int64_t)MIB);
-  assert_int_equal(moving().pages_moved, 0);
-  assert_int_equal(moving().unmovable_busy_bytes, 40 * (int64_t)MIB);
+  assert_int_equal(stats_of(0).moving_pages_moved, 0);
+  assert_int_equal(stats_of(0).moving_unmovable_busy_bytes, 40 * (int64_t)MIB);
   fill(q, 2, 40 * MIB, other);
   soft_step_all();
   assert_fill(q, 2, 40 * MIB);
@@ -95,7 +95,7 @@ TEST(across_streams_without_an_event) {
     assert_ok(weir_fault_nth(faults, failing[i], 1, WEIR_CU_UNKNOWN, 0));
     void *q = get(40 * MIB, other);
     assert_int_equal(reserved(), 80 * (int64_t)MIB);
-    assert_int_equal(moving().pages_moved, 0);
+    assert_int_equal(stats_of(0).moving_pages_moved, 0);
     put(q);
     alloc_close();
   }
@@ -114,12 +114,12 @@ TEST(completed_only) {
   p = get(160 * MIB, other);
   assert_true(reserved() >= before + 160 * (int64_t)MIB);
   assert_int_equal(calls(WEIR_CALL_StreamWaitEvent), 0);
-  assert_int_equal(moving().pages_moved, 0);
+  assert_int_equal(stats_of(0).moving_pages_moved, 0);
   soft_step_all();
   put(p);
   before = reserved();
   p = get(180 * MIB, one);
-  assert_true(moving().pages_moved > 0);
+  assert_true(stats_of(0).moving_pages_moved > 0);
   assert_true(reserved() < before + 180 * (int64_t)MIB);
   put(p);
   end_holes(&h);
@@ -137,10 +137,10 @@ TEST(peers) {
   assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1));
   assert_valid();
   work(NULL);
-  int64_t before = reserved(), moved = moving().pages_moved;
+  int64_t before = reserved(), moved = stats_of(0).moving_pages_moved;
   void *p = get(120 * MIB, NULL);
   assert_true(reserved() > before);
-  assert_int_equal(moving().pages_moved, moved);
+  assert_int_equal(stats_of(0).moving_pages_moved, moved);
   soft_step_all();
   put(p);
   p = get(160 * MIB, NULL);
@@ -200,14 +200,14 @@ TEST(retired_after_the_work) {
   void *more[4];
   for (int i = 0; i < 4; i++) /* requests that grow do not change that */
     more[i] = get((size_t)(90 + i) * MIB, stream);
-  assert_int_equal(moving().aliases_unmapped, 0);
+  assert_int_equal(stats_of(0).moving_aliases_unmapped, 0);
   assert_true(alias_count() >= aliases);
   soft_step(stream, 1);
   void *last = get(100 * MIB, stream);
-  assert_int_equal(moving().aliases_unmapped, 0);
+  assert_int_equal(stats_of(0).moving_aliases_unmapped, 0);
   soft_step_all();
   void *now = get(110 * MIB, stream);
-  assert_true(moving().aliases_unmapped >= (int64_t)aliases);
+  assert_true(stats_of(0).moving_aliases_unmapped >= (int64_t)aliases);
   assert_false(is_mapped_at(a) && is_mapped_at(b));
   assert_int_equal(waiting_calls(), 0);
   assert_fill(p, 2, 72 * MIB);
@@ -234,7 +234,7 @@ TEST(wanted_again_while_it_retires) {
   size_t retiring = allocator->heaps[0].pages.aliases.retiring;
   void *again = get(40 * MIB, stream);
   if (retiring)
-    assert_true(again == a || moving().aliases_unmapped > 0);
+    assert_true(again == a || stats_of(0).moving_aliases_unmapped > 0);
   fill(again, 2, 40 * MIB, stream);
   void *more = get(90 * MIB, other), *last = get(95 * MIB, stream);
   soft_step_all();
@@ -292,7 +292,7 @@ TEST(aliases_are_bounded) {
     if (i % 4 == 0)
       soft_step_all();
   }
-  assert_true(moving().aliases_unmapped > 50);
+  assert_true(stats_of(0).moving_aliases_unmapped > 50);
   soft_step_all();
   void *p[4];
   for (int i = 0; i < 4; i++) { /* what became an alias meanwhile */
@@ -318,15 +318,15 @@ TEST(stalled_stream_holds_up_no_other) {
   size_t of_stalled = alias_count();
   void *q = get(72 * MIB, stream);
   size_t of_both = alias_count();
-  int64_t unmapped = moving().aliases_unmapped;
+  int64_t unmapped = stats_of(0).moving_aliases_unmapped;
   assert_true(of_both > of_stalled);
   soft_step(stream, 10);
   void *r = get(90 * MIB, stream);
-  assert_true(moving().aliases_unmapped > unmapped);
+  assert_true(stats_of(0).moving_aliases_unmapped > unmapped);
   assert_true(is_mapped_at(h.first) || is_mapped_at(h.second));
   soft_step_all();
   void *s = get(100 * MIB, stream);
-  assert_true(moving().aliases_unmapped >= (int64_t)of_both);
+  assert_true(stats_of(0).moving_aliases_unmapped >= (int64_t)of_both);
   put(p);
   put(q);
   put(r);

@@ -167,7 +167,7 @@ static void run(const char *conf, uint64_t limit, int count) {
   assert_int_equal(atomic_load(&spoiled), 0);
   assert_true(atomic_load(&looks) > (unsigned long)count);
   assert_valid();
-  assert_true(moving().pages_moved > 0);
+  assert_true(stats_of(0).moving_pages_moved > 0);
   empty_cache();
   assert_int_equal(active(), 0);
   assert_int_equal(reserved(), 0);

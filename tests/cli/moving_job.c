@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
   check(weir_snapshot_take(allocator, NULL, &snapshot));
   check(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, argv[3]));
   weir_snapshot_destroy(snapshot);
-  printf("%lld pages moved\n", (long long)stats.moving.pages_moved);
+  printf("%lld pages moved\n", (long long)stats.moving_pages_moved);
   for (size_t i = 0; i < HELD; i++)
     if (held[i])
       check(weir_allocator_free(allocator, held[i]));

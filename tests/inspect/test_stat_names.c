@@ -56,7 +56,7 @@ TEST(every_name_leads_to_its_field) {
   assert_int_equal(value_of(&stats, "num_sync_all_streams"), stats.num_sync_all_streams);
   assert_int_equal(value_of(&stats, "num_device_alloc"), stats.num_device_alloc);
   assert_int_equal(value_of(&stats, "num_device_free"), stats.num_device_free);
-#define MOVING(name) assert_int_equal(value_of(&stats, "moving." #name), stats.moving.name)
+#define MOVING(name) assert_int_equal(value_of(&stats, "moving." #name), stats.moving_##name)
   MOVING(pages_made);
   MOVING(pages_moved);
   MOVING(moved_bytes);

@@ -93,19 +93,19 @@ TEST(moved_pages) {
                                  "|===========================================================================|\n";
   char without[8192], with[8192];
   weir_allocator_stats stats = stats_by(grown);
-  stats.moving.pages_made = 64;
+  stats.moving_pages_made = 64;
   size_t length = length_of_summary(&stats, 0, WEIR_SUMMARY_FULL, without, sizeof without);
-  stats.moving.pages_moved = 32;
-  stats.moving.moved_bytes = 320 * MIB;
-  stats.moving.pages_returned = 5;
-  stats.moving.aliases = 30;
-  stats.moving.aliases_peak = 32;
-  stats.moving.aliases_unmapped = 2;
+  stats.moving_pages_moved = 32;
+  stats.moving_moved_bytes = 320 * MIB;
+  stats.moving_pages_returned = 5;
+  stats.moving_aliases = 30;
+  stats.moving_aliases_peak = 32;
+  stats.moving_aliases_unmapped = 2;
   length_of_summary(&stats, 0, WEIR_SUMMARY_FULL, with, sizeof with);
   assert_memory_equal(with, without, length);
   assert_string_equal(with + length, expected);
-  stats.moving.pages_moved = stats.moving.moved_bytes = INT64_MAX; /* too long for a line: the frame stays straight */
-  stats.moving.pages_made = stats.moving.pages_returned = INT64_MAX;
+  stats.moving_pages_moved = stats.moving_moved_bytes = INT64_MAX; /* too long for a line: the frame stays straight */
+  stats.moving_pages_made = stats.moving_pages_returned = INT64_MAX;
   length_of_summary(&stats, 0, WEIR_SUMMARY_FULL, with, sizeof with);
   assert_int_equal(strcspn(with + length, "\n"), strcspn(with, "\n"));
 }

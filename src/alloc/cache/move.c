@@ -68,7 +68,7 @@ typedef struct search {
 
 /* ---- Movable pages ---- */
 
-static weir_moving_stats *stats_of(const search *s) { return &s->heap->stats.moving; }
+static weir_allocator_stats *stats_of(const search *s) { return &s->heap->stats; }
 
 static bool is_movable(const search *s, const weir__page *page) { return page->search == s->number; }
 
@@ -96,7 +96,7 @@ static void mark_page(search *s, weir__block *block, weir__page *page) {
   s->unmovable_bytes -= page->bytes;
   s->stuck_bytes -= page->bytes;
   if (weir__pins_permit(page->pins, WEIR__PAGE_TO_MOVE) == WEIR__PAGE_MAY_NOT)
-    stats_of(s)->unmovable_fixed_bytes += (int64_t)page->bytes;
+    stats_of(s)->moving_unmovable_fixed_bytes += (int64_t)page->bytes;
   else {
     page->search = s->number;
     s->movable_count[page->bytes / s->slot]++;
@@ -165,7 +165,7 @@ static bool lock_own_stream(search *s) {
 
 /* The request's own stream: its work is in order, so a page that is free there may be used at once. */
 static bool add_own_stream(search *s) {
-  stats_of(s)->unmovable_fixed_bytes = 0;
+  stats_of(s)->moving_unmovable_fixed_bytes = 0;
   if (!lock_own_stream(s))
     return false;
   if (!lets_pages_go(s->arena->pool) || (is_cautious(s) && !weir__stream_is_idle(s->heap, s->arena->stream)))
@@ -205,18 +205,18 @@ static void add_other(search *s, weir__arena *arena) {
   if (!arena->segments || !lock_arena(s, arena))
     return;
   if (!lets_pages_go(arena->pool) || (owner && owner != s->arena->pool->owner))
-    stats_of(s)->unmovable_pool_bytes += free_bytes(s, arena);
+    stats_of(s)->moving_unmovable_pool_bytes += free_bytes(s, arena);
   else if (weir__stream_is_idle(s->heap, arena->stream) ||
            (s->settings->moving_pages_across_streams && !is_cautious(s) && join_stream(s, arena->stream))) {
     mark_arena(s, arena);
     return;
   } else
-    stats_of(s)->unmovable_busy_bytes += free_bytes(s, arena);
+    stats_of(s)->moving_unmovable_busy_bytes += free_bytes(s, arena);
   unlock_last(s);
 }
 
 static void add_other_streams(search *s) {
-  stats_of(s)->unmovable_busy_bytes = stats_of(s)->unmovable_pool_bytes = 0;
+  stats_of(s)->moving_unmovable_busy_bytes = stats_of(s)->moving_unmovable_pool_bytes = 0;
   if (s->heap->allocator->streams_may_end)
     return; /* they may not exist any more */
   weir__private_pool *owner = NULL;
@@ -560,7 +560,7 @@ static size_t leave_block(search *s, size_t i) {
 
 /* Changes the books. Pages leave their old places first, so that reserved bytes are never counted twice. */
 static weir__block *commit(search *s) {
-  weir_moving_stats *stats = stats_of(s);
+  weir_allocator_stats *stats = stats_of(s);
   weir__block *block = s->at.first; /* large enough without a page if it was freed after the search of the cache */
   if (!s->piece_count)
     weir__trace_taken(s->arena, block);
@@ -570,8 +570,8 @@ static weir__block *commit(search *s) {
     end = group_end(s, i);
     block = weir__range_map(s->heap, s->at.segment, s->pieces[i].address, group_bytes(s, i, end));
   }
-  if (stats->aliases_peak < (int64_t)s->heap->pages.aliases.count)
-    stats->aliases_peak = (int64_t)s->heap->pages.aliases.count;
+  if (stats->moving_aliases_peak < (int64_t)s->heap->pages.aliases.count)
+    stats->moving_aliases_peak = (int64_t)s->heap->pages.aliases.count;
   if (!block)
     return NULL; /* never: a place without pieces is a free block */
   weir__index_remove(&s->arena->free, block);
@@ -579,15 +579,21 @@ static weir__block *commit(search *s) {
   return block;
 }
 
+typedef struct moved_pages {
+  int64_t made, moved, returned, moved_bytes;
+} moved_pages;
+
 /* What the pieces are, before they change. */
-static void count_pieces(search *s, weir_moving_stats *moved) {
+static moved_pages count_pieces(const search *s) {
+  moved_pages count = {0};
   for (size_t i = 0; i < s->piece_count; i++) {
     const weir__page_change *p = &s->pieces[i];
-    moved->pages_made += p->action == WEIR__PAGE_MAKE;
-    moved->pages_returned += p->action == WEIR__PAGE_RETURN;
-    moved->pages_moved += p->action == WEIR__PAGE_MOVE;
-    moved->moved_bytes += p->action == WEIR__PAGE_MOVE ? (int64_t)p->bytes : 0;
+    count.made += p->action == WEIR__PAGE_MAKE;
+    count.returned += p->action == WEIR__PAGE_RETURN;
+    count.moved += p->action == WEIR__PAGE_MOVE;
+    count.moved_bytes += p->action == WEIR__PAGE_MOVE ? (int64_t)p->bytes : 0;
   }
+  return count;
 }
 
 static void begin_search(search *s, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
@@ -604,23 +610,23 @@ static void begin_search(search *s, weir__heap *heap, weir__arena *arena, const 
 
 /* The transaction for a place whose pages were chosen. NULL if it failed. */
 static weir__block *take_place(search *s) {
-  weir_moving_stats *stats = stats_of(s), moved = {0};
-  count_pieces(s, &moved);
-  if (moved.pages_made)
-    stats->unmovable_partial_bytes = (int64_t)s->unmovable_bytes;
+  weir_allocator_stats *stats = stats_of(s);
+  moved_pages moved = count_pieces(s);
+  if (moved.made)
+    stats->moving_unmovable_partial_bytes = (int64_t)s->unmovable_bytes;
   if (s->made_bytes && weir__over_limit(s->heap, s->made_bytes))
     return NULL;
   s->heap->met_limit = false;
   if (!prepare(s))
     return NULL;
-  s->heap->stats.num_device_alloc += moved.pages_made > 0;
-  stats->pages_made += moved.pages_made;
-  stats->pages_moved += moved.pages_moved;
-  stats->moved_bytes += moved.moved_bytes;
-  stats->pages_returned += moved.pages_returned;
+  stats->num_device_alloc += moved.made > 0;
+  stats->moving_pages_made += moved.made;
+  stats->moving_pages_moved += moved.moved;
+  stats->moving_moved_bytes += moved.moved_bytes;
+  stats->moving_pages_returned += moved.returned;
   weir__block *block = commit(s);
   if (block)
-    weir__block_mark(block, WEIR__MARK_GATHERED, !moved.pages_made && s->piece_count && s->bytes >= GATHERED_MIN);
+    weir__block_mark(block, WEIR__MARK_GATHERED, !moved.made && s->piece_count && s->bytes >= GATHERED_MIN);
   return block;
 }
 

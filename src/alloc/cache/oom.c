@@ -116,7 +116,7 @@ static weir_shortage measure(weir__heap *heap, weir_cu_stream stream, uint64_t r
                       .wanted = wanted,
                       .total = heap->total,
                       .reserved = heap->reserved,
-                      .limbo = (uint64_t)heap->stats.ipc.limbo_bytes};
+                      .limbo = (uint64_t)heap->stats.ipc_limbo_bytes};
   driver->MemGetInfo(driver, &of.device_free, &of.total);
   of.limit = heap->has_limit ? heap->limit : of.total;
   for (weir__private_pool *p = heap->private_pools; p; p = p->next)

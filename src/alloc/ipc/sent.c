@@ -70,11 +70,11 @@ bool weir__sent_is_known(weir_allocator *allocator, const weir__ipc_message *mes
 /* ---- The end of references ---- */
 
 static void update_stats(weir__heap *heap) {
-  weir_ipc_stats *stats = &heap->stats.ipc;
-  stats->references = (int64_t)heap->sent.references;
-  stats->limbo_blocks = (int64_t)heap->sent.limbo;
-  if (stats->limbo_bytes > stats->limbo_bytes_peak)
-    stats->limbo_bytes_peak = stats->limbo_bytes;
+  weir_allocator_stats *stats = &heap->stats;
+  stats->ipc_references = (int64_t)heap->sent.references;
+  stats->ipc_limbo_blocks = (int64_t)heap->sent.limbo;
+  if (stats->ipc_limbo_bytes > stats->ipc_limbo_bytes_peak)
+    stats->ipc_limbo_bytes_peak = stats->ipc_limbo_bytes;
 }
 
 /* Results of weir__identity_has_ended, which makes several system calls, for one collection. */
@@ -109,11 +109,11 @@ static bool end_reference(weir__heap *heap, const sent *memory, const reference 
   if (state == WEIR__REFERENCE_SENT && known && (has_ended(known, process) || is_expired(memory, r, now))) {
     if (!weir__reference_withdraw(references, r->slot))
       return false; /* it was received just now */
-    heap->stats.ipc.lost_references++;
+    heap->stats.ipc_lost_references++;
     return true;
   }
   if (state == WEIR__REFERENCE_HELD && known && has_ended(known, process))
-    heap->stats.ipc.lost_references++;
+    heap->stats.ipc_lost_references++;
   else if (state != WEIR__REFERENCE_DONE)
     return false;
   weir__reference_free(references, r->slot);
@@ -160,7 +160,7 @@ static unsigned freed(weir__heap *heap, weir__block *block) {
     memory->is_in_limbo = true;
     memory->freed_ns = weir__monotonic_ns();
     heap->sent.limbo++;
-    heap->stats.ipc.limbo_bytes += (int64_t)weir__block_bytes(block);
+    heap->stats.ipc_limbo_bytes += (int64_t)weir__block_bytes(block);
   } else
     delete_sent(heap, memory);
   update_stats(heap);
@@ -204,7 +204,7 @@ static size_t collect(weir__heap *heap) {
     }
     left++;
     heap->sent.limbo--;
-    heap->stats.ipc.limbo_bytes -= (int64_t)weir__block_bytes(block);
+    heap->stats.ipc_limbo_bytes -= (int64_t)weir__block_bytes(block);
     weir__block_collected(heap, block);
   }
   free(ended);

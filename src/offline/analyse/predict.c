@@ -33,7 +33,12 @@ void weir__prediction_from(const weir__replay_report *report, const weir__costs 
                                    .failed_allocated = report->failed_allocated,
                                    .calls = report->calls,
                                    .begin = report->begin,
-                                   .moving = s->moving,
+                                   .moving = {.pages_made = s->moving_pages_made,
+                                              .pages_moved = s->moving_pages_moved,
+                                              .moved_bytes = s->moving_moved_bytes,
+                                              .pages_returned = s->moving_pages_returned,
+                                              .aliases_peak = s->moving_aliases_peak,
+                                              .aliases_unmapped = s->moving_aliases_unmapped},
                                    .cost = weir__costs_estimate(costs, &report->calls)};
   prediction->busy = busy_figures(prediction);
 }

@@ -9,12 +9,17 @@
 #include "offline/analyse/whatif_history.h"
 #include "offline/replay/replay.h"
 
+/* Of weir_allocator_stats. */
+typedef struct weir__moving_counts {
+  int64_t pages_made, pages_moved, moved_bytes, pages_returned, aliases_peak, aliases_unmapped;
+} weir__moving_counts;
+
 /* What depends on how far streams were (weir__replayer_is_range). */
 typedef struct weir__prediction_busy {
   uint64_t peak_reserved, peak_allocated;
   uint64_t retries, failures, calls;
   double cost;
-  weir_moving_stats moving;
+  weir__moving_counts moving;
 } weir__prediction_busy;
 
 /* Plain numbers: predictions are copied between machines. */
@@ -27,7 +32,7 @@ typedef struct weir__prediction {
   weir__meter_counts calls;
   double cost; /* of the calls, in nanoseconds */
   weir__replay_begin begin;
-  weir_moving_stats moving;
+  weir__moving_counts moving;
   /* All of the above are figures of a run in which every stream was idle when it was asked. In another run none was,
    * and that came out differently: the truth lies between the two. */
   bool is_range;

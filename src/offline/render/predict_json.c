@@ -33,7 +33,7 @@ void weir__json_calls(weir__sink *sink, const weir__prediction *prediction) {
              JSON_NATURAL("allocated", prediction->failed_allocated), JSON_CLOSE);
 }
 
-static void json_moving(weir__sink *sink, const weir_moving_stats *m) {
+static void json_moving(weir__sink *sink, const weir__moving_counts *m) {
   WEIR__JSON(sink, JSON_OBJECT("moving"), JSON_INTEGER("pages_moved", m->pages_moved),
              JSON_INTEGER("moved_bytes", m->moved_bytes), JSON_INTEGER("pages_made", m->pages_made),
              JSON_INTEGER("pages_returned", m->pages_returned), JSON_INTEGER("aliases_peak", m->aliases_peak),
