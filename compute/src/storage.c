@@ -170,6 +170,8 @@ void weir_storage_retain(weir_storage *storage) {
 void weir_storage_release(weir_storage *storage) {
   if (!storage || atomic_fetch_sub_explicit(&storage->references, 1, memory_order_acq_rel) > 1)
     return;
+  if (storage->finalizer)
+    storage->finalizer(storage->finalizer_context);
   if (storage->is_listed)
     weir__storage_unlist(storage);
   if (!storage->is_borrowed)
@@ -177,6 +179,13 @@ void weir_storage_release(weir_storage *storage) {
   else if (storage->deleter)
     storage->deleter(storage->context);
   free(storage);
+}
+
+weir_status weir_storage_set_finalizer(weir_storage *storage, weir_storage_deleter finalizer, void *context) {
+  WEIR__CHECK_ARGUMENT(storage);
+  storage->finalizer = finalizer;
+  storage->finalizer_context = context;
+  return WEIR_OK;
 }
 
 void *weir_storage_data(const weir_storage *storage) { return storage->data; }
@@ -198,6 +207,25 @@ weir_status weir_storage_record_stream(weir_storage *storage, weir_stream stream
   else if (storage->place.kind == WEIR_PLACE_PINNED && !(status = weir_stream_raw(stream, &raw)))
     status = weir_host_record_stream(storage->host, storage->data, stream.device, raw);
   return weir__fail_as(__func__, status);
+}
+
+weir_status weir_storage_set_owned(weir_storage *storage, int is_owned) {
+  WEIR__CHECK_ARGUMENT(storage);
+  weir_allocator *allocator;
+  if (storage->place.kind != WEIR_PLACE_DEVICE || storage->received)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: expected memory that this process has on a device", __func__);
+  weir_status status = weir__compute_allocator(&allocator);
+  if (status || storage->is_borrowed == !is_owned)
+    return weir__fail_as(__func__, status);
+  if (storage->is_listed)
+    weir__storage_unlist(storage);
+  storage->is_borrowed = !is_owned;
+  storage->memory = is_owned ? (weir__device_memory){storage->data, allocator} : (weir__device_memory){0};
+  weir_storage_deleter deleter = storage->deleter;
+  storage->deleter = NULL;
+  if (deleter)
+    deleter(storage->context);
+  return WEIR_OK;
 }
 
 weir_status weir_storage_resize(weir_storage *storage, uint64_t bytes, weir_stream stream) {

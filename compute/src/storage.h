@@ -24,6 +24,8 @@ struct weir_storage {
   bool host_is_default;       /* and its uses are counted */
   weir_storage_deleter deleter;
   void *context;
+  weir_storage_deleter finalizer;
+  void *finalizer_context;
   weir__storage_received *received; /* NULL unless another process sent the memory */
 };
 

@@ -112,6 +112,53 @@ TEST(empty) {
 static int deleted;
 static void count_deletion(void *context) { deleted += *(int *)context; }
 
+TEST(finalizer) {
+  weir_storage *storage;
+  int weight = 2;
+  deleted = 0;
+  assert_error_says(INVALID_ARGUMENT, "storage is NULL", weir_storage_set_finalizer(NULL, count_deletion, &weight));
+  assert_ok(weir_storage_create(weir_place_host(), 8, stream, &storage));
+  assert_ok(weir_storage_set_finalizer(storage, count_deletion, &weight));
+  weir_storage_retain(storage);
+  weir_storage_release(storage);
+  assert_int_equal(deleted, 0);
+  weir_storage_release(storage);
+  assert_int_equal(deleted, 2);
+  assert_ok(weir_storage_create(weir_place_host(), 8, stream, &storage));
+  assert_ok(weir_storage_set_finalizer(storage, count_deletion, &weight));
+  assert_ok(weir_storage_set_finalizer(storage, NULL, NULL));
+  weir_storage_release(storage);
+  assert_int_equal(deleted, 2);
+}
+
+TEST(ownership) {
+  weir_storage *first, *second;
+  int weight = 3;
+  deleted = 0;
+  assert_error_says(INVALID_ARGUMENT, "storage is NULL", weir_storage_set_owned(NULL, 1));
+  assert_ok(weir_storage_create(weir_place_host(), 8, stream, &first));
+  assert_error_says(BAD_STATE, "expected memory that this process has on a device", weir_storage_set_owned(first, 0));
+  weir_storage_release(first);
+
+  assert_ok(weir_storage_create(weir_place_device(0), 5 << 20, stream, &first));
+  void *memory = weir_storage_data(first);
+  assert_ok(weir_storage_set_owned(first, 1));
+  assert_false(weir_storage_is_borrowed(first));
+  assert_ok(weir_storage_set_owned(first, 0));
+  assert_true(weir_storage_is_borrowed(first));
+  assert_ptr_equal(weir_storage_data(first), memory);
+  weir_storage_release(first);
+
+  assert_ok(weir_storage_borrow(memory, 5 << 20, weir_place_device(0), count_deletion, &weight, &second));
+  assert_ok(weir_storage_set_owned(second, 1));
+  assert_int_equal(deleted, 3);
+  weir_storage_release(second); /* frees the memory: the next of this size has its place */
+  assert_int_equal(deleted, 3);
+  assert_ok(weir_storage_create(weir_place_device(0), 5 << 20, stream, &first));
+  assert_ptr_equal(weir_storage_data(first), memory);
+  weir_storage_release(first);
+}
+
 TEST(borrowed_memory) {
   float values[12];
   int weight = 5;

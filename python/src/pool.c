@@ -313,18 +313,57 @@ static PyObject *get_checkpoint(PyObject *module, PyObject *args) {
   return (PyObject *)self;
 }
 
-/* Converts a sequence to a list in which every item is a Buffer. A new reference. */
-static PyObject *parse_buffers(PyObject *object) {
+/* What may own memory: a Buffer, or a storage of compute, which has these methods:
+ * data_ptr(), _is_owner(), and _set_owned(bool). */
+static bool may_own(PyObject *object) {
+  return PYWEIR_IS_BUFFER(object) || PyObject_HasAttrString(object, "_set_owned");
+}
+
+/* Converts a sequence to a list in which every item may own memory. A new reference. */
+static PyObject *parse_owners(PyObject *object) {
   PyObject *list = PySequence_List(object);
   for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++)
-    if (!PYWEIR_IS_BUFFER(PyList_GET_ITEM(list, i))) {
+    if (!may_own(PyList_GET_ITEM(list, i))) {
       pyweir_type_error("a weir.Buffer", PyList_GET_ITEM(list, i));
       Py_CLEAR(list);
     }
   return list;
 }
 
-static pyweir_buffer *buffer_at(PyObject *list, Py_ssize_t i) { return (pyweir_buffer *)PyList_GET_ITEM(list, i); }
+/* Returns 1 if the object owns memory of a device, 2 if other memory, 0 if none, and -1 with an exception set. */
+static int is_owner(PyObject *object) {
+  if (PYWEIR_IS_BUFFER(object)) {
+    int owner = ((pyweir_buffer *)object)->owner;
+    return owner == PYWEIR_OWNS_NOTHING ? 0 : owner == PYWEIR_OWNS_DEVICE ? 1 : 2;
+  }
+  PyObject *answer = PyObject_CallMethod(object, "_is_owner", NULL);
+  int result = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  return result;
+}
+
+static int pointer_of(PyObject *object, void **pointer) {
+  *pointer = NULL;
+  if (PYWEIR_IS_BUFFER(object)) {
+    *pointer = ((pyweir_buffer *)object)->pointer;
+    return 0;
+  }
+  PyObject *address = PyObject_CallMethod(object, "data_ptr", NULL);
+  if (address)
+    *pointer = PyLong_AsVoidPtr(address);
+  Py_XDECREF(address);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+static int set_owned(PyObject *object, bool is_owned) {
+  if (PYWEIR_IS_BUFFER(object)) {
+    ((pyweir_buffer *)object)->owner = is_owned ? PYWEIR_OWNS_DEVICE : PYWEIR_OWNS_NOTHING;
+    return 0;
+  }
+  PyObject *answer = PyObject_CallMethod(object, "_set_owned", "O", is_owned ? Py_True : Py_False);
+  Py_XDECREF(answer);
+  return answer ? 0 : -1;
+}
 
 static int by_address(const void *a, const void *b) {
   uintptr_t x = (uintptr_t) * (void *const *)a, y = (uintptr_t) * (void *const *)b;
@@ -335,33 +374,42 @@ static bool is_among(void *pointer, void *const *sorted, size_t count) {
   return bsearch(&pointer, sorted, count, sizeof *sorted, by_address) != NULL;
 }
 
-/* Whether a buffer may take over memory that became live again. */
+/* Whether all may take over memory that became live again. */
 static int check_new_owners(PyObject *new_owners) {
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(new_owners); i++)
-    if (buffer_at(new_owners, i)->owner != PYWEIR_OWNS_NOTHING) {
-      PyErr_SetString(PyExc_RuntimeError, "a Buffer for restored memory must not own memory already");
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(new_owners); i++) {
+    int owns = is_owner(PyList_GET_ITEM(new_owners, i));
+    if (owns > 0)
+      PyErr_SetString(PyExc_RuntimeError, "a Buffer or storage for restored memory must not own memory already");
+    if (owns)
       return -1;
-    }
+  }
   return 0;
 }
 
-/* Buffers of released memory lose their ownership, and the given buffers take ownership of the restored memory. */
+/* Gives the owners of some of the memory the ownership, or takes it from them. */
+static int set_all_owned(PyObject *owners, bool is_owned, void *const *sorted, size_t count) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(owners); i++) {
+    PyObject *owner = PyList_GET_ITEM(owners, i);
+    void *pointer;
+    int owns = is_owner(owner);
+    if (owns < 0 || pointer_of(owner, &pointer) != 0)
+      return -1;
+    if (pointer && owns == !is_owned && is_among(pointer, sorted, count) && set_owned(owner, is_owned) != 0)
+      return -1;
+  }
+  return 0;
+}
+
+/* Owners of released memory lose it, and the given ones own the restored memory. */
 static int update_owners(weir_checkpoint_delta *delta, PyObject *stale, PyObject *new_owners) {
   qsort(delta->freed, delta->freed_count, sizeof *delta->freed, by_address);
   qsort(delta->allocated, delta->allocated_count, sizeof *delta->allocated, by_address);
   size_t gone = 0;
   for (size_t i = 0; i < delta->freed_count; i++)
     gone += !is_among(delta->freed[i], delta->allocated, delta->allocated_count);
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stale); i++) {
-    pyweir_buffer *buffer = buffer_at(stale, i);
-    if (buffer->owner == PYWEIR_OWNS_DEVICE && is_among(buffer->pointer, delta->freed, delta->freed_count))
-      buffer->owner = PYWEIR_OWNS_NOTHING;
-  }
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(new_owners); i++) {
-    pyweir_buffer *buffer = buffer_at(new_owners, i);
-    if (buffer->pointer && is_among(buffer->pointer, delta->allocated, delta->allocated_count))
-      buffer->owner = PYWEIR_OWNS_DEVICE;
-  }
+  if (set_all_owned(stale, false, delta->freed, delta->freed_count) != 0 ||
+      set_all_owned(new_owners, true, delta->allocated, delta->allocated_count) != 0)
+    return -1;
   if ((size_t)PyList_GET_SIZE(stale) >= gone)
     return 0;
   PyErr_SetString(PyExc_RuntimeError,
@@ -378,7 +426,7 @@ static PyObject *set_checkpoint(PyObject *module, PyObject *args) {
                         &stale_object, &heirs_object) ||
       pyweir_need_device(device_object, &device) != 0)
     return NULL;
-  PyObject *stale = parse_buffers(stale_object), *new_owners = parse_buffers(heirs_object);
+  PyObject *stale = parse_owners(stale_object), *new_owners = parse_owners(heirs_object);
   if (stale && new_owners && check_new_owners(new_owners) == 0) {
     weir_status status;
     PYWEIR_CALL(status, weir_pool_restore(pyweir_allocator(), ((checkpoint_object *)state)->it, &delta));
@@ -429,7 +477,7 @@ static PyMethodDef functions[] = {
      "(device, id, addresses): whether exactly these are allocated."},
     {"_cuda_getCheckpointState", get_checkpoint, METH_VARARGS, "(device, id): a checkpoint of the pool."},
     {"_cuda_setCheckpointPoolState", set_checkpoint, METH_VARARGS,
-     "(device, state, stale buffers, buffers that take ownership of restored memory)"},
+     "(device, state, stale owners, owners of restored memory): Buffers and storages."},
     {"_has_Standard_Deleter", has_standard_deleter, METH_O, "(buffer): whether it frees its memory."},
     {"_free_And_Remove_DeleterFn", free_and_disown, METH_O, "(buffer): frees its memory, but keeps the address."},
     {NULL, NULL, 0, NULL},

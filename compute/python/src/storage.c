@@ -18,6 +18,9 @@ static PyTypeObject *storage_class = &storage_type;
  * and comparisons see for all arrays of the storage. */
 static PyObject *known;
 
+/* The addresses of live storages whose _cdata was asked for. */
+static PyObject *named;
+
 static weir_storage *storage_of(PyObject *self) { return ((storage_object *)self)->it; }
 
 static void release(weir_storage *storage) {
@@ -92,6 +95,20 @@ static PyObject *record_stream(PyObject *self, PyObject *object) {
   return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
+/* Whether the last reference frees memory of a device. */
+PYWEIR_NO_ARGUMENTS(is_owner,
+                    PyBool_FromLong(weir_storage_place(storage_of(self)).kind == WEIR_PLACE_DEVICE &&
+                                    weir_storage_data(storage_of(self)) && !weir_storage_is_borrowed(storage_of(self))))
+
+static PyObject *set_owned(PyObject *self, PyObject *object) {
+  weir_status status;
+  int is_owned = PyObject_IsTrue(object);
+  if (is_owned < 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_storage_set_owned(storage_of(self), is_owned));
+  return pyweir_array_check(status) == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
 /* Other arrays would keep the old address, so only a storage that no array uses can be resized. */
 static PyObject *resize(PyObject *self, PyObject *object) {
   size_t bytes;
@@ -111,6 +128,9 @@ static PyMethodDef methods[] = {
     {"data_ptr", data_ptr, METH_NOARGS, "data_ptr($self)\n--\n\nReturns the address."},
     {"nbytes", nbytes, METH_NOARGS, "nbytes($self)\n--\n\nReturns the number of bytes."},
     {"size", nbytes, METH_NOARGS, "size($self)\n--\n\nReturns the number of bytes."},
+    {"_is_owner", is_owner, METH_NOARGS,
+     "_is_owner($self)\n--\n\nWhether the last reference frees memory of a device."},
+    {"_set_owned", set_owned, METH_O, "_set_owned($self, is_owned, /)\n--\n\nSays whether it does."},
     {"_use_count", use_count, METH_NOARGS, "_use_count($self)\n--\n\nReturns the number of references."},
     {"is_pinned", is_pinned, METH_NOARGS, "is_pinned($self)\n--\n\nWhether it is pinned host memory."},
     {"record_stream", record_stream, METH_O,
@@ -120,7 +140,30 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PYWEIR_GETTER(get_cdata, PyLong_FromVoidPtr(storage_of(self)))
+/* The finalizer of a named storage. Called on any thread. */
+static void forget_name(void *storage) {
+  if (!Py_IsInitialized())
+    return;
+  PyGILState_STATE gil = PyGILState_Ensure();
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyObject *address = PyLong_FromVoidPtr(storage);
+  if (!address || PySet_Discard(named, address) < 0)
+    PyErr_Clear();
+  Py_XDECREF(address);
+  PyErr_Restore(type, value, trace);
+  PyGILState_Release(gil);
+}
+
+static PyObject *get_cdata(PyObject *self, void *unused) {
+  (void)unused;
+  weir_storage *storage = storage_of(self);
+  PyObject *address = PyLong_FromVoidPtr(storage);
+  if (!address || PySet_Add(named, address) != 0 ||
+      pyweir_array_check(weir_storage_set_finalizer(storage, forget_name, storage)) != 0)
+    Py_CLEAR(address);
+  return address;
+}
 
 static PyGetSetDef attributes[] = {
     {"_cdata", get_cdata, NULL, "The address by which functions of weir._C know the storage.", NULL},
@@ -143,10 +186,12 @@ static PyTypeObject storage_type = {
 
 static PyObject *storage_at(PyObject *module, PyObject *address) {
   (void)module;
-  PyObject *found = PyLong_Check(address) ? PyDict_GetItemWithError(known, address) : NULL;
-  if (!found && !PyErr_Occurred())
-    PyErr_Format(PyExc_ValueError, "%S is not the _cdata of a storage", address);
-  return found ? Py_NewRef((PyObject *)PyLong_AsVoidPtr(found)) : NULL;
+  int is_named = PyLong_Check(address) ? PySet_Contains(named, address) : 0;
+  if (is_named <= 0)
+    return is_named < 0 ? NULL : PyErr_Format(PyExc_ValueError, "%S is not the _cdata of a storage", address);
+  weir_storage *storage = PyLong_AsVoidPtr(address);
+  weir_storage_retain(storage);
+  return wrap(storage);
 }
 
 /* _storage_new(nbytes, device, pin_memory) */
@@ -286,5 +331,7 @@ static PyMethodDef functions[] = {
 
 int pyweir_add_storage(PyObject *module) {
   known = PyDict_New();
-  return !known || pyweir->add_type(module, &storage_type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
+  named = PySet_New(NULL);
+  return !known || !named || pyweir->add_type(module, &storage_type) != 0 ? -1
+                                                                          : PyModule_AddFunctions(module, functions);
 }

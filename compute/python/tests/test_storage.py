@@ -9,6 +9,7 @@ import pickle
 import pytest
 
 import weir
+from weir import _C
 
 TITLES = {
     "Double": weir.float64,
@@ -125,3 +126,66 @@ def test_memory_is_freed_with_the_last_reference():
     del storage
     gc.collect()
     assert weir.memory_allocated() == before
+
+
+def restored_pool():
+    """Returns two arrays of a pool, the pool, and its state while they are alive."""
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        arrays = [weir.full((size,), 7, dtype=weir.uint8, device="cuda") for size in (512, 3 << 20)]
+    return arrays, pool, _C._cuda_getCheckpointState(0, pool.id)
+
+
+def test_storages_that_own_restored_memory():
+    gc.collect()
+    before = weir.memory_allocated()
+    arrays, pool, state = restored_pool()
+    shapes = [(array.data_ptr(), array.device, array.nbytes) for array in arrays]
+    held = weir.memory_allocated() - before
+    del arrays
+    again = [_C._construct_storage_from_data_pointer(*shape) for shape in shapes]
+    assert not any(_C._has_Standard_Deleter(storage._cdata) for storage in again)
+    _C._cuda_setCheckpointPoolState(0, state, [], [storage._cdata for storage in again])
+    assert weir.memory_allocated() == before + held
+    assert all(_C._has_Standard_Deleter(storage._cdata) for storage in again) and again[0].tolist() == [7] * 512
+    with pytest.raises(RuntimeError, match="must not own memory already"):
+        _C._cuda_setCheckpointPoolState(0, state, [], [again[0]._cdata])
+    del again
+    assert weir.memory_allocated() == before
+    del pool
+
+
+def test_stale_storages_own_nothing():
+    gc.collect()
+    before = weir.memory_allocated()
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        kept = weir.zeros(100, device="cuda")
+        state = _C._cuda_getCheckpointState(0, pool.id)
+        stale = weir.zeros(200, device="cuda")
+    name = stale.untyped_storage()._cdata  # the object of the storage is gone, and the storage is not
+    assert _C._has_Standard_Deleter(name)
+    _C._cuda_setCheckpointPoolState(0, state, [name], [])
+    assert weir.memory_allocated() == before + 512 and not _C._has_Standard_Deleter(name)
+    del stale
+    assert weir.memory_allocated() == before + 512
+    with pytest.raises(ValueError, match="is not the _cdata of a storage"):
+        _C._has_Standard_Deleter(name)
+    del kept, pool
+    assert weir.memory_allocated() == before
+
+
+def test_free_and_remove_deleter():
+    x = weir.zeros(1000, device="cuda")
+    name, before = x.untyped_storage()._cdata, weir.memory_allocated()
+    address = x.data_ptr()
+    _C._free_And_Remove_DeleterFn(name)
+    assert weir.memory_allocated() == before - 4096 and x.data_ptr() == address
+    with pytest.raises(TypeError, match="a storage that owns device memory"):
+        _C._free_And_Remove_DeleterFn(name)
+    buffer = weir.buffer(512)
+    assert _C._has_Standard_Deleter(buffer)
+    _C._free_And_Remove_DeleterFn(buffer)
+    assert not _C._has_Standard_Deleter(buffer)
+    with pytest.raises(ValueError):
+        _C._has_Standard_Deleter(1)

@@ -46,7 +46,6 @@ from weir._weir import (
     _cuda_resetAccumulatedMemoryStats,
     _cuda_resetPeakHostMemoryStats,
     _cuda_resetPeakMemoryStats,
-    _cuda_setCheckpointPoolState,
     _cuda_setMemoryFraction,
     _cuda_setMemoryMetadata,
     _CudaDeviceProperties,
@@ -54,11 +53,9 @@ from weir._weir import (
     _CUuuid,
     _device_count as _cuda_getDeviceCount,
     _exchange_device as _cuda_exchangeDevice,
-    _free_And_Remove_DeleterFn,
     _get_device_properties,
     _get_sync_debug_mode as _cuda_get_sync_debug_mode,
     _has_primary_context as _cuda_hasPrimaryContext,
-    _has_Standard_Deleter,
     _is_current_stream_capturing as _cuda_isCurrentStreamCapturing,
     _is_in_bad_fork as _cuda_isInBadFork,
     _maybe_exchange_device as _cuda_maybeExchangeDevice,
@@ -243,6 +240,38 @@ def _storage_Use_Count(storage_impl_ptr: int, /) -> int:
     """Returns the number of references to the memory of a storage, which is given as its `_cdata`: those of arrays, and
     that of the storage itself."""
     return _compute._storage_at(storage_impl_ptr)._use_count()
+
+
+def _owner(item: Any) -> Any:
+    """The storage with an address, or the Buffer itself."""
+    return _compute._storage_at(item) if isinstance(item, int) else item
+
+
+def _has_Standard_Deleter(storage_impl_ptr: Any, /) -> bool:
+    """Whether a storage, which is given as its `_cdata`, frees memory of a device. Or a Buffer."""
+    owner = _owner(storage_impl_ptr)
+    return bool(owner._is_owner() if isinstance(owner, _compute._Storage) else _weir._has_Standard_Deleter(owner))
+
+
+def _free_And_Remove_DeleterFn(storage_impl_ptr: Any, /) -> None:
+    """Frees the memory of a storage, which is given as its `_cdata` and keeps the address. Or that of a Buffer."""
+    owner = _owner(storage_impl_ptr)
+    if not isinstance(owner, _compute._Storage):
+        return _weir._free_And_Remove_DeleterFn(owner)
+    if not owner._is_owner():
+        raise TypeError("expected a storage that owns device memory")
+    owner._set_owned(False)
+    _weir._cuda_cudaCachingAllocator_raw_delete(owner.data_ptr())
+
+
+def _cuda_setCheckpointPoolState(
+    device: Any, state: Any, stale_storages_ptr: Iterable[Any], storages_to_add_deleters_to_ptr: Iterable[Any] = (), /
+) -> None:
+    """Restores a checkpoint of a pool. Stale storages, whose memory it frees, no longer own it, and the others own the
+    memory that it allocates. Storages are given as their `_cdata`; Buffers are allowed too."""
+    stale = [_owner(item) for item in stale_storages_ptr]
+    new_owners = [_owner(item) for item in storages_to_add_deleters_to_ptr]
+    _weir._cuda_setCheckpointPoolState(device, state, stale, new_owners)
 
 
 def _construct_storage_from_data_pointer(data_ptr: int, device: Any, size: int, /) -> UntypedStorage:

@@ -91,6 +91,10 @@ weir_status weir_storage_borrow(void *pointer, uint64_t bytes, weir_place place,
 void weir_storage_retain(weir_storage *storage);
 void weir_storage_release(weir_storage *storage);
 
+/* `finalizer` is called once, with the context, when the last reference is released and before the memory is freed; on
+ * any thread. A storage has one; NULL removes it. */
+weir_status weir_storage_set_finalizer(weir_storage *storage, weir_storage_deleter finalizer, void *context);
+
 /* The address, the size and the place of the memory, and whether it is borrowed (weir_storage_borrow). */
 void *weir_storage_data(const weir_storage *storage);
 uint64_t weir_storage_bytes(const weir_storage *storage);
@@ -103,6 +107,12 @@ int weir_storage_references(const weir_storage *storage);
  * work that it has then. Does nothing for pageable host memory. Borrowed memory is its owner's affair: the call does
  * nothing. */
 weir_status weir_storage_record_stream(weir_storage *storage, weir_stream stream);
+
+/* Whether the storage frees its memory of a device after a checkpoint of its pool was restored (weir/pool.h). Without ownership the
+ * storage keeps the address, which is then borrowed; with it the last release frees the memory, which must be allocated
+ * from the allocator of weir/compute/compute.h, and a deleter is called now. WEIR_ERROR_BAD_STATE for memory of the host
+ * or of another process. */
+weir_status weir_storage_set_owned(weir_storage *storage, int is_owned);
 
 /* Changes the size, as torch.UntypedStorage.resize_: new memory is allocated on the stream, and the common bytes are
  * copied. Arrays keep the old address, so the storage must have no other reference than those that the caller will

@@ -36,7 +36,7 @@ from weir.compute._compute import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
-from weir.compute._functions import all, norm, pow, sum
+from weir.compute._functions import all as all, norm as norm, pow as pow, sum as sum
 from weir.compute._legacy import *
 from weir.compute._settings import *
 from weir.compute._storage import TypedStorage, UntypedStorage
