@@ -55,10 +55,10 @@ static void print_block(const report *f, const weir__explained_block *b) {
 static void print_head(const report *f) {
   const weir__explanation *x = f->x;
   char text[32], stream[48], stack[WEIR__DESCRIBE_TEXT], phase[WEIR__DESCRIBE_TEXT];
-  static const char *const what[] = {[WEIR__AT_OOM] = "out of memory",
-                                     [WEIR__AT_PEAK] = "at the peak of memory in use",
-                                     [WEIR__AT_END] = "at the end",
-                                     [WEIR__AT_EVENT] = "at an entry"};
+  static const char *const what[] = {[WEIR_OFFLINE_AT_OOM] = "out of memory",
+                                     [WEIR_OFFLINE_AT_PEAK] = "at the peak of memory in use",
+                                     [WEIR_OFFLINE_AT_END] = "at the end",
+                                     [WEIR_OFFLINE_AT_EVENT] = "at an entry"};
   printf("%s%s: %s%s", weir_cli_bold(), weir_cli_input_name(f->name), what[x->moment], weir_cli_plain());
   if (x->event_count)
     printf(", entry %zu of %zu", x->event, x->event_count);
@@ -83,14 +83,14 @@ static void print_head(const report *f) {
 static void print_limit(const report *f) {
   const weir__explanation *x = f->x;
   if (x->limit == UINT64_MAX) {
-    if (x->moment == WEIR__AT_OOM)
+    if (x->moment == WEIR_OFFLINE_AT_OOM)
       puts("  limit       not known");
     return;
   }
-  if (!x->limit_is_device && x->limit_is_inferred && x->limit_most != UINT64_MAX && x->limit_most > x->limit) {
+  if (!x->limit_is_device && x->limit_is_inferred && x->limit_max != UINT64_MAX && x->limit_max > x->limit) {
     printf("  limit       %s%s, inferred from requests that succeeded and failed\n",
-           strcmp(bytes(x->limit), bytes(x->limit_most + 1)) ? "between " : "",
-           weir_cli_range(bytes(x->limit), " and ", bytes(x->limit_most + 1)));
+           strcmp(bytes(x->limit), bytes(x->limit_max + 1)) ? "between " : "",
+           weir_cli_range(bytes(x->limit), " and ", bytes(x->limit_max + 1)));
     return;
   }
   printf("  limit       %s", bytes(x->limit));
@@ -100,7 +100,7 @@ static void print_limit(const report *f) {
     printf(": the device's memory");
   else if (x->limit_is_device)
     printf(": what was reserved plus what the device had free");
-  else if (x->limit_is_inferred && x->limit_most == UINT64_MAX)
+  else if (x->limit_is_inferred && x->limit_max == UINT64_MAX)
     printf(" or more: this much was allowed, and only a limit explains what the allocator released");
   else if (x->limit_is_inferred)
     printf(", inferred from the recording");
@@ -145,14 +145,14 @@ static void print_missing(const report *f) {
     return;
   if (!x->has_missing)
     puts("  missing     not known, since the limit is not known");
-  else if (x->missing_least == x->missing_most)
-    printf("  missing     %s: the request needs %s of %s, and %s was left\n", bytes(x->missing_most),
-           taken == x->wanted ? "a new segment" : "new pages", bytes(taken), bytes(taken - x->missing_most));
-  else if (x->missing_least <= 1)
-    printf("  missing     at most %s; --memory and --fraction make it exact\n", bytes(x->missing_most));
+  else if (x->missing_min == x->missing_max)
+    printf("  missing     %s: the request needs %s of %s, and %s was left\n", bytes(x->missing_max),
+           taken == x->wanted ? "a new segment" : "new pages", bytes(taken), bytes(taken - x->missing_max));
+  else if (x->missing_min <= 1)
+    printf("  missing     at most %s; --memory and --fraction make it exact\n", bytes(x->missing_max));
   else
-    printf("  missing     %s if the program had set no limit of its own, else at most %s\n", bytes(x->missing_least),
-           bytes(x->missing_most));
+    printf("  missing     %s if the program had set no limit of its own, else at most %s\n", bytes(x->missing_min),
+           bytes(x->missing_max));
   if (!x->fit_request)
     return;
   printf("  sufficient  a %s %s from the start: replayed in steps of 2 MiB. ",
@@ -245,13 +245,13 @@ static void print_pins(const report *f) {
 static void print_exhausted(const weir__explanation *x) {
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
   uint64_t sum = active + x->rounded, most = sum - x->limit;
-  bool is_certain = sum > x->limit_most;
+  bool is_certain = sum > x->limit_max;
   printf("%sot enough memory: %s in use plus %s requested is ", is_certain ? "N" : "Probably n", bytes(active),
          bytes(x->rounded));
-  if (x->limit == x->limit_most)
+  if (x->limit == x->limit_max)
     printf("%s above the limit.\n", bytes(most));
   else if (is_certain)
-    printf("%s to %s above the limit.\n", bytes(sum - x->limit_most), bytes(most));
+    printf("%s to %s above the limit.\n", bytes(sum - x->limit_max), bytes(most));
   else
     printf("up to %s above the limit, which is not known exactly.\n", bytes(most));
 }
@@ -349,7 +349,7 @@ static bool print_list(const weir__explanation *x, const char *answer, bool (*wa
 static void print_failed_settings(const weir__explanation *x) {
   size_t count = 0;
   if (print_list(x, "    perhaps     ", is_of_limit))
-    printf(": yes with the highest limit that the recording allows, %s\n", bytes(x->limit_most + 1));
+    printf(": yes with the highest limit that the recording allows, %s\n", bytes(x->limit_max + 1));
   for (size_t i = 0; i < x->trial_count; i++)
     count += is_failed_setting(&x->trials[i]);
   if (count && x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
@@ -366,7 +366,7 @@ static void print_open(const report *f, const weir__trial *t) {
   } else if (t->depends)
     puts(": yes if other streams have done their work in time, which is not recorded");
   else
-    printf(": yes with the highest limit that the recording allows, %s\n", bytes(f->x->limit_most + 1));
+    printf(": yes with the highest limit that the recording allows, %s\n", bytes(f->x->limit_max + 1));
 }
 
 static void print_trial(const report *f, const weir__trial *t) {
@@ -450,7 +450,7 @@ static void print_outcome(const report *f) {
   const weir__explanation *x = f->x;
   if (x->completeness == WEIR__HISTORY_NONE)
     puts("  history     none: whether memory ran out, and its peak, are not known");
-  else if (x->oom_count && x->moment == WEIR__AT_END && x->differences)
+  else if (x->oom_count && x->moment == WEIR_OFFLINE_AT_END && x->differences)
     printf("  failed      memory ran out %s, first at entry %zu: a request of %s. The state at that moment is not "
            "known, and so the cause is not known\n",
            weir_cli_count(x->oom_count, "time"), x->first_oom, bytes(f->device->events[x->first_oom].size));
@@ -466,7 +466,7 @@ static void print_outcome(const report *f) {
 static void print_others(const report *f) {
   const weir__explanation *x = f->x;
   const weir__recording *s = f->snapshot;
-  if (x->moment == WEIR__AT_OOM && x->oom_count > 1 && x->event < x->next_oom)
+  if (x->moment == WEIR_OFFLINE_AT_OOM && x->oom_count > 1 && x->event < x->next_oom)
     printf("  note        memory ran out %zu times, and this is the first; --at %zu explains the next\n", x->oom_count,
            x->next_oom);
   for (int i = 0; (size_t)i < s->device_count; i++)
@@ -497,7 +497,7 @@ static void print_notes(const report *f) {
   if (x->differences)
     printf("  note        nothing is predicted: the replay differs from the file (%s)\n", x->difference);
   print_moving_note(f);
-  if (x->is_from_file && x->moment == WEIR__AT_OOM)
+  if (x->is_from_file && x->moment == WEIR_OFFLINE_AT_OOM)
     printf(
         "  note        the state is that of the file's list of segments, which was written right after the failure\n");
   if (x->has_request && x->trial_count == 0 && !x->differences)

@@ -18,7 +18,7 @@ static struct {
   int format; /* enum format */
   int table;  /* weir__export_table; -1 if not given */
   int device; /* -1 for all */
-  weir__moment moment;
+  weir_offline_moment moment;
   size_t event;
   const char *to;
 } options = {.table = -1, .device = -1};
@@ -84,7 +84,8 @@ static int run(int count, char **arguments) {
   (void)count;
   if (options.table >= 0 && options.format != FORMAT_CSV)
     return weir_cli_usage("--table is for csv");
-  if (options.moment != WEIR__AT_AUTO && options.format != FORMAT_COLLAPSED && options.format != FORMAT_SPEEDSCOPE)
+  if (options.moment != WEIR_OFFLINE_AT_AUTO && options.format != FORMAT_COLLAPSED &&
+      options.format != FORMAT_SPEEDSCOPE)
     return weir_cli_usage("--at is for collapsed and speedscope");
   if (options.format == FORMAT_SQLITE && length > 4 && strcmp(options.to + length - 4, ".zst") == 0)
     return weir_cli_usage("a database is not compressed: leave .zst out of its name");

@@ -128,7 +128,7 @@ static void print_axis(const glyphs *g, const weir__recording_device *d, const w
   if (s->first_us && s->last_us > s->first_us)
     snprintf(text, sizeof text, "%s", weir__describe_span(s->last_us - s->first_us, span));
   else
-    snprintf(text, sizeof text, "%zu entries", d->event_count);
+    snprintf(text, sizeof text, "%s", weir_cli_count(d->event_count, "entry"));
   putchar('\n');
   weir_cli_keep_line();
   indent(LABEL);

@@ -11,8 +11,8 @@ const weir_cli_choice weir_cli_moments[] = {{"oom", "the first request that fail
                                             {"end", "after the last entry"},
                                             {0}};
 
-int weir_cli_read_moment(const char *text, weir__moment *moment, size_t *event) {
-  static const weir__moment named[] = {WEIR__AT_OOM, WEIR__AT_PEAK, WEIR__AT_END};
+int weir_cli_read_moment(const char *text, weir_offline_moment *moment, size_t *event) {
+  static const weir_offline_moment named[] = {WEIR_OFFLINE_AT_OOM, WEIR_OFFLINE_AT_PEAK, WEIR_OFFLINE_AT_END};
   for (size_t i = 0; i < sizeof named / sizeof *named; i++)
     if (strcmp(text, weir_cli_moments[i].name) == 0) {
       *moment = named[i];
@@ -20,7 +20,7 @@ int weir_cli_read_moment(const char *text, weir__moment *moment, size_t *event) 
     }
   char *end;
   errno = 0;
-  *moment = WEIR__AT_EVENT;
+  *moment = WEIR_OFFLINE_AT_EVENT;
   *event = strtoull(text, &end, 10);
   return *text >= '0' && *text <= '9' && !*end && !errno ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
 }

@@ -14,6 +14,6 @@
 extern const weir_cli_choice weir_cli_moments[];
 
 /* Returns an exit code. */
-int weir_cli_read_moment(const char *text, weir__moment *moment, size_t *event);
+int weir_cli_read_moment(const char *text, weir_offline_moment *moment, size_t *event);
 
 #endif

@@ -32,7 +32,7 @@ static int run(int count, char **arguments) {
   weir__recording *snapshot;
   weir__output_file target;
   (void)count;
-  if (options.moment != WEIR__AT_AUTO && kind != WEIR__PLOT_SEGMENTS)
+  if (options.moment != WEIR_OFFLINE_AT_AUTO && kind != WEIR_OFFLINE_PLOT_SEGMENTS)
     return weir_cli_usage("--at is for --kind segments");
   if (!output && isatty(STDOUT_FILENO))
     return weir_cli_usage("a picture is not readable on a terminal: name its file with -o (- is standard output)");
@@ -41,8 +41,8 @@ static int run(int count, char **arguments) {
   weir_cli_progress_end(progress);
   if (status)
     return weir_cli_fail("%s", weir_last_error());
-  options.kind = (weir__plot_kind)kind;
-  options.by = (weir__plot_by)by;
+  options.kind = (weir_offline_plot)kind;
+  options.by = (weir_offline_group)by;
   options.axis = (weir__plot_axis)axis;
   options.name = strcmp(file, "-") == 0 ? NULL : file;
   if (options.device < 0)
@@ -71,13 +71,13 @@ static const weir_cli_choice kinds[] = {WEIR__PLOT_KIND_MAP(X){0}};
 #undef X
 
 static const weir_cli_choice groups[] = {
-    [WEIR__PLOT_BY_AUTO] = {"auto",
-                            "by stack if stacks were recorded, else by class if classes are known, else by size"},
-    [WEIR__PLOT_BY_STACK] = {"stack", "by the code that allocated"},
-    [WEIR__PLOT_BY_CLASS] = {"class", "weights, gradients, optimizer state, activations, temporary memory"},
-    [WEIR__PLOT_BY_SIZE] = {"size", "by requested size"},
-    [WEIR__PLOT_BY_STREAM] = {"stream", "by stream"},
-    [WEIR__PLOT_BY_POOL] = {"pool", "by pool"},
+    [WEIR_OFFLINE_BY_AUTO] = {"auto",
+                              "by stack if stacks were recorded, else by class if classes are known, else by size"},
+    [WEIR_OFFLINE_BY_STACK] = {"stack", "by the code that allocated"},
+    [WEIR_OFFLINE_BY_CLASS] = {"class", "weights, gradients, optimizer state, activations, temporary memory"},
+    [WEIR_OFFLINE_BY_SIZE] = {"size", "by requested size"},
+    [WEIR_OFFLINE_BY_STREAM] = {"stream", "by stream"},
+    [WEIR_OFFLINE_BY_POOL] = {"pool", "by pool"},
     {0}};
 
 static const weir_cli_choice axes[] = {

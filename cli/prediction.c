@@ -56,8 +56,8 @@ static int check_reproduced(const char *file, const weir__replayer *history) {
     fputs("  the recording began late or lost its beginning, and the state before it could not be inferred exactly\n",
           stderr);
   else if (check->unknown_frees)
-    fprintf(stderr, "  the recording began late or lost its beginning: %zu frees are of memory from before it\n",
-            check->unknown_frees);
+    fprintf(stderr, "  the recording began late or lost its beginning: %s of memory from before it\n",
+            weir_cli_count(check->unknown_frees, "free"));
   if (weir__replayer_settings(history)->moving_pages)
     fprintf(stderr, "  %s\n", weir_cli_moving_note);
   if (weir_cli_prediction.force) {

@@ -77,8 +77,8 @@ static void print_completeness(const weir__recording_device *device, const weir_
     printf("    history   its beginning is missing: recording began late, or the ring was full\n");
     break;
   }
-  printf("              before it %s was in use and %s reserved; %zu frees are of memory from before\n",
-         bytes(s->live_before), bytes(s->reserved_before), s->unknown_frees);
+  printf("              before it %s was in use and %s reserved; %s of memory from before\n", bytes(s->live_before),
+         bytes(s->reserved_before), weir_cli_count(s->unknown_frees, "free"));
 }
 
 static void print_holders(const weir__recording *snapshot, const weir__holder *holders, size_t count) {
@@ -146,13 +146,14 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
-    printf("    entries   %zu in %s: %zu allocations, %zu frees, %s allocated and %zu released", device->event_count,
+    printf("    entries   %zu in %s: %s, %s, %s allocated and %zu released", device->event_count,
            s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
                        : "a time that was not recorded",
-           s->actions[WEIR_TRACE_ALLOC], s->actions[WEIR_TRACE_FREE_REQUESTED], weir_cli_count(made, "segment"),
+           weir_cli_count(s->actions[WEIR_TRACE_ALLOC], "allocation"),
+           weir_cli_count(s->actions[WEIR_TRACE_FREE_REQUESTED], "free"), weir_cli_count(made, "segment"),
            s->actions[WEIR_TRACE_SEGMENT_FREE] + s->actions[WEIR_TRACE_SEGMENT_UNMAP]);
     if (s->streams > 1)
-      printf(", on %zu streams", s->streams);
+      printf(", on %s", weir_cli_count(s->streams, "stream"));
     putchar('\n');
   }
   print_completeness(device, s);

@@ -541,7 +541,7 @@ def test_threads_have_their_own_stacks():
             assert names[:2] == ["one", "work"] and "test_threads_have_their_own_stacks" not in names
 
 
-def test_code_is_let_go_of():
+def test_code_is_released():
     def make():
         scope = {"weir": weir}
         exec("def once():\n  return weir.buffer(512)\n", scope)

@@ -75,7 +75,7 @@ def test_which_files_are_hardened(monkeypatch):
     monkeypatch.setattr(parts, "hardening", lambda compiler: ["-hardened"])
     compiler = Compiler()
     parts.compile_in_parallel(compiler)
-    fast, others = ("src/alloc/cache/arena.c", "src/base/lock.c"), ("src/offline/unpickle.c", "cli/main.c")
+    fast, others = ("src/alloc/cache/arena.c", "src/base/lock.c"), ("src/offline/read/pickle.c", "cli/main.c")
     compiler.compile([*fast, *others], extra_postargs=["-O2"])
     assert all(compiler.calls[name] == ["-O2"] for name in fast)
     assert all(compiler.calls[name] == ["-O2", "-hardened"] for name in others)

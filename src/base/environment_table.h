@@ -1,6 +1,6 @@
 /*
- * All environment variables that the library, its adapters and the program read. libweir_compute has a table of its
- * own.
+ * All environment variables that the library, its adapters and the program read. Those of libweir_compute are in
+ * compute/docs/README.md.
  *
  *   WEIR__GROUP(heading)
  *   WEIR__VARIABLE(id, names, kind, from, to, values, preset, help)

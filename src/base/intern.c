@@ -71,7 +71,7 @@ static uint32_t find(const weir__intern *intern, const weir__intern_table *table
 
 static void *take(weir__intern *intern, size_t bytes) {
   size_t have = atomic_load_explicit(&intern->bytes, memory_order_relaxed), all = bytes + sizeof(weir__intern_memory);
-  weir__intern_memory *memory = all <= intern->most_bytes - have ? calloc(1, all) : NULL;
+  weir__intern_memory *memory = all <= intern->max_bytes - have ? calloc(1, all) : NULL;
   if (!memory)
     return NULL;
   memory->next = intern->memory;
@@ -173,7 +173,7 @@ void weir__intern_clear(weir__intern *intern) {
     next = memory->next;
     free(memory);
   }
-  size_t most_bytes = intern->most_bytes;
+  size_t max_bytes = intern->max_bytes;
   memset(intern, 0, sizeof *intern);
-  intern->most_bytes = most_bytes;
+  intern->max_bytes = max_bytes;
 }

@@ -39,7 +39,7 @@ typedef struct weir__intern_memory {
 
 /* All zero but the limit is an empty interner. */
 typedef struct weir__intern {
-  size_t most_bytes; /* the limit, of strings and the tables that find them */
+  size_t max_bytes; /* the limit, of strings and the tables that find them */
   _Atomic(weir__intern_table *) table;
   _Atomic(weir__intern_page *) pages[WEIR__INTERN_PAGES];
   atomic_uint count;

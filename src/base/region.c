@@ -5,18 +5,18 @@
 #include "base/memory_map.h"
 #include "base/thread.h"
 
-/* Pieces are multiples of this, so that their asides are whole pages. */
+/* Pieces are multiples of this, so that their cold parts are whole pages. */
 enum { STEP = 8 << 10, SIZES = WEIR__REGION_PIECE / STEP, SMALL = 32 << 10 };
 
-static const uint64_t most_bytes = (uint64_t)1 << 32;
+static const uint64_t max_bytes = (uint64_t)1 << 32;
 static const uint64_t least_bytes = (uint64_t)64
                                     << 20;        /* where address space is memory, this is all that is reserved */
 static const size_t ready_step = (size_t)1 << 20; /* the system is asked for this much at once */
 
-char *weir__region_base, *weir__region_asides;
+char *weir__region_base, *weir__region_cold;
 
 static weir__mutex lock = WEIR__MUTEX_INIT;
-static char *begin, *asides;          /* guarded by the lock, as is all that follows */
+static char *begin, *cold;            /* guarded by the lock, as is all that follows */
 static size_t page;                   /* of the system; set with these */
 static size_t reserved, ready, taken; /* bytes from the beginning */
 static void *pieces[SIZES];           /* those given back, by size, linked through their first word */
@@ -33,17 +33,17 @@ WEIR__AT_LOAD(WEIR__LOAD_MEMORY) void watch_forks(void) { weir__at_fork(lock_reg
 /* Address space costs nothing, but a process may be limited in it; then the region is far smaller, because the program
  * needs some too. A range that begins at a multiple of its size, a power of two, never crosses a multiple of 4 GiB. */
 static bool reserve(void) {
-  for (uint64_t bytes = sizeof(size_t) < 8 ? least_bytes : most_bytes; bytes >= least_bytes; bytes /= 8) {
+  for (uint64_t bytes = sizeof(size_t) < 8 ? least_bytes : max_bytes; bytes >= least_bytes; bytes /= 8) {
     char *space = weir__map_reserve((size_t)(bytes + bytes / 2), (size_t)bytes);
     if (!space)
       continue;
     begin = space;
     reserved = (size_t)bytes;
-    asides = begin + reserved;
+    cold = begin + reserved;
     taken = STEP; /* reference 0 points to nothing */
-    size_t offset = (size_t)((uintptr_t)begin & (most_bytes - 1));
+    size_t offset = (size_t)((uintptr_t)begin & (max_bytes - 1));
     weir__region_base = begin - offset;
-    weir__region_asides = asides - offset / 2;
+    weir__region_cold = cold - offset / 2;
     page = weir__map_page_size();
     if (__lsan_register_root_region)
       __lsan_register_root_region(begin, reserved);
@@ -64,7 +64,7 @@ static bool make_ready(size_t until) {
     return true;
   size_t end = (until + ready_step - 1) / ready_step * ready_step;
   if (end > reserved || !weir__map_commit(begin + ready, end - ready) ||
-      !weir__map_commit(asides + ready / 2, (end - ready) / 2))
+      !weir__map_commit(cold + ready / 2, (end - ready) / 2))
     return false;
   ready = end;
   return true;
@@ -99,7 +99,7 @@ static void wipe(void *memory, size_t bytes) {
 void weir__region_free(void *piece, size_t bytes) {
   size_t steps = (bytes + STEP - 1) / STEP;
   wipe(piece, steps * STEP);
-  wipe(weir__aside_of(piece), steps * STEP / 2);
+  wipe(weir__cold_of(piece), steps * STEP / 2);
   weir__mutex_lock(&lock);
   *(void **)piece = pieces[steps - 1];
   pieces[steps - 1] = piece;

@@ -20,7 +20,7 @@ enum { WEIR__REGION_PIECE = 256 << 10 }; /* the largest */
 
 /* The multiple of 4 GiB before the region, and where its cold part would be: set before the first piece is taken, never
  * again. */
-extern __attribute__((visibility("hidden"))) char *weir__region_base, *weir__region_asides;
+extern __attribute__((visibility("hidden"))) char *weir__region_base, *weir__region_cold;
 
 /* Reserves the range, if that has not been done. false if the process is limited in address space and has too little
  * left. Otherwise the first piece does it. */
@@ -38,8 +38,8 @@ static inline void *weir__at(weir__ref ref) { return (void *)((uintptr_t)weir__r
 static inline weir__ref weir__ref_of(const void *place) { return (weir__ref)(uintptr_t)place; }
 
 /* The cold part of an object in a piece: half as many bytes. */
-static inline void *weir__aside_of(const void *object) {
-  return (void *)((uintptr_t)weir__region_asides + weir__ref_of(object) / 2);
+static inline void *weir__cold_of(const void *object) {
+  return (void *)((uintptr_t)weir__region_cold + weir__ref_of(object) / 2);
 }
 
 #endif

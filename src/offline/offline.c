@@ -237,7 +237,7 @@ weir_status weir_offline_recording_explain(const weir_offline_recording *recordi
   if (!status)
     status = weir__explain(inside(recording),
                            &(weir__explain_options){.device = o.device,
-                                                    .moment = WEIR__AT_OOM,
+                                                    .moment = WEIR_OFFLINE_AT_OOM,
                                                     .memory = o.memory,
                                                     .fraction = o.fraction,
                                                     .no_trials = o.no_remedies != 0},
@@ -258,7 +258,7 @@ weir_status weir_offline_recording_explain(const weir_offline_recording *recordi
                                   .largest_free = x.largest_hole,
                                   .limit = x.limit,
                                   .limit_is_inferred = x.limit_is_inferred,
-                                  .missing = x.has_missing ? x.missing_most : UINT64_MAX,
+                                  .missing = x.has_missing ? x.missing_max : UINT64_MAX,
                                   .enough_for_request = x.fit_request,
                                   .enough_for_recording = x.fit_recording};
   for (int use = WEIR__USE_FREE_WHOLE; use < WEIR__USES; use++)
@@ -273,10 +273,6 @@ weir_status weir_offline_recording_explain(const weir_offline_recording *recordi
 }
 
 /* ---- Drawing ---- */
-
-_Static_assert((int)WEIR_OFFLINE_PLOTS == (int)WEIR__PLOT_KINDS && (int)WEIR_OFFLINE_GROUPS == (int)WEIR__PLOT_BYS &&
-                   (int)WEIR_OFFLINE_AT_EVENT == (int)WEIR__AT_EVENT,
-               "the public numbers are those inside");
 
 static weir_status check_plot(const char *caller, const weir_offline_plot_options *o) {
   if ((unsigned)o->kind >= WEIR_OFFLINE_PLOTS || (unsigned)o->by >= WEIR_OFFLINE_GROUPS ||
@@ -312,15 +308,15 @@ weir_status weir_offline_recording_plot(const weir_offline_recording *recording,
   if (!file)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   status = weir__plot_write(inside(recording),
-                            &(weir__plot_options){.kind = (weir__plot_kind)o.kind,
-                                                  .by = (weir__plot_by)o.by,
+                            &(weir__plot_options){.kind = o.kind,
+                                                  .by = o.by,
                                                   .device = o.device,
                                                   .name = o.name,
                                                   .title = o.title,
                                                   .width = o.width,
                                                   .height = o.height,
                                                   .is_dark = o.is_dark != 0,
-                                                  .moment = (weir__moment)o.at,
+                                                  .moment = o.at,
                                                   .event = o.event > SIZE_MAX ? SIZE_MAX : (size_t)o.event},
                             file);
   bool is_full = ferror(file) != 0;

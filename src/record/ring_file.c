@@ -31,7 +31,7 @@ static void describe(weir__ring_file *file, int devices, const char *host, int64
   strncpy(h->host, host, sizeof h->host - 1);
   h->first = weir__clock_first();
   h->last[0] = weir__clock_now();
-  h->most_bytes = file->bytes;
+  h->max_bytes = file->bytes;
   atomic_store_explicit(&h->file_bytes, WEIR__RING_HEADER, memory_order_relaxed);
   atomic_signal_fence(
       memory_order_release); /* a process that is killed here leaves no magic over an incomplete header */

@@ -70,7 +70,7 @@ typedef struct weir__ring_file_header {
   weir__clock_point last[2];   /* written in turn, so that one of them is complete */
   atomic_uint newest;          /* the index of the later one */
   atomic_uint ended;           /* weir__ring_file_end */
-  uint64_t most_bytes;         /* to which the file may grow */
+  uint64_t max_bytes;          /* to which the file may grow */
   _Atomic uint64_t file_bytes; /* of the header and the complete areas */
   _Atomic uint64_t slots_at;   /* of the checkpoints, in the first of their areas; 0 if there is none */
   _Atomic uint64_t lost;       /* entries for which there was no chunk */

@@ -15,7 +15,7 @@
 
 enum { usual_words = 160, most_words = WEIR__MAX_FRAMES, hook_frames = 1024 };
 
-weir__intern weir__stacks = {.most_bytes = 256u << 20};
+weir__intern weir__stacks = {.max_bytes = 256u << 20};
 
 /* ---- Weir's own code ---- */
 

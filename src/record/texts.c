@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-weir__intern weir__texts = {.most_bytes = 64u << 20};
+weir__intern weir__texts = {.max_bytes = 64u << 20};
 
 uint32_t weir__text_number(const char *text) { return text ? weir__intern_put(&weir__texts, text, strlen(text)) : 0; }
 

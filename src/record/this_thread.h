@@ -11,7 +11,7 @@
 #define WEIR__PHASE_FRESH (1u << 31)
 
 typedef struct weir__this_thread {
-  struct weir__op *op; /* the allocator's current operation (alloc/trace.c); NULL if nothing observes it */
+  struct weir__op *op; /* the allocator's current operation (alloc/cache/trace.c); NULL if nothing observes it */
   struct weir__observer_call
       *observer_call; /* the innermost observer that it runs (alloc/cache/observers.c), or NULL */
   union {

@@ -90,7 +90,7 @@ TEST_SETUP(index, NULL, soft_teardown) {
     weir__index index = {0};
     size_t count = 0;
     memset(is_in, 0, sizeof is_in);
-    assert_true(weir__index_prepare(&index, weir__most_units * WEIR__UNIT));
+    assert_true(weir__index_prepare(&index, weir__max_units * WEIR__UNIT));
     for (int i = 0; i < BLOCKS; i++)
       blocks[i] = (weir__block){.address = (1 + soft_random(1 << 20)) << 9 | 1ull << 40, .units = some_units()};
     for (int i = 0; i < BLOCKS; i++) /* all addresses differ */
@@ -146,7 +146,7 @@ static void check_many(lie lie, bool walks) {
   weir__index index = {0};
   size_t count = 0;
   memset(is_in, 0, sizeof is_in);
-  assert_true(weir__index_prepare(&index, weir__most_units * WEIR__UNIT));
+  assert_true(weir__index_prepare(&index, weir__max_units * WEIR__UNIT));
   for (int i = 0; i < BLOCKS; i++) {
     uint64_t address = some_address(lie);
     while (is_taken(address, i))
@@ -292,7 +292,7 @@ TEST(empty_index) {
   assert_null(weir__index_last(&index));
   assert_null(weir__index_at_least(&index, 512));
   assert_null(weir__index_at_least(&index, 1ull << 60));
-  assert_false(weir__index_prepare(&index, (weir__most_units + 1) * WEIR__UNIT));
+  assert_false(weir__index_prepare(&index, (weir__max_units + 1) * WEIR__UNIT));
   weir__index_clear(&index);
   assert_int_equal(weir__index_count(&index), 0);
   assert_false(weir__index_has(&index, &(weir__block){.units = 1}));

@@ -389,8 +389,15 @@ static void begin_world(void) {
 
 /* An event that a poll may return to the idle ones is queried no more, so that all of them can be destroyed. */
 static void end_world(uint64_t baseline) {
-  if (w.is_broken)
-    return; /* the work that is pending may fault */
+  if (w.is_broken) { /* the work that is pending may fault: only host memory is released */
+    for (int i = 0; i < RESERVATIONS; i++)
+      free(w.reservations[i].slots);
+    weir__slab_clear(&w.pages.pages);
+    weir__slab_clear(&w.pages.mappings);
+    free(w.pages.orphans);
+    weir__fences_clear(&w.fences, faults);
+    return;
+  }
   weir_soft_step_all(d, NULL);
   weir__retirement_end(&w.pages, &w.retirement);
   weir__fences_clear(&w.fences, faults);

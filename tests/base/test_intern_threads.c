@@ -29,7 +29,7 @@ static void *put_all(void *data) {
 }
 
 TEST(same_number_everywhere) {
-  table = (weir__intern){.most_bytes = 64u << 20};
+  table = (weir__intern){.max_bytes = 64u << 20};
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, put_all, (void *)(intptr_t)i), 0);
@@ -52,7 +52,7 @@ TEST(same_number_everywhere) {
 }
 
 TEST(lengths) {
-  static weir__intern own = {.most_bytes = 64u << 20};
+  static weir__intern own = {.max_bytes = 64u << 20};
   static const size_t lengths[] = {1, 7, 8, 9, 4096, 65535, 65536, 1000000};
   char *bytes = calloc(1, 1000000);
   assert_non_null(bytes);
@@ -75,7 +75,7 @@ TEST(lengths) {
 
 /* A string that does not fit gets no number, and the others are preserved. */
 TEST(limit) {
-  static weir__intern own = {.most_bytes = 1u << 20};
+  static weir__intern own = {.max_bytes = 1u << 20};
   uint32_t last = 0;
   unsigned long refused = 0;
   for (int i = 0; i < 100000; i++) {
@@ -97,6 +97,6 @@ TEST(limit) {
   assert_null(weir__intern_get(&own, 1, &length));
   assert_int_equal(atomic_load(&own.bytes), 0);
   assert_int_equal(weir__intern_put(&own, "another", 7), 1);
-  assert_int_equal(own.most_bytes, 1u << 20);
+  assert_int_equal(own.max_bytes, 1u << 20);
   weir__intern_clear(&own);
 }

@@ -21,9 +21,9 @@ static int is_zero(const void *memory, size_t bytes) {
 /* Checks that a piece and its cold part are zero, and fills them with a byte. */
 static void fill(void *piece, size_t bytes, int with) {
   assert_true(is_zero(piece, bytes));
-  assert_true(is_zero(weir__aside_of(piece), bytes / 2));
+  assert_true(is_zero(weir__cold_of(piece), bytes / 2));
   memset(piece, with, bytes);
-  memset(weir__aside_of(piece), with, bytes / 2);
+  memset(weir__cold_of(piece), with, bytes / 2);
 }
 
 /* Comes first: the region is reserved once. */
@@ -92,11 +92,11 @@ TEST(slab) {
       assert_non_null(objects[i]);
       assert_int_equal((uintptr_t)objects[i] % SIZE, 0);
       objects[i][0] = (uint64_t)i;
-      *(uint64_t *)weir__aside_of(objects[i]) = (uint64_t)-i;
+      *(uint64_t *)weir__cold_of(objects[i]) = (uint64_t)-i;
     }
     for (int i = 0; i < COUNT; i++) {
       assert_int_equal(objects[i][0], i);
-      assert_int_equal(*(uint64_t *)weir__aside_of(objects[i]), (uint64_t)-i);
+      assert_int_equal(*(uint64_t *)weir__cold_of(objects[i]), (uint64_t)-i);
     }
     weir__slab_clear(&slab);
     assert_true(slab.in_region);

@@ -34,17 +34,17 @@ TEST(neighbours_are_untouched) {
     pieces[i] = weir__region_alloc(PIECE);
     assert_non_null(pieces[i]);
     memset(pieces[i], i + 1, PIECE);
-    memset(weir__aside_of(pieces[i]), i + 1, PIECE / 2);
+    memset(weir__cold_of(pieces[i]), i + 1, PIECE / 2);
   }
   bool is_kept[COUNT] = {false};
   for (int i = 0; i < COUNT; i++) {
-    is_kept[i] = (uintptr_t)pieces[i] % PAGE && (uintptr_t)weir__aside_of(pieces[i]) % PAGE;
+    is_kept[i] = (uintptr_t)pieces[i] % PAGE && (uintptr_t)weir__cold_of(pieces[i]) % PAGE;
     if (!is_kept[i])
       weir__region_free(pieces[i], PIECE);
   }
   for (int i = 0; i < COUNT; i++) {
     assert_int_equal(pieces[i][PIECE - 1], is_kept[i] ? i + 1 : 0);
-    assert_int_equal(*(unsigned char *)weir__aside_of(pieces[i]), is_kept[i] ? i + 1 : 0);
+    assert_int_equal(*(unsigned char *)weir__cold_of(pieces[i]), is_kept[i] ? i + 1 : 0);
   }
   unsigned char *again = weir__region_alloc(PIECE);
   for (int i = 0; i < PIECE; i++)

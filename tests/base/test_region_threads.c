@@ -35,7 +35,7 @@ TEST(little_address_space) {
       _exit(3);
     for (unsigned char *piece; (piece = weir__region_alloc(WEIR__REGION_PIECE)); taken += WEIR__REGION_PIECE)
       if (weir__at(weir__ref_of(piece)) != piece || piece[WEIR__REGION_PIECE - 1] ||
-          *(unsigned char *)weir__aside_of(piece + WEIR__REGION_PIECE - 2))
+          *(unsigned char *)weir__cold_of(piece + WEIR__REGION_PIECE - 2))
         _exit(4);
     _exit(taken >= (size_t)60 << 20 && taken < (size_t)200 << 20 ? 0 : 5);
   }

@@ -11,7 +11,7 @@ run 0 "$data/small_snapshot.pickle"
 empty err
 has out ': 1 device, 40 entries, 6 segments$'
 has out '^    history   its beginning is missing: '
-has out 'reserved; 0 frees are of memory from before$'
+has out 'reserved; 0 frees of memory from before$'
 has out '^  next: weir explain .*small_snapshot.pickle$'
 hasnt out "$(printf '\033')"
 run 0 --json "$data/small_snapshot.pickle"

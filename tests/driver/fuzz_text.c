@@ -25,7 +25,7 @@ static void list_visible(const char *text) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  unsigned long long bytes;
+  uint64_t bytes;
   char *text = malloc(size + 1);
   if (!text)
     return 0;

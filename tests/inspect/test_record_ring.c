@@ -207,7 +207,7 @@ TEST(explain) {
   assert_true(dropped > 60000);
   explain_oom("16", &large, &large_summary, &dropped);
   assert_int_equal(dropped, 0);
-  assert_int_equal(small.moment, WEIR__AT_OOM);
+  assert_int_equal(small.moment, WEIR_OFFLINE_AT_OOM);
   assert_int_equal(small.differences, 0);
   assert_false(small.is_from_file);
   assert_int_equal(small.cause, large.cause);
@@ -443,7 +443,7 @@ static void expect_unknown(const char *path) {
   assert_ok(weir__explain(s, &(weir__explain_options){.device = 0}, &x));
   assert_true(x.is_unknown);
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_NONE);
-  assert_int_equal(weir__explain(s, &(weir__explain_options){.device = 0, .moment = WEIR__AT_PEAK}, &x),
+  assert_int_equal(weir__explain(s, &(weir__explain_options){.device = 0, .moment = WEIR_OFFLINE_AT_PEAK}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   weir__recording_free(s);
 }

@@ -20,7 +20,7 @@ static void explain(const weir__recording *recording, int device, uint8_t way) {
   weir__summary summary;
   weir__explanation x;
   const weir__explain_options options = {.device = device,
-                                         .moment = (weir__moment)(way % 5),
+                                         .moment = (weir_offline_moment)(way % 5),
                                          .event = way,
                                          .memory = way & 1 ? 1ull << 30 : 0,
                                          .no_trials = way % 8 != 0};

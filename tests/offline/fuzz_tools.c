@@ -48,13 +48,13 @@ static void export(const weir__recording *r, int device, unsigned way) {
   for (int table = 0; table <= WEIR__EXPORT_WORK; table++)
     weir__export_csv(r, way & 1 ? -1 : device, (weir__export_table)table, NULL, NULL, out);
   weir__export_perfetto(r, device, NULL, NULL, out);
-  weir__export_collapsed(r, device, (weir__moment)(way % 5), way, out);
-  weir__export_speedscope(r, device, (weir__moment)(way % 5), way, out);
+  weir__export_collapsed(r, device, (weir_offline_moment)(way % 5), way, out);
+  weir__export_speedscope(r, device, (weir_offline_moment)(way % 5), way, out);
 }
 
 static void plot(const weir__recording *r, int device, unsigned way) {
   const weir__plot_options options = {
-      .kind = (weir__plot_kind)(way % 4), .by = (weir__plot_by)(way / 4 % 6), .device = device, .name = "fuzz"};
+      .kind = (weir_offline_plot)(way % 4), .by = (weir_offline_group)(way / 4 % 6), .device = device, .name = "fuzz"};
   weir__plot_write(r, &options, out);
 }
 

@@ -75,7 +75,7 @@ TEST(llama_oom) {
   weir__recording *recording = load("traces/llama_oom");
   weir__explanation x;
   explain(recording, &(weir__explain_options){0}, &x);
-  assert_int_equal(x.moment, WEIR__AT_OOM);
+  assert_int_equal(x.moment, WEIR_OFFLINE_AT_OOM);
   assert_int_equal(x.event, 13750);
   assert_int_equal(x.differences, 0);
   assert_false(x.is_from_file);
@@ -83,7 +83,7 @@ TEST(llama_oom) {
   assert_int_equal(x.device_free, 127741198336);
   /* The job allowed itself 0.09 of 150109880320 bytes. */
   assert_true(x.limit_is_inferred);
-  assert_true(x.limit <= 13509889228 && x.limit_most >= 13509889228);
+  assert_true(x.limit <= 13509889228 && x.limit_max >= 13509889228);
   check_sums(recording, &x);
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_true(x.largest_hole < x.rounded);
@@ -99,7 +99,7 @@ TEST(llama_oom) {
   explain(recording, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
   assert_false(x.limit_is_inferred);
   assert_int_equal(x.limit, 13509889229);
-  assert_int_equal(x.limit_most, x.limit);
+  assert_int_equal(x.limit_max, x.limit);
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_true(find_setting(&x, "expandable_segments:True")->works);
 
@@ -119,7 +119,7 @@ TEST(histories) {
     weir__recording *recording = load(name);
     weir__explanation x;
     explain(recording, &(weir__explain_options){0}, &x);
-    assert_int_equal(x.moment, WEIR__AT_OOM);
+    assert_int_equal(x.moment, WEIR_OFFLINE_AT_OOM);
     assert_int_equal(x.differences, 0);
     assert_true(x.is_proven);
     check_sums(recording, &x);
@@ -140,7 +140,7 @@ TEST(moments) {
   weir__recording *recording = load("traces/resnet_stacks");
   weir__explanation x;
   explain(recording, &(weir__explain_options){0}, &x);
-  assert_int_equal(x.moment, WEIR__AT_PEAK);
+  assert_int_equal(x.moment, WEIR_OFFLINE_AT_PEAK);
   assert_false(x.has_request);
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_NONE);
   assert_int_equal(x.trial_count, 0);
@@ -149,24 +149,26 @@ TEST(moments) {
   assert_true(x.has_stacks);
 
   weir__explanation at;
-  explain(recording, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = x.event}, &at);
+  explain(recording, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_EVENT, .event = x.event}, &at);
   assert_memory_equal(at.bytes, x.bytes, sizeof x.bytes);
 
   /* The end is what the file lists, and the replay comes to the same. */
-  explain(recording, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
+  explain(recording, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_END}, &x);
   assert_true(x.is_from_file);
   check_sums(recording, &x);
-  explain(recording, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = recording->devices[0].event_count - 1},
+  explain(recording,
+          &(weir__explain_options){.moment = WEIR_OFFLINE_AT_EVENT, .event = recording->devices[0].event_count - 1},
           &at);
   assert_false(at.is_from_file);
   assert_memory_equal(at.bytes, x.bytes, sizeof x.bytes);
   assert_memory_equal(at.blocks, x.blocks, sizeof x.blocks);
 
-  assert_int_equal(weir__explain(recording, &(weir__explain_options){.moment = WEIR__AT_OOM}, &x),
+  assert_int_equal(weir__explain(recording, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_OOM}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "no request that ran out of memory"));
-  assert_int_equal(weir__explain(recording, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = 1 << 20}, &x),
-                   WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(
+      weir__explain(recording, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_EVENT, .event = 1 << 20}, &x),
+      WEIR_ERROR_INVALID_ARGUMENT);
   assert_int_equal(weir__explain(recording, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_DEVICE);
   weir__recording_free(recording);
 }
@@ -208,7 +210,7 @@ TEST(late) {
       assert_false(late.is_from_file);
       check_sums(&part, &late);
       explain(recording,
-              &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = from + late.event, .no_trials = true},
+              &(weir__explain_options){.moment = WEIR_OFFLINE_AT_EVENT, .event = from + late.event, .no_trials = true},
               &whole);
       assert_int_equal(late.reserved, whole.reserved);
       assert_int_equal(late.cause, whole.cause);
@@ -230,10 +232,10 @@ TEST(late_and_unlisted) {
   explain(&part, &(weir__explain_options){0}, &x);
   assert_true(x.differences > 0);
   assert_true(x.is_from_file);
-  assert_int_equal(x.moment, WEIR__AT_END);
+  assert_int_equal(x.moment, WEIR_OFFLINE_AT_END);
   assert_int_equal(x.trial_count, 0);
   check_sums(&part, &x);
-  assert_int_equal(weir__explain(&part, &(weir__explain_options){.moment = WEIR__AT_PEAK}, &x),
+  assert_int_equal(weir__explain(&part, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_PEAK}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "--at end"));
 
@@ -241,9 +243,9 @@ TEST(late_and_unlisted) {
   part.is_events_only = true;
   explain(&part, &(weir__explain_options){0}, &x);
   assert_true(x.is_unknown);
-  explain(&part, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
+  explain(&part, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_END}, &x);
   assert_true(x.is_unknown);
-  assert_int_equal(weir__explain(&part, &(weir__explain_options){.moment = WEIR__AT_PEAK}, &x),
+  assert_int_equal(weir__explain(&part, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_PEAK}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   assert_null(strstr(weir_last_error(), "--at end"));
 
@@ -251,9 +253,9 @@ TEST(late_and_unlisted) {
   part = part_of(recording, 0, &device);
   part.is_events_only = true;
   weir__explanation listed;
-  explain(recording, &(weir__explain_options){.moment = WEIR__AT_END}, &listed);
+  explain(recording, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_END}, &listed);
   device.segment_count = 0;
-  explain(&part, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
+  explain(&part, &(weir__explain_options){.moment = WEIR_OFFLINE_AT_END}, &x);
   assert_false(x.is_unknown);
   assert_true(x.reserved > 0);
   assert_int_equal(x.reserved, listed.reserved);
@@ -412,16 +414,16 @@ TEST(full_device) {
     weir__explanation x;
     if (explain_with(events, count, known[i].recorded, &(weir__explain_options){.memory = known[i].given}, &x))
       fail_msg("%s", weir_last_error());
-    assert_int_equal(x.moment, WEIR__AT_OOM);
+    assert_int_equal(x.moment, WEIR_OFFLINE_AT_OOM);
     assert_int_equal(x.differences, 0);
     assert_false(x.is_from_file);
     assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_EXHAUSTED);
     assert_true(x.limit_is_device && !x.limit_is_inferred);
     assert_int_equal(x.limit, 1ull << 30);
-    assert_int_equal(x.limit_most, x.limit);
+    assert_int_equal(x.limit_max, x.limit);
     assert_true(x.has_missing);
-    assert_int_equal(x.missing_least, 76 * MIB);
-    assert_int_equal(x.missing_most, 76 * MIB);
+    assert_int_equal(x.missing_min, 76 * MIB);
+    assert_int_equal(x.missing_max, 76 * MIB);
     assert_int_equal(x.fit_request, 1100ull * MIB);
     assert_int_equal(x.fit_recording, 1100ull * MIB);
     assert_true(x.is_proven);
@@ -446,20 +448,20 @@ TEST(given_memory) {
   }
   explain(recording, &(weir__explain_options){0}, &inferred);
   explain(recording, &(weir__explain_options){.memory = 150109880320}, &x);
-  assert_int_equal(x.moment, WEIR__AT_OOM);
+  assert_int_equal(x.moment, WEIR_OFFLINE_AT_OOM);
   assert_true(x.has_other_limit);
   assert_true(x.limit_is_inferred);
   assert_int_equal(x.limit, inferred.limit);
-  assert_int_equal(x.limit_most, inferred.limit_most);
+  assert_int_equal(x.limit_max, inferred.limit_max);
   assert_int_equal(x.cause, inferred.cause);
   assert_int_equal(x.trial_count, inferred.trial_count);
-  assert_int_equal(x.missing_most, inferred.missing_most);
+  assert_int_equal(x.missing_max, inferred.missing_max);
   /* The job allowed itself 13509889229 bytes, so that 1140814643 were missing. */
-  assert_true(x.missing_least <= 1140814643 && x.missing_most >= 1140814643);
+  assert_true(x.missing_min <= 1140814643 && x.missing_max >= 1140814643);
   explain(recording, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
   assert_true(x.has_missing);
-  assert_int_equal(x.missing_least, 1140814643);
-  assert_int_equal(x.missing_most, 1140814643);
+  assert_int_equal(x.missing_min, 1140814643);
+  assert_int_equal(x.missing_max, 1140814643);
   weir__recording_free(recording);
 }
 
@@ -572,7 +574,7 @@ static void explain_job(const job *j, bool is_expandable, const weir__explain_op
   explain(&recording, options, x);
   if (x->differences)
     fail_msg("%s", x->difference);
-  assert_int_equal(x->moment, WEIR__AT_OOM);
+  assert_int_equal(x->moment, WEIR_OFFLINE_AT_OOM);
   assert_true(x->is_proven);
   assert_true(x->has_missing);
 }
@@ -603,18 +605,18 @@ TEST(missing_of_limit) {
     explain_job(&j, is_expandable,
                 &(weir__explain_options){.memory = memory, .fraction = (double)limit / (double)memory}, &known);
     assert_int_equal(known.limit, limit);
-    assert_int_equal(known.missing_least, known.missing_most);
+    assert_int_equal(known.missing_min, known.missing_max);
     explain_job(&j, is_expandable, &(weir__explain_options){0}, &inferred);
     assert_true(inferred.limit_is_inferred && !inferred.limit_is_device);
-    assert_true(inferred.limit <= limit && limit <= inferred.limit_most);
-    assert_true(inferred.missing_least <= known.missing_most && known.missing_most <= inferred.missing_most);
+    assert_true(inferred.limit <= limit && limit <= inferred.limit_max);
+    assert_true(inferred.missing_min <= known.missing_max && known.missing_max <= inferred.missing_max);
     check_answers(&inferred, &known);
     /* It is the same whichever limit there was. */
     assert_int_equal(known.fit_request, inferred.fit_request);
     assert_true(known.fit_request > limit && known.fit_recording >= known.fit_request);
-    weir_allocator_set_limit(j.allocator, 0, limit + known.missing_most - 1);
+    weir_allocator_set_limit(j.allocator, 0, limit + known.missing_max - 1);
     assert_false(is_served(&j));
-    weir_allocator_set_limit(j.allocator, 0, limit + known.missing_most);
+    weir_allocator_set_limit(j.allocator, 0, limit + known.missing_max);
     assert_true(is_served(&j));
     end_job(&j);
     free(j.events);
@@ -632,15 +634,15 @@ TEST(missing_of_device) {
     explain_job(&j, is_expandable, &(weir__explain_options){0}, &x);
     assert_true(x.limit_is_device && !x.limit_is_inferred);
     assert_int_equal(x.limit, memory - others);
-    assert_int_equal(x.missing_least, x.missing_most);
-    fill(&j, others - x.missing_most + 2 * MIB);
+    assert_int_equal(x.missing_min, x.missing_max);
+    fill(&j, others - x.missing_max + 2 * MIB);
     assert_false(is_served(&j));
-    fill(&j, others - x.missing_most);
+    fill(&j, others - x.missing_max);
     assert_true(is_served(&j));
     /* The device's size says how much of it others have, and nothing else. */
     weir__explanation given;
     explain_job(&j, is_expandable, &(weir__explain_options){.memory = memory}, &given);
-    assert_int_equal(given.missing_least, x.missing_least);
+    assert_int_equal(given.missing_min, x.missing_min);
     assert_int_equal(given.limit, x.limit);
     end_job(&j);
     free(j.events);
@@ -662,7 +664,7 @@ TEST(no_history) {
       .devices = devices, .device_count = 2, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
   weir__explanation x;
   explain(&recording, &(weir__explain_options){0}, &x);
-  assert_int_equal(x.moment, WEIR__AT_END);
+  assert_int_equal(x.moment, WEIR_OFFLINE_AT_END);
   assert_int_equal(x.completeness, WEIR__HISTORY_NONE);
   assert_int_equal(x.bytes[WEIR__USE_LIVE], 8 * MIB - 100);
   assert_int_equal(x.bytes[WEIR__USE_ROUNDING], 100);

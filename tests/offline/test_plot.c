@@ -29,8 +29,8 @@ TEST(sizes) {
                                       "histories/expandable_pools"};
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     weir__recording *recording = load(names[i]);
-    for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
-      weir__plot_options options = {.kind = (weir__plot_kind)kind, .name = names[i]};
+    for (int kind = 0; kind < WEIR_OFFLINE_PLOTS; kind++) {
+      weir__plot_options options = {.kind = (weir_offline_plot)kind, .name = names[i]};
       size_t size, again, small;
       char *text = draw(recording, &options, &size), *same = draw(recording, &options, &again);
       if (size > 300000)
@@ -55,8 +55,8 @@ TEST(sizes) {
 TEST(nothing) {
   static const uint8_t history[] = {0x0d, 0x03, 0, 0, 0, 0, 0, 0, 0, 0x61, 0x62, 0x63};
   weir__recording *recording = read_fuzzed(history, sizeof history);
-  for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
-    weir__plot_options options = {.kind = (weir__plot_kind)kind, .name = "nothing"};
+  for (int kind = 0; kind < WEIR_OFFLINE_PLOTS; kind++) {
+    weir__plot_options options = {.kind = (weir_offline_plot)kind, .name = "nothing"};
     size_t size;
     char *text = NULL;
     FILE *file = open_memstream(&text, &size);
@@ -73,7 +73,7 @@ TEST(nothing) {
 /* A segment of more than half of what 64 bits hold is not taken for a negative one. No device has its addresses, so it
  * is not on their axis, and has no hole. */
 TEST(huge_segment) {
-  weir__plot_options options = {.kind = WEIR__PLOT_FRAGMENTATION, .name = "huge"};
+  weir__plot_options options = {.kind = WEIR_OFFLINE_PLOT_FRAGMENTATION, .name = "huge"};
   size_t size;
   weir__recording *recording = load("histories/pools");
   for (size_t i = 0; i < recording->event_count; i++)
@@ -104,7 +104,7 @@ TEST(moments) {
       continue;
     size_t size;
     char expected[96];
-    weir__plot_options options = {.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_EVENT, .event = i};
+    weir__plot_options options = {.kind = WEIR_OFFLINE_PLOT_SEGMENTS, .moment = WEIR_OFFLINE_AT_EVENT, .event = i};
     char *text = draw(recording, &options, &size);
     snprintf(expected, sizeof expected, "data-reserved=\"%llu\" data-used=\"%llu\"", (unsigned long long)reserved,
              (unsigned long long)used);
@@ -133,8 +133,9 @@ TEST(any_numbers) {
       if (r % 64 == 3)
         entries[i].action = (uint8_t)(next_random(&random) % (WEIR_TRACE_OOM + 1));
     }
-    for (int kind = 0; kind < WEIR__PLOT_KINDS; kind++) {
-      weir__plot_options options = {.kind = (weir__plot_kind)kind, .by = (weir__plot_by)(round % WEIR__PLOT_BYS)};
+    for (int kind = 0; kind < WEIR_OFFLINE_PLOTS; kind++) {
+      weir__plot_options options = {.kind = (weir_offline_plot)kind,
+                                    .by = (weir_offline_group)(round % WEIR_OFFLINE_GROUPS)};
       size_t size;
       free(draw(recording, &options, &size));
       assert_true(size < 400000);
@@ -146,19 +147,19 @@ TEST(any_numbers) {
 TEST(errors) {
   weir__recording *recording = load("traces/cuda_graphs");
   size_t count = recording->devices[0].event_count;
-  weir__plot_options options = {.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_OOM};
+  weir__plot_options options = {.kind = WEIR_OFFLINE_PLOT_SEGMENTS, .moment = WEIR_OFFLINE_AT_OOM};
   char buffer[16];
   FILE *file = fmemopen(buffer, sizeof buffer, "w");
   assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
-  options = (weir__plot_options){.kind = WEIR__PLOT_SEGMENTS, .moment = WEIR__AT_EVENT, .event = count};
+  options = (weir__plot_options){.kind = WEIR_OFFLINE_PLOT_SEGMENTS, .moment = WEIR_OFFLINE_AT_EVENT, .event = count};
   assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
   /* A snapshot without a history has a map, and nothing over time. */
   recording->devices[0].event_count = 0;
-  options = (weir__plot_options){.kind = WEIR__PLOT_MEMORY};
+  options = (weir__plot_options){.kind = WEIR_OFFLINE_PLOT_MEMORY};
   assert_int_equal(weir__plot_write(recording, &options, file), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "no history"));
   fclose(file);
-  options.kind = WEIR__PLOT_SEGMENTS;
+  options.kind = WEIR_OFFLINE_PLOT_SEGMENTS;
   size_t size;
   char *text = draw(recording, &options, &size);
   assert_non_null(strstr(text, "data-reserved=\"891289600\""));

@@ -56,10 +56,10 @@ TEST(failure) {
   weir__explanation x;
   explain(r, &x);
   assert_int_equal(x.limit, 512 * MIB);
-  assert_int_equal(x.limit_most, 512 * MIB);
+  assert_int_equal(x.limit_max, 512 * MIB);
   assert_false(x.limit_is_inferred || x.limit_is_device);
-  assert_int_equal(x.missing_least, 88 * MIB);
-  assert_int_equal(x.missing_most, 88 * MIB);
+  assert_int_equal(x.missing_min, 88 * MIB);
+  assert_int_equal(x.missing_max, 88 * MIB);
   weir__recording_free(r);
 }
 
@@ -77,7 +77,7 @@ TEST(changed_limit) {
   weir__explanation x;
   explain(r, &x);
   assert_int_equal(x.limit, 512 * MIB);
-  assert_int_equal(x.limit_most, 512 * MIB);
+  assert_int_equal(x.limit_max, 512 * MIB);
   assert_false(x.limit_is_inferred);
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_EXHAUSTED);
   for (size_t i = 0; i < x.trial_count; i++)

@@ -6,7 +6,7 @@ import { step } from "./axis";
 import { UNIT } from "./blocks";
 import { count, shortBytes } from "./format";
 
-const MOST = 30000;
+const MAX = 30000;
 
 const escapes: Record<string, string> = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 
@@ -164,9 +164,9 @@ function writeMap(
     else found.push({ area, color: track.colorOf(track.coloring, tile, i), path: rect(b.x0, b.x1, b.y, b.units) });
   });
   found.sort((a, b) => b.area - a.area);
-  small += Math.max(0, found.length - MOST);
+  small += Math.max(0, found.length - MAX);
   const byColor = new Map<string, string[]>();
-  for (const one of found.slice(0, MOST)) {
+  for (const one of found.slice(0, MAX)) {
     const list = byColor.get(one.color);
     if (list) list.push(one.path);
     else byColor.set(one.color, [one.path]);

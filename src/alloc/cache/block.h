@@ -16,7 +16,7 @@ struct weir__use;
 
 enum { WEIR__UNIT = 512 }; /* sizes and addresses of the cache's blocks are multiples of it */
 
-static const uint64_t weir__most_units = UINT32_MAX; /* largest block: 2 TiB */
+static const uint64_t weir__max_units = UINT32_MAX; /* largest block: 2 TiB */
 
 typedef enum weir__block_status {
   WEIR__FREE,      /* in the index, or just removed from it */
@@ -79,7 +79,7 @@ static inline uint64_t weir__block_bytes(const weir__block *block) {
   return block->units ? (uint64_t)block->units * WEIR__UNIT : block->requested;
 }
 
-static inline weir__block_cold *weir__block_cold_of(const weir__block *block) { return weir__aside_of(block); }
+static inline weir__block_cold *weir__block_cold_of(const weir__block *block) { return weir__cold_of(block); }
 
 static inline weir__block *weir__block_at(weir__ref ref) { return ref ? weir__at(ref) : NULL; }
 static inline weir__ref weir__block_ref(const weir__block *block) { return block ? weir__ref_of(block) : 0; }

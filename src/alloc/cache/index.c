@@ -589,7 +589,7 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   index->partitions.in_region = true;
   if (units < WEIR__NARROW)
     return true;
-  if (units > weir__most_units)
+  if (units > weir__max_units)
     return false;
   for (unsigned row = 0; row <= row_of(units); row++)
     if (!index->wide[row] && !(index->wide[row] = calloc(1, sizeof *index->wide[row])))

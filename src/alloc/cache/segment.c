@@ -424,7 +424,7 @@ static bool has_room(const weir__block *block, uint64_t bytes) {
 }
 
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream) {
-  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8, largest = weir__most_units / 2 * WEIR__UNIT;
+  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8, largest = weir__max_units / 2 * WEIR__UNIT;
   most = most < largest ? most : largest; /* on a larger device a segment covers only a part of the memory */
   weir__reserve wanted = settings->expandable_segments_reserve;
   const weir__stream_class *class = heap->classes;
@@ -445,7 +445,7 @@ weir__block *weir__reserve_segment(weir__heap *heap, weir__arena *arena, const w
   uint64_t slot =
       weir__round_up(has_small_pages ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->pages.granularity);
   uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), slot);
-  weir__segment *segment = size >= bytes && size / WEIR__UNIT <= weir__most_units ? calloc(1, sizeof *segment) : NULL;
+  weir__segment *segment = size >= bytes && size / WEIR__UNIT <= weir__max_units ? calloc(1, sizeof *segment) : NULL;
   if (!segment)
     return NULL;
   if (!weir__heap_ok(heap, weir__reservation_open(&heap->pages, &segment->memory, size, slot), "cuMemAddressReserve")) {

@@ -139,7 +139,7 @@ static void destroy(weir_driver *self) {
 }
 
 /* Limits of the memory of a device: 2 MiB to 16 TiB. */
-static const unsigned long long least_bytes = MODEL_GRANULARITY, most_bytes = 1ull << 44;
+static const unsigned long long least_bytes = MODEL_GRANULARITY, max_bytes = 1ull << 44;
 
 static weir_status check_options(const weir_soft_options *o) {
   if (o->clock != WEIR_SOFT_THREADS && o->clock != WEIR_SOFT_STEPPED)
@@ -149,7 +149,7 @@ static weir_status check_options(const weir_soft_options *o) {
   if (o->devices < 1 || o->devices > WEIR_SOFT_MAX_DEVICES)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: devices is %d; allowed are 1 to %d",
                       o->devices, WEIR_SOFT_MAX_DEVICES);
-  if (o->bytes < least_bytes || o->bytes > most_bytes)
+  if (o->bytes < least_bytes || o->bytes > max_bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: bytes is %llu; allowed are 2 MiB to 16 TiB",
                       (unsigned long long)o->bytes);
   if (o->context_bytes > o->bytes && o->context_bytes != WEIR_SOFT_CONTEXT_AUTO)

@@ -44,10 +44,10 @@ static weir_status choose(const weir__recording_device *device, const weir__expl
                           const weir__summary *summary, weir__explanation *x) {
   bool has_oom = summary->actions[WEIR_TRACE_OOM] > 0;
   x->moment = options->moment;
-  if (x->moment == WEIR__AT_AUTO)
-    x->moment = has_oom ? WEIR__AT_OOM : device->event_count ? WEIR__AT_PEAK : WEIR__AT_END;
+  if (x->moment == WEIR_OFFLINE_AT_AUTO)
+    x->moment = has_oom ? WEIR_OFFLINE_AT_OOM : device->event_count ? WEIR_OFFLINE_AT_PEAK : WEIR_OFFLINE_AT_END;
   switch (x->moment) {
-  case WEIR__AT_OOM:
+  case WEIR_OFFLINE_AT_OOM:
     if (!has_oom)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                         "device %d has no request that ran out of memory; --at peak shows "
@@ -55,21 +55,21 @@ static weir_status choose(const weir__recording_device *device, const weir__expl
                         options->device);
     x->event = summary->first_oom;
     break;
-  case WEIR__AT_PEAK:
+  case WEIR_OFFLINE_AT_PEAK:
     x->event = summary->live.event;
     break;
-  case WEIR__AT_END:
+  case WEIR_OFFLINE_AT_END:
     x->event = device->event_count ? device->event_count - 1 : 0;
     break;
   default:
     x->event = options->event;
     break;
   }
-  if (x->moment != WEIR__AT_END && x->event >= device->event_count)
+  if (x->moment != WEIR_OFFLINE_AT_END && x->event >= device->event_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no entry %zu: its history has %zu entries",
                       options->device, x->event, device->event_count);
-  if (x->moment == WEIR__AT_EVENT && device->events[x->event].action == WEIR_TRACE_OOM)
-    x->moment = WEIR__AT_OOM;
+  if (x->moment == WEIR_OFFLINE_AT_EVENT && device->events[x->event].action == WEIR_TRACE_OOM)
+    x->moment = WEIR_OFFLINE_AT_OOM;
   return WEIR_OK;
 }
 
@@ -163,36 +163,36 @@ static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeke
 static void find_limit(weir__explanation *x) {
   bool is_full = x->has_device_free && x->device_free < x->mapped;
   uint64_t device = x->reserved + x->device_free, refused;
-  x->limit_most = x->limit;
+  x->limit_max = x->limit;
   if (is_full && (x->limit == UINT64_MAX || x->limit_is_device || (!x->limit_is_inferred && device < x->limit))) {
-    x->limit = x->limit_most = device;
+    x->limit = x->limit_max = device;
     x->limit_is_device = true;
     x->limit_is_inferred = false;
   } else if (x->limit_is_inferred && !__builtin_add_overflow(x->reserved, x->wanted, &refused) && refused > x->limit)
-    x->limit_most = refused - 1;
+    x->limit_max = refused - 1;
 }
 
 /* How much memory was missing. Not known for a failure that neither a limit nor a full device explains. */
 static void find_missing(weir__explanation *x) {
   bool is_full = x->has_device_free && x->device_free < x->mapped;
   uint64_t of_device = is_full ? x->mapped - x->device_free : 0, taken;
-  x->missing_most = x->wanted; /* no matter how much was free */
+  x->missing_max = x->wanted; /* no matter how much was free */
   if (x->limit_is_device) {
     uint64_t room = x->limit > x->reserved ? x->limit - x->reserved : 0;
     x->has_missing = room < x->mapped;
     if (x->has_missing)
-      x->missing_least = x->missing_most = x->mapped - room;
+      x->missing_min = x->missing_max = x->mapped - room;
     if (x->has_missing && x->limit_is_inferred)
-      x->missing_least = 1;
+      x->missing_min = 1;
     return;
   }
   if (x->limit == UINT64_MAX || __builtin_add_overflow(x->reserved, x->wanted, &taken))
     return;
-  uint64_t least = taken > x->limit_most ? taken - x->limit_most : 0;
+  uint64_t least = taken > x->limit_max ? taken - x->limit_max : 0;
   uint64_t most = taken > x->limit ? taken - x->limit : 0;
-  x->missing_least = least > of_device ? least : of_device;
-  x->missing_most = most > of_device ? most : of_device;
-  x->has_missing = x->missing_least > 0;
+  x->missing_min = least > of_device ? least : of_device;
+  x->missing_max = most > of_device ? most : of_device;
+  x->has_missing = x->missing_min > 0;
 }
 
 /* ---- Where the bytes are ---- */
@@ -329,7 +329,7 @@ static weir_offline_cause cause_of(const weir__explanation *x, bool was_rescued)
   if (was_rescued)
     return WEIR_OFFLINE_CAUSE_WAITING;
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
-  uint64_t missing = x->missing_most;
+  uint64_t missing = x->missing_max;
   if (x->limit != UINT64_MAX && (x->rounded > x->limit || active > x->limit - x->rounded))
     return WEIR_OFFLINE_CAUSE_EXHAUSTED;
   weir_offline_cause cause = WEIR_OFFLINE_CAUSE_MIXED;
@@ -352,7 +352,7 @@ static weir_status analyse(const weir__recording *recording, const weir__recordi
                            const weir__replayer *replayer, view *v, weir__explanation *x) {
   weir__seeker seeker;
   size_t event = x->event;
-  bool failed = x->moment == WEIR__AT_OOM;
+  bool failed = x->moment == WEIR_OFFLINE_AT_OOM;
   if (x->is_unknown) {
     x->time_us = device->events[event].time_us;
     if (failed)
@@ -451,8 +451,8 @@ static weir_status get_state(const weir__recording *recording, const weir__expla
                              weir__explanation *x, weir__replayer **replayer) {
   const weir__recording_device *device = &recording->devices[options->device];
   bool is_listed = !recording->is_events_only; /* the list of segments shows the end */
-  bool in_file = is_listed && (x->moment == WEIR__AT_END || is_last(device, x->event));
-  x->limit = x->limit_most = UINT64_MAX;
+  bool in_file = is_listed && (x->moment == WEIR_OFFLINE_AT_END || is_last(device, x->event));
+  x->limit = x->limit_max = UINT64_MAX;
   x->memory = options->memory ? options->memory : device->memory;
   v->target = x->event;
   v->memory = options->memory;
@@ -460,7 +460,7 @@ static weir_status get_state(const weir__recording *recording, const weir__expla
   weir__settings_default(&v->settings);
   if (!device->event_count && device->start)
     return weir__state_copy(device->start, &v->state);
-  if (device->event_count && !(is_listed && x->moment == WEIR__AT_END)) { /* the list itself shows the end */
+  if (device->event_count && !(is_listed && x->moment == WEIR_OFFLINE_AT_END)) { /* the list itself shows the end */
     weir_status status = open_history(recording, options, v, x, replayer);
     if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *replayer))
       return status;
@@ -485,24 +485,24 @@ static weir_status get_state(const weir__recording *recording, const weir__expla
   }
   if (v->is_taken)
     return WEIR_OK;
-  if (device->lacks_start && options->moment != WEIR__AT_AUTO)
+  if (device->lacks_start && options->moment != WEIR_OFFLINE_AT_AUTO)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s", x->difference);
-  if (!is_listed && options->moment == WEIR__AT_AUTO) {
+  if (!is_listed && options->moment == WEIR_OFFLINE_AT_AUTO) {
     x->is_unknown = true;
-    if (x->moment != WEIR__AT_OOM) { /* then the peak is not known, either */
-      x->moment = WEIR__AT_END;
+    if (x->moment != WEIR_OFFLINE_AT_OOM) { /* then the peak is not known, either */
+      x->moment = WEIR_OFFLINE_AT_END;
       x->event = device->event_count ? device->event_count - 1 : 0;
     }
     return WEIR_OK;
   }
-  if (!in_file && options->moment != WEIR__AT_AUTO && options->moment != WEIR__AT_END)
+  if (!in_file && options->moment != WEIR_OFFLINE_AT_AUTO && options->moment != WEIR_OFFLINE_AT_END)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
         "the replay does not reproduce the history up to entry %zu (%s), so the state there is not known%s", x->event,
         x->difference, is_listed ? "; --at end shows what the file itself lists" : "");
   if (!in_file)
-    x->moment = WEIR__AT_END;
-  if (x->moment == WEIR__AT_END)
+    x->moment = WEIR_OFFLINE_AT_END;
+  if (x->moment == WEIR_OFFLINE_AT_END)
     x->event = device->event_count ? device->event_count - 1 : 0;
   x->is_from_file = true;
   x->is_unknown = !is_listed;
@@ -556,7 +556,7 @@ static weir_status check_memory(const weir__recording_device *device, const weir
 /* What leaked until the request failed is the cause if it is as much as was missing. */
 static weir_status find_growth(const weir__recording *recording, weir__explanation *x) {
   weir__leaks leaks;
-  uint64_t missing = x->has_missing ? x->missing_most : x->wanted;
+  uint64_t missing = x->has_missing ? x->missing_max : x->wanted;
   weir_status status =
       weir__leaks_find(recording, x->device, &(weir__leaks_options){.until = (uint32_t)x->event}, &leaks);
   if (status == WEIR_ERROR_NOT_SUPPORTED) /* too many entries */
@@ -614,7 +614,7 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
     note_start(weir__replayer_start(replayer), &x);
   if (!status)
     status = analyse(recording, device, replayer, &v, &x);
-  if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
+  if (!status && x.moment == WEIR_OFFLINE_AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
     bool has_shrunk =
         summary.reserved.bytes > x.limit; /* the device has less free memory than before: other processes use it */
     weir__trial_options trials = {.recording = recording,
@@ -627,7 +627,7 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
                                   .was_rescued = v.was_rescued};
     status = weir__try_remedies(&trials, &x);
   }
-  if (!status && x.moment == WEIR__AT_OOM && x.has_request)
+  if (!status && x.moment == WEIR_OFFLINE_AT_OOM && x.has_request)
     status = find_growth(recording, &x);
   weir__state_clear(&v.state);
   weir__replayer_close(replayer);

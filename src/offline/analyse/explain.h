@@ -20,18 +20,10 @@
 #include "offline/replay/replay.h"
 #include "weir/offline.h"
 
-typedef enum weir__moment {
-  WEIR__AT_AUTO, /* the first failure, or the peak if there is none */
-  WEIR__AT_OOM,
-  WEIR__AT_PEAK, /* when most bytes were in use */
-  WEIR__AT_END,  /* the state in the list of segments */
-  WEIR__AT_EVENT
-} weir__moment;
-
 typedef struct weir__explain_options {
   int device;
-  weir__moment moment;
-  size_t event;    /* WEIR__AT_EVENT: which */
+  weir_offline_moment moment;
+  size_t event;    /* WEIR_OFFLINE_AT_EVENT: which */
   uint64_t memory; /* as in weir__replay_options */
   double fraction;
   bool no_trials;                                                /* try no remedies */
@@ -119,7 +111,7 @@ enum { WEIR__HOLES = 1000 };
 
 typedef struct weir__explanation {
   int device;
-  weir__moment moment;
+  weir_offline_moment moment;
   weir__completeness completeness;
   weir_offline_cause cause;
   size_t event; /* the event's number */
@@ -137,9 +129,9 @@ typedef struct weir__explanation {
   uint64_t memory;      /* the device's; 0 if not known */
 
   uint64_t reserved;
-  uint64_t limit, limit_most; /* UINT64_MAX if not known; the real limit lies between the two */
+  uint64_t limit, limit_max; /* UINT64_MAX if not known; the real limit lies between the two */
   /* How much more memory would have served the request at that moment: between the two. Valid if has_missing. */
-  uint64_t missing_least, missing_most;
+  uint64_t missing_min, missing_max;
   /* The least limit, in steps of WEIR__FIT_STEP, with which a replay serves the request, and all requests of the
    * recording. 0 if not found. */
   uint64_t fit_request, fit_recording;
@@ -163,7 +155,7 @@ typedef struct weir__explanation {
 
   uint32_t stack; /* of the request, as all down to is_capture */
   uint16_t stream;
-  bool has_request; /* which failed, if `moment` is WEIR__AT_OOM */
+  bool has_request; /* which failed, if `moment` is WEIR_OFFLINE_AT_OOM */
   bool has_device_free;
   bool is_small, is_private; /* the pool that it searches */
   bool is_capture;           /* during a graph capture: nothing is released or waited for */

@@ -116,7 +116,7 @@ weir_status weir__find_pins(const weir__state *state, const weir__seeker *seeker
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "out of host memory for %zu segments", state->segment_count);
   candidate *back = runs + state->segment_count + 1;
   size_t run_count = find_runs(state, seeker, x->rounded, runs), back_count = find_segments(state, back);
-  uint64_t missing = x->missing_most;
+  uint64_t missing = x->missing_max;
   uint64_t room = 0, live = 0;
   size_t used = 0;
   while (used < back_count && room < missing) {

@@ -138,10 +138,10 @@ static weir_status try_remedy(const weir__trial_options *o, const weir__settings
     status = run_orders(&t, 1, trial);
   if (!status && weir__replayer_depends_on_order(o->replayer, settings) && (trial->works || x->orders_served))
     status = run_orders(&t, WEIR__TRIAL_ORDERS, trial);
-  bool is_open = x->limit_is_inferred && !x->limit_is_device && x->limit_most != UINT64_MAX && x->limit_most > x->limit;
+  bool is_open = x->limit_is_inferred && !x->limit_is_device && x->limit_max != UINT64_MAX && x->limit_max > x->limit;
   if (status || trial->orders_served || !is_open)
     return status;
-  t.capacity.limit = x->limit_most;
+  t.capacity.limit = x->limit_max;
   status = run_orders(&t, 1, &higher);
   trial->depends_on_limit = higher.works;
   return status;

@@ -7,22 +7,22 @@
 static bool has_failed(const weir__summary *summary) { return summary->actions[WEIR_TRACE_OOM] > 0; }
 
 weir_status weir__moment_find(const weir__recording *recording, int device, const weir__summary *summary,
-                              weir__moment moment, size_t event, size_t *entry) {
+                              weir_offline_moment moment, size_t event, size_t *entry) {
   size_t count = recording->devices[device].event_count;
-  if (moment == WEIR__AT_AUTO)
-    moment = has_failed(summary) ? WEIR__AT_OOM : WEIR__AT_PEAK;
-  if (!count && moment != WEIR__AT_END && moment != WEIR__AT_PEAK)
+  if (moment == WEIR_OFFLINE_AT_AUTO)
+    moment = has_failed(summary) ? WEIR_OFFLINE_AT_OOM : WEIR_OFFLINE_AT_PEAK;
+  if (!count && moment != WEIR_OFFLINE_AT_END && moment != WEIR_OFFLINE_AT_PEAK)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no history: only its end is known", device);
   switch (moment) {
-  case WEIR__AT_OOM:
+  case WEIR_OFFLINE_AT_OOM:
     if (!has_failed(summary))
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "no request of device %d ran out of memory", device);
     *entry = summary->first_oom;
     break;
-  case WEIR__AT_PEAK:
+  case WEIR_OFFLINE_AT_PEAK:
     *entry = summary->live.event;
     break;
-  case WEIR__AT_EVENT:
+  case WEIR_OFFLINE_AT_EVENT:
     if (event >= count)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "there is no entry %zu: device %d has %zu, counted from 0", event,
                         device, count);
@@ -35,15 +35,16 @@ weir_status weir__moment_find(const weir__recording *recording, int device, cons
   return WEIR_OK;
 }
 
-const char *weir__moment_describe(const weir__summary *summary, weir__moment moment, size_t entry, char text[64]) {
-  if (moment == WEIR__AT_AUTO)
-    moment = has_failed(summary) ? WEIR__AT_OOM : WEIR__AT_PEAK;
-  if (moment == WEIR__AT_EVENT)
+const char *weir__moment_describe(const weir__summary *summary, weir_offline_moment moment, size_t entry,
+                                  char text[64]) {
+  if (moment == WEIR_OFFLINE_AT_AUTO)
+    moment = has_failed(summary) ? WEIR_OFFLINE_AT_OOM : WEIR_OFFLINE_AT_PEAK;
+  if (moment == WEIR_OFFLINE_AT_EVENT)
     snprintf(text, 64, "entry %zu", entry);
   else
     snprintf(text, 64, "%s",
-             moment == WEIR__AT_OOM    ? "the first request that failed"
-             : moment == WEIR__AT_PEAK ? "the peak"
-                                       : "the end");
+             moment == WEIR_OFFLINE_AT_OOM    ? "the first request that failed"
+             : moment == WEIR_OFFLINE_AT_PEAK ? "the peak"
+                                              : "the end");
   return text;
 }

@@ -138,7 +138,7 @@ static weir_status convert_header(weir__ring_areas *file) {
                                 .last = {old->last[0], old->last[1]},
                                 .newest = old->newest,
                                 .ended = old->is_closed,
-                                .most_bytes = old->file_bytes,
+                                .max_bytes = old->file_bytes,
                                 .file_bytes = old->file_bytes,
                                 .lost = old->lost,
                                 .log_lost = old->log_lost};

@@ -41,8 +41,8 @@ static void json_request(const report *f) {
 static void json_missing(const report *f) {
   const weir__explanation *x = f->x;
   if (x->has_missing)
-    WEIR__JSON(f->sink, JSON_OBJECT("missing"), JSON_NATURAL("least", x->missing_least),
-               JSON_NATURAL("most", x->missing_most), JSON_CLOSE);
+    WEIR__JSON(f->sink, JSON_OBJECT("missing"), JSON_NATURAL("least", x->missing_min),
+               JSON_NATURAL("most", x->missing_max), JSON_CLOSE);
   else
     WEIR__JSON(f->sink, JSON_NULL("missing"));
   WEIR__JSON(f->sink, JSON_NATURAL_IF(x->fit_request != 0, "enough_for_request", x->fit_request),
@@ -100,7 +100,7 @@ static void json_trials(const report *f) {
 /* The keys are always the same, so that a program need not test for each. */
 static void json_unknown(const report *f) {
   const weir__explanation *x = f->x;
-  WEIR__JSON(f->sink, JSON_TEXT("unknown", x->difference), JSON_NULL("limit"), JSON_NULL("limit_most"),
+  WEIR__JSON(f->sink, JSON_TEXT("unknown", x->difference), JSON_NULL("limit"), JSON_NULL("limit_max"),
              JSON_NULL("limit_is_inferred"), JSON_NULL("limit_is_recorded"), JSON_NULL("limit_is_device"),
              JSON_NULL("memory"), JSON_NULL("missing"), JSON_NULL("enough_for_request"),
              JSON_NULL("enough_for_recording"), JSON_NULL("reserved"), JSON_NULL("bytes"), JSON_NULL("largest_hole"),
@@ -127,7 +127,7 @@ static void json_cause(const report *f) {
                                        "pools", "class",     "waiting",    "mixed"};
   const weir__explanation *x = f->x;
   WEIR__JSON(f->sink, JSON_NATURAL_IF(x->limit != UINT64_MAX, "limit", x->limit),
-             JSON_NATURAL_IF(x->limit_most != UINT64_MAX, "limit_most", x->limit_most),
+             JSON_NATURAL_IF(x->limit_max != UINT64_MAX, "limit_max", x->limit_max),
              JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_recorded", x->limit_is_recorded),
              JSON_BOOL("limit_is_device", x->limit_is_device), JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
   const weir__recording_device *device = &f->recording->devices[x->device];

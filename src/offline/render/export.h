@@ -77,16 +77,16 @@ weir_status weir__export_perfetto(const weir__recording *snapshot, int device, w
 
 /* ---- At a moment ---- */
 
-/* Flame graphs of the memory in use, by stack; without stacks by class and size. `event` is for WEIR__AT_EVENT. Of all
- * devices (-1), those that have the moment are written; WEIR_ERROR_INVALID_ARGUMENT if none has.
+/* Flame graphs of the memory in use, by stack; without stacks by class and size. `event` is for WEIR_OFFLINE_AT_EVENT.
+ * Of all devices (-1), those that have the moment are written; WEIR_ERROR_INVALID_ARGUMENT if none has.
  *
  * Collapsed stacks, as flamegraph.pl and others read them: a line with frames from the outermost to the innermost,
  * separated by ";", and bytes. */
-weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
-                                   FILE *file);
+weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir_offline_moment moment,
+                                   size_t event, FILE *file);
 
 /* A file for speedscope.app, with a profile for each device. */
-weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
-                                    FILE *file);
+weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir_offline_moment moment,
+                                    size_t event, FILE *file);
 
 #endif

@@ -78,7 +78,7 @@ static weir_status add_all(const weir__recording *r, int device, size_t entry, c
 }
 
 /* Sums up what is in use on a device at a moment. */
-static weir_status find_sums(const weir__recording *r, int device, weir__moment moment, size_t event, sums *s) {
+static weir_status find_sums(const weir__recording *r, int device, weir_offline_moment moment, size_t event, sums *s) {
   weir__summary summary;
   weir__lives lives = {0};
   weir__classes classes = {0};
@@ -107,7 +107,7 @@ static void clear_all(sums *all, size_t count) {
 }
 
 /* The sums of each device that has the moment. */
-static weir_status find_all(const weir__recording *r, int device, weir__moment moment, size_t event, sums **all,
+static weir_status find_all(const weir__recording *r, int device, weir_offline_moment moment, size_t event, sums **all,
                             size_t *count) {
   weir_status status = WEIR_OK;
   sums *found = malloc((r->device_count + 1) * sizeof *found);
@@ -165,8 +165,8 @@ static void write_collapsed(const weir__recording *r, const sums *s, FILE *file)
   }
 }
 
-weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
-                                   FILE *file) {
+weir_status weir__export_collapsed(const weir__recording *snapshot, int device, weir_offline_moment moment,
+                                   size_t event, FILE *file) {
   sums *all;
   size_t count;
   weir_status status = find_all(snapshot, device, moment, event, &all, &count);
@@ -232,8 +232,8 @@ static void write_frames(const weir__recording *r, weir__sink *sink) {
     WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("name", weir__class_name((weir__class)i)), JSON_CLOSE);
 }
 
-weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir__moment moment, size_t event,
-                                    FILE *file) {
+weir_status weir__export_speedscope(const weir__recording *snapshot, int device, weir_offline_moment moment,
+                                    size_t event, FILE *file) {
   char exporter[48];
   sums *all;
   size_t count, sizes = 0;

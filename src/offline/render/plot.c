@@ -40,13 +40,13 @@ typedef struct sum {
 static uint64_t key_of(const weir__plot *p, const uint32_t *alike, size_t life) {
   const weir__life *l = &p->lives.blocks[life];
   switch (p->by) {
-  case WEIR__PLOT_BY_STACK:
+  case WEIR_OFFLINE_BY_STACK:
     return l->stack < p->recording->stack_count ? alike[l->stack] : 0;
-  case WEIR__PLOT_BY_CLASS:
+  case WEIR_OFFLINE_BY_CLASS:
     return p->classes.of[life];
-  case WEIR__PLOT_BY_STREAM:
+  case WEIR_OFFLINE_BY_STREAM:
     return l->stream;
-  case WEIR__PLOT_BY_POOL:
+  case WEIR_OFFLINE_BY_POOL:
     return l->pool;
   default:
     if (p->has_ranges)
@@ -58,17 +58,17 @@ static uint64_t key_of(const weir__plot *p, const uint32_t *alike, size_t life) 
 static void name_group(const weir__plot *p, uint64_t key, weir__plot_group *group) {
   char text[WEIR__DESCRIBE_TEXT];
   switch (p->by) {
-  case WEIR__PLOT_BY_STACK:
+  case WEIR_OFFLINE_BY_STACK:
     snprintf(group->name, sizeof group->name, "%s",
              key ? weir__describe_stack(p->recording, (uint32_t)key, text) : "no stack recorded");
     break;
-  case WEIR__PLOT_BY_CLASS:
+  case WEIR_OFFLINE_BY_CLASS:
     snprintf(group->name, sizeof group->name, "%s", weir__class_name((weir__class)key));
     break;
-  case WEIR__PLOT_BY_STREAM:
+  case WEIR_OFFLINE_BY_STREAM:
     snprintf(group->name, sizeof group->name, "%s", weir__describe_stream(p->recording, (uint16_t)key, text));
     break;
-  case WEIR__PLOT_BY_POOL:
+  case WEIR_OFFLINE_BY_POOL:
     snprintf(group->name, sizeof group->name, "%s", weir__describe_pool(p->recording, (uint32_t)key, text));
     break;
   default:
@@ -105,9 +105,9 @@ static bool take_groups(weir__plot *p, const weir__hash_map *map, const uint32_t
     return false;
   for (sum *s; (s = weir__hash_map_next(map, sizeof *s, &next));)
     sorted[count++] = s;
-  qsort(sorted, count, sizeof *sorted, p->by == WEIR__PLOT_BY_CLASS ? by_class : by_bytes);
+  qsort(sorted, count, sizeof *sorted, p->by == WEIR_OFFLINE_BY_CLASS ? by_class : by_bytes);
   size_t own = count;
-  while (own > 0 && !sorted[own - 1]->bytes && p->by != WEIR__PLOT_BY_CLASS) /* not in use then */
+  while (own > 0 && !sorted[own - 1]->bytes && p->by != WEIR_OFFLINE_BY_CLASS) /* not in use then */
     own--;
   own = count <= WEIR__PLOT_GROUPS && own == count ? count : own < WEIR__PLOT_GROUPS ? own : WEIR__PLOT_GROUPS - 1;
   for (size_t i = 0; i < count; i++) {
@@ -115,7 +115,7 @@ static bool take_groups(weir__plot *p, const weir__hash_map *map, const uint32_t
     weir__plot_group *group = &p->groups[number];
     if (i < own) {
       name_group(p, sorted[i]->key - 1, group);
-      group->color = p->by == WEIR__PLOT_BY_CLASS ? class_color[sorted[i]->key - 1] : (int)number;
+      group->color = p->by == WEIR_OFFLINE_BY_CLASS ? class_color[sorted[i]->key - 1] : (int)number;
     }
     group->bytes += sorted[i]->bytes;
     group->count += sorted[i]->count;
@@ -123,11 +123,11 @@ static bool take_groups(weir__plot *p, const weir__hash_map *map, const uint32_t
   }
   p->group_count = count > own ? own + 1 : own;
   if (count > own) {
-    static const char *const others[] = {[WEIR__PLOT_BY_STACK] = "stacks",
-                                         [WEIR__PLOT_BY_SIZE] = "sizes",
-                                         [WEIR__PLOT_BY_STREAM] = "streams",
-                                         [WEIR__PLOT_BY_POOL] = "pools",
-                                         [WEIR__PLOT_BY_CLASS] = "classes"};
+    static const char *const others[] = {[WEIR_OFFLINE_BY_STACK] = "stacks",
+                                         [WEIR_OFFLINE_BY_SIZE] = "sizes",
+                                         [WEIR_OFFLINE_BY_STREAM] = "streams",
+                                         [WEIR_OFFLINE_BY_POOL] = "pools",
+                                         [WEIR_OFFLINE_BY_CLASS] = "classes"};
     snprintf(p->groups[own].name, WEIR__PLOT_NAME, "%zu other %s", count - own, others[p->by]);
     p->groups[own].color = WEIR__SVG_SERIES - 1;
   }
@@ -161,10 +161,10 @@ static weir_status choose_groups(weir__plot *plot, const uint32_t *alike) {
 weir_status weir__plot_choose_groups(weir__plot *plot) {
   uint32_t *alike = NULL;
   plot->by = plot->options->by;
-  if (plot->by == WEIR__PLOT_BY_AUTO)
-    plot->by = plot->summary.has_stacks ? WEIR__PLOT_BY_STACK
-               : plot->classes.is_known ? WEIR__PLOT_BY_CLASS
-                                        : WEIR__PLOT_BY_SIZE;
+  if (plot->by == WEIR_OFFLINE_BY_AUTO)
+    plot->by = plot->summary.has_stacks ? WEIR_OFFLINE_BY_STACK
+               : plot->classes.is_known ? WEIR_OFFLINE_BY_CLASS
+                                        : WEIR_OFFLINE_BY_SIZE;
   weir_status status = weir__describe_alike(plot->recording, &alike);
   if (!status)
     status = choose_groups(plot, alike);
@@ -173,7 +173,7 @@ weir_status weir__plot_choose_groups(weir__plot *plot) {
   for (size_t i = 0; i < plot->group_count; i++)
     all += plot->groups[i].bytes;
   /* Many sizes, of which the largest groups are a small part. */
-  if (!status && plot->by == WEIR__PLOT_BY_SIZE && plot->group_count == WEIR__PLOT_GROUPS &&
+  if (!status && plot->by == WEIR_OFFLINE_BY_SIZE && plot->group_count == WEIR__PLOT_GROUPS &&
       last->bytes > all / 5 * 2) {
     plot->has_ranges = true;
     status = choose_groups(plot, alike);
@@ -185,7 +185,7 @@ weir_status weir__plot_choose_groups(weir__plot *plot) {
 /* ---- The legend ---- */
 
 static size_t legend_columns(const weir__plot *p) {
-  return p->by == WEIR__PLOT_BY_STACK || p->width < 800 ? 2 : p->width < 1100 ? 3 : 4;
+  return p->by == WEIR_OFFLINE_BY_STACK || p->width < 800 ? 2 : p->width < 1100 ? 3 : 4;
 }
 
 /* A low picture has room for the largest groups only. */
@@ -333,10 +333,10 @@ void weir__plot_mark_ooms(weir__plot *plot, double top, double bottom) {
 
 /* ---- The document ---- */
 
-static const char *const titles[] = {[WEIR__PLOT_MEMORY] = "GPU memory over time",
-                                     [WEIR__PLOT_SEGMENTS] = "Map of segments",
-                                     [WEIR__PLOT_TRACE] = "Blocks over time and addresses",
-                                     [WEIR__PLOT_FRAGMENTATION] = "Fragmentation over time"};
+static const char *const titles[] = {[WEIR_OFFLINE_PLOT_MEMORY] = "GPU memory over time",
+                                     [WEIR_OFFLINE_PLOT_SEGMENTS] = "Map of segments",
+                                     [WEIR_OFFLINE_PLOT_TRACE] = "Blocks over time and addresses",
+                                     [WEIR_OFFLINE_PLOT_FRAGMENTATION] = "Fragmentation over time"};
 static const char *const kind_names[] = {
 #define X(name, text, help) text,
     WEIR__PLOT_KIND_MAP(X)
@@ -366,10 +366,10 @@ static void put_subtitle(weir__plot *p) {
   if (s->first_us && s->last_us > s->first_us)
     length += snprintf(text + length, sizeof text - (size_t)length, " in %s",
                        weir__describe_span(s->last_us - s->first_us, span));
-  if (p->options->kind == WEIR__PLOT_SEGMENTS)
+  if (p->options->kind == WEIR_OFFLINE_PLOT_SEGMENTS)
     length += snprintf(text + length, sizeof text - (size_t)length, " · at %s",
                        weir__moment_describe(s, p->options->moment, p->moment, moment));
-  if (p->options->kind == WEIR__PLOT_SEGMENTS && p->moment < p->device->event_count &&
+  if (p->options->kind == WEIR_OFFLINE_PLOT_SEGMENTS && p->moment < p->device->event_count &&
       p->device->events[p->moment].action == WEIR_TRACE_OOM)
     length += snprintf(text + length, sizeof text - (size_t)length, " (%s)",
                        weir__format_bytes(p->device->events[p->moment].size, span));
@@ -424,17 +424,18 @@ static weir_status prepare(weir__plot *p) {
     status = weir__classes_make(p->recording, o->device, &p->lives, &p->classes);
   if (status)
     return status;
-  if (!p->device->event_count && (o->kind != WEIR__PLOT_SEGMENTS || !p->device->segment_count))
+  if (!p->device->event_count && (o->kind != WEIR_OFFLINE_PLOT_SEGMENTS || !p->device->segment_count))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no %s in this recording", o->device,
                       p->device->segment_count ? "history; --kind segments shows its end" : "history and no segments");
   p->moment = p->summary.live.event;
-  if (o->kind == WEIR__PLOT_SEGMENTS) {
+  if (o->kind == WEIR_OFFLINE_PLOT_SEGMENTS) {
     status = weir__moment_find(p->recording, o->device, &p->summary, o->moment, o->event, &p->moment);
     if (status)
       return status;
   }
-  p->has_times = p->summary.first_us && p->summary.last_us > p->summary.first_us &&
-                 (o->axis == WEIR__PLOT_AXIS_TIME || (o->axis == WEIR__PLOT_AXIS_AUTO && o->kind != WEIR__PLOT_TRACE));
+  p->has_times =
+      p->summary.first_us && p->summary.last_us > p->summary.first_us &&
+      (o->axis == WEIR__PLOT_AXIS_TIME || (o->axis == WEIR__PLOT_AXIS_AUTO && o->kind != WEIR_OFFLINE_PLOT_TRACE));
   p->freed = calloc(p->device->event_count + 1, sizeof *p->freed);
   if (!p->freed || !find_x(p))
     return weir__plot_no_memory();
@@ -445,10 +446,10 @@ static weir_status prepare(weir__plot *p) {
 }
 
 weir_status weir__plot_write(const weir__recording *recording, const weir__plot_options *options, FILE *file) {
-  static weir_status (*const kinds[])(weir__plot *) = {[WEIR__PLOT_MEMORY] = weir__plot_memory,
-                                                       [WEIR__PLOT_SEGMENTS] = weir__plot_segments,
-                                                       [WEIR__PLOT_TRACE] = weir__plot_trace,
-                                                       [WEIR__PLOT_FRAGMENTATION] = weir__plot_fragmentation};
+  static weir_status (*const kinds[])(weir__plot *) = {[WEIR_OFFLINE_PLOT_MEMORY] = weir__plot_memory,
+                                                       [WEIR_OFFLINE_PLOT_SEGMENTS] = weir__plot_segments,
+                                                       [WEIR_OFFLINE_PLOT_TRACE] = weir__plot_trace,
+                                                       [WEIR_OFFLINE_PLOT_FRAGMENTATION] = weir__plot_fragmentation};
   weir__plot p = {.recording = recording,
                   .device = &recording->devices[options->device],
                   .options = options,

@@ -22,32 +22,8 @@
   X(TRACE, "trace", "each block as a rectangle: its life and its addresses")                                           \
   X(FRAGMENTATION, "fragmentation", "memory in use, reserved memory, the largest hole, and the share that is lost")
 
-typedef enum weir__plot_kind {
-#define X(name, text, help) WEIR__PLOT_##name,
-  WEIR__PLOT_KIND_MAP(X)
-#undef X
-      WEIR__PLOT_KINDS
-} weir__plot_kind;
-
-/* How blocks are grouped, and coloured. AUTO: by stack if stacks were recorded, else by class if classes are known,
- * else by size. */
-#define WEIR__PLOT_BY_MAP(X)                                                                                           \
-  X(AUTO, "auto")                                                                                                      \
-  X(STACK, "stack")                                                                                                    \
-  X(CLASS, "class")                                                                                                    \
-  X(SIZE, "size")                                                                                                      \
-  X(STREAM, "stream")                                                                                                  \
-  X(POOL, "pool")
-
-typedef enum weir__plot_by {
-#define X(name, text) WEIR__PLOT_BY_##name,
-  WEIR__PLOT_BY_MAP(X)
-#undef X
-      WEIR__PLOT_BYS
-} weir__plot_by;
-
 /* What the horizontal axis shows. Without recorded times it has the numbers of entries. AUTO: time, but entries for
- * WEIR__PLOT_TRACE, where many lives are short. */
+ * WEIR_OFFLINE_PLOT_TRACE, where many lives are short. */
 typedef enum weir__plot_axis { WEIR__PLOT_AXIS_AUTO, WEIR__PLOT_AXIS_TIME, WEIR__PLOT_AXIS_ENTRIES } weir__plot_axis;
 
 enum {
@@ -59,15 +35,15 @@ enum {
 };
 
 typedef struct weir__plot_options {
-  weir__plot_kind kind;
-  weir__plot_by by;
+  weir_offline_plot kind;
+  weir_offline_group by;
   int device;
   const char *name;  /* of the recording, for the picture; may be NULL */
   const char *title; /* NULL for that of the kind */
   int width, height; /* in pixels; 0 for the default */
   bool is_dark;
   weir__plot_axis axis;
-  weir__moment moment; /* of the map of segments; AUTO: the first failure, or else the peak */
+  weir_offline_moment moment; /* of the map of segments; AUTO: the first failure, or else the peak */
   size_t event;
 } weir__plot_options;
 

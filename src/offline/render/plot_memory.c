@@ -78,7 +78,7 @@ static void order_groups(const weir__plot *p, const sweep *s, size_t order[WEIR_
     steady[g] = sum / most;
     order[g] = g;
   }
-  if (p->by == WEIR__PLOT_BY_CLASS) /* their order is from what stays to what changes */
+  if (p->by == WEIR_OFFLINE_BY_CLASS) /* their order is from what stays to what changes */
     return;
   for (size_t i = 1; i < p->group_count; i++)
     for (size_t k = i; k > 0 && steady[order[k]] > steady[order[k - 1]]; k--) {
@@ -216,11 +216,11 @@ static void draw_peak(weir__plot *p, const scale *s) {
 }
 
 weir_status weir__plot_memory(weir__plot *plot) {
-  static const char *const by[] = {[WEIR__PLOT_BY_STACK] = "by stack",
-                                   [WEIR__PLOT_BY_CLASS] = "by class",
-                                   [WEIR__PLOT_BY_SIZE] = "by size",
-                                   [WEIR__PLOT_BY_STREAM] = "by stream",
-                                   [WEIR__PLOT_BY_POOL] = "by pool"};
+  static const char *const by[] = {[WEIR_OFFLINE_BY_STACK] = "by stack",
+                                   [WEIR_OFFLINE_BY_CLASS] = "by class",
+                                   [WEIR_OFFLINE_BY_SIZE] = "by size",
+                                   [WEIR_OFFLINE_BY_STREAM] = "by stream",
+                                   [WEIR_OFFLINE_BY_POOL] = "by pool"};
   char heading[96];
   weir__plot_reserve_legend(plot, plot->group_count);
   double width = plot->right - plot->left;

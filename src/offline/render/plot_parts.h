@@ -28,7 +28,7 @@ typedef struct weir__plot {
   weir__summary summary;
   uint32_t *freed;   /* by entry: the life + 1 whose free it requests */
   uint8_t *group_of; /* of each life */
-  weir__plot_by by;
+  weir_offline_group by;
   bool has_ranges; /* by size: there are many sizes, so groups are ranges of them */
   weir__plot_group groups[WEIR__PLOT_GROUPS];
   size_t group_count;

@@ -134,7 +134,7 @@ weir_status weir__view_explain(const weir__recording *recording, int device, con
                                weir__explanation *explanation, bool *is_explained) {
   const weir__recording_device *d = &recording->devices[device];
   weir__explain_options explain = {.device = device,
-                                   .moment = WEIR__AT_OOM,
+                                   .moment = WEIR_OFFLINE_AT_OOM,
                                    .no_trials = d->event_count > WEIR__VIEW_MAX_TRIED,
                                    .progress = options->step,
                                    .progress_context = options->step_context};
