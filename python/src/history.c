@@ -304,38 +304,18 @@ static PyObject *dump_snapshot(PyObject *module, PyObject *args) {
 
 /* ---- Metadata, phases and annotations ---- */
 
-/* In PyTorch every thread has its own metadata; here a device has one. */
-static char *metadata; /* malloc'd, NULL if there is none; guarded by the GIL */
-
-static weir_status set_everywhere(const char *text) {
-  int count;
-  weir_status status = weir_device_count(&count);
-  for (int i = 0; status == WEIR_OK && i < count; i++)
-    status = weir_history_set_metadata(pyweir_allocator(), i, text);
-  return status;
-}
-
 static PyObject *set_metadata(PyObject *module, PyObject *text) {
   (void)module;
   if (!PyUnicode_Check(text))
     return pyweir_type_error("metadata as a str", text);
   const char *utf8 = PyUnicode_AsUTF8(text);
-  if (!utf8 || !pyweir_need_allocator())
+  if (!utf8)
     return NULL;
-  char *copy = strdup(utf8);
-  if (!copy)
-    return PyErr_NoMemory();
-  weir_status status;
-  PYWEIR_CALL(status, set_everywhere(copy));
-  if (status == WEIR_OK) {
-    free(metadata);
-    metadata = copy;
-  } else
-    free(copy);
-  return pyweir_none(status);
+  weir_history_set_thread_metadata(weir_history_text(utf8));
+  Py_RETURN_NONE;
 }
 
-PYWEIR_NO_ARGUMENTS(get_metadata, PyUnicode_FromString(metadata ? metadata : ""))
+PYWEIR_NO_ARGUMENTS(get_metadata, PyUnicode_FromString(weir_history_text_of(weir_history_thread_metadata())))
 
 static PyObject *mark(PyObject *module, PyObject *args) {
   (void)module;

@@ -248,6 +248,27 @@ def test_memory_plots_free_segment_stack(context):
     assert ("empty_cache" in text) == (context == "all")
 
 
+def test_metadata_is_per_thread():
+    seen = []
+
+    def work():
+        seen.append(weir.memory._get_memory_metadata())
+        weir.memory._set_memory_metadata("other")
+        seen.append(weir.memory._get_memory_metadata())
+        weir.buffer(512)
+
+    with history(context="all", stacks="python"):
+        weir.memory._set_memory_metadata("main")
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        x = weir.buffer(512)
+        allocs = [e["user_metadata"] for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+        weir.memory._set_memory_metadata("")
+    assert seen == ["", "other"] and allocs == ["other", "main"]
+    del x
+
+
 def test_memory_plots_metadata():
     with history(context="all", stacks="python"):
         weir.memory._set_memory_metadata("metadata test")

@@ -565,12 +565,12 @@ def _save_memory_usage(
 
 
 def _set_memory_metadata(metadata: str) -> None:
-    """Sets a text that all further history entries have as "user_metadata"; "" for none."""
+    """Sets a text that later history entries of this thread have as "user_metadata"; "" for none."""
     _weir._cuda_setMemoryMetadata(metadata)
 
 
 def _get_memory_metadata() -> str:
-    """Returns the text that _set_memory_metadata() set last."""
+    """Returns the text that _set_memory_metadata() set last in this thread."""
     return _weir._cuda_getMemoryMetadata()
 
 

@@ -147,11 +147,15 @@ bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, 
   return marked.mark == PAIRS_MARK && *count == marked.count;
 }
 
+static inline uint32_t compile_here(void) { return weir__this_thread.compile & ~WEIR__COMPILE_HAS_METADATA; }
+
 /* The thread caches the last context: neither phases nor metadata change often. */
 static __attribute__((noinline)) uint32_t context_here(uint32_t phase, uint32_t metadata) {
   weir__this_thread_state *here = &weir__this_thread;
+  if (here->own_metadata)
+    metadata = here->own_metadata;
   if (!here->context || here->metadata != metadata || here->context_phase != phase) {
-    here->context = context_number((weir__entry_context){phase, here->compile, metadata});
+    here->context = context_number((weir__entry_context){phase, compile_here(), metadata});
     here->metadata = metadata;
     here->context_phase = phase;
   }
@@ -180,15 +184,23 @@ void weir_history_leave_phase(uint32_t before) {
 }
 
 uint32_t weir_history_enter_compile(const char *name) {
-  uint32_t before = weir__this_thread.compile;
+  uint32_t before = compile_here();
   weir_history_leave_compile(weir__text_number(name));
   return before;
 }
 
 void weir_history_leave_compile(uint32_t before) {
-  weir__this_thread.compile = before;
+  uint32_t flag = weir__this_thread.own_metadata ? WEIR__COMPILE_HAS_METADATA : 0;
+  weir__this_thread.compile = before | flag;
   weir__this_thread.context = 0;
 }
+
+void weir_history_set_thread_metadata(uint32_t text) {
+  weir__this_thread.own_metadata = text;
+  weir_history_leave_compile(compile_here());
+}
+
+uint32_t weir_history_thread_metadata(void) { return weir__this_thread.own_metadata; }
 
 /* ---- Names ---- */
 
@@ -552,8 +564,8 @@ static void mark(weir__recorder *history, int number, unsigned action, uint64_t 
   weir__lock_acquire(&device->lock);
   moment moment = begin(&device->marks, weir__clock_ticks());
   if (text)
-    moment.context = context_number(
-        (weir__entry_context){weir__this_thread.phase & ~WEIR__PHASE_FRESH, weir__this_thread.compile, text});
+    moment.context =
+        context_number((weir__entry_context){weir__this_thread.phase & ~WEIR__PHASE_FRESH, compile_here(), text});
   append(&device->marks, &moment, action, address, bytes, stack);
   weir__lock_release(&device->lock);
 }

@@ -10,18 +10,22 @@
 /* In the number of a phase: no allocation since it was entered. */
 #define WEIR__PHASE_FRESH (1u << 31)
 
+/* In the number of a compile context: the thread has metadata of its own. */
+#define WEIR__COMPILE_HAS_METADATA (1u << 31)
+
 typedef struct weir__this_thread {
   struct weir__op *op; /* the allocator's current operation (alloc/cache/trace.c); NULL if nothing observes it */
   struct weir__observer_call
       *observer_call; /* the innermost observer that it runs (alloc/cache/observers.c), or NULL */
   union {
     struct {
-      uint32_t phase, compile; /* texts; WEIR__PHASE_FRESH may be set in `phase` */
+      uint32_t phase, compile; /* texts, with the flags above */
     };
     uint64_t texts; /* both; usually there are none */
   };
   uint32_t context; /* the number of `context_phase`, `compile` and `metadata` together; 0 if not looked up yet */
   uint32_t metadata;
+  uint32_t own_metadata;  /* a text that entries of the thread carry in place of the device's; 0 for none */
   uint32_t context_phase; /* the thread's own phase, or the shared one */
   uint16_t thread;        /* its number in entries; 0 if it has recorded nothing yet */
   uint8_t reason;         /* weir__reason: why segments change now */

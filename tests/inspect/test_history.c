@@ -299,6 +299,39 @@ static weir__entry_context context_at(size_t at) {
   return weir__context_of_number(events[at].context);
 }
 
+/* The text of a thread replaces the device's, and lives with a compile context that begins or ends. */
+TEST(metadata_of_a_thread) {
+  alloc_open(NULL, GIB);
+  record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1000);
+  assert_ok(weir_history_set_metadata(allocator, 0, "device"));
+  void *p[5];
+  p[0] = get(512, NULL);
+  weir_history_set_thread_metadata(weir_history_text("thread"));
+  assert_string_equal(weir_history_text_of(weir_history_thread_metadata()), "thread");
+  p[1] = get(512, NULL);
+  uint32_t before = weir_history_enter_compile("0/1");
+  p[2] = get(512, NULL);
+  weir_history_set_thread_metadata(0);
+  p[3] = get(512, NULL);
+  weir_history_leave_compile(before);
+  p[4] = get(512, NULL);
+  read_events(0);
+  static const char *const texts[] = {"device", "thread", "thread", "device", "device"};
+  static const char *const compiles[] = {"", "", "0/1", "0/1", ""};
+  size_t found = 0;
+  for (size_t i = 0; i < event_count; i++)
+    if (found < 5 && events[i].action == WEIR_TRACE_ALLOC) {
+      assert_string_equal(weir__text_of_number(context_at(i).metadata), texts[found]);
+      assert_string_equal(weir__text_of_number(context_at(i).compile), compiles[found]);
+      found++;
+    }
+  assert_int_equal(found, 5);
+  assert_ok(weir_history_set_metadata(allocator, 0, NULL));
+  for (int i = 0; i < 5; i++)
+    put(p[i]);
+  alloc_close();
+}
+
 TEST(phases_and_texts) {
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 1000);

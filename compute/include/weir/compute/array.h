@@ -108,10 +108,10 @@ int weir_storage_references(const weir_storage *storage);
  * nothing. */
 weir_status weir_storage_record_stream(weir_storage *storage, weir_stream stream);
 
-/* Whether the storage frees its memory of a device after a checkpoint of its pool was restored (weir/pool.h). Without ownership the
- * storage keeps the address, which is then borrowed; with it the last release frees the memory, which must be allocated
- * from the allocator of weir/compute/compute.h, and a deleter is called now. WEIR_ERROR_BAD_STATE for memory of the host
- * or of another process. */
+/* Says whether the storage frees its memory, for instance after a checkpoint of its pool was restored (weir/pool.h).
+ * Without ownership it keeps the address, which is then borrowed. With it the last release frees the memory, which must
+ * be allocated from the allocator of weir/compute/compute.h; a deleter is called now. WEIR_ERROR_BAD_STATE for memory
+ * of the host or of another process. */
 weir_status weir_storage_set_owned(weir_storage *storage, int is_owned);
 
 /* Changes the size, as torch.UntypedStorage.resize_: new memory is allocated on the stream, and the common bytes are
