@@ -41,9 +41,11 @@ int main(int argc, char **argv) {
   size_t count;
   check(weir_snapshot_take(allocator, NULL, &snapshot));
   check(weir_snapshot_segments(snapshot, &segments, &count));
-  for (size_t i = 0; i < count; i++)
-    printf("segment of %" PRIu64 " KiB: %zu blocks, %" PRIu64 " KiB in use\n", segments[i].bytes >> 10,
-           segments[i].block_count, segments[i].allocated >> 10);
+  for (size_t i = 0; i < count; i++) {
+    const weir_snapshot_segment *segment = weir_snapshot_segment_at(segments, i);
+    printf("segment of %" PRIu64 " KiB: %zu blocks, %" PRIu64 " KiB in use\n", segment->bytes >> 10,
+           segment->block_count, segment->allocated >> 10);
+  }
 
   const char *path = argc > 1 ? argv[1] : "weir_example_snapshot.pickle";
   check(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path));

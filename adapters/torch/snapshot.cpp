@@ -31,8 +31,8 @@ public:
   ~Copy() { weir_snapshot_destroy(snapshot_); }
   Copy(const Copy &) = delete;
   Copy &operator=(const Copy &) = delete;
-  const weir_snapshot_segment *begin() const { return segments_; }
-  const weir_snapshot_segment *end() const { return segments_ + count_; }
+  size_t size() const { return count_; }
+  const weir_snapshot_segment &operator[](size_t index) const { return *weir_snapshot_segment_at(segments_, index); }
 
 private:
   weir_snapshot *snapshot_ = nullptr;
@@ -47,7 +47,8 @@ void Allocator::fill_segments(SnapshotInfo &result, MempoolId_t pool, bool note)
   Copy copy(weir_, -1, pool, &status);
   check(status);
   std::vector<uint64_t> active(static_cast<size_t>(device_count_));
-  for (const weir_snapshot_segment &from : copy) {
+  for (size_t s = 0; s < copy.size(); s++) {
+    const weir_snapshot_segment &from = copy[s];
     cca::SegmentInfo to;
     to.device = static_cast<DeviceIndex>(from.device);
     to.address = from.address;
@@ -65,7 +66,7 @@ void Allocator::fill_segments(SnapshotInfo &result, MempoolId_t pool, bool note)
     to.context_when_allocated = history_.of_segment(from.device, from.address);
     to.blocks.resize(from.block_count);
     for (size_t i = 0; i < from.block_count; i++) {
-      const weir_snapshot_block &block = from.blocks[i];
+      const weir_snapshot_block &block = *weir_snapshot_block_at(&from, i);
       to.blocks[i].size = block.bytes;
       to.blocks[i].requested_size = block.requested;
       to.blocks[i].allocated = block.state == WEIR_BLOCK_ACTIVE_ALLOCATED;
@@ -129,6 +130,7 @@ std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceI
   size_t count = 0;
   do { // their number may have grown
     segments.resize(count);
+    weir_expandable_segment_init(segments.data());
     check(weir_allocator_expandable_segments(weir_, device, segments.data(), segments.size(), &count));
   } while (count > segments.size());
   std::vector<cca::StreamSegmentSize> result;
@@ -147,10 +149,12 @@ void Allocator::cacheInfo(DeviceIndex device, size_t *largest) {
   weir_status status;
   Copy copy(weir_, device, {0, 0}, &status);
   check(status);
-  for (const weir_snapshot_segment &segment : copy)
-    for (size_t i = 0; i < segment.block_count; i++)
-      if (segment.blocks[i].state == WEIR_BLOCK_INACTIVE)
-        *largest = std::max(*largest, static_cast<size_t>(segment.blocks[i].bytes));
+  for (size_t s = 0; s < copy.size(); s++)
+    for (size_t i = 0; i < copy[s].block_count; i++) {
+      const weir_snapshot_block *block = weir_snapshot_block_at(&copy[s], i);
+      if (block->state == WEIR_BLOCK_INACTIVE)
+        *largest = std::max(*largest, static_cast<size_t>(block->bytes));
+    }
 }
 
 // ---- History ----

@@ -195,14 +195,16 @@ static weir_status report_present(reporter *r) {
   status = weir_snapshot_segments(snapshot, &segments, &count);
   pthread_mutex_lock(&r->lock);
   for (size_t i = 0; i < count && !status; i++) {
-    const weir_snapshot_segment *segment = &segments[i];
+    const weir_snapshot_segment *segment = weir_snapshot_segment_at(segments, i);
     if (segment->is_expandable || heap_at(r, segment->address))
       continue;
     add_heap(r, segment->address, segment->bytes);
     const heap *in = heap_at(r, segment->address);
-    for (size_t k = 0; in && k < segment->block_count; k++)
-      if (segment->blocks[k].requested)
-        register_region(in->handle, segment->blocks[k].address, segment->blocks[k].requested);
+    for (size_t k = 0; in && k < segment->block_count; k++) {
+      const weir_snapshot_block *block = weir_snapshot_block_at(segment, k);
+      if (block->requested)
+        register_region(in->handle, block->address, block->requested);
+    }
   }
   pthread_mutex_unlock(&r->lock);
   weir_snapshot_destroy(snapshot);

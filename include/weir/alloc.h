@@ -165,12 +165,17 @@ weir_status weir_allocator_fix_pages(weir_allocator *allocator, void *pointer);
 
 /* The mapped size of an expandable segment. */
 typedef struct weir_expandable_segment {
+  size_t size; /* sizeof(weir_expandable_segment) */
   weir_cu_stream stream;
   int is_small;
   uint64_t bytes; /* mapped */
 } weir_expandable_segment;
 
-/* Lists the expandable segments of a device. *count is their number, even if `room` is smaller. */
+/* Sets `size` and makes the rest zero. */
+static inline void weir_expandable_segment_init(weir_expandable_segment *segment) { WEIR__INIT(segment); }
+
+/* Lists the expandable segments of a device. *count is their number, even if `room` is smaller. The caller sets
+ * segments[0].size unless `room` is 0. */
 weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int device, weir_expandable_segment *segments,
                                                size_t room, size_t *count);
 

@@ -65,18 +65,23 @@ typedef enum weir_block_state {
 const char *weir_block_state_name(weir_block_state state);
 
 typedef struct weir_snapshot_block {
+  size_t size; /* the distance to the next block */
   uint64_t address, bytes;
   uint64_t requested; /* by the program; 0 if the block is not active */
   uint32_t stack;     /* number of a recorded stack, or 0 */
   uint32_t state;     /* weir_block_state */
 } weir_snapshot_block;
 
+/* Sets `size` and makes the rest zero. */
+static inline void weir_snapshot_block_init(weir_snapshot_block *block) { WEIR__INIT(block); }
+
 /* A segment: one allocation of the driver, or a run of mapped pages of an expandable segment. */
 typedef struct weir_snapshot_segment {
+  size_t size; /* the distance to the next segment */
   uint64_t address, bytes;
   uint64_t allocated, active;        /* bytes of such blocks; allocated ones are active too */
   uint64_t requested;                /* bytes that were requested for active blocks */
-  const weir_snapshot_block *blocks; /* by address, without gaps */
+  const weir_snapshot_block *blocks; /* by address, without gaps: see weir_snapshot_block_at */
   size_t block_count;
   weir_cu_stream stream;
   weir_pool_id pool; /* {0, 0}: the default pool */
@@ -86,9 +91,25 @@ typedef struct weir_snapshot_segment {
   int is_expandable;
 } weir_snapshot_segment;
 
-/* The segments by device, then by address. The array belongs to the snapshot. */
+/* Sets `size` and makes the rest zero. */
+static inline void weir_snapshot_segment_init(weir_snapshot_segment *segment) { WEIR__INIT(segment); }
+
+/* The segments by device, then by address. The array belongs to the snapshot; see weir_snapshot_segment_at. */
 weir_status weir_snapshot_segments(const weir_snapshot *snapshot, const weir_snapshot_segment **segments,
                                    size_t *count);
+
+/* One element of that array, by its index; NULL if there is no array. */
+static inline const weir_snapshot_segment *weir_snapshot_segment_at(const weir_snapshot_segment *segments,
+                                                                    size_t index) {
+  return !segments ? NULL : (const weir_snapshot_segment *)((const char *)segments + index * segments->size);
+}
+
+/* One block of a segment, by its index; NULL if there is no segment. */
+static inline const weir_snapshot_block *weir_snapshot_block_at(const weir_snapshot_segment *segment, size_t index) {
+  if (!segment || !segment->blocks)
+    return NULL;
+  return (const weir_snapshot_block *)((const char *)segment->blocks + index * segment->blocks->size);
+}
 
 /* The number of entries of a device's history, and of older entries that were dropped for lack of room. */
 weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint64_t *count, uint64_t *dropped);

@@ -9,6 +9,9 @@
  * - A struct with a `size` field is initialized by its _init function, so that fields can be added later: options get
  *   their defaults, and structs that a call fills in become zero. For the latter it is enough to set `size` to the
  *   sizeof of the struct and the rest to zero. The _init functions accept NULL.
+ * - The elements of an array of structs begin with `size` too, and it is the distance to the next element, so that they
+ *   can grow as well. In an array that the program provides, it initializes the first element. In one that the library
+ *   provides, an inline function with the suffix _at returns an element by its index.
  * - A call that returns text writes at most `size` bytes of it with a NUL, and the length of the whole text to *length,
  *   which may be NULL. `text` may be NULL if size is 0. Names that never change are returned as they are.
  * - Output of any length goes to a function of the program (weir/output.h).

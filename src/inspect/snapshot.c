@@ -95,7 +95,8 @@ static uint64_t copy_blocks(weir_snapshot *snapshot, weir__frozen_segment *p, in
     if (!weir__block_is_mapped(b))
       continue;
     bool is_active = weir__block_is_active(b);
-    *to = (weir_snapshot_block){.address = b->address,
+    *to = (weir_snapshot_block){.size = sizeof *to,
+                                .address = b->address,
                                 .bytes = weir__block_bytes(b),
                                 .requested = is_active ? b->requested : 0,
                                 .state = states[b->state]};
@@ -147,7 +148,8 @@ static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, c
         return false;
       run = &snapshot->segments[snapshot->segment_count++];
       *run =
-          (weir_snapshot_segment){.address = b->address,
+          (weir_snapshot_segment){.size = sizeof *run,
+                                  .address = b->address,
                                   .blocks = (const weir_snapshot_block *)i, /* an index until the array is complete */
                                   .stream = arena->stream,
                                   .device = heap->device,

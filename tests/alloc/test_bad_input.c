@@ -102,6 +102,9 @@ TEST(init_functions) {
   weir_ipc_handle_init(NULL);
   weir_ipc_send_options_init(NULL);
   weir_snapshot_options_init(NULL);
+  weir_snapshot_segment_init(NULL);
+  weir_snapshot_block_init(NULL);
+  weir_expandable_segment_init(NULL);
   weir_snapshot_event_init(NULL);
   weir_snapshot_annotation_init(NULL);
   weir_allocator_stats stats;
@@ -209,7 +212,7 @@ TEST(limits_and_settings) {
   open_all();
   size_t bytes = 77, count = 77;
   double fraction = 77;
-  weir_expandable_segment segment = {.bytes = 77};
+  weir_expandable_segment segment = {.size = sizeof segment, .bytes = 77}, unset = {.bytes = 77};
   char name[200];
   memset(name, 'a', sizeof name - 1);
   name[sizeof name - 1] = 0;
@@ -218,6 +221,7 @@ TEST(limits_and_settings) {
   assert_error(INVALID_ARGUMENT, weir_allocator_expandable_segments(NULL, 0, &segment, 1, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, NULL, 1, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_expandable_segments(allocator, 0, &segment, 1, NULL));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_expandable_segments(allocator, 0, &unset, 1, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_set_fraction(NULL, 0, 0.5));
   static const double wrong[] = {-0.1, 1.1, -INFINITY, INFINITY, NAN};
   for (size_t i = 0; i < WEIR_COUNT_OF(wrong); i++)
@@ -662,6 +666,11 @@ TEST(snapshots) {
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(NULL, &segments, &count));
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));
   assert_error(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, &segments, NULL));
+  weir_snapshot_segment empty;
+  weir_snapshot_segment_init(&empty);
+  assert_null(weir_snapshot_segment_at(NULL, 0));
+  assert_null(weir_snapshot_block_at(NULL, 0));
+  assert_null(weir_snapshot_block_at(&empty, 0));
   assert_error(INVALID_ARGUMENT, weir_snapshot_events(NULL, 0, &events, &dropped));
   assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, NULL, &dropped));
   assert_error(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, &events, NULL));

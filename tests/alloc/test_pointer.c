@@ -228,6 +228,7 @@ TEST(expandable_segments) {
   weir_cu_stream stream = work_stream();
   size_t count = 7;
   weir_expandable_segment found[4];
+  weir_expandable_segment_init(found);
   assert_ok(weir_allocator_expandable_segments(allocator, 0, found, 4, &count));
   assert_int_equal(count, 0);
   void *a = get(100, stream), *b = get(30 * MIB, stream);
@@ -238,6 +239,17 @@ TEST(expandable_segments) {
   assert_int_equal(found[small].bytes, 2 * MIB);
   assert_int_equal(found[1 - small].is_small, 0);
   assert_int_equal(found[1 - small].bytes, 40 * MIB);
+  assert_int_equal(found[1].size, sizeof found[1]);
+  struct {
+    weir_expandable_segment known;
+    uint64_t later;
+  } newer[2] = {{.known.size = sizeof newer[0], .later = 1}, {.later = 2}}; /* of a program that knows more fields */
+  assert_ok(weir_allocator_expandable_segments(allocator, 0, &newer[0].known, 2, &count));
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(newer[i].known.size, sizeof newer[i]);
+    assert_int_equal(newer[i].known.bytes, found[i].bytes);
+    assert_int_equal(newer[i].later, i + 1);
+  }
   assert_ok(weir_allocator_expandable_segments(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 2);
   configure("expandable_segments:False");

@@ -36,9 +36,13 @@ static size_t check_shape(const weir_snapshot *snapshot) {
   const weir_snapshot_segment *s;
   size_t count = list(snapshot, &s), blocks = 0;
   for (size_t i = 0; i < count; i++) {
+    assert_int_equal(s[i].size, sizeof *s);
+    assert_ptr_equal(weir_snapshot_segment_at(s, i), &s[i]);
     uint64_t at = s[i].address, allocated_sum = 0, active_sum = 0, requested_sum = 0;
     for (size_t k = 0; k < s[i].block_count; k++) {
-      const weir_snapshot_block *b = &s[i].blocks[k];
+      const weir_snapshot_block *b = weir_snapshot_block_at(&s[i], k);
+      assert_int_equal(b->size, sizeof *b);
+      assert_ptr_equal(b, &s[i].blocks[k]);
       assert_int_equal(b->address, at);
       assert_true(b->bytes > 0 && b->requested <= b->bytes);
       if (k && b->state == WEIR_BLOCK_INACTIVE)

@@ -50,9 +50,9 @@ static size_t list_replayed(const weir__state *state, known *to) {
 static size_t list_live(const weir_snapshot_segment *segments, size_t count, int device, known *to, size_t room) {
   size_t found = 0;
   for (size_t i = 0; i < count; i++) {
-    const weir_snapshot_segment *s = &segments[i];
+    const weir_snapshot_segment *s = weir_snapshot_segment_at(segments, i);
     for (size_t k = 0; s->device == device && k < s->block_count; k++) {
-      const weir_snapshot_block *b = &s->blocks[k];
+      const weir_snapshot_block *b = weir_snapshot_block_at(s, k);
       if (found < room)
         to[found] = (known){b->address,
                             b->bytes,

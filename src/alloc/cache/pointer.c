@@ -139,14 +139,19 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
   WEIR__CHECK_ARGUMENT(count);
   if (room && !segments)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: segments is NULL and room is %zu", __func__, room);
+  const size_t size = room ? segments->size : 0;
+  if (room && size < sizeof size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size of the first segment is not set", __func__);
   size_t found = 0;
   weir__mutex_lock(&heap->lock);
   for (const weir__segment *s = heap->segments; s; s = s->next) {
     if (!s->memory.slot)
       continue;
-    if (found < room)
-      segments[found] =
-          (weir_expandable_segment){s->arena->stream, s->arena->pool->is_small, s->memory.owned * s->memory.slot};
+    if (found < room) {
+      weir_expandable_segment segment = {size, s->arena->stream, s->arena->pool->is_small,
+                                         s->memory.owned * s->memory.slot};
+      weir__copy_sized((char *)segments + found * size, size, &segment, sizeof segment);
+    }
     found++;
   }
   weir__mutex_unlock(&heap->lock);

@@ -37,7 +37,8 @@ static const weir__recording_segment *segment_at(const void *source, int device,
 
 static bool segment(const void *source, int device, size_t index, weir_snapshot_segment *to, int64_t *stream) {
   const weir__recording_segment *s = segment_at(source, device, index);
-  *to = (weir_snapshot_segment){.address = s->address,
+  *to = (weir_snapshot_segment){.size = sizeof *to,
+                                .address = s->address,
                                 .bytes = s->size,
                                 .allocated = s->allocated,
                                 .active = s->active,
@@ -54,7 +55,7 @@ static bool segment(const void *source, int device, size_t index, weir_snapshot_
 
 static void block(const void *source, int device, size_t segment, size_t index, weir_snapshot_block *to) {
   const weir__recording_block *b = &segment_at(source, device, segment)->blocks[index];
-  *to = (weir_snapshot_block){b->address, b->size, b->requested, b->stack, b->state};
+  *to = (weir_snapshot_block){sizeof *to, b->address, b->size, b->requested, b->stack, b->state};
 }
 
 static const weir__recording_device *device_at(const void *source, int device) {
