@@ -228,7 +228,8 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::
   check_device(device);
   auto *checkpoint = dynamic_cast<Checkpoint *>(state.get());
   TORCH_CHECK(checkpoint, "Expected PrivatePoolState");
-  weir_checkpoint_delta changed{};
+  weir_checkpoint_delta changed;
+  weir_checkpoint_delta_init(&changed);
   {
     Operation operation(history_.gather(RecordContext::STATE), Operation::frees_apart);
     check(when_others_are_done(weir_, device, checkpoint->pool,

@@ -96,11 +96,18 @@ void weir_checkpoint_destroy(weir_checkpoint *checkpoint);
 
 /* What restoring changed. weir_checkpoint_delta_clear frees the arrays. */
 typedef struct weir_checkpoint_delta {
+  size_t size; /* sizeof(weir_checkpoint_delta) */
   void **freed, **allocated;
   size_t freed_count, allocated_count;
 } weir_checkpoint_delta;
+
+/* Sets `size` and makes the rest zero, for weir_pool_restore. */
+static inline void weir_checkpoint_delta_init(weir_checkpoint_delta *delta) { WEIR__INIT(delta); }
+
 weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,
                               weir_checkpoint_delta *delta);
+
+/* Keeps `size`. NULL is allowed. */
 void weir_checkpoint_delta_clear(weir_checkpoint_delta *delta);
 
 #ifdef __cplusplus

@@ -421,7 +421,7 @@ static PyObject *set_checkpoint(PyObject *module, PyObject *args) {
   (void)module;
   PyObject *device_object, *state, *stale_object, *heirs_object, *result = NULL;
   int device;
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   if (!PyArg_ParseTuple(args, "OO!OO:_cuda_setCheckpointPoolState", &device_object, &checkpoint_type, &state,
                         &stale_object, &heirs_object) ||
       pyweir_need_device(device_object, &device) != 0)

@@ -492,7 +492,7 @@ static void *go_back(void *data) {
     enum { OLD = 6, NEW = 4 };
     void *old[OLD] = {0}, *new[NEW] = {0};
     weir_checkpoint *checkpoint = NULL;
-    weir_checkpoint_delta delta = {0};
+    weir_checkpoint_delta delta = {.size = sizeof delta};
     for (int k = 0; k < OLD; k++)
       worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &old[k]) == WEIR_OK);
     worker_assert(w, weir_pool_checkpoint(allocator, 0, pool, &checkpoint) == WEIR_OK);

@@ -304,7 +304,7 @@ TEST(bad_pool_calls) {
   assert_error_says(INVALID_ARGUMENT, lost, weir_pool_checkpoint(allocator, 0, some_pool, &checkpoint));
   assert_error(INVALID_ARGUMENT, weir_pool_checkpoint(allocator, 0, some_pool, NULL));
   assert_null(checkpoint);
-  weir_checkpoint_delta delta;
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, NULL, &delta));
   assert_error_says(BAD_STATE, "not currently recording to mempool_id", weir_pool_end(allocator, 0, some_pool));
   weir_pool_options options;

@@ -96,6 +96,7 @@ TEST(init_functions) {
   weir_shortage_init(NULL);
   weir_trace_entry_init(NULL);
   weir_pool_options_init(NULL);
+  weir_checkpoint_delta_init(NULL);
   weir_history_options_init(NULL);
   weir_history_info_init(NULL);
   weir_host_stats_init(NULL);
@@ -354,7 +355,7 @@ TEST(pools) {
   int count = 77, equal = 77;
   weir_stat stats[WEIR_STAT_KINDS] = {{.current = 77}};
   weir_checkpoint *checkpoint = (weir_checkpoint *)state, *taken = NULL;
-  weir_checkpoint_delta delta = {.freed_count = 77};
+  weir_checkpoint_delta delta = {.size = sizeof delta, .freed_count = 77};
   void *pointers[] = {state};
   weir_pool_options options;
   weir_pool_options_init(&options);
@@ -406,6 +407,8 @@ TEST(pools) {
   assert_error(INVALID_ARGUMENT, weir_pool_restore(NULL, taken, &delta));
   assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, NULL, &delta));
   assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, taken, NULL));
+  weir_checkpoint_delta unset = {.freed_count = 77};
+  assert_error_says(INVALID_ARGUMENT, "size", weir_pool_restore(allocator, taken, &unset));
   weir_checkpoint_destroy(NULL);
   weir_checkpoint_delta_clear(NULL);
   assert_ok(weir_graph_use_allocator(NULL)); /* there is none to remove */

@@ -60,7 +60,7 @@ static weir_checkpoint *take(void) {
 }
 
 static weir_checkpoint_delta restore(const weir_checkpoint *checkpoint) {
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
   assert_valid();
   return delta;
@@ -330,7 +330,7 @@ BOTH(wait) {
   weir_cu_stream other = work_stream();
   void *a = get(MIN_BLOCK, NULL), *b = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take();
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   work(other);
   also_used_by(a, other);
   also_used_by(b, other);
@@ -360,7 +360,7 @@ BOTH(waiting_block) {
   weir_cu_stream other = work_stream();
   void *a = get(MIN_BLOCK, NULL), *b = get(MIN_BLOCK, NULL), *c = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take(), *refused = NULL;
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   char before[512], after[512];
   work(other);
   also_used_by(b, other);
@@ -390,7 +390,7 @@ BOTH(destroyed_pool) {
   open();
   void *a = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take(), *refused = NULL;
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   assert_ok(weir_pool_end(allocator, 0, id));
   assert_ok(weir_pool_release(allocator, 0, id));
   assert_error_says(BAD_STATE, "Not expected to checkpoint freeable graph",
@@ -417,7 +417,7 @@ TEST_SETUP(unmapped_pages, open_expandable, alloc_teardown) {
   open();
   void *a = get(20 * MIB, NULL), *b = get(20 * MIB, NULL);
   weir_checkpoint *checkpoint = take();
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   put(a);
   assert_ok(weir_pool_end(allocator, 0, id));
   assert_ok(weir_pool_release(allocator, 0, id));
@@ -495,7 +495,7 @@ BOTH(segment_of_another_stream_at_the_address) {
   use_place();
   void *b = get(3 * SMALL, second);
   assert_ptr_equal(b, a);
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   assert_error_says(BAD_STATE, "was freed", weir_pool_restore(allocator, checkpoint, &delta));
   put(b);
   leave_place();

@@ -232,7 +232,7 @@ static void use_pool(void) {
   assert_ok(weir_pool_end(allocator, 0, id));
   give(kept);
 
-  weir_checkpoint_delta delta;
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
   assert_int_equal(delta.freed_count, 1);
   assert_ptr_equal(delta.freed[0], later);

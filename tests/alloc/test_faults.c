@@ -489,7 +489,7 @@ TEST(peers) {
 /* A refused restore changes nothing; a successful one restores exactly the live blocks of the checkpoint. */
 static void checkpoint_and_restore(void) {
   weir_checkpoint *checkpoint = NULL;
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   assert_ok(weir_pool_begin(allocator, 0, pool, NULL, NULL));
   void *a = take(3 * MIB, mine), *b = take(45 * MIB, mine);
   take(512, other);

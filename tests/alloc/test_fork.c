@@ -64,7 +64,7 @@ static void call_everything(void) {
   weir_host_stats host_stats = {.size = sizeof host_stats, .num_host_alloc = 77};
   weir_stat reserved_bytes[WEIR_STAT_KINDS] = {{.current = 77}};
   weir_checkpoint *made = (weir_checkpoint *)&made;
-  weir_checkpoint_delta delta = {.freed_count = 77};
+  weir_checkpoint_delta delta = {.size = sizeof delta, .freed_count = 77};
   weir_snapshot *snapshot = (weir_snapshot *)&snapshot;
   weir_ipc_handle handle = {.size = sizeof handle, .length = 77};
   const char *pair[] = {"key", "value"};

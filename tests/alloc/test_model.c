@@ -808,7 +808,7 @@ static void op_restore(void) {
   int at = (int)soft_random(CHECKPOINTS);
   if (!checkpoints[at].theirs || !exact) /* without the model the restored blocks are not known */
     return;
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   size_t room = model_block_count(m) + checkpoints[at].mine->count + 1, freed_count = 0, allocated_count = 0;
   uint64_t *freed = calloc(room, sizeof *freed), *allocated = calloc(room, sizeof *allocated);
   assert_true(freed && allocated);

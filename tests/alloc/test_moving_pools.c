@@ -129,7 +129,7 @@ TEST(checkpoints) {
   holes h = make_holes(NULL);
   weir_checkpoint *checkpoint = NULL;
   assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   void *p = get(30 * MIB, NULL);
   assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
   assert_valid();
@@ -160,7 +160,7 @@ TEST(checkpoint_of_a_pool_whose_pages_stay) {
   void *p = get(72 * MIB, NULL);
   end();
   void *q = get(72 * MIB, NULL);
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
   assert_valid();
   assert_int_equal(delta.freed_count, 3);

@@ -77,7 +77,7 @@ TEST(checkpoints) {
     weir_pool_id id = begin_pool(moving);
     void *hole = get(40 * MIB, NULL), *kept = get(40 * MIB, NULL);
     weir_checkpoint *checkpoint = NULL;
-    weir_checkpoint_delta delta = {0};
+    weir_checkpoint_delta delta = {.size = sizeof delta};
     assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
     put(hole);
     void *large = get(60 * MIB, NULL);

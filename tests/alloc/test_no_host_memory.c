@@ -105,7 +105,7 @@ static void use_many_of_one_size(void) {
 static void use_pools(void) {
   const weir_pool_id id = {0, 3};
   weir_checkpoint *checkpoint = NULL;
-  weir_checkpoint_delta delta = {0};
+  weir_checkpoint_delta delta = {.size = sizeof delta};
   bool is_in = weir_pool_begin(allocator, 0, id, NULL, NULL) == WEIR_OK;
   void *a = take(512, 0), *b = take(30 * MIB, 0), *c = NULL;
   if (is_in && weir_pool_checkpoint(allocator, 0, id, &checkpoint) == WEIR_OK) {

@@ -52,7 +52,7 @@ TEST(stacks_of_a_checkpoint) {
     void *p = get_in("thealloc", 12 * MIB, NULL);
     assert_ok(weir_pool_end(allocator, 0, id));
     weir_checkpoint *checkpoint = NULL;
-    weir_checkpoint_delta delta;
+    weir_checkpoint_delta delta = {.size = sizeof delta};
     assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
     current_function = "restoring";
     assert_ok(weir_pool_restore(allocator, checkpoint, &delta));

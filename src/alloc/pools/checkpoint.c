@@ -44,12 +44,16 @@ void weir_checkpoint_destroy(weir_checkpoint *checkpoint) {
   free(checkpoint);
 }
 
+/* The fields that every program has: without them, the arrays would be lost. */
+enum { FIRST_DELTA = offsetof(weir_checkpoint_delta, allocated_count) + sizeof(size_t) };
+
 void weir_checkpoint_delta_clear(weir_checkpoint_delta *delta) {
   if (!delta)
     return;
   free(delta->freed);
   free(delta->allocated);
-  *delta = (weir_checkpoint_delta){0};
+  weir_checkpoint_delta cleared = {.size = delta->size};
+  weir__copy_sized(delta, delta->size, &cleared, sizeof cleared);
 }
 
 static bool is_of(const weir__segment *segment, const weir__private_pool *pool) {
@@ -289,10 +293,12 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   WEIR__CHECK_ALLOCATOR(allocator);
   WEIR__CHECK_ARGUMENT(checkpoint);
   WEIR__CHECK_ARGUMENT(delta);
+  if (delta->size < FIRST_DELTA)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size of the delta is not set", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, checkpoint->device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  weir_checkpoint_delta made = {0};
+  weir_checkpoint_delta made = {.size = delta->size};
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
@@ -355,7 +361,7 @@ unlock:
   if (status)
     weir_checkpoint_delta_clear(&made);
   else
-    *delta = made;
+    weir__copy_sized(delta, delta->size, &made, sizeof made);
   return status;
 }
 
