@@ -149,20 +149,10 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
   return WEIR_OK;
 }
 
-static void query_events(weir__heap *heap, weir_cu_stream stream) {
-  weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
-  if (!weir__heap_enter(heap, &previous)) {
-    weir__poll_events(heap, stream);
-    weir__heap_leave(heap, previous);
-  }
-  weir__mutex_unlock(&heap->lock);
-}
-
 void weir__port_begin_capture(weir_allocator *allocator, weir_cu_stream stream) {
   weir__heap *heap = heap_of(allocator);
   if (heap->pending)
-    query_events(heap, stream);
+    weir__poll_heap(heap, stream);
   atomic_store(&heap->captures, 1);
 }
 
@@ -170,7 +160,7 @@ void weir__port_end_capture(weir_allocator *allocator) { atomic_store(&heap_of(a
 
 /* ---- Releasing ---- */
 
-void weir__port_query_events(weir_allocator *allocator) { query_events(heap_of(allocator), NULL); }
+void weir__port_query_events(weir_allocator *allocator) { weir__poll_heap(heap_of(allocator), NULL); }
 
 void weir__port_release_arena(weir_allocator *allocator, uint64_t address) {
   weir__heap *heap = heap_of(allocator);

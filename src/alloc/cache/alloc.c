@@ -1,9 +1,8 @@
 /*
- * Allocation and free.
+ * Allocation and free. All of it needs the lock of an arena alone; what needs the heap's lock is called without one.
  *
- * The first half finds, splits and merges cached blocks and needs the arena's lock alone. The fast path is the two
- * public calls at the end of the file; before them are the variants that also record history, and the slow path, which
- * handles every other case.
+ * The first half finds, splits and merges cached blocks. The fast path is the two public calls at the end of the file;
+ * before them are the variants that also record history, and the slow path, which handles every other case.
  */
 #include "alloc/cache/alloc.h"
 
@@ -16,7 +15,6 @@
 #include "alloc/cache/trace.h"
 #include "alloc/cache/uncached.h"
 #include "alloc/cache/uses.h"
-#include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
 #include "weir/adapter.h"
@@ -368,24 +366,13 @@ static __attribute__((noinline)) void free_in(weir__arena *arena, weir__block *b
     free_cached(arena, block, place);
 }
 
-/* Frees blocks whose other streams have passed their events. */
-static void poll_events(weir__heap *heap, weir_cu_stream stream) {
-  weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
-  if (!weir__heap_enter(heap, &previous)) {
-    weir__poll_events(heap, stream);
-    weir__heap_leave(heap, previous);
-  }
-  weir__mutex_unlock(&heap->lock);
-}
-
 static weir_status alloc_from(const char *caller, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                               weir_cu_stream stream, unsigned reasons, uint64_t *address) {
   const weir__settings *settings = weir__settings_of(heap);
   if (reasons & WEIR__SLOW_BACKEND)
     return heap->allocator->backend->calls->alloc(caller, heap, owner, bytes, stream, address);
   if (reasons & WEIR__SLOW_PENDING)
-    poll_events(heap, stream);
+    weir__poll_heap(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__pool *pool = weir__pool_for(heap, owner, size);
   weir__arena *arena = weir__arena_find(pool, stream);
@@ -505,16 +492,8 @@ static weir_status free_block(const char *caller, weir_allocator *allocator, uin
     free_in(arena, block, place);
   }
   weir__arena_unlock(arena);
-  if (!later)
-    return WEIR_OK;
-
-  weir_cu_context previous;
-  weir__mutex_lock(&heap->lock);
-  weir_cu_result r = weir__heap_enter(heap, &previous);
-  weir__free_later(heap, block, !r);
-  if (!r)
-    weir__heap_leave(heap, previous);
-  weir__mutex_unlock(&heap->lock);
+  if (later)
+    weir__free_in_heap(heap, block);
   return WEIR_OK;
 }
 
