@@ -104,6 +104,7 @@ typedef struct weir_checkpoint_delta {
 /* Sets `size` and makes the rest zero, for weir_pool_restore. */
 static inline void weir_checkpoint_delta_init(weir_checkpoint_delta *delta) { WEIR__INIT(delta); }
 
+/* Restores the state of the pool. The caller sets delta->size. */
 weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,
                               weir_checkpoint_delta *delta);
 
