@@ -46,9 +46,6 @@ weir_status weir_report_error(weir_status status, const char *text);
  * it is written in the source, and the reason that the driver gives, and returns the status of that result. */
 weir_status weir_report_result(weir_driver *driver, weir_cu_result result, const char *caller, const char *call);
 
-/* Replaces the name of the inner call in the last error by `caller`, unless `status` is WEIR_OK. Returns `status`. */
-weir_status weir_report_as(const char *caller, weir_status status);
-
 #ifdef __cplusplus
 }
 #endif

@@ -117,10 +117,9 @@ weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *poi
 /* Sets a text that every later entry of the device carries; NULL or "" for none. */
 weir_status weir_history_set_metadata(weir_allocator *allocator, int device, const char *text);
 
-/* Sets a text that later entries of the calling thread carry in place of the device's, and returns it: a number of
- * weir_history_text, 0 for none. */
-void weir_history_set_thread_metadata(uint32_t text);
-uint32_t weir_history_thread_metadata(void);
+/* Sets a text that later entries of the calling thread carry in place of the device's, and returns the previous one:
+ * numbers of weir_history_text, 0 for none. */
+uint32_t weir_history_exchange_metadata(uint32_t text);
 
 /* Sets the phase of the calling thread, such as "forward", which its entries carry. Phases nest: leave takes what enter
  * returned.

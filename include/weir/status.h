@@ -63,6 +63,9 @@ const char *weir_last_error(void);
 /* The driver's code for that failure (a CUresult), or 0 if it did not come from the driver. */
 int weir_last_driver_result(void);
 
+/* Replaces the name of the inner call in the last error by `caller`, unless `status` is WEIR_OK. Returns `status`. */
+weir_status weir_report_as(const char *caller, weir_status status);
+
 #ifdef __cplusplus
 }
 #endif

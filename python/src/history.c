@@ -311,11 +311,17 @@ static PyObject *set_metadata(PyObject *module, PyObject *text) {
   const char *utf8 = PyUnicode_AsUTF8(text);
   if (!utf8)
     return NULL;
-  weir_history_set_thread_metadata(weir_history_text(utf8));
+  weir_history_exchange_metadata(weir_history_text(utf8));
   Py_RETURN_NONE;
 }
 
-PYWEIR_NO_ARGUMENTS(get_metadata, PyUnicode_FromString(weir_history_text_of(weir_history_thread_metadata())))
+static uint32_t metadata(void) {
+  uint32_t text = weir_history_exchange_metadata(0);
+  weir_history_exchange_metadata(text);
+  return text;
+}
+
+PYWEIR_NO_ARGUMENTS(get_metadata, PyUnicode_FromString(weir_history_text_of(metadata())))
 
 static PyObject *mark(PyObject *module, PyObject *args) {
   (void)module;

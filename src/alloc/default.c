@@ -151,14 +151,6 @@ weir_status weir_memory_record_stream(void *pointer, weir_stream stream) {
   return weir__fail_as(__func__, status);
 }
 
-weir_status weir_memory_empty_cache(void) {
-  weir_allocator *allocator;
-  weir_status status = find(&allocator);
-  if (!status)
-    status = weir_allocator_empty_cache(allocator);
-  return weir__fail_as(__func__, status);
-}
-
 weir_status weir_memory_stats(int device, weir_allocator_stats *stats) {
   weir_allocator *allocator;
   weir_status status = find(&allocator);

@@ -195,12 +195,12 @@ void weir_history_leave_compile(uint32_t before) {
   weir__this_thread.context = 0;
 }
 
-void weir_history_set_thread_metadata(uint32_t text) {
+uint32_t weir_history_exchange_metadata(uint32_t text) {
+  uint32_t before = weir__this_thread.own_metadata;
   weir__this_thread.own_metadata = text;
   weir_history_leave_compile(compile_here());
+  return before;
 }
-
-uint32_t weir_history_thread_metadata(void) { return weir__this_thread.own_metadata; }
 
 /* ---- Names ---- */
 

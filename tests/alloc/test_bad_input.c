@@ -506,9 +506,8 @@ TEST(history) {
   weir_history_share_phase(UINT32_MAX); /* not a text */
   assert_ok(weir_history_mark(allocator, 0, "with a phase that does not exist"));
   weir_history_share_phase(0);
-  weir_history_set_thread_metadata(UINT32_MAX);
-  assert_string_equal(weir_history_text_of(weir_history_thread_metadata()), "");
-  weir_history_set_thread_metadata(0);
+  weir_history_exchange_metadata(UINT32_MAX);
+  assert_string_equal(weir_history_text_of(weir_history_exchange_metadata(0)), "");
   before = weir_history_enter_compile(NULL);
   weir_history_leave_compile(before);
   assert_int_equal(weir_history_text(NULL), 0);

@@ -306,12 +306,11 @@ TEST(metadata_of_a_thread) {
   assert_ok(weir_history_set_metadata(allocator, 0, "device"));
   void *p[5];
   p[0] = get(512, NULL);
-  weir_history_set_thread_metadata(weir_history_text("thread"));
-  assert_string_equal(weir_history_text_of(weir_history_thread_metadata()), "thread");
+  assert_int_equal(weir_history_exchange_metadata(weir_history_text("thread")), 0);
   p[1] = get(512, NULL);
   uint32_t before = weir_history_enter_compile("0/1");
   p[2] = get(512, NULL);
-  weir_history_set_thread_metadata(0);
+  assert_string_equal(weir_history_text_of(weir_history_exchange_metadata(0)), "thread");
   p[3] = get(512, NULL);
   weir_history_leave_compile(before);
   p[4] = get(512, NULL);
