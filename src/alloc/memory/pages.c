@@ -266,7 +266,8 @@ void weir__reservation_end(weir__pages *pages, weir__reservation *reservation) {
 
 /* ---- Access ---- */
 
-size_t weir__list_access(const weir__pages *pages, weir_cu_mem_access access[64]) {
+/* The devices that may access pages: this one and its peers. Returns their number. */
+static size_t list_access(const weir__pages *pages, weir_cu_mem_access access[64]) {
   size_t count = 0;
   for (int i = 0; i < 64; i++)
     if (i == pages->device || pages->peers >> i & 1)
@@ -379,7 +380,7 @@ static bool create(weir__pages *pages, weir__page_change *changes, size_t count)
 static bool map(weir__pages *pages, weir__page_change *changes, size_t count, size_t *mapped) {
   weir_driver *driver = pages->driver;
   weir_cu_mem_access access[64];
-  size_t accesses = weir__list_access(pages, access);
+  size_t accesses = list_access(pages, access);
   for (; *mapped < count; ++*mapped) {
     const weir__page_change *c = &changes[*mapped];
     weir_cu_mem_handle handle = c->action == WEIR__PAGE_IMPORT ? c->handle : makes_mapping(c) ? c->page->handle : 0;

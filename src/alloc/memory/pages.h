@@ -208,9 +208,6 @@ void weir__mapping_retire(weir__pages *pages, weir__mapping *mapping, uint8_t fe
 
 /* ---- Access ---- */
 
-/* The devices that may access pages: this one and its peers. Returns their number. */
-size_t weir__list_access(const weir__pages *pages, weir_cu_mem_access access[64]);
-
 /* Lets another device access everything that is mapped now; what will be is for those in `peers`. */
 weir_cu_result weir__pages_share(weir__pages *pages, int device);
 
